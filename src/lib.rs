@@ -1,0 +1,23 @@
+//! formgate: one TLS endpoint in front of many accounts of a forms service.
+//!
+//! A request passes a gate in a fixed order, and each step has one verb:
+//!
+//! ```text
+//! accept → resolve tenant → verify token → admit (quota) → route → handle → respond
+//! ```
+//!
+//! Read in this order:
+//!
+//! 1. [`gate`]: the steps, once, in order; passing them yields [`gate::Admitted`], which every handler asks for.
+//! 2. [`api`]: the route table on one page, and a file a resource.
+//! 3. [`store`]: one tenant's database, Postgres or SQLite, behind one interface.
+//! 4. [`tenant`]: names, tokens and databases of a tenant; [`quota`]: its budget of requests.
+//! 5. [`edge`]: sockets, TLS and connections; [`gateway`]: every part built from a [`config`] and started.
+//!
+//! Dependencies point one way: `edge → gate → {tenant, quota, api} → store`. `store` and `quota` know no HTTP, `api`
+//! knows no sockets, and only `store` names a database.
+
+pub mod config;
+pub mod gate;
+pub mod metrics;
+pub mod tenant;

@@ -1,0 +1,146 @@
+//! Host names in the one form in which they are compared: lower case, A-labels, no port, no trailing dot.
+//!
+//! A [`HostName`] is normalised when it is made, so that two of them are the same host exactly when they are equal.
+//! [`CertificateNames`] are what a certificate vouches for, and decide about 421 (RFC 9110, section 15.5.20).
+
+use std::fmt;
+
+/// A normalised DNS name or IP literal: `acme.example.com`, `xn--bcher-kva.example`, `127.0.0.1`, `[::1]`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct HostName(Box<str>);
+
+/// The text is no host name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a valid host name")]
+pub struct InvalidHost;
+
+/// The longest name that DNS carries (RFC 1035, section 2.3.4), in its text form.
+const LONGEST_NAME: usize = 253;
+
+impl HostName {
+    /// Normalises a name without a port, as it stands in a configuration or a ClientHello.
+    ///
+    /// # Errors
+    /// [`InvalidHost`] when nothing is left, a label is empty or too long, or a character can't stand in a host.
+    pub fn parse(text: &str) -> Result<Self, InvalidHost> {
+        let text = text.strip_suffix('.').unwrap_or(text);
+        if let Some(literal) = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            let address: std::net::Ipv6Addr = literal.parse().map_err(|_| InvalidHost)?;
+            return Ok(Self(format!("[{address}]").into()));
+        }
+        let ascii = idna::domain_to_ascii_cow(text.as_bytes(), idna::AsciiDenyList::URL).map_err(|_| InvalidHost)?;
+        let labels_fit = ascii.split('.').all(|label| (1..=63).contains(&label.len()));
+        if ascii.len() > LONGEST_NAME || !labels_fit {
+            return Err(InvalidHost);
+        }
+        Ok(Self(ascii.into()))
+    }
+
+    /// Normalises an authority as a request carries it: a name, and a port that does not count.
+    ///
+    /// # Errors
+    /// [`InvalidHost`] also for userinfo, a path, or a port that is no number up to 65535.
+    pub fn parse_authority(text: &str) -> Result<Self, InvalidHost> {
+        let (host, port) = match text.rsplit_once(':') {
+            Some((host, port)) if !port.contains(']') => (host, port),
+            _ => (text, ""),
+        };
+        let port_fits = port.is_empty() || (port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok());
+        if !port_fits || (host.contains(':') && !host.starts_with('[')) {
+            return Err(InvalidHost);
+        }
+        Self::parse(host)
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for HostName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The DNS names in a certificate, wildcards included.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CertificateNames {
+    names: Vec<Box<str>>,
+}
+
+impl CertificateNames {
+    /// From the subject alternative names of a certificate, as they stand there.
+    pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
+        Self { names: names.into_iter().map(|name| name.to_ascii_lowercase().into()).collect() }
+    }
+
+    /// Whether the certificate vouches for a host. A wildcard stands for exactly one whole left-most label (RFC 9525,
+    /// section 6.3).
+    #[must_use]
+    pub fn covers(&self, host: &HostName) -> bool {
+        let parent = host.as_str().split_once('.').map(|(_, parent)| parent);
+        self.names.iter().any(|name| match name.strip_prefix("*.") {
+            Some(wildcard) => parent == Some(wildcard),
+            None => **name == *host.as_str(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(text: &str) -> HostName {
+        HostName::parse_authority(text).expect("a valid authority")
+    }
+
+    #[test]
+    fn case_port_and_one_trailing_dot_do_not_count() {
+        assert_eq!(host("ACME.Example.com.:8443"), host("acme.example.com"));
+        assert!(HostName::parse_authority("acme.example.com..").is_err());
+    }
+
+    #[test]
+    fn a_unicode_name_equals_its_a_label_form() {
+        assert_eq!(host("BÜCHER.example").as_str(), "xn--bcher-kva.example");
+    }
+
+    #[test]
+    fn what_is_no_authority_is_refused() {
+        for text in [
+            "",
+            ".",
+            ":443",
+            "a b",
+            "user@acme.example",
+            "acme.example/x",
+            "acme:x",
+            "acme:99999",
+            "a..b",
+            "a,b",
+            "::1",
+            "%61cme",
+        ] {
+            assert_eq!(HostName::parse_authority(text), Err(InvalidHost), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn an_ipv6_literal_keeps_its_brackets() {
+        assert_eq!(host("[::1]:8443").as_str(), "[::1]");
+        assert_eq!(host("[::1]").as_str(), "[::1]");
+    }
+
+    #[test]
+    fn a_wildcard_covers_exactly_one_label() {
+        let names = CertificateNames::new(["*.example.com", "forms.acme.org"]);
+        assert!(names.covers(&host("acme.example.com")));
+        assert!(names.covers(&host("forms.acme.org:8443")));
+        for other in ["example.com", "a.b.example.com", "acme.org", "example.com.evil.test"] {
+            assert!(!names.covers(&host(other)), "{other}");
+        }
+    }
+}
