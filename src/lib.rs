@@ -19,6 +19,7 @@
 
 pub mod config;
 pub mod gate;
+pub mod import;
 pub mod metrics;
 pub mod store;
 pub mod tenant;

@@ -7,9 +7,12 @@
 mod database;
 pub mod filter;
 mod forms;
-// pub mod import;
+pub(crate) mod import;
 pub mod location;
 mod page;
+#[cfg(test)]
+pub(crate) mod raw;
+mod reindex;
 mod schema;
 mod search;
 mod sql;
@@ -21,6 +24,7 @@ use std::time::Duration;
 pub use forms::{Element, Form, FormSummary};
 pub use location::{DatabaseLocation, InvalidLocation};
 pub use page::{Page, PageRequest};
+pub use reindex::{Reindexed, reindex};
 pub use submissions::{Answer, Submission};
 pub use tokens::{NewToken, TokenRecord};
 
@@ -97,11 +101,7 @@ impl Store {
     /// [`StoreError::Unavailable`] when it can't be reached, [`StoreError::SchemaOlder`] before it was migrated.
     pub async fn open(location: &DatabaseLocation, max_connections: u32) -> Result<Self, StoreError> {
         let database = location.connect(max_connections);
-        let found = schema::version(&database).await?;
-        if found < schema::VERSION {
-            database.close().await;
-            return Err(StoreError::SchemaOlder { found, wanted: schema::VERSION });
-        }
+        schema::require_newest(&database).await?;
         Ok(Self { database })
     }
 

@@ -89,7 +89,15 @@ impl DatabaseLocation {
         }
     }
 
-    /// Pools for migrations and imports: few connections, no statement limit, and a SQLite file is made.
+    /// Pools for work that takes its time: few connections, no statement limit.
+    pub(super) fn connect_for_long(&self) -> Database {
+        match &self.0 {
+            Kind::Postgres(options) => postgres(options, 2, None),
+            Kind::Sqlite(path) => sqlite(path, 1, false),
+        }
+    }
+
+    /// Pools for migrations: as for long work, and a SQLite file is made.
     pub(super) fn create(&self) -> Database {
         match &self.0 {
             Kind::Postgres(options) => postgres(options, 2, None),

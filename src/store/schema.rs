@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use sqlx::SqlSafeStr;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 
+use super::StoreError;
 use super::database::Database;
 
 /// The schema that this program serves from.
@@ -32,6 +33,12 @@ pub(crate) async fn migrate(database: &Database) -> Result<(), sqlx::migrate::Mi
         Database::Postgres(pool) => migrator(&POSTGRES).run(pool).await,
         Database::Sqlite { writer, .. } => migrator(&SQLITE).run(writer).await,
     }
+}
+
+/// Refuses a database that was not migrated to [`VERSION`].
+pub(crate) async fn require_newest(database: &Database) -> Result<(), StoreError> {
+    let found = version(database).await?;
+    if found < VERSION { Err(StoreError::SchemaOlder { found, wanted: VERSION }) } else { Ok(()) }
 }
 
 /// The version that a database is at; 0 before its first migration.

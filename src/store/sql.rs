@@ -128,9 +128,9 @@ impl Sql {
                     self.text.push_str(&at.to_string());
                     self.push(")::").push(kind).push(" AS ").push(name);
                 }
-                self.push(" FROM json_array_elements(")
+                self.push(" FROM jsonb_array_elements(")
                     .bind(rows)
-                    .push("::json) WITH ORDINALITY AS batch (item, line) ORDER BY line)")
+                    .push("::jsonb) WITH ORDINALITY AS batch (item, line) ORDER BY line)")
             }
             Dialect::Sqlite => {
                 self.push("(SELECT ");
