@@ -2,4 +2,5 @@
 //!
 //! Owns the names that a tenant answers to; knows no sockets and no SQL.
 
+pub mod certificate;
 pub mod host;
