@@ -18,6 +18,7 @@
 //! knows no sockets, and only `store` names a database.
 
 pub mod config;
+pub mod edge;
 pub mod gate;
 pub mod metrics;
 pub mod tenant;
