@@ -19,6 +19,7 @@
 
 pub mod api;
 pub mod config;
+pub mod edge;
 pub mod error;
 pub mod gate;
 pub mod metrics;

@@ -5,7 +5,9 @@
 use std::time::Duration;
 
 use http::{Method, StatusCode};
-use prometheus::{Encoder, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, TextEncoder};
+use prometheus::{
+    Encoder, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder,
+};
 
 /// All metrics of one gateway.
 #[derive(Clone, Debug)]
@@ -13,6 +15,10 @@ pub struct Metrics {
     registry: Registry,
     /// TLS handshakes by `result`: `done`, `unknown_name`, `timeout`, `failed`.
     pub handshakes: IntCounterVec,
+    /// TCP connections accepted, whatever came of them.
+    pub connections_accepted: IntCounter,
+    /// Connections open after their handshake, by `protocol`: `http/1.1`, `h2`.
+    pub connections_open: IntGaugeVec,
     requests: IntCounterVec,
     durations: HistogramVec,
     rate_decisions: IntCounterVec,
@@ -31,12 +37,28 @@ impl Metrics {
             registry.register(Box::new(counter.clone())).expect("each name is registered once");
             counter
         };
+        let total = |name: &str, help: &str| {
+            let counter = IntCounter::new(name, help).expect("a valid metric name");
+            registry.register(Box::new(counter.clone())).expect("each name is registered once");
+            counter
+        };
+        let gauge = |name: &str, help: &str, labels: &[&str]| {
+            let gauge = IntGaugeVec::new(Opts::new(name, help), labels).expect("a valid metric name");
+            registry.register(Box::new(gauge.clone())).expect("each name is registered once");
+            gauge
+        };
         let durations = HistogramOpts::new("formgate_request_duration_seconds", "Time from head to answer, by route.");
         let durations = HistogramVec::new(durations.buckets(DURATION_BUCKETS.to_vec()), &["route"]);
         let durations = durations.expect("a valid metric name");
         registry.register(Box::new(durations.clone())).expect("each name is registered once");
         Self {
             handshakes: counter("formgate_handshakes_total", "TLS handshakes by result.", &["result"]),
+            connections_accepted: total("formgate_connections_accepted_total", "TCP connections accepted."),
+            connections_open: gauge(
+                "formgate_connections_open",
+                "Connections open after their handshake, by protocol.",
+                &["protocol"],
+            ),
             requests: counter(
                 "formgate_requests_total",
                 "Requests by route, method and status; route `none` where none was reached.",
