@@ -20,4 +20,5 @@
 pub mod config;
 pub mod gate;
 pub mod metrics;
+pub mod store;
 pub mod tenant;

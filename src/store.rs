@@ -1,0 +1,125 @@
+//! One tenant's database, Postgres or SQLite, behind one interface: nothing above knows which.
+//!
+//! A [`Store`] exists only for a database at the schema that this program serves ([`Store::open`]); [`migrate`] brings
+//! one there. Knows no HTTP, no JSON of the API and no tenant. The two databases share the text of almost every
+//! statement: only `sql` and `database` know where they part.
+
+mod database;
+pub mod filter;
+mod forms;
+// pub mod import;
+pub mod location;
+mod page;
+mod schema;
+mod search;
+mod sql;
+mod submissions;
+mod tokens;
+
+use std::time::Duration;
+
+pub use forms::{Element, Form, FormSummary};
+pub use location::{DatabaseLocation, InvalidLocation};
+pub use page::{Page, PageRequest};
+pub use submissions::{Answer, Submission};
+pub use tokens::{NewToken, TokenRecord};
+
+use database::Database;
+
+/// An open, migrated database of one tenant. Cloning shares the connections.
+#[derive(Clone, Debug)]
+pub struct Store {
+    database: Database,
+}
+
+/// Why a store can't be opened or used.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The database can't be reached, is overloaded, locked or full: another try may succeed.
+    #[error("the database is unavailable")]
+    Unavailable(#[source] sqlx::Error),
+    /// The database has an older schema than this program serves.
+    #[error("the database is at schema version {found}, this program needs {wanted}")]
+    SchemaOlder {
+        /// The version that the database is at; 0 when it has none.
+        found: i64,
+        /// The version that this program needs.
+        wanted: i64,
+    },
+    /// A migration failed; what it did is rolled back.
+    #[error("the migration failed: {0}")]
+    Migration(#[source] sqlx::migrate::MigrateError),
+    /// A statement failed for a reason that no other try mends.
+    #[error("a statement failed")]
+    Statement(#[source] sqlx::Error),
+}
+
+impl From<sqlx::Error> for StoreError {
+    fn from(error: sqlx::Error) -> Self {
+        if is_passing(&error) { Self::Unavailable(error) } else { Self::Statement(error) }
+    }
+}
+
+/// Whether an error lies in the state of the database rather than in the statement.
+fn is_passing(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(_)
+        | sqlx::Error::Tls(_)
+        | sqlx::Error::Protocol(_)
+        | sqlx::Error::PoolTimedOut
+        | sqlx::Error::PoolClosed
+        | sqlx::Error::WorkerCrashed
+        | sqlx::Error::BeginFailed => true,
+        sqlx::Error::Database(database) => {
+            let code = database.code().unwrap_or_default();
+            if database.try_downcast_ref::<sqlx::postgres::PgDatabaseError>().is_some() {
+                // Connection, authorisation, no such database, deadlock and serialization, resources, operator
+                // intervention (a cancelled statement too), system error (appendix A of the Postgres manual).
+                ["08", "28", "3D", "40", "53", "57", "58"].iter().any(|class| code.starts_with(class))
+            } else {
+                // The primary code stands in the low byte (sqlite.org/rescode.html): PERM, BUSY, LOCKED, NOMEM,
+                // READONLY, IOERR, CORRUPT, FULL, CANTOPEN, NOTADB.
+                code.parse::<i64>().is_ok_and(|code| [3, 5, 6, 7, 8, 10, 11, 13, 14, 26].contains(&(code & 0xff)))
+            }
+        }
+        _ => false,
+    }
+}
+
+/// How long a request waits for a free connection: longer, and a stuck database holds its callers; shorter, and a burst
+/// of slow searches is refused although it would have been served.
+const CONNECTION_WAIT: Duration = Duration::from_secs(3);
+
+impl Store {
+    /// Opens a database and checks its schema.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] when it can't be reached, [`StoreError::SchemaOlder`] before it was migrated.
+    pub async fn open(location: &DatabaseLocation, max_connections: u32) -> Result<Self, StoreError> {
+        let database = location.connect(max_connections);
+        let found = schema::version(&database).await?;
+        if found < schema::VERSION {
+            database.close().await;
+            return Err(StoreError::SchemaOlder { found, wanted: schema::VERSION });
+        }
+        Ok(Self { database })
+    }
+
+    /// Closes every connection, waiting for those in use.
+    pub async fn close(&self) {
+        self.database.close().await;
+    }
+}
+
+/// Brings a database to the newest schema, making it where it can (SQLite), and tells the versions before and after.
+///
+/// # Errors
+/// [`StoreError::Unavailable`] when it can't be reached, [`StoreError::Migration`] when a step fails.
+pub async fn migrate(location: &DatabaseLocation) -> Result<(i64, i64), StoreError> {
+    let database = location.create();
+    let before = schema::version(&database).await?;
+    schema::migrate(&database).await.map_err(StoreError::Migration)?;
+    let after = schema::version(&database).await?;
+    database.close().await;
+    Ok((before, after))
+}

@@ -1,0 +1,132 @@
+//! What a search asks for, parsed: every field has been checked, and text that is compared is folded.
+//!
+//! An empty list is a filter that was not sent. Filters combine with AND, the values of one with OR.
+
+use jiff::Timestamp;
+
+/// A submission's status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Status {
+    /// Awaiting action.
+    Pending,
+    /// Approved.
+    Approved,
+    /// Denied.
+    Denied,
+    /// Sent back.
+    Back,
+    /// Information requested.
+    Info,
+    /// Escalated.
+    Escalate,
+}
+
+impl Status {
+    /// Every status, in the order of the service description.
+    pub const ALL: [Self; 6] = [Self::Pending, Self::Approved, Self::Denied, Self::Back, Self::Info, Self::Escalate];
+
+    /// The status as the API and the database spell it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Approved => "approved",
+            Self::Denied => "denied",
+            Self::Back => "back",
+            Self::Info => "info",
+            Self::Escalate => "escalate",
+        }
+    }
+
+    /// The status of a spelling, if it is one.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|status| status.as_str() == text)
+    }
+}
+
+/// Lower case for all of Unicode: the one way in which keywords, terms and e-mail addresses are compared.
+#[must_use]
+pub fn fold(text: &str) -> String {
+    text.to_lowercase()
+}
+
+/// A keyword of at least two characters, folded; free of NUL, which Postgres can't take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keyword(String);
+
+impl Keyword {
+    /// Folds a keyword. None when it has fewer than two characters, or a NUL.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        (text.chars().nth(1).is_some() && !text.contains('\0')).then(|| Self(fold(text)))
+    }
+
+    /// The folded text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The answers that one element may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Term {
+    /// The element; none for a key that names no element, which nothing can match.
+    pub element: Option<i64>,
+    /// The folded answers, at least one.
+    pub answers: Vec<String>,
+}
+
+/// The order of the pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SortBy {
+    /// When the submission was made.
+    CreatedAt,
+    /// When it last changed.
+    #[default]
+    UpdatedAt,
+}
+
+/// The direction of the order, and of the ids that break its ties.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SortDirection {
+    /// Oldest first.
+    Ascending,
+    /// Newest first.
+    #[default]
+    Descending,
+}
+
+/// Everything that a search can be narrowed by.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SubmissionFilter {
+    /// Forms, sub-forms at any depth included.
+    pub forms: Vec<i64>,
+    /// Statuses.
+    pub statuses: Vec<Status>,
+    /// A part of any one answer, a graduated child's too.
+    pub search: Option<Keyword>,
+    /// Users who submitted.
+    pub submitters: Vec<i64>,
+    /// Users whom the submission waits for.
+    pub pending: Vec<i64>,
+    /// Users who acted on it.
+    pub participants: Vec<i64>,
+    /// Whole answers, or whole lines of them; every term must match, in the submission or a graduated child.
+    pub terms: Vec<Term>,
+    /// The first instant of creation that counts.
+    pub start: Option<Timestamp>,
+    /// The last one, down to the microsecond.
+    pub end: Option<Timestamp>,
+    /// Labels.
+    pub labels: Vec<i64>,
+    /// Shared labels.
+    pub shared_labels: Vec<i64>,
+    /// Flow steps.
+    pub flows: Vec<i64>,
+    /// What orders the result.
+    pub sort_by: SortBy,
+    /// Which end comes first.
+    pub sort_direction: SortDirection,
+}

@@ -1,0 +1,50 @@
+//! The schema and its versions, built into the program.
+//!
+//! One list of migrations a database, the same numbers in both; [`VERSION`] is the newest. A released migration never
+//! changes: sqlx keeps a checksum of each and refuses a database whose past differs.
+
+use std::borrow::Cow;
+
+use sqlx::SqlSafeStr;
+use sqlx::migrate::{Migration, MigrationType, Migrator};
+
+use super::database::Database;
+
+/// The schema that this program serves from.
+pub(crate) const VERSION: i64 = 1;
+
+const POSTGRES: [(&str, &str); 1] = [("forms and submissions", include_str!("schema/postgres-1.sql"))];
+const SQLITE: [(&str, &str); 1] = [("forms and submissions", include_str!("schema/sqlite-1.sql"))];
+
+fn migrator(scripts: &'static [(&'static str, &'static str)]) -> Migrator {
+    let migrations = (1..).zip(scripts).map(|(version, &(name, text))| {
+        Migration::new(version, Cow::Borrowed(name), MigrationType::Simple, text.into_sql_str(), false)
+    });
+    let mut migrator = Migrator::with_migrations(migrations.collect());
+    // A node of the old version may start again beside a newer schema while nodes are replaced one by one.
+    migrator.set_ignore_missing(true);
+    migrator
+}
+
+/// Brings a database to [`VERSION`]; each step is a transaction, and nodes that do it at once wait for each other.
+pub(crate) async fn migrate(database: &Database) -> Result<(), sqlx::migrate::MigrateError> {
+    match database {
+        Database::Postgres(pool) => migrator(&POSTGRES).run(pool).await,
+        Database::Sqlite { writer, .. } => migrator(&SQLITE).run(writer).await,
+    }
+}
+
+/// The version that a database is at; 0 before its first migration.
+pub(crate) async fn version(database: &Database) -> Result<i64, sqlx::Error> {
+    let mut sql = database.sql();
+    sql.push_either(
+        "SELECT to_regclass('_sqlx_migrations') IS NOT NULL",
+        "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = '_sqlx_migrations')",
+    );
+    if !database.fetch_one(sql).await?.get::<bool>(0)? {
+        return Ok(0);
+    }
+    let mut sql = database.sql();
+    sql.push("SELECT coalesce(max(version), 0) FROM _sqlx_migrations WHERE success");
+    database.fetch_one(sql).await?.get(0)
+}

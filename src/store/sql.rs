@@ -1,0 +1,191 @@
+//! A statement's text and its values, built together.
+//!
+//! Both databases take `$1`, and SQLite binds a missing value silently as NULL; so text and values are never apart:
+//! [`Sql::bind`] writes the placeholder and keeps the value in one call. [`Sql::push`] takes only text that stands in
+//! the program, so no caller's text can become SQL. Where the two databases differ, the [`Dialect`] decides, here.
+
+use jiff::Timestamp;
+use sqlx::Arguments;
+use sqlx::postgres::PgArguments;
+use sqlx::sqlite::SqliteArguments;
+
+/// Which database a statement is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    Postgres,
+    Sqlite,
+}
+
+/// A value of a statement.
+#[derive(Clone, Debug)]
+pub(crate) enum Bind {
+    Integer(i64),
+    Text(String),
+    Bytes(Vec<u8>),
+    Time(Timestamp),
+    Integers(Vec<i64>),
+    Texts(Vec<String>),
+    OptionalText(Option<String>),
+}
+
+impl From<i64> for Bind {
+    fn from(value: i64) -> Self {
+        Self::Integer(value)
+    }
+}
+
+impl From<&str> for Bind {
+    fn from(value: &str) -> Self {
+        Self::Text(value.to_owned())
+    }
+}
+
+impl From<String> for Bind {
+    fn from(value: String) -> Self {
+        Self::Text(value)
+    }
+}
+
+impl From<Option<String>> for Bind {
+    fn from(value: Option<String>) -> Self {
+        Self::OptionalText(value)
+    }
+}
+
+impl From<Vec<u8>> for Bind {
+    fn from(value: Vec<u8>) -> Self {
+        Self::Bytes(value)
+    }
+}
+
+impl From<Timestamp> for Bind {
+    fn from(value: Timestamp) -> Self {
+        Self::Time(value)
+    }
+}
+
+/// A statement in the making.
+#[derive(Clone, Debug)]
+pub(crate) struct Sql {
+    dialect: Dialect,
+    text: String,
+    binds: Vec<Bind>,
+}
+
+impl Sql {
+    /// An empty statement.
+    pub(crate) fn new(dialect: Dialect) -> Self {
+        Self { dialect, text: String::new(), binds: Vec::new() }
+    }
+
+    /// Adds text of the program's own.
+    pub(crate) fn push(&mut self, text: &'static str) -> &mut Self {
+        self.text.push_str(text);
+        self
+    }
+
+    /// Adds text that differs between the databases.
+    pub(crate) fn push_either(&mut self, postgres: &'static str, sqlite: &'static str) -> &mut Self {
+        match self.dialect {
+            Dialect::Postgres => self.push(postgres),
+            Dialect::Sqlite => self.push(sqlite),
+        }
+    }
+
+    /// Adds a value and its placeholder.
+    pub(crate) fn bind(&mut self, value: impl Into<Bind>) -> &mut Self {
+        self.binds.push(value.into());
+        self.text.push('$');
+        self.text.push_str(&self.binds.len().to_string());
+        self
+    }
+
+    /// Adds ` IN` and a list of ids, bound as one value however many they are.
+    pub(crate) fn in_ids(&mut self, ids: &[i64]) -> &mut Self {
+        self.in_list(Bind::Integers(ids.to_vec()))
+    }
+
+    /// Adds ` IN` and a list of texts, bound as one value however many they are.
+    pub(crate) fn in_texts(&mut self, texts: impl IntoIterator<Item = String>) -> &mut Self {
+        self.in_list(Bind::Texts(texts.into_iter().collect()))
+    }
+
+    fn in_list(&mut self, list: Bind) -> &mut Self {
+        match self.dialect {
+            Dialect::Postgres => self.push(" = ANY (").bind(list).push(")"),
+            Dialect::Sqlite => self.push(" IN (SELECT value FROM json_each(").bind(list).push("))"),
+        }
+    }
+
+    /// Adds a select list over a JSON array of arrays, bound as one value: `FROM` it every column of a batch can be
+    /// inserted with one statement. `columns` are names and Postgres types.
+    pub(crate) fn from_rows(&mut self, rows: String, columns: &[(&'static str, &'static str)]) -> &mut Self {
+        match self.dialect {
+            Dialect::Postgres => {
+                self.push("(SELECT ");
+                for (at, (name, kind)) in columns.iter().enumerate() {
+                    self.push(if at == 0 { "(item->>" } else { ", (item->>" });
+                    self.text.push_str(&at.to_string());
+                    self.push(")::").push(kind).push(" AS ").push(name);
+                }
+                self.push(" FROM json_array_elements(")
+                    .bind(rows)
+                    .push("::json) WITH ORDINALITY AS batch (item, line) ORDER BY line)")
+            }
+            Dialect::Sqlite => {
+                self.push("(SELECT ");
+                for (at, (name, _)) in columns.iter().enumerate() {
+                    self.push(if at == 0 { "value->>" } else { ", value->>" });
+                    self.text.push_str(&at.to_string());
+                    self.push(" AS ").push(name);
+                }
+                self.push(" FROM json_each(").bind(rows).push("))")
+            }
+        }
+    }
+
+    /// The database that the statement is for.
+    pub(crate) fn dialect(&self) -> Dialect {
+        self.dialect
+    }
+
+    /// The text alone, for tests of plans.
+    #[cfg(test)]
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The text, and the values as the Postgres driver takes them.
+    pub(super) fn into_postgres(self) -> Result<(String, PgArguments), sqlx::error::BoxDynError> {
+        let mut arguments = PgArguments::default();
+        for bind in self.binds {
+            match bind {
+                Bind::Integer(value) => arguments.add(value)?,
+                Bind::Text(value) => arguments.add(value)?,
+                Bind::Bytes(value) => arguments.add(value)?,
+                Bind::Time(value) => arguments.add(jiff_sqlx::Timestamp::from(value))?,
+                Bind::Integers(value) => arguments.add(value)?,
+                Bind::Texts(value) => arguments.add(value)?,
+                Bind::OptionalText(value) => arguments.add(value)?,
+            }
+        }
+        Ok((self.text, arguments))
+    }
+
+    /// The text, and the values as the SQLite driver takes them: instants as microseconds, lists as JSON.
+    pub(super) fn into_sqlite(self) -> Result<(String, SqliteArguments), sqlx::error::BoxDynError> {
+        let mut arguments = SqliteArguments::default();
+        for bind in self.binds {
+            match bind {
+                Bind::Integer(value) => arguments.add(value)?,
+                Bind::Text(value) => arguments.add(value)?,
+                Bind::Bytes(value) => arguments.add(value)?,
+                Bind::Time(value) => arguments.add(value.as_microsecond())?,
+                Bind::Integers(value) => arguments.add(serde_json::to_string(&value)?)?,
+                Bind::Texts(value) => arguments.add(serde_json::to_string(&value)?)?,
+                Bind::OptionalText(value) => arguments.add(value)?,
+            }
+        }
+        Ok((self.text, arguments))
+    }
+}
