@@ -31,6 +31,7 @@ use secrecy::SecretString;
 
 use self::file::Reading;
 pub use self::problem::{Origin, Problem, Problems};
+use crate::store::DatabaseLocation;
 use crate::tenant::host::HostName;
 
 /// Everything that `serve` needs.
@@ -129,8 +130,8 @@ pub struct TenantConfig {
     pub domains: Vec<HostName>,
     /// Certificates of single hosts, which go before the gateway's.
     pub certificates: Vec<(HostName, CertificateFiles)>,
-    /// The tenant's database, `postgres://…` or `sqlite:…` with the path made absolute.
-    pub database: SecretString,
+    /// The tenant's database.
+    pub database: DatabaseLocation,
     /// The zone of plain dates and of `time` answers.
     pub timezone: TimeZone,
     /// The budget, shared by all tokens.

@@ -18,10 +18,12 @@
 //! knows no sockets, and only `store` names a database.
 
 pub mod api;
+pub mod cli;
 pub mod config;
 pub mod edge;
 pub mod error;
 pub mod gate;
+pub mod gateway;
 pub mod metrics;
 pub mod quota;
 pub mod reply;

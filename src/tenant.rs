@@ -14,7 +14,6 @@ use jiff::tz::TimeZone;
 
 use crate::config::TenantConfig;
 use crate::quota::Account;
-use crate::store::DatabaseLocation;
 
 pub use database::TenantDatabase;
 pub use directory::Directory;
@@ -39,13 +38,13 @@ pub struct Tenant {
 impl Tenant {
     /// A tenant as it is configured; nothing is opened yet.
     #[must_use]
-    pub fn new(config: &TenantConfig, location: DatabaseLocation) -> Self {
+    pub fn new(config: &TenantConfig) -> Self {
         Self {
             slug: config.slug.clone(),
             name: config.name.clone(),
             timezone: config.timezone.clone(),
             account: Account::new(&config.slug, config.requests_per_minute),
-            database: TenantDatabase::new(config.slug.clone(), location, config.max_connections),
+            database: TenantDatabase::new(config.slug.clone(), config.database.clone(), config.max_connections),
         }
     }
 }

@@ -6,8 +6,6 @@
 
 use std::path::Path;
 
-use secrecy::SecretString;
-
 use super::file::Text;
 use super::include::identity;
 use super::problem::Problem;
@@ -15,7 +13,7 @@ use crate::store::{DatabaseLocation, InvalidLocation};
 
 /// An address that the store accepts.
 pub(super) struct Database {
-    pub(super) url: SecretString,
+    pub(super) location: DatabaseLocation,
     /// Equal for two addresses of the same database; holds no password.
     pub(super) identity: String,
 }
@@ -24,13 +22,12 @@ pub(super) struct Database {
 pub(super) fn read(text: &Text, folder: &Path) -> Result<Database, Problem> {
     let url = text.value.as_str();
     let location = DatabaseLocation::parse(url, folder).map_err(|error| problem(text, &error))?;
-    let Some(path) = url.strip_prefix("sqlite:") else {
-        return Ok(Database { url: url.into(), identity: location.identity() });
-    };
-    let file = folder.join(path.strip_prefix("//").unwrap_or(path));
     // Two paths can lead to one file.
-    let identity = format!("sqlite {}", identity(&file).display());
-    Ok(Database { url: format!("sqlite:{}", file.display()).into(), identity })
+    let identity = match location.file() {
+        Some(file) => format!("sqlite {}", identity(file).display()),
+        None => location.identity(),
+    };
+    Ok(Database { location, identity })
 }
 
 fn problem(text: &Text, error: &InvalidLocation) -> Problem {

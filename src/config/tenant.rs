@@ -73,7 +73,7 @@ pub(super) fn read(mut table: Table<'_, '_>, folder: &Path) -> Tenant {
                 .iter()
                 .filter_map(|(host, named)| Some((host.value.clone(), named.as_ref()?.files.clone())))
                 .collect(),
-            database: database.url.clone(),
+            database: database.location.clone(),
             timezone: timezone?,
             requests_per_minute,
             max_connections,

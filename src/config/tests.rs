@@ -111,7 +111,7 @@ fn what_is_left_out_has_its_default() {
     let [tenant] = config.tenants.as_slice() else { panic!("one tenant") };
     assert_eq!((tenant.slug.as_str(), tenant.requests_per_minute, tenant.max_connections), ("acme", 60, 5));
     assert_eq!(tenant.timezone.iana_name(), Some("UTC"));
-    assert_eq!(tenant.database.expose_secret(), format!("sqlite:{}", folder.path("acme.db").display()));
+    assert_eq!(tenant.database.identity(), format!("sqlite {}", folder.path("acme.db").display()));
     assert!(tenant.domains.is_empty() && tenant.certificates.is_empty());
 }
 

@@ -5,8 +5,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, VARY};
-use http::{HeaderMap, Method, Response, StatusCode, request};
+use http::header::{
+    CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, VARY,
+};
+use http::{HeaderMap, Method, Response, StatusCode, Version, request};
 use http_body_util::Full;
 use hyper::body::Body;
 use uuid::Uuid;
@@ -74,6 +76,11 @@ pub(super) async fn dress(
         }
     }
     headers.insert(CONTENT_LENGTH, body.len().into());
+    // The rest of the body is not read, so the connection can't carry another request.
+    let unread = matches!(status, StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT);
+    if unread && head.version <= Version::HTTP_11 {
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    }
     if head.method == Method::HEAD {
         body = Bytes::new();
     }

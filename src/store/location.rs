@@ -44,7 +44,7 @@ pub enum InvalidLocation {
     #[error("expected the path of a file after `sqlite:`")]
     NoFile,
     /// What follows `postgres://` is no connection URL.
-    #[error("not a Postgres URL: {0}")]
+    #[error("not a Postgres URL")]
     NotAUrl(#[source] sqlx::Error),
 }
 
@@ -78,6 +78,15 @@ impl DatabaseLocation {
                 options.get_options().unwrap_or_default(),
             ),
             Kind::Sqlite(path) => format!("sqlite {}", path.display()),
+        }
+    }
+
+    /// The file of a SQLite database.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        match &self.0 {
+            Kind::Postgres(_) => None,
+            Kind::Sqlite(path) => Some(path),
         }
     }
 

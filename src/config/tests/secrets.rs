@@ -1,7 +1,5 @@
 //! Values from the environment, and that no report shows a secret.
 
-use secrecy::ExposeSecret;
-
 use super::{ACME, Folder, GATEWAY, with};
 
 #[test]
@@ -12,7 +10,7 @@ fn strings_take_variables_from_the_environment() {
         .replace("sqlite:acme.db", "postgres://app:${PASSWORD}@db/${SLUG}");
     let config = folder.load(&text).unwrap();
     assert_eq!(config.tenants[0].slug, "acme");
-    assert_eq!(config.tenants[0].database.expose_secret(), "postgres://app:hunter2@db/acme");
+    assert_eq!(config.tenants[0].database.identity(), "postgres db:5432/acme ");
     for (value, expected) in [
         ("${A} ${B}", "9:8 the environment variable `A` is not set|9:8 the environment variable `B` is not set"),
         ("${EMPTY}", "9:8 expected a string that is not empty"),
