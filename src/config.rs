@@ -31,7 +31,7 @@ use secrecy::SecretString;
 
 use self::file::Reading;
 pub use self::problem::{Origin, Problem, Problems};
-use crate::store::DatabaseLocation;
+use crate::store::{DatabaseLocation, Guard};
 use crate::tenant::host::HostName;
 
 /// Everything that `serve` needs.
@@ -138,6 +138,8 @@ pub struct TenantConfig {
     pub requests_per_minute: u32,
     /// The most connections to the tenant's database from this node.
     pub max_connections: u32,
+    /// How much of a group one write may detach; off by default, since membership is replaced as asked.
+    pub group_guard: Option<Guard>,
     /// Where it was written, for faults that show only later.
     pub origin: Origin,
 }

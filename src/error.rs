@@ -71,6 +71,15 @@ pub enum Refusal {
     /// No submission that is returned by itself has the id.
     #[error("no such submission")]
     SubmissionNotFound,
+    /// No group has the id.
+    #[error("no such group")]
+    GroupNotFound,
+    /// The built-in group can't be deleted.
+    #[error("the built-in group can't be deleted")]
+    BuiltInGroup,
+    /// No subscription has the id.
+    #[error("no such subscription")]
+    SubscriptionNotFound,
     /// The tenant's database can't be used now.
     #[error("the tenant's database can't be used")]
     DatabaseUnavailable(#[source] Arc<StoreError>),
@@ -124,6 +133,9 @@ impl Refusal {
             Self::Invalid(faults) => Reply::json(StatusCode::UNPROCESSABLE_ENTITY, faults),
             Self::FormNotFound => message(StatusCode::NOT_FOUND, "Form not found"),
             Self::SubmissionNotFound => message(StatusCode::NOT_FOUND, "Submission not found"),
+            Self::GroupNotFound => message(StatusCode::NOT_FOUND, "Group not found"),
+            Self::BuiltInGroup => message(StatusCode::FORBIDDEN, "The All Users group cannot be deleted"),
+            Self::SubscriptionNotFound => message(StatusCode::NOT_FOUND, "Subscription not found"),
             Self::TooSlow => message(StatusCode::GATEWAY_TIMEOUT, "The request took too long"),
             Self::StatementFailed(_) | Self::Panicked(_) => message(StatusCode::INTERNAL_SERVER_ERROR, "Server Error"),
         }

@@ -17,7 +17,7 @@ mod respond;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -48,10 +48,6 @@ pub struct Connection {
 
 /// Where everything of an account's API stands.
 const API: &str = "/api/v1";
-
-/// How long a handler may take. Longer, and a stuck database holds its callers; shorter, and large searches that would
-/// have answered are cut off.
-const HANDLER_LIMIT: Duration = Duration::from_secs(15);
 
 /// A request that passed the gate: whose it is, and by which token.
 #[derive(Debug)]
@@ -148,7 +144,9 @@ impl Gate {
         trail.route = Some(route.name());
         let body = body::read(&head.headers, body, route.body_limit()).await?;
         let call = Call { origin: authority.origin(), query: head.uri.query().unwrap_or_default(), body };
-        tokio::time::timeout(HANDLER_LIMIT, api::handle(&admitted, route, call)).await.map_err(|_| Refusal::TooSlow)?
+        tokio::time::timeout(route.time_limit(), api::handle(&admitted, route, call))
+            .await
+            .map_err(|_| Refusal::TooSlow)?
     }
 
     fn resolve(&self, connection: &Connection, authority: &Authority) -> Result<Arc<Tenant>, Refusal> {

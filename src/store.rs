@@ -7,21 +7,29 @@
 mod database;
 pub mod filter;
 mod forms;
+mod groups;
 // pub mod import;
 pub mod location;
 mod page;
+mod retry;
 mod schema;
 mod search;
 mod sql;
 mod submissions;
+mod subscriptions;
 mod tokens;
 
 use std::time::Duration;
 
 pub use forms::{Element, Form, FormSummary};
+pub use groups::{
+    Deletion, Durability, Group, GroupFilter, GroupSummary, GroupWrite, GroupWriteError, Guard, Member, MemberChange,
+    NewMember, Report, Written,
+};
 pub use location::{DatabaseLocation, InvalidLocation};
 pub use page::{Page, PageRequest};
 pub use submissions::{Answer, Submission};
+pub use subscriptions::{Event, Subscribed, Subscription, Triple, Unsubscription};
 pub use tokens::{NewToken, TokenRecord};
 
 use database::Database;

@@ -14,6 +14,7 @@ use jiff::tz::TimeZone;
 
 use crate::config::TenantConfig;
 use crate::quota::Account;
+use crate::store::Guard;
 
 pub use database::TenantDatabase;
 pub use directory::Directory;
@@ -31,6 +32,8 @@ pub struct Tenant {
     pub timezone: TimeZone,
     /// The tenant's budget.
     pub account: Account,
+    /// How much of a group one write may detach.
+    pub group_guard: Option<Guard>,
     /// The tenant's database, opened when first needed.
     pub database: TenantDatabase,
 }
@@ -44,6 +47,7 @@ impl Tenant {
             name: config.name.clone(),
             timezone: config.timezone.clone(),
             account: Account::new(&config.slug, config.requests_per_minute),
+            group_guard: config.group_guard,
             database: TenantDatabase::new(config.slug.clone(), config.database.clone(), config.max_connections),
         }
     }
