@@ -19,7 +19,10 @@ mod submissions;
 mod subscriptions;
 mod tokens;
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use tokio::sync::Mutex;
 
 pub use forms::{Element, Form, FormSummary};
 pub use groups::{
@@ -38,6 +41,9 @@ use database::Database;
 #[derive(Clone, Debug)]
 pub struct Store {
     database: Database,
+    /// Held by the one write of a group that this node does at a time: those that wait for their turn hold no connection
+    /// that a reader could use.
+    group_writes: Arc<Mutex<()>>,
 }
 
 /// Why a store can't be opened or used.
@@ -110,7 +116,7 @@ impl Store {
             database.close().await;
             return Err(StoreError::SchemaOlder { found, wanted: schema::VERSION });
         }
-        Ok(Self { database })
+        Ok(Self { database, group_writes: Arc::default() })
     }
 
     /// Closes every connection, waiting for those in use.

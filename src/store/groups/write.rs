@@ -1,7 +1,7 @@
 //! `PUT /group` as one transaction of a fixed number of statements, however many members it lists.
 //!
-//! The writes of one account's groups take turns (an advisory lock in Postgres, the write lock in SQLite): two calls for
-//! one group, or one new user in two groups, then can't meet half way, and each answers truthfully. What writers beside
+//! The writes of one account's groups take turns, on one node by a lock of its own and between nodes by the database's (an
+//! advisory lock in Postgres, the write lock in SQLite): two calls for one group, or one new user in two groups, then can't meet half way, and each answers truthfully. What writers beside
 //! formgate do can still collide; the database reports that, and the whole transaction is tried again.
 //!
 //! A dry run is the same transaction, rolled back: it can't answer anything else than the call would.
@@ -135,6 +135,7 @@ impl Store {
         durability: Durability,
         report: Report,
     ) -> Result<Written, GroupWriteError> {
+        let _turn = self.group_writes.lock().await;
         let mut tries = Tries::default();
         loop {
             match self.try_to_write_group(write, guard, durability, report, tries.again()).await {
