@@ -1,15 +1,37 @@
 //! The configuration, checked: what the rest of the gateway is built from.
 //!
 //! Owns the meaning of `tenants.toml`. A [`Config`] exists only when the files had no fault; behind it nothing is
-//! checked again.
+//! checked again. Reading has two stages, and each goes on after a fault so that an operator learns of all at once:
+//!
+//! 1. `file` walks the TOML as written, with the places of keys and values; `include` finds the files, and
+//!    `gateway`, `tenant` and `database` give each table by itself its meaning.
+//! 2. `unique` and `coverage` compare the tables with one another and with the certificates.
+//!
+//! Every fault is a [`Problem`]; `source` sees to it that no report shows a secret.
+
+mod coverage;
+mod database;
+mod file;
+mod gateway;
+mod include;
+mod problem;
+mod secret;
+mod source;
+mod tenant;
+#[cfg(test)]
+mod tests;
+mod unique;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
 use secrecy::SecretString;
 
+use self::file::Reading;
+pub use self::problem::{Origin, Problem, Problems};
+use crate::store::{DatabaseLocation, Guard};
 use crate::tenant::host::HostName;
 
 /// Everything that `serve` needs.
@@ -19,6 +41,31 @@ pub struct Config {
     pub gateway: GatewayConfig,
     /// The tenants, in the order of the files.
     pub tenants: Vec<TenantConfig>,
+}
+
+impl Config {
+    /// Reads and checks a file, what it includes, and every certificate that they name. Blocks on the files; connects
+    /// to nothing.
+    ///
+    /// # Errors
+    /// Every fault of all files, in their order.
+    pub fn load(path: &Path) -> Result<Self, Problems> {
+        Self::load_with(path, &|name| std::env::var(name).ok())
+    }
+
+    /// Reads with an environment other than the process's.
+    fn load_with(path: &Path, environment: secret::Environment<'_>) -> Result<Self, Problems> {
+        let reading = Reading::new(environment);
+        let written = include::read(path, &reading);
+        unique::check(&written.tenants, &reading);
+        coverage::check(written.gateway.as_ref(), &written.tenants, &reading);
+        Problems::none_of(reading.into_problems())?;
+        let whole = "a table without a faulty key is whole";
+        Ok(Self {
+            gateway: written.gateway.and_then(|gateway| gateway.config).expect(whole),
+            tenants: written.tenants.into_iter().map(|tenant| tenant.config.expect(whole)).collect(),
+        })
+    }
 }
 
 /// The `[gateway]` table.
@@ -62,7 +109,7 @@ pub enum OnRedisFailure {
 }
 
 /// A certificate chain and its private key, both PEM.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CertificateFiles {
     /// The chain, leaf first.
     pub certificate: PathBuf,
@@ -83,12 +130,16 @@ pub struct TenantConfig {
     pub domains: Vec<HostName>,
     /// Certificates of single hosts, which go before the gateway's.
     pub certificates: Vec<(HostName, CertificateFiles)>,
-    /// The tenant's database, `postgres://…` or `sqlite:…` with the path made absolute.
-    pub database: SecretString,
+    /// The tenant's database.
+    pub database: DatabaseLocation,
     /// The zone of plain dates and of `time` answers.
     pub timezone: TimeZone,
     /// The budget, shared by all tokens.
     pub requests_per_minute: u32,
     /// The most connections to the tenant's database from this node.
     pub max_connections: u32,
+    /// How much of a group one write may detach; off by default, since membership is replaced as asked.
+    pub group_guard: Option<Guard>,
+    /// Where it was written, for faults that show only later.
+    pub origin: Origin,
 }

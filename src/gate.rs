@@ -1,14 +1,41 @@
-//! The way of a request, once and in order.
+//! The way of a request, once and in order. Read this first.
+//!
+//! ```text
+//! resolve tenant → /api/v1 → verify token → admit (quota) → route and method → read body → handle → respond
+//! ```
+//!
+//! The order is a promise: an unauthenticated request learns nothing about which routes exist and can't spend the
+//! account's budget, and all that passed the token check spends one request, whatever becomes of it. Passing yields
+//! [`Admitted`], which only this module can make and every handler asks for, so that a handler that nobody authenticated
+//! does not compile.
+
+mod body;
+mod encoding;
+mod head;
+mod respond;
 
 use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use futures_util::FutureExt;
+use http::{Method, Request, Response, request};
 use http_body_util::Full;
 use hyper::body::Incoming;
+use jiff::Timestamp;
 
+use crate::api::{self, Call};
+use crate::error::Refusal;
+use crate::metrics::Metrics;
+use crate::quota::{Budget, NotAdmitted, Quota};
+use crate::reply::Reply;
 use crate::tenant::host::CertificateNames;
+use crate::tenant::token::PresentedToken;
+use crate::tenant::{Directory, LastUsed, Tenant, Token, TokenVerifier};
+use head::Authority;
+use respond::RequestId;
 
 /// What the edge knows of the connection that a request came on.
 #[derive(Clone, Debug)]
@@ -19,13 +46,139 @@ pub struct Connection {
     pub certificate: Arc<CertificateNames>,
 }
 
+/// Where everything of an account's API stands.
+const API: &str = "/api/v1";
+
+/// A request that passed the gate: whose it is, and by which token.
+#[derive(Debug)]
+pub struct Admitted {
+    tenant: Arc<Tenant>,
+    token: Arc<Token>,
+}
+
+impl Admitted {
+    /// The tenant whose account this is.
+    #[must_use]
+    pub fn tenant(&self) -> &Tenant {
+        &self.tenant
+    }
+
+    /// The token that was presented.
+    #[must_use]
+    pub fn token(&self) -> &Token {
+        &self.token
+    }
+}
+
+/// What became known of a request on its way, for the answer's headers and the log.
+#[derive(Debug, Default)]
+struct Trail {
+    tenant: Option<Arc<Tenant>>,
+    token: Option<Arc<Token>>,
+    budget: Option<Budget>,
+    route: Option<&'static str>,
+}
+
 /// The gate that every request passes.
 #[derive(Debug)]
-pub struct Gate {}
+pub struct Gate {
+    /// The tenants.
+    pub directory: Arc<Directory>,
+    /// Their budgets.
+    pub quota: Quota,
+    /// Their tokens.
+    pub tokens: TokenVerifier,
+    /// When the tokens were used.
+    pub last_used: LastUsed,
+    /// What is counted.
+    pub metrics: Metrics,
+}
 
 impl Gate {
     /// Leads one request through all steps. Never fails: a refusal is an answer too.
-    pub async fn pass(&self, _connection: &Connection, _request: Request<Incoming>) -> Response<Full<Bytes>> {
-        Response::new(Full::new(Bytes::new()))
+    pub async fn pass(&self, connection: &Connection, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let began = Instant::now();
+        let (head, body) = request.into_parts();
+        let id = RequestId::of(&head.headers);
+        let mut trail = Trail::default();
+
+        let way = AssertUnwindSafe(self.lead(connection, &head, body, &mut trail));
+        let outcome = way.catch_unwind().await.unwrap_or_else(|panic| Err(Refusal::Panicked(text_of(&*panic))));
+        let reply = match &outcome {
+            Ok(reply) => reply.clone(),
+            Err(refusal) => refusal.reply(),
+        };
+        if let (None, Some(tenant)) = (trail.budget, &trail.tenant) {
+            trail.budget = Some(self.quota.look(&tenant.account).await);
+        }
+        let status = reply.status;
+        let response = respond::dress(reply, &head, &id, trail.budget).await;
+        self.metrics.request(trail.route.unwrap_or("none"), &head.method, status, began.elapsed());
+        respond::log(&id, connection, &head, &trail, &response, outcome.as_ref().err(), began.elapsed());
+        response
     }
+
+    async fn lead(
+        &self,
+        connection: &Connection,
+        head: &request::Parts,
+        body: Incoming,
+        trail: &mut Trail,
+    ) -> Result<Reply, Refusal> {
+        let authority = Authority::of(head)?;
+        let tenant = self.resolve(connection, &authority)?;
+        trail.tenant = Some(Arc::clone(&tenant));
+        head::check_size(head)?;
+
+        let path = head.uri.path().strip_prefix(API).filter(|rest| rest.is_empty() || rest.starts_with('/'));
+        let path = path.ok_or(Refusal::UnknownPath)?;
+        let token = self.verify(&tenant, head).await?;
+        trail.token = Some(Arc::clone(&token));
+        trail.budget = Some(self.admit(&tenant, trail).await?);
+        self.last_used.note(&tenant, token.id, Timestamp::now());
+        let admitted = Admitted { tenant, token };
+
+        // HEAD works wherever GET does; the answer's body is left out when it is sent.
+        let method = if head.method == Method::HEAD { &Method::GET } else { &head.method };
+        let route = api::route(method, path)?;
+        trail.route = Some(route.name());
+        let body = body::read(&head.headers, body, route.body_limit()).await?;
+        let call = Call { origin: authority.origin(), query: head.uri.query().unwrap_or_default(), body };
+        tokio::time::timeout(route.time_limit(), api::handle(&admitted, route, call))
+            .await
+            .map_err(|_| Refusal::TooSlow)?
+    }
+
+    fn resolve(&self, connection: &Connection, authority: &Authority) -> Result<Arc<Tenant>, Refusal> {
+        // By the certificate and not by the SNI: wildcards and coalesced HTTP/2 connections are honest traffic.
+        if !connection.certificate.covers(authority.host()) {
+            return Err(Refusal::Misdirected);
+        }
+        self.directory.resolve(authority.host()).cloned().ok_or(Refusal::UnknownAccount)
+    }
+
+    async fn verify(&self, tenant: &Tenant, head: &request::Parts) -> Result<Arc<Token>, Refusal> {
+        let mut values = head.headers.get_all(http::header::AUTHORIZATION).iter();
+        let (Some(value), None) = (values.next(), values.next()) else { return Err(Refusal::Unauthenticated) };
+        let presented = PresentedToken::from_authorization(value.as_bytes()).ok_or(Refusal::Unauthenticated)?;
+        let token = self.tokens.verify(tenant, &presented).await.map_err(Refusal::DatabaseUnavailable)?;
+        token.ok_or(Refusal::Unauthenticated)
+    }
+
+    async fn admit(&self, tenant: &Tenant, trail: &mut Trail) -> Result<Budget, Refusal> {
+        match self.quota.admit(&tenant.account).await {
+            Ok(budget) => Ok(budget),
+            Err(NotAdmitted::Exhausted(wait)) => {
+                trail.budget = Some(tenant.account.spent());
+                Err(Refusal::QuotaExhausted { wait })
+            }
+            Err(NotAdmitted::StoreFailed) => Err(Refusal::QuotaUnavailable),
+        }
+    }
+}
+
+fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let text =
+        panic.downcast_ref::<&str>().map(ToString::to_string).or_else(|| panic.downcast_ref::<String>().cloned());
+    text.unwrap_or_else(|| "a panic without a text".to_owned())
 }

@@ -17,9 +17,16 @@
 //! Dependencies point one way: `edge → gate → {tenant, quota, api} → store`. `store` and `quota` know no HTTP, `api`
 //! knows no sockets, and only `store` names a database.
 
+pub mod api;
+pub mod cli;
 pub mod config;
+pub mod edge;
+pub mod error;
 pub mod gate;
+pub mod gateway;
 pub mod import;
 pub mod metrics;
+pub mod quota;
+pub mod reply;
 pub mod store;
 pub mod tenant;

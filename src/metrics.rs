@@ -2,7 +2,12 @@
 //!
 //! Owns every metric's name, help and labels; a label never holds a host, a path or a token.
 
-use prometheus::{Encoder, IntCounterVec, Opts, Registry, TextEncoder};
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use prometheus::{
+    Encoder, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder,
+};
 
 /// All metrics of one gateway.
 #[derive(Clone, Debug)]
@@ -10,7 +15,17 @@ pub struct Metrics {
     registry: Registry,
     /// TLS handshakes by `result`: `done`, `unknown_name`, `timeout`, `failed`.
     pub handshakes: IntCounterVec,
+    /// TCP connections accepted, whatever came of them.
+    pub connections_accepted: IntCounter,
+    /// Connections open after their handshake, by `protocol`: `http/1.1`, `h2`.
+    pub connections_open: IntGaugeVec,
+    requests: IntCounterVec,
+    durations: HistogramVec,
+    rate_decisions: IntCounterVec,
 }
+
+/// From a refusal that this node makes alone to the limit of a handler.
+const DURATION_BUCKETS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 15.0];
 
 impl Metrics {
     /// Registers every metric.
@@ -22,7 +37,56 @@ impl Metrics {
             registry.register(Box::new(counter.clone())).expect("each name is registered once");
             counter
         };
-        Self { handshakes: counter("formgate_handshakes_total", "TLS handshakes by result.", &["result"]), registry }
+        let total = |name: &str, help: &str| {
+            let counter = IntCounter::new(name, help).expect("a valid metric name");
+            registry.register(Box::new(counter.clone())).expect("each name is registered once");
+            counter
+        };
+        let gauge = |name: &str, help: &str, labels: &[&str]| {
+            let gauge = IntGaugeVec::new(Opts::new(name, help), labels).expect("a valid metric name");
+            registry.register(Box::new(gauge.clone())).expect("each name is registered once");
+            gauge
+        };
+        let durations = HistogramOpts::new("formgate_request_duration_seconds", "Time from head to answer, by route.");
+        let durations = HistogramVec::new(durations.buckets(DURATION_BUCKETS.to_vec()), &["route"]);
+        let durations = durations.expect("a valid metric name");
+        registry.register(Box::new(durations.clone())).expect("each name is registered once");
+        Self {
+            handshakes: counter("formgate_handshakes_total", "TLS handshakes by result.", &["result"]),
+            connections_accepted: total("formgate_connections_accepted_total", "TCP connections accepted."),
+            connections_open: gauge(
+                "formgate_connections_open",
+                "Connections open after their handshake, by protocol.",
+                &["protocol"],
+            ),
+            requests: counter(
+                "formgate_requests_total",
+                "Requests by route, method and status; route `none` where none was reached.",
+                &["route", "method", "status"],
+            ),
+            rate_decisions: counter(
+                "formgate_rate_decisions_total",
+                "Decisions of the rate limit, by what decided.",
+                &["decision", "by"],
+            ),
+            durations,
+            registry,
+        }
+    }
+
+    /// Counts one answered request.
+    pub fn request(&self, route: &str, method: &Method, status: StatusCode, took: Duration) {
+        // A caller may invent methods without end; a label may not.
+        let known =
+            [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::DELETE, Method::PATCH, Method::OPTIONS];
+        let method = if known.contains(method) { method.as_str() } else { "other" };
+        self.requests.with_label_values(&[route, method, status.as_str()]).inc();
+        self.durations.with_label_values(&[route]).observe(took.as_secs_f64());
+    }
+
+    /// Counts one decision: `admitted` or `refused`, by `embedded`, `shared`, `memory`, `local`, `allow` or `deny`.
+    pub fn rate_decision(&self, decision: &str, by: &str) {
+        self.rate_decisions.with_label_values(&[decision, by]).inc();
     }
 
     /// The text exposition, version 0.0.4.

@@ -21,6 +21,9 @@ const STATEMENT_LIMIT: Duration = Duration::from_secs(10);
 /// How long SQLite waits for another process's write lock before it reports busy.
 const BUSY_WAIT: Duration = Duration::from_secs(5);
 
+/// How long a short write waits for the one writing connection, which a large group may hold for seconds.
+const WRITER_WAIT: Duration = Duration::from_secs(15);
+
 /// An unused connection is closed after this long: a thousand quiet tenants hold no connections.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -44,7 +47,7 @@ pub enum InvalidLocation {
     #[error("expected the path of a file after `sqlite:`")]
     NoFile,
     /// What follows `postgres://` is no connection URL.
-    #[error("not a Postgres URL: {0}")]
+    #[error("not a Postgres URL")]
     NotAUrl(#[source] sqlx::Error),
 }
 
@@ -78,6 +81,15 @@ impl DatabaseLocation {
                 options.get_options().unwrap_or_default(),
             ),
             Kind::Sqlite(path) => format!("sqlite {}", path.display()),
+        }
+    }
+
+    /// The file of a SQLite database.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        match &self.0 {
+            Kind::Postgres(_) => None,
+            Kind::Sqlite(path) => Some(path),
         }
     }
 
@@ -137,13 +149,13 @@ fn sqlite(path: &Path, max_connections: u32, create: bool) -> Database {
         .synchronous(SqliteSynchronous::Normal)
         .busy_timeout(BUSY_WAIT)
         .disable_statement_logging();
-    let pool = |connections, options| {
+    let pool = |connections, wait, options| {
         SqlitePoolOptions::new()
             .max_connections(connections)
-            .acquire_timeout(CONNECTION_WAIT)
+            .acquire_timeout(wait)
             .idle_timeout(IDLE)
             .connect_lazy_with(options)
     };
-    let readers = pool(max_connections, options.clone().pragma("query_only", "1"));
-    Database::Sqlite { readers, writer: pool(1, options) }
+    let readers = pool(max_connections, CONNECTION_WAIT, options.clone().pragma("query_only", "1"));
+    Database::Sqlite { readers, writer: pool(1, WRITER_WAIT, options) }
 }

@@ -12,10 +12,16 @@ use super::StoreError;
 use super::database::Database;
 
 /// The schema that this program serves from.
-pub(crate) const VERSION: i64 = 1;
+pub(crate) const VERSION: i64 = 2;
 
-const POSTGRES: [(&str, &str); 1] = [("forms and submissions", include_str!("schema/postgres-1.sql"))];
-const SQLITE: [(&str, &str); 1] = [("forms and submissions", include_str!("schema/sqlite-1.sql"))];
+const POSTGRES: [(&str, &str); 2] = [
+    ("forms and submissions", include_str!("schema/postgres-1.sql")),
+    ("subscriptions", include_str!("schema/postgres-2.sql")),
+];
+const SQLITE: [(&str, &str); 2] = [
+    ("forms and submissions", include_str!("schema/sqlite-1.sql")),
+    ("subscriptions", include_str!("schema/sqlite-2.sql")),
+];
 
 fn migrator(scripts: &'static [(&'static str, &'static str)]) -> Migrator {
     let migrations = (1..).zip(scripts).map(|(version, &(name, text))| {

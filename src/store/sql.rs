@@ -26,6 +26,7 @@ pub(crate) enum Bind {
     Integers(Vec<i64>),
     Texts(Vec<String>),
     OptionalText(Option<String>),
+    OptionalInteger(Option<i64>),
 }
 
 impl From<i64> for Bind {
@@ -49,6 +50,12 @@ impl From<String> for Bind {
 impl From<Option<String>> for Bind {
     fn from(value: Option<String>) -> Self {
         Self::OptionalText(value)
+    }
+}
+
+impl From<Option<i64>> for Bind {
+    fn from(value: Option<i64>) -> Self {
+        Self::OptionalInteger(value)
     }
 }
 
@@ -167,6 +174,7 @@ impl Sql {
                 Bind::Integers(value) => arguments.add(value)?,
                 Bind::Texts(value) => arguments.add(value)?,
                 Bind::OptionalText(value) => arguments.add(value)?,
+                Bind::OptionalInteger(value) => arguments.add(value)?,
             }
         }
         Ok((self.text, arguments))
@@ -184,6 +192,7 @@ impl Sql {
                 Bind::Integers(value) => arguments.add(serde_json::to_string(&value)?)?,
                 Bind::Texts(value) => arguments.add(serde_json::to_string(&value)?)?,
                 Bind::OptionalText(value) => arguments.add(value)?,
+                Bind::OptionalInteger(value) => arguments.add(value)?,
             }
         }
         Ok((self.text, arguments))

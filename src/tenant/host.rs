@@ -30,7 +30,9 @@ impl HostName {
         }
         let ascii = idna::domain_to_ascii_cow(text.as_bytes(), idna::AsciiDenyList::URL).map_err(|_| InvalidHost)?;
         let labels_fit = ascii.split('.').all(|label| (1..=63).contains(&label.len()));
-        if ascii.len() > LONGEST_NAME || !labels_fit {
+        // URLs allow more in a host than any name that can be looked up has.
+        let characters_fit = ascii.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+        if ascii.len() > LONGEST_NAME || !labels_fit || !characters_fit {
             return Err(InvalidHost);
         }
         Ok(Self(ascii.into()))

@@ -1,1 +1,10 @@
+//! The one test binary: the gateway as its callers and its operator meet it.
+//!
+//! One binary, so that all tests share one Postgres. `support` holds the parts, the folders mirror the way of a request
+//! and the URLs of the API, and a test reads as the sentence that it proves.
 
+mod api;
+mod harness;
+mod isolation;
+#[expect(dead_code, reason = "the parts stand before the tests that use them")]
+mod support;

@@ -1,0 +1,265 @@
+//! The route table on one page, and a file a resource.
+//!
+//! Every handler takes an [`Admitted`], so none runs for a request that did not pass the gate. Knows no sockets and no
+//! SQL: a handler reads a [`Call`] and asks the tenant's store.
+
+mod ask;
+mod filter;
+mod forms;
+mod groups;
+mod id;
+mod me;
+mod page;
+mod query;
+mod submissions;
+mod subscriptions;
+mod time;
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Method;
+use matchit::Router;
+
+use crate::error::Refusal;
+use crate::gate::Admitted;
+use crate::reply::Reply;
+use crate::store::Store;
+
+/// What a handler reads of a request.
+#[derive(Clone, Debug)]
+pub struct Call<'a> {
+    /// The address that the caller used, as links begin: `https://acme.example.com`.
+    pub origin: String,
+    /// The query, percent-encoded as it came.
+    pub query: &'a str,
+    /// The whole body.
+    pub body: Bytes,
+}
+
+/// A thing that stands at a path.
+#[derive(Clone, Copy, Debug)]
+enum Resource {
+    Me,
+    Forms,
+    Form,
+    Submissions,
+    Submission,
+    Groups,
+    Group,
+    Subscriptions,
+    Subscription,
+    Unsubscription,
+}
+
+/// Every path below `/api/v1`.
+const PATHS: [(&str, Resource); 10] = [
+    ("/me", Resource::Me),
+    ("/form", Resource::Forms),
+    ("/form/{id}", Resource::Form),
+    ("/submission", Resource::Submissions),
+    ("/submission/{id}", Resource::Submission),
+    ("/group", Resource::Groups),
+    ("/group/{id}", Resource::Group),
+    ("/subscribe", Resource::Subscriptions),
+    ("/subscribe/{id}", Resource::Subscription),
+    ("/unsubscribe", Resource::Unsubscription),
+];
+
+impl Resource {
+    /// The methods of a resource, as `Allow` lists them.
+    fn allow(self) -> &'static str {
+        match self {
+            Self::Me | Self::Forms | Self::Form | Self::Submission | Self::Subscription => "GET, HEAD",
+            Self::Submissions | Self::Unsubscription => "POST",
+            Self::Groups => "GET, HEAD, PUT",
+            Self::Group => "GET, HEAD, DELETE",
+            Self::Subscriptions => "GET, HEAD, POST",
+        }
+    }
+
+    fn route(self, method: &Method, id: Option<&str>) -> Option<Route> {
+        let id = id.unwrap_or_default().to_owned();
+        Some(match (self, method) {
+            (Self::Me, &Method::GET) => Route::ShowMe,
+            (Self::Forms, &Method::GET) => Route::ListForms,
+            (Self::Form, &Method::GET) => Route::ShowForm { id },
+            (Self::Submissions, &Method::POST) => Route::SearchSubmissions,
+            (Self::Submission, &Method::GET) => Route::ShowSubmission { id },
+            (Self::Groups, &Method::GET) => Route::ListGroups,
+            (Self::Groups, &Method::PUT) => Route::WriteGroup,
+            (Self::Group, &Method::GET) => Route::ShowGroup { id },
+            (Self::Group, &Method::DELETE) => Route::DeleteGroup { id },
+            (Self::Subscriptions, &Method::GET) => Route::ListSubscriptions,
+            (Self::Subscriptions, &Method::POST) => Route::Subscribe,
+            (Self::Subscription, &Method::GET) => Route::ShowSubscription { id },
+            (Self::Unsubscription, &Method::POST) => Route::Unsubscribe,
+            _ => return None,
+        })
+    }
+}
+
+/// What a request asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// `GET /me`
+    ShowMe,
+    /// `GET /form`
+    ListForms,
+    /// `GET /form/{id}`
+    ShowForm {
+        /// As it stands in the path.
+        id: String,
+    },
+    /// `POST /submission`
+    SearchSubmissions,
+    /// `GET /submission/{id}`
+    ShowSubmission {
+        /// As it stands in the path.
+        id: String,
+    },
+    /// `GET /group`
+    ListGroups,
+    /// `PUT /group`
+    WriteGroup,
+    /// `GET /group/{id}`
+    ShowGroup {
+        /// As it stands in the path.
+        id: String,
+    },
+    /// `DELETE /group/{id}`
+    DeleteGroup {
+        /// As it stands in the path.
+        id: String,
+    },
+    /// `GET /subscribe`
+    ListSubscriptions,
+    /// `POST /subscribe`
+    Subscribe,
+    /// `GET /subscribe/{id}`
+    ShowSubscription {
+        /// As it stands in the path.
+        id: String,
+    },
+    /// `POST /unsubscribe`
+    Unsubscribe,
+}
+
+/// The most bytes of a body that carries filters. Larger holds more memory a caller; smaller refuses long lists of ids.
+const FILTERS_LIMIT: usize = 1024 * 1024;
+
+/// The most bytes of a group with its members: a hundred thousand of them.
+const GROUP_LIMIT: usize = 16 * 1024 * 1024;
+
+/// How long a handler may take. Longer, and a stuck database holds its callers; shorter, and large searches that would
+/// have answered are cut off.
+const TIME_LIMIT: Duration = Duration::from_secs(15);
+
+/// The same for a call that may write a hundred thousand members.
+const GROUP_TIME_LIMIT: Duration = Duration::from_secs(60);
+
+impl Route {
+    /// The route's name in metrics and logs.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::ShowMe => "GET /me",
+            Self::ListForms => "GET /form",
+            Self::ShowForm { .. } => "GET /form/{id}",
+            Self::SearchSubmissions => "POST /submission",
+            Self::ShowSubmission { .. } => "GET /submission/{id}",
+            Self::ListGroups => "GET /group",
+            Self::WriteGroup => "PUT /group",
+            Self::ShowGroup { .. } => "GET /group/{id}",
+            Self::DeleteGroup { .. } => "DELETE /group/{id}",
+            Self::ListSubscriptions => "GET /subscribe",
+            Self::Subscribe => "POST /subscribe",
+            Self::ShowSubscription { .. } => "GET /subscribe/{id}",
+            Self::Unsubscribe => "POST /unsubscribe",
+        }
+    }
+
+    /// The most bytes that a body may have.
+    #[must_use]
+    pub fn body_limit(&self) -> usize {
+        if *self == Self::WriteGroup { GROUP_LIMIT } else { FILTERS_LIMIT }
+    }
+
+    /// How long its handler may take.
+    #[must_use]
+    pub fn time_limit(&self) -> Duration {
+        if *self == Self::WriteGroup { GROUP_TIME_LIMIT } else { TIME_LIMIT }
+    }
+}
+
+static ROUTER: LazyLock<Router<Resource>> = LazyLock::new(|| {
+    let mut router = Router::new();
+    for (path, resource) in PATHS {
+        router.insert(path, resource).expect("the paths don't contradict each other");
+    }
+    router
+});
+
+/// Finds what a method and a path below `/api/v1` ask for. A trailing slash is the same path.
+///
+/// # Errors
+/// [`Refusal::UnknownPath`], [`Refusal::MethodNotAllowed`].
+pub fn route(method: &Method, path: &str) -> Result<Route, Refusal> {
+    let path = path.strip_suffix('/').unwrap_or(path);
+    let found = ROUTER.at(path).map_err(|_| Refusal::UnknownPath)?;
+    let resource = *found.value;
+    resource.route(method, found.params.get("id")).ok_or(Refusal::MethodNotAllowed { allow: resource.allow() })
+}
+
+/// Runs the handler of a route.
+///
+/// # Errors
+/// Whatever the handler refuses.
+pub async fn handle(admitted: &Admitted, route: Route, call: Call<'_>) -> Result<Reply, Refusal> {
+    match route {
+        Route::ShowMe => Ok(me::show(admitted)),
+        Route::ListForms => forms::list(admitted, &call).await,
+        Route::ShowForm { id } => forms::show(admitted, &id).await,
+        Route::SearchSubmissions => submissions::search(admitted, &call).await,
+        Route::ShowSubmission { id } => submissions::show(admitted, &id).await,
+        Route::ListGroups => groups::list(admitted, &call).await,
+        Route::WriteGroup => groups::write(admitted, &call).await,
+        Route::ShowGroup { id } => groups::show(admitted, &id).await,
+        Route::DeleteGroup { id } => groups::delete(admitted, &id).await,
+        Route::ListSubscriptions => subscriptions::list(admitted, &call).await,
+        Route::Subscribe => subscriptions::subscribe(admitted, &call).await,
+        Route::ShowSubscription { id } => subscriptions::show(admitted, &id).await,
+        Route::Unsubscribe => subscriptions::unsubscribe(admitted, &call).await,
+    }
+}
+
+/// The open database of the account.
+async fn store(admitted: &Admitted) -> Result<Arc<Store>, Refusal> {
+    admitted.tenant().database.store().await.map_err(Refusal::DatabaseUnavailable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trailing_slash_is_the_same_path_and_two_are_not() {
+        assert_eq!(route(&Method::GET, "/me/").unwrap(), Route::ShowMe);
+        assert!(matches!(route(&Method::GET, "/me//"), Err(Refusal::UnknownPath)));
+        assert!(matches!(route(&Method::GET, ""), Err(Refusal::UnknownPath)));
+        assert!(matches!(route(&Method::GET, "/"), Err(Refusal::UnknownPath)));
+    }
+
+    #[test]
+    fn every_resource_allows_exactly_the_methods_that_it_routes() {
+        let methods = [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
+        for (path, resource) in PATHS {
+            for method in &methods {
+                let routed = resource.route(method, Some("1")).is_some();
+                let allowed = resource.allow().split(", ").any(|allowed| allowed == method.as_str());
+                assert_eq!(routed, allowed, "{method} {path}");
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Reading a request's JSON: every fault is noted under its path, and reading goes on.
+//!
+//! Derived deserialisation stops at the first wrong type; callers are to learn of all faults at once.
+
+use http::header::{HeaderName, HeaderValue};
+use serde_json::{Map, Value};
+
+use super::id::{Kind, parse_number};
+use crate::error::{Faults, Refusal};
+use crate::reply::Reply;
+
+const IGNORED: HeaderName = HeaderName::from_static("x-ignored-parameters");
+
+/// How much of `X-Ignored-Parameters` is shown: enough for every mistake, too little to fill a proxy's header buffer.
+const IGNORED_LIMIT: usize = 1024;
+
+/// A body that is a JSON object, its keys in the order in which they came.
+#[derive(Debug)]
+pub(super) struct Body(Map<String, Value>);
+
+impl Body {
+    /// Reads a body; an empty one is an empty object.
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`] on `body` for malformed JSON, invalid UTF-8, nesting deeper than 127, and anything but an
+    /// object.
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
+        if bytes.trim_ascii().is_empty() {
+            return Ok(Self(Map::new()));
+        }
+        match serde_json::from_slice(bytes) {
+            Ok(Value::Object(object)) => Ok(Self(object)),
+            Ok(_) => Err(Faults::only("body", "The body must be a JSON object.")),
+            Err(error) => Err(Faults::only("body", format!("The body must be valid JSON: {error}."))),
+        }
+    }
+
+    /// The names of everything that was sent.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
+    /// Names the parameters that were ignored in a header of the answer, so that a caller who wrote `status` for
+    /// `statuses` can see why it did nothing. What can't stand in a header is percent-encoded.
+    pub(super) fn name_ignored(&self, reply: Reply, known: &[&str]) -> Reply {
+        let mut names = String::new();
+        for name in self.keys().filter(|name| !known.contains(name)) {
+            let name: String = form_urlencoded::byte_serialize(name.as_bytes()).collect();
+            if names.len() + name.len() + 2 > IGNORED_LIMIT {
+                break;
+            }
+            if !names.is_empty() {
+                names.push_str(", ");
+            }
+            names.push_str(&name);
+        }
+        if names.is_empty() {
+            return reply;
+        }
+        reply.with_header(IGNORED, HeaderValue::from_str(&names).expect("percent-encoded names are visible ASCII"))
+    }
+
+    /// Everything that was sent with a value: `null` is as if it were not sent.
+    pub(super) fn sent(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.0.iter().filter(|(_, value)| !value.is_null()).map(|(name, value)| (name.as_str(), value))
+    }
+}
+
+/// A text without NUL, which no database here can hold.
+pub(super) fn text<'a>(value: &'a Value, path: &str, faults: &mut Faults) -> Option<&'a str> {
+    let Some(text) = value.as_str() else {
+        faults.add(path, format!("The {path} must be a string."));
+        return None;
+    };
+    if text.contains('\0') {
+        faults.add(path, format!("The {path} must not contain NUL characters."));
+        return None;
+    }
+    Some(text)
+}
+
+/// Every item of an array, read one by one; the faulty ones are left out.
+pub(super) fn list<T>(
+    value: &Value,
+    path: &str,
+    faults: &mut Faults,
+    mut read: impl FnMut(&Value, &str, &mut Faults) -> Option<T>,
+) -> Vec<T> {
+    let Some(items) = value.as_array() else {
+        faults.add(path, format!("The {path} must be an array."));
+        return Vec::new();
+    };
+    let read = |(at, item): (usize, &Value)| read(item, &format!("{path}.{at}"), faults);
+    items.iter().enumerate().filter_map(read).collect()
+}
+
+/// A positive 64-bit number, or a text of one.
+pub(super) fn number(value: &Value, path: &str, faults: &mut Faults) -> Option<i64> {
+    let number = match value {
+        Value::Number(number) => number.as_i64().filter(|&number| number > 0),
+        Value::String(text) => parse_number(text),
+        _ => None,
+    };
+    if number.is_none() {
+        faults.add(path, format!("The {path} must be a positive integer."));
+    }
+    number
+}
+
+/// A prefixed or bare id.
+pub(super) fn id(value: &Value, path: &str, kind: Kind, faults: &mut Faults) -> Option<i64> {
+    let id = match value {
+        Value::Number(number) => number.as_i64().filter(|&number| number > 0),
+        Value::String(text) => kind.parse(text),
+        _ => None,
+    };
+    if id.is_none() {
+        faults.add(path, format!("The {path} must be a {} id: {}<number> or a number.", kind.name(), kind.prefix()));
+    }
+    id
+}

@@ -1,0 +1,146 @@
+//! Pages of a list: the number that a caller asks for, and the envelope that it gets.
+
+use std::num::NonZeroU64;
+
+use serde::Serialize;
+
+use super::{Call, query};
+use crate::error::Faults;
+use crate::store::{Page, PageRequest};
+
+/// Reads `?page=n`; the first page where it is left out.
+pub(super) fn requested(call: &Call<'_>, size: u32, faults: &mut Faults) -> PageRequest {
+    let mut number = NonZeroU64::MIN;
+    if let Some(value) = query::value(call, "page") {
+        let digits = value.bytes().all(|byte| byte.is_ascii_digit());
+        match value.parse().ok().filter(|_| digits) {
+            Some(page) => number = page,
+            None => faults.add("page", "The page must be a positive integer."),
+        }
+    }
+    PageRequest { number, size }
+}
+
+/// `{data, links, meta}`.
+#[derive(Debug, Serialize)]
+pub(super) struct Envelope<T> {
+    data: Vec<T>,
+    links: Links,
+    meta: Meta,
+}
+
+#[derive(Debug, Serialize)]
+struct Links {
+    first: String,
+    last: String,
+    prev: Option<String>,
+    next: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Meta {
+    current_page: u64,
+    last_page: u64,
+    per_page: u32,
+    total: u64,
+    from: Option<u64>,
+    to: Option<u64>,
+    path: String,
+}
+
+impl<T> Envelope<T> {
+    /// Wraps the items of a page. `path` is the list's path below the origin; links are absolute, on the address that
+    /// the caller used. On a page past the last, `prev` leads back to the last one.
+    pub(super) fn new(call: &Call<'_>, path: &str, request: PageRequest, page: Page<T>) -> Self {
+        let url = format!("{}{path}", call.origin);
+        let link = |number: u64| format!("{url}?page={number}");
+        let (number, size) = (request.number.get(), u64::from(request.size));
+        let last = page.total.div_ceil(size).max(1);
+        let before = (number - 1).saturating_mul(size);
+        let shown = page.items.len() as u64;
+        Self {
+            links: Links {
+                first: link(1),
+                last: link(last),
+                prev: (number > 1).then(|| link((number - 1).min(last))),
+                next: (number < last).then(|| link(number + 1)),
+            },
+            meta: Meta {
+                current_page: number,
+                last_page: last,
+                per_page: request.size,
+                total: page.total,
+                from: (shown > 0).then(|| before + 1),
+                to: (shown > 0).then(|| before + shown),
+                path: url,
+            },
+            data: page.items,
+        }
+    }
+}
+
+impl<T> Page<T> {
+    /// The same page with every item as an answer shows it.
+    pub(super) fn map<U>(self, show: impl FnMut(T) -> U) -> Page<U> {
+        Page { items: self.items.into_iter().map(show).collect(), total: self.total }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn envelope(query: &str, items: usize, total: u64) -> Value {
+        let call = Call { origin: "https://acme.test:8443".into(), query, body: Bytes::new() };
+        let request = requested(&call, 20, &mut Faults::default());
+        serde_json::to_value(Envelope::new(&call, "/api/v1/submission", request, Page { items: vec![0; items], total }))
+            .unwrap()
+    }
+
+    #[test]
+    fn links_and_counts_of_the_first_a_middle_and_the_last_page() {
+        let first = envelope("", 20, 41);
+        assert_eq!(first["links"]["prev"], Value::Null);
+        assert_eq!(first["links"]["next"], "https://acme.test:8443/api/v1/submission?page=2");
+        assert_eq!(first["links"]["last"], "https://acme.test:8443/api/v1/submission?page=3");
+        assert_eq!(
+            first["meta"],
+            json!({"current_page": 1, "last_page": 3, "per_page": 20, "total": 41, "from": 1, "to": 20, "path": "https://acme.test:8443/api/v1/submission"})
+        );
+        let middle = envelope("page=2", 20, 41);
+        assert_eq!((&middle["meta"]["from"], &middle["meta"]["to"]), (&json!(21), &json!(40)));
+        let last = envelope("page=3", 1, 41);
+        assert_eq!((&last["links"]["next"], &last["meta"]["to"]), (&Value::Null, &json!(41)));
+    }
+
+    #[test]
+    fn a_page_past_the_last_is_empty_and_leads_back() {
+        for query in ["page=9", "page=18446744073709551615"] {
+            let past = envelope(query, 0, 41);
+            assert_eq!((&past["meta"]["from"], &past["links"]["next"]), (&Value::Null, &Value::Null));
+            assert_eq!(past["links"]["prev"], "https://acme.test:8443/api/v1/submission?page=3");
+        }
+        assert_eq!(envelope("", 0, 0)["meta"]["last_page"], 1);
+    }
+
+    #[test]
+    fn what_is_no_positive_integer_is_a_fault() {
+        for query in [
+            "page=",
+            "page=0",
+            "page=-1",
+            "page=%2B1",
+            "page=1.5",
+            "page=x",
+            "page=18446744073709551616",
+            "page[]=1&page=x",
+        ] {
+            let mut faults = Faults::default();
+            requested(&Call { origin: String::new(), query, body: Bytes::new() }, 20, &mut faults);
+            assert!(faults.or_else(()).is_err(), "{query}");
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Instants as answers show them and as callers write them, and the account's time zone.
+
+use jiff::Timestamp;
+use jiff::civil::Date;
+use jiff::fmt::temporal::DateTimePrinter;
+use jiff::tz::TimeZone;
+use jiff::{SignedDuration, ToSpan};
+use serde::{Serialize, Serializer};
+
+const PRINTER: DateTimePrinter = DateTimePrinter::new().precision(Some(6));
+
+/// An instant with always six digits: `2024-05-01T13:45:30.123456Z`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Instant(pub(super) Timestamp);
+
+impl Serialize for Instant {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&PRINTER.timestamp_to_string(&self.0))
+    }
+}
+
+/// Which end of a span a caller names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bound {
+    /// The first instant that counts.
+    Start,
+    /// The last one.
+    End,
+}
+
+/// Reads `YYYY-MM-DD`, a whole day in the account's zone, or an RFC 3339 date-time, an instant. Stored instants have
+/// microseconds, so a finer bound is moved to the next one inside.
+pub(super) fn parse_bound(text: &str, bound: Bound, zone: &TimeZone) -> Option<Timestamp> {
+    if text.len() == "YYYY-MM-DD".len() {
+        let date: Date = text.parse().ok()?;
+        return day_bound(date, bound, zone);
+    }
+    // RFC 3339 asks for a full date, a `T`, seconds and an offset; the parser takes more than that.
+    let bytes = text.as_bytes();
+    let digits =
+        |range: std::ops::Range<usize>| bytes.get(range).is_some_and(|part| part.iter().all(u8::is_ascii_digit));
+    let time_follows =
+        matches!(bytes.get(10), Some(b'T' | b't' | b' ')) && digits(0..4) && digits(11..13) && digits(17..19);
+    if !time_follows || text.contains('[') {
+        return None;
+    }
+    let instant: Timestamp = text.parse().ok()?;
+    let micros = instant.as_nanosecond().div_euclid(1000);
+    let cut = instant.as_nanosecond().rem_euclid(1000) > 0;
+    let micros = if cut && bound == Bound::Start { micros + 1 } else { micros };
+    Timestamp::from_microsecond(i64::try_from(micros).ok()?).ok()
+}
+
+/// A day begins with its first instant, which is not midnight where a clock change skips it, and ends a microsecond
+/// before the next day begins.
+fn day_bound(date: Date, bound: Bound, zone: &TimeZone) -> Option<Timestamp> {
+    match bound {
+        Bound::Start => first_instant(date, zone),
+        Bound::End => {
+            let next = first_instant(date.checked_add(1.day()).ok()?, zone)?;
+            next.checked_sub(SignedDuration::from_micros(1)).ok()
+        }
+    }
+}
+
+fn first_instant(date: Date, zone: &TimeZone) -> Option<Timestamp> {
+    Some(date.to_zoned(zone.clone()).ok()?.start_of_day().ok()?.timestamp())
+}
+
+/// A `time` answer as it reads: `HH:MM` with the abbreviation of the account's zone at an instant, as in `09:30 CEST`.
+/// What is not stored as `HH:MM` reads as it is.
+pub(super) fn time_of_day(value: String, at: Timestamp, zone: &TimeZone) -> String {
+    let is_time = matches!(
+        value.as_bytes(),
+        [b'0'..=b'1', b'0'..=b'9', b':', b'0'..=b'5', b'0'..=b'9']
+            | [b'2', b'0'..=b'3', b':', b'0'..=b'5', b'0'..=b'9']
+    );
+    if is_time { format!("{value} {}", zone.to_offset_info(at).abbreviation()) } else { value }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn zone(name: &str) -> TimeZone {
+        TimeZone::get(name).unwrap()
+    }
+
+    fn bound(text: &str, bound: Bound, name: &str) -> Option<String> {
+        parse_bound(text, bound, &zone(name)).map(|instant| PRINTER.timestamp_to_string(&instant))
+    }
+
+    #[test]
+    fn an_instant_always_has_six_digits() {
+        let shown = |text: &str| serde_json::to_string(&Instant(text.parse().unwrap())).unwrap();
+        assert_eq!(shown("2024-05-01T13:45:30Z"), "\"2024-05-01T13:45:30.000000Z\"");
+        assert_eq!(shown("2024-05-01T13:45:30.123456Z"), "\"2024-05-01T13:45:30.123456Z\"");
+    }
+
+    #[test]
+    fn a_plain_date_is_a_day_of_the_accounts_zone_also_when_clocks_change() {
+        assert_eq!(bound("2024-03-31", Bound::Start, "Europe/Berlin").unwrap(), "2024-03-30T23:00:00.000000Z");
+        assert_eq!(bound("2024-03-31", Bound::End, "Europe/Berlin").unwrap(), "2024-03-31T21:59:59.999999Z");
+        // At midnight the clocks of São Paulo went to 01:00.
+        assert_eq!(bound("2018-11-04", Bound::Start, "America/Sao_Paulo").unwrap(), "2018-11-04T03:00:00.000000Z");
+        assert_eq!(bound("2018-11-03", Bound::End, "America/Sao_Paulo").unwrap(), "2018-11-04T02:59:59.999999Z");
+    }
+
+    #[test]
+    fn a_date_time_is_an_instant_and_a_finer_bound_moves_inside() {
+        assert_eq!(bound("2024-05-01T13:45:30+02:00", Bound::Start, "UTC").unwrap(), "2024-05-01T11:45:30.000000Z");
+        assert_eq!(bound("2024-05-01T00:00:00.0000001Z", Bound::Start, "UTC").unwrap(), "2024-05-01T00:00:00.000001Z");
+        assert_eq!(bound("2024-05-01T00:00:00.0000019Z", Bound::End, "UTC").unwrap(), "2024-05-01T00:00:00.000001Z");
+    }
+
+    #[test]
+    fn what_is_no_date_is_none_and_the_ends_of_time_do_not_panic() {
+        for text in [
+            "",
+            "yesterday",
+            "2024-02-30",
+            "2024-5-1",
+            "20240501",
+            "2024-05-01T13",
+            "2024-05-01T13:45:30",
+            "2024-05-01T13:45:30Z[UTC]",
+            "+002024-05-01",
+            "2024-05-01 ",
+            "0000-00-00",
+        ] {
+            assert_eq!(bound(text, Bound::Start, "UTC"), None, "{text:?}");
+        }
+        for text in ["9999-12-31", "0000-01-01", "9999-12-31T23:59:59.999999999Z", "-009999-01-01"] {
+            for zone in ["UTC", "Pacific/Kiritimati", "America/Los_Angeles"] {
+                let _ = (bound(text, Bound::Start, zone), bound(text, Bound::End, zone));
+            }
+        }
+    }
+
+    #[test]
+    fn a_time_answer_carries_the_abbreviation_of_its_instant() {
+        let berlin = zone("Europe/Berlin");
+        assert_eq!(time_of_day("09:30".into(), "2024-07-01T00:00:00Z".parse().unwrap(), &berlin), "09:30 CEST");
+        assert_eq!(time_of_day("09:30".into(), "2024-01-01T00:00:00Z".parse().unwrap(), &berlin), "09:30 CET");
+        assert_eq!(
+            time_of_day("half past nine".into(), "2024-01-01T00:00:00Z".parse().unwrap(), &berlin),
+            "half past nine"
+        );
+        assert_eq!(time_of_day("24:00".into(), "2024-01-01T00:00:00Z".parse().unwrap(), &berlin), "24:00");
+    }
+}

@@ -1,0 +1,121 @@
+//! The command line: one file a command.
+//!
+//! Results go to standard output, everything else to standard error. Exit codes: 0 done, 1 the work failed, 2 wrong
+//! usage. Commands, options and what they print are depended on by scripts, and don't change in passing.
+
+mod check;
+mod migrate;
+mod serve;
+mod token;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{Config, TenantConfig};
+use crate::store::{Store, StoreError};
+
+/// A multi-tenant gateway that serves each account's forms and submissions from its own database.
+#[derive(Debug, Parser)]
+#[command(version, arg_required_else_help = true)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the gateway until SIGTERM or Ctrl-C, then finish what is in flight.
+    Serve(ConfigFile),
+    /// Check the configuration, the certificates and every tenant's database; list every fault.
+    Check(ConfigFile),
+    /// Bring the tenants' databases to the newest schema.
+    Migrate(migrate::Migrate),
+    /// Make, list and revoke API tokens.
+    #[command(subcommand)]
+    Token(token::Token),
+}
+
+#[derive(Debug, Args)]
+struct ConfigFile {
+    /// The configuration.
+    #[arg(long, value_name = "FILE", env = "FORMGATE_CONFIG", default_value = "tenants.toml")]
+    config: PathBuf,
+}
+
+impl ConfigFile {
+    fn load(&self) -> Result<Config> {
+        // The reports say all that there is to say, each with its file and line.
+        Config::load(&self.config).map_err(|problems| anyhow::anyhow!("{problems}"))
+    }
+}
+
+/// One tenant of the configuration.
+#[derive(Debug, Args)]
+struct TenantChoice {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// The tenant's slug.
+    #[arg(long, value_name = "SLUG")]
+    tenant: String,
+}
+
+impl TenantChoice {
+    fn find(&self) -> Result<TenantConfig> {
+        find_tenant(self.file.load()?, &self.tenant)
+    }
+
+    async fn open(&self) -> Result<Store> {
+        let tenant = self.find()?;
+        let opened = Store::open(&tenant.database, 1).await;
+        opened.with_context(|| format!("tenant `{}`", tenant.slug)).with_context_for_schema(&tenant.slug)
+    }
+}
+
+fn find_tenant(config: Config, slug: &str) -> Result<TenantConfig> {
+    let known: Vec<String> = config.tenants.iter().map(|tenant| tenant.slug.clone()).collect();
+    match config.tenants.into_iter().find(|tenant| tenant.slug == slug) {
+        Some(tenant) => Ok(tenant),
+        None if known.len() <= 20 => bail!("there is no tenant `{slug}`; there are: {}", known.join(", ")),
+        None => bail!("there is no tenant `{slug}` among the {} tenants", known.len()),
+    }
+}
+
+/// Adds the command that mends a schema that is too old.
+trait SchemaContext {
+    fn with_context_for_schema(self, slug: &str) -> Self;
+}
+
+impl<T> SchemaContext for Result<T> {
+    fn with_context_for_schema(self, slug: &str) -> Self {
+        self.map_err(|error| match error.downcast_ref::<StoreError>() {
+            Some(StoreError::SchemaOlder { .. }) => error.context(format!("run `formgate migrate --tenant {slug}`")),
+            _ => error,
+        })
+    }
+}
+
+/// Runs one command and tells the exit code. Wrong usage never comes this far: clap ends the process with 2.
+pub async fn run(arguments: Arguments) -> ExitCode {
+    let outcome = match arguments.command {
+        Command::Serve(file) => serve::run(&file).await,
+        Command::Check(file) => check::run(&file).await,
+        Command::Migrate(command) => migrate::run(&command).await,
+        Command::Token(command) => token::run(&command).await,
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Writes a command's result. A reader that went away, as `head` does, is no failure.
+fn print(text: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stdout().lock(), "{text}");
+}

@@ -1,0 +1,51 @@
+//! `formgate check`: everything that would keep a tenant from being served, all at once.
+
+use anyhow::{Result, bail};
+use futures_util::{StreamExt, stream};
+
+use super::{ConfigFile, print};
+use crate::config::{Config, Problem, Problems, TenantConfig};
+use crate::store::{Store, StoreError};
+
+/// How many databases are tried at once.
+const AT_ONCE: usize = 16;
+
+pub(super) async fn run(file: &ConfigFile) -> Result<()> {
+    let config = match Config::load(&file.config) {
+        Ok(config) => config,
+        Err(problems) => return report(&problems),
+    };
+    let problems = stream::iter(&config.tenants).map(try_database).buffered(AT_ONCE);
+    let problems = problems.filter_map(std::future::ready).collect().await;
+    if let Err(problems) = Problems::none_of(problems) {
+        return report(&problems);
+    }
+    let tenants = config.tenants.len();
+    print(&format!("{}: no faults, {tenants} tenant{}", file.config.display(), if tenants == 1 { "" } else { "s" }));
+    Ok(())
+}
+
+fn report(problems: &Problems) -> Result<()> {
+    print(&problems.to_string());
+    match problems.len() {
+        1 => bail!("1 fault"),
+        faults => bail!("{faults} faults"),
+    }
+}
+
+async fn try_database(tenant: &TenantConfig) -> Option<Problem> {
+    match Store::open(&tenant.database, 1).await {
+        Ok(store) => {
+            store.close().await;
+            None
+        }
+        Err(error @ StoreError::SchemaOlder { .. }) => {
+            let mend = format!("{error}: run `formgate migrate --tenant {}`", tenant.slug);
+            Some(tenant.origin.database_problem(mend))
+        }
+        Err(error) => {
+            let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
+            Some(tenant.origin.database_problem(format!("{error}{cause}")))
+        }
+    }
+}

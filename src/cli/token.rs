@@ -1,0 +1,124 @@
+//! `formgate token create | list | revoke`.
+
+use anyhow::{Result, bail};
+use clap::{Args, Subcommand};
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::{TenantChoice, print};
+use crate::store::{NewToken, Store, TokenRecord};
+use crate::tenant::token::PresentedToken;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Token {
+    /// Make a token and print it, alone and this once: it can't be had again.
+    Create(Create),
+    /// List tokens: id, name, prefix, created, last used, revoked.
+    List(List),
+    /// Revoke one token. Its requests are refused within a few seconds.
+    Revoke(Revoke),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Create {
+    #[command(flatten)]
+    tenant: TenantChoice,
+    /// What the token is for, 1 to 255 characters; one token an integration lets one be revoked alone.
+    #[arg(long)]
+    name: String,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct List {
+    #[command(flatten)]
+    tenant: TenantChoice,
+    /// Print a JSON array.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Revoke {
+    #[command(flatten)]
+    tenant: TenantChoice,
+    /// The number that `token list` shows.
+    id: i64,
+}
+
+pub(super) async fn run(command: &Token) -> Result<()> {
+    match command {
+        Token::Create(command) => {
+            let store = command.tenant.open().await?;
+            print(create(&store, &command.name).await?.expose());
+            store.close().await;
+        }
+        Token::List(command) => {
+            let store = command.tenant.open().await?;
+            let tokens = store.list_tokens().await?;
+            store.close().await;
+            print(&if command.json { as_json(&tokens) } else { as_table(&tokens) });
+        }
+        Token::Revoke(command) => {
+            let store = command.tenant.open().await?;
+            let known = store.revoke_token(command.id, Timestamp::now()).await?;
+            store.close().await;
+            if !known {
+                bail!("tenant `{}` has no token {}", command.tenant.tenant, command.id);
+            }
+            eprintln!("token {} is revoked", command.id);
+        }
+    }
+    Ok(())
+}
+
+/// Makes a token and stores its digest.
+pub(super) async fn create(store: &Store, name: &str) -> Result<PresentedToken> {
+    if !(1..=255).contains(&name.chars().count()) || name.chars().any(char::is_control) {
+        bail!("a token's name has 1 to 255 characters, none of them a control character");
+    }
+    let token = PresentedToken::generate();
+    let new = NewToken { name: name.to_owned(), prefix: token.shown().to_owned(), digest: *token.digest().as_bytes() };
+    store.create_token(new, Timestamp::now()).await?;
+    Ok(token)
+}
+
+fn as_json(tokens: &[TokenRecord]) -> String {
+    let tokens: Vec<_> = tokens
+        .iter()
+        .map(|token| {
+            json!({
+                "id": token.id,
+                "name": token.name,
+                "prefix": token.prefix,
+                "created_at": token.created_at.to_string(),
+                "last_used_at": token.last_used_at.map(|at| at.to_string()),
+                "revoked_at": token.revoked_at.map(|at| at.to_string()),
+            })
+        })
+        .collect();
+    serde_json::to_string_pretty(&tokens).expect("texts and numbers are JSON")
+}
+
+fn as_table(tokens: &[TokenRecord]) -> String {
+    let head = ["ID", "NAME", "PREFIX", "CREATED", "LAST USED", "REVOKED"].map(str::to_owned);
+    let shown =
+        |at: Option<Timestamp>| at.map_or_else(|| "-".to_owned(), |at| at.strftime("%Y-%m-%d %H:%M").to_string());
+    let rows = tokens.iter().map(|token| {
+        [
+            token.id.to_string(),
+            token.name.clone(),
+            token.prefix.clone(),
+            shown(Some(token.created_at)),
+            shown(token.last_used_at),
+            shown(token.revoked_at),
+        ]
+    });
+    let rows: Vec<[String; 6]> = std::iter::once(head).chain(rows).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; 6] = std::array::from_fn(width);
+    let line = |row: &[String; 6]| {
+        let cells: Vec<String> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        cells.join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,46 @@
+//! The address of a tenant's database.
+//!
+//! Which addresses there are, and when two are the same database, is the store's to say; here its answer gets a
+//! place. Connects nowhere. What is reported never quotes the address or a driver's words about it: a password may
+//! stand in it, also where a typing mistake moved it.
+
+use std::path::Path;
+
+use super::file::Text;
+use super::include::identity;
+use super::problem::Problem;
+use crate::store::{DatabaseLocation, InvalidLocation};
+
+/// An address that the store accepts.
+pub(super) struct Database {
+    pub(super) location: DatabaseLocation,
+    /// Equal for two addresses of the same database; holds no password.
+    pub(super) identity: String,
+}
+
+/// Reads an address; the path of a SQLite file is relative to the folder.
+pub(super) fn read(text: &Text, folder: &Path) -> Result<Database, Problem> {
+    let url = text.value.as_str();
+    let location = DatabaseLocation::parse(url, folder).map_err(|error| problem(text, &error))?;
+    // Two paths can lead to one file.
+    let identity = match location.file() {
+        Some(file) => format!("sqlite {}", identity(file).display()),
+        None => location.identity(),
+    };
+    Ok(Database { location, identity })
+}
+
+fn problem(text: &Text, error: &InvalidLocation) -> Problem {
+    let problem = |title: &str| Problem::at(&text.place, title);
+    match error {
+        InvalidLocation::UnknownScheme => {
+            problem("not the address of a database").label("expected `postgres://…` or `sqlite:PATH`")
+        }
+        InvalidLocation::NoFile => {
+            problem("not the path of a SQLite file").label("expected `sqlite:PATH`, without parameters")
+        }
+        InvalidLocation::NotAUrl(_) => problem("not a Postgres URL")
+            .label("expected `postgres://USER:PASSWORD@HOST:PORT/DATABASE`")
+            .help("special characters in the user and the password are percent-encoded"),
+    }
+}

@@ -1,0 +1,246 @@
+//! The TOML as written: tables from which values are taken by key, each with its place.
+//!
+//! Owns types, ranges, `${NAME}` and unknown keys; what a value means is checked elsewhere. serde stops at the first
+//! fault, so the document is walked by hand: a reader takes what it knows, every fault is reported on the way and the
+//! reading goes on, and what [`Table::finish`] finds left is an unknown key. A taken value that was faulty reads as
+//! absent or as its default; that is sound because no configuration is made once a fault is reported.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::problem::Problem;
+use super::secret::{self, Environment};
+use super::source::{Place, Source};
+
+/// What all files of one configuration are read with: the environment, and the faults so far.
+pub(super) struct Reading<'e> {
+    environment: Environment<'e>,
+    problems: RefCell<Vec<Problem>>,
+}
+
+impl<'e> Reading<'e> {
+    pub(super) fn new(environment: Environment<'e>) -> Self {
+        Self { environment, problems: RefCell::default() }
+    }
+
+    pub(super) fn report(&self, problem: Problem) {
+        self.problems.borrow_mut().push(problem);
+    }
+
+    pub(super) fn into_problems(self) -> Vec<Problem> {
+        self.problems.into_inner()
+    }
+}
+
+/// A string with its variables expanded. No `Debug`: it may be a secret.
+pub(super) struct Text {
+    pub(super) value: String,
+    pub(super) place: Place,
+    /// Whether the environment had a part in it.
+    pub(super) from_environment: bool,
+}
+
+/// A table whose values are taken one by one.
+pub(super) struct Table<'r, 't> {
+    reading: &'r Reading<'r>,
+    source: Arc<Source>,
+    /// The header, or the whole of an inline table.
+    place: Place,
+    values: DeTable<'t>,
+    known: Vec<&'static str>,
+}
+
+impl<'r, 't> Table<'r, 't> {
+    /// The table that is a whole file.
+    pub(super) fn root(reading: &'r Reading<'r>, source: &Arc<Source>, document: DeTable<'t>) -> Self {
+        let place = Place::new(source, 0..0);
+        Self { reading, source: Arc::clone(source), place, values: document, known: Vec::new() }
+    }
+
+    pub(super) fn reading(&self) -> &'r Reading<'r> {
+        self.reading
+    }
+
+    pub(super) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// A string that may be left out.
+    pub(super) fn text(&mut self, key: &'static str) -> Option<Text> {
+        let value = self.take(key)?;
+        self.read_text(value)
+    }
+
+    /// A string that must be there.
+    pub(super) fn required_text(&mut self, key: &'static str) -> Option<Text> {
+        self.require(key, "key");
+        self.text(key)
+    }
+
+    /// An array of strings; one that is left out is empty.
+    pub(super) fn texts(&mut self, key: &'static str) -> Vec<Text> {
+        let Some((place, value)) = self.take(key) else { return Vec::new() };
+        let DeValue::Array(items) = value else {
+            self.reading.report(Problem::at(&place, "expected an array of strings").label(found(&value)));
+            return Vec::new();
+        };
+        items.into_iter().filter_map(|item| self.read_text(self.placed(item))).collect()
+    }
+
+    /// An array of at least one string.
+    pub(super) fn required_texts(&mut self, key: &'static str) -> Vec<Text> {
+        self.require(key, "key");
+        let value = self.values.get(key);
+        if let Some(value) = value.filter(|value| value.get_ref().as_array().is_some_and(|items| items.is_empty())) {
+            let place = Place::new(&self.source, value.span());
+            self.reading.report(Problem::at(&place, format!("`{key}` needs at least one entry")));
+        }
+        self.texts(key)
+    }
+
+    /// A whole number within a range.
+    pub(super) fn integer(&mut self, key: &'static str, range: RangeInclusive<u32>, default: u32) -> u32 {
+        let Some((place, value)) = self.take(key) else { return default };
+        let DeValue::Integer(integer) = &value else {
+            self.reading.report(Problem::at(&place, "expected an integer").label(found(&value)));
+            return default;
+        };
+        let value = i64::from_str_radix(integer.as_str(), integer.radix()).ok().and_then(|n| u32::try_from(n).ok());
+        value.filter(|n| range.contains(n)).unwrap_or_else(|| {
+            let (least, most) = (range.start(), range.end());
+            self.reading.report(Problem::at(&place, format!("`{key}` must be from {least} to {most}")));
+            default
+        })
+    }
+
+    /// A table that may be left out.
+    pub(super) fn table(&mut self, key: &'static str) -> Option<Table<'r, 't>> {
+        let value = self.take(key)?;
+        self.read_table(value)
+    }
+
+    /// A table that must be there.
+    pub(super) fn required_table(&mut self, key: &'static str) -> Option<Table<'r, 't>> {
+        self.require(key, "table");
+        self.table(key)
+    }
+
+    /// An array of tables: `[[key]]`.
+    pub(super) fn tables(&mut self, key: &'static str) -> Vec<Table<'r, 't>> {
+        let Some((place, value)) = self.take(key) else { return Vec::new() };
+        let DeValue::Array(items) = value else {
+            let problem = Problem::at(&place, "expected an array of tables").label(found(&value));
+            self.reading.report(problem.help(format!("write `[[{key}]]`, with two brackets")));
+            return Vec::new();
+        };
+        items.into_iter().filter_map(|item| self.read_table(self.placed(item))).collect()
+    }
+
+    /// The tables under keys that the operator chooses, with the keys.
+    pub(super) fn entries(self) -> Vec<(Text, Table<'r, 't>)> {
+        let Self { reading, source, values, .. } = self;
+        let read = |(key, value): (Spanned<_>, Spanned<DeValue<'t>>)| {
+            let place = Place::new(&source, key.span());
+            let value_place = Place::new(&source, value.span());
+            let table = read_table(reading, &source, (value_place, value.into_inner()))?;
+            Some((Text { value: String::from(key.into_inner()), place, from_environment: false }, table))
+        };
+        values.into_iter().filter_map(read).collect()
+    }
+
+    /// Takes a key that has no place here.
+    pub(super) fn refuse(&mut self, key: &'static str, title: &str) {
+        if let Some((key, _)) = self.values.remove_entry(key) {
+            self.reading.report(Problem::at(&Place::new(&self.source, key.span()), title));
+        }
+    }
+
+    /// Whether a key is there, whatever its value.
+    pub(super) fn contains(&self, key: &str) -> bool {
+        self.values.contains_key(key)
+    }
+
+    /// Reports what nobody took.
+    pub(super) fn finish(self) {
+        for (key, _) in &self.values {
+            let name = key.get_ref();
+            let place = Place::new(&self.source, key.span());
+            let problem = Problem::at(&place, format!("unknown key `{name}`"));
+            self.reading.report(match nearest(name, &self.known) {
+                Some(near) => problem.label(format!("did you mean `{near}`?")),
+                None => problem.help(format!("the keys here are {}", listed(&self.known))),
+            });
+        }
+    }
+
+    fn take(&mut self, key: &'static str) -> Option<(Place, DeValue<'t>)> {
+        self.known.push(key);
+        self.values.remove(key).map(|value| self.placed(value))
+    }
+
+    fn require(&self, key: &str, kind: &str) {
+        if !self.contains(key) {
+            self.reading.report(Problem::at(&self.place, format!("missing {kind} `{key}`")));
+        }
+    }
+
+    fn placed(&self, value: Spanned<DeValue<'t>>) -> (Place, DeValue<'t>) {
+        (Place::new(&self.source, value.span()), value.into_inner())
+    }
+
+    fn read_text(&self, (place, value): (Place, DeValue<'t>)) -> Option<Text> {
+        let DeValue::String(written) = &value else {
+            self.reading.report(Problem::at(&place, "expected a string").label(found(&value)));
+            return None;
+        };
+        match secret::expand(written, self.reading.environment) {
+            Ok(value) if value.trim().is_empty() => {
+                self.reading.report(Problem::at(&place, "expected a string that is not empty"));
+                None
+            }
+            Ok(value) => {
+                let from_environment = matches!(value, Cow::Owned(_));
+                Some(Text { value: value.into_owned(), place, from_environment })
+            }
+            Err(errors) => {
+                errors.iter().for_each(|error| self.reading.report(Problem::at(&place, error.to_string())));
+                None
+            }
+        }
+    }
+
+    fn read_table(&self, value: (Place, DeValue<'t>)) -> Option<Table<'r, 't>> {
+        read_table(self.reading, &self.source, value)
+    }
+}
+
+fn read_table<'r, 't>(
+    reading: &'r Reading<'r>,
+    source: &Arc<Source>,
+    (place, value): (Place, DeValue<'t>),
+) -> Option<Table<'r, 't>> {
+    let DeValue::Table(values) = value else {
+        reading.report(Problem::at(&place, "expected a table").label(found(&value)));
+        return None;
+    };
+    Some(Table { reading, source: Arc::clone(source), place, values, known: Vec::new() })
+}
+
+fn found(value: &DeValue<'_>) -> String {
+    format!("found {} {}", if value.is_integer() || value.is_array() { "an" } else { "a" }, value.type_str())
+}
+
+/// The known key that was probably meant: at most one slip in three characters.
+fn nearest(name: &str, known: &[&'static str]) -> Option<&'static str> {
+    let distances = known.iter().map(|key| (strsim::damerau_levenshtein(name, key), *key));
+    distances.filter(|(distance, key)| distance * 3 <= key.len()).min().map(|(_, key)| key)
+}
+
+fn listed(keys: &[&str]) -> String {
+    keys.iter().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,133 @@
+//! The `[gateway]` table: what holds for the process as a whole.
+//!
+//! Owns the keys of the table, their defaults and ranges. Certificates are only named here; they are read once all
+//! files are known.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use redis::IntoConnectionInfo;
+
+use super::file::{Table, Text};
+use super::problem::Problem;
+use super::source::Place;
+use super::{CertificateFiles, GatewayConfig, OnRedisFailure, RedisConfig};
+
+/// How long the shared store may take: with more, a slow store slows every answer; with less, a busy one is given up.
+const REDIS_TIMEOUT_MS: u32 = 50;
+/// Past this, callers rather wait for the store than for us to decide without it.
+const LONGEST_REDIS_TIMEOUT_MS: u32 = 60_000;
+/// Long enough for the slowest search; below the 30 s after which most supervisors kill.
+const DRAIN_SECONDS: u32 = 20;
+/// A stop that takes longer than an hour is a stop that hangs.
+const LONGEST_DRAIN_SECONDS: u32 = 3600;
+/// `requests_per_minute` speaks of this span.
+const WINDOW_SECONDS: u32 = 60;
+/// A longer window would keep more instants a tenant in the shared store than any limit that makes sense.
+const LONGEST_WINDOW_SECONDS: u32 = 3600;
+
+/// The table, and the places in it that later checks report.
+pub(super) struct Gateway {
+    /// Absent when a key of the table was faulty.
+    pub(super) config: Option<GatewayConfig>,
+    /// Absent when the paths were faulty.
+    pub(super) certificate: Option<NamedFiles>,
+}
+
+/// A certificate and a key as a file names them.
+pub(super) struct NamedFiles {
+    pub(super) files: CertificateFiles,
+    pub(super) certificate: Place,
+    pub(super) private_key: Place,
+    /// Whether the environment had a part in the paths; then a report must not quote them. Operators do put a key
+    /// itself where its path belongs.
+    pub(super) from_environment: bool,
+}
+
+/// Reads the `[gateway]` table.
+pub(super) fn read(mut table: Table<'_, '_>, folder: &Path) -> Gateway {
+    let (listen, admin_listen) = read_addresses(&mut table);
+    let redis = read_redis(&mut table);
+    let drain = table.integer("drain_seconds", 0..=LONGEST_DRAIN_SECONDS, DRAIN_SECONDS);
+    let window = table.integer("window_seconds", 1..=LONGEST_WINDOW_SECONDS, WINDOW_SECONDS);
+    let certificate = table.required_table("tls").and_then(|tls| read_files(tls, folder));
+    table.finish();
+    let config = certificate.as_ref().map(|certificate| GatewayConfig {
+        listen,
+        admin_listen,
+        redis,
+        certificate: certificate.files.clone(),
+        quota_window: Duration::from_secs(window.into()),
+        drain: Duration::from_secs(drain.into()),
+    });
+    Gateway { config, certificate }
+}
+
+/// Reads a table of two paths, which are relative to the folder of the file.
+pub(super) fn read_files(mut table: Table<'_, '_>, folder: &Path) -> Option<NamedFiles> {
+    let certificate = table.required_text("certificate");
+    let private_key = table.required_text("private_key");
+    table.finish();
+    let (certificate, private_key) = certificate.zip(private_key)?;
+    Some(NamedFiles {
+        from_environment: certificate.from_environment || private_key.from_environment,
+        files: CertificateFiles {
+            certificate: folder.join(certificate.value),
+            private_key: folder.join(private_key.value),
+        },
+        certificate: certificate.place,
+        private_key: private_key.place,
+    })
+}
+
+/// Every address must be free for the process to start, so none may stand here twice.
+fn read_addresses(table: &mut Table<'_, '_>) -> (Vec<SocketAddr>, Option<SocketAddr>) {
+    let listen = table.required_texts("listen");
+    let admin = table.text("admin_listen");
+    let mut taken = HashMap::new();
+    let mut read = |text: &Text| {
+        let Ok(address) = text.value.parse::<SocketAddr>() else {
+            let problem = Problem::at(&text.place, "not an address to listen on");
+            table.reading().report(problem.label("expected `IP:PORT`"));
+            return None;
+        };
+        // Port 0 is a free port of the system's choice.
+        if address.port() != 0
+            && let Some(first) = taken.insert(address, text.place.clone())
+        {
+            let problem = Problem::at(&text.place, format!("`{address}` stands here twice"));
+            table.reading().report(problem.label("here").earlier(&first, "first here"));
+        }
+        Some(address)
+    };
+    (listen.iter().filter_map(&mut read).collect(), admin.as_ref().and_then(&mut read))
+}
+
+fn read_redis(table: &mut Table<'_, '_>) -> Option<RedisConfig> {
+    let url = table.text("redis");
+    let timeout = table.integer("redis_timeout_ms", 1..=LONGEST_REDIS_TIMEOUT_MS, REDIS_TIMEOUT_MS);
+    let on_failure = table.text("on_redis_failure");
+    let on_failure = on_failure.map_or(OnRedisFailure::default(), |text| match text.value.as_str() {
+        "local" => OnRedisFailure::Local,
+        "deny" => OnRedisFailure::Deny,
+        "allow" => OnRedisFailure::Allow,
+        _ => {
+            let problem = Problem::at(&text.place, "unknown policy");
+            table.reading().report(problem.label("expected `local`, `deny` or `allow`"));
+            OnRedisFailure::default()
+        }
+    });
+    let url = url.filter(|text| {
+        let known = ["redis://", "rediss://", "unix://"].iter().any(|scheme| text.value.starts_with(scheme));
+        // The library's error may quote the URL, which holds a password.
+        let valid = known && text.value.as_str().into_connection_info().is_ok();
+        if !valid {
+            let problem = Problem::at(&text.place, "not the URL of a Redis server");
+            table.reading().report(problem.label("expected `redis://`, `rediss://` or `unix://` and what follows it"));
+        }
+        valid
+    })?;
+    Some(RedisConfig { url: url.value.into(), timeout: Duration::from_millis(timeout.into()), on_failure })
+}

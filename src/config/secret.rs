@@ -1,0 +1,82 @@
+//! `${NAME}` in the strings of a configuration: what must not stand in a file comes from the environment.
+//!
+//! Owns the syntax; knows no files. The environment is a parameter, so that a test needs no variable of the process.
+
+use std::borrow::Cow;
+
+/// Looks a variable up.
+pub(super) type Environment<'e> = &'e dyn Fn(&str) -> Option<String>;
+
+/// A string does not become a value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ExpansionError {
+    /// The variable is not set, or its value is no UTF-8.
+    #[error("the environment variable `{0}` is not set")]
+    Unset(String),
+    /// `${` is not followed by a name and `}`.
+    #[error("`${{` without a variable's name and `}}`")]
+    Malformed,
+}
+
+/// Puts the values of variables in the place of `${NAME}`. A value is not expanded again, and a lone `$` stays.
+///
+/// # Errors
+/// Every variable that is missing, not only the first.
+pub(super) fn expand<'t>(text: &'t str, environment: Environment<'_>) -> Result<Cow<'t, str>, Vec<ExpansionError>> {
+    if !text.contains("${") {
+        return Ok(Cow::Borrowed(text));
+    }
+    let mut pieces = text.split("${");
+    let mut expanded = pieces.next().unwrap_or_default().to_owned();
+    let mut errors = Vec::new();
+    for piece in pieces {
+        match piece.split_once('}').filter(|(name, _)| is_name(name)) {
+            None => errors.push(ExpansionError::Malformed),
+            Some((name, rest)) => match environment(name) {
+                None => errors.push(ExpansionError::Unset(name.to_owned())),
+                Some(value) => expanded.extend([value.as_str(), rest]),
+            },
+        }
+    }
+    if errors.is_empty() { Ok(Cow::Owned(expanded)) } else { Err(errors) }
+}
+
+/// A name that a shell can set: letters, digits and `_`, no digit first.
+fn is_name(text: &str) -> bool {
+    !text.is_empty()
+        && !text.starts_with(|c: char| c.is_ascii_digit())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(name: &str) -> Option<String> {
+        [("USER", "ana"), ("PASSWORD", "${USER}"), ("EMPTY", "")]
+            .iter()
+            .find(|(known, _)| *known == name)
+            .map(|(_, value)| (*value).to_owned())
+    }
+
+    #[test]
+    fn variables_are_replaced_wherever_they_stand_and_only_once() {
+        for (text, expected) in [
+            ("plain $ { }", "plain $ { }"),
+            ("${USER}", "ana"),
+            ("postgres://${USER}:${PASSWORD}@db/x", "postgres://ana:${USER}@db/x"),
+            ("${EMPTY}", ""),
+        ] {
+            assert_eq!(expand(text, &environment).unwrap(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn every_missing_variable_is_named() {
+        let unset = |name: &str| ExpansionError::Unset(name.to_owned());
+        assert_eq!(expand("${A}${USER}${B}", &environment), Err(vec![unset("A"), unset("B")]));
+        for text in ["${", "${}", "${USER", "${1A}", "${A-b}"] {
+            assert_eq!(expand(text, &environment), Err(vec![ExpansionError::Malformed]), "{text}");
+        }
+    }
+}

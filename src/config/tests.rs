@@ -1,0 +1,192 @@
+//! What `check` tells an operator: one case a kind of fault, with its place and its words.
+//!
+//! Here stand the folder that each test gets, and configurations without a fault; the faults are in `tests/`.
+
+mod faults;
+mod files;
+mod secrets;
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use super::{Config, OnRedisFailure, Problems};
+
+/// A gateway that is in order; it takes seven lines.
+const GATEWAY: &str = r#"[gateway]
+listen = ["127.0.0.1:0"]
+[gateway.tls]
+certificate = "certs/wildcard.pem"
+private_key = "certs/wildcard.key"
+
+"#;
+
+/// A tenant that is in order; it takes six lines.
+const ACME: &str = r#"[[tenant]]
+slug = "acme"
+name = "Acme"
+address = "acme.example.com"
+database = "sqlite:acme.db"
+"#;
+
+/// A folder with certificates for `*.example.com` and `forms.acme.org`, and files of a configuration.
+struct Folder(TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        let folder = Self(tempfile::tempdir().unwrap());
+        for (file, name) in [("certs/wildcard", "*.example.com"), ("certs/acme", "forms.acme.org")] {
+            let issued = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+            folder.write(&format!("{file}.pem"), issued.cert.pem());
+            folder.write(&format!("{file}.key"), issued.signing_key.serialize_pem());
+        }
+        folder
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: impl AsRef<[u8]>) {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn load(&self, text: &str) -> Result<Config, Problems> {
+        self.write("tenants.toml", text);
+        let environment = |name: &str| match name {
+            "SLUG" => Some("acme".to_owned()),
+            "PASSWORD" => Some("hunter2".to_owned()),
+            "EMPTY" => Some(String::new()),
+            _ => None,
+        };
+        Config::load_with(&self.path("tenants.toml"), &environment)
+    }
+
+    /// The faults as `file:line:column title`, with paths relative to the folder.
+    fn faults(&self, text: &str) -> Vec<String> {
+        let problems = self.load(text).expect_err("the configuration has a fault");
+        let faults: Vec<_> = problems.iter().map(|problem| self.short(problem)).collect();
+        let report = problems.to_string();
+        for problem in &problems {
+            let (line, column) = problem.line_and_column().unwrap();
+            let place = format!("--> {}:{line}:{column}\n", problem.path().display());
+            assert!(format!("{report}\n").contains(&place), "{place} is missing in\n{report}");
+        }
+        faults
+    }
+
+    fn short(&self, problem: &super::Problem) -> String {
+        let path = problem.path().strip_prefix(self.0.path()).unwrap().display();
+        let (line, column) = problem.line_and_column().unwrap_or_default();
+        format!("{path}:{line}:{column} {}", problem.title())
+    }
+}
+
+/// Asserts the one fault of a text.
+fn assert_fault(text: &str, expected: &str) {
+    let folder = Folder::new();
+    assert_eq!(folder.faults(text), [format!("tenants.toml:{expected}")], "{text}");
+}
+
+/// `GATEWAY` and `ACME` with one line replaced; both lines are given whole.
+fn with(line: &str, replacement: &str) -> String {
+    let text = format!("{GATEWAY}{ACME}");
+    assert_eq!(text.matches(line).count(), 1, "{line} stands once");
+    text.replace(line, replacement)
+}
+
+#[test]
+fn what_is_left_out_has_its_default() {
+    let folder = Folder::new();
+    let config = folder.load(&format!("{GATEWAY}{ACME}")).unwrap();
+    assert_eq!(config.gateway.drain, Duration::from_secs(20));
+    assert_eq!(config.gateway.quota_window, Duration::from_secs(60));
+    assert!(config.gateway.redis.is_none() && config.gateway.admin_listen.is_none());
+    assert_eq!(config.gateway.certificate.certificate, folder.path("certs/wildcard.pem"));
+    let [tenant] = config.tenants.as_slice() else { panic!("one tenant") };
+    assert_eq!((tenant.slug.as_str(), tenant.requests_per_minute, tenant.max_connections), ("acme", 60, 5));
+    assert_eq!(tenant.timezone.iana_name(), Some("UTC"));
+    assert_eq!(tenant.database.identity(), format!("sqlite {}", folder.path("acme.db").display()));
+    assert!(tenant.domains.is_empty() && tenant.certificates.is_empty());
+}
+
+#[test]
+fn the_example_has_no_fault() {
+    let folder = Folder::new();
+    let config =
+        folder.load(include_str!("../../tenants.example.toml")).unwrap_or_else(|problems| panic!("{problems}"));
+    assert_eq!(config.tenants.len(), 2);
+    assert_eq!(config.tenants[0].certificates[0].1.private_key, folder.path("certs/acme.key"));
+}
+
+#[test]
+fn the_example_shows_every_default_as_it_is() {
+    let folder = Folder::new();
+    let example = include_str!("../../tenants.example.toml");
+    let uncommented: String = example
+        .lines()
+        .map(|line| match line.strip_prefix("# ").filter(|rest| rest.split(' ').nth(1) == Some("=")) {
+            Some(setting) => format!("{setting}\n"),
+            None => format!("{line}\n"),
+        })
+        .collect();
+    let (shown, default) = (folder.load(&uncommented).unwrap(), folder.load(example).unwrap());
+    assert!(shown.gateway.admin_listen.is_some());
+    let redis = shown.gateway.redis.expect("the example shows redis");
+    assert_eq!((redis.timeout, redis.on_failure), (Duration::from_millis(50), OnRedisFailure::Local));
+    assert_eq!(shown.gateway.drain, default.gateway.drain);
+    assert_eq!(shown.gateway.quota_window, default.gateway.quota_window);
+    assert_eq!(shown.tenants[0].requests_per_minute, default.tenants[0].requests_per_minute);
+    assert_eq!(shown.tenants[0].max_connections, default.tenants[0].max_connections);
+}
+
+#[test]
+fn a_report_shows_the_line_and_points_at_the_fault() {
+    let folder = Folder::new();
+    let text = with("slug = \"acme\"", "slug = \"acme\"\ntimezone = \"Europe/Pariss\"");
+    let report = folder.load(&text).unwrap_err().to_string();
+    let path = folder.path("tenants.toml");
+    let expected = format!(
+        r#"error: unknown time zone
+ --> {}:9:12
+  |
+9 | timezone = "Europe/Pariss"
+  |            ^^^^^^^^^^^^^^^ expected an IANA name such as `Europe/Berlin`"#,
+        path.display()
+    );
+    assert_eq!(report, expected);
+}
+
+#[test]
+fn columns_count_characters() {
+    assert_fault(&with("name = \"Acme\"", "\"größe\" = 1\nname = \"Acme\""), "9:1 unknown key `größe`");
+    assert_fault(
+        &with("slug = \"acme\"", "slug = \"acme\"\ndomains = [\"b\u{fc}cher.example.com\", 7]"),
+        "9:34 expected a string",
+    );
+}
+
+/// Ten thousand tenants, each in conflict with the one before: nothing may grow with the square.
+#[test]
+fn many_tenants_and_many_faults_are_read_in_linear_time() {
+    let folder = Folder::new();
+    let tenants = |clash: bool| -> String {
+        (0..10_000)
+            .map(|n| {
+                ACME.replace("acme", &format!("t{n}"))
+                    + if clash { "timezone = \"x\"\nmax_connections = 0\n" } else { "" }
+            })
+            .collect()
+    };
+    let started = Instant::now();
+    assert_eq!(folder.load(&format!("{GATEWAY}{}", tenants(false))).unwrap().tenants.len(), 10_000);
+    let problems = folder.load(&format!("{GATEWAY}{}", tenants(true))).unwrap_err();
+    assert_eq!(problems.len(), 20_000);
+    assert!(problems.to_string().contains("tenants.toml:70006:19"));
+    // A square would take minutes.
+    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+}

@@ -1,0 +1,183 @@
+//! Faults of values, keys and certificates, one by one and between tenants.
+
+use super::{ACME, Folder, GATEWAY, assert_fault, with};
+
+#[test]
+fn faults_of_the_gateway_are_placed() {
+    let listen = r#"listen = ["127.0.0.1:0"]"#;
+    for (line, replacement, expected) in [
+        (listen, "", "1:1 missing key `listen`"),
+        (listen, "listen = []", "2:10 `listen` needs at least one entry"),
+        (listen, "listen = \"127.0.0.1:0\"", "2:10 expected an array of strings"),
+        (listen, "listen = [\"127.0.0.1:0\", \"localhost:1\"]", "2:26 not an address to listen on"),
+        (listen, "listen = [\"127.0.0.1:7\", \"127.0.0.1:7\"]", "2:26 `127.0.0.1:7` stands here twice"),
+        (listen, "listen = [\"127.0.0.1:7\", 8]", "2:26 expected a string"),
+        (listen, "listen = [\"[::]:7\"]\nadmin_listen = \"[::]:7\"", "3:16 `[::]:7` stands here twice"),
+        (listen, "listen = [\"[::]:7\"]\nadmin_listen = \"9464\"", "3:16 not an address to listen on"),
+        (listen, "listen = [\"[::]:7\"]\nredis = \"http://x\"", "3:9 not the URL of a Redis server"),
+        (listen, "listen = [\"[::]:7\"]\nredis = \"redis://:x@:y\"", "3:9 not the URL of a Redis server"),
+        (listen, "listen = [\"[::]:7\"]\non_redis_failure = \"hope\"", "3:20 unknown policy"),
+        (listen, "listen = [\"[::]:7\"]\nredis_timeout_ms = 0", "3:20 `redis_timeout_ms` must be from 1 to 60000"),
+        (listen, "listen = [\"[::]:7\"]\ndrain_seconds = -1", "3:17 `drain_seconds` must be from 0 to 3600"),
+        (listen, "listen = [\"[::]:7\"]\nwindow_seconds = 0", "3:18 `window_seconds` must be from 1 to 3600"),
+        (listen, "listen = [\"[::]:7\"]\nwindow_seconds = 1.5", "3:18 expected an integer"),
+        (listen, "listen = [\"[::]:7\"]\nlisten_on = 7", "3:1 unknown key `listen_on`"),
+        ("[gateway.tls]", "[gateway.tsl]", "1:1 missing table `tls`|3:10 unknown key `tsl`"),
+        ("private_key = \"certs/wildcard.key\"", "", "3:1 missing key `private_key`"),
+    ] {
+        let expected: Vec<_> = expected.split('|').map(|fault| format!("tenants.toml:{fault}")).collect();
+        assert_eq!(Folder::new().faults(&with(line, replacement)), expected, "{replacement}");
+    }
+    assert_fault(ACME, "1:1 missing table `gateway`");
+}
+
+#[test]
+fn faults_of_a_tenant_are_placed() {
+    let (slug, name, address) = (r#"slug = "acme""#, r#"name = "Acme""#, r#"address = "acme.example.com""#);
+    let database = r#"database = "sqlite:acme.db""#;
+    for (line, replacement, expected) in [
+        (slug, "", "7:1 missing key `slug`"),
+        (slug, "slug = 5", "8:8 expected a string"),
+        (slug, "slug = \"Acme\"", "8:8 not a slug"),
+        (slug, "slug = \"acme-\"", "8:8 not a slug"),
+        (name, "", "7:1 missing key `name`"),
+        (name, "name = \" \"", "9:8 expected a string that is not empty"),
+        (name, "nome = \"Acme\"", "7:1 missing key `name`|9:1 unknown key `nome`"),
+        (address, "", "7:1 missing key `address`"),
+        (address, "address = \"acme.example.com:8443\"", "10:11 not a host name"),
+        (address, "address = \"https://acme.example.com\"", "10:11 not a host name"),
+        (address, "address = \"127.0.0.1\"", "10:11 an IP address is not a host name"),
+        (address, "address = \"acme.org\"", "10:11 no certificate covers `acme.org`"),
+        (database, "", "7:1 missing key `database`"),
+        (database, "database = \"mysql://x\"", "11:12 not the address of a database"),
+        (database, "database = \"postgres://db:port/x\"", "11:12 not a Postgres URL"),
+        (database, "database = \"sqlite:\"", "11:12 not the path of a SQLite file"),
+        (database, "database = \"sqlite::memory:\"", "11:12 not the path of a SQLite file"),
+        (database, "database = \"sqlite:a?mode=memory\"", "11:12 not the path of a SQLite file"),
+        (database, "database = \"sqlite:a?speed=max\"", "11:12 not the path of a SQLite file"),
+        (slug, "slug = \"acme\"\ntimezone = \"Europe/Pariss\"", "9:12 unknown time zone"),
+        (slug, "slug = \"acme\"\ntimezone = \"EST5EDT4,M3.2.0,M11.1.0\"", "9:12 unknown time zone"),
+        (slug, "slug = \"acme\"\ntimezone = \"Etc/Unknown\"", "9:12 unknown time zone"),
+        (slug, "slug = \"acme\"\nrequests_per_minute = 0", "9:23 `requests_per_minute` must be from 1 to 100000"),
+        (
+            slug,
+            "slug = \"acme\"\nrequests_per_minute = 99999999999999999999",
+            "9:23 `requests_per_minute` must be from 1 to 100000",
+        ),
+        (slug, "slug = \"acme\"\nmax_connections = 1_001", "9:19 `max_connections` must be from 1 to 1000"),
+        (slug, "slug = \"acme\"\ndomains = [\"b.example.com\", \"x y\"]", "9:29 not a host name"),
+        (slug, "slug = \"acme\"\ntls = 1", "9:7 expected a table"),
+        ("[[tenant]]", "[tenant]", "7:1 expected an array of tables"),
+        ("[[tenant]]", "[[tenants]]", "1:1 there is no tenant|7:3 unknown key `tenants`"),
+    ] {
+        let expected: Vec<_> = expected.split('|').map(|fault| format!("tenants.toml:{fault}")).collect();
+        assert_eq!(Folder::new().faults(&with(line, replacement)), expected, "{replacement}");
+    }
+    assert_fault(GATEWAY, "1:1 there is no tenant");
+}
+
+#[test]
+fn a_mistyped_key_is_answered_with_the_one_that_was_meant() {
+    let folder = Folder::new();
+    let text = with("[[tenant]]", "[[tenant]]\nrequest_per_minute = 5");
+    let report = folder.load(&text).unwrap_err().to_string();
+    assert!(report.contains("did you mean `requests_per_minute`?"), "{report}");
+    let text = with("[[tenant]]", "[[tenant]]\ncolour = 5");
+    let report = folder.load(&text).unwrap_err().to_string();
+    assert!(report.contains("the keys here are `slug`, `name`, `address`"), "{report}");
+}
+
+#[test]
+fn what_two_tenants_claim_is_shown_at_both_places() {
+    let folder = Folder::new();
+    let other = |line: &str| {
+        let text = ACME.replace("acme", "globex");
+        let key = line.split(' ').next().unwrap();
+        let replaced: Vec<_> = text.lines().map(|own| if own.starts_with(key) { line } else { own }).collect();
+        format!("{GATEWAY}{ACME}{}\n", replaced.join("\n"))
+    };
+    for (line, title, first) in [
+        ("slug = \"acme\"", "13:8 the slug `acme` is taken", "8:8"),
+        ("address = \"ACME.Example.com.\"", "15:11 the host `acme.example.com` is claimed twice", "10:11"),
+        ("database = \"sqlite://./acme.db\"", "16:12 each tenant needs a database of its own", "11:12"),
+    ] {
+        assert_eq!(folder.faults(&other(line)), [format!("tenants.toml:{title}")], "{line}");
+        let report = folder.load(&other(line)).unwrap_err().to_string();
+        assert!(report.contains("first claimed here"), "{report}");
+        assert!(report.contains(&format!("{}:{first}\n", folder.path("tenants.toml").display())), "{report}");
+    }
+    let same = with("address = ", "domains = [\"acme.example.com\"]\naddress = ");
+    assert_eq!(folder.faults(&same), ["tenants.toml:10:12 the host `acme.example.com` is claimed twice"]);
+}
+
+#[test]
+fn one_postgres_database_is_recognised_in_two_urls() {
+    let folder = Folder::new();
+    let tenants = |second: &str| {
+        let first = ACME.replace("sqlite:acme.db", "postgres://app:one@db/forms");
+        let second = ACME.replace("acme", "globex").replace("sqlite:globex.db", second);
+        format!("{GATEWAY}{first}{second}")
+    };
+    for same in ["postgres://app:two@db/forms", "postgresql://app@db:5432/forms?sslmode=require"] {
+        let faults = folder.faults(&tenants(same));
+        assert_eq!(faults, ["tenants.toml:16:12 each tenant needs a database of its own"], "{same}");
+    }
+    for other in
+        ["postgres://app@db/other", "postgres://app@db:5433/forms", "postgres://app@db/forms?options[search_path]=x"]
+    {
+        assert!(folder.load(&tenants(other)).is_ok(), "{other}");
+    }
+}
+
+#[test]
+fn hosts_need_a_certificate_with_their_name() {
+    let folder = Folder::new();
+    let own = |host: &str, files: &str| {
+        format!(
+            "{GATEWAY}{}[tenant.tls.\"{host}\"]\ncertificate = \"certs/{files}.pem\"\nprivate_key = \"certs/{files}.key\"\n",
+            ACME.replace("[[tenant]]", "[[tenant]]\ndomains = [\"forms.acme.org\"]")
+        )
+    };
+    assert!(folder.load(&own("FORMS.acme.org", "acme")).is_ok());
+    assert_eq!(
+        folder.faults(&own("forms.acme.org", "wildcard")),
+        ["tenants.toml:8:12 no certificate covers `forms.acme.org`"]
+    );
+    assert_eq!(
+        folder.faults(&own("other.acme.org", "acme")),
+        [
+            "tenants.toml:8:12 no certificate covers `forms.acme.org`",
+            "tenants.toml:13:13 `other.acme.org` is not a host of this tenant",
+        ]
+    );
+    let report = folder.load(&own("other.acme.org", "acme")).unwrap_err().to_string();
+    assert!(report.contains("add [tenant.tls.\"forms.acme.org\"] or a gateway certificate with that name"), "{report}");
+    let twice = own("forms.acme.org", "acme")
+        + "[tenant.tls.\"Forms.acme.org\"]\ncertificate = \"certs/acme.pem\"\nprivate_key = \"certs/acme.key\"\n";
+    assert_eq!(folder.faults(&twice), ["tenants.toml:16:13 a second certificate for `forms.acme.org`"]);
+}
+
+#[test]
+fn files_that_are_no_certificate_are_placed_at_their_paths() {
+    let (certificate, key) = ("certs/wildcard.pem", "certs/wildcard.key");
+    for (line, replacement, expected) in [
+        (certificate, "certs/none.pem", "4:15 can't read the certificate"),
+        (certificate, key, "4:15 no certificate in PEM form"),
+        (certificate, "certs/broken.pem", "4:15 the first certificate is malformed"),
+        (key, "certs/none.key", "5:15 can't read the private key"),
+        (key, certificate, "5:15 no private key in PEM form"),
+        (key, "certs/broken.key", "5:15 the private key can't be used"),
+        (key, "certs/acme.key", "5:15 the private key does not fit the certificate"),
+    ] {
+        let folder = Folder::new();
+        folder.write("certs/broken.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
+        folder.write("certs/broken.key", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n");
+        let text = with(line, replacement);
+        assert_eq!(folder.faults(&text), [format!("tenants.toml:{expected}")], "{replacement}");
+        let report = folder.load(&text).unwrap_err().to_string();
+        let file = format!("the file is `{}`", folder.path(replacement).display());
+        assert!(expected.contains("fit") || report.contains(&file), "{report}");
+    }
+    let both = with(certificate, "certs/none.pem").replace(key, "certs/none.key");
+    assert_eq!(Folder::new().faults(&both).len(), 2);
+}

@@ -1,0 +1,98 @@
+//! Faults across files: what is included, what can't be read, what is no TOML.
+
+use std::fs;
+
+use super::super::Config;
+use super::{ACME, Folder, GATEWAY};
+
+#[test]
+fn all_faults_are_told_at_once_in_the_order_of_the_files() {
+    let folder = Folder::new();
+    folder.write("tenants.d/b.toml", "[[tenant]]\nslug = \"b\"\naddress = \"acme.example.com\"\n");
+    folder.write("tenants.d/a.toml", "[[tenant]]\nslug = 'b'\n\n[gateway]\n");
+    let text = r#"include = ["tenants.d/*.toml", "more.toml"]
+[gateway]
+listen = ["x"]
+drain_seconds = "20"
+[gateway.tls]
+certificate = "none.pem"
+private_key = "certs/wildcard.key"
+[[tenant]]
+slug = "ACME"
+address = "acme.example.com"
+database = "${DATABASE}"
+timezone = "Mars/Olympus"
+requests_per_minute = 0
+color = "red"
+"#;
+    let expected = [
+        "tenants.toml:1:32 the included file does not exist",
+        "tenants.toml:3:11 not an address to listen on",
+        "tenants.toml:4:17 expected an integer",
+        "tenants.toml:6:15 can't read the certificate",
+        "tenants.toml:8:1 missing key `name`",
+        "tenants.toml:9:8 not a slug",
+        "tenants.toml:11:12 the environment variable `DATABASE` is not set",
+        "tenants.toml:12:12 unknown time zone",
+        "tenants.toml:13:23 `requests_per_minute` must be from 1 to 100000",
+        "tenants.toml:14:1 unknown key `color`",
+        "tenants.d/a.toml:1:1 missing key `name`",
+        "tenants.d/a.toml:1:1 missing key `address`",
+        "tenants.d/a.toml:1:1 missing key `database`",
+        "tenants.d/a.toml:4:2 an included file can't hold `gateway`: it may hold `[[tenant]]` tables only",
+        "tenants.d/b.toml:1:1 missing key `name`",
+        "tenants.d/b.toml:1:1 missing key `database`",
+        "tenants.d/b.toml:2:8 the slug `b` is taken",
+        "tenants.d/b.toml:3:11 the host `acme.example.com` is claimed twice",
+    ];
+    assert_eq!(folder.faults(text), expected);
+    assert_eq!(folder.load(text).unwrap_err().len(), expected.len());
+}
+
+#[test]
+fn tenants_may_stand_in_included_files() {
+    let folder = Folder::new();
+    for slug in ["b", "a"] {
+        folder.write(&format!("tenants.d/{slug}.toml"), ACME.replace("acme", slug));
+    }
+    folder.write("tenants.d/notes.txt", "no TOML");
+    let text =
+        format!("include = [\"tenants.d/*.toml\", \"tenants.d/a.toml\", \"*.toml\", \"none/*\"]\n{GATEWAY}{ACME}");
+    let config = folder.load(&text).unwrap_or_else(|problems| panic!("{problems}"));
+    let slugs: Vec<_> = config.tenants.iter().map(|tenant| tenant.slug.as_str()).collect();
+    assert_eq!(slugs, ["acme", "a", "b"]);
+    let database = config.tenants[1].database.identity();
+    assert_eq!(database, format!("sqlite {}", folder.path("tenants.d/a.db").display()));
+    let none = folder.load(&format!("include = [\"none/*\"]\n{GATEWAY}")).unwrap();
+    assert!(none.tenants.is_empty());
+}
+
+#[test]
+fn a_file_that_can_not_be_read_is_named() {
+    let folder = Folder::new();
+    let problems = Config::load(&folder.path("none.toml")).unwrap_err();
+    assert_eq!(problems.len(), 1);
+    assert!(problems.to_string().contains(&*folder.path("none.toml").to_string_lossy()), "{problems}");
+    folder.write("tenants.d/a.toml", b"[[tenant]]\nname = \"\xff\"\n");
+    fs::create_dir(folder.path("tenants.d/b.toml")).unwrap();
+    let faults = folder.faults(&format!("include = [\"tenants.d/*.toml\"]\n{GATEWAY}"));
+    let unreadable = folder.path("tenants.d/b.toml");
+    assert_eq!(
+        faults,
+        [
+            format!("tenants.toml:1:12 can't read the included file `{}`", unreadable.display()),
+            "tenants.d/a.toml:2:9 the file is not UTF-8".to_owned(),
+        ]
+    );
+}
+
+#[test]
+fn every_fault_of_the_syntax_is_told() {
+    let folder = Folder::new();
+    let faults = folder.faults("[gateway]\nlisten = \nlisten = 1\n[[tenant]\n");
+    let places: Vec<_> = faults.iter().map(|fault| fault.split(' ').next().unwrap()).collect();
+    assert_eq!(places, ["tenants.toml:2:10", "tenants.toml:3:1", "tenants.toml:4:10"]);
+    let include = format!("include = [\"a.toml\"]\n{GATEWAY}{ACME}");
+    folder.write("a.toml", "[[tenant]]\nname = \"unclosed\nslug = = 1\n");
+    assert!(folder.faults(&include).iter().all(|fault| fault.starts_with("a.toml:")));
+}

@@ -1,0 +1,112 @@
+//! Everything between a TCP socket and the gate.
+//!
+//! ```text
+//! accept → handshake → (HTTP/1.1 | HTTP/2) → Gate::pass → close
+//! ```
+//!
+//! Owns sockets, TLS, the time that a peer may take, and the stop without a lost request. Knows no tenant beyond the
+//! names in [`Certificates`], and reads nothing of a request. The invariant: whatever a peer does or leaves undone, its
+//! connection ends after a time that [`Limits`] names, except while a handler works on a request of its.
+
+mod accept;
+mod activity;
+pub mod admin;
+mod certificates;
+mod connection;
+mod drain;
+mod heads;
+mod limits;
+mod socket;
+#[cfg(test)]
+mod tests;
+mod tls;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+pub use self::certificates::{Certificates, ServedCertificate};
+pub use self::drain::{Drained, Serving};
+pub use self::limits::Limits;
+use crate::gate::{Connection, Gate};
+use crate::metrics::Metrics;
+
+/// What answers the requests of a connection: the gate, or a handler of a test's own.
+pub trait Serve: Send + Sync + 'static {
+    /// Answers one request. It never fails: a refusal is an answer too.
+    fn serve(
+        &self,
+        connection: &Connection,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Response<Full<Bytes>>> + Send;
+}
+
+impl Serve for Gate {
+    async fn serve(&self, connection: &Connection, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        self.pass(connection, request).await
+    }
+}
+
+/// The parts that a connection meets on its way to the gate.
+#[derive(Debug)]
+pub struct Edge<S = Gate> {
+    /// What a handshake serves.
+    pub certificates: Arc<Certificates>,
+    /// What answers.
+    pub gate: Arc<S>,
+    /// How long and how much a peer may take.
+    pub limits: Limits,
+    /// Where handshakes and connections are counted.
+    pub metrics: Metrics,
+}
+
+impl<S: Serve> Edge<S> {
+    /// Serves every connection of the listeners until [`Serving::drain`], or until the [`Serving`] is dropped.
+    ///
+    /// # Panics
+    /// Outside of a Tokio runtime.
+    #[must_use = "dropping it cuts every connection"]
+    pub fn serve(self, listeners: Vec<TcpListener>) -> Serving {
+        let addresses = listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
+        let slots = Arc::new(Semaphore::new(self.limits.connections));
+        let serving = Serving::new(addresses, Arc::clone(&slots), self.limits.connections);
+        let edge = Arc::new(self);
+        for listener in listeners {
+            let lifecycle = serving.lifecycle();
+            let every = accept::every(listener, Arc::clone(&edge), Arc::clone(&slots), lifecycle.clone());
+            lifecycle.spawn(every);
+        }
+        serving
+    }
+}
+
+/// An address can't be listened on.
+#[derive(Debug, thiserror::Error)]
+#[error("can't listen on {address}")]
+pub struct BindError {
+    /// The address as configured.
+    pub address: SocketAddr,
+    /// What the system says.
+    pub source: io::Error,
+}
+
+/// Listens on every address, or on none.
+///
+/// # Errors
+/// The first address that fails, with the system's reason.
+pub async fn bind(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, BindError> {
+    let mut listeners = Vec::with_capacity(addresses.len());
+    for &address in addresses {
+        // Tokio sets SO_REUSEADDR, so that a restart does not wait for the old connections' TIME_WAIT.
+        let listener = TcpListener::bind(address).await.map_err(|source| BindError { address, source })?;
+        listeners.push(listener);
+    }
+    Ok(listeners)
+}

@@ -1,0 +1,124 @@
+//! The operator's own listener: `/metrics`, `/healthz`, `/readyz`, in plain HTTP/1.1.
+//!
+//! Owns no state: liveness touches nothing, readiness tells what other parts already know, and metrics are encoded when
+//! asked for. Reads nothing of a request but its method and path, and no tenant's data passes here.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde::Serialize;
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::accept;
+use crate::metrics::Metrics;
+
+/// The most connections at once.
+///
+/// Larger: whoever reaches the port can take the callers' file descriptors. Smaller: two scrapers and a few probes that
+/// keep their connections lock an operator out.
+const CONNECTIONS: usize = 64;
+
+/// How long a connection may take for a head, the wait between two requests included.
+///
+/// Larger: forgotten connections hold the few slots. Smaller: a scraper that asks every 30 s connects each time.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// Whether the gateway should be given traffic.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Readiness {
+    /// Whether it should: a part may be faulty and the gateway still serve.
+    pub ready: bool,
+    /// The state of each part in a word or two (`ok`, `draining`, `unreachable`); no tenant's name, no secret.
+    pub parts: BTreeMap<&'static str, String>,
+}
+
+/// Tells the readiness as it is known at the moment, without waiting for anything.
+pub type TellReadiness = Arc<dyn Fn() -> Readiness + Send + Sync>;
+
+/// The running listener; dropping it ends it and its connections.
+#[derive(Debug)]
+#[must_use = "dropping it ends the listener"]
+pub struct Admin {
+    _accepting: AbortOnDropHandle<()>,
+}
+
+/// Serves the listener until the [`Admin`] is dropped: after the drain, so that an operator can watch that.
+///
+/// # Panics
+/// Outside of a Tokio runtime.
+pub fn serve(listener: TcpListener, metrics: Metrics, readiness: TellReadiness) -> Admin {
+    let accepting = tokio::spawn(accept_every(listener, metrics, readiness));
+    Admin { _accepting: AbortOnDropHandle::new(accepting) }
+}
+
+async fn accept_every(listener: TcpListener, metrics: Metrics, readiness: TellReadiness) {
+    let slots = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut connections = JoinSet::new();
+    loop {
+        let slot = Arc::clone(&slots).acquire_owned().await.expect("the slots are never closed");
+        let (stream, _) = accept::next(&listener).await;
+        while connections.try_join_next().is_some() {}
+        let (metrics, readiness) = (metrics.clone(), Arc::clone(&readiness));
+        let service = service_fn(move |request| {
+            let response = answer(&request, &metrics, &readiness);
+            async { Ok::<_, Infallible>(response) }
+        });
+        let mut settings = http1::Builder::new();
+        settings.timer(TokioTimer::new()).header_read_timeout(QUIET);
+        let connection = settings.serve_connection(TokioIo::new(stream), service);
+        connections.spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(reason = &error as &dyn std::error::Error, "admin connection failed");
+            }
+            drop(slot);
+        });
+    }
+}
+
+/// hyper leaves the body out of an answer to HEAD.
+fn answer<B>(request: &Request<B>, metrics: &Metrics, readiness: &TellReadiness) -> Response<Full<Bytes>> {
+    let path = request.uri().path();
+    if !matches!(path, "/healthz" | "/readyz" | "/metrics") {
+        return json(StatusCode::NOT_FOUND, &json!({"message": "Not found"}));
+    }
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let mut refusal = json(StatusCode::METHOD_NOT_ALLOWED, &json!({"message": "Method not allowed"}));
+        refusal.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return refusal;
+    }
+    match path {
+        "/metrics" => respond(StatusCode::OK, "text/plain; version=0.0.4", metrics.encode()),
+        "/readyz" => {
+            let readiness = readiness();
+            let status = if readiness.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+            json(status, &readiness)
+        }
+        _ => json(StatusCode::OK, &json!({"status": "ok"})),
+    }
+}
+
+fn json(status: StatusCode, body: &impl Serialize) -> Response<Full<Bytes>> {
+    respond(status, "application/json", serde_json::to_vec(body).expect("text and booleans are always JSON"))
+}
+
+fn respond(status: StatusCode, content_type: &'static str, body: Vec<u8>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    // A probe through a proxy must see the present.
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

@@ -1,0 +1,167 @@
+//! One connection, from the accepted socket to its close.
+//!
+//! Owns the choice of hyper's settings, and the loop that ends a connection: in a drain, when it is idle, or when the peer
+//! stalls. hyper's connection is polled until it ends by itself; only a stalled one is dropped. Content of requests and
+//! responses is the gate's.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+
+use http::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use prometheus::IntGauge;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep_until};
+
+use super::activity::{Activity, Outlook};
+use super::drain::Lifecycle;
+use super::heads::Heads;
+use super::limits::Limits;
+use super::socket::Socket;
+use super::tls::{self, Protocol, Refused, Secured};
+use super::{Edge, Serve};
+use crate::gate::Connection;
+
+/// Serves one accepted socket until it is closed.
+pub(super) async fn serve<S: Serve>(stream: TcpStream, client: SocketAddr, edge: Arc<Edge<S>>, lifecycle: Lifecycle) {
+    let activity = Activity::new(Instant::now());
+    let socket = Socket::new(stream, Arc::clone(&activity), edge.limits);
+    let shaken = tokio::select! {
+        biased;
+        // Nothing was asked yet: the peer's next attempt finds another node, or none.
+        () = lifecycle.draining() => return,
+        shaken = tls::shake(socket, &edge.certificates, edge.limits.handshake) => shaken,
+    };
+    edge.metrics.handshakes.with_label_values(&[result(&shaken)]).inc();
+    let Secured { stream, names, protocol } = match shaken {
+        Ok(secured) => secured,
+        Err(refused) => {
+            tracing::debug!(%client, reason = &refused as &dyn std::error::Error, "handshake refused");
+            return;
+        }
+    };
+    let (label, connection) = (label(protocol), Arc::new(Connection { client, certificate: names }));
+    let _open = Open::new(edge.metrics.connections_open.with_label_values(&[label]));
+    let answer = {
+        let (activity, gate) = (Arc::clone(&activity), Arc::clone(&edge.gate));
+        service_fn(move |request: Request<Incoming>| {
+            let handling = activity.handle();
+            let (gate, connection) = (Arc::clone(&gate), Arc::clone(&connection));
+            async move {
+                let response = gate.serve(&connection, request).await;
+                drop(handling);
+                Ok::<_, Infallible>(response)
+            }
+        })
+    };
+    let ended = match protocol {
+        Protocol::Http1 => {
+            let io = TokioIo::new(Heads::new(stream, Arc::clone(&activity)));
+            let connection = http1_settings().serve_connection(io, answer);
+            attend(connection, http1::Connection::graceful_shutdown, &activity, &edge.limits, &lifecycle).await
+        }
+        Protocol::Http2 => {
+            let connection = http2_settings(&edge.limits, &lifecycle).serve_connection(TokioIo::new(stream), answer);
+            attend(connection, http2::Connection::graceful_shutdown, &activity, &edge.limits, &lifecycle).await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%client, protocol = label, reason = &error as &dyn std::error::Error, "connection failed");
+    }
+}
+
+/// Polls a connection to its end, says goodbye once when that is due, and gives up on a peer that stalls.
+async fn attend<C>(
+    connection: C,
+    say_goodbye: impl Fn(Pin<&mut C>),
+    activity: &Activity,
+    limits: &Limits,
+    lifecycle: &Lifecycle,
+) -> hyper::Result<()>
+where
+    C: Future<Output = hyper::Result<()>>,
+{
+    let mut connection = pin!(connection);
+    let mut leaving = false;
+    loop {
+        let mut goodbye_due = false;
+        match activity.outlook(limits, Instant::now()) {
+            Outlook::Stalled => return Ok(()),
+            Outlook::Idle => goodbye_due = true,
+            Outlook::Until(then) => tokio::select! {
+                biased;
+                ended = connection.as_mut() => return ended,
+                () = lifecycle.draining(), if !leaving => goodbye_due = true,
+                () = sleep_until(then) => {}
+            },
+        }
+        if goodbye_due {
+            leaving = true;
+            activity.leave();
+            say_goodbye(connection.as_mut());
+        }
+    }
+}
+
+fn http1_settings() -> http1::Builder {
+    let mut settings = http1::Builder::new();
+    settings
+        .timer(TokioTimer::new())
+        // `Activity` keeps this time: hyper's clock also runs between two requests.
+        .header_read_timeout(None)
+        .max_headers(Limits::HEAD_FIELDS)
+        .max_buf_size(Limits::HEAD_BYTES)
+        // A caller that closes its half is gone, and its handler is dropped: a search that nobody waits for ends.
+        .half_close(false);
+    settings
+}
+
+fn http2_settings(limits: &Limits, lifecycle: &Lifecycle) -> http2::Builder<Lifecycle> {
+    let mut settings = http2::Builder::new(lifecycle.clone());
+    settings
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(limits.streams)
+        .max_header_list_size(u32::try_from(Limits::HEAD_BYTES).expect("64 KiB fit"))
+        .initial_stream_window_size(Limits::STREAM_WINDOW)
+        .initial_connection_window_size(Limits::CONNECTION_WINDOW)
+        .keep_alive_interval(Limits::PING_EVERY)
+        .keep_alive_timeout(Limits::PING_ANSWER);
+    settings
+}
+
+fn result<IO>(shaken: &Result<Secured<IO>, Refused>) -> &'static str {
+    match shaken {
+        Ok(_) => "done",
+        Err(Refused::UnknownName) => "unknown_name",
+        Err(Refused::TimedOut) => "timeout",
+        Err(Refused::Failed(_)) => "failed",
+    }
+}
+
+fn label(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Http1 => "http/1.1",
+        Protocol::Http2 => "h2",
+    }
+}
+
+/// Counts an open connection for as long as it lives.
+struct Open(IntGauge);
+
+impl Open {
+    fn new(gauge: IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}

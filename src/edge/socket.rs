@@ -1,0 +1,128 @@
+//! The TCP side of a connection: notes that bytes are taken, and closes without losing the last answer.
+//!
+//! A refusal is often written while its request's body is still on the way (413). Closing a socket whose peer still
+//! sends makes the kernel answer with a reset, and the peer's kernel or library throws the unread answer away (RFC 9112,
+//! section 9.6). So a shutdown here closes the sending half, then reads and discards until the peer closes too, falls
+//! silent, or has sent [`Limits::LINGER_BYTES`].
+//!
+//! It lies below TLS: the bytes are thrown away without being decrypted, and hyper and rustls meet it as `poll_shutdown`.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::activity::Activity;
+use super::limits::Limits;
+
+/// How much is discarded at a time.
+const SCRATCH: usize = 16 * 1024;
+
+/// A socket that closes in two steps.
+#[derive(Debug)]
+pub(super) struct Socket<IO> {
+    io: IO,
+    activity: Arc<Activity>,
+    limits: Limits,
+    lingering: Option<Lingering>,
+}
+
+/// The second step of closing: our half is closed.
+#[derive(Debug)]
+struct Lingering {
+    silence: Pin<Box<Sleep>>,
+    until: Instant,
+    left: usize,
+}
+
+impl<IO> Socket<IO> {
+    /// Wraps an accepted stream.
+    pub(super) fn new(io: IO, activity: Arc<Activity>, limits: Limits) -> Self {
+        Self { io, activity, limits, lingering: None }
+    }
+
+    fn noted(&self, poll: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(1..)) = poll {
+            self.activity.wrote();
+        }
+        poll
+    }
+}
+
+impl Lingering {
+    fn new(silence: Duration) -> Self {
+        let now = Instant::now();
+        Self {
+            silence: Box::pin(sleep_until(now + silence)),
+            until: now + silence * Limits::LINGER_ROUNDS,
+            left: Limits::LINGER_BYTES,
+        }
+    }
+
+    /// Ready when nothing that the peer still does matters.
+    fn poll_over<IO: AsyncRead + Unpin>(&mut self, io: &mut IO, limit: Duration, cx: &mut Context<'_>) -> Poll<()> {
+        let mut scratch = [0; SCRATCH];
+        loop {
+            let mut buf = ReadBuf::new(&mut scratch);
+            match Pin::new(&mut *io).poll_read(cx, &mut buf) {
+                Poll::Ready(Ok(())) if !buf.filled().is_empty() => {
+                    let now = Instant::now();
+                    self.left = self.left.saturating_sub(buf.filled().len());
+                    if self.left == 0 || now >= self.until {
+                        return Poll::Ready(());
+                    }
+                    self.silence.as_mut().reset(self.until.min(now + limit));
+                }
+                Poll::Ready(Ok(()) | Err(_)) => return Poll::Ready(()),
+                Poll::Pending => return self.silence.as_mut().poll(cx),
+            }
+        }
+    }
+}
+
+impl<IO: AsyncRead + Unpin> AsyncRead for Socket<IO> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(cx, buf)
+    }
+}
+
+impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Socket<IO> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let poll = Pin::new(&mut self.io).poll_write(cx, buf);
+        self.noted(poll)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let poll = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
+        self.noted(poll)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let silence = this.limits.linger;
+        if this.lingering.is_none() {
+            ready!(Pin::new(&mut this.io).poll_shutdown(cx))?;
+            if !this.activity.lingers() {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        let lingering = this.lingering.get_or_insert_with(|| Lingering::new(silence));
+        lingering.poll_over(&mut this.io, silence, cx).map(Ok)
+    }
+}

@@ -1,0 +1,108 @@
+//! An edge with two tenants and a handler that a test steers by the path of its requests.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use rustls::RootCertStore;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::time::sleep;
+
+use crate::config::CertificateFiles;
+use crate::edge::{Certificates, Edge, Limits, Serve, Serving, bind};
+use crate::gate::Connection;
+use crate::metrics::Metrics;
+use crate::tenant::certificate::{self, Certificate};
+use crate::tenant::host::HostName;
+
+/// How long the handler takes for `/slow`.
+pub(super) const SLOW: Duration = Duration::from_millis(300);
+
+/// How long the answer to `/big` is: more than all buffers on the way hold.
+pub(super) const BIG: usize = 32 * 1024 * 1024;
+
+/// Answers `/slow` late, `/never` never, `/big` at length, `/read` with the length of the body, `/refuse` with 413 before
+/// it read any of the body; all else with the one of two hosts that the certificate covers.
+pub(super) struct Handler;
+
+impl Serve for Handler {
+    async fn serve(&self, connection: &Connection, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let text = match request.uri().path() {
+            "/slow" => {
+                sleep(SLOW).await;
+                "late".to_owned()
+            }
+            "/big" => "x".repeat(BIG),
+            "/never" => std::future::pending().await,
+            "/read" => match request.into_body().collect().await {
+                Ok(body) => body.to_bytes().len().to_string(),
+                Err(error) => error.to_string(),
+            },
+            "/refuse" => {
+                let mut refusal = Response::new(Full::from("too large"));
+                *refusal.status_mut() = StatusCode::PAYLOAD_TOO_LARGE;
+                return refusal;
+            }
+            _ => {
+                let covers = |host: &str| connection.certificate.covers(&HostName::parse(host).unwrap());
+                ["acme.example.com", "forms.acme.org"]
+                    .into_iter()
+                    .find(|host| covers(host))
+                    .unwrap_or("none")
+                    .to_owned()
+            }
+        };
+        Response::new(Full::from(text))
+    }
+}
+
+/// A running edge.
+pub(super) struct Fixture {
+    pub(super) serving: Serving,
+    pub(super) address: SocketAddr,
+    pub(super) metrics: Metrics,
+    /// What a client must trust.
+    pub(super) roots: Arc<RootCertStore>,
+}
+
+fn issue(name: &str) -> (Certificate, CertificateDer<'static>) {
+    let issued = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+    let key = PrivateKeyDer::Pkcs8(issued.signing_key.serialize_der().into());
+    let files = CertificateFiles { certificate: "chain.pem".into(), private_key: "key.pem".into() };
+    let leaf = issued.cert.der().clone();
+    (certificate::pair(vec![leaf.clone()], key, &files).unwrap(), leaf)
+}
+
+impl Fixture {
+    /// `acme.example.com` has the gateway's wildcard, `forms.acme.org` a certificate of its own.
+    pub(super) async fn start(limits: Limits) -> Self {
+        let (wildcard, wildcard_leaf) = issue("*.example.com");
+        let (custom, custom_leaf) = issue("forms.acme.org");
+        let host = |name| HostName::parse(name).unwrap();
+        let certificates = Certificates::new(
+            wildcard,
+            [host("acme.example.com"), host("forms.acme.org")],
+            [(host("forms.acme.org"), custom)],
+        );
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates([wildcard_leaf, custom_leaf]);
+        let metrics = Metrics::new();
+        let edge =
+            Edge { certificates: Arc::new(certificates), gate: Arc::new(Handler), limits, metrics: metrics.clone() };
+        let serving = edge.serve(bind(&["127.0.0.1:0".parse().unwrap()]).await.unwrap());
+        let address = serving.addresses()[0];
+        Self { serving, address, metrics, roots: Arc::new(roots) }
+    }
+
+    pub(super) fn handshakes(&self, result: &str) -> u64 {
+        self.metrics.handshakes.with_label_values(&[result]).get()
+    }
+
+    pub(super) fn open(&self, protocol: &str) -> i64 {
+        self.metrics.connections_open.with_label_values(&[protocol]).get()
+    }
+}

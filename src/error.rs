@@ -1,0 +1,255 @@
+//! Every way to say no, and the only place where one becomes an answer.
+//!
+//! A [`Refusal`] carries what the caller may know, and for the log the cause, which never reaches the caller. The match
+//! in [`Refusal::reply`] has no `_` arm: a new refusal does not compile until it has a status and a text.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use http::header::{ALLOW, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde_json::json;
+
+use crate::reply::Reply;
+use crate::store::StoreError;
+
+/// Why a request is not served.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// No `Host`, two, one that is no authority, or one that the request's target contradicts.
+    #[error("the request names no valid host")]
+    InvalidAuthority,
+    /// The certificate that the connection was served does not vouch for the host.
+    #[error("the host is not among the names of the connection's certificate")]
+    Misdirected,
+    /// No tenant has the host.
+    #[error("no account at this address")]
+    UnknownAccount,
+    /// The request target is too long.
+    #[error("the request target is too long")]
+    TargetTooLong,
+    /// The head has too many bytes or fields.
+    #[error("the request head is too large")]
+    HeadTooLarge,
+    /// Nothing stands at the path.
+    #[error("no such path")]
+    UnknownPath,
+    /// The path has other methods.
+    #[error("the path does not take this method")]
+    MethodNotAllowed {
+        /// The methods that it takes, as `Allow` lists them.
+        allow: &'static str,
+    },
+    /// The token is missing, malformed, unknown, revoked, or another account's.
+    #[error("no valid token")]
+    Unauthenticated,
+    /// The account's window is full.
+    #[error("the account's budget is spent")]
+    QuotaExhausted {
+        /// How long until a request finds room.
+        wait: Duration,
+    },
+    /// The shared window does not answer, and the policy is to deny.
+    #[error("the shared window does not answer")]
+    QuotaUnavailable,
+    /// The body has more bytes than the path takes.
+    #[error("the request body is too large")]
+    BodyTooLarge,
+    /// The body did not arrive in time.
+    #[error("the request body did not arrive in time")]
+    BodyTooSlow,
+    /// The body broke off.
+    #[error("the request body broke off")]
+    BodyBroken(#[source] hyper::Error),
+    /// The request was understood and has faults.
+    #[error("the request has faults: {0:?}")]
+    Invalid(Faults),
+    /// No form has the id.
+    #[error("no such form")]
+    FormNotFound,
+    /// No submission that is returned by itself has the id.
+    #[error("no such submission")]
+    SubmissionNotFound,
+    /// No group has the id.
+    #[error("no such group")]
+    GroupNotFound,
+    /// The built-in group can't be deleted.
+    #[error("the built-in group can't be deleted")]
+    BuiltInGroup,
+    /// No subscription has the id.
+    #[error("no such subscription")]
+    SubscriptionNotFound,
+    /// The tenant's database can't be used now.
+    #[error("the tenant's database can't be used")]
+    DatabaseUnavailable(#[source] Arc<StoreError>),
+    /// The request took longer than a request may.
+    #[error("the request took too long")]
+    TooSlow,
+    /// A statement failed in a way that no other try mends.
+    #[error("a statement failed")]
+    StatementFailed(#[source] StoreError),
+    /// A handler panicked.
+    #[error("a handler panicked: {0}")]
+    Panicked(String),
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Unavailable(_) | StoreError::SchemaOlder { .. } => Self::DatabaseUnavailable(Arc::new(error)),
+            StoreError::Migration(_) | StoreError::Statement(_) => Self::StatementFailed(error),
+        }
+    }
+}
+
+/// How long a caller is told to wait for a database or a shared window that may be back soon.
+const OUTAGE_WAIT: Duration = Duration::from_secs(1);
+
+impl Refusal {
+    /// The answer that the caller gets.
+    #[must_use]
+    pub fn reply(&self) -> Reply {
+        match self {
+            Self::InvalidAuthority => message(StatusCode::BAD_REQUEST, "Invalid host"),
+            Self::Misdirected => message(StatusCode::MISDIRECTED_REQUEST, "Misdirected request"),
+            Self::UnknownAccount => message(StatusCode::NOT_FOUND, "Account not found"),
+            Self::TargetTooLong => message(StatusCode::URI_TOO_LONG, "The request target is too long"),
+            Self::HeadTooLarge => {
+                message(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "The request header fields are too large")
+            }
+            Self::UnknownPath => message(StatusCode::NOT_FOUND, "Not found"),
+            Self::MethodNotAllowed { allow } => message(StatusCode::METHOD_NOT_ALLOWED, "Method not allowed")
+                .with_header(ALLOW, HeaderValue::from_static(allow)),
+            Self::Unauthenticated => message(StatusCode::UNAUTHORIZED, "Unauthenticated.")
+                .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")),
+            Self::QuotaExhausted { wait } => retry_after(StatusCode::TOO_MANY_REQUESTS, "Too Many Attempts.", *wait),
+            Self::QuotaUnavailable | Self::DatabaseUnavailable(_) => {
+                retry_after(StatusCode::SERVICE_UNAVAILABLE, "Service Unavailable", OUTAGE_WAIT)
+            }
+            Self::BodyTooLarge => message(StatusCode::PAYLOAD_TOO_LARGE, "The request body is too large"),
+            Self::BodyTooSlow => message(StatusCode::REQUEST_TIMEOUT, "The request body did not arrive in time"),
+            Self::BodyBroken(_) => message(StatusCode::BAD_REQUEST, "The request body is incomplete"),
+            Self::Invalid(faults) => Reply::json(StatusCode::UNPROCESSABLE_ENTITY, faults),
+            Self::FormNotFound => message(StatusCode::NOT_FOUND, "Form not found"),
+            Self::SubmissionNotFound => message(StatusCode::NOT_FOUND, "Submission not found"),
+            Self::GroupNotFound => message(StatusCode::NOT_FOUND, "Group not found"),
+            Self::BuiltInGroup => message(StatusCode::FORBIDDEN, "The All Users group cannot be deleted"),
+            Self::SubscriptionNotFound => message(StatusCode::NOT_FOUND, "Subscription not found"),
+            Self::TooSlow => message(StatusCode::GATEWAY_TIMEOUT, "The request took too long"),
+            Self::StatementFailed(_) | Self::Panicked(_) => message(StatusCode::INTERNAL_SERVER_ERROR, "Server Error"),
+        }
+    }
+}
+
+fn message(status: StatusCode, text: &str) -> Reply {
+    Reply::json(status, &json!({ "message": text }))
+}
+
+/// `Retry-After` in whole seconds, rounded up, at least 1 (RFC 9110, section 10.2.3).
+fn retry_after(status: StatusCode, text: &str, wait: Duration) -> Reply {
+    let seconds = wait.as_millis().div_ceil(1000).max(1);
+    let value = HeaderValue::from_str(&seconds.to_string()).expect("digits are a header value");
+    message(status, text).with_header(RETRY_AFTER, value)
+}
+
+/// The faults of a request, in the order in which they were found: a field's path, and what is wrong with it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Faults(Vec<(String, String)>);
+
+impl Faults {
+    /// Notes one fault of one field.
+    pub fn add(&mut self, field: impl Into<String>, text: impl Into<String>) {
+        self.0.push((field.into(), text.into()));
+    }
+
+    /// The value when nothing was found.
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`] with all that was found.
+    pub fn or_else<T>(self, value: T) -> Result<T, Refusal> {
+        if self.0.is_empty() { Ok(value) } else { Err(Refusal::Invalid(self)) }
+    }
+
+    /// A refusal for one fault.
+    pub fn only(field: impl Into<String>, text: impl Into<String>) -> Refusal {
+        Refusal::Invalid(Self(vec![(field.into(), text.into())]))
+    }
+
+    /// The fields, each once, with their faults.
+    fn by_field(&self) -> Vec<(&str, Vec<&str>)> {
+        let mut fields: Vec<(&str, Vec<&str>)> = Vec::new();
+        for (field, text) in &self.0 {
+            match fields.iter_mut().find(|(known, _)| known == field) {
+                Some((_, texts)) => texts.push(text),
+                None => fields.push((field, vec![text])),
+            }
+        }
+        fields
+    }
+}
+
+/// `{message, errors: {field: [text, …]}}`; the message is the first fault and how many more there are.
+impl Serialize for Faults {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        struct Errors<'a>(&'a Faults);
+        impl Serialize for Errors<'_> {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_map(self.0.by_field())
+            }
+        }
+        let first = self.0.first().map_or("", |(_, text)| text.as_str());
+        let message = match self.0.len().saturating_sub(1) {
+            0 => first.to_owned(),
+            1 => format!("{first} (and 1 more error)"),
+            more => format!("{first} (and {more} more errors)"),
+        };
+        let mut map = serializer.serialize_map(Some(2))?;
+        map.serialize_entry("message", &message)?;
+        map.serialize_entry("errors", &Errors(self))?;
+        map.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_keep_their_order_and_gather_by_field() {
+        let mut faults = Faults::default();
+        faults.add("start", "S.");
+        faults.add("forms.1", "F.");
+        faults.add("start", "T.");
+        let body = Refusal::Invalid(faults).reply().body;
+        assert_eq!(
+            String::from_utf8_lossy(&body),
+            r#"{"message":"S. (and 2 more errors)","errors":{"start":["S.","T."],"forms.1":["F."]}}"#
+        );
+    }
+
+    #[test]
+    fn a_wait_is_rounded_up_to_whole_seconds_and_is_never_zero() {
+        for (millis, seconds) in [(0, "1"), (1, "1"), (1000, "1"), (1001, "2"), (59_999, "60")] {
+            let reply = Refusal::QuotaExhausted { wait: Duration::from_millis(millis) }.reply();
+            assert_eq!(reply.headers[RETRY_AFTER], seconds);
+        }
+    }
+
+    #[test]
+    fn the_cause_of_a_failure_never_reaches_the_caller() {
+        const MARKER: &str = "MARKER-7f3a";
+        let cause = || sqlx::Error::Protocol(MARKER.to_owned());
+        let refusals = [
+            Refusal::from(StoreError::Unavailable(cause())),
+            Refusal::from(StoreError::Statement(cause())),
+            Refusal::Panicked(MARKER.to_owned()),
+        ];
+        for refusal in refusals {
+            let reply = refusal.reply();
+            assert!(reply.status.is_server_error());
+            assert!(!String::from_utf8_lossy(&reply.body).contains(MARKER));
+            assert!(!format!("{:?}", reply.headers).contains(MARKER));
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Compressing an answer in the way that its caller likes best.
+
+use std::io::Write;
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http::header::ACCEPT_ENCODING;
+
+/// A content coding (RFC 9110, section 12.5.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Encoding {
+    Zstd,
+    Brotli,
+    Gzip,
+}
+
+/// In the order in which we choose where the caller does not mind: the cheapest to make first.
+const CHOICES: [Encoding; 3] = [Encoding::Zstd, Encoding::Brotli, Encoding::Gzip];
+
+/// Bodies from this size on are compressed. Smaller fit one packet anyway, and would cost the work for nothing.
+pub(super) const SMALLEST: usize = 1024;
+
+/// Bodies from this size on are compressed on a thread for blocking work, so that they don't hold up other requests.
+const LARGE: usize = 128 * 1024;
+
+impl Encoding {
+    /// The token in `Content-Encoding`.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Zstd => "zstd",
+            Self::Brotli => "br",
+            Self::Gzip => "gzip",
+        }
+    }
+
+    /// What a caller accepts most; none where it accepts none of ours, or likes plain text better.
+    pub(super) fn accepted(headers: &HeaderMap) -> Option<Self> {
+        let mut weights: Vec<(String, f32)> = Vec::new();
+        for value in headers.get_all(ACCEPT_ENCODING) {
+            for item in value.to_str().ok()?.split(',') {
+                let (name, parameters) = item.split_once(';').unwrap_or((item, ""));
+                let weight =
+                    parameters.trim().strip_prefix("q=").map_or(Some(1.0), |weight| weight.trim().parse().ok());
+                weights.push((name.trim().to_ascii_lowercase(), weight.unwrap_or(0.0)));
+            }
+        }
+        let weight_of = |name: &str| {
+            let exact = weights.iter().find(|(known, _)| known == name || (known == "x-gzip" && name == "gzip"));
+            exact
+                .or_else(|| weights.iter().find(|(known, _)| known == "*" && name != "identity"))
+                .map(|(_, weight)| *weight)
+        };
+        let plain = weight_of("identity").unwrap_or(0.0);
+        let mut best: Option<(Self, f32)> = None;
+        for choice in CHOICES {
+            let weight = weight_of(choice.name()).unwrap_or(0.0);
+            if weight > 0.0 && weight >= plain && best.is_none_or(|(_, most)| weight > most) {
+                best = Some((choice, weight));
+            }
+        }
+        best.map(|(choice, _)| choice)
+    }
+
+    /// The body in this coding.
+    pub(super) async fn compress(self, body: Bytes) -> std::io::Result<Bytes> {
+        if body.len() < LARGE {
+            return self.compress_now(&body);
+        }
+        let compressing = tokio::task::spawn_blocking(move || self.compress_now(&body));
+        compressing.await.unwrap_or_else(|panic| Err(std::io::Error::other(panic)))
+    }
+
+    fn compress_now(self, body: &[u8]) -> std::io::Result<Bytes> {
+        // Levels that a request can wait for: each takes about as long as writing the JSON did.
+        Ok(match self {
+            Self::Zstd => zstd::bulk::compress(body, 1)?.into(),
+            Self::Brotli => {
+                let mut compressor = brotli::CompressorWriter::new(Vec::new(), 4096, 3, 20);
+                compressor.write_all(body)?;
+                compressor.into_inner().into()
+            }
+            Self::Gzip => {
+                let mut compressor = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+                compressor.write_all(body)?;
+                compressor.finish()?.into()
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_caller_chooses_and_we_choose_among_equals() {
+        let cases = [
+            ("", None),
+            ("identity", None),
+            ("gzip", Some(Encoding::Gzip)),
+            ("X-Gzip", Some(Encoding::Gzip)),
+            ("gzip, deflate, br, zstd", Some(Encoding::Zstd)),
+            ("gzip;q=1.0, br;q=0.5", Some(Encoding::Gzip)),
+            ("br;q=0.8, zstd;q=0", Some(Encoding::Brotli)),
+            ("*", Some(Encoding::Zstd)),
+            ("*;q=0", None),
+            ("identity;q=1, gzip;q=0.5", None),
+            ("gzip;q=nonsense", None),
+        ];
+        for (value, expected) in cases {
+            let headers = HeaderMap::from_iter([(ACCEPT_ENCODING, value.parse().unwrap())]);
+            assert_eq!(Encoding::accepted(&headers), expected, "{value:?}");
+        }
+        assert_eq!(Encoding::accepted(&HeaderMap::new()), None);
+    }
+}

@@ -1,0 +1,153 @@
+//! The last step: an answer gets what every answer carries, and one line in the log.
+//!
+//! The log never holds a token, an answer, a keyword or a query.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{
+    CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, VARY,
+};
+use http::{HeaderMap, Method, Response, StatusCode, Version, request};
+use http_body_util::Full;
+use hyper::body::Body;
+use uuid::Uuid;
+
+use super::encoding::{Encoding, SMALLEST};
+use super::{Connection, Trail};
+use crate::error::Refusal;
+use crate::quota::Budget;
+use crate::reply::Reply;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const RATE_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+const RATE_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+
+/// The longest request id that is taken over from a caller.
+const LONGEST_ID: usize = 128;
+
+/// The id of a request: the caller's own when it is sane, else a new one.
+#[derive(Debug)]
+pub(super) struct RequestId(HeaderValue);
+
+impl RequestId {
+    pub(super) fn of(headers: &HeaderMap) -> Self {
+        let sane = |value: &&HeaderValue| {
+            (1..=LONGEST_ID).contains(&value.len()) && value.as_bytes().iter().all(u8::is_ascii_graphic)
+        };
+        Self(
+            headers.get(REQUEST_ID).filter(sane).cloned().unwrap_or_else(|| {
+                HeaderValue::from_str(&Uuid::now_v7().to_string()).expect("a UUID is visible ASCII")
+            }),
+        )
+    }
+
+    fn as_str(&self) -> &str {
+        self.0.to_str().expect("visible ASCII, as it was made")
+    }
+}
+
+/// Makes the response of a reply.
+pub(super) async fn dress(
+    reply: Reply,
+    head: &request::Parts,
+    id: &RequestId,
+    budget: Option<Budget>,
+) -> Response<Full<Bytes>> {
+    let Reply { status, mut headers, mut body } = reply;
+    headers.insert(REQUEST_ID, id.0.clone());
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    // An account's data is nobody else's: no cache on the way may keep it.
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if let Some(budget) = budget {
+        headers.insert(RATE_LIMIT, budget.limit.into());
+        headers.insert(RATE_REMAINING, budget.remaining.into());
+    }
+    if body.len() >= SMALLEST {
+        headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
+        if let Some(encoding) = Encoding::accepted(&head.headers) {
+            match encoding.compress(body.clone()).await {
+                Ok(compressed) => {
+                    body = compressed;
+                    headers.insert(CONTENT_ENCODING, HeaderValue::from_static(encoding.name()));
+                }
+                Err(error) => tracing::error!(%error, encoding = encoding.name(), "an answer could not be compressed"),
+            }
+        }
+    }
+    headers.insert(CONTENT_LENGTH, body.len().into());
+    // The rest of the body is not read, so the connection can't carry another request.
+    let unread = matches!(status, StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT);
+    if unread && head.version <= Version::HTTP_11 {
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    if head.method == Method::HEAD {
+        body = Bytes::new();
+    }
+    let mut response = Response::new(Full::new(body));
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    response
+}
+
+/// Writes the line of one request, and the cause of a failure.
+pub(super) fn log(
+    id: &RequestId,
+    connection: &Connection,
+    head: &request::Parts,
+    trail: &Trail,
+    response: &Response<Full<Bytes>>,
+    refusal: Option<&Refusal>,
+    took: Duration,
+) {
+    let tenant = trail.tenant.as_ref().map(|tenant| tenant.slug.as_str());
+    if let Some(refusal) = refusal.filter(|_| response.status().is_server_error()) {
+        let cause = chain(refusal);
+        if response.status() == StatusCode::INTERNAL_SERVER_ERROR {
+            tracing::error!(request_id = id.as_str(), tenant, cause, "a request failed");
+        } else {
+            tracing::warn!(request_id = id.as_str(), tenant, cause, "a request could not be served");
+        }
+    }
+    tracing::info!(
+        target: "formgate::access",
+        request_id = id.as_str(),
+        client = %connection.client,
+        tenant,
+        token = trail.token.as_ref().map(|token| token.name.as_str()),
+        method = %head.method,
+        route = trail.route,
+        status = response.status().as_u16(),
+        duration_ms = took.as_secs_f64() * 1000.0,
+        bytes = response.body().size_hint().exact(),
+        remaining = trail.budget.map(|budget| budget.remaining),
+        "request"
+    );
+}
+
+/// An error and all its sources.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        source = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sane_request_id_is_the_callers_own_and_any_other_is_replaced() {
+        for (value, kept) in
+            [("abc-1", true), ("", false), ("a b", false), (&*"x".repeat(128), true), (&*"x".repeat(129), false)]
+        {
+            let headers = HeaderMap::from_iter([(REQUEST_ID, value.parse().unwrap())]);
+            assert_eq!(RequestId::of(&headers).as_str() == value, kept, "{value:?}");
+        }
+    }
+}

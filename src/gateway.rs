@@ -1,0 +1,138 @@
+//! Builds every part from a checked configuration and runs them until they are told to stop.
+//!
+//! Owns the order of starting (everything that can fail comes before the first connection is accepted) and of stopping
+//! (not ready, no new connections, requests in flight, what was noted and not yet written, databases).
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::config::Config;
+use crate::edge::admin::{self, Admin, Readiness};
+use crate::edge::{self, BindError, Certificates, Drained, Edge, Limits, Serving};
+use crate::gate::Gate;
+use crate::metrics::Metrics;
+use crate::quota::{ConnectError, Quota};
+use crate::tenant::certificate::CertificateError;
+use crate::tenant::{Directory, LastUsed, Tenant, TokenVerifier};
+
+/// How often it is written when tokens were last used. Longer loses more in a crash; shorter writes more often, a token
+/// still once a minute at most.
+const LAST_USED_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Why a gateway can't start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An address can't be listened on.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// A certificate that was sound when the configuration was read no longer is.
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+    /// The configured Redis can't be used.
+    #[error(transparent)]
+    Redis(#[from] ConnectError),
+}
+
+/// A running gateway. Dropping it cuts every connection; [`Running::stop`] ends it in good order.
+#[derive(Debug)]
+pub struct Running {
+    serving: Serving,
+    admin: Option<(SocketAddr, Admin)>,
+    gate: Arc<Gate>,
+    drain: Duration,
+    draining: Arc<AtomicBool>,
+    last_used: AbortOnDropHandle<()>,
+}
+
+/// Starts a gateway: when this returns, its addresses accept connections.
+///
+/// # Errors
+/// [`StartError`]; nothing is left running then.
+pub async fn start(config: &Config) -> Result<Running, StartError> {
+    let metrics = Metrics::new();
+    let mut directory = Directory::default();
+    for tenant in &config.tenants {
+        let hosts = std::iter::once(&tenant.address).chain(&tenant.domains).cloned();
+        directory.add(Tenant::new(tenant), hosts);
+    }
+    let gate = Arc::new(Gate {
+        directory: Arc::new(directory),
+        quota: Quota::new(config.gateway.quota_window, config.gateway.redis.as_ref(), metrics.clone())?,
+        tokens: TokenVerifier::new(),
+        last_used: LastUsed::default(),
+        metrics: metrics.clone(),
+    });
+    let certificates = Arc::new(Certificates::from_config(config)?);
+    let listeners = edge::bind(&config.gateway.listen).await?;
+    let draining = Arc::new(AtomicBool::new(false));
+    let admin = match config.gateway.admin_listen {
+        Some(address) => Some(start_admin(address, &metrics, &draining).await?),
+        None => None,
+    };
+    let edge = Edge { certificates, gate: Arc::clone(&gate), limits: Limits::default(), metrics };
+    Ok(Running {
+        serving: edge.serve(listeners),
+        admin,
+        last_used: AbortOnDropHandle::new(tokio::spawn(write_last_used(Arc::clone(&gate)))),
+        gate,
+        drain: config.gateway.drain,
+        draining,
+    })
+}
+
+async fn start_admin(
+    address: SocketAddr,
+    metrics: &Metrics,
+    draining: &Arc<AtomicBool>,
+) -> Result<(SocketAddr, Admin), BindError> {
+    let listener = edge::bind(&[address]).await?.pop().expect("one listener an address");
+    let address = listener.local_addr().map_err(|source| BindError { address, source })?;
+    let draining = Arc::clone(draining);
+    let readiness = move || {
+        let draining = draining.load(Ordering::Relaxed);
+        let edge = if draining { "draining" } else { "ok" };
+        Readiness { ready: !draining, parts: BTreeMap::from([("edge", edge.to_owned())]) }
+    };
+    Ok((address, admin::serve(listener, metrics.clone(), Arc::new(readiness))))
+}
+
+async fn write_last_used(gate: Arc<Gate>) {
+    let mut ticks = tokio::time::interval(LAST_USED_INTERVAL);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        gate.last_used.write(gate.directory.tenants()).await;
+    }
+}
+
+impl Running {
+    /// Where callers connect, with the ports that the system chose.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        self.serving.addresses()
+    }
+
+    /// Where metrics and health are asked for.
+    #[must_use]
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin.as_ref().map(|(address, _)| *address)
+    }
+
+    /// Stops in good order, and tells whether every request in flight was answered in time.
+    pub async fn stop(self) -> Drained {
+        self.draining.store(true, Ordering::Relaxed);
+        let drained = self.serving.drain(self.drain).await;
+        // Stopped before the last writing, so that the two don't write at once.
+        drop(self.last_used);
+        self.gate.last_used.write(self.gate.directory.tenants()).await;
+        for tenant in self.gate.directory.tenants() {
+            tenant.database.close().await;
+        }
+        drained
+    }
+}

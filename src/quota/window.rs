@@ -1,0 +1,97 @@
+//! A sliding window in this process: the instants of the requests that it still counts.
+//!
+//! A log and not a counter, since only a log is exact: counters of fixed or weighted windows admit up to twice the
+//! limit in some span, or refuse what should pass. Sixty instants are 480 bytes. The clock is the caller's: every
+//! method takes `now` and the window's `span`, in microseconds.
+
+use std::collections::VecDeque;
+
+/// The admissions of one account, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Window {
+    admitted: VecDeque<u64>,
+}
+
+impl Window {
+    /// Admits a request and returns how many more would be, or how long until one can be.
+    pub(super) fn admit(&mut self, now: u64, span: u64, limit: u32) -> Result<u32, u64> {
+        self.forget(now, span);
+        let (used, limit) = (self.admitted.len(), limit as usize);
+        if used >= limit {
+            // The request that must leave before there is room: not the oldest where the limit was lowered.
+            return Err(self.admitted[used - limit] + span + 1 - now);
+        }
+        self.admitted.push_back(now);
+        Ok(u32::try_from(limit - used - 1).expect("no more than the limit"))
+    }
+
+    /// Counts a request that was admitted elsewhere.
+    pub(super) fn note(&mut self, now: u64, span: u64) {
+        self.forget(now, span);
+        self.admitted.push_back(now);
+    }
+
+    /// How many requests would be admitted now.
+    pub(super) fn remaining(&mut self, now: u64, span: u64, limit: u32) -> u32 {
+        self.forget(now, span);
+        limit.saturating_sub(u32::try_from(self.admitted.len()).unwrap_or(u32::MAX))
+    }
+
+    /// Drops what is older than the span. An admission counts until its age is more than the span: instants are cut to
+    /// whole microseconds, so that an age of exactly the span may in truth be less.
+    fn forget(&mut self, now: u64, span: u64) {
+        while self.admitted.front().is_some_and(|&oldest| now.saturating_sub(oldest) > span) {
+            self.admitted.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The definition, in the plainest words: how many of these instants are at most a span old.
+    fn counted(admitted: &[u64], now: u64, span: u64) -> usize {
+        admitted.iter().filter(|&&at| now - at <= span).count()
+    }
+
+    proptest! {
+        #[test]
+        fn a_window_admits_exactly_what_the_definition_does(
+            span in 1u64..200,
+            limit in 1u32..8,
+            steps in prop::collection::vec(0u64..60, 1..300),
+        ) {
+            let (mut window, mut admitted, mut now) = (Window::default(), Vec::new(), 0);
+            for step in steps {
+                now += step;
+                let used = counted(&admitted, now, span);
+                let remaining = window.remaining(now, span, limit);
+                prop_assert_eq!(remaining as usize, limit as usize - used);
+                match window.admit(now, span, limit) {
+                    Ok(left) => {
+                        admitted.push(now);
+                        prop_assert_eq!(left + 1, remaining);
+                    }
+                    Err(wait) => {
+                        prop_assert_eq!(used, limit as usize);
+                        prop_assert_eq!(counted(&admitted, now + wait - 1, span), limit as usize, "a moment before, it is full");
+                        prop_assert!(counted(&admitted, now + wait, span) < limit as usize, "after the wait, there is room");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_lowered_limit_waits_until_enough_have_left() {
+        let mut window = Window::default();
+        for now in [0, 10, 20, 30] {
+            window.note(now, 100);
+        }
+        assert_eq!(window.admit(40, 100, 2), Err(20 + 100 + 1 - 40));
+        assert_eq!(window.remaining(40, 100, 2), 0);
+    }
+}

@@ -1,0 +1,35 @@
+//! An answer before it is dressed for the wire: status, body and the few headers that belong to the answer itself.
+//!
+//! The gate adds what every answer carries: request id, rate headers, encoding.
+
+use bytes::Bytes;
+use http::header::{HeaderName, HeaderValue};
+use http::{HeaderMap, StatusCode};
+use serde::Serialize;
+
+/// An answer with a JSON body.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    /// The status.
+    pub status: StatusCode,
+    /// Headers of this answer alone.
+    pub headers: HeaderMap,
+    /// JSON text.
+    pub body: Bytes,
+}
+
+impl Reply {
+    /// An answer with a value as JSON.
+    #[must_use]
+    pub fn json(status: StatusCode, value: &impl Serialize) -> Self {
+        let body = serde_json::to_vec(value).expect("what formgate answers with has text keys and no failing parts");
+        Self { status, headers: HeaderMap::new(), body: body.into() }
+    }
+
+    /// The same answer with one more header.
+    #[must_use]
+    pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.headers.insert(name, value);
+        self
+    }
+}

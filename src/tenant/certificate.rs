@@ -1,0 +1,197 @@
+//! A certificate chain and its private key: two PEM files become what a handshake serves.
+//!
+//! Owns reading and pairing them, and every way in which that fails. Does not choose between certificates, and keeps
+//! none. A [`Certificate`] exists only when its key signs for its leaf, so a handshake never meets a broken pair.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+
+use crate::config::CertificateFiles;
+use crate::tenant::host::CertificateNames;
+
+/// What a handshake serves, and the names that it vouches for.
+#[derive(Clone, Debug)]
+pub struct Certificate {
+    /// The chain and the key that signs for its leaf.
+    pub key: Arc<CertifiedKey>,
+    /// The DNS names in the leaf.
+    pub names: Arc<CertificateNames>,
+}
+
+/// Two files are no certificate to serve. The paths stand in the text, nothing of a key does.
+#[derive(Debug, thiserror::Error)]
+pub enum CertificateError {
+    /// The file of the chain can't be read.
+    #[error("can't read the certificate `{}`", path.display())]
+    CertificateUnreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file of the chain holds no `CERTIFICATE` section, or a broken one.
+    #[error("`{}` holds no certificate in PEM form", path.display())]
+    NoCertificate {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The first section of the chain is no X.509 certificate of a server.
+    #[error("the first certificate in `{}` is malformed", path.display())]
+    CertificateMalformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: webpki::Error,
+    },
+    /// The file of the key can't be read.
+    #[error("can't read the private key `{}`", path.display())]
+    KeyUnreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file of the key holds no `PRIVATE KEY` section, or a broken one.
+    #[error("`{}` holds no private key in PEM form", path.display())]
+    NoKey {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The key is of a kind that TLS can't use, or it is damaged.
+    #[error("the private key in `{}` can't be used", path.display())]
+    KeyUnusable {
+        /// The file.
+        path: PathBuf,
+        /// What the TLS library says.
+        source: rustls::Error,
+    },
+    /// Both files are sound, but the key is another certificate's.
+    #[error("the private key in `{}` does not fit the certificate in `{}`", key.display(), certificate.display())]
+    KeyMismatch {
+        /// The file of the chain.
+        certificate: PathBuf,
+        /// The file of the key.
+        key: PathBuf,
+    },
+}
+
+/// Reads a chain and its key, blocking on the files.
+///
+/// # Errors
+/// The first condition of [`CertificateError`] that holds; [`read_chain`] and [`read_key`] tell of each file apart.
+pub fn read(files: &CertificateFiles) -> Result<Certificate, CertificateError> {
+    let chain = read_chain(&files.certificate)?;
+    let key = read_key(&files.private_key)?;
+    pair(chain, key, files)
+}
+
+/// Reads a chain: every `CERTIFICATE` section of a PEM file, the leaf first.
+///
+/// # Errors
+/// The file can't be read, or it holds no certificate.
+pub fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
+    let no_certificate = || CertificateError::NoCertificate { path: path.to_owned() };
+    let text = std::fs::read(path)
+        .map_err(|source| CertificateError::CertificateUnreadable { path: path.to_owned(), source })?;
+    let chain: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(&text).collect();
+    chain.ok().filter(|chain| !chain.is_empty()).ok_or_else(no_certificate)
+}
+
+/// Reads a key: the first PKCS #8, PKCS #1 or SEC 1 section of a PEM file.
+///
+/// # Errors
+/// The file can't be read, or it holds no key.
+pub fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, CertificateError> {
+    let text =
+        std::fs::read(path).map_err(|source| CertificateError::KeyUnreadable { path: path.to_owned(), source })?;
+    PrivateKeyDer::from_pem_slice(&text).map_err(|_| CertificateError::NoKey { path: path.to_owned() })
+}
+
+/// Joins a chain and a key that were read from `files`.
+///
+/// # Errors
+/// The leaf is malformed, the key is unusable, or they do not belong together.
+pub fn pair(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    files: &CertificateFiles,
+) -> Result<Certificate, CertificateError> {
+    let names = names(&chain)
+        .map_err(|source| CertificateError::CertificateMalformed { path: files.certificate.clone(), source })?;
+    let key = CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider()).map_err(|fault| match fault {
+        rustls::Error::InconsistentKeys(_) => {
+            CertificateError::KeyMismatch { certificate: files.certificate.clone(), key: files.private_key.clone() }
+        }
+        source => CertificateError::KeyUnusable { path: files.private_key.clone(), source },
+    })?;
+    Ok(Certificate { key: Arc::new(key), names: Arc::new(names) })
+}
+
+/// The DNS names of the leaf; a common name alone counts for nothing (RFC 9525, section 2).
+fn names(chain: &[CertificateDer<'static>]) -> Result<CertificateNames, webpki::Error> {
+    let leaf = chain.first().expect("a chain is read with at least one certificate");
+    let leaf = webpki::EndEntityCert::try_from(leaf)?;
+    Ok(CertificateNames::new(leaf.valid_dns_names()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use rcgen::{CertifiedKey, KeyPair};
+
+    use super::*;
+    use crate::tenant::host::HostName;
+
+    fn write(folder: &Path, chain: &str, key: &str) -> CertificateFiles {
+        let files = CertificateFiles { certificate: folder.join("chain.pem"), private_key: folder.join("key.pem") };
+        fs::write(&files.certificate, chain).unwrap();
+        fs::write(&files.private_key, key).unwrap();
+        files
+    }
+
+    fn issue(names: &[&str]) -> CertifiedKey<KeyPair> {
+        rcgen::generate_simple_self_signed(names.iter().map(ToString::to_string).collect::<Vec<_>>()).unwrap()
+    }
+
+    #[test]
+    fn a_sound_pair_is_read_with_the_names_it_vouches_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let issued = issue(&["*.example.com", "forms.acme.org"]);
+        let files = write(folder.path(), &issued.cert.pem(), &issued.signing_key.serialize_pem());
+        let certificate = read(&files).unwrap();
+        for (host, covered) in [("acme.example.com", true), ("forms.acme.org", true), ("acme.org", false)] {
+            assert_eq!(certificate.names.covers(&HostName::parse(host).unwrap()), covered, "{host}");
+        }
+        assert_eq!(certificate.key.cert.len(), 1);
+    }
+
+    #[test]
+    fn each_fault_names_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let (ours, other) = (issue(&["a.example"]), issue(&["b.example"]));
+        let (chain, key) = (ours.cert.pem(), ours.signing_key.serialize_pem());
+        let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        let damaged = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
+        for (chain, key, expected) in [
+            ("", key.as_str(), "chain.pem` holds no certificate in PEM form"),
+            (broken, &key, "chain.pem` is malformed"),
+            (&chain, "", "key.pem` holds no private key in PEM form"),
+            (&chain, damaged, "key.pem` can't be used"),
+            (&chain, &other.signing_key.serialize_pem(), "key.pem` does not fit the certificate in `"),
+        ] {
+            let files = write(folder.path(), chain, key);
+            let fault = read(&files).unwrap_err().to_string();
+            assert!(fault.contains(expected), "{fault}");
+        }
+        let missing = CertificateFiles { certificate: "/nowhere.pem".into(), private_key: "/nowhere.key".into() };
+        assert!(matches!(read(&missing), Err(CertificateError::CertificateUnreadable { .. })));
+        assert!(matches!(read_key(&missing.private_key), Err(CertificateError::KeyUnreadable { .. })));
+    }
+}

@@ -1,0 +1,17 @@
+//! The parts that the tests are built from: real servers, real certificates, the real binary.
+//!
+//! Read [`fixture`] first: a [`fixture::Site`] is a configuration with its databases, [`process::Node`] a running
+//! gateway of it, and [`client::Client`] the caller, which checks every answer against the rules that hold for all.
+//! Nothing here is a stand-in, and a part that is missing fails the test that asks for it. Nothing outlives the test
+//! process: [`child`] ties every server to it, [`folder`] removes what they wrote.
+
+pub(crate) mod answer;
+pub(crate) mod certificate;
+pub(crate) mod child;
+pub(crate) mod client;
+pub(crate) mod connection;
+pub(crate) mod fixture;
+pub(crate) mod folder;
+pub(crate) mod postgres;
+pub(crate) mod process;
+pub(crate) mod redis;

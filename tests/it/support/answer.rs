@@ -1,0 +1,109 @@
+//! An answer, and the rules that hold for every one of them.
+//!
+//! Owns what all answers have in common: request id, content type, rate headers, the shape of a refusal. A test states
+//! only what is special about its own.
+
+use std::fmt;
+
+use http::{HeaderMap, Method, StatusCode};
+use serde_json::Value;
+
+/// A whole answer.
+pub(crate) struct Answer {
+    /// The status; compares with a number: `assert_eq!(answer.status, 404)`.
+    pub(crate) status: StatusCode,
+    /// The headers.
+    pub(crate) headers: HeaderMap,
+    /// The body as it came, compressed if the call asked for that.
+    pub(crate) body: Vec<u8>,
+}
+
+impl Answer {
+    /// The body as JSON.
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("no JSON ({error}): {self:?}"))
+    }
+
+    /// A header's text, if it is there.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().expect("a header of visible ASCII"))
+    }
+
+    /// A header's number, if it is one.
+    pub(crate) fn number(&self, name: &str) -> Option<u64> {
+        self.header(name)?.parse().ok()
+    }
+
+    /// The first rule that the answer to a call of `method` breaks.
+    pub(crate) fn fault(&self, method: &Method) -> Option<&'static str> {
+        self.fault_of_headers(method).or_else(|| self.fault_of_body(method))
+    }
+
+    fn fault_of_headers(&self, method: &Method) -> Option<&'static str> {
+        let must = |holds: bool, rule| if holds { None } else { Some(rule) };
+        let special = match self.status.as_u16() {
+            401 => must(self.header("www-authenticate") == Some("Bearer"), "a 401 has WWW-Authenticate: Bearer"),
+            405 => must(self.header("allow").is_some_and(|list| !list.is_empty()), "a 405 has Allow"),
+            429 => must(self.number("retry-after") >= Some(1), "a 429 has Retry-After of at least 1"),
+            _ => None,
+        };
+        if special.is_some() || !self.is_of_an_account(method) {
+            return special;
+        }
+        must(self.header("x-request-id").is_some_and(|id| !id.is_empty()), "an answer has X-Request-Id")
+            .or_else(|| must(self.header("content-type") == Some("application/json"), "a body is application/json"))
+            .or_else(|| {
+                let (limit, remaining) = (self.number("x-ratelimit-limit"), self.number("x-ratelimit-remaining"));
+                must(limit.is_some() && remaining.is_some(), "an answer has both rate headers")
+                    .or_else(|| must(remaining <= limit, "no more remains than the limit"))
+            })
+    }
+
+    fn fault_of_body(&self, method: &Method) -> Option<&'static str> {
+        if *method == Method::HEAD {
+            return if self.body.is_empty() { None } else { Some("an answer to HEAD has no body") };
+        }
+        let refused = self.status.as_u16() >= 400;
+        if self.header("content-encoding").is_some() || !(refused || self.is_of_an_account(method)) {
+            return None;
+        }
+        let Ok(json) = serde_json::from_slice::<Value>(&self.body) else { return Some("a body is JSON") };
+        if refused && !json["message"].is_string() {
+            return Some("a refusal has a message");
+        }
+        if self.status == 422 && !is_map_of_texts(&json["errors"]) {
+            return Some("a 422 has errors: an array of texts for each field");
+        }
+        None
+    }
+
+    /// Whether an account was found at the address; the rules on accounts' answers do not bind the others. A 404 to HEAD
+    /// does not tell, and is let pass.
+    fn is_of_an_account(&self, method: &Method) -> bool {
+        let no_account = || {
+            let body: Option<Value> = serde_json::from_slice(&self.body).ok();
+            *method == Method::HEAD || body.is_some_and(|body| body["message"] == "Account not found")
+        };
+        match self.status.as_u16() {
+            400 | 421 => false,
+            404 => !no_account(),
+            _ => true,
+        }
+    }
+}
+
+fn is_map_of_texts(value: &Value) -> bool {
+    let is_texts =
+        |value: &Value| value.as_array().is_some_and(|texts| !texts.is_empty() && texts.iter().all(Value::is_string));
+    value.as_object().is_some_and(|fields| !fields.is_empty() && fields.values().all(is_texts))
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.status)?;
+        for (name, value) in &self.headers {
+            writeln!(f, "{name}: {}", String::from_utf8_lossy(value.as_bytes()))?;
+        }
+        write!(f, "\n{}", String::from_utf8_lossy(&self.body))
+    }
+}

@@ -1,0 +1,47 @@
+//! A certificate authority of the test process's own, and the certificates that it issues.
+//!
+//! The test client trusts this authority and no other, so that an answer proves which certificate was served.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose};
+use rustls::RootCertStore;
+
+static AUTHORITY: LazyLock<CertifiedIssuer<'static, KeyPair>> = LazyLock::new(|| {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, "formgate test authority");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    CertifiedIssuer::self_signed(params, KeyPair::generate().expect("keys can be made")).expect("a valid authority")
+});
+
+/// A certificate and its key, both PEM.
+pub(crate) struct Issued {
+    /// The leaf; the authority above it is known to the client.
+    pub(crate) certificate: PathBuf,
+    /// The key of the leaf.
+    pub(crate) private_key: PathBuf,
+}
+
+/// Issues a certificate for the names, wildcards included, into a folder; the files are named after the first.
+pub(crate) fn issue(folder: &Path, names: &[&str]) -> Issued {
+    let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+    let stem = names.first().expect("a certificate has a name").replace('*', "wildcard");
+    let key = KeyPair::generate().expect("keys can be made");
+    let leaf = CertificateParams::new(names).expect("valid names").signed_by(&key, &AUTHORITY).expect("signing works");
+    let issued =
+        Issued { certificate: folder.join(format!("{stem}.pem")), private_key: folder.join(format!("{stem}.key")) };
+    fs::create_dir_all(folder).expect("the folder of this run can be written");
+    fs::write(&issued.certificate, leaf.pem()).expect("the folder of this run can be written");
+    fs::write(&issued.private_key, key.serialize_pem()).expect("the folder of this run can be written");
+    issued
+}
+
+/// What the test client trusts.
+pub(crate) fn trust() -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    roots.add(AUTHORITY.der().clone()).expect("the authority is well-formed");
+    roots
+}

@@ -1,0 +1,232 @@
+//! A site: a configuration in a folder of its own, with certificates and databases for its tenants.
+//!
+//! What a site does to its databases goes through the real commands, as an operator does it. Sites don't share anything
+//! but the servers, so their tests run side by side.
+//!
+//! ```ignore
+//! let site = Site::new().tenant("acme", Engine::Sqlite).requests_per_minute(1000).write();
+//! site.migrate();
+//! site.import("acme", r#"{"type":"user","id":7,"email":"ana@example.com","name":"Ana"}"#);
+//! let token = site.token("acme", "tests");
+//! let node = site.start();
+//! let answer = node.client().get("/api/v1/me").host(&site.host("acme")).token(&token).send().await;
+//! ```
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+use toml::{Table, Value};
+
+use super::certificate::{self, Issued};
+use super::folder;
+use super::postgres::Postgres;
+use super::process::{self, Node, Output};
+use super::redis::Redis;
+
+/// The domain under which every tenant has its sign-in address.
+const SIGN_IN_DOMAIN: &str = "example.test";
+
+/// Where a tenant's data is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Engine {
+    /// A file in the site's folder.
+    Sqlite,
+    /// A database on the server of the test process.
+    Postgres,
+}
+
+impl Engine {
+    /// The URL of a new database, whose file, if it has one, is in the folder.
+    pub(crate) fn database(self, folder: &Path, name: &str) -> String {
+        match self {
+            Self::Sqlite => format!("sqlite:{}", folder.join(format!("{name}.db")).display()),
+            Self::Postgres => Postgres::database(),
+        }
+    }
+}
+
+/// Makes two tests of one text: `a_test::sqlite` and `a_test::postgres`.
+macro_rules! on_both_databases {
+    ($($(#[$meta:meta])* async fn $name:ident($engine:ident: Engine) $body:block)+) => {$(
+        $(#[$meta])*
+        async fn $name($engine: $crate::support::fixture::Engine) $body
+
+        mod $name {
+            use $crate::support::fixture::Engine;
+
+            #[tokio::test]
+            async fn sqlite() {
+                super::$name(Engine::Sqlite).await;
+            }
+
+            #[tokio::test]
+            async fn postgres() {
+                super::$name(Engine::Postgres).await;
+            }
+        }
+    )+};
+}
+pub(crate) use on_both_databases;
+
+/// A configuration and what belongs to it; its folder is removed on drop.
+pub(crate) struct Site {
+    /// The `tenants.toml`, once [`Site::write`] has written it.
+    pub(crate) config_path: PathBuf,
+    folder: TempDir,
+    gateway: Table,
+    tenants: Vec<Tenant>,
+}
+
+impl Site {
+    /// A site without tenants, listening on ports of the system's choice.
+    pub(crate) fn new() -> Self {
+        let folder = folder::temporary("site");
+        let mut gateway = Table::new();
+        gateway.insert("listen".into(), vec!["127.0.0.1:0"].into());
+        gateway.insert("admin_listen".into(), "127.0.0.1:0".into());
+        let wildcard = certificate::issue(&folder.path().join("certs"), &[&format!("*.{SIGN_IN_DOMAIN}")]);
+        gateway.insert("tls".into(), as_table(&wildcard));
+        Self { config_path: folder.path().join("tenants.toml"), folder, gateway, tenants: Vec::new() }
+    }
+
+    /// Adds a tenant with a new database.
+    pub(crate) fn tenant(self, slug: &str, engine: Engine) -> Self {
+        self.tenant_with(slug, engine, |tenant| tenant)
+    }
+
+    /// Adds a tenant that is not like the others.
+    pub(crate) fn tenant_with(mut self, slug: &str, engine: Engine, differ: impl FnOnce(Tenant) -> Tenant) -> Self {
+        let database = engine.database(self.folder.path(), slug);
+        let plain = Tenant { table: Table::new(), domains: Vec::new() }
+            .set("slug", slug)
+            .set("name", display_name(slug))
+            .set("address", self.host(slug))
+            .set("database", database);
+        self.tenants.push(differ(plain));
+        self
+    }
+
+    /// Limits every tenant added so far.
+    pub(crate) fn requests_per_minute(mut self, limit: u32) -> Self {
+        for tenant in &mut self.tenants {
+            tenant.table.insert("requests_per_minute".into(), i64::from(limit).into());
+        }
+        self
+    }
+
+    /// Keeps the windows in a Redis.
+    pub(crate) fn redis(self, redis: &Redis) -> Self {
+        self.gateway("redis", redis.url())
+    }
+
+    /// Shortens the window of the rate limit.
+    pub(crate) fn window_seconds(self, seconds: u32) -> Self {
+        self.gateway("window_seconds", i64::from(seconds))
+    }
+
+    /// Sets any key of the `[gateway]` table.
+    pub(crate) fn gateway(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.gateway.insert(key.into(), value.into());
+        self
+    }
+
+    /// Writes the configuration in one step, so that a running node never reads half of it; again after a change.
+    pub(crate) fn write(self) -> Self {
+        let mut root = Table::new();
+        root.insert("gateway".into(), self.gateway.clone().into());
+        let tenants: Vec<Value> = self.tenants.iter().map(|tenant| tenant.as_written(self.folder.path())).collect();
+        root.insert("tenant".into(), tenants.into());
+        let draft = self.config_path.with_extension("draft");
+        fs::write(&draft, root.to_string()).expect("the site's folder can be written");
+        fs::rename(&draft, &self.config_path).expect("the site's folder can be written");
+        self
+    }
+
+    /// The folder that holds everything.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The sign-in address of a tenant.
+    pub(crate) fn host(&self, slug: &str) -> String {
+        format!("{slug}.{SIGN_IN_DOMAIN}")
+    }
+
+    /// Brings every database to the newest schema.
+    pub(crate) fn migrate(&self) {
+        self.succeed(&["migrate"], b"");
+    }
+
+    /// Loads NDJSON into a tenant's database.
+    pub(crate) fn import(&self, slug: &str, ndjson: &str) {
+        self.succeed(&["import", "--tenant", slug, "-"], ndjson.as_bytes());
+    }
+
+    /// Makes a token.
+    pub(crate) fn token(&self, slug: &str, name: &str) -> String {
+        self.succeed(&["token", "create", "--tenant", slug, "--name", name], b"").stdout.trim_end().to_owned()
+    }
+
+    /// Starts a node; several may serve one site.
+    pub(crate) fn start(&self) -> Node {
+        Node::spawn(&self.config_path)
+    }
+
+    /// Runs any command on this site, with or without success.
+    pub(crate) fn run(&self, command: &[&str], input: &[u8]) -> Output {
+        let config = self.config_path.to_str().expect("the temporary folder has a UTF-8 name");
+        process::formgate_with_input(&[command, &["--config", config]].concat(), input)
+    }
+
+    fn succeed(&self, command: &[&str], input: &[u8]) -> Output {
+        let output = self.run(command, input);
+        assert_eq!(output.code, 0, "formgate {command:?}:\n{}", output.stderr);
+        output
+    }
+}
+
+/// A `[[tenant]]` table in the making.
+pub(crate) struct Tenant {
+    table: Table,
+    domains: Vec<String>,
+}
+
+impl Tenant {
+    /// Adds a custom domain with a certificate of its own.
+    pub(crate) fn domain(mut self, name: &str) -> Self {
+        self.domains.push(name.to_owned());
+        self
+    }
+
+    /// Sets any key of the table.
+    pub(crate) fn set(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.table.insert(key.into(), value.into());
+        self
+    }
+
+    fn as_written(&self, folder: &Path) -> Value {
+        let mut table = self.table.clone();
+        if !self.domains.is_empty() {
+            let issue = |name: &String| {
+                let issued = certificate::issue(&folder.join("certs"), &[name]);
+                (name.clone(), as_table(&issued))
+            };
+            table.insert("domains".into(), self.domains.clone().into());
+            table.insert("tls".into(), Value::Table(self.domains.iter().map(issue).collect()));
+        }
+        table.into()
+    }
+}
+
+/// The account name that callers read: `acme` is `Acme`.
+fn display_name(slug: &str) -> String {
+    let (first, rest) = slug.split_at(1);
+    first.to_uppercase() + rest
+}
+
+fn as_table(issued: &Issued) -> Value {
+    let path = |path: &Path| Value::from(path.to_str().expect("the temporary folder has a UTF-8 name"));
+    let pairs = [("certificate", path(&issued.certificate)), ("private_key", path(&issued.private_key))];
+    Value::Table(pairs.map(|(key, value)| (key.to_owned(), value)).into_iter().collect())
+}

@@ -1,0 +1,150 @@
+//! One Postgres server a test process, and a database of its own for each test that asks.
+//!
+//! The server is started by the first that asks, writes without fsync into the folder of the run, and ends with the
+//! process. Postgres refuses to run as root, so root runs it as the user `postgres`, whom the Debian package makes.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use super::child::{self, Child};
+use super::folder;
+
+/// Loaded machines take seconds; a server that needs longer does not start at all.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// A port is taken by somebody else between our look and the server's bind once in a blue moon, not three times.
+const ATTEMPTS: u32 = 3;
+
+/// What root adds to `setpriv` to become the user of the Debian package.
+const AS_POSTGRES: &[&str] = &["--reuid=postgres", "--regid=postgres", "--init-groups"];
+
+/// Postgres for this test process.
+pub(crate) struct Postgres {
+    programs: PathBuf,
+    port: u16,
+    databases: AtomicU32,
+    _server: Child,
+}
+
+impl Postgres {
+    /// The URL of a fresh, empty database.
+    pub(crate) fn database() -> String {
+        static SHARED: LazyLock<Postgres> = LazyLock::new(Postgres::start);
+        let name = format!("test_{}", SHARED.databases.fetch_add(1, Ordering::Relaxed));
+        SHARED.execute(&format!("CREATE DATABASE {name}"));
+        SHARED.url(&name)
+    }
+
+    fn url(&self, database: &str) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/{database}", self.port)
+    }
+
+    fn start() -> Self {
+        let programs = find_programs();
+        let data = prepare_folder(&folder::of_this_run().join("postgres"));
+        checked(
+            Command::new("setpriv")
+                .args(setpriv_options())
+                .arg("--")
+                .arg(programs.join("initdb"))
+                .args(["--no-sync", "--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8"])
+                .arg(&data),
+        );
+        let (port, server) = (0..ATTEMPTS)
+            .find_map(|_| serve(&programs, &data))
+            .unwrap_or_else(|| panic!("Postgres did not start:\n{}", log_of(&data)));
+        Self { programs, port, databases: AtomicU32::new(0), _server: server }
+    }
+
+    /// Runs one statement as the superuser, in the maintenance database.
+    fn execute(&self, statement: &str) {
+        checked(
+            Command::new(self.programs.join("psql"))
+                .args(["--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1"])
+                .arg(format!("--dbname={}", self.url("postgres")))
+                .arg(format!("--command={statement}")),
+        );
+    }
+}
+
+/// Starts the server on a free port and waits until it takes connections; nothing when it ends instead.
+fn serve(programs: &Path, data: &Path) -> Option<(u16, Child)> {
+    let port = child::free_port();
+    let log = fs::OpenOptions::new().create(true).append(true).open(data.with_extension("log"));
+    let mut command = child::bound_to_us(programs.join("postgres"), "QUIT", setpriv_options());
+    command.arg("-D").arg(data).args(["-h", "127.0.0.1", "-p", &port.to_string()]);
+    for setting in [
+        "unix_socket_directories=",
+        "max_connections=400", // every node of every test at once has a pool
+        "fsync=off",
+        "synchronous_commit=off",
+        "full_page_writes=off",
+        "wal_level=minimal",
+        "max_wal_senders=0",
+    ] {
+        command.args(["-c", setting]);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log.expect("the folder of this run can be written"));
+    let mut server = Child::spawn(command);
+    let ready = child::until(START_LIMIT, || match server.exited() {
+        Some(_) => Some(false),
+        None => is_ready(data, server.id()).then_some(true),
+    });
+    ready.unwrap_or(false).then_some((port, server))
+}
+
+/// Whether this very server takes connections: line 1 of its pid file is its id, line 8 its state (what `pg_ctl`
+/// goes by).
+fn is_ready(data: &Path, id: u32) -> bool {
+    let file = fs::read_to_string(data.join("postmaster.pid")).unwrap_or_default();
+    let mut lines = file.lines().map(str::trim);
+    lines.next() == Some(&id.to_string()) && lines.nth(6) == Some("ready")
+}
+
+/// The folder with the server's programs: that of the PATH, else the newest in Debian's place.
+fn find_programs() -> PathBuf {
+    let has_server = |folder: &PathBuf| ["initdb", "postgres", "psql"].iter().all(|name| folder.join(name).is_file());
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if let Some(folder) = std::env::split_paths(&path).find(has_server) {
+        return folder;
+    }
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let numbered = versions.filter_map(|entry| Some((entry.file_name().to_str()?.parse::<u32>().ok()?, entry.path())));
+    let newest = numbered.map(|(version, path)| (version, path.join("bin"))).filter(|(_, bin)| has_server(bin)).max();
+    newest.expect("Postgres is not installed (Debian: apt-get install postgresql, or run tests/run)").1
+}
+
+/// Makes the data folder, which has to belong to whom the server runs as.
+fn prepare_folder(data: &Path) -> PathBuf {
+    let mut command = Command::new("install");
+    command.args(["-d", "-m", "700"]);
+    if is_root() {
+        command.args(["-o", "postgres", "-g", "postgres"]);
+    }
+    checked(command.arg(data));
+    data.to_path_buf()
+}
+
+fn setpriv_options() -> &'static [&'static str] {
+    if is_root() { AS_POSTGRES } else { &[] }
+}
+
+fn is_root() -> bool {
+    fs::metadata("/proc/self").expect("Linux has /proc").uid() == 0
+}
+
+/// Runs a command that has no reason to fail.
+fn checked(command: &mut Command) {
+    let Output { status, stdout, stderr } = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let said = || [stdout, stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    assert!(status.success(), "{command:?}: {status}\n{}", said());
+}
+
+fn log_of(data: &Path) -> String {
+    fs::read_to_string(data.with_extension("log")).unwrap_or_default()
+}

@@ -1,0 +1,201 @@
+//! The real binary: single commands, and nodes that serve.
+//!
+//! Everything is bounded in time, and a node that its test leaves behind is killed. When a test fails, what its nodes
+//! said on standard error is printed with it.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use super::child::{self, Child};
+use super::client::Client;
+
+/// How long a single command may take: a debug build that imports much, on a loaded machine.
+const COMMAND_LIMIT: Duration = Duration::from_secs(120);
+
+/// How long a node may take from its start to its first listener.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// What a command left behind.
+#[derive(Debug)]
+pub(crate) struct Output {
+    /// The exit code.
+    pub(crate) code: i32,
+    /// The result.
+    pub(crate) stdout: String,
+    /// Everything else.
+    pub(crate) stderr: String,
+}
+
+/// Runs a command without input and waits for its end.
+pub(crate) fn formgate<S: AsRef<OsStr>>(arguments: &[S]) -> Output {
+    formgate_with_input(arguments, b"")
+}
+
+/// Runs a command that reads standard input and waits for its end.
+pub(crate) fn formgate_with_input<S: AsRef<OsStr>>(arguments: &[S], input: &[u8]) -> Output {
+    let mut child = spawn(arguments, Stdio::piped(), Stdio::piped());
+    let pipes = child.pipes();
+    let mut stdin = pipes.stdin.take().expect("standard input is piped");
+    let stdout = pipes.stdout.take().expect("standard output is piped");
+    let stderr = pipes.stderr.take().expect("standard error is piped");
+    thread::scope(|scope| {
+        // A command that is content with the beginning of its input closes the pipe; that is its business.
+        scope.spawn(move || drop(stdin.write_all(input)));
+        let (stdout, stderr) = (scope.spawn(|| read_all(stdout)), scope.spawn(|| read_all(stderr)));
+        let status = child.wait_at_most(COMMAND_LIMIT);
+        child.kill(); // else the readers would wait on
+        let stdout = stdout.join().expect("reading does not panic");
+        let stderr = stderr.join().expect("reading does not panic");
+        let code = status.and_then(|status| status.code());
+        let code = code.unwrap_or_else(|| panic!("no exit within {COMMAND_LIMIT:?}, or by a signal:\n{stderr}"));
+        Output { code, stdout, stderr }
+    })
+}
+
+fn spawn<S: AsRef<OsStr>>(arguments: &[S], stdin: Stdio, stdout: Stdio) -> Child {
+    let mut command = child::bound_to_us(env!("CARGO_BIN_EXE_formgate"), "KILL", &[]);
+    command.args(arguments).env_remove("FORMGATE_CONFIG").env_remove("RUST_LOG");
+    command.stdin(stdin).stdout(stdout).stderr(Stdio::piped());
+    Child::spawn(command)
+}
+
+fn read_all(mut pipe: impl Read) -> String {
+    let mut bytes = Vec::new();
+    pipe.read_to_end(&mut bytes).expect("a pipe can be read");
+    String::from_utf8(bytes).expect("formgate writes UTF-8")
+}
+
+/// A running gateway; killed on drop.
+pub(crate) struct Node {
+    /// Where callers connect: the first of the listeners.
+    pub(crate) address: SocketAddr,
+    child: Child,
+    log: Arc<Mutex<String>>,
+    /// Writes the log until the node closes its standard error, which it does by ending.
+    collector: Option<JoinHandle<()>>,
+}
+
+impl Node {
+    /// Starts a node and waits until it listens. Panics with its log when it ends instead.
+    pub(crate) fn spawn(config: &Path) -> Self {
+        let arguments = [OsStr::new("serve"), OsStr::new("--config"), config.as_os_str()];
+        let mut child = spawn(&arguments, Stdio::null(), Stdio::null());
+        let stderr = BufReader::new(child.pipes().stderr.take().expect("standard error is piped"));
+        let log = Arc::<Mutex<String>>::default();
+        let collected = Arc::clone(&log);
+        let collector = thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                let mut log = collected.lock().unwrap_or_else(PoisonError::into_inner);
+                log.push_str(&line);
+                log.push('\n');
+            }
+        });
+        let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
+        let mut node = Self { address: unknown, child, log, collector: Some(collector) };
+        node.address = node.wait_for_listener(Listener::Callers);
+        node
+    }
+
+    /// Where the operator connects, if the configuration has that.
+    pub(crate) fn operator_address(&mut self) -> SocketAddr {
+        self.wait_for_listener(Listener::Operator)
+    }
+
+    /// A client of this node.
+    pub(crate) fn client(&self) -> Client {
+        Client::new(self.address)
+    }
+
+    /// What the node has said on standard error so far; all of it once the node has ended.
+    pub(crate) fn log(&mut self) -> String {
+        if self.child.exited().is_some()
+            && let Some(collector) = self.collector.take()
+        {
+            collector.join().expect("collecting does not panic");
+        }
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Asks the node to stop: SIGTERM. It drains; [`Self::wait`] tells when it is done.
+    pub(crate) fn terminate(&mut self) {
+        self.child.signal("TERM");
+    }
+
+    /// Sends another signal by name, such as `HUP`.
+    pub(crate) fn signal(&mut self, name: &str) {
+        self.child.signal(name);
+    }
+
+    /// Waits for the end; the exit code.
+    pub(crate) fn wait(&mut self, limit: Duration) -> i32 {
+        let status = self.child.wait_at_most(limit).unwrap_or_else(|| panic!("the node still runs after {limit:?}"));
+        status.code().expect("the node ended by itself")
+    }
+
+    /// Kills the node as a crash would: SIGKILL.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill();
+    }
+
+    /// Looks at the log until a line has what is looked for; nothing when the node ends without one.
+    pub(crate) fn wait_for_log<T>(&mut self, limit: Duration, look: impl Fn(&str) -> Option<T>) -> Option<T> {
+        child::until(limit, || {
+            let has_ended = self.child.exited().is_some();
+            match self.log().lines().find_map(&look) {
+                None if has_ended => Some(None),
+                seen => seen.map(Some),
+            }
+        })
+        .flatten()
+    }
+
+    fn wait_for_listener(&mut self, wanted: Listener) -> SocketAddr {
+        let found = self.wait_for_log(START_LIMIT, |line| match listening(line)? {
+            (listener, address) if listener == wanted => Some(address),
+            _ => None,
+        });
+        found.unwrap_or_else(|| panic!("the node does not listen ({wanted:?})"))
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let log = self.log();
+            eprintln!("--- the log of the node at {}\n{log}---", self.address);
+        }
+    }
+}
+
+/// For whom an address is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Listener {
+    /// The API.
+    Callers,
+    /// Metrics and health.
+    Operator,
+}
+
+/// The address in a log line that says `listening`, in the text form (`address=127.0.0.1:8443`, coloured or not) or the
+/// JSON form (`"address":"127.0.0.1:8443"`); the operator's line also says `admin`.
+pub(crate) fn listening(line: &str) -> Option<(Listener, SocketAddr)> {
+    let plain = without_colours(line);
+    let listener = if plain.contains("admin") { Listener::Operator } else { Listener::Callers };
+    let (_, value) = plain.split_once("address").filter(|_| plain.contains("listening"))?;
+    let value = value.trim_start_matches(['"', '=', ':', ' ']);
+    let end = value.find(['"', ' ', ',', '}']).unwrap_or(value.len());
+    Some((listener, value[..end].parse().ok()?))
+}
+
+/// A line without the escape sequences that colour it.
+fn without_colours(line: &str) -> String {
+    let mut parts = line.split("\u{1b}[");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |plain, part| plain + part.split_once('m').map_or("", |(_, text)| text))
+}
