@@ -68,6 +68,8 @@ on_sqlite! {
     loading::lines_of_one_object_are_loaded_in_their_order => lines_of_one_object_are_loaded_in_their_order,
     loading::a_long_file_is_loaded_in_batches => a_long_file_is_loaded_in_batches,
     loading::rows_written_by_sql_after_an_import_are_kept_up => rows_written_by_sql_after_an_import_are_kept_up,
+    faults::a_load_that_is_given_up_leaves_nothing_behind => a_load_that_is_given_up_leaves_nothing_behind,
+    loading::reindex_makes_the_trigram_index_anew => reindex_makes_the_trigram_index_anew,
     loading::reindex_mends_what_was_written_past_the_database => reindex_mends_what_was_written_past_the_database,
 }
 
@@ -77,4 +79,27 @@ async fn a_database_without_the_newest_schema_is_refused() {
     let location = DatabaseLocation::parse("sqlite:forms.db", folder.path()).unwrap();
     assert!(matches!(import(&location, "", OnFault::Stop).await, Err(ImportError::Store(_))));
     assert!(!folder.path().join("forms.db").exists());
+}
+
+#[tokio::test]
+async fn reindex_folds_what_sql_wrote_beyond_ascii() {
+    use crate::store::{Reindexed, raw, reindex};
+
+    let folder = tempfile::tempdir().unwrap();
+    let location = DatabaseLocation::parse("sqlite:forms.db", folder.path()).unwrap();
+    migrate(&location).await.unwrap();
+    load(&location, BASE).await;
+    for statement in [
+        "INSERT INTO users (id, email) VALUES (20, 'ÖZ@example.com')",
+        "INSERT INTO users (id, email) VALUES (21, 'ÉVA@example.com')", // another Éva, unknown to SQLite as such
+        "UPDATE answers SET value = 'ÄRGER
+ÖL' WHERE submission_id = 1001 AND element_id = 101",
+    ] {
+        raw::execute(&location, statement).await;
+    }
+    assert_eq!(reindex(&location).await.unwrap(), Reindexed { users: 1, answers: 1, documents: 1 });
+    assert_eq!(
+        raw::select(&location, "SELECT email_folded FROM users WHERE id >= 20 ORDER BY id").await,
+        ["öz@example.com", "Éva@example.com"]
+    );
 }

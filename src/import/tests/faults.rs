@@ -1,6 +1,8 @@
 //! Faulty lines: what is told of them, and that they leave nothing behind.
 
 use std::io::{self, BufReader, Cursor, Read};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use super::{BASE, fault, import, load};
 use crate::import::{ImportError, OnFault, run};
@@ -227,4 +229,29 @@ pub(super) async fn an_unreadable_input_leaves_nothing_behind(location: Database
         other => panic!("expected an unreadable input, got {other:?}"),
     }
     assert_eq!(raw::select(&location, "SELECT name FROM labels").await, [""; 0]);
+}
+
+pub(super) async fn a_load_that_is_given_up_leaves_nothing_behind(location: DatabaseLocation) {
+    /// An input that has more to come until its other end is dropped.
+    struct Open(mpsc::Receiver<()>);
+    impl Read for Open {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            self.0.recv().ok();
+            Ok(0)
+        }
+    }
+    let (other_end, open) = mpsc::channel();
+    // More than a batch, so that something is written before the load waits.
+    let labels = (1..=1_500).map(|n| format!("{{\"type\":\"label\",\"id\":{n},\"name\":\"a\"}}\n"));
+    let input = BufReader::new(Cursor::new(labels.collect::<String>()).chain(Open(open)));
+    let (written, mut first_batch) = tokio::sync::mpsc::unbounded_channel();
+    let loading = run(&location, input, OnFault::Stop, move |progress| written.send(progress).unwrap());
+    tokio::select! {
+        loaded = loading => panic!("an open input was loaded: {loaded:?}"),
+        progress = first_batch.recv() => assert_eq!(progress.unwrap().lines, 1_000),
+        () = tokio::time::sleep(Duration::from_secs(20)) => panic!("nothing was loaded"),
+    }
+    drop(other_end);
+    assert_eq!(raw::select(&location, "SELECT name FROM labels").await, [""; 0]);
+    load(&location, BASE).await;
 }

@@ -337,3 +337,19 @@ pub(super) async fn reindex_mends_what_was_written_past_the_database(location: D
     assert_eq!(everything(&location).await, before);
     assert_nothing_to_mend(&location).await;
 }
+
+pub(super) async fn reindex_makes_the_trigram_index_anew(location: DatabaseLocation) {
+    load(&location, BASE).await;
+    if location.file().is_some() {
+        raw::execute(&location, "INSERT INTO submission_trigrams (submission_trigrams) VALUES ('delete-all')").await;
+        assert_eq!(found_by_keyword(&location, "montag").await, [0; 0]);
+    } else {
+        raw::execute(&location, "DROP INDEX submission_documents_trigrams").await;
+    }
+    assert_nothing_to_mend(&location).await;
+    assert_eq!(found_by_keyword(&location, "montag").await, [1001]);
+    if location.file().is_none() {
+        let index = "SELECT indexname::text FROM pg_indexes WHERE indexname = 'submission_documents_trigrams'";
+        assert_eq!(raw::select(&location, index).await.len(), 1);
+    }
+}
