@@ -4,6 +4,7 @@
 //! usage. Commands, options and what they print are depended on by scripts, and don't change in passing.
 
 mod check;
+mod import;
 mod migrate;
 mod serve;
 mod token;
@@ -33,6 +34,10 @@ enum Command {
     Check(ConfigFile),
     /// Bring the tenants' databases to the newest schema.
     Migrate(migrate::Migrate),
+    /// Load NDJSON into a tenant's database: all of the file, or nothing.
+    Import(import::Import),
+    /// Make the search rows of a tenant anew where they differ, after text was written by SQL.
+    Reindex(import::Reindex),
     /// Make, list and revoke API tokens.
     #[command(subcommand)]
     Token(token::Token),
@@ -103,6 +108,8 @@ pub async fn run(arguments: Arguments) -> ExitCode {
         Command::Serve(file) => serve::run(&file).await,
         Command::Check(file) => check::run(&file).await,
         Command::Migrate(command) => migrate::run(&command).await,
+        Command::Import(command) => import::run(&command).await,
+        Command::Reindex(command) => import::reindex(&command).await,
         Command::Token(command) => token::run(&command).await,
     };
     match outcome {
