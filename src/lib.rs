@@ -27,5 +27,6 @@ pub mod gateway;
 pub mod metrics;
 pub mod quota;
 pub mod reply;
+pub mod shared;
 pub mod store;
 pub mod tenant;
