@@ -3,6 +3,8 @@
 //! One binary, so that all tests share one Postgres. `support` holds the parts, the folders mirror the way of a request
 //! and the URLs of the API, and a test reads as the sentence that it proves.
 
+#![expect(clippy::unwrap_used, reason = "a failed test says so by panicking")]
+
 mod api;
 mod harness;
 mod isolation;
