@@ -4,6 +4,7 @@
 //! usage. Commands, options and what they print are depended on by scripts, and don't change in passing.
 
 mod check;
+mod demo;
 mod migrate;
 mod serve;
 mod token;
@@ -36,6 +37,8 @@ enum Command {
     /// Make, list and revoke API tokens.
     #[command(subcommand)]
     Token(token::Token),
+    /// Serve two tenants with sample data on this machine, and print calls to try.
+    Demo(demo::Demo),
 }
 
 #[derive(Debug, Args)]
@@ -104,6 +107,7 @@ pub async fn run(arguments: Arguments) -> ExitCode {
         Command::Check(file) => check::run(&file).await,
         Command::Migrate(command) => migrate::run(&command).await,
         Command::Token(command) => token::run(&command).await,
+        Command::Demo(command) => demo::run(&command).await,
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -4,6 +4,7 @@
 //! and the URLs of the API, and a test reads as the sentence that it proves.
 
 mod api;
+mod cli;
 mod harness;
 mod isolation;
 #[expect(dead_code, reason = "the parts stand before the tests that use them")]
