@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed test says so by panicking")]
 
 mod api;
+mod cli;
 mod harness;
 mod isolation;
 #[expect(dead_code, reason = "the parts stand before the tests that use them")]
