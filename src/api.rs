@@ -212,13 +212,20 @@ pub fn route(method: &Method, path: &str) -> Result<Route, Refusal> {
     resource.route(method, found.params.get("id")).ok_or(Refusal::MethodNotAllowed { allow: resource.allow() })
 }
 
+/// Whether what stands at a path tells who used the budget: known before the request is admitted, so that it is told in
+/// the same round trip.
+#[must_use]
+pub fn tells_usage(path: &str) -> bool {
+    me::is_at(path)
+}
+
 /// Runs the handler of a route.
 ///
 /// # Errors
 /// Whatever the handler refuses.
 pub async fn handle(admitted: &Admitted, route: Route, call: Call<'_>) -> Result<Reply, Refusal> {
     match route {
-        Route::ShowMe => Ok(me::show(admitted)),
+        Route::ShowMe => Ok(me::show(admitted).await),
         Route::ListForms => forms::list(admitted, &call).await,
         Route::ShowForm { id } => forms::show(admitted, &id).await,
         Route::SearchSubmissions => submissions::search(admitted, &call).await,

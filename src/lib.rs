@@ -28,5 +28,6 @@ pub mod import;
 pub mod metrics;
 pub mod quota;
 pub mod reply;
+pub mod shared;
 pub mod store;
 pub mod tenant;

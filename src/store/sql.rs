@@ -126,7 +126,7 @@ impl Sql {
 
     /// Adds a select list over a JSON array of arrays, bound as one value: `FROM` it every column of a batch can be
     /// inserted with one statement. `columns` are names and Postgres types.
-    pub(crate) fn from_rows(&mut self, rows: String, columns: &[(&'static str, &'static str)]) -> &mut Self {
+    pub(crate) fn push_rows(&mut self, rows: String, columns: &[(&'static str, &'static str)]) -> &mut Self {
         match self.dialect {
             Dialect::Postgres => {
                 self.push("(SELECT ");
@@ -154,12 +154,6 @@ impl Sql {
     /// The database that the statement is for.
     pub(crate) fn dialect(&self) -> Dialect {
         self.dialect
-    }
-
-    /// The text alone, for tests of plans.
-    #[cfg(test)]
-    pub(crate) fn text(&self) -> &str {
-        &self.text
     }
 
     /// The text, and the values as the Postgres driver takes them.

@@ -258,7 +258,7 @@ async fn create(
 
 /// The wanted members as a table `w (folded, email, name)`, bound as one value.
 fn wanted(sql: &mut Sql, rows: &str) {
-    sql.from_rows(rows.to_owned(), &[("folded", "text"), ("email", "text"), ("name", "text")]).push(" AS w");
+    sql.push_rows(rows.to_owned(), &[("folded", "text"), ("email", "text"), ("name", "text")]).push(" AS w");
 }
 
 async fn replace_members(

@@ -45,7 +45,7 @@ impl Rows {
     }
 }
 
-/// An instant as [`Sql::from_rows`] takes it: text for Postgres, microseconds for SQLite.
+/// An instant as [`Sql::push_rows`] takes it: text for Postgres, microseconds for SQLite.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub(in crate::store) enum Instant {
@@ -65,7 +65,7 @@ impl Instant {
 impl Table {
     /// Adds the rows as a table with the name `batch`.
     pub(in crate::store) fn batch(&self, sql: &mut Sql, rows: &Rows) {
-        sql.from_rows(rows.text(), self.columns).push(" AS batch");
+        sql.push_rows(rows.text(), self.columns).push(" AS batch");
     }
 
     /// Inserts the rows, and updates those whose key is there and whose other columns differ.

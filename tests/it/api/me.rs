@@ -10,6 +10,7 @@ on_both_databases! {
         let account = account(engine, "");
         let answer = account.client.get("/api/v1/me").send().await;
         assert_eq!(answer.status, 200);
-        assert_eq!(answer.json(), json!({"message": "Welcome to Acme", "account": {"id": "acme", "name": "Acme", "timezone": "Europe/Berlin"}}));
+        assert_eq!(answer.json(), json!({"message": "Welcome to Acme", "account": {"id": "acme", "name": "Acme", "timezone": "Europe/Berlin"},
+            "usage": [{"token": "tests", "requests": 1}]}));
     }
 }
