@@ -105,11 +105,11 @@ impl Gate {
     /// Leads one request through all steps. Never fails: a refusal is an answer too.
     pub async fn pass(&self, connection: &Connection, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let began = Instant::now();
-        let (head, body) = request.into_parts();
+        let (head, mut body) = request.into_parts();
         let id = RequestId::of(&head.headers);
         let mut trail = Trail::default();
 
-        let way = AssertUnwindSafe(self.lead(connection, &head, body, &mut trail));
+        let way = AssertUnwindSafe(self.lead(connection, &head, &mut body, &mut trail));
         let outcome = way.catch_unwind().await.unwrap_or_else(|panic| Err(Refusal::Panicked(text_of(&*panic))));
         let reply = match &outcome {
             Ok(reply) => reply.clone(),
@@ -118,6 +118,7 @@ impl Gate {
         if let (None, Some(tenant)) = (trail.budget, &trail.tenant) {
             trail.budget = Some(self.quota.look(&tenant.account).await);
         }
+        body::discard_rest(head.version, body);
         let status = reply.status;
         let response = respond::dress(reply, &head, &id, trail.budget).await;
         self.metrics.request(trail.route.unwrap_or("none"), &head.method, status, began.elapsed());
@@ -129,7 +130,7 @@ impl Gate {
         &self,
         connection: &Connection,
         head: &request::Parts,
-        body: Incoming,
+        body: &mut Incoming,
         trail: &mut Trail,
     ) -> Result<Reply, Refusal> {
         let authority = Authority::of(head)?;
