@@ -3,6 +3,9 @@
 //! One binary, so that all tests share one Postgres. `support` holds the parts, the folders mirror the way of a request
 //! and the URLs of the API, and a test reads as the sentence that it proves.
 
+mod cli;
+mod edge;
+mod gate;
 mod harness;
 #[expect(dead_code, reason = "the parts stand before the tests that use them")]
 mod support;
