@@ -6,13 +6,17 @@
 mod ask;
 mod filter;
 mod forms;
+mod groups;
 mod id;
 mod me;
 mod page;
+mod query;
 mod submissions;
+mod subscriptions;
 mod time;
 
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
@@ -42,23 +46,36 @@ enum Resource {
     Form,
     Submissions,
     Submission,
+    Groups,
+    Group,
+    Subscriptions,
+    Subscription,
+    Unsubscription,
 }
 
 /// Every path below `/api/v1`.
-const PATHS: [(&str, Resource); 5] = [
+const PATHS: [(&str, Resource); 10] = [
     ("/me", Resource::Me),
     ("/form", Resource::Forms),
     ("/form/{id}", Resource::Form),
     ("/submission", Resource::Submissions),
     ("/submission/{id}", Resource::Submission),
+    ("/group", Resource::Groups),
+    ("/group/{id}", Resource::Group),
+    ("/subscribe", Resource::Subscriptions),
+    ("/subscribe/{id}", Resource::Subscription),
+    ("/unsubscribe", Resource::Unsubscription),
 ];
 
 impl Resource {
     /// The methods of a resource, as `Allow` lists them.
     fn allow(self) -> &'static str {
         match self {
-            Self::Me | Self::Forms | Self::Form | Self::Submission => "GET, HEAD",
-            Self::Submissions => "POST",
+            Self::Me | Self::Forms | Self::Form | Self::Submission | Self::Subscription => "GET, HEAD",
+            Self::Submissions | Self::Unsubscription => "POST",
+            Self::Groups => "GET, HEAD, PUT",
+            Self::Group => "GET, HEAD, DELETE",
+            Self::Subscriptions => "GET, HEAD, POST",
         }
     }
 
@@ -70,6 +87,14 @@ impl Resource {
             (Self::Form, &Method::GET) => Route::ShowForm { id },
             (Self::Submissions, &Method::POST) => Route::SearchSubmissions,
             (Self::Submission, &Method::GET) => Route::ShowSubmission { id },
+            (Self::Groups, &Method::GET) => Route::ListGroups,
+            (Self::Groups, &Method::PUT) => Route::WriteGroup,
+            (Self::Group, &Method::GET) => Route::ShowGroup { id },
+            (Self::Group, &Method::DELETE) => Route::DeleteGroup { id },
+            (Self::Subscriptions, &Method::GET) => Route::ListSubscriptions,
+            (Self::Subscriptions, &Method::POST) => Route::Subscribe,
+            (Self::Subscription, &Method::GET) => Route::ShowSubscription { id },
+            (Self::Unsubscription, &Method::POST) => Route::Unsubscribe,
             _ => return None,
         })
     }
@@ -94,10 +119,45 @@ pub enum Route {
         /// As it stands in the path.
         id: String,
     },
+    /// `GET /group`
+    ListGroups,
+    /// `PUT /group`
+    WriteGroup,
+    /// `GET /group/{id}`
+    ShowGroup {
+        /// As it stands in the path.
+        id: String,
+    },
+    /// `DELETE /group/{id}`
+    DeleteGroup {
+        /// As it stands in the path.
+        id: String,
+    },
+    /// `GET /subscribe`
+    ListSubscriptions,
+    /// `POST /subscribe`
+    Subscribe,
+    /// `GET /subscribe/{id}`
+    ShowSubscription {
+        /// As it stands in the path.
+        id: String,
+    },
+    /// `POST /unsubscribe`
+    Unsubscribe,
 }
 
 /// The most bytes of a body that carries filters. Larger holds more memory a caller; smaller refuses long lists of ids.
 const FILTERS_LIMIT: usize = 1024 * 1024;
+
+/// The most bytes of a group with its members: a hundred thousand of them.
+const GROUP_LIMIT: usize = 16 * 1024 * 1024;
+
+/// How long a handler may take. Longer, and a stuck database holds its callers; shorter, and large searches that would
+/// have answered are cut off.
+const TIME_LIMIT: Duration = Duration::from_secs(15);
+
+/// The same for a call that may write a hundred thousand members.
+const GROUP_TIME_LIMIT: Duration = Duration::from_secs(60);
 
 impl Route {
     /// The route's name in metrics and logs.
@@ -109,13 +169,27 @@ impl Route {
             Self::ShowForm { .. } => "GET /form/{id}",
             Self::SearchSubmissions => "POST /submission",
             Self::ShowSubmission { .. } => "GET /submission/{id}",
+            Self::ListGroups => "GET /group",
+            Self::WriteGroup => "PUT /group",
+            Self::ShowGroup { .. } => "GET /group/{id}",
+            Self::DeleteGroup { .. } => "DELETE /group/{id}",
+            Self::ListSubscriptions => "GET /subscribe",
+            Self::Subscribe => "POST /subscribe",
+            Self::ShowSubscription { .. } => "GET /subscribe/{id}",
+            Self::Unsubscribe => "POST /unsubscribe",
         }
     }
 
     /// The most bytes that a body may have.
     #[must_use]
     pub fn body_limit(&self) -> usize {
-        FILTERS_LIMIT
+        if *self == Self::WriteGroup { GROUP_LIMIT } else { FILTERS_LIMIT }
+    }
+
+    /// How long its handler may take.
+    #[must_use]
+    pub fn time_limit(&self) -> Duration {
+        if *self == Self::WriteGroup { GROUP_TIME_LIMIT } else { TIME_LIMIT }
     }
 }
 
@@ -138,17 +212,32 @@ pub fn route(method: &Method, path: &str) -> Result<Route, Refusal> {
     resource.route(method, found.params.get("id")).ok_or(Refusal::MethodNotAllowed { allow: resource.allow() })
 }
 
+/// Whether what stands at a path tells who used the budget: known before the request is admitted, so that it is told in
+/// the same round trip.
+#[must_use]
+pub fn tells_usage(path: &str) -> bool {
+    me::is_at(path)
+}
+
 /// Runs the handler of a route.
 ///
 /// # Errors
 /// Whatever the handler refuses.
 pub async fn handle(admitted: &Admitted, route: Route, call: Call<'_>) -> Result<Reply, Refusal> {
     match route {
-        Route::ShowMe => Ok(me::show(admitted)),
+        Route::ShowMe => Ok(me::show(admitted).await),
         Route::ListForms => forms::list(admitted, &call).await,
         Route::ShowForm { id } => forms::show(admitted, &id).await,
         Route::SearchSubmissions => submissions::search(admitted, &call).await,
         Route::ShowSubmission { id } => submissions::show(admitted, &id).await,
+        Route::ListGroups => groups::list(admitted, &call).await,
+        Route::WriteGroup => groups::write(admitted, &call).await,
+        Route::ShowGroup { id } => groups::show(admitted, &id).await,
+        Route::DeleteGroup { id } => groups::delete(admitted, &id).await,
+        Route::ListSubscriptions => subscriptions::list(admitted, &call).await,
+        Route::Subscribe => subscriptions::subscribe(admitted, &call).await,
+        Route::ShowSubscription { id } => subscriptions::show(admitted, &id).await,
+        Route::Unsubscribe => subscriptions::unsubscribe(admitted, &call).await,
     }
 }
 

@@ -4,6 +4,8 @@
 //! usage. Commands, options and what they print are depended on by scripts, and don't change in passing.
 
 mod check;
+mod demo;
+mod import;
 mod migrate;
 mod serve;
 mod token;
@@ -33,9 +35,15 @@ enum Command {
     Check(ConfigFile),
     /// Bring the tenants' databases to the newest schema.
     Migrate(migrate::Migrate),
+    /// Load NDJSON into a tenant's database: all of the file, or nothing.
+    Import(import::Import),
+    /// Make the search rows of a tenant anew where they differ, after text was written by SQL.
+    Reindex(import::Reindex),
     /// Make, list and revoke API tokens.
     #[command(subcommand)]
     Token(token::Token),
+    /// Serve two tenants with sample data on this machine, and print calls to try.
+    Demo(demo::Demo),
 }
 
 #[derive(Debug, Args)]
@@ -103,7 +111,10 @@ pub async fn run(arguments: Arguments) -> ExitCode {
         Command::Serve(file) => serve::run(&file).await,
         Command::Check(file) => check::run(&file).await,
         Command::Migrate(command) => migrate::run(&command).await,
+        Command::Import(command) => import::run(&command).await,
+        Command::Reindex(command) => import::reindex(&command).await,
         Command::Token(command) => token::run(&command).await,
+        Command::Demo(command) => demo::run(&command).await,
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

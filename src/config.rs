@@ -31,7 +31,7 @@ use secrecy::SecretString;
 
 use self::file::Reading;
 pub use self::problem::{Origin, Problem, Problems};
-use crate::store::DatabaseLocation;
+use crate::store::{DatabaseLocation, Guard};
 use crate::tenant::host::HostName;
 
 /// Everything that `serve` needs.
@@ -85,15 +85,43 @@ pub struct GatewayConfig {
     pub drain: Duration,
 }
 
-/// How the shared store of windows is reached.
+/// The Redis that the nodes share.
 #[derive(Clone, Debug)]
 pub struct RedisConfig {
-    /// `redis://`, `rediss://` or `unix://`.
-    pub url: SecretString,
+    /// How it is reached.
+    pub target: RedisTarget,
     /// How long one call may take before [`OnRedisFailure`] decides.
     pub timeout: Duration,
     /// What decides when the store does not answer.
     pub on_failure: OnRedisFailure,
+}
+
+/// What kind of Redis it is, and its addresses: `redis://`, `rediss://`, and for one server `unix://`.
+#[derive(Clone, Debug)]
+pub enum RedisTarget {
+    /// One server.
+    Server {
+        /// Its address.
+        url: SecretString,
+    },
+    /// The master that Sentinels name.
+    Sentinel {
+        /// The Sentinels; with `rediss://` the servers speak TLS too.
+        sentinels: Vec<SecretString>,
+        /// The name that they know it by.
+        master: String,
+        /// The ACL user at the servers.
+        username: Option<String>,
+        /// Its password.
+        password: Option<SecretString>,
+        /// The database's number.
+        database: u32,
+    },
+    /// A cluster.
+    Cluster {
+        /// Some of its nodes; they name the others.
+        nodes: Vec<SecretString>,
+    },
 }
 
 /// The policy for requests that the shared window can't decide.
@@ -138,6 +166,8 @@ pub struct TenantConfig {
     pub requests_per_minute: u32,
     /// The most connections to the tenant's database from this node.
     pub max_connections: u32,
+    /// How much of a group one write may detach; off by default, since membership is replaced as asked.
+    pub group_guard: Option<Guard>,
     /// Where it was written, for faults that show only later.
     pub origin: Origin,
 }

@@ -13,6 +13,7 @@ use serde_json::json;
 
 use crate::reply::Reply;
 use crate::store::StoreError;
+use crate::tenant::NamedShare;
 
 /// Why a request is not served.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +50,8 @@ pub enum Refusal {
     QuotaExhausted {
         /// How long until a request finds room.
         wait: Duration,
+        /// Who spent it.
+        usage: Vec<NamedShare>,
     },
     /// The shared window does not answer, and the policy is to deny.
     #[error("the shared window does not answer")]
@@ -71,6 +74,15 @@ pub enum Refusal {
     /// No submission that is returned by itself has the id.
     #[error("no such submission")]
     SubmissionNotFound,
+    /// No group has the id.
+    #[error("no such group")]
+    GroupNotFound,
+    /// The built-in group can't be deleted.
+    #[error("the built-in group can't be deleted")]
+    BuiltInGroup,
+    /// No subscription has the id.
+    #[error("no such subscription")]
+    SubscriptionNotFound,
     /// The tenant's database can't be used now.
     #[error("the tenant's database can't be used")]
     DatabaseUnavailable(#[source] Arc<StoreError>),
@@ -114,9 +126,12 @@ impl Refusal {
                 .with_header(ALLOW, HeaderValue::from_static(allow)),
             Self::Unauthenticated => message(StatusCode::UNAUTHORIZED, "Unauthenticated.")
                 .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")),
-            Self::QuotaExhausted { wait } => retry_after(StatusCode::TOO_MANY_REQUESTS, "Too Many Attempts.", *wait),
+            Self::QuotaExhausted { wait, usage } => {
+                let body = json!({ "message": "Too Many Attempts.", "usage": usage });
+                retry_after(Reply::json(StatusCode::TOO_MANY_REQUESTS, &body), *wait)
+            }
             Self::QuotaUnavailable | Self::DatabaseUnavailable(_) => {
-                retry_after(StatusCode::SERVICE_UNAVAILABLE, "Service Unavailable", OUTAGE_WAIT)
+                retry_after(message(StatusCode::SERVICE_UNAVAILABLE, "Service Unavailable"), OUTAGE_WAIT)
             }
             Self::BodyTooLarge => message(StatusCode::PAYLOAD_TOO_LARGE, "The request body is too large"),
             Self::BodyTooSlow => message(StatusCode::REQUEST_TIMEOUT, "The request body did not arrive in time"),
@@ -124,6 +139,9 @@ impl Refusal {
             Self::Invalid(faults) => Reply::json(StatusCode::UNPROCESSABLE_ENTITY, faults),
             Self::FormNotFound => message(StatusCode::NOT_FOUND, "Form not found"),
             Self::SubmissionNotFound => message(StatusCode::NOT_FOUND, "Submission not found"),
+            Self::GroupNotFound => message(StatusCode::NOT_FOUND, "Group not found"),
+            Self::BuiltInGroup => message(StatusCode::FORBIDDEN, "The All Users group cannot be deleted"),
+            Self::SubscriptionNotFound => message(StatusCode::NOT_FOUND, "Subscription not found"),
             Self::TooSlow => message(StatusCode::GATEWAY_TIMEOUT, "The request took too long"),
             Self::StatementFailed(_) | Self::Panicked(_) => message(StatusCode::INTERNAL_SERVER_ERROR, "Server Error"),
         }
@@ -135,10 +153,10 @@ fn message(status: StatusCode, text: &str) -> Reply {
 }
 
 /// `Retry-After` in whole seconds, rounded up, at least 1 (RFC 9110, section 10.2.3).
-fn retry_after(status: StatusCode, text: &str, wait: Duration) -> Reply {
+fn retry_after(reply: Reply, wait: Duration) -> Reply {
     let seconds = wait.as_millis().div_ceil(1000).max(1);
     let value = HeaderValue::from_str(&seconds.to_string()).expect("digits are a header value");
-    message(status, text).with_header(RETRY_AFTER, value)
+    reply.with_header(RETRY_AFTER, value)
 }
 
 /// The faults of a request, in the order in which they were found: a field's path, and what is wrong with it.
@@ -219,7 +237,7 @@ mod tests {
     #[test]
     fn a_wait_is_rounded_up_to_whole_seconds_and_is_never_zero() {
         for (millis, seconds) in [(0, "1"), (1, "1"), (1000, "1"), (1001, "2"), (59_999, "60")] {
-            let reply = Refusal::QuotaExhausted { wait: Duration::from_millis(millis) }.reply();
+            let reply = Refusal::QuotaExhausted { wait: Duration::from_millis(millis), usage: Vec::new() }.reply();
             assert_eq!(reply.headers[RETRY_AFTER], seconds);
         }
     }

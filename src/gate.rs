@@ -17,7 +17,7 @@ mod respond;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -29,7 +29,7 @@ use jiff::Timestamp;
 use crate::api::{self, Call};
 use crate::error::Refusal;
 use crate::metrics::Metrics;
-use crate::quota::{Budget, NotAdmitted, Quota};
+use crate::quota::{Budget, NotAdmitted, Quota, Telling, Usage};
 use crate::reply::Reply;
 use crate::tenant::host::CertificateNames;
 use crate::tenant::token::PresentedToken;
@@ -49,15 +49,12 @@ pub struct Connection {
 /// Where everything of an account's API stands.
 const API: &str = "/api/v1";
 
-/// How long a handler may take. Longer, and a stuck database holds its callers; shorter, and large searches that would
-/// have answered are cut off.
-const HANDLER_LIMIT: Duration = Duration::from_secs(15);
-
 /// A request that passed the gate: whose it is, and by which token.
 #[derive(Debug)]
 pub struct Admitted {
     tenant: Arc<Tenant>,
     token: Arc<Token>,
+    usage: Option<Usage>,
 }
 
 impl Admitted {
@@ -71,6 +68,12 @@ impl Admitted {
     #[must_use]
     pub fn token(&self) -> &Token {
         &self.token
+    }
+
+    /// Who used the account's budget, where the path tells it ([`api::tells_usage`]).
+    #[must_use]
+    pub fn usage(&self) -> Option<&Usage> {
+        self.usage.as_ref()
     }
 }
 
@@ -138,9 +141,11 @@ impl Gate {
         let path = path.ok_or(Refusal::UnknownPath)?;
         let token = self.verify(&tenant, head).await?;
         trail.token = Some(Arc::clone(&token));
-        trail.budget = Some(self.admit(&tenant, trail).await?);
+        let telling = if api::tells_usage(path) { Telling::Usage } else { Telling::Nothing };
+        let (budget, usage) = self.admit(&tenant, &token, telling, trail).await?;
+        trail.budget = Some(budget);
         self.last_used.note(&tenant, token.id, Timestamp::now());
-        let admitted = Admitted { tenant, token };
+        let admitted = Admitted { tenant, token, usage };
 
         // HEAD works wherever GET does; the answer's body is left out when it is sent.
         let method = if head.method == Method::HEAD { &Method::GET } else { &head.method };
@@ -148,7 +153,9 @@ impl Gate {
         trail.route = Some(route.name());
         let body = body::read(&head.headers, body, route.body_limit()).await?;
         let call = Call { origin: authority.origin(), query: head.uri.query().unwrap_or_default(), body };
-        tokio::time::timeout(HANDLER_LIMIT, api::handle(&admitted, route, call)).await.map_err(|_| Refusal::TooSlow)?
+        tokio::time::timeout(route.time_limit(), api::handle(&admitted, route, call))
+            .await
+            .map_err(|_| Refusal::TooSlow)?
     }
 
     fn resolve(&self, connection: &Connection, authority: &Authority) -> Result<Arc<Tenant>, Refusal> {
@@ -167,12 +174,19 @@ impl Gate {
         token.ok_or(Refusal::Unauthenticated)
     }
 
-    async fn admit(&self, tenant: &Tenant, trail: &mut Trail) -> Result<Budget, Refusal> {
-        match self.quota.admit(&tenant.account).await {
-            Ok(budget) => Ok(budget),
-            Err(NotAdmitted::Exhausted(wait)) => {
+    async fn admit(
+        &self,
+        tenant: &Tenant,
+        token: &Token,
+        telling: Telling,
+        trail: &mut Trail,
+    ) -> Result<(Budget, Option<Usage>), Refusal> {
+        match self.quota.admit(&tenant.account, token.id, telling).await {
+            Ok(admission) => Ok(admission),
+            Err(NotAdmitted::Exhausted { wait, usage }) => {
                 trail.budget = Some(tenant.account.spent());
-                Err(Refusal::QuotaExhausted { wait })
+                let usage = tenant.token_names.name(&usage, &tenant.database).await;
+                Err(Refusal::QuotaExhausted { wait, usage })
             }
             Err(NotAdmitted::StoreFailed) => Err(Refusal::QuotaUnavailable),
         }

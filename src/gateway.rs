@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio_util::task::AbortOnDropHandle;
@@ -16,9 +16,11 @@ use crate::edge::admin::{self, Admin, Readiness};
 use crate::edge::{self, BindError, Certificates, Drained, Edge, Limits, Serving};
 use crate::gate::Gate;
 use crate::metrics::Metrics;
-use crate::quota::{ConnectError, Quota};
+use crate::quota::Quota;
+use crate::shared::announce::Listening;
+use crate::shared::{Lanes, Link, LinkError};
 use crate::tenant::certificate::CertificateError;
-use crate::tenant::{Directory, LastUsed, Tenant, TokenVerifier};
+use crate::tenant::{Directory, LastUsed, Tenant, TokenChanges, TokenVerifier};
 
 /// How often it is written when tokens were last used. Longer loses more in a crash; shorter writes more often, a token
 /// still once a minute at most.
@@ -35,7 +37,7 @@ pub enum StartError {
     Certificate(#[from] CertificateError),
     /// The configured Redis can't be used.
     #[error(transparent)]
-    Redis(#[from] ConnectError),
+    Redis(#[from] LinkError),
 }
 
 /// A running gateway. Dropping it cuts every connection; [`Running::stop`] ends it in good order.
@@ -60,10 +62,22 @@ pub async fn start(config: &Config) -> Result<Running, StartError> {
         let hosts = std::iter::once(&tenant.address).chain(&tenant.domains).cloned();
         directory.add(Tenant::new(tenant), hosts);
     }
+    let directory = Arc::new(directory);
+    let missed = Arc::new(AtomicU64::new(0));
+    let (windows, listening) = match &config.gateway.redis {
+        None => (None, None),
+        Some(redis) => {
+            let link = Arc::new(Link::new(&redis.target)?);
+            let lanes = Arc::new(Lanes::open(Arc::clone(&link), redis.timeout, metrics.clone()).await);
+            let changes = TokenChanges { directory: Arc::clone(&directory), missed: Arc::clone(&missed) };
+            let listening = Listening::start(link, Arc::clone(&lanes), Arc::new(changes));
+            (Some((lanes, redis.on_failure)), Some(listening))
+        }
+    };
     let gate = Arc::new(Gate {
-        directory: Arc::new(directory),
-        quota: Quota::new(config.gateway.quota_window, config.gateway.redis.as_ref(), metrics.clone())?,
-        tokens: TokenVerifier::new(),
+        directory,
+        quota: Quota::new(config.gateway.quota_window, windows, metrics.clone()),
+        tokens: TokenVerifier::new(listening, missed),
         last_used: LastUsed::default(),
         metrics: metrics.clone(),
     });

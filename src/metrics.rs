@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::{Method, StatusCode};
 use prometheus::{
-    Encoder, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder,
+    Encoder, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
 /// All metrics of one gateway.
@@ -19,6 +19,8 @@ pub struct Metrics {
     pub connections_accepted: IntCounter,
     /// Connections open after their handshake, by `protocol`: `http/1.1`, `h2`.
     pub connections_open: IntGaugeVec,
+    /// Whether the shared store answers: 1 or 0.
+    pub redis_up: IntGauge,
     requests: IntCounterVec,
     durations: HistogramVec,
     rate_decisions: IntCounterVec,
@@ -51,7 +53,11 @@ impl Metrics {
         let durations = HistogramVec::new(durations.buckets(DURATION_BUCKETS.to_vec()), &["route"]);
         let durations = durations.expect("a valid metric name");
         registry.register(Box::new(durations.clone())).expect("each name is registered once");
+        let redis_up =
+            IntGauge::new("formgate_redis_up", "Whether the shared Redis answers.").expect("a valid metric name");
+        registry.register(Box::new(redis_up.clone())).expect("each name is registered once");
         Self {
+            redis_up,
             handshakes: counter("formgate_handshakes_total", "TLS handshakes by result.", &["result"]),
             connections_accepted: total("formgate_connections_accepted_total", "TCP connections accepted."),
             connections_open: gauge(

@@ -5,17 +5,19 @@
 //! What this node admits is noted in its own window too, so that it is no stranger when it must decide alone.
 
 mod shared;
+mod usage;
 mod window;
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::config::{OnRedisFailure, RedisConfig};
-use crate::metrics::Metrics;
+use arc_swap::ArcSwapOption;
 
-pub use shared::ConnectError;
-use shared::{SharedWindows, StoreFailed};
+use crate::config::OnRedisFailure;
+use crate::metrics::Metrics;
+use crate::shared::Lanes;
+use shared::{Answer, Ask};
+pub use usage::{Entry, Share, Usage};
 use window::Window;
 
 /// What an account may spend in one window, and what is left of it.
@@ -28,12 +30,26 @@ pub struct Budget {
 }
 
 /// Why a request is not admitted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotAdmitted {
-    /// The window is full; a request after this time finds room if nobody else calls.
-    Exhausted(Duration),
+    /// The window is full.
+    Exhausted {
+        /// A request after this time finds room if nobody else calls.
+        wait: Duration,
+        /// Who used the window.
+        usage: Arc<Usage>,
+    },
     /// The shared window does not answer, and the policy is to deny.
     StoreFailed,
+}
+
+/// Whether a request that is admitted is told who used the window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Telling {
+    /// It is.
+    Usage,
+    /// It is not: nothing is counted for it.
+    Nothing,
 }
 
 /// The part of a budget that this node holds for one account.
@@ -43,21 +59,44 @@ pub struct Account {
     limit: u32,
     /// What this node admitted; the whole truth where no store is shared.
     own: Mutex<Window>,
-    /// Until when the shared window is known to be full, in microseconds of [`Quota::now`]. Only the passing of time
-    /// frees a place, so until then nobody need ask.
-    full_until: AtomicU64,
+    /// What the shared window last said of itself when it was full. Only the passing of time frees a place, so until
+    /// then nobody need ask.
+    full: ArcSwapOption<Full>,
+    /// What the shared window last said was left, for requests that spend nothing.
+    last_look: Mutex<Option<(u64, u32)>>,
 }
+
+#[derive(Debug)]
+struct Full {
+    /// In microseconds of [`Quota::now`].
+    until: u64,
+    usage: Arc<Usage>,
+}
+
+/// How old, in microseconds, what is told to requests that spend nothing may be. Older, and a 401 tells what was; newer,
+/// and a flood of invalid tokens costs the shared store a call each.
+const LOOK_AGE: u64 = 1_000_000;
 
 impl Account {
     /// The account of a tenant, with its limit a window.
     #[must_use]
     pub fn new(slug: &str, limit: u32) -> Self {
-        Self { key: format!("formgate:window:{slug}"), limit, own: Mutex::default(), full_until: AtomicU64::new(0) }
+        Self {
+            key: format!("formgate:window:{slug}"),
+            limit,
+            own: Mutex::default(),
+            full: ArcSwapOption::empty(),
+            last_look: Mutex::default(),
+        }
     }
 
     fn own(&self) -> std::sync::MutexGuard<'_, Window> {
         // A window is whole between any two of its statements: a panic elsewhere leaves it usable.
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn last_look(&self) -> std::sync::MutexGuard<'_, Option<(u64, u32)>> {
+        self.last_look.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The budget with nothing left.
@@ -76,79 +115,102 @@ impl Account {
 pub struct Quota {
     span: Duration,
     epoch: Instant,
-    shared: Option<(SharedWindows, OnRedisFailure)>,
+    shared: Option<(Arc<Lanes>, OnRedisFailure)>,
     metrics: Metrics,
 }
 
 impl Quota {
-    /// Windows of `span`, shared through Redis where one is configured. Nothing is connected yet.
-    ///
-    /// # Errors
-    /// [`ConnectError`] when the URL is none that the client can use.
-    pub fn new(span: Duration, redis: Option<&RedisConfig>, metrics: Metrics) -> Result<Self, ConnectError> {
-        let shared = match redis {
-            Some(redis) => Some((SharedWindows::new(redis, span)?, redis.on_failure)),
-            None => None,
-        };
-        Ok(Self { span, epoch: Instant::now(), shared, metrics })
+    /// Windows of `span`, in the shared store where there is one, with the policy for its failures.
+    #[must_use]
+    pub fn new(span: Duration, shared: Option<(Arc<Lanes>, OnRedisFailure)>, metrics: Metrics) -> Self {
+        Self { span, epoch: Instant::now(), shared, metrics }
     }
 
-    /// Spends one request of an account's budget, or says why not; a refusal spends nothing.
+    /// Spends one request of an account's budget for a token, or says why not; a refusal spends nothing.
     ///
     /// # Errors
     /// [`NotAdmitted`].
-    pub async fn admit(&self, account: &Account) -> Result<Budget, NotAdmitted> {
-        let Some((shared, policy)) = &self.shared else {
-            return self.admit_alone(account, "embedded");
+    pub async fn admit(
+        &self,
+        account: &Account,
+        token: i64,
+        telling: Telling,
+    ) -> Result<(Budget, Option<Usage>), NotAdmitted> {
+        let Some((lanes, policy)) = &self.shared else {
+            return self.admit_alone(account, token, telling, "embedded");
         };
-        if let Some(wait) = self.known_full(account) {
+        if let Some(refusal) = self.known_full(account) {
             self.metrics.rate_decision("refused", "memory");
-            return Err(NotAdmitted::Exhausted(wait));
+            return Err(refusal);
         }
-        match shared.admit(&account.key, account.limit).await {
-            Ok(Ok(remaining)) => {
-                account.own().note(self.now(), self.span_in_micros());
+        let ask = if telling == Telling::Usage { Ask::SpendAndTell } else { Ask::Spend };
+        match shared::ask(lanes, &account.key, self.span, account.limit, ask, token).await {
+            Ok(answer) if answer.admitted => {
+                account.own().note(self.now(), self.span_in_micros(), Entry::short(token));
+                *account.last_look() = Some((self.now(), answer.remaining));
                 self.metrics.rate_decision("admitted", "shared");
-                Ok(account.budget(remaining))
+                Ok((account.budget(answer.remaining), (telling == Telling::Usage).then_some(answer.usage)))
             }
-            Ok(Err(wait)) => {
-                account.full_until.store(self.now() + micros(wait), Ordering::Relaxed);
+            Ok(Answer { wait, usage, .. }) => {
+                let usage = Arc::new(usage);
+                let full = Full { until: self.now() + micros(wait), usage: Arc::clone(&usage) };
+                account.full.store(Some(Arc::new(full)));
                 self.metrics.rate_decision("refused", "shared");
-                Err(NotAdmitted::Exhausted(wait))
+                Err(NotAdmitted::Exhausted { wait, usage })
             }
-            Err(StoreFailed) => match policy {
-                OnRedisFailure::Local => self.admit_alone(account, "local"),
-                OnRedisFailure::Allow => {
-                    account.own().note(self.now(), self.span_in_micros());
-                    self.metrics.rate_decision("admitted", "allow");
-                    Ok(self.look_alone(account))
+            Err(error) => {
+                tracing::debug!(%error, "the shared window can't decide");
+                match policy {
+                    OnRedisFailure::Local => self.admit_alone(account, token, telling, "local"),
+                    OnRedisFailure::Allow => {
+                        account.own().note(self.now(), self.span_in_micros(), Entry::short(token));
+                        self.metrics.rate_decision("admitted", "allow");
+                        Ok((self.look_alone(account), self.usage_alone(account, telling)))
+                    }
+                    OnRedisFailure::Deny => {
+                        self.metrics.rate_decision("refused", "deny");
+                        Err(NotAdmitted::StoreFailed)
+                    }
                 }
-                OnRedisFailure::Deny => {
-                    self.metrics.rate_decision("refused", "deny");
-                    Err(NotAdmitted::StoreFailed)
-                }
-            },
+            }
         }
     }
 
-    /// What is left of an account's budget, without spending.
+    /// What is left of an account's budget, without spending: of a shared window, as it was at most a second ago.
     pub async fn look(&self, account: &Account) -> Budget {
-        let Some((shared, _)) = &self.shared else { return self.look_alone(account) };
+        let Some((lanes, _)) = &self.shared else { return self.look_alone(account) };
         if self.known_full(account).is_some() {
-            return account.budget(0);
+            return account.spent();
         }
-        match shared.look(&account.key, account.limit).await {
-            Ok(remaining) => account.budget(remaining),
-            Err(StoreFailed) => self.look_alone(account),
+        let last = *account.last_look();
+        if let Some((_, remaining)) = last.filter(|(at, _)| self.now() - at < LOOK_AGE) {
+            return account.budget(remaining);
+        }
+        match shared::ask(lanes, &account.key, self.span, account.limit, Ask::Look, 0).await {
+            Ok(answer) => {
+                *account.last_look() = Some((self.now(), answer.remaining));
+                account.budget(answer.remaining)
+            }
+            Err(_) => self.look_alone(account),
         }
     }
 
-    fn admit_alone(&self, account: &Account, by: &'static str) -> Result<Budget, NotAdmitted> {
-        let decision = account.own().admit(self.now(), self.span_in_micros(), account.limit);
+    fn admit_alone(
+        &self,
+        account: &Account,
+        token: i64,
+        telling: Telling,
+        by: &'static str,
+    ) -> Result<(Budget, Option<Usage>), NotAdmitted> {
+        let (now, span) = (self.now(), self.span_in_micros());
+        let decision = account.own().admit(now, span, account.limit, Entry::short(token));
         self.metrics.rate_decision(if decision.is_ok() { "admitted" } else { "refused" }, by);
         match decision {
-            Ok(remaining) => Ok(account.budget(remaining)),
-            Err(wait) => Err(NotAdmitted::Exhausted(Duration::from_micros(wait))),
+            Ok(remaining) => Ok((account.budget(remaining), self.usage_alone(account, telling))),
+            Err(wait) => {
+                let usage = Arc::new(account.own().usage(now, span));
+                Err(NotAdmitted::Exhausted { wait: Duration::from_micros(wait), usage })
+            }
         }
     }
 
@@ -156,9 +218,15 @@ impl Quota {
         account.budget(account.own().remaining(self.now(), self.span_in_micros(), account.limit))
     }
 
-    fn known_full(&self, account: &Account) -> Option<Duration> {
-        let left = account.full_until.load(Ordering::Relaxed).checked_sub(self.now())?;
-        (left > 0).then(|| Duration::from_micros(left))
+    fn usage_alone(&self, account: &Account, telling: Telling) -> Option<Usage> {
+        (telling == Telling::Usage).then(|| account.own().usage(self.now(), self.span_in_micros()))
+    }
+
+    fn known_full(&self, account: &Account) -> Option<NotAdmitted> {
+        let full = account.full.load();
+        let full = full.as_ref()?;
+        let left = full.until.checked_sub(self.now()).filter(|left| *left > 0)?;
+        Some(NotAdmitted::Exhausted { wait: Duration::from_micros(left), usage: Arc::clone(&full.usage) })
     }
 
     /// Microseconds since this quota was made, by a clock that never goes back.

@@ -7,21 +7,36 @@
 mod database;
 pub mod filter;
 mod forms;
-// pub mod import;
+mod groups;
+pub(crate) mod import;
 pub mod location;
 mod page;
+#[cfg(test)]
+pub(crate) mod raw;
+mod reindex;
+mod retry;
 mod schema;
 mod search;
 mod sql;
 mod submissions;
+mod subscriptions;
 mod tokens;
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Mutex;
+
 pub use forms::{Element, Form, FormSummary};
+pub use groups::{
+    Deletion, Durability, Group, GroupFilter, GroupSummary, GroupWrite, GroupWriteError, Guard, Member, MemberChange,
+    NewMember, Report, Written,
+};
 pub use location::{DatabaseLocation, InvalidLocation};
 pub use page::{Page, PageRequest};
+pub use reindex::{Reindexed, reindex};
 pub use submissions::{Answer, Submission};
+pub use subscriptions::{Event, Subscribed, Subscription, Triple, Unsubscription};
 pub use tokens::{NewToken, TokenRecord};
 
 use database::Database;
@@ -30,6 +45,9 @@ use database::Database;
 #[derive(Clone, Debug)]
 pub struct Store {
     database: Database,
+    /// Held by the one write of a group that this node does at a time: those that wait for their turn hold no connection
+    /// that a reader could use.
+    group_writes: Arc<Mutex<()>>,
 }
 
 /// Why a store can't be opened or used.
@@ -97,12 +115,11 @@ impl Store {
     /// [`StoreError::Unavailable`] when it can't be reached, [`StoreError::SchemaOlder`] before it was migrated.
     pub async fn open(location: &DatabaseLocation, max_connections: u32) -> Result<Self, StoreError> {
         let database = location.connect(max_connections);
-        let found = schema::version(&database).await?;
-        if found < schema::VERSION {
+        if let Err(error) = schema::require_newest(&database).await {
             database.close().await;
-            return Err(StoreError::SchemaOlder { found, wanted: schema::VERSION });
+            return Err(error);
         }
-        Ok(Self { database })
+        Ok(Self { database, group_writes: Arc::default() })
     }
 
     /// Closes every connection, waiting for those in use.

@@ -2,10 +2,17 @@
 //!
 //! Derived deserialisation stops at the first wrong type; callers are to learn of all faults at once.
 
+use http::header::{HeaderName, HeaderValue};
 use serde_json::{Map, Value};
 
-use super::id::parse_number;
+use super::id::{Kind, parse_number};
 use crate::error::{Faults, Refusal};
+use crate::reply::Reply;
+
+const IGNORED: HeaderName = HeaderName::from_static("x-ignored-parameters");
+
+/// How much of `X-Ignored-Parameters` is shown: enough for every mistake, too little to fill a proxy's header buffer.
+const IGNORED_LIMIT: usize = 1024;
 
 /// A body that is a JSON object, its keys in the order in which they came.
 #[derive(Debug)]
@@ -31,6 +38,26 @@ impl Body {
     /// The names of everything that was sent.
     pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
+    }
+
+    /// Names the parameters that were ignored in a header of the answer, so that a caller who wrote `status` for
+    /// `statuses` can see why it did nothing. What can't stand in a header is percent-encoded.
+    pub(super) fn name_ignored(&self, reply: Reply, known: &[&str]) -> Reply {
+        let mut names = String::new();
+        for name in self.keys().filter(|name| !known.contains(name)) {
+            let name: String = form_urlencoded::byte_serialize(name.as_bytes()).collect();
+            if names.len() + name.len() + 2 > IGNORED_LIMIT {
+                break;
+            }
+            if !names.is_empty() {
+                names.push_str(", ");
+            }
+            names.push_str(&name);
+        }
+        if names.is_empty() {
+            return reply;
+        }
+        reply.with_header(IGNORED, HeaderValue::from_str(&names).expect("percent-encoded names are visible ASCII"))
     }
 
     /// Everything that was sent with a value: `null` is as if it were not sent.
@@ -78,4 +105,17 @@ pub(super) fn number(value: &Value, path: &str, faults: &mut Faults) -> Option<i
         faults.add(path, format!("The {path} must be a positive integer."));
     }
     number
+}
+
+/// A prefixed or bare id.
+pub(super) fn id(value: &Value, path: &str, kind: Kind, faults: &mut Faults) -> Option<i64> {
+    let id = match value {
+        Value::Number(number) => number.as_i64().filter(|&number| number > 0),
+        Value::String(text) => kind.parse(text),
+        _ => None,
+    };
+    if id.is_none() {
+        faults.add(path, format!("The {path} must be a {} id: {}<number> or a number.", kind.name(), kind.prefix()));
+    }
+    id
 }

@@ -64,15 +64,7 @@ pub(super) fn parse(body: &Body, zone: &TimeZone, faults: &mut Faults) -> Submis
 }
 
 fn form(value: &Value, path: &str, faults: &mut Faults) -> Option<i64> {
-    let id = match value {
-        Value::Number(number) => number.as_i64().filter(|&number| number > 0),
-        Value::String(text) => Kind::Form.parse(text),
-        _ => None,
-    };
-    if id.is_none() {
-        faults.add(path, format!("The {path} must be a form id: for_<number> or a number."));
-    }
-    id
+    ask::id(value, path, Kind::Form, faults)
 }
 
 fn status(value: &Value, path: &str, faults: &mut Faults) -> Option<Status> {

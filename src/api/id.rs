@@ -9,13 +9,28 @@ use serde::{Serialize, Serializer};
 pub(super) enum Kind {
     Form,
     Submission,
+    Group,
+    Subscription,
 }
 
 impl Kind {
-    fn prefix(self) -> &'static str {
+    /// What stands before the number.
+    pub(super) fn prefix(self) -> &'static str {
         match self {
             Self::Form => "for_",
             Self::Submission => "sub_",
+            Self::Group => "grp_",
+            Self::Subscription => "hook_",
+        }
+    }
+
+    /// The word for it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Form => "form",
+            Self::Submission => "submission",
+            Self::Group => "group",
+            Self::Subscription => "subscription",
         }
     }
 

@@ -4,20 +4,18 @@ use std::num::NonZeroU64;
 
 use serde::Serialize;
 
-use super::Call;
+use super::{Call, query};
 use crate::error::Faults;
 use crate::store::{Page, PageRequest};
 
-/// Reads `?page=n`; the first page where it is left out. The last one counts where it stands more than once.
+/// Reads `?page=n`; the first page where it is left out.
 pub(super) fn requested(call: &Call<'_>, size: u32, faults: &mut Faults) -> PageRequest {
     let mut number = NonZeroU64::MIN;
-    for (name, value) in form_urlencoded::parse(call.query.as_bytes()) {
-        if name == "page" {
-            let digits = value.bytes().all(|byte| byte.is_ascii_digit());
-            match value.parse().ok().filter(|_| digits) {
-                Some(page) => number = page,
-                None => faults.add("page", "The page must be a positive integer."),
-            }
+    if let Some(value) = query::value(call, "page") {
+        let digits = value.bytes().all(|byte| byte.is_ascii_digit());
+        match value.parse().ok().filter(|_| digits) {
+            Some(page) => number = page,
+            None => faults.add("page", "The page must be a positive integer."),
         }
     }
     PageRequest { number, size }

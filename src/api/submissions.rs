@@ -1,7 +1,6 @@
 //! `POST /submission` and `GET /submission/{id}`.
 
 use http::StatusCode;
-use http::header::{HeaderName, HeaderValue};
 use jiff::tz::TimeZone;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -18,8 +17,6 @@ use crate::store::{Answer, Submission};
 
 /// Submissions on a page, as the service description fixes it.
 const PAGE_SIZE: u32 = 20;
-
-const IGNORED: HeaderName = HeaderName::from_static("x-ignored-parameters");
 
 #[derive(Serialize)]
 struct SubmissionJson {
@@ -104,30 +101,7 @@ pub(super) async fn search(admitted: &Admitted, call: &Call<'_>) -> Result<Reply
     let found = store(admitted).await?.search(&filter, request).await?;
     let found = found.map(|submission| SubmissionJson::new(submission, zone));
     let reply = Reply::json(StatusCode::OK, &Envelope::new(call, "/api/v1/submission", request, found));
-    Ok(match ignored(&body) {
-        Some(names) => reply.with_header(IGNORED, names),
-        None => reply,
-    })
-}
-
-/// How much of `X-Ignored-Parameters` is shown: enough for every mistake, too little to fill a proxy's header buffer.
-const IGNORED_LIMIT: usize = 1024;
-
-/// The names of the parameters that were ignored, so that a caller who wrote `status` for `statuses` can see why the
-/// filter did nothing. What can't stand in a header is percent-encoded.
-fn ignored(body: &Body) -> Option<HeaderValue> {
-    let mut names = String::new();
-    for name in body.keys().filter(|name| !filter::PARAMETERS.contains(name)) {
-        let name: String = form_urlencoded::byte_serialize(name.as_bytes()).collect();
-        if names.len() + name.len() + 2 > IGNORED_LIMIT {
-            break;
-        }
-        if !names.is_empty() {
-            names.push_str(", ");
-        }
-        names.push_str(&name);
-    }
-    (!names.is_empty()).then(|| HeaderValue::from_str(&names).expect("percent-encoded names are visible ASCII"))
+    Ok(body.name_ignored(reply, &filter::PARAMETERS))
 }
 
 pub(super) async fn show(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::{TenantChoice, print};
+use crate::shared::{Link, announce};
 use crate::store::{NewToken, Store, TokenRecord};
 use crate::tenant::token::PresentedToken;
 
@@ -49,8 +50,10 @@ pub(super) async fn run(command: &Token) -> Result<()> {
     match command {
         Token::Create(command) => {
             let store = command.tenant.open().await?;
-            print(create(&store, &command.name).await?.expose());
+            let token = create(&store, &command.name).await?;
             store.close().await;
+            announce(&command.tenant).await?;
+            print(token.expose());
         }
         Token::List(command) => {
             let store = command.tenant.open().await?;
@@ -65,8 +68,19 @@ pub(super) async fn run(command: &Token) -> Result<()> {
             if !known {
                 bail!("tenant `{}` has no token {}", command.tenant.tenant, command.id);
             }
+            announce(&command.tenant).await?;
             eprintln!("token {} is revoked", command.id);
         }
+    }
+    Ok(())
+}
+
+/// Tells the running nodes. Where that fails they find out by themselves, a little later.
+async fn announce(tenant: &TenantChoice) -> Result<()> {
+    let Some(redis) = tenant.file.load()?.gateway.redis else { return Ok(()) };
+    let link = Link::new(&redis.target)?;
+    if let Err(failure) = announce::announce(&link, &tenant.tenant).await {
+        eprintln!("warning: Redis can't be told ({failure}); running nodes notice within 5 seconds");
     }
     Ok(())
 }

@@ -9,11 +9,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use redis::IntoConnectionInfo;
+use secrecy::SecretString;
 
-use super::file::{Table, Text};
+use super::file::{Reading, Table, Text};
 use super::problem::Problem;
 use super::source::Place;
-use super::{CertificateFiles, GatewayConfig, OnRedisFailure, RedisConfig};
+use super::{CertificateFiles, GatewayConfig, OnRedisFailure, RedisConfig, RedisTarget};
 
 /// How long the shared store may take: with more, a slow store slows every answer; with less, a busy one is given up.
 const REDIS_TIMEOUT_MS: u32 = 50;
@@ -119,15 +120,48 @@ fn read_redis(table: &mut Table<'_, '_>) -> Option<RedisConfig> {
             OnRedisFailure::default()
         }
     });
-    let url = url.filter(|text| {
-        let known = ["redis://", "rediss://", "unix://"].iter().any(|scheme| text.value.starts_with(scheme));
-        // The library's error may quote the URL, which holds a password.
-        let valid = known && text.value.as_str().into_connection_info().is_ok();
-        if !valid {
-            let problem = Problem::at(&text.place, "not the URL of a Redis server");
-            table.reading().report(problem.label("expected `redis://`, `rediss://` or `unix://` and what follows it"));
+    let server = url.and_then(|text| read_url(text, &SERVER_SCHEMES, table.reading()));
+    let cluster = table.texts("redis_cluster");
+    let cluster: Vec<_> = cluster.into_iter().filter_map(|url| read_url(url, &TCP_SCHEMES, table.reading())).collect();
+    let sentinel = table.table("redis_sentinel").map(read_sentinel);
+    let target = match (server, sentinel, cluster) {
+        (None, None, nodes) if nodes.is_empty() => return None,
+        (Some(url), None, nodes) if nodes.is_empty() => RedisTarget::Server { url },
+        (None, Some(sentinel), nodes) if nodes.is_empty() => sentinel?,
+        (None, None, nodes) => RedisTarget::Cluster { nodes },
+        _ => {
+            let title = "`redis`, `redis_sentinel` and `redis_cluster` exclude each other";
+            table.reading().report(Problem::at(table.place(), title));
+            return None;
         }
-        valid
-    })?;
-    Some(RedisConfig { url: url.value.into(), timeout: Duration::from_millis(timeout.into()), on_failure })
+    };
+    Some(RedisConfig { target, timeout: Duration::from_millis(timeout.into()), on_failure })
+}
+
+const SERVER_SCHEMES: [&str; 3] = ["redis://", "rediss://", "unix://"];
+const TCP_SCHEMES: [&str; 2] = ["redis://", "rediss://"];
+
+/// Reads a URL with one of the schemes.
+fn read_url(text: Text, schemes: &[&str], reading: &Reading<'_>) -> Option<SecretString> {
+    let known = schemes.iter().any(|scheme| text.value.starts_with(scheme));
+    // The library's error may quote the URL, which holds a password.
+    if known && text.value.as_str().into_connection_info().is_ok() {
+        return Some(text.value.into());
+    }
+    let expected: Vec<_> = schemes.iter().map(|scheme| format!("`{scheme}`")).collect();
+    let label = format!("expected {} and what follows it", expected.join(" or "));
+    reading.report(Problem::at(&text.place, "not the URL of a Redis server").label(label));
+    None
+}
+
+fn read_sentinel(mut table: Table<'_, '_>) -> Option<RedisTarget> {
+    let sentinels = table.required_texts("sentinels");
+    let sentinels: Vec<_> =
+        sentinels.into_iter().filter_map(|url| read_url(url, &TCP_SCHEMES, table.reading())).collect();
+    let master = table.required_text("master");
+    let username = table.text("username").map(|text| text.value);
+    let password = table.text("password").map(|text| text.value.into());
+    let database = table.integer("database", 0..=u32::MAX, 0);
+    table.finish();
+    Some(RedisTarget::Sentinel { sentinels, master: master?.value, username, password, database })
 }

@@ -13,6 +13,7 @@ use super::file::{Table, Text};
 use super::gateway::{NamedFiles, read_files};
 use super::problem::{Origin, Problem};
 use super::source::Place;
+use crate::store::Guard;
 use crate::tenant::host::HostName;
 
 /// The budget of the service description.
@@ -58,6 +59,7 @@ pub(super) fn read(mut table: Table<'_, '_>, folder: &Path) -> Tenant {
     let timezone = table.text("timezone").map_or(Some(TimeZone::UTC), |text| read_timezone(&text, &table));
     let requests_per_minute = table.integer("requests_per_minute", 1..=MOST_REQUESTS_PER_MINUTE, REQUESTS_PER_MINUTE);
     let max_connections = table.integer("max_connections", 1..=MOST_CONNECTIONS, MAX_CONNECTIONS);
+    let group_guard = table.table("group_guard").map(read_group_guard);
     let certificates = read_certificates(&mut table, folder);
     table.finish();
 
@@ -77,6 +79,7 @@ pub(super) fn read(mut table: Table<'_, '_>, folder: &Path) -> Tenant {
             timezone: timezone?,
             requests_per_minute,
             max_connections,
+            group_guard,
             origin: Origin { slug: slug.place.clone(), database: database_place.clone() },
         })
     };
@@ -127,6 +130,15 @@ fn read_timezone(text: &Text, table: &Table<'_, '_>) -> Option<TimeZone> {
         table.reading().report(Problem::at(&text.place, "unknown time zone").label(label));
     }
     zone
+}
+
+fn read_group_guard(mut table: Table<'_, '_>) -> Guard {
+    if !table.contains("max_detached_percent") {
+        table.reading().report(Problem::at(table.place(), "missing key `max_detached_percent`"));
+    }
+    let max_detached_percent = table.integer("max_detached_percent", 0..=100, 100);
+    table.finish();
+    Guard { max_detached_percent }
 }
 
 fn read_certificates(table: &mut Table<'_, '_>, folder: &Path) -> Vec<(Placed<HostName>, Option<NamedFiles>)> {

@@ -10,7 +10,6 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use secrecy::ExposeSecret;
 use tempfile::TempDir;
 
 use super::{Config, OnRedisFailure, Problems};

@@ -100,7 +100,7 @@ pub(super) fn log(
     refusal: Option<&Refusal>,
     took: Duration,
 ) {
-    let tenant = trail.tenant.as_ref().map(|tenant| tenant.slug.as_str());
+    let tenant = trail.tenant.as_ref().map(|tenant| &*tenant.slug);
     if let Some(refusal) = refusal.filter(|_| response.status().is_server_error()) {
         let cause = chain(refusal);
         if response.status() == StatusCode::INTERNAL_SERVER_ERROR {

@@ -1,34 +1,49 @@
 //! A sliding window in this process: the instants of the requests that it still counts.
 //!
 //! A log and not a counter, since only a log is exact: counters of fixed or weighted windows admit up to twice the
-//! limit in some span, or refuse what should pass. Sixty instants are 480 bytes. The clock is the caller's: every
+//! limit in some span, or refuse what should pass. Sixty requests are a kilobyte. The clock is the caller's: every
 //! method takes `now` and the window's `span`, in microseconds.
 
 use std::collections::VecDeque;
 
+use super::usage::Usage;
+
 /// The admissions of one account, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Window {
-    admitted: VecDeque<u64>,
+    admitted: VecDeque<Admission>,
+}
+
+/// One admitted request.
+#[derive(Clone, Copy, Debug)]
+struct Admission {
+    at: u64,
+    token: u32,
 }
 
 impl Window {
     /// Admits a request and returns how many more would be, or how long until one can be.
-    pub(super) fn admit(&mut self, now: u64, span: u64, limit: u32) -> Result<u32, u64> {
+    pub(super) fn admit(&mut self, now: u64, span: u64, limit: u32, token: u32) -> Result<u32, u64> {
         self.forget(now, span);
         let (used, limit) = (self.admitted.len(), limit as usize);
         if used >= limit {
             // The request that must leave before there is room: not the oldest where the limit was lowered.
-            return Err(self.admitted[used - limit] + span + 1 - now);
+            return Err(self.admitted[used - limit].at + span + 1 - now);
         }
-        self.admitted.push_back(now);
+        self.admitted.push_back(Admission { at: now, token });
         Ok(u32::try_from(limit - used - 1).expect("no more than the limit"))
     }
 
     /// Counts a request that was admitted elsewhere.
-    pub(super) fn note(&mut self, now: u64, span: u64) {
+    pub(super) fn note(&mut self, now: u64, span: u64, token: u32) {
         self.forget(now, span);
-        self.admitted.push_back(now);
+        self.admitted.push_back(Admission { at: now, token });
+    }
+
+    /// Who used the window.
+    pub(super) fn usage(&mut self, now: u64, span: u64) -> Usage {
+        self.forget(now, span);
+        Usage::of(self.admitted.iter().map(|admission| admission.token))
     }
 
     /// How many requests would be admitted now.
@@ -40,7 +55,7 @@ impl Window {
     /// Drops what is older than the span. An admission counts until its age is more than the span: instants are cut to
     /// whole microseconds, so that an age of exactly the span may in truth be less.
     fn forget(&mut self, now: u64, span: u64) {
-        while self.admitted.front().is_some_and(|&oldest| now.saturating_sub(oldest) > span) {
+        while self.admitted.front().is_some_and(|oldest| now.saturating_sub(oldest.at) > span) {
             self.admitted.pop_front();
         }
     }
@@ -70,7 +85,7 @@ mod tests {
                 let used = counted(&admitted, now, span);
                 let remaining = window.remaining(now, span, limit);
                 prop_assert_eq!(remaining as usize, limit as usize - used);
-                match window.admit(now, span, limit) {
+                match window.admit(now, span, limit, 1) {
                     Ok(left) => {
                         admitted.push(now);
                         prop_assert_eq!(left + 1, remaining);
@@ -89,9 +104,9 @@ mod tests {
     fn a_lowered_limit_waits_until_enough_have_left() {
         let mut window = Window::default();
         for now in [0, 10, 20, 30] {
-            window.note(now, 100);
+            window.note(now, 100, 1);
         }
-        assert_eq!(window.admit(40, 100, 2), Err(20 + 100 + 1 - 40));
+        assert_eq!(window.admit(40, 100, 2, 1), Err(20 + 100 + 1 - 40));
         assert_eq!(window.remaining(40, 100, 2), 0);
     }
 }

@@ -93,10 +93,14 @@ pub(crate) enum Transaction {
 impl Transaction {
     /// An empty statement for this transaction's database.
     pub(crate) fn sql(&self) -> Sql {
-        Sql::new(match self {
+        Sql::new(self.dialect())
+    }
+
+    pub(crate) fn dialect(&self) -> Dialect {
+        match self {
             Self::Postgres(_) => Dialect::Postgres,
             Self::Sqlite(_) => Dialect::Sqlite,
-        })
+        }
     }
 
     pub(crate) async fn fetch_all(&mut self, sql: Sql) -> Result<Vec<Row>, sqlx::Error> {

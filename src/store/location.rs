@@ -21,6 +21,9 @@ const STATEMENT_LIMIT: Duration = Duration::from_secs(10);
 /// How long SQLite waits for another process's write lock before it reports busy.
 const BUSY_WAIT: Duration = Duration::from_secs(5);
 
+/// How long a short write waits for the one writing connection, which a large group may hold for seconds.
+const WRITER_WAIT: Duration = Duration::from_secs(15);
+
 /// An unused connection is closed after this long: a thousand quiet tenants hold no connections.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -98,7 +101,15 @@ impl DatabaseLocation {
         }
     }
 
-    /// Pools for migrations and imports: few connections, no statement limit, and a SQLite file is made.
+    /// Pools for work that takes its time: few connections, no statement limit.
+    pub(super) fn connect_for_long(&self) -> Database {
+        match &self.0 {
+            Kind::Postgres(options) => postgres(options, 2, None),
+            Kind::Sqlite(path) => sqlite(path, 1, false),
+        }
+    }
+
+    /// Pools for migrations: as for long work, and a SQLite file is made.
     pub(super) fn create(&self) -> Database {
         match &self.0 {
             Kind::Postgres(options) => postgres(options, 2, None),
@@ -138,13 +149,13 @@ fn sqlite(path: &Path, max_connections: u32, create: bool) -> Database {
         .synchronous(SqliteSynchronous::Normal)
         .busy_timeout(BUSY_WAIT)
         .disable_statement_logging();
-    let pool = |connections, options| {
+    let pool = |connections, wait, options| {
         SqlitePoolOptions::new()
             .max_connections(connections)
-            .acquire_timeout(CONNECTION_WAIT)
+            .acquire_timeout(wait)
             .idle_timeout(IDLE)
             .connect_lazy_with(options)
     };
-    let readers = pool(max_connections, options.clone().pragma("query_only", "1"));
-    Database::Sqlite { readers, writer: pool(1, options) }
+    let readers = pool(max_connections, CONNECTION_WAIT, options.clone().pragma("query_only", "1"));
+    Database::Sqlite { readers, writer: pool(1, WRITER_WAIT, options) }
 }

@@ -8,13 +8,20 @@ use std::borrow::Cow;
 use sqlx::SqlSafeStr;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 
+use super::StoreError;
 use super::database::Database;
 
 /// The schema that this program serves from.
-pub(crate) const VERSION: i64 = 1;
+pub(crate) const VERSION: i64 = 2;
 
-const POSTGRES: [(&str, &str); 1] = [("forms and submissions", include_str!("schema/postgres-1.sql"))];
-const SQLITE: [(&str, &str); 1] = [("forms and submissions", include_str!("schema/sqlite-1.sql"))];
+const POSTGRES: [(&str, &str); 2] = [
+    ("forms and submissions", include_str!("schema/postgres-1.sql")),
+    ("subscriptions", include_str!("schema/postgres-2.sql")),
+];
+const SQLITE: [(&str, &str); 2] = [
+    ("forms and submissions", include_str!("schema/sqlite-1.sql")),
+    ("subscriptions", include_str!("schema/sqlite-2.sql")),
+];
 
 fn migrator(scripts: &'static [(&'static str, &'static str)]) -> Migrator {
     let migrations = (1..).zip(scripts).map(|(version, &(name, text))| {
@@ -32,6 +39,12 @@ pub(crate) async fn migrate(database: &Database) -> Result<(), sqlx::migrate::Mi
         Database::Postgres(pool) => migrator(&POSTGRES).run(pool).await,
         Database::Sqlite { writer, .. } => migrator(&SQLITE).run(writer).await,
     }
+}
+
+/// Refuses a database that was not migrated to [`VERSION`].
+pub(crate) async fn require_newest(database: &Database) -> Result<(), StoreError> {
+    let found = version(database).await?;
+    if found < VERSION { Err(StoreError::SchemaOlder { found, wanted: VERSION }) } else { Ok(()) }
 }
 
 /// The version that a database is at; 0 before its first migration.

@@ -12,7 +12,7 @@ use super::submissions::{SUBMISSION_COLUMNS, Submission, SubmissionRow};
 use super::{Store, StoreError};
 
 /// Joins the answers of one document; a keyword that has it can't be looked up there.
-const DOCUMENT_SEPARATOR: char = '\u{1f}';
+pub(super) const DOCUMENT_SEPARATOR: char = '\u{1f}';
 
 /// The shortest text that trigrams can find.
 const TRIGRAM: usize = 3;

@@ -26,6 +26,7 @@ pub(crate) enum Bind {
     Integers(Vec<i64>),
     Texts(Vec<String>),
     OptionalText(Option<String>),
+    OptionalInteger(Option<i64>),
 }
 
 impl From<i64> for Bind {
@@ -49,6 +50,12 @@ impl From<String> for Bind {
 impl From<Option<String>> for Bind {
     fn from(value: Option<String>) -> Self {
         Self::OptionalText(value)
+    }
+}
+
+impl From<Option<i64>> for Bind {
+    fn from(value: Option<i64>) -> Self {
+        Self::OptionalInteger(value)
     }
 }
 
@@ -119,7 +126,7 @@ impl Sql {
 
     /// Adds a select list over a JSON array of arrays, bound as one value: `FROM` it every column of a batch can be
     /// inserted with one statement. `columns` are names and Postgres types.
-    pub(crate) fn from_rows(&mut self, rows: String, columns: &[(&'static str, &'static str)]) -> &mut Self {
+    pub(crate) fn push_rows(&mut self, rows: String, columns: &[(&'static str, &'static str)]) -> &mut Self {
         match self.dialect {
             Dialect::Postgres => {
                 self.push("(SELECT ");
@@ -128,9 +135,9 @@ impl Sql {
                     self.text.push_str(&at.to_string());
                     self.push(")::").push(kind).push(" AS ").push(name);
                 }
-                self.push(" FROM json_array_elements(")
+                self.push(" FROM jsonb_array_elements(")
                     .bind(rows)
-                    .push("::json) WITH ORDINALITY AS batch (item, line) ORDER BY line)")
+                    .push("::jsonb) WITH ORDINALITY AS batch (item, line) ORDER BY line)")
             }
             Dialect::Sqlite => {
                 self.push("(SELECT ");
@@ -149,12 +156,6 @@ impl Sql {
         self.dialect
     }
 
-    /// The text alone, for tests of plans.
-    #[cfg(test)]
-    pub(crate) fn text(&self) -> &str {
-        &self.text
-    }
-
     /// The text, and the values as the Postgres driver takes them.
     pub(super) fn into_postgres(self) -> Result<(String, PgArguments), sqlx::error::BoxDynError> {
         let mut arguments = PgArguments::default();
@@ -167,6 +168,7 @@ impl Sql {
                 Bind::Integers(value) => arguments.add(value)?,
                 Bind::Texts(value) => arguments.add(value)?,
                 Bind::OptionalText(value) => arguments.add(value)?,
+                Bind::OptionalInteger(value) => arguments.add(value)?,
             }
         }
         Ok((self.text, arguments))
@@ -184,6 +186,7 @@ impl Sql {
                 Bind::Integers(value) => arguments.add(serde_json::to_string(&value)?)?,
                 Bind::Texts(value) => arguments.add(serde_json::to_string(&value)?)?,
                 Bind::OptionalText(value) => arguments.add(value)?,
+                Bind::OptionalInteger(value) => arguments.add(value)?,
             }
         }
         Ok((self.text, arguments))

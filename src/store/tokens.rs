@@ -109,7 +109,7 @@ impl Store {
         let mut sql = self.database.sql();
         sql.push("UPDATE tokens SET last_used_at = ");
         sql.push_either("to_timestamp(used.at / 1e6)", "used.at").push(" FROM ");
-        sql.from_rows(rows, &[("id", "bigint"), ("at", "bigint")]).push(" AS used WHERE tokens.id = used.id");
+        sql.push_rows(rows, &[("id", "bigint"), ("at", "bigint")]).push(" AS used WHERE tokens.id = used.id");
         sql.push(" AND (last_used_at IS NULL OR last_used_at < ")
             .push_either("to_timestamp(used.at / 1e6)", "used.at")
             .push(")");

@@ -1,16 +1,20 @@
 //! Which tenant has which host: one look-up in a map, whatever the number of tenants.
+//!
+//! Also where word of changed tokens arrives ([`TokenChanges`]), which names a tenant by its slug.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Tenant;
 use super::host::HostName;
+use crate::shared::announce::Listener;
 
 /// All tenants of a gateway by their hosts.
 #[derive(Debug, Default)]
 pub struct Directory {
     by_host: HashMap<HostName, Arc<Tenant>>,
-    tenants: Vec<Arc<Tenant>>,
+    by_slug: HashMap<Arc<str>, Arc<Tenant>>,
 }
 
 impl Directory {
@@ -18,7 +22,7 @@ impl Directory {
     pub fn add(&mut self, tenant: Tenant, hosts: impl IntoIterator<Item = HostName>) {
         let tenant = Arc::new(tenant);
         self.by_host.extend(hosts.into_iter().map(|host| (host, Arc::clone(&tenant))));
-        self.tenants.push(tenant);
+        self.by_slug.insert(Arc::clone(&tenant.slug), tenant);
     }
 
     /// The tenant that answers at a host.
@@ -29,6 +33,27 @@ impl Directory {
 
     /// Every tenant.
     pub fn tenants(&self) -> impl Iterator<Item = &Arc<Tenant>> {
-        self.tenants.iter()
+        self.by_slug.values()
+    }
+}
+
+/// Takes word of changed tokens to the tenants: what was remembered of them before no longer counts.
+#[derive(Debug)]
+pub struct TokenChanges {
+    /// The tenants.
+    pub directory: Arc<Directory>,
+    /// How often changes were missed.
+    pub missed: Arc<AtomicU64>,
+}
+
+impl Listener for TokenChanges {
+    fn tenant_changed(&self, slug: &str) {
+        if let Some(tenant) = self.directory.by_slug.get(slug) {
+            tenant.token_changes.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    fn changes_missed(&self) {
+        self.missed.fetch_add(1, Ordering::AcqRel);
     }
 }

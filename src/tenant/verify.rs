@@ -1,23 +1,32 @@
 //! Verifying a token: whether it is one of this tenant's, and which.
 //!
-//! A token that was found is remembered for a moment, so that a burst of requests costs one look-up. Only found tokens
-//! are remembered, so that one made a moment ago works at once, and only so briefly that revoking is felt in time on
-//! every node.
+//! What the database said of a token is remembered: that it is one, and that it is none. How long depends on whether
+//! changes are heard of ([`crate::shared::announce`]). While they are, a change makes what was remembered of its tenant
+//! worthless at once. While they are not, a token that was found is remembered so briefly that revoking it is felt in
+//! time, and one that was not found not at all, so that a token made a moment ago works at once.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use moka::future::Cache;
 
 use super::Tenant;
 use super::token::{PresentedToken, TokenDigest};
+use crate::shared::announce::Listening;
 use crate::store::StoreError;
 
-/// How long a found token is remembered. Longer, and a revoked token works past the second that is promised; shorter,
-/// and busy accounts look up more.
-const REMEMBERED: Duration = Duration::from_millis(900);
+/// How long anything is remembered while changes are heard. Longer saves nothing that shows; shorter looks up more.
+const HEARING: Duration = Duration::from_secs(60);
 
-/// How many tokens are remembered. More costs memory (about 200 bytes each), fewer costs look-ups on busy gateways.
+/// How long a found token is remembered while changes should be heard and are not: revoking is felt within a second.
+const DEAF: Duration = Duration::from_millis(800);
+
+/// The same where there is nothing to hear changes through: within five seconds.
+const ALONE: Duration = Duration::from_secs(4);
+
+/// How many tokens are remembered. More costs memory (about 200 bytes each), fewer costs look-ups on busy gateways, and
+/// under a flood of invented tokens.
 const CAPACITY: u64 = 100_000;
 
 /// A token that was verified.
@@ -33,21 +42,33 @@ pub struct Token {
 #[derive(Debug)]
 pub struct TokenVerifier {
     /// Keyed by tenant too: the same token at another tenant is unknown there.
-    found: Cache<(String, TokenDigest), Arc<Token>>,
+    remembered: Cache<(Arc<str>, TokenDigest), Remembered>,
+    listening: Option<Listening>,
+    missed: Arc<AtomicU64>,
 }
 
-/// Why no token was found: unknown here, or the database could not say.
-#[derive(Debug)]
-enum NotFound {
+/// What the database said of a token.
+#[derive(Clone, Debug)]
+struct Remembered {
+    said: Said,
+    at: Instant,
+    /// The changes that were known before it was asked.
+    changes: (u64, u64),
+}
+
+#[derive(Clone, Debug)]
+enum Said {
+    Known(Arc<Token>),
     Unknown,
-    Store(Arc<StoreError>),
+    /// It could not say; shared by those who asked at once, and not remembered.
+    Nothing(Arc<StoreError>),
 }
 
 impl TokenVerifier {
-    /// A verifier that remembers nothing yet.
+    /// A verifier that remembers nothing yet. `missed` counts how often changes were missed.
     #[must_use]
-    pub fn new() -> Self {
-        Self { found: Cache::builder().max_capacity(CAPACITY).time_to_live(REMEMBERED).build() }
+    pub fn new(listening: Option<Listening>, missed: Arc<AtomicU64>) -> Self {
+        Self { remembered: Cache::builder().max_capacity(CAPACITY).time_to_live(HEARING).build(), listening, missed }
     }
 
     /// The tenant's token that was presented; none for an unknown one, a revoked one and another tenant's alike.
@@ -60,24 +81,39 @@ impl TokenVerifier {
         presented: &PresentedToken,
     ) -> Result<Option<Arc<Token>>, Arc<StoreError>> {
         let digest = presented.digest();
+        let changes = (self.missed.load(Ordering::Acquire), tenant.token_changes.load(Ordering::Acquire));
         let look_up = async {
-            let store = tenant.database.store().await.map_err(NotFound::Store)?;
-            let record = store.find_token(digest.as_bytes()).await.map_err(|error| NotFound::Store(Arc::new(error)))?;
-            let record = record.filter(|record| digest.matches(&record.digest)).ok_or(NotFound::Unknown)?;
-            Ok(Arc::new(Token { id: record.id, name: record.name }))
+            let said = match look_up(tenant, &digest).await {
+                Ok(Some(token)) => Said::Known(token),
+                Ok(None) => Said::Unknown,
+                Err(error) => Said::Nothing(error),
+            };
+            Remembered { said, at: Instant::now(), changes }
         };
-        match self.found.try_get_with((tenant.slug.clone(), digest), look_up).await {
-            Ok(token) => Ok(Some(token)),
-            Err(not_found) => match &*not_found {
-                NotFound::Unknown => Ok(None),
-                NotFound::Store(error) => Err(Arc::clone(error)),
-            },
+        let entry = self.remembered.entry((Arc::clone(&tenant.slug), digest));
+        let entry = entry.or_insert_with_if(look_up, |remembered| !self.still_holds(remembered, changes)).await;
+        match entry.into_value().said {
+            Said::Known(token) => Ok(Some(token)),
+            Said::Unknown => Ok(None),
+            Said::Nothing(error) => Err(error),
         }
+    }
+
+    fn still_holds(&self, remembered: &Remembered, changes: (u64, u64)) -> bool {
+        let limit = match (&remembered.said, &self.listening) {
+            (Said::Nothing(_), _) => return false,
+            (_, Some(listening)) if listening.hears() => HEARING,
+            (Said::Unknown, _) => return false,
+            (Said::Known(_), Some(_)) => DEAF,
+            (Said::Known(_), None) => ALONE,
+        };
+        remembered.changes == changes && remembered.at.elapsed() < limit
     }
 }
 
-impl Default for TokenVerifier {
-    fn default() -> Self {
-        Self::new()
-    }
+async fn look_up(tenant: &Tenant, digest: &TokenDigest) -> Result<Option<Arc<Token>>, Arc<StoreError>> {
+    let store = tenant.database.store().await?;
+    let record = store.find_token(digest.as_bytes()).await.map_err(Arc::new)?;
+    let record = record.filter(|record| digest.matches(&record.digest));
+    Ok(record.map(|record| Arc::new(Token { id: record.id, name: record.name })))
 }

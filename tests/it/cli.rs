@@ -4,6 +4,7 @@ use crate::support::folder;
 use crate::support::process::{formgate, formgate_in};
 
 mod check;
+mod demo;
 mod migrate;
 mod serve;
 mod token;

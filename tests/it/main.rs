@@ -3,9 +3,13 @@
 //! One binary, so that all tests share one Postgres. `support` holds the parts, the folders mirror the way of a request
 //! and the URLs of the API, and a test reads as the sentence that it proves.
 
+#![expect(clippy::unwrap_used, reason = "a failed test says so by panicking")]
+
+mod api;
 mod cli;
 mod edge;
 mod gate;
 mod harness;
+mod isolation;
 #[expect(dead_code, reason = "the parts stand before the tests that use them")]
 mod support;

@@ -19,7 +19,7 @@ CREATE TRIGGER users_inserted AFTER INSERT ON users WHEN NEW.email_folded IS NUL
   UPDATE users SET email_folded = lower(NEW.email) WHERE id = NEW.id;
 END;
 CREATE TRIGGER users_updated AFTER UPDATE OF email ON users
-WHEN NEW.email IS NOT OLD.email AND NEW.email_folded IS OLD.email_folded BEGIN
+WHEN NEW.email IS NOT OLD.email AND NEW.email_folded IS OLD.email_folded AND (SELECT NOT resting FROM upkeep) BEGIN
   UPDATE users SET email_folded = lower(NEW.email) WHERE id = NEW.id;
 END;
 

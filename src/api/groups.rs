@@ -1,0 +1,263 @@
+//! `GET /group`, `PUT /group`, `GET /group/{id}`, `DELETE /group/{id}`.
+
+use std::collections::HashMap;
+
+use http::StatusCode;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::ask::{self, Body};
+use super::id::{Id, Kind};
+use super::page::{self, Envelope};
+use super::{Call, query, store};
+use crate::error::{Faults, Refusal};
+use crate::gate::Admitted;
+use crate::reply::Reply;
+use crate::store::filter::fold;
+use crate::store::{
+    Deletion, Durability, GroupFilter, GroupSummary, GroupWrite, GroupWriteError, NewMember, Report, Written,
+};
+
+/// Groups on a page.
+const PAGE_SIZE: u32 = 100;
+
+/// The most characters of a name and of an external id.
+const LONGEST_NAME: usize = 255;
+
+/// The most characters of an e-mail address: 64 before the @ and 255 after it (RFC 5321, section 4.5.3.1).
+const LONGEST_EMAIL: usize = 320;
+
+#[derive(Serialize)]
+struct GroupJson {
+    id: Id,
+    name: String,
+    external_id: Option<String>,
+    managed: bool,
+    members_count: u64,
+}
+
+impl From<GroupSummary> for GroupJson {
+    fn from(group: GroupSummary) -> Self {
+        Self {
+            id: Kind::Group.show(group.id),
+            name: group.name,
+            external_id: group.external_id,
+            managed: group.managed,
+            members_count: group.members,
+        }
+    }
+}
+
+pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
+    let mut faults = Faults::default();
+    let request = page::requested(call, PAGE_SIZE, &mut faults);
+    let external_id = query::value(call, "external_id");
+    if external_id.as_ref().is_some_and(|id| id.contains('\0')) {
+        faults.add("external_id", "The external_id must not contain NUL characters.");
+    }
+    let filter = GroupFilter {
+        managed: query::switch(call, "managed", &mut faults),
+        external_id: external_id.map(std::borrow::Cow::into_owned),
+    };
+    let filter = faults.or_else(filter)?;
+    let groups = store(admitted).await?.list_groups(&filter, request).await?;
+    let groups = groups.map(GroupJson::from);
+    Ok(Reply::json(StatusCode::OK, &Envelope::new(call, "/api/v1/group", request, groups)))
+}
+
+pub(super) async fn show(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
+    let id = Kind::Group.parse(id).ok_or(Refusal::GroupNotFound)?;
+    let group = store(admitted).await?.find_group(id).await?.ok_or(Refusal::GroupNotFound)?;
+    let members: Vec<Value> =
+        group.members.into_iter().map(|member| json!({ "email": member.email, "name": member.name })).collect();
+    let mut data = json!(GroupJson::from(group.summary));
+    data["members"] = members.into();
+    Ok(Reply::json(StatusCode::OK, &json!({ "data": data })))
+}
+
+pub(super) async fn delete(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
+    let id = Kind::Group.parse(id).ok_or(Refusal::GroupNotFound)?;
+    let report = match store(admitted).await?.delete_group(id).await? {
+        Deletion::Deleted { detached } => json!({ "deleted": true, "detached": detached }),
+        Deletion::UsedInFlows { detached } => {
+            json!({ "deleted": false, "reason": "used_in_flows", "detached": detached })
+        }
+        Deletion::BuiltIn => return Err(Refusal::BuiltInGroup),
+        Deletion::NotFound => return Err(Refusal::GroupNotFound),
+    };
+    Ok(Reply::json(StatusCode::OK, &report))
+}
+
+pub(super) async fn write(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
+    let mut faults = Faults::default();
+    let dry_run = query::switch(call, "dry_run", &mut faults);
+    let confirmed = query::switch(call, "confirm", &mut faults);
+    let report = match query::value(call, "report").as_deref() {
+        None => Report::Counts,
+        Some("members") => Report::Members,
+        Some(_) => {
+            faults.add("report", "The report must be members.");
+            Report::Counts
+        }
+    };
+    let body = Body::parse(&call.body)?;
+    let write = parse(&body, &mut faults);
+    let write = faults.or_else(write)?;
+
+    let guard = admitted.tenant().group_guard.filter(|_| !confirmed);
+    let durability = if dry_run { Durability::DryRun } else { Durability::Commit };
+    let written = store(admitted).await?.write_group(&write, guard, durability, report).await;
+    let written = written.map_err(refusal)?;
+    let status = if written.created { StatusCode::CREATED } else { StatusCode::OK };
+    Ok(body.name_ignored(Reply::json(status, &answer(written, dry_run)), &["name", "external_id", "members"]))
+}
+
+fn answer(written: Written, dry_run: bool) -> Value {
+    let members = written.members;
+    let mut answer = json!({
+        "data": GroupJson::from(written.group),
+        "result": if written.created { "created" } else { "updated" },
+        "members": { "attached": members.attached, "detached": members.detached, "created": members.created },
+    });
+    if let Some([attached, detached, created]) = members.report {
+        answer["report"] = json!({ "attached": attached, "detached": detached, "created": created });
+    }
+    if dry_run {
+        answer["dry_run"] = true.into();
+    }
+    answer
+}
+
+fn refusal(error: GroupWriteError) -> Refusal {
+    match error {
+        GroupWriteError::AmbiguousName => {
+            Faults::only("name", "The name is that of two or more groups: an external_id must tell which is meant.")
+        }
+        GroupWriteError::BuiltIn => {
+            Faults::only("name", "The name is that of the built-in group, which cannot be written.")
+        }
+        GroupWriteError::Guarded { detached, members } => Faults::only(
+            "members",
+            format!(
+                "The members leave out {detached} of the group's {members}, more than this account lets one call \
+                 detach. Add ?confirm=1 to do it all the same."
+            ),
+        ),
+        GroupWriteError::Store(error) => error.into(),
+    }
+}
+
+fn parse(body: &Body, faults: &mut Faults) -> GroupWrite {
+    let mut write = GroupWrite { name: String::new(), external_id: None, members: None };
+    if body.sent().all(|(name, _)| name != "name") {
+        faults.add("name", "The name is required.");
+    }
+    for (name, value) in body.sent() {
+        match name {
+            "name" => write.name = label(value, name, faults).unwrap_or_default(),
+            "external_id" => write.external_id = label(value, name, faults),
+            "members" => write.members = Some(each_once(ask::list(value, name, faults, member))),
+            _ => {}
+        }
+    }
+    write
+}
+
+/// A text of 1 to 255 characters.
+fn label(value: &Value, path: &str, faults: &mut Faults) -> Option<String> {
+    let text = ask::text(value, path, faults)?;
+    let fits = (1..=LONGEST_NAME).contains(&text.chars().count());
+    if !fits {
+        faults.add(path, format!("The {path} must have 1 to {LONGEST_NAME} characters."));
+    }
+    fits.then(|| text.to_owned())
+}
+
+fn member(value: &Value, path: &str, faults: &mut Faults) -> Option<NewMember> {
+    let Some(object) = value.as_object() else {
+        faults.add(path, format!("The {path} must be an object with an email."));
+        return None;
+    };
+    let email_path = format!("{path}.email");
+    let email = match object.get("email") {
+        None | Some(Value::Null) => {
+            faults.add(email_path, format!("The {path}.email is required."));
+            None
+        }
+        Some(email) => ask::text(email, &email_path, faults).and_then(|email| {
+            if !is_email(email) {
+                faults.add(email_path.as_str(), format!("The {email_path} must be a valid email address."));
+            }
+            is_email(email).then_some(email)
+        }),
+    };
+    let name = match object.get("name") {
+        None | Some(Value::Null) => Some(""),
+        Some(name) => ask::text(name, &format!("{path}.name"), faults),
+    };
+    let email = email?;
+    Some(NewMember { email: email.to_owned(), folded: fold(email), name: name?.to_owned() })
+}
+
+/// Whether a text can be an address: something, an @, and a domain without empty labels. What is beyond that only the
+/// mail server knows.
+fn is_email(text: &str) -> bool {
+    let sane = text.chars().count() <= LONGEST_EMAIL && !text.chars().any(|c| c.is_whitespace() || c.is_control());
+    let parts = text.rsplit_once('@');
+    let parts = parts.filter(|(local, _)| !local.is_empty() && !local.contains(['@', ',', ';', '<', '>']));
+    sane && parts.is_some_and(|(_, domain)| domain.split('.').all(|label| !label.is_empty()) && !domain.contains(','))
+}
+
+/// Each address once: the last name wins, and the first place stays.
+fn each_once(members: Vec<NewMember>) -> Vec<NewMember> {
+    let mut places = HashMap::with_capacity(members.len());
+    let mut once: Vec<NewMember> = Vec::with_capacity(members.len());
+    for member in members {
+        match places.get(&member.folded) {
+            Some(&at) => once[at] = member,
+            None => {
+                places.insert(member.folded.clone(), once.len());
+                once.push(member);
+            }
+        }
+    }
+    once
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_email_address_has_one_at_sign_and_a_domain() {
+        for email in ["ana@example.com", "a.b+c@sub.example.com", "ünï@bücher.example", "root@localhost"] {
+            assert!(is_email(email), "{email}");
+        }
+        let long = format!("{}@example.com", "x".repeat(320));
+        for text in [
+            "",
+            "ana",
+            "@example.com",
+            "ana@",
+            "a b@example.com",
+            "ana@ex..com",
+            "a@b@c",
+            "a@.com",
+            "a,b@c.de",
+            "a@c.de,",
+            long.as_str(),
+        ] {
+            assert!(!is_email(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_address_listed_twice_counts_once_and_the_last_name_wins() {
+        let body = Body::parse(
+            br#"{"name": "G", "members": [{"email": "A@x.de", "name": "1"}, {"email": "b@x.de"}, {"email": "a@X.de", "name": "2"}]}"#,
+        );
+        let members = parse(&body.unwrap(), &mut Faults::default()).members.unwrap();
+        let read: Vec<_> = members.iter().map(|member| (member.folded.as_str(), member.name.as_str())).collect();
+        assert_eq!(read, [("a@x.de", "2"), ("b@x.de", "")]);
+    }
+}

@@ -1,0 +1,24 @@
+//! The query of a request: parameters by name, percent-decoded. The last one counts where a name stands more than once.
+
+use std::borrow::Cow;
+
+use super::Call;
+use crate::error::Faults;
+
+/// A parameter's value.
+pub(super) fn value<'a>(call: &'a Call<'_>, name: &str) -> Option<Cow<'a, str>> {
+    let pairs = form_urlencoded::parse(call.query.as_bytes());
+    pairs.filter(|(known, _)| known == name).last().map(|(_, value)| value)
+}
+
+/// A switch: `1` or `true` is on, `0`, `false` and none are off.
+pub(super) fn switch(call: &Call<'_>, name: &str, faults: &mut Faults) -> bool {
+    match value(call, name).as_deref() {
+        None | Some("0" | "false") => false,
+        Some("1" | "true") => true,
+        Some(_) => {
+            faults.add(name, format!("The {name} must be 1 or 0."));
+            false
+        }
+    }
+}

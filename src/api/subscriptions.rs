@@ -1,0 +1,217 @@
+//! `GET /subscribe`, `POST /subscribe`, `GET /subscribe/{id}`, `POST /unsubscribe`: for automation tools.
+//!
+//! Nothing is delivered yet; a subscription holds what delivery will need. Its secret is shown once, in the answer that
+//! makes it.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http::StatusCode;
+use jiff::Timestamp;
+use rand::Rng;
+use serde::Serialize;
+use serde_json::{Value, json};
+use url::Url;
+
+use super::ask::{self, Body};
+use super::id::{Id, Kind};
+use super::page::{self, Envelope};
+use super::time::Instant;
+use super::{Call, store};
+use crate::error::{Faults, Refusal};
+use crate::gate::Admitted;
+use crate::reply::Reply;
+use crate::store::{Event, Subscribed, Subscription, Triple, Unsubscription};
+
+/// Subscriptions on a page.
+const PAGE_SIZE: u32 = 100;
+
+/// The most characters of a target URL. More than any tool uses, and little enough for an index entry.
+const LONGEST_URL: usize = 2048;
+
+/// Bytes of a secret: as many as the HMAC-SHA256 that it will sign with has.
+const SECRET: usize = 32;
+
+#[derive(Serialize)]
+struct SubscriptionJson {
+    id: Id,
+    target_url: String,
+    event: String,
+    form: Option<Id>,
+    created_at: Instant,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    secret: Option<String>,
+}
+
+impl From<Subscription> for SubscriptionJson {
+    fn from(subscription: Subscription) -> Self {
+        Self {
+            id: Kind::Subscription.show(subscription.id),
+            target_url: subscription.target_url,
+            event: subscription.event,
+            form: subscription.form.map(|form| Kind::Form.show(form)),
+            created_at: Instant(subscription.created_at),
+            secret: None,
+        }
+    }
+}
+
+pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
+    let mut faults = Faults::default();
+    let request = page::requested(call, PAGE_SIZE, &mut faults);
+    let request = faults.or_else(request)?;
+    let subscriptions = store(admitted).await?.list_subscriptions(request).await?;
+    let subscriptions = subscriptions.map(SubscriptionJson::from);
+    Ok(Reply::json(StatusCode::OK, &Envelope::new(call, "/api/v1/subscribe", request, subscriptions)))
+}
+
+pub(super) async fn show(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
+    let id = Kind::Subscription.parse(id).ok_or(Refusal::SubscriptionNotFound)?;
+    let found = store(admitted).await?.find_subscription(id).await?.ok_or(Refusal::SubscriptionNotFound)?;
+    Ok(Reply::json(StatusCode::OK, &json!({ "data": SubscriptionJson::from(found) })))
+}
+
+pub(super) async fn subscribe(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
+    let body = Body::parse(&call.body)?;
+    let mut faults = Faults::default();
+    let asked = Asked::read(&body, &mut faults);
+    if asked.target_url.is_none() && !asked.url_was_sent {
+        faults.add("target_url", "The target_url is required.");
+    }
+    let asked = faults.or_else(asked)?;
+    let triple = Triple {
+        target_url: asked.target_url.unwrap_or_default(),
+        event: asked.event.unwrap_or_default(),
+        form: asked.form.flatten(),
+    };
+    let secret = new_secret();
+    let (status, subscription) = match store(admitted).await?.subscribe(&triple, &secret, Timestamp::now()).await? {
+        Subscribed::Created(made) => {
+            (StatusCode::CREATED, SubscriptionJson { secret: Some(secret), ..SubscriptionJson::from(made) })
+        }
+        Subscribed::Existing(known) => (StatusCode::OK, known.into()),
+        Subscribed::UnknownForm => return Err(Faults::only("form", "The form does not exist.")),
+    };
+    let reply = Reply::json(status, &json!({ "data": subscription }));
+    Ok(body.name_ignored(reply, &["target_url", "hookUrl", "event", "form"]))
+}
+
+pub(super) async fn unsubscribe(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
+    let body = Body::parse(&call.body)?;
+    let mut faults = Faults::default();
+    let asked = Asked::read(&body, &mut faults);
+    let id = body.sent().find(|(name, _)| *name == "id").map(|(_, value)| subscription_id(value, &mut faults));
+    if id.is_none() && !asked.url_was_sent {
+        faults.add("id", "The id or the target_url is required.");
+    }
+    let asked = faults.or_else(asked)?;
+    let which = match (id.flatten(), asked.target_url) {
+        (Some(id), _) => Unsubscription::Id(id),
+        (None, target_url) => {
+            Unsubscription::Target { target_url: target_url.unwrap_or_default(), event: asked.event, form: asked.form }
+        }
+    };
+    let deleted = store(admitted).await?.unsubscribe(&which).await?;
+    let reply = Reply::json(StatusCode::OK, &json!({ "deleted": deleted }));
+    Ok(body.name_ignored(reply, &["id", "target_url", "hookUrl", "event", "form"]))
+}
+
+/// What a body asks for, as far as it was sent.
+#[derive(Default)]
+struct Asked {
+    target_url: Option<String>,
+    url_was_sent: bool,
+    event: Option<Event>,
+    /// The outer none is a form that was not sent, the inner one `null`: every form.
+    form: Option<Option<i64>>,
+}
+
+impl Asked {
+    fn read(body: &Body, faults: &mut Faults) -> Self {
+        let mut asked = Self::default();
+        if body.keys().any(|name| name == "form") {
+            asked.form = Some(None);
+        }
+        for (name, value) in body.sent() {
+            match name {
+                "target_url" | "hookUrl" => {
+                    asked.url_was_sent = true;
+                    asked.target_url = target_url(value, name, faults);
+                }
+                "event" => asked.event = event(value, faults),
+                "form" => asked.form = Some(form(value, faults)),
+                _ => {}
+            }
+        }
+        asked
+    }
+}
+
+fn target_url(value: &Value, path: &str, faults: &mut Faults) -> Option<String> {
+    let text = ask::text(value, path, faults)?;
+    let fault = match Url::parse(text) {
+        _ if text.len() > LONGEST_URL => Some("must have at most 2048 characters"),
+        // The parser forgives blanks around it and characters that should be percent-encoded; a URL that is to be found
+        // again by its text is not forgiven.
+        _ if !text.bytes().all(|byte| byte.is_ascii_graphic()) => Some("must be ASCII, the rest percent-encoded"),
+        Ok(url) if url.scheme() != "https" || !url.has_host() => Some("must be an https URL"),
+        Ok(url) if !url.username().is_empty() || url.password().is_some() => Some("must not contain credentials"),
+        Ok(_) => None,
+        Err(_) => Some("must be an https URL"),
+    };
+    if let Some(fault) = fault {
+        faults.add(path, format!("The {path} {fault}."));
+        return None;
+    }
+    Some(text.to_owned())
+}
+
+fn event(value: &Value, faults: &mut Faults) -> Option<Event> {
+    let event = value.as_str().and_then(Event::parse);
+    if event.is_none() {
+        faults.add("event", format!("The event must be one of {}.", Event::ALL.map(Event::as_str).join(", ")));
+    }
+    event
+}
+
+fn form(value: &Value, faults: &mut Faults) -> Option<i64> {
+    ask::id(value, "form", Kind::Form, faults)
+}
+
+fn subscription_id(value: &Value, faults: &mut Faults) -> Option<i64> {
+    ask::id(value, "id", Kind::Subscription, faults)
+}
+
+/// A secret in the form of the Standard Webhooks specification.
+fn new_secret() -> String {
+    let mut secret = [0; SECRET];
+    rand::rng().fill_bytes(&mut secret);
+    format!("whsec_{}", STANDARD.encode(secret))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_an_https_url_without_credentials() {
+        let long = format!("https://hooks.test/{}", "x".repeat(2048));
+        for (text, sound) in [
+            ("https://hooks.test/catch/1?a=b", true),
+            ("HTTPS://hooks.test", true),
+            ("http://hooks.test", false),
+            ("https://", false),
+            ("https://user@hooks.test", false),
+            ("https://:pw@hooks.test", false),
+            ("ftp://hooks.test", false),
+            ("//hooks.test", false),
+            ("https://hooks.test/ä", false),
+            (" https://hooks.test", false),
+            ("", false),
+            (long.as_str(), false),
+        ] {
+            let mut faults = Faults::default();
+            assert_eq!(target_url(&text.into(), "target_url", &mut faults).is_some(), sound, "{text}");
+            assert_eq!(faults.or_else(()).is_ok(), sound, "{text}");
+        }
+    }
+}

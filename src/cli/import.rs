@@ -1,0 +1,109 @@
+//! `formgate import` and `formgate reindex`: writing a tenant's data, and mending what is kept beside it.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::{SchemaContext, TenantChoice, print};
+use crate::import::{self, ImportError, Imported, OnFault};
+use crate::store;
+
+#[derive(Debug, Args)]
+pub(super) struct Import {
+    #[command(flatten)]
+    tenant: TenantChoice,
+    /// The NDJSON file; `-` is standard input.
+    file: PathBuf,
+    /// Leave faulty lines out and keep the rest; without it, a faulty line keeps nothing of the file.
+    #[arg(long)]
+    keep_going: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Reindex {
+    #[command(flatten)]
+    tenant: TenantChoice,
+}
+
+/// How much is read at once.
+const BUFFER: usize = 1024 * 1024;
+
+pub(super) async fn run(command: &Import) -> Result<()> {
+    let tenant = command.tenant.find()?;
+    let (input, size) = open(&command.file)?;
+    let on_fault = if command.keep_going { OnFault::KeepGoing } else { OnFault::Stop };
+    let bar = progress_bar(size);
+    let loading = import::run(&tenant.database, input, on_fault, |progress| bar.set_position(progress.bytes));
+    // Dropping the load rolls it back, so Ctrl-C leaves the database as it was.
+    let loaded = tokio::select! {
+        loaded = loading => loaded,
+        _ = tokio::signal::ctrl_c() => bail!("interrupted; nothing of the file is kept"),
+    };
+    bar.finish_and_clear();
+    let imported = match loaded {
+        Ok(imported) => imported,
+        Err(ImportError::Faulty(fault)) => bail!("{}: {fault}; nothing of the file is kept", name(&command.file)),
+        Err(ImportError::Store(error)) => return Err(error).context("import").with_context_for_schema(&tenant.slug),
+        Err(error @ ImportError::Unreadable { .. }) => return Err(error).context(name(&command.file)),
+    };
+    print(&summary(&imported));
+    if imported.faulty == 0 {
+        return Ok(());
+    }
+    for fault in &imported.faults {
+        eprintln!("{}: {fault}", name(&command.file));
+    }
+    bail!("{} of {} lines were left out", imported.faulty, imported.lines)
+}
+
+fn open(path: &Path) -> Result<(Box<dyn BufRead + Send>, Option<u64>)> {
+    if path == Path::new("-") {
+        return Ok((Box::new(BufReader::with_capacity(BUFFER, std::io::stdin())), None));
+    }
+    let file = File::open(path).with_context(|| format!("can't read `{}`", path.display()))?;
+    let size = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|data| data.len());
+    Ok((Box::new(BufReader::with_capacity(BUFFER, file)), size))
+}
+
+fn name(path: &Path) -> String {
+    if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() }
+}
+
+/// A bar where the size is known, else a count of bytes; nothing where nobody looks.
+fn progress_bar(size: Option<u64>) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let (bar, style) = match size {
+        Some(size) => (ProgressBar::new(size), "{bar:40} {percent:>3}%  {bytes} of {total_bytes}  {eta} left"),
+        None => (ProgressBar::new_spinner(), "{spinner} {bytes}  {elapsed}"),
+    };
+    bar.set_style(ProgressStyle::with_template(style).expect("the templates are sound"));
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+fn summary(imported: &Imported) -> String {
+    let counts = [
+        (imported.users, "users"),
+        (imported.labels, "labels"),
+        (imported.forms, "forms"),
+        (imported.groups, "groups"),
+        (imported.flow_steps, "flow steps"),
+        (imported.submissions, "submissions"),
+    ];
+    counts.map(|(count, what)| format!("{count} {what}")).join(", ")
+}
+
+pub(super) async fn reindex(command: &Reindex) -> Result<()> {
+    let tenant = command.tenant.find()?;
+    let mended = store::reindex(&tenant.database).await;
+    let mended = mended.context("reindex").with_context_for_schema(&tenant.slug)?;
+    print(&mended.to_string());
+    Ok(())
+}

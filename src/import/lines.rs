@@ -1,0 +1,101 @@
+//! The lines of an input, never more than one limit's worth in memory at a time.
+//!
+//! Knows nothing of what stands in a line. A byte order mark before the first line is no part of it.
+
+use std::io::{self, BufRead, Read};
+
+use super::Progress;
+
+/// The longest line. Longer, and a file without line breaks is read into memory whole; shorter, and a group of a million
+/// members does not fit.
+const LONGEST: usize = 16 << 20;
+
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
+/// What was read next.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Line {
+    /// A line, without its line break.
+    Text(Vec<u8>),
+    /// A line over the limit; it was skipped.
+    TooLong,
+    /// Nothing: the input is at its end.
+    End,
+}
+
+/// An input, line by line.
+#[derive(Debug)]
+pub(super) struct Lines<R> {
+    input: R,
+    longest: usize,
+    progress: Progress,
+}
+
+impl<R: BufRead> Lines<R> {
+    pub(super) fn new(input: R) -> Self {
+        Self { input, longest: LONGEST, progress: Progress::default() }
+    }
+
+    /// How far the input was read: the number of the line that was read last, from 1.
+    pub(super) fn progress(&self) -> Progress {
+        self.progress
+    }
+
+    pub(super) fn next(&mut self) -> io::Result<Line> {
+        let mut line = Vec::new();
+        let limit = u64::try_from(self.longest).expect("a line's limit is small") + 1;
+        let read = self.input.by_ref().take(limit).read_until(b'\n', &mut line)?;
+        if read == 0 {
+            return Ok(Line::End);
+        }
+        self.progress.bytes += u64::try_from(read).expect("memory is smaller than 2^64 bytes");
+        self.progress.lines += 1;
+        if line.last() == Some(&b'\n') {
+            line.pop();
+        } else if line.len() > self.longest {
+            self.skip_line()?;
+            return Ok(Line::TooLong);
+        }
+        if self.progress.lines == 1 && line.starts_with(BYTE_ORDER_MARK) {
+            line.drain(..BYTE_ORDER_MARK.len());
+        }
+        Ok(Line::Text(line))
+    }
+
+    fn skip_line(&mut self) -> io::Result<()> {
+        self.progress.bytes += u64::try_from(self.input.skip_until(b'\n')?).expect("memory is smaller than 2^64 bytes");
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(text: &[u8], longest: usize) -> Vec<Line> {
+        let mut lines = Lines { longest, ..Lines::new(text) };
+        let mut all = Vec::new();
+        loop {
+            match lines.next().unwrap() {
+                Line::End => break,
+                line => all.push(line),
+            }
+        }
+        assert_eq!(lines.progress().bytes, u64::try_from(text.len()).unwrap());
+        all
+    }
+
+    #[test]
+    fn lines_end_with_a_line_break_or_the_input() {
+        let line = |text: &str| Line::Text(text.as_bytes().to_vec());
+        assert_eq!(all(b"a\n\nb", 9), [line("a"), line(""), line("b")]);
+        assert_eq!(all("\u{feff}a\n\u{feff}".as_bytes(), 9), [line("a"), line("\u{feff}")]);
+    }
+
+    #[test]
+    fn a_line_over_the_limit_is_skipped_and_counted() {
+        let line = |text: &str| Line::Text(text.as_bytes().to_vec());
+        assert_eq!(all(b"123\n1234\n12345678\n12", 3), [line("123"), Line::TooLong, Line::TooLong, line("12")]);
+        assert_eq!(all(b"1234", 3), [Line::TooLong]);
+    }
+}

@@ -1,0 +1,64 @@
+//! Who used a window: how many of its requests each token made.
+
+use std::collections::HashMap;
+
+/// The shares of an account's tokens in its window, the largest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Usage(Vec<Share>);
+
+/// One token's part of a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// The token's number, as the log holds it ([`Entry::short`]).
+    pub token: u32,
+    /// Requests in the window.
+    pub requests: u32,
+}
+
+impl Usage {
+    /// Counts the tokens of a window's requests.
+    pub(super) fn of(tokens: impl IntoIterator<Item = u32>) -> Self {
+        let mut counts: HashMap<u32, u32> = HashMap::new();
+        for token in tokens {
+            *counts.entry(token).or_default() += 1;
+        }
+        let mut shares: Vec<Share> = counts.into_iter().map(|(token, requests)| Share { token, requests }).collect();
+        shares.sort_by_key(|share| (std::cmp::Reverse(share.requests), share.token));
+        Self(shares)
+    }
+
+    /// The shares, the largest first.
+    pub fn shares(&self) -> impl Iterator<Item = Share> {
+        self.0.iter().copied()
+    }
+}
+
+/// What a window's log holds of a request.
+pub struct Entry;
+
+impl Entry {
+    /// A token's number in 4 bytes: no account makes four thousand million tokens, and if it did, two would share a row
+    /// in a report.
+    #[must_use]
+    pub fn short(token: i64) -> u32 {
+        u32::try_from(token.rem_euclid(1 << 32)).expect("less than 2^32")
+    }
+
+    /// The token of an entry in the shared log.
+    pub(super) fn token_of(entry: [u8; 8]) -> u32 {
+        let [_, _, _, _, token @ ..] = entry;
+        u32::from_be_bytes(token)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_share_comes_first() {
+        let usage = Usage::of([7, 3, 7, 9, 7, 3]);
+        let shares: Vec<_> = usage.shares().map(|share| (share.token, share.requests)).collect();
+        assert_eq!(shares, [(7, 3), (3, 2), (9, 1)]);
+    }
+}

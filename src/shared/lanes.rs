@@ -1,0 +1,217 @@
+//! A few connections that all requests share, and the breaker in front of them.
+//!
+//! A checkout from a pool would cost each request an extra round trip and leave one command in flight a connection; on a
+//! lane, requests are pipelined. A lane that fails is closed at once, and a task of its own opens it again: until then
+//! its calls fail without waiting, so that a store that hangs costs a few requests their time limit, not all of them.
+//! What is opened is tried with a write first: a store that is full or a replica takes reads and refuses what a window
+//! needs.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwapOption;
+use rand::RngExt;
+use redis::RedisResult;
+use tokio::sync::Notify;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::link::{Connection, Link};
+use crate::metrics::Metrics;
+
+/// How many connections are held. Two keep two cores of a server's I/O busy; more only split the pipelines.
+const LANES: usize = 2;
+
+/// How long opening a connection may take. Longer, and a host that drops packets delays the next try; shorter, and a
+/// distant store with TLS is never reached.
+const OPEN_LIMIT: Duration = Duration::from_secs(1);
+
+/// The waits between two tries to open, growing from the first to the last. The last bounds how much later than its
+/// store the shared window is back.
+const WAITS: [Duration; 4] =
+    [Duration::from_millis(20), Duration::from_millis(50), Duration::from_millis(150), Duration::from_millis(400)];
+
+/// How often a quiet lane is tried, so that a connection that went away is noticed before a request does.
+const CHECK: Duration = Duration::from_secs(1);
+
+/// The key that opening writes to, for as long as it takes to see that it can.
+const PROBE: &str = "formgate:probe";
+
+/// Why a call was not answered.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// No lane is open, or this one did not answer in time, or broke.
+    #[error("the shared store does not answer")]
+    Unavailable,
+    /// The store answered that it can't do this, which says nothing about other calls.
+    #[error("the shared store refuses: {0}")]
+    Refused(redis::RedisError),
+}
+
+/// The open connections to one store. Dropping it closes them.
+#[derive(Debug)]
+pub struct Lanes {
+    lanes: Vec<(Arc<Lane>, AbortOnDropHandle<()>)>,
+    next: AtomicUsize,
+    limit: Duration,
+    state: Arc<State>,
+}
+
+impl Lanes {
+    /// Opens lanes whose calls may take `limit`, and waits a moment for the first. A store that is away does not keep a
+    /// gateway from starting: its lanes open when it is back.
+    pub async fn open(link: Arc<Link>, limit: Duration, metrics: Metrics) -> Self {
+        let state = Arc::new(State { open: AtomicUsize::new(0), opened: Notify::new(), metrics });
+        let lanes = (0..LANES).map(|_| {
+            let lane = Arc::new(Lane { connection: ArcSwapOption::empty(), lost: Notify::new() });
+            let keeping = tokio::spawn(keep_open(Arc::clone(&lane), Arc::clone(&link), Arc::clone(&state), limit));
+            (lane, AbortOnDropHandle::new(keeping))
+        });
+        let lanes = Self { lanes: lanes.collect(), next: AtomicUsize::new(0), limit, state };
+        if tokio::time::timeout(OPEN_LIMIT, lanes.state.opened.notified()).await.is_err() {
+            tracing::warn!("the shared store can't be reached; its policy decides until it can");
+        }
+        lanes
+    }
+
+    /// Runs one call on a lane.
+    ///
+    /// # Errors
+    /// [`CallError::Unavailable`] at the latest when the time limit is over, at once while every lane is closed.
+    pub async fn call<T, F>(&self, call: impl FnOnce(Connection) -> F) -> Result<T, CallError>
+    where
+        F: Future<Output = RedisResult<T>>,
+    {
+        let first = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut lanes = (first..first + LANES).map(|at| &self.lanes[at % LANES].0);
+        let open = lanes.find_map(|lane| Some((lane, lane.connection.load_full()?)));
+        let Some((lane, connection)) = open else { return Err(CallError::Unavailable) };
+        let failure = match within(self.limit, call((*connection).clone())).await {
+            Some(Ok(answer)) => return Ok(answer),
+            Some(Err(error)) if concerns_one_key(&error) => return Err(CallError::Refused(error)),
+            Some(Err(error)) => error.to_string(),
+            None => format!("no answer within {:?}", self.limit),
+        };
+        lane.close(&connection, &failure, &self.state);
+        Err(CallError::Unavailable)
+    }
+}
+
+/// How many lanes are open, for the log and the gauge.
+#[derive(Debug)]
+struct State {
+    open: AtomicUsize,
+    opened: Notify,
+    metrics: Metrics,
+}
+
+impl State {
+    fn opened(&self) {
+        if self.open.fetch_add(1, Ordering::SeqCst) == 0 {
+            self.metrics.redis_up.set(1);
+            tracing::info!("the shared store answers");
+        }
+        self.opened.notify_one();
+    }
+
+    fn closed(&self, failure: &str) {
+        if self.open.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.metrics.redis_up.set(0);
+            tracing::warn!(failure, "the shared store does not answer; its policy decides until it does");
+        }
+    }
+}
+
+/// One connection, shared by the calls that come to it.
+struct Lane {
+    connection: ArcSwapOption<Connection>,
+    lost: Notify,
+}
+
+impl std::fmt::Debug for Lane {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lane").field("open", &self.connection.load().is_some()).finish()
+    }
+}
+
+impl Lane {
+    /// Closes a connection that failed. Calls that were on it fail too, and find it closed already.
+    fn close(&self, failed: &Arc<Connection>, failure: &str, state: &State) {
+        let seen = self.connection.compare_and_swap(failed, None);
+        if seen.as_ref().is_some_and(|seen| Arc::ptr_eq(seen, failed)) {
+            state.closed(failure);
+            self.lost.notify_one();
+        }
+    }
+}
+
+/// Opens a lane, again whenever it was lost, for as long as the task lives.
+async fn keep_open(lane: Arc<Lane>, link: Arc<Link>, state: Arc<State>, limit: Duration) {
+    let mut waits = WAITS.into_iter();
+    let mut wait = WAITS[0];
+    loop {
+        match tokio::time::timeout(OPEN_LIMIT, open(&link)).await {
+            Ok(Ok(connection)) => {
+                let connection = Arc::new(connection);
+                lane.connection.store(Some(Arc::clone(&connection)));
+                state.opened();
+                waits = WAITS.into_iter();
+                attend(&lane, &connection, &state, limit).await;
+            }
+            Ok(Err(failure)) => tracing::debug!(failure, "the shared store can't be reached"),
+            Err(_) => tracing::debug!("the shared store can't be reached in time"),
+        }
+        wait = waits.next().unwrap_or(wait);
+        let part = rand::rng().random_range(0.7..=1.0);
+        tokio::time::sleep(wait.mul_f64(part)).await;
+    }
+}
+
+async fn open(link: &Link) -> Result<Connection, String> {
+    let mut connection = link.connect().await.map_err(|error| error.to_string())?;
+    let mut probe = redis::cmd("SET");
+    probe.arg(PROBE).arg(1).arg("PX").arg(1000);
+    probe.query_async::<()>(&mut connection).await.map_err(|error| error.to_string())?;
+    Ok(connection)
+}
+
+/// Waits until a lane is lost, trying it now and then.
+async fn attend(lane: &Lane, connection: &Arc<Connection>, state: &State, limit: Duration) {
+    loop {
+        tokio::select! {
+            () = lane.lost.notified() => return,
+            () = tokio::time::sleep(CHECK) => {}
+        }
+        let mut checked = (**connection).clone();
+        let ping = redis::cmd("PING");
+        let failure = match within(limit, ping.query_async::<()>(&mut checked)).await {
+            Some(Ok(())) => continue,
+            Some(Err(error)) => error.to_string(),
+            None => format!("no answer within {limit:?}"),
+        };
+        lane.close(connection, &failure, state);
+    }
+}
+
+/// Whether a refusal is about the one key that a call used, as when another program put something else there.
+fn concerns_one_key(error: &redis::RedisError) -> bool {
+    error.code() == Some("WRONGTYPE")
+}
+
+/// The outcome of a call, or none when the store took longer than its limit. A timer that itself comes late says that
+/// this process was busy, not that the store is slow, and gives the call another turn.
+async fn within<T>(limit: Duration, call: impl Future<Output = T>) -> Option<T> {
+    const TURNS: u32 = 10;
+    let mut call = pin!(call);
+    for _ in 0..TURNS {
+        let began = Instant::now();
+        if let Ok(outcome) = tokio::time::timeout(limit, &mut call).await {
+            return Some(outcome);
+        }
+        if began.elapsed() < limit + limit / 2 {
+            return None;
+        }
+    }
+    None
+}

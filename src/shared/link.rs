@@ -1,0 +1,181 @@
+//! How Redis is reached: one server, the master that Sentinels name, or a cluster.
+//!
+//! The pools of deadpool-redis make the connections. Each connection multiplexes, so it is taken out of its pool for good
+//! and cloned by whoever calls (see [`super::lanes`]).
+
+use std::time::Duration;
+
+use deadpool_redis::sentinel::{SentinelNodeConnectionInfo, SentinelServerType, TlsMode};
+use deadpool_redis::{Manager, RedisConnectionInfo, Runtime, cluster, sentinel};
+use redis::aio::{ConnectionLike, MultiplexedConnection, PubSub};
+use redis::cluster_async::ClusterConnection;
+use redis::sentinel::SentinelClient;
+use redis::{AsyncConnectionConfig, Client, Cmd, ConnectionInfo, IntoConnectionInfo, Pipeline, RedisFuture, Value};
+use secrecy::{ExposeSecret, SecretString};
+use tokio::sync::Mutex;
+
+use crate::config::RedisTarget;
+
+/// How many connections a pool may have: every lane's, and its successor's before the old one is closed.
+const CONNECTIONS: usize = 8;
+
+/// How long opening one connection may take, and at the outside a call on it: what calls this has its own, shorter limit.
+const OPEN_LIMIT: Duration = Duration::from_secs(1);
+
+/// The configured Redis can't be used, whatever its state. Never quotes a URL: a password may stand in it.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// A URL is none that the client understands.
+    #[error("an address of Redis is no URL that can be used")]
+    Url,
+    /// No pool could be made.
+    #[error("no pool of connections to Redis can be made: {0}")]
+    Pool(#[from] deadpool_redis::BuildError),
+}
+
+/// Makes connections to what is configured.
+pub struct Link(Kind);
+
+enum Kind {
+    Server { pool: deadpool_redis::Pool, client: Client },
+    Sentinel { pool: sentinel::Pool, finder: Mutex<SentinelClient> },
+    Cluster { pool: cluster::Pool, nodes: Vec<Client> },
+}
+
+/// A connection that can be cloned, and carries the calls of all clones at once.
+#[derive(Clone)]
+pub enum Connection {
+    /// To one server.
+    Server(MultiplexedConnection),
+    /// To every node of a cluster.
+    Cluster(ClusterConnection),
+}
+
+impl Link {
+    /// A link to what is configured; nothing is connected yet.
+    ///
+    /// # Errors
+    /// [`LinkError`].
+    pub fn new(target: &RedisTarget) -> Result<Self, LinkError> {
+        Ok(Self(match target {
+            RedisTarget::Server { url } => {
+                let client = Client::open(url.expose_secret()).map_err(|_| LinkError::Url)?;
+                let config = AsyncConnectionConfig::new()
+                    .set_connection_timeout(Some(OPEN_LIMIT))
+                    .set_response_timeout(Some(OPEN_LIMIT));
+                let manager = Manager::new_with_config(url.expose_secret(), config).map_err(|_| LinkError::Url)?;
+                let pool = deadpool_redis::Pool::builder(manager).max_size(CONNECTIONS).runtime(Runtime::Tokio1);
+                Kind::Server { pool: pool.build()?, client }
+            }
+            RedisTarget::Sentinel { sentinels, master, username, password, database } => {
+                let tls = sentinels.iter().any(|url| url.expose_secret().starts_with("rediss://"));
+                let sentinels = addresses(sentinels)?;
+                let server = SentinelNodeConnectionInfo {
+                    tls_mode: tls.then_some(TlsMode::Secure),
+                    redis_connection_info: Some(RedisConnectionInfo {
+                        db: i64::from(*database),
+                        username: username.clone(),
+                        password: password.as_ref().map(|password| password.expose_secret().to_owned()),
+                        ..RedisConnectionInfo::default()
+                    }),
+                };
+                let finder = SentinelClient::build(
+                    sentinels.clone(),
+                    master.clone(),
+                    Some(server.clone().into()),
+                    redis::sentinel::SentinelServerType::Master,
+                );
+                let manager =
+                    sentinel::Manager::new(sentinels, master.clone(), Some(server), SentinelServerType::Master);
+                let pool = sentinel::Pool::builder(manager.map_err(|_| LinkError::Url)?);
+                let pool = pool.max_size(CONNECTIONS).runtime(Runtime::Tokio1).build()?;
+                Kind::Sentinel { pool, finder: Mutex::new(finder.map_err(|_| LinkError::Url)?) }
+            }
+            RedisTarget::Cluster { nodes } => {
+                let addresses = addresses(nodes)?;
+                let nodes = addresses.iter().map(|address| Client::open(address.clone())).collect::<Result<_, _>>();
+                let manager = cluster::Manager::new(addresses, false).map_err(|_| LinkError::Url)?;
+                let pool = cluster::Pool::builder(manager).max_size(CONNECTIONS).runtime(Runtime::Tokio1).build()?;
+                Kind::Cluster { pool, nodes: nodes.map_err(|_| LinkError::Url)? }
+            }
+        }))
+    }
+
+    /// Opens a connection.
+    ///
+    /// # Errors
+    /// What the client, or Redis, says.
+    pub(super) async fn connect(&self) -> Result<Connection, deadpool_redis::PoolError> {
+        Ok(match &self.0 {
+            Kind::Server { pool, .. } => Connection::Server(deadpool_redis::Connection::take(pool.get().await?)),
+            Kind::Sentinel { pool, .. } => Connection::Server(sentinel::Connection::take(pool.get().await?)),
+            Kind::Cluster { pool, .. } => Connection::Cluster(cluster::Connection::take(pool.get().await?)),
+        })
+    }
+
+    /// Opens a connection that listens. In a cluster any node will do: what is published reaches all.
+    ///
+    /// # Errors
+    /// What the client, or Redis, says; of a cluster, its last node.
+    pub(super) async fn listen(&self) -> redis::RedisResult<PubSub> {
+        match &self.0 {
+            Kind::Server { client, .. } => client.get_async_pubsub().await,
+            Kind::Sentinel { finder, .. } => {
+                let master = finder.lock().await.async_get_client().await?;
+                master.get_async_pubsub().await
+            }
+            Kind::Cluster { nodes, .. } => {
+                let mut outcome = Err((redis::ErrorKind::InvalidClientConfig, "a cluster without nodes").into());
+                for node in nodes {
+                    outcome = node.get_async_pubsub().await;
+                    if outcome.is_ok() {
+                        break;
+                    }
+                }
+                outcome
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self.0 {
+            Kind::Server { .. } => "Link(server)",
+            Kind::Sentinel { .. } => "Link(sentinel)",
+            Kind::Cluster { .. } => "Link(cluster)",
+        })
+    }
+}
+
+fn addresses(urls: &[SecretString]) -> Result<Vec<ConnectionInfo>, LinkError> {
+    urls.iter().map(|url| url.expose_secret().into_connection_info().map_err(|_| LinkError::Url)).collect()
+}
+
+impl ConnectionLike for Connection {
+    fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
+        match self {
+            Self::Server(connection) => connection.req_packed_command(command),
+            Self::Cluster(connection) => connection.req_packed_command(command),
+        }
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        pipeline: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        match self {
+            Self::Server(connection) => connection.req_packed_commands(pipeline, offset, count),
+            Self::Cluster(connection) => connection.req_packed_commands(pipeline, offset, count),
+        }
+    }
+
+    fn get_db(&self) -> i64 {
+        match self {
+            Self::Server(connection) => connection.get_db(),
+            Self::Cluster(connection) => connection.get_db(),
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Groups of users: listing, reading, deleting. Creating and updating is in [`write`].
+//!
+//! The built-in group has every user as a member, without rows that would have to be kept in step.
+
+mod write;
+
+use super::database::Row;
+use super::page::{Page, PageRequest};
+use super::retry::Tries;
+use super::sql::Sql;
+use super::{Store, StoreError};
+
+pub use write::{Durability, GroupWrite, GroupWriteError, Guard, MemberChange, NewMember, Report, Written};
+
+/// A group as lists show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupSummary {
+    /// The bare id.
+    pub id: i64,
+    /// The group's name.
+    pub name: String,
+    /// The caller's identifier for it.
+    pub external_id: Option<String>,
+    /// Whether it is kept in step with a directory through the API.
+    pub managed: bool,
+    /// How many members it has.
+    pub members: u64,
+}
+
+/// A group with its members.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// What lists show.
+    pub summary: GroupSummary,
+    /// By e-mail address, ascending, case folded.
+    pub members: Vec<Member>,
+}
+
+/// A member of a group.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// As it was first written.
+    pub email: String,
+    /// The user's name.
+    pub name: String,
+}
+
+/// Which groups are listed.
+#[derive(Clone, Debug, Default)]
+pub struct GroupFilter {
+    /// Only those kept in step through the API.
+    pub managed: bool,
+    /// Only the one with this identifier.
+    pub external_id: Option<String>,
+}
+
+/// What became of a group that was to be deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deletion {
+    /// It is gone.
+    Deleted {
+        /// Members that it had.
+        detached: u64,
+    },
+    /// A flow step asks it, so it stays, without members.
+    UsedInFlows {
+        /// Members that it had.
+        detached: u64,
+    },
+    /// The built-in group stays as it is.
+    BuiltIn,
+    /// There is no such group.
+    NotFound,
+}
+
+const SUMMARY: &str = "g.id, g.name, g.external_id, g.managed, CASE WHEN g.built_in THEN (SELECT count(*) FROM users) \
+    ELSE (SELECT count(*) FROM group_members m WHERE m.group_id = g.id) END";
+
+impl GroupSummary {
+    fn read(row: &Row) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            id: row.get(0)?,
+            name: row.get(1)?,
+            external_id: row.get(2)?,
+            managed: row.get(3)?,
+            members: u64::try_from(row.get::<i64>(4)?).expect("a count is not negative"),
+        })
+    }
+}
+
+fn write_conditions(sql: &mut Sql, filter: &GroupFilter) {
+    sql.push(" WHERE true");
+    if filter.managed {
+        sql.push(" AND g.managed");
+    }
+    if let Some(external_id) = &filter.external_id {
+        sql.push(" AND g.external_id = ").bind(external_id.as_str());
+    }
+}
+
+impl Store {
+    /// One page of the groups, by id.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn list_groups(&self, filter: &GroupFilter, page: PageRequest) -> Result<Page<GroupSummary>, StoreError> {
+        let mut sql = self.database.sql();
+        sql.push("SELECT count(*) FROM groups g");
+        write_conditions(&mut sql, filter);
+        let total: i64 = self.database.fetch_one(sql).await?.get(0)?;
+
+        let mut sql = self.database.sql();
+        sql.push("SELECT ").push(SUMMARY).push(" FROM groups g");
+        write_conditions(&mut sql, filter);
+        sql.push(" ORDER BY g.id LIMIT ").bind(i64::from(page.size)).push(" OFFSET ").bind(page.offset());
+        let rows = self.database.fetch_all(sql).await?;
+        let items = rows.iter().map(GroupSummary::read).collect::<Result<_, _>>()?;
+        Ok(Page { items, total: u64::try_from(total).expect("a count is not negative") })
+    }
+
+    /// One group with all its members.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn find_group(&self, id: i64) -> Result<Option<Group>, StoreError> {
+        let mut sql = self.database.sql();
+        sql.push("SELECT ").push(SUMMARY).push(" FROM groups g WHERE g.id = ").bind(id);
+        let Some(row) = self.database.fetch_optional(sql).await? else { return Ok(None) };
+        let mut summary = GroupSummary::read(&row)?;
+
+        let mut sql = self.database.sql();
+        sql.push("SELECT u.email, u.name FROM groups g, users u WHERE g.id = ").bind(id);
+        sql.push(" AND (g.built_in OR u.id IN (SELECT m.user_id FROM group_members m WHERE m.group_id = g.id))");
+        sql.push(" ORDER BY u.email_folded").push_either(" COLLATE \"C\"", "").push(", u.id");
+        let rows = self.database.fetch_all(sql).await?;
+        let member = |row: &Row| Ok(Member { email: row.get(0)?, name: row.get(1)? });
+        let members: Vec<Member> = rows.iter().map(member).collect::<Result<_, sqlx::Error>>()?;
+        // A write between the two statements must not make the answer contradict itself.
+        summary.members = members.len() as u64;
+        Ok(Some(Group { summary, members }))
+    }
+
+    /// Detaches all members of a group, and deletes it unless a flow step asks it: all or nothing.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn delete_group(&self, id: i64) -> Result<Deletion, StoreError> {
+        let _turn = self.group_writes.lock().await;
+        let mut tries = Tries::default();
+        loop {
+            match self.try_to_delete_group(id).await {
+                Err(error) if tries.another(&error).await => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn try_to_delete_group(&self, id: i64) -> Result<Deletion, StoreError> {
+        let mut transaction = self.database.begin().await?;
+        write::lock_groups(&mut transaction).await?;
+        let mut sql = transaction.sql();
+        sql.push("SELECT g.built_in, EXISTS (SELECT 1 FROM flow_step_groups f WHERE f.group_id = g.id)");
+        sql.push(" FROM groups g WHERE g.id = ").bind(id);
+        let Some(row) = transaction.fetch_all(sql).await?.pop() else { return Ok(Deletion::NotFound) };
+        let (built_in, used): (bool, bool) = (row.get(0)?, row.get(1)?);
+        if built_in {
+            return Ok(Deletion::BuiltIn);
+        }
+        let mut sql = transaction.sql();
+        sql.push("DELETE FROM group_members WHERE group_id = ").bind(id);
+        let detached = transaction.execute(sql).await?;
+        if !used {
+            let mut sql = transaction.sql();
+            sql.push("DELETE FROM groups WHERE id = ").bind(id);
+            transaction.execute(sql).await?;
+        }
+        transaction.commit().await?;
+        Ok(if used { Deletion::UsedInFlows { detached } } else { Deletion::Deleted { detached } })
+    }
+}

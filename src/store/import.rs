@@ -1,0 +1,139 @@
+//! Loading lines into a database: one transaction, batch by batch, each batch checked and then written table by table.
+//!
+//! Owns the rules of what may be loaded (`check`), what is known of the database (`known`) and the statements (`write`).
+//! Reading and parsing the input, and the order of faults, are `crate::import`'s. Nothing is kept before [`Import::finish`].
+
+pub(crate) mod batch;
+pub(crate) mod check;
+mod known;
+pub(crate) mod record;
+pub(super) mod rows;
+pub(super) mod submissions;
+mod touched;
+mod write;
+
+use batch::Batch;
+use check::Refusal;
+use known::Known;
+use record::Record;
+
+use super::database::{Database, Transaction};
+use super::location::DatabaseLocation;
+use super::sql::Dialect;
+use super::{StoreError, schema};
+
+/// The tables whose ids a product may give and the database may have to continue.
+const IDENTITIES: [&str; 7] = ["users", "forms", "elements", "labels", "groups", "flow_steps", "submissions"];
+
+/// Every table that a load writes, and no other that the database may have.
+const ANALYZE: &str = "ANALYZE users, labels, forms, elements, groups, group_members, flow_steps, flow_step_groups, \
+    submissions, answers, submission_labels, submission_pending, submission_participants, submission_flow_steps, \
+    submission_documents, answer_lines";
+
+/// A load under way; dropping it takes everything back.
+#[derive(Debug)]
+pub(crate) struct Import {
+    database: Database,
+    transaction: Transaction,
+    known: Known,
+}
+
+impl Import {
+    /// Begins to load into a database at the newest schema.
+    pub(crate) async fn begin(location: &DatabaseLocation) -> Result<Self, StoreError> {
+        let database = location.connect_for_long();
+        schema::require_newest(&database).await?;
+        let mut transaction = database.begin().await?;
+        prepare(&mut transaction).await?;
+        let known = Known::at_start(&mut transaction).await?;
+        Ok(Self { database, transaction, known })
+    }
+
+    /// Loads what can be loaded of a batch, and tells for each of its records whether it was refused.
+    pub(crate) async fn load(&mut self, batch: &Batch) -> Result<Vec<Option<Refusal>>, StoreError> {
+        self.known.look_up(&mut self.transaction, batch).await?;
+        let refusals: Vec<_> = batch.records().iter().map(|record| self.known.accept(record).err()).collect();
+        let accepted: Vec<&Record> = batch
+            .records()
+            .iter()
+            .zip(&refusals)
+            .filter_map(|(record, refusal)| refusal.is_none().then_some(record))
+            .collect();
+        write::write(&mut self.transaction, &self.known, &accepted).await?;
+        Ok(refusals)
+    }
+
+    /// Keeps what was loaded.
+    pub(crate) async fn finish(mut self) -> Result<(), StoreError> {
+        complete(&mut self.transaction).await?;
+        self.transaction.commit().await?;
+        if self.database.dialect() == Dialect::Sqlite {
+            // The log is as large as the load: give the space back. Where a reader hinders it, a later one does it.
+            let mut sql = self.database.sql();
+            sql.push("PRAGMA wal_checkpoint(TRUNCATE)");
+            self.database.fetch_all(sql).await.ok();
+        }
+        self.database.close().await;
+        Ok(())
+    }
+
+    /// Takes back what was loaded.
+    pub(crate) async fn roll_back(self) -> Result<(), StoreError> {
+        self.transaction.roll_back().await?;
+        self.database.close().await;
+        Ok(())
+    }
+}
+
+async fn prepare(transaction: &mut Transaction) -> Result<(), StoreError> {
+    match transaction.dialect() {
+        Dialect::Postgres => {
+            // Every statement finds its rows by key; in tables that grow from nothing the planner has no figures to see it.
+            run(transaction, "SET LOCAL enable_seqscan = off").await?;
+            // Foreign keys are checked row by row with prepared statements: planning each anew takes three times as long.
+            run(transaction, "SET LOCAL plan_cache_mode = auto").await
+        }
+        Dialect::Sqlite => {
+            // 64 MiB for the indexes that the load jumps about in: with the usual 2 MiB, pages are written many times.
+            run(transaction, "PRAGMA cache_size = -65536").await?;
+            rest_triggers(transaction, true).await
+        }
+    }
+}
+
+/// What the rest of the program counts on after a load: identities behind the largest id, figures for the planner.
+async fn complete(transaction: &mut Transaction) -> Result<(), StoreError> {
+    match transaction.dialect() {
+        Dialect::Postgres => {
+            for table in IDENTITIES {
+                // The built-in group's own id is the largest integer of JSON: nothing comes behind it.
+                let given = if table == "groups" { " WHERE NOT built_in" } else { "" };
+                let mut sql = transaction.sql();
+                sql.push("SELECT setval(name, greatest(largest, pg_sequence_last_value(name))) FROM (");
+                sql.push("SELECT pg_get_serial_sequence(").bind(table).push(", 'id')::regclass AS name, ");
+                sql.push("max(id) AS largest FROM ").push(table).push(given);
+                sql.push(") AS identity WHERE largest IS NOT NULL");
+                transaction.fetch_all(sql).await?;
+            }
+            run(transaction, ANALYZE).await
+        }
+        Dialect::Sqlite => {
+            rest_triggers(transaction, false).await?;
+            // A look at a thousand rows of each index tells as much as one at all of them.
+            run(transaction, "PRAGMA analysis_limit = 1000").await?;
+            run(transaction, "ANALYZE").await
+        }
+    }
+}
+
+/// On SQLite: whether the triggers leave the folded texts, the documents and the lines to the rest of this transaction.
+pub(super) async fn rest_triggers(transaction: &mut Transaction, resting: bool) -> Result<(), StoreError> {
+    run(transaction, if resting { "UPDATE upkeep SET resting = 1" } else { "UPDATE upkeep SET resting = 0" }).await
+}
+
+async fn run(transaction: &mut Transaction, statement: &'static str) -> Result<(), StoreError> {
+    let mut sql = transaction.sql();
+    sql.push(statement);
+    transaction.execute(sql).await?;
+    Ok(())
+}

@@ -1,0 +1,255 @@
+//! What an import knows of the database: enough to check a batch line by line without asking for each line.
+//!
+//! Before a batch is checked, [`Known::look_up`] asks for all that its lines touch, with one statement a kind; while it
+//! is checked, every accepted line is added. So the checks see the database as it would be if each line had been written
+//! before the next. Ids of people, labels, groups, steps and fields stay for the whole import; submissions and names
+//! that must be unique are looked up for each batch, so that memory does not grow with the file.
+
+use std::collections::{HashMap, HashSet};
+
+use super::batch::Batch;
+use super::record::FormRecord;
+use super::touched::Touched;
+use crate::store::StoreError;
+use crate::store::database::{Row, Transaction};
+
+/// What a form is to others.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FormFacts {
+    pub(super) parent: Option<i64>,
+    pub(super) graduated: bool,
+}
+
+/// Where a submission stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) form: i64,
+    pub(super) parent: Option<i64>,
+}
+
+/// A text that one object alone can have, both ways round.
+#[derive(Debug, Default)]
+pub(super) struct Unique {
+    owner: HashMap<String, i64>,
+    of: HashMap<i64, String>,
+}
+
+impl Unique {
+    pub(super) fn owner(&self, text: &str) -> Option<i64> {
+        self.owner.get(text).copied()
+    }
+
+    /// Gives an object a text, or none, and frees the one that it had.
+    pub(super) fn set(&mut self, id: i64, text: Option<String>) {
+        if let Some(old) = self.of.remove(&id) {
+            self.owner.remove(&old);
+        }
+        if let Some(text) = text {
+            self.owner.insert(text.clone(), id);
+            self.of.insert(id, text);
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    // For the whole import.
+    pub(super) users: HashSet<i64>,
+    pub(super) labels: HashSet<i64>,
+    pub(super) groups: HashSet<i64>,
+    pub(super) flow_steps: HashSet<i64>,
+    pub(super) forms: HashMap<i64, FormFacts>,
+    pub(super) built_in: i64,
+    /// The form of an element.
+    pub(super) form_of: HashMap<i64, i64>,
+    /// The elements of the forms that were looked up.
+    pub(super) elements_of: HashMap<i64, HashSet<i64>>,
+
+    // For one batch.
+    pub(super) emails: Unique,
+    pub(super) external_ids: Unique,
+    /// Elements that answers refer to.
+    pub(super) answered: HashSet<i64>,
+    /// Forms with a submission that has both a parent and children.
+    pub(super) nested: HashSet<i64>,
+    pub(super) submissions: HashMap<i64, Place>,
+    pub(super) children: HashMap<i64, HashSet<i64>>,
+    /// The submissions of the batch that the database has already.
+    pub(super) stored: HashSet<i64>,
+    /// Elements that a form no longer lists.
+    pub(super) dropped: HashSet<i64>,
+}
+
+impl Known {
+    /// What is known before the first line: every form, and which group is built in.
+    pub(super) async fn at_start(transaction: &mut Transaction) -> Result<Self, StoreError> {
+        let mut known = Self::default();
+        let mut sql = transaction.sql();
+        sql.push("SELECT id, parent_id, graduated FROM forms");
+        for row in transaction.fetch_all(sql).await? {
+            known.forms.insert(row.get(0)?, FormFacts { parent: row.get(1)?, graduated: row.get(2)? });
+        }
+        let mut sql = transaction.sql();
+        sql.push("SELECT id FROM groups WHERE built_in");
+        for row in transaction.fetch_all(sql).await? {
+            known.built_in = row.get(0)?;
+        }
+        Ok(known)
+    }
+
+    /// Asks the database for what the lines of a batch touch.
+    pub(super) async fn look_up(&mut self, transaction: &mut Transaction, batch: &Batch) -> Result<(), StoreError> {
+        let touched = Touched::by(batch);
+        self.forget_last_batch();
+        let simple: [(&mut HashSet<i64>, &HashSet<i64>, &'static str); 4] = [
+            (&mut self.users, &touched.users, "SELECT id FROM users WHERE id"),
+            (&mut self.labels, &touched.labels, "SELECT id FROM labels WHERE id"),
+            (&mut self.groups, &touched.groups, "SELECT id FROM groups WHERE id"),
+            (&mut self.flow_steps, &touched.flow_steps, "SELECT id FROM flow_steps WHERE id"),
+        ];
+        for (known, touched, select) in simple {
+            for row in rows(transaction, select, touched.difference(known)).await? {
+                known.insert(row.get(0)?);
+            }
+        }
+        self.look_up_unique(transaction, &touched).await?;
+        self.look_up_elements(transaction, &touched).await?;
+        self.look_up_unlisted(transaction, &touched).await?;
+        self.look_up_submissions(transaction, &touched).await
+    }
+
+    fn forget_last_batch(&mut self) {
+        self.emails = Unique::default();
+        self.external_ids = Unique::default();
+        self.answered.clear();
+        self.nested.clear();
+        self.submissions.clear();
+        self.children.clear();
+        self.stored.clear();
+        self.dropped.clear();
+    }
+
+    async fn look_up_unique(&mut self, transaction: &mut Transaction, touched: &Touched<'_>) -> Result<(), StoreError> {
+        let with_ids = "SELECT id, email_folded FROM users WHERE email_folded IS NOT NULL AND id";
+        let or_texts = " UNION SELECT id, email_folded FROM users WHERE email_folded";
+        for row in owners(transaction, with_ids, &touched.written_users, or_texts, &touched.emails).await? {
+            self.emails.set(row.get(0)?, Some(row.get(1)?));
+        }
+        let with_ids = "SELECT id, external_id FROM groups WHERE external_id IS NOT NULL AND id";
+        let or_texts = " UNION SELECT id, external_id FROM groups WHERE external_id";
+        for row in owners(transaction, with_ids, &touched.written_groups, or_texts, &touched.external_ids).await? {
+            self.external_ids.set(row.get(0)?, Some(row.get(1)?));
+        }
+        Ok(())
+    }
+
+    async fn look_up_elements(
+        &mut self,
+        transaction: &mut Transaction,
+        touched: &Touched<'_>,
+    ) -> Result<(), StoreError> {
+        let forms: Vec<i64> =
+            touched.forms.iter().filter(|form| !self.elements_of.contains_key(form)).copied().collect();
+        for &form in &forms {
+            self.elements_of.insert(form, HashSet::new());
+        }
+        let of_forms = "SELECT id, form_id FROM elements WHERE form_id";
+        let mut found = rows(transaction, of_forms, &forms).await?;
+        let unknown = touched.elements.iter().filter(|element| !self.form_of.contains_key(element));
+        found.extend(rows(transaction, "SELECT id, form_id FROM elements WHERE id", unknown).await?);
+        for row in found {
+            let (element, form) = (row.get(0)?, row.get(1)?);
+            self.form_of.insert(element, form);
+            // A form that was not asked for stays unasked: it has more elements than this one.
+            if let Some(elements) = self.elements_of.get_mut(&form) {
+                elements.insert(element);
+            }
+        }
+        Ok(())
+    }
+
+    /// What forbids a form line: answers to an element that it leaves out, submissions that it can't graduate.
+    async fn look_up_unlisted(
+        &mut self,
+        transaction: &mut Transaction,
+        touched: &Touched<'_>,
+    ) -> Result<(), StoreError> {
+        let unlisted: Vec<i64> = touched.written_forms.iter().flat_map(|form| self.unlisted(form)).collect();
+        let select =
+            "SELECT id FROM elements e WHERE EXISTS (SELECT 1 FROM answers a WHERE a.element_id = e.id) AND id";
+        for row in rows(transaction, select, &unlisted).await? {
+            self.answered.insert(row.get(0)?);
+        }
+        let graduating = touched.written_forms.iter().filter(|form| self.graduates(form)).map(|form| &form.id);
+        let select = "SELECT DISTINCT p.form_id FROM submissions p WHERE p.parent_id IS NOT NULL \
+            AND EXISTS (SELECT 1 FROM submissions c WHERE c.parent_id = p.id) AND p.form_id";
+        for row in rows(transaction, select, graduating).await? {
+            self.nested.insert(row.get(0)?);
+        }
+        Ok(())
+    }
+
+    /// The elements of a form that its line leaves out.
+    pub(super) fn unlisted(&self, form: &FormRecord) -> Vec<i64> {
+        let Some(elements) = self.elements_of.get(&form.id) else { return Vec::new() };
+        let listed: HashSet<i64> = form.elements.iter().map(|element| element.id).collect();
+        elements.difference(&listed).copied().collect()
+    }
+
+    /// Whether a line makes a form graduated that was not.
+    pub(super) fn graduates(&self, form: &FormRecord) -> bool {
+        form.graduated && self.forms.get(&form.id).is_some_and(|facts| !facts.graduated)
+    }
+
+    async fn look_up_submissions(
+        &mut self,
+        transaction: &mut Transaction,
+        touched: &Touched<'_>,
+    ) -> Result<(), StoreError> {
+        let select = "SELECT id, form_id, parent_id FROM submissions WHERE id";
+        for row in rows(transaction, select, touched.submissions.union(&touched.parents)).await? {
+            let (id, place) = (row.get(0)?, Place { form: row.get(1)?, parent: row.get(2)? });
+            self.submissions.insert(id, place);
+            if touched.submissions.contains(&id) {
+                self.stored.insert(id);
+            }
+        }
+        // Only a submission that is given a parent has its children counted.
+        let stored = touched.below.iter().filter(|id| self.stored.contains(id));
+        for row in rows(transaction, "SELECT parent_id, id FROM submissions WHERE parent_id", stored).await? {
+            self.children.entry(row.get(0)?).or_default().insert(row.get(1)?);
+        }
+        Ok(())
+    }
+}
+
+/// The rows of a statement that ends before its list of ids; no statement for no ids.
+async fn rows<'i>(
+    transaction: &mut Transaction,
+    select: &'static str,
+    ids: impl IntoIterator<Item = &'i i64>,
+) -> Result<Vec<Row>, StoreError> {
+    let ids: Vec<i64> = ids.into_iter().copied().collect();
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut sql = transaction.sql();
+    sql.push(select).in_ids(&ids);
+    Ok(transaction.fetch_all(sql).await?)
+}
+
+/// The rows of objects that are written, and of those that have a text which is to be written.
+async fn owners(
+    transaction: &mut Transaction,
+    with_ids: &'static str,
+    ids: &[i64],
+    or_texts: &'static str,
+    texts: &[String],
+) -> Result<Vec<Row>, StoreError> {
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut sql = transaction.sql();
+    sql.push(with_ids).in_ids(ids).push(or_texts).in_texts(texts.iter().cloned());
+    Ok(transaction.fetch_all(sql).await?)
+}

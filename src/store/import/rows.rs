@@ -1,0 +1,160 @@
+//! Rows of a batch as one bound value, and the statements that write them.
+//!
+//! A row that is stored already as the line has it is left alone, so that loading a file twice writes nothing.
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::store::StoreError;
+use crate::store::database::Transaction;
+use crate::store::sql::{Dialect, Sql};
+
+/// A table, and the columns that are written: names and Postgres types, those of the key first.
+pub(in crate::store) struct Table {
+    pub(in crate::store) name: &'static str,
+    pub(in crate::store) columns: &'static [(&'static str, &'static str)],
+    pub(in crate::store) key: usize,
+}
+
+/// The rows of one table: a JSON array of arrays in the making.
+pub(in crate::store) struct Rows {
+    json: Vec<u8>,
+}
+
+impl Rows {
+    pub(in crate::store) fn new() -> Self {
+        Self { json: vec![b'['] }
+    }
+
+    pub(in crate::store) fn is_empty(&self) -> bool {
+        self.json.len() == 1
+    }
+
+    /// Adds a row: a tuple with a value a column.
+    pub(in crate::store) fn push(&mut self, row: &impl Serialize) {
+        if !self.is_empty() {
+            self.json.push(b',');
+        }
+        serde_json::to_writer(&mut self.json, row).expect("numbers, texts and booleans are JSON, and memory takes it");
+    }
+
+    fn text(&self) -> String {
+        let mut json = self.json.clone();
+        json.push(b']');
+        String::from_utf8(json).expect("the serializer writes UTF-8")
+    }
+}
+
+/// An instant as [`Sql::push_rows`] takes it: text for Postgres, microseconds for SQLite.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(in crate::store) enum Instant {
+    Text(Timestamp),
+    Microseconds(i64),
+}
+
+impl Instant {
+    pub(in crate::store) fn new(instant: Timestamp, dialect: Dialect) -> Self {
+        match dialect {
+            Dialect::Postgres => Self::Text(instant),
+            Dialect::Sqlite => Self::Microseconds(instant.as_microsecond()),
+        }
+    }
+}
+
+impl Table {
+    /// Adds the rows as a table with the name `batch`.
+    pub(in crate::store) fn batch(&self, sql: &mut Sql, rows: &Rows) {
+        sql.push_rows(rows.text(), self.columns).push(" AS batch");
+    }
+
+    /// Inserts the rows, and updates those whose key is there and whose other columns differ.
+    pub(in crate::store) async fn upsert(&self, transaction: &mut Transaction, rows: &Rows) -> Result<(), StoreError> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let (key, others) = self.columns.split_at(self.key);
+        let mut sql = transaction.sql();
+        sql.push("INSERT INTO ").push(self.name).push(" (");
+        names(&mut sql, self.columns);
+        sql.push(") SELECT ");
+        names(&mut sql, self.columns);
+        sql.push(" FROM ");
+        self.batch(&mut sql, rows);
+        // Without WHERE, SQLite takes ON for the beginning of a join.
+        sql.push(" WHERE true ON CONFLICT (");
+        names(&mut sql, key);
+        if others.is_empty() {
+            sql.push(") DO NOTHING");
+        } else {
+            sql.push(") DO UPDATE SET ");
+            for (at, (column, _)) in others.iter().enumerate() {
+                sql.push(if at == 0 { "" } else { ", " }).push(column).push(" = excluded.").push(column);
+            }
+            for (at, (column, _)) in others.iter().enumerate() {
+                sql.push(if at == 0 { " WHERE " } else { " OR " }).push(self.name).push(".").push(column);
+                sql.push(" IS DISTINCT FROM excluded.").push(column);
+            }
+        }
+        transaction.execute(sql).await?;
+        Ok(())
+    }
+
+    /// Inserts the rows, of which none is there.
+    pub(in crate::store) async fn insert(&self, transaction: &mut Transaction, rows: &Rows) -> Result<(), StoreError> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let mut sql = transaction.sql();
+        sql.push("INSERT INTO ").push(self.name).push(" (");
+        names(&mut sql, self.columns);
+        sql.push(") SELECT ");
+        names(&mut sql, self.columns);
+        sql.push(" FROM ");
+        self.batch(&mut sql, rows);
+        transaction.execute(sql).await?;
+        Ok(())
+    }
+
+    /// Deletes the rows of some owners (the first column of the key) that are not among `rows`.
+    pub(in crate::store) async fn keep_only(
+        &self,
+        transaction: &mut Transaction,
+        owners: &[i64],
+        rows: &Rows,
+    ) -> Result<(), StoreError> {
+        if owners.is_empty() {
+            return Ok(());
+        }
+        let key = &self.columns[..self.key];
+        let mut sql = transaction.sql();
+        sql.push("DELETE FROM ").push(self.name).push(" WHERE ").push(key[0].0).in_ids(owners);
+        // A list that no row's columns occur in is made once and hashed; NOT EXISTS would read it for every row.
+        sql.push(" AND (");
+        names(&mut sql, key);
+        sql.push(") NOT IN (SELECT ");
+        names(&mut sql, key);
+        sql.push(" FROM ");
+        self.batch(&mut sql, rows);
+        sql.push(")");
+        transaction.execute(sql).await?;
+        Ok(())
+    }
+
+    /// Makes the rows of some owners exactly these.
+    pub(in crate::store) async fn replace(
+        &self,
+        transaction: &mut Transaction,
+        owners: &[i64],
+        rows: &Rows,
+    ) -> Result<(), StoreError> {
+        self.keep_only(transaction, owners, rows).await?;
+        self.upsert(transaction, rows).await
+    }
+}
+
+fn names(sql: &mut Sql, columns: &[(&'static str, &'static str)]) {
+    for (at, (name, _)) in columns.iter().enumerate() {
+        sql.push(if at == 0 { "" } else { ", " }).push(name);
+    }
+}

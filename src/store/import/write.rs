@@ -1,0 +1,173 @@
+//! Checked lines as rows: table by table, one statement each, whatever the number of lines.
+
+use std::collections::HashSet;
+
+use super::check::ALL_USERS;
+use super::known::Known;
+use super::record::{FlowStepRecord, FormRecord, GroupRecord, LabelRecord, Record, UserRecord};
+use super::rows::{Rows, Table};
+use super::submissions;
+use crate::store::StoreError;
+use crate::store::database::Transaction;
+use crate::store::filter::fold;
+use crate::store::sql::Dialect;
+
+const USERS: Table = Table { name: "users", columns: &[("id", "bigint"), ("email", "text"), ("name", "text")], key: 1 };
+
+/// On SQLite the folded address is written by who writes the user.
+const USERS_FOLDED: Table = Table {
+    name: "users",
+    columns: &[("id", "bigint"), ("email", "text"), ("name", "text"), ("email_folded", "text")],
+    key: 1,
+};
+
+const LABELS: Table =
+    Table { name: "labels", columns: &[("id", "bigint"), ("name", "text"), ("shared", "boolean")], key: 1 };
+
+const FORMS: Table = Table {
+    name: "forms",
+    columns: &[
+        ("id", "bigint"),
+        ("name", "text"),
+        ("anonymous", "boolean"),
+        ("disabled", "boolean"),
+        ("graduated", "boolean"),
+        ("parent_id", "bigint"),
+    ],
+    key: 1,
+};
+
+const ELEMENTS: Table = Table {
+    name: "elements",
+    columns: &[
+        ("id", "bigint"),
+        ("form_id", "bigint"),
+        ("position", "integer"),
+        ("gid", "text"),
+        ("name", "text"),
+        ("type", "text"),
+    ],
+    key: 1,
+};
+
+const GROUPS: Table = Table {
+    name: "groups",
+    columns: &[("id", "bigint"), ("name", "text"), ("external_id", "text"), ("managed", "boolean")],
+    key: 1,
+};
+
+const MEMBERS: Table =
+    Table { name: "group_members", columns: &[("group_id", "bigint"), ("user_id", "bigint")], key: 2 };
+
+const FLOW_STEPS: Table =
+    Table { name: "flow_steps", columns: &[("id", "bigint"), ("form_id", "bigint"), ("name", "text")], key: 1 };
+
+const STEP_GROUPS: Table =
+    Table { name: "flow_step_groups", columns: &[("flow_step_id", "bigint"), ("group_id", "bigint")], key: 2 };
+
+/// Writes the accepted lines of a batch.
+pub(super) async fn write(
+    transaction: &mut Transaction,
+    known: &Known,
+    accepted: &[&Record],
+) -> Result<(), StoreError> {
+    let (mut users, mut labels, mut forms, mut groups, mut steps, mut submissions) =
+        (vec![], vec![], vec![], vec![], vec![], vec![]);
+    for record in accepted {
+        match record {
+            Record::User(user) => users.push(user),
+            Record::Label(label) => labels.push(label),
+            Record::Form(form) => forms.push(form),
+            Record::Group(group) => groups.push(group),
+            Record::FlowStep(step) => steps.push(step),
+            Record::Submission(submission) => submissions.push(&**submission),
+        }
+    }
+    write_users(transaction, &users).await?;
+    write_labels(transaction, &labels).await?;
+    write_forms(transaction, &forms, &known.dropped).await?;
+    write_groups(transaction, &groups).await?;
+    write_flow_steps(transaction, &steps).await?;
+    submissions::write(transaction, &submissions, &known.stored).await
+}
+
+async fn write_users(transaction: &mut Transaction, users: &[&UserRecord]) -> Result<(), StoreError> {
+    let mut rows = Rows::new();
+    match transaction.dialect() {
+        Dialect::Postgres => {
+            users.iter().for_each(|user| rows.push(&(user.id, &user.email, &user.name)));
+            USERS.upsert(transaction, &rows).await
+        }
+        Dialect::Sqlite => {
+            users.iter().for_each(|user| rows.push(&(user.id, &user.email, &user.name, fold(&user.email))));
+            USERS_FOLDED.upsert(transaction, &rows).await
+        }
+    }
+}
+
+async fn write_labels(transaction: &mut Transaction, labels: &[&LabelRecord]) -> Result<(), StoreError> {
+    let mut rows = Rows::new();
+    labels.iter().for_each(|label| rows.push(&(label.id, &label.name, label.shared)));
+    LABELS.upsert(transaction, &rows).await
+}
+
+async fn write_forms(
+    transaction: &mut Transaction,
+    forms: &[&FormRecord],
+    dropped: &HashSet<i64>,
+) -> Result<(), StoreError> {
+    let (mut rows, mut elements) = (Rows::new(), Rows::new());
+    for form in forms {
+        rows.push(&(form.id, &form.name, form.anonymous, form.disabled, form.graduated, form.parent_id));
+        for (position, element) in form.elements.iter().enumerate() {
+            elements.push(&(element.id, form.id, position, &element.gid, &element.name, &element.kind));
+        }
+    }
+    FORMS.upsert(transaction, &rows).await?;
+    // Before the others: a later form may take over the id.
+    if !dropped.is_empty() {
+        let mut sql = transaction.sql();
+        sql.push("DELETE FROM elements WHERE id").in_ids(&dropped.iter().copied().collect::<Vec<_>>());
+        transaction.execute(sql).await?;
+    }
+    ELEMENTS.upsert(transaction, &elements).await
+}
+
+async fn write_groups(transaction: &mut Transaction, groups: &[&GroupRecord]) -> Result<(), StoreError> {
+    let (built_in, groups): (Vec<&GroupRecord>, Vec<_>) = groups.iter().partition(|group| group.name == ALL_USERS);
+    // Before the others: one of them may take the id that the built-in group had.
+    if let Some(group) = built_in.last() {
+        let mut sql = transaction.sql();
+        sql.push("UPDATE groups SET id = ").bind(group.id).push(" WHERE built_in AND id <> ").bind(group.id);
+        transaction.execute(sql).await?;
+    }
+    let (mut rows, mut members) = (Rows::new(), Rows::new());
+    for group in &groups {
+        rows.push(&(group.id, &group.name, &group.external_id, group.managed));
+        for member in distinct(&group.members) {
+            members.push(&(group.id, member));
+        }
+    }
+    GROUPS.upsert(transaction, &rows).await?;
+    let ids: Vec<i64> = groups.iter().map(|group| group.id).collect();
+    MEMBERS.replace(transaction, &ids, &members).await
+}
+
+async fn write_flow_steps(transaction: &mut Transaction, steps: &[&FlowStepRecord]) -> Result<(), StoreError> {
+    let (mut rows, mut groups) = (Rows::new(), Rows::new());
+    for step in steps {
+        rows.push(&(step.id, step.form_id, &step.name));
+        for group in distinct(&step.groups) {
+            groups.push(&(step.id, group));
+        }
+    }
+    FLOW_STEPS.upsert(transaction, &rows).await?;
+    let ids: Vec<i64> = steps.iter().map(|step| step.id).collect();
+    STEP_GROUPS.replace(transaction, &ids, &groups).await
+}
+
+/// Ids without those that were listed before.
+pub(super) fn distinct(ids: &[i64]) -> impl Iterator<Item = i64> + '_ {
+    let mut seen = HashSet::new();
+    ids.iter().copied().filter(move |id| seen.insert(*id))
+}

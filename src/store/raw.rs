@@ -1,0 +1,23 @@
+//! SQL as the operator's own programs send it, for tests: no part of the gateway.
+
+use super::location::DatabaseLocation;
+use super::sql::Sql;
+
+/// The first column of every row, as text.
+pub(crate) async fn select(location: &DatabaseLocation, text: &'static str) -> Vec<String> {
+    let database = location.connect_for_long();
+    let mut sql: Sql = database.sql();
+    sql.push(text);
+    let rows = database.fetch_all(sql).await.unwrap();
+    database.close().await;
+    rows.iter().map(|row| row.get(0).unwrap()).collect()
+}
+
+/// Runs one statement.
+pub(crate) async fn execute(location: &DatabaseLocation, text: &'static str) {
+    let database = location.connect_for_long();
+    let mut sql = database.sql();
+    sql.push(text);
+    database.execute(sql).await.unwrap();
+    database.close().await;
+}

@@ -1,0 +1,76 @@
+//! Trying a whole transaction again when it collided with another one.
+//!
+//! Deadlocks, serialization failures, a locked file and a unique key that another writer took a moment ago are no fault
+//! of the caller, who is not shown them: nothing was written, and the next try sees what the other one did.
+
+use std::time::Duration;
+
+use rand::RngExt;
+
+use super::StoreError;
+
+/// How often a transaction is tried. More hides a collision that never ends; fewer shows callers what a moment mends.
+const TRIES: u32 = 6;
+
+/// The longest wait before the second try; it doubles with each.
+const FIRST_WAIT: Duration = Duration::from_millis(10);
+
+/// An error that may come from a store.
+pub(super) trait FromStore {
+    fn store_error(&self) -> Option<&StoreError>;
+}
+
+impl FromStore for StoreError {
+    fn store_error(&self) -> Option<&StoreError> {
+        Some(self)
+    }
+}
+
+impl FromStore for super::GroupWriteError {
+    fn store_error(&self) -> Option<&StoreError> {
+        match self {
+            Self::Store(error) => Some(error),
+            Self::AmbiguousName | Self::BuiltIn | Self::Guarded { .. } => None,
+        }
+    }
+}
+
+/// The tries of one transaction.
+#[derive(Debug, Default)]
+pub(super) struct Tries {
+    failed: u32,
+}
+
+impl Tries {
+    /// Whether this is another try than the first.
+    pub(super) fn again(&self) -> bool {
+        self.failed > 0
+    }
+
+    /// Whether a failed transaction is worth another try; if so, waits for its turn.
+    pub(super) async fn another(&mut self, error: &impl FromStore) -> bool {
+        self.failed += 1;
+        if self.failed >= TRIES || !error.store_error().is_some_and(is_collision) {
+            return false;
+        }
+        tracing::debug!(failed = self.failed, "a transaction collided and is tried again");
+        let longest = FIRST_WAIT * 2_u32.pow(self.failed - 1);
+        let part = rand::rng().random_range(0.5..=1.0);
+        tokio::time::sleep(longest.mul_f64(part)).await;
+        true
+    }
+}
+
+fn is_collision(error: &StoreError) -> bool {
+    let (StoreError::Unavailable(sqlx::Error::Database(error)) | StoreError::Statement(sqlx::Error::Database(error))) =
+        error
+    else {
+        return false;
+    };
+    let code = error.code().unwrap_or_default();
+    // Postgres: serialization_failure, deadlock_detected. SQLite: BUSY and its kinds.
+    error.is_unique_violation()
+        || ["40001", "40P01"].contains(&&*code)
+        || (error.try_downcast_ref::<sqlx::sqlite::SqliteError>().is_some()
+            && code.parse::<i64>().is_ok_and(|code| code & 0xff == 5))
+}

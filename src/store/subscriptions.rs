@@ -1,0 +1,212 @@
+//! Subscriptions of automation tools to events of forms.
+
+use jiff::Timestamp;
+
+use super::database::Row;
+use super::page::{Page, PageRequest};
+use super::retry::Tries;
+use super::sql::Sql;
+use super::{Store, StoreError};
+
+/// What a subscription tells of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Event {
+    /// A submission was handed in.
+    #[default]
+    SubmissionCreated,
+    /// A submission changed.
+    SubmissionUpdated,
+}
+
+impl Event {
+    /// Every event.
+    pub const ALL: [Self; 2] = [Self::SubmissionCreated, Self::SubmissionUpdated];
+
+    /// The event as the API and the database spell it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::SubmissionCreated => "submission.created",
+            Self::SubmissionUpdated => "submission.updated",
+        }
+    }
+
+    /// The event of a spelling, if it is one.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|event| event.as_str() == text)
+    }
+}
+
+/// What makes a subscription: the same triple is the same one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Triple {
+    /// Where to deliver.
+    pub target_url: String,
+    /// What to deliver.
+    pub event: Event,
+    /// Of which form; none for every form.
+    pub form: Option<i64>,
+}
+
+/// A stored subscription. Its secret stays in the database.
+#[derive(Clone, Debug)]
+pub struct Subscription {
+    /// The bare id.
+    pub id: i64,
+    /// Where to deliver.
+    pub target_url: String,
+    /// As the database spells it.
+    pub event: String,
+    /// Of which form; none for every form.
+    pub form: Option<i64>,
+    /// When it was made.
+    pub created_at: Timestamp,
+}
+
+/// Which subscriptions end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unsubscription {
+    /// The one with an id.
+    Id(i64),
+    /// Every one of a URL; narrowed by what else is given.
+    Target {
+        /// Where it delivers.
+        target_url: String,
+        /// Only this event.
+        event: Option<Event>,
+        /// Only this form; an inner none is the subscription to every form.
+        form: Option<Option<i64>>,
+    },
+}
+
+/// What became of a call to subscribe.
+#[derive(Clone, Debug)]
+pub enum Subscribed {
+    /// It is new.
+    Created(Subscription),
+    /// It was there before.
+    Existing(Subscription),
+    /// There is no such form.
+    UnknownForm,
+}
+
+const COLUMNS: &str = "id, target_url, event, form_id, created_at";
+
+impl Subscription {
+    fn read(row: &Row) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            id: row.get(0)?,
+            target_url: row.get(1)?,
+            event: row.get(2)?,
+            form: row.get(3)?,
+            created_at: row.get(4)?,
+        })
+    }
+}
+
+impl Store {
+    /// Makes a subscription with a secret, or finds the one that there is.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn subscribe(&self, triple: &Triple, secret: &str, now: Timestamp) -> Result<Subscribed, StoreError> {
+        let mut tries = Tries::default();
+        loop {
+            match self.try_to_subscribe(triple, secret, now).await {
+                Ok(Some(subscribed)) => return Ok(subscribed),
+                // The one that was there has just been ended: now there is room to make it.
+                Ok(None) => {}
+                Err(error) if tries.another(&error).await => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn try_to_subscribe(
+        &self,
+        triple: &Triple,
+        secret: &str,
+        now: Timestamp,
+    ) -> Result<Option<Subscribed>, StoreError> {
+        let mut transaction = self.database.begin().await?;
+        if let Some(form) = triple.form {
+            let mut sql = transaction.sql();
+            // Locked, so that the form is still there when the subscription is.
+            sql.push("SELECT id FROM forms WHERE id = ").bind(form).push_either(" FOR KEY SHARE", "");
+            if transaction.fetch_all(sql).await?.is_empty() {
+                return Ok(Some(Subscribed::UnknownForm));
+            }
+        }
+        let mut insert = transaction.sql();
+        insert.push("INSERT INTO subscriptions (target_url, event, form_id, secret, created_at) VALUES (");
+        insert.bind(triple.target_url.as_str()).push(", ").bind(triple.event.as_str()).push(", ").bind(triple.form);
+        insert.push(", ").bind(secret).push(", ").bind(now).push(") ON CONFLICT DO NOTHING RETURNING ").push(COLUMNS);
+        if let Some(row) = transaction.fetch_all(insert).await?.pop() {
+            let subscription = Subscription::read(&row)?;
+            transaction.commit().await?;
+            return Ok(Some(Subscribed::Created(subscription)));
+        }
+        let mut find = transaction.sql();
+        find.push("SELECT ").push(COLUMNS).push(" FROM subscriptions WHERE target_url = ");
+        find.bind(triple.target_url.as_str()).push(" AND event = ").bind(triple.event.as_str());
+        find.push(" AND coalesce(form_id, 0) = ").bind(triple.form.unwrap_or(0));
+        let row = transaction.fetch_all(find).await?.pop();
+        Ok(row.as_ref().map(Subscription::read).transpose()?.map(Subscribed::Existing))
+    }
+
+    /// Ends subscriptions and tells how many.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn unsubscribe(&self, which: &Unsubscription) -> Result<u64, StoreError> {
+        let mut sql = self.database.sql();
+        sql.push("DELETE FROM subscriptions WHERE ");
+        write_which(&mut sql, which);
+        Ok(self.database.execute(sql).await?)
+    }
+
+    /// One page of the subscriptions, by id.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn list_subscriptions(&self, page: PageRequest) -> Result<Page<Subscription>, StoreError> {
+        let mut sql = self.database.sql();
+        sql.push("SELECT count(*) FROM subscriptions");
+        let total: i64 = self.database.fetch_one(sql).await?.get(0)?;
+        let mut sql = self.database.sql();
+        sql.push("SELECT ").push(COLUMNS).push(" FROM subscriptions ORDER BY id LIMIT ").bind(i64::from(page.size));
+        sql.push(" OFFSET ").bind(page.offset());
+        let rows = self.database.fetch_all(sql).await?;
+        let items = rows.iter().map(Subscription::read).collect::<Result<_, _>>()?;
+        Ok(Page { items, total: u64::try_from(total).expect("a count is not negative") })
+    }
+
+    /// One subscription.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn find_subscription(&self, id: i64) -> Result<Option<Subscription>, StoreError> {
+        let mut sql = self.database.sql();
+        sql.push("SELECT ").push(COLUMNS).push(" FROM subscriptions WHERE id = ").bind(id);
+        let row = self.database.fetch_optional(sql).await?;
+        Ok(row.as_ref().map(Subscription::read).transpose()?)
+    }
+}
+
+fn write_which(sql: &mut Sql, which: &Unsubscription) {
+    match which {
+        Unsubscription::Id(id) => {
+            sql.push("id = ").bind(*id);
+        }
+        Unsubscription::Target { target_url, event, form } => {
+            sql.push("target_url = ").bind(target_url.as_str());
+            if let Some(event) = event {
+                sql.push(" AND event = ").bind(event.as_str());
+            }
+            if let Some(form) = form {
+                sql.push(" AND coalesce(form_id, 0) = ").bind(form.unwrap_or(0));
+            }
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! `POST /submission`, `GET /submission/{id}`.
+
+mod search;
+mod show;
