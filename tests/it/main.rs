@@ -7,6 +7,8 @@
 
 mod api;
 mod cli;
+mod edge;
+mod gate;
 mod harness;
 mod isolation;
 #[expect(dead_code, reason = "the parts stand before the tests that use them")]

@@ -5,6 +5,7 @@
 //! Nothing here is a stand-in, and a part that is missing fails the test that asks for it. Nothing outlives the test
 //! process: [`child`] ties every server to it, [`folder`] removes what they wrote.
 
+pub(crate) mod acme;
 pub(crate) mod answer;
 pub(crate) mod certificate;
 pub(crate) mod child;

@@ -20,7 +20,7 @@ const ATTEMPTS: u32 = 3;
 /// A running Redis; killed on drop.
 pub(crate) struct Redis {
     port: u16,
-    _server: Child,
+    server: Child,
 }
 
 impl Redis {
@@ -36,6 +36,33 @@ impl Redis {
             "redis-server starts and answers (Debian: apt-get install redis-server, or run tests/run); \
              its log is above",
         )
+    }
+
+    /// Ends the server as a crash would: connections are refused from then on.
+    pub(crate) fn stop(&mut self) {
+        self.server.kill();
+    }
+
+    /// Starts an empty server on the same port.
+    pub(crate) fn start_again(&mut self) {
+        *self = (0..ATTEMPTS).find_map(|_| serve(self.port)).expect("nobody else took the port meanwhile");
+    }
+
+    /// Stops the server in its tracks: connections stay, and nothing answers.
+    pub(crate) fn freeze(&mut self) {
+        self.server.signal("STOP");
+    }
+
+    /// Lets a frozen server go on.
+    pub(crate) fn thaw(&mut self) {
+        self.server.signal("CONT");
+    }
+
+    /// How many commands the server has run, this one and what scripts called among them.
+    pub(crate) fn commands(&self) -> u64 {
+        let stats = ask(self.port, "INFO stats").expect("Redis answers");
+        let count = stats.lines().find_map(|line| line.strip_prefix("total_commands_processed:"));
+        count.expect("Redis counts its commands").parse().expect("a count is a number")
     }
 
     /// Where the server is, as a configuration says it.
@@ -57,7 +84,7 @@ fn serve(port: u16) -> Option<Redis> {
         None => is_ready(port, server.id()).then_some(true),
     });
     if ready == Some(true) {
-        return Some(Redis { port, _server: server });
+        return Some(Redis { port, server });
     }
     eprintln!("{}", std::fs::read_to_string(log).unwrap_or_default());
     None
@@ -65,13 +92,15 @@ fn serve(port: u16) -> Option<Redis> {
 
 /// Whether this very server answers: `PING` alone would also be answered by a stranger who took the port before it.
 fn is_ready(port: u16, id: u32) -> bool {
-    let ask = || -> std::io::Result<bool> {
-        let mut stream = TcpStream::connect(("127.0.0.1", port))?;
-        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-        stream.write_all(b"PING\r\nINFO server\r\nQUIT\r\n")?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        Ok(answer.starts_with("+PONG\r\n") && answer.contains(&format!("\r\nprocess_id:{id}\r\n")))
-    };
-    ask().unwrap_or(false)
+    ask(port, "INFO server").is_ok_and(|answer| answer.contains(&format!("\r\nprocess_id:{id}\r\n")))
+}
+
+/// Runs one command on a connection of its own.
+fn ask(port: u16, command: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+    stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
 }

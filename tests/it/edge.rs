@@ -1,0 +1,5 @@
+//! Handshakes, the stop, and the operator's listener, of the whole gateway.
+
+mod admin;
+mod handshake;
+mod stop;
