@@ -22,12 +22,13 @@ mod tenant;
 mod tests;
 mod unique;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
-use secrecy::SecretString;
+use secrecy::{ExposeSecret, SecretString};
 
 use self::file::Reading;
 pub use self::problem::{Origin, Problem, Problems};
@@ -41,6 +42,8 @@ pub struct Config {
     pub gateway: GatewayConfig,
     /// The tenants, in the order of the files.
     pub tenants: Vec<TenantConfig>,
+    /// Every folder in which a change of a file may change the configuration.
+    pub folders: BTreeSet<PathBuf>,
 }
 
 impl Config {
@@ -61,10 +64,16 @@ impl Config {
         coverage::check(written.gateway.as_ref(), &written.tenants, &reading);
         Problems::none_of(reading.into_problems())?;
         let whole = "a table without a faulty key is whole";
-        Ok(Self {
+        let mut config = Self {
             gateway: written.gateway.and_then(|gateway| gateway.config).expect(whole),
             tenants: written.tenants.into_iter().map(|tenant| tenant.config.expect(whole)).collect(),
-        })
+            folders: written.folders,
+        };
+        let own = config.tenants.iter().flat_map(|tenant| tenant.certificates.iter().map(|(_, files)| files));
+        let files = own.chain([&config.gateway.certificate]).flat_map(|files| [&files.certificate, &files.private_key]);
+        let folders: Vec<PathBuf> = files.filter_map(|file| file.parent()).map(Path::to_owned).collect();
+        config.folders.extend(folders);
+        Ok(config)
     }
 }
 
@@ -86,7 +95,7 @@ pub struct GatewayConfig {
 }
 
 /// The Redis that the nodes share.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisConfig {
     /// How it is reached.
     pub target: RedisTarget,
@@ -123,6 +132,34 @@ pub enum RedisTarget {
         nodes: Vec<SecretString>,
     },
 }
+
+impl RedisTarget {
+    /// Every text of it, secrets too, and which kind it is.
+    fn texts(&self) -> (&'static str, Vec<&str>) {
+        match self {
+            Self::Server { url } => ("server", vec![url.expose_secret()]),
+            Self::Cluster { nodes } => ("cluster", nodes.iter().map(ExposeSecret::expose_secret).collect()),
+            Self::Sentinel { sentinels, master, username, password, database: _ } => {
+                let mut texts = vec![master.as_str(), username.as_deref().unwrap_or_default()];
+                texts.push(password.as_ref().map(ExposeSecret::expose_secret).unwrap_or_default());
+                texts.extend(sentinels.iter().map(ExposeSecret::expose_secret));
+                ("sentinel", texts)
+            }
+        }
+    }
+
+    fn database(&self) -> u32 {
+        if let Self::Sentinel { database, .. } = self { *database } else { 0 }
+    }
+}
+
+impl PartialEq for RedisTarget {
+    fn eq(&self, other: &Self) -> bool {
+        self.texts() == other.texts() && self.database() == other.database()
+    }
+}
+
+impl Eq for RedisTarget {}
 
 /// The policy for requests that the shared window can't decide.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -19,6 +19,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Instant;
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{Method, Request, Response, request};
@@ -90,7 +91,7 @@ struct Trail {
 #[derive(Debug)]
 pub struct Gate {
     /// The tenants.
-    pub directory: Arc<Directory>,
+    pub directory: Arc<ArcSwap<Directory>>,
     /// Their budgets.
     pub quota: Quota,
     /// Their tokens.
@@ -164,7 +165,7 @@ impl Gate {
         if !connection.certificate.covers(authority.host()) {
             return Err(Refusal::Misdirected);
         }
-        self.directory.resolve(authority.host()).cloned().ok_or(Refusal::UnknownAccount)
+        self.directory.load().resolve(authority.host()).cloned().ok_or(Refusal::UnknownAccount)
     }
 
     async fn verify(&self, tenant: &Tenant, head: &request::Parts) -> Result<Arc<Token>, Refusal> {

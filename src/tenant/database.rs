@@ -37,6 +37,11 @@ impl TenantDatabase {
         Self { slug, location, max_connections, open: ArcSwapOption::empty(), opening: Mutex::new(None) }
     }
 
+    /// Whether this is the database at a location, with as many connections.
+    pub(super) fn is(&self, location: &DatabaseLocation, max_connections: u32) -> bool {
+        self.location == *location && self.max_connections == max_connections
+    }
+
     /// The open store.
     ///
     /// # Errors
