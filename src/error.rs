@@ -101,7 +101,9 @@ impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Unavailable(_) | StoreError::SchemaOlder { .. } => Self::DatabaseUnavailable(Arc::new(error)),
-            StoreError::Migration(_) | StoreError::Statement(_) => Self::StatementFailed(error),
+            StoreError::Folder { .. } | StoreError::Migration(_) | StoreError::Statement(_) => {
+                Self::StatementFailed(error)
+            }
         }
     }
 }

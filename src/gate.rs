@@ -105,11 +105,11 @@ impl Gate {
     /// Leads one request through all steps. Never fails: a refusal is an answer too.
     pub async fn pass(&self, connection: &Connection, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let began = Instant::now();
-        let (head, body) = request.into_parts();
+        let (head, mut body) = request.into_parts();
         let id = RequestId::of(&head.headers);
         let mut trail = Trail::default();
 
-        let outcome = contain(self.lead(connection, &head, body, &mut trail)).await;
+        let outcome = contain(self.lead(connection, &head, &mut body, &mut trail)).await;
         let reply = match &outcome {
             Ok(reply) => reply.clone(),
             Err(refusal) => refusal.reply(),
@@ -117,6 +117,7 @@ impl Gate {
         if let (None, Some(tenant)) = (trail.budget, &trail.tenant) {
             trail.budget = Some(self.quota.look(&tenant.account).await);
         }
+        body::discard_rest(head.version, body);
         let status = reply.status;
         let response = respond::dress(reply, &head, &id, trail.budget).await;
         self.metrics.request(trail.route.unwrap_or("none"), &head.method, status, began.elapsed());
@@ -128,7 +129,7 @@ impl Gate {
         &self,
         connection: &Connection,
         head: &request::Parts,
-        body: Incoming,
+        body: &mut Incoming,
         trail: &mut Trail,
     ) -> Result<Reply, Refusal> {
         let authority = Authority::of(head)?;

@@ -11,8 +11,8 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection};
 
-use super::CONNECTION_WAIT;
 use super::database::Database;
+use super::{CONNECTION_WAIT, StoreError};
 
 /// How long a statement may run. Longer, and one bad search holds a connection that others wait for; shorter, and a
 /// search of a large account that would have answered is cut off.
@@ -103,6 +103,14 @@ impl DatabaseLocation {
             }
             Kind::Sqlite(_) => Ok(()), // a pool opens a file, or fails, at once
         }
+    }
+
+    /// Makes the folder of a SQLite file where it is missing.
+    pub(super) fn make_folder(&self) -> Result<(), StoreError> {
+        let Some(folder) = self.file().and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty()) else {
+            return Ok(());
+        };
+        std::fs::create_dir_all(folder).map_err(|cause| StoreError::Folder { folder: folder.to_owned(), cause })
     }
 
     /// Pools for serving; nothing is connected before the first statement.

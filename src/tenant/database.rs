@@ -79,7 +79,10 @@ impl TenantDatabase {
                 let mend = format!("formgate migrate --tenant {}", self.slug);
                 tracing::error!(tenant = self.slug, %error, mend, "the tenant is not served until its database is migrated");
             }
-            StoreError::Unavailable(_) | StoreError::Migration(_) | StoreError::Statement(_) => {
+            StoreError::Unavailable(_)
+            | StoreError::Folder { .. }
+            | StoreError::Migration(_)
+            | StoreError::Statement(_) => {
                 tracing::error!(tenant = self.slug, %error, cause, "the tenant's database can't be opened");
             }
         }
