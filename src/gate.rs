@@ -110,8 +110,7 @@ impl Gate {
         let id = RequestId::of(&head.headers);
         let mut trail = Trail::default();
 
-        let way = AssertUnwindSafe(self.lead(connection, &head, &mut body, &mut trail));
-        let outcome = way.catch_unwind().await.unwrap_or_else(|panic| Err(Refusal::Panicked(text_of(&*panic))));
+        let outcome = contain(self.lead(connection, &head, &mut body, &mut trail)).await;
         let reply = match &outcome {
             Ok(reply) => reply.clone(),
             Err(refusal) => refusal.reply(),
@@ -195,8 +194,49 @@ impl Gate {
     }
 }
 
+/// Turns a panic on the way into a refusal: it costs its own request alone, and that is answered.
+async fn contain(way: impl Future<Output = Result<Reply, Refusal>>) -> Result<Reply, Refusal> {
+    // What the way shares with other requests is behind locks and atomics that are whole between any two statements.
+    AssertUnwindSafe(way).catch_unwind().await.unwrap_or_else(|panic| Err(Refusal::Panicked(text_of(&*panic))))
+}
+
 fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
     let text =
         panic.downcast_ref::<&str>().map(ToString::to_string).or_else(|| panic.downcast_ref::<String>().cloned());
     text.unwrap_or_else(|| "a panic without a text".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use http::StatusCode;
+
+    use super::*;
+
+    async fn fail(with: impl FnOnce()) -> Refusal {
+        let way = async {
+            tokio::task::yield_now().await;
+            with();
+            Err(Refusal::UnknownPath)
+        };
+        contain(way).await.expect_err("a refusal")
+    }
+
+    #[tokio::test]
+    async fn a_panic_becomes_an_answer_that_does_not_tell_of_it() {
+        for (refusal, text) in [
+            (fail(|| panic!("MARKER")).await, "MARKER"),
+            (fail(|| panic!("{} {}", "MARKER", 7)).await, "MARKER 7"),
+            (fail(|| std::panic::panic_any(7)).await, "a panic without a text"),
+        ] {
+            assert!(matches!(&refusal, Refusal::Panicked(told) if told == text), "{refusal:?}");
+            let reply = refusal.reply();
+            assert_eq!(reply.status, StatusCode::INTERNAL_SERVER_ERROR);
+            assert_eq!(&*reply.body, br#"{"message":"Server Error"}"#);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_does_not_panic_is_left_as_it_is() {
+        assert!(matches!(fail(|| {}).await, Refusal::UnknownPath));
+    }
 }

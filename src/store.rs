@@ -124,6 +124,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`] when it can't be reached, [`StoreError::SchemaOlder`] before it was migrated.
     pub async fn open(location: &DatabaseLocation, max_connections: u32) -> Result<Self, StoreError> {
+        location.try_out().await?;
         let database = location.connect(max_connections);
         if let Err(error) = schema::require_newest(&database).await {
             database.close().await;
@@ -144,6 +145,7 @@ impl Store {
 /// [`StoreError::Unavailable`] when it can't be reached, [`StoreError::Migration`] when a step fails.
 pub async fn migrate(location: &DatabaseLocation) -> Result<(i64, i64), StoreError> {
     location.make_folder()?;
+    location.try_out().await?;
     let database = location.create();
     let before = schema::version(&database).await?;
     schema::migrate(&database).await.map_err(StoreError::Migration)?;

@@ -21,10 +21,17 @@ pub(super) async fn read(headers: &HeaderMap, body: &mut Incoming, limit: usize)
     if declared.is_some_and(|length| length > limit as u64) {
         return Err(Refusal::BodyTooLarge);
     }
-    tokio::time::timeout(TIME_LIMIT, collect(body, limit)).await.map_err(|_| Refusal::BodyTooSlow)?
+    within(TIME_LIMIT, collect(body, limit)).await
 }
 
-async fn collect(body: &mut Incoming, limit: usize) -> Result<Bytes, Refusal> {
+async fn within(limit: Duration, reading: impl Future<Output = Result<Bytes, Refusal>>) -> Result<Bytes, Refusal> {
+    tokio::time::timeout(limit, reading).await.map_err(|_| Refusal::BodyTooSlow)?
+}
+
+async fn collect(
+    mut body: impl Body<Data = Bytes, Error = hyper::Error> + Unpin,
+    limit: usize,
+) -> Result<Bytes, Refusal> {
     let mut collected = BytesMut::new();
     while let Some(frame) = body.frame().await {
         // Trailers are not read.
@@ -60,4 +67,31 @@ pub(super) fn discard_rest(version: Version, mut body: Incoming) {
             }
         }
     }));
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::{StreamExt, stream};
+    use http_body_util::StreamBody;
+    use hyper::body::Frame;
+
+    use super::*;
+
+    /// Pieces that come at once, and then nothing, without an end.
+    fn stalling(pieces: &[&'static str]) -> impl Body<Data = Bytes, Error = hyper::Error> + Unpin {
+        let pieces: Vec<_> = pieces.iter().map(|piece| Ok(Frame::data(Bytes::from(*piece)))).collect();
+        StreamBody::new(stream::iter(pieces).chain(stream::pending()))
+    }
+
+    #[tokio::test]
+    async fn a_body_that_stalls_is_given_up_when_its_time_is_over() {
+        let outcome = within(Duration::from_millis(20), collect(stalling(&["ab", "cd"]), 5)).await;
+        assert!(matches!(outcome, Err(Refusal::BodyTooSlow)), "{outcome:?}");
+    }
+
+    #[tokio::test]
+    async fn a_body_without_an_end_is_given_up_at_the_first_byte_too_many() {
+        let outcome = within(Duration::from_secs(60), collect(stalling(&["ab", "cd", "e"]), 4)).await;
+        assert!(matches!(outcome, Err(Refusal::BodyTooLarge)), "{outcome:?}");
+    }
 }

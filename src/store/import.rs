@@ -41,6 +41,7 @@ pub(crate) struct Import {
 impl Import {
     /// Begins to load into a database at the newest schema.
     pub(crate) async fn begin(location: &DatabaseLocation) -> Result<Self, StoreError> {
+        location.try_out().await?;
         let database = location.connect_for_long();
         schema::require_newest(&database).await?;
         let mut transaction = database.begin().await?;

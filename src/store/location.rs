@@ -8,9 +8,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use secrecy::{ExposeSecret, SecretString};
-use sqlx::ConnectOptions;
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::{ConnectOptions, Connection};
 
 use super::database::Database;
 use super::{CONNECTION_WAIT, StoreError};
@@ -101,6 +101,18 @@ impl DatabaseLocation {
         match &self.kind {
             Kind::Postgres(_) => None,
             Kind::Sqlite(path) => Some(path),
+        }
+    }
+
+    /// Connects once and lets go, to learn at once whether and why that fails: a pool takes a server that refuses for
+    /// one that is starting, tries again until its wait is over, and then says only that.
+    pub(super) async fn try_out(&self) -> Result<(), sqlx::Error> {
+        match &self.kind {
+            Kind::Postgres(options) => {
+                let connecting = tokio::time::timeout(CONNECTION_WAIT, PgConnection::connect_with(options));
+                connecting.await.map_err(|_| sqlx::Error::PoolTimedOut)??.close().await
+            }
+            Kind::Sqlite(_) => Ok(()), // a pool opens a file, or fails, at once
         }
     }
 

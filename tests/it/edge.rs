@@ -2,4 +2,5 @@
 
 mod admin;
 mod handshake;
+mod reload;
 mod stop;

@@ -31,7 +31,7 @@ async fn is_unharmed(mut acme: Acme) {
     for protocol in [Protocol::Http1, Protocol::Http2] {
         assert_eq!(acme.caller().over(protocol).get("/api/v1/me").send().await.status, 200);
     }
-    let log = acme.stop();
+    let log = acme.stop().await;
     let errors: Vec<_> =
         log.lines().filter(|line| line.contains(r#""level":"ERROR""#) || line.contains("panicked")).collect();
     assert!(errors.is_empty(), "{errors:#?}");

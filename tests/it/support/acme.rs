@@ -61,9 +61,8 @@ impl Acme {
     }
 
     /// Stops the node in good order; its whole log.
-    pub(crate) fn stop(&mut self) -> String {
-        self.node.terminate();
-        assert_eq!(self.node.wait(STOP_LIMIT), 0, "a normal stop");
+    pub(crate) async fn stop(&mut self) -> String {
+        assert_eq!(self.node.stop(STOP_LIMIT).await, 0, "a normal stop");
         self.node.log()
     }
 }

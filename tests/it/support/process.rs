@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::child::{self, Child};
 use super::client::Client;
@@ -138,6 +138,16 @@ impl Node {
     /// Asks the node to stop: SIGTERM. It drains; [`Self::wait`] tells when it is done.
     pub(crate) fn terminate(&mut self) {
         self.child.signal("TERM");
+    }
+
+    /// Asks the node to stop and waits for its end, while the connections of the test go on; the exit code.
+    pub(crate) async fn stop(&mut self, limit: Duration) -> i32 {
+        self.terminate();
+        let since = Instant::now();
+        while self.child.exited().is_none() && since.elapsed() < limit {
+            tokio::time::sleep(child::GLANCE).await;
+        }
+        self.wait(Duration::ZERO)
     }
 
     /// Sends another signal by name, such as `HUP`.
