@@ -58,23 +58,46 @@ impl Config {
 
     /// Reads with an environment other than the process's.
     fn load_with(path: &Path, environment: secret::Environment<'_>) -> Result<Self, Problems> {
-        let reading = Reading::new(environment);
-        let written = include::read(path, &reading);
-        unique::check(&written.tenants, &reading);
-        coverage::check(written.gateway.as_ref(), &written.tenants, &reading);
-        Problems::none_of(reading.into_problems())?;
-        let whole = "a table without a faulty key is whole";
-        let mut config = Self {
-            gateway: written.gateway.and_then(|gateway| gateway.config).expect(whole),
-            tenants: written.tenants.into_iter().map(|tenant| tenant.config.expect(whole)).collect(),
-            folders: written.folders,
-        };
+        let read = Self::read(path, environment);
+        Problems::none_of(read.problems)?;
+        let gateway = read.gateway.expect("without a fault, the gateway's table is whole");
+        let mut config = Self { gateway, tenants: read.tenants, folders: read.folders };
         let own = config.tenants.iter().flat_map(|tenant| tenant.certificates.iter().map(|(_, files)| files));
         let files = own.chain([&config.gateway.certificate]).flat_map(|files| [&files.certificate, &files.private_key]);
         let folders: Vec<PathBuf> = files.filter_map(|file| file.parent()).map(Path::to_owned).collect();
         config.folders.extend(folders);
         Ok(config)
     }
+
+    /// Reads as [`load`](Self::load) does, for who wants to know all that can be known of a faulty configuration: the
+    /// tenants whose tables are whole, and every fault.
+    #[must_use]
+    pub fn examine(path: &Path) -> (Vec<TenantConfig>, Vec<Problem>) {
+        let read = Self::read(path, &|name| std::env::var(name).ok());
+        (read.tenants, read.problems)
+    }
+
+    fn read(path: &Path, environment: secret::Environment<'_>) -> Read {
+        let reading = Reading::new(environment);
+        let written = include::read(path, &reading);
+        unique::check(&written.tenants, &reading);
+        coverage::check(written.gateway.as_ref(), &written.tenants, &reading);
+        Read {
+            gateway: written.gateway.and_then(|gateway| gateway.config),
+            tenants: written.tenants.into_iter().filter_map(|tenant| tenant.config).collect(),
+            folders: written.folders,
+            problems: reading.into_problems(),
+        }
+    }
+}
+
+/// What could be read of a configuration.
+struct Read {
+    gateway: Option<GatewayConfig>,
+    /// Those whose tables are whole: all, where there is no problem.
+    tenants: Vec<TenantConfig>,
+    folders: BTreeSet<PathBuf>,
+    problems: Vec<Problem>,
 }
 
 /// The `[gateway]` table.

@@ -155,7 +155,7 @@ impl Changes {
     /// Waits for a change, and then until no other has come for a while.
     async fn come(&mut self) {
         if self.receiver.recv().await.is_none() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
         let quiet = async { while let Ok(Some(())) = tokio::time::timeout(QUIET, self.receiver.recv()).await {} };
         // The patience is the point, not the outcome.

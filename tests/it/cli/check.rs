@@ -58,7 +58,9 @@ fn every_fault_of_the_configuration_is_listed_with_its_file_and_line() {
         assert!(output.stdout.contains(&place), "{text}: {place} in:\n{}", output.stdout);
     }
     assert!(output.stdout.contains("`acme.example.test` is claimed twice"), "{}", output.stdout);
-    assert_eq!(output.stderr, "error: 5 faults\n");
+    // The databases of tenants whose tables are whole are tried all the same: these two were never made.
+    assert_eq!(output.stdout.matches("unable to open database file").count(), 2, "{}", output.stdout);
+    assert_eq!(output.stderr, "error: 7 faults\n");
 }
 
 #[test]
