@@ -126,6 +126,7 @@ impl Sql {
 
     /// Adds a select list over a JSON array of arrays, bound as one value: `FROM` it every column of a batch can be
     /// inserted with one statement. `columns` are names and Postgres types.
+    #[expect(clippy::wrong_self_convention, reason = "it is SQL's FROM, no conversion")]
     pub(crate) fn from_rows(&mut self, rows: String, columns: &[(&'static str, &'static str)]) -> &mut Self {
         match self.dialect {
             Dialect::Postgres => {
@@ -154,12 +155,6 @@ impl Sql {
     /// The database that the statement is for.
     pub(crate) fn dialect(&self) -> Dialect {
         self.dialect
-    }
-
-    /// The text alone, for tests of plans.
-    #[cfg(test)]
-    pub(crate) fn text(&self) -> &str {
-        &self.text
     }
 
     /// The text, and the values as the Postgres driver takes them.
