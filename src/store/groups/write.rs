@@ -113,9 +113,16 @@ impl From<sqlx::Error> for GroupWriteError {
     }
 }
 
+/// How long one statement of a write may take, in milliseconds, the wait for its turn among them. Longer, and a stuck
+/// database holds its callers; shorter, and a body of hundreds of thousands of members, or a turn behind one, is cut off.
+const STATEMENT_LIMIT: &str = "60000";
+
 /// Lets the writes of groups take turns. SQLite's transactions do by themselves.
 pub(super) async fn lock_groups(transaction: &mut Transaction) -> Result<(), sqlx::Error> {
     if let Transaction::Postgres(_) = transaction {
+        let mut sql = transaction.sql();
+        sql.push("SELECT set_config('statement_timeout', ").bind(STATEMENT_LIMIT).push(", true)");
+        transaction.execute(sql).await?;
         let mut sql = transaction.sql();
         // Any number does that nothing else in the account's own database uses.
         sql.push("SELECT pg_advisory_xact_lock(7310577365311121506)");
