@@ -10,6 +10,7 @@ pub(crate) mod certificate;
 pub(crate) mod child;
 pub(crate) mod client;
 pub(crate) mod connection;
+pub(crate) mod database;
 pub(crate) mod fixture;
 pub(crate) mod folder;
 pub(crate) mod postgres;
