@@ -66,8 +66,11 @@ impl Metrics {
         );
         let last_reload = last_reload.expect("a valid metric name");
         registry.register(Box::new(last_reload.clone())).expect("each name is registered once");
+        let reloads = counter("formgate_config_reloads_total", "Reloads of the configuration by result.", &["result"]);
+        // There from the start: an alert on the first refusal needs to see the 0 before it.
+        ["done", "refused"].iter().for_each(|result| drop(reloads.with_label_values(&[result])));
         Self {
-            reloads: counter("formgate_config_reloads_total", "Reloads of the configuration by result.", &["result"]),
+            reloads,
             last_reload,
             redis_up,
             handshakes: counter("formgate_handshakes_total", "TLS handshakes by result.", &["result"]),
