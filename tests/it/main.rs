@@ -8,5 +8,7 @@
 mod api;
 mod harness;
 mod isolation;
+mod outage;
+mod quota;
 #[expect(dead_code, reason = "the parts stand before the tests that use them")]
 mod support;

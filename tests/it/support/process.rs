@@ -39,7 +39,7 @@ pub(crate) fn formgate<S: AsRef<OsStr>>(arguments: &[S]) -> Output {
 
 /// Runs a command that reads standard input and waits for its end.
 pub(crate) fn formgate_with_input<S: AsRef<OsStr>>(arguments: &[S], input: &[u8]) -> Output {
-    let mut child = spawn(arguments, Stdio::piped(), Stdio::piped());
+    let mut child = spawn(arguments, Stdio::piped(), Stdio::piped(), &[]);
     let pipes = child.pipes();
     let mut stdin = pipes.stdin.take().expect("standard input is piped");
     let stdout = pipes.stdout.take().expect("standard output is piped");
@@ -58,9 +58,10 @@ pub(crate) fn formgate_with_input<S: AsRef<OsStr>>(arguments: &[S], input: &[u8]
     })
 }
 
-fn spawn<S: AsRef<OsStr>>(arguments: &[S], stdin: Stdio, stdout: Stdio) -> Child {
+fn spawn<S: AsRef<OsStr>>(arguments: &[S], stdin: Stdio, stdout: Stdio, environment: &[(&str, &str)]) -> Child {
     let mut command = child::bound_to_us(env!("CARGO_BIN_EXE_formgate"), "KILL", &[]);
     command.args(arguments).env_remove("FORMGATE_CONFIG").env_remove("RUST_LOG");
+    command.envs(environment.iter().copied());
     command.stdin(stdin).stdout(stdout).stderr(Stdio::piped());
     Child::spawn(command)
 }
@@ -84,8 +85,13 @@ pub(crate) struct Node {
 impl Node {
     /// Starts a node and waits until it listens. Panics with its log when it ends instead.
     pub(crate) fn spawn(config: &Path) -> Self {
+        Self::spawn_in(config, &[])
+    }
+
+    /// Starts a node with more in its environment.
+    pub(crate) fn spawn_in(config: &Path, environment: &[(&str, &str)]) -> Self {
         let arguments = [OsStr::new("serve"), OsStr::new("--config"), config.as_os_str()];
-        let mut child = spawn(&arguments, Stdio::null(), Stdio::null());
+        let mut child = spawn(&arguments, Stdio::null(), Stdio::null(), environment);
         let stderr = BufReader::new(child.pipes().stderr.take().expect("standard error is piped"));
         let log = Arc::<Mutex<String>>::default();
         let collected = Arc::clone(&log);

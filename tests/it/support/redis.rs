@@ -20,7 +20,8 @@ const ATTEMPTS: u32 = 3;
 /// A running Redis; killed on drop.
 pub(crate) struct Redis {
     port: u16,
-    _server: Child,
+    settings: Vec<String>,
+    server: Child,
 }
 
 impl Redis {
@@ -32,7 +33,13 @@ impl Redis {
 
     /// A server of the caller's own.
     pub(crate) fn start() -> Self {
-        (0..ATTEMPTS).find_map(|_| serve(child::free_port())).expect(
+        Self::start_with(&[])
+    }
+
+    /// A server of the caller's own, with more arguments.
+    pub(crate) fn start_with(settings: &[&str]) -> Self {
+        let settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
+        (0..ATTEMPTS).find_map(|_| serve(child::free_port(), &settings)).expect(
             "redis-server starts and answers (Debian: apt-get install redis-server, or run tests/run); \
              its log is above",
         )
@@ -42,13 +49,48 @@ impl Redis {
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
+
+    /// Where the server is, for another server.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Connects as the test's own client.
+    pub(crate) fn connect(&self) -> redis::Connection {
+        let client = redis::Client::open(self.url()).expect("a valid URL");
+        client.get_connection().expect("Redis takes connections")
+    }
+
+    /// Runs one command, which succeeds.
+    pub(crate) fn run<T: redis::FromRedisValue>(&self, command: &[&str]) -> T {
+        let (name, arguments) = command.split_first().expect("a command has a name");
+        let answer = redis::cmd(name).arg(arguments).query(&mut self.connect());
+        answer.unwrap_or_else(|error| panic!("{command:?}: {error}"))
+    }
+
+    /// Sends a signal by name, such as `STOP` and `CONT`.
+    pub(crate) fn signal(&mut self, name: &str) {
+        self.server.signal(name);
+    }
+
+    /// Kills the server as a crash would.
+    pub(crate) fn kill(&mut self) {
+        self.server.kill();
+    }
+
+    /// Starts a killed server again, at the same address and with nothing in it.
+    pub(crate) fn restart(&mut self) {
+        *self = serve(self.port, &self.settings).expect("the port is still free; the log is above");
+    }
 }
 
 /// Starts a server and waits until it answers; nothing when it ends instead.
-fn serve(port: u16) -> Option<Redis> {
+fn serve(port: u16, settings: &[String]) -> Option<Redis> {
     let log = folder::of_this_run().join(format!("redis-{port}.log"));
     let mut command = child::bound_to_us("redis-server", "KILL", &[]);
-    command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
+    command
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+        .args(settings);
     command.arg("--dir").arg(folder::of_this_run()).arg("--logfile").arg(&log);
     command.stdin(Stdio::null()).stdout(Stdio::null()); // setpriv says on standard error when there is no redis-server
     let mut server = Child::spawn(command);
@@ -57,7 +99,7 @@ fn serve(port: u16) -> Option<Redis> {
         None => is_ready(port, server.id()).then_some(true),
     });
     if ready == Some(true) {
-        return Some(Redis { port, _server: server });
+        return Some(Redis { port, settings: settings.to_vec(), server });
     }
     eprintln!("{}", std::fs::read_to_string(log).unwrap_or_default());
     None
