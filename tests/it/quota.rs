@@ -1,5 +1,7 @@
 //! The budget of an account and its tokens, across the nodes that share a Redis.
 
 mod commands;
+mod exact;
 mod tokens;
 mod usage;
+mod window;
