@@ -2,6 +2,7 @@
 
 mod commands;
 mod exact;
+mod kinds;
 mod tokens;
 mod usage;
 mod window;

@@ -39,7 +39,15 @@ pub(crate) fn formgate<S: AsRef<OsStr>>(arguments: &[S]) -> Output {
 
 /// Runs a command that reads standard input and waits for its end.
 pub(crate) fn formgate_with_input<S: AsRef<OsStr>>(arguments: &[S], input: &[u8]) -> Output {
-    let mut child = spawn(arguments, Stdio::piped(), Stdio::piped(), &[]);
+    run(spawn(arguments, Stdio::piped(), Stdio::piped(), &[]), input)
+}
+
+/// Runs a command without input, with more in its environment.
+pub(crate) fn formgate_in<S: AsRef<OsStr>>(arguments: &[S], environment: &[(&str, &str)]) -> Output {
+    run(spawn(arguments, Stdio::piped(), Stdio::piped(), environment), b"")
+}
+
+fn run(mut child: Child, input: &[u8]) -> Output {
     let pipes = child.pipes();
     let mut stdin = pipes.stdin.take().expect("standard input is piped");
     let stdout = pipes.stdout.take().expect("standard output is piped");

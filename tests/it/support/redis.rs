@@ -1,9 +1,11 @@
 //! Redis servers without persistence, each on a free port of 127.0.0.1.
 //!
 //! A test that stops, fills or flushes a server starts its own; the others share one, and are kept apart by their keys.
+//! Several that belong together are [`super::redis_group`]'s.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -43,6 +45,11 @@ impl Redis {
             "redis-server starts and answers (Debian: apt-get install redis-server, or run tests/run); \
              its log is above",
         )
+    }
+
+    /// A Sentinel with a file of its own.
+    pub(crate) fn start_sentinel(file: &Path) -> Self {
+        Self::start_with(&[file.to_str().expect("the temporary folder has a UTF-8 name"), "--sentinel"])
     }
 
     /// Where the server is, as a configuration says it.
@@ -88,9 +95,9 @@ impl Redis {
 fn serve(port: u16, settings: &[String]) -> Option<Redis> {
     let log = folder::of_this_run().join(format!("redis-{port}.log"));
     let mut command = child::bound_to_us("redis-server", "KILL", &[]);
-    command
-        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-        .args(settings);
+    // The settings first: a file can stand nowhere else.
+    command.args(settings);
+    command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
     command.arg("--dir").arg(folder::of_this_run()).arg("--logfile").arg(&log);
     command.stdin(Stdio::null()).stdout(Stdio::null()); // setpriv says on standard error when there is no redis-server
     let mut server = Child::spawn(command);
@@ -110,10 +117,9 @@ fn is_ready(port: u16, id: u32) -> bool {
     let ask = || -> std::io::Result<bool> {
         let mut stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-        stream.write_all(b"PING\r\nINFO server\r\nQUIT\r\n")?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        Ok(answer.starts_with("+PONG\r\n") && answer.contains(&format!("\r\nprocess_id:{id}\r\n")))
+        stream.write_all(b"PING\r\nINFO server\r\n")?;
+        let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+        Ok(lines.next().as_deref() == Some("+PONG") && lines.any(|line| line == format!("process_id:{id}")))
     };
     ask().unwrap_or(false)
 }
