@@ -65,6 +65,8 @@ pub struct Account {
     full: ArcSwapOption<Full>,
     /// What the shared window last said was left, for requests that spend nothing.
     last_look: Mutex<Option<(u64, u32)>>,
+    /// Held while one request looks and others wait for what it sees.
+    looking: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -88,6 +90,7 @@ impl Account {
             own: Mutex::default(),
             full: ArcSwapOption::empty(),
             last_look: Mutex::default(),
+            looking: tokio::sync::Mutex::default(),
         }
     }
 
@@ -195,8 +198,11 @@ impl Quota {
         if self.known_full(account).is_some() {
             return account.spent();
         }
-        let last = *account.last_look();
-        if let Some((_, remaining)) = last.filter(|(at, _)| self.now() - at < LOOK_AGE) {
+        if let Some(remaining) = self.seen_lately(account) {
+            return account.budget(remaining);
+        }
+        let _looking = account.looking.lock().await;
+        if let Some(remaining) = self.seen_lately(account) {
             return account.budget(remaining);
         }
         match shared::ask(lanes, &account.key, self.span, account.limit(), Ask::Look, 0).await {
@@ -233,6 +239,11 @@ impl Quota {
 
     fn usage_alone(&self, account: &Account, telling: Telling) -> Option<Usage> {
         (telling == Telling::Usage).then(|| account.own().usage(self.now(), self.span_in_micros()))
+    }
+
+    fn seen_lately(&self, account: &Account) -> Option<u32> {
+        let (at, remaining) = (*account.last_look())?;
+        (self.now() - at < LOOK_AGE).then_some(remaining)
     }
 
     fn known_full(&self, account: &Account) -> Option<NotAdmitted> {

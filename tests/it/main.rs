@@ -11,5 +11,6 @@ mod edge;
 mod gate;
 mod harness;
 mod isolation;
-#[expect(dead_code, reason = "the parts stand before the tests that use them")]
+mod outage;
+mod quota;
 mod support;

@@ -17,3 +17,4 @@ pub(crate) mod folder;
 pub(crate) mod postgres;
 pub(crate) mod process;
 pub(crate) mod redis;
+pub(crate) mod redis_group;

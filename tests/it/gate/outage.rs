@@ -58,7 +58,7 @@ async fn comes_back(acme: &mut Acme) {
 async fn by_default_a_node_limits_alone_until_the_store_is_back() {
     let mut redis = Redis::start();
     let mut acme = with_policy(&redis, None).await;
-    redis.stop();
+    redis.kill();
     for left in (0..u64::from(LIMIT) - 1).rev() {
         let answer = prompt(&acme).await;
         // What it admitted while the store answered counts too.
@@ -67,7 +67,7 @@ async fn by_default_a_node_limits_alone_until_the_store_is_back() {
     let refusal = prompt(&acme).await;
     assert_eq!(refusal.status, 429);
     assert!((1..=60).contains(&refusal.number("retry-after").expect("a number of seconds")));
-    redis.start_again();
+    redis.restart();
     comes_back(&mut acme).await;
 }
 
@@ -75,7 +75,7 @@ async fn by_default_a_node_limits_alone_until_the_store_is_back() {
 async fn with_deny_requests_are_refused_until_the_store_is_back() {
     let mut redis = Redis::start();
     let mut acme = with_policy(&redis, Some("deny")).await;
-    redis.stop();
+    redis.kill();
     for _ in 0..2 * LIMIT {
         let answer = prompt(&acme).await;
         assert_eq!((answer.status.as_u16(), answer.json()), (503, json!({"message": "Service Unavailable"})));
@@ -83,7 +83,7 @@ async fn with_deny_requests_are_refused_until_the_store_is_back() {
     }
     let stranger = acme.stranger().get("/api/v1/me").send().await;
     assert_eq!(stranger.status, 401, "a token is asked for first");
-    redis.start_again();
+    redis.restart();
     comes_back(&mut acme).await;
     assert_eq!(prompt(&acme).await.status, 200);
 }
@@ -92,11 +92,11 @@ async fn with_deny_requests_are_refused_until_the_store_is_back() {
 async fn with_allow_requests_are_let_through_until_the_store_is_back() {
     let mut redis = Redis::start();
     let mut acme = with_policy(&redis, Some("allow")).await;
-    redis.stop();
+    redis.kill();
     for _ in 0..2 * LIMIT {
         assert_eq!(prompt(&acme).await.status, 200, "past the limit of {LIMIT}, too");
     }
-    redis.start_again();
+    redis.restart();
     comes_back(&mut acme).await;
 }
 
@@ -104,18 +104,18 @@ async fn with_allow_requests_are_let_through_until_the_store_is_back() {
 async fn a_store_that_hangs_makes_no_request_hang() {
     let mut redis = Redis::start();
     let mut acme = with_policy(&redis, Some("allow")).await;
-    redis.freeze();
+    redis.signal("STOP");
     let answers = futures_util::future::join_all((0..20).map(|_| prompt(&acme))).await;
     assert!(answers.iter().all(|answer| answer.status == 200));
-    redis.thaw();
+    redis.signal("CONT");
     comes_back(&mut acme).await;
 }
 
 #[tokio::test]
 async fn a_node_starts_without_its_store_and_finds_it_later() {
     let mut redis = Redis::start();
-    redis.stop();
+    redis.kill();
     let mut acme = with_policy(&redis, None).await;
-    redis.start_again();
+    redis.restart();
     comes_back(&mut acme).await;
 }

@@ -136,12 +136,6 @@ impl Call {
         self
     }
 
-    /// Carries a token.
-    pub(crate) fn token(mut self, token: &str) -> Self {
-        self.client = self.client.with(token);
-        self
-    }
-
     /// Speaks a protocol.
     pub(crate) fn over(mut self, protocol: Protocol) -> Self {
         self.client = self.client.over(protocol);

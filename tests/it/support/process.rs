@@ -49,6 +49,13 @@ pub(crate) fn formgate_with_input<S: AsRef<OsStr>>(arguments: &[S], input: &[u8]
     run(command(arguments), input)
 }
 
+/// Runs a command without input, with more in its environment.
+pub(crate) fn formgate_with_environment<S: AsRef<OsStr>>(arguments: &[S], environment: &[(&str, &str)]) -> Output {
+    let mut command = command(arguments);
+    command.envs(environment.iter().copied());
+    run(command, b"")
+}
+
 fn run(mut command: Command, input: &[u8]) -> Output {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = Child::spawn(command);
@@ -95,8 +102,14 @@ pub(crate) struct Node {
 impl Node {
     /// Starts a node and waits until it listens. Panics with its log when it ends instead.
     pub(crate) fn spawn(config: &Path) -> Self {
+        Self::spawn_in(config, &[])
+    }
+
+    /// Starts a node with more in its environment.
+    pub(crate) fn spawn_in(config: &Path, environment: &[(&str, &str)]) -> Self {
         let arguments = [OsStr::new("serve"), OsStr::new("--config"), config.as_os_str()];
         let mut command = command(&arguments);
+        command.envs(environment.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = Child::spawn(command);
         let stderr = BufReader::new(child.pipes().stderr.take().expect("standard error is piped"));
