@@ -1,6 +1,6 @@
 //! The budget of requests of each account: a true sliding window, exact, never approximated.
 //!
-//! Owns the decision to admit; knows no HTTP. Two stores of windows: [`window`] in this process, and [`shared`] in
+//! Owns the decision to admit; knows no HTTP. Two stores of windows: `window` in this process, and `shared` in
 //! Redis, whose clock is then the clock. In no span of the window's length are more requests admitted than the limit.
 //! What this node admits is noted in its own window too, so that it is no stranger when it must decide alone.
 
