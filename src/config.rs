@@ -25,7 +25,7 @@ mod unique;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use jiff::tz::TimeZone;
 use secrecy::{ExposeSecret, SecretString};
@@ -44,6 +44,8 @@ pub struct Config {
     pub tenants: Vec<TenantConfig>,
     /// Every folder in which a change of a file may change the configuration.
     pub folders: BTreeSet<PathBuf>,
+    /// When the reading of the files began.
+    pub read_at: SystemTime,
 }
 
 impl Config {
@@ -58,10 +60,11 @@ impl Config {
 
     /// Reads with an environment other than the process's.
     fn load_with(path: &Path, environment: secret::Environment<'_>) -> Result<Self, Problems> {
+        let read_at = SystemTime::now();
         let read = Self::read(path, environment);
         Problems::none_of(read.problems)?;
         let gateway = read.gateway.expect("without a fault, the gateway's table is whole");
-        let mut config = Self { gateway, tenants: read.tenants, folders: read.folders };
+        let mut config = Self { gateway, tenants: read.tenants, folders: read.folders, read_at };
         let own = config.tenants.iter().flat_map(|tenant| tenant.certificates.iter().map(|(_, files)| files));
         let files = own.chain([&config.gateway.certificate]).flat_map(|files| [&files.certificate, &files.private_key]);
         let folders: Vec<PathBuf> = files.filter_map(|file| file.parent()).map(Path::to_owned).collect();

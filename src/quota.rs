@@ -162,7 +162,7 @@ impl Quota {
         let ask = if telling == Telling::Usage { Ask::SpendAndTell } else { Ask::Spend };
         match shared::ask(lanes, &account.key, self.span, account.limit(), ask, token).await {
             Ok(answer) if answer.admitted => {
-                account.own().note(self.now(), self.span_in_micros(), Entry::short(token));
+                account.own().note(self.now(), self.span_in_micros(), account.limit(), Entry::short(token));
                 *account.last_look() = Some((self.now(), answer.remaining));
                 self.metrics.rate_decision("admitted", "shared");
                 Ok((account.budget(answer.remaining), (telling == Telling::Usage).then_some(answer.usage)))
@@ -179,7 +179,7 @@ impl Quota {
                 match policy {
                     OnRedisFailure::Local => self.admit_alone(account, token, telling, "local"),
                     OnRedisFailure::Allow => {
-                        account.own().note(self.now(), self.span_in_micros(), Entry::short(token));
+                        account.own().note(self.now(), self.span_in_micros(), account.limit(), Entry::short(token));
                         self.metrics.rate_decision("admitted", "allow");
                         Ok((self.look_alone(account), self.usage_alone(account, telling)))
                     }

@@ -10,8 +10,9 @@ use crate::gateway::{self, Running};
 pub(super) async fn run(file: &ConfigFile) -> Result<()> {
     let config = file.load()?;
     let running = gateway::start(&config).await?;
-    announce(&running, config.tenants.len());
+    let tenants = config.tenants.len();
     let _watching = gateway::watch(&file.config, config, running.reloader());
+    announce(&running, tenants);
     until_told_to_stop(running).await
 }
 

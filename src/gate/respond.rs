@@ -105,7 +105,8 @@ pub(super) fn log(
         let cause = chain(refusal);
         if response.status() == StatusCode::INTERNAL_SERVER_ERROR {
             tracing::error!(request_id = id.as_str(), tenant, cause, "a request failed");
-        } else {
+        } else if !matches!(refusal, Refusal::QuotaUnavailable) {
+            // That the shared store is away was logged once, for all requests.
             tracing::warn!(request_id = id.as_str(), tenant, cause, "a request could not be served");
         }
     }

@@ -93,15 +93,16 @@ fn needs_restart(before: &Config, after: &Config) -> Vec<&'static str> {
 /// Outside of a Tokio runtime.
 #[must_use = "dropping it ends the watch"]
 pub fn watch(path: &Path, served: Config, reloader: Reloader) -> AbortOnDropHandle<()> {
-    AbortOnDropHandle::new(tokio::spawn(watch_for_ever(path.to_owned(), served, reloader)))
+    // Before this returns, so that whoever was told that the gateway serves can change a file and see it noticed.
+    let changes = Changes::of(path, &served);
+    AbortOnDropHandle::new(tokio::spawn(watch_for_ever(path.to_owned(), served, reloader, changes)))
 }
 
-async fn watch_for_ever(path: PathBuf, mut served: Config, reloader: Reloader) {
+async fn watch_for_ever(path: PathBuf, mut served: Config, reloader: Reloader, mut changes: Changes) {
     let mut hangups = match signal(SignalKind::hangup()) {
         Ok(hangups) => hangups,
         Err(error) => return tracing::error!(%error, "SIGHUP can't be waited for, so nothing is reloaded"),
     };
-    let mut changes = Changes::of(&served);
     loop {
         tokio::select! {
             _ = hangups.recv() => {}
@@ -109,7 +110,7 @@ async fn watch_for_ever(path: PathBuf, mut served: Config, reloader: Reloader) {
         }
         if let Some(config) = reloader.reload(&path, &served).await {
             if config.folders != served.folders {
-                changes = Changes::of(&config);
+                changes = Changes::of(&path, &config);
             }
             served = config;
         }
@@ -127,7 +128,7 @@ struct Changes {
 }
 
 impl Changes {
-    fn of(config: &Config) -> Self {
+    fn of(path: &Path, config: &Config) -> Self {
         let (sender, receiver) = unbounded_channel();
         let watcher = notify::recommended_watcher({
             let sender = sender.clone();
@@ -149,6 +150,9 @@ impl Changes {
                 }
             }
         }
+        if changed_since_read(path, config) {
+            let _ = sender.send(());
+        }
         Self { _watcher: watcher, _sender: sender, receiver }
     }
 
@@ -161,6 +165,13 @@ impl Changes {
         // The patience is the point, not the outcome.
         let _ = tokio::time::timeout(PATIENCE, quiet).await;
     }
+}
+
+/// Whether a change may have come between the reading of a configuration and the watch over it. That something else
+/// changed in one of the folders costs a reload that changes nothing.
+fn changed_since_read(path: &Path, config: &Config) -> bool {
+    let changed = |path: &Path| path.metadata().and_then(|data| data.modified()).is_ok_and(|at| at >= config.read_at);
+    changed(path) || config.folders.iter().any(|folder| changed(folder))
 }
 
 /// The SQLite files that may lie beside the configuration, and are written all the time.

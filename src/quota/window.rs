@@ -34,10 +34,14 @@ impl Window {
         Ok(u32::try_from(limit - used - 1).expect("no more than the limit"))
     }
 
-    /// Counts a request that was admitted elsewhere.
-    pub(super) fn note(&mut self, now: u64, span: u64, token: u32) {
+    /// Counts a request that was admitted without being asked. Of more than the limit, only the newest decide about the
+    /// next: the others are let go, so that a window that nobody limits does not grow.
+    pub(super) fn note(&mut self, now: u64, span: u64, limit: u32, token: u32) {
         self.forget(now, span);
         self.admitted.push_back(Admission { at: now, token });
+        while self.admitted.len() > limit as usize {
+            self.admitted.pop_front();
+        }
     }
 
     /// Who used the window.
@@ -104,7 +108,7 @@ mod tests {
     fn a_lowered_limit_waits_until_enough_have_left() {
         let mut window = Window::default();
         for now in [0, 10, 20, 30] {
-            window.note(now, 100, 1);
+            window.note(now, 100, 4, 1);
         }
         assert_eq!(window.admit(40, 100, 2, 1), Err(20 + 100 + 1 - 40));
         assert_eq!(window.remaining(40, 100, 2), 0);
