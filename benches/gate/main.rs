@@ -92,10 +92,16 @@ fn directory() -> Directory {
              domains = [\"bücher{n}.example.com\"]\ndatabase = \"sqlite:t{n}.db\"\n"
         )
     };
+    let certified = rcgen::generate_simple_self_signed(["*.example.com".to_owned()]).expect("a certificate");
+    let write = |name: &str, text: String| {
+        let file = folder.path().join(name);
+        std::fs::write(&file, text).expect("the folder can be written to");
+        file
+    };
+    write("c.pem", certified.cert.pem());
+    write("k.pem", certified.signing_key.serialize_pem());
     let text: String = [gateway.to_owned()].into_iter().chain((0..TENANTS).map(tenant)).collect();
-    let file = folder.path().join("tenants.toml");
-    std::fs::write(&file, text).expect("the folder can be written to");
-    let config = Config::load(&file).expect("a valid configuration");
+    let config = Config::load(&write("tenants.toml", text)).expect("a valid configuration");
     let mut directory = Directory::default();
     for tenant in &config.tenants {
         let hosts = [&tenant.address].into_iter().chain(&tenant.domains).cloned();

@@ -1,8 +1,9 @@
 //! What one decision costs Redis, and what an account weighs.
 //!
-//! The accounts are busy ones: each log is full, its oldest request has just left the window, and the request that is
-//! measured takes its place. So admitting always means to drop one and to add one, and right after it the same accounts
-//! refuse. Every reply is looked at: a pass that did anything else, as when the machine stood still, is repeated.
+//! In every account that is measured the oldest request has just left the window, and the request that is measured takes
+//! its place: admitting always means to drop one and to add one, whether the log is full or holds a few. Right after it,
+//! a full account refuses. Every reply is looked at: a pass that did anything else, as when the machine stood still, is
+//! repeated.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use crate::redis_server::Server;
 
 /// How many commands are sent at once. The calls of many requests share their writes on the gateway's connections too;
 /// with fewer, the server's reads and writes hide what the scripts cost.
-const DEPTH: usize = 16;
+const DEPTH: usize = 32;
 
 /// As many connections as a gateway has.
 const CONNECTIONS: usize = 2;
@@ -26,13 +27,25 @@ const LEAD: Duration = Duration::from_secs(3);
 /// A window that nothing leaves while the bench runs.
 const LONG: u64 = 3_600_000;
 
+/// What is no window is this much quicker, and is asked so much more often: a pass of a few milliseconds tells little.
+const FLOOR_TIMES: usize = 4;
+
 /// How often a disturbed pass is repeated.
 const ATTEMPTS: u32 = 5;
+
+/// How full the accounts are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fill {
+    /// Requests in the window.
+    pub(crate) held: u32,
+    /// How many there may be.
+    pub(crate) limit: u32,
+}
 
 /// Accounts of one candidate that wait to be copied.
 pub(crate) struct Template {
     pub(crate) candidate: Candidate,
-    limit: u32,
+    fill: Fill,
     /// The server's clock, in ms, just after the oldest request.
     oldest: u64,
 }
@@ -47,30 +60,31 @@ pub(crate) struct Cost {
 }
 
 impl Template {
-    /// Fills an account with each candidate.
-    pub(crate) fn make(server: &Server, candidates: &[Candidate], limit: u32) -> anyhow::Result<Vec<Self>> {
+    /// Makes an account with each candidate.
+    pub(crate) fn make(server: &Server, candidates: &[Candidate], fill: Fill) -> anyhow::Result<Vec<Self>> {
         let mut redis = server.connect()?;
+        redis::cmd("FLUSHALL").exec(&mut redis)?;
         let mut templates = Vec::new();
         for &candidate in candidates {
             candidate.load(&mut redis)?;
-            let template = Self { candidate, limit, oldest: 0 };
-            redis.req_command(&candidate.decision(&template.key(), limit, LONG, 1))?;
+            let template = Self { candidate, fill, oldest: 0 };
+            redis.req_command(&candidate.decision(&template.key(), fill.limit, LONG, 1))?;
             templates.push(Self { oldest: clock(&mut redis)?, ..template });
         }
         thread::sleep(LEAD);
         for template in &templates {
-            for token in 1..limit {
-                redis.req_command(&template.candidate.decision(&template.key(), limit, LONG, token % 4))?;
+            for token in 1..fill.held {
+                redis.req_command(&template.candidate.decision(&template.key(), fill.limit, LONG, token % 4))?;
             }
         }
         Ok(templates)
     }
 
     fn key(&self) -> String {
-        format!("full:{}:{}", self.limit, self.candidate.name)
+        format!("template:{}", self.candidate.name)
     }
 
-    /// The bytes of a full account, with its key; none of what keeps nothing.
+    /// The bytes of an account, with its key; none of what keeps nothing.
     pub(crate) fn memory(&self, server: &Server) -> anyhow::Result<u64> {
         let mut command = redis::cmd("MEMORY");
         let usage: Option<u64> =
@@ -78,14 +92,14 @@ impl Template {
         Ok(usage.unwrap_or(0))
     }
 
-    /// Admits one request at each of so many accounts, then refuses one at each.
+    /// Admits one request at each of so many accounts; then lowers the limit to what they hold, and refuses one at each.
     pub(crate) fn pass(&self, server: &Server, accounts: usize) -> anyhow::Result<(Cost, Cost)> {
         let mut redis = server.connect()?;
         for _ in 0..ATTEMPTS {
             self.copy(&mut redis, accounts)?;
             let window = clock(&mut redis)? - self.oldest - 1;
-            let admit = self.run(server, accounts, window, is_admitted)?;
-            let refuse = self.run(server, accounts, LONG, is_refused)?;
+            let admit = self.run(server, accounts, self.fill.limit, window, is_admitted)?;
+            let refuse = self.run(server, accounts, self.fill.held, LONG, is_refused)?;
             if let (Some(admit), Some(refuse)) = (admit, refuse) {
                 return Ok((admit, refuse));
             }
@@ -101,7 +115,8 @@ impl Template {
         self.copy(&mut redis, ACCOUNTS as usize)?;
         let (bytes_before, writes_before) = (replicated(server, replica)?, writes(replica)?);
         let window = clock(&mut redis)? - self.oldest - 1;
-        self.run(server, ACCOUNTS as usize, window, is_admitted)?.context("the machine is too busy to measure on")?;
+        let admitted = self.run(server, ACCOUNTS as usize, self.fill.limit, window, is_admitted)?;
+        admitted.context("the machine is too busy to measure on")?;
         let (bytes, writes) = (replicated(server, replica)? - bytes_before, writes(replica)? - writes_before);
         Ok((writes as f64 / f64::from(ACCOUNTS), bytes as f64 / f64::from(ACCOUNTS)))
     }
@@ -114,23 +129,25 @@ impl Template {
         Ok(copies.exec(redis)?)
     }
 
-    /// One decision at each account; nothing when a reply is not the expected one.
+    /// One decision at each account; nothing when a reply is none that is expected.
     fn run(
         &self,
         server: &Server,
         accounts: usize,
+        limit: u32,
         window: u64,
-        expected: fn(&Value) -> bool,
+        expected: fn(&Value, Fill) -> bool,
     ) -> anyhow::Result<Option<Cost>> {
-        let commands: Vec<Vec<u8>> = (0..accounts)
-            .map(|account| self.candidate.decision(&format!("account:{account}"), self.limit, window, 1))
+        let (is_window, fill) = (self.candidate.is_window(), self.fill);
+        let decisions = if is_window { accounts } else { accounts * FLOOR_TIMES };
+        let commands: Vec<Vec<u8>> = (0..decisions)
+            .map(|n| self.candidate.decision(&format!("account:{}", n % accounts), limit, window, 1))
             .map(|decision| decision.get_packed_command())
             .collect();
-        let is_window = self.candidate.is_window();
         let connections = (0..CONNECTIONS).map(|_| server.connect()).collect::<Result<Vec<_>, _>>()?;
         let (cpu, began) = (server.cpu()?, Instant::now());
         let as_expected = thread::scope(|scope| {
-            let parts = commands.chunks(accounts.div_ceil(CONNECTIONS));
+            let parts = commands.chunks(decisions.div_ceil(CONNECTIONS));
             let workers: Vec<_> = parts
                 .zip(connections)
                 .map(|(part, mut redis)| {
@@ -138,7 +155,7 @@ impl Template {
                         let mut as_expected = true;
                         for batch in part.chunks(DEPTH) {
                             let replies = redis.req_packed_commands(&batch.concat(), 0, batch.len())?;
-                            as_expected &= !is_window || replies.iter().all(expected);
+                            as_expected &= !is_window || replies.iter().all(|reply| expected(reply, fill));
                         }
                         Ok(as_expected)
                     })
@@ -149,17 +166,18 @@ impl Template {
         })?;
         let took = began.elapsed().as_secs_f64();
         let cpu = (server.cpu()? - cpu).as_secs_f64();
-        let cost = Cost { cpu: cpu * 1e6 / accounts as f64, rate: accounts as f64 / took };
+        let cost = Cost { cpu: cpu * 1e6 / decisions as f64, rate: decisions as f64 / took };
         Ok(as_expected.iter().all(|all| *all).then_some(cost))
     }
 }
 
-/// Admitted, and that was the last place.
-fn is_admitted(reply: &Value) -> bool {
-    matches!(reply, Value::Array(parts) if parts[..2] == [Value::Int(1), Value::Int(0)])
+/// Admitted in the place of one that left.
+fn is_admitted(reply: &Value, fill: Fill) -> bool {
+    let remaining = i64::from(fill.limit - fill.held);
+    matches!(reply, Value::Array(parts) if parts[..2] == [Value::Int(1), Value::Int(remaining)])
 }
 
-fn is_refused(reply: &Value) -> bool {
+fn is_refused(reply: &Value, _: Fill) -> bool {
     matches!(reply, Value::Array(parts) if parts[0] == Value::Int(0))
 }
 

@@ -3,10 +3,10 @@
 #![expect(clippy::print_stdout, reason = "the tables are the result")]
 
 use crate::candidate::{Candidate, PACKED_LOG};
-use crate::measure::Cost;
+use crate::measure::{Cost, Fill};
 use crate::rounds::Rounds;
 
-/// What one candidate showed at one limit.
+/// What one candidate showed at one fill.
 pub(crate) struct Figures {
     candidate: Candidate,
     memory: u64,
@@ -39,7 +39,7 @@ impl Figures {
     }
 }
 
-/// CPU, rates and memory of all candidates at one limit, beside the first of them. What is no window has one row of
+/// CPU, rates and memory of all candidates at one fill, beside the first of them. What is no window has one row of
 /// figures for both outcomes.
 pub(crate) fn cost(figures: &[Figures]) {
     let floor = &figures[0];
@@ -64,15 +64,15 @@ fn outcome(cpu: &Rounds, floor: &Rounds, rate: &Rounds) {
     print!(" | {:.0} k", rate.median() / 1e3);
 }
 
-/// How the windows do at each limit, beside the packed log at the same limit.
-pub(crate) fn limits(limits: &[u32], figures: &[Vec<Figures>]) {
-    println!("\n| limit | script | admit µs | x packed | refuse µs | x packed | bytes | x packed |");
+/// How the windows do at each fill, beside the packed log at the same.
+pub(crate) fn fills(fills: &[Fill], figures: &[Vec<Figures>]) {
+    println!("\n| held of limit | script | admit µs | x packed | refuse µs | x packed | bytes | x packed |");
     println!("| ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |");
-    for (limit, figures) in limits.iter().zip(figures) {
+    for (Fill { held, limit }, figures) in fills.iter().zip(figures) {
         let windows = || figures.iter().filter(|one| one.candidate.is_window());
         let packed = windows().find(|one| one.candidate.name == PACKED_LOG.name).expect("it is one of the windows");
         for one in windows() {
-            print!("| {limit} | {}", one.candidate.name);
+            print!("| {held} of {limit} | {}", one.candidate.name);
             print!(" | {:.2} | {:.2}", one.admit.median(), one.admit.ratio_to(&packed.admit));
             print!(" | {:.2} | {:.2}", one.refuse.median(), one.refuse.ratio_to(&packed.refuse));
             println!(" | {} | {:.1} |", one.memory, one.memory as f64 / packed.memory as f64);

@@ -1,35 +1,37 @@
 -- A candidate, not in use: the window as a ring that is written in place, so that admitting costs the same whatever the
 -- limit. Decides like src/quota/window.lua, with the same arguments and the same answer.
 --
--- KEYS[1]  12 bytes: the slot of the oldest request, how many requests there are, how many slots; then the slots, 8 bytes
---          each as in the packed log
+-- KEYS[1]  a head of 16 bytes: the slot of the oldest request, how many requests there are, how many slots, the instant
+--          of the oldest; then the slots, 8 bytes each as in the packed log
 local time = redis.call('TIME')
 local now = (time[1] * 1000 + math.floor(time[2] / 1000)) % 4294967296
 local limit, window = tonumber(ARGV[1]), tonumber(ARGV[2])
-local first, used, slots = 0, 0, limit
-local head = redis.call('GETRANGE', KEYS[1], 0, 11)
-if #head == 12 then first, used, slots = struct.unpack('>I4I4I4', head) end
+local first, used, slots, oldest = 0, 0, limit, 0
+local head = redis.call('GETRANGE', KEYS[1], 0, 15)
+if #head == 16 then first, used, slots, oldest = struct.unpack('>I4I4I4I4', head) end
 
--- The age of a request, counted from the oldest.
-local function age(nth)
-  local at = 12 + (first + nth) % slots * 8
-  local passed = (now - struct.unpack('>I4', redis.call('GETRANGE', KEYS[1], at, at + 3))) % 4294967296
+local function age(stamp)
+  local passed = (now - stamp) % 4294967296
   return passed < 2147483648 and passed or 0
 end
 
+-- The instant of a request, counted from the oldest.
+local function stamp(nth)
+  local at = 16 + (first + nth) % slots * 8
+  return (struct.unpack('>I4', redis.call('GETRANGE', KEYS[1], at, at + 3)))
+end
+
 local function log()
-  local ring = redis.call('GETRANGE', KEYS[1], 12, -1)
+  local ring = redis.call('GETRANGE', KEYS[1], 16, -1)
   return string.sub(string.sub(ring, first * 8 + 1) .. string.sub(ring, 1, first * 8), 1, used * 8)
 end
 
-local oldest = 0
-while used > 0 do
-  oldest = age(0)
-  if oldest <= window then break end
+while used > 0 and age(oldest) > window do
   first, used = (first + 1) % slots, used - 1
+  if used > 0 then oldest = stamp(0) end
 end
 if used >= limit then
-  return {0, 0, window - (used > limit and age(used - limit) or oldest) + 1, log()}
+  return {0, 0, window - age(used > limit and stamp(used - limit) or oldest) + 1, log()}
 end
 if ARGV[3] == 'look' then
   return {1, limit - used, 0, log()}
@@ -38,10 +40,11 @@ if slots ~= limit then
   -- The limit was changed: the ring is laid out anew, once. Zeros fill it up as it grows.
   local entries = log()
   first, slots = 0, limit
-  redis.call('SET', KEYS[1], struct.pack('>I4I4I4', first, used, slots) .. entries)
+  redis.call('SET', KEYS[1], struct.pack('>I4I4I4I4', first, used, slots, oldest) .. entries)
 end
-redis.call('SETRANGE', KEYS[1], 12 + (first + used) % slots * 8, struct.pack('>I4I4', now, ARGV[4]))
+if used == 0 then oldest = now end
+redis.call('SETRANGE', KEYS[1], 16 + (first + used) % slots * 8, struct.pack('>I4I4', now, ARGV[4]))
 used = used + 1
-redis.call('SETRANGE', KEYS[1], 0, struct.pack('>I4I4I4', first, used, slots))
+redis.call('SETRANGE', KEYS[1], 0, struct.pack('>I4I4I4I4', first, used, slots, oldest))
 redis.call('PEXPIRE', KEYS[1], window + 1)
 return {1, limit - used, 0, ARGV[3] == 'tell' and log() or ''}
