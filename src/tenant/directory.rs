@@ -22,7 +22,7 @@ pub struct Directory {
 
 impl Directory {
     /// Adds a tenant with its hosts. A configuration in which two tenants claim one host does not come this far.
-    fn add(&mut self, tenant: Tenant, hosts: impl IntoIterator<Item = HostName>) {
+    pub fn add(&mut self, tenant: Tenant, hosts: impl IntoIterator<Item = HostName>) {
         let tenant = Arc::new(tenant);
         self.by_host.extend(hosts.into_iter().map(|host| (host, Arc::clone(&tenant))));
         self.by_slug.insert(Arc::clone(&tenant.slug), tenant);

@@ -1,0 +1,139 @@
+//! What the steps of a request cost that need no socket and no database: resolve, verify, admit, route, respond.
+//!
+//! Each is a microsecond or so. They are measured to notice when one stops being that, not to make them faster.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use formgate::api;
+use formgate::config::Config;
+use formgate::metrics::Metrics;
+use formgate::quota::{Account, Quota, Telling};
+use formgate::reply::Reply;
+use formgate::tenant::host::HostName;
+use formgate::tenant::token::PresentedToken;
+use formgate::tenant::{Directory, Tenant};
+use futures_util::FutureExt;
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+/// As many tenants as one node is to hold.
+const TENANTS: usize = 10_000;
+
+fn resolve(criterion: &mut Criterion) {
+    let directory = directory();
+    let mut group = criterion.benchmark_group("resolve");
+    for (name, authority) in [
+        ("one of 10,000", "t5000.example.com:8443"),
+        ("mixed case", "T5000.Example.COM"),
+        ("unicode", "bücher5000.example.com"),
+        ("nobody's", "nobody.example.com"),
+    ] {
+        group.bench_function(name, |bencher| {
+            bencher.iter(|| {
+                let host = HostName::parse_authority(black_box(authority)).expect("a host");
+                directory.resolve(&host).is_some()
+            });
+        });
+    }
+}
+
+fn verify(criterion: &mut Criterion) {
+    let token = PresentedToken::generate();
+    let good = format!("Bearer {}", token.expose());
+    let mistyped = good.replace("fg_", "fg_0")[..good.len()].to_owned();
+    let mut group = criterion.benchmark_group("verify");
+    group.bench_function("a token and its digest", |bencher| {
+        bencher.iter(|| PresentedToken::from_authorization(black_box(good.as_bytes())).map(|token| token.digest()));
+    });
+    group.bench_function("a mistyped token", |bencher| {
+        bencher.iter(|| PresentedToken::from_authorization(black_box(mistyped.as_bytes())).is_none());
+    });
+}
+
+fn admit(criterion: &mut Criterion) {
+    const LIMIT: u32 = 60;
+    let mut group = criterion.benchmark_group("admit");
+    let decide = |quota: &Quota, account: &Account| {
+        quota.admit(account, 7, Telling::Nothing).now_or_never().expect("the embedded window never waits")
+    };
+    // A window that is over before the next request, and one that nobody leaves.
+    for (name, span) in [("admitted", Duration::from_nanos(1)), ("refused", Duration::from_secs(3600))] {
+        let (quota, account) = (Quota::new(span, None, Metrics::new()), Account::new("acme", LIMIT));
+        for _ in 0..LIMIT {
+            let _ = decide(&quota, &account);
+        }
+        group.bench_function(name, |bencher| bencher.iter(|| decide(&quota, black_box(&account)).is_ok()));
+    }
+}
+
+fn route(criterion: &mut Criterion) {
+    criterion.bench_function("route", |bencher| {
+        bencher.iter(|| api::route(&Method::GET, black_box("/submission/sub_1001")).is_ok());
+    });
+}
+
+fn respond(criterion: &mut Criterion) {
+    let page = page();
+    criterion.bench_function("respond/a page of 20 as JSON", |bencher| {
+        bencher.iter(|| Reply::json(StatusCode::OK, black_box(&page)));
+    });
+}
+
+/// A directory as a configuration makes it.
+fn directory() -> Directory {
+    let folder = tempfile::tempdir().expect("a folder for the configuration");
+    let gateway =
+        "[gateway]\nlisten = [\"127.0.0.1:8443\"]\n[gateway.tls]\ncertificate = \"c.pem\"\nprivate_key = \"k.pem\"\n";
+    let tenant = |n| {
+        format!(
+            "[[tenant]]\nslug = \"t{n}\"\nname = \"Tenant {n}\"\naddress = \"t{n}.example.com\"\n\
+             domains = [\"bücher{n}.example.com\"]\ndatabase = \"sqlite:t{n}.db\"\n"
+        )
+    };
+    let certified = rcgen::generate_simple_self_signed(["*.example.com".to_owned()]).expect("a certificate");
+    let write = |name: &str, text: String| {
+        let file = folder.path().join(name);
+        std::fs::write(&file, text).expect("the folder can be written to");
+        file
+    };
+    write("c.pem", certified.cert.pem());
+    write("k.pem", certified.signing_key.serialize_pem());
+    let text: String = [gateway.to_owned()].into_iter().chain((0..TENANTS).map(tenant)).collect();
+    let config = Config::load(&write("tenants.toml", text)).expect("a valid configuration");
+    let mut directory = Directory::default();
+    for tenant in &config.tenants {
+        let hosts = [&tenant.address].into_iter().chain(&tenant.domains).cloned();
+        directory.add(Tenant::new(tenant), hosts);
+    }
+    directory
+}
+
+/// A page of submissions in the shape that callers read.
+fn page() -> Value {
+    let updated_at = "2024-05-01T13:45:30.123456Z";
+    let answer = |n| {
+        json!({
+            "gid": format!("6f1c2a34-0000-4000-8000-{n:012}"), "name": format!("Question {n}"),
+            "value": "An answer of a few words, \"quoted\" once", "type": "text", "files": [], "updated_at": updated_at,
+        })
+    };
+    let submission = |n: usize| {
+        let answers: Vec<_> = (0..8).map(answer).collect();
+        json!({
+            "id": format!("sub_{n}"), "status": "pending", "created_at": updated_at, "updated_at": updated_at,
+            "allElements": answers,
+        })
+    };
+    let link = |n: u32| format!("https://acme.example.com/api/v1/submission?page={n}");
+    json!({
+        "data": (0..20).map(submission).collect::<Vec<_>>(),
+        "links": {"first": link(1), "last": link(50), "prev": null, "next": link(2)},
+        "meta": {"current_page": 1, "last_page": 50, "per_page": 20, "total": 1000, "from": 1, "to": 20,
+                 "path": "https://acme.example.com/api/v1/submission"},
+    })
+}
+
+criterion_group!(benches, resolve, verify, admit, route, respond);
+criterion_main!(benches);

@@ -1,0 +1,67 @@
+//! The ways to a connection.
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use deadpool_redis::{Pool, Runtime};
+use formgate::config::RedisTarget;
+use formgate::metrics::Metrics;
+use formgate::shared::{Lanes, Link};
+use redis::aio::ConnectionLike;
+use redis::{Client, RedisResult, Script};
+
+static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../src/quota/window.lua")));
+
+/// How many connections the pool may have: with more than there are requests that run at once on a few cores, waiting
+/// for one is not what is measured.
+const POOL: usize = 64;
+
+/// How long a call over the lanes may take: so long that the breaker, which the other ways don't have, stays shut.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Where a request's connection comes from.
+pub(crate) enum Way {
+    /// The gateway's own.
+    Lanes(Lanes),
+    /// Out of a pool, and back.
+    Pool(Pool),
+    /// A new one, closed after its answer.
+    New(Client),
+}
+
+impl Way {
+    /// Every way to a server, the gateway's own first.
+    pub(crate) async fn all(port: &str) -> anyhow::Result<Vec<Arc<Self>>> {
+        let url = format!("redis://127.0.0.1:{port}");
+        let link = Link::new(&RedisTarget::Server { url: url.clone().into() })?;
+        let lanes = Lanes::open(Arc::new(link), LIMIT, Metrics::new()).await;
+        let pool = deadpool_redis::Config::from_url(&url).builder()?.max_size(POOL).runtime(Runtime::Tokio1).build()?;
+        Ok([Self::Lanes(lanes), Self::Pool(pool), Self::New(Client::open(url)?)].map(Arc::new).into())
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Lanes(_) => "2 lanes",
+            Self::Pool(_) => "pool, a checkout a request",
+            Self::New(_) => "a connection a request",
+        }
+    }
+
+    /// One request.
+    pub(crate) async fn admit(&self, key: &str) -> anyhow::Result<()> {
+        match self {
+            Self::Lanes(lanes) => lanes.call(async |connection| ask(connection, key).await).await?,
+            Self::Pool(pool) => ask(pool.get().await?, key).await?,
+            Self::New(client) => ask(client.get_multiplexed_async_connection().await?, key).await?,
+        }
+        Ok(())
+    }
+}
+
+/// Asks a window of a millisecond with room for everyone.
+async fn ask(mut connection: impl ConnectionLike + Send, key: &str) -> RedisResult<()> {
+    let mut invocation = SCRIPT.key(key);
+    invocation.arg(1_000_000).arg(1).arg("spend").arg(7);
+    let _: (bool, u32, u64, Vec<u8>) = invocation.invoke_async(&mut connection).await?;
+    Ok(())
+}

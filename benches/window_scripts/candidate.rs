@@ -1,0 +1,119 @@
+//! What is compared: the ways to keep a window in Redis, and two floors below which no script can go.
+//!
+//! A candidate that decides otherwise than the packed log in use is not measured: [`Candidate::check`].
+
+use anyhow::{Context, ensure};
+use rand::RngExt;
+use redis::{Cmd, Connection};
+
+/// What a window answers: admitted, remaining, wait, log.
+type Answer = (u8, u32, u64, Vec<u8>);
+
+/// One way to decide.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Candidate {
+    pub(crate) name: &'static str,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    /// A plain `INCR`.
+    Increment,
+    /// A script that decides nothing.
+    Nothing(&'static str),
+    /// An exact window, with the bytes of an entry in the log that it tells.
+    Window { script: &'static str, entry: usize },
+}
+
+/// The floor that all are compared with.
+pub(crate) const FLOOR: Candidate = Candidate { name: "plain `INCR`", kind: Kind::Increment };
+
+/// What every script costs before it does anything.
+pub(crate) const EMPTY_SCRIPT: Candidate =
+    Candidate { name: "script `return 1`", kind: Kind::Nothing("return 1 -- KEYS[1]") };
+
+/// The script that the gateway runs.
+pub(crate) const PACKED_LOG: Candidate = Candidate {
+    name: "packed log (in use)",
+    kind: Kind::Window { script: include_str!("../../src/quota/window.lua"), entry: 8 },
+};
+
+const SORTED_SET: Candidate =
+    Candidate { name: "sorted set", kind: Kind::Window { script: include_str!("sorted_set.lua"), entry: 10 } };
+
+const LIST: Candidate = Candidate { name: "list", kind: Kind::Window { script: include_str!("list.lua"), entry: 8 } };
+
+const RING: Candidate =
+    Candidate { name: "ring in place", kind: Kind::Window { script: include_str!("ring.lua"), entry: 8 } };
+
+/// Every exact window.
+pub(crate) const WINDOWS: [Candidate; 4] = [PACKED_LOG, RING, LIST, SORTED_SET];
+
+/// The clock of a script, which the check takes into its own hands.
+const CLOCK: &str = "redis.call('TIME')";
+
+impl Candidate {
+    /// Whether it keeps a window, and so admits and refuses.
+    pub(crate) fn is_window(self) -> bool {
+        matches!(self.kind, Kind::Window { .. })
+    }
+
+    /// The command for one decision at a key, for a window of so many milliseconds.
+    pub(crate) fn decision(self, key: &str, limit: u32, window: u64, token: u32) -> Cmd {
+        match self.kind {
+            Kind::Increment => {
+                let mut command = redis::cmd("INCR");
+                command.arg(key);
+                command
+            }
+            Kind::Nothing(script) | Kind::Window { script, .. } => {
+                let mut command = redis::cmd("EVALSHA");
+                command.arg(redis::Script::new(script).get_hash()).arg(1).arg(key);
+                command.arg(limit).arg(window).arg("spend").arg(token);
+                command
+            }
+        }
+    }
+
+    /// Makes the server know the script.
+    pub(crate) fn load(self, redis: &mut Connection) -> redis::RedisResult<()> {
+        match self.kind {
+            Kind::Increment => Ok(()),
+            Kind::Nothing(script) | Kind::Window { script, .. } => redis::Script::new(script).load(redis).map(drop),
+        }
+    }
+
+    /// Takes both scripts through the same random steps, with the clock in our hands and a limit that changes now and
+    /// then, and fails where they answer differently.
+    pub(crate) fn check(self, redis: &mut Connection) -> anyhow::Result<()> {
+        const STEPS: u32 = 4000;
+        const WINDOW: u64 = 60_000;
+        let mut random = rand::rng();
+        // Begins so that the stamps wrap around midway.
+        let (mut now, mut limit) = ((1_u64 << 32) - u64::from(STEPS) / 2 * 500, 10);
+        for step in 0..STEPS {
+            now += random.random_range(0..1000) * random.random_range(0..=2);
+            if step % 200 == 0 {
+                limit = random.random_range(1..=60);
+            }
+            let (kind, token) =
+                (["spend", "spend", "tell", "look"][random.random_range(0..4)], random.random_range(0..4));
+            let mut ask = |candidate: Self, key: &str| -> anyhow::Result<_> {
+                let Kind::Window { script, entry } = candidate.kind else { return Ok(None) };
+                let text = script.replace(CLOCK, "{ARGV[5], ARGV[6]}");
+                ensure!(text != script, "{} has no clock", candidate.name);
+                let script = redis::Script::new(&text);
+                let mut invocation = script.key(key);
+                invocation.arg(limit).arg(WINDOW).arg(kind).arg(token).arg(now / 1000).arg(now % 1000 * 1000);
+                let (admitted, remaining, wait, log): Answer = invocation.invoke(redis)?;
+                let mut log: Vec<_> = log.chunks(entry).map(|entry| entry[..8].to_owned()).collect();
+                log.sort();
+                Ok(Some((admitted, remaining, wait, log)))
+            };
+            let (ours, reference) = (ask(self, "ours")?, ask(PACKED_LOG, "reference")?);
+            ensure!(ours == reference, "{} answers {ours:?} at step {step}, not {reference:?}", self.name);
+        }
+        redis::cmd("FLUSHALL").exec(redis).context("the server takes commands")
+    }
+}
