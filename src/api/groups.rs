@@ -21,6 +21,9 @@ use crate::store::{
 /// Groups on a page.
 const PAGE_SIZE: u32 = 100;
 
+/// Bodies from this size on are read while other tasks move to another thread; below it, that costs more than it saves.
+const LARGE: usize = 256 * 1024;
+
 /// The most characters of a name and of an external id.
 const LONGEST_NAME: usize = 255;
 
@@ -100,8 +103,13 @@ pub(super) async fn write(admitted: &Admitted, call: &Call<'_>) -> Result<Reply,
             Report::Counts
         }
     };
-    let body = Body::parse(&call.body)?;
-    let write = parse(&body, &mut faults);
+    let mut read = || {
+        let body = Body::parse(&call.body)?;
+        let write = parse(&body, &mut faults);
+        Ok::<_, Refusal>((body, write))
+    };
+    // A hundred thousand members take a while to read, which other requests must not wait for.
+    let (body, write) = if call.body.len() > LARGE { tokio::task::block_in_place(read)? } else { read()? };
     let write = faults.or_else(write)?;
 
     let guard = admitted.tenant().group_guard.filter(|_| !confirmed);

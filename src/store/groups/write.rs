@@ -234,6 +234,10 @@ async fn find(transaction: &mut Transaction, write: &GroupWrite) -> Result<Optio
     Ok(found)
 }
 
+/// Above every id that a group has, or ever had.
+const NEXT_ON_SQLITE: &str = "SELECT max(last, (SELECT coalesce(max(id), 0) FROM groups WHERE NOT built_in)) + 1 \
+    FROM group_ids";
+
 async fn create(
     transaction: &mut Transaction,
     write: &GroupWrite,
@@ -245,12 +249,12 @@ async fn create(
         Durability::Commit => sql.push_either(
             "SELECT setval('groups_id_seq', greatest(nextval('groups_id_seq'), \
              (SELECT coalesce(max(id), 0) + 1 FROM groups WHERE NOT built_in)))",
-            "SELECT last + 1 FROM group_ids",
+            NEXT_ON_SQLITE,
         ),
         Durability::DryRun => sql.push_either(
             "SELECT greatest((SELECT CASE WHEN is_called THEN last_value + 1 ELSE last_value END FROM groups_id_seq), \
              (SELECT coalesce(max(id), 0) + 1 FROM groups WHERE NOT built_in))",
-            "SELECT last + 1 FROM group_ids",
+            NEXT_ON_SQLITE,
         ),
     };
     let id: i64 = transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?.get(0)?;
