@@ -4,6 +4,7 @@
 //! usage. Commands, options and what they print are depended on by scripts, and don't change in passing.
 
 mod check;
+mod demo;
 mod import;
 mod migrate;
 mod serve;
@@ -41,6 +42,8 @@ enum Command {
     /// Make, list and revoke API tokens.
     #[command(subcommand)]
     Token(token::Token),
+    /// Serve two tenants with sample data on this machine, and print calls to try.
+    Demo(demo::Demo),
 }
 
 #[derive(Debug, Args)]
@@ -111,6 +114,7 @@ pub async fn run(arguments: Arguments) -> ExitCode {
         Command::Import(command) => import::run(&command).await,
         Command::Reindex(command) => import::reindex(&command).await,
         Command::Token(command) => token::run(&command).await,
+        Command::Demo(command) => demo::run(&command).await,
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -22,12 +22,13 @@ mod tenant;
 mod tests;
 mod unique;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
-use secrecy::SecretString;
+use secrecy::{ExposeSecret, SecretString};
 
 use self::file::Reading;
 pub use self::problem::{Origin, Problem, Problems};
@@ -41,6 +42,8 @@ pub struct Config {
     pub gateway: GatewayConfig,
     /// The tenants, in the order of the files.
     pub tenants: Vec<TenantConfig>,
+    /// Every folder in which a change of a file may change the configuration.
+    pub folders: BTreeSet<PathBuf>,
 }
 
 impl Config {
@@ -55,17 +58,46 @@ impl Config {
 
     /// Reads with an environment other than the process's.
     fn load_with(path: &Path, environment: secret::Environment<'_>) -> Result<Self, Problems> {
+        let read = Self::read(path, environment);
+        Problems::none_of(read.problems)?;
+        let gateway = read.gateway.expect("without a fault, the gateway's table is whole");
+        let mut config = Self { gateway, tenants: read.tenants, folders: read.folders };
+        let own = config.tenants.iter().flat_map(|tenant| tenant.certificates.iter().map(|(_, files)| files));
+        let files = own.chain([&config.gateway.certificate]).flat_map(|files| [&files.certificate, &files.private_key]);
+        let folders: Vec<PathBuf> = files.filter_map(|file| file.parent()).map(Path::to_owned).collect();
+        config.folders.extend(folders);
+        Ok(config)
+    }
+
+    /// Reads as [`load`](Self::load) does, for who wants to know all that can be known of a faulty configuration: the
+    /// tenants whose tables are whole, and every fault.
+    #[must_use]
+    pub fn examine(path: &Path) -> (Vec<TenantConfig>, Vec<Problem>) {
+        let read = Self::read(path, &|name| std::env::var(name).ok());
+        (read.tenants, read.problems)
+    }
+
+    fn read(path: &Path, environment: secret::Environment<'_>) -> Read {
         let reading = Reading::new(environment);
         let written = include::read(path, &reading);
         unique::check(&written.tenants, &reading);
         coverage::check(written.gateway.as_ref(), &written.tenants, &reading);
-        Problems::none_of(reading.into_problems())?;
-        let whole = "a table without a faulty key is whole";
-        Ok(Self {
-            gateway: written.gateway.and_then(|gateway| gateway.config).expect(whole),
-            tenants: written.tenants.into_iter().map(|tenant| tenant.config.expect(whole)).collect(),
-        })
+        Read {
+            gateway: written.gateway.and_then(|gateway| gateway.config),
+            tenants: written.tenants.into_iter().filter_map(|tenant| tenant.config).collect(),
+            folders: written.folders,
+            problems: reading.into_problems(),
+        }
     }
+}
+
+/// What could be read of a configuration.
+struct Read {
+    gateway: Option<GatewayConfig>,
+    /// Those whose tables are whole: all, where there is no problem.
+    tenants: Vec<TenantConfig>,
+    folders: BTreeSet<PathBuf>,
+    problems: Vec<Problem>,
 }
 
 /// The `[gateway]` table.
@@ -86,7 +118,7 @@ pub struct GatewayConfig {
 }
 
 /// The Redis that the nodes share.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisConfig {
     /// How it is reached.
     pub target: RedisTarget,
@@ -123,6 +155,34 @@ pub enum RedisTarget {
         nodes: Vec<SecretString>,
     },
 }
+
+impl RedisTarget {
+    /// Every text of it, secrets too, and which kind it is.
+    fn texts(&self) -> (&'static str, Vec<&str>) {
+        match self {
+            Self::Server { url } => ("server", vec![url.expose_secret()]),
+            Self::Cluster { nodes } => ("cluster", nodes.iter().map(ExposeSecret::expose_secret).collect()),
+            Self::Sentinel { sentinels, master, username, password, database: _ } => {
+                let mut texts = vec![master.as_str(), username.as_deref().unwrap_or_default()];
+                texts.push(password.as_ref().map(ExposeSecret::expose_secret).unwrap_or_default());
+                texts.extend(sentinels.iter().map(ExposeSecret::expose_secret));
+                ("sentinel", texts)
+            }
+        }
+    }
+
+    fn database(&self) -> u32 {
+        if let Self::Sentinel { database, .. } = self { *database } else { 0 }
+    }
+}
+
+impl PartialEq for RedisTarget {
+    fn eq(&self, other: &Self) -> bool {
+        self.texts() == other.texts() && self.database() == other.database()
+    }
+}
+
+impl Eq for RedisTarget {}
 
 /// The policy for requests that the shared window can't decide.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -32,7 +32,7 @@ use hyper::body::Incoming;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-pub use self::certificates::{Certificates, ServedCertificate};
+pub use self::certificates::{Certificates, Prepared, ServedCertificate};
 pub use self::drain::{Drained, Serving};
 pub use self::limits::Limits;
 use crate::gate::{Connection, Gate};

@@ -101,7 +101,9 @@ impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Unavailable(_) | StoreError::SchemaOlder { .. } => Self::DatabaseUnavailable(Arc::new(error)),
-            StoreError::Migration(_) | StoreError::Statement(_) => Self::StatementFailed(error),
+            StoreError::Folder { .. } | StoreError::Migration(_) | StoreError::Statement(_) => {
+                Self::StatementFailed(error)
+            }
         }
     }
 }
@@ -154,7 +156,7 @@ fn message(status: StatusCode, text: &str) -> Reply {
 
 /// `Retry-After` in whole seconds, rounded up, at least 1 (RFC 9110, section 10.2.3).
 fn retry_after(reply: Reply, wait: Duration) -> Reply {
-    let seconds = wait.as_millis().div_ceil(1000).max(1);
+    let seconds = wait.as_nanos().div_ceil(1_000_000_000).max(1);
     let value = HeaderValue::from_str(&seconds.to_string()).expect("digits are a header value");
     reply.with_header(RETRY_AFTER, value)
 }
@@ -236,8 +238,8 @@ mod tests {
 
     #[test]
     fn a_wait_is_rounded_up_to_whole_seconds_and_is_never_zero() {
-        for (millis, seconds) in [(0, "1"), (1, "1"), (1000, "1"), (1001, "2"), (59_999, "60")] {
-            let reply = Refusal::QuotaExhausted { wait: Duration::from_millis(millis), usage: Vec::new() }.reply();
+        for (micros, seconds) in [(0, "1"), (1, "1"), (1_000_000, "1"), (1_000_001, "2"), (59_999_000, "60")] {
+            let reply = Refusal::QuotaExhausted { wait: Duration::from_micros(micros), usage: Vec::new() }.reply();
             assert_eq!(reply.headers[RETRY_AFTER], seconds);
         }
     }

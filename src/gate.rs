@@ -19,6 +19,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Instant;
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{Method, Request, Response, request};
@@ -90,7 +91,7 @@ struct Trail {
 #[derive(Debug)]
 pub struct Gate {
     /// The tenants.
-    pub directory: Arc<Directory>,
+    pub directory: Arc<ArcSwap<Directory>>,
     /// Their budgets.
     pub quota: Quota,
     /// Their tokens.
@@ -105,12 +106,11 @@ impl Gate {
     /// Leads one request through all steps. Never fails: a refusal is an answer too.
     pub async fn pass(&self, connection: &Connection, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let began = Instant::now();
-        let (head, body) = request.into_parts();
+        let (head, mut body) = request.into_parts();
         let id = RequestId::of(&head.headers);
         let mut trail = Trail::default();
 
-        let way = AssertUnwindSafe(self.lead(connection, &head, body, &mut trail));
-        let outcome = way.catch_unwind().await.unwrap_or_else(|panic| Err(Refusal::Panicked(text_of(&*panic))));
+        let outcome = contain(self.lead(connection, &head, &mut body, &mut trail)).await;
         let reply = match &outcome {
             Ok(reply) => reply.clone(),
             Err(refusal) => refusal.reply(),
@@ -118,6 +118,7 @@ impl Gate {
         if let (None, Some(tenant)) = (trail.budget, &trail.tenant) {
             trail.budget = Some(self.quota.look(&tenant.account).await);
         }
+        body::discard_rest(head.version, body);
         let status = reply.status;
         let response = respond::dress(reply, &head, &id, trail.budget).await;
         self.metrics.request(trail.route.unwrap_or("none"), &head.method, status, began.elapsed());
@@ -129,7 +130,7 @@ impl Gate {
         &self,
         connection: &Connection,
         head: &request::Parts,
-        body: Incoming,
+        body: &mut Incoming,
         trail: &mut Trail,
     ) -> Result<Reply, Refusal> {
         let authority = Authority::of(head)?;
@@ -163,7 +164,7 @@ impl Gate {
         if !connection.certificate.covers(authority.host()) {
             return Err(Refusal::Misdirected);
         }
-        self.directory.resolve(authority.host()).cloned().ok_or(Refusal::UnknownAccount)
+        self.directory.load().resolve(authority.host()).cloned().ok_or(Refusal::UnknownAccount)
     }
 
     async fn verify(&self, tenant: &Tenant, head: &request::Parts) -> Result<Arc<Token>, Refusal> {
@@ -193,8 +194,49 @@ impl Gate {
     }
 }
 
+/// Turns a panic on the way into a refusal: it costs its own request alone, and that is answered.
+async fn contain(way: impl Future<Output = Result<Reply, Refusal>>) -> Result<Reply, Refusal> {
+    // What the way shares with other requests is behind locks and atomics that are whole between any two statements.
+    AssertUnwindSafe(way).catch_unwind().await.unwrap_or_else(|panic| Err(Refusal::Panicked(text_of(&*panic))))
+}
+
 fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
     let text =
         panic.downcast_ref::<&str>().map(ToString::to_string).or_else(|| panic.downcast_ref::<String>().cloned());
     text.unwrap_or_else(|| "a panic without a text".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use http::StatusCode;
+
+    use super::*;
+
+    async fn fail(with: impl FnOnce()) -> Refusal {
+        let way = async {
+            tokio::task::yield_now().await;
+            with();
+            Err(Refusal::UnknownPath)
+        };
+        contain(way).await.expect_err("a refusal")
+    }
+
+    #[tokio::test]
+    async fn a_panic_becomes_an_answer_that_does_not_tell_of_it() {
+        for (refusal, text) in [
+            (fail(|| panic!("MARKER")).await, "MARKER"),
+            (fail(|| panic!("{} {}", "MARKER", 7)).await, "MARKER 7"),
+            (fail(|| std::panic::panic_any(7)).await, "a panic without a text"),
+        ] {
+            assert!(matches!(&refusal, Refusal::Panicked(told) if told == text), "{refusal:?}");
+            let reply = refusal.reply();
+            assert_eq!(reply.status, StatusCode::INTERNAL_SERVER_ERROR);
+            assert_eq!(&*reply.body, br#"{"message":"Server Error"}"#);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_does_not_panic_is_left_as_it_is() {
+        assert!(matches!(fail(|| {}).await, Refusal::UnknownPath));
+    }
 }

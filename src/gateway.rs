@@ -3,12 +3,16 @@
 //! Owns the order of starting (everything that can fail comes before the first connection is accepted) and of stopping
 //! (not ready, no new connections, requests in flight, what was noted and not yet written, databases).
 
+mod reload;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
+use jiff::Timestamp;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::config::Config;
@@ -20,7 +24,8 @@ use crate::quota::Quota;
 use crate::shared::announce::Listening;
 use crate::shared::{Lanes, Link, LinkError};
 use crate::tenant::certificate::CertificateError;
-use crate::tenant::{Directory, LastUsed, Tenant, TokenChanges, TokenVerifier};
+use crate::tenant::{Directory, LastUsed, TokenChanges, TokenVerifier};
+pub use reload::{Reloader, watch};
 
 /// How often it is written when tokens were last used. Longer loses more in a crash; shorter writes more often, a token
 /// still once a minute at most.
@@ -46,6 +51,7 @@ pub struct Running {
     serving: Serving,
     admin: Option<(SocketAddr, Admin)>,
     gate: Arc<Gate>,
+    certificates: Arc<Certificates>,
     drain: Duration,
     draining: Arc<AtomicBool>,
     last_used: AbortOnDropHandle<()>,
@@ -57,12 +63,9 @@ pub struct Running {
 /// [`StartError`]; nothing is left running then.
 pub async fn start(config: &Config) -> Result<Running, StartError> {
     let metrics = Metrics::new();
-    let mut directory = Directory::default();
-    for tenant in &config.tenants {
-        let hosts = std::iter::once(&tenant.address).chain(&tenant.domains).cloned();
-        directory.add(Tenant::new(tenant), hosts);
-    }
-    let directory = Arc::new(directory);
+    metrics.last_reload.set(Timestamp::now().as_second());
+    let directory = Directory::new(config, &Directory::default());
+    let directory = Arc::new(ArcSwap::from_pointee(directory));
     let missed = Arc::new(AtomicU64::new(0));
     let (windows, listening) = match &config.gateway.redis {
         None => (None, None),
@@ -88,12 +91,14 @@ pub async fn start(config: &Config) -> Result<Running, StartError> {
         Some(address) => Some(start_admin(address, &metrics, &draining).await?),
         None => None,
     };
-    let edge = Edge { certificates, gate: Arc::clone(&gate), limits: Limits::default(), metrics };
+    let edge =
+        Edge { certificates: Arc::clone(&certificates), gate: Arc::clone(&gate), limits: Limits::default(), metrics };
     Ok(Running {
         serving: edge.serve(listeners),
         admin,
         last_used: AbortOnDropHandle::new(tokio::spawn(write_last_used(Arc::clone(&gate)))),
         gate,
+        certificates,
         drain: config.gateway.drain,
         draining,
     })
@@ -120,7 +125,7 @@ async fn write_last_used(gate: Arc<Gate>) {
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        gate.last_used.write(gate.directory.tenants()).await;
+        gate.last_used.write(gate.directory.load().tenants()).await;
     }
 }
 
@@ -137,14 +142,21 @@ impl Running {
         self.admin.as_ref().map(|(address, _)| *address)
     }
 
+    /// What takes a changed configuration into service.
+    #[must_use]
+    pub fn reloader(&self) -> Reloader {
+        Reloader::new(Arc::clone(&self.gate), Arc::clone(&self.certificates))
+    }
+
     /// Stops in good order, and tells whether every request in flight was answered in time.
     pub async fn stop(self) -> Drained {
         self.draining.store(true, Ordering::Relaxed);
         let drained = self.serving.drain(self.drain).await;
         // Stopped before the last writing, so that the two don't write at once.
         drop(self.last_used);
-        self.gate.last_used.write(self.gate.directory.tenants()).await;
-        for tenant in self.gate.directory.tenants() {
+        let directory = self.gate.directory.load_full();
+        self.gate.last_used.write(directory.tenants()).await;
+        for tenant in directory.tenants() {
             tenant.database.close().await;
         }
         drained

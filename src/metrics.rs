@@ -21,6 +21,10 @@ pub struct Metrics {
     pub connections_open: IntGaugeVec,
     /// Whether the shared store answers: 1 or 0.
     pub redis_up: IntGauge,
+    /// Changes of the configuration by `result`: `done`, `refused`.
+    pub reloads: IntCounterVec,
+    /// When the configuration that is served was read, in seconds since 1970.
+    pub last_reload: IntGauge,
     requests: IntCounterVec,
     durations: HistogramVec,
     rate_decisions: IntCounterVec,
@@ -56,7 +60,18 @@ impl Metrics {
         let redis_up =
             IntGauge::new("formgate_redis_up", "Whether the shared Redis answers.").expect("a valid metric name");
         registry.register(Box::new(redis_up.clone())).expect("each name is registered once");
+        let last_reload = IntGauge::new(
+            "formgate_config_last_reload_success_timestamp_seconds",
+            "When the configuration that is served was read.",
+        );
+        let last_reload = last_reload.expect("a valid metric name");
+        registry.register(Box::new(last_reload.clone())).expect("each name is registered once");
+        let reloads = counter("formgate_config_reloads_total", "Reloads of the configuration by result.", &["result"]);
+        // There from the start: an alert on the first refusal needs to see the 0 before it.
+        ["done", "refused"].iter().for_each(|result| drop(reloads.with_label_values(&[result])));
         Self {
+            reloads,
+            last_reload,
             redis_up,
             handshakes: counter("formgate_handshakes_total", "TLS handshakes by result.", &["result"]),
             connections_accepted: total("formgate_connections_accepted_total", "TCP connections accepted."),

@@ -1,6 +1,6 @@
 //! The budget of requests of each account: a true sliding window, exact, never approximated.
 //!
-//! Owns the decision to admit; knows no HTTP. Two stores of windows: [`window`] in this process, and [`shared`] in
+//! Owns the decision to admit; knows no HTTP. Two stores of windows: `window` in this process, and `shared` in
 //! Redis, whose clock is then the clock. In no span of the window's length are more requests admitted than the limit.
 //! What this node admits is noted in its own window too, so that it is no stranger when it must decide alone.
 
@@ -8,6 +8,7 @@ mod shared;
 mod usage;
 mod window;
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -56,7 +57,7 @@ pub enum Telling {
 #[derive(Debug)]
 pub struct Account {
     key: String,
-    limit: u32,
+    limit: AtomicU32,
     /// What this node admitted; the whole truth where no store is shared.
     own: Mutex<Window>,
     /// What the shared window last said of itself when it was full. Only the passing of time frees a place, so until
@@ -64,6 +65,8 @@ pub struct Account {
     full: ArcSwapOption<Full>,
     /// What the shared window last said was left, for requests that spend nothing.
     last_look: Mutex<Option<(u64, u32)>>,
+    /// Held while one request looks and others wait for what it sees.
+    looking: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -83,10 +86,11 @@ impl Account {
     pub fn new(slug: &str, limit: u32) -> Self {
         Self {
             key: format!("formgate:window:{slug}"),
-            limit,
+            limit: AtomicU32::new(limit),
             own: Mutex::default(),
             full: ArcSwapOption::empty(),
             last_look: Mutex::default(),
+            looking: tokio::sync::Mutex::default(),
         }
     }
 
@@ -99,6 +103,18 @@ impl Account {
         self.last_look.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Changes the limit from the next request on. What was known of a full window no longer holds.
+    pub fn set_limit(&self, limit: u32) {
+        if self.limit.swap(limit, Ordering::Relaxed) != limit {
+            self.full.store(None);
+            *self.last_look() = None;
+        }
+    }
+
+    fn limit(&self) -> u32 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
     /// The budget with nothing left.
     #[must_use]
     pub fn spent(&self) -> Budget {
@@ -106,7 +122,7 @@ impl Account {
     }
 
     fn budget(&self, remaining: u32) -> Budget {
-        Budget { limit: self.limit, remaining }
+        Budget { limit: self.limit(), remaining }
     }
 }
 
@@ -144,7 +160,7 @@ impl Quota {
             return Err(refusal);
         }
         let ask = if telling == Telling::Usage { Ask::SpendAndTell } else { Ask::Spend };
-        match shared::ask(lanes, &account.key, self.span, account.limit, ask, token).await {
+        match shared::ask(lanes, &account.key, self.span, account.limit(), ask, token).await {
             Ok(answer) if answer.admitted => {
                 account.own().note(self.now(), self.span_in_micros(), Entry::short(token));
                 *account.last_look() = Some((self.now(), answer.remaining));
@@ -182,11 +198,14 @@ impl Quota {
         if self.known_full(account).is_some() {
             return account.spent();
         }
-        let last = *account.last_look();
-        if let Some((_, remaining)) = last.filter(|(at, _)| self.now() - at < LOOK_AGE) {
+        if let Some(remaining) = self.seen_lately(account) {
             return account.budget(remaining);
         }
-        match shared::ask(lanes, &account.key, self.span, account.limit, Ask::Look, 0).await {
+        let _looking = account.looking.lock().await;
+        if let Some(remaining) = self.seen_lately(account) {
+            return account.budget(remaining);
+        }
+        match shared::ask(lanes, &account.key, self.span, account.limit(), Ask::Look, 0).await {
             Ok(answer) => {
                 *account.last_look() = Some((self.now(), answer.remaining));
                 account.budget(answer.remaining)
@@ -203,7 +222,7 @@ impl Quota {
         by: &'static str,
     ) -> Result<(Budget, Option<Usage>), NotAdmitted> {
         let (now, span) = (self.now(), self.span_in_micros());
-        let decision = account.own().admit(now, span, account.limit, Entry::short(token));
+        let decision = account.own().admit(now, span, account.limit(), Entry::short(token));
         self.metrics.rate_decision(if decision.is_ok() { "admitted" } else { "refused" }, by);
         match decision {
             Ok(remaining) => Ok((account.budget(remaining), self.usage_alone(account, telling))),
@@ -215,11 +234,16 @@ impl Quota {
     }
 
     fn look_alone(&self, account: &Account) -> Budget {
-        account.budget(account.own().remaining(self.now(), self.span_in_micros(), account.limit))
+        account.budget(account.own().remaining(self.now(), self.span_in_micros(), account.limit()))
     }
 
     fn usage_alone(&self, account: &Account, telling: Telling) -> Option<Usage> {
         (telling == Telling::Usage).then(|| account.own().usage(self.now(), self.span_in_micros()))
+    }
+
+    fn seen_lately(&self, account: &Account) -> Option<u32> {
+        let (at, remaining) = (*account.last_look())?;
+        (self.now() - at < LOOK_AGE).then_some(remaining)
     }
 
     fn known_full(&self, account: &Account) -> Option<NotAdmitted> {

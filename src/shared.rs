@@ -2,7 +2,7 @@
 //! that changed.
 //!
 //! Knows neither windows nor tenants: `quota` runs its script through [`Lanes`], `tenant` learns of tokens through
-//! [`announce`]. A store that fails costs nobody its time limit for long: [`lanes`] holds the breaker.
+//! [`announce`]. A store that fails costs nobody its time limit for long: `lanes` holds the breaker.
 
 pub mod announce;
 mod lanes;

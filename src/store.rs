@@ -22,6 +22,7 @@ mod submissions;
 mod subscriptions;
 mod tokens;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,8 +65,17 @@ pub enum StoreError {
         /// The version that this program needs.
         wanted: i64,
     },
+    /// The folder of a SQLite file is not there and can't be made.
+    #[error("the folder `{}` can't be made", folder.display())]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// Why.
+        #[source]
+        cause: std::io::Error,
+    },
     /// A migration failed; what it did is rolled back.
-    #[error("the migration failed: {0}")]
+    #[error("the migration failed")]
     Migration(#[source] sqlx::migrate::MigrateError),
     /// A statement failed for a reason that no other try mends.
     #[error("a statement failed")]
@@ -114,6 +124,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`] when it can't be reached, [`StoreError::SchemaOlder`] before it was migrated.
     pub async fn open(location: &DatabaseLocation, max_connections: u32) -> Result<Self, StoreError> {
+        location.try_out().await?;
         let database = location.connect(max_connections);
         if let Err(error) = schema::require_newest(&database).await {
             database.close().await;
@@ -133,6 +144,8 @@ impl Store {
 /// # Errors
 /// [`StoreError::Unavailable`] when it can't be reached, [`StoreError::Migration`] when a step fails.
 pub async fn migrate(location: &DatabaseLocation) -> Result<(i64, i64), StoreError> {
+    location.make_folder()?;
+    location.try_out().await?;
     let database = location.create();
     let before = schema::version(&database).await?;
     schema::migrate(&database).await.map_err(StoreError::Migration)?;

@@ -36,30 +36,50 @@ pub struct Tenant {
     /// The zone of plain dates and of `time` answers.
     pub timezone: TimeZone,
     /// The tenant's budget.
-    pub account: Account,
+    pub account: Arc<Account>,
     /// How much of a group one write may detach.
     pub group_guard: Option<Guard>,
     /// How often its tokens changed, as far as this node heard.
-    pub token_changes: AtomicU64,
+    pub token_changes: Arc<AtomicU64>,
     /// What its tokens are called.
-    pub token_names: TokenNames,
+    pub token_names: Arc<TokenNames>,
     /// The tenant's database, opened when first needed.
-    pub database: TenantDatabase,
+    pub database: Arc<TenantDatabase>,
 }
 
 impl Tenant {
     /// A tenant as it is configured; nothing is opened yet.
     #[must_use]
     pub fn new(config: &TenantConfig) -> Self {
+        let database = TenantDatabase::new(config.slug.clone(), config.database.clone(), config.max_connections);
         Self {
             slug: config.slug.as_str().into(),
             name: config.name.clone(),
             timezone: config.timezone.clone(),
-            account: Account::new(&config.slug, config.requests_per_minute),
+            account: Arc::new(Account::new(&config.slug, config.requests_per_minute)),
             group_guard: config.group_guard,
-            token_changes: AtomicU64::new(0),
-            token_names: TokenNames::default(),
-            database: TenantDatabase::new(config.slug.clone(), config.database.clone(), config.max_connections),
+            token_changes: Arc::default(),
+            token_names: Arc::default(),
+            database: Arc::new(database),
         }
+    }
+
+    /// This tenant as it is configured now: what the change does not touch goes on as it is, its connections and the
+    /// requests in its window above all.
+    #[must_use]
+    pub fn renewed(&self, config: &TenantConfig) -> Self {
+        let mut tenant = Self::new(config);
+        tenant.account = Arc::clone(&self.account);
+        tenant.account.set_limit(config.requests_per_minute);
+        if self.database.is(&config.database, config.max_connections) {
+            tenant.token_changes = Arc::clone(&self.token_changes);
+            tenant.token_names = Arc::clone(&self.token_names);
+            tenant.database = Arc::clone(&self.database);
+        } else {
+            // Tokens of another database are other tokens.
+            let changes = self.token_changes.load(std::sync::atomic::Ordering::Acquire);
+            tenant.token_changes = Arc::new(AtomicU64::new(changes + 1));
+        }
+        tenant
     }
 }

@@ -178,25 +178,29 @@ fn member(value: &Value, path: &str, faults: &mut Faults) -> Option<NewMember> {
         faults.add(path, format!("The {path} must be an object with an email."));
         return None;
     };
-    let email_path = format!("{path}.email");
-    let email = match object.get("email") {
-        None | Some(Value::Null) => {
-            faults.add(email_path, format!("The {path}.email is required."));
-            None
+    let (mut email, mut name) = (None, Some(""));
+    let sent = |key: &str| object.get(key).is_some_and(|value| !value.is_null());
+    if !sent("email") {
+        faults.add(format!("{path}.email"), format!("The {path}.email is required."));
+    }
+    for (key, value) in object.iter().filter(|(_, value)| !value.is_null()) {
+        match key.as_str() {
+            "email" => email = address(value, &format!("{path}.email"), faults),
+            "name" => name = ask::text(value, &format!("{path}.name"), faults),
+            _ => {}
         }
-        Some(email) => ask::text(email, &email_path, faults).and_then(|email| {
-            if !is_email(email) {
-                faults.add(email_path.as_str(), format!("The {email_path} must be a valid email address."));
-            }
-            is_email(email).then_some(email)
-        }),
-    };
-    let name = match object.get("name") {
-        None | Some(Value::Null) => Some(""),
-        Some(name) => ask::text(name, &format!("{path}.name"), faults),
-    };
-    let email = email?;
-    Some(NewMember { email: email.to_owned(), folded: fold(email), name: name?.to_owned() })
+    }
+    let (email, name) = (email?, name?);
+    Some(NewMember { email: email.to_owned(), folded: fold(email), name: name.to_owned() })
+}
+
+fn address<'a>(value: &'a Value, path: &str, faults: &mut Faults) -> Option<&'a str> {
+    let text = ask::text(value, path, faults)?;
+    if !is_email(text) {
+        faults.add(path, format!("The {path} must be a valid email address."));
+        return None;
+    }
+    Some(text)
 }
 
 /// Whether a text can be an address: something, an @, and a domain without empty labels. What is beyond that only the
@@ -208,13 +212,18 @@ fn is_email(text: &str) -> bool {
     sane && parts.is_some_and(|(_, domain)| domain.split('.').all(|label| !label.is_empty()) && !domain.contains(','))
 }
 
-/// Each address once: the last name wins, and the first place stays.
+/// Each address once: the last name that was given wins, and the first place stays.
 fn each_once(members: Vec<NewMember>) -> Vec<NewMember> {
-    let mut places = HashMap::with_capacity(members.len());
+    let mut places: HashMap<String, usize> = HashMap::with_capacity(members.len());
     let mut once: Vec<NewMember> = Vec::with_capacity(members.len());
-    for member in members {
+    for mut member in members {
         match places.get(&member.folded) {
-            Some(&at) => once[at] = member,
+            Some(&at) => {
+                if member.name.is_empty() {
+                    member.name = std::mem::take(&mut once[at].name);
+                }
+                once[at] = member;
+            }
             None => {
                 places.insert(member.folded.clone(), once.len());
                 once.push(member);
@@ -254,7 +263,8 @@ mod tests {
     #[test]
     fn an_address_listed_twice_counts_once_and_the_last_name_wins() {
         let body = Body::parse(
-            br#"{"name": "G", "members": [{"email": "A@x.de", "name": "1"}, {"email": "b@x.de"}, {"email": "a@X.de", "name": "2"}]}"#,
+            br#"{"name": "G", "members": [{"email": "A@x.de", "name": "1"}, {"email": "b@x.de"},
+                {"email": "a@X.de", "name": "2"}, {"email": "a@x.DE"}]}"#,
         );
         let members = parse(&body.unwrap(), &mut Faults::default()).members.unwrap();
         let read: Vec<_> = members.iter().map(|member| (member.folded.as_str(), member.name.as_str())).collect();

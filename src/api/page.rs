@@ -50,10 +50,11 @@ struct Meta {
 
 impl<T> Envelope<T> {
     /// Wraps the items of a page. `path` is the list's path below the origin; links are absolute, on the address that
-    /// the caller used. On a page past the last, `prev` leads back to the last one.
+    /// the caller used, with the filters that the caller set. On a page past the last, `prev` leads back to the last one.
     pub(super) fn new(call: &Call<'_>, path: &str, request: PageRequest, page: Page<T>) -> Self {
         let url = format!("{}{path}", call.origin);
-        let link = |number: u64| format!("{url}?page={number}");
+        let others = query::without(call, "page");
+        let link = |number: u64| format!("{url}?{others}page={number}");
         let (number, size) = (request.number.get(), u64::from(request.size));
         let last = page.total.div_ceil(size).max(1);
         let before = (number - 1).saturating_mul(size);
@@ -114,6 +115,14 @@ mod tests {
         assert_eq!((&middle["meta"]["from"], &middle["meta"]["to"]), (&json!(21), &json!(40)));
         let last = envelope("page=3", 1, 41);
         assert_eq!((&last["links"]["next"], &last["meta"]["to"]), (&Value::Null, &json!(41)));
+    }
+
+    #[test]
+    fn links_keep_what_else_stands_in_the_query() {
+        let page = envelope("page=1&managed=1&external_id=a%26b+c&page=2&x", 20, 41);
+        let url = "https://acme.test:8443/api/v1/submission";
+        assert_eq!(page["links"]["next"], format!("{url}?managed=1&external_id=a%26b+c&x=&page=3"));
+        assert_eq!(page["meta"]["path"], url);
     }
 
     #[test]

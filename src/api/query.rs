@@ -11,6 +11,16 @@ pub(super) fn value<'a>(call: &'a Call<'_>, name: &str) -> Option<Cow<'a, str>> 
     pairs.filter(|(known, _)| known == name).last().map(|(_, value)| value)
 }
 
+/// Everything but one parameter, encoded anew, each followed by `&`.
+pub(super) fn without(call: &Call<'_>, name: &str) -> String {
+    let pairs = form_urlencoded::parse(call.query.as_bytes()).filter(|(known, _)| known != name);
+    let mut others = form_urlencoded::Serializer::new(String::new()).extend_pairs(pairs).finish();
+    if !others.is_empty() {
+        others.push('&');
+    }
+    others
+}
+
 /// A switch: `1` or `true` is on, `0`, `false` and none are off.
 pub(super) fn switch(call: &Call<'_>, name: &str, faults: &mut Faults) -> bool {
     match value(call, name).as_deref() {

@@ -11,16 +11,14 @@ use crate::store::{Store, StoreError};
 const AT_ONCE: usize = 16;
 
 pub(super) async fn run(file: &ConfigFile) -> Result<()> {
-    let config = match Config::load(&file.config) {
-        Ok(config) => config,
-        Err(problems) => return report(&problems),
-    };
-    let problems = stream::iter(&config.tenants).map(try_database).buffered(AT_ONCE);
-    let problems = problems.filter_map(std::future::ready).collect().await;
+    // A fault elsewhere does not keep a database from being tried: an operator learns of everything at once.
+    let (tenants, mut problems) = Config::examine(&file.config);
+    let tried: Vec<_> = stream::iter(&tenants).map(try_database).buffered(AT_ONCE).collect().await;
+    problems.extend(tried.into_iter().flatten());
     if let Err(problems) = Problems::none_of(problems) {
         return report(&problems);
     }
-    let tenants = config.tenants.len();
+    let tenants = tenants.len();
     print(&format!("{}: no faults, {tenants} tenant{}", file.config.display(), if tenants == 1 { "" } else { "s" }));
     Ok(())
 }

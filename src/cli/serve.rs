@@ -11,6 +11,7 @@ pub(super) async fn run(file: &ConfigFile) -> Result<()> {
     let config = file.load()?;
     let running = gateway::start(&config).await?;
     announce(&running, config.tenants.len());
+    let _watching = gateway::watch(&file.config, config, running.reloader());
     until_told_to_stop(running).await
 }
 

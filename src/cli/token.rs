@@ -52,7 +52,7 @@ pub(super) async fn run(command: &Token) -> Result<()> {
             let store = command.tenant.open().await?;
             let token = create(&store, &command.name).await?;
             store.close().await;
-            announce(&command.tenant).await?;
+            announce(&command.tenant).await;
             print(token.expose());
         }
         Token::List(command) => {
@@ -68,21 +68,24 @@ pub(super) async fn run(command: &Token) -> Result<()> {
             if !known {
                 bail!("tenant `{}` has no token {}", command.tenant.tenant, command.id);
             }
-            announce(&command.tenant).await?;
+            announce(&command.tenant).await;
             eprintln!("token {} is revoked", command.id);
         }
     }
     Ok(())
 }
 
-/// Tells the running nodes. Where that fails they find out by themselves, a little later.
-async fn announce(tenant: &TenantChoice) -> Result<()> {
-    let Some(redis) = tenant.file.load()?.gateway.redis else { return Ok(()) };
-    let link = Link::new(&redis.target)?;
-    if let Err(failure) = announce::announce(&link, &tenant.tenant).await {
+/// Tells the running nodes. Where that fails they find out by themselves, a little later: what was done stands, and a
+/// token that was made must be shown.
+async fn announce(tenant: &TenantChoice) {
+    let announcing = async {
+        let Some(redis) = tenant.file.load()?.gateway.redis else { return Ok(()) };
+        let link = Link::new(&redis.target)?;
+        announce::announce(&link, &tenant.tenant).await.map_err(anyhow::Error::msg)
+    };
+    if let Err(failure) = announcing.await {
         eprintln!("warning: Redis can't be told ({failure}); running nodes notice within 5 seconds");
     }
-    Ok(())
 }
 
 /// Makes a token and stores its digest.

@@ -3,7 +3,7 @@
 //! Owns finding, reading and parsing files, and which of them may hold what. Each file is read once however many
 //! patterns match it, in the order of the patterns and sorted within one, so that reports keep an order.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
 use toml::de::DeTable;
@@ -19,11 +19,13 @@ use super::tenant::{self, Tenant};
 pub(super) struct Written {
     pub(super) gateway: Option<Gateway>,
     pub(super) tenants: Vec<Tenant>,
+    /// The folders of all files, and those that a pattern looks into.
+    pub(super) folders: BTreeSet<PathBuf>,
 }
 
 /// Reads the first file and what it includes.
 pub(super) fn read(path: &Path, reading: &Reading<'_>) -> Written {
-    let mut written = Written::default();
+    let mut written = Written { folders: BTreeSet::from([folder_of(path)]), ..Written::default() };
     let text = match std::fs::read(path) {
         Ok(text) => text,
         Err(error) => {
@@ -48,7 +50,9 @@ pub(super) fn read(path: &Path, reading: &Reading<'_>) -> Written {
         let files = matching(pattern, &folder_of(path), reading);
         files.into_iter().map(move |file| (file, &pattern.place))
     });
+    written.folders.extend(patterns.iter().map(|pattern| fixed_folder(&folder_of(path).join(&pattern.value))));
     for (order, (path, pattern)) in (1..).zip(included) {
+        written.folders.insert(folder_of(&path));
         if seen.insert(identity(&path)) {
             read_included(&path, order, pattern, reading, &mut written.tenants);
         }
@@ -132,6 +136,13 @@ fn matching(pattern: &Text, folder: &Path, reading: &Reading<'_>) -> Vec<PathBuf
         reading.report(problem("the included file does not exist"));
     }
     files
+}
+
+/// The folder below which a pattern looks: its part before the first wildcard.
+fn fixed_folder(pattern: &Path) -> PathBuf {
+    let is_fixed = |part: &std::path::Component<'_>| !part.as_os_str().to_string_lossy().contains(['*', '?', '[']);
+    let fixed: PathBuf = pattern.components().take_while(is_fixed).collect();
+    if fixed == pattern { folder_of(pattern) } else { fixed }
 }
 
 /// The folder to which the paths in a file are relative.

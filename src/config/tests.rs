@@ -10,9 +10,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use secrecy::ExposeSecret;
 use tempfile::TempDir;
 
-use super::{Config, OnRedisFailure, Problems};
+use super::{Config, OnRedisFailure, Problems, RedisTarget};
 
 /// A gateway that is in order; it takes seven lines.
 const GATEWAY: &str = r#"[gateway]
@@ -142,6 +143,25 @@ fn the_example_shows_every_default_as_it_is() {
     assert_eq!(shown.gateway.quota_window, default.gateway.quota_window);
     assert_eq!(shown.tenants[0].requests_per_minute, default.tenants[0].requests_per_minute);
     assert_eq!(shown.tenants[0].max_connections, default.tenants[0].max_connections);
+}
+
+#[test]
+fn redis_is_one_server_or_a_group() {
+    let folder = Folder::new();
+    let target = |keys: &str| {
+        let config = folder.load(&with("[gateway.tls]", &format!("{keys}\n[gateway.tls]"))).unwrap();
+        config.gateway.redis.expect("there is a Redis").target
+    };
+    for url in ["redis://:x@localhost:7/2", "rediss://user:x@redis.internal", "unix:///run/redis.sock"] {
+        let RedisTarget::Server { url: read } = target(&format!("redis = \"{url}\"")) else { panic!("{url}") };
+        assert_eq!(read.expose_secret(), url);
+    }
+    let RedisTarget::Cluster { nodes } = target("redis_cluster = [\"redis://a\", \"redis://b\"]") else { panic!() };
+    assert_eq!(nodes.len(), 2);
+    let keys = "redis_sentinel = { sentinels = [\"redis://a\"], master = \"m\", password = \"x\" }";
+    let RedisTarget::Sentinel { sentinels, master, username, password, database } = target(keys) else { panic!() };
+    assert_eq!((sentinels.len(), master.as_str(), username, database), (1, "m", None, 0));
+    assert_eq!(password.unwrap().expose_secret(), "x");
 }
 
 #[test]

@@ -17,6 +17,8 @@ use rustls::crypto::aws_lc_rs::{self, Ticketer};
 use rustls::server::{NoServerSessionStorage, ProducesTickets};
 use rustls::sign::SingleCertAndKey;
 
+use arc_swap::ArcSwap;
+
 use crate::config::Config;
 use crate::tenant::certificate::{self, Certificate, CertificateError};
 use crate::tenant::host::{CertificateNames, HostName};
@@ -32,6 +34,12 @@ pub struct ServedCertificate {
 
 /// Every certificate of the gateway, by host name.
 pub struct Certificates {
+    prepare: Preparation,
+    current: ArcSwap<Choice>,
+}
+
+/// What a handshake chooses from.
+struct Choice {
     by_host: HashMap<HostName, Arc<ServedCertificate>>,
     sign_in: Arc<ServedCertificate>,
 }
@@ -42,13 +50,9 @@ impl Certificates {
     /// # Errors
     /// The first certificate that can't be read.
     pub fn from_config(config: &Config) -> Result<Self, CertificateError> {
-        let sign_in = certificate::read(&config.gateway.certificate)?;
-        let hosts = config.tenants.iter().flat_map(|tenant| std::iter::once(&tenant.address).chain(&tenant.domains));
-        let mut own = Vec::new();
-        for (host, files) in config.tenants.iter().flat_map(|tenant| &tenant.certificates) {
-            own.push((host.clone(), certificate::read(files)?));
-        }
-        Ok(Self::new(sign_in, hosts.cloned(), own))
+        let prepare = Preparation::new();
+        let choice = prepare.read(config)?;
+        Ok(Self { prepare, current: ArcSwap::from_pointee(choice) })
     }
 
     /// The gateway's certificate, every host of every tenant, and the hosts among them that have a certificate of their
@@ -60,25 +64,47 @@ impl Certificates {
         own: impl IntoIterator<Item = (HostName, Certificate)>,
     ) -> Self {
         let prepare = Preparation::new();
-        let sign_in = prepare.ready(sign_in);
-        let mut by_host: HashMap<_, _> = hosts.into_iter().map(|host| (host, Arc::clone(&sign_in))).collect();
-        by_host.extend(own.into_iter().map(|(host, certificate)| (host, prepare.ready(certificate))));
-        Self { by_host, sign_in }
+        let choice = prepare.choice(sign_in, hosts, own);
+        Self { prepare, current: ArcSwap::from_pointee(choice) }
+    }
+
+    /// Reads every certificate of a new configuration, blocking on the files. Handshakes choose from these as soon as
+    /// they are [put in place](Self::replace).
+    ///
+    /// # Errors
+    /// The first certificate that can't be read.
+    pub fn prepare(&self, config: &Config) -> Result<Prepared, CertificateError> {
+        self.prepare.read(config).map(Prepared)
+    }
+
+    /// Puts certificates in place. Connections that were served the old ones go on, and so do sessions.
+    pub fn replace(&self, prepared: Prepared) {
+        self.current.store(Arc::new(prepared.0));
     }
 
     /// The certificate for the name in a ClientHello: the sign-in certificate when there is none, nothing when no tenant
     /// has the name. It is waited for, so that certificates can be loaded when they are first asked for.
     pub async fn choose(&self, name: Option<&HostName>) -> Option<Arc<ServedCertificate>> {
+        let current = self.current.load();
         match name {
-            None => Some(Arc::clone(&self.sign_in)),
-            Some(name) => self.by_host.get(name).map(Arc::clone),
+            None => Some(Arc::clone(&current.sign_in)),
+            Some(name) => current.by_host.get(name).map(Arc::clone),
         }
+    }
+}
+
+/// Certificates that were read and are not in place yet.
+pub struct Prepared(Choice);
+
+impl fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Prepared").field("hosts", &self.0.by_host.len()).finish_non_exhaustive()
     }
 }
 
 impl fmt::Debug for Certificates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Certificates").field("hosts", &self.by_host.len()).finish_non_exhaustive()
+        f.debug_struct("Certificates").field("hosts", &self.current.load().by_host.len()).finish_non_exhaustive()
     }
 }
 
@@ -94,6 +120,28 @@ impl Preparation {
             provider: Arc::new(aws_lc_rs::default_provider()),
             ticketer: Ticketer::new().expect("the system gives random bytes"),
         }
+    }
+
+    fn read(&self, config: &Config) -> Result<Choice, CertificateError> {
+        let sign_in = certificate::read(&config.gateway.certificate)?;
+        let hosts = config.tenants.iter().flat_map(|tenant| std::iter::once(&tenant.address).chain(&tenant.domains));
+        let mut own = Vec::new();
+        for (host, files) in config.tenants.iter().flat_map(|tenant| &tenant.certificates) {
+            own.push((host.clone(), certificate::read(files)?));
+        }
+        Ok(self.choice(sign_in, hosts.cloned(), own))
+    }
+
+    fn choice(
+        &self,
+        sign_in: Certificate,
+        hosts: impl IntoIterator<Item = HostName>,
+        own: impl IntoIterator<Item = (HostName, Certificate)>,
+    ) -> Choice {
+        let sign_in = self.ready(sign_in);
+        let mut by_host: HashMap<_, _> = hosts.into_iter().map(|host| (host, Arc::clone(&sign_in))).collect();
+        by_host.extend(own.into_iter().map(|(host, certificate)| (host, self.ready(certificate))));
+        Choice { by_host, sign_in }
     }
 
     fn ready(&self, certificate: Certificate) -> Arc<ServedCertificate> {

@@ -39,8 +39,8 @@ impl Encoding {
         for value in headers.get_all(ACCEPT_ENCODING) {
             for item in value.to_str().ok()?.split(',') {
                 let (name, parameters) = item.split_once(';').unwrap_or((item, ""));
-                let weight =
-                    parameters.trim().strip_prefix("q=").map_or(Some(1.0), |weight| weight.trim().parse().ok());
+                let weight = parameters.trim().strip_prefix(['q', 'Q']).and_then(|rest| rest.strip_prefix('='));
+                let weight = weight.map_or(Some(1.0), |weight| weight.trim().parse().ok());
                 weights.push((name.trim().to_ascii_lowercase(), weight.unwrap_or(0.0)));
             }
         }
@@ -104,6 +104,7 @@ mod tests {
             ("br;q=0.8, zstd;q=0", Some(Encoding::Brotli)),
             ("*", Some(Encoding::Zstd)),
             ("*;q=0", None),
+            ("gzip;Q=0", None),
             ("identity;q=1, gzip;q=0.5", None),
             ("gzip;q=nonsense", None),
         ];

@@ -9,6 +9,10 @@
 --
 -- The clock is this server's, so the gateways need not agree on the time. Stamps are cut to whole milliseconds; a stamp
 -- counts until its age is more than the window: two instants that are less than a window apart are then never told apart.
+--
+-- The clock may be set back, and the value may be somebody else's. A stamp from the future counts as new; when one stands
+-- where a request has to leave before another is admitted, all that is counted is stamped anew. So neither can admit more
+-- than the limit, and neither keeps an account out for longer than one window.
 local time = redis.call('TIME')
 local now = (time[1] * 1000 + math.floor(time[2] / 1000)) % 4294967296
 local limit, window = tonumber(ARGV[1]), tonumber(ARGV[2])
@@ -16,11 +20,15 @@ local log = redis.call('GET', KEYS[1]) or ''
 -- Something else's value, or half of one, is no log.
 if #log % 8 ~= 0 then log = '' end
 
+-- Negative is the future: more than half of the range has passed.
 local function age(at)
   local passed = (now - struct.unpack('>I4', log, at)) % 4294967296
-  -- More than half of the range is a stamp from the future: the clock was set back. It counts as new.
-  return passed < 2147483648 and passed or 0
+  return passed < 2147483648 and passed or passed - 4294967296
 end
+
+-- The expiry counts from when the script began, the stamps from when it asked for the time: a little later, or a lot on a
+-- busy machine. A second more keeps the log as long as it is needed.
+local expiry = window + 1000
 
 local head = 1
 while head <= #log and age(head) > window do
@@ -28,11 +36,19 @@ while head <= #log and age(head) > window do
 end
 local used = (#log - head + 1) / 8
 if used >= limit then
-  return {0, 0, window - age(head + (used - limit) * 8) + 1, string.sub(log, head)}
+  log = string.sub(log, head)
+  local leaves = age((used - limit) * 8 + 1)
+  if leaves < 0 or leaves > window then
+    local stamp = struct.pack('>I4', now)
+    log = string.gsub(log, '....(....)', function(token) return stamp .. token end)
+    redis.call('SET', KEYS[1], log, 'PX', expiry)
+    leaves = 0
+  end
+  return {0, 0, window - leaves + 1, log}
 end
 if ARGV[3] == 'look' then
   return {1, limit - used, 0, string.sub(log, head)}
 end
 log = string.sub(log, head) .. struct.pack('>I4I4', now, ARGV[4])
-redis.call('SET', KEYS[1], log, 'PX', window + 1)
+redis.call('SET', KEYS[1], log, 'PX', expiry)
 return {1, limit - used - 1, 0, ARGV[3] == 'tell' and log or ''}

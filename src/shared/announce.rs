@@ -1,8 +1,9 @@
 //! Word of tokens that were made or revoked, from the command line to every node.
 //!
-//! A message tells which tenant's tokens changed, and the number of the change. Messages can be lost with a connection;
-//! the number of the newest change stands in a key, so a node that missed one sees that it did, within half a second,
-//! and forgets all that it remembered.
+//! A message tells which tenant's tokens changed, and the number of the change. Messages can be lost; the number of the
+//! newest change stands in a key, so a node that missed one sees that it did, within half a second, and forgets all that
+//! it remembered. It forgets, too, whenever it begins to listen anew: a change that was made while the store was away has
+//! no number, and a store that comes back without its data counts from one again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,6 +27,9 @@ const CHECK: Duration = Duration::from_millis(400);
 
 /// How long is waited before listening again after that failed.
 const PAUSE: Duration = Duration::from_millis(200);
+
+/// How long looking at the number may take, whatever calls may: a store that hangs must be noticed within the second.
+const CHECK_LIMIT: Duration = Duration::from_millis(300);
 
 /// How long announcing, and beginning to listen, may take.
 const LIMIT: Duration = Duration::from_secs(1);
@@ -61,9 +65,8 @@ impl Listening {
 }
 
 async fn listen_for_ever(link: Arc<Link>, lanes: Arc<Lanes>, listener: Arc<dyn Listener>, hears: Arc<AtomicBool>) {
-    let mut seen = None;
     loop {
-        let failure = listen(&link, &lanes, &*listener, &hears, &mut seen).await;
+        let failure = listen(&link, &lanes, &*listener, &hears).await;
         hears.store(false, Ordering::Release);
         tracing::debug!(failure, "changes of tokens are not heard");
         tokio::time::sleep(PAUSE).await;
@@ -71,13 +74,7 @@ async fn listen_for_ever(link: Arc<Link>, lanes: Arc<Lanes>, listener: Arc<dyn L
 }
 
 /// Listens until something fails, and says what.
-async fn listen(
-    link: &Link,
-    lanes: &Lanes,
-    listener: &dyn Listener,
-    hears: &AtomicBool,
-    seen: &mut Option<u64>,
-) -> String {
+async fn listen(link: &Link, lanes: &Lanes, listener: &dyn Listener, hears: &AtomicBool) -> String {
     let mut messages = match tokio::time::timeout(LIMIT, link.listen()).await {
         Ok(Ok(messages)) => messages,
         Ok(Err(error)) => return error.to_string(),
@@ -89,6 +86,7 @@ async fn listen(
         Err(_) => return "no subscription in time".to_owned(),
     }
     let mut messages = messages.into_on_message();
+    let mut seen = None;
     let mut checks = tokio::time::interval(CHECK);
     loop {
         tokio::select! {
@@ -97,7 +95,7 @@ async fn listen(
                 let payload: String = message.get_payload().unwrap_or_default();
                 match payload.split_once(' ').and_then(|(number, slug)| Some((number.parse().ok()?, slug))) {
                     Some((number, slug)) if seen.is_some_and(|seen| number == seen + 1) => {
-                        *seen = Some(number);
+                        seen = Some(number);
                         listener.tenant_changed(slug);
                     }
                     // One before it was missed, or comes later: the next check tells. This one is known now.
@@ -106,10 +104,11 @@ async fn listen(
                 }
             }
             _ = checks.tick() => {
-                let newest = lanes.call(async |mut redis| redis.get::<_, Option<u64>>(NEWEST).await).await;
-                let newest = match newest {
-                    Ok(newest) => newest.unwrap_or(0),
-                    Err(error) => return error.to_string(),
+                let newest = lanes.call(async |mut redis| redis.get::<_, Option<u64>>(NEWEST).await);
+                let newest = match tokio::time::timeout(CHECK_LIMIT, newest).await {
+                    Ok(Ok(newest)) => newest.unwrap_or(0),
+                    Ok(Err(error)) => return error.to_string(),
+                    Err(_) => return "no number in time".to_owned(),
                 };
                 if seen.replace(newest) != Some(newest) {
                     listener.changes_missed();

@@ -2,13 +2,13 @@
 //!
 //! A checkout from a pool would cost each request an extra round trip and leave one command in flight a connection; on a
 //! lane, requests are pipelined. A lane that fails is closed at once, and a task of its own opens it again: until then
-//! its calls fail without waiting, so that a store that hangs costs a few requests their time limit, not all of them.
-//! What is opened is tried with a write first: a store that is full or a replica takes reads and refuses what a window
-//! needs.
+//! its calls fail without waiting. A store that hangs costs the requests that wait for it then their time limit, once: the
+//! first that gives up closes every lane. What is opened is tried with a script that writes: a store that is full, a
+//! replica, or a user without rights takes reads and refuses what a window needs.
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
@@ -35,8 +35,9 @@ const WAITS: [Duration; 4] =
 /// How often a quiet lane is tried, so that a connection that went away is noticed before a request does.
 const CHECK: Duration = Duration::from_secs(1);
 
-/// The key that opening writes to, for as long as it takes to see that it can.
+/// The key that opening writes to, and how: as a window does, and for as long as it takes to see that it can.
 const PROBE: &str = "formgate:probe";
+const PROBING: &str = "return redis.call('SET', KEYS[1], 1, 'PX', 1000)";
 
 /// Why a call was not answered.
 #[derive(Debug, thiserror::Error)]
@@ -62,7 +63,7 @@ impl Lanes {
     /// Opens lanes whose calls may take `limit`, and waits a moment for the first. A store that is away does not keep a
     /// gateway from starting: its lanes open when it is back.
     pub async fn open(link: Arc<Link>, limit: Duration, metrics: Metrics) -> Self {
-        let state = Arc::new(State { open: AtomicUsize::new(0), opened: Notify::new(), metrics });
+        let state = Arc::new(State { open: Mutex::new(0), opened: Notify::new(), metrics });
         let lanes = (0..LANES).map(|_| {
             let lane = Arc::new(Lane { connection: ArcSwapOption::empty(), lost: Notify::new() });
             let keeping = tokio::spawn(keep_open(Arc::clone(&lane), Arc::clone(&link), Arc::clone(&state), limit));
@@ -91,24 +92,42 @@ impl Lanes {
             Some(Ok(answer)) => return Ok(answer),
             Some(Err(error)) if concerns_one_key(&error) => return Err(CallError::Refused(error)),
             Some(Err(error)) => error.to_string(),
-            None => format!("no answer within {:?}", self.limit),
+            None => {
+                let failure = format!("no answer within {:?}", self.limit);
+                // The store hangs, or this connection does. Whichever it is, the next call must not wait to find out.
+                if lane.close(&connection, &failure, &self.state) {
+                    self.close_all(&failure);
+                }
+                return Err(CallError::Unavailable);
+            }
         };
         lane.close(&connection, &failure, &self.state);
         Err(CallError::Unavailable)
+    }
+
+    fn close_all(&self, failure: &str) {
+        for (lane, _) in &self.lanes {
+            if let Some(connection) = lane.connection.load_full() {
+                lane.close(&connection, failure, &self.state);
+            }
+        }
     }
 }
 
 /// How many lanes are open, for the log and the gauge.
 #[derive(Debug)]
 struct State {
-    open: AtomicUsize,
+    /// Held while the gauge is set: two lanes that change at once must not leave it wrong.
+    open: Mutex<usize>,
     opened: Notify,
     metrics: Metrics,
 }
 
 impl State {
     fn opened(&self) {
-        if self.open.fetch_add(1, Ordering::SeqCst) == 0 {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        *open += 1;
+        if *open == 1 {
             self.metrics.redis_up.set(1);
             tracing::info!("the shared store answers");
         }
@@ -116,7 +135,9 @@ impl State {
     }
 
     fn closed(&self, failure: &str) {
-        if self.open.fetch_sub(1, Ordering::SeqCst) == 1 {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        *open -= 1;
+        if *open == 0 {
             self.metrics.redis_up.set(0);
             tracing::warn!(failure, "the shared store does not answer; its policy decides until it does");
         }
@@ -136,13 +157,16 @@ impl std::fmt::Debug for Lane {
 }
 
 impl Lane {
-    /// Closes a connection that failed. Calls that were on it fail too, and find it closed already.
-    fn close(&self, failed: &Arc<Connection>, failure: &str, state: &State) {
+    /// Closes a connection that failed, and tells whether it was open. Calls that were on it fail too, and find it closed
+    /// already.
+    fn close(&self, failed: &Arc<Connection>, failure: &str, state: &State) -> bool {
         let seen = self.connection.compare_and_swap(failed, None);
-        if seen.as_ref().is_some_and(|seen| Arc::ptr_eq(seen, failed)) {
+        let was_open = seen.as_ref().is_some_and(|seen| Arc::ptr_eq(seen, failed));
+        if was_open {
             state.closed(failure);
             self.lost.notify_one();
         }
+        was_open
     }
 }
 
@@ -154,10 +178,15 @@ async fn keep_open(lane: Arc<Lane>, link: Arc<Link>, state: Arc<State>, limit: D
         match tokio::time::timeout(OPEN_LIMIT, open(&link)).await {
             Ok(Ok(connection)) => {
                 let connection = Arc::new(connection);
-                lane.connection.store(Some(Arc::clone(&connection)));
+                // In this order: from the moment it is stored, a call may close it.
                 state.opened();
-                waits = WAITS.into_iter();
+                lane.connection.store(Some(Arc::clone(&connection)));
+                let opened_at = Instant::now();
                 attend(&lane, &connection, &state, limit).await;
+                // A store that opens and fails at the first call is not tried as often as one that went away.
+                if opened_at.elapsed() > CHECK {
+                    waits = WAITS.into_iter();
+                }
             }
             Ok(Err(failure)) => tracing::debug!(failure, "the shared store can't be reached"),
             Err(_) => tracing::debug!("the shared store can't be reached in time"),
@@ -170,8 +199,8 @@ async fn keep_open(lane: Arc<Lane>, link: Arc<Link>, state: Arc<State>, limit: D
 
 async fn open(link: &Link) -> Result<Connection, String> {
     let mut connection = link.connect().await.map_err(|error| error.to_string())?;
-    let mut probe = redis::cmd("SET");
-    probe.arg(PROBE).arg(1).arg("PX").arg(1000);
+    let mut probe = redis::cmd("EVAL");
+    probe.arg(PROBING).arg(1).arg(PROBE);
     probe.query_async::<()>(&mut connection).await.map_err(|error| error.to_string())?;
     Ok(connection)
 }
@@ -196,7 +225,8 @@ async fn attend(lane: &Lane, connection: &Arc<Connection>, state: &State, limit:
 
 /// Whether a refusal is about the one key that a call used, as when another program put something else there.
 fn concerns_one_key(error: &redis::RedisError) -> bool {
-    error.code() == Some("WRONGTYPE")
+    // Redis before 7 reports it as an error of the script.
+    error.code() == Some("WRONGTYPE") || error.detail().is_some_and(|detail| detail.contains("WRONGTYPE"))
 }
 
 /// The outcome of a call, or none when the store took longer than its limit. A timer that itself comes late says that

@@ -124,13 +124,15 @@ impl Store {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn find_group(&self, id: i64) -> Result<Option<Group>, StoreError> {
         let mut sql = self.database.sql();
-        sql.push("SELECT ").push(SUMMARY).push(" FROM groups g WHERE g.id = ").bind(id);
+        sql.push("SELECT ").push(SUMMARY).push(", g.built_in FROM groups g WHERE g.id = ").bind(id);
         let Some(row) = self.database.fetch_optional(sql).await? else { return Ok(None) };
         let mut summary = GroupSummary::read(&row)?;
 
         let mut sql = self.database.sql();
-        sql.push("SELECT u.email, u.name FROM groups g, users u WHERE g.id = ").bind(id);
-        sql.push(" AND (g.built_in OR u.id IN (SELECT m.user_id FROM group_members m WHERE m.group_id = g.id))");
+        sql.push("SELECT u.email, u.name FROM users u");
+        if !row.get::<bool>(5)? {
+            sql.push(" JOIN group_members m ON m.user_id = u.id WHERE m.group_id = ").bind(id);
+        }
         sql.push(" ORDER BY u.email_folded").push_either(" COLLATE \"C\"", "").push(", u.id");
         let rows = self.database.fetch_all(sql).await?;
         let member = |row: &Row| Ok(Member { email: row.get(0)?, name: row.get(1)? });

@@ -41,6 +41,7 @@ pub(crate) struct Import {
 impl Import {
     /// Begins to load into a database at the newest schema.
     pub(crate) async fn begin(location: &DatabaseLocation) -> Result<Self, StoreError> {
+        location.try_out().await?;
         let database = location.connect_for_long();
         schema::require_newest(&database).await?;
         let mut transaction = database.begin().await?;
@@ -68,10 +69,10 @@ impl Import {
         complete(&mut self.transaction).await?;
         self.transaction.commit().await?;
         if self.database.dialect() == Dialect::Sqlite {
-            // The log is as large as the load: give the space back. Readers may hinder it, then the next one does it.
+            // The log is as large as the load: give the space back. Where a reader hinders it, a later one does it.
             let mut sql = self.database.sql();
             sql.push("PRAGMA wal_checkpoint(TRUNCATE)");
-            self.database.fetch_all(sql).await?;
+            self.database.fetch_all(sql).await.ok();
         }
         self.database.close().await;
         Ok(())

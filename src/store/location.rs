@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use sqlx::ConnectOptions;
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use secrecy::{ExposeSecret, SecretString};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::{ConnectOptions, Connection};
 
-use super::CONNECTION_WAIT;
 use super::database::Database;
+use super::{CONNECTION_WAIT, StoreError};
 
 /// How long a statement may run. Longer, and one bad search holds a connection that others wait for; shorter, and a
 /// search of a large account that would have answered is cut off.
@@ -29,7 +30,17 @@ const IDLE: Duration = Duration::from_secs(60);
 
 /// A parsed `database` of the configuration.
 #[derive(Clone)]
-pub struct DatabaseLocation(Kind);
+pub struct DatabaseLocation {
+    kind: Kind,
+    /// As it was written: two locations are equal only when nothing of them differs, the password included.
+    text: SecretString,
+}
+
+impl PartialEq for DatabaseLocation {
+    fn eq(&self, other: &Self) -> bool {
+        self.text.expose_secret() == other.text.expose_secret() && self.identity() == other.identity()
+    }
+}
 
 #[derive(Clone)]
 enum Kind {
@@ -59,20 +70,20 @@ impl DatabaseLocation {
     pub fn parse(text: &str, folder: &Path) -> Result<Self, InvalidLocation> {
         if text.starts_with("postgres://") || text.starts_with("postgresql://") {
             let options = PgConnectOptions::from_str(text).map_err(InvalidLocation::NotAUrl)?;
-            return Ok(Self(Kind::Postgres(Box::new(options))));
+            return Ok(Self { kind: Kind::Postgres(Box::new(options)), text: text.into() });
         }
         let path = text.strip_prefix("sqlite:").ok_or(InvalidLocation::UnknownScheme)?;
         let path = path.strip_prefix("//").unwrap_or(path);
         if path.is_empty() || path.contains(":memory:") || path.contains('?') || path.contains('\0') {
             return Err(InvalidLocation::NoFile);
         }
-        Ok(Self(Kind::Sqlite(folder.join(path))))
+        Ok(Self { kind: Kind::Sqlite(folder.join(path)), text: text.into() })
     }
 
     /// A text that is equal for two locations exactly when they are the same database.
     #[must_use]
     pub fn identity(&self) -> String {
-        match &self.0 {
+        match &self.kind {
             Kind::Postgres(options) => format!(
                 "postgres {}:{}/{} {}",
                 options.get_host(),
@@ -87,15 +98,35 @@ impl DatabaseLocation {
     /// The file of a SQLite database.
     #[must_use]
     pub fn file(&self) -> Option<&Path> {
-        match &self.0 {
+        match &self.kind {
             Kind::Postgres(_) => None,
             Kind::Sqlite(path) => Some(path),
         }
     }
 
+    /// Connects once and lets go, to learn at once whether and why that fails: a pool takes a server that refuses for
+    /// one that is starting, tries again until its wait is over, and then says only that.
+    pub(super) async fn try_out(&self) -> Result<(), sqlx::Error> {
+        match &self.kind {
+            Kind::Postgres(options) => {
+                let connecting = tokio::time::timeout(CONNECTION_WAIT, PgConnection::connect_with(options));
+                connecting.await.map_err(|_| sqlx::Error::PoolTimedOut)??.close().await
+            }
+            Kind::Sqlite(_) => Ok(()), // a pool opens a file, or fails, at once
+        }
+    }
+
+    /// Makes the folder of a SQLite file where it is missing.
+    pub(super) fn make_folder(&self) -> Result<(), StoreError> {
+        let Some(folder) = self.file().and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty()) else {
+            return Ok(());
+        };
+        std::fs::create_dir_all(folder).map_err(|cause| StoreError::Folder { folder: folder.to_owned(), cause })
+    }
+
     /// Pools for serving; nothing is connected before the first statement.
     pub(super) fn connect(&self, max_connections: u32) -> Database {
-        match &self.0 {
+        match &self.kind {
             Kind::Postgres(options) => postgres(options, max_connections, Some(STATEMENT_LIMIT)),
             Kind::Sqlite(path) => sqlite(path, max_connections, false),
         }
@@ -103,7 +134,7 @@ impl DatabaseLocation {
 
     /// Pools for work that takes its time: few connections, no statement limit.
     pub(super) fn connect_for_long(&self) -> Database {
-        match &self.0 {
+        match &self.kind {
             Kind::Postgres(options) => postgres(options, 2, None),
             Kind::Sqlite(path) => sqlite(path, 1, false),
         }
@@ -111,7 +142,7 @@ impl DatabaseLocation {
 
     /// Pools for migrations: as for long work, and a SQLite file is made.
     pub(super) fn create(&self) -> Database {
-        match &self.0 {
+        match &self.kind {
             Kind::Postgres(options) => postgres(options, 2, None),
             Kind::Sqlite(path) => sqlite(path, 1, true),
         }

@@ -45,6 +45,7 @@ impl fmt::Display for Reindexed {
 /// # Errors
 /// [`StoreError::SchemaOlder`] before a migration; else that the database failed. What was mended until then stays.
 pub async fn reindex(location: &DatabaseLocation) -> Result<Reindexed, StoreError> {
+    location.try_out().await?;
     let database = location.connect_for_long();
     schema::require_newest(&database).await?;
     mend_trigrams(&database).await?;

@@ -1,7 +1,8 @@
 //! Trying a whole transaction again when it collided with another one.
 //!
-//! Deadlocks, serialization failures, a locked file and a unique key that another writer took a moment ago are no fault
-//! of the caller, who is not shown them: nothing was written, and the next try sees what the other one did.
+//! Deadlocks, serialization failures, a locked file, a unique key that another writer took and a row that another writer
+//! deleted or came to need a moment ago are no fault of the caller, who is not shown them: nothing was written, and the
+//! next try sees what the other one did.
 
 use std::time::Duration;
 
@@ -70,6 +71,7 @@ fn is_collision(error: &StoreError) -> bool {
     let code = error.code().unwrap_or_default();
     // Postgres: serialization_failure, deadlock_detected. SQLite: BUSY and its kinds.
     error.is_unique_violation()
+        || error.is_foreign_key_violation()
         || ["40001", "40P01"].contains(&&*code)
         || (error.try_downcast_ref::<sqlx::sqlite::SqliteError>().is_some()
             && code.parse::<i64>().is_ok_and(|code| code & 0xff == 5))

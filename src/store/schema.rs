@@ -33,11 +33,16 @@ fn migrator(scripts: &'static [(&'static str, &'static str)]) -> Migrator {
     migrator
 }
 
-/// Brings a database to [`VERSION`]; each step is a transaction, and nodes that do it at once wait for each other.
+/// Brings a database to [`VERSION`]; each step is a transaction, and commands that do it at once wait for each other.
 pub(crate) async fn migrate(database: &Database) -> Result<(), sqlx::migrate::MigrateError> {
     match database {
         Database::Postgres(pool) => migrator(&POSTGRES).run(pool).await,
-        Database::Sqlite { writer, .. } => migrator(&SQLITE).run(writer).await,
+        Database::Sqlite { writer, .. } => {
+            // On Postgres sqlx holds a lock of its own; here the write lock of the file is one, over all steps at once.
+            let mut all = writer.begin_with("BEGIN IMMEDIATE").await?;
+            migrator(&SQLITE).run(&mut *all).await?;
+            Ok(all.commit().await?)
+        }
     }
 }
 

@@ -163,7 +163,13 @@ impl Store {
         let mut sql = self.database.sql();
         sql.push("DELETE FROM subscriptions WHERE ");
         write_which(&mut sql, which);
-        Ok(self.database.execute(sql).await?)
+        let mut tries = Tries::default();
+        loop {
+            match self.database.execute(sql.clone()).await.map_err(StoreError::from) {
+                Err(error) if tries.another(&error).await => {}
+                outcome => return outcome,
+            }
+        }
     }
 
     /// One page of the subscriptions, by id.

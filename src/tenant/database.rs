@@ -37,6 +37,11 @@ impl TenantDatabase {
         Self { slug, location, max_connections, open: ArcSwapOption::empty(), opening: Mutex::new(None) }
     }
 
+    /// Whether this is the database at a location, with as many connections.
+    pub(super) fn is(&self, location: &DatabaseLocation, max_connections: u32) -> bool {
+        self.location == *location && self.max_connections == max_connections
+    }
+
     /// The open store.
     ///
     /// # Errors
@@ -79,7 +84,10 @@ impl TenantDatabase {
                 let mend = format!("formgate migrate --tenant {}", self.slug);
                 tracing::error!(tenant = self.slug, %error, mend, "the tenant is not served until its database is migrated");
             }
-            StoreError::Unavailable(_) | StoreError::Migration(_) | StoreError::Statement(_) => {
+            StoreError::Unavailable(_)
+            | StoreError::Folder { .. }
+            | StoreError::Migration(_)
+            | StoreError::Statement(_) => {
                 tracing::error!(tenant = self.slug, %error, cause, "the tenant's database can't be opened");
             }
         }

@@ -6,8 +6,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use arc_swap::ArcSwap;
+
 use super::Tenant;
 use super::host::HostName;
+use crate::config::Config;
 use crate::shared::announce::Listener;
 
 /// All tenants of a gateway by their hosts.
@@ -19,10 +22,22 @@ pub struct Directory {
 
 impl Directory {
     /// Adds a tenant with its hosts. A configuration in which two tenants claim one host does not come this far.
-    pub fn add(&mut self, tenant: Tenant, hosts: impl IntoIterator<Item = HostName>) {
+    fn add(&mut self, tenant: Tenant, hosts: impl IntoIterator<Item = HostName>) {
         let tenant = Arc::new(tenant);
         self.by_host.extend(hosts.into_iter().map(|host| (host, Arc::clone(&tenant))));
         self.by_slug.insert(Arc::clone(&tenant.slug), tenant);
+    }
+
+    /// The tenants of a configuration; those that were there before go on with what did not change.
+    #[must_use]
+    pub fn new(config: &Config, before: &Self) -> Self {
+        let mut directory = Self::default();
+        for tenant in &config.tenants {
+            let hosts = std::iter::once(&tenant.address).chain(&tenant.domains).cloned();
+            let known = before.by_slug.get(tenant.slug.as_str());
+            directory.add(known.map_or_else(|| Tenant::new(tenant), |known| known.renewed(tenant)), hosts);
+        }
+        directory
     }
 
     /// The tenant that answers at a host.
@@ -41,14 +56,14 @@ impl Directory {
 #[derive(Debug)]
 pub struct TokenChanges {
     /// The tenants.
-    pub directory: Arc<Directory>,
+    pub directory: Arc<ArcSwap<Directory>>,
     /// How often changes were missed.
     pub missed: Arc<AtomicU64>,
 }
 
 impl Listener for TokenChanges {
     fn tenant_changed(&self, slug: &str) {
-        if let Some(tenant) = self.directory.by_slug.get(slug) {
+        if let Some(tenant) = self.directory.load().by_slug.get(slug) {
             tenant.token_changes.fetch_add(1, Ordering::AcqRel);
         }
     }

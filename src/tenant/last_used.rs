@@ -5,12 +5,21 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 
 use super::Tenant;
 
 const MINUTE: i64 = 60;
+
+/// How many tenants are written at once. More opens as many connections in one moment; fewer lets a few databases that
+/// hang hold up the rest.
+const AT_ONCE: usize = 32;
+
+/// How long one writing may take, so that databases that hang don't hold up a stop.
+const LIMIT: Duration = Duration::from_secs(5);
 
 /// What is to be written.
 #[derive(Debug, Default)]
@@ -45,14 +54,20 @@ impl LastUsed {
                 new.entry(Arc::clone(slug)).or_default().push((*token, at));
             }
         }
-        for tenant in tenants {
-            let (Some(used), Some(store)) = (new.remove(&tenant.slug), tenant.database.if_open()) else { continue };
+        let due = tenants
+            .into_iter()
+            .filter_map(|tenant| Some((tenant, new.remove(&tenant.slug)?, tenant.database.if_open()?)));
+        // Several at once: a tenant whose database hangs must not hold up the others.
+        let written = stream::iter(due).for_each_concurrent(AT_ONCE, async |(tenant, used, store)| {
             match store.touch_tokens(&used).await {
                 Ok(()) => self.mark_written(&tenant.slug, &used),
                 Err(error) => {
                     tracing::warn!(tenant = &*tenant.slug, %error, "when tokens were last used can't be written now");
                 }
             }
+        });
+        if tokio::time::timeout(LIMIT, written).await.is_err() {
+            tracing::warn!("when tokens were last used can't be written in time");
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Read when a number is met that has none yet, which a busy account does once a token, and then from memory.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,9 +12,12 @@ use tokio::sync::Mutex;
 use super::TenantDatabase;
 use crate::quota::{Entry, Usage};
 
-/// How often the names are read at most: a number without a token, as after a restored backup, must not cost each report
-/// a statement.
+/// How often the names are read for numbers that had none: one without a token, as after a restored backup, must not cost
+/// each report a statement. So often they are tried, too, while they can't be read.
 const PAUSE: Duration = Duration::from_secs(5);
+
+/// How long a report waits for names. It is mostly a refusal, which must not wait for a database that hangs.
+const READ_LIMIT: Duration = Duration::from_millis(500);
 
 /// One token's part of a budget, as a report shows it.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -29,15 +32,24 @@ pub struct NamedShare {
 #[derive(Debug, Default)]
 pub struct TokenNames {
     known: ArcSwap<HashMap<u32, Arc<str>>>,
-    read_at: Mutex<Option<Instant>>,
+    /// Held while one report reads and others wait for it.
+    last: Mutex<Option<Reading>>,
+}
+
+/// What the last reading did not find.
+#[derive(Debug)]
+struct Reading {
+    at: Instant,
+    /// The numbers that were asked for and have no name; every number, where nothing could be read.
+    nameless: Option<HashSet<u32>>,
 }
 
 impl TokenNames {
     /// A usage with names. A token that can't be named now is called by its number.
     pub async fn name(&self, usage: &Usage, database: &TenantDatabase) -> Vec<NamedShare> {
-        let known = self.known.load();
-        if usage.shares().any(|share| !known.contains_key(&share.token)) {
-            self.read(database).await;
+        if !self.unknown(usage).is_empty() {
+            // In time or not: what is known then has to do.
+            let _ = tokio::time::timeout(READ_LIMIT, self.read(usage, database)).await;
         }
         let known = self.known.load();
         let named = |share: crate::quota::Share| {
@@ -47,17 +59,31 @@ impl TokenNames {
         usage.shares().map(named).collect()
     }
 
-    async fn read(&self, database: &TenantDatabase) {
-        let mut read_at = self.read_at.lock().await;
-        if read_at.is_some_and(|at| at.elapsed() < PAUSE) {
-            return;
+    fn unknown(&self, usage: &Usage) -> HashSet<u32> {
+        let known = self.known.load();
+        usage.shares().map(|share| share.token).filter(|token| !known.contains_key(token)).collect()
+    }
+
+    async fn read(&self, usage: &Usage, database: &TenantDatabase) {
+        let mut last = self.last.lock().await;
+        let mut unknown = self.unknown(usage);
+        if let Some(last) = last.as_ref().filter(|last| last.at.elapsed() < PAUSE) {
+            let Some(nameless) = &last.nameless else { return };
+            if unknown.is_subset(nameless) {
+                return;
+            }
+            unknown.extend(nameless);
         }
-        *read_at = Some(Instant::now());
+        // Until it is done, and where it is given up: nothing could be read.
+        *last = Some(Reading { at: Instant::now(), nameless: None });
         let Ok(store) = database.store().await else { return };
         match store.list_tokens().await {
             Ok(tokens) => {
                 let named = tokens.into_iter().map(|token| (Entry::short(token.id), token.name.into()));
-                self.known.store(Arc::new(named.collect()));
+                let known: HashMap<u32, Arc<str>> = named.collect();
+                unknown.retain(|token| !known.contains_key(token));
+                *last = Some(Reading { at: Instant::now(), nameless: Some(unknown) });
+                self.known.store(Arc::new(known));
             }
             Err(error) => tracing::debug!(%error, "the names of tokens can't be read"),
         }

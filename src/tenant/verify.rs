@@ -2,8 +2,9 @@
 //!
 //! What the database said of a token is remembered: that it is one, and that it is none. How long depends on whether
 //! changes are heard of ([`crate::shared::announce`]). While they are, a change makes what was remembered of its tenant
-//! worthless at once. While they are not, a token that was found is remembered so briefly that revoking it is felt in
-//! time, and one that was not found not at all, so that a token made a moment ago works at once.
+//! worthless at once. While they should be and are not, a token that was found is remembered so briefly that revoking it
+//! is felt in time. One that was not found is remembered only while changes are heard, so that a token made a moment ago
+//! works at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,14 +17,12 @@ use super::token::{PresentedToken, TokenDigest};
 use crate::shared::announce::Listening;
 use crate::store::StoreError;
 
-/// How long anything is remembered while changes are heard. Longer saves nothing that shows; shorter looks up more.
-const HEARING: Duration = Duration::from_secs(60);
+/// How long anything is remembered: revoking is felt within five seconds even where no word of it gets through, since
+/// there is no shared store or whoever revoked could not reach it. Longer breaks that; shorter looks up more.
+const LONGEST: Duration = Duration::from_secs(4);
 
 /// How long a found token is remembered while changes should be heard and are not: revoking is felt within a second.
 const DEAF: Duration = Duration::from_millis(800);
-
-/// The same where there is nothing to hear changes through: within five seconds.
-const ALONE: Duration = Duration::from_secs(4);
 
 /// How many tokens are remembered. More costs memory (about 200 bytes each), fewer costs look-ups on busy gateways, and
 /// under a flood of invented tokens.
@@ -68,7 +67,7 @@ impl TokenVerifier {
     /// A verifier that remembers nothing yet. `missed` counts how often changes were missed.
     #[must_use]
     pub fn new(listening: Option<Listening>, missed: Arc<AtomicU64>) -> Self {
-        Self { remembered: Cache::builder().max_capacity(CAPACITY).time_to_live(HEARING).build(), listening, missed }
+        Self { remembered: Cache::builder().max_capacity(CAPACITY).time_to_live(LONGEST).build(), listening, missed }
     }
 
     /// The tenant's token that was presented; none for an unknown one, a revoked one and another tenant's alike.
@@ -102,10 +101,10 @@ impl TokenVerifier {
     fn still_holds(&self, remembered: &Remembered, changes: (u64, u64)) -> bool {
         let limit = match (&remembered.said, &self.listening) {
             (Said::Nothing(_), _) => return false,
-            (_, Some(listening)) if listening.hears() => HEARING,
+            (_, Some(listening)) if listening.hears() => LONGEST,
             (Said::Unknown, _) => return false,
             (Said::Known(_), Some(_)) => DEAF,
-            (Said::Known(_), None) => ALONE,
+            (Said::Known(_), None) => LONGEST,
         };
         remembered.changes == changes && remembered.at.elapsed() < limit
     }

@@ -2,6 +2,8 @@
 
 mod account;
 mod form;
+mod group;
 mod me;
 mod submission;
+mod subscription;
 pub(crate) mod world;

@@ -6,7 +6,11 @@
 #![expect(clippy::unwrap_used, reason = "a failed test says so by panicking")]
 
 mod api;
+mod cli;
+mod edge;
+mod gate;
 mod harness;
 mod isolation;
-#[expect(dead_code, reason = "the parts stand before the tests that use them")]
+mod outage;
+mod quota;
 mod support;

@@ -5,13 +5,16 @@
 //! Nothing here is a stand-in, and a part that is missing fails the test that asks for it. Nothing outlives the test
 //! process: [`child`] ties every server to it, [`folder`] removes what they wrote.
 
+pub(crate) mod acme;
 pub(crate) mod answer;
 pub(crate) mod certificate;
 pub(crate) mod child;
 pub(crate) mod client;
 pub(crate) mod connection;
+pub(crate) mod database;
 pub(crate) mod fixture;
 pub(crate) mod folder;
 pub(crate) mod postgres;
 pub(crate) mod process;
 pub(crate) mod redis;
+pub(crate) mod redis_group;

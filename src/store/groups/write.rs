@@ -7,6 +7,7 @@
 //! A dry run is the same transaction, rolled back: it can't answer anything else than the call would.
 
 use crate::store::database::Transaction;
+use crate::store::filter::fold;
 use crate::store::retry::Tries;
 use crate::store::sql::Sql;
 use crate::store::{Store, StoreError};
@@ -69,7 +70,7 @@ pub struct MemberChange {
     pub detached: u64,
     /// How many users were created.
     pub created: u64,
-    /// Their addresses in ascending order, where a report was asked for: attached, detached, created.
+    /// Their addresses, ordered as members are, where a report was asked for: attached, detached, created.
     pub report: Option<[Vec<String>; 3]>,
 }
 
@@ -112,9 +113,16 @@ impl From<sqlx::Error> for GroupWriteError {
     }
 }
 
+/// How long one statement of a write may take, in milliseconds, the wait for its turn among them. Longer, and a stuck
+/// database holds its callers; shorter, and a body of hundreds of thousands of members, or a turn behind one, is cut off.
+const STATEMENT_LIMIT: &str = "60000";
+
 /// Lets the writes of groups take turns. SQLite's transactions do by themselves.
 pub(super) async fn lock_groups(transaction: &mut Transaction) -> Result<(), sqlx::Error> {
     if let Transaction::Postgres(_) = transaction {
+        let mut sql = transaction.sql();
+        sql.push("SELECT set_config('statement_timeout', ").bind(STATEMENT_LIMIT).push(", true)");
+        transaction.execute(sql).await?;
         let mut sql = transaction.sql();
         // Any number does that nothing else in the account's own database uses.
         sql.push("SELECT pg_advisory_xact_lock(7310577365311121506)");
@@ -326,11 +334,11 @@ async fn list_changes(transaction: &mut Transaction, id: i64, rows: &str) -> Res
     wanted(&mut created, rows);
     created.push(" WHERE NOT EXISTS (SELECT 1 FROM users u WHERE u.email_folded = w.folded)");
 
-    let mut lists = [Vec::new(), Vec::new(), Vec::new()];
+    let mut lists: [Vec<String>; 3] = Default::default();
     for (list, sql) in lists.iter_mut().zip([attached, detached, created]) {
         let rows = transaction.fetch_all(sql).await?;
         *list = rows.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?;
-        list.sort();
+        list.sort_by_cached_key(|email| fold(email));
     }
     Ok(lists)
 }

@@ -295,7 +295,7 @@ DO $$
 BEGIN
   CREATE EXTENSION IF NOT EXISTS pg_trgm;
 EXCEPTION WHEN insufficient_privilege OR undefined_file OR feature_not_supported THEN
-  RAISE NOTICE 'pg_trgm cannot be created here: keyword searches read every document';
+  RAISE WARNING 'pg_trgm cannot be created here: keyword searches read every document';
 END
 $$;
 DO $$

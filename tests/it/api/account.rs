@@ -1,32 +1,43 @@
-//! One account with data in it, served by a node of its own.
+//! One account with data in it, served by nodes of its own.
+
+use std::net::SocketAddr;
 
 use serde_json::Value;
 
 use crate::api::world::ZONE;
 use crate::support::client::Client;
-use crate::support::fixture::{Engine, Site};
+use crate::support::database::Database;
+use crate::support::fixture::{Engine, Site, Tenant};
 use crate::support::process::Node;
 
 /// A running account with a world in it.
 pub(crate) struct Account {
     /// Calls with a token of the account.
     pub(crate) client: Client,
-    _node: Node,
-    _site: Site,
+    nodes: Vec<Node>,
+    token: String,
+    site: Site,
 }
 
 /// Serves the lines of an import.
 pub(crate) fn account(engine: Engine, ndjson: &str) -> Account {
+    account_with(engine, ndjson, |tenant| tenant)
+}
+
+/// The same, configured differently.
+pub(crate) fn account_with(engine: Engine, ndjson: &str, differ: impl FnOnce(Tenant) -> Tenant) -> Account {
     let site = Site::new()
-        .tenant_with("acme", engine, |tenant| tenant.set("timezone", ZONE))
+        .tenant_with("acme", engine, |tenant| differ(tenant.set("timezone", ZONE)))
         .requests_per_minute(100_000)
         .write();
     site.migrate();
-    site.import("acme", ndjson);
+    if !ndjson.is_empty() {
+        site.import("acme", ndjson);
+    }
     let token = site.token("acme", "tests");
     let node = site.start();
     let client = node.client().to(&site.host("acme")).with(&token);
-    Account { client, _node: node, _site: site }
+    Account { client, nodes: vec![node], token, site }
 }
 
 impl Account {
@@ -35,5 +46,37 @@ impl Account {
         let answer = self.client.post(&format!("/api/v1/submission{query}")).json(filter).send().await;
         assert_eq!(answer.status, 200, "{filter}: {answer:?}");
         answer.json()
+    }
+
+    /// The token of the client.
+    pub(crate) fn token(&self) -> &str {
+        &self.token
+    }
+
+    /// Where the client calls.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.nodes[0].address
+    }
+
+    /// SQL on the account's database.
+    pub(crate) async fn database(&self) -> Database {
+        Database::connect(self.site.database_url("acme")).await
+    }
+
+    /// Starts one more node; the same calls on it.
+    pub(crate) fn another_node(&mut self) -> Client {
+        let node = self.site.start();
+        let client = node.client().to(&self.site.host("acme")).with(&self.token);
+        self.nodes.push(node);
+        client
+    }
+
+    /// Kills every node as a crash would, and starts one again.
+    pub(crate) fn crash(&mut self) {
+        for node in &mut self.nodes {
+            node.kill();
+        }
+        self.nodes.clear();
+        self.client = self.another_node();
     }
 }

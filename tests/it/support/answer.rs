@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use serde_json::Value;
 
 /// A whole answer.
@@ -19,6 +19,24 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
+    /// The first answer in what a server wrote on an HTTP/1.1 connection; none when there is no whole one.
+    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
+        let end = bytes.windows(4).position(|four| four == b"\r\n\r\n")?;
+        let (head, body) = (std::str::from_utf8(&bytes[..end]).ok()?, &bytes[end + 4..]);
+        let mut lines = head.split("\r\n");
+        let status = lines.next()?.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
+        let fields = lines.map(|line| {
+            let (name, value) = line.split_once(':')?;
+            Some((name.parse::<HeaderName>().ok()?, value.trim().parse::<HeaderValue>().ok()?))
+        });
+        let headers: HeaderMap = fields.collect::<Option<Vec<_>>>()?.into_iter().collect();
+        let mut answer = Self { status, headers, body: body.to_vec() };
+        if let Some(length) = answer.number("content-length") {
+            answer.body.truncate(usize::try_from(length).ok()?);
+        }
+        Some(answer)
+    }
+
     /// The body as JSON.
     pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("no JSON ({error}): {self:?}"))

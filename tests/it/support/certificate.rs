@@ -39,6 +39,13 @@ pub(crate) fn issue(folder: &Path, names: &[&str]) -> Issued {
     issued
 }
 
+/// Writes the authority's own certificate into a folder, for servers that are told whom to trust.
+pub(crate) fn authority(folder: &Path) -> PathBuf {
+    let file = folder.join("authority.pem");
+    fs::write(&file, AUTHORITY.pem()).expect("the folder of this run can be written");
+    file
+}
+
 /// What the test client trusts.
 pub(crate) fn trust() -> RootCertStore {
     let mut roots = RootCertStore::empty();

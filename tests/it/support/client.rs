@@ -136,12 +136,6 @@ impl Call {
         self
     }
 
-    /// Carries a token.
-    pub(crate) fn token(mut self, token: &str) -> Self {
-        self.client = self.client.with(token);
-        self
-    }
-
     /// Speaks a protocol.
     pub(crate) fn over(mut self, protocol: Protocol) -> Self {
         self.client = self.client.over(protocol);
@@ -268,6 +262,15 @@ impl Call {
             idle.entry(key.clone()).or_default().push(connection);
         }
     }
+}
+
+/// The value of one series of the operator's metrics, such as `formgate_connections_accepted_total`; 0 when it is not
+/// there yet. Labels stand in the order of their names.
+pub(crate) async fn operator_count(address: SocketAddr, series: &str) -> u64 {
+    let answer = operator_get(address, "/metrics").await;
+    let text = String::from_utf8(answer.body).expect("metrics are UTF-8");
+    let value = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    value.map_or(0, |value| value.parse().expect("a counter is a number"))
 }
 
 /// A plain HTTP answer of the operator's listener, to which the rules for callers do not apply.

@@ -95,6 +95,15 @@ impl Connection {
     }
 }
 
+/// Whether a ClientHello says which server it looks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ServerNameIndication {
+    /// It does, as everybody does today.
+    Sent,
+    /// It does not; the certificate is verified against the name all the same.
+    Withheld,
+}
+
 /// Makes a TLS connection on which the server agreed to the protocol. It fails when the certificate that it serves is not
 /// of the test's authority or not for the name.
 pub(crate) async fn handshake(
@@ -102,21 +111,32 @@ pub(crate) async fn handshake(
     server_name: &str,
     protocol: Protocol,
 ) -> io::Result<TlsStream<TcpStream>> {
+    let stream = shake(address, server_name, ServerNameIndication::Sent, &[protocol.alpn()]).await?;
+    match stream.get_ref().1.alpn_protocol() {
+        Some(agreed) if agreed == protocol.alpn() => Ok(stream),
+        agreed => Err(io::Error::other(format!("wanted {protocol:?}, the server agreed to {agreed:?}"))),
+    }
+}
+
+/// Makes a TLS connection that offers any protocols, or none.
+pub(crate) async fn shake(
+    address: SocketAddr,
+    server_name: &str,
+    indication: ServerNameIndication,
+    protocols: &[&[u8]],
+) -> io::Result<TlsStream<TcpStream>> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .expect("the provider has the default versions")
         .with_root_certificates(certificate::trust())
         .with_no_client_auth();
-    config.alpn_protocols = vec![protocol.alpn().to_vec()];
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+    config.enable_sni = indication == ServerNameIndication::Sent;
     let name = ServerName::try_from(server_name.to_owned()).expect("a server name is a DNS name");
     let tcp = TcpStream::connect(address).await?;
     tcp.set_nodelay(true)?;
-    let stream = TlsConnector::from(Arc::new(config)).connect(name, tcp).await?;
-    match stream.get_ref().1.alpn_protocol() {
-        Some(agreed) if agreed == protocol.alpn() => Ok(stream),
-        agreed => Err(io::Error::other(format!("wanted {protocol:?}, the server agreed to {agreed:?}"))),
-    }
+    TlsConnector::from(Arc::new(config)).connect(name, tcp).await
 }
 
 /// How long [`raw`] waits for more: a server that keeps the connection open says nothing for longer than this.
@@ -126,6 +146,11 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// falls silent.
 pub(crate) async fn raw(address: SocketAddr, server_name: &str, bytes: &[u8]) -> Vec<u8> {
     let stream = handshake(address, server_name, Protocol::Http1).await.expect("the server takes connections");
+    exchange(stream, bytes, SILENCE).await
+}
+
+/// Writes bytes on a stream, and reads until the server closes it or has been silent for so long.
+pub(crate) async fn exchange(stream: TlsStream<TcpStream>, bytes: &[u8], silence: Duration) -> Vec<u8> {
     let (mut reading, mut writing) = tokio::io::split(stream);
     let mut answer = Vec::new();
     let write = async {
@@ -133,7 +158,7 @@ pub(crate) async fn raw(address: SocketAddr, server_name: &str, bytes: &[u8]) ->
         let _ = writing.write_all(bytes).await;
         let _ = writing.flush().await;
     };
-    let read = async { while let Ok(Ok(1..)) = timeout(SILENCE, reading.read_buf(&mut answer)).await {} };
+    let read = async { while let Ok(Ok(1..)) = timeout(silence, reading.read_buf(&mut answer)).await {} };
     tokio::join!(write, read);
     answer
 }

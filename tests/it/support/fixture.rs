@@ -153,6 +153,12 @@ impl Site {
         format!("{slug}.{SIGN_IN_DOMAIN}")
     }
 
+    /// The URL of a tenant's database.
+    pub(crate) fn database_url(&self, slug: &str) -> &str {
+        let tenant = self.tenants.iter().find(|tenant| tenant.table["slug"].as_str() == Some(slug));
+        tenant.and_then(|tenant| tenant.table["database"].as_str()).expect("the site has the tenant")
+    }
+
     /// Brings every database to the newest schema.
     pub(crate) fn migrate(&self) {
         self.succeed(&["migrate"], b"");

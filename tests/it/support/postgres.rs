@@ -1,7 +1,9 @@
-//! One Postgres server a test process, and a database of its own for each test that asks.
+//! One Postgres server a test process, and a database of its own for each test that asks. A test that stops its server
+//! starts its own.
 //!
 //! The server is started by the first that asks, writes without fsync into the folder of the run, and ends with the
-//! process. Postgres refuses to run as root, so root runs it as the user `postgres`, whom the Debian package makes.
+//! process; what it has committed outlives a crash of its own. Postgres refuses to run as root, so root runs it as the
+//! user `postgres`, whom the Debian package makes.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -23,30 +25,53 @@ const ATTEMPTS: u32 = 3;
 /// What root adds to `setpriv` to become the user of the Debian package.
 const AS_POSTGRES: &[&str] = &["--reuid=postgres", "--regid=postgres", "--init-groups"];
 
-/// Postgres for this test process.
+/// A running Postgres.
 pub(crate) struct Postgres {
     programs: PathBuf,
+    data: PathBuf,
     port: u16,
     databases: AtomicU32,
-    _server: Child,
+    server: Child,
 }
 
 impl Postgres {
-    /// The URL of a fresh, empty database.
+    /// The URL of a fresh, empty database on the server that every test of the process shares.
     pub(crate) fn database() -> String {
         static SHARED: LazyLock<Postgres> = LazyLock::new(Postgres::start);
-        let name = format!("test_{}", SHARED.databases.fetch_add(1, Ordering::Relaxed));
-        SHARED.execute(&format!("CREATE DATABASE {name}"));
-        SHARED.url(&name)
+        SHARED.new_database()
+    }
+
+    /// The URL of a fresh, empty database on this server.
+    pub(crate) fn new_database(&self) -> String {
+        let name = format!("test_{}", self.databases.fetch_add(1, Ordering::Relaxed));
+        self.execute(&format!("CREATE DATABASE {name}"));
+        self.url(&name)
+    }
+
+    /// Ends the server at once, in the middle of whatever it does, as a crash would.
+    pub(crate) fn crash(&mut self) {
+        self.server.signal("QUIT");
+        let ended = self.server.wait_at_most(START_LIMIT);
+        assert!(ended.is_some(), "Postgres still runs {START_LIMIT:?} after SIGQUIT");
+    }
+
+    /// Starts the server again, on the port that it had.
+    pub(crate) fn recover(&mut self) {
+        self.server = (0..ATTEMPTS)
+            .find_map(|_| serve(&self.programs, &self.data, self.port))
+            .unwrap_or_else(|| panic!("Postgres did not start again:\n{}", log_of(&self.data)));
     }
 
     fn url(&self, database: &str) -> String {
         format!("postgres://postgres@127.0.0.1:{}/{database}", self.port)
     }
 
-    fn start() -> Self {
+    /// A server of the caller's own.
+    pub(crate) fn start() -> Self {
+        static SERVERS: AtomicU32 = AtomicU32::new(0);
         let programs = find_programs();
-        let data = prepare_folder(&folder::of_this_run().join("postgres"));
+        let name = format!("postgres-{}", SERVERS.fetch_add(1, Ordering::Relaxed));
+        let data = prepare_folder(&folder::of_this_run().join(name));
         checked(
             Command::new("setpriv")
                 .args(setpriv_options())
@@ -55,10 +80,11 @@ impl Postgres {
                 .args(["--no-sync", "--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8"])
                 .arg(&data),
         );
+        let attempt = |port| Some((port, serve(&programs, &data, port)?));
         let (port, server) = (0..ATTEMPTS)
-            .find_map(|_| serve(&programs, &data))
+            .find_map(|_| attempt(child::free_port()))
             .unwrap_or_else(|| panic!("Postgres did not start:\n{}", log_of(&data)));
-        Self { programs, port, databases: AtomicU32::new(0), _server: server }
+        Self { programs, data, port, databases: AtomicU32::new(0), server }
     }
 
     /// Runs one statement as the superuser, in the maintenance database.
@@ -72,9 +98,8 @@ impl Postgres {
     }
 }
 
-/// Starts the server on a free port and waits until it takes connections; nothing when it ends instead.
-fn serve(programs: &Path, data: &Path) -> Option<(u16, Child)> {
-    let port = child::free_port();
+/// Starts the server and waits until it takes connections; nothing when it ends instead.
+fn serve(programs: &Path, data: &Path, port: u16) -> Option<Child> {
     let log = fs::OpenOptions::new().create(true).append(true).open(data.with_extension("log"));
     let mut command = child::bound_to_us(programs.join("postgres"), "QUIT", setpriv_options());
     command.arg("-D").arg(data).args(["-h", "127.0.0.1", "-p", &port.to_string()]);
@@ -82,7 +107,6 @@ fn serve(programs: &Path, data: &Path) -> Option<(u16, Child)> {
         "unix_socket_directories=",
         "max_connections=400", // every node of every test at once has a pool
         "fsync=off",
-        "synchronous_commit=off",
         "full_page_writes=off",
         "wal_level=minimal",
         "max_wal_senders=0",
@@ -95,7 +119,7 @@ fn serve(programs: &Path, data: &Path) -> Option<(u16, Child)> {
         Some(_) => Some(false),
         None => is_ready(data, server.id()).then_some(true),
     });
-    ready.unwrap_or(false).then_some((port, server))
+    ready.unwrap_or(false).then_some(server)
 }
 
 /// Whether this very server takes connections: line 1 of its pid file is its id, line 8 its state (what `pg_ctl`

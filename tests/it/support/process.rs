@@ -7,10 +7,10 @@ use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::child::{self, Child};
 use super::client::Client;
@@ -37,9 +37,28 @@ pub(crate) fn formgate<S: AsRef<OsStr>>(arguments: &[S]) -> Output {
     formgate_with_input(arguments, b"")
 }
 
+/// Runs a command in a folder, with one more variable in its environment.
+pub(crate) fn formgate_in<S: AsRef<OsStr>>(folder: &Path, variable: Option<(&str, &OsStr)>, arguments: &[S]) -> Output {
+    let mut command = command(arguments);
+    command.current_dir(folder).envs(variable);
+    run(command, b"")
+}
+
 /// Runs a command that reads standard input and waits for its end.
 pub(crate) fn formgate_with_input<S: AsRef<OsStr>>(arguments: &[S], input: &[u8]) -> Output {
-    let mut child = spawn(arguments, Stdio::piped(), Stdio::piped());
+    run(command(arguments), input)
+}
+
+/// Runs a command without input, with more in its environment.
+pub(crate) fn formgate_with_environment<S: AsRef<OsStr>>(arguments: &[S], environment: &[(&str, &str)]) -> Output {
+    let mut command = command(arguments);
+    command.envs(environment.iter().copied());
+    run(command, b"")
+}
+
+fn run(mut command: Command, input: &[u8]) -> Output {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = Child::spawn(command);
     let pipes = child.pipes();
     let mut stdin = pipes.stdin.take().expect("standard input is piped");
     let stdout = pipes.stdout.take().expect("standard output is piped");
@@ -58,11 +77,10 @@ pub(crate) fn formgate_with_input<S: AsRef<OsStr>>(arguments: &[S], input: &[u8]
     })
 }
 
-fn spawn<S: AsRef<OsStr>>(arguments: &[S], stdin: Stdio, stdout: Stdio) -> Child {
+fn command<S: AsRef<OsStr>>(arguments: &[S]) -> Command {
     let mut command = child::bound_to_us(env!("CARGO_BIN_EXE_formgate"), "KILL", &[]);
     command.args(arguments).env_remove("FORMGATE_CONFIG").env_remove("RUST_LOG");
-    command.stdin(stdin).stdout(stdout).stderr(Stdio::piped());
-    Child::spawn(command)
+    command
 }
 
 fn read_all(mut pipe: impl Read) -> String {
@@ -84,8 +102,16 @@ pub(crate) struct Node {
 impl Node {
     /// Starts a node and waits until it listens. Panics with its log when it ends instead.
     pub(crate) fn spawn(config: &Path) -> Self {
+        Self::spawn_in(config, &[])
+    }
+
+    /// Starts a node with more in its environment.
+    pub(crate) fn spawn_in(config: &Path, environment: &[(&str, &str)]) -> Self {
         let arguments = [OsStr::new("serve"), OsStr::new("--config"), config.as_os_str()];
-        let mut child = spawn(&arguments, Stdio::null(), Stdio::null());
+        let mut command = command(&arguments);
+        command.envs(environment.iter().copied());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = Child::spawn(command);
         let stderr = BufReader::new(child.pipes().stderr.take().expect("standard error is piped"));
         let log = Arc::<Mutex<String>>::default();
         let collected = Arc::clone(&log);
@@ -125,6 +151,16 @@ impl Node {
     /// Asks the node to stop: SIGTERM. It drains; [`Self::wait`] tells when it is done.
     pub(crate) fn terminate(&mut self) {
         self.child.signal("TERM");
+    }
+
+    /// Asks the node to stop and waits for its end, while the connections of the test go on; the exit code.
+    pub(crate) async fn stop(&mut self, limit: Duration) -> i32 {
+        self.terminate();
+        let since = Instant::now();
+        while self.child.exited().is_none() && since.elapsed() < limit {
+            tokio::time::sleep(child::GLANCE).await;
+        }
+        self.wait(Duration::ZERO)
     }
 
     /// Sends another signal by name, such as `HUP`.

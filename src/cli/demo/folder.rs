@@ -1,0 +1,92 @@
+//! The folder of a demo: its configuration and its certificate; the databases come to lie beside them.
+//!
+//! A folder of the operator's is written to only when it is empty or a demo's already, and what a demo finds there it
+//! keeps: the configuration may have been changed, and the certificate may be trusted somewhere.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
+
+use crate::config::Config;
+
+const CONFIG: &str = include_str!("tenants.toml");
+
+/// Every host of the configuration, and what a trial may want beside them.
+const NAMES: [&str; 5] = ["acme.localhost", "globex.localhost", "forms.acme.localhost", "*.localhost", "localhost"];
+
+/// A demo's folder, ready to be served from. A temporary one is removed on drop.
+pub(super) struct Folder {
+    path: PathBuf,
+    temporary: Option<TempDir>,
+}
+
+impl Folder {
+    /// Makes a folder, or goes on with one.
+    pub(super) fn prepare(dir: Option<&Path>) -> Result<Self> {
+        let folder = match dir {
+            Some(dir) => Self { path: claim(dir)?, temporary: None },
+            None => {
+                let temporary = tempfile::Builder::new().prefix("formgate-demo-").tempdir();
+                let temporary = temporary.context("no temporary folder can be made; name one with --dir")?;
+                Self { path: temporary.path().canonicalize()?, temporary: Some(temporary) }
+            }
+        };
+        folder.fill().with_context(|| format!("can't write to {}", folder.path.display()))?;
+        Ok(folder)
+    }
+
+    fn fill(&self) -> Result<()> {
+        if !self.config().exists() {
+            fs::write(self.config(), CONFIG)?;
+        }
+        if !self.certificate().exists() || !self.private_key().exists() {
+            let issued = rcgen::generate_simple_self_signed(NAMES.map(str::to_owned))?;
+            let mut private_key =
+                OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(self.private_key())?;
+            private_key.write_all(issued.signing_key.serialize_pem().as_bytes())?;
+            fs::write(self.certificate(), issued.cert.pem())?;
+        }
+        Ok(())
+    }
+
+    /// The configuration as it stands in the folder.
+    pub(super) fn load_config(&self) -> Result<Config> {
+        Config::load(&self.config()).map_err(|problems| anyhow::anyhow!("{problems}"))
+    }
+
+    pub(super) fn is_temporary(&self) -> bool {
+        self.temporary.is_some()
+    }
+
+    pub(super) fn config(&self) -> PathBuf {
+        self.path.join("tenants.toml")
+    }
+
+    pub(super) fn certificate(&self) -> PathBuf {
+        self.path.join("certificate.pem")
+    }
+
+    fn private_key(&self) -> PathBuf {
+        self.path.join("certificate.key")
+    }
+}
+
+/// Makes a folder where there is none. One that is there must be empty or a demo's.
+fn claim(dir: &Path) -> Result<PathBuf> {
+    fs::create_dir_all(dir).with_context(|| format!("can't make the folder {}", dir.display()))?;
+    let path = dir.canonicalize().with_context(|| format!("can't read the folder {}", dir.display()))?;
+    let mark = CONFIG.lines().next().expect("the configuration has a first line");
+    match fs::read_to_string(path.join("tenants.toml")) {
+        Ok(config) if config.starts_with(mark) => {}
+        Ok(_) => bail!("{} has a tenants.toml that is no demo's; name another folder with --dir", path.display()),
+        Err(_) if path.read_dir()?.next().is_some() => {
+            bail!("{} is neither empty nor a demo's; name another folder with --dir", path.display())
+        }
+        Err(_) => {}
+    }
+    Ok(path)
+}

@@ -1,0 +1,168 @@
+//! `POST /subscribe`.
+
+use std::collections::HashSet;
+
+use jiff::{Timestamp, ToSpan};
+use serde_json::{Value, json};
+
+use super::{TARGET, data, faulty_fields, ids, subscribe};
+use crate::api::account::account;
+use crate::support::fixture::{Site, on_both_databases};
+
+const FORMS: &str = "INSERT INTO forms (id, name) VALUES (3, 'Leave'), (4, 'Travel')";
+
+on_both_databases! {
+    async fn a_subscription_shows_its_secret_once(engine: Engine) {
+        let client = &account(engine, "").client;
+        let made = data(&subscribe(client, &json!({"target_url": TARGET})).await, 201);
+        let keys: Vec<&String> = made.as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["id", "target_url", "event", "form", "created_at", "secret"]);
+        assert_eq!((&made["target_url"], &made["event"], &made["form"]), (&json!(TARGET), &json!("submission.created"), &Value::Null));
+        let secret = made["secret"].as_str().unwrap().strip_prefix("whsec_").unwrap();
+        assert_eq!(secret.len(), 44, "32 bytes in base64");
+        let at = made["created_at"].as_str().unwrap();
+        let age = Timestamp::now() - at.parse::<Timestamp>().unwrap();
+        assert!(at.len() == 27 && age.compare(1.minute()).unwrap().is_lt(), "{at}");
+
+        let mut known = made.clone();
+        known.as_object_mut().unwrap().remove("secret");
+        let again = data(&subscribe(client, &json!({"target_url": TARGET})).await, 200);
+        assert_eq!(again, known);
+        let path = format!("{}/{}", super::SUBSCRIBE, made["id"].as_str().unwrap());
+        let shown = client.get(&path).send().await;
+        assert_eq!(data(&shown, 200), known);
+        let listed = client.get(super::SUBSCRIBE).send().await;
+        assert_eq!(data(&listed, 200), json!([known]));
+        for answer in [shown, listed] {
+            assert!(!String::from_utf8_lossy(&answer.body).contains("whsec_"));
+        }
+    }
+
+    async fn the_same_triple_is_one_subscription_and_another_is_another(engine: Engine) {
+        let account = account(engine, "");
+        account.database().await.execute(FORMS).await;
+        let client = &account.client;
+        let triples = [
+            json!({"target_url": TARGET}),
+            json!({"target_url": TARGET, "event": "submission.updated"}),
+            json!({"target_url": TARGET, "form": 3}),
+            json!({"target_url": TARGET, "form": 4}),
+            json!({"target_url": TARGET, "form": 3, "event": "submission.updated"}),
+            json!({"target_url": TARGET.to_uppercase().replace("HTTPS", "https")}),
+        ];
+        let (mut found, mut secrets) = (Vec::new(), HashSet::new());
+        for triple in &triples {
+            let made = data(&subscribe(client, triple).await, 201);
+            secrets.insert(made["secret"].to_string());
+            found.push(made["id"].clone());
+        }
+        assert_eq!(secrets.len(), triples.len());
+        assert_eq!(ids(client).await, found);
+        for (triple, id) in triples.iter().zip(&found) {
+            assert_eq!(data(&subscribe(client, triple).await, 200)["id"], *id, "{triple}");
+        }
+        for same in [
+            json!({"hookUrl": TARGET}),
+            json!({"target_url": TARGET, "event": null, "form": null}),
+            json!({"target_url": TARGET, "event": "submission.created"}),
+        ] {
+            assert_eq!(data(&subscribe(client, &same).await, 200)["id"], found[0], "{same}");
+        }
+        for form in [json!("for_3"), json!("3"), json!(3)] {
+            let same = data(&subscribe(client, &json!({"target_url": TARGET, "form": form})).await, 200);
+            assert_eq!((&same["id"], &same["form"]), (&found[2], &json!("for_3")), "{form}");
+        }
+        assert_eq!(ids(client).await, found);
+    }
+
+    async fn calls_at_once_make_one_subscription(engine: Engine) {
+        let mut account = account(engine, "");
+        account.database().await.execute(FORMS).await;
+        let clients = [account.client.clone(), account.another_node()];
+        for round in 0..15 {
+            let form = [Value::Null, json!(3)][round % 2].clone();
+            let body = json!({"target_url": format!("https://hooks.example/{round}"), "form": form});
+            let calls: Vec<_> = (0..20)
+                .map(|at| {
+                    let (client, body) = (clients[at % 2].clone(), body.clone());
+                    tokio::spawn(async move { subscribe(&client, &body).await })
+                })
+                .collect();
+            let (mut made, mut found) = (0, HashSet::new());
+            for call in calls {
+                let answer = call.await.unwrap();
+                let is_new = answer.status == 201;
+                let subscription = data(&answer, if is_new { 201 } else { 200 });
+                assert_eq!(subscription.get("secret").is_some(), is_new);
+                made += usize::from(is_new);
+                found.insert(subscription["id"].to_string());
+            }
+            assert_eq!((made, found.len()), (1, 1), "round {round}");
+        }
+        assert_eq!(ids(&account.client).await.len(), 15);
+    }
+
+    async fn what_is_no_subscription_is_refused_with_all_its_faults(engine: Engine) {
+        let account = account(engine, "");
+        account.database().await.execute(FORMS).await;
+        let client = &account.client;
+        let long = format!("https://hooks.example/{}", "x".repeat(2048));
+        for target in [
+            json!("http://hooks.example/1"), json!("hooks.example/1"), json!("ftp://hooks.example"), json!("https://"), json!(""),
+            json!("https://user@hooks.example/"), json!("https://user:pw@hooks.example/"), json!("https://hooks.example/ä"),
+            json!("https://hooks.example/a b"), json!("https://hooks.example/\0"), json!(" https://hooks.example/"),
+            json!("https://hooks.example:99999/"), json!("javascript:alert(1)"), json!(long), json!(7), json!([TARGET]),
+        ] {
+            for key in ["target_url", "hookUrl"] {
+                assert_eq!(faulty_fields(&subscribe(client, &json!({key: target})).await), [key], "{target}");
+            }
+        }
+        for (body, fields) in [
+            (json!({}), vec!["target_url"]),
+            (json!({"target_url": null}), vec!["target_url"]),
+            (json!({"target_url": TARGET, "event": "submission.deleted"}), vec!["event"]),
+            (json!({"target_url": TARGET, "event": "SUBMISSION.CREATED"}), vec!["event"]),
+            (json!({"target_url": TARGET, "event": 1}), vec!["event"]),
+            (json!({"target_url": TARGET, "form": 5}), vec!["form"]),
+            (json!({"target_url": TARGET, "form": "for_5"}), vec!["form"]),
+            (json!({"target_url": TARGET, "form": "sub_3"}), vec!["form"]),
+            (json!({"target_url": TARGET, "form": 0}), vec!["form"]),
+            (json!({"target_url": TARGET, "form": 3.5}), vec!["form"]),
+            (json!({"target_url": TARGET, "form": [3]}), vec!["form"]),
+            (json!({"form": "x", "event": "x", "target_url": "x"}), vec!["form", "event", "target_url"]),
+        ] {
+            assert_eq!(faulty_fields(&subscribe(client, &body).await), fields, "{body}");
+        }
+        assert_eq!(ids(client).await, [Value::Null; 0]);
+    }
+
+    async fn an_unknown_key_is_ignored_and_named(engine: Engine) {
+        let client = &account(engine, "").client;
+        let answer = subscribe(client, &json!({"hookUrl": TARGET, "event": "submission.created", "formId": 3})).await;
+        assert_eq!((answer.status.as_u16(), answer.header("x-ignored-parameters")), (201, Some("formId")));
+    }
+
+    async fn subscriptions_end_with_their_form(engine: Engine) {
+        let account = account(engine, "");
+        let database = account.database().await;
+        database.execute(FORMS).await;
+        subscribe(&account.client, &json!({"target_url": TARGET, "form": 3})).await;
+        let other = data(&subscribe(&account.client, &json!({"target_url": TARGET, "form": 4})).await, 201);
+        database.execute("DELETE FROM forms WHERE id = 3").await;
+        assert_eq!(ids(&account.client).await, [other["id"].clone()]);
+    }
+
+    async fn another_account_has_subscriptions_of_its_own(engine: Engine) {
+        let site = Site::new().tenant("acme", engine).tenant("globex", engine).requests_per_minute(100_000).write();
+        site.migrate();
+        let node = site.start();
+        let clients = ["acme", "globex"].map(|slug| node.client().to(&site.host(slug)).with(&site.token(slug, "tests")));
+        let [acme, globex] = &clients;
+        for client in &clients {
+            data(&subscribe(client, &json!({"target_url": TARGET})).await, 201);
+        }
+        let ended = super::unsubscribe(acme, &json!({"target_url": TARGET})).await;
+        assert_eq!(ended.json(), json!({"deleted": 1}));
+        assert_eq!((ids(acme).await.len(), ids(globex).await.len()), (0, 1));
+    }
+}

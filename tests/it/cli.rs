@@ -1,0 +1,82 @@
+//! The command line, as scripts depend on it: what it prints where, and its exit codes.
+
+use crate::support::folder;
+use crate::support::process::{formgate, formgate_in};
+
+mod check;
+mod demo;
+mod migrate;
+mod serve;
+mod token;
+
+/// Every command.
+const COMMANDS: [&[&str]; 10] = [
+    &["serve"],
+    &["check"],
+    &["migrate"],
+    &["import"],
+    &["reindex"],
+    &["token"],
+    &["token", "create"],
+    &["token", "list"],
+    &["token", "revoke"],
+    &["demo"],
+];
+
+#[test]
+fn every_command_explains_itself_on_standard_output() {
+    let all = formgate(&["--help"]);
+    assert_eq!((all.code, all.stderr.as_str()), (0, ""));
+    for command in COMMANDS {
+        assert!(all.stdout.contains(&format!("  {} ", command[0])), "{command:?} in:\n{}", all.stdout);
+        let help = formgate(&[command, &["--help"]].concat());
+        assert_eq!((help.code, help.stderr.as_str()), (0, ""), "{command:?}");
+        assert!(help.stdout.contains("Usage: formgate"), "{command:?}: {}", help.stdout);
+        let reads_configuration = command != ["token"] && command != ["demo"];
+        for text in ["--config <FILE>", "FORMGATE_CONFIG"] {
+            assert_eq!(help.stdout.contains(text), reads_configuration, "{command:?}: {}", help.stdout);
+        }
+    }
+    let version = formgate(&["--version"]);
+    assert_eq!((version.code, version.stdout.trim_end()), (0, concat!("formgate ", env!("CARGO_PKG_VERSION"))));
+}
+
+#[test]
+fn wrong_usage_ends_with_2_and_prints_no_result() {
+    for arguments in [
+        &[][..],
+        &["nonsense"],
+        &["serve", "--nonsense"],
+        &["check", "extra"],
+        &["migrate", "--tenant"],
+        &["token"],
+        &["token", "create", "--tenant", "acme"],
+        &["token", "create", "--name", "x"],
+        &["token", "revoke", "--tenant", "acme"],
+        &["token", "revoke", "--tenant", "acme", "first"],
+        &["token", "list"],
+    ] {
+        let output = formgate(arguments);
+        assert_eq!((output.code, output.stdout.as_str()), (2, ""), "{arguments:?}: {}", output.stderr);
+        assert!(output.stderr.contains("--help"), "{arguments:?}: {}", output.stderr);
+    }
+}
+
+#[test]
+fn a_configuration_that_can_not_be_read_ends_with_1() {
+    let folder = folder::temporary("cli");
+    for command in [
+        &["serve"][..],
+        &["check"],
+        &["migrate"],
+        &["token", "create", "--tenant", "acme", "--name", "x"],
+        &["token", "list", "--tenant", "acme"],
+        &["token", "revoke", "--tenant", "acme", "1"],
+    ] {
+        let output = formgate_in(folder.path(), None, command);
+        assert_eq!(output.code, 1, "{command:?}: {}", output.stderr);
+        let said = format!("{}{}", output.stdout, output.stderr);
+        assert!(said.contains("tenants.toml"), "the file is named: {command:?}: {said}");
+        assert!(output.stdout.is_empty() || command == ["check"], "{command:?}: {}", output.stdout);
+    }
+}

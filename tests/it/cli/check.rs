@@ -1,0 +1,104 @@
+//! `formgate check`.
+
+use std::fs;
+
+use crate::support::child;
+use crate::support::fixture::{Engine, Site, on_both_databases};
+use crate::support::process::formgate_in;
+
+/// The line of the configuration that a text stands on, counted from 1.
+fn line_of(site: &Site, text: &str) -> usize {
+    let config = fs::read_to_string(&site.config_path).expect("the configuration was written");
+    config.lines().position(|line| line.contains(text)).unwrap_or_else(|| panic!("{text:?} in:\n{config}")) + 1
+}
+
+/// `tenants.toml:7`, as a report begins the place of a fault.
+fn place(site: &Site, text: &str) -> String {
+    format!("{}:{}:", site.config_path.display(), line_of(site, text))
+}
+
+on_both_databases! {
+    async fn a_sound_configuration_has_no_faults(engine: Engine) {
+        let site = Site::new().tenant("acme", engine).tenant("globex", Engine::Sqlite).write();
+        site.migrate();
+        let output = site.run(&["check"], b"");
+        assert_eq!(output.code, 0, "{output:?}");
+        assert_eq!(output.stdout, format!("{}: no faults, 2 tenants\n", site.config_path.display()));
+        assert_eq!(output.stderr, "");
+    }
+
+    async fn a_database_before_its_migration_is_a_fault_with_the_command_that_mends_it(engine: Engine) {
+        let site = Site::new().tenant("acme", Engine::Sqlite).write();
+        site.migrate();
+        let site = site.tenant("globex", engine).write();
+        if engine == Engine::Sqlite {
+            fs::write(site.folder().join("globex.db"), b"").expect("the site's folder can be written");
+        }
+        let output = site.run(&["check"], b"");
+        assert_eq!(output.code, 1);
+        assert!(output.stdout.contains("formgate migrate --tenant globex"), "{}", output.stdout);
+        assert!(output.stdout.contains(&place(&site, r#"slug = "globex""#)), "{}", output.stdout);
+        assert!(!output.stdout.contains("acme.db"), "{}", output.stdout);
+        assert_eq!(output.stderr, "error: 1 fault\n");
+    }
+}
+
+#[test]
+fn every_fault_of_the_configuration_is_listed_with_its_file_and_line() {
+    let site = Site::new()
+        .tenant_with("acme", Engine::Sqlite, |tenant| tenant.set("timezone", "Europe/Pariss").set("colour", "red"))
+        .tenant_with("globex", Engine::Sqlite, |tenant| tenant.set("requests_per_minute", 0))
+        .tenant_with("initech", Engine::Sqlite, |tenant| tenant.set("address", "acme.example.test"))
+        .gateway("on_redis_failure", "hope")
+        .write();
+    let output = site.run(&["check"], b"");
+    assert_eq!(output.code, 1);
+    for text in ["Europe/Pariss", "colour", "requests_per_minute = 0", "on_redis_failure"] {
+        let place = place(&site, text);
+        assert!(output.stdout.contains(&place), "{text}: {place} in:\n{}", output.stdout);
+    }
+    assert!(output.stdout.contains("`acme.example.test` is claimed twice"), "{}", output.stdout);
+    // The databases of tenants whose tables are whole are tried all the same: these two were never made.
+    assert_eq!(output.stdout.matches("unable to open database file").count(), 2, "{}", output.stdout);
+    assert_eq!(output.stderr, "error: 7 faults\n");
+}
+
+#[test]
+fn every_database_that_does_not_answer_is_listed_without_its_secrets() {
+    let nobody = child::free_port();
+    let refused = format!("postgres://user:marker-7f3a@127.0.0.1:{nobody}/forms");
+    let site = Site::new()
+        .tenant_with("acme", Engine::Sqlite, |tenant| tenant.set("database", refused))
+        .tenant("globex", Engine::Sqlite)
+        .tenant_with("initech", Engine::Sqlite, |tenant| tenant.set("database", "sqlite:no/such/folder/initech.db"))
+        .write();
+    fs::write(site.folder().join("globex.db"), "no database, and long enough to be looked at".repeat(100))
+        .expect("the site's folder can be written");
+    let output = site.run(&["check"], b"");
+    assert_eq!(output.code, 1);
+    for slug in ["acme", "globex", "initech"] {
+        let place = place(&site, &format!("slug = \"{slug}\""));
+        assert!(output.stdout.contains(&place), "{place} in:\n{}", output.stdout);
+    }
+    assert!(output.stdout.to_lowercase().contains("connection refused"), "why is told:\n{}", output.stdout);
+    assert!(!output.stdout.contains("marker-7f3a"), "{}", output.stdout);
+    assert_eq!(output.stderr, "error: 3 faults\n");
+}
+
+#[test]
+fn the_configuration_is_found_by_option_by_variable_and_by_name() {
+    let site = Site::new().tenant("acme", Engine::Sqlite).write();
+    site.migrate();
+    let elsewhere = site.folder().join("elsewhere");
+    fs::create_dir(&elsewhere).expect("the site's folder can be written");
+    let broken = elsewhere.join("broken.toml");
+    fs::write(&broken, "nonsense").expect("the site's folder can be written");
+    let path = site.config_path.as_os_str();
+    let as_option = ["check", "--config", site.config_path.to_str().expect("UTF-8")];
+
+    assert_eq!(formgate_in(site.folder(), None, &["check"]).code, 0, "tenants.toml of the folder");
+    assert_eq!(formgate_in(&elsewhere, None, &["check"]).code, 1, "there is none in this folder");
+    assert_eq!(formgate_in(&elsewhere, Some(("FORMGATE_CONFIG", path)), &["check"]).code, 0);
+    assert_eq!(formgate_in(site.folder(), Some(("FORMGATE_CONFIG", broken.as_os_str())), &["check"]).code, 1);
+    assert_eq!(formgate_in(&elsewhere, Some(("FORMGATE_CONFIG", broken.as_os_str())), &as_option).code, 0);
+}

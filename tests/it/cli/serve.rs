@@ -1,0 +1,135 @@
+//! `formgate serve`: what keeps it from starting, and what only keeps one tenant from being served.
+
+use std::fs;
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::support::acme::Acme;
+use crate::support::answer::Answer;
+use crate::support::child;
+use crate::support::fixture::{Engine, Site, on_both_databases};
+
+/// A broken tenant must not cost its callers more than this.
+const QUICKLY: Duration = Duration::from_secs(1);
+
+/// How long after it was mended a tenant may be served again.
+const BACK_WITHIN: Duration = Duration::from_secs(5);
+
+/// A token of the right shape; which one does not matter where no database can be asked.
+fn some_token() -> String {
+    formgate::tenant::token::PresentedToken::generate().expose().to_owned()
+}
+
+async fn globex(acme: &Acme, token: &str) -> Answer {
+    let began = Instant::now();
+    let answer = acme.node.client().to(&acme.site.host("globex")).with(token).get("/api/v1/me").send().await;
+    assert!(began.elapsed() < QUICKLY, "answered after {:?}", began.elapsed());
+    answer
+}
+
+fn is_unavailable(answer: &Answer) {
+    assert_eq!((answer.status.as_u16(), answer.json()), (503, json!({"message": "Service Unavailable"})));
+    assert!(answer.number("retry-after") >= Some(1), "{answer:?}");
+}
+
+async fn acme_is_served(acme: &Acme) {
+    assert_eq!(acme.caller().get("/api/v1/me").send().await.status, 200, "the other tenant does not notice");
+}
+
+on_both_databases! {
+    async fn a_tenant_whose_schema_is_older_is_refused_until_it_is_migrated(engine: Engine) {
+        let mut acme = beside_globex(engine);
+        let token = some_token();
+        is_unavailable(&globex(&acme, &token).await);
+        acme_is_served(&acme).await;
+        let mend = "formgate migrate --tenant globex";
+        let line = acme.node.wait_for_log(QUICKLY, |line| line.contains(mend).then(|| line.to_owned()));
+        assert!(line.expect("the log says what mends it").contains(r#""level":"ERROR""#));
+        assert_eq!(acme.stranger().to("globex.example.test").get("/api/v1/me").send().await.status, 401, "without a token the database is not asked");
+
+        assert_eq!(acme.site.run(&["migrate", "--tenant", "globex"], b"").code, 0);
+        let token = acme.site.token("globex", "tests");
+        let mended = Instant::now();
+        while globex(&acme, &token).await.status != 200 {
+            assert!(mended.elapsed() < BACK_WITHIN, "still refused");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        acme_is_served(&acme).await;
+        let log = acme.stop().await;
+        assert_eq!(log.lines().filter(|line| line.contains(mend)).count(), 1, "it is said once:\n{log}");
+    }
+}
+
+/// A node that serves `acme`, and a `globex` whose database is there and empty.
+fn beside_globex(engine: Engine) -> Acme {
+    let site = Site::new().tenant("acme", Engine::Sqlite).write();
+    site.migrate();
+    let token = site.token("acme", "tests");
+    let site = site.tenant("globex", engine).write();
+    if engine == Engine::Sqlite {
+        fs::write(site.folder().join("globex.db"), b"").expect("the site's folder can be written");
+    }
+    let node = site.start();
+    Acme { site, node, token }
+}
+
+/// A node that serves `acme`, and a `globex` whose database is not there.
+fn without_database_of_globex(database: &str) -> Acme {
+    let site = Site::new().tenant("acme", Engine::Sqlite).write();
+    site.migrate();
+    let token = site.token("acme", "tests");
+    let site = site.tenant_with("globex", Engine::Sqlite, |tenant| tenant.set("database", database)).write();
+    let node = site.start();
+    Acme { site, node, token }
+}
+
+#[tokio::test]
+async fn a_database_that_does_not_answer_costs_its_own_tenant_alone() {
+    let refused = format!("postgres://user:marker-7f3a@127.0.0.1:{}/forms", child::free_port());
+    for database in [refused.as_str(), "sqlite:no/such/folder/globex.db"] {
+        let mut acme = without_database_of_globex(database);
+        let token = some_token();
+        for _ in 0..3 {
+            is_unavailable(&globex(&acme, &token).await);
+            acme_is_served(&acme).await;
+        }
+        let many = futures_util::future::join_all((0..20).map(|_| globex(&acme, &token))).await;
+        many.iter().for_each(is_unavailable);
+        let log = acme.stop().await;
+        assert!(log.contains("the tenant's database can't be opened") && log.contains(r#""tenant":"globex""#), "{log}");
+        assert!(!log.contains("marker-7f3a"), "{log}");
+    }
+}
+
+#[tokio::test]
+async fn a_database_that_comes_back_is_used_again() {
+    let acme = without_database_of_globex("sqlite:later/globex.db");
+    is_unavailable(&globex(&acme, &some_token()).await);
+    fs::create_dir(acme.site.folder().join("later")).expect("the site's folder can be written");
+    assert_eq!(acme.site.run(&["migrate", "--tenant", "globex"], b"").code, 0);
+    let token = acme.site.token("globex", "tests");
+    let mended = Instant::now();
+    while globex(&acme, &token).await.status != 200 {
+        assert!(mended.elapsed() < BACK_WITHIN, "still refused");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[test]
+fn what_keeps_it_from_starting_is_told_and_ends_with_1() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("there are free ports");
+    let address = taken.local_addr().expect("a bound socket has an address").to_string();
+    for (key, value) in [("listen", toml::Value::from(vec![address.clone()])), ("admin_listen", address.clone().into())]
+    {
+        let site = Site::new().tenant("acme", Engine::Sqlite).gateway(key, value).write();
+        let output = site.run(&["serve"], b"");
+        assert_eq!((output.code, output.stdout.as_str()), (1, ""), "{key}");
+        assert!(output.stderr.contains(&format!("can't listen on {address}")), "{key}: {}", output.stderr);
+    }
+    let site = Site::new().tenant("acme", Engine::Sqlite).gateway("nonsense", 1).write();
+    let output = site.run(&["serve"], b"");
+    assert_eq!((output.code, output.stdout.as_str()), (1, ""));
+    assert!(output.stderr.contains("unknown key `nonsense`"), "{}", output.stderr);
+}

@@ -1,0 +1,19 @@
+//! The steps of the gate, in their order, as a caller meets them.
+
+mod admit;
+mod body;
+mod head;
+mod hostile;
+mod outage;
+mod resolve;
+mod respond;
+mod route;
+mod verify;
+
+use serde_json::json;
+
+/// The line of an import that makes a form without elements.
+fn form(id: u32, name: &str) -> String {
+    let form = json!({"type": "form", "id": id, "name": name, "anonymous": false, "disabled": false, "parent_id": null, "graduated": false, "elements": []});
+    format!("{form}\n")
+}

@@ -1,0 +1,3 @@
+//! What callers, operators and other nodes notice while a server that the gateway needs is away: as little as can be.
+
+mod redis;

@@ -1,0 +1,7 @@
+//! Redis away, in every way in which it can be, and back again.
+
+mod breaker;
+mod failover;
+mod policy;
+mod scene;
+mod strangers;

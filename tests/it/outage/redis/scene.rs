@@ -1,0 +1,125 @@
+//! One node on a Redis that is about to fail, and callers who go on meanwhile.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinHandle;
+
+use crate::support::answer::Answer;
+use crate::support::client::{Client, operator_get};
+use crate::support::fixture::{Engine, Site};
+use crate::support::process::Node;
+use crate::support::redis::Redis;
+
+/// The store's time limit here. Longer than the default, so that a busy machine is not taken for a slow store.
+pub(super) const TIME_LIMIT: Duration = Duration::from_millis(300);
+
+/// What the log says when the store goes away.
+pub(super) const GONE: &str = "the shared store does not answer; its policy decides";
+
+/// What it says when the store is there.
+pub(super) const BACK: &str = "the shared store answers";
+
+/// How long an operator waits for the gauge to change, at the outside.
+const NOTICE: Duration = Duration::from_secs(5);
+
+/// A node with one tenant.
+pub(super) struct Scene {
+    pub(super) redis: Redis,
+    pub(super) node: Node,
+    /// Calls with a token of the tenant.
+    pub(super) client: Client,
+    _site: Site,
+}
+
+impl Scene {
+    /// A node whose tenant may make `limit` requests a minute, with a policy for when Redis fails.
+    pub(super) async fn new(limit: u32, policy: &str) -> Self {
+        let mut scene = Self::before_redis_answers(Redis::start(), limit, policy);
+        scene.wait_until_redis_is(true).await;
+        scene
+    }
+
+    /// The same, without waiting for Redis.
+    pub(super) fn before_redis_answers(redis: Redis, limit: u32, policy: &str) -> Self {
+        let site = Site::new().tenant("acme", Engine::Sqlite).requests_per_minute(limit).redis(&redis);
+        let time_limit = i64::try_from(TIME_LIMIT.as_millis()).expect("a short time");
+        let site = site.gateway("redis_timeout_ms", time_limit).gateway("on_redis_failure", policy).write();
+        site.migrate();
+        let token = site.token("acme", "tests");
+        let node = site.start();
+        let client = node.client().to(&site.host("acme")).with(&token);
+        Self { redis, node, client, _site: site }
+    }
+
+    /// One request.
+    pub(super) async fn call(&self) -> Answer {
+        self.client.get("/api/v1/form").send().await
+    }
+
+    /// How many of so many requests, one after the other, are answered with a status.
+    pub(super) async fn count(&self, status: u16, requests: u32) -> u32 {
+        let mut count = 0;
+        for _ in 0..requests {
+            count += u32::from(self.call().await.status == status);
+        }
+        count
+    }
+
+    /// Waits until the gauge says whether Redis answers.
+    pub(super) async fn wait_until_redis_is(&mut self, up: bool) {
+        let line = format!("formgate_redis_up {}", u8::from(up));
+        let (operator, began) = (self.node.operator_address(), Instant::now());
+        loop {
+            let metrics = operator_get(operator, "/metrics").await.body;
+            if String::from_utf8_lossy(&metrics).lines().any(|found| found == line) {
+                return;
+            }
+            assert!(began.elapsed() < NOTICE, "the gauge never said `{line}`");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// How often the log says something.
+    pub(super) fn said(&mut self, text: &str) -> usize {
+        self.node.log().lines().filter(|line| line.contains(text)).count()
+    }
+}
+
+/// Callers who go on without a pause until they are told to stop.
+pub(super) struct Callers {
+    stop: Arc<AtomicBool>,
+    callers: Vec<JoinHandle<Vec<(u16, Duration)>>>,
+}
+
+impl Callers {
+    /// Starts so many.
+    pub(super) fn start(count: usize, client: &Client) -> Self {
+        let stop = Arc::<AtomicBool>::default();
+        let call = |_| {
+            let (client, stop) = (client.clone(), Arc::clone(&stop));
+            tokio::spawn(async move {
+                let mut answers = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    let began = Instant::now();
+                    let answer = client.get("/api/v1/form").send().await;
+                    answers.push((answer.status.as_u16(), began.elapsed()));
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                answers
+            })
+        };
+        Self { callers: (0..count).map(call).collect(), stop }
+    }
+
+    /// Stops them; the status of each answer, and how long it took.
+    pub(super) async fn stop(self) -> Vec<(u16, Duration)> {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut answers = Vec::new();
+        for caller in self.callers {
+            answers.extend(caller.await.expect("no caller panics"));
+        }
+        answers
+    }
+}

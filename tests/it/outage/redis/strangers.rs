@@ -1,0 +1,71 @@
+//! What others do to a Redis that answers: forget the scripts, and write where the windows are.
+
+use std::time::Duration;
+
+use super::scene::{GONE, Scene};
+use crate::support::fixture::{Engine, Site};
+use crate::support::redis::Redis;
+
+const WINDOW: &str = "formgate:window:acme";
+
+#[tokio::test]
+async fn a_script_that_was_forgotten_is_sent_again() {
+    let mut scene = Scene::new(100, "deny").await;
+    for left in (70..100).rev() {
+        if left % 10 == 0 {
+            scene.redis.run::<()>(&["SCRIPT", "FLUSH"]);
+        }
+        let answer = scene.call().await;
+        assert_eq!((answer.status.as_u16(), answer.number("x-ratelimit-remaining")), (200, Some(left)));
+    }
+    assert_eq!(scene.said(GONE), 0);
+}
+
+/// It is one account's, so the policy decides for that account, and the others don't notice.
+#[tokio::test]
+async fn a_window_that_is_no_text_concerns_its_account_alone() {
+    let redis = Redis::start();
+    let site = Site::new().tenant("acme", Engine::Sqlite).tenant("globex", Engine::Sqlite);
+    let site = site.requests_per_minute(100).redis(&redis).gateway("redis_timeout_ms", 1000);
+    let site = site.gateway("on_redis_failure", "deny").write();
+    site.migrate();
+    let mut node = site.start();
+    let [acme, globex] =
+        ["acme", "globex"].map(|slug| node.client().to(&site.host(slug)).with(&site.token(slug, "tests")));
+    redis.run::<()>(&["HSET", WINDOW, "a", "b"]);
+    for left in (90..100).rev() {
+        assert_eq!(acme.get("/api/v1/form").send().await.status, 503);
+        let answer = globex.get("/api/v1/form").send().await;
+        assert_eq!((answer.status.as_u16(), answer.number("x-ratelimit-remaining")), (200, Some(left)));
+    }
+    assert!(!node.log().contains(GONE));
+    redis.run::<()>(&["DEL", WINDOW]);
+    assert_eq!(acme.get("/api/v1/form").send().await.number("x-ratelimit-remaining"), Some(99));
+}
+
+#[tokio::test]
+async fn a_text_that_is_no_window_is_replaced() {
+    let scene = Scene::new(10, "deny").await;
+    scene.redis.run::<()>(&["SET", WINDOW, "somebody else's"]);
+    assert_eq!(scene.call().await.number("x-ratelimit-remaining"), Some(9));
+}
+
+/// Eight bytes a piece, it looks like a window, and a full one. It shuts an account out for one window at most.
+#[tokio::test]
+async fn a_text_that_looks_like_a_window_is_outlived() {
+    let redis = Redis::start();
+    let site = Site::new().tenant("acme", Engine::Sqlite).requests_per_minute(5).window_seconds(1);
+    let site = site.redis(&redis).gateway("redis_timeout_ms", 5000).write();
+    site.migrate();
+    let node = site.start();
+    let client = node.client().to(&site.host("acme")).with(&site.token("acme", "tests"));
+    // Half of the texts are from the past, whatever the time is, and half from the future.
+    for first in ["\u{1}", "A"] {
+        redis.run::<()>(&["SET", WINDOW, &format!("{first}AAAAAAA").repeat(10)]);
+        let answer = client.get("/api/v1/form").send().await;
+        if answer.status == 429 {
+            tokio::time::sleep(Duration::from_secs(answer.number("retry-after").unwrap())).await;
+            assert_eq!(client.get("/api/v1/form").send().await.status, 200, "after {first:?}");
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! The budget of an account and its tokens, across the nodes that share a Redis.
+
+mod commands;
+mod exact;
+mod kinds;
+mod tokens;
+mod usage;
+mod window;

@@ -1,0 +1,116 @@
+//! What a request costs the shared store.
+
+use std::time::Instant;
+
+use formgate::tenant::token::PresentedToken;
+
+use crate::support::client::Client;
+use crate::support::fixture::{Engine, Site};
+use crate::support::redis::Redis;
+
+/// What the store carries out each second for each node, whatever the callers do, with room to spare.
+const BACKGROUND: u64 = 8;
+
+/// Counts the commands of everybody else.
+struct Counter<'a>(&'a Redis, Instant);
+
+impl<'a> Counter<'a> {
+    fn start(redis: &'a Redis) -> Self {
+        redis.run::<()>(&["CONFIG", "RESETSTAT"]);
+        Self(redis, Instant::now())
+    }
+
+    /// How often each command was called.
+    fn calls(&self) -> Vec<(String, u64)> {
+        let statistics: String = self.0.run(&["INFO", "commandstats"]);
+        let call = |line: &str| {
+            let (command, values) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+            let calls = values.split_once(',')?.0.parse().ok()?;
+            // The test's own connections say who they are and reset the statistics.
+            let ours = command == "info" || command == "config|resetstat" || command.starts_with("client|");
+            (!ours).then(|| (command.to_owned(), calls))
+        };
+        statistics.lines().filter_map(call).collect()
+    }
+
+    /// Asserts that there were fewer than twenty, or no more than the background makes in a long time.
+    fn assert_few(&self) {
+        let calls = self.calls();
+        let total: u64 = calls.iter().map(|(_, calls)| calls).sum();
+        assert!(total < (BACKGROUND * self.1.elapsed().as_secs()).max(20), "{calls:?} in {:?}", self.1.elapsed());
+    }
+}
+
+fn site(redis: &Redis, limit: u32) -> Site {
+    let site = Site::new().tenant("acme", Engine::Sqlite).requests_per_minute(limit).redis(redis);
+    let site = site.gateway("redis_timeout_ms", 5000).write();
+    site.migrate();
+    site
+}
+
+/// A thousand requests, twenty at a time; the status of each.
+async fn thousand(clients: impl Iterator<Item = Client>) -> Vec<u16> {
+    let mut statuses = Vec::new();
+    let mut clients = clients.take(1000).peekable();
+    while clients.peek().is_some() {
+        let calls =
+            clients.by_ref().take(20).map(|client| async move { client.get("/api/v1/form").send().await.status });
+        let answered = futures_util::future::join_all(calls).await;
+        statuses.extend(answered.into_iter().map(|status| status.as_u16()));
+    }
+    statuses
+}
+
+#[tokio::test]
+async fn a_thousand_refusals_cost_it_next_to_nothing() {
+    let redis = Redis::start();
+    let site = site(&redis, 5);
+    let node = site.start();
+    let client = node.client().to(&site.host("acme")).with(&site.token("acme", "tests"));
+    for status in [200, 200, 200, 200, 200, 429] {
+        assert_eq!(client.get("/api/v1/form").send().await.status, status);
+    }
+    let counter = Counter::start(&redis);
+    let statuses = thousand(std::iter::repeat(client)).await;
+    assert!(statuses.iter().all(|status| *status == 429), "{statuses:?}");
+    counter.assert_few();
+}
+
+#[tokio::test]
+async fn a_thousand_invalid_tokens_cost_it_next_to_nothing() {
+    let redis = Redis::start();
+    let site = site(&redis, 60);
+    let node = site.start();
+    let client = node.client().to(&site.host("acme"));
+    let same = PresentedToken::generate().expose().to_owned();
+    let counter = Counter::start(&redis);
+    let tokens = (0..).map(|n| match n % 3 {
+        0 => "fg_mistyped".to_owned(),
+        1 => same.clone(),
+        _ => PresentedToken::generate().expose().to_owned(),
+    });
+    let statuses = thousand(tokens.map(|token| client.with(&token))).await;
+    assert!(statuses.iter().all(|status| *status == 401), "{statuses:?}");
+    counter.assert_few();
+    let answer = client.with(&site.token("acme", "tests")).get("/api/v1/form").send().await;
+    assert_eq!(answer.number("x-ratelimit-remaining"), Some(59), "none of them spent anything");
+}
+
+#[tokio::test]
+async fn any_other_request_costs_it_one_script() {
+    let redis = Redis::start();
+    let site = site(&redis, 1000);
+    let node = site.start();
+    let client = node.client().to(&site.host("acme")).with(&site.token("acme", "tests"));
+    assert_eq!(client.get("/api/v1/form").send().await.status, 200);
+    let counter = Counter::start(&redis);
+    for path in ["/api/v1/form", "/api/v1/me", "/api/v1/nothing", "/api/v1/submission/x"].repeat(10) {
+        client.get(path).send().await;
+    }
+    let calls = counter.calls();
+    let of = |command: &str| calls.iter().find(|(name, _)| name == command).map_or(0, |(_, calls)| *calls);
+    assert_eq!(of("evalsha"), 40, "{calls:?}");
+    let scripts = ["evalsha", "time", "get", "set"];
+    let others: Vec<_> = calls.iter().filter(|(name, _)| !scripts.contains(&name.as_str())).collect();
+    assert!(others.iter().all(|(name, _)| name == "ping"), "{calls:?}");
+}

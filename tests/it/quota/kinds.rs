@@ -1,0 +1,116 @@
+//! Redis in each of its forms: the nodes share a window and hear of tokens through all of them alike.
+
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+use toml::{Table, Value};
+
+use crate::support::fixture::{Engine, Site};
+use crate::support::process::{Node, formgate_with_environment};
+use crate::support::redis::Redis;
+use crate::support::redis_group::{Cluster, MASTER, Sentinels};
+use crate::support::{certificate, child, folder};
+
+/// Two nodes of a site with these keys share one window, and a revoked token is refused on both.
+async fn assert_shared(keys: &[(&str, Value)], environment: &[(&str, &str)]) {
+    let site = Site::new().tenant("acme", Engine::Sqlite).requests_per_minute(20);
+    let site = site.gateway("redis_timeout_ms", 5000).gateway("on_redis_failure", "deny");
+    let site = keys.iter().fold(site, |site, (key, value)| site.gateway(key, value.clone())).write();
+    site.migrate();
+    let token = site.token("acme", "tests");
+    let nodes = [0, 1].map(|_| Node::spawn_in(&site.config_path, environment));
+    let clients = [0, 1].map(|n: usize| nodes[n].client().to(&site.host("acme")).with(&token));
+    for left in (0..20).rev() {
+        let answer = clients[left as usize % 2].get("/api/v1/form").send().await;
+        assert_eq!((answer.status.as_u16(), answer.number("x-ratelimit-remaining")), (200, Some(left)), "{answer:?}");
+    }
+    for client in &clients {
+        assert_eq!(client.get("/api/v1/form").send().await.status, 429);
+    }
+    let config = site.config_path.to_str().unwrap();
+    let revoke =
+        formgate_with_environment(&["token", "revoke", "--tenant", "acme", "1", "--config", config], environment);
+    assert_eq!((revoke.code, revoke.stderr.as_str()), (0, "token 1 is revoked\n"));
+    let began = Instant::now();
+    for client in &clients {
+        while client.get("/api/v1/form").send().await.status != 401 {
+            assert!(began.elapsed() < Duration::from_secs(2), "the token is still accepted");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_socket_in_the_file_system() {
+    let folder = folder::temporary("redis");
+    let socket = folder.path().join("redis.sock");
+    let socket = socket.to_str().unwrap();
+    let _redis = Redis::start_with(&["--unixsocket", socket, "--unixsocketperm", "700"]);
+    assert_eq!(std::fs::metadata(socket).unwrap().permissions().mode() & 0o777, 0o700);
+    assert_shared(&[("redis", format!("unix://{socket}").into())], &[]).await;
+}
+
+/// The certificate is of an authority that the system does not know; the environment names it.
+#[tokio::test]
+async fn tls_with_an_authority_of_the_operators_own() {
+    let folder = folder::temporary("redis");
+    let issued = certificate::issue(folder.path(), &["localhost"]);
+    let authority = certificate::authority(folder.path());
+    let [certificate, key, authority] =
+        [&issued.certificate, &issued.private_key, &authority].map(|path| path.to_str().unwrap());
+    let port = child::free_port().to_string();
+    let _redis = Redis::start_with(&[
+        "--tls-port",
+        &port,
+        "--tls-cert-file",
+        certificate,
+        "--tls-key-file",
+        key,
+        "--tls-ca-cert-file",
+        authority,
+        "--tls-auth-clients",
+        "no",
+    ]);
+    let url = format!("rediss://localhost:{port}");
+    assert_shared(&[("redis", url.into())], &[("SSL_CERT_FILE", authority)]).await;
+}
+
+/// The rights that the documentation asks for, and none beside them.
+#[tokio::test]
+async fn a_user_with_the_least_rights() {
+    let redis = Redis::start();
+    redis.run::<()>(
+        &"ACL SETUSER gate on >secret resetkeys ~formgate:* resetchannels &formgate:* -@all \
+          +eval +evalsha +script|load +get +set +incrby +time +publish +subscribe +ping"
+            .split_whitespace()
+            .collect::<Vec<_>>(),
+    );
+    let url = redis.url().replace("redis://", "redis://gate:secret@");
+    assert_shared(&[("redis", url.into())], &[]).await;
+    let refused: Vec<redis::Value> = redis.run(&["ACL", "LOG"]);
+    assert!(refused.is_empty(), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_password_alone() {
+    let redis = Redis::start();
+    redis.run::<()>(&["CONFIG", "SET", "requirepass", "secret"]);
+    let url = redis.url().replace("redis://", "redis://:secret@");
+    assert_shared(&[("redis", url.into())], &[]).await;
+}
+
+#[tokio::test]
+async fn the_master_that_sentinels_name() {
+    let sentinels = Sentinels::start("secret");
+    let mut table = Table::new();
+    table.insert("sentinels".into(), sentinels.urls().into());
+    table.insert("master".into(), MASTER.into());
+    table.insert("password".into(), "secret".into());
+    assert_shared(&[("redis_sentinel", table.into())], &[]).await;
+}
+
+#[tokio::test]
+async fn a_cluster() {
+    let cluster = Cluster::start("formgate:window:acme");
+    assert_shared(&[("redis_cluster", cluster.urls().into())], &[]).await;
+}

@@ -1,0 +1,234 @@
+//! Tokens across nodes: remembered, and forgotten in time.
+
+use std::time::{Duration, Instant};
+
+use formgate::tenant::token::PresentedToken;
+use sqlx::{Connection, PgConnection, SqliteConnection};
+
+use crate::support::client::Client;
+use crate::support::fixture::{Engine, Site, on_both_databases};
+use crate::support::process::Node;
+use crate::support::redis::Redis;
+
+/// Within a second, and what a busy machine adds.
+const AT_ONCE: Duration = Duration::from_millis(1500);
+
+/// Within five seconds, and what a busy machine adds.
+const SOON: Duration = Duration::from_millis(5500);
+
+/// Two nodes, which share a Redis or don't.
+struct Nodes {
+    site: Site,
+    _nodes: Vec<Node>,
+    clients: Vec<Client>,
+    token: String,
+}
+
+impl Nodes {
+    fn start(redis: Option<&Redis>) -> Self {
+        let site = Site::new().tenant("acme", Engine::Sqlite).requests_per_minute(100_000);
+        let site = match redis {
+            Some(redis) => site.redis(redis).gateway("redis_timeout_ms", 200).write(),
+            None => site.write(),
+        };
+        site.migrate();
+        let token = site.token("acme", "tests");
+        let nodes: Vec<_> = (0..2).map(|_| site.start()).collect();
+        let clients = nodes.iter().map(|node| node.client().to(&site.host("acme"))).collect();
+        Self { site, _nodes: nodes, clients, token }
+    }
+
+    async fn statuses(&self, token: &str) -> Vec<u16> {
+        let call = async |client: &Client| client.with(token).get("/api/v1/me").send().await.status.as_u16();
+        let mut statuses = Vec::new();
+        for client in &self.clients {
+            statuses.push(call(client).await);
+        }
+        statuses
+    }
+
+    /// Revokes a token by its number; what the command said.
+    fn revoke(&self, id: &str) -> String {
+        let revoke = self.site.run(&["token", "revoke", "--tenant", "acme", id], b"");
+        assert_eq!(revoke.code, 0, "{}", revoke.stderr);
+        revoke.stderr
+    }
+
+    /// Asserts that a token is refused on every node, within a time and then for good.
+    async fn assert_refused_within(&self, limit: Duration, token: &str) {
+        let began = Instant::now();
+        while self.statuses(token).await != [401, 401] {
+            assert!(began.elapsed() < limit, "the token is accepted after {:?}", began.elapsed());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!(self.statuses(token).await, [401, 401]);
+    }
+
+    /// Stores a token behind the back of the nodes.
+    async fn insert(&self, token: &PresentedToken) {
+        let file = format!("sqlite:{}", self.site.folder().join("acme.db").display());
+        let mut database = SqliteConnection::connect(&file).await.unwrap();
+        let insert = "INSERT INTO tokens (name, prefix, digest, created_at) SELECT 'new', $1, $2, created_at FROM tokens LIMIT 1";
+        let insert = sqlx::query(insert).bind(token.shown()).bind(token.digest().as_bytes().to_vec());
+        insert.execute(&mut database).await.unwrap();
+        database.close().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn revoking_is_felt_at_once_where_redis_tells() {
+    let redis = Redis::start();
+    let nodes = Nodes::start(Some(&redis));
+    assert_eq!(nodes.statuses(&nodes.token).await, [200, 200]);
+    assert!(!nodes.revoke("1").contains("warning"));
+    nodes.assert_refused_within(AT_ONCE, &nodes.token).await;
+}
+
+/// The command can't tell anybody that listens. The nodes find that a number was missed.
+#[tokio::test]
+async fn revoking_is_felt_at_once_where_nobody_listened() {
+    let redis = Redis::start();
+    let nodes = Nodes::start(Some(&redis));
+    assert_eq!(nodes.statuses(&nodes.token).await, [200, 200]);
+    assert_eq!(redis.run::<u32>(&["CLIENT", "KILL", "TYPE", "pubsub"]), 2);
+    nodes.revoke("1");
+    nodes.assert_refused_within(AT_ONCE, &nodes.token).await;
+}
+
+#[tokio::test]
+async fn revoking_while_redis_hangs_is_felt_at_once() {
+    let mut redis = Redis::start();
+    let nodes = Nodes::start(Some(&redis));
+    assert_eq!(nodes.statuses(&nodes.token).await, [200, 200]);
+    redis.signal("STOP");
+    assert!(nodes.revoke("1").contains("warning"));
+    nodes.assert_refused_within(AT_ONCE, &nodes.token).await;
+}
+
+/// The token is not used while Redis is away, so nobody looks it up then; and when it is back, no number was missed.
+#[tokio::test]
+async fn a_token_that_was_revoked_while_redis_was_away_is_refused_when_it_is_back() {
+    let mut redis = Redis::start();
+    let nodes = Nodes::start(Some(&redis));
+    assert_eq!(nodes.statuses(&nodes.token).await, [200, 200]);
+    redis.signal("STOP");
+    assert!(nodes.revoke("1").contains("warning"));
+    redis.signal("CONT");
+    tokio::time::sleep(Duration::from_millis(1200)).await; // until the nodes listen again
+    assert_eq!(nodes.statuses(&nodes.token).await, [401, 401]);
+}
+
+#[tokio::test]
+async fn revoking_is_felt_soon_where_there_is_no_redis() {
+    let nodes = Nodes::start(None);
+    assert_eq!(nodes.statuses(&nodes.token).await, [200, 200]);
+    nodes.revoke("1");
+    nodes.assert_refused_within(SOON, &nodes.token).await;
+}
+
+/// As when the command runs where Redis can't be reached.
+#[tokio::test]
+async fn revoking_is_felt_soon_where_nobody_is_told() {
+    let redis = Redis::start();
+    let nodes = Nodes::start(Some(&redis));
+    assert_eq!(nodes.statuses(&nodes.token).await, [200, 200]);
+    let file = format!("sqlite:{}", nodes.site.folder().join("acme.db").display());
+    let mut database = SqliteConnection::connect(&file).await.unwrap();
+    sqlx::query("UPDATE tokens SET revoked_at = created_at").execute(&mut database).await.unwrap();
+    nodes.assert_refused_within(SOON, &nodes.token).await;
+}
+
+#[tokio::test]
+async fn a_new_token_works_at_once_on_every_node_though_it_was_asked_for_before() {
+    let redis = Redis::start();
+    for redis in [Some(&redis), None] {
+        let nodes = Nodes::start(redis);
+        let new = PresentedToken::generate();
+        for _ in 0..3 {
+            assert_eq!(nodes.statuses(new.expose()).await, [401, 401]);
+        }
+        nodes.insert(&new).await;
+        // The word that goes round is that the tenant's tokens changed, not which.
+        let another = nodes.site.token("acme", "another");
+        if redis.is_some() {
+            tokio::time::sleep(Duration::from_millis(100)).await; // from the command's publishing to the nodes
+        }
+        assert_eq!(nodes.statuses(new.expose()).await, [200, 200]);
+        assert_eq!(nodes.statuses(&another).await, [200, 200]);
+    }
+}
+
+#[tokio::test]
+async fn a_token_that_was_found_is_not_looked_up_again() {
+    let redis = Redis::start();
+    let site = Site::new().tenant("acme", Engine::Postgres).requests_per_minute(100_000);
+    let site = site.redis(&redis).gateway("redis_timeout_ms", 5000).write();
+    site.migrate();
+    let token = site.token("acme", "tests");
+    let node = site.start();
+    let client = node.client().to(&site.host("acme")).with(&token);
+    assert_eq!(client.get("/api/v1/nothing").send().await.status, 404);
+    // Nobody can read the tokens now.
+    let config: toml::Table = std::fs::read_to_string(&site.config_path).unwrap().parse().unwrap();
+    let url = config["tenant"][0]["database"].as_str().unwrap();
+    let mut database = PgConnection::connect(url).await.unwrap();
+    let mut locking = database.begin().await.unwrap();
+    sqlx::query("LOCK TABLE tokens IN ACCESS EXCLUSIVE MODE").execute(&mut *locking).await.unwrap();
+    let calls = (0..200).map(|_| client.get("/api/v1/nothing").send());
+    let answered = tokio::time::timeout(Duration::from_secs(3), futures_util::future::join_all(calls)).await;
+    locking.rollback().await.unwrap();
+    assert!(answered.expect("a token was looked up").iter().all(|answer| answer.status == 404));
+}
+
+on_both_databases! {
+    async fn last_use_is_kept_to_the_minute_and_survives_a_stop(engine: Engine) {
+        let site = Site::new().tenant("acme", engine).requests_per_minute(100_000).write();
+        site.migrate();
+        let [used, _unused] = ["used", "unused"].map(|name| site.token("acme", name));
+        let mut node = site.start();
+        let client = node.client().to(&site.host("acme"));
+        let before = jiff::Timestamp::now().as_second().div_euclid(60);
+        for _ in 0..10 {
+            assert_eq!(client.with(&used).get("/api/v1/nothing").send().await.status, 404);
+        }
+        let after = jiff::Timestamp::now().as_second().div_euclid(60);
+        node.terminate();
+        assert_eq!(node.wait(Duration::from_secs(30)), 0);
+        let list = site.run(&["token", "list", "--tenant", "acme", "--json"], b"").stdout;
+        let list: serde_json::Value = serde_json::from_str(&list).unwrap();
+        let last: jiff::Timestamp = list[0]["last_used_at"].as_str().expect("it was used").parse().unwrap();
+        assert_eq!(last.as_microsecond() % 60_000_000, 0, "{last}");
+        assert!((before..=after).contains(&(last.as_second() / 60)), "{last}");
+        assert!(list[1]["last_used_at"].is_null(), "{list}");
+    }
+}
+
+/// A trigger counts the writes, whoever makes them.
+#[tokio::test]
+async fn many_uses_are_few_writes() {
+    let site = Site::new().tenant("acme", Engine::Sqlite).requests_per_minute(100_000).write();
+    site.migrate();
+    let tokens: Vec<_> = (0..3).map(|n| site.token("acme", &format!("tests {n}"))).collect();
+    let file = format!("sqlite:{}", site.folder().join("acme.db").display());
+    let mut database = SqliteConnection::connect(&file).await.unwrap();
+    for statement in [
+        "CREATE TABLE writes (token INTEGER)",
+        "CREATE TRIGGER count_writes AFTER UPDATE ON tokens BEGIN INSERT INTO writes VALUES (new.id); END",
+    ] {
+        sqlx::query(statement).execute(&mut database).await.unwrap();
+    }
+    let mut node = site.start();
+    let client = node.client().to(&site.host("acme"));
+    let began = jiff::Timestamp::now().as_second().div_euclid(60);
+    for _ in 0..50 {
+        for token in &tokens {
+            assert_eq!(client.with(token).get("/api/v1/nothing").send().await.status, 404);
+        }
+    }
+    node.terminate();
+    assert_eq!(node.wait(Duration::from_secs(30)), 0);
+    let minutes = jiff::Timestamp::now().as_second().div_euclid(60) - began + 1;
+    let writes: i64 = sqlx::query_scalar("SELECT count(*) FROM writes").fetch_one(&mut database).await.unwrap();
+    assert!((3..=3 * minutes).contains(&writes), "{writes} writes in {minutes} minutes");
+}

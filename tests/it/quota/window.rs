@@ -1,0 +1,165 @@
+//! The script that is the shared window, against the definition in plain words, in a real Redis.
+//!
+//! A random test needs a clock of its own: the script is run as it is but for the two places where it meets the time, the
+//! question for it and the expiry of the key. That those are right is a test of its own.
+
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use redis::Script;
+
+use crate::support::redis::Redis;
+
+const SOURCE: &str = include_str!("../../../src/quota/window.lua");
+
+/// What the script answers: whether it admits, what is left, how long to wait, and the log.
+type Answer = (bool, u64, u64, Vec<u8>);
+
+/// A window whose clock the test sets.
+struct Window {
+    script: Script,
+    redis: redis::Connection,
+    key: String,
+    limit: u64,
+    span: u64,
+}
+
+impl Window {
+    fn new(redis: &Redis, key: &str, limit: u64, span: u64) -> Self {
+        let mut source = SOURCE.to_owned();
+        for (written, replaced) in
+            [("redis.call('TIME')", "{ARGV[5], ARGV[6]}"), ("local expiry = window + 1000", "local expiry = 86400000")]
+        {
+            assert_eq!(source.matches(written).count(), 1, "{written}");
+            source = source.replace(written, replaced);
+        }
+        Self { script: Script::new(&source), redis: redis.connect(), key: key.to_owned(), limit, span }
+    }
+
+    /// Asks at an instant in milliseconds.
+    fn ask(&mut self, now: u64, what: &str, token: u32) -> Answer {
+        let mut call = self.script.key(&self.key);
+        call.arg(self.limit).arg(self.span).arg(what).arg(token).arg(now / 1000).arg(now % 1000 * 1000 + 999);
+        call.invoke(&mut self.redis).expect("the script has no fault")
+    }
+}
+
+/// The instants, in milliseconds, and tokens of a log.
+fn entries(log: &[u8]) -> Vec<(u32, u32)> {
+    let (entries, []) = log.as_chunks::<8>() else { panic!("half an entry in {log:?}") };
+    let number = |bytes: &[u8]| u32::from_be_bytes(bytes.try_into().unwrap());
+    entries.iter().map(|entry| (number(&entry[..4]), number(&entry[4..]))).collect()
+}
+
+/// Limits from one to sixty, and the spans that tests and callers know.
+fn sizes(random: &mut StdRng) -> (u64, u64) {
+    (random.random_range(1..=60), [50, 1000, 2000, 60_000][random.random_range(0..4)])
+}
+
+#[test]
+fn the_script_does_what_the_definition_says() {
+    let (redis, mut random) = (Redis::start(), StdRng::seed_from_u64(1));
+    for round in 0..24 {
+        let (limit, span) = sizes(&mut random);
+        let mut window = Window::new(&redis, &format!("window {round}"), limit, span);
+        let mut admitted: Vec<(u64, u32)> = Vec::new();
+        // Some rounds pass the instant at which the 32 bits of a stamp begin anew.
+        let mut now = if round % 3 == 0 { (401 << 32) - span * 2 } else { 1_700_000_000_000 + round };
+        for _ in 0..400 {
+            // Often nothing, mostly about one request's part of the span, now and then all of it, to the millisecond.
+            now += match random.random_range(0..10) {
+                0..3 => 0,
+                3..9 => random.random_range(0..=2 * span / limit),
+                _ => span + random.random_range(0..=2),
+            };
+            let counted: Vec<(u64, u32)> = admitted.iter().copied().filter(|(at, _)| now - at <= span).collect();
+            let used = counted.len() as u64;
+            let wait = if used < limit { 0 } else { counted[(used - limit) as usize].0 + span + 1 - now };
+            let (token, what) = (random.random(), ["look", "spend", "tell"][random.random_range(0..3)]);
+            let (admits, left, waits, log) = window.ask(now, what, token);
+            let case = format!("limit {limit}, span {span}, at {now}: {counted:?}");
+            assert_eq!((admits, waits), (used < limit, wait), "{case}");
+            let spends = admits && what != "look";
+            assert_eq!(left, limit - used - u64::from(spends), "{case}");
+            let mut expected: Vec<(u32, u32)> = counted.iter().map(|(at, token)| (*at as u32, *token)).collect();
+            if spends {
+                admitted.push((now, token));
+                expected.push((now as u32, token));
+            }
+            let told = !admits || what != "spend";
+            assert_eq!(entries(&log), if told { expected } else { Vec::new() }, "{case}");
+        }
+    }
+}
+
+/// The clock is set back at random. In time as it truly passes, no span has more than the limit, and nobody who waits as
+/// told is refused again.
+#[test]
+fn a_clock_that_is_set_back_opens_nothing_and_shuts_nobody_out() {
+    let (redis, mut random) = (Redis::start(), StdRng::seed_from_u64(2));
+    for round in 0..24 {
+        let (limit, span) = sizes(&mut random);
+        let mut window = Window::new(&redis, &format!("window {round}"), limit, span);
+        let (mut passed, mut clock) = (0u64, 1_700_000_000_000u64);
+        let mut admitted: Vec<u64> = Vec::new();
+        for _ in 0..300 {
+            let step = random.random_range(0..=2 * span / limit);
+            (passed, clock) = (passed + step, clock + step);
+            if random.random_range(0..20) == 0 {
+                clock -= random.random_range(1..=span * 100);
+            }
+            let (mut admits, _, wait, _) = window.ask(clock, "spend", 1);
+            if !admits {
+                assert!((1..=span + 1).contains(&wait), "a wait of {wait} in {span}");
+                (passed, clock) = (passed + wait, clock + wait);
+                admits = window.ask(clock, "spend", 1).0;
+                assert!(admits, "refused after the wait");
+            }
+            admitted.push(passed);
+        }
+        let crowded = admitted.windows(limit as usize + 1).find(|window| window[limit as usize] - window[0] <= span);
+        assert_eq!(crowded, None, "limit {limit}, span {span}");
+    }
+}
+
+/// A limit that was lowered by a new configuration counts what was admitted before.
+#[test]
+fn a_lowered_limit_admits_when_enough_have_left() {
+    let redis = Redis::start();
+    let mut window = Window::new(&redis, "window", 4, 1000);
+    for now in [0, 10, 20, 30] {
+        assert!(window.ask(5_000_000 + now, "spend", 1).0);
+    }
+    window.limit = 2;
+    let (admits, left, wait, log) = window.ask(5_000_040, "spend", 1);
+    assert_eq!((admits, left, wait, entries(&log).len()), (false, 0, 1000 + 20 + 1 - 40, 4));
+    assert!(!window.ask(5_000_040 + wait - 1, "spend", 1).0);
+    assert!(window.ask(5_000_040 + wait, "spend", 1).0);
+}
+
+/// As it is written: by the server's clock, and no longer than it is needed.
+#[test]
+fn a_window_is_stamped_by_the_server_and_leaves_nothing_behind() {
+    let redis = Redis::start();
+    let mut connection = redis.connect();
+    let time = || -> u64 {
+        let (seconds, micros): (u64, u64) = redis.run(&["TIME"]);
+        seconds * 1000 + micros / 1000
+    };
+    for span in [50, 1500] {
+        let (key, before) = (format!("window {span}"), time());
+        let script = Script::new(SOURCE);
+        let mut call = script.key(&key);
+        call.arg(3).arg(span).arg("tell").arg(u32::MAX);
+        let (admits, left, _, log): Answer = call.invoke(&mut connection).unwrap();
+        let after = time();
+        let [(at, u32::MAX)] = entries(&log)[..] else { panic!("one entry: {log:?}") };
+        assert!((before..=after).any(|time| time as u32 == at), "{before} {at} {after}");
+        assert_eq!((admits, left), (true, 2));
+        let expiry: u64 = redis.run(&["PTTL", &key]);
+        assert!((span / 2..=span + 1000).contains(&expiry), "{expiry} of {span}");
+    }
+    std::thread::sleep(Duration::from_millis(1100));
+    assert_eq!(redis.run::<u64>(&["EXISTS", "window 50"]), 0);
+}

@@ -1,0 +1,99 @@
+//! SQL on a tenant's database, past the API: what another program beside formgate writes, and what only a look at the
+//! rows can prove.
+
+use sqlx::postgres::PgPoolOptions;
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
+use sqlx::{AssertSqlSafe, PgPool, SqlitePool};
+
+/// A connection to a tenant's database.
+pub(crate) enum Database {
+    Postgres(PgPool),
+    Sqlite(SqlitePool),
+}
+
+/// The tables that a write of a group may write.
+const GROUP_TABLES: [&str; 3] = ["groups", "group_members", "users"];
+
+impl Database {
+    /// Connects to the database of a configuration's URL.
+    pub(crate) async fn connect(url: &str) -> Self {
+        match url.strip_prefix("sqlite:") {
+            Some(path) => {
+                let options = SqliteConnectOptions::new().filename(path).foreign_keys(true);
+                let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options).await;
+                Self::Sqlite(pool.expect("the database's file is there"))
+            }
+            None => {
+                let pool = PgPoolOptions::new().max_connections(1).connect(url).await;
+                Self::Postgres(pool.expect("the database's server is there"))
+            }
+        }
+    }
+
+    /// Runs statements.
+    pub(crate) async fn execute(&self, statements: &str) {
+        let text = AssertSqlSafe(statements.to_owned());
+        let done = match self {
+            Self::Postgres(pool) => sqlx::raw_sql(text).execute(pool).await.map(drop),
+            Self::Sqlite(pool) => sqlx::raw_sql(text).execute(pool).await.map(drop),
+        };
+        done.unwrap_or_else(|error| panic!("{statements}: {error}"));
+    }
+
+    /// Adds users with these ids and addresses, but for those whose id or address is taken.
+    pub(crate) async fn add_users(&self, users: impl IntoIterator<Item = (i64, String)>) {
+        let row = |(id, email): (i64, String)| match self {
+            Self::Postgres(_) => format!("({id}, '{email}')"),
+            // A trigger could fold only ASCII, and not where a row is left out for a conflict.
+            Self::Sqlite(_) => format!("({id}, '{email}', '{}')", email.to_lowercase()),
+        };
+        let rows: Vec<String> = users.into_iter().map(row).collect();
+        let columns = if let Self::Postgres(_) = self { "id, email" } else { "id, email, email_folded" };
+        self.execute(&format!("INSERT INTO users ({columns}) VALUES {} ON CONFLICT DO NOTHING", rows.join(", "))).await;
+    }
+
+    /// The integers in the first row of an answer.
+    pub(crate) async fn integers<const N: usize>(&self, query: &str) -> [i64; N] {
+        use sqlx::Row;
+        let text = AssertSqlSafe(query.to_owned());
+        let row: Result<Vec<i64>, sqlx::Error> = match self {
+            Self::Postgres(pool) => {
+                let row = sqlx::query(text).fetch_one(pool).await;
+                row.and_then(|row| (0..N).map(|column| row.try_get(column)).collect())
+            }
+            Self::Sqlite(pool) => {
+                let row = sqlx::query(text).fetch_one(pool).await;
+                row.and_then(|row| (0..N).map(|column| row.try_get(column)).collect())
+            }
+        };
+        row.unwrap_or_else(|error| panic!("{query}: {error}")).try_into().expect("as many columns as were read")
+    }
+
+    /// Begins to count the rows that anybody inserts, updates or deletes in the tables of groups and users: triggers see
+    /// each, one that stays as it was too.
+    pub(crate) async fn count_row_writes(&self) {
+        self.execute("CREATE TABLE row_writes (what text)").await;
+        if let Self::Postgres(_) = self {
+            self.execute(
+                "CREATE FUNCTION note_row_write() RETURNS trigger LANGUAGE plpgsql AS \
+                 $$ BEGIN INSERT INTO row_writes VALUES (TG_OP || ' ' || TG_TABLE_NAME); RETURN NULL; END $$",
+            )
+            .await;
+        }
+        for table in GROUP_TABLES {
+            for event in ["INSERT", "UPDATE", "DELETE"] {
+                let action = match self {
+                    Self::Postgres(_) => "FOR EACH ROW EXECUTE FUNCTION note_row_write()".to_owned(),
+                    Self::Sqlite(_) => format!("BEGIN INSERT INTO row_writes VALUES ('{event} {table}'); END"),
+                };
+                self.execute(&format!("CREATE TRIGGER note_{event}_{table} AFTER {event} ON {table} {action}")).await;
+            }
+        }
+    }
+
+    /// How many rows were written since [`Self::count_row_writes`].
+    pub(crate) async fn row_writes(&self) -> i64 {
+        let [count] = self.integers("SELECT count(*) FROM row_writes").await;
+        count
+    }
+}
