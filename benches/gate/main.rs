@@ -11,9 +11,9 @@ use formgate::config::Config;
 use formgate::metrics::Metrics;
 use formgate::quota::{Account, Quota, Telling};
 use formgate::reply::Reply;
+use formgate::tenant::Directory;
 use formgate::tenant::host::HostName;
 use formgate::tenant::token::PresentedToken;
-use formgate::tenant::{Directory, Tenant};
 use futures_util::FutureExt;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -102,12 +102,7 @@ fn directory() -> Directory {
     write("k.pem", certified.signing_key.serialize_pem());
     let text: String = [gateway.to_owned()].into_iter().chain((0..TENANTS).map(tenant)).collect();
     let config = Config::load(&write("tenants.toml", text)).expect("a valid configuration");
-    let mut directory = Directory::default();
-    for tenant in &config.tenants {
-        let hosts = [&tenant.address].into_iter().chain(&tenant.domains).cloned();
-        directory.add(Tenant::new(tenant), hosts);
-    }
-    directory
+    Directory::new(&config, &Directory::default())
 }
 
 /// A page of submissions in the shape that callers read.

@@ -1,6 +1,8 @@
 -- A candidate, not in use: the window as a sorted set. Decides like src/quota/window.lua, with the same arguments and
 -- the same answer, but that an entry of the log has 10 bytes.
 --
+-- Left out is what that one does after its clock was set back: here a stamp from the future only counts as new.
+--
 -- KEYS[1]  scores are instants in ms; a member is its instant, its token, and a number that tells equals apart
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -20,5 +22,5 @@ local same = 0
 while redis.call('ZADD', KEYS[1], 'NX', now, struct.pack('>I4I4I2', now % 4294967296, ARGV[4], same)) == 0 do
   same = same + 1
 end
-redis.call('PEXPIRE', KEYS[1], window + 1)
+redis.call('PEXPIRE', KEYS[1], window + 1000)
 return {1, limit - used - 1, 0, ARGV[3] == 'tell' and table.concat(redis.call('ZRANGE', KEYS[1], 0, -1)) or ''}
