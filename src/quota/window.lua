@@ -34,9 +34,10 @@ local head = 1
 while head <= #log and age(head) > window do
   head = head + 8
 end
-local used = (#log - head + 1) / 8
+-- A whole substring is a copy, too.
+if head > 1 then log = string.sub(log, head) end
+local used = #log / 8
 if used >= limit then
-  log = string.sub(log, head)
   local leaves = age((used - limit) * 8 + 1)
   if leaves < 0 or leaves > window then
     local stamp = struct.pack('>I4', now)
@@ -47,8 +48,8 @@ if used >= limit then
   return {0, 0, window - leaves + 1, log}
 end
 if ARGV[3] == 'look' then
-  return {1, limit - used, 0, string.sub(log, head)}
+  return {1, limit - used, 0, log}
 end
-log = string.sub(log, head) .. struct.pack('>I4I4', now, ARGV[4])
+log = log .. struct.pack('>I4I4', now, ARGV[4])
 redis.call('SET', KEYS[1], log, 'PX', expiry)
 return {1, limit - used - 1, 0, ARGV[3] == 'tell' and log or ''}
