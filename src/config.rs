@@ -33,6 +33,7 @@ use secrecy::{ExposeSecret, SecretString};
 use self::file::Reading;
 pub use self::problem::{Origin, Problem, Problems};
 use crate::store::{DatabaseLocation, Guard};
+pub use crate::tenant::certificate::CertificateFiles;
 use crate::tenant::host::HostName;
 
 /// Everything that `serve` needs.
@@ -197,15 +198,6 @@ pub enum OnRedisFailure {
     Deny,
     /// Let through.
     Allow,
-}
-
-/// A certificate chain and its private key, both PEM.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct CertificateFiles {
-    /// The chain, leaf first.
-    pub certificate: PathBuf,
-    /// The key of the leaf.
-    pub private_key: PathBuf,
 }
 
 /// One `[[tenant]]` table.

@@ -12,8 +12,16 @@ use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
-use crate::config::CertificateFiles;
 use crate::tenant::host::CertificateNames;
+
+/// A certificate chain and its private key, both PEM.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CertificateFiles {
+    /// The chain, leaf first.
+    pub certificate: PathBuf,
+    /// The key of the leaf.
+    pub private_key: PathBuf,
+}
 
 /// What a handshake serves, and the names that it vouches for.
 #[derive(Clone, Debug)]
