@@ -16,7 +16,7 @@ use crate::config::Config;
 const CONFIG: &str = include_str!("tenants.toml");
 
 /// Every host of the configuration, and what a trial may want beside them.
-const NAMES: [&str; 5] = ["acme.localhost", "globex.localhost", "forms.acme.localhost", "*.localhost", "localhost"];
+const NAMES: [&str; 4] = ["acme.localhost", "globex.localhost", "forms.acme.localhost", "localhost"];
 
 /// A demo's folder, ready to be served from. A temporary one is removed on drop.
 pub(super) struct Folder {
