@@ -19,7 +19,8 @@ async fn main() -> ExitCode {
 /// Logs to standard error: text on a terminal, else one JSON object a line. `FORMGATE_LOG` filters as `RUST_LOG` does
 /// elsewhere.
 fn set_up_log() {
-    let filter = EnvFilter::try_from_env("FORMGATE_LOG").unwrap_or_else(|_| EnvFilter::new("info,sqlx=warn"));
+    let filter =
+        EnvFilter::try_from_env("FORMGATE_LOG").unwrap_or_else(|_| EnvFilter::new("info,sqlx=warn,rustls=error"));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     if std::io::stderr().is_terminal() {
         log.with_target(false).init();

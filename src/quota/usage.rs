@@ -22,7 +22,12 @@ impl Usage {
         for token in tokens {
             *counts.entry(token).or_default() += 1;
         }
-        let mut shares: Vec<Share> = counts.into_iter().map(|(token, requests)| Share { token, requests }).collect();
+        Self::counted(&counts)
+    }
+
+    /// The shares of tokens whose requests were counted.
+    pub(super) fn counted(counts: &HashMap<u32, u32>) -> Self {
+        let mut shares: Vec<Share> = counts.iter().map(|(&token, &requests)| Share { token, requests }).collect();
         shares.sort_by_key(|share| (std::cmp::Reverse(share.requests), share.token));
         Self(shares)
     }

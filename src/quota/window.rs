@@ -4,7 +4,8 @@
 //! limit in some span, or refuse what should pass. Sixty requests are a kilobyte. The clock is the caller's: every
 //! method takes `now` and the window's `span`, in microseconds.
 
-use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 
 use super::usage::Usage;
 
@@ -12,6 +13,8 @@ use super::usage::Usage;
 #[derive(Debug, Default)]
 pub(super) struct Window {
     admitted: VecDeque<Admission>,
+    /// How many of them each token made: telling that costs what there are tokens, not what there are requests.
+    by_token: HashMap<u32, u32>,
 }
 
 /// One admitted request.
@@ -30,7 +33,7 @@ impl Window {
             // The request that must leave before there is room: not the oldest where the limit was lowered.
             return Err(self.admitted[used - limit].at + span + 1 - now);
         }
-        self.admitted.push_back(Admission { at: now, token });
+        self.push(Admission { at: now, token });
         Ok(u32::try_from(limit - used - 1).expect("no more than the limit"))
     }
 
@@ -38,16 +41,16 @@ impl Window {
     /// next: the others are let go, so that a window that nobody limits does not grow.
     pub(super) fn note(&mut self, now: u64, span: u64, limit: u32, token: u32) {
         self.forget(now, span);
-        self.admitted.push_back(Admission { at: now, token });
+        self.push(Admission { at: now, token });
         while self.admitted.len() > limit as usize {
-            self.admitted.pop_front();
+            self.pop();
         }
     }
 
     /// Who used the window.
     pub(super) fn usage(&mut self, now: u64, span: u64) -> Usage {
         self.forget(now, span);
-        Usage::of(self.admitted.iter().map(|admission| admission.token))
+        Usage::counted(&self.by_token)
     }
 
     /// How many requests would be admitted now.
@@ -60,7 +63,22 @@ impl Window {
     /// whole microseconds, so that an age of exactly the span may in truth be less.
     fn forget(&mut self, now: u64, span: u64) {
         while self.admitted.front().is_some_and(|oldest| now.saturating_sub(oldest.at) > span) {
-            self.admitted.pop_front();
+            self.pop();
+        }
+    }
+
+    fn push(&mut self, admission: Admission) {
+        self.admitted.push_back(admission);
+        *self.by_token.entry(admission.token).or_default() += 1;
+    }
+
+    fn pop(&mut self) {
+        let Some(Admission { token, .. }) = self.admitted.pop_front() else { return };
+        if let Entry::Occupied(mut requests) = self.by_token.entry(token) {
+            *requests.get_mut() -= 1;
+            if *requests.get() == 0 {
+                requests.remove();
+            }
         }
     }
 }
@@ -89,7 +107,9 @@ mod tests {
                 let used = counted(&admitted, now, span);
                 let remaining = window.remaining(now, span, limit);
                 prop_assert_eq!(remaining as usize, limit as usize - used);
-                match window.admit(now, span, limit, 1) {
+                let live = admitted.iter().filter(|&&at| now - at <= span).map(|at| u32::from(at % 2 == 0));
+                prop_assert_eq!(window.usage(now, span), Usage::of(live));
+                match window.admit(now, span, limit, u32::from(now % 2 == 0)) {
                     Ok(left) => {
                         admitted.push(now);
                         prop_assert_eq!(left + 1, remaining);
