@@ -25,6 +25,11 @@ use super::{StoreError, schema};
 /// The tables whose ids a product may give and the database may have to continue.
 const IDENTITIES: [&str; 7] = ["users", "forms", "elements", "labels", "groups", "flow_steps", "submissions"];
 
+/// What the trigram index took in last lies in a list that each search reads whole; so much that reading every document
+/// looks cheaper. Nothing to do where there is no such index.
+const CLEAN: &str =
+    "SELECT gin_clean_pending_list(oid) FROM pg_class WHERE oid = to_regclass('submission_documents_trigrams')";
+
 /// Every table that a load writes, and no other that the database may have.
 const ANALYZE: &str = "ANALYZE users, labels, forms, elements, groups, group_members, flow_steps, flow_step_groups, \
     submissions, answers, submission_labels, submission_pending, submission_participants, submission_flow_steps, \
@@ -116,6 +121,7 @@ async fn complete(transaction: &mut Transaction) -> Result<(), StoreError> {
                 sql.push(") AS identity WHERE largest IS NOT NULL");
                 transaction.fetch_all(sql).await?;
             }
+            run(transaction, CLEAN).await?;
             run(transaction, ANALYZE).await
         }
         Dialect::Sqlite => {

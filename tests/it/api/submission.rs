@@ -1,4 +1,5 @@
 //! `POST /submission`, `GET /submission/{id}`.
 
+mod index;
 mod search;
 mod show;
