@@ -26,6 +26,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sqlx::migrate::MigrateError;
 use tokio::sync::Mutex;
 
 pub use forms::{Element, Form, FormSummary};
@@ -41,6 +42,7 @@ pub use subscriptions::{Event, Subscribed, Subscription, Triple, Unsubscription}
 pub use tokens::{NewToken, TokenRecord};
 
 use database::Database;
+use retry::Tries;
 
 /// An open, migrated database of one tenant. Cloning shares the connections.
 #[derive(Clone, Debug)]
@@ -76,7 +78,7 @@ pub enum StoreError {
     },
     /// A migration failed; what it did is rolled back.
     #[error("the migration failed")]
-    Migration(#[source] sqlx::migrate::MigrateError),
+    Migration(#[source] MigrateError),
     /// A statement failed for a reason that no other try mends.
     #[error("a statement failed")]
     Statement(#[source] sqlx::Error),
@@ -146,9 +148,24 @@ impl Store {
 pub async fn migrate(location: &DatabaseLocation) -> Result<(i64, i64), StoreError> {
     location.make_folder()?;
     location.try_out().await?;
+    let mut tries = Tries::default();
+    loop {
+        match try_to_migrate(location).await {
+            // While one command turns a new SQLite file to WAL, another one is refused at once and not made to wait.
+            Err(error) if tries.another(&error).await => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+async fn try_to_migrate(location: &DatabaseLocation) -> Result<(i64, i64), StoreError> {
     let database = location.create();
     let before = schema::version(&database).await?;
-    schema::migrate(&database).await.map_err(StoreError::Migration)?;
+    schema::migrate(&database).await.map_err(|error| match error {
+        // No step of a migration, but the connection beneath.
+        MigrateError::Execute(error) => error.into(),
+        step => StoreError::Migration(step),
+    })?;
     let after = schema::version(&database).await?;
     database.close().await;
     Ok((before, after))
