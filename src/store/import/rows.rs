@@ -68,12 +68,7 @@ impl Table {
         sql.push_rows(rows.text(), self.columns).push(" AS batch");
     }
 
-    /// Inserts the rows, and updates those whose key is there and whose other columns differ.
-    pub(in crate::store) async fn upsert(&self, transaction: &mut Transaction, rows: &Rows) -> Result<(), StoreError> {
-        if rows.is_empty() {
-            return Ok(());
-        }
-        let (key, others) = self.columns.split_at(self.key);
+    fn insertion(&self, transaction: &Transaction, rows: &Rows) -> Sql {
         let mut sql = transaction.sql();
         sql.push("INSERT INTO ").push(self.name).push(" (");
         names(&mut sql, self.columns);
@@ -81,6 +76,16 @@ impl Table {
         names(&mut sql, self.columns);
         sql.push(" FROM ");
         self.batch(&mut sql, rows);
+        sql
+    }
+
+    /// Inserts the rows, and updates those whose key is there and whose other columns differ.
+    pub(in crate::store) async fn upsert(&self, transaction: &mut Transaction, rows: &Rows) -> Result<(), StoreError> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let (key, others) = self.columns.split_at(self.key);
+        let mut sql = self.insertion(transaction, rows);
         // Without WHERE, SQLite takes ON for the beginning of a join.
         sql.push(" WHERE true ON CONFLICT (");
         names(&mut sql, key);
@@ -105,14 +110,7 @@ impl Table {
         if rows.is_empty() {
             return Ok(());
         }
-        let mut sql = transaction.sql();
-        sql.push("INSERT INTO ").push(self.name).push(" (");
-        names(&mut sql, self.columns);
-        sql.push(") SELECT ");
-        names(&mut sql, self.columns);
-        sql.push(" FROM ");
-        self.batch(&mut sql, rows);
-        transaction.execute(sql).await?;
+        transaction.execute(self.insertion(transaction, rows)).await?;
         Ok(())
     }
 
