@@ -1,24 +1,24 @@
 //! What formgate counts, in the Prometheus text format.
 //!
-//! Owns every metric's name, help and labels; a label never holds a host, a path or a token.
+//! Owns every metric's name, help and labels, a file a group; a label never holds a host, a path or a token.
+
+mod edge;
+mod register;
 
 use std::time::Duration;
 
 use http::{Method, StatusCode};
-use prometheus::{
-    Encoder, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
-};
+use prometheus::{Encoder, HistogramVec, IntCounterVec, IntGauge, Registry, TextEncoder};
+
+pub use self::edge::EdgeMetrics;
+use self::register::Register;
 
 /// All metrics of one gateway.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     registry: Registry,
-    /// TLS handshakes by `result`: `done`, `unknown_name`, `timeout`, `failed`.
-    pub handshakes: IntCounterVec,
-    /// TCP connections accepted, whatever came of them.
-    pub connections_accepted: IntCounter,
-    /// Connections open after their handshake, by `protocol`: `http/1.1`, `h2`.
-    pub connections_open: IntGaugeVec,
+    /// Connections and handshakes.
+    pub edge: EdgeMetrics,
     /// Whether the shared store answers: 1 or 0.
     pub redis_up: IntGauge,
     /// Changes of the configuration by `result`: `done`, `refused`.
@@ -38,59 +38,35 @@ impl Metrics {
     #[must_use]
     pub fn new() -> Self {
         let registry = Registry::new();
-        let counter = |name: &str, help: &str, labels: &[&str]| {
-            let counter = IntCounterVec::new(Opts::new(name, help), labels).expect("a valid metric name");
-            registry.register(Box::new(counter.clone())).expect("each name is registered once");
-            counter
-        };
-        let total = |name: &str, help: &str| {
-            let counter = IntCounter::new(name, help).expect("a valid metric name");
-            registry.register(Box::new(counter.clone())).expect("each name is registered once");
-            counter
-        };
-        let gauge = |name: &str, help: &str, labels: &[&str]| {
-            let gauge = IntGaugeVec::new(Opts::new(name, help), labels).expect("a valid metric name");
-            registry.register(Box::new(gauge.clone())).expect("each name is registered once");
-            gauge
-        };
-        let durations = HistogramOpts::new("formgate_request_duration_seconds", "Time from head to answer, by route.");
-        let durations = HistogramVec::new(durations.buckets(DURATION_BUCKETS.to_vec()), &["route"]);
-        let durations = durations.expect("a valid metric name");
-        registry.register(Box::new(durations.clone())).expect("each name is registered once");
-        let redis_up =
-            IntGauge::new("formgate_redis_up", "Whether the shared Redis answers.").expect("a valid metric name");
-        registry.register(Box::new(redis_up.clone())).expect("each name is registered once");
-        let last_reload = IntGauge::new(
-            "formgate_config_last_reload_success_timestamp_seconds",
-            "When the configuration that is served was read.",
-        );
-        let last_reload = last_reload.expect("a valid metric name");
-        registry.register(Box::new(last_reload.clone())).expect("each name is registered once");
-        let reloads = counter("formgate_config_reloads_total", "Reloads of the configuration by result.", &["result"]);
+        let register = Register(&registry);
+        let reloads =
+            register.counters("formgate_config_reloads_total", "Reloads of the configuration by result.", &["result"]);
         // There from the start: an alert on the first refusal needs to see the 0 before it.
         ["done", "refused"].iter().for_each(|result| drop(reloads.with_label_values(&[result])));
         Self {
+            edge: EdgeMetrics::new(&register),
             reloads,
-            last_reload,
-            redis_up,
-            handshakes: counter("formgate_handshakes_total", "TLS handshakes by result.", &["result"]),
-            connections_accepted: total("formgate_connections_accepted_total", "TCP connections accepted."),
-            connections_open: gauge(
-                "formgate_connections_open",
-                "Connections open after their handshake, by protocol.",
-                &["protocol"],
+            last_reload: register.gauge(
+                "formgate_config_last_reload_success_timestamp_seconds",
+                "When the configuration that is served was read.",
             ),
-            requests: counter(
+            redis_up: register.gauge("formgate_redis_up", "Whether the shared Redis answers."),
+            requests: register.counters(
                 "formgate_requests_total",
                 "Requests by route, method and status; route `none` where none was reached.",
                 &["route", "method", "status"],
             ),
-            rate_decisions: counter(
+            durations: register.histograms(
+                "formgate_request_duration_seconds",
+                "Time from head to answer, by route.",
+                &["route"],
+                &DURATION_BUCKETS,
+            ),
+            rate_decisions: register.counters(
                 "formgate_rate_decisions_total",
                 "Decisions of the rate limit, by what decided.",
                 &["decision", "by"],
             ),
-            durations,
             registry,
         }
     }

@@ -38,7 +38,7 @@ pub(super) async fn every<S: Serve>(
             () = lifecycle.draining() => return,
             accepted = accepted => accepted,
         };
-        edge.metrics.connections_accepted.inc();
+        edge.metrics.edge.connections_accepted.inc();
         let serving = connection::serve(stream, client, Arc::clone(&edge), lifecycle.clone());
         lifecycle.spawn(async move {
             serving.await;

@@ -37,7 +37,7 @@ pub(super) async fn serve<S: Serve>(stream: TcpStream, client: SocketAddr, edge:
         () = lifecycle.draining() => return,
         shaken = tls::shake(socket, &edge.certificates, edge.limits.handshake) => shaken,
     };
-    edge.metrics.handshakes.with_label_values(&[result(&shaken)]).inc();
+    edge.metrics.edge.handshakes.with_label_values(&[result(&shaken)]).inc();
     let Secured { stream, names, protocol } = match shaken {
         Ok(secured) => secured,
         Err(refused) => {
@@ -46,7 +46,7 @@ pub(super) async fn serve<S: Serve>(stream: TcpStream, client: SocketAddr, edge:
         }
     };
     let (label, connection) = (label(protocol), Arc::new(Connection { client, certificate: names }));
-    let _open = Open::new(edge.metrics.connections_open.with_label_values(&[label]));
+    let _open = Open::new(edge.metrics.edge.connections_open.with_label_values(&[label]));
     let answer = {
         let (activity, gate) = (Arc::clone(&activity), Arc::clone(&edge.gate));
         service_fn(move |request: Request<Incoming>| {

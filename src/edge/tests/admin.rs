@@ -43,7 +43,7 @@ fn parsed(body: &str) -> Value {
 #[tokio::test]
 async fn liveness_metrics_and_head_are_answered() {
     let metrics = Metrics::new();
-    metrics.handshakes.with_label_values(&["done"]).inc_by(3);
+    metrics.edge.handshakes.with_label_values(&["done"]).inc_by(3);
     let (_admin, address) = start(metrics, Arc::new(AtomicBool::new(true))).await;
 
     let (head, body) = ask(address, "GET", "/healthz").await;

@@ -25,7 +25,7 @@ async fn each_version_is_served_when_alpn_chooses_it() {
         assert_eq!(fixture.open(label), 1);
     }
     assert_eq!(fixture.handshakes("done"), 2);
-    assert_eq!(fixture.metrics.connections_accepted.get(), 2);
+    assert_eq!(fixture.metrics.edge.connections_accepted.get(), 2);
 }
 
 #[tokio::test]

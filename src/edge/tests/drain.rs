@@ -69,7 +69,7 @@ async fn what_is_left_at_the_deadline_is_cut() {
         assert_eq!(fixture.serving.drain(Duration::from_millis(100)).await, Drained::Cut(1), "{version:?}");
         assert!(answer.await.is_err());
         soon(caller.closed()).await;
-        assert_eq!(fixture.metrics.connections_open.with_label_values(&["h2"]).get(), 0);
+        assert_eq!(fixture.metrics.edge.connections_open.with_label_values(&["h2"]).get(), 0);
     }
 }
 

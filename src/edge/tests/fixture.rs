@@ -99,10 +99,10 @@ impl Fixture {
     }
 
     pub(super) fn handshakes(&self, result: &str) -> u64 {
-        self.metrics.handshakes.with_label_values(&[result]).get()
+        self.metrics.edge.handshakes.with_label_values(&[result]).get()
     }
 
     pub(super) fn open(&self, protocol: &str) -> i64 {
-        self.metrics.connections_open.with_label_values(&[protocol]).get()
+        self.metrics.edge.connections_open.with_label_values(&[protocol]).get()
     }
 }

@@ -88,10 +88,10 @@ async fn at_the_cap_of_connections_the_next_one_waits() {
     let mut second = TcpStream::connect(fixture.address).await.unwrap();
     second.write_all(b"no ClientHello\r\n").await.unwrap();
     sleep(SHORT).await;
-    assert_eq!(fixture.metrics.connections_accepted.get(), 1);
+    assert_eq!(fixture.metrics.edge.connections_accepted.get(), 1);
     drop(first);
     let _ = soon(second.read_to_end(&mut Vec::new())).await;
-    assert_eq!(fixture.metrics.connections_accepted.get(), 2);
+    assert_eq!(fixture.metrics.edge.connections_accepted.get(), 2);
 }
 
 #[tokio::test]

@@ -1,0 +1,40 @@
+//! Making metrics: each is made once, with its help, and is registered as it is made.
+
+use prometheus::core::Collector;
+use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+
+/// Where the groups of metrics make theirs.
+pub(super) struct Register<'r>(pub(super) &'r Registry);
+
+impl Register<'_> {
+    /// A counter.
+    pub(super) fn counter(&self, name: &str, help: &str) -> IntCounter {
+        self.keep(IntCounter::new(name, help))
+    }
+
+    /// A counter for each value of its labels.
+    pub(super) fn counters(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
+        self.keep(IntCounterVec::new(Opts::new(name, help), labels))
+    }
+
+    /// A whole number that goes up and down.
+    pub(super) fn gauge(&self, name: &str, help: &str) -> IntGauge {
+        self.keep(IntGauge::new(name, help))
+    }
+
+    /// Such a number for each value of its labels.
+    pub(super) fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
+        self.keep(IntGaugeVec::new(Opts::new(name, help), labels))
+    }
+
+    /// A histogram for each value of its labels.
+    pub(super) fn histograms(&self, name: &str, help: &str, labels: &[&str], buckets: &[f64]) -> HistogramVec {
+        self.keep(HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), labels))
+    }
+
+    fn keep<C: Collector + Clone + 'static>(&self, made: prometheus::Result<C>) -> C {
+        let collector = made.expect("a valid name, help and labels");
+        self.0.register(Box::new(collector.clone())).expect("each name is registered once");
+        collector
+    }
+}
