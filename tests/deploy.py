@@ -1,0 +1,162 @@
+"""What tests/deploy checks that no tool knows: the dashboard by Grafana's library, and what the files say of each other.
+
+    python tests/deploy.py dashboard      checks the dashboard and prints its expressions as rules for promtool
+    python tests/deploy.py consistency    checks the rest
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import ruamel.yaml
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+DEPLOY = Path(__file__).parent.parent / "deploy"
+DRAIN = 20  # the default of drain_seconds
+faults = []
+
+
+def expect(condition, fault):
+    if not condition:
+        faults.append(fault)
+
+
+def read(path):
+    return list(ruamel.yaml.YAML(typ="safe").load_all((DEPLOY / path).read_text()))
+
+
+def objects(value):
+    """Every object in a JSON value."""
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    if isinstance(value, dict):
+        yield value
+    for child in children:
+        yield from objects(child)
+
+
+def lost(written, kept, path="$"):
+    """The places of what is not kept: a key that Grafana does not know, or a value that it reads as another."""
+    if isinstance(written, dict):
+        for key, value in written.items():
+            if isinstance(kept, dict) and key in kept:
+                yield from lost(value, kept[key], f"{path}.{key}")
+            else:
+                yield f"{path}.{key}"
+    elif isinstance(written, list) and isinstance(kept, list) and len(written) == len(kept):
+        for index, (one, other) in enumerate(zip(written, kept)):
+            yield from lost(one, other, f"{path}[{index}]")
+    elif written != kept:
+        yield path
+
+
+def check_dashboard():
+    board = json.loads((DEPLOY / "grafana/formgate.json").read_text())
+    register_default_plugins()
+    for path in lost(board, json.loads(JSONEncoder().encode(Dashboard.from_json(board)))):
+        expect(False, f"formgate.json: Grafana does not know {path}")
+    panels = board["panels"]
+    expect(len({panel["id"] for panel in panels}) == len(panels), "formgate.json: two panels share an id")
+    taken = {}
+    for panel in panels:
+        place = panel["gridPos"]
+        for x in range(place["x"], place["x"] + place["w"]):
+            for y in range(place["y"], place["y"] + place["h"]):
+                other = taken.setdefault((x, y), panel["title"])
+                expect(other == panel["title"] and x < 24, f"formgate.json: {panel['title']} lies over {other}")
+    variables = {variable["name"] for variable in board["templating"]["list"]}
+    rules = []
+    for query in (value for value in objects(board) if "expr" in value):
+        expect(query["datasource"] == {"type": "prometheus", "uid": "${datasource}"}, f"its own source: {query['expr']}")
+        expression = query["expr"].replace("$__rate_interval", "5m")
+        unknown = set(re.findall(r"\$(\w+)", expression)) - variables
+        expect(not unknown, f"formgate.json: no variable {unknown} in {query['expr']}")
+        rules.append({"record": f"panel:{len(rules)}", "expr": expression})
+    expect(len(rules) > 40, "formgate.json: expressions were not found")
+    print(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
+
+
+def check_alerts():
+    headings = re.findall(r"^#+ (.+)$", (DEPLOY / "README.md").read_text(), re.MULTILINE)
+    anchors = {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+    fires, silent = set(), set()
+    for test in read("prometheus/alerts_test.yml")[0]["tests"]:
+        for case in test.get("promql_expr_test", []):
+            for name in re.findall(r'alertname="(\w+)"', case["expr"]):
+                (fires if case["exp_samples"] else silent).add(name)
+    rules = [rule for group in read("prometheus/alerts.yml")[0]["groups"] for rule in group["rules"]]
+    expect(rules, "alerts.yml: no rules")
+    for rule in rules:
+        name, told = rule["alert"], rule["annotations"]
+        expect(rule["labels"].get("severity") in ("page", "warn"), f"{name}: nobody knows whether it wakes somebody")
+        expect(set(told) == {"summary", "description", "action", "runbook_url"}, f"{name}: what it tells is not whole")
+        page, _, anchor = told.get("runbook_url", "").partition("#")
+        expect(page == "deploy/README.md" and anchor in anchors, f"{name}: nothing in the runbook at #{anchor}")
+        expect(name in fires and name in silent, f"{name}: alerts_test.yml needs a case in which it fires, and one in which it does not")
+
+
+def check_kubernetes():
+    manifests = {path.name: read(path.relative_to(DEPLOY)) for path in (DEPLOY / "kubernetes").glob("*.yaml")}
+    kustomization = manifests.pop("kustomization.yaml")[0]
+    apart = {"migrate.yaml", "servicemonitor.yaml"}
+    expect(set(kustomization["resources"]) == set(manifests) - apart, "kustomization.yaml: resources and files differ")
+    for name, documents in manifests.items():
+        for document in documents:
+            expect("namespace" not in document["metadata"], f"{name}: the namespace is the operator's to choose")
+    deployment = manifests["deployment.yaml"][0]["spec"]
+    labels = deployment["template"]["metadata"]["labels"]
+    pod = deployment["template"]["spec"]
+    container = pod["containers"][0]
+    ports = {port["name"] for port in container["ports"]}
+    services = manifests["service.yaml"]
+    selectors = [service["spec"]["selector"] for service in services]
+    selectors += [deployment["selector"]["matchLabels"]]
+    selectors += [spread["labelSelector"]["matchLabels"] for spread in pod["topologySpreadConstraints"]]
+    selectors += [manifests["poddisruptionbudget.yaml"][0]["spec"]["selector"]["matchLabels"]]
+    selectors += [manifests["networkpolicy.yaml"][0]["spec"]["podSelector"]["matchLabels"]]
+    for selector in selectors:
+        expect(selector.items() <= labels.items(), f"kubernetes: {selector} selects no pod")
+    used = {port["targetPort"] for service in services for port in service["spec"]["ports"]}
+    used |= {container[probe]["httpGet"]["port"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")}
+    expect(used <= ports, f"kubernetes: no port {used - ports}")
+    monitor = manifests["servicemonitor.yaml"][0]["spec"]
+    found = [s for s in services if monitor["selector"]["matchLabels"].items() <= s["metadata"]["labels"].items()]
+    expect(len(found) == 1, "servicemonitor.yaml: selects not just the one service of the metrics")
+    expect(found and monitor["endpoints"][0]["port"] == found[0]["spec"]["ports"][0]["name"], "servicemonitor.yaml: port")
+    expect(found and found[0]["metadata"]["labels"][monitor["jobLabel"]] == "formgate", "servicemonitor.yaml: job")
+    grace = pod["terminationGracePeriodSeconds"] - container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    expect(grace > DRAIN, "deployment.yaml: killed before drain_seconds have passed")
+    mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
+    configuration = manifests["configmap.yaml"][0]["data"]["tenants.toml"]
+    for file in re.findall(r'^(?:certificate|private_key) = "(.+)"$', configuration, re.MULTILINE):
+        expect(str(Path(file).parent) in mounted, f"configmap.yaml: {file} is mounted nowhere")
+
+
+def check_stops():
+    unit = (DEPLOY / "systemd/formgate.service").read_text()
+    expect(int(re.search(r"^TimeoutStopSec=(\d+)s$", unit, re.MULTILINE)[1]) > DRAIN, "formgate.service: TimeoutStopSec")
+    grace = read("compose.yaml")[0]["services"]["formgate"]["stop_grace_period"]
+    expect(int(grace.removesuffix("s")) > DRAIN, "compose.yaml: stop_grace_period")
+
+
+def check_links():
+    text = (DEPLOY / "README.md").read_text()
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    anchors = {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+    for link in re.findall(r"\]\(([^)]+)\)", text):
+        page, _, anchor = link.partition("#")
+        expect((DEPLOY / page).exists(), f"README.md: there is no {page}")
+        expect(page or anchor in anchors, f"README.md: there is no #{anchor}")
+
+
+if sys.argv[1] == "dashboard":
+    check_dashboard()
+else:
+    check_alerts()
+    check_kubernetes()
+    check_stops()
+    check_links()
+if faults:
+    sys.exit("\n".join(faults))
