@@ -15,6 +15,7 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus::IntGauge;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until};
 
@@ -45,10 +46,25 @@ pub(super) async fn serve<S: Serve>(stream: TcpStream, client: SocketAddr, edge:
             return;
         }
     };
-    let (label, connection) = (label(protocol), Arc::new(Connection { client, certificate: names }));
+    let connection = Connection { client, certificate: names };
+    converse(stream, protocol, connection, &activity, &edge, &lifecycle).await;
+}
+
+/// Answers the requests on a stream that is ready for them.
+async fn converse<S: Serve, IO>(
+    stream: IO,
+    protocol: Protocol,
+    connection: Connection,
+    activity: &Arc<Activity>,
+    edge: &Edge<S>,
+    lifecycle: &Lifecycle,
+) where
+    IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let (label, client, connection) = (label(protocol), connection.client, Arc::new(connection));
     let _open = Open::new(edge.metrics.edge.connections_open.with_label_values(&[label]));
     let answer = {
-        let (activity, gate) = (Arc::clone(&activity), Arc::clone(&edge.gate));
+        let (activity, gate) = (Arc::clone(activity), Arc::clone(&edge.gate));
         service_fn(move |request: Request<Incoming>| {
             let handling = activity.handle();
             let (gate, connection) = (Arc::clone(&gate), Arc::clone(&connection));
@@ -61,13 +77,13 @@ pub(super) async fn serve<S: Serve>(stream: TcpStream, client: SocketAddr, edge:
     };
     let ended = match protocol {
         Protocol::Http1 => {
-            let io = TokioIo::new(Heads::new(stream, Arc::clone(&activity)));
+            let io = TokioIo::new(Heads::new(stream, Arc::clone(activity)));
             let connection = http1_settings().serve_connection(io, answer);
-            attend(connection, http1::Connection::graceful_shutdown, &activity, &edge.limits, &lifecycle).await
+            attend(connection, http1::Connection::graceful_shutdown, activity, &edge.limits, lifecycle).await
         }
         Protocol::Http2 => {
-            let connection = http2_settings(&edge.limits, &lifecycle).serve_connection(TokioIo::new(stream), answer);
-            attend(connection, http2::Connection::graceful_shutdown, &activity, &edge.limits, &lifecycle).await
+            let connection = http2_settings(&edge.limits, lifecycle).serve_connection(TokioIo::new(stream), answer);
+            attend(connection, http2::Connection::graceful_shutdown, activity, &edge.limits, lifecycle).await
         }
     };
     if let Err(error) = ended {
