@@ -14,6 +14,7 @@ mod database;
 mod file;
 mod gateway;
 mod include;
+mod listen;
 mod problem;
 mod secret;
 mod source;
@@ -31,6 +32,7 @@ use jiff::tz::TimeZone;
 use secrecy::{ExposeSecret, SecretString};
 
 use self::file::Reading;
+pub use self::listen::{ListenConfig, Speaks};
 pub use self::problem::{Origin, Problem, Problems};
 use crate::store::{DatabaseLocation, Guard};
 pub use crate::tenant::certificate::CertificateFiles;
@@ -108,7 +110,7 @@ struct Read {
 #[derive(Clone, Debug)]
 pub struct GatewayConfig {
     /// Where callers connect; at least one.
-    pub listen: Vec<SocketAddr>,
+    pub listen: Vec<ListenConfig>,
     /// `/metrics`, `/healthz`, `/readyz`; left out, they are not served.
     pub admin_listen: Option<SocketAddr>,
     /// The shared window; left out, each process keeps its own.

@@ -1,7 +1,7 @@
 //! Everything between a TCP socket and the gate.
 //!
 //! ```text
-//! accept → handshake → (HTTP/1.1 | HTTP/2) → Gate::pass → close
+//! accept → (PROXY header) → handshake | plain → HTTP/1.1 | HTTP/2 → Gate::pass → close
 //! ```
 //!
 //! Owns sockets, TLS, the time that a peer may take, and the stop without a lost request. Knows no tenant beyond the
@@ -16,25 +16,25 @@ mod connection;
 mod drain;
 mod heads;
 mod limits;
+mod listener;
+mod proxy;
 mod socket;
 #[cfg(test)]
 mod tests;
 mod tls;
 
-use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 pub use self::certificates::{Certificates, Prepared, ServedCertificate};
 pub use self::drain::{Drained, Serving};
 pub use self::limits::Limits;
+pub use self::listener::{BindError, Listener, bind, listen};
 use crate::gate::{Connection, Gate};
 use crate::metrics::Metrics;
 
@@ -73,8 +73,8 @@ impl<S: Serve> Edge<S> {
     /// # Panics
     /// Outside of a Tokio runtime.
     #[must_use = "dropping it cuts every connection"]
-    pub fn serve(self, listeners: Vec<TcpListener>) -> Serving {
-        let addresses = listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
+    pub fn serve(self, listeners: Vec<Listener>) -> Serving {
+        let addresses = listeners.iter().filter_map(|listener| listener.socket.local_addr().ok()).collect();
         let slots = Arc::new(Semaphore::new(self.limits.connections));
         let serving = Serving::new(addresses, Arc::clone(&slots), self.limits.connections);
         let edge = Arc::new(self);
@@ -85,28 +85,4 @@ impl<S: Serve> Edge<S> {
         }
         serving
     }
-}
-
-/// An address can't be listened on.
-#[derive(Debug, thiserror::Error)]
-#[error("can't listen on {address}")]
-pub struct BindError {
-    /// The address as configured.
-    pub address: SocketAddr,
-    /// What the system says.
-    pub source: io::Error,
-}
-
-/// Listens on every address, or on none.
-///
-/// # Errors
-/// The first address that fails, with the system's reason.
-pub async fn bind(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, BindError> {
-    let mut listeners = Vec::with_capacity(addresses.len());
-    for &address in addresses {
-        // Tokio sets SO_REUSEADDR, so that a restart does not wait for the old connections' TIME_WAIT.
-        let listener = TcpListener::bind(address).await.map_err(|source| BindError { address, source })?;
-        listeners.push(listener);
-    }
-    Ok(listeners)
 }

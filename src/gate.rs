@@ -12,6 +12,7 @@
 mod body;
 mod encoding;
 mod head;
+mod redirect;
 mod respond;
 
 use std::net::SocketAddr;
@@ -43,8 +44,22 @@ use respond::RequestId;
 pub struct Connection {
     /// Where the caller connected from.
     pub client: SocketAddr,
-    /// The names of the certificate that this connection was served.
-    pub certificate: Arc<CertificateNames>,
+    /// How it is protected on its way.
+    pub transport: Transport,
+}
+
+/// How a connection is protected, which decides what may be asked on it.
+#[derive(Clone, Debug)]
+pub enum Transport {
+    /// By TLS that ends here, with a certificate of these names.
+    Tls(Arc<CertificateNames>),
+    /// By a balancer before us, which chose a certificate that we don't know.
+    Balancer,
+    /// Not at all: callers are told where to go instead.
+    Redirect {
+        /// The port of the addresses they are sent to.
+        https_port: u16,
+    },
 }
 
 /// Where everything of an account's API stands.
@@ -135,6 +150,11 @@ impl Gate {
     ) -> Result<Reply, Refusal> {
         let authority = Authority::of(head)?;
         let tenant = self.resolve(connection, &authority)?;
+        if let Transport::Redirect { https_port } = connection.transport {
+            head::check_size(head)?;
+            trail.route = Some(redirect::NAME);
+            return redirect::to_https(&authority, https_port, head);
+        }
         trail.tenant = Some(Arc::clone(&tenant));
         head::check_size(head)?;
 
@@ -161,7 +181,9 @@ impl Gate {
 
     fn resolve(&self, connection: &Connection, authority: &Authority) -> Result<Arc<Tenant>, Refusal> {
         // By the certificate and not by the SNI: wildcards and coalesced HTTP/2 connections are honest traffic.
-        if !connection.certificate.covers(authority.host()) {
+        if let Transport::Tls(names) = &connection.transport
+            && !names.covers(authority.host())
+        {
             return Err(Refusal::Misdirected);
         }
         self.directory.load().resolve(authority.host()).cloned().ok_or(Refusal::UnknownAccount)

@@ -85,7 +85,7 @@ pub async fn start(config: &Config) -> Result<Running, StartError> {
         metrics: metrics.clone(),
     });
     let certificates = Arc::new(Certificates::from_config(config)?);
-    let listeners = edge::bind(&config.gateway.listen).await?;
+    let listeners = edge::listen(&config.gateway.listen).await?;
     let draining = Arc::new(AtomicBool::new(false));
     let admin = match config.gateway.admin_listen {
         Some(address) => Some(start_admin(address, &metrics, &draining).await?),
@@ -109,7 +109,7 @@ async fn start_admin(
     metrics: &Metrics,
     draining: &Arc<AtomicBool>,
 ) -> Result<(SocketAddr, Admin), BindError> {
-    let listener = edge::bind(&[address]).await?.pop().expect("one listener an address");
+    let listener = edge::bind(address).await?;
     let address = listener.local_addr().map_err(|source| BindError { address, source })?;
     let draining = Arc::clone(draining);
     let readiness = move || {

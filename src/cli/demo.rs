@@ -40,7 +40,7 @@ const SAMPLES: [(&str, &str); 2] =
 pub(super) async fn run(command: &Demo) -> Result<()> {
     let folder = Folder::prepare(command.dir.as_deref())?;
     let mut config = folder.load_config()?;
-    config.gateway.listen = vec![command.listen];
+    config.gateway.listen = vec![command.listen.into()];
     let [acme, globex] = SAMPLES;
     let (acme, globex) = (load(&config, acme).await?, load(&config, globex).await?);
 
@@ -73,7 +73,7 @@ async fn load<'c>(config: &'c Config, (slug, sample): (&str, &'static str)) -> R
 
 async fn start(config: &Config) -> Result<Running> {
     gateway::start(config).await.map_err(|error| match error {
-        StartError::Bind(error) if config.gateway.listen.contains(&error.address) => {
+        StartError::Bind(error) if config.gateway.listen.iter().any(|entry| entry.address == error.address) => {
             anyhow!("{error}: {}; choose another address with --listen, such as 127.0.0.1:0", error.source)
         }
         other => other.into(),

@@ -45,6 +45,12 @@ pub(super) struct Text {
     pub(super) from_environment: bool,
 }
 
+/// An item of an array that may hold strings and tables.
+pub(super) enum Entry<'r, 't> {
+    Text(Text),
+    Table(Table<'r, 't>),
+}
+
 /// A table whose values are taken one by one.
 pub(super) struct Table<'r, 't> {
     reading: &'r Reading<'r>,
@@ -94,13 +100,36 @@ impl<'r, 't> Table<'r, 't> {
 
     /// An array of at least one string.
     pub(super) fn required_texts(&mut self, key: &'static str) -> Vec<Text> {
-        self.require(key, "key");
-        let value = self.values.get(key);
-        if let Some(value) = value.filter(|value| value.get_ref().as_array().is_some_and(|items| items.is_empty())) {
-            let place = Place::new(&self.source, value.span());
-            self.reading.report(Problem::at(&place, format!("`{key}` needs at least one entry")));
-        }
+        self.require_items(key);
         self.texts(key)
+    }
+
+    /// An array of at least one string or table.
+    pub(super) fn required_entries(&mut self, key: &'static str) -> Vec<Entry<'r, 't>> {
+        self.require_items(key);
+        let Some((place, value)) = self.take(key) else { return Vec::new() };
+        let DeValue::Array(items) = value else {
+            self.reading.report(Problem::at(&place, "expected an array of strings or tables").label(found(&value)));
+            return Vec::new();
+        };
+        let read = |item| match self.placed(item) {
+            table @ (_, DeValue::Table(_)) => self.read_table(table).map(Entry::Table),
+            text @ (_, DeValue::String(_)) => self.read_text(text).map(Entry::Text),
+            (place, other) => {
+                self.reading.report(Problem::at(&place, "expected a string or a table").label(found(&other)));
+                None
+            }
+        };
+        items.into_iter().filter_map(read).collect()
+    }
+
+    /// `true` or `false`.
+    pub(super) fn boolean(&mut self, key: &'static str, default: bool) -> bool {
+        let Some((place, value)) = self.take(key) else { return default };
+        value.as_bool().unwrap_or_else(|| {
+            self.reading.report(Problem::at(&place, "expected `true` or `false`").label(found(&value)));
+            default
+        })
     }
 
     /// A whole number within a range.
@@ -186,6 +215,15 @@ impl<'r, 't> Table<'r, 't> {
     fn require(&self, key: &str, kind: &str) {
         if !self.contains(key) {
             self.reading.report(Problem::at(&self.place, format!("missing {kind} `{key}`")));
+        }
+    }
+
+    fn require_items(&self, key: &str) {
+        self.require(key, "key");
+        let value = self.values.get(key);
+        if let Some(value) = value.filter(|value| value.get_ref().as_array().is_some_and(|items| items.is_empty())) {
+            let place = Place::new(&self.source, value.span());
+            self.reading.report(Problem::at(&place, format!("`{key}` needs at least one entry")));
         }
     }
 

@@ -3,8 +3,6 @@
 //! Owns the keys of the table, their defaults and ranges. Certificates are only named here; they are read once all
 //! files are known.
 
-use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -14,7 +12,7 @@ use secrecy::SecretString;
 use super::file::{Reading, Table, Text};
 use super::problem::Problem;
 use super::source::Place;
-use super::{CertificateFiles, GatewayConfig, OnRedisFailure, RedisConfig, RedisTarget};
+use super::{CertificateFiles, GatewayConfig, OnRedisFailure, RedisConfig, RedisTarget, listen};
 
 /// How long the shared store may take: with more, a slow store slows every answer; with less, a busy one is given up.
 const REDIS_TIMEOUT_MS: u32 = 50;
@@ -49,7 +47,7 @@ pub(super) struct NamedFiles {
 
 /// Reads the `[gateway]` table.
 pub(super) fn read(mut table: Table<'_, '_>, folder: &Path) -> Gateway {
-    let (listen, admin_listen) = read_addresses(&mut table);
+    let (listen, admin_listen) = listen::read(&mut table);
     let redis = read_redis(&mut table);
     let drain = table.integer("drain_seconds", 0..=LONGEST_DRAIN_SECONDS, DRAIN_SECONDS);
     let window = table.integer("window_seconds", 1..=LONGEST_WINDOW_SECONDS, WINDOW_SECONDS);
@@ -81,29 +79,6 @@ pub(super) fn read_files(mut table: Table<'_, '_>, folder: &Path) -> Option<Name
         certificate: certificate.place,
         private_key: private_key.place,
     })
-}
-
-/// Every address must be free for the process to start, so none may stand here twice.
-fn read_addresses(table: &mut Table<'_, '_>) -> (Vec<SocketAddr>, Option<SocketAddr>) {
-    let listen = table.required_texts("listen");
-    let admin = table.text("admin_listen");
-    let mut taken = HashMap::new();
-    let mut read = |text: &Text| {
-        let Ok(address) = text.value.parse::<SocketAddr>() else {
-            let problem = Problem::at(&text.place, "not an address to listen on");
-            table.reading().report(problem.label("expected `IP:PORT`"));
-            return None;
-        };
-        // Port 0 is a free port of the system's choice.
-        if address.port() != 0
-            && let Some(first) = taken.insert(address, text.place.clone())
-        {
-            let problem = Problem::at(&text.place, format!("`{address}` stands here twice"));
-            table.reading().report(problem.label("here").earlier(&first, "first here"));
-        }
-        Some(address)
-    };
-    (listen.iter().filter_map(&mut read).collect(), admin.as_ref().and_then(&mut read))
 }
 
 fn read_redis(table: &mut Table<'_, '_>) -> Option<RedisConfig> {

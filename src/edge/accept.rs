@@ -13,6 +13,7 @@ use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
 use super::drain::Lifecycle;
+use super::listener::Listener;
 use super::{Edge, Serve, connection};
 
 /// How long accepting rests when the system has no descriptor or no memory left.
@@ -23,7 +24,7 @@ const REST: Duration = Duration::from_millis(75);
 
 /// Accepts until the drain, at most as many at once as there are slots.
 pub(super) async fn every<S: Serve>(
-    listener: TcpListener,
+    Listener { socket, entry }: Listener,
     edge: Arc<Edge<S>>,
     slots: Arc<Semaphore>,
     lifecycle: Lifecycle,
@@ -31,7 +32,7 @@ pub(super) async fn every<S: Serve>(
     loop {
         let accepted = async {
             let slot = Arc::clone(&slots).acquire_owned().await.expect("the slots are never closed");
-            (slot, next(&listener).await)
+            (slot, next(&socket).await)
         };
         let (slot, (stream, client)) = tokio::select! {
             biased;
@@ -39,7 +40,7 @@ pub(super) async fn every<S: Serve>(
             accepted = accepted => accepted,
         };
         edge.metrics.edge.connections_accepted.inc();
-        let serving = connection::serve(stream, client, Arc::clone(&edge), lifecycle.clone());
+        let serving = connection::serve(stream, client, Arc::clone(&entry), Arc::clone(&edge), lifecycle.clone());
         lifecycle.spawn(async move {
             serving.await;
             drop(slot);

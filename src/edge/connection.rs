@@ -1,13 +1,14 @@
 //! One connection, from the accepted socket to its close.
 //!
-//! Owns the choice of hyper's settings, and the loop that ends a connection: in a drain, when it is idle, or when the peer
-//! stalls. hyper's connection is polled until it ends by itself; only a stalled one is dropped. Content of requests and
+//! Owns the way of a connection (who connects, TLS or none, HTTP/1.1 or HTTP/2), the choice of hyper's settings, and the
+//! loop that ends a connection: in a drain, when it is idle, or when the peer stalls. hyper's connection is polled until it ends by itself; only a stalled one is dropped. Content of requests and
 //! responses is the gate's.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::Request;
 use hyper::body::Incoming;
@@ -17,77 +18,158 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus::IntGauge;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::activity::{Activity, Outlook};
 use super::drain::Lifecycle;
 use super::heads::Heads;
 use super::limits::Limits;
+use super::proxy::{self, BadHeader};
 use super::socket::Socket;
 use super::tls::{self, Protocol, Refused, Secured};
 use super::{Edge, Serve};
-use crate::gate::Connection;
+use crate::config::{ListenConfig, Speaks};
+use crate::gate::{Connection, Transport};
 
 /// Serves one accepted socket until it is closed.
-pub(super) async fn serve<S: Serve>(stream: TcpStream, client: SocketAddr, edge: Arc<Edge<S>>, lifecycle: Lifecycle) {
-    let activity = Activity::new(Instant::now());
-    let socket = Socket::new(stream, Arc::clone(&activity), edge.limits);
-    let shaken = tokio::select! {
+pub(super) async fn serve<S: Serve>(
+    mut stream: TcpStream,
+    peer: SocketAddr,
+    entry: Arc<ListenConfig>,
+    edge: Arc<Edge<S>>,
+    lifecycle: Lifecycle,
+) {
+    let accepted = Instant::now();
+    let identified = tokio::select! {
         biased;
         // Nothing was asked yet: the peer's next attempt finds another node, or none.
-        () = lifecycle.draining() => return,
-        shaken = tls::shake(socket, &edge.certificates, edge.limits.handshake) => shaken,
+        () = lifecycle.draining() => None,
+        client = identify(&mut stream, peer, &entry, &edge) => client,
     };
-    edge.metrics.edge.handshakes.with_label_values(&[result(&shaken)]).inc();
-    let Secured { stream, names, protocol } = match shaken {
-        Ok(secured) => secured,
-        Err(refused) => {
-            tracing::debug!(%client, reason = &refused as &dyn std::error::Error, "handshake refused");
-            return;
-        }
-    };
-    let connection = Connection { client, certificate: names };
-    converse(stream, protocol, connection, &activity, &edge, &lifecycle).await;
+    let Some(client) = identified else { return };
+    let arrival = Arrival { client, accepted, edge: &edge, lifecycle: &lifecycle };
+    match entry.speaks {
+        Speaks::Tls => arrival.serve_tls(stream).await,
+        Speaks::Http1 => arrival.serve_plain(stream, Transport::Balancer).await,
+        Speaks::Http2 => arrival.serve_plain_http2(stream).await,
+        Speaks::Redirect { https_port } => arrival.serve_plain(stream, Transport::Redirect { https_port }).await,
+    }
 }
 
-/// Answers the requests on a stream that is ready for them.
-async fn converse<S: Serve, IO>(
-    stream: IO,
-    protocol: Protocol,
-    connection: Connection,
-    activity: &Arc<Activity>,
+/// Who connects: the peer, or whom a balancer names. Nothing for a balancer that names nobody in time.
+async fn identify<S>(
+    stream: &mut TcpStream,
+    peer: SocketAddr,
+    entry: &ListenConfig,
     edge: &Edge<S>,
-    lifecycle: &Lifecycle,
-) where
-    IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-{
-    let (label, client, connection) = (label(protocol), connection.client, Arc::new(connection));
-    let _open = Open::new(edge.metrics.edge.connections_open.with_label_values(&[label]));
-    let answer = {
-        let (activity, gate) = (Arc::clone(activity), Arc::clone(&edge.gate));
-        service_fn(move |request: Request<Incoming>| {
-            let handling = activity.handle();
-            let (gate, connection) = (Arc::clone(&gate), Arc::clone(&connection));
-            async move {
-                let response = gate.serve(&connection, request).await;
-                drop(handling);
-                Ok::<_, Infallible>(response)
+) -> Option<SocketAddr> {
+    // A listener on `[::]` sees IPv4 peers as IPv6 ones; it is one address to limits, logs and balancers' networks.
+    let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+    if !proxy::is_expected(peer.ip(), &entry.proxies) {
+        return Some(peer);
+    }
+    let named = timeout(edge.limits.handshake, proxy::read_client(stream, peer)).await;
+    match named.unwrap_or(Err(BadHeader::TimedOut)) {
+        Ok(client) => Some(SocketAddr::new(client.ip().to_canonical(), client.port())),
+        Err(refused) => {
+            edge.metrics.edge.connections_refused.with_label_values(&["proxy"]).inc();
+            tracing::debug!(%peer, reason = &refused as &dyn std::error::Error, "a balancer's connection is refused");
+            None
+        }
+    }
+}
+
+/// A connection whose caller is known, and nothing more.
+struct Arrival<'a, S> {
+    client: SocketAddr,
+    accepted: Instant,
+    edge: &'a Edge<S>,
+    lifecycle: &'a Lifecycle,
+}
+
+impl<S: Serve> Arrival<'_, S> {
+    async fn serve_tls(self, stream: TcpStream) {
+        let (client, edge) = (self.client, self.edge);
+        let activity = Activity::new(self.accepted);
+        let socket = Socket::new(stream, Arc::clone(&activity), edge.limits);
+        let shaking = tls::shake(socket, &edge.certificates, self.time_left());
+        let Some(shaken) = self.unless_draining(shaking).await else { return };
+        edge.metrics.edge.handshakes.with_label_values(&[result(&shaken)]).inc();
+        match shaken {
+            Ok(Secured { stream, names, protocol }) => {
+                self.converse(stream, protocol, Transport::Tls(names), &activity).await;
             }
-        })
-    };
-    let ended = match protocol {
-        Protocol::Http1 => {
-            let io = TokioIo::new(Heads::new(stream, Arc::clone(activity)));
-            let connection = http1_settings().serve_connection(io, answer);
-            attend(connection, http1::Connection::graceful_shutdown, activity, &edge.limits, lifecycle).await
+            Err(refused) => {
+                tracing::debug!(%client, reason = &refused as &dyn std::error::Error, "handshake refused");
+            }
         }
-        Protocol::Http2 => {
-            let connection = http2_settings(&edge.limits, lifecycle).serve_connection(TokioIo::new(stream), answer);
-            attend(connection, http2::Connection::graceful_shutdown, activity, &edge.limits, lifecycle).await
+    }
+
+    async fn serve_plain(self, stream: TcpStream, transport: Transport) {
+        let activity = Activity::new(self.accepted);
+        let socket = Socket::new(stream, Arc::clone(&activity), self.edge.limits);
+        self.converse(socket, Protocol::Http1, transport, &activity).await;
+    }
+
+    async fn serve_plain_http2(self, stream: TcpStream) {
+        // hyper would wait for the preface without end.
+        let begun = async { timeout(self.time_left(), stream.peek(&mut [0])).await };
+        if !matches!(self.unless_draining(begun).await, Some(Ok(Ok(1)))) {
+            return;
         }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(%client, protocol = label, reason = &error as &dyn std::error::Error, "connection failed");
+        let activity = Activity::new(self.accepted);
+        let socket = Socket::new(stream, Arc::clone(&activity), self.edge.limits);
+        self.converse(socket, Protocol::Http2, Transport::Balancer, &activity).await;
+    }
+
+    /// What is left of the time until the connection must be ready for requests.
+    fn time_left(&self) -> Duration {
+        self.edge.limits.handshake.saturating_sub(self.accepted.elapsed())
+    }
+
+    /// What comes of it, or nothing in a stop.
+    async fn unless_draining<T>(&self, what: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            () = self.lifecycle.draining() => None,
+            outcome = what => Some(outcome),
+        }
+    }
+
+    /// Answers the requests on a stream that is ready for them.
+    async fn converse<IO>(self, stream: IO, protocol: Protocol, transport: Transport, activity: &Arc<Activity>)
+    where
+        IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let Self { client, edge, lifecycle, .. } = self;
+        let (label, connection) = (label(protocol), Arc::new(Connection { client, transport }));
+        let _open = Open::new(edge.metrics.edge.connections_open.with_label_values(&[label]));
+        let answer = {
+            let (activity, gate) = (Arc::clone(activity), Arc::clone(&edge.gate));
+            service_fn(move |request: Request<Incoming>| {
+                let handling = activity.handle();
+                let (gate, connection) = (Arc::clone(&gate), Arc::clone(&connection));
+                async move {
+                    let response = gate.serve(&connection, request).await;
+                    drop(handling);
+                    Ok::<_, Infallible>(response)
+                }
+            })
+        };
+        let ended = match protocol {
+            Protocol::Http1 => {
+                let io = TokioIo::new(Heads::new(stream, Arc::clone(activity)));
+                let connection = http1_settings().serve_connection(io, answer);
+                attend(connection, http1::Connection::graceful_shutdown, activity, &edge.limits, lifecycle).await
+            }
+            Protocol::Http2 => {
+                let connection = http2_settings(&edge.limits, lifecycle).serve_connection(TokioIo::new(stream), answer);
+                attend(connection, http2::Connection::graceful_shutdown, activity, &edge.limits, lifecycle).await
+            }
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%client, protocol = label, reason = &error as &dyn std::error::Error, "connection failed");
+        }
     }
 }
 

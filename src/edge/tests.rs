@@ -6,15 +6,21 @@ mod client;
 mod drain;
 mod fixture;
 mod limits;
+mod plain;
+mod proxy;
 mod upload;
 
-use super::bind;
+use std::net::SocketAddr;
+
+use super::listen;
+use crate::config::ListenConfig;
 
 #[tokio::test]
 async fn an_address_that_is_taken_is_named() {
-    let taken = bind(&["127.0.0.1:0".parse().unwrap()]).await.unwrap();
-    let address = taken[0].local_addr().unwrap();
-    let error = bind(&["127.0.0.1:0".parse().unwrap(), address]).await.unwrap_err();
+    let anywhere = || ListenConfig::from("127.0.0.1:0".parse::<SocketAddr>().unwrap());
+    let taken = listen(&[anywhere()]).await.unwrap();
+    let address = taken[0].socket.local_addr().unwrap();
+    let error = listen(&[anywhere(), address.into()]).await.unwrap_err();
     assert_eq!(error.address, address);
     assert_eq!(error.to_string(), format!("can't listen on {address}"));
 }

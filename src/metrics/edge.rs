@@ -9,6 +9,9 @@ use super::register::Register;
 pub struct EdgeMetrics {
     /// TCP connections accepted, whatever came of them.
     pub connections_accepted: IntCounter,
+    /// Connections closed before anything of them was read, by `reason`: `proxy`, a balancer's without a sound PROXY
+    /// header.
+    pub connections_refused: IntCounterVec,
     /// Connections open after their handshake, by `protocol`: `http/1.1`, `h2`.
     pub connections_open: IntGaugeVec,
     /// TLS handshakes by `result`: `done`, `unknown_name`, `timeout`, `failed`.
@@ -17,7 +20,15 @@ pub struct EdgeMetrics {
 
 impl EdgeMetrics {
     pub(super) fn new(register: &Register<'_>) -> Self {
+        let connections_refused = register.counters(
+            "formgate_connections_refused_total",
+            "Connections closed before their handshake, by reason.",
+            &["reason"],
+        );
+        // There from the start, so that an alert on its growth sees the first one.
+        connections_refused.with_label_values(&["proxy"]);
         Self {
+            connections_refused,
             connections_accepted: register.counter("formgate_connections_accepted_total", "TCP connections accepted."),
             connections_open: register.gauges(
                 "formgate_connections_open",

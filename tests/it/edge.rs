@@ -1,6 +1,7 @@
 //! Handshakes, the stop, and the operator's listener, of the whole gateway.
 
 mod admin;
+mod balancer;
 mod handshake;
 mod reload;
 mod stop;

@@ -8,10 +8,10 @@ fn faults_of_the_gateway_are_placed() {
     for (line, replacement, expected) in [
         (listen, "", "1:1 missing key `listen`"),
         (listen, "listen = []", "2:10 `listen` needs at least one entry"),
-        (listen, "listen = \"127.0.0.1:0\"", "2:10 expected an array of strings"),
+        (listen, "listen = \"127.0.0.1:0\"", "2:10 expected an array of strings or tables"),
         (listen, "listen = [\"127.0.0.1:0\", \"localhost:1\"]", "2:26 not an address to listen on"),
         (listen, "listen = [\"127.0.0.1:7\", \"127.0.0.1:7\"]", "2:26 `127.0.0.1:7` stands here twice"),
-        (listen, "listen = [\"127.0.0.1:7\", 8]", "2:26 expected a string"),
+        (listen, "listen = [\"127.0.0.1:7\", 8]", "2:26 expected a string or a table"),
         (listen, "listen = [\"[::]:7\"]\nadmin_listen = \"[::]:7\"", "3:16 `[::]:7` stands here twice"),
         (listen, "listen = [\"[::]:7\"]\nadmin_listen = \"9464\"", "3:16 not an address to listen on"),
         (listen, "listen = [\"[::]:7\"]\nredis = \"http://x\"", "3:9 not the URL of a Redis server"),
@@ -47,6 +47,44 @@ fn faults_of_the_gateway_are_placed() {
         assert_eq!(Folder::new().faults(&with(line, replacement)), expected, "{replacement}");
     }
     assert_fault(ACME, "1:1 missing table `gateway`");
+}
+
+#[test]
+fn faults_of_a_listener_are_placed() {
+    let taken = "`127.0.0.1:7` stands here twice";
+    for (entries, expected) in [
+        ("{ tls = false }", "2:11 missing key `address`".to_owned()),
+        ("{ address = \"localhost:80\" }", "2:23 not an address to listen on".to_owned()),
+        ("{ address = \"[::]:7\", tls = 0 }", "2:39 expected `true` or `false`".to_owned()),
+        ("{ address = \"[::]:7\", http3 = true }", "2:33 unknown key `http3`".to_owned()),
+        (
+            "{ address = \"[::]:7\", http2 = true }",
+            "2:33 with TLS, callers choose HTTP/2 themselves; `http2` needs `tls = false`".to_owned(),
+        ),
+        (
+            "{ address = \"[::]:7\", tls = false, redirect_to_https = true }",
+            "2:11 `tls` and `redirect_to_https` exclude each other".to_owned(),
+        ),
+        (
+            "{ address = \"[::]:7\", redirect_to_https = true, http2 = false }",
+            "2:59 a redirect speaks HTTP/1.1 alone".to_owned(),
+        ),
+        ("{ address = \"[::]:7\", https_port = 443 }", "2:33 `https_port` needs `redirect_to_https = true`".to_owned()),
+        (
+            "{ address = \"[::]:7\", redirect_to_https = true, https_port = 0 }",
+            "2:72 `https_port` must be from 1 to 65535".to_owned(),
+        ),
+        ("{ address = \"[::]:7\", proxy_protocol_from = [\"10.0.0.0/33\"] }", "2:56 not a network".to_owned()),
+        (
+            "{ address = \"[::]:7\", proxy_protocol_from = \"10.0.0.0/8\" }",
+            "2:55 expected an array of strings".to_owned(),
+        ),
+        ("\"127.0.0.1:7\", { address = \"127.0.0.1:7\", tls = false }", format!("2:38 {taken}")),
+        ("{ address = \"127.0.0.1:7\" }]\nadmin_listen = \"127.0.0.1:7\" #", format!("3:16 {taken}")),
+        ("7", "2:11 expected a string or a table".to_owned()),
+    ] {
+        assert_fault(&with(r#""127.0.0.1:0""#, entries), &expected);
+    }
 }
 
 #[test]

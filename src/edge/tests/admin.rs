@@ -15,7 +15,7 @@ use crate::edge::bind;
 use crate::metrics::Metrics;
 
 async fn start(metrics: Metrics, ready: Arc<AtomicBool>) -> (Admin, SocketAddr) {
-    let listener = bind(&["127.0.0.1:0".parse().unwrap()]).await.unwrap().remove(0);
+    let listener = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let address = listener.local_addr().unwrap();
     let readiness = move || {
         let ready = ready.load(Ordering::Relaxed);

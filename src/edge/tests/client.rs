@@ -37,11 +37,13 @@ pub(super) struct Hello<'a> {
     /// Whether the name is sent.
     pub(super) sni: bool,
     pub(super) alpn: &'a [&'a str],
+    /// What is sent before it.
+    pub(super) header: &'a [u8],
 }
 
 impl<'a> Hello<'a> {
     pub(super) fn to(name: &'a str) -> Self {
-        Self { name, sni: true, alpn: &["http/1.1"] }
+        Self { name, sni: true, alpn: &["http/1.1"], header: b"" }
     }
 
     pub(super) fn offering(self, alpn: &'a [&'a str]) -> Self {
@@ -50,6 +52,10 @@ impl<'a> Hello<'a> {
 
     pub(super) fn without_sni(self) -> Self {
         Self { sni: false, ..self }
+    }
+
+    pub(super) fn after(self, header: &'a [u8]) -> Self {
+        Self { header, ..self }
     }
 
     pub(super) async fn shake(self, fixture: &Fixture) -> io::Result<TlsStream<TcpStream>> {
@@ -61,7 +67,8 @@ impl<'a> Hello<'a> {
         tls.enable_sni = self.sni;
         tls.alpn_protocols = self.alpn.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
         let name = ServerName::try_from(self.name.to_owned()).unwrap();
-        let stream = TcpStream::connect(fixture.address).await?;
+        let mut stream = TcpStream::connect(fixture.address).await?;
+        stream.write_all(self.header).await?;
         soon(TlsConnector::from(Arc::new(tls)).connect(name, stream)).await
     }
 }

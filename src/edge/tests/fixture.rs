@@ -12,9 +12,9 @@ use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::time::sleep;
 
-use crate::config::CertificateFiles;
-use crate::edge::{Certificates, Edge, Limits, Serve, Serving, bind};
-use crate::gate::Connection;
+use crate::config::{CertificateFiles, ListenConfig};
+use crate::edge::{Certificates, Edge, Limits, Serve, Serving, listen};
+use crate::gate::{Connection, Transport};
 use crate::metrics::Metrics;
 use crate::tenant::certificate::{self, Certificate};
 use crate::tenant::host::HostName;
@@ -48,7 +48,11 @@ impl Serve for Handler {
                 return refusal;
             }
             _ => {
-                let covers = |host: &str| connection.certificate.covers(&HostName::parse(host).unwrap());
+                let names = match &connection.transport {
+                    Transport::Tls(names) => names,
+                    other => return Response::new(Full::from(format!("{:?} {other:?}", connection.client.ip()))),
+                };
+                let covers = |host: &str| names.covers(&HostName::parse(host).unwrap());
                 ["acme.example.com", "forms.acme.org"]
                     .into_iter()
                     .find(|host| covers(host))
@@ -80,6 +84,12 @@ fn issue(name: &str) -> (Certificate, CertificateDer<'static>) {
 impl Fixture {
     /// `acme.example.com` has the gateway's wildcard, `forms.acme.org` a certificate of its own.
     pub(super) async fn start(limits: Limits) -> Self {
+        let anywhere: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        Self::listening(anywhere.into(), limits).await
+    }
+
+    /// The same on a listener of any kind.
+    pub(super) async fn listening(entry: ListenConfig, limits: Limits) -> Self {
         let (wildcard, wildcard_leaf) = issue("*.example.com");
         let (custom, custom_leaf) = issue("forms.acme.org");
         let host = |name| HostName::parse(name).unwrap();
@@ -93,7 +103,7 @@ impl Fixture {
         let metrics = Metrics::new();
         let edge =
             Edge { certificates: Arc::new(certificates), gate: Arc::new(Handler), limits, metrics: metrics.clone() };
-        let serving = edge.serve(bind(&["127.0.0.1:0".parse().unwrap()]).await.unwrap());
+        let serving = edge.serve(listen(&[entry]).await.unwrap());
         let address = serving.addresses()[0];
         Self { serving, address, metrics, roots: Arc::new(roots) }
     }

@@ -16,7 +16,7 @@ use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -125,6 +125,18 @@ pub(crate) async fn shake(
     indication: ServerNameIndication,
     protocols: &[&[u8]],
 ) -> io::Result<TlsStream<TcpStream>> {
+    let tcp = TcpStream::connect(address).await?;
+    tcp.set_nodelay(true)?;
+    shake_on(tcp, server_name, indication, protocols).await
+}
+
+/// The same on a connection that was made before.
+pub(crate) async fn shake_on(
+    tcp: TcpStream,
+    server_name: &str,
+    indication: ServerNameIndication,
+    protocols: &[&[u8]],
+) -> io::Result<TlsStream<TcpStream>> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -134,8 +146,6 @@ pub(crate) async fn shake(
     config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     config.enable_sni = indication == ServerNameIndication::Sent;
     let name = ServerName::try_from(server_name.to_owned()).expect("a server name is a DNS name");
-    let tcp = TcpStream::connect(address).await?;
-    tcp.set_nodelay(true)?;
     TlsConnector::from(Arc::new(config)).connect(name, tcp).await
 }
 
@@ -150,7 +160,7 @@ pub(crate) async fn raw(address: SocketAddr, server_name: &str, bytes: &[u8]) ->
 }
 
 /// Writes bytes on a stream, and reads until the server closes it or has been silent for so long.
-pub(crate) async fn exchange(stream: TlsStream<TcpStream>, bytes: &[u8], silence: Duration) -> Vec<u8> {
+pub(crate) async fn exchange(stream: impl AsyncRead + AsyncWrite, bytes: &[u8], silence: Duration) -> Vec<u8> {
     let (mut reading, mut writing) = tokio::io::split(stream);
     let mut answer = Vec::new();
     let write = async {

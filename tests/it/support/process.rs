@@ -128,6 +128,13 @@ impl Node {
         node
     }
 
+    /// Where callers connect, all of it, in the order of the configuration.
+    pub(crate) fn addresses(&mut self) -> Vec<SocketAddr> {
+        let log = self.log();
+        let listeners = log.lines().filter_map(listening);
+        listeners.filter(|(listener, _)| *listener == Listener::Callers).map(|(_, address)| address).collect()
+    }
+
     /// Where the operator connects, if the configuration has that.
     pub(crate) fn operator_address(&mut self) -> SocketAddr {
         self.wait_for_listener(Listener::Operator)

@@ -1,0 +1,125 @@
+//! The entries of `listen`: where callers connect, and what they speak there.
+//!
+//! Owns the keys of an entry that is a table. A plain string is a table with an address alone, which is what nearly
+//! every gateway has. Every address must be free for the process to start, so none may stand in a file twice.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+
+use super::file::{Entry, Reading, Table, Text};
+use super::problem::Problem;
+use super::source::Place;
+
+/// The port of `https://` addresses.
+const HTTPS_PORT: u32 = 443;
+
+/// One entry of `listen`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenConfig {
+    /// Where callers connect.
+    pub address: SocketAddr,
+    /// What they find there.
+    pub speaks: Speaks,
+    /// The balancers whose connections begin with a PROXY protocol header, which names the caller.
+    pub proxies: Vec<IpNet>,
+}
+
+/// What a listener speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Speaks {
+    /// TLS; ALPN chooses between HTTP/1.1 and HTTP/2.
+    Tls,
+    /// Plain HTTP/1.1, behind a balancer that ends TLS.
+    Http1,
+    /// Plain HTTP/2 from the first byte on ("prior knowledge"), behind such a balancer.
+    Http2,
+    /// Plain HTTP/1.1, only to send callers to `https://`.
+    Redirect {
+        /// The port of the `https://` addresses.
+        https_port: u16,
+    },
+}
+
+/// TLS at an address, for callers that connect directly.
+impl From<SocketAddr> for ListenConfig {
+    fn from(address: SocketAddr) -> Self {
+        Self { address, speaks: Speaks::Tls, proxies: Vec::new() }
+    }
+}
+
+/// Reads `listen` and `admin_listen`.
+pub(super) fn read(table: &mut Table<'_, '_>) -> (Vec<ListenConfig>, Option<SocketAddr>) {
+    let mut addresses = Addresses { reading: table.reading(), taken: HashMap::new() };
+    let entries = table.required_entries("listen");
+    let listen = entries.into_iter().filter_map(|entry| match entry {
+        Entry::Text(text) => addresses.read(&text).map(ListenConfig::from),
+        Entry::Table(table) => read_table(table, &mut addresses),
+    });
+    let listen = listen.collect();
+    (listen, table.text("admin_listen").and_then(|text| addresses.read(&text)))
+}
+
+fn read_table(mut table: Table<'_, '_>, addresses: &mut Addresses<'_>) -> Option<ListenConfig> {
+    let address = table.required_text("address").and_then(|text| addresses.read(&text));
+    let speaks = read_speaks(&mut table);
+    let proxies = table.texts("proxy_protocol_from");
+    let proxies = proxies.into_iter().filter_map(|text| read_network(&text, table.reading())).collect();
+    table.finish();
+    Some(ListenConfig { address: address?, speaks, proxies })
+}
+
+fn read_speaks(table: &mut Table<'_, '_>) -> Speaks {
+    let says_tls = table.contains("tls");
+    let tls = table.boolean("tls", true);
+    if table.boolean("redirect_to_https", false) {
+        if says_tls {
+            let title = "`tls` and `redirect_to_https` exclude each other";
+            table.reading().report(Problem::at(table.place(), title).label("a redirect speaks plain HTTP by itself"));
+        }
+        let https_port = table.integer("https_port", 1..=u16::MAX.into(), HTTPS_PORT);
+        table.refuse("http2", "a redirect speaks HTTP/1.1 alone");
+        return Speaks::Redirect { https_port: u16::try_from(https_port).expect("within its range") };
+    }
+    table.refuse("https_port", "`https_port` needs `redirect_to_https = true`");
+    if tls {
+        table.refuse("http2", "with TLS, callers choose HTTP/2 themselves; `http2` needs `tls = false`");
+        return Speaks::Tls;
+    }
+    if table.boolean("http2", false) { Speaks::Http2 } else { Speaks::Http1 }
+}
+
+/// A network, or one address of it.
+fn read_network(text: &Text, reading: &Reading<'_>) -> Option<IpNet> {
+    let network = text.value.parse::<IpNet>().ok().or_else(|| text.value.parse::<IpAddr>().ok().map(IpNet::from));
+    if network.is_none() {
+        let problem = Problem::at(&text.place, "not a network");
+        reading.report(problem.label("expected `ADDRESS/BITS`, as `10.0.0.0/8`, or an address"));
+    }
+    network
+}
+
+/// The addresses so far, and where each stands.
+struct Addresses<'r> {
+    reading: &'r Reading<'r>,
+    taken: HashMap<SocketAddr, Place>,
+}
+
+impl Addresses<'_> {
+    fn read(&mut self, text: &Text) -> Option<SocketAddr> {
+        let Ok(address) = text.value.parse::<SocketAddr>() else {
+            let problem = Problem::at(&text.place, "not an address to listen on");
+            self.reading.report(problem.label("expected `IP:PORT`"));
+            return None;
+        };
+        // Port 0 is a free port of the system's choice.
+        if address.port() != 0
+            && let Some(first) = self.taken.insert(address, text.place.clone())
+        {
+            let problem = Problem::at(&text.place, format!("`{address}` stands here twice"));
+            self.reading.report(problem.label("here").earlier(&first, "first here"));
+        }
+        Some(address)
+    }
+}

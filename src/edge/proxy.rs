@@ -1,0 +1,107 @@
+//! The PROXY protocol: a balancer says whose connection it passes on, before the first byte of it.
+//!
+//! Owns who may say so, and that not one byte past the header is read: what follows is TLS's or HTTP's. The header's
+//! text is a library's to understand; how long it is, is found here. From a peer that is no balancer nothing is read,
+//! so that its header is garbage to whoever reads next, and nobody can choose the address under which he is limited.
+//!
+//! <https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+use ppp::{v1, v2};
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::net::TcpStream;
+
+/// The longest header of version 1, with its line end.
+const LONGEST_V1: usize = 107;
+
+/// How much of a header of version 2 may follow its fixed part: addresses, and what a balancer adds.
+///
+/// Larger: a balancer that was taken over makes us hold that much a connection, up to 64 KiB. Smaller: those that pass
+/// on a client's certificate are refused.
+const LONGEST_V2: usize = 4096;
+
+/// The fixed part of version 2: signature, command, family, and the length of the rest.
+const FIXED_V2: usize = 16;
+
+/// Why a balancer's connection is refused.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BadHeader {
+    #[error("the PROXY header did not arrive in time")]
+    TimedOut,
+    #[error("the connection does not begin with a PROXY header")]
+    Missing,
+    #[error("the PROXY header is too long")]
+    TooLong,
+    #[error("the PROXY header is malformed")]
+    MalformedV1(#[source] v1::BinaryParseError),
+    #[error("the PROXY header is malformed")]
+    MalformedV2(#[source] v2::ParseError),
+    #[error("the connection broke within the PROXY header")]
+    Broken(#[from] io::Error),
+}
+
+/// Whether a peer's connections must begin with a header.
+pub(super) fn is_expected(peer: IpAddr, proxies: &[IpNet]) -> bool {
+    proxies.iter().any(|network| network.contains(&peer))
+}
+
+/// Reads the header and nothing more. The caller's address; the peer's own where the balancer names none, as in its
+/// health checks.
+pub(super) async fn read_client(stream: &mut TcpStream, peer: SocketAddr) -> Result<SocketAddr, BadHeader> {
+    let mut header = Vec::with_capacity(LONGEST_V1);
+    // Both versions have at least this much.
+    take(stream, &mut header, v2::PROTOCOL_PREFIX.len()).await?;
+    if header == v2::PROTOCOL_PREFIX {
+        take(stream, &mut header, FIXED_V2 - v2::PROTOCOL_PREFIX.len()).await?;
+        let rest = u16::from_be_bytes([header[FIXED_V2 - 2], header[FIXED_V2 - 1]]).into();
+        if rest > LONGEST_V2 {
+            return Err(BadHeader::TooLong);
+        }
+        take(stream, &mut header, rest).await?;
+        return client_v2(&header, peer);
+    }
+    if !header.starts_with(v1::PROTOCOL_PREFIX.as_bytes()) {
+        return Err(BadHeader::Missing);
+    }
+    while header.last() != Some(&b'\n') {
+        let mut ahead = [0; LONGEST_V1];
+        let room = LONGEST_V1 - header.len();
+        if room == 0 {
+            return Err(BadHeader::TooLong);
+        }
+        // Looked at and left where it is, since only the line end tells how much of it is the header's.
+        let seen = stream.peek(&mut ahead[..room]).await?;
+        let line = ahead[..seen].iter().position(|byte| *byte == b'\n').map_or(seen, |end| end + 1);
+        // At the end of the stream nothing is seen, and asking for a byte says so.
+        take(stream, &mut header, line.max(1)).await?;
+    }
+    client_v1(&header, peer)
+}
+
+/// Appends exactly so many bytes.
+async fn take(stream: &mut (impl AsyncRead + Unpin), header: &mut Vec<u8>, count: usize) -> io::Result<()> {
+    let begin = header.len();
+    header.resize(begin + count, 0);
+    stream.read_exact(&mut header[begin..]).await.map(|_| ())
+}
+
+fn client_v1(header: &[u8], peer: SocketAddr) -> Result<SocketAddr, BadHeader> {
+    let header = v1::Header::try_from(header).map_err(BadHeader::MalformedV1)?;
+    Ok(match header.addresses {
+        v1::Addresses::Tcp4(tcp) => (tcp.source_address, tcp.source_port).into(),
+        v1::Addresses::Tcp6(tcp) => (tcp.source_address, tcp.source_port).into(),
+        v1::Addresses::Unknown => peer,
+    })
+}
+
+fn client_v2(header: &[u8], peer: SocketAddr) -> Result<SocketAddr, BadHeader> {
+    let header = v2::Header::try_from(header).map_err(BadHeader::MalformedV2)?;
+    Ok(match (header.command, header.addresses) {
+        (v2::Command::Proxy, v2::Addresses::IPv4(ip)) => (ip.source_address, ip.source_port).into(),
+        (v2::Command::Proxy, v2::Addresses::IPv6(ip)) => (ip.source_address, ip.source_port).into(),
+        (v2::Command::Local, _) | (_, v2::Addresses::Unspecified | v2::Addresses::Unix(_)) => peer,
+    })
+}

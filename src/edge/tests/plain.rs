@@ -1,0 +1,82 @@
+//! Listeners without TLS, behind a balancer.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Version};
+use http_body_util::{BodyExt, Empty};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep};
+
+use super::client::soon;
+use super::fixture::{Fixture, SLOW};
+use crate::config::{ListenConfig, Speaks};
+use crate::edge::{Drained, Limits};
+
+const SHORT: Duration = Duration::from_millis(200);
+
+async fn plain(speaks: Speaks, limits: Limits) -> Fixture {
+    let anywhere: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    Fixture::listening(ListenConfig { speaks, ..anywhere.into() }, limits).await
+}
+
+/// What comes after some text until the edge closes.
+async fn exchange(address: SocketAddr, text: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(text.as_bytes()).await.unwrap();
+    let mut bytes = Vec::new();
+    let _ = soon(stream.read_to_end(&mut bytes)).await;
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[tokio::test]
+async fn http_1_is_spoken_from_the_first_byte_on() {
+    let fixture = plain(Speaks::Http1, Limits::default()).await;
+    let answer = exchange(fixture.address, "GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("127.0.0.1 Balancer"), "{answer}");
+    assert_eq!(fixture.handshakes("done") + fixture.handshakes("failed"), 0, "there is no handshake to count");
+}
+
+#[tokio::test]
+async fn http_2_is_spoken_where_it_is_known_beforehand_and_not_sniffed_elsewhere() {
+    let fixture = plain(Speaks::Http2, Limits::default()).await;
+    let stream = TcpStream::connect(fixture.address).await.unwrap();
+    let (mut sender, driver) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    let driver = tokio::spawn(driver);
+    let request = Request::get("http://acme.example.com/").body(Empty::<Bytes>::new()).unwrap();
+    let answer = soon(sender.send_request(request)).await.unwrap();
+    assert_eq!((answer.version(), answer.status().as_u16()), (Version::HTTP_2, 200));
+    assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "127.0.0.1 Balancer");
+    assert_eq!(fixture.open("h2"), 1);
+    drop(sender);
+    let _ = soon(driver).await;
+
+    let fixture = plain(Speaks::Http1, Limits::default()).await;
+    let answer = exchange(fixture.address, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
+    assert!(!answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_silent_peer_is_closed_without_tls_too() {
+    let short = Limits { handshake: SHORT, head: SHORT, ..Limits::default() };
+    for speaks in [Speaks::Http1, Speaks::Http2, Speaks::Redirect { https_port: 443 }] {
+        let fixture = plain(speaks, short).await;
+        let began = Instant::now();
+        assert_eq!(exchange(fixture.address, "").await, "", "{speaks:?}");
+        assert!(began.elapsed() >= SHORT && began.elapsed() < 5 * SHORT, "{speaks:?} after {:?}", began.elapsed());
+    }
+}
+
+#[tokio::test]
+async fn a_stop_finishes_what_is_in_flight() {
+    let fixture = plain(Speaks::Http1, Limits::default()).await;
+    let answer = tokio::spawn(exchange(fixture.address, "GET /slow HTTP/1.1\r\nhost: x\r\n\r\n"));
+    sleep(SLOW / 3).await;
+    assert_eq!(fixture.serving.drain(20 * SLOW).await, Drained::Finished);
+    let answer = answer.await.unwrap();
+    assert!(answer.contains("connection: close\r\n") && answer.ends_with("late"), "{answer}");
+}

@@ -1,0 +1,139 @@
+//! The PROXY protocol, from balancers and from others.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use ppp::v2::{Addresses, Builder, Command, Protocol, Version};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep};
+
+use super::client::{Hello, exchange, soon};
+use super::fixture::Fixture;
+use crate::config::{ListenConfig, Speaks};
+use crate::edge::Limits;
+
+const SHORT: Duration = Duration::from_millis(200);
+const GET: &str = "GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+const V1: &[u8] = b"PROXY TCP4 192.0.2.7 198.51.100.1 40000 443\r\n";
+
+async fn behind(network: &str, speaks: Speaks, limits: Limits) -> Fixture {
+    let address: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let entry = ListenConfig { address, speaks, proxies: vec![network.parse().unwrap()] };
+    Fixture::listening(entry, limits).await
+}
+
+/// A header of version 2.
+fn v2(command: Command, source: &str, extra: &[u8]) -> Vec<u8> {
+    let source: SocketAddr = source.parse().unwrap();
+    let destination = if source.is_ipv4() { "198.51.100.1:443" } else { "[2001:db8::1]:443" };
+    let addresses: Addresses = (source, destination.parse().unwrap()).into();
+    let header = Builder::with_addresses(Version::Two | command, Protocol::Stream, addresses);
+    let header = if extra.is_empty() { header } else { header.write_tlv(0xE0, extra).unwrap() };
+    header.build().unwrap()
+}
+
+/// Writes some bytes in pieces, and reads until the edge closes.
+async fn say(fixture: &Fixture, pieces: &[&[u8]]) -> String {
+    let mut stream = TcpStream::connect(fixture.address).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    for piece in pieces {
+        let _ = stream.write_all(piece).await;
+        if pieces.len() > 1 {
+            sleep(Duration::from_millis(2)).await;
+        }
+    }
+    let mut bytes = Vec::new();
+    let _ = soon(stream.read_to_end(&mut bytes)).await;
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn refused(fixture: &Fixture) -> u64 {
+    fixture.metrics.edge.connections_refused.with_label_values(&["proxy"]).get()
+}
+
+#[tokio::test]
+async fn the_caller_that_a_balancer_names_is_the_client() {
+    let fixture = behind("127.0.0.0/8", Speaks::Http1, Limits::default()).await;
+    let long =
+        b"PROXY TCP6 ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff 65535 65535\r\n";
+    for (header, client) in [
+        (V1.to_vec(), "192.0.2.7"),
+        (long.to_vec(), "ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe"),
+        (b"PROXY TCP6 ::ffff:192.0.2.7 ::1 1 2\r\n".to_vec(), "192.0.2.7"),
+        (b"PROXY UNKNOWN\r\n".to_vec(), "127.0.0.1"),
+        (v2(Command::Proxy, "192.0.2.7:1", b""), "192.0.2.7"),
+        (v2(Command::Proxy, "[2001:db8::7]:1", b""), "2001:db8::7"),
+        (v2(Command::Proxy, "192.0.2.7:1", &[7; 4000]), "192.0.2.7"),
+        (v2(Command::Local, "192.0.2.7:1", b""), "127.0.0.1"),
+        (b"\r\n\r\n\0\r\nQUIT\n\x21\0\0\0".to_vec(), "127.0.0.1"),
+    ] {
+        let whole = [header.as_slice(), GET.as_bytes()].concat();
+        let bytes: Vec<&[u8]> = header.chunks(1).take(200).collect();
+        let rest = &whole[bytes.len()..];
+        for pieces in [vec![whole.as_slice()], [bytes, vec![rest]].concat()] {
+            let answer = say(&fixture, &pieces).await;
+            assert!(answer.ends_with(&format!("\r\n\r\n{client} Balancer")), "{header:?}: {answer}");
+        }
+    }
+    assert_eq!(refused(&fixture), 0);
+}
+
+#[tokio::test]
+async fn a_balancer_without_a_sound_header_is_closed_and_counted() {
+    let fixture = behind("127.0.0.1/32", Speaks::Http1, Limits::default()).await;
+    let mut wrong_version = v2(Command::Proxy, "192.0.2.7:1", b"");
+    wrong_version[12] = 0x31;
+    let mut short = v2(Command::Proxy, "192.0.2.7:1", b"");
+    short[15] = 8;
+    let headers = [
+        GET.as_bytes().to_vec(),
+        b"PROXY TCP4 192.0.2.7 198.51.100.1 40000 443\n".to_vec(),
+        b"PROXY TCP4 192.0.2.777 198.51.100.1 40000 443\r\n".to_vec(),
+        b"PROXY TCP4 192.0.2.7 198.51.100.1 40000 66000\r\n".to_vec(),
+        b"PROXY UDP4 192.0.2.7 198.51.100.1 40000 443\r\n".to_vec(),
+        [b"PROXY UNKNOWN ", "x".repeat(200).as_bytes(), b"\r\n"].concat(),
+        v2(Command::Proxy, "192.0.2.7:1", &[7; 5000]),
+        wrong_version,
+        short,
+    ];
+    for (before, header) in headers.iter().enumerate() {
+        assert_eq!(say(&fixture, &[&[header.as_slice(), GET.as_bytes()].concat()]).await, "", "{header:?}");
+        assert_eq!(refused(&fixture), before as u64 + 1);
+    }
+}
+
+#[tokio::test]
+async fn a_header_that_does_not_come_is_waited_for_no_longer_than_a_handshake() {
+    let limits = Limits { handshake: SHORT, ..Limits::default() };
+    let fixture = behind("127.0.0.1/32", Speaks::Http1, limits).await;
+    for begin in [&b""[..], &V1[..20], &v2(Command::Proxy, "192.0.2.7:1", b"")[..20]] {
+        let began = Instant::now();
+        assert_eq!(say(&fixture, &[begin]).await, "");
+        assert!(began.elapsed() >= SHORT && began.elapsed() < 5 * SHORT, "after {:?}", began.elapsed());
+    }
+    assert_eq!(refused(&fixture), 3);
+}
+
+#[tokio::test]
+async fn from_a_peer_that_is_no_balancer_a_header_is_garbage() {
+    let fixture = behind("192.0.2.0/24", Speaks::Http1, Limits::default()).await;
+    let answer = say(&fixture, &[&[V1, GET.as_bytes()].concat()]).await;
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    assert!(say(&fixture, &[GET.as_bytes()]).await.ends_with("127.0.0.1 Balancer"));
+
+    let fixture = behind("192.0.2.0/24", Speaks::Tls, Limits::default()).await;
+    assert!(!say(&fixture, &[V1]).await.contains("HTTP"));
+    assert_eq!((fixture.handshakes("failed"), refused(&fixture)), (1, 0));
+}
+
+#[tokio::test]
+async fn tls_begins_with_the_byte_after_the_header() {
+    let fixture = behind("127.0.0.1/32", Speaks::Tls, Limits::default()).await;
+    for header in [V1.to_vec(), v2(Command::Proxy, "192.0.2.7:1", b"more")] {
+        let mut stream = Hello::to("acme.example.com").after(&header).shake(&fixture).await.unwrap();
+        assert!(exchange(&mut stream, GET).await.ends_with("acme.example.com"));
+    }
+    assert!(Hello::to("acme.example.com").shake(&fixture).await.is_err(), "a ClientHello is no header");
+    assert_eq!(refused(&fixture), 1);
+}
