@@ -119,7 +119,9 @@ pub struct GatewayConfig {
     pub certificate: CertificateFiles,
     /// The span in which `requests_per_minute` requests are admitted: 60 s, shorter in tests.
     pub quota_window: Duration,
-    /// How long a stop waits for requests in flight.
+    /// How long a stop goes on accepting, not ready any more, until balancers have noticed.
+    pub shutdown_delay: Duration,
+    /// How long a stop then waits for requests in flight.
     pub drain: Duration,
 }
 

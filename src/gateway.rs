@@ -1,18 +1,24 @@
 //! Builds every part from a checked configuration and runs them until they are told to stop.
 //!
 //! Owns the order of starting (everything that can fail comes before the first connection is accepted) and of stopping
-//! (not ready, no new connections, requests in flight, what was noted and not yet written, databases).
+//! (not ready, a while for balancers, no new connections, requests in flight, what was noted and not yet written, databases).
 
 mod reload;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use futures_util::FutureExt;
+use futures_util::future::FusedFuture;
 use jiff::Timestamp;
+use tokio::net::TcpListener;
+use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::config::Config;
@@ -23,6 +29,7 @@ use crate::metrics::Metrics;
 use crate::quota::Quota;
 use crate::shared::announce::Listening;
 use crate::shared::{Lanes, Link, LinkError};
+use crate::supervisor::{HandOverError, Inherited};
 use crate::tenant::certificate::CertificateError;
 use crate::tenant::{Directory, LastUsed, TokenChanges, TokenVerifier};
 pub use reload::{Reloader, watch};
@@ -30,6 +37,10 @@ pub use reload::{Reloader, watch};
 /// How often it is written when tokens were last used. Longer loses more in a crash; shorter writes more often, a token
 /// still once a minute at most.
 const LAST_USED_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How long closing the databases may take: with more, one that hangs holds up the end of the process; with less, one
+/// that is slow is cut off, which it survives.
+const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Why a gateway can't start.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +51,12 @@ pub enum StartError {
     /// A certificate that was sound when the configuration was read no longer is.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
+    /// The system does not tell the address of a listening socket.
+    #[error("a listening socket can't be used")]
+    Socket(#[source] io::Error),
+    /// A socket that the supervisor handed over has no use.
+    #[error(transparent)]
+    HandOver(#[from] HandOverError),
     /// The configured Redis can't be used.
     #[error(transparent)]
     Redis(#[from] LinkError),
@@ -52,16 +69,18 @@ pub struct Running {
     admin: Option<(SocketAddr, Admin)>,
     gate: Arc<Gate>,
     certificates: Arc<Certificates>,
+    shutdown_delay: Duration,
     drain: Duration,
     draining: Arc<AtomicBool>,
     last_used: AbortOnDropHandle<()>,
 }
 
-/// Starts a gateway: when this returns, its addresses accept connections.
+/// Starts a gateway, on sockets of its own and those that a supervisor opened: when this returns, its addresses accept
+/// connections.
 ///
 /// # Errors
 /// [`StartError`]; nothing is left running then.
-pub async fn start(config: &Config) -> Result<Running, StartError> {
+pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running, StartError> {
     let metrics = Metrics::new();
     metrics.last_reload.set(Timestamp::now().as_second());
     let directory = Directory::new(config, &Directory::default());
@@ -85,12 +104,16 @@ pub async fn start(config: &Config) -> Result<Running, StartError> {
         metrics: metrics.clone(),
     });
     let certificates = Arc::new(Certificates::from_config(config)?);
-    let listeners = edge::listen(&config.gateway.listen).await?;
-    let draining = Arc::new(AtomicBool::new(false));
-    let admin = match config.gateway.admin_listen {
-        Some(address) => Some(start_admin(address, &metrics, &draining).await?),
+    let addresses = config.gateway.listen.iter().map(|entry| entry.address).chain(config.gateway.admin_listen);
+    // Before anything is opened: a socket handed over at `[::]` keeps us from `0.0.0.0`, and that is why.
+    inherited.check_use(&addresses.collect::<Vec<_>>())?;
+    let listeners = edge::listen(&config.gateway.listen, &mut inherited).await?;
+    let operator = match config.gateway.admin_listen {
+        Some(address) => Some(edge::bind(address, &mut inherited).await?),
         None => None,
     };
+    let draining = Arc::new(AtomicBool::new(false));
+    let admin = operator.map(|listener| start_admin(listener, &metrics, &draining)).transpose()?;
     let edge =
         Edge { certificates: Arc::clone(&certificates), gate: Arc::clone(&gate), limits: Limits::default(), metrics };
     Ok(Running {
@@ -99,18 +122,18 @@ pub async fn start(config: &Config) -> Result<Running, StartError> {
         last_used: AbortOnDropHandle::new(tokio::spawn(write_last_used(Arc::clone(&gate)))),
         gate,
         certificates,
+        shutdown_delay: config.gateway.shutdown_delay,
         drain: config.gateway.drain,
         draining,
     })
 }
 
-async fn start_admin(
-    address: SocketAddr,
+fn start_admin(
+    listener: TcpListener,
     metrics: &Metrics,
     draining: &Arc<AtomicBool>,
-) -> Result<(SocketAddr, Admin), BindError> {
-    let listener = edge::bind(address).await?;
-    let address = listener.local_addr().map_err(|source| BindError { address, source })?;
+) -> Result<(SocketAddr, Admin), StartError> {
+    let address = listener.local_addr().map_err(StartError::Socket)?;
     let draining = Arc::clone(draining);
     let readiness = move || {
         let draining = draining.load(Ordering::Relaxed);
@@ -148,16 +171,38 @@ impl Running {
         Reloader::new(Arc::clone(&self.gate), Arc::clone(&self.certificates))
     }
 
-    /// Stops in good order, and tells whether every request in flight was answered in time.
-    pub async fn stop(self) -> Drained {
+    /// Stops in good order, or at once as soon as `hurry` is ready, and tells whether every request in flight was
+    /// answered.
+    pub async fn stop(self, hurry: impl Future<Output = ()>) -> Drained {
         self.draining.store(true, Ordering::Relaxed);
-        let drained = self.serving.drain(self.drain).await;
+        let mut hurry = pin!(hurry.fuse());
+        if !self.shutdown_delay.is_zero() {
+            // Balancers ask for readiness every now and then, and send connections until they have.
+            tokio::select! {
+                () = &mut hurry => {}
+                () = sleep(self.shutdown_delay) => {}
+            }
+        }
+        let patience = async {
+            if !hurry.is_terminated() {
+                tokio::select! {
+                    () = hurry => {}
+                    () = sleep(self.drain) => {}
+                }
+            }
+        };
+        let drained = self.serving.drain(patience).await;
         // Stopped before the last writing, so that the two don't write at once.
         drop(self.last_used);
         let directory = self.gate.directory.load_full();
         self.gate.last_used.write(directory.tenants()).await;
-        for tenant in directory.tenants() {
-            tenant.database.close().await;
+        let closed = async {
+            for tenant in directory.tenants() {
+                tenant.database.close().await;
+            }
+        };
+        if timeout(CLOSE_LIMIT, closed).await.is_err() {
+            tracing::warn!("some databases could not be closed in time");
         }
         drained
     }

@@ -30,4 +30,5 @@ pub mod quota;
 pub mod reply;
 pub mod shared;
 pub mod store;
+pub mod supervisor;
 pub mod tenant;

@@ -16,11 +16,13 @@ use clap::Args;
 
 use self::calls::Account;
 use self::folder::Folder;
+use super::serve::StopSignals;
 use super::{print, serve, token};
 use crate::config::{Config, TenantConfig};
 use crate::gateway::{self, Running, StartError};
 use crate::import::{self, OnFault};
 use crate::store::{self, PageRequest, Store};
+use crate::supervisor::Inherited;
 
 #[derive(Debug, Args)]
 pub(super) struct Demo {
@@ -45,12 +47,13 @@ pub(super) async fn run(command: &Demo) -> Result<()> {
     let (acme, globex) = (load(&config, acme).await?, load(&config, globex).await?);
 
     // Tokens come last: a start that fails leaves none behind.
+    let stop = StopSignals::new()?;
     let running = start(&config).await?;
     let acme = Account { tenant: acme, token: make_token(acme).await? };
     let globex = Account { tenant: globex, token: make_token(globex).await? };
     let address = *running.addresses().first().expect("a gateway listens somewhere");
     print(&calls::show(&folder, address, running.admin_address(), &acme, &globex)?);
-    serve::until_told_to_stop(running).await
+    serve::until_told_to_stop(running, stop).await
 }
 
 /// Brings a tenant's database to the newest schema, and its sample data into an empty one.
@@ -72,7 +75,7 @@ async fn load<'c>(config: &'c Config, (slug, sample): (&str, &'static str)) -> R
 }
 
 async fn start(config: &Config) -> Result<Running> {
-    gateway::start(config).await.map_err(|error| match error {
+    gateway::start(config, Inherited::default()).await.map_err(|error| match error {
         StartError::Bind(error) if config.gateway.listen.iter().any(|entry| entry.address == error.address) => {
             anyhow!("{error}: {}; choose another address with --listen, such as 127.0.0.1:0", error.source)
         }

@@ -1,19 +1,24 @@
 //! `formgate serve`.
 
 use anyhow::{Context, Result};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::ConfigFile;
 use crate::edge::Drained;
 use crate::gateway::{self, Running};
+use crate::supervisor::{self, Inherited};
 
 pub(super) async fn run(file: &ConfigFile) -> Result<()> {
+    // First of all: it changes the environment, which every later part may read.
+    let inherited = Inherited::take()?;
+    let stop = StopSignals::new()?;
     let config = file.load()?;
-    let running = gateway::start(&config).await?;
+    let running = gateway::start(&config, inherited).await?;
     let tenants = config.tenants.len();
     let _watching = gateway::watch(&file.config, config, running.reloader());
+    let _watchdog = supervisor::keep_watchdog_quiet();
     announce(&running, tenants);
-    until_told_to_stop(running).await
+    until_told_to_stop(running, stop).await
 }
 
 fn announce(running: &Running, tenants: usize) {
@@ -23,18 +28,42 @@ fn announce(running: &Running, tenants: usize) {
     if let Some(address) = running.admin_address() {
         tracing::info!(%address, "admin listening");
     }
+    supervisor::ready(tenants, "");
 }
 
-/// Waits for SIGTERM or SIGINT, then stops in good order.
-pub(super) async fn until_told_to_stop(running: Running) -> Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("can't wait for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("can't wait for SIGINT")?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+/// What ends the process: SIGTERM and SIGINT.
+pub(super) struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    /// From now on, the signals no longer kill.
+    pub(super) fn new() -> Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate()).context("can't wait for SIGTERM")?,
+            interrupt: signal(SignalKind::interrupt()).context("can't wait for SIGINT")?,
+        })
     }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// Waits for a signal, then stops in good order; at another signal, at once.
+pub(super) async fn until_told_to_stop(running: Running, mut signals: StopSignals) -> Result<()> {
+    signals.next().await;
     tracing::info!("stopping");
-    match running.stop().await {
+    supervisor::stopping();
+    let hurry = async {
+        signals.next().await;
+        tracing::warn!("stopping at once: told to a second time");
+    };
+    match running.stop(hurry).await {
         Drained::Finished => tracing::info!("stopped"),
         Drained::Cut(connections) => tracing::warn!(connections, "stopped; connections were cut at the deadline"),
     }

@@ -22,6 +22,8 @@ const LONGEST_REDIS_TIMEOUT_MS: u32 = 60_000;
 const DRAIN_SECONDS: u32 = 20;
 /// A stop that takes longer than an hour is a stop that hangs.
 const LONGEST_DRAIN_SECONDS: u32 = 3600;
+/// Without a balancer that asks for readiness, a stop need not wait for one.
+const SHUTDOWN_DELAY_SECONDS: u32 = 0;
 /// `requests_per_minute` speaks of this span.
 const WINDOW_SECONDS: u32 = 60;
 /// A longer window would keep more instants a tenant in the shared store than any limit that makes sense.
@@ -50,6 +52,7 @@ pub(super) fn read(mut table: Table<'_, '_>, folder: &Path) -> Gateway {
     let (listen, admin_listen) = listen::read(&mut table);
     let redis = read_redis(&mut table);
     let drain = table.integer("drain_seconds", 0..=LONGEST_DRAIN_SECONDS, DRAIN_SECONDS);
+    let delay = table.integer("shutdown_delay_seconds", 0..=LONGEST_DRAIN_SECONDS, SHUTDOWN_DELAY_SECONDS);
     let window = table.integer("window_seconds", 1..=LONGEST_WINDOW_SECONDS, WINDOW_SECONDS);
     let certificate = table.required_table("tls").and_then(|tls| read_files(tls, folder));
     table.finish();
@@ -59,6 +62,7 @@ pub(super) fn read(mut table: Table<'_, '_>, folder: &Path) -> Gateway {
         redis,
         certificate: certificate.files.clone(),
         quota_window: Duration::from_secs(window.into()),
+        shutdown_delay: Duration::from_secs(delay.into()),
         drain: Duration::from_secs(drain.into()),
     });
     Gateway { config, certificate }

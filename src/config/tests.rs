@@ -105,6 +105,7 @@ fn what_is_left_out_has_its_default() {
     let folder = Folder::new();
     let config = folder.load(&format!("{GATEWAY}{ACME}")).unwrap();
     assert_eq!(config.gateway.drain, Duration::from_secs(20));
+    assert_eq!(config.gateway.shutdown_delay, Duration::ZERO);
     assert_eq!(config.gateway.quota_window, Duration::from_secs(60));
     assert!(config.gateway.redis.is_none() && config.gateway.admin_listen.is_none());
     assert_eq!(config.gateway.certificate.certificate, folder.path("certs/wildcard.pem"));
@@ -140,6 +141,7 @@ fn the_example_shows_every_default_as_it_is() {
     let redis = shown.gateway.redis.expect("the example shows redis");
     assert_eq!((redis.timeout, redis.on_failure), (Duration::from_millis(50), OnRedisFailure::Local));
     assert_eq!(shown.gateway.drain, default.gateway.drain);
+    assert_eq!(shown.gateway.shutdown_delay, default.gateway.shutdown_delay);
     assert_eq!(shown.gateway.quota_window, default.gateway.quota_window);
     assert_eq!(shown.tenants[0].requests_per_minute, default.tenants[0].requests_per_minute);
     assert_eq!(shown.tenants[0].max_connections, default.tenants[0].max_connections);

@@ -1,6 +1,6 @@
 //! Accepting: from a listener to a task per connection.
 //!
-//! Owns the cap on open connections and the answer to a failing `accept`. The invariant: the loop ends only in a drain,
+//! Owns the cap on open connections, the answer to a failing `accept`, and what becomes of the queue in a stop. The invariant: the loop ends only in a drain,
 //! and never spins, whatever the system answers.
 
 use std::io;
@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep;
 
 use super::drain::Lifecycle;
-use super::listener::Listener;
+use super::listener::{Listener, Origin};
 use super::{Edge, Serve, connection};
 
 /// How long accepting rests when the system has no descriptor or no memory left.
@@ -22,13 +22,28 @@ use super::{Edge, Serve, connection};
 /// calls, because the connection stays in the queue and wakes it again.
 const REST: Duration = Duration::from_millis(75);
 
+/// How many connections of the queue are taken in a stop, beyond the cap on connections if need be.
+///
+/// Larger: callers who keep connecting hold up the stop. Smaller than the queue, whose length Tokio sets to 1024: those
+/// at its end are reset.
+const QUEUE: usize = 1024;
+
 /// Accepts until the drain, at most as many at once as there are slots.
 pub(super) async fn every<S: Serve>(
-    Listener { socket, entry }: Listener,
+    listener: Listener,
     edge: Arc<Edge<S>>,
     slots: Arc<Semaphore>,
     lifecycle: Lifecycle,
 ) {
+    let Listener { socket, entry, origin } = listener;
+    let serve = |stream, client, slot: Option<OwnedSemaphorePermit>| {
+        edge.metrics.edge.connections_accepted.inc();
+        let serving = connection::serve(stream, client, Arc::clone(&entry), Arc::clone(&edge), lifecycle.clone());
+        lifecycle.spawn(async move {
+            serving.await;
+            drop(slot);
+        });
+    };
     loop {
         let accepted = async {
             let slot = Arc::clone(&slots).acquire_owned().await.expect("the slots are never closed");
@@ -36,16 +51,37 @@ pub(super) async fn every<S: Serve>(
         };
         let (slot, (stream, client)) = tokio::select! {
             biased;
-            () = lifecycle.draining() => return,
+            () = lifecycle.draining() => break,
             accepted = accepted => accepted,
         };
-        edge.metrics.edge.connections_accepted.inc();
-        let serving = connection::serve(stream, client, Arc::clone(&entry), Arc::clone(&edge), lifecycle.clone());
-        lifecycle.spawn(async move {
-            serving.await;
-            drop(slot);
-        });
+        serve(stream, client, Some(slot));
     }
+    if origin == Origin::Own {
+        // What the kernel completed before we close would be reset, and its callers took it for accepted. An inherited
+        // socket keeps its queue for the next process.
+        for (stream, client) in queued(socket).take(QUEUE) {
+            serve(stream, client, Arc::clone(&slots).try_acquire_owned().ok());
+        }
+    }
+}
+
+/// The connections that wait in a listener's queue, which is closed after the last one.
+fn queued(listener: TcpListener) -> impl Iterator<Item = (TcpStream, SocketAddr)> {
+    // Asked for directly: Tokio may not have heard of the newest ones yet.
+    let listener = listener.into_std().ok();
+    std::iter::from_fn(move || {
+        loop {
+            match listener.as_ref()?.accept() {
+                Ok((stream, client)) => {
+                    let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream)).ok()?;
+                    set_up(&stream, client);
+                    return Some((stream, client));
+                }
+                Err(error) if concerns_one_connection(&error) => {}
+                Err(_) => return None,
+            }
+        }
+    })
 }
 
 /// The next connection, however often the system fails to give one.
@@ -54,10 +90,7 @@ pub(super) async fn next(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
             Ok((stream, client)) => {
-                // Answers are written whole; waiting for more to send along (Nagle) only delays them.
-                if let Err(error) = stream.set_nodelay(true) {
-                    tracing::debug!(%client, %error, "TCP_NODELAY could not be set");
-                }
+                set_up(&stream, client);
                 return (stream, client);
             }
             Err(error) if concerns_one_connection(&error) => {}
@@ -69,6 +102,13 @@ pub(super) async fn next(listener: &TcpListener) -> (TcpStream, SocketAddr) {
                 sleep(REST).await;
             }
         }
+    }
+}
+
+fn set_up(stream: &TcpStream, client: SocketAddr) {
+    // Answers are written whole; waiting for more to send along (Nagle) only delays them.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%client, %error, "TCP_NODELAY could not be set");
     }
 }
 

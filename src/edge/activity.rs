@@ -26,6 +26,10 @@ struct State {
     head: Head,
     /// When the peer last took a byte.
     wrote: Instant,
+    /// Whether the peer ever asked something, so that there may be an answer that it still takes.
+    asked: bool,
+    /// When the last call was: the peer may still ask something, but not for long.
+    last_call: Option<Instant>,
     /// When the connection was told to end.
     leaving_since: Option<Instant>,
     /// Whether the peer may have an answer to lose: not if it was told to end while nothing was going on.
@@ -61,6 +65,8 @@ impl Activity {
             quiet_since: now,
             head: Head::None,
             wrote: now,
+            asked: false,
+            last_call: None,
             leaving_since: None,
             lingers: true,
         })))
@@ -95,7 +101,13 @@ impl Activity {
         let mut state = self.state();
         state.handling += 1;
         state.head = Head::None;
+        (state.lingers, state.asked) = (true, true);
         Handling(Arc::clone(self))
+    }
+
+    /// Notes that the edge drains: what is not asked soon is not asked any more.
+    pub(super) fn call_last(&self) {
+        self.state().last_call = Some(Instant::now());
     }
 
     /// Notes that the connection was told to end.
@@ -114,17 +126,28 @@ impl Activity {
     pub(super) fn outlook(&self, limits: &Limits, now: Instant) -> Outlook {
         let state = self.state();
         // Nothing that begins after `now` is overdue before this.
-        let shortest = if state.leaving_since.is_some() { limits.farewell } else { limits.head.min(limits.idle) };
+        let shortest = match (state.last_call, state.leaving_since) {
+            (Some(_), _) => limits.last_call.min(limits.farewell),
+            (None, Some(_)) => limits.farewell,
+            (None, None) => limits.head.min(limits.idle),
+        };
         let earliest = now + shortest;
         if state.handling > 0 {
             return Outlook::Until(earliest);
         }
-        let (due, overdue) = match (state.head, state.leaving_since) {
-            (Head::Awaited { since } | Head::Begun { since }, _) => (since + limits.head, Outlook::Stalled),
-            (Head::None, Some(left)) => {
+        let (due, overdue) = match (state.last_call, state.leaving_since, state.head) {
+            // The rest of a head is not given the time here that callers on a bad link get elsewhere.
+            (Some(called), _, Head::Begun { since }) => {
+                ((called + limits.last_call).min(since + limits.head), Outlook::Stalled)
+            }
+            (Some(_), None, Head::None | Head::Awaited { .. }) => (state.quiet_since + limits.last_call, Outlook::Idle),
+            // Nothing is under way but the goodbye.
+            (Some(_), Some(left), Head::None) if !state.asked => (left + limits.last_call, Outlook::Stalled),
+            (_, _, Head::Awaited { since } | Head::Begun { since }) => (since + limits.head, Outlook::Stalled),
+            (_, Some(left), Head::None) => {
                 (left.max(state.quiet_since).max(state.wrote) + limits.farewell, Outlook::Stalled)
             }
-            (Head::None, None) => (state.quiet_since + limits.idle, Outlook::Idle),
+            (None, None, Head::None) => (state.quiet_since + limits.idle, Outlook::Idle),
         };
         if due <= now { overdue } else { Outlook::Until(due.min(earliest)) }
     }
@@ -171,6 +194,39 @@ mod tests {
         activity.leave();
         assert!(!activity.lingers(), "nothing was going on");
         assert_overdue_after(limits.farewell, Outlook::Stalled);
+    }
+
+    #[test]
+    fn a_stop_waits_for_what_was_asked_and_shortly_for_what_may_be() {
+        let limits = Limits::default();
+        let (second, now) = (Duration::from_secs(1), Instant::now());
+        assert_eq!(limits.last_call, second);
+        let later = |seconds: u32| Instant::now() + seconds * second;
+        let called = |since: Instant| {
+            let activity = Activity::new(since);
+            activity.await_head();
+            activity.call_last();
+            activity
+        };
+        assert_eq!(called(now - second).outlook(&limits, Instant::now()), Outlook::Idle, "quiet for long enough");
+        let young = called(now);
+        assert!(matches!(young.outlook(&limits, Instant::now()), Outlook::Until(_)));
+        assert_eq!(young.outlook(&limits, later(1)), Outlook::Idle);
+
+        young.head_began();
+        assert_eq!(young.outlook(&limits, later(1)), Outlook::Stalled, "a head that is dripped in");
+        let handling = young.handle();
+        assert!(matches!(young.outlook(&limits, later(1000)), Outlook::Until(_)));
+        drop(handling);
+        assert_eq!(young.outlook(&limits, later(1)), Outlook::Idle);
+
+        let http_2 = Activity::new(now);
+        http_2.call_last();
+        http_2.leave();
+        assert_eq!(http_2.outlook(&limits, later(1)), Outlook::Stalled, "it never asked and takes no goodbye");
+        drop(http_2.handle());
+        assert!(matches!(http_2.outlook(&limits, later(1)), Outlook::Until(_)), "it may have an answer to take");
+        assert_eq!(http_2.outlook(&limits, later(5)), Outlook::Stalled);
     }
 
     #[test]

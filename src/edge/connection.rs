@@ -10,7 +10,8 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Request;
+use http::header::CONNECTION;
+use http::{HeaderValue, Request, Version};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -40,10 +41,11 @@ pub(super) async fn serve<S: Serve>(
     lifecycle: Lifecycle,
 ) {
     let accepted = Instant::now();
+    // A stop does not wait for what is not asked soon.
+    let too_late = lifecycle.last_call(accepted + edge.limits.last_call);
     let identified = tokio::select! {
         biased;
-        // Nothing was asked yet: the peer's next attempt finds another node, or none.
-        () = lifecycle.draining() => None,
+        () = too_late => None,
         client = identify(&mut stream, peer, &entry, &edge) => client,
     };
     let Some(client) = identified else { return };
@@ -93,7 +95,7 @@ impl<S: Serve> Arrival<'_, S> {
         let activity = Activity::new(self.accepted);
         let socket = Socket::new(stream, Arc::clone(&activity), edge.limits);
         let shaking = tls::shake(socket, &edge.certificates, self.time_left());
-        let Some(shaken) = self.unless_draining(shaking).await else { return };
+        let Some(shaken) = self.unless_too_late(shaking).await else { return };
         edge.metrics.edge.handshakes.with_label_values(&[result(&shaken)]).inc();
         match shaken {
             Ok(Secured { stream, names, protocol }) => {
@@ -114,7 +116,7 @@ impl<S: Serve> Arrival<'_, S> {
     async fn serve_plain_http2(self, stream: TcpStream) {
         // hyper would wait for the preface without end.
         let begun = async { timeout(self.time_left(), stream.peek(&mut [0])).await };
-        if !matches!(self.unless_draining(begun).await, Some(Ok(Ok(1)))) {
+        if !matches!(self.unless_too_late(begun).await, Some(Ok(Ok(1)))) {
             return;
         }
         let activity = Activity::new(self.accepted);
@@ -127,11 +129,11 @@ impl<S: Serve> Arrival<'_, S> {
         self.edge.limits.handshake.saturating_sub(self.accepted.elapsed())
     }
 
-    /// What comes of it, or nothing in a stop.
-    async fn unless_draining<T>(&self, what: impl Future<Output = T>) -> Option<T> {
+    /// What comes of it, or nothing when a stop does not wait for it any more.
+    async fn unless_too_late<T>(&self, what: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
-            () = self.lifecycle.draining() => None,
+            () = self.lifecycle.last_call(self.accepted + self.edge.limits.last_call) => None,
             outcome = what => Some(outcome),
         }
     }
@@ -145,12 +147,16 @@ impl<S: Serve> Arrival<'_, S> {
         let (label, connection) = (label(protocol), Arc::new(Connection { client, transport }));
         let _open = Open::new(edge.metrics.edge.connections_open.with_label_values(&[label]));
         let answer = {
-            let (activity, gate) = (Arc::clone(activity), Arc::clone(&edge.gate));
+            let (activity, gate, lifecycle) = (Arc::clone(activity), Arc::clone(&edge.gate), lifecycle.clone());
             service_fn(move |request: Request<Incoming>| {
                 let handling = activity.handle();
-                let (gate, connection) = (Arc::clone(&gate), Arc::clone(&connection));
+                let (gate, connection, lifecycle) = (Arc::clone(&gate), Arc::clone(&connection), lifecycle.clone());
                 async move {
-                    let response = gate.serve(&connection, request).await;
+                    let speaks_of_closing = request.version() <= Version::HTTP_11;
+                    let mut response = gate.serve(&connection, request).await;
+                    if speaks_of_closing && lifecycle.is_draining() {
+                        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                    }
                     drop(handling);
                     Ok::<_, Infallible>(response)
                 }
@@ -160,11 +166,13 @@ impl<S: Serve> Arrival<'_, S> {
             Protocol::Http1 => {
                 let io = TokioIo::new(Heads::new(stream, Arc::clone(activity)));
                 let connection = http1_settings().serve_connection(io, answer);
-                attend(connection, http1::Connection::graceful_shutdown, activity, &edge.limits, lifecycle).await
+                let end = Ending { say_goodbye: http1::Connection::graceful_shutdown, announced: false };
+                attend(connection, end, activity, &edge.limits, lifecycle).await
             }
             Protocol::Http2 => {
                 let connection = http2_settings(&edge.limits, lifecycle).serve_connection(TokioIo::new(stream), answer);
-                attend(connection, http2::Connection::graceful_shutdown, activity, &edge.limits, lifecycle).await
+                let end = Ending { say_goodbye: http2::Connection::graceful_shutdown, announced: true };
+                attend(connection, end, activity, &edge.limits, lifecycle).await
             }
         };
         if let Err(error) = ended {
@@ -173,10 +181,18 @@ impl<S: Serve> Arrival<'_, S> {
     }
 }
 
+/// How a protocol ends a connection.
+struct Ending<F> {
+    say_goodbye: F,
+    /// Whether the peer is told, and can send what is under way all the same: GOAWAY. HTTP/1.1 closes without a word,
+    /// and a request that crosses that is lost.
+    announced: bool,
+}
+
 /// Polls a connection to its end, says goodbye once when that is due, and gives up on a peer that stalls.
 async fn attend<C>(
     connection: C,
-    say_goodbye: impl Fn(Pin<&mut C>),
+    end: Ending<impl Fn(Pin<&mut C>)>,
     activity: &Activity,
     limits: &Limits,
     lifecycle: &Lifecycle,
@@ -185,23 +201,26 @@ where
     C: Future<Output = hyper::Result<()>>,
 {
     let mut connection = pin!(connection);
-    let mut leaving = false;
+    let (mut leaving, mut goodbye_due) = (false, false);
     loop {
-        let mut goodbye_due = false;
         match activity.outlook(limits, Instant::now()) {
             Outlook::Stalled => return Ok(()),
             Outlook::Idle => goodbye_due = true,
             Outlook::Until(then) => tokio::select! {
                 biased;
                 ended = connection.as_mut() => return ended,
-                () = lifecycle.draining(), if !leaving => goodbye_due = true,
+                () = lifecycle.draining(), if !leaving => {
+                    leaving = true;
+                    activity.call_last();
+                    goodbye_due = end.announced;
+                }
                 () = sleep_until(then) => {}
             },
         }
         if goodbye_due {
-            leaving = true;
+            (leaving, goodbye_due) = (true, false);
             activity.leave();
-            say_goodbye(connection.as_mut());
+            (end.say_goodbye)(connection.as_mut());
         }
     }
 }

@@ -6,10 +6,9 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
@@ -33,6 +32,17 @@ impl Lifecycle {
     /// Ready once the edge drains, and from then on.
     pub(super) async fn draining(&self) {
         self.draining.cancelled().await;
+    }
+
+    /// Whether the edge drains.
+    pub(super) fn is_draining(&self) -> bool {
+        self.draining.is_cancelled()
+    }
+
+    /// Ready once the edge drains, but not before an instant.
+    pub(super) async fn last_call(&self, until: Instant) {
+        self.draining().await;
+        sleep_until(until).await;
     }
 }
 
@@ -58,7 +68,7 @@ pub struct Serving {
 pub enum Drained {
     /// Everything in flight was answered.
     Finished,
-    /// The deadline passed, and that many connections were cut.
+    /// The patience ended, and that many connections were cut.
     Cut(usize),
 }
 
@@ -80,13 +90,15 @@ impl Serving {
     }
 
     /// Stops: closes the listeners, closes connections without a request, lets requests in flight finish
-    /// (`Connection: close`, GOAWAY), and at the deadline cuts what is left.
-    pub async fn drain(self, deadline: Duration) -> Drained {
+    /// (`Connection: close`, GOAWAY), and cuts what is left once the patience ends.
+    pub async fn drain(self, patience: impl Future<Output = ()>) -> Drained {
         let Lifecycle { tasks, draining, cut } = &self.lifecycle;
         draining.cancel();
         tasks.close();
-        if timeout(deadline, tasks.wait()).await.is_ok() {
-            return Drained::Finished;
+        tokio::select! {
+            biased;
+            () = tasks.wait() => return Drained::Finished,
+            () = patience => {}
         }
         let open = self.connections.saturating_sub(self.slots.available_permits());
         cut.cancel();

@@ -26,6 +26,11 @@ pub struct Limits {
     ///
     /// Larger: a stop waits for peers that are gone. Smaller: a caller on a bad link loses its last response.
     pub farewell: Duration,
+    /// How long after its begin, or its last answer, a connection may still ask something once the edge drains.
+    ///
+    /// Larger: a stop waits for connections that ask nothing more. Smaller: requests that crossed the stop on a slow link
+    /// are lost, and handshakes that were under way.
+    pub last_call: Duration,
     /// How long a closed connection waits for the peer's next bytes, and at most [`Limits::LINGER_ROUNDS`] times that
     /// in all, to read and discard what the peer still sends.
     ///
@@ -93,6 +98,7 @@ impl Default for Limits {
             head: Duration::from_secs(10),
             idle: Duration::from_secs(60),
             farewell: Duration::from_secs(5),
+            last_call: Duration::from_secs(1),
             linger: Duration::from_secs(2),
             connections: 10_000,
             streams: 100,

@@ -5,19 +5,21 @@
 //! process can't change about itself (addresses, Redis, the window's span) is named in the log and waits for a restart.
 
 use std::collections::HashSet;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::config::Config;
 use crate::edge::Certificates;
 use crate::gate::Gate;
+use crate::supervisor;
 use crate::tenant::Directory;
 
 /// How long files must be quiet before they are read: an editor, or a renewal of certificates, writes several.
@@ -82,6 +84,7 @@ fn needs_restart(before: &Config, after: &Config) -> Vec<&'static str> {
         ("admin_listen", before.admin_listen != after.admin_listen),
         ("redis", before.redis != after.redis),
         ("window_seconds", before.quota_window != after.quota_window),
+        ("shutdown_delay_seconds", before.shutdown_delay != after.shutdown_delay),
         ("drain_seconds", before.drain != after.drain),
     ];
     changes.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key).collect()
@@ -95,11 +98,18 @@ fn needs_restart(before: &Config, after: &Config) -> Vec<&'static str> {
 pub fn watch(path: &Path, served: Config, reloader: Reloader) -> AbortOnDropHandle<()> {
     // Before this returns, so that whoever was told that the gateway serves can change a file and see it noticed.
     let changes = Changes::of(path, &served);
-    AbortOnDropHandle::new(tokio::spawn(watch_for_ever(path.to_owned(), served, reloader, changes)))
+    let hangups = signal(SignalKind::hangup());
+    AbortOnDropHandle::new(tokio::spawn(watch_for_ever(path.to_owned(), served, reloader, changes, hangups)))
 }
 
-async fn watch_for_ever(path: PathBuf, mut served: Config, reloader: Reloader, mut changes: Changes) {
-    let mut hangups = match signal(SignalKind::hangup()) {
+async fn watch_for_ever(
+    path: PathBuf,
+    mut served: Config,
+    reloader: Reloader,
+    mut changes: Changes,
+    hangups: io::Result<Signal>,
+) {
+    let mut hangups = match hangups {
         Ok(hangups) => hangups,
         Err(error) => return tracing::error!(%error, "SIGHUP can't be waited for, so nothing is reloaded"),
     };
@@ -108,12 +118,16 @@ async fn watch_for_ever(path: PathBuf, mut served: Config, reloader: Reloader, m
             _ = hangups.recv() => {}
             () = changes.come() => {}
         }
-        if let Some(config) = reloader.reload(&path, &served).await {
+        supervisor::reloading();
+        let reloaded = reloader.reload(&path, &served).await;
+        let note = if reloaded.is_none() { "; a changed configuration was refused" } else { "" };
+        if let Some(config) = reloaded {
             if config.folders != served.folders {
                 changes = Changes::of(&path, &config);
             }
             served = config;
         }
+        supervisor::ready(served.tenants.len(), note);
     }
 }
 

@@ -4,4 +4,5 @@ mod admin;
 mod balancer;
 mod handshake;
 mod reload;
+mod restart;
 mod stop;

@@ -14,6 +14,7 @@ pub(crate) mod connection;
 pub(crate) mod database;
 pub(crate) mod fixture;
 pub(crate) mod folder;
+pub(crate) mod load;
 pub(crate) mod postgres;
 pub(crate) mod process;
 pub(crate) mod redis;

@@ -10,9 +10,9 @@ use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use rustls::ClientConfig;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
@@ -59,16 +59,25 @@ impl<'a> Hello<'a> {
     }
 
     pub(super) async fn shake(self, fixture: &Fixture) -> io::Result<TlsStream<TcpStream>> {
+        let mut stream = TcpStream::connect(fixture.address).await?;
+        stream.write_all(self.header).await?;
+        self.shake_on(stream, Arc::clone(&fixture.roots)).await
+    }
+
+    /// Shakes hands on a connection that was made before.
+    pub(super) async fn shake_on(
+        self,
+        stream: TcpStream,
+        roots: Arc<RootCertStore>,
+    ) -> io::Result<TlsStream<TcpStream>> {
         let mut tls = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()
             .unwrap()
-            .with_root_certificates(Arc::clone(&fixture.roots))
+            .with_root_certificates(roots)
             .with_no_client_auth();
         tls.enable_sni = self.sni;
         tls.alpn_protocols = self.alpn.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
         let name = ServerName::try_from(self.name.to_owned()).unwrap();
-        let mut stream = TcpStream::connect(fixture.address).await?;
-        stream.write_all(self.header).await?;
         soon(TlsConnector::from(Arc::new(tls)).connect(name, stream)).await
     }
 }

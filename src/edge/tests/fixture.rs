@@ -16,6 +16,7 @@ use crate::config::{CertificateFiles, ListenConfig};
 use crate::edge::{Certificates, Edge, Limits, Serve, Serving, listen};
 use crate::gate::{Connection, Transport};
 use crate::metrics::Metrics;
+use crate::supervisor::Inherited;
 use crate::tenant::certificate::{self, Certificate};
 use crate::tenant::host::HostName;
 
@@ -85,11 +86,11 @@ impl Fixture {
     /// `acme.example.com` has the gateway's wildcard, `forms.acme.org` a certificate of its own.
     pub(super) async fn start(limits: Limits) -> Self {
         let anywhere: SocketAddr = "127.0.0.1:0".parse().unwrap();
-        Self::listening(anywhere.into(), limits).await
+        Self::listening(anywhere.into(), limits, &mut Inherited::default()).await
     }
 
     /// The same on a listener of any kind.
-    pub(super) async fn listening(entry: ListenConfig, limits: Limits) -> Self {
+    pub(super) async fn listening(entry: ListenConfig, limits: Limits, inherited: &mut Inherited) -> Self {
         let (wildcard, wildcard_leaf) = issue("*.example.com");
         let (custom, custom_leaf) = issue("forms.acme.org");
         let host = |name| HostName::parse(name).unwrap();
@@ -103,7 +104,7 @@ impl Fixture {
         let metrics = Metrics::new();
         let edge =
             Edge { certificates: Arc::new(certificates), gate: Arc::new(Handler), limits, metrics: metrics.clone() };
-        let serving = edge.serve(listen(&[entry]).await.unwrap());
+        let serving = edge.serve(listen(&[entry], inherited).await.unwrap());
         let address = serving.addresses()[0];
         Self { serving, address, metrics, roots: Arc::new(roots) }
     }

@@ -16,12 +16,13 @@ use super::client::soon;
 use super::fixture::{Fixture, SLOW};
 use crate::config::{ListenConfig, Speaks};
 use crate::edge::{Drained, Limits};
+use crate::supervisor::Inherited;
 
 const SHORT: Duration = Duration::from_millis(200);
 
 async fn plain(speaks: Speaks, limits: Limits) -> Fixture {
     let anywhere: SocketAddr = "127.0.0.1:0".parse().unwrap();
-    Fixture::listening(ListenConfig { speaks, ..anywhere.into() }, limits).await
+    Fixture::listening(ListenConfig { speaks, ..anywhere.into() }, limits, &mut Inherited::default()).await
 }
 
 /// What comes after some text until the edge closes.
@@ -76,7 +77,7 @@ async fn a_stop_finishes_what_is_in_flight() {
     let fixture = plain(Speaks::Http1, Limits::default()).await;
     let answer = tokio::spawn(exchange(fixture.address, "GET /slow HTTP/1.1\r\nhost: x\r\n\r\n"));
     sleep(SLOW / 3).await;
-    assert_eq!(fixture.serving.drain(20 * SLOW).await, Drained::Finished);
+    assert_eq!(fixture.serving.drain(sleep(20 * SLOW)).await, Drained::Finished);
     let answer = answer.await.unwrap();
     assert!(answer.contains("connection: close\r\n") && answer.ends_with("late"), "{answer}");
 }

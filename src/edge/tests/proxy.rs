@@ -12,6 +12,7 @@ use super::client::{Hello, exchange, soon};
 use super::fixture::Fixture;
 use crate::config::{ListenConfig, Speaks};
 use crate::edge::Limits;
+use crate::supervisor::Inherited;
 
 const SHORT: Duration = Duration::from_millis(200);
 const GET: &str = "GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
@@ -20,7 +21,7 @@ const V1: &[u8] = b"PROXY TCP4 192.0.2.7 198.51.100.1 40000 443\r\n";
 async fn behind(network: &str, speaks: Speaks, limits: Limits) -> Fixture {
     let address: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let entry = ListenConfig { address, speaks, proxies: vec![network.parse().unwrap()] };
-    Fixture::listening(entry, limits).await
+    Fixture::listening(entry, limits, &mut Inherited::default()).await
 }
 
 /// A header of version 2.

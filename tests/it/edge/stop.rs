@@ -88,3 +88,77 @@ async fn what_takes_longer_than_the_drain_is_cut() {
     assert_eq!(acme.node.wait(SOON), 0, "an operator's deadline is no failure");
     assert!(acme.node.log().contains("cut at the deadline"), "{}", acme.node.log());
 }
+
+/// How many connections that never ask anything there are.
+const SILENT: usize = 500;
+
+#[tokio::test]
+async fn five_hundred_silent_connections_do_not_hold_up_a_stop() {
+    let mut acme = Acme::start();
+    let (address, host) = (acme.node.address, acme.host());
+    let (mut silent, mut shaken) = (Vec::new(), Vec::new());
+    for n in 0..SILENT {
+        let protocol = if n % 2 == 0 { Protocol::Http1 } else { Protocol::Http2 };
+        if n % 5 == 0 {
+            silent.push(TcpStream::connect(address).await.expect("a connection"));
+            continue;
+        }
+        let mut stream = handshake(address, &host, protocol).await.expect("a handshake");
+        let said = match (n % 5, protocol) {
+            (1, _) => String::new(),
+            (2, Protocol::Http1) => format!("GET /api/v1/me HTTP/1.1\r\nHost: {host}\r\nX-Half: "),
+            (_, Protocol::Http1) => {
+                format!("GET /api/v1/me HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {}\r\n\r\n", acme.token)
+            }
+            // The preface, and settings without an entry; what comes back is never read.
+            (_, Protocol::Http2) => "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_owned(),
+        };
+        stream.write_all(said.as_bytes()).await.expect("it is taken");
+        shaken.push(stream);
+    }
+    assert_eq!(acme.caller().get("/api/v1/me").send().await.status, 200);
+    let since = Instant::now();
+    let log = acme.stop().await;
+    assert!(since.elapsed() < SOON, "after {:?}", since.elapsed());
+    assert!(log.contains(r#""message":"stopped""#) && !log.contains("cut"), "{log}");
+}
+
+#[tokio::test]
+async fn a_second_signal_stops_at_once() {
+    let mut acme = Acme::start();
+    let mut stream = handshake(acme.node.address, &acme.host(), Protocol::Http1).await.expect("a connection");
+    let head = format!(
+        "POST /api/v1/submission HTTP/1.1\r\nHost: acme.example.test\r\nAuthorization: Bearer {}\r\nContent-Length: 2\r\n\r\n",
+        acme.token
+    );
+    stream.write_all(head.as_bytes()).await.expect("the head is taken");
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    acme.node.terminate();
+    let stopping = acme.node.wait_for_log(SOON, |line| line.contains("\"stopping\"").then_some(()));
+    assert!(stopping.is_some());
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let since = Instant::now();
+    acme.node.signal("INT");
+    assert_eq!(acme.node.wait(SOON), 0);
+    assert!(since.elapsed() < Duration::from_secs(1), "after {:?}", since.elapsed());
+    assert!(acme.node.log().contains("stopping at once"), "{}", acme.node.log());
+}
+
+#[tokio::test]
+async fn with_a_delay_a_node_that_is_not_ready_any_more_goes_on_to_serve() {
+    let site = Site::new().tenant("acme", Engine::Sqlite).gateway("shutdown_delay_seconds", 2);
+    let mut acme = Acme::of(site.requests_per_minute(100_000));
+    let operator = acme.node.operator_address();
+    let since = Instant::now();
+    acme.node.terminate();
+    while operator_get(operator, "/readyz").await.status != 503 {
+        assert!(since.elapsed() < SOON, "still ready");
+    }
+    while since.elapsed() < Duration::from_millis(1500) {
+        let answer = acme.caller().get("/api/v1/me").fresh().send().await;
+        assert_eq!((answer.status.as_u16(), answer.header("connection")), (200, None));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(acme.node.wait(SOON), 0);
+    assert!(since.elapsed() >= Duration::from_secs(2), "after {:?}", since.elapsed());
+}

@@ -193,8 +193,7 @@ impl Call {
         let key = (self.name_in_handshake(), self.client.protocol);
         while let Some(kept) = self.kept(&key) {
             match self.converse(&key, kept, request.clone()).await {
-                // The server closed the idle connection before a byte of this request was written.
-                Err(Unanswered::Broken(error)) if error.is_canceled() || error.is_closed() => {}
+                Err(Unanswered::Broken(error)) if was_not_taken(&error) => {}
                 answered => return answered,
             }
         }
@@ -262,6 +261,14 @@ impl Call {
             idle.entry(key.clone()).or_default().push(connection);
         }
     }
+}
+
+/// Whether the server closed the connection before a byte of the request was written, or said that it did not take it:
+/// every HTTP client sends such a request again (RFC 9113, sections 6.8 and 8.7).
+fn was_not_taken(error: &hyper::Error) -> bool {
+    let goodbye = std::error::Error::source(error).and_then(|source| source.downcast_ref::<h2::Error>());
+    let said_goodbye = |error: &h2::Error| error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR);
+    error.is_canceled() || error.is_closed() || goodbye.is_some_and(said_goodbye)
 }
 
 /// The value of one series of the operator's metrics, such as `formgate_connections_accepted_total`; 0 when it is not

@@ -5,7 +5,8 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -83,6 +84,30 @@ fn command<S: AsRef<OsStr>>(arguments: &[S]) -> Command {
     command
 }
 
+/// Runs a node on listening sockets to its end, which is near where it refuses them.
+pub(crate) fn formgate_on(config: &Path, sockets: [&TcpListener; 2]) -> Output {
+    let mut command = on_sockets(config, sockets, &[]);
+    command.stderr(Stdio::piped());
+    let mut child = Child::spawn(command);
+    let stderr = child.pipes().stderr.take().expect("standard error is piped");
+    let status = child.wait_at_most(START_LIMIT);
+    child.kill();
+    let code = status.and_then(|status| status.code()).expect("an exit by itself");
+    Output { code, stdout: String::new(), stderr: read_all(stderr) }
+}
+
+/// `formgate serve` with two sockets at the numbers where systemd puts them. They travel as standard input and output,
+/// because a child gets no other ones without unsafe code; the shell moves them and turns into the program.
+fn on_sockets(config: &Path, sockets: [&TcpListener; 2], environment: &[(&str, &str)]) -> Command {
+    let script = r#"exec 3<&0 4<&1 0</dev/null 1>/dev/null; LISTEN_PID=$$ LISTEN_FDS=2 exec "$0" "$@""#;
+    let mut command = child::bound_to_us("sh", "KILL", &[]);
+    command.args(["-c", script, env!("CARGO_BIN_EXE_formgate"), "serve", "--config"]).arg(config);
+    command.env_remove("FORMGATE_CONFIG").env_remove("RUST_LOG").envs(environment.iter().copied());
+    let [first, second] = sockets.map(|socket| OwnedFd::from(socket.try_clone().expect("a socket can be shared")));
+    command.stdin(first).stdout(second);
+    command
+}
+
 fn read_all(mut pipe: impl Read) -> String {
     let mut bytes = Vec::new();
     pipe.read_to_end(&mut bytes).expect("a pipe can be read");
@@ -110,7 +135,17 @@ impl Node {
         let arguments = [OsStr::new("serve"), OsStr::new("--config"), config.as_os_str()];
         let mut command = command(&arguments);
         command.envs(environment.iter().copied());
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        Self::start(command)
+    }
+
+    /// Starts a node on listening sockets that are open already, as systemd does.
+    pub(crate) fn spawn_on(config: &Path, sockets: [&TcpListener; 2], environment: &[(&str, &str)]) -> Self {
+        Self::start(on_sockets(config, sockets, environment))
+    }
+
+    fn start(mut command: Command) -> Self {
+        command.stderr(Stdio::piped());
         let mut child = Child::spawn(command);
         let stderr = BufReader::new(child.pipes().stderr.take().expect("standard error is piped"));
         let log = Arc::<Mutex<String>>::default();
