@@ -34,6 +34,7 @@ use secrecy::{ExposeSecret, SecretString};
 use self::file::Reading;
 pub use self::listen::{ListenConfig, Speaks};
 pub use self::problem::{Origin, Problem, Problems};
+use crate::metrics::TenantLabels;
 use crate::store::{DatabaseLocation, Guard};
 pub use crate::tenant::certificate::CertificateFiles;
 use crate::tenant::host::HostName;
@@ -123,6 +124,8 @@ pub struct GatewayConfig {
     pub shutdown_delay: Duration,
     /// How long a stop then waits for requests in flight.
     pub drain: Duration,
+    /// Which tenants are counted by themselves.
+    pub tenant_labels: TenantLabels,
 }
 
 /// The Redis that the nodes share.

@@ -137,6 +137,9 @@ impl Gate {
         let status = reply.status;
         let response = respond::dress(reply, &head, &id, trail.budget).await;
         self.metrics.request(trail.route.unwrap_or("none"), &head.method, status, began.elapsed());
+        if let Some(tenant) = &trail.tenant {
+            self.metrics.tenants.request(&tenant.slug, status, began.elapsed());
+        }
         respond::log(&id, connection, &head, &trail, &response, outcome.as_ref().err(), began.elapsed());
         response
     }

@@ -81,8 +81,9 @@ pub struct Running {
 /// # Errors
 /// [`StartError`]; nothing is left running then.
 pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running, StartError> {
-    let metrics = Metrics::new();
+    let metrics = Metrics::new(config.gateway.tenant_labels);
     metrics.last_reload.set(Timestamp::now().as_second());
+    metrics.tenants_served.set(i64::try_from(config.tenants.len()).unwrap_or(i64::MAX));
     let directory = Directory::new(config, &Directory::default());
     let directory = Arc::new(ArcSwap::from_pointee(directory));
     let missed = Arc::new(AtomicU64::new(0));
@@ -99,7 +100,7 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
     let gate = Arc::new(Gate {
         directory,
         quota: Quota::new(config.gateway.quota_window, windows, metrics.clone()),
-        tokens: TokenVerifier::new(listening, missed),
+        tokens: TokenVerifier::new(listening, missed, metrics.clone()),
         last_used: LastUsed::default(),
         metrics: metrics.clone(),
     });

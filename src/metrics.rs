@@ -3,7 +3,11 @@
 //! Owns every metric's name, help and labels, a file a group; a label never holds a host, a path or a token.
 
 mod edge;
+#[cfg(target_os = "linux")]
+mod process;
+mod redis;
 mod register;
+mod tenants;
 
 use std::time::Duration;
 
@@ -11,7 +15,9 @@ use http::{Method, StatusCode};
 use prometheus::{Encoder, HistogramVec, IntCounterVec, IntGauge, Registry, TextEncoder};
 
 pub use self::edge::EdgeMetrics;
+pub use self::redis::RedisMetrics;
 use self::register::Register;
+pub use self::tenants::{TenantLabels, TenantMetrics};
 
 /// All metrics of one gateway.
 #[derive(Clone, Debug)]
@@ -19,8 +25,14 @@ pub struct Metrics {
     registry: Registry,
     /// Connections and handshakes.
     pub edge: EdgeMetrics,
-    /// Whether the shared store answers: 1 or 0.
-    pub redis_up: IntGauge,
+    /// Calls to the shared Redis.
+    pub redis: RedisMetrics,
+    /// Requests by tenant.
+    pub tenants: TenantMetrics,
+    /// How many tenants are served.
+    pub tenants_served: IntGauge,
+    /// Checks of tokens that look like tokens: `by` `memory` or `database`, with `result` `known`, `unknown`, `failed`.
+    pub token_checks: IntCounterVec,
     /// Changes of the configuration by `result`: `done`, `refused`.
     pub reloads: IntCounterVec,
     /// When the configuration that is served was read, in seconds since 1970.
@@ -34,11 +46,15 @@ pub struct Metrics {
 const DURATION_BUCKETS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 15.0];
 
 impl Metrics {
-    /// Registers every metric.
+    /// Registers every metric, with labels for as many tenants as the operator allows.
     #[must_use]
-    pub fn new() -> Self {
+    pub fn new(tenants: TenantLabels) -> Self {
         let registry = Registry::new();
         let register = Register(&registry);
+        let build = register.gauges("formgate_build_info", "The version that runs, as a label of a 1.", &["version"]);
+        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        #[cfg(target_os = "linux")]
+        registry.register(Box::new(process::Process::new())).expect("each name is registered once");
         let reloads =
             register.counters("formgate_config_reloads_total", "Reloads of the configuration by result.", &["result"]);
         // There from the start: an alert on the first refusal needs to see the 0 before it.
@@ -50,7 +66,14 @@ impl Metrics {
                 "formgate_config_last_reload_success_timestamp_seconds",
                 "When the configuration that is served was read.",
             ),
-            redis_up: register.gauge("formgate_redis_up", "Whether the shared Redis answers."),
+            redis: RedisMetrics::new(&register),
+            tenants: TenantMetrics::new(&register, tenants),
+            tenants_served: register.gauge("formgate_tenants", "Tenants that are served."),
+            token_checks: register.counters(
+                "formgate_token_checks_total",
+                "Checks of well-formed tokens, by what answered and the result.",
+                &["by", "result"],
+            ),
             requests: register.counters(
                 "formgate_requests_total",
                 "Requests by route, method and status; route `none` where none was reached.",
@@ -89,6 +112,7 @@ impl Metrics {
     /// The text exposition, version 0.0.4.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
+        self.tenants.rank();
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text).expect("writing to memory does not fail");
         text
@@ -97,6 +121,6 @@ impl Metrics {
 
 impl Default for Metrics {
     fn default() -> Self {
-        Self::new()
+        Self::new(TenantLabels::default())
     }
 }

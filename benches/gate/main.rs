@@ -60,7 +60,7 @@ fn admit(criterion: &mut Criterion) {
     };
     // A window that is over before the next request, and one that nobody leaves.
     for (name, span) in [("admitted", Duration::from_nanos(1)), ("refused", Duration::from_secs(3600))] {
-        let (quota, account) = (Quota::new(span, None, Metrics::new()), Account::new("acme", LIMIT));
+        let (quota, account) = (Quota::new(span, None, Metrics::default()), Account::new("acme", LIMIT));
         for _ in 0..LIMIT {
             let _ = decide(&quota, &account);
         }

@@ -34,7 +34,7 @@ impl Way {
     pub(crate) async fn all(port: &str) -> anyhow::Result<Vec<Arc<Self>>> {
         let url = format!("redis://127.0.0.1:{port}");
         let link = Link::new(&RedisTarget::Server { url: url.clone().into() })?;
-        let lanes = Lanes::open(Arc::new(link), LIMIT, Metrics::new()).await;
+        let lanes = Lanes::open(Arc::new(link), LIMIT, Metrics::default()).await;
         let pool = deadpool_redis::Config::from_url(&url).builder()?.max_size(POOL).runtime(Runtime::Tokio1).build()?;
         Ok([Self::Lanes(lanes), Self::Pool(pool), Self::New(Client::open(url)?)].map(Arc::new).into())
     }

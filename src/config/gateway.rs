@@ -13,6 +13,7 @@ use super::file::{Reading, Table, Text};
 use super::problem::Problem;
 use super::source::Place;
 use super::{CertificateFiles, GatewayConfig, OnRedisFailure, RedisConfig, RedisTarget, listen};
+use crate::metrics::TenantLabels;
 
 /// How long the shared store may take: with more, a slow store slows every answer; with less, a busy one is given up.
 const REDIS_TIMEOUT_MS: u32 = 50;
@@ -54,6 +55,7 @@ pub(super) fn read(mut table: Table<'_, '_>, folder: &Path) -> Gateway {
     let drain = table.integer("drain_seconds", 0..=LONGEST_DRAIN_SECONDS, DRAIN_SECONDS);
     let delay = table.integer("shutdown_delay_seconds", 0..=LONGEST_DRAIN_SECONDS, SHUTDOWN_DELAY_SECONDS);
     let window = table.integer("window_seconds", 1..=LONGEST_WINDOW_SECONDS, WINDOW_SECONDS);
+    let tenant_labels = read_tenant_labels(&mut table);
     let certificate = table.required_table("tls").and_then(|tls| read_files(tls, folder));
     table.finish();
     let config = certificate.as_ref().map(|certificate| GatewayConfig {
@@ -64,6 +66,7 @@ pub(super) fn read(mut table: Table<'_, '_>, folder: &Path) -> Gateway {
         quota_window: Duration::from_secs(window.into()),
         shutdown_delay: Duration::from_secs(delay.into()),
         drain: Duration::from_secs(drain.into()),
+        tenant_labels,
     });
     Gateway { config, certificate }
 }
@@ -83,6 +86,21 @@ pub(super) fn read_files(mut table: Table<'_, '_>, folder: &Path) -> Option<Name
         certificate: certificate.place,
         private_key: private_key.place,
     })
+}
+
+/// `"top:50"`, `"all"` or `"none"`.
+fn read_tenant_labels(table: &mut Table<'_, '_>) -> TenantLabels {
+    let Some(text) = table.text("tenant_metrics") else { return TenantLabels::default() };
+    let top = || text.value.strip_prefix("top:")?.parse().ok().filter(|most| *most > 0).map(TenantLabels::Top);
+    match text.value.as_str() {
+        "all" => TenantLabels::All,
+        "none" => TenantLabels::None,
+        _ => top().unwrap_or_else(|| {
+            let problem = Problem::at(&text.place, "unknown choice of tenants");
+            table.reading().report(problem.label("expected `top:` and a number, `all` or `none`"));
+            TenantLabels::default()
+        }),
+    }
 }
 
 fn read_redis(table: &mut Table<'_, '_>) -> Option<RedisConfig> {

@@ -66,6 +66,8 @@ impl Reloader {
         // Certificates before tenants: a new tenant is served from its first handshake on.
         self.certificates.replace(prepared);
         self.gate.directory.store(Arc::new(Directory::new(&config, &before)));
+        metrics.tenants.retain(|slug| self.gate.directory.load().find(slug).is_some());
+        metrics.tenants_served.set(i64::try_from(config.tenants.len()).unwrap_or(i64::MAX));
         metrics.reloads.with_label_values(&["done"]).inc();
         metrics.last_reload.set(Timestamp::now().as_second());
         tracing::info!(tenants = config.tenants.len(), "the configuration is reloaded");
@@ -86,6 +88,7 @@ fn needs_restart(before: &Config, after: &Config) -> Vec<&'static str> {
         ("window_seconds", before.quota_window != after.quota_window),
         ("shutdown_delay_seconds", before.shutdown_delay != after.shutdown_delay),
         ("drain_seconds", before.drain != after.drain),
+        ("tenant_metrics", before.tenant_labels != after.tenant_labels),
     ];
     changes.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key).collect()
 }

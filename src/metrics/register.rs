@@ -1,7 +1,9 @@
 //! Making metrics: each is made once, with its help, and is registered as it is made.
 
 use prometheus::core::Collector;
-use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use prometheus::{
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+};
 
 /// Where the groups of metrics make theirs.
 pub(super) struct Register<'r>(pub(super) &'r Registry);
@@ -25,6 +27,11 @@ impl Register<'_> {
     /// Such a number for each value of its labels.
     pub(super) fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
         self.keep(IntGaugeVec::new(Opts::new(name, help), labels))
+    }
+
+    /// A histogram.
+    pub(super) fn histogram(&self, name: &str, help: &str, buckets: &[f64]) -> Histogram {
+        self.keep(Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec())))
     }
 
     /// A histogram for each value of its labels.

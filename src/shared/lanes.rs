@@ -87,12 +87,28 @@ impl Lanes {
         let first = self.next.fetch_add(1, Ordering::Relaxed);
         let mut lanes = (first..first + LANES).map(|at| &self.lanes[at % LANES].0);
         let open = lanes.find_map(|lane| Some((lane, lane.connection.load_full()?)));
-        let Some((lane, connection)) = open else { return Err(CallError::Unavailable) };
+        let metrics = &self.state.metrics.redis;
+        let failed = |reason: &str| metrics.failures.with_label_values(&[reason]).inc();
+        let Some((lane, connection)) = open else {
+            failed("down");
+            return Err(CallError::Unavailable);
+        };
+        let began = Instant::now();
         let failure = match within(self.limit, call((*connection).clone())).await {
-            Some(Ok(answer)) => return Ok(answer),
-            Some(Err(error)) if concerns_one_key(&error) => return Err(CallError::Refused(error)),
-            Some(Err(error)) => error.to_string(),
+            Some(Ok(answer)) => {
+                metrics.call_duration.observe(began.elapsed().as_secs_f64());
+                return Ok(answer);
+            }
+            Some(Err(error)) if concerns_one_key(&error) => {
+                failed("refused");
+                return Err(CallError::Refused(error));
+            }
+            Some(Err(error)) => {
+                failed("connection");
+                error.to_string()
+            }
             None => {
+                failed("timeout");
                 let failure = format!("no answer within {:?}", self.limit);
                 // The store hangs, or this connection does. Whichever it is, the next call must not wait to find out.
                 if lane.close(&connection, &failure, &self.state) {
@@ -128,7 +144,7 @@ impl State {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         *open += 1;
         if *open == 1 {
-            self.metrics.redis_up.set(1);
+            self.metrics.redis.up.set(1);
             tracing::info!("the shared store answers");
         }
         self.opened.notify_one();
@@ -138,7 +154,7 @@ impl State {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         *open -= 1;
         if *open == 0 {
-            self.metrics.redis_up.set(0);
+            self.metrics.redis.up.set(0);
             tracing::warn!(failure, "the shared store does not answer; its policy decides until it does");
         }
     }

@@ -46,6 +46,12 @@ impl Directory {
         self.by_host.get(host)
     }
 
+    /// The tenant with a slug.
+    #[must_use]
+    pub fn find(&self, slug: &str) -> Option<&Arc<Tenant>> {
+        self.by_slug.get(slug)
+    }
+
     /// Every tenant.
     pub fn tenants(&self) -> impl Iterator<Item = &Arc<Tenant>> {
         self.by_slug.values()
@@ -63,7 +69,7 @@ pub struct TokenChanges {
 
 impl Listener for TokenChanges {
     fn tenant_changed(&self, slug: &str) {
-        if let Some(tenant) = self.directory.load().by_slug.get(slug) {
+        if let Some(tenant) = self.directory.load().find(slug) {
             tenant.token_changes.fetch_add(1, Ordering::AcqRel);
         }
     }

@@ -14,6 +14,7 @@ use moka::future::Cache;
 
 use super::Tenant;
 use super::token::{PresentedToken, TokenDigest};
+use crate::metrics::Metrics;
 use crate::shared::announce::Listening;
 use crate::store::StoreError;
 
@@ -44,6 +45,7 @@ pub struct TokenVerifier {
     remembered: Cache<(Arc<str>, TokenDigest), Remembered>,
     listening: Option<Listening>,
     missed: Arc<AtomicU64>,
+    metrics: Metrics,
 }
 
 /// What the database said of a token.
@@ -66,8 +68,9 @@ enum Said {
 impl TokenVerifier {
     /// A verifier that remembers nothing yet. `missed` counts how often changes were missed.
     #[must_use]
-    pub fn new(listening: Option<Listening>, missed: Arc<AtomicU64>) -> Self {
-        Self { remembered: Cache::builder().max_capacity(CAPACITY).time_to_live(LONGEST).build(), listening, missed }
+    pub fn new(listening: Option<Listening>, missed: Arc<AtomicU64>, metrics: Metrics) -> Self {
+        let remembered = Cache::builder().max_capacity(CAPACITY).time_to_live(LONGEST).build();
+        Self { remembered, listening, missed, metrics }
     }
 
     /// The tenant's token that was presented; none for an unknown one, a revoked one and another tenant's alike.
@@ -91,11 +94,14 @@ impl TokenVerifier {
         };
         let entry = self.remembered.entry((Arc::clone(&tenant.slug), digest));
         let entry = entry.or_insert_with_if(look_up, |remembered| !self.still_holds(remembered, changes)).await;
-        match entry.into_value().said {
-            Said::Known(token) => Ok(Some(token)),
-            Said::Unknown => Ok(None),
-            Said::Nothing(error) => Err(error),
-        }
+        let by = if entry.is_fresh() { "database" } else { "memory" };
+        let (result, verified) = match entry.into_value().said {
+            Said::Known(token) => ("known", Ok(Some(token))),
+            Said::Unknown => ("unknown", Ok(None)),
+            Said::Nothing(error) => ("failed", Err(error)),
+        };
+        self.metrics.token_checks.with_label_values(&[by, result]).inc();
+        verified
     }
 
     fn still_holds(&self, remembered: &Remembered, changes: (u64, u64)) -> bool {

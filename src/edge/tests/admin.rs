@@ -43,7 +43,7 @@ fn parsed(body: &str) -> Value {
 
 #[tokio::test]
 async fn liveness_metrics_and_head_are_answered() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::default();
     metrics.edge.handshakes.with_label_values(&["done"]).inc_by(3);
     let (_admin, address) = start(metrics, Arc::new(AtomicBool::new(true))).await;
 
@@ -63,7 +63,7 @@ async fn liveness_metrics_and_head_are_answered() {
 #[tokio::test]
 async fn readiness_follows_what_the_parts_say() {
     let ready = Arc::new(AtomicBool::new(true));
-    let (_admin, address) = start(Metrics::new(), Arc::clone(&ready)).await;
+    let (_admin, address) = start(Metrics::default(), Arc::clone(&ready)).await;
     let (head, body) = ask(address, "GET", "/readyz").await;
     assert!(head.starts_with("http/1.1 200"), "{head}");
     assert_eq!(parsed(&body), json!({"ready": true, "parts": {"edge": "ok"}}));
@@ -76,7 +76,7 @@ async fn readiness_follows_what_the_parts_say() {
 
 #[tokio::test]
 async fn other_paths_and_methods_are_refused() {
-    let (admin, address) = start(Metrics::new(), Arc::new(AtomicBool::new(true))).await;
+    let (admin, address) = start(Metrics::default(), Arc::new(AtomicBool::new(true))).await;
     let (head, body) = ask(address, "GET", "/api/v1/me").await;
     assert!(head.starts_with("http/1.1 404"), "{head}");
     assert_eq!(parsed(&body), json!({"message": "Not found"}));

@@ -101,7 +101,7 @@ impl Fixture {
         );
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates([wildcard_leaf, custom_leaf]);
-        let metrics = Metrics::new();
+        let metrics = Metrics::default();
         let edge =
             Edge { certificates: Arc::new(certificates), gate: Arc::new(Handler), limits, metrics: metrics.clone() };
         let serving = edge.serve(listen(&[entry], inherited).await.unwrap());

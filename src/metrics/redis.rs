@@ -1,0 +1,42 @@
+//! What is counted of the shared Redis.
+
+use prometheus::{Histogram, IntCounterVec, IntGauge};
+
+use super::register::Register;
+
+/// Calls to the Redis that the nodes share.
+#[derive(Clone, Debug)]
+pub struct RedisMetrics {
+    /// Whether it answers: 1 or 0.
+    pub up: IntGauge,
+    /// How long answered calls took.
+    pub call_duration: Histogram,
+    /// Calls that came to nothing, by `reason`: `down` (no connection is open), `timeout`, `connection` (it broke),
+    /// `refused` (an answer that is an error).
+    pub failures: IntCounterVec,
+}
+
+/// A call takes a fraction of a millisecond nearby and is given up after 50 ms, unless configured otherwise.
+const BUCKETS: [f64; 9] = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05];
+
+impl RedisMetrics {
+    pub(super) fn new(register: &Register<'_>) -> Self {
+        let failures = register.counters(
+            "formgate_redis_failures_total",
+            "Calls to the shared Redis that came to nothing, by reason.",
+            &["reason"],
+        );
+        ["down", "timeout", "connection", "refused"]
+            .iter()
+            .for_each(|reason| drop(failures.with_label_values(&[reason])));
+        Self {
+            up: register.gauge("formgate_redis_up", "Whether the shared Redis answers."),
+            call_duration: register.histogram(
+                "formgate_redis_call_duration_seconds",
+                "Time of answered calls to the shared Redis.",
+                &BUCKETS,
+            ),
+            failures,
+        }
+    }
+}
