@@ -27,12 +27,14 @@ use http::{Method, Request, Response, request};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use jiff::Timestamp;
+use tracing::Instrument;
 
 use crate::api::{self, Call};
 use crate::error::Refusal;
 use crate::metrics::Metrics;
 use crate::quota::{Budget, NotAdmitted, Quota, Telling, Usage};
 use crate::reply::Reply;
+use crate::telemetry::{self, step};
 use crate::tenant::host::CertificateNames;
 use crate::tenant::token::PresentedToken;
 use crate::tenant::{Directory, LastUsed, Tenant, Token, TokenVerifier};
@@ -125,7 +127,8 @@ impl Gate {
         let id = RequestId::of(&head.headers);
         let mut trail = Trail::default();
 
-        let outcome = contain(self.lead(connection, &head, &mut body, &mut trail)).await;
+        let span = telemetry::request_span(&head.headers, &head.method);
+        let outcome = contain(self.lead(connection, &head, &mut body, &mut trail)).instrument(span.clone()).await;
         let reply = match &outcome {
             Ok(reply) => reply.clone(),
             Err(refusal) => refusal.reply(),
@@ -140,6 +143,8 @@ impl Gate {
         if let Some(tenant) = &trail.tenant {
             self.metrics.tenants.request(&tenant.slug, status, began.elapsed());
         }
+        let tenant = trail.tenant.as_ref().map(|tenant| &*tenant.slug);
+        telemetry::end_request(&span, trail.route, status, tenant, id.as_str());
         respond::log(&id, connection, &head, &trail, &response, outcome.as_ref().err(), began.elapsed());
         response
     }
@@ -163,10 +168,11 @@ impl Gate {
 
         let path = head.uri.path().strip_prefix(API).filter(|rest| rest.is_empty() || rest.starts_with('/'));
         let path = path.ok_or(Refusal::UnknownPath)?;
-        let token = self.verify(&tenant, head).await?;
+        let token = self.verify(&tenant, head).instrument(step!("verify")).await?;
         trail.token = Some(Arc::clone(&token));
         let telling = if api::tells_usage(path) { Telling::Usage } else { Telling::Nothing };
-        let (budget, usage) = self.admit(&tenant, &token, telling, trail).await?;
+        let admitting = self.admit(&tenant, &token, telling, trail).instrument(step!("admit"));
+        let (budget, usage) = admitting.await?;
         trail.budget = Some(budget);
         self.last_used.note(&tenant, token.id, Timestamp::now());
         let admitted = Admitted { tenant, token, usage };
@@ -177,7 +183,8 @@ impl Gate {
         trail.route = Some(route.name());
         let body = body::read(&head.headers, body, route.body_limit()).await?;
         let call = Call { origin: authority.origin(), query: head.uri.query().unwrap_or_default(), body };
-        tokio::time::timeout(route.time_limit(), api::handle(&admitted, route, call))
+        let limit = route.time_limit();
+        tokio::time::timeout(limit, api::handle(&admitted, route, call).instrument(step!("handle")))
             .await
             .map_err(|_| Refusal::TooSlow)?
     }

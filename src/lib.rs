@@ -31,4 +31,5 @@ pub mod reply;
 pub mod shared;
 pub mod store;
 pub mod supervisor;
+pub mod telemetry;
 pub mod tenant;

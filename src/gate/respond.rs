@@ -42,7 +42,7 @@ impl RequestId {
         )
     }
 
-    fn as_str(&self) -> &str {
+    pub(super) fn as_str(&self) -> &str {
         self.0.to_str().expect("visible ASCII, as it was made")
     }
 }

@@ -16,9 +16,11 @@ use rand::RngExt;
 use redis::RedisResult;
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument;
 
 use super::link::{Connection, Link};
 use crate::metrics::Metrics;
+use crate::telemetry::step;
 
 /// How many connections are held. Two keep two cores of a server's I/O busy; more only split the pipelines.
 const LANES: usize = 2;
@@ -94,7 +96,7 @@ impl Lanes {
             return Err(CallError::Unavailable);
         };
         let began = Instant::now();
-        let failure = match within(self.limit, call((*connection).clone())).await {
+        let failure = match within(self.limit, call((*connection).clone())).instrument(step!("redis")).await {
             Some(Ok(answer)) => {
                 metrics.call_duration.observe(began.elapsed().as_secs_f64());
                 return Ok(answer);

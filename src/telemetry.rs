@@ -1,0 +1,158 @@
+//! What the process says of itself while it runs: its log, and traces where an OpenTelemetry collector is named.
+//!
+//! The log goes to standard error. Traces go by OTLP over HTTP, and are set up by the environment variables that the
+//! OpenTelemetry specification names: without `OTEL_EXPORTER_OTLP_ENDPOINT` (or `…_TRACES_ENDPOINT`) no span is ever
+//! made. What a span may hold is what the log may hold: no token, no query, no filter, no answer.
+
+use std::io::IsTerminal;
+
+use http::{HeaderMap, StatusCode};
+use opentelemetry::propagation::{Extractor, TextMapPropagator};
+use opentelemetry::trace::TracerProvider;
+use opentelemetry_otlp::SpanExporter;
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+use opentelemetry_sdk::runtime;
+use opentelemetry_sdk::trace::SdkTracerProvider;
+use opentelemetry_sdk::trace::span_processor_with_async_runtime::BatchSpanProcessor;
+use tracing::Span;
+use tracing::level_filters::LevelFilter;
+use tracing_opentelemetry::OpenTelemetrySpanExt;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
+
+/// What the log shows unless `FORMGATE_LOG` says otherwise.
+const LOG: &str = "info,sqlx=warn,rustls=error";
+
+/// The target of all spans: the log leaves it out, and without a collector its spans cost nothing.
+const TRACE: &str = "formgate::trace";
+
+/// What has to be ended in good order, so that the last spans are not lost.
+#[derive(Debug)]
+pub struct Telemetry(Option<SdkTracerProvider>);
+
+impl Telemetry {
+    /// Sets up the log, and traces where a collector is named. Once a process.
+    ///
+    /// # Panics
+    /// Outside of a Tokio runtime, or a second time.
+    #[must_use]
+    pub fn set_up() -> Self {
+        let provider = collector_is_named().then(provider).transpose();
+        let (provider, failure) = match provider {
+            Ok(provider) => (provider, None),
+            Err(failure) => (None, Some(failure)),
+        };
+        let spans = provider.as_ref().map(|provider| {
+            let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("formgate"));
+            let layer =
+                layer.with_location(false).with_threads(false).with_target(false).with_tracked_inactivity(false);
+            layer.with_filter(Targets::new().with_target(TRACE, LevelFilter::INFO))
+        });
+        tracing_subscriber::registry().with(spans).with(log()).init();
+        if let Some(failure) = failure {
+            tracing::error!(failure, "there are no traces");
+        }
+        Self(provider)
+    }
+
+    /// Sends what was not sent yet.
+    pub async fn end(self) {
+        let Some(provider) = self.0 else { return };
+        // It blocks until the collector took the last spans, or its time is over.
+        let ended = tokio::task::spawn_blocking(move || provider.shutdown()).await;
+        if let Ok(Err(error)) = ended {
+            tracing::warn!(%error, "the last traces could not be sent");
+        }
+    }
+}
+
+/// Text on a terminal, else one JSON object a line. `FORMGATE_LOG` filters as `RUST_LOG` does elsewhere.
+fn log<S>() -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: tracing::Subscriber + for<'s> LookupSpan<'s>,
+{
+    let filter = EnvFilter::try_from_env("FORMGATE_LOG").unwrap_or_else(|_| EnvFilter::new(LOG));
+    let filter = filter.add_directive(format!("{TRACE}=off").parse().expect("a directive"));
+    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    if std::io::stderr().is_terminal() {
+        log.with_target(false).with_filter(filter).boxed()
+    } else {
+        log.json().flatten_event(true).with_current_span(false).with_span_list(false).with_filter(filter).boxed()
+    }
+}
+
+fn collector_is_named() -> bool {
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let disabled = std::env::var("OTEL_SDK_DISABLED").is_ok_and(|value| value.eq_ignore_ascii_case("true"));
+    !disabled && (is_set("OTEL_EXPORTER_OTLP_ENDPOINT") || is_set("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"))
+}
+
+fn provider() -> Result<SdkTracerProvider, String> {
+    let exporter = SpanExporter::builder().with_http().build().map_err(|error| error.to_string())?;
+    let name = std::env::var("OTEL_SERVICE_NAME").unwrap_or_else(|_| "formgate".to_owned());
+    let resource = Resource::builder()
+        .with_service_name(name)
+        .with_attribute(opentelemetry::KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
+    // On this runtime: the client that sends is Tokio's, too.
+    let processor = BatchSpanProcessor::builder(exporter, runtime::Tokio).build();
+    Ok(SdkTracerProvider::builder().with_resource(resource.build()).with_span_processor(processor).build())
+}
+
+/// The span of one request, a child of the caller's where it sent a `traceparent` (W3C Trace Context).
+#[must_use]
+pub fn request_span(headers: &HeaderMap, method: &http::Method) -> Span {
+    let span = tracing::info_span!(
+        target: TRACE,
+        "request",
+        otel.kind = "server",
+        otel.name = tracing::field::Empty,
+        http.request.method = method.as_str(),
+        http.route = tracing::field::Empty,
+        http.response.status_code = tracing::field::Empty,
+        formgate.tenant = tracing::field::Empty,
+        formgate.request_id = tracing::field::Empty,
+    );
+    if !span.is_disabled() {
+        let caller = TraceContextPropagator::new().extract(&Headers(headers));
+        // It fails only without the layer, and then the span is disabled.
+        let _ = span.set_parent(caller);
+    }
+    span
+}
+
+/// What became of a request.
+pub fn end_request(span: &Span, route: Option<&str>, status: StatusCode, tenant: Option<&str>, id: &str) {
+    if span.is_disabled() {
+        return;
+    }
+    span.record("otel.name", route.unwrap_or("none"));
+    span.record("http.route", route);
+    span.record("http.response.status_code", status.as_u16());
+    span.record("formgate.tenant", tenant);
+    span.record("formgate.request_id", id);
+}
+
+/// The span of one step on a request's way, or of one call to a database or Redis.
+macro_rules! step {
+    ($name:literal $(, $($field:tt)*)?) => {
+        tracing::info_span!(target: "formgate::trace", $name $(, $($field)*)?)
+    };
+}
+pub(crate) use step;
+
+/// The fields of a request, for the propagator.
+struct Headers<'h>(&'h HeaderMap);
+
+impl Extractor for Headers<'_> {
+    fn get(&self, key: &str) -> Option<&str> {
+        self.0.get(key)?.to_str().ok()
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        self.0.keys().map(http::HeaderName::as_str).collect()
+    }
+}
