@@ -8,7 +8,7 @@ use std::io::IsTerminal;
 
 use http::{HeaderMap, StatusCode};
 use opentelemetry::propagation::{Extractor, TextMapPropagator};
-use opentelemetry::trace::TracerProvider;
+use opentelemetry::trace::{TraceContextExt, TracerProvider};
 use opentelemetry_otlp::SpanExporter;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
@@ -109,7 +109,6 @@ pub fn request_span(headers: &HeaderMap, method: &http::Method) -> Span {
         target: TRACE,
         "request",
         otel.kind = "server",
-        otel.name = tracing::field::Empty,
         http.request.method = method.as_str(),
         http.route = tracing::field::Empty,
         http.response.status_code = tracing::field::Empty,
@@ -125,11 +124,12 @@ pub fn request_span(headers: &HeaderMap, method: &http::Method) -> Span {
 }
 
 /// What became of a request.
-pub fn end_request(span: &Span, route: Option<&str>, status: StatusCode, tenant: Option<&str>, id: &str) {
+pub fn end_request(span: &Span, route: Option<&'static str>, status: StatusCode, tenant: Option<&str>, id: &str) {
     if span.is_disabled() {
         return;
     }
-    span.record("otel.name", route.unwrap_or("none"));
+    // What it is called is known only now.
+    span.context().span().update_name(route.unwrap_or("no route"));
     span.record("http.route", route);
     span.record("http.response.status_code", status.as_u16());
     span.record("formgate.tenant", tenant);

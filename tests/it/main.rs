@@ -14,3 +14,4 @@ mod isolation;
 mod outage;
 mod quota;
 mod support;
+mod telemetry;
