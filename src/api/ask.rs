@@ -3,7 +3,7 @@
 //! Derived deserialisation stops at the first wrong type; callers are to learn of all faults at once.
 
 use http::header::{HeaderName, HeaderValue};
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 
 use super::id::{Kind, parse_number};
 use crate::error::{Faults, Refusal};
@@ -44,7 +44,8 @@ impl Body {
     /// `statuses` can see why it did nothing. What can't stand in a header is percent-encoded.
     pub(super) fn name_ignored(&self, reply: Reply, known: &[&str]) -> Reply {
         let mut names = String::new();
-        for name in self.keys().filter(|name| !known.contains(name)) {
+        // One without a name can't be named.
+        for name in self.keys().filter(|name| !name.is_empty() && !known.contains(name)) {
             let name: String = form_urlencoded::byte_serialize(name.as_bytes()).collect();
             if names.len() + name.len() + 2 > IGNORED_LIMIT {
                 break;
@@ -97,7 +98,7 @@ pub(super) fn list<T>(
 /// A positive 64-bit number, or a text of one.
 pub(super) fn number(value: &Value, path: &str, faults: &mut Faults) -> Option<i64> {
     let number = match value {
-        Value::Number(number) => number.as_i64().filter(|&number| number > 0),
+        Value::Number(number) => whole(number),
         Value::String(text) => parse_number(text),
         _ => None,
     };
@@ -107,10 +108,22 @@ pub(super) fn number(value: &Value, path: &str, faults: &mut Faults) -> Option<i
     number
 }
 
+/// A positive 64-bit number, however it is spelled: JSON has one kind of numbers, and languages that do so too write
+/// `7.0` or `7e0`.
+fn whole(number: &Number) -> Option<i64> {
+    const END: f64 = 9_223_372_036_854_775_808.0;
+    let spelled_otherwise = || {
+        let number = number.as_f64().filter(|number| number.fract() == 0.0 && (1.0..END).contains(number))?;
+        #[expect(clippy::cast_possible_truncation, reason = "it is whole, and within 64 bits")]
+        Some(number as i64)
+    };
+    number.as_i64().filter(|&number| number > 0).or_else(spelled_otherwise)
+}
+
 /// A prefixed or bare id.
 pub(super) fn id(value: &Value, path: &str, kind: Kind, faults: &mut Faults) -> Option<i64> {
     let id = match value {
-        Value::Number(number) => number.as_i64().filter(|&number| number > 0),
+        Value::Number(number) => whole(number),
         Value::String(text) => kind.parse(text),
         _ => None,
     };
@@ -118,4 +131,43 @@ pub(super) fn id(value: &Value, path: &str, kind: Kind, faults: &mut Faults) -> 
         faults.add(path, format!("The {path} must be a {} id: {}<number> or a number.", kind.name(), kind.prefix()));
     }
     id
+}
+
+#[cfg(test)]
+mod tests {
+    use http::StatusCode;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_whole_number_is_read_however_it_is_spelled() {
+        for (text, expected) in [
+            ("7", Some(7)),
+            ("7.0", Some(7)),
+            ("70e-1", Some(7)),
+            ("9223372036854775807", Some(i64::MAX)),
+            ("9223372036854774784.0", Some(9_223_372_036_854_774_784)),
+            ("9223372036854775808", None),
+            ("9223372036854775808.0", None),
+            ("1e400", None),
+            ("7.5", None),
+            ("0.0", None),
+            ("-7.0", None),
+        ] {
+            let read = serde_json::from_str(text).ok().and_then(|value| number(&value, "x", &mut Faults::default()));
+            assert_eq!(read, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn ignored_parameters_are_named_and_one_without_a_name_is_not() {
+        let named = |body: Value| {
+            let body = Body::parse(body.to_string().as_bytes()).unwrap();
+            let reply = body.name_ignored(Reply::json(StatusCode::OK, &json!({})), &["known"]);
+            reply.headers.get(IGNORED).map(|value| value.to_str().unwrap().to_owned())
+        };
+        assert_eq!(named(json!({"a": 1, "": 2, "known": 3, "b ü": 4})).as_deref(), Some("a, b+%C3%BC"));
+        assert_eq!(named(json!({"": 1, "known": 2})), None);
+    }
 }
