@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use jiff::civil::Date;
-use jiff::fmt::temporal::DateTimePrinter;
+use jiff::fmt::temporal::{DateTimePrinter, Pieces};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, ToSpan};
 use serde::{Serialize, Serializer};
@@ -29,11 +29,12 @@ pub(super) enum Bound {
 }
 
 /// Reads `YYYY-MM-DD`, a whole day in the account's zone, or an RFC 3339 date-time, an instant. Stored instants have
-/// microseconds, so a finer bound is moved to the next one inside.
+/// microseconds, so a finer bound is moved to the next one inside. The last day of the year 9999, by which some mean
+/// forever, ends later than the last instant that can be stored, and is read as that one.
 pub(super) fn parse_bound(text: &str, bound: Bound, zone: &TimeZone) -> Option<Timestamp> {
     if text.len() == "YYYY-MM-DD".len() {
         let date: Date = text.parse().ok()?;
-        return day_bound(date, bound, zone);
+        return Some(day_bound(date, bound, zone));
     }
     // RFC 3339 asks for a full date, a `T`, seconds and an offset; the parser takes more than that.
     let bytes = text.as_bytes();
@@ -44,23 +45,31 @@ pub(super) fn parse_bound(text: &str, bound: Bound, zone: &TimeZone) -> Option<T
     if !time_follows || text.contains('[') {
         return None;
     }
-    let instant: Timestamp = text.parse().ok()?;
+    let pieces = Pieces::parse(text).ok()?;
+    let (time, offset) = (pieces.time()?, pieces.to_numeric_offset()?);
+    let instant = offset.to_timestamp(pieces.date().to_datetime(time)).unwrap_or(Timestamp::MAX);
     let micros = instant.as_nanosecond().div_euclid(1000);
     let cut = instant.as_nanosecond().rem_euclid(1000) > 0;
     let micros = if cut && bound == Bound::Start { micros + 1 } else { micros };
-    Timestamp::from_microsecond(i64::try_from(micros).ok()?).ok()
+    Some(Timestamp::from_microsecond(i64::try_from(micros).ok()?).unwrap_or_else(|_| last_instant()))
 }
 
 /// A day begins with its first instant, which is not midnight where a clock change skips it, and ends a microsecond
 /// before the next day begins.
-fn day_bound(date: Date, bound: Bound, zone: &TimeZone) -> Option<Timestamp> {
-    match bound {
+fn day_bound(date: Date, bound: Bound, zone: &TimeZone) -> Timestamp {
+    let instant = match bound {
         Bound::Start => first_instant(date, zone),
         Bound::End => {
-            let next = first_instant(date.checked_add(1.day()).ok()?, zone)?;
-            next.checked_sub(SignedDuration::from_micros(1)).ok()
+            let next = date.checked_add(1.day()).ok().and_then(|next| first_instant(next, zone));
+            next.and_then(|next| next.checked_sub(SignedDuration::from_micros(1)).ok())
         }
-    }
+    };
+    instant.unwrap_or_else(last_instant)
+}
+
+/// The last whole second that there is: microseconds are counted no further.
+fn last_instant() -> Timestamp {
+    Timestamp::from_second(Timestamp::MAX.as_second()).expect("it is not later than the last one")
 }
 
 fn first_instant(date: Date, zone: &TimeZone) -> Option<Timestamp> {
@@ -135,6 +144,18 @@ mod tests {
                 let _ = (bound(text, Bound::Start, zone), bound(text, Bound::End, zone));
             }
         }
+    }
+
+    #[test]
+    fn the_last_day_of_the_year_9999_is_read_as_the_last_instant() {
+        let last = "9999-12-30T22:00:00.000000Z";
+        for text in ["9999-12-31", "9999-12-31T23:59:59Z", "9999-12-31T23:59:59.999999999-12:00"] {
+            for zone in ["UTC", "Pacific/Kiritimati", "America/Los_Angeles"] {
+                assert_eq!(bound(text, Bound::End, zone).as_deref(), Some(last), "{text} {zone}");
+            }
+        }
+        assert_eq!(bound("9999-12-31", Bound::Start, "UTC").as_deref(), Some(last));
+        assert_eq!(bound("9999-12-31T00:00:00.0000001Z", Bound::Start, "UTC").as_deref(), Some(last));
     }
 
     #[test]
