@@ -21,6 +21,7 @@ use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
 use crate::reply::Reply;
 use crate::store::{Event, Subscribed, Subscription, Triple, Unsubscription};
+use crate::tenant::host::HostName;
 
 /// Subscriptions on a page.
 const PAGE_SIZE: u32 = 100;
@@ -155,6 +156,7 @@ fn target_url(value: &Value, path: &str, faults: &mut Faults) -> Option<String> 
         _ if !text.bytes().all(|byte| byte.is_ascii_graphic()) => Some("must be ASCII, the rest percent-encoded"),
         Ok(url) if url.scheme() != "https" || !url.has_host() => Some("must be an https URL"),
         Ok(url) if !url.username().is_empty() || url.password().is_some() => Some("must not contain credentials"),
+        Ok(_) if !names_a_host(text) => Some("must have a host that can be looked up"),
         Ok(_) => None,
         Err(_) => Some("must be an https URL"),
     };
@@ -163,6 +165,14 @@ fn target_url(value: &Value, path: &str, faults: &mut Faults) -> Option<String> 
         return None;
     }
     Some(text.to_owned())
+}
+
+/// Whether a URL has two slashes and then a host that a resolver or a certificate can name. The parser takes more: `*`,
+/// percent-encoded letters, backslashes, no slashes at all.
+fn names_a_host(url: &str) -> bool {
+    let rest = url.split_once("://").map(|(_, rest)| rest);
+    let authority = rest.and_then(|rest| rest.split(['/', '?', '#']).next());
+    authority.is_some_and(|authority| HostName::parse_authority(authority).is_ok())
 }
 
 fn event(value: &Value, faults: &mut Faults) -> Option<Event> {
@@ -198,6 +208,17 @@ mod tests {
         for (text, sound) in [
             ("https://hooks.test/catch/1?a=b", true),
             ("HTTPS://hooks.test", true),
+            ("https://10.0.0.1:8443", true),
+            ("https://[2001:db8::1]:8443/x", true),
+            ("https://-a_b.c-.:80?x={\\}", true),
+            ("https:hooks.test", false),
+            ("https:\\\\hooks.test", false),
+            ("https://hooks.test\\x", false),
+            ("https://*.hooks.test", false),
+            ("https://h%6foks.test", false),
+            ("https://hooks..test", false),
+            ("https://hooks.test:65536", false),
+            ("https://10.0.0.256", false),
             ("http://hooks.test", false),
             ("https://", false),
             ("https://user@hooks.test", false),
