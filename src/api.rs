@@ -9,6 +9,7 @@ mod forms;
 mod groups;
 mod id;
 mod me;
+mod openapi;
 mod page;
 mod query;
 mod submissions;
@@ -42,6 +43,7 @@ pub struct Call<'a> {
 #[derive(Clone, Copy, Debug)]
 enum Resource {
     Me,
+    OpenApi,
     Forms,
     Form,
     Submissions,
@@ -54,8 +56,9 @@ enum Resource {
 }
 
 /// Every path below `/api/v1`.
-const PATHS: [(&str, Resource); 10] = [
+const PATHS: [(&str, Resource); 11] = [
     ("/me", Resource::Me),
+    ("/openapi.json", Resource::OpenApi),
     ("/form", Resource::Forms),
     ("/form/{id}", Resource::Form),
     ("/submission", Resource::Submissions),
@@ -71,7 +74,7 @@ impl Resource {
     /// The methods of a resource, as `Allow` lists them.
     fn allow(self) -> &'static str {
         match self {
-            Self::Me | Self::Forms | Self::Form | Self::Submission | Self::Subscription => "GET, HEAD",
+            Self::Me | Self::OpenApi | Self::Forms | Self::Form | Self::Submission | Self::Subscription => "GET, HEAD",
             Self::Submissions | Self::Unsubscription => "POST",
             Self::Groups => "GET, HEAD, PUT",
             Self::Group => "GET, HEAD, DELETE",
@@ -83,6 +86,7 @@ impl Resource {
         let id = id.unwrap_or_default().to_owned();
         Some(match (self, method) {
             (Self::Me, &Method::GET) => Route::ShowMe,
+            (Self::OpenApi, &Method::GET) => Route::ShowOpenApi,
             (Self::Forms, &Method::GET) => Route::ListForms,
             (Self::Form, &Method::GET) => Route::ShowForm { id },
             (Self::Submissions, &Method::POST) => Route::SearchSubmissions,
@@ -105,6 +109,8 @@ impl Resource {
 pub enum Route {
     /// `GET /me`
     ShowMe,
+    /// `GET /openapi.json`
+    ShowOpenApi,
     /// `GET /form`
     ListForms,
     /// `GET /form/{id}`
@@ -165,6 +171,7 @@ impl Route {
     pub fn name(&self) -> &'static str {
         match self {
             Self::ShowMe => "GET /me",
+            Self::ShowOpenApi => "GET /openapi.json",
             Self::ListForms => "GET /form",
             Self::ShowForm { .. } => "GET /form/{id}",
             Self::SearchSubmissions => "POST /submission",
@@ -226,6 +233,7 @@ pub fn tells_usage(path: &str) -> bool {
 pub async fn handle(admitted: &Admitted, route: Route, call: Call<'_>) -> Result<Reply, Refusal> {
     match route {
         Route::ShowMe => Ok(me::show(admitted).await),
+        Route::ShowOpenApi => Ok(openapi::show(admitted, &call)),
         Route::ListForms => forms::list(admitted, &call).await,
         Route::ShowForm { id } => forms::show(admitted, &id).await,
         Route::SearchSubmissions => submissions::search(admitted, &call).await,
