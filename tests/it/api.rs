@@ -4,6 +4,7 @@ mod account;
 mod form;
 mod group;
 mod me;
+mod openapi;
 mod submission;
 mod subscription;
 pub(crate) mod world;

@@ -173,10 +173,10 @@ fn flawless_but(changed: &'static str, to: Option<&'static str>) -> Vec<(&'stati
     kept.chain(to.map(|value| (changed, value))).collect()
 }
 
-/// The panic of the client at an answer, if it panics.
+/// The panic of the client at an answer, if it panics; outside of the API, which has a description of its own.
 async fn refusal(status: u16, headers: &[(&'static str, &'static str)], body: String) -> Option<String> {
     let caller = Client::new(server_of(status, headers, body).await).to("acme.example.test");
-    let joined = tokio::spawn(async move { caller.get("/api/v1/me").send().await }).await;
+    let joined = tokio::spawn(async move { caller.get("/me").send().await }).await;
     joined.err().map(|error| *error.into_panic().downcast::<String>().expect("a message"))
 }
 

@@ -12,6 +12,7 @@ pub(crate) mod child;
 pub(crate) mod client;
 pub(crate) mod connection;
 pub(crate) mod database;
+pub(crate) mod description;
 pub(crate) mod fixture;
 pub(crate) mod folder;
 pub(crate) mod load;

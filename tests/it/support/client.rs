@@ -1,7 +1,7 @@
 //! The caller: HTTPS to one address, with any host, server name, protocol and token.
 //!
-//! It checks every answer against the rules that hold for all ([`Answer::fault`]) and panics with the whole answer when
-//! one is broken. Connections are kept and used again, as callers do; they belong to the test that made the client.
+//! It checks every answer against the rules that hold for all ([`Answer::fault`]) and against the description of the API
+//! ([`description::deviation`]), and panics with the whole answer when one is broken. Connections are kept and used again, as callers do; they belong to the test that made the client.
 //!
 //! ```ignore
 //! let caller = Client::new(node.address).to("acme.example.test").with(&token);
@@ -23,6 +23,7 @@ use serde::Serialize;
 
 use super::answer::Answer;
 use super::connection::{Connection, Protocol};
+use super::description;
 
 /// Nothing takes this long, in a debug build on a loaded machine either; a hanging request fails its test by name.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -184,6 +185,9 @@ impl Call {
         let answer = tokio::time::timeout(LIMIT, self.exchange()).await.map_err(|_| Unanswered::Silent)??;
         if let Some(rule) = answer.fault(&self.method) {
             panic!("{} {}: {rule}, but: {answer:?}", self.method, self.path);
+        }
+        if let Some(deviation) = description::deviation(&self.method, &self.path, &answer) {
+            panic!("{} {}: {deviation}, but: {answer:?}", self.method, self.path);
         }
         Ok(answer)
     }
