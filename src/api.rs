@@ -251,7 +251,7 @@ pub async fn handle(admitted: &Admitted, route: Route, call: Call<'_>) -> Result
 
 /// The open database of the account.
 async fn store(admitted: &Admitted) -> Result<Arc<Store>, Refusal> {
-    admitted.tenant().database.store().await.map_err(Refusal::DatabaseUnavailable)
+    admitted.tenant().database.store().await.map_err(|error| Refusal::DatabaseUnavailable(Arc::new(error)))
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@
 
 mod coverage;
 mod database;
+mod databases;
 mod file;
 mod gateway;
 mod include;
@@ -35,7 +36,7 @@ use self::file::Reading;
 pub use self::listen::{ListenConfig, Speaks};
 pub use self::problem::{Origin, Problem, Problems};
 use crate::metrics::TenantLabels;
-use crate::store::{DatabaseLocation, Guard};
+use crate::store::{DatabaseLimits, DatabaseLocation, Guard};
 pub use crate::tenant::certificate::CertificateFiles;
 use crate::tenant::host::HostName;
 
@@ -116,6 +117,8 @@ pub struct GatewayConfig {
     pub admin_listen: Option<SocketAddr>,
     /// The shared window; left out, each process keeps its own.
     pub redis: Option<RedisConfig>,
+    /// What holds for the databases of all tenants.
+    pub databases: DatabaseLimits,
     /// The certificate of the sign-in addresses.
     pub certificate: CertificateFiles,
     /// The span in which `requests_per_minute` requests are admitted: 60 s, shorter in tests.
@@ -228,6 +231,8 @@ pub struct TenantConfig {
     pub requests_per_minute: u32,
     /// The most connections to the tenant's database from this node.
     pub max_connections: u32,
+    /// The most requests that are served at once.
+    pub max_in_flight: u32,
     /// How much of a group one write may detach; off by default, since membership is replaced as asked.
     pub group_guard: Option<Guard>,
     /// Where it was written, for faults that show only later.

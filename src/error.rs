@@ -86,6 +86,9 @@ pub enum Refusal {
     /// The tenant's database can't be used now.
     #[error("the tenant's database can't be used")]
     DatabaseUnavailable(#[source] Arc<StoreError>),
+    /// So many of the tenant's requests are in flight that this is one too many.
+    #[error("too many requests of the tenant are in flight")]
+    TenantBusy,
     /// The request took longer than a request may.
     #[error("the request took too long")]
     TooSlow,
@@ -100,7 +103,9 @@ pub enum Refusal {
 impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
         match error {
-            StoreError::Unavailable(_) | StoreError::SchemaOlder { .. } => Self::DatabaseUnavailable(Arc::new(error)),
+            StoreError::Unavailable(_) | StoreError::Resting | StoreError::Busy | StoreError::SchemaOlder { .. } => {
+                Self::DatabaseUnavailable(Arc::new(error))
+            }
             StoreError::Folder { .. } | StoreError::Migration(_) | StoreError::Statement(_) => {
                 Self::StatementFailed(error)
             }
@@ -112,6 +117,17 @@ impl From<StoreError> for Refusal {
 const OUTAGE_WAIT: Duration = Duration::from_secs(1);
 
 impl Refusal {
+    /// Whether a line a request would say again what the log and the metrics say once: that the shared store is away,
+    /// that a database does not work, that a tenant has too many callers.
+    #[must_use]
+    pub fn is_one_of_many(&self) -> bool {
+        match self {
+            Self::QuotaUnavailable | Self::TenantBusy => true,
+            Self::DatabaseUnavailable(error) => matches!(**error, StoreError::Resting | StoreError::Busy),
+            _ => false,
+        }
+    }
+
     /// The answer that the caller gets.
     #[must_use]
     pub fn reply(&self) -> Reply {
@@ -132,7 +148,7 @@ impl Refusal {
                 let body = json!({ "message": "Too Many Attempts.", "usage": usage });
                 retry_after(Reply::json(StatusCode::TOO_MANY_REQUESTS, &body), *wait)
             }
-            Self::QuotaUnavailable | Self::DatabaseUnavailable(_) => {
+            Self::QuotaUnavailable | Self::DatabaseUnavailable(_) | Self::TenantBusy => {
                 retry_after(message(StatusCode::SERVICE_UNAVAILABLE, "Service Unavailable"), OUTAGE_WAIT)
             }
             Self::BodyTooLarge => message(StatusCode::PAYLOAD_TOO_LARGE, "The request body is too large"),

@@ -37,7 +37,7 @@ use crate::reply::Reply;
 use crate::telemetry::{self, step};
 use crate::tenant::host::CertificateNames;
 use crate::tenant::token::PresentedToken;
-use crate::tenant::{Directory, LastUsed, Tenant, Token, TokenVerifier};
+use crate::tenant::{Directory, LastUsed, Tenant, Token, TokenVerifier, Turn};
 use head::Authority;
 use respond::RequestId;
 
@@ -67,12 +67,13 @@ pub enum Transport {
 /// Where everything of an account's API stands.
 const API: &str = "/api/v1";
 
-/// A request that passed the gate: whose it is, and by which token.
+/// A request that passed the gate: whose it is.
 #[derive(Debug)]
 pub struct Admitted {
     tenant: Arc<Tenant>,
-    token: Arc<Token>,
     usage: Option<Usage>,
+    /// Its place among the tenant's requests in flight.
+    _turn: Turn,
 }
 
 impl Admitted {
@@ -80,12 +81,6 @@ impl Admitted {
     #[must_use]
     pub fn tenant(&self) -> &Tenant {
         &self.tenant
-    }
-
-    /// The token that was presented.
-    #[must_use]
-    pub fn token(&self) -> &Token {
-        &self.token
     }
 
     /// Who used the account's budget, where the path tells it ([`api::tells_usage`]).
@@ -175,7 +170,11 @@ impl Gate {
         let (budget, usage) = admitting.await?;
         trail.budget = Some(budget);
         self.last_used.note(&tenant, token.id, Timestamp::now());
-        let admitted = Admitted { tenant, token, usage };
+        let turn = tenant.in_flight.enter().ok_or_else(|| {
+            tenant.database.refuse_in_flight();
+            Refusal::TenantBusy
+        })?;
+        let admitted = Admitted { tenant, usage, _turn: turn };
 
         // HEAD works wherever GET does; the answer's body is left out when it is sent.
         let method = if head.method == Method::HEAD { &Method::GET } else { &head.method };

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use futures_util::FutureExt;
-use futures_util::future::FusedFuture;
+use futures_util::future::{FusedFuture, join_all};
 use jiff::Timestamp;
 use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
@@ -29,6 +29,7 @@ use crate::metrics::Metrics;
 use crate::quota::Quota;
 use crate::shared::announce::Listening;
 use crate::shared::{Lanes, Link, LinkError};
+use crate::store::Connections;
 use crate::supervisor::{HandOverError, Inherited};
 use crate::tenant::certificate::CertificateError;
 use crate::tenant::{Directory, LastUsed, TokenChanges, TokenVerifier};
@@ -84,7 +85,8 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
     let metrics = Metrics::new(config.gateway.tenant_labels);
     metrics.last_reload.set(Timestamp::now().as_second());
     metrics.tenants_served.set(i64::try_from(config.tenants.len()).unwrap_or(i64::MAX));
-    let directory = Directory::new(config, &Directory::default());
+    let connections = Connections::new(config.gateway.databases, metrics.database.clone());
+    let directory = Directory::new(config, &Directory::empty(connections));
     let directory = Arc::new(ArcSwap::from_pointee(directory));
     let missed = Arc::new(AtomicU64::new(0));
     let (windows, listening) = match &config.gateway.redis {
@@ -197,11 +199,8 @@ impl Running {
         drop(self.last_used);
         let directory = self.gate.directory.load_full();
         self.gate.last_used.write(directory.tenants()).await;
-        let closed = async {
-            for tenant in directory.tenants() {
-                tenant.database.close().await;
-            }
-        };
+        // All at once: one that hangs must not hold up the others.
+        let closed = join_all(directory.tenants().map(|tenant| tenant.database.close()));
         if timeout(CLOSE_LIMIT, closed).await.is_err() {
             tracing::warn!("some databases could not be closed in time");
         }

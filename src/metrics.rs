@@ -2,6 +2,7 @@
 //!
 //! Owns every metric's name, help and labels, a file a group; a label never holds a host, a path or a token.
 
+mod database;
 mod edge;
 #[cfg(target_os = "linux")]
 mod process;
@@ -14,6 +15,7 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use prometheus::{Encoder, HistogramVec, IntCounterVec, IntGauge, Registry, TextEncoder};
 
+pub use self::database::DatabaseMetrics;
 pub use self::edge::EdgeMetrics;
 pub use self::redis::RedisMetrics;
 use self::register::Register;
@@ -25,6 +27,8 @@ pub struct Metrics {
     registry: Registry,
     /// Connections and handshakes.
     pub edge: EdgeMetrics,
+    /// The tenants' databases.
+    pub database: DatabaseMetrics,
     /// Calls to the shared Redis.
     pub redis: RedisMetrics,
     /// Requests by tenant.
@@ -61,6 +65,7 @@ impl Metrics {
         ["done", "refused"].iter().for_each(|result| drop(reloads.with_label_values(&[result])));
         Self {
             edge: EdgeMetrics::new(&register),
+            database: DatabaseMetrics::new(&register),
             reloads,
             last_reload: register.gauge(
                 "formgate_config_last_reload_success_timestamp_seconds",

@@ -2,44 +2,54 @@
 //!
 //! A [`Store`] exists only for a database at the schema that this program serves ([`Store::open`]); [`migrate`] brings
 //! one there. Knows no HTTP, no JSON of the API and no tenant. The two databases share the text of almost every
-//! statement: only `sql` and `database` know where they part.
+//! statement: only `sql`, `session` and `location` know where they part.
 
+mod breaker;
+mod connections;
 mod database;
 pub mod filter;
 mod forms;
 mod groups;
 pub(crate) mod import;
+mod lent;
+mod limits;
 pub mod location;
 mod page;
+mod pool;
 #[cfg(test)]
 pub(crate) mod raw;
 mod reindex;
 mod retry;
 mod schema;
 mod search;
+mod session;
 mod sql;
 mod submissions;
 mod subscriptions;
 mod tokens;
+mod trouble;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use sqlx::migrate::MigrateError;
 use tokio::sync::Mutex;
 
+pub use breaker::{Breaker, Entry};
+pub use connections::Connections;
 pub use forms::{Element, Form, FormSummary};
 pub use groups::{
     Deletion, Durability, Group, GroupFilter, GroupSummary, GroupWrite, GroupWriteError, Guard, Member, MemberChange,
     NewMember, Report, Written,
 };
+pub use limits::DatabaseLimits;
 pub use location::{DatabaseLocation, InvalidLocation};
 pub use page::{Page, PageRequest};
 pub use reindex::{Reindexed, reindex};
 pub use submissions::{Answer, Submission};
 pub use subscriptions::{Event, Subscribed, Subscription, Triple, Unsubscription};
 pub use tokens::{NewToken, TokenRecord};
+pub use trouble::Trouble;
 
 use database::Database;
 use retry::Tries;
@@ -53,12 +63,21 @@ pub struct Store {
     group_writes: Arc<Mutex<()>>,
 }
 
+/// What [`StoreError::Unavailable`] says.
+const UNAVAILABLE: &str = "the database is unavailable";
+
 /// Why a store can't be opened or used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The database can't be reached, is overloaded, locked or full: another try may succeed.
-    #[error("the database is unavailable")]
+    #[error("{UNAVAILABLE}")]
     Unavailable(#[source] sqlx::Error),
+    /// It did not work a moment ago, and is left alone until the next try.
+    #[error("the database is left alone for a moment, since it does not work")]
+    Resting,
+    /// No connection was free in time.
+    #[error("no connection to the database was free in time")]
+    Busy,
     /// The database has an older schema than this program serves.
     #[error("the database is at schema version {found}, this program needs {wanted}")]
     SchemaOlder {
@@ -86,53 +105,50 @@ pub enum StoreError {
 
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
-        if is_passing(&error) { Self::Unavailable(error) } else { Self::Statement(error) }
+        if Trouble::of(&error).is_some() { Self::Unavailable(error) } else { Self::Statement(error) }
     }
 }
 
-/// Whether an error lies in the state of the database rather than in the statement.
-fn is_passing(error: &sqlx::Error) -> bool {
-    match error {
-        sqlx::Error::Io(_)
-        | sqlx::Error::Tls(_)
-        | sqlx::Error::Protocol(_)
-        | sqlx::Error::PoolTimedOut
-        | sqlx::Error::PoolClosed
-        | sqlx::Error::WorkerCrashed
-        | sqlx::Error::BeginFailed => true,
-        sqlx::Error::Database(database) => {
-            let code = database.code().unwrap_or_default();
-            if database.try_downcast_ref::<sqlx::postgres::PgDatabaseError>().is_some() {
-                // Connection, authorisation, no such database, deadlock and serialization, resources, operator
-                // intervention (a cancelled statement too), system error (appendix A of the Postgres manual).
-                ["08", "28", "3D", "40", "53", "57", "58"].iter().any(|class| code.starts_with(class))
-            } else {
-                // The primary code stands in the low byte (sqlite.org/rescode.html): PERM, BUSY, LOCKED, NOMEM,
-                // READONLY, IOERR, CORRUPT, FULL, CANTOPEN, NOTADB.
-                code.parse::<i64>().is_ok_and(|code| [3, 5, 6, 7, 8, 10, 11, 13, 14, 26].contains(&(code & 0xff)))
-            }
-        }
-        _ => false,
-    }
+/// An error and all its sources.
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
-
-/// How long a request waits for a free connection: longer, and a stuck database holds its callers; shorter, and a burst
-/// of slow searches is refused although it would have been served.
-const CONNECTION_WAIT: Duration = Duration::from_secs(3);
 
 impl Store {
-    /// Opens a database and checks its schema.
+    /// Opens a database for one command and checks its schema.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`] when it can't be reached, [`StoreError::SchemaOlder`] before it was migrated.
     pub async fn open(location: &DatabaseLocation, max_connections: u32) -> Result<Self, StoreError> {
-        location.try_out().await?;
-        let database = location.connect(max_connections);
-        if let Err(error) = schema::require_newest(&database).await {
-            database.close().await;
-            return Err(error);
+        Self::check(location.connect(max_connections, &Connections::of_a_command(), None)).await
+    }
+
+    /// Opens a database for serving: with connections of those that all tenants share, and a breaker before it. That is
+    /// not asked here; whoever opens has asked it.
+    ///
+    /// # Errors
+    /// Those of [`Self::open`].
+    pub async fn open_for_serving(
+        location: &DatabaseLocation,
+        max_connections: u32,
+        connections: &Arc<Connections>,
+        breaker: &Arc<Breaker>,
+    ) -> Result<Self, StoreError> {
+        Self::check(location.connect(max_connections, connections, Some(breaker))).await
+    }
+
+    async fn check(database: Database) -> Result<Self, StoreError> {
+        let mut reader = database.opening().await?;
+        let checked = schema::require_newest(&mut reader).await;
+        drop(reader);
+        match checked {
+            Ok(()) => Ok(Self { database, group_writes: Arc::default() }),
+            Err(error) => {
+                database.close().await;
+                Err(error)
+            }
         }
-        Ok(Self { database, group_writes: Arc::default() })
     }
 
     /// Closes every connection, waiting for those in use.
@@ -147,7 +163,6 @@ impl Store {
 /// [`StoreError::Unavailable`] when it can't be reached, [`StoreError::Migration`] when a step fails.
 pub async fn migrate(location: &DatabaseLocation) -> Result<(i64, i64), StoreError> {
     location.make_folder()?;
-    location.try_out().await?;
     let mut tries = Tries::default();
     loop {
         match try_to_migrate(location).await {
@@ -160,13 +175,15 @@ pub async fn migrate(location: &DatabaseLocation) -> Result<(i64, i64), StoreErr
 
 async fn try_to_migrate(location: &DatabaseLocation) -> Result<(i64, i64), StoreError> {
     let database = location.create();
-    let before = schema::version(&database).await?;
-    schema::migrate(&database).await.map_err(|error| match error {
+    let mut writer = database.writer().await?;
+    let before = schema::version(&mut writer).await?;
+    schema::migrate(&mut writer).await.map_err(|error| match error {
         // No step of a migration, but the connection beneath.
         MigrateError::Execute(error) => error.into(),
         step => StoreError::Migration(step),
     })?;
-    let after = schema::version(&database).await?;
+    let after = schema::version(&mut writer).await?;
+    drop(writer);
     database.close().await;
     Ok((before, after))
 }

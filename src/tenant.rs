@@ -6,6 +6,7 @@ pub mod certificate;
 mod database;
 mod directory;
 pub mod host;
+mod in_flight;
 mod last_used;
 mod names;
 pub mod token;
@@ -18,10 +19,11 @@ use jiff::tz::TimeZone;
 
 use crate::config::TenantConfig;
 use crate::quota::Account;
-use crate::store::Guard;
+use crate::store::{Connections, Guard};
 
 pub use database::TenantDatabase;
 pub use directory::{Directory, TokenChanges};
+pub use in_flight::{InFlight, Turn};
 pub use last_used::LastUsed;
 pub use names::{NamedShare, TokenNames};
 pub use verify::{Token, TokenVerifier};
@@ -43,6 +45,8 @@ pub struct Tenant {
     pub token_changes: Arc<AtomicU64>,
     /// What its tokens are called.
     pub token_names: Arc<TokenNames>,
+    /// Its requests that are being served.
+    pub in_flight: Arc<InFlight>,
     /// The tenant's database, opened when first needed.
     pub database: Arc<TenantDatabase>,
 }
@@ -50,16 +54,19 @@ pub struct Tenant {
 impl Tenant {
     /// A tenant as it is configured; nothing is opened yet.
     #[must_use]
-    pub fn new(config: &TenantConfig) -> Self {
-        let database = TenantDatabase::new(config.slug.clone(), config.database.clone(), config.max_connections);
+    pub fn new(config: &TenantConfig, connections: &Arc<Connections>) -> Self {
+        let slug: Arc<str> = config.slug.as_str().into();
+        let database =
+            TenantDatabase::new(Arc::clone(&slug), config.database.clone(), config.max_connections, connections);
         Self {
-            slug: config.slug.as_str().into(),
+            slug,
             name: config.name.clone(),
             timezone: config.timezone.clone(),
             account: Arc::new(Account::new(&config.slug, config.requests_per_minute)),
             group_guard: config.group_guard,
             token_changes: Arc::default(),
             token_names: Arc::default(),
+            in_flight: Arc::new(InFlight::new(config.max_in_flight)),
             database: Arc::new(database),
         }
     }
@@ -67,10 +74,13 @@ impl Tenant {
     /// This tenant as it is configured now: what the change does not touch goes on as it is, its connections and the
     /// requests in its window above all.
     #[must_use]
-    pub fn renewed(&self, config: &TenantConfig) -> Self {
-        let mut tenant = Self::new(config);
+    pub fn renewed(&self, config: &TenantConfig, connections: &Arc<Connections>) -> Self {
+        let mut tenant = Self::new(config, connections);
         tenant.account = Arc::clone(&self.account);
         tenant.account.set_limit(config.requests_per_minute);
+        if self.in_flight.most() == config.max_in_flight {
+            tenant.in_flight = Arc::clone(&self.in_flight);
+        }
         if self.database.is(&config.database, config.max_connections) {
             tenant.token_changes = Arc::clone(&self.token_changes);
             tenant.token_names = Arc::clone(&self.token_names);

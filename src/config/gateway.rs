@@ -9,6 +9,7 @@ use std::time::Duration;
 use redis::IntoConnectionInfo;
 use secrecy::SecretString;
 
+use super::databases;
 use super::file::{Reading, Table, Text};
 use super::problem::Problem;
 use super::source::Place;
@@ -56,12 +57,14 @@ pub(super) fn read(mut table: Table<'_, '_>, folder: &Path) -> Gateway {
     let delay = table.integer("shutdown_delay_seconds", 0..=LONGEST_DRAIN_SECONDS, SHUTDOWN_DELAY_SECONDS);
     let window = table.integer("window_seconds", 1..=LONGEST_WINDOW_SECONDS, WINDOW_SECONDS);
     let tenant_labels = read_tenant_labels(&mut table);
+    let databases = databases::read(table.table("databases"));
     let certificate = table.required_table("tls").and_then(|tls| read_files(tls, folder));
     table.finish();
     let config = certificate.as_ref().map(|certificate| GatewayConfig {
         listen,
         admin_listen,
         redis,
+        databases,
         certificate: certificate.files.clone(),
         quota_window: Duration::from_secs(window.into()),
         shutdown_delay: Duration::from_secs(delay.into()),

@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use toml::de::{DeTable, DeValue};
 
 /// The keys whose values a report may show. A mistyped key (`databse`) is not among them, and so its value is hidden.
-const PLAIN_KEYS: [&str; 16] = [
+const PLAIN_KEYS: [&str; 20] = [
     "include",
     "listen",
     "admin_listen",
@@ -29,6 +29,10 @@ const PLAIN_KEYS: [&str; 16] = [
     "timezone",
     "requests_per_minute",
     "max_connections",
+    "max_in_flight",
+    "wait_ms",
+    "statement_seconds",
+    "idle_seconds",
 ];
 
 /// One file, safe to show.

@@ -24,6 +24,11 @@ const MOST_REQUESTS_PER_MINUTE: u32 = 100_000;
 const MAX_CONNECTIONS: u32 = 5;
 /// Past this a typing mistake is likelier than a need.
 const MOST_CONNECTIONS: u32 = 1000;
+/// More than any number of searches that a tenant's connections can answer before their callers lose patience; with
+/// fewer, a burst is refused that would be served.
+const MAX_IN_FLIGHT: u32 = 64;
+/// Past this it limits nothing.
+const MOST_IN_FLIGHT: u32 = 10_000;
 /// A label of a host name (RFC 1035), since slugs are made into addresses.
 const LONGEST_SLUG: usize = 63;
 
@@ -59,6 +64,7 @@ pub(super) fn read(mut table: Table<'_, '_>, folder: &Path) -> Tenant {
     let timezone = table.text("timezone").map_or(Some(TimeZone::UTC), |text| read_timezone(&text, &table));
     let requests_per_minute = table.integer("requests_per_minute", 1..=MOST_REQUESTS_PER_MINUTE, REQUESTS_PER_MINUTE);
     let max_connections = table.integer("max_connections", 1..=MOST_CONNECTIONS, MAX_CONNECTIONS);
+    let max_in_flight = table.integer("max_in_flight", 1..=MOST_IN_FLIGHT, MAX_IN_FLIGHT);
     let group_guard = table.table("group_guard").map(read_group_guard);
     let certificates = read_certificates(&mut table, folder);
     table.finish();
@@ -79,6 +85,7 @@ pub(super) fn read(mut table: Table<'_, '_>, folder: &Path) -> Tenant {
             timezone: timezone?,
             requests_per_minute,
             max_connections,
+            max_in_flight,
             group_guard,
             origin: Origin { slug: slug.place.clone(), database: database_place.clone() },
         })

@@ -111,6 +111,10 @@ fn what_is_left_out_has_its_default() {
     assert_eq!(config.gateway.certificate.certificate, folder.path("certs/wildcard.pem"));
     let [tenant] = config.tenants.as_slice() else { panic!("one tenant") };
     assert_eq!((tenant.slug.as_str(), tenant.requests_per_minute, tenant.max_connections), ("acme", 60, 5));
+    assert_eq!(tenant.max_in_flight, 64);
+    let databases = config.gateway.databases;
+    assert_eq!((databases.max_connections, databases.wait), (200, Duration::from_secs(1)));
+    assert_eq!((databases.statement, databases.idle), (Duration::from_secs(10), Duration::from_secs(60)));
     assert_eq!(tenant.timezone.iana_name(), Some("UTC"));
     assert_eq!(tenant.database.identity(), format!("sqlite {}", folder.path("acme.db").display()));
     assert!(tenant.domains.is_empty() && tenant.certificates.is_empty());
@@ -145,6 +149,8 @@ fn the_example_shows_every_default_as_it_is() {
     assert_eq!(shown.gateway.quota_window, default.gateway.quota_window);
     assert_eq!(shown.tenants[0].requests_per_minute, default.tenants[0].requests_per_minute);
     assert_eq!(shown.tenants[0].max_connections, default.tenants[0].max_connections);
+    assert_eq!(shown.tenants[0].max_in_flight, default.tenants[0].max_in_flight);
+    assert_eq!((shown.gateway.databases, default.gateway.databases), Default::default());
 }
 
 #[test]

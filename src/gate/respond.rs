@@ -18,6 +18,7 @@ use super::{Connection, Trail};
 use crate::error::Refusal;
 use crate::quota::Budget;
 use crate::reply::Reply;
+use crate::store::with_causes;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const RATE_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
@@ -102,11 +103,12 @@ pub(super) fn log(
 ) {
     let tenant = trail.tenant.as_ref().map(|tenant| &*tenant.slug);
     if let Some(refusal) = refusal.filter(|_| response.status().is_server_error()) {
-        let cause = chain(refusal);
+        let cause = with_causes(refusal);
         if response.status() == StatusCode::INTERNAL_SERVER_ERROR {
             tracing::error!(request_id = id.as_str(), tenant, cause, "a request failed");
-        } else if !matches!(refusal, Refusal::QuotaUnavailable) {
-            // That the shared store is away was logged once, for all requests.
+        } else if refusal.is_one_of_many() {
+            tracing::debug!(request_id = id.as_str(), tenant, cause, "a request could not be served");
+        } else {
             tracing::warn!(request_id = id.as_str(), tenant, cause, "a request could not be served");
         }
     }
@@ -124,18 +126,6 @@ pub(super) fn log(
         remaining = trail.budget.map(|budget| budget.remaining),
         "request"
     );
-}
-
-/// An error and all its sources.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -85,6 +85,7 @@ fn needs_restart(before: &Config, after: &Config) -> Vec<&'static str> {
         ("listen", before.listen != after.listen),
         ("admin_listen", before.admin_listen != after.admin_listen),
         ("redis", before.redis != after.redis),
+        ("databases", before.databases != after.databases),
         ("window_seconds", before.quota_window != after.quota_window),
         ("shutdown_delay_seconds", before.shutdown_delay != after.shutdown_delay),
         ("drain_seconds", before.drain != after.drain),

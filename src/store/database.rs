@@ -1,162 +1,118 @@
-//! The one place that knows both drivers: pools, transactions and rows of Postgres and SQLite behind the same calls.
+//! A tenant's connections, transactions and rows of Postgres and SQLite behind the same calls.
 //!
 //! Every statement comes as [`Sql`] and every row goes as [`Row`], so what stands above is written once for both
 //! databases. (`sqlx::Any` would do neither: it knows no arrays, no instants and no JSON; being generic over the driver
 //! repeats a page of bounds on every function.)
 
-use jiff::Timestamp;
-use sqlx::postgres::{PgPool, PgRow, Postgres};
-use sqlx::sqlite::{Sqlite, SqlitePool, SqliteRow};
-use sqlx::{AssertSqlSafe, Row as _};
+use std::time::Duration;
 
+use jiff::Timestamp;
+use sqlx::Row as _;
+use sqlx::postgres::PgRow;
+use sqlx::sqlite::SqliteRow;
+
+use super::StoreError;
+use super::lent::Lent;
+use super::pool::Pool;
 use super::sql::{Dialect, Sql};
 
-/// The pools of one tenant's database.
+/// The connections of one tenant's database.
 #[derive(Clone, Debug)]
-pub(crate) enum Database {
-    Postgres(PgPool),
-    /// SQLite takes one writer at a time: one connection for writing, so that writers queue here and not in the file's
-    /// lock, and several for reading beside it (WAL).
-    Sqlite {
-        readers: SqlitePool,
-        writer: SqlitePool,
-    },
+pub(crate) struct Database {
+    readers: Pool,
+    /// On Postgres the same. SQLite takes one writer at a time: one connection for writing, so that writers queue here
+    /// and not in the file's lock, and several for reading beside it (WAL).
+    writers: Pool,
 }
 
 impl Database {
+    pub(super) fn new(readers: Pool, writers: Pool) -> Self {
+        Self { readers, writers }
+    }
+
+    pub(crate) fn dialect(&self) -> Dialect {
+        self.readers.dialect()
+    }
+
+    /// A connection to read by. Whoever reads more than once for one answer keeps it meanwhile.
+    pub(crate) async fn reader(&self) -> Result<Lent, StoreError> {
+        self.readers.lend().await
+    }
+
+    /// The same for the one who opens the database, whom the breaker has let through.
+    pub(super) async fn opening(&self) -> Result<Lent, StoreError> {
+        self.readers.lend_past(None).await
+    }
+
+    /// A connection to write by, without a transaction.
+    pub(super) async fn writer(&self) -> Result<Lent, StoreError> {
+        self.writers.lend().await
+    }
+
+    /// Begins a transaction that may write.
+    pub(crate) async fn begin(&self) -> Result<Transaction, StoreError> {
+        let mut lent = self.writers.lend().await?;
+        lent.begin_transaction().await?;
+        Ok(Transaction { lent })
+    }
+
     /// An empty statement for this database.
     pub(crate) fn sql(&self) -> Sql {
         Sql::new(self.dialect())
     }
 
-    pub(crate) fn dialect(&self) -> Dialect {
-        match self {
-            Self::Postgres(_) => Dialect::Postgres,
-            Self::Sqlite { .. } => Dialect::Sqlite,
-        }
-    }
-
-    /// All rows of a reading statement.
-    pub(crate) async fn fetch_all(&self, sql: Sql) -> Result<Vec<Row>, sqlx::Error> {
-        match self {
-            Self::Postgres(pool) => fetch_postgres(pool, sql).await,
-            Self::Sqlite { readers, .. } => fetch_sqlite(readers, sql).await,
-        }
-    }
-
-    /// The only row of a reading statement, or none.
-    pub(crate) async fn fetch_optional(&self, sql: Sql) -> Result<Option<Row>, sqlx::Error> {
-        Ok(self.fetch_all(sql).await?.pop())
-    }
-
-    /// The only row of a reading statement that always has one.
-    pub(crate) async fn fetch_one(&self, sql: Sql) -> Result<Row, sqlx::Error> {
-        self.fetch_optional(sql).await?.ok_or(sqlx::Error::RowNotFound)
-    }
-
-    /// Begins a transaction that may write. On SQLite it has the write lock from the start, so that it can't fail half
-    /// way for want of it.
-    pub(crate) async fn begin(&self) -> Result<Transaction, sqlx::Error> {
-        Ok(match self {
-            Self::Postgres(pool) => Transaction::Postgres(pool.begin().await?),
-            Self::Sqlite { writer, .. } => Transaction::Sqlite(writer.begin_with("BEGIN IMMEDIATE").await?),
-        })
-    }
-
     /// Runs one writing statement and tells how many rows it touched.
-    pub(crate) async fn execute(&self, sql: Sql) -> Result<u64, sqlx::Error> {
+    pub(crate) async fn execute(&self, sql: Sql) -> Result<u64, StoreError> {
         let mut transaction = self.begin().await?;
         let touched = transaction.execute(sql).await?;
         transaction.commit().await?;
         Ok(touched)
     }
 
-    /// Closes every connection, waiting for those in use.
+    /// Closes every connection, waiting a while for those in use.
     pub(crate) async fn close(&self) {
-        match self {
-            Self::Postgres(pool) => pool.close().await,
-            Self::Sqlite { readers, writer } => {
-                readers.close().await;
-                writer.close().await;
-            }
-        }
+        self.readers.close().await;
+        self.writers.close().await;
     }
 }
 
 /// A transaction; dropping it rolls back.
 #[derive(Debug)]
-pub(crate) enum Transaction {
-    Postgres(sqlx::Transaction<'static, Postgres>),
-    Sqlite(sqlx::Transaction<'static, Sqlite>),
+pub(crate) struct Transaction {
+    lent: Lent,
 }
 
 impl Transaction {
     /// An empty statement for this transaction's database.
     pub(crate) fn sql(&self) -> Sql {
-        Sql::new(self.dialect())
+        self.lent.sql()
     }
 
     pub(crate) fn dialect(&self) -> Dialect {
-        match self {
-            Self::Postgres(_) => Dialect::Postgres,
-            Self::Sqlite(_) => Dialect::Sqlite,
-        }
+        self.lent.dialect()
+    }
+
+    /// Lets each statement to come run for so long, where the database is not told by itself.
+    pub(crate) fn limit_statements(&mut self, limit: Duration) {
+        self.lent.limit_statements(limit);
     }
 
     pub(crate) async fn fetch_all(&mut self, sql: Sql) -> Result<Vec<Row>, sqlx::Error> {
-        match self {
-            Self::Postgres(transaction) => fetch_postgres(&mut **transaction, sql).await,
-            Self::Sqlite(transaction) => fetch_sqlite(&mut **transaction, sql).await,
-        }
+        self.lent.fetch_all(sql).await
     }
 
     /// Runs a statement and tells how many rows it touched.
     pub(crate) async fn execute(&mut self, sql: Sql) -> Result<u64, sqlx::Error> {
-        match self {
-            Self::Postgres(transaction) => {
-                let (text, arguments) = sql.into_postgres().map_err(sqlx::Error::Encode)?;
-                let done = sqlx::query_with(AssertSqlSafe(text), arguments).execute(&mut **transaction).await?;
-                Ok(done.rows_affected())
-            }
-            Self::Sqlite(transaction) => {
-                let (text, arguments) = sql.into_sqlite().map_err(sqlx::Error::Encode)?;
-                let done = sqlx::query_with(AssertSqlSafe(text), arguments).execute(&mut **transaction).await?;
-                Ok(done.rows_affected())
-            }
-        }
+        self.lent.execute(sql).await
     }
 
-    pub(crate) async fn commit(self) -> Result<(), sqlx::Error> {
-        match self {
-            Self::Postgres(transaction) => transaction.commit().await,
-            Self::Sqlite(transaction) => transaction.commit().await,
-        }
+    pub(crate) async fn commit(mut self) -> Result<(), sqlx::Error> {
+        self.lent.end_transaction("COMMIT").await
     }
 
-    pub(crate) async fn roll_back(self) -> Result<(), sqlx::Error> {
-        match self {
-            Self::Postgres(transaction) => transaction.rollback().await,
-            Self::Sqlite(transaction) => transaction.rollback().await,
-        }
+    pub(crate) async fn roll_back(mut self) -> Result<(), sqlx::Error> {
+        self.lent.end_transaction("ROLLBACK").await
     }
-}
-
-async fn fetch_postgres<'c>(
-    executor: impl sqlx::Executor<'c, Database = Postgres>,
-    sql: Sql,
-) -> Result<Vec<Row>, sqlx::Error> {
-    let (text, arguments) = sql.into_postgres().map_err(sqlx::Error::Encode)?;
-    let rows = sqlx::query_with(AssertSqlSafe(text), arguments).fetch_all(executor).await?;
-    Ok(rows.into_iter().map(Row::Postgres).collect())
-}
-
-async fn fetch_sqlite<'c>(
-    executor: impl sqlx::Executor<'c, Database = Sqlite>,
-    sql: Sql,
-) -> Result<Vec<Row>, sqlx::Error> {
-    let (text, arguments) = sql.into_sqlite().map_err(sqlx::Error::Encode)?;
-    let rows = sqlx::query_with(AssertSqlSafe(text), arguments).fetch_all(executor).await?;
-    Ok(rows.into_iter().map(Row::Sqlite).collect())
 }
 
 /// One row of a result.

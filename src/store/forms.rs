@@ -42,14 +42,15 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn list_forms(&self, page: PageRequest) -> Result<Page<FormSummary>, StoreError> {
-        let mut sql = self.database.sql();
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
         sql.push("SELECT count(*) FROM forms WHERE NOT disabled AND parent_id IS NULL");
-        let total: i64 = self.database.fetch_one(sql).await?.get(0)?;
+        let total: i64 = reader.fetch_one(sql).await?.get(0)?;
 
-        let mut sql = self.database.sql();
+        let mut sql = reader.sql();
         sql.push("SELECT id, name, anonymous FROM forms WHERE NOT disabled AND parent_id IS NULL ORDER BY id LIMIT ");
         sql.bind(i64::from(page.size)).push(" OFFSET ").bind(page.offset());
-        let rows = self.database.fetch_all(sql).await?;
+        let rows = reader.fetch_all(sql).await?;
         let items = rows
             .iter()
             .map(|row| Ok(FormSummary { id: row.get(0)?, name: row.get(1)?, anonymous: row.get(2)? }))
@@ -62,10 +63,11 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn find_form(&self, id: i64) -> Result<Option<Form>, StoreError> {
-        let mut sql = self.database.sql();
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
         sql.push("SELECT f.name, f.anonymous, e.id, e.gid, e.name, e.type FROM forms f LEFT JOIN elements e ON e.form_id = f.id");
         sql.push(" WHERE f.id = ").bind(id).push(" ORDER BY e.position, e.id");
-        let rows = self.database.fetch_all(sql).await?;
+        let rows = reader.fetch_all(sql).await?;
         let Some(first) = rows.first() else { return Ok(None) };
         let summary = FormSummary { id, name: first.get(0)?, anonymous: first.get(1)? };
         let mut elements = Vec::with_capacity(rows.len());

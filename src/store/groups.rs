@@ -104,16 +104,17 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn list_groups(&self, filter: &GroupFilter, page: PageRequest) -> Result<Page<GroupSummary>, StoreError> {
-        let mut sql = self.database.sql();
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
         sql.push("SELECT count(*) FROM groups g");
         write_conditions(&mut sql, filter);
-        let total: i64 = self.database.fetch_one(sql).await?.get(0)?;
+        let total: i64 = reader.fetch_one(sql).await?.get(0)?;
 
-        let mut sql = self.database.sql();
+        let mut sql = reader.sql();
         sql.push("SELECT ").push(SUMMARY).push(" FROM groups g");
         write_conditions(&mut sql, filter);
         sql.push(" ORDER BY g.id LIMIT ").bind(i64::from(page.size)).push(" OFFSET ").bind(page.offset());
-        let rows = self.database.fetch_all(sql).await?;
+        let rows = reader.fetch_all(sql).await?;
         let items = rows.iter().map(GroupSummary::read).collect::<Result<_, _>>()?;
         Ok(Page { items, total: u64::try_from(total).expect("a count is not negative") })
     }
@@ -123,18 +124,19 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn find_group(&self, id: i64) -> Result<Option<Group>, StoreError> {
-        let mut sql = self.database.sql();
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
         sql.push("SELECT ").push(SUMMARY).push(", g.built_in FROM groups g WHERE g.id = ").bind(id);
-        let Some(row) = self.database.fetch_optional(sql).await? else { return Ok(None) };
+        let Some(row) = reader.fetch_optional(sql).await? else { return Ok(None) };
         let mut summary = GroupSummary::read(&row)?;
 
-        let mut sql = self.database.sql();
+        let mut sql = reader.sql();
         sql.push("SELECT u.email, u.name FROM users u");
         if !row.get::<bool>(5)? {
             sql.push(" JOIN group_members m ON m.user_id = u.id WHERE m.group_id = ").bind(id);
         }
         sql.push(" ORDER BY u.email_folded").push_either(" COLLATE \"C\"", "").push(", u.id");
-        let rows = self.database.fetch_all(sql).await?;
+        let rows = reader.fetch_all(sql).await?;
         let member = |row: &Row| Ok(Member { email: row.get(0)?, name: row.get(1)? });
         let members: Vec<Member> = rows.iter().map(member).collect::<Result<_, sqlx::Error>>()?;
         // A write between the two statements must not make the answer contradict itself.

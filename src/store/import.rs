@@ -46,9 +46,8 @@ pub(crate) struct Import {
 impl Import {
     /// Begins to load into a database at the newest schema.
     pub(crate) async fn begin(location: &DatabaseLocation) -> Result<Self, StoreError> {
-        location.try_out().await?;
         let database = location.connect_for_long();
-        schema::require_newest(&database).await?;
+        schema::require_newest(&mut database.reader().await?).await?;
         let mut transaction = database.begin().await?;
         prepare(&mut transaction).await?;
         let known = Known::at_start(&mut transaction).await?;
@@ -75,9 +74,11 @@ impl Import {
         self.transaction.commit().await?;
         if self.database.dialect() == Dialect::Sqlite {
             // The log is as large as the load: give the space back. Where a reader hinders it, a later one does it.
-            let mut sql = self.database.sql();
-            sql.push("PRAGMA wal_checkpoint(TRUNCATE)");
-            self.database.fetch_all(sql).await.ok();
+            if let Ok(mut writer) = self.database.writer().await {
+                let mut sql = writer.sql();
+                sql.push("PRAGMA wal_checkpoint(TRUNCATE)");
+                writer.fetch_all(sql).await.ok();
+            }
         }
         self.database.close().await;
         Ok(())

@@ -5,28 +5,32 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use secrecy::{ExposeSecret, SecretString};
-use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{ConnectOptions, Connection};
+use sqlx::ConnectOptions;
+use sqlx::postgres::PgConnectOptions;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 
 use super::database::Database;
-use super::{CONNECTION_WAIT, StoreError};
+use super::pool::{Plan, Pool};
+use super::session::Address;
+use super::{Breaker, Connections, StoreError};
 
-/// How long a statement may run. Longer, and one bad search holds a connection that others wait for; shorter, and a
-/// search of a large account that would have answered is cut off.
-const STATEMENT_LIMIT: Duration = Duration::from_secs(10);
-
-/// How long SQLite waits for another process's write lock before it reports busy.
+/// How long SQLite waits for another process's write lock before it reports busy: a product's transaction may take a
+/// moment. Longer, and a file that somebody keeps locked holds its callers.
 const BUSY_WAIT: Duration = Duration::from_secs(5);
+
+/// The same for reading, which in WAL mode waits only for one who has locked the whole file.
+const READER_BUSY_WAIT: Duration = Duration::from_secs(1);
+
+/// How long a statement of a request waits for a lock in Postgres. Longer, and a table that somebody keeps locked holds
+/// every connection; shorter, and a write is refused that another one's would have let go on.
+const LOCK_WAIT: Duration = Duration::from_secs(2);
 
 /// How long a short write waits for the one writing connection, which a large group may hold for seconds.
 const WRITER_WAIT: Duration = Duration::from_secs(15);
-
-/// An unused connection is closed after this long: a thousand quiet tenants hold no connections.
-const IDLE: Duration = Duration::from_secs(60);
 
 /// A parsed `database` of the configuration.
 #[derive(Clone)]
@@ -104,18 +108,6 @@ impl DatabaseLocation {
         }
     }
 
-    /// Connects once and lets go, to learn at once whether and why that fails: a pool takes a server that refuses for
-    /// one that is starting, tries again until its wait is over, and then says only that.
-    pub(super) async fn try_out(&self) -> Result<(), sqlx::Error> {
-        match &self.kind {
-            Kind::Postgres(options) => {
-                let connecting = tokio::time::timeout(CONNECTION_WAIT, PgConnection::connect_with(options));
-                connecting.await.map_err(|_| sqlx::Error::PoolTimedOut)??.close().await
-            }
-            Kind::Sqlite(_) => Ok(()), // a pool opens a file, or fails, at once
-        }
-    }
-
     /// Makes the folder of a SQLite file where it is missing.
     pub(super) fn make_folder(&self) -> Result<(), StoreError> {
         let Some(folder) = self.file().and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty()) else {
@@ -125,26 +117,54 @@ impl DatabaseLocation {
     }
 
     /// Pools for serving; nothing is connected before the first statement.
-    pub(super) fn connect(&self, max_connections: u32) -> Database {
+    pub(super) fn connect(
+        &self,
+        max_connections: u32,
+        connections: &Arc<Connections>,
+        breaker: Option<&Arc<Breaker>>,
+    ) -> Database {
+        let limits = connections.limits();
+        let (wait, limit) = (limits.wait, Some(limits.statement));
+        let pool = |address, most, wait| Pool::new(Plan { address, most, wait, limit }, connections, breaker);
         match &self.kind {
-            Kind::Postgres(options) => postgres(options, max_connections, Some(STATEMENT_LIMIT)),
-            Kind::Sqlite(path) => sqlite(path, max_connections, false),
+            Kind::Postgres(options) => {
+                let all = pool(postgres(options, limit), max_connections, wait);
+                Database::new(all.clone(), all)
+            }
+            Kind::Sqlite(path) => Database::new(
+                pool(
+                    sqlite(path, READER_BUSY_WAIT, |options| options.pragma("query_only", "1")),
+                    max_connections,
+                    wait,
+                ),
+                pool(sqlite(path, BUSY_WAIT, |options| options), 1, wait.max(WRITER_WAIT)),
+            ),
         }
     }
 
     /// Pools for work that takes its time: few connections, no statement limit.
     pub(super) fn connect_for_long(&self) -> Database {
-        match &self.kind {
-            Kind::Postgres(options) => postgres(options, 2, None),
-            Kind::Sqlite(path) => sqlite(path, 1, false),
-        }
+        self.connect_without_limits(false)
     }
 
     /// Pools for migrations: as for long work, and a SQLite file is made.
     pub(super) fn create(&self) -> Database {
+        self.connect_without_limits(true)
+    }
+
+    fn connect_without_limits(&self, create: bool) -> Database {
+        let connections = Connections::of_a_command();
+        let wait = connections.limits().wait;
+        let pool = |address, most| Pool::new(Plan { address, most, wait, limit: None }, &connections, None);
         match &self.kind {
-            Kind::Postgres(options) => postgres(options, 2, None),
-            Kind::Sqlite(path) => sqlite(path, 1, true),
+            Kind::Postgres(options) => {
+                let all = pool(postgres(options, None), 2);
+                Database::new(all.clone(), all)
+            }
+            Kind::Sqlite(path) => Database::new(
+                pool(sqlite(path, BUSY_WAIT, |options| options.pragma("query_only", "1")), 1),
+                pool(sqlite(path, BUSY_WAIT, |options| options.create_if_missing(create)), 1),
+            ),
         }
     }
 }
@@ -155,38 +175,29 @@ impl fmt::Debug for DatabaseLocation {
     }
 }
 
-fn postgres(options: &PgConnectOptions, max_connections: u32, limit: Option<Duration>) -> Database {
+fn postgres(options: &PgConnectOptions, limit: Option<Duration>) -> Address {
     // Keyword and list filters are skewed: a plan made for one value is wrong for the next, so each is planned anew.
     let mut settings = vec![("plan_cache_mode", "force_custom_plan".to_owned()), ("timezone", "UTC".to_owned())];
     if let Some(limit) = limit {
         settings.push(("statement_timeout", limit.as_millis().to_string()));
+        settings.push(("lock_timeout", LOCK_WAIT.min(limit).as_millis().to_string()));
     }
     let options = options.clone().application_name("formgate").options(settings).disable_statement_logging();
-    let pool = PgPoolOptions::new()
-        .max_connections(max_connections)
-        .acquire_timeout(CONNECTION_WAIT)
-        .idle_timeout(IDLE)
-        .connect_lazy_with(options);
-    Database::Postgres(pool)
+    Address::Postgres(Box::new(options))
 }
 
-fn sqlite(path: &Path, max_connections: u32, create: bool) -> Database {
+fn sqlite(
+    path: &Path,
+    busy_wait: Duration,
+    differ: impl FnOnce(SqliteConnectOptions) -> SqliteConnectOptions,
+) -> Address {
     let options = SqliteConnectOptions::new()
         .filename(path)
-        .create_if_missing(create)
         .foreign_keys(true)
         .journal_mode(SqliteJournalMode::Wal)
         // In WAL mode a power failure can lose the newest transactions, never corrupt or tear one.
         .synchronous(SqliteSynchronous::Normal)
-        .busy_timeout(BUSY_WAIT)
+        .busy_timeout(busy_wait)
         .disable_statement_logging();
-    let pool = |connections, wait, options| {
-        SqlitePoolOptions::new()
-            .max_connections(connections)
-            .acquire_timeout(wait)
-            .idle_timeout(IDLE)
-            .connect_lazy_with(options)
-    };
-    let readers = pool(max_connections, CONNECTION_WAIT, options.clone().pragma("query_only", "1"));
-    Database::Sqlite { readers, writer: pool(1, WRITER_WAIT, options) }
+    Address::Sqlite(Box::new(differ(options)))
 }

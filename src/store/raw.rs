@@ -1,14 +1,15 @@
 //! SQL as the operator's own programs send it, for tests: no part of the gateway.
 
 use super::location::DatabaseLocation;
-use super::sql::Sql;
 
 /// The first column of every row, as text.
 pub(crate) async fn select(location: &DatabaseLocation, text: &'static str) -> Vec<String> {
     let database = location.connect_for_long();
-    let mut sql: Sql = database.sql();
+    let mut reader = database.reader().await.unwrap();
+    let mut sql = reader.sql();
     sql.push(text);
-    let rows = database.fetch_all(sql).await.unwrap();
+    let rows = reader.fetch_all(sql).await.unwrap();
+    drop(reader);
     database.close().await;
     rows.iter().map(|row| row.get(0).unwrap()).collect()
 }

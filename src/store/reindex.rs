@@ -45,9 +45,8 @@ impl fmt::Display for Reindexed {
 /// # Errors
 /// [`StoreError::SchemaOlder`] before a migration; else that the database failed. What was mended until then stays.
 pub async fn reindex(location: &DatabaseLocation) -> Result<Reindexed, StoreError> {
-    location.try_out().await?;
     let database = location.connect_for_long();
-    schema::require_newest(&database).await?;
+    schema::require_newest(&mut database.reader().await?).await?;
     mend_trigrams(&database).await?;
     let mut done = Reindexed { users: mend_users(&database).await?, ..Reindexed::default() };
     done.documents += delete_orphans(&database).await?;
@@ -83,12 +82,12 @@ async fn mend_trigrams(database: &Database) -> Result<(), StoreError> {
             // 1: compare with the documents as well.
             let check = "INSERT INTO submission_trigrams (submission_trigrams, rank) VALUES ('integrity-check', 1)";
             match execute(database, check).await {
-                Err(sqlx::Error::Database(error)) if is_corrupt(&*error) => {
+                Err(StoreError::Unavailable(sqlx::Error::Database(error))) if is_corrupt(&*error) => {
                     execute(database, "INSERT INTO submission_trigrams (submission_trigrams) VALUES ('rebuild')")
                         .await?;
                     Ok(())
                 }
-                checked => Ok(checked.map(drop)?),
+                checked => checked.map(drop),
             }
         }
     }
@@ -102,7 +101,7 @@ fn is_corrupt(error: &dyn sqlx::error::DatabaseError) -> bool {
 async fn mend_users(database: &Database) -> Result<u64, StoreError> {
     if database.dialect() == Dialect::Postgres {
         let all = "UPDATE users SET email = email WHERE email_folded IS DISTINCT FROM formgate_fold(email)";
-        return Ok(execute(database, all).await?);
+        return execute(database, all).await;
     }
     let mut mended = 0;
     let mut last = 0;
@@ -133,10 +132,10 @@ async fn delete_orphans(database: &Database) -> Result<u64, StoreError> {
     execute(database, lines).await?;
     let documents = "DELETE FROM submission_documents WHERE NOT EXISTS (SELECT 1 FROM answers a \
         WHERE a.submission_id = submission_documents.submission_id)";
-    Ok(execute(database, documents).await?)
+    execute(database, documents).await
 }
 
-async fn execute(database: &Database, statement: &'static str) -> Result<u64, sqlx::Error> {
+async fn execute(database: &Database, statement: &'static str) -> Result<u64, StoreError> {
     let mut sql = database.sql();
     sql.push(statement);
     database.execute(sql).await

@@ -5,11 +5,12 @@
 
 use std::borrow::Cow;
 
-use sqlx::SqlSafeStr;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
+use sqlx::{Connection, SqlSafeStr};
 
 use super::StoreError;
-use super::database::Database;
+use super::lent::Lent;
+use super::session::Session;
 
 /// The schema that this program serves from.
 pub(crate) const VERSION: i64 = 2;
@@ -34,12 +35,12 @@ fn migrator(scripts: &'static [(&'static str, &'static str)]) -> Migrator {
 }
 
 /// Brings a database to [`VERSION`]; each step is a transaction, and commands that do it at once wait for each other.
-pub(crate) async fn migrate(database: &Database) -> Result<(), sqlx::migrate::MigrateError> {
-    match database {
-        Database::Postgres(pool) => migrator(&POSTGRES).run(pool).await,
-        Database::Sqlite { writer, .. } => {
+pub(crate) async fn migrate(writer: &mut Lent) -> Result<(), sqlx::migrate::MigrateError> {
+    match writer.session() {
+        Session::Postgres(connection) => migrator(&POSTGRES).run(connection).await,
+        Session::Sqlite { connection, .. } => {
             // On Postgres sqlx holds a lock of its own; here the write lock of the file is one, over all steps at once.
-            let mut all = writer.begin_with("BEGIN IMMEDIATE").await?;
+            let mut all = connection.begin_with("BEGIN IMMEDIATE").await?;
             migrator(&SQLITE).run(&mut *all).await?;
             Ok(all.commit().await?)
         }
@@ -47,22 +48,22 @@ pub(crate) async fn migrate(database: &Database) -> Result<(), sqlx::migrate::Mi
 }
 
 /// Refuses a database that was not migrated to [`VERSION`].
-pub(crate) async fn require_newest(database: &Database) -> Result<(), StoreError> {
-    let found = version(database).await?;
+pub(crate) async fn require_newest(reader: &mut Lent) -> Result<(), StoreError> {
+    let found = version(reader).await?;
     if found < VERSION { Err(StoreError::SchemaOlder { found, wanted: VERSION }) } else { Ok(()) }
 }
 
 /// The version that a database is at; 0 before its first migration.
-pub(crate) async fn version(database: &Database) -> Result<i64, sqlx::Error> {
-    let mut sql = database.sql();
+pub(crate) async fn version(reader: &mut Lent) -> Result<i64, sqlx::Error> {
+    let mut sql = reader.sql();
     sql.push_either(
         "SELECT to_regclass('_sqlx_migrations') IS NOT NULL",
         "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = '_sqlx_migrations')",
     );
-    if !database.fetch_one(sql).await?.get::<bool>(0)? {
+    if !reader.fetch_one(sql).await?.get::<bool>(0)? {
         return Ok(0);
     }
-    let mut sql = database.sql();
+    let mut sql = reader.sql();
     sql.push("SELECT coalesce(max(version), 0) FROM _sqlx_migrations WHERE success");
-    database.fetch_one(sql).await?.get(0)
+    reader.fetch_one(sql).await?.get(0)
 }

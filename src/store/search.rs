@@ -8,7 +8,7 @@
 use super::filter::{Keyword, SortBy, SortDirection, SubmissionFilter, Term};
 use super::page::{Page, PageRequest};
 use super::sql::{Dialect, Sql};
-use super::submissions::{SUBMISSION_COLUMNS, Submission, SubmissionRow};
+use super::submissions::{SUBMISSION_COLUMNS, Submission, SubmissionRow, with_entries};
 use super::{Store, StoreError};
 
 /// Joins the answers of one document; a keyword that has it can't be looked up there.
@@ -29,20 +29,21 @@ impl Store {
         if filter.terms.iter().any(|term| term.element.is_none()) {
             return Ok(Page { items: Vec::new(), total: 0 });
         }
-        let mut count = self.database.sql();
+        let mut reader = self.database.reader().await?;
+        let mut count = reader.sql();
         count.push("SELECT count(*) FROM submissions s WHERE ");
         write_conditions(&mut count, filter);
-        let total: i64 = self.database.fetch_one(count).await?.get(0)?;
+        let total: i64 = reader.fetch_one(count).await?.get(0)?;
         let total = u64::try_from(total).expect("a count is not negative");
 
         if page.offset() >= i64::try_from(total).unwrap_or(i64::MAX) {
             return Ok(Page { items: Vec::new(), total });
         }
-        let mut rows = self.database.sql();
+        let mut rows = reader.sql();
         write_page(&mut rows, filter, page);
-        let rows = self.database.fetch_all(rows).await?;
+        let rows = reader.fetch_all(rows).await?;
         let rows = rows.iter().map(SubmissionRow::read).collect::<Result<_, _>>()?;
-        Ok(Page { items: self.with_entries(rows).await?, total })
+        Ok(Page { items: with_entries(&mut reader, rows).await?, total })
     }
 }
 

@@ -16,6 +16,16 @@ pub(crate) enum Dialect {
     Sqlite,
 }
 
+impl Dialect {
+    /// As metrics call the database.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres",
+            Self::Sqlite => "sqlite",
+        }
+    }
+}
+
 /// A value of a statement.
 #[derive(Clone, Debug)]
 pub(crate) enum Bind {

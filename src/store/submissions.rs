@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use jiff::Timestamp;
 
 use super::database::Row;
+use super::lent::Lent;
 use super::search::LISTED;
 use super::{Store, StoreError};
 
@@ -63,45 +64,44 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn find_submission(&self, id: i64) -> Result<Option<Submission>, StoreError> {
-        let mut sql = self.database.sql();
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
         sql.push("SELECT ").push(SUBMISSION_COLUMNS).push(" FROM submissions s WHERE ").push(LISTED);
         sql.push(" AND s.id = ").bind(id);
-        let Some(row) = self.database.fetch_optional(sql).await? else { return Ok(None) };
-        Ok(self.with_entries(vec![SubmissionRow::read(&row)?]).await?.pop())
+        let Some(row) = reader.fetch_optional(sql).await? else { return Ok(None) };
+        Ok(with_entries(&mut reader, vec![SubmissionRow::read(&row)?]).await?.pop())
     }
+}
 
-    /// Adds the entries of all submissions of a page, with one statement.
-    pub(super) async fn with_entries(&self, rows: Vec<SubmissionRow>) -> Result<Vec<Submission>, StoreError> {
-        let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
-        let mut sql = self.database.sql();
-        sql.push("SELECT m.shown_in, e.gid, e.name, e.type, coalesce(a.value, ''), ");
-        sql.push_either("a.files::text", "a.files").push(", coalesce(a.updated_at, m.updated_at) FROM (");
-        sql.push("SELECT id, form_id, updated_at, id AS shown_in, 0 AS level FROM submissions WHERE id").in_ids(&ids);
-        sql.push(
-            " UNION ALL SELECT id, form_id, updated_at, child_of, 1 FROM submissions WHERE NOT draft AND child_of",
-        );
-        sql.in_ids(&ids).push(") m JOIN elements e ON e.form_id = m.form_id");
-        sql.push(" LEFT JOIN answers a ON a.submission_id = m.id AND a.element_id = e.id");
-        sql.push(" ORDER BY m.level, m.id, e.position, e.id");
+/// Adds the entries of all submissions of a page, with one statement.
+pub(super) async fn with_entries(reader: &mut Lent, rows: Vec<SubmissionRow>) -> Result<Vec<Submission>, sqlx::Error> {
+    let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
+    let mut sql = reader.sql();
+    sql.push("SELECT m.shown_in, e.gid, e.name, e.type, coalesce(a.value, ''), ");
+    sql.push_either("a.files::text", "a.files").push(", coalesce(a.updated_at, m.updated_at) FROM (");
+    sql.push("SELECT id, form_id, updated_at, id AS shown_in, 0 AS level FROM submissions WHERE id").in_ids(&ids);
+    sql.push(" UNION ALL SELECT id, form_id, updated_at, child_of, 1 FROM submissions WHERE NOT draft AND child_of");
+    sql.in_ids(&ids).push(") m JOIN elements e ON e.form_id = m.form_id");
+    sql.push(" LEFT JOIN answers a ON a.submission_id = m.id AND a.element_id = e.id");
+    sql.push(" ORDER BY m.level, m.id, e.position, e.id");
 
-        let mut entries: HashMap<i64, Vec<Answer>> = HashMap::with_capacity(ids.len());
-        for row in self.database.fetch_all(sql).await? {
-            entries.entry(row.get(0)?).or_default().push(Answer {
-                gid: row.get(1)?,
-                name: row.get(2)?,
-                kind: row.get(3)?,
-                value: row.get(4)?,
-                files: row.get(5)?,
-                updated_at: row.get(6)?,
-            });
-        }
-        let with_entries = |row: SubmissionRow| Submission {
-            entries: entries.remove(&row.id).unwrap_or_default(),
-            id: row.id,
-            status: row.status,
-            created_at: row.created_at,
-            updated_at: row.updated_at,
-        };
-        Ok(rows.into_iter().map(with_entries).collect())
+    let mut entries: HashMap<i64, Vec<Answer>> = HashMap::with_capacity(ids.len());
+    for row in reader.fetch_all(sql).await? {
+        entries.entry(row.get(0)?).or_default().push(Answer {
+            gid: row.get(1)?,
+            name: row.get(2)?,
+            kind: row.get(3)?,
+            value: row.get(4)?,
+            files: row.get(5)?,
+            updated_at: row.get(6)?,
+        });
     }
+    let with_entries = |row: SubmissionRow| Submission {
+        entries: entries.remove(&row.id).unwrap_or_default(),
+        id: row.id,
+        status: row.status,
+        created_at: row.created_at,
+        updated_at: row.updated_at,
+    };
+    Ok(rows.into_iter().map(with_entries).collect())
 }

@@ -165,7 +165,7 @@ impl Store {
         write_which(&mut sql, which);
         let mut tries = Tries::default();
         loop {
-            match self.database.execute(sql.clone()).await.map_err(StoreError::from) {
+            match self.database.execute(sql.clone()).await {
                 Err(error) if tries.another(&error).await => {}
                 outcome => return outcome,
             }
@@ -177,13 +177,14 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn list_subscriptions(&self, page: PageRequest) -> Result<Page<Subscription>, StoreError> {
-        let mut sql = self.database.sql();
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
         sql.push("SELECT count(*) FROM subscriptions");
-        let total: i64 = self.database.fetch_one(sql).await?.get(0)?;
-        let mut sql = self.database.sql();
+        let total: i64 = reader.fetch_one(sql).await?.get(0)?;
+        let mut sql = reader.sql();
         sql.push("SELECT ").push(COLUMNS).push(" FROM subscriptions ORDER BY id LIMIT ").bind(i64::from(page.size));
         sql.push(" OFFSET ").bind(page.offset());
-        let rows = self.database.fetch_all(sql).await?;
+        let rows = reader.fetch_all(sql).await?;
         let items = rows.iter().map(Subscription::read).collect::<Result<_, _>>()?;
         Ok(Page { items, total: u64::try_from(total).expect("a count is not negative") })
     }
@@ -193,9 +194,10 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn find_subscription(&self, id: i64) -> Result<Option<Subscription>, StoreError> {
-        let mut sql = self.database.sql();
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
         sql.push("SELECT ").push(COLUMNS).push(" FROM subscriptions WHERE id = ").bind(id);
-        let row = self.database.fetch_optional(sql).await?;
+        let row = reader.fetch_optional(sql).await?;
         Ok(row.as_ref().map(Subscription::read).transpose()?)
     }
 }

@@ -57,12 +57,13 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn find_token(&self, digest: &[u8; 32]) -> Result<Option<TokenRecord>, StoreError> {
-        let mut sql = self.database.sql();
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
         sql.push("SELECT ")
             .push(COLUMNS)
             .push(" FROM tokens WHERE revoked_at IS NULL AND digest = ")
             .bind(digest.to_vec());
-        let row = self.database.fetch_optional(sql).await?;
+        let row = reader.fetch_optional(sql).await?;
         Ok(row.as_ref().map(TokenRecord::read).transpose()?)
     }
 
@@ -71,9 +72,10 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn list_tokens(&self) -> Result<Vec<TokenRecord>, StoreError> {
-        let mut sql = self.database.sql();
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
         sql.push("SELECT ").push(COLUMNS).push(" FROM tokens ORDER BY id");
-        let rows = self.database.fetch_all(sql).await?;
+        let rows = reader.fetch_all(sql).await?;
         Ok(rows.iter().map(TokenRecord::read).collect::<Result<_, _>>()?)
     }
 

@@ -1,40 +1,54 @@
 //! A tenant's database as serving sees it: opened when first needed, and again after it could not be.
 //!
-//! A database that can't be opened is tried at most once a second, whatever the number of requests that want it, and
-//! its tenant is refused meanwhile; the others don't notice.
+//! A database that can't be opened is tried at most once a second, whatever the number of requests that want it, and its
+//! tenant is refused at once meanwhile; the others don't notice. The same [`Breaker`] stands before the statements.
+//!
+//! Tokens are looked up in the database whose requests they are for. A flood of invented ones must not lock out callers
+//! whose tokens are known: look-ups use at most half of the connections, and only so many wait for that.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use arc_swap::ArcSwapOption;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
 
-use crate::store::{DatabaseLocation, Store, StoreError};
+use crate::store::{Breaker, Connections, DatabaseLocation, Store, StoreError};
 
-/// How long a failed opening is remembered. Longer, and a mended tenant waits; shorter, and a broken one keeps the
-/// database server busy with connections that fail.
-const RETRY: Duration = Duration::from_secs(1);
+/// How many look-ups wait at most. More, and a flood of invented tokens costs memory; fewer, and callers with tokens of
+/// their own are refused when they all come at once.
+const LOOK_UPS_WAITING: u32 = 64;
 
 /// The database of one tenant.
 #[derive(Debug)]
 pub struct TenantDatabase {
-    slug: String,
     location: DatabaseLocation,
     max_connections: u32,
+    connections: Arc<Connections>,
+    breaker: Arc<Breaker>,
     open: ArcSwapOption<Store>,
-    /// Held while one request opens the database and others wait for it; the last failure.
-    opening: Mutex<Option<Failure>>,
-}
-
-#[derive(Debug)]
-struct Failure {
-    at: Instant,
-    error: Arc<StoreError>,
+    /// Held while one request opens the database and others wait for it.
+    opening: Mutex<()>,
+    look_ups: Semaphore,
+    look_ups_waiting: AtomicU32,
 }
 
 impl TenantDatabase {
-    pub(super) fn new(slug: String, location: DatabaseLocation, max_connections: u32) -> Self {
-        Self { slug, location, max_connections, open: ArcSwapOption::empty(), opening: Mutex::new(None) }
+    pub(super) fn new(
+        slug: Arc<str>,
+        location: DatabaseLocation,
+        max_connections: u32,
+        connections: &Arc<Connections>,
+    ) -> Self {
+        Self {
+            location,
+            max_connections,
+            connections: Arc::clone(connections),
+            breaker: Breaker::new(slug, connections.metrics().clone()),
+            open: ArcSwapOption::empty(),
+            opening: Mutex::new(()),
+            look_ups: Semaphore::new(max_connections.div_ceil(2) as usize),
+            look_ups_waiting: AtomicU32::new(0),
+        }
     }
 
     /// Whether this is the database at a location, with as many connections.
@@ -45,52 +59,53 @@ impl TenantDatabase {
     /// The open store.
     ///
     /// # Errors
-    /// Why it can't be opened; logged when it is new.
-    pub async fn store(&self) -> Result<Arc<Store>, Arc<StoreError>> {
+    /// Why it can't be opened; [`StoreError::Resting`] for a while after that.
+    pub async fn store(&self) -> Result<Arc<Store>, StoreError> {
         if let Some(store) = self.open.load_full() {
             return Ok(store);
         }
-        let mut last_failure = self.opening.lock().await;
+        let entry = self.breaker.enter()?;
+        let _opening = self.opening.lock().await;
         if let Some(store) = self.open.load_full() {
             return Ok(store);
         }
-        if let Some(failure) = last_failure.as_ref().filter(|failure| failure.at.elapsed() < RETRY) {
-            return Err(Arc::clone(&failure.error));
-        }
-        match Store::open(&self.location, self.max_connections).await {
+        // It may have failed for the one who was waited for.
+        let entry = if entry.is_stale() { self.breaker.enter()? } else { entry };
+        let opened = Store::open_for_serving(&self.location, self.max_connections, &self.connections, &self.breaker);
+        match opened.await {
             Ok(store) => {
-                if last_failure.take().is_some() {
-                    tracing::info!(tenant = self.slug, "the tenant's database is back");
-                }
+                entry.succeeded();
                 let store = Arc::new(store);
                 self.open.store(Some(Arc::clone(&store)));
                 Ok(store)
             }
+            // That no connection is free says nothing of the database.
+            Err(error @ StoreError::Busy) => Err(error),
             Err(error) => {
-                let error = Arc::new(error);
-                if last_failure.as_ref().is_none_or(|last| last.error.to_string() != error.to_string()) {
-                    self.log(&error);
-                }
-                *last_failure = Some(Failure { at: Instant::now(), error: Arc::clone(&error) });
+                entry.broken(&error);
                 Err(error)
             }
         }
     }
 
-    fn log(&self, error: &StoreError) {
-        let cause = std::error::Error::source(error).map(ToString::to_string);
-        match error {
-            StoreError::SchemaOlder { .. } => {
-                let mend = format!("formgate migrate --tenant {}", self.slug);
-                tracing::error!(tenant = self.slug, %error, mend, "the tenant is not served until its database is migrated");
+    /// The open store for looking up a token, and the turn that the look-up has meanwhile.
+    ///
+    /// # Errors
+    /// Those of [`Self::store`]; [`StoreError::Busy`] where too many look-ups wait, or this one waited for long.
+    pub async fn store_for_look_up(&self) -> Result<(Arc<Store>, SemaphorePermit<'_>), StoreError> {
+        let busy = || {
+            self.connections.metrics().refused("wait");
+            StoreError::Busy
+        };
+        let turn = match self.look_ups.try_acquire() {
+            Ok(turn) => turn,
+            Err(_) => {
+                let _waiting = Waiting::begin(&self.look_ups_waiting).ok_or_else(busy)?;
+                let turn = tokio::time::timeout(self.connections.limits().wait, self.look_ups.acquire()).await;
+                turn.map_err(|_| busy())?.expect("it is never closed")
             }
-            StoreError::Unavailable(_)
-            | StoreError::Folder { .. }
-            | StoreError::Migration(_)
-            | StoreError::Statement(_) => {
-                tracing::error!(tenant = self.slug, %error, cause, "the tenant's database can't be opened");
-            }
-        }
+        };
+        Ok((self.store().await?, turn))
     }
 
     /// The store if it is open: what only tidies up need not open it.
@@ -99,10 +114,32 @@ impl TenantDatabase {
         self.open.load_full()
     }
 
+    /// Counts a request that was refused since too many are in flight.
+    pub fn refuse_in_flight(&self) {
+        self.connections.metrics().refused("in_flight");
+    }
+
     /// Closes the connections, waiting for those in use.
     pub async fn close(&self) {
         if let Some(store) = self.open.swap(None) {
             store.close().await;
         }
+    }
+}
+
+/// A look-up that waits for its turn.
+struct Waiting<'w>(&'w AtomicU32);
+
+impl<'w> Waiting<'w> {
+    fn begin(waiting: &'w AtomicU32) -> Option<Self> {
+        let more = |now| (now < LOOK_UPS_WAITING).then_some(now + 1);
+        waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
+        Some(Self(waiting))
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }

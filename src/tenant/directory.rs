@@ -11,16 +11,26 @@ use arc_swap::ArcSwap;
 use super::Tenant;
 use super::host::HostName;
 use crate::config::Config;
+use crate::metrics::DatabaseMetrics;
 use crate::shared::announce::Listener;
+use crate::store::{Connections, DatabaseLimits};
 
 /// All tenants of a gateway by their hosts.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Directory {
+    /// Those of their databases.
+    connections: Arc<Connections>,
     by_host: HashMap<HostName, Arc<Tenant>>,
     by_slug: HashMap<Arc<str>, Arc<Tenant>>,
 }
 
 impl Directory {
+    /// No tenants yet, and the connections that their databases will share.
+    #[must_use]
+    pub fn empty(connections: Arc<Connections>) -> Self {
+        Self { connections, by_host: HashMap::new(), by_slug: HashMap::new() }
+    }
+
     /// Adds a tenant with its hosts. A configuration in which two tenants claim one host does not come this far.
     pub fn add(&mut self, tenant: Tenant, hosts: impl IntoIterator<Item = HostName>) {
         let tenant = Arc::new(tenant);
@@ -31,11 +41,14 @@ impl Directory {
     /// The tenants of a configuration; those that were there before go on with what did not change.
     #[must_use]
     pub fn new(config: &Config, before: &Self) -> Self {
-        let mut directory = Self::default();
+        let connections = &before.connections;
+        let mut directory = Self::empty(Arc::clone(connections));
         for tenant in &config.tenants {
             let hosts = std::iter::once(&tenant.address).chain(&tenant.domains).cloned();
             let known = before.by_slug.get(tenant.slug.as_str());
-            directory.add(known.map_or_else(|| Tenant::new(tenant), |known| known.renewed(tenant)), hosts);
+            let tenant =
+                known.map_or_else(|| Tenant::new(tenant, connections), |known| known.renewed(tenant, connections));
+            directory.add(tenant, hosts);
         }
         directory
     }
@@ -55,6 +68,13 @@ impl Directory {
     /// Every tenant.
     pub fn tenants(&self) -> impl Iterator<Item = &Arc<Tenant>> {
         self.by_slug.values()
+    }
+}
+
+impl Default for Directory {
+    /// No tenants, and connections that nobody counts.
+    fn default() -> Self {
+        Self::empty(Connections::new(DatabaseLimits::default(), DatabaseMetrics::unregistered()))
     }
 }
 

@@ -117,7 +117,7 @@ impl TokenVerifier {
 }
 
 async fn look_up(tenant: &Tenant, digest: &TokenDigest) -> Result<Option<Arc<Token>>, Arc<StoreError>> {
-    let store = tenant.database.store().await?;
+    let (store, _turn) = tenant.database.store_for_look_up().await.map_err(Arc::new)?;
     let record = store.find_token(digest.as_bytes()).await.map_err(Arc::new)?;
     let record = record.filter(|record| digest.matches(&record.digest));
     Ok(record.map(|record| Arc::new(Token { id: record.id, name: record.name })))

@@ -98,7 +98,8 @@ async fn a_request_is_a_trace_with_its_steps_and_without_its_secrets() {
     let mut node = Node::spawn_in(&site.config_path, &[("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)]);
     let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
     let caller = node.client().to(&site.host("acme")).with(&token);
-    let call = caller.post("/api/v1/submission?page=1").header("traceparent", &format!("00-{trace}-00f067aa0ba902b7-01"));
+    let call =
+        caller.post("/api/v1/submission?page=1").header("traceparent", &format!("00-{trace}-00f067aa0ba902b7-01"));
     let answer = call.json(&json!({"search": "MARKER-KEYWORD"})).send().await;
     assert_eq!(answer.status, 200);
     assert_eq!(node.stop(LIMIT).await, 0);

@@ -6,10 +6,12 @@
 //!
 //! A dry run is the same transaction, rolled back: it can't answer anything else than the call would.
 
+use std::time::Duration;
+
 use crate::store::database::Transaction;
 use crate::store::filter::fold;
 use crate::store::retry::Tries;
-use crate::store::sql::Sql;
+use crate::store::sql::{Dialect, Sql};
 use crate::store::{Store, StoreError};
 
 use super::{GroupSummary, SUMMARY};
@@ -113,15 +115,18 @@ impl From<sqlx::Error> for GroupWriteError {
     }
 }
 
-/// How long one statement of a write may take, in milliseconds, the wait for its turn among them. Longer, and a stuck
-/// database holds its callers; shorter, and a body of hundreds of thousands of members, or a turn behind one, is cut off.
-const STATEMENT_LIMIT: &str = "60000";
+/// How long one statement of a write may take, the wait for its turn among them. Longer, and a stuck database holds its
+/// callers; shorter, and a body of hundreds of thousands of members, or a turn behind one, is cut off.
+const STATEMENT_LIMIT: Duration = Duration::from_secs(60);
 
 /// Lets the writes of groups take turns. SQLite's transactions do by themselves.
 pub(super) async fn lock_groups(transaction: &mut Transaction) -> Result<(), sqlx::Error> {
-    if let Transaction::Postgres(_) = transaction {
+    transaction.limit_statements(STATEMENT_LIMIT);
+    if transaction.dialect() == Dialect::Postgres {
         let mut sql = transaction.sql();
-        sql.push("SELECT set_config('statement_timeout', ").bind(STATEMENT_LIMIT).push(", true)");
+        sql.push("SELECT set_config('statement_timeout', ").bind(STATEMENT_LIMIT.as_millis().to_string());
+        // A turn is a lock.
+        sql.push(", true), set_config('lock_timeout', '0', true)");
         transaction.execute(sql).await?;
         let mut sql = transaction.sql();
         // Any number does that nothing else in the account's own database uses.
@@ -349,7 +354,7 @@ async fn list_changes(transaction: &mut Transaction, id: i64, rows: &str) -> Res
 
 /// Moves the sequence of user ids past ids that other writers gave explicitly.
 async fn pass_ids_given_by_others(transaction: &mut Transaction) -> Result<(), sqlx::Error> {
-    if let Transaction::Postgres(_) = transaction {
+    if transaction.dialect() == Dialect::Postgres {
         let mut sql = transaction.sql();
         sql.push("SELECT setval('users_id_seq', greatest((SELECT last_value FROM users_id_seq), (SELECT max(id) FROM users)))");
         transaction.execute(sql).await?;

@@ -1,0 +1,106 @@
+//! What the tenants' databases are asked, and what keeps their callers out.
+
+use std::time::Duration;
+
+use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
+
+use super::register::Register;
+use crate::store::Trouble;
+
+/// All tenants' databases together.
+#[derive(Clone, Debug)]
+pub struct DatabaseMetrics {
+    /// Those who wait for a connection.
+    pub waiting: IntGauge,
+    connections: IntGaugeVec,
+    durations: HistogramVec,
+    failures: IntCounterVec,
+    breakers_open: IntGauge,
+    breaker_trips: IntCounter,
+    refused: IntCounterVec,
+}
+
+/// From a look-up by key to the limit of a statement.
+const DURATION_BUCKETS: [f64; 11] = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0];
+
+impl DatabaseMetrics {
+    pub(super) fn new(register: &Register<'_>) -> Self {
+        let metrics = Self {
+            waiting: register.gauge("formgate_database_waiting", "Requests that wait for a connection to a database."),
+            connections: register.gauges(
+                "formgate_database_connections",
+                "Connections to the tenants' databases: open ones, and those of them that are idle.",
+                &["database", "state"],
+            ),
+            durations: register.histograms(
+                "formgate_database_call_duration_seconds",
+                "Time of one statement.",
+                &["database"],
+                &DURATION_BUCKETS,
+            ),
+            failures: register.counters(
+                "formgate_database_failures_total",
+                "Failures that lie in a database, by reason.",
+                &["reason"],
+            ),
+            breakers_open: register.gauge(
+                "formgate_database_breakers_open",
+                "Tenants whose callers are refused since their database does not work.",
+            ),
+            breaker_trips: register
+                .counter("formgate_database_breaker_trips_total", "How often a tenant's callers began to be refused."),
+            refused: register.counters(
+                "formgate_database_refused_total",
+                "Requests that were refused before their database was asked, by reason.",
+                &["reason"],
+            ),
+        };
+        // There from the start: an alert on the first one needs to see the 0 before it.
+        Trouble::ALL.iter().for_each(|trouble| drop(metrics.failures.with_label_values(&[trouble.name()])));
+        for reason in ["breaker", "in_flight", "wait"] {
+            drop(metrics.refused.with_label_values(&[reason]));
+        }
+        metrics
+    }
+
+    /// For who has nobody to show them to.
+    #[must_use]
+    pub fn unregistered() -> Self {
+        Self::new(&Register(&Registry::new()))
+    }
+
+    /// Counts connections that were opened or, below zero, closed.
+    pub(crate) fn open(&self, database: &str, change: i64) {
+        self.connections.with_label_values(&[database, "open"]).add(change);
+    }
+
+    /// Counts connections that became idle or, below zero, are no longer.
+    pub(crate) fn idle(&self, database: &str, change: i64) {
+        self.connections.with_label_values(&[database, "idle"]).add(change);
+    }
+
+    /// Counts one statement.
+    pub(crate) fn called(&self, database: &str, took: Duration) {
+        let durations: Histogram = self.durations.with_label_values(&[database]);
+        durations.observe(took.as_secs_f64());
+    }
+
+    /// Counts one failure.
+    pub(crate) fn failed(&self, trouble: Trouble) {
+        self.failures.with_label_values(&[trouble.name()]).inc();
+    }
+
+    /// Counts a refusal: `breaker`, `in_flight` or `wait`.
+    pub(crate) fn refused(&self, reason: &str) {
+        self.refused.with_label_values(&[reason]).inc();
+    }
+
+    pub(crate) fn breaker_opened(&self) {
+        self.breakers_open.inc();
+        self.breaker_trips.inc();
+    }
+
+    pub(crate) fn breaker_closed(&self) {
+        self.breakers_open.dec();
+    }
+}

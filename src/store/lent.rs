@@ -1,0 +1,243 @@
+//! A connection on loan: every statement of a request goes through one.
+//!
+//! Owns what holds for a statement: its time limit on this side of the line, what it tells the breaker, that it is
+//! counted, and that it ends when nobody waits for it any more. Dropping a `Lent` gives the connection back, as fit for
+//! the next one as it was: a statement that still runs is cancelled and a transaction rolled back before.
+
+use std::time::{Duration, Instant};
+
+use super::Trouble;
+use super::breaker::{Entry, TRIAL_LIMIT};
+use super::connections::Slot;
+use super::database::Row;
+use super::pool::{NotOpened, Pool};
+use super::session::{Session, timed_out};
+use super::sql::{Dialect, Sql};
+
+/// How much later than the database a statement is given up here, for a database that hangs. Longer, and callers wait
+/// for it; shorter, and a connection is cut that the database would have freed.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// A connection, and what is to become of it.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    pool: Pool,
+    session: Option<Session>,
+    slot: Option<Slot>,
+    /// For the first outcome; later ones go to the breaker itself.
+    entry: Option<Entry>,
+    limit: Option<Duration>,
+    /// Nobody has heard of it for a moment: it may have been lost meanwhile.
+    unheard: bool,
+    /// A statement was sent and its outcome is not known.
+    running: bool,
+    /// It can't be used again.
+    lost: bool,
+    /// A transaction is open, or may be.
+    in_transaction: bool,
+}
+
+impl Lent {
+    pub(super) fn of(pool: &Pool, session: Session, slot: Slot, entry: Option<Entry>, unheard: bool) -> Self {
+        Self {
+            limit: pool.limit(),
+            pool: pool.clone(),
+            session: Some(session),
+            slot: Some(slot),
+            entry,
+            unheard,
+            running: false,
+            lost: false,
+            in_transaction: false,
+        }
+    }
+
+    /// An empty statement for this connection.
+    pub(crate) fn sql(&self) -> Sql {
+        Sql::new(self.dialect())
+    }
+
+    pub(crate) fn dialect(&self) -> Dialect {
+        self.pool.dialect()
+    }
+
+    /// The connection itself, for the driver's own work.
+    pub(super) fn session(&mut self) -> &mut Session {
+        self.session.as_mut().expect("it is there until the loan ends")
+    }
+
+    /// Lets each statement to come run for so long, where the database is not told by itself.
+    pub(super) fn limit_statements(&mut self, limit: Duration) {
+        self.limit = self.limit.map(|_| limit);
+    }
+
+    /// All rows of a statement.
+    pub(crate) async fn fetch_all(&mut self, sql: Sql) -> Result<Vec<Row>, sqlx::Error> {
+        let again = self.unheard.then(|| sql.clone());
+        let began = Instant::now();
+        let mut outcome = {
+            let limit = self.begin();
+            within(limit, self.session().fetch_all(sql)).await
+        };
+        if let (true, Some(sql)) = (self.is_lost(&outcome), again) {
+            self.renew().await?;
+            let limit = self.begin();
+            outcome = within(limit, self.session().fetch_all(sql)).await;
+        }
+        self.end(began, outcome)
+    }
+
+    /// The only row of a statement, or none.
+    pub(crate) async fn fetch_optional(&mut self, sql: Sql) -> Result<Option<Row>, sqlx::Error> {
+        Ok(self.fetch_all(sql).await?.pop())
+    }
+
+    /// The only row of a statement that always has one.
+    pub(crate) async fn fetch_one(&mut self, sql: Sql) -> Result<Row, sqlx::Error> {
+        self.fetch_optional(sql).await?.ok_or(sqlx::Error::RowNotFound)
+    }
+
+    /// Runs a statement and tells how many rows it touched.
+    pub(super) async fn execute(&mut self, sql: Sql) -> Result<u64, sqlx::Error> {
+        let began = Instant::now();
+        let limit = self.begin();
+        let outcome = within(limit, self.session().execute(sql)).await;
+        self.end(began, outcome)
+    }
+
+    /// Begins a transaction that may write. On SQLite it has the write lock from the start, so that it can't fail half
+    /// way for want of it.
+    pub(super) async fn begin_transaction(&mut self) -> Result<(), sqlx::Error> {
+        let begin = if self.dialect() == Dialect::Sqlite { "BEGIN IMMEDIATE" } else { "BEGIN" };
+        let (began, unheard) = (Instant::now(), self.unheard);
+        self.in_transaction = true;
+        let mut outcome = {
+            let limit = self.begin();
+            within(limit, self.session().command(begin)).await
+        };
+        if self.is_lost(&outcome) && unheard {
+            self.renew().await?;
+            let limit = self.begin();
+            outcome = within(limit, self.session().command(begin)).await;
+        }
+        self.in_transaction = outcome.is_ok() || self.running;
+        self.end(began, outcome)
+    }
+
+    /// Ends the transaction by `COMMIT` or `ROLLBACK`.
+    pub(super) async fn end_transaction(&mut self, how: &'static str) -> Result<(), sqlx::Error> {
+        let began = Instant::now();
+        let limit = self.begin();
+        let outcome = within(limit, self.session().command(how)).await;
+        self.in_transaction = outcome.is_err();
+        self.end(began, outcome)
+    }
+
+    /// Before a statement: how long it is waited for.
+    fn begin(&mut self) -> Option<Duration> {
+        self.running = true;
+        let trial = self.entry.as_ref().is_some_and(Entry::is_trial);
+        let limit = self.limit.map(|limit| if trial { limit.min(TRIAL_LIMIT) } else { limit });
+        self.session().limit(limit);
+        limit.map(|limit| if trial { limit } else { limit + GRACE })
+    }
+
+    /// After it: what the outcome says of the connection.
+    fn is_lost<T>(&mut self, outcome: &Result<T, Failure>) -> bool {
+        self.running = matches!(outcome, Err(Failure::TimedOut));
+        self.unheard = false;
+        self.lost = matches!(outcome, Err(Failure::Said(error)) if Trouble::of(error) == Some(Trouble::Lost));
+        self.lost
+    }
+
+    /// What the outcome says of the database, and the outcome.
+    fn end<T>(&mut self, began: Instant, outcome: Result<T, Failure>) -> Result<T, sqlx::Error> {
+        self.is_lost(&outcome);
+        let outcome = outcome.map_err(|failure| match failure {
+            Failure::TimedOut => timed_out(),
+            Failure::Said(error) => error,
+        });
+        let metrics = self.pool.connections().metrics();
+        metrics.called(self.dialect().name(), began.elapsed());
+        let trouble = outcome.as_ref().err().and_then(Trouble::of);
+        if let Some(trouble) = trouble {
+            metrics.failed(trouble);
+        }
+        let failed = outcome.as_ref().err().filter(|_| trouble.is_some_and(Trouble::lies_in_the_database));
+        match (self.entry.take(), self.pool.breaker(), failed) {
+            (Some(entry), _, None) => entry.succeeded(),
+            (Some(entry), _, Some(error)) => entry.failed(error),
+            (None, Some(breaker), None) => breaker.answered(),
+            (None, Some(breaker), Some(error)) => breaker.failed(error),
+            (None, None, _) => {}
+        }
+        outcome
+    }
+
+    /// Puts a new connection in the place of one that was lost while nobody used it. Nothing had been done on it.
+    async fn renew(&mut self) -> Result<(), sqlx::Error> {
+        // What broke one has broken the others.
+        self.pool.close_idle();
+        self.session = None;
+        let slot = self.slot.take().expect("it is there until the loan ends");
+        match self.pool.open(slot).await {
+            Ok((session, slot)) => {
+                (self.session, self.slot) = (Some(session), Some(slot));
+                self.lost = false;
+                Ok(())
+            }
+            Err(NotOpened::ServerFull) => Err(sqlx::Error::PoolTimedOut),
+            Err(NotOpened::Failed(error)) => {
+                if let Some(entry) = self.entry.take() {
+                    entry.broken(&error);
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let (Some(session), Some(slot)) = (self.session.take(), self.slot.take()) else { return };
+        if self.lost {
+            return;
+        }
+        // Without a runtime the program is about to end.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let (running, in_transaction, pool) = (self.running, self.in_transaction, self.pool.clone());
+        if pool.is_closed() {
+            drop(runtime.spawn(session.close_with(slot)));
+        } else if running || in_transaction {
+            drop(runtime.spawn(async move {
+                let fit = if running { session.cancel().await } else { session.end_transaction().await };
+                if let Some(session) = fit {
+                    slot.keep(session);
+                }
+                // The pool outlives its connections.
+                drop(pool);
+            }));
+        } else {
+            slot.keep(session);
+        }
+    }
+}
+
+/// Why a statement has no answer.
+enum Failure {
+    /// The database said so, or the line to it.
+    Said(sqlx::Error),
+    /// Nothing came.
+    TimedOut,
+}
+
+async fn within<T>(
+    limit: Option<Duration>,
+    statement: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, Failure> {
+    let outcome = match limit {
+        Some(limit) => tokio::time::timeout(limit, statement).await.map_err(|_| Failure::TimedOut)?,
+        None => statement.await,
+    };
+    outcome.map_err(Failure::Said)
+}

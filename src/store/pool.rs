@@ -1,0 +1,194 @@
+//! One tenant's connections of one kind, opened when they are needed.
+//!
+//! Owns how a connection is had: past the breaker, out of the [`Connections`] of all tenants, looked at where it was
+//! unused for a while, opened where there was none. A [`Lent`] is what comes of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+
+use super::breaker::{Breaker, Entry};
+use super::connections::{Connections, Grant, PoolId, Slot};
+use super::lent::Lent;
+use super::session::{Address, CLOSE_LIMIT, CONNECT_LIMIT, Session, timed_out};
+use super::sql::Dialect;
+use super::{StoreError, Trouble};
+
+/// A connection that was unused for longer is asked whether it still works. Longer, and more statements meet one that
+/// does not; shorter, and busy tenants pay round trips.
+const UNSEEN: Duration = Duration::from_secs(1);
+
+/// How long that answer may take: a server that hangs is told from a slow statement.
+const PING_LIMIT: Duration = Duration::from_secs(1);
+
+/// How long a server that takes no more connections is not asked for another one. Longer, and a tenant makes do with
+/// few although there is room; shorter, and servers that are full are stormed.
+const FULL: Duration = Duration::from_secs(1);
+
+/// The connections of one database. Cloning shares them.
+#[derive(Clone, Debug)]
+pub(crate) struct Pool(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    id: PoolId,
+    plan: Plan,
+    connections: Arc<Connections>,
+    breaker: Option<Arc<Breaker>>,
+    closed: AtomicBool,
+}
+
+/// How a pool's connections are opened and lent.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) address: Address,
+    /// The most that are open at once.
+    pub(super) most: u32,
+    /// How long one is waited for.
+    pub(super) wait: Duration,
+    /// How long a statement may run.
+    pub(super) limit: Option<Duration>,
+}
+
+impl Pool {
+    /// Nothing is opened yet.
+    pub(super) fn new(plan: Plan, connections: &Arc<Connections>, breaker: Option<&Arc<Breaker>>) -> Self {
+        Self(Arc::new(Inner {
+            id: connections.new_pool(),
+            plan,
+            connections: Arc::clone(connections),
+            breaker: breaker.map(Arc::clone),
+            closed: AtomicBool::new(false),
+        }))
+    }
+
+    pub(super) fn dialect(&self) -> Dialect {
+        self.0.plan.address.dialect()
+    }
+
+    pub(super) fn connections(&self) -> &Connections {
+        &self.0.connections
+    }
+
+    pub(super) fn breaker(&self) -> Option<&Arc<Breaker>> {
+        self.0.breaker.as_ref()
+    }
+
+    pub(super) fn limit(&self) -> Option<Duration> {
+        self.0.plan.limit
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.0.closed.load(Ordering::Acquire)
+    }
+
+    /// A connection, unless the breaker is open.
+    pub(super) async fn lend(&self) -> Result<Lent, StoreError> {
+        let entry = self.0.breaker.as_ref().map(Breaker::enter).transpose()?;
+        self.lend_past(entry).await
+    }
+
+    /// A connection for one who asked the breaker, or need not.
+    pub(super) async fn lend_past(&self, entry: Option<Entry>) -> Result<Lent, StoreError> {
+        let Inner { id, plan, connections, .. } = &*self.0;
+        let until = Instant::now() + plan.wait;
+        loop {
+            let wait = until.saturating_duration_since(Instant::now());
+            let Some(grant) = connections.ask(*id, plan.most, self.dialect(), wait).await else {
+                connections.metrics().refused("wait");
+                return Err(StoreError::Busy);
+            };
+            let slot = match grant {
+                Grant::Found(found) => {
+                    let (mut session, slot, unused) = found.take();
+                    if unused < UNSEEN || answers(&mut session).await {
+                        return Ok(Lent::of(self, session, slot, entry, unused < UNSEEN));
+                    }
+                    // What broke one has broken the others: they are not tried one by one.
+                    self.close_idle();
+                    continue;
+                }
+                Grant::Room(slot) => slot,
+                Grant::Instead(session, slot) => closed_first(session, slot).await,
+            };
+            match self.open(slot).await {
+                Ok((session, slot)) => return Ok(Lent::of(self, session, slot, entry, false)),
+                Err(NotOpened::ServerFull) => {}
+                Err(NotOpened::Failed(error)) => {
+                    let error = StoreError::Unavailable(error);
+                    if let Some(entry) = entry {
+                        entry.broken(&error);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Opens a connection for a slot, in a task: it is counted as long as it is being opened, and is there for the next
+    /// one when who waited for it has gone.
+    pub(super) async fn open(&self, slot: Slot) -> Result<(Session, Slot), NotOpened> {
+        let (pool, (tell, told)) = (self.clone(), oneshot::channel());
+        tokio::spawn(async move {
+            let opened = match Session::open(&pool.0.plan.address).await {
+                Ok(session) => Ok((session, slot)),
+                Err(error) => Err(pool.not_opened(error, &slot)),
+            };
+            if let Err(Ok((session, slot))) = tell.send(opened) {
+                slot.keep(session);
+            }
+        });
+        match tokio::time::timeout(CONNECT_LIMIT + CONNECT_LIMIT / 10, told).await {
+            Ok(opened) => opened.expect("opening does not panic"),
+            Err(_) => Err(NotOpened::Failed(timed_out())),
+        }
+    }
+
+    fn not_opened(&self, error: sqlx::Error, slot: &Slot) -> NotOpened {
+        let full = Trouble::of(&error) == Some(Trouble::Full);
+        self.connections().metrics().failed(if full { Trouble::Full } else { Trouble::Unreachable });
+        if full && slot.is_full(Instant::now() + FULL) { NotOpened::ServerFull } else { NotOpened::Failed(error) }
+    }
+
+    /// Begins to close the connections that nobody uses.
+    pub(super) fn close_idle(&self) {
+        self.0.connections.close_idle(self.0.id);
+    }
+
+    /// Closes every connection, waiting a while for those in use.
+    pub(super) async fn close(&self) {
+        self.0.closed.store(true, Ordering::Release);
+        self.0.connections.close(self.0.id).await;
+    }
+}
+
+/// Why there is no new connection.
+#[derive(Debug)]
+pub(super) enum NotOpened {
+    /// The server takes no more, and the pool has others, of which one may soon be free.
+    ServerFull,
+    /// It can't be connected to.
+    Failed(sqlx::Error),
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.connections.close_idle(self.id);
+    }
+}
+
+async fn answers(session: &mut Session) -> bool {
+    matches!(tokio::time::timeout(PING_LIMIT, session.ping()).await, Ok(Ok(())))
+}
+
+/// The slot of a connection, once that is closed; in a task, so that it is also counted until then when nobody waits.
+async fn closed_first(session: Session, slot: Slot) -> Slot {
+    let closing = async move {
+        // Whatever comes of it: what does not close in time is cut.
+        let _ = tokio::time::timeout(CLOSE_LIMIT, session.close()).await;
+        slot
+    };
+    tokio::spawn(closing).await.expect("closing does not panic")
+}

@@ -1,0 +1,227 @@
+//! One connection to a database of either kind, and how it is opened, cancelled and closed.
+//!
+//! **A statement whose caller has gone ends.** Postgres looks once in [`LOOK`] whether whoever waits for a statement is
+//! still there, and ends the statement if not; so it is enough to close the connection. (A cancel request would take a
+//! second connection, and the driver keeps the key for one to itself.) SQLite asks a handler every few thousand
+//! instructions whether to go on; the connection goes on afterwards.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use sqlx::{AssertSqlSafe, Connection, Executor};
+
+use super::connections::Slot;
+use super::database::Row;
+use super::sql::{Dialect, Sql};
+
+/// How long connecting may take. Longer, and a server that hangs holds its callers; shorter, and one that is busy
+/// starting processes is taken for one that hangs.
+pub(super) const CONNECT_LIMIT: Duration = Duration::from_secs(2);
+
+/// How long closing may take. Longer, and a server that hangs holds a slot; shorter, and a SQLite file whose log is
+/// long is taken for closed while it is not.
+pub(super) const CLOSE_LIMIT: Duration = Duration::from_secs(5);
+
+/// How often Postgres looks whether the caller of a running statement is still there. Longer, and statements that nobody
+/// waits for run on; shorter costs the server more.
+pub(super) const LOOK: Duration = Duration::from_secs(1);
+
+/// After how many instructions SQLite asks whether to go on: well below a millisecond's worth. More delays a cancellation;
+/// fewer shows in every search.
+const INSTRUCTIONS: i32 = 5000;
+
+/// Tells Postgres to look. Version 13 and older, and servers on some systems, can't; they run a statement to its limit.
+const SET_LOOK: &str = "SELECT set_config(name, '1s', false) FROM pg_settings \
+    WHERE name = 'client_connection_check_interval'";
+
+/// Where a session is opened, and how.
+#[derive(Clone, Debug)]
+pub(super) enum Address {
+    Postgres(Box<PgConnectOptions>),
+    Sqlite(Box<SqliteConnectOptions>),
+}
+
+impl Address {
+    pub(super) fn dialect(&self) -> Dialect {
+        match self {
+            Self::Postgres(_) => Dialect::Postgres,
+            Self::Sqlite(_) => Dialect::Sqlite,
+        }
+    }
+}
+
+/// An open connection.
+#[derive(Debug)]
+pub(crate) enum Session {
+    Postgres(PgConnection),
+    Sqlite { connection: SqliteConnection, watch: Arc<Watch> },
+}
+
+impl Session {
+    /// Connects; one try, so that a failure is known at once and by its cause. A thread that waits for a locked SQLite
+    /// file can't be given up: that ends by itself, after the driver's own waits.
+    pub(super) async fn open(address: &Address) -> Result<Self, sqlx::Error> {
+        match address {
+            Address::Postgres(options) => {
+                let connecting = async {
+                    let mut connection = PgConnection::connect_with(options).await?;
+                    match connection.execute(SET_LOOK).await {
+                        Err(sqlx::Error::Database(_)) | Ok(_) => Ok(Self::Postgres(connection)),
+                        Err(error) => Err(error),
+                    }
+                };
+                tokio::time::timeout(CONNECT_LIMIT, connecting).await.unwrap_or_else(|_| Err(timed_out()))
+            }
+            Address::Sqlite(options) => {
+                let mut connection = SqliteConnection::connect_with(options).await?;
+                let watch = Arc::<Watch>::default();
+                let asked = Arc::clone(&watch);
+                connection.lock_handle().await?.set_progress_handler(INSTRUCTIONS, move || asked.may_go_on());
+                Ok(Self::Sqlite { connection, watch })
+            }
+        }
+    }
+
+    pub(super) fn dialect(&self) -> Dialect {
+        match self {
+            Self::Postgres(_) => Dialect::Postgres,
+            Self::Sqlite { .. } => Dialect::Sqlite,
+        }
+    }
+
+    /// Asks for an answer that needs nothing but a server that works.
+    pub(super) async fn ping(&mut self) -> Result<(), sqlx::Error> {
+        match self {
+            Self::Postgres(connection) => connection.ping().await,
+            Self::Sqlite { connection, .. } => connection.ping().await,
+        }
+    }
+
+    pub(super) async fn fetch_all(&mut self, sql: Sql) -> Result<Vec<Row>, sqlx::Error> {
+        match self {
+            Self::Postgres(connection) => {
+                let (text, arguments) = sql.into_postgres().map_err(sqlx::Error::Encode)?;
+                let rows = sqlx::query_with(AssertSqlSafe(text), arguments).fetch_all(connection).await?;
+                Ok(rows.into_iter().map(Row::Postgres).collect())
+            }
+            Self::Sqlite { connection, .. } => {
+                let (text, arguments) = sql.into_sqlite().map_err(sqlx::Error::Encode)?;
+                let rows = sqlx::query_with(AssertSqlSafe(text), arguments).fetch_all(connection).await?;
+                Ok(rows.into_iter().map(Row::Sqlite).collect())
+            }
+        }
+    }
+
+    pub(super) async fn execute(&mut self, sql: Sql) -> Result<u64, sqlx::Error> {
+        match self {
+            Self::Postgres(connection) => {
+                let (text, arguments) = sql.into_postgres().map_err(sqlx::Error::Encode)?;
+                let done = sqlx::query_with(AssertSqlSafe(text), arguments).execute(connection).await?;
+                Ok(done.rows_affected())
+            }
+            Self::Sqlite { connection, .. } => {
+                let (text, arguments) = sql.into_sqlite().map_err(sqlx::Error::Encode)?;
+                let done = sqlx::query_with(AssertSqlSafe(text), arguments).execute(connection).await?;
+                Ok(done.rows_affected())
+            }
+        }
+    }
+
+    /// Runs a statement without values: `BEGIN` and its like.
+    pub(super) async fn command(&mut self, text: &'static str) -> Result<(), sqlx::Error> {
+        match self {
+            Self::Postgres(connection) => connection.execute(text).await.map(drop),
+            Self::Sqlite { connection, .. } => connection.execute(text).await.map(drop),
+        }
+    }
+
+    /// Lets the statements to come run for so long, where the database is told beforehand.
+    pub(super) fn limit(&self, limit: Option<Duration>) {
+        if let Self::Sqlite { watch, .. } = self {
+            watch.until(limit.map(|limit| Instant::now() + limit));
+        }
+    }
+
+    /// Closes, and lets the slot go when that is done.
+    pub(super) async fn close_with(self, slot: Slot) {
+        self.close().await;
+        drop(slot);
+    }
+
+    /// Closes in good order, which a server that hangs can't hold up for ever.
+    pub(super) async fn close(self) {
+        let closing = async {
+            match self {
+                Self::Postgres(connection) => connection.close().await,
+                Self::Sqlite { connection, .. } => connection.close().await,
+            }
+        };
+        if let Ok(Err(error)) = tokio::time::timeout(CLOSE_LIMIT, closing).await {
+            tracing::debug!(%error, "a connection could not be closed in good order");
+        }
+    }
+
+    /// Ends the statement that runs and the transaction around it, for a caller who has gone. The session, where it can
+    /// be used again.
+    pub(super) async fn cancel(self) -> Option<Self> {
+        match self {
+            Self::Postgres(connection) => {
+                drop(connection);
+                // The server's end lives on until it has looked: as long it counts as a connection.
+                tokio::time::sleep(LOOK).await;
+                None
+            }
+            Self::Sqlite { connection, watch } => {
+                watch.cancelled.store(true, Ordering::Release);
+                let mut session = Self::Sqlite { connection, watch: Arc::clone(&watch) };
+                // It is answered once the statement has ended.
+                session.ping().await.ok()?;
+                watch.cancelled.store(false, Ordering::Release);
+                session.end_transaction().await
+            }
+        }
+    }
+
+    /// Rolls back what a caller who has gone has left open, if anything. The session, where it can be used again.
+    pub(super) async fn end_transaction(mut self) -> Option<Self> {
+        self.limit(None);
+        match tokio::time::timeout(CLOSE_LIMIT, self.command("ROLLBACK")).await {
+            Ok(Ok(())) => Some(self),
+            // SQLite has ended it by itself, or it was never begun: an error of the statement, not of the session.
+            Ok(Err(sqlx::Error::Database(_))) if self.dialect() == Dialect::Sqlite => Some(self),
+            Ok(Err(_)) | Err(_) => None,
+        }
+    }
+}
+
+/// Whether a SQLite statement may go on: shared with the thread that runs it.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    cancelled: AtomicBool,
+    /// In milliseconds of [`START`]; 0 for no limit.
+    until: AtomicU64,
+}
+
+static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+impl Watch {
+    fn until(&self, until: Option<Instant>) {
+        let since_start = |until: Instant| until.saturating_duration_since(*START).as_millis();
+        let until = until.map_or(0, |until| u64::try_from(since_start(until)).unwrap_or(u64::MAX).max(1));
+        self.until.store(until, Ordering::Release);
+    }
+
+    fn may_go_on(&self) -> bool {
+        let until = self.until.load(Ordering::Acquire);
+        let in_time = until == 0 || START.elapsed().as_millis() < u128::from(until);
+        in_time && !self.cancelled.load(Ordering::Acquire)
+    }
+}
+
+/// A database that did not answer in time.
+pub(super) fn timed_out() -> sqlx::Error {
+    sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, "no answer in time"))
+}

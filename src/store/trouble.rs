@@ -1,0 +1,118 @@
+//! What kind of trouble an error of the driver tells of: whether it lies in the state of the database rather than in the
+//! statement, and what follows from it.
+
+use std::io;
+
+/// Trouble that may pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// It can't be connected to, or not by us.
+    Unreachable,
+    /// The connection is gone.
+    Lost,
+    /// It did not answer in time.
+    TimedOut,
+    /// The server takes no more connections.
+    Full,
+    /// It has no room or no memory left.
+    OutOfSpace,
+    /// Somebody else holds a lock.
+    Locked,
+    /// Two transactions collided.
+    Collision,
+    /// It can't be written now, it is damaged, or something else that lies in it.
+    Other,
+}
+
+impl Trouble {
+    /// The trouble of an error; none where the statement itself is at fault.
+    pub(super) fn of(error: &sqlx::Error) -> Option<Self> {
+        match error {
+            sqlx::Error::Io(error) if error.kind() == io::ErrorKind::TimedOut => Some(Self::TimedOut),
+            sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed => {
+                Some(Self::Lost)
+            }
+            sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::BeginFailed => Some(Self::Other),
+            sqlx::Error::Database(database) => {
+                let code = database.code().unwrap_or_default();
+                if database.try_downcast_ref::<sqlx::postgres::PgDatabaseError>().is_some() {
+                    Self::of_postgres(&code)
+                } else {
+                    Self::of_sqlite(code.parse().ok()?)
+                }
+            }
+            _ => None,
+        }
+    }
+
+    /// By the classes of appendix A of the Postgres manual.
+    fn of_postgres(code: &str) -> Option<Self> {
+        Some(match code {
+            "53300" => Self::Full,
+            "55P03" => Self::Locked,
+            "57014" => Self::TimedOut,
+            // Shut down, crashed, starting; the database dropped.
+            "57P01" | "57P02" | "57P03" | "57P04" | "57P05" => Self::Lost,
+            "25006" => Self::Other,
+            _ => match code.get(..2)? {
+                "08" => Self::Lost,
+                // Authorisation, no such database.
+                "28" | "3D" => Self::Unreachable,
+                "40" => Self::Collision,
+                "53" => Self::OutOfSpace,
+                // Operator intervention, system error.
+                "57" | "58" => Self::Other,
+                _ => return None,
+            },
+        })
+    }
+
+    /// By the primary code, which stands in the low byte (sqlite.org/rescode.html).
+    fn of_sqlite(code: i64) -> Option<Self> {
+        Some(match code & 0xff {
+            // BUSY, LOCKED
+            5 | 6 => Self::Locked,
+            // NOMEM, FULL
+            7 | 13 => Self::OutOfSpace,
+            // INTERRUPT: only our own handler does that
+            9 => Self::TimedOut,
+            // CANTOPEN
+            14 => Self::Unreachable,
+            // PERM, READONLY, IOERR, CORRUPT, NOTADB
+            3 | 8 | 10 | 11 | 26 => Self::Other,
+            _ => return None,
+        })
+    }
+
+    /// Whether it counts against the database: what two callers do to each other does not.
+    pub(super) fn lies_in_the_database(self) -> bool {
+        !matches!(self, Self::Collision | Self::Full)
+    }
+
+    /// As metrics call it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unreachable => "unreachable",
+            Self::Lost => "lost",
+            Self::TimedOut => "timeout",
+            Self::Full => "full",
+            Self::OutOfSpace => "space",
+            Self::Locked => "locked",
+            Self::Collision => "collision",
+            Self::Other => "other",
+        }
+    }
+
+    /// Every kind.
+    pub const ALL: [Self; 8] = [
+        Self::Unreachable,
+        Self::Lost,
+        Self::TimedOut,
+        Self::Full,
+        Self::OutOfSpace,
+        Self::Locked,
+        Self::Collision,
+        Self::Other,
+    ];
+}

@@ -1,0 +1,55 @@
+//! How many requests of one tenant are served at once: a tenant whose database is slow must not fill the gateway with
+//! requests that wait.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The requests of one tenant that are being served.
+#[derive(Debug)]
+pub struct InFlight {
+    now: AtomicU32,
+    most: u32,
+}
+
+/// One request; dropping it makes room for another.
+#[derive(Debug)]
+pub struct Turn(Arc<InFlight>);
+
+impl InFlight {
+    pub(super) fn new(most: u32) -> Self {
+        Self { now: AtomicU32::new(0), most }
+    }
+
+    /// A turn for one request, unless so many are served that it is one too many.
+    pub fn enter(self: &Arc<Self>) -> Option<Turn> {
+        let more = |now| (now < self.most).then_some(now + 1);
+        self.now.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
+        Some(Turn(Arc::clone(self)))
+    }
+
+    /// How many there may be.
+    pub(super) fn most(&self) -> u32 {
+        self.most
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.now.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_are_let_in_and_one_more_after_one_has_gone() {
+        let in_flight = Arc::new(InFlight::new(2));
+        let first = in_flight.enter().expect("room for one");
+        let _second = in_flight.enter().expect("room for two");
+        assert!(in_flight.enter().is_none());
+        drop(first);
+        assert!(in_flight.enter().is_some());
+    }
+}
