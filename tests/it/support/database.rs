@@ -30,6 +30,14 @@ impl Database {
         }
     }
 
+    /// Disconnects.
+    pub(crate) async fn close(self) {
+        match self {
+            Self::Postgres(pool) => pool.close().await,
+            Self::Sqlite(pool) => pool.close().await,
+        }
+    }
+
     /// Runs statements.
     pub(crate) async fn execute(&self, statements: &str) {
         let text = AssertSqlSafe(statements.to_owned());

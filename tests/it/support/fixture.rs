@@ -131,6 +131,13 @@ impl Site {
         self
     }
 
+    /// Sets a key of `[gateway.databases]`.
+    pub(crate) fn databases(mut self, key: &str, value: i64) -> Self {
+        let table = self.gateway.entry("databases").or_insert_with(|| Table::new().into());
+        table.as_table_mut().expect("it was made a table").insert(key.into(), value.into());
+        self
+    }
+
     /// Writes the configuration in one step, so that a running node never reads half of it; again after a change.
     pub(crate) fn write(self) -> Self {
         let mut root = Table::new();

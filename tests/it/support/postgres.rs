@@ -62,7 +62,20 @@ impl Postgres {
             .unwrap_or_else(|| panic!("Postgres did not start again:\n{}", log_of(&self.data)));
     }
 
-    fn url(&self, database: &str) -> String {
+    /// Stops every process of the server where it is, or lets them go on: it hangs meanwhile, and its port is open.
+    pub(crate) fn hang(&mut self, hang: bool) {
+        let id = self.server.id();
+        let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).expect("Linux has /proc");
+        let signal = if hang { "STOP" } else { "CONT" };
+        self.server.signal(signal);
+        for child in children.split_whitespace() {
+            // One that has ended meanwhile hangs for good.
+            let _ = Command::new("sh").args(["-c", r#"kill -s "$0" "$1" 2>/dev/null"#, signal, child]).status();
+        }
+    }
+
+    /// The URL of a database on this server.
+    pub(crate) fn url(&self, database: &str) -> String {
         format!("postgres://postgres@127.0.0.1:{}/{database}", self.port)
     }
 
@@ -88,7 +101,7 @@ impl Postgres {
     }
 
     /// Runs one statement as the superuser, in the maintenance database.
-    fn execute(&self, statement: &str) {
+    pub(crate) fn execute(&self, statement: &str) {
         checked(
             Command::new(self.programs.join("psql"))
                 .args(["--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1"])

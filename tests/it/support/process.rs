@@ -139,6 +139,15 @@ impl Node {
         Self::start(command)
     }
 
+    /// Starts a node for which a file that may not grow is a file that can't be written, and not the end.
+    pub(crate) fn spawn_with_bounded_files(config: &Path) -> Self {
+        let mut command = child::bound_to_us("env", "KILL", &[]);
+        command.args(["--ignore-signal=XFSZ", env!("CARGO_BIN_EXE_formgate"), "serve", "--config"]).arg(config);
+        command.env_remove("FORMGATE_CONFIG").env_remove("RUST_LOG");
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        Self::start(command)
+    }
+
     /// Starts a node on listening sockets that are open already, as systemd does.
     pub(crate) fn spawn_on(config: &Path, sockets: [&TcpListener; 2], environment: &[(&str, &str)]) -> Self {
         Self::start(on_sockets(config, sockets, environment))
@@ -173,6 +182,11 @@ impl Node {
     /// Where the operator connects, if the configuration has that.
     pub(crate) fn operator_address(&mut self) -> SocketAddr {
         self.wait_for_listener(Listener::Operator)
+    }
+
+    /// The process id.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// A client of this node.

@@ -1,0 +1,7 @@
+//! A tenant's database away, in every way in which it can be, and back again; and what all databases may cost together.
+
+mod cap;
+mod hang_up;
+mod heal;
+mod limits;
+mod scene;

@@ -1,0 +1,124 @@
+//! What all databases together may cost: connections are counted across tenants, and what is idle makes room.
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+
+use super::scene::{PATIENCE, Scene};
+use crate::support::client::{Client, operator_count};
+use crate::support::database::Database;
+use crate::support::fixture::{Engine, Site};
+use crate::support::postgres::Postgres;
+
+const OPEN_POSTGRES: &str = r#"formgate_database_connections{database="postgres",state="open"}"#;
+const OPEN_SQLITE: &str = r#"formgate_database_connections{database="sqlite",state="open"}"#;
+const IDLE_SQLITE: &str = r#"formgate_database_connections{database="sqlite",state="idle"}"#;
+
+#[tokio::test]
+async fn many_tenants_at_once_never_have_more_connections_than_the_cap() {
+    const TENANTS: usize = 12;
+    const CAP: u64 = 5;
+    let server = Postgres::start();
+    let slugs: Vec<String> = (0..TENANTS).map(|n| format!("t{n}")).collect();
+    let site = Site::new().databases("max_connections", CAP as i64).databases("wait_ms", 20_000);
+    let site = slugs.iter().fold(site, |site, slug| {
+        site.tenant_with(slug, Engine::Sqlite, |tenant| tenant.set("database", server.new_database()))
+    });
+    let site = site.requests_per_minute(100_000).write();
+    site.migrate();
+    let mut node = site.start();
+    let client = |slug: &String| node.client().to(&site.host(slug)).with(&site.token(slug, "tests"));
+    let clients: Vec<Client> = slugs.iter().map(client).collect();
+    let operator = node.operator_address();
+    let maintenance = Database::connect(&server.url("postgres")).await;
+
+    let done = AtomicBool::new(false);
+    let callers = async {
+        let calls = clients.iter().flat_map(|client| [client; 3]).map(async |client: &Client| {
+            for _ in 0..12 {
+                assert_eq!(client.get("/api/v1/form").send().await.status, 200);
+            }
+        });
+        join_all(calls).await;
+        done.store(true, Ordering::Relaxed);
+    };
+    let watch = async {
+        let (mut most, mut gauge, mut looks) = (0, 0, 0);
+        while !done.load(Ordering::Relaxed) {
+            let query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'formgate'";
+            let [open] = maintenance.integers(query).await;
+            (most, gauge, looks) =
+                (most.max(open), gauge.max(operator_count(operator, OPEN_POSTGRES).await), looks + 1);
+        }
+        (most, gauge, looks)
+    };
+    let ((), (most, gauge, looks)) = tokio::join!(callers, watch);
+    assert!(looks > 20, "only {looks} looks prove little");
+    assert_eq!(gauge, CAP, "by our count");
+    // A process of the server may need a moment to end after its connection has.
+    assert!((4..=CAP as i64 + 1).contains(&most), "{most} by the server's count");
+}
+
+#[tokio::test]
+async fn a_thousand_tenants_in_turn_stay_within_the_cap_and_idle_connections_go() {
+    const TENANTS: usize = 1000;
+    const CAP: u64 = 20;
+    let site = Site::new().tenant("t0", Engine::Sqlite).write();
+    site.migrate();
+    let token = site.token("t0", "tests");
+    let file = site.database_url("t0").strip_prefix("sqlite:").unwrap().to_owned();
+    let site = site.databases("max_connections", CAP as i64).databases("idle_seconds", 1);
+    let site = (1..TENANTS).fold(site, |site, n| {
+        let copy = site.folder().join(format!("t{n}.db"));
+        fs::copy(&file, copy).unwrap();
+        site.tenant(&format!("t{n}"), Engine::Sqlite)
+    });
+    let site = site.requests_per_minute(100_000).write();
+    let mut node = site.start();
+    let operator = node.operator_address();
+    let threads = |node: u32| {
+        let status = fs::read_to_string(format!("/proc/{node}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("Threads:"));
+        line.unwrap().trim().parse::<u64>().unwrap()
+    };
+    let before = threads(node.id());
+    let client = node.client().with(&token);
+    for n in 0..TENANTS {
+        // One connection for all: they share a certificate.
+        let answer = client.get("/api/v1/form").host(&site.host(&format!("t{n}"))).server_name(&site.host("t0"));
+        assert_eq!(answer.send().await.status, 200, "t{n}");
+        if n % 50 == 49 {
+            assert!(operator_count(operator, OPEN_SQLITE).await <= CAP);
+            assert!(threads(node.id()) <= before + CAP + 8, "{} threads", threads(node.id()));
+        }
+    }
+    let idle = Instant::now();
+    while operator_count(operator, OPEN_SQLITE).await > 0 {
+        assert!(idle.elapsed() < Duration::from_secs(5), "idle connections stay open");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(operator_count(operator, IDLE_SQLITE).await, 0);
+}
+
+#[tokio::test]
+async fn a_server_that_takes_few_connections_serves_by_those() {
+    let server = Postgres::start();
+    let url = server.new_database();
+    server.execute("CREATE ROLE few LOGIN CONNECTION LIMIT 2");
+    let database = Database::connect(&url).await;
+    let few = url.replace("postgres@", "few@");
+    database.execute("GRANT CREATE, USAGE ON SCHEMA public TO few").await;
+    let name = url.rsplit('/').next().unwrap();
+    server.execute(&format!("ALTER DATABASE {name} OWNER TO few"));
+    let mut scene = Scene::with(Site::new(), Engine::Sqlite, |tenant| tenant.set("database", few));
+    assert_eq!(scene.ask_within(PATIENCE).await.status, 200);
+    for _ in 0..5 {
+        let answers = join_all((0..20).map(|_| scene.ask_within(PATIENCE))).await;
+        assert!(answers.iter().all(|answer| answer.status == 200), "{answers:?}");
+    }
+    let refused = scene.count(r#"formgate_database_failures_total{reason="full"}"#).await;
+    assert!((1..=30).contains(&refused), "{refused} tries to connect: a storm, or none");
+    assert_eq!(scene.count("formgate_database_breaker_trips_total").await, 0);
+}

@@ -1,0 +1,117 @@
+//! A statement whose caller has gone ends, and its connection serves again.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::Request;
+use http::header::{AUTHORIZATION, HOST};
+use http_body_util::Full;
+
+use super::scene::{PATIENCE, Scene};
+use crate::support::connection::{Connection, Protocol};
+use crate::support::database::Database;
+use crate::support::fixture::{Engine, Site, on_both_databases};
+
+/// How long a statement may run on without its caller.
+const SOON: Duration = Duration::from_secs(2);
+
+const STATEMENTS: &str = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
+    AND application_name = 'formgate' AND state = 'active'";
+
+/// Makes reading forms take longer than any test, and nothing else.
+async fn slow_down(database: &Database) {
+    let slow = match database {
+        Database::Postgres(_) => {
+            "ALTER TABLE forms RENAME TO forms_table; \
+             CREATE VIEW forms AS SELECT f.* FROM pg_sleep(60) s LEFT JOIN forms_table f ON true"
+        }
+        Database::Sqlite(_) => {
+            "ALTER TABLE forms RENAME TO forms_table; CREATE VIEW forms AS SELECT * FROM forms_table \
+             UNION ALL SELECT f.* FROM forms_table f WHERE f.id < 0 OR (WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL \
+             SELECT n + 1 FROM c WHERE n < 100000000000) SELECT max(n) FROM c) < 0; \
+             INSERT INTO forms_table (id, name) VALUES (1, 'One')"
+        }
+    };
+    database.execute(slow).await;
+}
+
+/// A tenant with one connection, whose forms are slow to read.
+async fn slow_scene(engine: Engine) -> (Scene, Database) {
+    let scene = Scene::with(Site::new(), engine, |tenant| tenant.set("max_connections", 1));
+    let database = Database::connect(scene.site.database_url("acme")).await;
+    slow_down(&database).await;
+    assert_eq!(scene.acme.get("/api/v1/group").send().await.status, 200);
+    (scene, database)
+}
+
+/// A caller who asks for forms and hangs up while the statement runs.
+async fn hang_up(scene: &Scene, engine: Engine, database: &Database, protocol: Protocol) {
+    let host = scene.site.host("acme");
+    let mut connection = Connection::open(scene.node.address, &host, protocol).await.unwrap();
+    connection.ready().await.unwrap();
+    let (authority, path) = (format!("https://{host}/api/v1/form"), "/api/v1/form".to_owned());
+    let uri = if protocol == Protocol::Http2 { authority } else { path };
+    let token = scene.site.token("acme", "another");
+    let request = Request::get(uri).header(AUTHORIZATION, format!("Bearer {token}"));
+    let request = if protocol == Protocol::Http2 { request } else { request.header(HOST, host) };
+    // On HTTP/2 the connection stays and the stream is reset; on HTTP/1.1 the connection goes.
+    let kept = connection.share();
+    let sent = tokio::time::timeout(Duration::from_millis(700), async move {
+        connection.send(request.body(Full::<Bytes>::default()).unwrap()).await
+    });
+    assert!(sent.await.is_err(), "the statement is not slow");
+    if engine == Engine::Postgres {
+        let hung_up = Instant::now();
+        while database.integers(STATEMENTS).await != [0] {
+            assert!(hung_up.elapsed() < SOON, "the statement runs on");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    let hung_up = Instant::now();
+    // There is one connection: it is free, or another one has taken its place.
+    while scene.acme.get("/api/v1/group").send().await.status != 200 {
+        assert!(hung_up.elapsed() < SOON, "the connection is not free");
+    }
+    drop(kept);
+}
+
+on_both_databases! {
+    async fn a_caller_who_closes_the_connection(engine: Engine) {
+        let (scene, database) = slow_scene(engine).await;
+        hang_up(&scene, engine, &database, Protocol::Http1).await;
+        hang_up(&scene, engine, &database, Protocol::Http1).await;
+    }
+
+    async fn a_caller_who_resets_the_stream(engine: Engine) {
+        let (scene, database) = slow_scene(engine).await;
+        hang_up(&scene, engine, &database, Protocol::Http2).await;
+    }
+
+    /// Many who hang up leave no more behind than the tenant has connections.
+    async fn many_callers_who_hang_up(engine: Engine) {
+        let (scene, database) = slow_scene(engine).await;
+        let calls = (0..20).map(|_| {
+            let call = scene.acme.get("/api/v1/form").fresh().send();
+            tokio::time::timeout(Duration::from_millis(300), call)
+        });
+        let answers = futures_util::future::join_all(calls).await;
+        assert!(answers.iter().all(Result::is_err), "nobody was answered");
+        if engine == Engine::Postgres {
+            let [running] = database.integers(STATEMENTS).await;
+            assert!(running <= 1, "{running} statements on one connection");
+        }
+        let since = Instant::now();
+        while scene.acme.get("/api/v1/group").send().await.status != 200 {
+            assert!(since.elapsed() < 2 * SOON, "the connection is not free");
+        }
+    }
+
+    async fn a_statement_past_its_limit(engine: Engine) {
+        let site = Site::new().databases("statement_seconds", 1);
+        let scene = Scene::with(site, engine, |tenant| tenant.set("max_connections", 1));
+        let database = Database::connect(scene.site.database_url("acme")).await;
+        slow_down(&database).await;
+        assert_eq!(scene.ask_within(PATIENCE).await.status, 503);
+        assert_eq!(scene.acme.get("/api/v1/group").send().await.status, 200, "and its connection serves on");
+    }
+}

@@ -1,0 +1,227 @@
+//! What breaks is one tenant alone, is refused at once, and heals without anybody's help.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::scene::{PATIENCE, Scene};
+use crate::support::database::Database;
+use crate::support::fixture::{Engine, Site, on_both_databases};
+use crate::support::postgres::Postgres;
+
+/// What the log says when the database breaks.
+const BROKEN: &str = r#""message":"the tenant's database can't be used""#;
+
+/// What it says when it works again.
+const BACK: &str = "the tenant's database is back";
+
+/// A scene on a server of its own.
+fn on_own_server() -> (Postgres, Scene) {
+    let server = Postgres::start();
+    let url = server.new_database();
+    let scene = Scene::with(Site::new(), Engine::Sqlite, |tenant| tenant.set("database", url));
+    (server, scene)
+}
+
+fn file_of(site: &Site) -> PathBuf {
+    PathBuf::from(site.database_url("acme").strip_prefix("sqlite:").expect("a file"))
+}
+
+#[tokio::test]
+async fn a_server_that_dies_and_is_started_again() {
+    let (mut server, mut scene) = on_own_server();
+    assert_eq!(scene.ask_within(PATIENCE).await.status, 200);
+    server.crash();
+    scene.is_refused().await;
+    assert_eq!(scene.count("formgate_database_breakers_open").await, 1);
+    assert!(scene.count(r#"formgate_database_refused_total{reason="breaker"}"#).await > 20);
+    server.recover();
+    scene.comes_back().await;
+    assert_eq!(scene.count("formgate_database_breakers_open").await, 0);
+    assert_eq!(scene.count("formgate_database_breaker_trips_total").await, 1);
+    assert_eq!((scene.said(BROKEN), scene.said(BACK)), (1, 1), "one line each, however many requests");
+}
+
+#[tokio::test]
+async fn a_server_that_hangs() {
+    let (mut server, mut scene) = on_own_server();
+    assert_eq!(scene.ask_within(PATIENCE).await.status, 200);
+    // So that the connection is asked whether it works, and not given a statement that takes its whole limit.
+    tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
+    server.hang(true);
+    scene.is_refused().await;
+    server.hang(false);
+    scene.comes_back().await;
+    assert_eq!((scene.said(BROKEN), scene.said(BACK)), (1, 1));
+}
+
+#[tokio::test]
+async fn a_server_that_is_down_when_the_node_starts() {
+    let mut server = Postgres::start();
+    let url = server.new_database();
+    let site = Site::new().tenant_with("acme", Engine::Sqlite, |tenant| tenant.set("database", url));
+    let site = site.tenant("globex", Engine::Sqlite).requests_per_minute(100_000).write();
+    site.migrate();
+    let token = site.token("acme", "tests");
+    server.crash();
+    let node = site.start();
+    let client = node.client().to(&site.host("acme")).with(&token);
+    assert_eq!(client.get("/api/v1/form").send().await.status, 503);
+    server.recover();
+    let scene = Scene::of(site, node);
+    scene.comes_back().await;
+}
+
+#[tokio::test]
+async fn a_database_that_is_not_there_yet() {
+    let server = Postgres::start();
+    let site = Site::new().tenant_with("acme", Engine::Sqlite, |tenant| tenant.set("database", server.url("late")));
+    let site = site.tenant("globex", Engine::Sqlite).requests_per_minute(100_000).write();
+    assert_eq!(site.run(&["migrate", "--tenant", "globex"], b"").code, 0);
+    let node = site.start();
+    let stranger = formgate::tenant::token::PresentedToken::generate();
+    let client = node.client().to(&site.host("acme")).with(stranger.expose());
+    assert_eq!(client.get("/api/v1/form").send().await.status, 503);
+    server.execute("CREATE DATABASE late");
+    site.migrate();
+    Scene::of(site, node).comes_back().await;
+}
+
+#[tokio::test]
+async fn connections_that_the_server_ends_are_not_noticed() {
+    let mut scene = Scene::on(Engine::Postgres);
+    let operator = Database::connect(scene.site.database_url("acme")).await;
+    for _ in 0..10 {
+        assert_eq!(scene.ask_within(PATIENCE).await.status, 200);
+        assert_eq!(scene.write().await, 201);
+        operator
+            .execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                 WHERE datname = current_database() AND pid <> pg_backend_pid()",
+            )
+            .await;
+    }
+    assert_eq!(scene.said(BROKEN), 0);
+}
+
+/// Puts something in the place of a tenant's file, and the file back.
+async fn replaced(break_it: impl FnOnce(&Path)) {
+    let site = Site::new().tenant("acme", Engine::Sqlite).tenant("globex", Engine::Sqlite);
+    let site = site.requests_per_minute(100_000).write();
+    site.migrate();
+    let (file, token) = (file_of(&site), site.token("acme", "tests"));
+    let kept = file.with_extension("kept");
+    fs::rename(&file, &kept).unwrap();
+    break_it(&file);
+    let node = site.start();
+    let client = node.client().to(&site.host("acme")).with(&token);
+    for _ in 0..5 {
+        assert_eq!(client.get("/api/v1/form").send().await.status, 503);
+    }
+    if file.is_dir() {
+        fs::remove_dir(&file).unwrap();
+    }
+    fs::rename(&kept, &file).unwrap();
+    Scene::of(site, node).comes_back().await;
+}
+
+#[tokio::test]
+async fn a_file_that_is_missing() {
+    replaced(|_| {}).await;
+}
+
+#[tokio::test]
+async fn a_folder_in_the_place_of_the_file() {
+    replaced(|file| fs::create_dir(file).unwrap()).await;
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_database() {
+    replaced(|file| fs::write(file, "no database, but long enough to have a header of one".repeat(100)).unwrap()).await;
+}
+
+#[tokio::test]
+async fn a_file_that_another_process_has_locked() {
+    let site = Site::new().databases("idle_seconds", 1);
+    let mut scene = Scene::with(site, Engine::Sqlite, |tenant| tenant);
+    assert_eq!(scene.ask_within(PATIENCE).await.status, 200);
+    // In WAL mode only one who is there first can lock the others out: the node lets go of its connections by itself.
+    scene.wait_until(PATIENCE, r#"formgate_database_connections{database="sqlite",state="open"}"#, 0).await;
+    let other = Database::connect(scene.site.database_url("acme")).await;
+    other.execute("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE; CREATE TABLE held (n); COMMIT").await;
+    scene.is_refused().await;
+    other.close().await;
+    scene.comes_back().await;
+}
+
+#[tokio::test]
+async fn a_disk_that_is_full_keeps_writes_out_and_not_reads() {
+    let site = Site::new().tenant("acme", Engine::Sqlite).tenant("globex", Engine::Sqlite);
+    let site = site.requests_per_minute(100_000).write();
+    site.migrate();
+    let node = crate::support::process::Node::spawn_with_bounded_files(&site.config_path);
+    let scene = Scene::of(site, node);
+    assert_eq!(scene.write().await, 201);
+    // The limit is the process's: whatever is to be opened is open before.
+    assert_eq!(scene.ask_within(PATIENCE).await.status, 200);
+    scene.others_are_served().await;
+    let limit_files = |bytes: &str| {
+        let id = scene.node.id().to_string();
+        let done = Command::new("prlimit").args(["--pid", &id, &format!("--fsize={bytes}")]).status();
+        assert!(done.expect("prlimit is a part of util-linux").success());
+    };
+    limit_files("4096:unlimited");
+    assert_eq!(scene.write().await, 503);
+    for _ in 0..5 {
+        assert_eq!(scene.ask_within(PATIENCE).await.status, 200, "what is there can be read");
+    }
+    scene.others_are_served().await;
+    limit_files("unlimited:unlimited");
+    assert_eq!(scene.write().await, 201);
+}
+
+#[tokio::test]
+async fn a_server_without_room_keeps_writes_out_and_not_reads() {
+    let scene = Scene::on(Engine::Postgres);
+    let operator = Database::connect(scene.site.database_url("acme")).await;
+    operator
+        .execute(
+            "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS \
+             $$ BEGIN RAISE EXCEPTION 'no space left on device' USING ERRCODE = 'disk_full'; END $$; \
+             CREATE TRIGGER full_disk BEFORE INSERT ON groups EXECUTE FUNCTION full_disk()",
+        )
+        .await;
+    assert_eq!(scene.write().await, 503);
+    assert_eq!(scene.ask_within(PATIENCE).await.status, 200);
+    operator.execute("DROP TRIGGER full_disk ON groups").await;
+    assert_eq!(scene.write().await, 201);
+}
+
+#[tokio::test]
+async fn a_server_that_takes_no_writes_for_a_while() {
+    let (server, scene) = on_own_server();
+    server.execute("ALTER SYSTEM SET default_transaction_read_only = on");
+    server.execute("SELECT pg_reload_conf()");
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    assert_eq!(scene.write().await, 503);
+    assert_eq!(scene.ask_within(PATIENCE).await.status, 200);
+    server.execute("ALTER SYSTEM RESET default_transaction_read_only");
+    server.execute("SELECT pg_reload_conf()");
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    assert_eq!(scene.write().await, 201);
+}
+
+on_both_databases! {
+    /// The failing statement is not tried for ever, and the tenants are told apart.
+    async fn a_schema_that_is_too_old(engine: Engine) {
+        let site = Site::new().tenant("acme", engine).tenant("globex", Engine::Sqlite);
+        let site = site.requests_per_minute(100_000).write();
+        assert_eq!(site.run(&["migrate", "--tenant", "globex"], b"").code, 0);
+        let node = site.start();
+        let stranger = formgate::tenant::token::PresentedToken::generate();
+        let client = node.client().to(&site.host("acme")).with(stranger.expose());
+        assert_eq!(client.get("/api/v1/form").send().await.status, 503);
+        site.migrate();
+        Scene::of(site, node).comes_back().await;
+    }
+}

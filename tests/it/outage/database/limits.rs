@@ -1,0 +1,106 @@
+//! A slow database: callers wait for a connection for a moment, so many are in flight, and no more.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+
+use super::scene::{AT_ONCE, PATIENCE, Scene};
+use crate::support::answer::Answer;
+use crate::support::database::Database;
+use crate::support::fixture::{Engine, Site};
+
+/// Makes each reading of forms take so long.
+async fn slow_down(database: &Database, seconds: f64) {
+    database
+        .execute(&format!(
+            "ALTER TABLE forms RENAME TO forms_table; \
+             CREATE VIEW forms AS SELECT f.* FROM pg_sleep({seconds}) s LEFT JOIN forms_table f ON true"
+        ))
+        .await;
+}
+
+/// So many requests at once: each one's answer, and how long it took.
+async fn at_once(scene: &Scene, count: usize) -> Vec<(Answer, Duration)> {
+    let began = Instant::now();
+    let call = |_| async { (scene.acme.get("/api/v1/form").send().await, began.elapsed()) };
+    join_all((0..count).map(call)).await
+}
+
+fn count(answers: &[(Answer, Duration)], status: u16) -> usize {
+    answers.iter().filter(|(answer, _)| answer.status == status).count()
+}
+
+#[tokio::test]
+async fn a_busy_pool_is_waited_for_a_moment_and_its_breaker_stays_closed() {
+    let site = Site::new().databases("wait_ms", 300);
+    let mut scene = Scene::with(site, Engine::Postgres, |tenant| tenant.set("max_connections", 2));
+    assert_eq!(scene.ask_within(PATIENCE).await.status, 200);
+    let database = Database::connect(scene.site.database_url("acme")).await;
+    slow_down(&database, 0.7).await;
+    let answers = at_once(&scene, 10).await;
+    assert_eq!((count(&answers, 200), count(&answers, 503)), (2, 8));
+    for (answer, took) in &answers {
+        assert!(answer.status != 503 || *took < Duration::from_millis(300) + AT_ONCE, "refused after {took:?}");
+    }
+    assert_eq!(scene.count(r#"formgate_database_refused_total{reason="wait"}"#).await, 8);
+    assert_eq!(scene.count("formgate_database_breaker_trips_total").await, 0);
+    assert_eq!(scene.count("formgate_database_waiting").await, 0);
+    scene.others_are_served().await;
+}
+
+#[tokio::test]
+async fn past_the_requests_in_flight_a_tenant_is_refused_at_once() {
+    let mut scene = Scene::with(Site::new(), Engine::Postgres, |tenant| tenant.set("max_in_flight", 4));
+    assert_eq!(scene.ask_within(PATIENCE).await.status, 200);
+    let database = Database::connect(scene.site.database_url("acme")).await;
+    slow_down(&database, 0.5).await;
+    let answers = at_once(&scene, 12).await;
+    assert_eq!((count(&answers, 200), count(&answers, 503)), (4, 8));
+    for (answer, took) in answers.iter().filter(|(answer, _)| answer.status == 503) {
+        assert!(*took < AT_ONCE, "refused after {took:?}");
+        assert!(answer.number("retry-after") >= Some(1));
+    }
+    assert_eq!(scene.count(r#"formgate_database_refused_total{reason="in_flight"}"#).await, 8);
+    scene.others_are_served().await;
+}
+
+#[tokio::test]
+async fn a_flood_of_unknown_tokens_does_not_lock_out_known_ones() {
+    let scene = Scene::with(Site::new(), Engine::Postgres, |tenant| tenant.set("max_connections", 4));
+    assert_eq!(scene.ask_within(PATIENCE).await.status, 200);
+    let database = Database::connect(scene.site.database_url("acme")).await;
+    // Looking up a token that is not remembered takes long.
+    database
+        .execute(
+            "ALTER TABLE tokens RENAME TO tokens_table; \
+             CREATE VIEW tokens AS SELECT t.* FROM pg_sleep(0.5) s JOIN tokens_table t ON true",
+        )
+        .await;
+    let strangers = join_all((0..100).map(|_| async {
+        let token = formgate::tenant::token::PresentedToken::generate();
+        scene.acme.with(token.expose()).get("/api/v1/form").send().await.status.as_u16()
+    }));
+    let known = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        for _ in 0..10 {
+            assert_eq!(scene.ask_within(AT_ONCE).await.status, 200);
+        }
+    };
+    let (strangers, ()) = tokio::join!(strangers, known);
+    assert!(strangers.iter().all(|status| [401, 503].contains(status)), "{strangers:?}");
+    assert!(strangers.contains(&401) && strangers.contains(&503), "{strangers:?}");
+}
+
+#[tokio::test]
+async fn a_table_that_somebody_keeps_locked_costs_its_callers_a_moment() {
+    let scene = Scene::on(Engine::Postgres);
+    assert_eq!(scene.ask_within(PATIENCE).await.status, 200);
+    let database = Database::connect(scene.site.database_url("acme")).await;
+    database.execute("BEGIN; LOCK TABLE forms").await;
+    let answers = at_once(&scene, 30).await;
+    assert_eq!(count(&answers, 503), 30);
+    assert!(answers.iter().all(|(_, took)| *took < PATIENCE));
+    scene.others_are_served().await;
+    database.execute("COMMIT").await;
+    scene.comes_back().await;
+}
