@@ -12,6 +12,7 @@ mod token;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
@@ -71,7 +72,7 @@ struct TenantChoice {
 }
 
 impl TenantChoice {
-    fn find(&self) -> Result<TenantConfig> {
+    fn find(&self) -> Result<Arc<TenantConfig>> {
         find_tenant(self.file.load()?, &self.tenant)
     }
 
@@ -82,9 +83,9 @@ impl TenantChoice {
     }
 }
 
-fn find_tenant(config: Config, slug: &str) -> Result<TenantConfig> {
-    let known: Vec<String> = config.tenants.iter().map(|tenant| tenant.slug.clone()).collect();
-    match config.tenants.into_iter().find(|tenant| tenant.slug == slug) {
+fn find_tenant(config: Config, slug: &str) -> Result<Arc<TenantConfig>> {
+    let known: Vec<String> = config.tenants.iter().map(|tenant| tenant.slug.to_string()).collect();
+    match config.tenants.into_iter().find(|tenant| *tenant.slug == *slug) {
         Some(tenant) => Ok(tenant),
         None if known.len() <= 20 => bail!("there is no tenant `{slug}`; there are: {}", known.join(", ")),
         None => bail!("there is no tenant `{slug}` among the {} tenants", known.len()),

@@ -3,9 +3,12 @@
 //! Owns the meaning of `tenants.toml`. A [`Config`] exists only when the files had no fault; behind it nothing is
 //! checked again. Reading has two stages, and each goes on after a fault so that an operator learns of all at once:
 //!
-//! 1. `file` walks the TOML as written, with the places of keys and values; `include` finds the files, and
-//!    `gateway`, `tenant` and `database` give each table by itself its meaning.
-//! 2. `unique` and `coverage` compare the tables with one another and with the certificates.
+//! 1. `include` finds the files and `pieces` cuts them; `file` walks the TOML as written, with the places of keys and
+//!    values, and `gateway`, `tenant` and `database` give each table by itself its meaning.
+//! 2. `unique` compares the tables with one another, and `coverage` with the certificates.
+//!
+//! The gateway starts after the first of the two comparisons: it must not wait for the certificates of thousands of
+//! tenants, nor fail for one of them. `formgate check` and a reload make both.
 //!
 //! Every fault is a [`Problem`]; `source` sees to it that no report shows a secret.
 
@@ -16,6 +19,7 @@ mod file;
 mod gateway;
 mod include;
 mod listen;
+mod pieces;
 mod problem;
 mod secret;
 mod source;
@@ -26,7 +30,9 @@ mod unique;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use jiff::tz::TimeZone;
@@ -35,10 +41,11 @@ use secrecy::{ExposeSecret, SecretString};
 use self::file::Reading;
 pub use self::listen::{ListenConfig, Speaks};
 pub use self::problem::{Origin, Problem, Problems};
+use self::tenant::Listed;
 use crate::metrics::TenantLabels;
 use crate::store::{DatabaseLimits, DatabaseLocation, Guard};
 pub use crate::tenant::certificate::CertificateFiles;
-use crate::tenant::host::HostName;
+use crate::tenant::host::{HostName, HostPattern};
 
 /// Everything that `serve` needs.
 #[derive(Clone, Debug)]
@@ -46,66 +53,126 @@ pub struct Config {
     /// What holds for the gateway as a whole.
     pub gateway: GatewayConfig,
     /// The tenants, in the order of the files.
-    pub tenants: Vec<TenantConfig>,
-    /// Every folder in which a change of a file may change the configuration.
-    pub folders: BTreeSet<PathBuf>,
+    pub tenants: Vec<Arc<TenantConfig>>,
+    /// Where a change may be one of the configuration.
+    pub folders: WatchedFolders,
     /// When the reading of the files began.
     pub read_at: SystemTime,
 }
 
 impl Config {
-    /// Reads and checks a file, what it includes, and every certificate that they name. Blocks on the files; connects
-    /// to nothing.
+    /// Reads a file and what it includes, and compares the tenants with one another. Blocks on the files of the
+    /// configuration and opens no other: how long it takes depends on no certificate and no database.
     ///
     /// # Errors
     /// Every fault of all files, in their order.
     pub fn load(path: &Path) -> Result<Self, Problems> {
-        Self::load_with(path, &|name| std::env::var(name).ok())
+        let environment = |name: &str| std::env::var(name).ok();
+        let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let read = Examination::read(path, &Reading::new(&environment, None, threads), Certificates::Unread);
+        read.into_config()
     }
 
-    /// Reads with an environment other than the process's.
-    fn load_with(path: &Path, environment: secret::Environment<'_>) -> Result<Self, Problems> {
-        let read_at = SystemTime::now();
-        let read = Self::read(path, environment);
-        Problems::none_of(read.problems)?;
-        let gateway = read.gateway.expect("without a fault, the gateway's table is whole");
-        let mut config = Self { gateway, tenants: read.tenants, folders: read.folders, read_at };
-        let own = config.tenants.iter().flat_map(|tenant| tenant.certificates.iter().map(|(_, files)| files));
-        let files = own.chain([&config.gateway.certificate]).flat_map(|files| [&files.certificate, &files.private_key]);
-        let folders: Vec<PathBuf> = files.filter_map(|file| file.parent()).map(Path::to_owned).collect();
-        config.folders.extend(folders);
-        Ok(config)
-    }
-
-    /// Reads as [`load`](Self::load) does, for who wants to know all that can be known of a faulty configuration: the
-    /// tenants whose tables are whole, and every fault.
+    /// Reads as [`load`](Self::load) does and checks everything that can be known without a connection, certificates
+    /// too: what `formgate check` and a reload do. What `served` holds already is not checked again, so that a reload
+    /// opens only what is new; `check` starts with nothing.
     #[must_use]
-    pub fn examine(path: &Path) -> (Vec<TenantConfig>, Vec<Problem>) {
-        let read = Self::read(path, &|name| std::env::var(name).ok());
-        (read.tenants, read.problems)
+    pub fn examine(path: &Path, served: Option<&Served<'_>>) -> Examination {
+        // One thread: a reload shares the machine with requests.
+        let environment = |name: &str| std::env::var(name).ok();
+        Examination::read(path, &Reading::new(&environment, served, 1), Certificates::Checked)
     }
 
-    fn read(path: &Path, environment: secret::Environment<'_>) -> Read {
-        let reading = Reading::new(environment);
-        let written = include::read(path, &reading);
-        unique::check(&written.tenants, &reading);
-        coverage::check(written.gateway.as_ref(), &written.tenants, &reading);
-        Read {
-            gateway: written.gateway.and_then(|gateway| gateway.config),
-            tenants: written.tenants.into_iter().filter_map(|tenant| tenant.config).collect(),
-            folders: written.folders,
-            problems: reading.into_problems(),
-        }
+    /// Examines with an environment other than the process's.
+    #[cfg(test)]
+    fn load_with(path: &Path, environment: secret::Environment<'_>) -> Result<Self, Problems> {
+        Examination::read(path, &Reading::new(environment, None, 2), Certificates::Checked).into_config()
     }
 }
 
-/// What could be read of a configuration.
-struct Read {
+/// The configuration that is served, as far as a new one is compared with it.
+#[expect(missing_debug_implementations, reason = "a function has nothing to show")]
+pub struct Served<'s> {
+    /// The files of the gateway's certificate.
+    pub gateway: &'s CertificateFiles,
+    /// A tenant by its slug.
+    pub tenant: &'s (dyn Fn(&str) -> Option<Arc<TenantConfig>> + Sync),
+}
+
+/// Whether certificates are read for a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Certificates {
+    Checked,
+    Unread,
+}
+
+/// All that can be known of a configuration, also of a faulty one.
+#[derive(Debug)]
+pub struct Examination {
     gateway: Option<GatewayConfig>,
-    /// Those whose tables are whole: all, where there is no problem.
-    tenants: Vec<TenantConfig>,
-    folders: BTreeSet<PathBuf>,
-    problems: Vec<Problem>,
+    /// The tenants whose tables are whole: all, where there is no problem. Those that are served already are the same.
+    pub tenants: Vec<Arc<TenantConfig>>,
+    /// Every fault.
+    pub problems: Vec<Problem>,
+    /// Where a change may mend it.
+    pub folders: WatchedFolders,
+    read_at: SystemTime,
+}
+
+impl Examination {
+    fn read(path: &Path, reading: &Reading<'_>, certificates: Certificates) -> Self {
+        let read_at = SystemTime::now();
+        let written = include::read(path, reading);
+        unique::check(&written.tenants, reading);
+        if certificates == Certificates::Checked {
+            coverage::check(written.gateway.as_ref(), &written.tenants, reading);
+        }
+        let gateway = written.gateway.and_then(|gateway| gateway.config);
+        let mut tenants = Vec::with_capacity(written.tenants.len());
+        tenants.extend(written.tenants.into_iter().filter_map(Listed::into_config));
+        let folders = WatchedFolders::of(written.folders, gateway.as_ref(), &tenants);
+        Self { gateway, tenants, problems: reading.take_problems(), folders, read_at }
+    }
+
+    /// The configuration, if it has no fault.
+    ///
+    /// # Errors
+    /// Every fault, in the order of the files.
+    pub fn into_config(self) -> Result<Config, Problems> {
+        let Self { gateway, tenants, problems, folders, read_at } = self;
+        Problems::none_of(problems)?;
+        let gateway = gateway.expect("without a fault, the gateway's table is whole");
+        Ok(Config { gateway, tenants, folders, read_at })
+    }
+}
+
+/// The folders in which a change of a file matters. Folders and not files: a file is replaced by a rename more often than
+/// it is written to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WatchedFolders {
+    /// Of the configuration, and of what it includes.
+    pub configuration: BTreeSet<PathBuf>,
+    /// Of certificates; not all, where they stand in very many.
+    pub certificates: BTreeSet<PathBuf>,
+}
+
+/// How many folders of certificates are watched. Each costs the kernel a kilobyte and one of the watches that a user may
+/// have, which are 8,192 on small machines. With fewer, more renewals are noticed only when their host is next asked for.
+const WATCHED_FOLDERS: usize = 256;
+
+impl WatchedFolders {
+    fn of(configuration: BTreeSet<PathBuf>, gateway: Option<&GatewayConfig>, tenants: &[Arc<TenantConfig>]) -> Self {
+        let own = tenants.iter().flat_map(|tenant| tenant.certificates.iter().map(|(_, files)| files));
+        let files = gateway.map(|gateway| &gateway.certificate).into_iter().chain(own);
+        let mut certificates = BTreeSet::new();
+        for folder in files.flat_map(|files| [&files.certificate, &files.private_key]).filter_map(|file| file.parent())
+        {
+            if certificates.len() < WATCHED_FOLDERS && !certificates.contains(folder) {
+                certificates.insert(folder.to_owned());
+            }
+        }
+        Self { configuration, certificates }
+    }
 }
 
 /// The `[gateway]` table.
@@ -121,6 +188,8 @@ pub struct GatewayConfig {
     pub databases: DatabaseLimits,
     /// The certificate of the sign-in addresses.
     pub certificate: CertificateFiles,
+    /// The most bytes that certificates of tenants take in memory.
+    pub certificate_cache: u64,
     /// The span in which `requests_per_minute` requests are admitted: 60 s, shorter in tests.
     pub quota_window: Duration,
     /// How long a stop goes on accepting, not ready any more, until balancers have noticed.
@@ -210,19 +279,20 @@ pub enum OnRedisFailure {
     Allow,
 }
 
-/// One `[[tenant]]` table.
+/// One `[[tenant]]` table. A gateway holds one a tenant, whether or not anybody asks for it: so nothing stands here twice,
+/// and nothing has room to grow.
 #[derive(Clone, Debug)]
 pub struct TenantConfig {
     /// The tenant's short name: lower-case letters, digits and hyphens.
-    pub slug: String,
+    pub slug: Arc<str>,
     /// What callers read in `GET /me`.
-    pub name: String,
+    pub name: Box<str>,
     /// The sign-in address.
     pub address: HostName,
     /// The custom domains.
-    pub domains: Vec<HostName>,
-    /// Certificates of single hosts, which go before the gateway's.
-    pub certificates: Vec<(HostName, CertificateFiles)>,
+    pub domains: Box<[HostName]>,
+    /// Certificates of hosts, which go before the gateway's.
+    pub certificates: Box<[(HostPattern, CertificateFiles)]>,
     /// The tenant's database.
     pub database: DatabaseLocation,
     /// The zone of plain dates and of `time` answers.
@@ -237,4 +307,49 @@ pub struct TenantConfig {
     pub group_guard: Option<Guard>,
     /// Where it was written, for faults that show only later.
     pub origin: Origin,
+}
+
+impl TenantConfig {
+    /// Every host of the tenant.
+    pub fn hosts(&self) -> impl Iterator<Item = &HostName> {
+        std::iter::once(&self.address).chain(&self.domains)
+    }
+
+    /// Whether two say the same, wherever they were written.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        let Self {
+            slug,
+            name,
+            address,
+            domains,
+            certificates,
+            database,
+            timezone,
+            requests_per_minute,
+            max_connections,
+            max_in_flight,
+            group_guard,
+            origin: _,
+        } = self;
+        *slug == other.slug
+            && *name == other.name
+            && *address == other.address
+            && *domains == other.domains
+            && *certificates == other.certificates
+            && *database == other.database
+            && *timezone == other.timezone
+            && *requests_per_minute == other.requests_per_minute
+            && *max_connections == other.max_connections
+            && *max_in_flight == other.max_in_flight
+            && *group_guard == other.group_guard
+    }
+
+    /// A fault of the tenant's database; the report points at the value of `database` and does not show it.
+    ///
+    /// The message must not quote the URL: it is a secret.
+    #[must_use]
+    pub fn database_problem(&self, message: impl Into<String>) -> Problem {
+        self.origin.database_problem(&self.slug, message)
+    }
 }

@@ -31,7 +31,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use tokio::sync::Semaphore;
 
-pub use self::certificates::{Certificates, Prepared, ServedCertificate};
+pub use self::certificates::{Certificates, Pace, Prepared, ServedCertificate};
 pub use self::drain::{Drained, Serving};
 pub use self::limits::Limits;
 pub use self::listener::{BindError, Listener, bind, listen};

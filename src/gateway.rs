@@ -23,7 +23,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::config::Config;
 use crate::edge::admin::{self, Admin, Readiness};
-use crate::edge::{self, BindError, Certificates, Drained, Edge, Limits, Serving};
+use crate::edge::{self, BindError, Certificates, Drained, Edge, Limits, Pace, Serving};
 use crate::gate::Gate;
 use crate::metrics::Metrics;
 use crate::quota::Quota;
@@ -49,7 +49,7 @@ pub enum StartError {
     /// An address can't be listened on.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// A certificate that was sound when the configuration was read no longer is.
+    /// The gateway's certificate can't be served.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
     /// The system does not tell the address of a listening socket.
@@ -74,6 +74,7 @@ pub struct Running {
     drain: Duration,
     draining: Arc<AtomicBool>,
     last_used: AbortOnDropHandle<()>,
+    _inspection: AbortOnDropHandle<()>,
 }
 
 /// Starts a gateway, on sockets of its own and those that a supervisor opened: when this returns, its addresses accept
@@ -106,7 +107,9 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
         last_used: LastUsed::default(),
         metrics: metrics.clone(),
     });
-    let certificates = Arc::new(Certificates::from_config(config)?);
+    let directory = Arc::clone(&gate.directory);
+    let certificates = Certificates::open(&config.gateway, directory, &metrics, Pace::default())?;
+    let certificates = Arc::new(certificates);
     let addresses = config.gateway.listen.iter().map(|entry| entry.address).chain(config.gateway.admin_listen);
     // Before anything is opened: a socket handed over at `[::]` keeps us from `0.0.0.0`, and that is why.
     inherited.check_use(&addresses.collect::<Vec<_>>())?;
@@ -123,6 +126,7 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
         serving: edge.serve(listeners),
         admin,
         last_used: AbortOnDropHandle::new(tokio::spawn(write_last_used(Arc::clone(&gate)))),
+        _inspection: certificates.inspect(),
         gate,
         certificates,
         shutdown_delay: config.gateway.shutdown_delay,

@@ -2,6 +2,7 @@
 //!
 //! Owns every metric's name, help and labels, a file a group; a label never holds a host, a path or a token.
 
+mod certificates;
 mod database;
 mod edge;
 #[cfg(target_os = "linux")]
@@ -15,6 +16,7 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use prometheus::{Encoder, HistogramVec, IntCounterVec, IntGauge, Registry, TextEncoder};
 
+pub use self::certificates::CertificateMetrics;
 pub use self::database::DatabaseMetrics;
 pub use self::edge::EdgeMetrics;
 pub use self::redis::RedisMetrics;
@@ -29,6 +31,8 @@ pub struct Metrics {
     pub edge: EdgeMetrics,
     /// The tenants' databases.
     pub database: DatabaseMetrics,
+    /// Certificates in memory and on disk.
+    pub certificates: CertificateMetrics,
     /// Calls to the shared Redis.
     pub redis: RedisMetrics,
     /// Requests by tenant.
@@ -66,6 +70,7 @@ impl Metrics {
         Self {
             edge: EdgeMetrics::new(&register),
             database: DatabaseMetrics::new(&register),
+            certificates: CertificateMetrics::new(&register),
             reloads,
             last_reload: register.gauge(
                 "formgate_config_last_reload_success_timestamp_seconds",

@@ -55,12 +55,12 @@ impl Tenant {
     /// A tenant as it is configured; nothing is opened yet.
     #[must_use]
     pub fn new(config: &TenantConfig, connections: &Arc<Connections>) -> Self {
-        let slug: Arc<str> = config.slug.as_str().into();
+        let slug = Arc::clone(&config.slug);
         let database =
             TenantDatabase::new(Arc::clone(&slug), config.database.clone(), config.max_connections, connections);
         Self {
             slug,
-            name: config.name.clone(),
+            name: config.name.to_string(),
             timezone: config.timezone.clone(),
             account: Arc::new(Account::new(&config.slug, config.requests_per_minute)),
             group_guard: config.group_guard,

@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use futures_util::{StreamExt, stream};
 
 use super::{ConfigFile, print};
-use crate::config::{Config, Problem, Problems, TenantConfig};
+use crate::config::{Config, Examination, Problem, Problems, TenantConfig};
 use crate::store::{Store, StoreError};
 
 /// How many databases are tried at once.
@@ -12,8 +12,8 @@ const AT_ONCE: usize = 16;
 
 pub(super) async fn run(file: &ConfigFile) -> Result<()> {
     // A fault elsewhere does not keep a database from being tried: an operator learns of everything at once.
-    let (tenants, mut problems) = Config::examine(&file.config);
-    let tried: Vec<_> = stream::iter(&tenants).map(try_database).buffered(AT_ONCE).collect().await;
+    let Examination { tenants, mut problems, .. } = Config::examine(&file.config, None);
+    let tried: Vec<_> = stream::iter(&tenants).map(|tenant| try_database(tenant)).buffered(AT_ONCE).collect().await;
     problems.extend(tried.into_iter().flatten());
     if let Err(problems) = Problems::none_of(problems) {
         return report(&problems);
@@ -39,11 +39,11 @@ async fn try_database(tenant: &TenantConfig) -> Option<Problem> {
         }
         Err(error @ StoreError::SchemaOlder { .. }) => {
             let mend = format!("{error}: run `formgate migrate --tenant {}`", tenant.slug);
-            Some(tenant.origin.database_problem(mend))
+            Some(tenant.database_problem(mend))
         }
         Err(error) => {
             let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
-            Some(tenant.origin.database_problem(format!("{error}{cause}")))
+            Some(tenant.database_problem(format!("{error}{cause}")))
         }
     }
 }

@@ -58,7 +58,7 @@ pub(super) async fn run(command: &Demo) -> Result<()> {
 
 /// Brings a tenant's database to the newest schema, and its sample data into an empty one.
 async fn load<'c>(config: &'c Config, (slug, sample): (&str, &'static str)) -> Result<&'c TenantConfig> {
-    let tenant = config.tenants.iter().find(|tenant| tenant.slug == slug);
+    let tenant = config.tenants.iter().find(|tenant| *tenant.slug == *slug);
     let tenant = tenant.with_context(|| format!("the demo's tenants.toml has no tenant `{slug}` any more"))?;
     let loading = async {
         store::migrate(&tenant.database).await?;

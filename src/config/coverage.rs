@@ -1,79 +1,160 @@
 //! Whether every host has a certificate that vouches for it.
 //!
-//! Owns the reading of all certificates for the check, each pair of files once, and the choice that the edge makes
-//! too: a host's own certificate, else the gateway's. Keeps no certificate; serving reads them again.
+//! Owns the reading of certificates for the check, each pair of files once, and the choice that the edge makes too: a
+//! host's own certificate, else its tenant's for all hosts below a name, else the gateway's. Keeps no certificate;
+//! serving reads them again.
+//!
+//! What is served already is not looked at again: a change of the configuration answers for what it changes, and a file
+//! that was renewed badly meanwhile must not keep it out.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::CertificateFiles;
 use super::file::Reading;
 use super::gateway::{Gateway, NamedFiles};
 use super::problem::Problem;
 use super::source::Place;
-use super::tenant::Tenant;
+use super::tenant::{Listed, Tenant};
+use super::{CertificateFiles, Served, TenantConfig};
 use crate::tenant::certificate::{self, CertificateError};
-use crate::tenant::host::{CertificateNames, HostName};
+use crate::tenant::host::{CertificateNames, HostName, HostPattern};
 
 /// Reports files that are no certificate, and hosts that none covers.
-pub(super) fn check(gateway: Option<&Gateway>, tenants: &[Tenant], reading: &Reading<'_>) {
-    let mut certificates = Certificates { read: HashMap::new(), reading };
+pub(super) fn check(gateway: Option<&Gateway>, tenants: &[Listed], reading: &Reading<'_>) {
     let shared = gateway.and_then(|gateway| gateway.certificate.as_ref());
-    let shared = shared.and_then(|files| certificates.names(files));
+    let mut coverage = Coverage { read: HashMap::new(), told: HashSet::new(), shared: None, reading };
+    let is_new = shared.is_some_and(|named| reading.served().is_none_or(|served| *served.gateway != named.files));
+    coverage.shared = shared.and_then(|named| {
+        let names = if is_new { coverage.names(named) } else { coverage.names_of(&named.files) };
+        Some((is_new, names?))
+    });
     for tenant in tenants {
-        let own: HashMap<&HostName, (&Place, Option<Arc<CertificateNames>>)> = tenant
-            .certificates
-            .iter()
-            .map(|(host, files)| {
-                let names = files.as_ref().and_then(|files| certificates.names(files));
-                (&host.value, (&host.place, names))
+        if !matches!(tenant, Listed::Sound(sound) if coverage.is_whole(&sound.config)) {
+            coverage.report(&tenant.placed(reading));
+        }
+    }
+}
+
+struct Coverage<'r> {
+    /// The names of each pair of files that is sound.
+    read: HashMap<CertificateFiles, Arc<CertificateNames>>,
+    /// Those that are not, and were reported.
+    told: HashSet<CertificateFiles>,
+    /// The names of the gateway's certificate, and whether that is another one than is served.
+    shared: Option<(bool, Arc<CertificateNames>)>,
+    reading: &'r Reading<'r>,
+}
+
+impl Coverage<'_> {
+    /// Whether nothing of a tenant has to be reported.
+    fn is_whole(&mut self, config: &TenantConfig) -> bool {
+        let served = self.served(&config.slug);
+        if self.shared.as_ref().is_none_or(|(is_new, _)| !is_new)
+            && served.as_ref().is_some_and(|served| std::ptr::eq(&**served, config))
+        {
+            return true;
+        }
+        let readable = |(_, files): &(HostPattern, CertificateFiles)| {
+            self.names_of(files).is_some() || served.as_ref().is_some_and(|served| has(served, files))
+        };
+        config.certificates.iter().all(readable)
+            && config.hosts().all(|host| match chosen(config, host) {
+                Some(files) => {
+                    is_served(served.as_deref(), host, Some(files))
+                        || self.names_of(files).is_none_or(|names| names.covers(host))
+                }
+                None => self.is_shared(served.as_deref(), host),
             })
-            .collect();
+    }
+
+    /// Whether the gateway's certificate covers a host, as far as that is known.
+    fn is_shared(&self, served: Option<&TenantConfig>, host: &HostName) -> bool {
+        let Some((is_new, names)) = &self.shared else { return true };
+        (!is_new && is_served(served, host, None)) || names.covers(host)
+    }
+
+    fn report(&mut self, tenant: &Tenant) {
+        let served = tenant.slug.as_ref().and_then(|slug| self.served(&slug.value));
+        let read = |(pattern, named): &(super::tenant::Placed<HostPattern>, Option<NamedFiles>)| {
+            let names = named.as_ref().and_then(|named| match &served {
+                Some(served) if has(served, &named.files) => self.names_of(&named.files),
+                _ => self.names(named),
+            });
+            let files = named.as_ref().map(|named| named.files.clone());
+            (pattern.value.clone(), (pattern.place.clone(), files, names))
+        };
+        let own: Vec<Own> = tenant.certificates.iter().map(read).collect();
         for host in &tenant.hosts {
             let problem = || Problem::at(&host.place, format!("no certificate covers `{}`", host.value));
             // A certificate that could not be read is reported by itself; what it would have covered is not known.
-            match (own.get(&host.value), &shared) {
-                (Some((given, Some(names))), _) if !names.covers(&host.value) => {
-                    reading.report(problem().earlier(given, "the certificate given for it has other names"));
+            match HostPattern::choose(&own, &host.value).map(|chosen| &own[chosen].1) {
+                Some((given, files, Some(names)))
+                    if !names.covers(&host.value) && !is_served(served.as_deref(), &host.value, files.as_ref()) =>
+                {
+                    self.reading.report(problem().earlier(given, "the certificate given for it has other names"));
                 }
-                (None, Some(names)) if !names.covers(&host.value) => {
+                None if !self.is_shared(served.as_deref(), &host.value) => {
                     let table = format!("[tenant.tls.\"{}\"]", host.value);
-                    reading.report(problem().help(format!("add {table} or a gateway certificate with that name")));
+                    let help = format!("add {table} or a gateway certificate with that name");
+                    self.reading.report(problem().help(help));
                 }
                 _ => {}
             }
         }
     }
-}
 
-/// The names of each pair of files, read when first asked for; none when a file is faulty.
-struct Certificates<'r> {
-    read: HashMap<CertificateFiles, Option<Arc<CertificateNames>>>,
-    reading: &'r Reading<'r>,
-}
+    fn served(&self, slug: &str) -> Option<Arc<TenantConfig>> {
+        self.reading.served().and_then(|served: &Served<'_>| (served.tenant)(slug))
+    }
 
-impl Certificates<'_> {
-    fn names(&mut self, named: &NamedFiles) -> Option<Arc<CertificateNames>> {
-        if let Some(names) = self.read.get(&named.files) {
-            return names.clone();
+    /// The names of a pair of files that is sound.
+    fn names_of(&mut self, files: &CertificateFiles) -> Option<Arc<CertificateNames>> {
+        if let Some(names) = self.read.get(files) {
+            return Some(Arc::clone(names));
         }
-        let names = self.read_names(named);
-        self.read.insert(named.files.clone(), names.clone());
+        let names = certificate::read(files).ok()?.names;
+        self.read.insert(files.clone(), Arc::clone(&names));
+        Some(names)
+    }
+
+    /// The same, with every fault reported once.
+    fn names(&mut self, named: &NamedFiles) -> Option<Arc<CertificateNames>> {
+        let names = self.names_of(&named.files);
+        if names.is_none() && self.told.insert(named.files.clone()) {
+            self.tell(named);
+        }
         names
     }
 
     /// Both files are looked at before giving up, so that both faults are told.
-    fn read_names(&self, named: &NamedFiles) -> Option<Arc<CertificateNames>> {
-        let chain = self.told(certificate::read_chain(&named.files.certificate), named);
-        let key = self.told(certificate::read_key(&named.files.private_key), named);
-        let (chain, key) = chain.zip(key)?;
-        let certificate = self.told(certificate::pair(chain, key, &named.files), named)?;
-        Some(certificate.names)
+    fn tell(&self, named: &NamedFiles) {
+        let told = |error: CertificateError| self.reading.report(problem(&error, named));
+        let chain = certificate::read_chain(&named.files.certificate).map_err(told).ok();
+        let key = certificate::read_key(&named.files.private_key).map_err(told).ok();
+        if let Some((chain, key)) = chain.zip(key)
+            && let Err(error) = certificate::pair(chain, key, &named.files)
+        {
+            told(error);
+        }
     }
+}
 
-    fn told<T>(&self, result: Result<T, CertificateError>, named: &NamedFiles) -> Option<T> {
-        result.map_err(|error| self.reading.report(problem(&error, named))).ok()
-    }
+/// A certificate of a tenant's: where it was given, its files, and its names where they are known.
+type Own = (HostPattern, (Place, Option<CertificateFiles>, Option<Arc<CertificateNames>>));
+
+/// Whether a tenant as it is served has a certificate.
+fn has(served: &TenantConfig, files: &CertificateFiles) -> bool {
+    served.certificates.iter().any(|(_, given)| given == files)
+}
+
+/// Whether a tenant as it is served has a host, with the same files.
+fn is_served(served: Option<&TenantConfig>, host: &HostName, files: Option<&CertificateFiles>) -> bool {
+    served.is_some_and(|served| chosen(served, host) == files && served.hosts().any(|own| own == host))
+}
+
+/// The files that a host of a tenant gets.
+fn chosen<'t>(tenant: &'t TenantConfig, host: &HostName) -> Option<&'t CertificateFiles> {
+    HostPattern::choose(&tenant.certificates, host).map(|chosen| &tenant.certificates[chosen].1)
 }
 
 /// The paths stand in the help only: see [`NamedFiles::from_environment`].

@@ -6,8 +6,7 @@
 
 use std::path::Path;
 
-use super::file::Text;
-use super::include::identity;
+use super::file::{Reading, Text};
 use super::problem::Problem;
 use crate::store::{DatabaseLocation, InvalidLocation};
 
@@ -19,12 +18,12 @@ pub(super) struct Database {
 }
 
 /// Reads an address; the path of a SQLite file is relative to the folder.
-pub(super) fn read(text: &Text, folder: &Path) -> Result<Database, Problem> {
+pub(super) fn read(text: &Text, folder: &Path, reading: &Reading<'_>) -> Result<Database, Problem> {
     let url = text.value.as_str();
     let location = DatabaseLocation::parse(url, folder).map_err(|error| problem(text, &error))?;
     // Two paths can lead to one file.
     let identity = match location.file() {
-        Some(file) => format!("sqlite {}", identity(file).display()),
+        Some(file) => format!("sqlite {}", reading.identity(file).display()),
         None => location.identity(),
     };
     Ok(Database { location, identity })

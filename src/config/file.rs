@@ -8,34 +8,89 @@
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::Served;
+use super::include::Folders;
 use super::problem::Problem;
 use super::secret::{self, Environment};
 use super::source::{Place, Source};
 
-/// What all files of one configuration are read with: the environment, and the faults so far.
+/// What files of one configuration are read with: the environment, what is served already, and the faults so far. Each
+/// thread that reads has one of its own.
 pub(super) struct Reading<'e> {
     environment: Environment<'e>,
+    served: Option<&'e Served<'e>>,
+    threads: usize,
+    folders: Folders,
     problems: RefCell<Vec<Problem>>,
 }
 
 impl<'e> Reading<'e> {
-    pub(super) fn new(environment: Environment<'e>) -> Self {
-        Self { environment, problems: RefCell::default() }
+    pub(super) fn new(environment: Environment<'e>, served: Option<&'e Served<'e>>, threads: usize) -> Self {
+        Self { environment, served, threads, folders: Folders::default(), problems: RefCell::default() }
+    }
+
+    /// A reading of the same whose faults may still be thrown away.
+    pub(super) fn apart(&self) -> Self {
+        Self::new(self.environment, self.served, self.threads)
+    }
+
+    /// Takes over the faults of another.
+    pub(super) fn join(&self, other: &Self) {
+        self.problems.borrow_mut().extend(other.take_problems());
     }
 
     pub(super) fn report(&self, problem: Problem) {
         self.problems.borrow_mut().push(problem);
     }
 
-    pub(super) fn into_problems(self) -> Vec<Problem> {
-        self.problems.into_inner()
+    pub(super) fn take_problems(&self) -> Vec<Problem> {
+        self.problems.take()
+    }
+
+    pub(super) fn served(&self) -> Option<&'e Served<'e>> {
+        self.served
+    }
+
+    /// What tells whether two paths are one file.
+    pub(super) fn identity(&self, path: &Path) -> PathBuf {
+        self.folders.identity(path)
+    }
+
+    /// Reads items, side by side where there are many, each thread a part of them. The order stays.
+    pub(super) fn each<T: Sync, R: Send>(&self, items: &[T], read: impl Fn(&Reading<'_>, &T) -> R + Sync) -> Vec<R> {
+        if self.threads <= 1 || items.len() < WORTH_A_THREAD * self.threads {
+            return items.iter().map(|item| read(self, item)).collect();
+        }
+        let mut all = Vec::with_capacity(items.len());
+        let (environment, served, read) = (self.environment, self.served, &read);
+        std::thread::scope(|scope| {
+            let part = |items| {
+                scope.spawn(move || {
+                    let own = Reading::new(environment, served, 1);
+                    let mut done = Vec::with_capacity(<[T]>::len(items));
+                    done.extend(items.iter().map(|item| read(&own, item)));
+                    (done, own.take_problems())
+                })
+            };
+            let parts: Vec<_> = items.chunks(items.len().div_ceil(self.threads)).map(part).collect();
+            for part in parts {
+                let (done, problems) = part.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                all.extend(done);
+                self.problems.borrow_mut().extend(problems);
+            }
+        });
+        all
     }
 }
+
+/// How many tables or files are worth a thread, which costs about as much as reading some of them.
+const WORTH_A_THREAD: usize = 64;
 
 /// A string with its variables expanded. No `Debug`: it may be a secret.
 pub(super) struct Text {

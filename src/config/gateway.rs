@@ -31,6 +31,12 @@ const WINDOW_SECONDS: u32 = 60;
 /// A longer window would keep more instants a tenant in the shared store than any limit that makes sense.
 const LONGEST_WINDOW_SECONDS: u32 = 3600;
 
+/// Holds some thousands of certificates, which are those in use even where ten times as many are configured. With more,
+/// a caller who tries every name makes the process grow that far; with less, more handshakes read files.
+const CACHE_MIB: u32 = 64;
+/// Far above what any number of certificates in use needs.
+const LARGEST_CACHE_MIB: u32 = 65_536;
+
 /// The table, and the places in it that later checks report.
 pub(super) struct Gateway {
     /// Absent when a key of the table was faulty.
@@ -40,6 +46,7 @@ pub(super) struct Gateway {
 }
 
 /// A certificate and a key as a file names them.
+#[derive(Clone)]
 pub(super) struct NamedFiles {
     pub(super) files: CertificateFiles,
     pub(super) certificate: Place,
@@ -58,7 +65,11 @@ pub(super) fn read(mut table: Table<'_, '_>, folder: &Path) -> Gateway {
     let window = table.integer("window_seconds", 1..=LONGEST_WINDOW_SECONDS, WINDOW_SECONDS);
     let tenant_labels = read_tenant_labels(&mut table);
     let databases = databases::read(table.table("databases"));
-    let certificate = table.required_table("tls").and_then(|tls| read_files(tls, folder));
+    let mut cache_mib = CACHE_MIB;
+    let certificate = table.required_table("tls").and_then(|mut tls| {
+        cache_mib = tls.integer("cache_mib", 1..=LARGEST_CACHE_MIB, CACHE_MIB);
+        read_files(tls, folder)
+    });
     table.finish();
     let config = certificate.as_ref().map(|certificate| GatewayConfig {
         listen,
@@ -66,6 +77,7 @@ pub(super) fn read(mut table: Table<'_, '_>, folder: &Path) -> Gateway {
         redis,
         databases,
         certificate: certificate.files.clone(),
+        certificate_cache: u64::from(cache_mib) * 1024 * 1024,
         quota_window: Duration::from_secs(window.into()),
         shutdown_delay: Duration::from_secs(delay.into()),
         drain: Duration::from_secs(drain.into()),
@@ -83,8 +95,8 @@ pub(super) fn read_files(mut table: Table<'_, '_>, folder: &Path) -> Option<Name
     Some(NamedFiles {
         from_environment: certificate.from_environment || private_key.from_environment,
         files: CertificateFiles {
-            certificate: folder.join(certificate.value),
-            private_key: folder.join(private_key.value),
+            certificate: folder.join(certificate.value).into(),
+            private_key: folder.join(private_key.value).into(),
         },
         certificate: certificate.place,
         private_key: private_key.place,

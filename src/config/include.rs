@@ -3,29 +3,33 @@
 //! Owns finding, reading and parsing files, and which of them may hold what. Each file is read once however many
 //! patterns match it, in the order of the patterns and sorted within one, so that reports keep an order.
 
-use std::collections::{BTreeSet, HashSet};
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use toml::de::DeTable;
 
 use super::file::{Reading, Table, Text};
 use super::gateway::{self, Gateway};
+use super::pieces::{self, Pieces};
 use super::problem::Problem;
-use super::source::{Place, Source};
-use super::tenant::{self, Tenant};
+use super::source::{Place, Source, SourceFile};
+use super::tenant::{self, Listed};
 
 /// What stands in all files together, each part checked by itself.
 #[derive(Default)]
 pub(super) struct Written {
     pub(super) gateway: Option<Gateway>,
-    pub(super) tenants: Vec<Tenant>,
+    pub(super) tenants: Vec<Listed>,
     /// The folders of all files, and those that a pattern looks into.
     pub(super) folders: BTreeSet<PathBuf>,
 }
 
 /// Reads the first file and what it includes.
 pub(super) fn read(path: &Path, reading: &Reading<'_>) -> Written {
-    let mut written = Written { folders: BTreeSet::from([folder_of(path)]), ..Written::default() };
+    let folder = folder_of(path);
+    let mut written = Written { folders: BTreeSet::from([folder.clone()]), ..Written::default() };
     let text = match std::fs::read(path) {
         Ok(text) => text,
         Err(error) => {
@@ -35,77 +39,100 @@ pub(super) fn read(path: &Path, reading: &Reading<'_>) -> Written {
         }
     };
     let mut patterns = Vec::new();
-    read_text(path, 0, text, reading, |mut root| {
-        let folder = folder_of(path);
-        if !root.contains("tenant") && !root.contains("include") {
+    written.tenants = read_text(path, 0, text, reading, |root, in_pieces| {
+        if in_pieces == 0 && !root.contains("tenant") && !root.contains("include") {
             root.reading().report(Problem::at(root.place(), "there is no tenant").help("add a `[[tenant]]` table"));
         }
         patterns = root.texts("include");
         written.gateway = root.required_table("gateway").map(|table| gateway::read(table, &folder));
-        written.tenants = root.tables("tenant").into_iter().map(|table| tenant::read(table, &folder)).collect();
-        root.finish();
     });
-    let mut seen = HashSet::from([identity(path)]);
+    let mut seen = HashSet::from([reading.identity(path)]);
     let included = patterns.iter().flat_map(|pattern| {
-        let files = matching(pattern, &folder_of(path), reading);
+        let files = matching(pattern, &folder, reading);
         files.into_iter().map(move |file| (file, &pattern.place))
     });
-    written.folders.extend(patterns.iter().map(|pattern| fixed_folder(&folder_of(path).join(&pattern.value))));
+    written.folders.extend(patterns.iter().map(|pattern| fixed_folder(&folder.join(&pattern.value))));
+    let mut files = Vec::new();
     for (order, (path, pattern)) in (1..).zip(included) {
         written.folders.insert(folder_of(&path));
-        if seen.insert(identity(&path)) {
-            read_included(&path, order, pattern, reading, &mut written.tenants);
+        if seen.insert(reading.identity(&path)) {
+            files.push((path, order, pattern));
         }
     }
+    let tenants = reading.each(&files, |reading, (path, order, pattern)| read_included(path, *order, pattern, reading));
+    written.tenants.extend(tenants.into_iter().flatten());
     written
 }
 
 /// Reads a file that may hold tenants only.
-fn read_included(path: &Path, order: usize, pattern: &Place, reading: &Reading<'_>, tenants: &mut Vec<Tenant>) {
+fn read_included(path: &Path, order: usize, pattern: &Place, reading: &Reading<'_>) -> Vec<Listed> {
     let text = match std::fs::read(path) {
         Ok(text) => text,
         Err(error) => {
             let title = format!("can't read the included file `{}`", path.display());
             reading.report(Problem::at(pattern, title).label(error.to_string()));
-            return;
+            return Vec::new();
         }
     };
-    read_text(path, order, text, reading, |mut root| {
-        let folder = folder_of(path);
-        tenants.extend(root.tables("tenant").into_iter().map(|table| tenant::read(table, &folder)));
+    read_text(path, order, text, reading, |root, _| {
         root.refuse("gateway", "an included file can't hold `gateway`: it may hold `[[tenant]]` tables only");
         root.refuse("include", "an included file can't hold `include`: it may hold `[[tenant]]` tables only");
-        root.finish();
-    });
+    })
 }
 
-/// Parses a file; one that is no TOML yields the faults of its syntax alone, since what it says is not known.
+/// Reads the tenants of a file, and has its other keys read, which is told how many tenants stand in pieces. A file that is
+/// no TOML yields the faults of its syntax alone, since what it says is not known.
 fn read_text<'r>(
     path: &Path,
     order: usize,
     bytes: Vec<u8>,
     reading: &'r Reading<'r>,
-    read: impl FnOnce(Table<'r, '_>),
-) {
+    read_others: impl FnOnce(&mut Table<'r, '_>, usize),
+) -> Vec<Listed> {
     let text = match String::from_utf8(bytes) {
         Ok(text) => text,
         Err(error) => {
             let sound = error.utf8_error().valid_up_to();
-            let text = String::from_utf8_lossy(&error.as_bytes()[..sound]);
-            let place = Place::new(&Source::broken(path, order, &text), sound..sound);
-            return reading.report(Problem::at(&place, "the file is not UTF-8"));
+            let text = String::from_utf8_lossy(&error.as_bytes()[..sound]).into_owned();
+            let place = Place::new(&Source::new(&SourceFile::broken(path, order, text), 0), sound..sound);
+            reading.report(Problem::at(&place, "the file is not UTF-8"));
+            return Vec::new();
         }
     };
-    let (document, errors) = DeTable::parse_recoverable(&text);
-    if errors.is_empty() {
-        let source = Source::new(path, order, &text, document.get_ref());
-        return read(Table::root(reading, &source, document.into_inner()));
+    let folder = folder_of(path);
+    let file = SourceFile::new(path, order, text);
+    let pieces = Pieces::of(file.text());
+    if let Some(root) = pieces.parse_root().filter(|_| !pieces.tenants.is_empty()) {
+        let apart = reading.apart();
+        let read = |reading: &Reading<'_>, piece: &Range<usize>| Listed::read(&file, piece.clone(), &folder, reading);
+        // A piece that is no document is the end of it: the file is then read whole.
+        let mut tenants = Vec::new();
+        if apart.each(&pieces.tenants, read).into_iter().all(|read| read.map(|read| tenants.extend(read)).is_some()) {
+            reading.join(&apart);
+            let mut root = Table::root(reading, &Source::new(&file, 0), root);
+            read_others(&mut root, tenants.len());
+            root.tables("tenant");
+            root.finish();
+            return tenants;
+        }
     }
-    let source = Source::broken(path, order, &text);
-    for error in errors {
-        let place = Place::new(&source, error.span().unwrap_or(0..0));
-        reading.report(Problem::at(&place, error.message()));
+    let faults = match DeTable::parse(file.text()) {
+        Ok(document) => {
+            let mut root = Table::root(reading, &Source::new(&file, 0), document.into_inner());
+            read_others(&mut root, 0);
+            let tables = root.tables("tenant");
+            let tenants = tables.into_iter().map(|table| Listed::Placed(Box::new(tenant::read(table, &folder))));
+            let tenants = tenants.collect();
+            root.finish();
+            return tenants;
+        }
+        Err(_) => pieces::faults(file.text()),
+    };
+    let source = Source::new(&file.into_broken(), 0);
+    for (span, message) in faults {
+        reading.report(Problem::at(&Place::new(&source, span), message));
     }
+    Vec::new()
 }
 
 /// The files that a pattern matches, sorted.
@@ -146,16 +173,31 @@ fn fixed_folder(pattern: &Path) -> PathBuf {
 }
 
 /// The folder to which the paths in a file are relative.
-fn folder_of(path: &Path) -> PathBuf {
+pub(super) fn folder_of(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     absolute.parent().unwrap_or(Path::new("/")).to_owned()
 }
 
-/// What tells whether two paths are one file.
-pub(super) fn identity(path: &Path) -> PathBuf {
-    if let Ok(file) = path.canonicalize() {
-        return file;
+/// Folders by their true paths. Most files of a gateway stand in few folders, and finding a true path asks the system
+/// for each part of it.
+#[derive(Default)]
+pub(super) struct Folders(RefCell<HashMap<PathBuf, PathBuf>>);
+
+impl Folders {
+    /// What tells whether two paths are one file.
+    pub(super) fn identity(&self, path: &Path) -> PathBuf {
+        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return path.to_owned() };
+        if path.is_symlink()
+            && let Ok(file) = path.canonicalize()
+        {
+            return file;
+        }
+        if let Some(known) = self.0.borrow().get(folder) {
+            return known.join(name);
+        }
+        let true_path = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+        let identity = true_path.join(name);
+        self.0.borrow_mut().insert(folder.to_owned(), true_path);
+        identity
     }
-    let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
-    folder.zip(path.file_name()).map_or_else(|| path.to_owned(), |(folder, name)| folder.join(name))
 }

@@ -5,13 +5,15 @@
 //! what was parsed as something plain, and the lines shown come from [`super::source`], which hides the rest.
 
 use std::fmt;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use annotate_snippets::{
     Annotation, AnnotationKind, Element, Group, Level, Renderer, Snippet, normalize_untrusted_str,
 };
 
-use super::source::{Place, Source};
+use super::source::Place;
 
 /// One fault of a configuration. Its `Display` is a report of some lines, without colours.
 #[derive(Clone, Debug)]
@@ -20,14 +22,26 @@ pub struct Problem {
     at: At,
     label: Option<String>,
     /// Boxed, to keep a `Result` with a problem small.
-    earlier: Option<Box<(Place, String)>>,
+    earlier: Option<Box<(At, String)>>,
     help: Option<String>,
 }
 
 #[derive(Clone, Debug)]
 enum At {
     Place(Place),
+    /// A place in a file that is no longer held; boxed as `earlier` is.
+    Line(Box<Line>),
     File(PathBuf),
+}
+
+#[derive(Clone, Debug)]
+struct Line {
+    path: Arc<Path>,
+    order: usize,
+    /// Line and column, both from 1.
+    at: (usize, usize),
+    /// The line, where it is known to hold nothing but this, and what of it is meant.
+    shown: Option<(String, Range<usize>)>,
 }
 
 impl Problem {
@@ -49,7 +63,7 @@ impl Problem {
 
     /// Another place that the fault refers to.
     pub(super) fn earlier(mut self, place: &Place, label: impl Into<String>) -> Self {
-        self.earlier = Some(Box::new((place.clone(), label.into())));
+        self.earlier = Some(Box::new((At::Place(place.clone()), label.into())));
         self
     }
 
@@ -70,6 +84,7 @@ impl Problem {
     pub fn path(&self) -> &Path {
         match &self.at {
             At::Place(place) => place.path(),
+            At::Line(line) => &line.path,
             At::File(path) => path,
         }
     }
@@ -79,14 +94,16 @@ impl Problem {
     pub fn line_and_column(&self) -> Option<(usize, usize)> {
         match &self.at {
             At::Place(place) => Some(place.line_and_column()),
+            At::Line(line) => Some(line.at),
             At::File(_) => None,
         }
     }
 
     /// Files in the order in which they are read; a fault of a whole file stands first.
-    fn order(&self) -> Option<(usize, usize)> {
+    fn order(&self) -> Option<(usize, (usize, usize))> {
         match &self.at {
-            At::Place(place) => Some(place.order()),
+            At::Place(place) => Some((place.file().order(), place.line_and_column())),
+            At::Line(line) => Some((line.order, line.at)),
             At::File(_) => None,
         }
     }
@@ -95,14 +112,9 @@ impl Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut report = Group::with_title(Level::ERROR.primary_title(&self.title));
-        report = match &self.at {
-            At::Place(place) => report.elements(shown(place, AnnotationKind::Primary, self.label.as_deref())),
-            At::File(path) => report
-                .element(annotate_snippets::Origin::path(path.to_string_lossy()))
-                .elements(self.label.as_deref().map(note)),
-        };
-        if let Some((place, label)) = self.earlier.as_deref() {
-            report = report.elements(shown(place, AnnotationKind::Context, Some(label)));
+        report = report.elements(shown(&self.at, AnnotationKind::Primary, self.label.as_deref()));
+        if let Some((at, label)) = self.earlier.as_deref() {
+            report = report.elements(shown(at, AnnotationKind::Context, Some(label)));
         }
         if let Some(help) = &self.help {
             report = report.element(Level::HELP.message(normalize_untrusted_str(help)));
@@ -111,17 +123,26 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A place with its line; without it where the line would show a secret.
-fn shown<'a>(place: &'a Place, kind: AnnotationKind, label: Option<&'a str>) -> Vec<Element<'a>> {
-    let (number, column) = place.line_and_column();
-    let path = place.path().to_string_lossy();
-    if place.is_hidden() {
-        let origin = annotate_snippets::Origin::path(path).line(number).char_column(column);
-        return std::iter::once(origin.into()).chain(label.map(note)).collect();
+/// A place with its line; without it where the line would show a secret, or is no longer known.
+fn shown<'a>(at: &'a At, kind: AnnotationKind, label: Option<&'a str>) -> Vec<Element<'a>> {
+    let (path, place, line) = match at {
+        At::File(path) => (path.as_path(), None, None),
+        At::Place(place) => (place.path(), Some(place.line_and_column()), (!place.is_hidden()).then(|| place.line())),
+        At::Line(line) => {
+            let shown = line.shown.as_ref().map(|(text, covered)| (text.as_str(), covered.clone()));
+            (&*line.path, Some(line.at), shown)
+        }
+    };
+    let path = path.to_string_lossy();
+    if let (Some((number, _)), Some((line, covered))) = (place, line) {
+        let annotation: Annotation<'_> = kind.span(covered).label(label);
+        return vec![Snippet::source(line).line_start(number).path(path).annotation(annotation).into()];
     }
-    let (line, covered) = place.line();
-    let annotation: Annotation<'_> = kind.span(covered).label(label);
-    vec![Snippet::source(line).line_start(number).path(path).annotation(annotation).into()]
+    let mut origin = annotate_snippets::Origin::path(path);
+    if let Some((number, column)) = place {
+        origin = origin.line(number).char_column(column);
+    }
+    std::iter::once(origin.into()).chain(label.map(note)).collect()
 }
 
 fn note(text: &str) -> Element<'_> {
@@ -142,7 +163,7 @@ impl Problems {
         if problems.is_empty() {
             return Ok(());
         }
-        problems.sort_by_key(Problem::order);
+        problems.sort_by_cached_key(Problem::order);
         Err(Self(problems))
     }
 
@@ -180,35 +201,65 @@ impl fmt::Display for Problems {
 
 impl std::error::Error for Problems {}
 
-/// Where a tenant was written, for faults that show only later, as when its database does not answer.
+/// Where a tenant was written, for faults that show only later, as when its database does not answer. It holds nothing
+/// of the file: a gateway keeps one of these a tenant.
 #[derive(Clone, Debug)]
 pub struct Origin {
-    /// The value of `slug`.
-    pub(super) slug: Place,
-    /// The value of `database`.
-    pub(super) database: Place,
+    path: Arc<Path>,
+    order: u32,
+    /// Line and column of the value of `slug`.
+    slug: (u32, u32),
+    /// Whether that line holds the key and its value alone.
+    slug_alone: bool,
+    /// Line and column of the value of `database`.
+    database: (u32, u32),
 }
 
 /// Of a tenant that a program made and no file holds.
 impl Default for Origin {
     fn default() -> Self {
-        let place = Place::new(&Source::broken(Path::new("(no file)"), 0, ""), 0..0);
-        Self { slug: place.clone(), database: place }
+        Self { path: Path::new("(no file)").into(), order: 0, slug: (1, 1), slug_alone: false, database: (1, 1) }
     }
 }
 
 impl Origin {
-    /// A fault of the tenant as a whole; the report points at its `slug`.
-    #[must_use]
-    pub fn tenant_problem(&self, message: impl Into<String>) -> Problem {
-        Problem::at(&self.slug, message)
+    pub(super) fn new(slug: &str, slug_place: &Place, database: &Place) -> Self {
+        let short = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let at = |place: &Place| {
+            let (line, column) = place.line_and_column();
+            (short(line), short(column))
+        };
+        Self {
+            path: Arc::clone(slug_place.file().path()),
+            order: short(slug_place.file().order()),
+            slug: at(slug_place),
+            slug_alone: slug_place.written_line() == format!("slug = \"{slug}\""),
+            database: at(database),
+        }
     }
 
     /// A fault of the tenant's database; the report points at the value of `database` and does not show it.
     ///
     /// The message must not quote the URL: it is a secret.
-    #[must_use]
-    pub fn database_problem(&self, message: impl Into<String>) -> Problem {
-        Problem::at(&self.database, message).earlier(&self.slug, "the database of this tenant")
+    pub(super) fn database_problem(&self, slug: &str, message: impl Into<String>) -> Problem {
+        let shown = self.slug_alone.then(|| {
+            let line = format!("slug = \"{slug}\"");
+            let covered = "slug = ".len()..line.len();
+            (line, covered)
+        });
+        let mut problem = Problem {
+            title: message.into(),
+            at: self.line(self.database, None),
+            label: None,
+            earlier: None,
+            help: None,
+        };
+        problem.earlier = Some(Box::new((self.line(self.slug, shown), "the database of this tenant".to_owned())));
+        problem
+    }
+
+    fn line(&self, (line, column): (u32, u32), shown: Option<(String, Range<usize>)>) -> At {
+        let at = (line as usize, column as usize);
+        At::Line(Box::new(Line { path: Arc::clone(&self.path), order: self.order as usize, at, shown }))
     }
 }

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 
 /// Looks a variable up.
-pub(super) type Environment<'e> = &'e dyn Fn(&str) -> Option<String>;
+pub(super) type Environment<'e> = &'e (dyn Fn(&str) -> Option<String> + Sync);
 
 /// A string does not become a value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

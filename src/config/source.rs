@@ -1,18 +1,21 @@
 //! The text of one configuration file as reports may show it, and places in it.
 //!
-//! Owns lines, columns, and what is hidden. The text is kept with every value hidden that could be a secret, so no
-//! report made later can show one: a value is shown only under a key whose values are known to be plain, and never
-//! when it looks like a URL. What a [`Place`] covers is a range of bytes; lines are counted only when one is reported.
+//! Owns lines, columns, and what is hidden. Reports are made of a copy in which every value is hidden that could be a
+//! secret: a value is shown only under a key whose values are known to be plain, and never when it looks like a URL. What
+//! a [`Place`] covers is a range of bytes; lines are counted, and the copy is made, only when there is something to
+//! report. Nothing of a file outlives its reading and the reports of it.
 
 use std::fmt;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use toml::de::{DeTable, DeValue};
 
+use super::pieces::{Pieces, parse_tenant};
+
 /// The keys whose values a report may show. A mistyped key (`databse`) is not among them, and so its value is hidden.
-const PLAIN_KEYS: [&str; 20] = [
+const PLAIN_KEYS: [&str; 21] = [
     "include",
     "listen",
     "admin_listen",
@@ -22,6 +25,7 @@ const PLAIN_KEYS: [&str; 20] = [
     "window_seconds",
     "certificate",
     "private_key",
+    "cache_mib",
     "slug",
     "name",
     "address",
@@ -35,29 +39,94 @@ const PLAIN_KEYS: [&str; 20] = [
     "idle_seconds",
 ];
 
-/// One file, safe to show.
-pub(super) struct Source {
-    path: PathBuf,
+/// One file as it was read, and as reports may show it.
+pub(super) struct SourceFile {
+    path: Arc<Path>,
     /// The position in the order in which files are read; it sorts the reports.
     order: usize,
+    /// As written, secrets too: for parsing alone, never shown.
     text: String,
-    hidden: Vec<Range<usize>>,
+    is_toml: bool,
+    shown: OnceLock<Shown>,
     lines: OnceLock<Vec<usize>>,
 }
 
-impl Source {
-    /// A file that is TOML: hides the values of the document that are not known to be plain.
-    pub(super) fn new(path: &Path, order: usize, text: &str, document: &DeTable<'_>) -> Arc<Self> {
-        let mut hidden = Vec::new();
-        hide_values(document, &mut hidden);
-        Self::hiding(path, order, text, hidden)
+/// The text with its secrets hidden.
+struct Shown {
+    text: String,
+    hidden: Vec<Range<usize>>,
+}
+
+impl SourceFile {
+    /// A file that is TOML: values are hidden that are not known to be plain.
+    pub(super) fn new(path: &Path, order: usize, text: String) -> Arc<Self> {
+        Self::made(path, order, text, true)
     }
 
     /// A file that is no TOML: where its values are is not known, so only headers and plain keys are shown.
-    pub(super) fn broken(path: &Path, order: usize, text: &str) -> Arc<Self> {
+    pub(super) fn broken(path: &Path, order: usize, text: String) -> Arc<Self> {
+        Self::made(path, order, text, false)
+    }
+
+    fn made(path: &Path, order: usize, text: String, is_toml: bool) -> Arc<Self> {
+        let (shown, lines) = (OnceLock::new(), OnceLock::new());
+        Arc::new(Self { path: path.into(), order, text, is_toml, shown, lines })
+    }
+
+    /// The same file, once it turned out to be no TOML.
+    pub(super) fn into_broken(self: Arc<Self>) -> Arc<Self> {
+        match Arc::try_unwrap(self) {
+            Ok(file) => Self::broken(&file.path, file.order, file.text),
+            Err(shared) => Self::broken(&shared.path, shared.order, shared.text.clone()),
+        }
+    }
+
+    /// As written.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    pub(super) fn path(&self) -> &Arc<Path> {
+        &self.path
+    }
+
+    pub(super) fn order(&self) -> usize {
+        self.order
+    }
+
+    /// Made when the first report needs it: most files have no fault.
+    fn shown(&self) -> &Shown {
+        self.shown.get_or_init(|| {
+            let hidden = if self.is_toml { self.hidden_in_toml() } else { self.hidden_in_broken() };
+            self.hiding(hidden)
+        })
+    }
+
+    fn hidden_in_toml(&self) -> Vec<Range<usize>> {
+        let mut hidden = Vec::new();
+        let pieces = Pieces::of(&self.text);
+        if let Some(root) = pieces.parse_root() {
+            hide_values(&root, 0, &mut hidden);
+            let every = pieces.tenants.iter().all(|piece| {
+                let document = parse_tenant(&self.text[piece.clone()]);
+                document.map(|document| hide_values(&document, piece.start, &mut hidden)).is_some()
+            });
+            if every {
+                return hidden;
+            }
+        }
+        hidden.clear();
+        match DeTable::parse(&self.text) {
+            Ok(document) => hide_values(document.get_ref(), 0, &mut hidden),
+            Err(_) => return self.hidden_in_broken(),
+        }
+        hidden
+    }
+
+    fn hidden_in_broken(&self) -> Vec<Range<usize>> {
         let mut hidden = Vec::new();
         let mut start = 0;
-        for line in text.split_inclusive('\n') {
+        for line in self.text.split_inclusive('\n') {
             let content = line.trim_end();
             let plain = match content.split('=').collect::<Vec<_>>().as_slice() {
                 [header] => header.starts_with('['),
@@ -69,10 +138,11 @@ impl Source {
             }
             start += line.len();
         }
-        Self::hiding(path, order, text, hidden)
+        hidden
     }
 
-    fn hiding(path: &Path, order: usize, text: &str, mut hidden: Vec<Range<usize>>) -> Arc<Self> {
+    fn hiding(&self, mut hidden: Vec<Range<usize>>) -> Shown {
+        let text = &self.text;
         for (start, _) in text.match_indices("://") {
             let rest = &text[start..];
             hidden.push(start..start + rest.find(|c: char| c.is_whitespace() || c == '"').unwrap_or(rest.len()));
@@ -84,7 +154,7 @@ impl Source {
             shown.extend(text[range.clone()].bytes().map(|byte| if byte == b'\n' { '\n' } else { '*' }));
         }
         shown.push_str(&text[shown.len()..]);
-        Arc::new(Self { path: path.to_owned(), order, text: shown, hidden, lines: OnceLock::new() })
+        Shown { text: shown, hidden }
     }
 
     /// The offsets at which lines start.
@@ -95,19 +165,32 @@ impl Source {
     }
 }
 
-/// Leaves only what is known to be plain: the other leaves are hidden, whatever their type.
-fn hide_values(table: &DeTable<'_>, hidden: &mut Vec<Range<usize>>) {
-    for (key, value) in table {
-        hide_value(key.get_ref(), value, hidden);
+/// A file, or a piece of it that was parsed by itself.
+pub(super) struct Source {
+    file: Arc<SourceFile>,
+    /// Where the piece starts in the file.
+    start: usize,
+}
+
+impl Source {
+    pub(super) fn new(file: &Arc<SourceFile>, start: usize) -> Arc<Self> {
+        Arc::new(Self { file: Arc::clone(file), start })
     }
 }
 
-fn hide_value(key: &str, value: &toml::Spanned<DeValue<'_>>, hidden: &mut Vec<Range<usize>>) {
+/// Leaves only what is known to be plain: the other leaves are hidden, whatever their type.
+fn hide_values(table: &DeTable<'_>, start: usize, hidden: &mut Vec<Range<usize>>) {
+    for (key, value) in table {
+        hide_value(key.get_ref(), value, start, hidden);
+    }
+}
+
+fn hide_value(key: &str, value: &toml::Spanned<DeValue<'_>>, start: usize, hidden: &mut Vec<Range<usize>>) {
     match value.get_ref() {
-        DeValue::Table(table) => hide_values(table, hidden),
-        DeValue::Array(items) => items.iter().for_each(|item| hide_value(key, item, hidden)),
+        DeValue::Table(table) => hide_values(table, start, hidden),
+        DeValue::Array(items) => items.iter().for_each(|item| hide_value(key, item, start, hidden)),
         _ if PLAIN_KEYS.contains(&key) => {}
-        _ => hidden.push(value.span()),
+        _ => hidden.push(value.span().start + start..value.span().end + start),
     }
 }
 
@@ -128,54 +211,62 @@ fn merged(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
 #[derive(Clone)]
 pub(super) struct Place {
     source: Arc<Source>,
+    /// Within the file.
     span: Range<usize>,
 }
 
 impl Place {
+    /// A range of bytes as the parser of a source gave it.
     pub(super) fn new(source: &Arc<Source>, span: Range<usize>) -> Self {
-        Self { source: Arc::clone(source), span }
+        Self { source: Arc::clone(source), span: span.start + source.start..span.end + source.start }
+    }
+
+    pub(super) fn file(&self) -> &Arc<SourceFile> {
+        &self.source.file
     }
 
     pub(super) fn path(&self) -> &Path {
-        &self.source.path
-    }
-
-    /// Sorts places as a reader meets them.
-    pub(super) fn order(&self) -> (usize, usize) {
-        (self.source.order, self.span.start)
+        &self.file().path
     }
 
     /// The line and the column of the first character, both from 1; columns count characters.
     pub(super) fn line_and_column(&self) -> (usize, usize) {
         let (line, start) = self.line_start();
-        (line, self.source.text[start..self.start()].chars().count() + 1)
+        (line, self.file().text[start..self.start()].chars().count() + 1)
     }
 
-    /// The first line that the place is on, and which bytes of it the place covers.
+    /// The first line that the place is on as it may be shown, and which bytes of it the place covers.
     pub(super) fn line(&self) -> (&str, Range<usize>) {
+        let text = &self.file().shown().text;
         let (_, start) = self.line_start();
-        let line = self.source.text[start..].lines().next().unwrap_or_default();
-        let covered = (self.start() - start).min(line.len())..(self.span.end - start).min(line.len());
+        let line = text[start..].lines().next().unwrap_or_default();
+        let first = text.floor_char_boundary(self.span.start);
+        let covered = (first - start).min(line.len())..(self.span.end - start).min(line.len());
         (line, covered)
+    }
+
+    /// The line as it is written.
+    pub(super) fn written_line(&self) -> &str {
+        self.file().text[self.line_start().1..].lines().next().unwrap_or_default()
     }
 
     /// Whether the place touches a value that a report must not show.
     pub(super) fn is_hidden(&self) -> bool {
-        let hidden = &self.source.hidden;
+        let hidden = &self.file().shown().hidden;
         let next = hidden.partition_point(|range| range.end <= self.span.start);
         hidden.get(next).is_some_and(|range| range.start < self.span.end.max(self.span.start + 1))
     }
 
     /// The number of the line, and the offset at which it starts.
     fn line_start(&self) -> (usize, usize) {
-        let lines = self.source.lines();
+        let lines = self.file().lines();
         let number = lines.partition_point(|start| *start <= self.start());
         (number, lines[number - 1])
     }
 
-    /// The first byte, moved to the start of a character: hiding and parsers both may leave it inside of one.
+    /// The first byte, moved to the start of a character: parsers may leave it inside of one.
     fn start(&self) -> usize {
-        self.source.text.floor_char_boundary(self.span.start)
+        self.file().text.floor_char_boundary(self.span.start)
     }
 }
 

@@ -3,18 +3,24 @@
 //! Owns the keys of the table, their defaults and ranges. What tenants must not share is checked in
 //! [`super::unique`], and whether their hosts have certificates in [`super::coverage`], once all are read.
 
+use std::borrow::Cow;
+use std::hash::{BuildHasher, RandomState};
+use std::ops::Range;
 use std::path::Path;
+use std::sync::{Arc, LazyLock};
 
 use jiff::tz::TimeZone;
 
 use super::TenantConfig;
 use super::database::{self, Database};
-use super::file::{Table, Text};
+use super::file::{Reading, Table, Text};
 use super::gateway::{NamedFiles, read_files};
+use super::include::folder_of;
+use super::pieces::parse_tenant;
 use super::problem::{Origin, Problem};
-use super::source::Place;
+use super::source::{Place, Source, SourceFile};
 use crate::store::Guard;
-use crate::tenant::host::HostName;
+use crate::tenant::host::{HostName, HostPattern};
 
 /// The budget of the service description.
 const REQUESTS_PER_MINUTE: u32 = 60;
@@ -33,22 +39,124 @@ const MOST_IN_FLIGHT: u32 = 10_000;
 const LONGEST_SLUG: usize = 63;
 
 /// A value and where it was written.
+#[derive(Clone)]
 pub(super) struct Placed<T> {
     pub(super) value: T,
     pub(super) place: Place,
 }
 
 /// The table, and what has to be compared with other tables.
+#[derive(Clone)]
 pub(super) struct Tenant {
     /// Absent when a key of the table was faulty.
     pub(super) config: Option<TenantConfig>,
     pub(super) slug: Option<Placed<String>>,
     /// The sign-in address and the custom domains.
     pub(super) hosts: Vec<Placed<HostName>>,
-    /// Certificates of single hosts.
-    pub(super) certificates: Vec<(Placed<HostName>, Option<NamedFiles>)>,
+    /// Certificates of single hosts, and of all below a name.
+    pub(super) certificates: Vec<(Placed<HostPattern>, Option<NamedFiles>)>,
     /// The identity of the database.
     pub(super) database: Option<Placed<String>>,
+}
+
+/// One of all tenants. A sound one is held without its places, which are many times as large, and is read once more
+/// where a comparison with others finds a fault.
+pub(super) enum Listed {
+    Sound(Sound),
+    Placed(Box<Tenant>),
+}
+
+/// A tenant whose table is whole.
+pub(super) struct Sound {
+    pub(super) config: Arc<TenantConfig>,
+    /// Of the identity of its database.
+    database: u64,
+    file: Arc<SourceFile>,
+    piece: Range<usize>,
+}
+
+impl Listed {
+    /// Reads the tenants of a piece of a file; none when the piece is no document of its own.
+    pub(super) fn read(
+        file: &Arc<SourceFile>,
+        piece: Range<usize>,
+        folder: &Path,
+        reading: &Reading<'_>,
+    ) -> Option<Vec<Self>> {
+        let mut read = read_piece(file, piece.clone(), folder, reading)?;
+        if let [Tenant { config: Some(config), certificates, .. }] = read.as_slice()
+            && certificates.len() == config.certificates.len()
+            && let Some(Tenant { config: Some(config), database: Some(database), .. }) = read.pop()
+        {
+            // What is served already is held once.
+            let served = reading.served().and_then(|served| (served.tenant)(&config.slug));
+            let config = served.filter(|served| served.is_same(&config)).unwrap_or_else(|| Arc::new(config));
+            let database = fingerprint(&database.value);
+            return Some(vec![Self::Sound(Sound { config, database, file: Arc::clone(file), piece })]);
+        }
+        Some(read.into_iter().map(|tenant| Self::Placed(Box::new(tenant))).collect())
+    }
+
+    pub(super) fn slug(&self) -> Option<&str> {
+        match self {
+            Self::Sound(sound) => Some(&sound.config.slug),
+            Self::Placed(tenant) => tenant.slug.as_ref().map(|slug| &*slug.value),
+        }
+    }
+
+    pub(super) fn hosts(&self) -> impl Iterator<Item = &HostName> {
+        let (sound, placed) = match self {
+            Self::Sound(sound) => (Some(sound.config.hosts()), None),
+            Self::Placed(tenant) => (None, Some(tenant.hosts.iter().map(|host| &host.value))),
+        };
+        sound.into_iter().flatten().chain(placed.into_iter().flatten())
+    }
+
+    /// Equal for one database; two may have the same by chance.
+    pub(super) fn database(&self) -> Option<u64> {
+        match self {
+            Self::Sound(sound) => Some(sound.database),
+            Self::Placed(tenant) => tenant.database.as_ref().map(|database| fingerprint(&database.value)),
+        }
+    }
+
+    /// The tenant with the places of all that it says.
+    pub(super) fn placed(&self, reading: &Reading<'_>) -> Cow<'_, Tenant> {
+        match self {
+            Self::Placed(tenant) => Cow::Borrowed(tenant),
+            Self::Sound(Sound { file, piece, .. }) => {
+                // Its faults were told when it was read first.
+                let apart = reading.apart();
+                let folder = folder_of(file.path());
+                let read = read_piece(file, piece.clone(), &folder, &apart).and_then(|mut read| read.pop());
+                Cow::Owned(read.expect("it was read before"))
+            }
+        }
+    }
+
+    pub(super) fn into_config(self) -> Option<Arc<TenantConfig>> {
+        match self {
+            Self::Sound(sound) => Some(sound.config),
+            Self::Placed(tenant) => tenant.config.map(Arc::new),
+        }
+    }
+}
+
+fn read_piece(
+    file: &Arc<SourceFile>,
+    piece: Range<usize>,
+    folder: &Path,
+    reading: &Reading<'_>,
+) -> Option<Vec<Tenant>> {
+    let document = parse_tenant(&file.text()[piece.clone()])?;
+    let mut root = Table::root(reading, &Source::new(file, piece.start), document);
+    Some(root.tables("tenant").into_iter().map(|table| read(table, folder)).collect())
+}
+
+/// A number for a text, the same throughout this process.
+fn fingerprint(text: &str) -> u64 {
+    static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    KEYS.hash_one(text)
 }
 
 /// Reads a `[[tenant]]` table.
@@ -58,7 +166,8 @@ pub(super) fn read(mut table: Table<'_, '_>, folder: &Path) -> Tenant {
     let address = table.required_text("address").and_then(|text| read_host(&text, &table));
     let domains: Vec<_> = table.texts("domains").iter().filter_map(|text| read_host(text, &table)).collect();
     let database = table.required_text("database").and_then(|text| {
-        let database = database::read(&text, folder).map_err(|problem| table.reading().report(problem)).ok()?;
+        let database =
+            database::read(&text, folder, table.reading()).map_err(|problem| table.reading().report(problem)).ok()?;
         Some((database, text.place))
     });
     let timezone = table.text("timezone").map_or(Some(TimeZone::UTC), |text| read_timezone(&text, &table));
@@ -73,8 +182,8 @@ pub(super) fn read(mut table: Table<'_, '_>, folder: &Path) -> Tenant {
         let slug = slug.as_ref()?;
         let (database, database_place) = database.as_ref()?;
         Some(TenantConfig {
-            slug: slug.value.clone(),
-            name: name?.value,
+            slug: slug.value.as_str().into(),
+            name: name?.value.into(),
             address: address.as_ref()?.value.clone(),
             domains: domains.iter().map(|domain| domain.value.clone()).collect(),
             certificates: certificates
@@ -87,7 +196,7 @@ pub(super) fn read(mut table: Table<'_, '_>, folder: &Path) -> Tenant {
             max_connections,
             max_in_flight,
             group_guard,
-            origin: Origin { slug: slug.place.clone(), database: database_place.clone() },
+            origin: Origin::new(&slug.value, &slug.place, database_place),
         })
     };
     Tenant {
@@ -148,12 +257,25 @@ fn read_group_guard(mut table: Table<'_, '_>) -> Guard {
     Guard { max_detached_percent }
 }
 
-fn read_certificates(table: &mut Table<'_, '_>, folder: &Path) -> Vec<(Placed<HostName>, Option<NamedFiles>)> {
+fn read_certificates(table: &mut Table<'_, '_>, folder: &Path) -> Vec<(Placed<HostPattern>, Option<NamedFiles>)> {
     let entries = table.table("tls").map(Table::entries).unwrap_or_default();
     let read = |(key, files): (Text, Table<'_, '_>)| {
-        let host = read_host(&key, &files);
+        let pattern = read_pattern(key, &files);
         let named = read_files(files, folder);
-        Some((host?, named))
+        Some((pattern?, named))
     };
     entries.into_iter().filter_map(read).collect()
+}
+
+/// A host, or `*.` and the name below which hosts are meant.
+fn read_pattern(key: Text, table: &Table<'_, '_>) -> Option<Placed<HostPattern>> {
+    if !key.value.starts_with("*.") {
+        read_host(&key, table)?;
+    }
+    let pattern = HostPattern::parse(&key.value);
+    if pattern.is_err() {
+        let label = "expected a name alone, or `*.` and a name";
+        table.reading().report(Problem::at(&key.place, "not a host name").label(label));
+    }
+    Some(Placed { value: pattern.ok()?, place: key.place })
 }

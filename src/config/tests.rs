@@ -5,6 +5,7 @@
 mod faults;
 mod files;
 mod secrets;
+mod served;
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 use secrecy::ExposeSecret;
 use tempfile::TempDir;
 
-use super::{Config, OnRedisFailure, Problems, RedisTarget, Speaks};
+use super::{Config, OnRedisFailure, Problems, RedisTarget, Served, Speaks};
 
 /// A gateway that is in order; it takes seven lines.
 const GATEWAY: &str = r#"[gateway]
@@ -108,9 +109,9 @@ fn what_is_left_out_has_its_default() {
     assert_eq!(config.gateway.shutdown_delay, Duration::ZERO);
     assert_eq!(config.gateway.quota_window, Duration::from_secs(60));
     assert!(config.gateway.redis.is_none() && config.gateway.admin_listen.is_none());
-    assert_eq!(config.gateway.certificate.certificate, folder.path("certs/wildcard.pem"));
+    assert_eq!(*config.gateway.certificate.certificate, *folder.path("certs/wildcard.pem"));
     let [tenant] = config.tenants.as_slice() else { panic!("one tenant") };
-    assert_eq!((tenant.slug.as_str(), tenant.requests_per_minute, tenant.max_connections), ("acme", 60, 5));
+    assert_eq!((&*tenant.slug, tenant.requests_per_minute, tenant.max_connections), ("acme", 60, 5));
     assert_eq!(tenant.max_in_flight, 64);
     let databases = config.gateway.databases;
     assert_eq!((databases.max_connections, databases.wait), (200, Duration::from_secs(1)));
@@ -126,7 +127,7 @@ fn the_example_has_no_fault() {
     let config =
         folder.load(include_str!("../../tenants.example.toml")).unwrap_or_else(|problems| panic!("{problems}"));
     assert_eq!(config.tenants.len(), 2);
-    assert_eq!(config.tenants[0].certificates[0].1.private_key, folder.path("certs/acme.key"));
+    assert_eq!(*config.tenants[0].certificates[0].1.private_key, *folder.path("certs/acme.key"));
 }
 
 #[test]

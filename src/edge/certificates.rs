@@ -1,159 +1,173 @@
 //! Which certificate a handshake serves.
 //!
-//! Owns the map from host names to certificates ready to serve. A tenant's host has its own certificate or the gateway's;
-//! a name that no tenant has has none, and its handshake ends with an alert.
+//! A tenant's host has a certificate of its own, one for all its hosts below a name, or the gateway's; a name that no
+//! tenant has has none, and its handshake ends with an alert. The gateway's is always in memory. Those of tenants are read
+//! when they are first asked for, by one task however many ask, and kept in a [cache](cache) that is bounded in bytes. So
+//! a name costs its entry in the tenants' directory until somebody connects to it, and a name of nobody costs a look-up.
 //!
-//! A certificate is served by a `ServerConfig` of its own, because the choice is made before rustls begins the handshake
-//! ([`Certificates::choose`] may wait one day, a rustls resolver never). All of them share one key for session tickets,
-//! so that a resumed session does not depend on which of them issued it; rustls itself refuses a ticket of another name.
+//! Files that were renewed are taken up by themselves: a certificate that is served is compared with its files from time
+//! to time, off the handshake's path. The renewed pair takes its place once it is whole; until then the one before goes
+//! on. [Inspection](inspection) looks at all certificates, served or not.
 
-use std::collections::HashMap;
+mod cache;
+mod held;
+mod inspection;
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 use std::sync::Arc;
-
-use rustls::ServerConfig;
-use rustls::crypto::CryptoProvider;
-use rustls::crypto::aws_lc_rs::{self, Ticketer};
-use rustls::server::{NoServerSessionStorage, ProducesTickets};
-use rustls::sign::SingleCertAndKey;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use tokio_util::task::AbortOnDropHandle;
 
-use crate::config::Config;
-use crate::tenant::certificate::{self, Certificate, CertificateError};
-use crate::tenant::host::{CertificateNames, HostName};
+use self::cache::Cache;
+use self::held::{Held, Loader};
+use crate::config::GatewayConfig;
+use crate::metrics::Metrics;
+use crate::tenant::Directory;
+use crate::tenant::certificate::{CertificateError, CertificateFiles};
+use crate::tenant::host::HostName;
 
-/// A certificate, ready for handshakes.
-#[derive(Debug)]
-pub struct ServedCertificate {
-    /// HTTP/2 and HTTP/1.1 by ALPN, TLS 1.2 and 1.3, this certificate alone.
-    pub tls: Arc<ServerConfig>,
-    /// The names that it vouches for.
-    pub names: Arc<CertificateNames>,
+pub use self::held::ServedCertificate;
+
+/// How often files are looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// A certificate that is served is compared with its files at most so often. Longer, and a renewed one is served
+    /// later where its folder is not watched; shorter, and busy hosts cost a look at the disk more often.
+    pub compare: Duration,
+    /// A certificate that can't be read is tried at most so often. Longer, and a mended one is served later; shorter, and
+    /// callers of a broken host cost the disk more.
+    pub retry: Duration,
+    /// All certificates are inspected so often. Longer, and a fault or an expiry of a quiet host is told later; shorter,
+    /// and more files are looked at for nothing.
+    pub inspect: Duration,
 }
 
-/// Every certificate of the gateway, by host name.
+impl Default for Pace {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Self { compare: seconds(5), retry: seconds(1), inspect: seconds(600) }
+    }
+}
+
+/// Every certificate of the gateway.
 pub struct Certificates {
-    prepare: Preparation,
-    current: ArcSwap<Choice>,
-}
-
-/// What a handshake chooses from.
-struct Choice {
-    by_host: HashMap<HostName, Arc<ServedCertificate>>,
-    sign_in: Arc<ServedCertificate>,
+    directory: Arc<ArcSwap<Directory>>,
+    gateway: Arc<ArcSwap<Held>>,
+    loader: Arc<Loader>,
+    cache: Arc<Cache>,
 }
 
 impl Certificates {
-    /// Reads every certificate of the configuration, blocking on the files.
+    /// Reads the gateway's certificate, blocking on its files; those of tenants wait until they are asked for.
     ///
     /// # Errors
-    /// The first certificate that can't be read.
-    pub fn from_config(config: &Config) -> Result<Self, CertificateError> {
-        let prepare = Preparation::new();
-        let choice = prepare.read(config)?;
-        Ok(Self { prepare, current: ArcSwap::from_pointee(choice) })
+    /// The gateway's certificate can't be read.
+    pub fn open(
+        gateway: &GatewayConfig,
+        directory: Arc<ArcSwap<Directory>>,
+        metrics: &Metrics,
+        pace: Pace,
+    ) -> Result<Self, CertificateError> {
+        let loader = Arc::new(Loader::new(metrics.certificates.clone(), pace));
+        let held = loader.read(&gateway.certificate, GATEWAY.into())?;
+        let cache = Arc::new(Cache::new(gateway.certificate_cache, Arc::clone(&loader)));
+        Ok(Self { directory, gateway: Arc::new(ArcSwap::from_pointee(held)), loader, cache })
     }
 
-    /// The gateway's certificate, every host of every tenant, and the hosts among them that have a certificate of their
-    /// own.
-    #[must_use]
-    pub fn new(
-        sign_in: Certificate,
-        hosts: impl IntoIterator<Item = HostName>,
-        own: impl IntoIterator<Item = (HostName, Certificate)>,
-    ) -> Self {
-        let prepare = Preparation::new();
-        let choice = prepare.choice(sign_in, hosts, own);
-        Self { prepare, current: ArcSwap::from_pointee(choice) }
-    }
-
-    /// Reads every certificate of a new configuration, blocking on the files. Handshakes choose from these as soon as
-    /// they are [put in place](Self::replace).
+    /// The certificate for the name in a ClientHello: the gateway's when there is none, nothing when no tenant has the
+    /// name.
     ///
     /// # Errors
-    /// The first certificate that can't be read.
-    pub fn prepare(&self, config: &Config) -> Result<Prepared, CertificateError> {
-        self.prepare.read(config).map(Prepared)
-    }
-
-    /// Puts certificates in place. Connections that were served the old ones go on, and so do sessions.
-    pub fn replace(&self, prepared: Prepared) {
-        self.current.store(Arc::new(prepared.0));
-    }
-
-    /// The certificate for the name in a ClientHello: the sign-in certificate when there is none, nothing when no tenant
-    /// has the name. It is waited for, so that certificates can be loaded when they are first asked for.
-    pub async fn choose(&self, name: Option<&HostName>) -> Option<Arc<ServedCertificate>> {
-        let current = self.current.load();
-        match name {
-            None => Some(Arc::clone(&current.sign_in)),
-            Some(name) => current.by_host.get(name).map(Arc::clone),
+    /// The tenant's certificate can't be read now; it was logged.
+    pub async fn choose(
+        &self,
+        name: Option<&HostName>,
+    ) -> Result<Option<Arc<ServedCertificate>>, Arc<CertificateError>> {
+        let Some(name) = name else { return Ok(Some(self.gateway())) };
+        let Some((tenant, own)) = self.directory.load().certificate(name) else { return Ok(None) };
+        let Some((_, files)) = own.map(|own| &tenant.certificates[own]) else { return Ok(Some(self.gateway())) };
+        match self.cache.held(files).await {
+            Some(served) => Ok(Some(served)),
+            None => self.cache.load(&tenant.slug, files).await.map(Some),
         }
+    }
+
+    /// Reads another certificate for the gateway, blocking on its files, unless it is the one that is served already.
+    ///
+    /// # Errors
+    /// It can't be read.
+    pub fn prepare(&self, files: &CertificateFiles) -> Result<Prepared, CertificateError> {
+        if *self.gateway.load().files() == *files {
+            return Ok(Prepared(None));
+        }
+        self.loader.read(files, GATEWAY.into()).map(|held| Prepared(Some(Arc::new(held))))
+    }
+
+    /// Puts the gateway's certificate in place. Connections that were served another go on, and so do sessions.
+    pub fn replace(&self, prepared: Prepared) {
+        if let Some(held) = prepared.0 {
+            self.gateway.store(held);
+        }
+    }
+
+    /// Compares all that is in memory with its files, lets go of what no tenant has any more, and has everything
+    /// inspected: something changed.
+    pub async fn compare(&self) {
+        self.loader.note_change();
+        renew(&self.loader, &self.gateway).await;
+        let directory = self.directory.load_full();
+        let has = |held: &Held| {
+            let tenant = directory.config(held.owner());
+            tenant.is_some_and(|tenant| tenant.certificates.iter().any(|(_, files)| files == held.files()))
+        };
+        self.cache.compare_all(has).await;
+    }
+
+    /// Inspects all certificates now and from time to time, until it is dropped.
+    ///
+    /// # Panics
+    /// Outside of a Tokio runtime.
+    #[must_use = "dropping it ends the inspection"]
+    pub fn inspect(self: &Arc<Self>) -> AbortOnDropHandle<()> {
+        AbortOnDropHandle::new(tokio::spawn(inspection::run(Arc::clone(self))))
+    }
+
+    fn gateway(&self) -> Arc<ServedCertificate> {
+        let held = self.gateway.load();
+        if self.loader.is_due(&held) {
+            let (loader, gateway) = (Arc::clone(&self.loader), Arc::clone(&self.gateway));
+            tokio::spawn(async move { renew(&loader, &gateway).await });
+        }
+        Arc::clone(held.served())
     }
 }
 
-/// Certificates that were read and are not in place yet.
-pub struct Prepared(Choice);
+/// Takes up the gateway's certificate if it was renewed, unless it was replaced meanwhile.
+async fn renew(loader: &Arc<Loader>, gateway: &ArcSwap<Held>) {
+    let before = gateway.load_full();
+    if let Some(renewed) = loader.renew(&before).await {
+        gateway.compare_and_swap(&before, Arc::new(renewed));
+    }
+}
+
+/// What logs and metrics call the owner of the gateway's certificate.
+const GATEWAY: &str = "gateway";
+
+/// A certificate of the gateway that was read and is not in place yet.
+pub struct Prepared(Option<Arc<Held>>);
 
 impl fmt::Debug for Prepared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Prepared").field("hosts", &self.0.by_host.len()).finish_non_exhaustive()
+        f.debug_struct("Prepared").field("is_other", &self.0.is_some()).finish()
     }
 }
 
 impl fmt::Debug for Certificates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Certificates").field("hosts", &self.current.load().by_host.len()).finish_non_exhaustive()
-    }
-}
-
-/// What all served certificates share.
-struct Preparation {
-    provider: Arc<CryptoProvider>,
-    ticketer: Arc<dyn ProducesTickets>,
-}
-
-impl Preparation {
-    fn new() -> Self {
-        Self {
-            provider: Arc::new(aws_lc_rs::default_provider()),
-            ticketer: Ticketer::new().expect("the system gives random bytes"),
-        }
-    }
-
-    fn read(&self, config: &Config) -> Result<Choice, CertificateError> {
-        let sign_in = certificate::read(&config.gateway.certificate)?;
-        let hosts = config.tenants.iter().flat_map(|tenant| std::iter::once(&tenant.address).chain(&tenant.domains));
-        let mut own = Vec::new();
-        for (host, files) in config.tenants.iter().flat_map(|tenant| &tenant.certificates) {
-            own.push((host.clone(), certificate::read(files)?));
-        }
-        Ok(self.choice(sign_in, hosts.cloned(), own))
-    }
-
-    fn choice(
-        &self,
-        sign_in: Certificate,
-        hosts: impl IntoIterator<Item = HostName>,
-        own: impl IntoIterator<Item = (HostName, Certificate)>,
-    ) -> Choice {
-        let sign_in = self.ready(sign_in);
-        let mut by_host: HashMap<_, _> = hosts.into_iter().map(|host| (host, Arc::clone(&sign_in))).collect();
-        by_host.extend(own.into_iter().map(|(host, certificate)| (host, self.ready(certificate))));
-        Choice { by_host, sign_in }
-    }
-
-    fn ready(&self, certificate: Certificate) -> Arc<ServedCertificate> {
-        let mut tls = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
-            .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
-            .expect("aws-lc-rs has cipher suites for TLS 1.2 and 1.3")
-            .with_no_client_auth()
-            .with_cert_resolver(Arc::new(SingleCertAndKey::from(certificate.key)));
-        tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        // Sessions live in the peer's tickets alone: a store of sessions per certificate would grow with the tenants.
-        tls.ticketer = Arc::clone(&self.ticketer);
-        tls.session_storage = Arc::new(NoServerSessionStorage {});
-        Arc::new(ServedCertificate { tls: Arc::new(tls), names: certificate.names })
+        f.debug_struct("Certificates").field("cache", &self.cache).finish_non_exhaustive()
     }
 }

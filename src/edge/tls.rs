@@ -42,9 +42,11 @@ pub(super) enum Refused {
     Failed(#[from] io::Error),
 }
 
-/// A fatal alert, in plaintext since no keys exist yet: content type 21, version 3.3, two bytes, fatal (2),
-/// `unrecognized_name` (112). RFC 6066, section 3; RFC 8446, sections 5.1 and 6.2.
-const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
+/// The alert for a name that no tenant has. RFC 6066, section 3.
+const UNRECOGNIZED_NAME: u8 = 112;
+
+/// The alert for a certificate that can't be read now. RFC 8446, section 6.2.
+const INTERNAL_ERROR: u8 = 80;
 
 /// Shakes hands, and in HTTP/2 waits for the first bytes of the preface, all within one limit: hyper would wait for them
 /// without end.
@@ -69,12 +71,19 @@ where
     let mut start = LazyConfigAcceptor::new(Acceptor::default(), io).await?;
     let served = match start.client_hello().server_name().map(HostName::parse).transpose() {
         Ok(name) => certificates.choose(name.as_ref()).await,
-        Err(InvalidHost) => None,
+        Err(InvalidHost) => Ok(None),
     };
-    let Some(served) = served else {
-        // The refusal stands, whether or not the peer is still there to read it.
-        let _ = alert(&mut start.io).await;
-        return Err(Refused::UnknownName);
+    // A refusal stands, whether or not the peer is still there to read it.
+    let served = match served {
+        Ok(Some(served)) => served,
+        Ok(None) => {
+            let _ = alert(&mut start.io, UNRECOGNIZED_NAME).await;
+            return Err(Refused::UnknownName);
+        }
+        Err(error) => {
+            let _ = alert(&mut start.io, INTERNAL_ERROR).await;
+            return Err(Refused::Failed(io::Error::other(error)));
+        }
     };
     let stream = start.into_stream(Arc::clone(&served.tls)).await?;
     let protocol = match stream.get_ref().1.alpn_protocol() {
@@ -84,7 +93,9 @@ where
     Ok(Secured { stream, names: Arc::clone(&served.names), protocol })
 }
 
-async fn alert<IO: AsyncWrite + Unpin>(io: &mut IO) -> io::Result<()> {
-    io.write_all(&UNRECOGNIZED_NAME).await?;
+/// A fatal alert, in plaintext since no keys exist yet: content type 21, version 3.3, two bytes, fatal (2), and which. RFC
+/// 8446, sections 5.1 and 6.2.
+async fn alert<IO: AsyncWrite + Unpin>(io: &mut IO, which: u8) -> io::Result<()> {
+    io.write_all(&[21, 3, 3, 0, 2, 2, which]).await?;
     io.shutdown().await
 }

@@ -1,14 +1,16 @@
 //! A changed configuration, taken into service without a restart and without a dropped request.
 //!
 //! Read and checked whole, by the same code as `formgate check`; one that is faulty changes nothing. Tenants that go on
-//! keep their databases, windows and what is remembered of their tokens; requests in flight end as they began. What a
-//! process can't change about itself (addresses, Redis, the window's span) is named in the log and waits for a restart.
+//! keep their databases, windows and what is remembered of their tokens; requests in flight end as they began, and the
+//! databases that are left over are closed after them. What a process can't change about itself (addresses, Redis, the
+//! window's span) is named in the log and waits for a restart.
 
 use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, LazyLock, Weak};
+use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
@@ -16,17 +18,24 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::config::Config;
-use crate::edge::Certificates;
+use crate::config::{Config, GatewayConfig, Problems, Served, WatchedFolders};
+use crate::edge::{Certificates, Prepared};
 use crate::gate::Gate;
 use crate::supervisor;
-use crate::tenant::Directory;
+use crate::tenant::{Directory, Tenant, TenantDatabase};
 
 /// How long files must be quiet before they are read: an editor, or a renewal of certificates, writes several.
 const QUIET: Duration = Duration::from_millis(200);
 
 /// Files that never get quiet are read after this all the same.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How many faults of a refused configuration are logged. With more, one slip in a pattern of thousands of tenants fills
+/// the log; with fewer, an operator mends them in more rounds. `formgate check` tells all.
+const LOGGED_FAULTS: usize = 20;
+
+/// How often it is looked whether a database that nobody is configured for is still in use by a request.
+const LOOK_AFTER_LEFT: Duration = Duration::from_millis(100);
 
 /// Puts configurations in place of the one that is served.
 #[derive(Clone, Debug)]
@@ -35,52 +44,130 @@ pub struct Reloader {
     certificates: Arc<Certificates>,
 }
 
+/// What a reload compares with. The tenants themselves are in the directory, and nowhere else.
+struct Standing {
+    gateway: GatewayConfig,
+    folders: WatchedFolders,
+    /// The SQLite files that lie in these folders, by [`fingerprint`], and are written all the time.
+    databases: HashSet<u64>,
+    read_at: SystemTime,
+    tenants: usize,
+}
+
+impl Standing {
+    fn of(config: Config) -> Self {
+        let Config { gateway, tenants, folders, read_at } = config;
+        let files = tenants.iter().filter_map(|tenant| tenant.database.file());
+        let databases = files.filter(|file| is_watched(file, &folders)).map(fingerprint).collect();
+        Self { gateway, folders, databases, read_at, tenants: tenants.len() }
+    }
+}
+
+/// A configuration that was read and is not in place yet.
+struct Read {
+    directory: Directory,
+    certificate: Prepared,
+    standing: Standing,
+}
+
 impl Reloader {
     pub(super) fn new(gate: Arc<Gate>, certificates: Arc<Certificates>) -> Self {
         Self { gate, certificates }
     }
 
-    /// Reads the configuration anew and serves it, or says in the log why not. Returns it when it is served.
-    async fn reload(&self, path: &Path, served: &Config) -> Option<Config> {
+    /// Reads the configuration anew and serves it, or says in the log why not. Returns what it is now; of one that is
+    /// refused, the folders in which a change may mend it.
+    async fn reload(&self, path: &Path, served: Arc<Standing>) -> Result<Standing, WatchedFolders> {
+        let before = self.gate.directory.load_full();
         let outcome = {
             let (path, certificates) = (path.to_owned(), Arc::clone(&self.certificates));
-            let reading = tokio::task::spawn_blocking(move || {
-                let config = Config::load(&path).map_err(|problems| problems.to_string())?;
-                let prepared = certificates.prepare(&config).map_err(|error| error.to_string())?;
-                Ok::<_, String>((config, prepared))
-            });
-            reading.await.unwrap_or_else(|panic| Err(panic.to_string()))
+            let (before, served) = (Arc::clone(&before), Arc::clone(&served));
+            tokio::task::spawn_blocking(move || read(&path, &before, &served, &certificates)).await
         };
         let metrics = &self.gate.metrics;
-        let (config, prepared) = match outcome {
-            Ok(read) => read,
-            Err(faults) => {
-                metrics.reloads.with_label_values(&["refused"]).inc();
-                tracing::error!(faults, "the changed configuration is refused; the one before it goes on");
-                return None;
+        let refused = |faults: String| {
+            metrics.reloads.with_label_values(&["refused"]).inc();
+            tracing::error!(faults, "the changed configuration is refused; the one before it goes on");
+        };
+        let Read { directory, certificate, standing } = match outcome {
+            Ok(Ok(read)) => read,
+            Ok(Err((faults, folders))) => {
+                refused(faults);
+                return Err(folders);
+            }
+            Err(panic) => {
+                refused(panic.to_string());
+                return Err(WatchedFolders::default());
             }
         };
+        let tenants = standing.tenants;
         // What goes is written first: its notes of used tokens would go with it.
-        let before = self.gate.directory.load_full();
         self.gate.last_used.write(before.tenants()).await;
         // Certificates before tenants: a new tenant is served from its first handshake on.
-        self.certificates.replace(prepared);
-        self.gate.directory.store(Arc::new(Directory::new(&config, &before)));
-        metrics.tenants.retain(|slug| self.gate.directory.load().find(slug).is_some());
-        metrics.tenants_served.set(i64::try_from(config.tenants.len()).unwrap_or(i64::MAX));
+        self.certificates.replace(certificate);
+        let after = Arc::new(directory);
+        self.gate.directory.store(Arc::clone(&after));
+        metrics.tenants.retain(|slug| after.config(slug).is_some());
+        metrics.tenants_served.set(i64::try_from(tenants).unwrap_or(i64::MAX));
         metrics.reloads.with_label_values(&["done"]).inc();
         metrics.last_reload.set(Timestamp::now().as_second());
-        tracing::info!(tenants = config.tenants.len(), "the configuration is reloaded");
-        for key in needs_restart(served, &config) {
+        tracing::info!(tenants, "the configuration is reloaded");
+        for key in needs_restart(&served.gateway, &standing.gateway) {
             tracing::warn!(key, "a change of this key waits for a restart");
         }
-        Some(config)
+        tokio::spawn(close_left(before, after));
+        Ok(standing)
+    }
+
+    /// Takes up certificates that were renewed, behind the requests.
+    fn compare_certificates(&self) {
+        let certificates = Arc::clone(&self.certificates);
+        tokio::spawn(async move { certificates.compare().await });
+    }
+}
+
+/// Reads a configuration, blocking on its files and on the certificates that are new in it.
+fn read(
+    path: &Path,
+    before: &Directory,
+    served: &Standing,
+    certificates: &Certificates,
+) -> Result<Read, (String, WatchedFolders)> {
+    let tenant = |slug: &str| before.config(slug).cloned();
+    let known = Served { gateway: &served.gateway.certificate, tenant: &tenant };
+    let examination = Config::examine(path, Some(&known));
+    let folders = examination.folders.clone();
+    let config = examination.into_config().map_err(|problems| (first_of(&problems), folders.clone()))?;
+    let certificate = certificates.prepare(&config.gateway.certificate);
+    let certificate = certificate.map_err(|error| (error.to_string(), folders))?;
+    let directory = Directory::new(&config, before);
+    Ok(Read { directory, certificate, standing: Standing::of(config) })
+}
+
+fn first_of(problems: &Problems) -> String {
+    let mut faults: Vec<_> = problems.iter().take(LOGGED_FAULTS).map(ToString::to_string).collect();
+    if problems.len() > LOGGED_FAULTS {
+        faults.push(format!("and {} more: `formgate check` lists all", problems.len() - LOGGED_FAULTS));
+    }
+    faults.join("\n\n")
+}
+
+/// Closes the databases that are no longer configured, each once the last request that uses it is done.
+async fn close_left(before: Arc<Directory>, after: Arc<Directory>) {
+    // Letting go of very many tenants takes its time, too.
+    let left = tokio::task::spawn_blocking(move || before.left_out_of(&after)).await;
+    let mut left: Vec<(Weak<Tenant>, Arc<TenantDatabase>)> = left.unwrap_or_default();
+    while !left.is_empty() {
+        let unused: Vec<_> = left.extract_if(.., |(tenant, _)| tenant.strong_count() == 0).collect();
+        for (_, database) in unused {
+            database.close().await;
+        }
+        tokio::time::sleep(LOOK_AFTER_LEFT).await;
     }
 }
 
 /// The changed keys that the running process can't follow.
-fn needs_restart(before: &Config, after: &Config) -> Vec<&'static str> {
-    let (before, after) = (&before.gateway, &after.gateway);
+fn needs_restart(before: &GatewayConfig, after: &GatewayConfig) -> Vec<&'static str> {
     let changes = [
         ("listen", before.listen != after.listen),
         ("admin_listen", before.admin_listen != after.admin_listen),
@@ -90,6 +177,7 @@ fn needs_restart(before: &Config, after: &Config) -> Vec<&'static str> {
         ("shutdown_delay_seconds", before.shutdown_delay != after.shutdown_delay),
         ("drain_seconds", before.drain != after.drain),
         ("tenant_metrics", before.tenant_labels != after.tenant_labels),
+        ("tls.cache_mib", before.certificate_cache != after.certificate_cache),
     ];
     changes.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key).collect()
 }
@@ -100,15 +188,16 @@ fn needs_restart(before: &Config, after: &Config) -> Vec<&'static str> {
 /// Outside of a Tokio runtime.
 #[must_use = "dropping it ends the watch"]
 pub fn watch(path: &Path, served: Config, reloader: Reloader) -> AbortOnDropHandle<()> {
+    let served = Arc::new(Standing::of(served));
     // Before this returns, so that whoever was told that the gateway serves can change a file and see it noticed.
-    let changes = Changes::of(path, &served);
+    let changes = Changes::of(path, &served, served.folders.clone(), served.read_at);
     let hangups = signal(SignalKind::hangup());
     AbortOnDropHandle::new(tokio::spawn(watch_for_ever(path.to_owned(), served, reloader, changes, hangups)))
 }
 
 async fn watch_for_ever(
     path: PathBuf,
-    mut served: Config,
+    mut served: Arc<Standing>,
     reloader: Reloader,
     mut changes: Changes,
     hangups: io::Result<Signal>,
@@ -117,44 +206,73 @@ async fn watch_for_ever(
         Ok(hangups) => hangups,
         Err(error) => return tracing::error!(%error, "SIGHUP can't be waited for, so nothing is reloaded"),
     };
+    // The file of a certificate may be all that a refused configuration lacks.
+    let mut is_refused = false;
     loop {
-        tokio::select! {
-            _ = hangups.recv() => {}
-            () = changes.come() => {}
+        let change = tokio::select! {
+            _ = hangups.recv() => Change::Configuration,
+            change = changes.come() => change,
+        };
+        if change == Change::Certificates && !is_refused {
+            reloader.compare_certificates();
+            continue;
         }
         supervisor::reloading();
-        let reloaded = reloader.reload(&path, &served).await;
-        let note = if reloaded.is_none() { "; a changed configuration was refused" } else { "" };
-        if let Some(config) = reloaded {
-            if config.folders != served.folders {
-                changes = Changes::of(&path, &config);
+        let mut read_at = SystemTime::now();
+        let outcome = reloader.reload(&path, Arc::clone(&served)).await;
+        reloader.compare_certificates();
+        is_refused = outcome.is_err();
+        let note = if is_refused { "; a changed configuration was refused" } else { "" };
+        let folders = match outcome {
+            Ok(standing) => {
+                served = Arc::new(standing);
+                read_at = served.read_at;
+                served.folders.clone()
             }
-            served = config;
+            Err(mut folders) => {
+                folders.configuration.extend(served.folders.configuration.iter().cloned());
+                folders.certificates.extend(served.folders.certificates.iter().cloned());
+                folders
+            }
+        };
+        if folders != changes.folders || served.databases != *changes.databases {
+            changes = Changes::of(&path, &served, folders, read_at);
         }
-        supervisor::ready(served.tenants.len(), note);
+        supervisor::ready(served.tenants, note);
     }
+}
+
+/// What changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Change {
+    /// Files of certificates, maybe.
+    Certificates,
+    /// The configuration, maybe, and files of certificates.
+    Configuration,
 }
 
 /// Changes of files in the folders of a configuration. Folders are watched and not files: a file is replaced by a rename
 /// more often than it is written to, and a watch on it would stay with the old one.
 struct Changes {
+    folders: WatchedFolders,
+    databases: Arc<HashSet<u64>>,
     /// Ends its watch when it is dropped.
     _watcher: Option<RecommendedWatcher>,
     /// Kept, so that waiting goes on where nothing can be watched.
-    _sender: UnboundedSender<()>,
-    receiver: UnboundedReceiver<()>,
+    _sender: UnboundedSender<Change>,
+    receiver: UnboundedReceiver<Change>,
 }
 
 impl Changes {
-    fn of(path: &Path, config: &Config) -> Self {
+    fn of(path: &Path, served: &Standing, folders: WatchedFolders, read_at: SystemTime) -> Self {
         let (sender, receiver) = unbounded_channel();
+        let databases = Arc::new(served.databases.clone());
         let watcher = notify::recommended_watcher({
-            let sender = sender.clone();
-            let databases = databases(config);
+            let (sender, databases, folders) = (sender.clone(), Arc::clone(&databases), folders.clone());
             move |event: notify::Result<notify::Event>| {
-                if event.is_ok_and(|event| matters(&event, &databases)) {
+                if let Some(change) = event.ok().and_then(|event| what_changed(&event, &folders, &databases)) {
                     // Nobody listens any more only when the watch is about to end.
-                    let _ = sender.send(());
+                    let _ = sender.send(change);
                 }
             }
         });
@@ -162,49 +280,79 @@ impl Changes {
             .inspect_err(|error| tracing::warn!(%error, "files can't be watched: send SIGHUP after a change"))
             .ok();
         if let Some(watcher) = &mut watcher {
-            for folder in &config.folders {
-                if let Err(error) = watcher.watch(folder, RecursiveMode::NonRecursive) {
-                    tracing::warn!(folder = %folder.display(), %error, "send SIGHUP after a change in this folder");
-                }
-            }
+            watch_folders(watcher, &folders);
         }
-        if changed_since_read(path, config) {
-            let _ = sender.send(());
+        if changed_since(read_at, path, &folders) {
+            let _ = sender.send(Change::Configuration);
         }
-        Self { _watcher: watcher, _sender: sender, receiver }
+        Self { folders, databases, _watcher: watcher, _sender: sender, receiver }
     }
 
-    /// Waits for a change, and then until no other has come for a while.
-    async fn come(&mut self) {
-        if self.receiver.recv().await.is_none() {
-            std::future::pending::<()>().await;
-        }
-        let quiet = async { while let Ok(Some(())) = tokio::time::timeout(QUIET, self.receiver.recv()).await {} };
+    /// Waits for a change, and then until no other has come for a while; the most that changed.
+    async fn come(&mut self) -> Change {
+        let Some(mut most) = self.receiver.recv().await else { return std::future::pending().await };
+        let quiet = async {
+            while let Ok(Some(change)) = tokio::time::timeout(QUIET, self.receiver.recv()).await {
+                most = most.max(change);
+            }
+        };
         // The patience is the point, not the outcome.
         let _ = tokio::time::timeout(PATIENCE, quiet).await;
+        most
+    }
+}
+
+fn watch_folders(watcher: &mut RecommendedWatcher, folders: &WatchedFolders) {
+    for folder in &folders.configuration {
+        if let Err(error) = watcher.watch(folder, RecursiveMode::NonRecursive) {
+            tracing::warn!(folder = %folder.display(), %error, "send SIGHUP after a change in this folder");
+        }
+    }
+    let mut first = None;
+    for folder in folders.certificates.difference(&folders.configuration) {
+        if let Err(error) = watcher.watch(folder, RecursiveMode::NonRecursive) {
+            first.get_or_insert((folder, error));
+        }
+    }
+    if let Some((folder, error)) = first {
+        let meaning = "renewed certificates there, and maybe elsewhere, are noticed when they are asked for";
+        tracing::warn!(folder = %folder.display(), %error, "{meaning}");
     }
 }
 
 /// Whether a change may have come between the reading of a configuration and the watch over it. That something else
 /// changed in one of the folders costs a reload that changes nothing.
-fn changed_since_read(path: &Path, config: &Config) -> bool {
-    let changed = |path: &Path| path.metadata().and_then(|data| data.modified()).is_ok_and(|at| at >= config.read_at);
-    changed(path) || config.folders.iter().any(|folder| changed(folder))
+fn changed_since(read_at: SystemTime, path: &Path, folders: &WatchedFolders) -> bool {
+    let changed = |path: &Path| path.metadata().and_then(|data| data.modified()).is_ok_and(|at| at >= read_at);
+    changed(path) || folders.configuration.union(&folders.certificates).any(|folder| changed(folder))
 }
 
-/// The SQLite files that may lie beside the configuration, and are written all the time.
-fn databases(config: &Config) -> HashSet<PathBuf> {
-    let files = config.tenants.iter().filter_map(|tenant| tenant.database.file());
-    files.map(Path::to_owned).collect()
+fn is_watched(file: &Path, folders: &WatchedFolders) -> bool {
+    let within = |folder| folders.configuration.contains(folder) || folders.certificates.contains(folder);
+    file.parent().is_some_and(within)
 }
 
-/// Whether an event can be a change of the configuration. Reading a file is an event, too, and reading is what a reload
-/// does.
-fn matters(event: &notify::Event, databases: &HashSet<PathBuf>) -> bool {
-    let is_database = |path: &PathBuf| {
+/// A number for a path, the same throughout this process: there may be one a tenant.
+fn fingerprint(path: &Path) -> u64 {
+    static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    KEYS.hash_one(path)
+}
+
+/// What an event may have changed. Reading a file is an event, too, and reading is what a reload does.
+fn what_changed(event: &notify::Event, folders: &WatchedFolders, databases: &HashSet<u64>) -> Option<Change> {
+    if matches!(event.kind, EventKind::Access(_)) {
+        return None;
+    }
+    let changed = |path: &PathBuf| {
         let text = path.to_string_lossy();
         let text = ["-wal", "-shm", "-journal"].iter().find_map(|end| text.strip_suffix(end)).unwrap_or(&text);
-        databases.contains(Path::new(text))
+        if databases.contains(&fingerprint(Path::new(text))) {
+            return None;
+        }
+        let within = |folders: &std::collections::BTreeSet<PathBuf>| {
+            folders.contains(path) || path.parent().is_some_and(|folder| folders.contains(folder))
+        };
+        Some(if within(&folders.configuration) { Change::Configuration } else { Change::Certificates })
     };
-    !matches!(event.kind, EventKind::Access(_)) && !event.paths.iter().all(is_database)
+    event.paths.iter().filter_map(changed).max()
 }

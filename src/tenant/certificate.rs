@@ -4,6 +4,7 @@
 //! none. A [`Certificate`] exists only when its key signs for its leaf, so a handshake never meets a broken pair.
 
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,9 +19,39 @@ use crate::tenant::host::CertificateNames;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CertificateFiles {
     /// The chain, leaf first.
-    pub certificate: PathBuf,
+    pub certificate: Box<Path>,
     /// The key of the leaf.
-    pub private_key: PathBuf,
+    pub private_key: Box<Path>,
+}
+
+impl CertificateFiles {
+    /// What tells the two files, as they are now, from any that were there before. A file that can't be looked at has a
+    /// stamp too: its fault is new when it could be before.
+    #[must_use]
+    pub fn stamp(&self) -> Stamp {
+        Stamp([&self.certificate, &self.private_key].map(|path| {
+            let data = path.metadata().ok()?;
+            Some(FileStamp {
+                file: (data.dev(), data.ino()),
+                size: data.size(),
+                written: (data.mtime(), data.mtime_nsec()),
+                changed: (data.ctime(), data.ctime_nsec()),
+            })
+        }))
+    }
+}
+
+/// The state of a pair of files; equal for two looks between which neither changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Stamp([Option<FileStamp>; 2]);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct FileStamp {
+    file: (u64, u64),
+    size: u64,
+    written: (i64, i64),
+    /// A copy may keep the time at which its original was written, but not this one.
+    changed: (i64, i64),
 }
 
 /// What a handshake serves, and the names that it vouches for.
@@ -30,6 +61,8 @@ pub struct Certificate {
     pub key: Arc<CertifiedKey>,
     /// The DNS names in the leaf.
     pub names: Arc<CertificateNames>,
+    /// When the leaf expires, in seconds since 1970.
+    pub expires: i64,
 }
 
 /// Two files are no certificate to serve. The paths stand in the text, nothing of a key does.
@@ -55,7 +88,7 @@ pub enum CertificateError {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
-        source: webpki::Error,
+        source: Malformed,
     },
     /// The file of the key can't be read.
     #[error("can't read the private key `{}`", path.display())]
@@ -87,6 +120,17 @@ pub enum CertificateError {
         /// The file of the key.
         key: PathBuf,
     },
+}
+
+/// What is wrong with a certificate.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// It is not what TLS can verify.
+    #[error(transparent)]
+    Unverifiable(#[from] webpki::Error),
+    /// It is not made as X.509 wants it.
+    #[error("not an X.509 certificate")]
+    NotX509,
 }
 
 /// Reads a chain and its key, blocking on the files.
@@ -130,15 +174,23 @@ pub fn pair(
     key: PrivateKeyDer<'static>,
     files: &CertificateFiles,
 ) -> Result<Certificate, CertificateError> {
-    let names = names(&chain)
-        .map_err(|source| CertificateError::CertificateMalformed { path: files.certificate.clone(), source })?;
+    let malformed = |source| CertificateError::CertificateMalformed { path: files.certificate.to_path_buf(), source };
+    let names = names(&chain).map_err(|source| malformed(source.into()))?;
+    let expires = expiry(&chain).ok_or_else(|| malformed(Malformed::NotX509))?;
     let key = CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider()).map_err(|fault| match fault {
         rustls::Error::InconsistentKeys(_) => {
-            CertificateError::KeyMismatch { certificate: files.certificate.clone(), key: files.private_key.clone() }
+            let (certificate, key) = (files.certificate.to_path_buf(), files.private_key.to_path_buf());
+            CertificateError::KeyMismatch { certificate, key }
         }
-        source => CertificateError::KeyUnusable { path: files.private_key.clone(), source },
+        source => CertificateError::KeyUnusable { path: files.private_key.to_path_buf(), source },
     })?;
-    Ok(Certificate { key: Arc::new(key), names: Arc::new(names) })
+    Ok(Certificate { key: Arc::new(key), names: Arc::new(names), expires })
+}
+
+/// When the leaf expires, in seconds since 1970.
+fn expiry(chain: &[CertificateDer<'static>]) -> Option<i64> {
+    let (_, leaf) = x509_parser::parse_x509_certificate(chain.first()?).ok()?;
+    Some(leaf.validity().not_after.timestamp())
 }
 
 /// The DNS names of the leaf; a common name alone counts for nothing (RFC 9525, section 2).
@@ -158,7 +210,8 @@ mod tests {
     use crate::tenant::host::HostName;
 
     fn write(folder: &Path, chain: &str, key: &str) -> CertificateFiles {
-        let files = CertificateFiles { certificate: folder.join("chain.pem"), private_key: folder.join("key.pem") };
+        let (certificate, private_key) = (folder.join("chain.pem").into(), folder.join("key.pem").into());
+        let files = CertificateFiles { certificate, private_key };
         fs::write(&files.certificate, chain).unwrap();
         fs::write(&files.private_key, key).unwrap();
         files
@@ -178,6 +231,28 @@ mod tests {
             assert_eq!(certificate.names.covers(&HostName::parse(host).unwrap()), covered, "{host}");
         }
         assert_eq!(certificate.key.cert.len(), 1);
+        assert_eq!(certificate.expires, rcgen::date_time_ymd(4096, 1, 1).unix_timestamp(), "what rcgen leaves it at");
+    }
+
+    #[test]
+    fn a_stamp_changes_with_each_of_the_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = write(folder.path(), "chain", "key");
+        let mut last = files.stamp();
+        assert_eq!(files.stamp(), last);
+        for step in 0..3 {
+            match step {
+                0 => fs::write(&files.certificate, "longer than before").unwrap(),
+                1 => {
+                    let draft = folder.path().join("draft");
+                    fs::write(&draft, "yek").unwrap();
+                    fs::rename(draft, &files.private_key).unwrap();
+                }
+                _ => fs::remove_file(&files.certificate).unwrap(),
+            }
+            assert_ne!(files.stamp(), last, "step {step}");
+            last = files.stamp();
+        }
     }
 
     #[test]
@@ -198,7 +273,8 @@ mod tests {
             let fault = read(&files).unwrap_err().to_string();
             assert!(fault.contains(expected), "{fault}");
         }
-        let missing = CertificateFiles { certificate: "/nowhere.pem".into(), private_key: "/nowhere.key".into() };
+        let (certificate, private_key) = (Path::new("/nowhere.pem").into(), Path::new("/nowhere.key").into());
+        let missing = CertificateFiles { certificate, private_key };
         assert!(matches!(read(&missing), Err(CertificateError::CertificateUnreadable { .. })));
         assert!(matches!(read_key(&missing.private_key), Err(CertificateError::KeyUnreadable { .. })));
     }

@@ -1,16 +1,18 @@
 //! Which tenant has which host: one look-up in a map, whatever the number of tenants.
 //!
-//! Also where word of changed tokens arrives ([`TokenChanges`]), which names a tenant by its slug.
+//! Most of many tenants are quiet, so what serves one (its budget, its tokens, its database) is made when it is first
+//! asked for; until then a tenant is its configuration and its places in the maps. Also where word of changed tokens
+//! arrives ([`TokenChanges`]), which names a tenant by its slug.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 
-use super::Tenant;
-use super::host::HostName;
-use crate::config::Config;
+use super::host::{HostName, HostPattern};
+use super::{Tenant, TenantDatabase};
+use crate::config::{Config, TenantConfig};
 use crate::metrics::DatabaseMetrics;
 use crate::shared::announce::Listener;
 use crate::store::{Connections, DatabaseLimits};
@@ -20,8 +22,53 @@ use crate::store::{Connections, DatabaseLimits};
 pub struct Directory {
     /// Those of their databases.
     connections: Arc<Connections>,
-    by_host: HashMap<HostName, Arc<Tenant>>,
-    by_slug: HashMap<Arc<str>, Arc<Tenant>>,
+    by_host: HashMap<HostName, Arc<Entry>>,
+    by_slug: HashMap<Arc<str>, Arc<Entry>>,
+}
+
+/// One tenant, asked for or not.
+#[derive(Debug)]
+struct Entry {
+    config: Arc<TenantConfig>,
+    connections: Arc<Connections>,
+    tenant: OnceLock<Arc<Tenant>>,
+    /// The same tenant in the directory before, where it had not been asked for when this one was made: a request that
+    /// still looks there may do so, and must not get a budget of its own.
+    before: ArcSwapOption<Entry>,
+}
+
+impl Entry {
+    fn new(config: &Arc<TenantConfig>, connections: &Arc<Connections>, known: Option<&Arc<Self>>) -> Self {
+        let (config, connections) = (Arc::clone(config), Arc::clone(connections));
+        let entry = Self { config, connections, tenant: OnceLock::new(), before: ArcSwapOption::empty() };
+        if let Some(known) = known {
+            entry.before.store(Some(Arc::clone(known)));
+            if known.awake().is_some() {
+                entry.tenant();
+            } else {
+                // Nobody looks any more where the known one was made from.
+                known.before.store(None);
+            }
+        }
+        entry
+    }
+
+    /// The tenant, made now if nobody asked for it before.
+    fn tenant(&self) -> &Arc<Tenant> {
+        self.tenant.get_or_init(|| {
+            let tenant = match self.before.swap(None) {
+                Some(before) => before.tenant().renewed(&self.config, &self.connections),
+                None => Tenant::new(&self.config, &self.connections),
+            };
+            Arc::new(tenant)
+        })
+    }
+
+    /// The tenant, if anybody asked for it.
+    fn awake(&self) -> Option<&Arc<Tenant>> {
+        let before_is_awake = || self.before.load().as_ref().is_some_and(|before| before.awake().is_some());
+        self.tenant.get().or_else(|| before_is_awake().then(|| self.tenant()))
+    }
 }
 
 impl Directory {
@@ -31,24 +78,25 @@ impl Directory {
         Self { connections, by_host: HashMap::new(), by_slug: HashMap::new() }
     }
 
-    /// Adds a tenant with its hosts. A configuration in which two tenants claim one host does not come this far.
-    pub fn add(&mut self, tenant: Tenant, hosts: impl IntoIterator<Item = HostName>) {
-        let tenant = Arc::new(tenant);
-        self.by_host.extend(hosts.into_iter().map(|host| (host, Arc::clone(&tenant))));
-        self.by_slug.insert(Arc::clone(&tenant.slug), tenant);
-    }
-
     /// The tenants of a configuration; those that were there before go on with what did not change.
     #[must_use]
     pub fn new(config: &Config, before: &Self) -> Self {
-        let connections = &before.connections;
-        let mut directory = Self::empty(Arc::clone(connections));
+        let hosts = config.tenants.iter().map(|tenant| 1 + tenant.domains.len()).sum();
+        let mut directory = Self {
+            connections: Arc::clone(&before.connections),
+            by_host: HashMap::with_capacity(hosts),
+            by_slug: HashMap::with_capacity(config.tenants.len()),
+        };
         for tenant in &config.tenants {
-            let hosts = std::iter::once(&tenant.address).chain(&tenant.domains).cloned();
-            let known = before.by_slug.get(tenant.slug.as_str());
-            let tenant =
-                known.map_or_else(|| Tenant::new(tenant, connections), |known| known.renewed(tenant, connections));
-            directory.add(tenant, hosts);
+            let known = before.by_slug.get(&tenant.slug);
+            let entry = match known.filter(|known| Arc::ptr_eq(&known.config, tenant) || known.config.is_same(tenant)) {
+                Some(same) => Arc::clone(same),
+                None => Arc::new(Entry::new(tenant, &before.connections, known)),
+            };
+            // The names as the entry holds them, so that each is in memory once.
+            let hosts = entry.config.hosts().cloned().map(|host| (host, Arc::clone(&entry)));
+            directory.by_host.extend(hosts);
+            directory.by_slug.insert(Arc::clone(&entry.config.slug), entry);
         }
         directory
     }
@@ -56,18 +104,41 @@ impl Directory {
     /// The tenant that answers at a host.
     #[must_use]
     pub fn resolve(&self, host: &HostName) -> Option<&Arc<Tenant>> {
-        self.by_host.get(host)
+        self.by_host.get(host).map(|entry| entry.tenant())
     }
 
-    /// The tenant with a slug.
+    /// Whose host it is, and which of the tenant's certificates it has, if it is one of those; none for a host of nobody.
     #[must_use]
-    pub fn find(&self, slug: &str) -> Option<&Arc<Tenant>> {
-        self.by_slug.get(slug)
+    pub fn certificate(&self, host: &HostName) -> Option<(Arc<TenantConfig>, Option<usize>)> {
+        let config = &self.by_host.get(host)?.config;
+        Some((Arc::clone(config), HostPattern::choose(&config.certificates, host)))
     }
 
-    /// Every tenant.
+    /// Every tenant that was asked for: the others have nothing that could be written or closed.
     pub fn tenants(&self) -> impl Iterator<Item = &Arc<Tenant>> {
-        self.by_slug.values()
+        self.by_slug.values().filter_map(|entry| entry.awake())
+    }
+
+    /// Every tenant as it is configured.
+    pub fn configs(&self) -> impl Iterator<Item = &Arc<TenantConfig>> {
+        self.by_slug.values().map(|entry| &entry.config)
+    }
+
+    /// A tenant as it is configured.
+    #[must_use]
+    pub fn config(&self, slug: &str) -> Option<&Arc<TenantConfig>> {
+        self.by_slug.get(slug).map(|entry| &entry.config)
+    }
+
+    /// The databases in use here that `after` does without, each with the tenant whose requests may still be using it.
+    #[must_use]
+    pub fn left_out_of(&self, after: &Self) -> Vec<(Weak<Tenant>, Arc<TenantDatabase>)> {
+        let stays = |tenant: &Tenant| {
+            let entry = after.by_slug.get(&tenant.slug);
+            entry.is_some_and(|entry| Arc::ptr_eq(&entry.tenant().database, &tenant.database))
+        };
+        let left = self.tenants().filter(|tenant| !stays(tenant));
+        left.map(|tenant| (Arc::downgrade(tenant), Arc::clone(&tenant.database))).collect()
     }
 }
 
@@ -89,7 +160,8 @@ pub struct TokenChanges {
 
 impl Listener for TokenChanges {
     fn tenant_changed(&self, slug: &str) {
-        if let Some(tenant) = self.directory.load().find(slug) {
+        // Of a tenant that nobody asked for, nothing is remembered.
+        if let Some(tenant) = self.directory.load().by_slug.get(slug).and_then(|entry| entry.awake()) {
             tenant.token_changes.fetch_add(1, Ordering::AcqRel);
         }
     }

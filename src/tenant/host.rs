@@ -1,13 +1,17 @@
 //! Host names in the one form in which they are compared: lower case, A-labels, no port, no trailing dot.
 //!
 //! A [`HostName`] is normalised when it is made, so that two of them are the same host exactly when they are equal.
-//! [`CertificateNames`] are what a certificate vouches for, and decide about 421 (RFC 9110, section 15.5.20).
+//! [`CertificateNames`] are what a certificate vouches for, and decide about 421 (RFC 9110, section 15.5.20). A
+//! [`HostPattern`] is what an operator gives a certificate for: a host, or all hosts one label below a name.
 
 use std::fmt;
+use std::sync::Arc;
 
 /// A normalised DNS name or IP literal: `acme.example.com`, `xn--bcher-kva.example`, `127.0.0.1`, `[::1]`.
+///
+/// Cheap to clone: a gateway with many tenants holds each name once, in its configuration and in its maps.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct HostName(Box<str>);
+pub struct HostName(Arc<str>);
 
 /// The text is no host name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -59,11 +63,61 @@ impl HostName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// What follows the left-most label.
+    fn parent(&self) -> Option<&str> {
+        self.0.split_once('.').map(|(_, parent)| parent)
+    }
 }
 
 impl fmt::Display for HostName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+/// A host, or `*.` and the name below which hosts are meant.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HostPattern {
+    name: HostName,
+    is_wildcard: bool,
+}
+
+impl HostPattern {
+    /// Normalises a name that may begin with `*.`.
+    ///
+    /// # Errors
+    /// [`InvalidHost`] also for a wildcard at any other place, and for one below an IP literal.
+    pub fn parse(text: &str) -> Result<Self, InvalidHost> {
+        match text.strip_prefix("*.") {
+            Some(name) if name.starts_with('[') => Err(InvalidHost),
+            Some(name) => Ok(Self { name: HostName::parse(name)?, is_wildcard: true }),
+            None => Ok(Self { name: HostName::parse(text)?, is_wildcard: false }),
+        }
+    }
+
+    /// The host, where it is one alone.
+    #[must_use]
+    pub fn host(&self) -> Option<&HostName> {
+        (!self.is_wildcard).then_some(&self.name)
+    }
+
+    /// Whether a host is meant. A wildcard stands for exactly one whole left-most label, as it does in a certificate.
+    #[must_use]
+    pub fn matches(&self, host: &HostName) -> bool {
+        if self.is_wildcard { host.parent() == Some(self.name.as_str()) } else { self.name == *host }
+    }
+
+    /// Which of several a host gets: its own before a wildcard.
+    pub fn choose<T>(among: &[(Self, T)], host: &HostName) -> Option<usize> {
+        let own = among.iter().position(|(pattern, _)| pattern.host() == Some(host));
+        own.or_else(|| among.iter().position(|(pattern, _)| pattern.matches(host)))
+    }
+}
+
+impl fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", if self.is_wildcard { "*." } else { "" }, self.name)
     }
 }
 
@@ -83,7 +137,7 @@ impl CertificateNames {
     /// section 6.3).
     #[must_use]
     pub fn covers(&self, host: &HostName) -> bool {
-        let parent = host.as_str().split_once('.').map(|(_, parent)| parent);
+        let parent = host.parent();
         self.names.iter().any(|name| match name.strip_prefix("*.") {
             Some(wildcard) => parent == Some(wildcard),
             None => **name == *host.as_str(),
@@ -134,6 +188,20 @@ mod tests {
     fn an_ipv6_literal_keeps_its_brackets() {
         assert_eq!(host("[::1]:8443").as_str(), "[::1]");
         assert_eq!(host("[::1]").as_str(), "[::1]");
+    }
+
+    #[test]
+    fn a_host_gets_its_own_certificate_before_that_of_a_wildcard() {
+        let pattern = |text: &str| HostPattern::parse(text).expect("a valid pattern");
+        let among = [(pattern("*.ACME.org"), 1), (pattern("forms.acme.org"), 2)];
+        let chosen = |text: &str| HostPattern::choose(&among, &host(text)).map(|chosen| among[chosen].1);
+        assert_eq!(chosen("forms.acme.org"), Some(2));
+        assert_eq!(chosen("hr.acme.org"), Some(1));
+        assert_eq!((chosen("acme.org"), chosen("a.b.acme.org"), chosen("hr.acme.com")), (None, None, None));
+        assert_eq!(among[0].0.to_string(), "*.acme.org");
+        for text in ["*", "*.", "*.*.acme.org", "a.*.org", "*.[::1]", "*acme.org"] {
+            assert_eq!(HostPattern::parse(text), Err(InvalidHost), "{text}");
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod admin;
 mod balancer;
+mod certificates;
 mod handshake;
 mod reload;
 mod restart;

@@ -217,6 +217,26 @@ fn hosts_need_a_certificate_with_their_name() {
 }
 
 #[test]
+fn a_certificate_may_be_given_for_all_hosts_below_a_name() {
+    let folder = Folder::new();
+    let given = |pattern: &str, files: &str| {
+        format!(
+            "{GATEWAY}{}[tenant.tls.\"{pattern}\"]\ncertificate = \"certs/{files}.pem\"\nprivate_key = \"certs/{files}.key\"\n",
+            ACME.replace("[[tenant]]", "[[tenant]]\ndomains = [\"forms.acme.org\"]")
+        )
+    };
+    assert!(folder.load(&given("*.ACME.org", "acme")).is_ok());
+    let other = "tenants.toml:8:12 no certificate covers `forms.acme.org`";
+    assert_eq!(folder.faults(&given("*.acme.org", "wildcard")), [other]);
+    let title = "tenants.toml:13:13 no host of this tenant is a `*.acme.com`";
+    assert_eq!(folder.faults(&given("*.acme.com", "acme")), [other, title]);
+    for pattern in ["*", "*.", "forms.*.org", "*.*.org", "*.[::1]"] {
+        let faults = folder.faults(&given(pattern, "acme"));
+        assert!(faults.contains(&"tenants.toml:13:13 not a host name".to_owned()), "{pattern}: {faults:?}");
+    }
+}
+
+#[test]
 fn files_that_are_no_certificate_are_placed_at_their_paths() {
     let (certificate, key) = ("certs/wildcard.pem", "certs/wildcard.key");
     for (line, replacement, expected) in [

@@ -59,7 +59,7 @@ fn tenants_may_stand_in_included_files() {
     let text =
         format!("include = [\"tenants.d/*.toml\", \"tenants.d/a.toml\", \"*.toml\", \"none/*\"]\n{GATEWAY}{ACME}");
     let config = folder.load(&text).unwrap_or_else(|problems| panic!("{problems}"));
-    let slugs: Vec<_> = config.tenants.iter().map(|tenant| tenant.slug.as_str()).collect();
+    let slugs: Vec<_> = config.tenants.iter().map(|tenant| &*tenant.slug).collect();
     assert_eq!(slugs, ["acme", "a", "b"]);
     let database = config.tenants[1].database.identity();
     assert_eq!(database, format!("sqlite {}", folder.path("tenants.d/a.db").display()));

@@ -9,7 +9,7 @@ fn strings_take_variables_from_the_environment() {
         .replace("\"acme\"", "\"${SLUG}\"")
         .replace("sqlite:acme.db", "postgres://app:${PASSWORD}@db/${SLUG}");
     let config = folder.load(&text).unwrap();
-    assert_eq!(config.tenants[0].slug, "acme");
+    assert_eq!(&*config.tenants[0].slug, "acme");
     assert_eq!(config.tenants[0].database.identity(), "postgres db:5432/acme ");
     for (value, expected) in [
         ("${A} ${B}", "9:8 the environment variable `A` is not set|9:8 the environment variable `B` is not set"),
@@ -60,7 +60,7 @@ fn no_report_and_no_debug_shows_a_secret() {
         .replace("[gateway]", "[gateway]\nredis = \"redis://:hunter2@localhost\"");
     let config = folder.load(&text).unwrap();
     assert!(!format!("{config:?}").contains("hunter2"), "{config:?}");
-    let later = config.tenants[0].origin.database_problem("can't reach the database");
+    let later = config.tenants[0].database_problem("can't reach the database");
     assert_eq!(folder.short(&later), "tenants.toml:12:12 can't reach the database");
     let report = later.to_string();
     assert!(report.contains("tenants.toml:12:12") && report.contains("slug = \"acme\""), "{report}");

@@ -1,23 +1,26 @@
 //! An edge with two tenants and a handler that a test steers by the path of its requests.
 
+use std::fs;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use rustls::RootCertStore;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tempfile::TempDir;
 use tokio::time::sleep;
 
-use crate::config::{CertificateFiles, ListenConfig};
-use crate::edge::{Certificates, Edge, Limits, Serve, Serving, listen};
+use crate::config::{Config, ListenConfig};
+use crate::edge::{Certificates, Edge, Limits, Pace, Serve, Serving, listen};
 use crate::gate::{Connection, Transport};
 use crate::metrics::Metrics;
 use crate::supervisor::Inherited;
-use crate::tenant::certificate::{self, Certificate};
+use crate::tenant::Directory;
 use crate::tenant::host::HostName;
 
 /// How long the handler takes for `/slow`.
@@ -72,15 +75,36 @@ pub(super) struct Fixture {
     pub(super) metrics: Metrics,
     /// What a client must trust.
     pub(super) roots: Arc<RootCertStore>,
+    /// Of the certificates, which are read when they are asked for.
+    _folder: TempDir,
 }
 
-fn issue(name: &str) -> (Certificate, CertificateDer<'static>) {
-    let issued = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
-    let key = PrivateKeyDer::Pkcs8(issued.signing_key.serialize_der().into());
-    let files = CertificateFiles { certificate: "chain.pem".into(), private_key: "key.pem".into() };
-    let leaf = issued.cert.der().clone();
-    (certificate::pair(vec![leaf.clone()], key, &files).unwrap(), leaf)
+/// Issues a certificate into a folder, and has it trusted.
+pub(super) fn issue(folder: &Path, file: &str, names: &[&str], roots: &mut RootCertStore) {
+    let names: Vec<_> = names.iter().map(ToString::to_string).collect();
+    let issued = rcgen::generate_simple_self_signed(names).unwrap();
+    fs::write(folder.join(format!("{file}.pem")), issued.cert.pem()).unwrap();
+    fs::write(folder.join(format!("{file}.key")), issued.signing_key.serialize_pem()).unwrap();
+    roots.add(issued.cert.der().clone()).unwrap();
 }
+
+const CONFIG: &str = r#"
+[gateway]
+listen = ["127.0.0.1:0"]
+[gateway.tls]
+certificate = "wildcard.pem"
+private_key = "wildcard.key"
+
+[[tenant]]
+slug = "acme"
+name = "Acme"
+address = "acme.example.com"
+domains = ["forms.acme.org"]
+database = "sqlite:acme.db"
+[tenant.tls."forms.acme.org"]
+certificate = "acme.pem"
+private_key = "acme.key"
+"#;
 
 impl Fixture {
     /// `acme.example.com` has the gateway's wildcard, `forms.acme.org` a certificate of its own.
@@ -91,22 +115,21 @@ impl Fixture {
 
     /// The same on a listener of any kind.
     pub(super) async fn listening(entry: ListenConfig, limits: Limits, inherited: &mut Inherited) -> Self {
-        let (wildcard, wildcard_leaf) = issue("*.example.com");
-        let (custom, custom_leaf) = issue("forms.acme.org");
-        let host = |name| HostName::parse(name).unwrap();
-        let certificates = Certificates::new(
-            wildcard,
-            [host("acme.example.com"), host("forms.acme.org")],
-            [(host("forms.acme.org"), custom)],
-        );
+        let folder = tempfile::tempdir().unwrap();
         let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates([wildcard_leaf, custom_leaf]);
+        issue(folder.path(), "wildcard", &["*.example.com"], &mut roots);
+        issue(folder.path(), "acme", &["forms.acme.org"], &mut roots);
+        let file = folder.path().join("tenants.toml");
+        fs::write(&file, CONFIG).unwrap();
+        let config = Config::load(&file).unwrap();
+        let directory = Arc::new(ArcSwap::from_pointee(Directory::new(&config, &Directory::default())));
         let metrics = Metrics::default();
+        let certificates = Certificates::open(&config.gateway, directory, &metrics, Pace::default()).unwrap();
         let edge =
             Edge { certificates: Arc::new(certificates), gate: Arc::new(Handler), limits, metrics: metrics.clone() };
         let serving = edge.serve(listen(&[entry], inherited).await.unwrap());
         let address = serving.addresses()[0];
-        Self { serving, address, metrics, roots: Arc::new(roots) }
+        Self { serving, address, metrics, roots: Arc::new(roots), _folder: folder }
     }
 
     pub(super) fn handshakes(&self, result: &str) -> u64 {

@@ -3,6 +3,8 @@
 use std::fs;
 use std::time::Duration;
 
+use sqlx::{Connection, PgConnection};
+
 use crate::support::acme::Acme;
 use crate::support::client::operator_get;
 use crate::support::fixture::{Engine, Site};
@@ -88,4 +90,113 @@ async fn what_waits_for_a_restart_is_named() {
     let Acme { site, mut node, token: _ } = Acme::of(site());
     let _site = site.gateway("drain_seconds", 1).write();
     assert!(wait_for(&mut node, "waits for a restart").contains("drain_seconds"));
+}
+
+#[tokio::test]
+async fn a_certificate_that_can_not_be_served_keeps_the_change_out_that_brings_it() {
+    let Acme { site, mut node, token } = Acme::of(site());
+    let site = site.tenant_with("globex", Engine::Sqlite, |tenant| tenant.domain("forms.globex.test"));
+    let certificate = site.folder().join("certs/forms.globex.test.pem");
+    let site = site.write();
+    site.migrate();
+    let sound = fs::read(site.folder().join("certs/forms.globex.test.pem")).expect("it was issued");
+    wait_for(&mut node, "the configuration is reloaded");
+
+    // The same tenant with a certificate for another host more, whose file is broken.
+    let text = fs::read_to_string(&site.config_path).expect("a configuration");
+    fs::write(site.folder().join("certs/broken.pem"), "no certificate").expect("it can be written");
+    let key = site.folder().join("certs/forms.globex.test.key");
+    let broken = text.replace("[\"forms.globex.test\"]", "[\"forms.globex.test\", \"hr.globex.test\"]")
+        + &format!(
+            "\n[tenant.tls.\"hr.globex.test\"]\ncertificate = \"certs/broken.pem\"\nprivate_key = \"{}\"\n",
+            key.display()
+        );
+    assert_ne!(broken.len(), text.len());
+    fs::write(&site.config_path, &broken).expect("it can be written");
+    let line = wait_for(&mut node, "is refused");
+    let number = 1 + broken.lines().position(|line| line.contains("broken.pem")).expect("it was written");
+    assert!(line.contains(&format!("tenants.toml:{number}:")), "{number}: {line}");
+    assert!(line.contains("no certificate in PEM form"), "{line}");
+    let metrics = operator_get(node.operator_address(), "/metrics").await;
+    let metrics = String::from_utf8(metrics.body).expect("text");
+    assert!(metrics.contains(r#"formgate_config_reloads_total{result="refused"} 1"#), "{metrics}");
+    let check = site.run(&["check"], b"");
+    assert_eq!(check.code, 1);
+    assert!(check.stdout.contains("no certificate in PEM form"), "by the same code: {}", check.stdout);
+
+    // A certificate that is served already and was renewed badly keeps no other change out.
+    fs::write(&certificate, "half of it").expect("it can be written");
+    let named = text.replace("\"Acme\"", "\"Another name\"");
+    fs::write(&site.config_path, named).expect("it can be written");
+    let acme = node.client().to(&site.host("acme")).with(&token);
+    let began = std::time::Instant::now();
+    while acme.get("/api/v1/me").send().await.json()["account"]["name"] != "Another name" {
+        assert!(began.elapsed() < NOTICED, "the change is kept out");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(site.run(&["check"], b"").code, 1, "the check tells of it all the same");
+    fs::write(&certificate, sound).expect("it can be written");
+    assert_eq!(site.run(&["check"], b"").code, 0);
+}
+
+#[tokio::test]
+async fn a_file_that_a_refused_change_lacks_lets_it_in_when_it_comes() {
+    let Acme { site, mut node, token: _ } = Acme::of(site());
+    let site = site.tenant_with("globex", Engine::Sqlite, |tenant| tenant.domain("forms.globex.test"));
+    let site = site.write();
+    let certificate = site.folder().join("certs/forms.globex.test.pem");
+    let sound = fs::read(&certificate).expect("it was issued");
+    wait_for(&mut node, "the configuration is reloaded");
+    let text = fs::read_to_string(&site.config_path).expect("a configuration");
+    let late = site.folder().join("certs/late.pem");
+    let text = text.replace(&certificate.display().to_string(), &late.display().to_string());
+    fs::write(&site.config_path, text).expect("it can be written");
+    wait_for(&mut node, "can't read the certificate");
+    fs::write(late, sound).expect("it can be written");
+    let began = std::time::Instant::now();
+    while node.log().matches("the configuration is reloaded").count() < 2 {
+        assert!(began.elapsed() < NOTICED, "it is still refused");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_tenant_that_is_removed_finishes_what_is_in_flight_and_then_lets_go_of_its_database() {
+    let site = site().tenant("globex", Engine::Postgres).requests_per_minute(100_000);
+    let Acme { site, mut node, token: _ } = Acme::of(site);
+    let (host, database) = (site.host("globex"), site.database_url("globex").to_owned());
+    let globex = node.client().to(&host).with(&site.token("globex", "tests"));
+    assert_eq!(globex.get("/api/v1/me").send().await.status, 200);
+    let mut other = PgConnection::connect(&database).await.expect("the database takes connections");
+    // Groups are read once nobody writes them: so a request is in flight until we let it go on.
+    sqlx::query("BEGIN").execute(&mut other).await.expect("a transaction");
+    sqlx::query("LOCK TABLE groups IN ACCESS EXCLUSIVE MODE").execute(&mut other).await.expect("a lock");
+    let in_flight = tokio::spawn(async move { globex.get("/api/v1/group").send().await });
+    let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted";
+    until(async || sqlx::query_scalar::<_, i64>(waiting).fetch_one(&mut other).await.is_ok_and(|n| n > 0)).await;
+
+    let text = fs::read_to_string(&site.config_path).expect("a configuration");
+    let mut root: toml::Table = text.parse().expect("TOML");
+    let tenants = root["tenant"].as_array_mut().expect("tenants");
+    tenants.retain(|tenant| tenant["slug"].as_str() != Some("globex"));
+    fs::write(&site.config_path, root.to_string()).expect("it can be written");
+    wait_for(&mut node, "the configuration is reloaded");
+    assert!(node.client().to(&host).get("/api/v1/me").try_send().await.is_err(), "no tenant has the name");
+    let of_the_gateway = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'formgate' \
+                          AND datname = current_database()";
+    let connections = sqlx::query_scalar::<_, i64>(of_the_gateway).fetch_one(&mut other).await;
+    assert!(connections.expect("a number") > 0, "the request still uses one");
+
+    sqlx::query("ROLLBACK").execute(&mut other).await.expect("the lock is let go");
+    assert_eq!(in_flight.await.expect("no panic").status, 200, "it is answered as if nothing had happened");
+    until(async || sqlx::query_scalar::<_, i64>(of_the_gateway).fetch_one(&mut other).await.is_ok_and(|n| n == 0))
+        .await;
+}
+
+async fn until(mut holds: impl AsyncFnMut() -> bool) {
+    let began = std::time::Instant::now();
+    while !holds().await {
+        assert!(began.elapsed() < NOTICED, "it does not come about");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }

@@ -1,0 +1,92 @@
+//! Tenants with a certificate each, in a temporary folder.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, KeyUsagePurpose};
+use tempfile::TempDir;
+
+/// Keys are slow to make and don't matter beyond their number: so many are shared by all certificates.
+const KEYS: usize = 1000;
+
+pub(crate) struct World {
+    pub(crate) tenants: usize,
+    pub(crate) authority: CertifiedIssuer<'static, KeyPair>,
+    folder: TempDir,
+}
+
+impl World {
+    pub(crate) fn make(tenants: usize) -> anyhow::Result<Self> {
+        let folder = tempfile::tempdir()?;
+        fs::create_dir(folder.path().join("certs"))?;
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        let authority = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
+        let keys = (0..KEYS.min(tenants + 1)).map(|_| KeyPair::generate()).collect::<Result<Vec<_>, _>>()?;
+        let world = Self { tenants, authority, folder };
+        world.issue("wildcard", "*.example.com", &keys[0])?;
+        // One more than are served at first.
+        for n in 0..=tenants {
+            world.issue(&format!("t{n}"), &world.host(n), &keys[n % keys.len()])?;
+        }
+        world.write(tenants, "Tenant")?;
+        Ok(world)
+    }
+
+    fn issue(&self, file: &str, name: &str, key: &KeyPair) -> anyhow::Result<()> {
+        let certificate = CertificateParams::new([name.to_owned()])?.signed_by(key, &self.authority)?;
+        // As long as what a public authority gives: the leaf and one above it.
+        let chain = certificate.pem() + &self.authority.pem();
+        fs::write(self.folder.path().join(format!("certs/{file}.pem")), chain)?;
+        fs::write(self.folder.path().join(format!("certs/{file}.key")), key.serialize_pem())?;
+        Ok(())
+    }
+
+    /// The host of a tenant that has a certificate of its own.
+    pub(crate) fn host(&self, n: usize) -> String {
+        format!("forms.customer-{n}.org")
+    }
+
+    pub(crate) fn config(&self) -> PathBuf {
+        self.folder.path().join("tenants.toml")
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub(crate) fn config_size(&self) -> anyhow::Result<u64> {
+        Ok(fs::metadata(self.config())?.len())
+    }
+
+    /// Changes the configuration: nothing, one tenant more, the name of one.
+    pub(crate) fn change(&self, change: usize) -> anyhow::Result<()> {
+        match change {
+            0 => Ok(()),
+            1 => self.write(self.tenants + 1, "Tenant"),
+            _ => self.write(self.tenants + 1, "Another name of tenant"),
+        }
+    }
+
+    fn write(&self, tenants: usize, name_of_first: &str) -> anyhow::Result<()> {
+        let mut text = "[gateway]\nlisten = [\"127.0.0.1:0\"]\nadmin_listen = \"127.0.0.1:0\"\n[gateway.tls]\n\
+            certificate = \"certs/wildcard.pem\"\nprivate_key = \"certs/wildcard.key\"\n"
+            .to_owned();
+        for n in 0..tenants {
+            let name = if n == 0 { name_of_first } else { "Tenant" };
+            let host = self.host(n);
+            write!(
+                text,
+                "\n[[tenant]]\nslug = \"t{n}\"\nname = \"{name} {n}\"\naddress = \"t{n}.example.com\"\n\
+                 domains = [\"{host}\"]\ndatabase = \"postgres://t{n}:secret-{n}@db.internal/t{n}\"\n\
+                 [tenant.tls.\"{host}\"]\ncertificate = \"certs/t{n}.pem\"\nprivate_key = \"certs/t{n}.key\"\n"
+            )?;
+        }
+        let draft = self.folder.path().join("draft");
+        fs::write(&draft, text)?;
+        fs::rename(draft, self.config())?;
+        Ok(())
+    }
+}

@@ -1,0 +1,215 @@
+//! One certificate in memory, and how it gets there.
+//!
+//! Owns the reading of files for handshakes, off the workers that serve, and the `ServerConfig` that each certificate is
+//! served by: the choice is made before rustls begins the handshake, since it may wait for a disk, and a rustls resolver
+//! can't. All of them share one key for session tickets, so that a resumed session does not depend on which of them issued
+//! it; rustls itself refuses a ticket of another name.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use rustls::ServerConfig;
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs::{self, Ticketer};
+use rustls::server::{NoServerSessionStorage, ProducesTickets};
+use rustls::sign::SingleCertAndKey;
+use tokio::sync::{Notify, Semaphore};
+
+use super::Pace;
+use crate::metrics::CertificateMetrics;
+use crate::tenant::certificate::{self, Certificate, CertificateError, CertificateFiles, Stamp};
+use crate::tenant::host::CertificateNames;
+
+/// How many pairs of files are read at once. With more, a rush of first handshakes takes threads and processor time from
+/// requests; with fewer, folders that answer slowly hold up the certificates of others.
+const READ_AT_ONCE: usize = 32;
+
+/// What a certificate takes beside the bytes of its chain and its names: the key as the library holds it, the
+/// `ServerConfig`, the paths, the cache's own. Measured as the growth of a process over 10,000 of them (`benches/tenants`).
+/// If it is too small, the cache grows past its bound; if it is too large, it holds less than it could.
+const OVERHEAD: usize = 5 * 1024;
+
+/// A certificate, ready for handshakes.
+#[derive(Debug)]
+pub struct ServedCertificate {
+    /// HTTP/2 and HTTP/1.1 by ALPN, TLS 1.2 and 1.3, this certificate alone.
+    pub tls: Arc<ServerConfig>,
+    /// The names that it vouches for.
+    pub names: Arc<CertificateNames>,
+}
+
+/// A certificate in memory, and what is known of its files.
+#[derive(Debug)]
+pub(super) struct Held {
+    served: Arc<ServedCertificate>,
+    files: CertificateFiles,
+    /// Whose it is, for the log.
+    owner: Arc<str>,
+    stamp: Stamp,
+    expires: i64,
+    bytes: u32,
+    /// When the files were last compared, in milliseconds of the loader's time.
+    compared: AtomicU64,
+    /// What was last wrong with files that should have taken its place.
+    fault: Mutex<Option<String>>,
+}
+
+impl Held {
+    pub(super) fn served(&self) -> &Arc<ServedCertificate> {
+        &self.served
+    }
+
+    pub(super) fn files(&self) -> &CertificateFiles {
+        &self.files
+    }
+
+    pub(super) fn owner(&self) -> &str {
+        &self.owner
+    }
+
+    pub(super) fn expires(&self) -> i64 {
+        self.expires
+    }
+
+    pub(super) fn bytes(&self) -> u32 {
+        self.bytes
+    }
+}
+
+/// Reads certificates and readies them.
+pub(super) struct Loader {
+    provider: Arc<CryptoProvider>,
+    ticketer: Arc<dyn ProducesTickets>,
+    slots: Semaphore,
+    since: Instant,
+    pub(super) pace: Pace,
+    pub(super) metrics: CertificateMetrics,
+    /// Told when a certificate is another than it was.
+    pub(super) changed: Notify,
+}
+
+impl Loader {
+    pub(super) fn new(metrics: CertificateMetrics, pace: Pace) -> Self {
+        Self {
+            provider: Arc::new(aws_lc_rs::default_provider()),
+            ticketer: Ticketer::new().expect("the system gives random bytes"),
+            slots: Semaphore::new(READ_AT_ONCE),
+            since: Instant::now(),
+            pace,
+            metrics,
+            changed: Notify::new(),
+        }
+    }
+
+    /// Reads a pair of files, blocking on them.
+    pub(super) fn read(&self, files: &CertificateFiles, owner: Arc<str>) -> Result<Held, CertificateError> {
+        // Before the reading: what is written meanwhile has another stamp, and is read again.
+        let stamp = files.stamp();
+        let certificate = certificate::read(files)?;
+        let chain: usize = certificate.key.cert.iter().map(|certificate| certificate.len()).sum();
+        let paths = files.certificate.as_os_str().len() + files.private_key.as_os_str().len();
+        Ok(Held {
+            bytes: u32::try_from(chain + 2 * paths + OVERHEAD).unwrap_or(u32::MAX),
+            expires: certificate.expires,
+            served: self.ready(certificate),
+            files: files.clone(),
+            owner,
+            stamp,
+            compared: AtomicU64::new(self.now()),
+            fault: Mutex::default(),
+        })
+    }
+
+    /// Reads a pair of files on a thread for such work, and counts it.
+    pub(super) async fn load(
+        self: &Arc<Self>,
+        files: &CertificateFiles,
+        owner: &Arc<str>,
+    ) -> Result<Held, CertificateError> {
+        let _slot = self.slots.acquire().await.expect("the slots are never closed");
+        let (loader, files, owner) = (Arc::clone(self), files.clone(), Arc::clone(owner));
+        let read = off_the_workers(move || loader.read(&files, owner)).await;
+        self.metrics.loads.with_label_values(&[if read.is_ok() { "done" } else { "failed" }]).inc();
+        read
+    }
+
+    /// Whether it is time to compare a certificate with its files; whoever asks first is told so.
+    pub(super) fn is_due(&self, held: &Held) -> bool {
+        let (now, last) = (self.now(), held.compared.load(Ordering::Relaxed));
+        let pace = u64::try_from(self.pace.compare.as_millis()).unwrap_or(u64::MAX);
+        now.saturating_sub(last) >= pace
+            && held.compared.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// The certificate that takes the place of one whose files changed, if they did and are sound. A pair that is not,
+    /// because it is broken or because only half of it is written yet, is logged once and tried again later.
+    pub(super) async fn renew(self: &Arc<Self>, held: &Held) -> Option<Held> {
+        let files = held.files.clone();
+        if off_the_workers(move || files.stamp()).await == held.stamp {
+            *fault_of(held) = None;
+            return None;
+        }
+        let tenant = &*held.owner;
+        match self.load(&held.files, &held.owner).await {
+            Ok(renewed) => {
+                tracing::info!(tenant, file = %held.files.certificate.display(), "a renewed certificate is served");
+                self.note_change();
+                Some(renewed)
+            }
+            Err(error) => {
+                let told = told(&error);
+                if fault_of(held).replace(told.clone()).is_none_or(|before| before != told) {
+                    let goes_on = "a renewed certificate can't be served; the one before it goes on";
+                    tracing::error!(tenant, fault = told, "{goes_on}");
+                }
+                None
+            }
+        }
+    }
+
+    pub(super) fn note_change(&self) {
+        self.changed.notify_one();
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn ready(&self, certificate: Certificate) -> Arc<ServedCertificate> {
+        let mut tls = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
+            .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
+            .expect("aws-lc-rs has cipher suites for TLS 1.2 and 1.3")
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(SingleCertAndKey::from(certificate.key)));
+        tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        // Sessions live in the peer's tickets alone: a store of sessions per certificate would grow with the tenants.
+        tls.ticketer = Arc::clone(&self.ticketer);
+        tls.session_storage = Arc::new(NoServerSessionStorage {});
+        Arc::new(ServedCertificate { tls: Arc::new(tls), names: certificate.names })
+    }
+}
+
+fn fault_of(held: &Held) -> std::sync::MutexGuard<'_, Option<String>> {
+    held.fault.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A fault with its cause, as the log tells it: the files by their paths, nothing of a key.
+pub(super) fn told(error: &CertificateError) -> String {
+    match std::error::Error::source(error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
+}
+
+/// Does work that blocks where no request waits for it.
+pub(super) async fn off_the_workers<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // Work that was not begun is given up only when the whole runtime is.
+            Err(_) => std::future::pending().await,
+        },
+    }
+}

@@ -1,0 +1,157 @@
+//! All certificates, looked at without hurry: which are faulty, and which expire next.
+//!
+//! The gateway starts without opening the certificates of its tenants. What is wrong with one is found here, behind the
+//! requests, before its callers find it. One thread works at a quarter of its time. A pair of files that was sound is read
+//! again only when its stamp changes, so that all rounds but the first ask the disk for no more than that.
+
+use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::held::{off_the_workers, told};
+use super::{Certificates, GATEWAY};
+use crate::config::TenantConfig;
+use crate::metrics::CertificateMetrics;
+use crate::tenant::certificate::{self, CertificateFiles};
+use crate::tenant::host::{CertificateNames, HostName, HostPattern};
+
+/// How many tenants are inspected at once; then the thread rests three times as long as they took. More of them take the
+/// processor from requests for longer at a time; fewer cost more changes between the two.
+const AT_ONCE: usize = 16;
+
+/// How many expire soonest is told.
+const SOONEST: usize = 10;
+
+/// How many new faults of one round are logged one by one. With more, an operator who loses a folder of certificates loses
+/// the log too.
+const LOGGED: usize = 10;
+
+/// Inspects for ever: now, when something changed, and from time to time.
+pub(super) async fn run(certificates: Arc<Certificates>) {
+    let mut known = Known::default();
+    let mut told = HashSet::new();
+    let loader = &certificates.loader;
+    loop {
+        let round;
+        (round, known) = inspect(&certificates, known).await;
+        tell(&round.soonest, &mut told, &loader.metrics);
+        log(&round.faults, &known.faults);
+        known.faults = round.faults.into_iter().collect();
+        known.sound = round.sound;
+        // In time or not: then it is time.
+        let _ = tokio::time::timeout(loader.pace.inspect, loader.changed.notified()).await;
+    }
+}
+
+/// What the round before found.
+#[derive(Default)]
+struct Known {
+    keys: RandomState,
+    /// The stamp of each pair of files that was sound, and when it expires, by what it has to be sound for. Both as
+    /// numbers: there is one a tenant.
+    sound: HashMap<u64, (u64, i64)>,
+    faults: HashSet<(Arc<str>, String)>,
+}
+
+#[derive(Default)]
+struct Round {
+    sound: HashMap<u64, (u64, i64)>,
+    faults: Vec<(Arc<str>, String)>,
+    /// The latest of the soonest on top.
+    soonest: BinaryHeap<(i64, Arc<str>)>,
+}
+
+async fn inspect(certificates: &Certificates, mut known: Known) -> (Round, Known) {
+    let tenants: Vec<_> = certificates.directory.load().configs().map(Arc::clone).collect();
+    let gateway = certificates.gateway.load_full();
+    let mut round = Round::default();
+    round.note_expiry(GATEWAY.into(), gateway.expires());
+    for some in tenants.chunks(AT_ONCE) {
+        let (some, names) = (some.to_vec(), Arc::clone(&gateway.served().names));
+        let began = Instant::now();
+        let done = off_the_workers(move || {
+            some.iter().for_each(|tenant| round.inspect(tenant, &names, &known));
+            (round, known)
+        });
+        (round, known) = done.await;
+        tokio::time::sleep(3 * began.elapsed()).await;
+    }
+    (round, known)
+}
+
+impl Round {
+    fn inspect(&mut self, tenant: &TenantConfig, gateway: &CertificateNames, known: &Known) {
+        let mut soonest = None;
+        for (pattern, files) in &tenant.certificates {
+            let hosts: Vec<_> = tenant.hosts().filter(|host| chosen(tenant, host) == Some(pattern)).collect();
+            let key = known.keys.hash_one((&tenant.slug, files, &hosts));
+            let stamp = known.keys.hash_one(files.stamp());
+            let before = known.sound.get(&key).filter(|(before, _)| *before == stamp);
+            let expires = match before {
+                Some((_, expires)) => *expires,
+                None => match look(files, &hosts) {
+                    Ok(expires) => expires,
+                    Err(fault) => {
+                        self.faults.push((Arc::clone(&tenant.slug), fault));
+                        continue;
+                    }
+                },
+            };
+            self.sound.insert(key, (stamp, expires));
+            soonest = Some(soonest.map_or(expires, |soonest: i64| soonest.min(expires)));
+        }
+        for host in tenant.hosts().filter(|host| chosen(tenant, host).is_none() && !gateway.covers(host)) {
+            self.faults.push((Arc::clone(&tenant.slug), format!("no certificate covers `{host}`")));
+        }
+        if let Some(expires) = soonest {
+            self.note_expiry(Arc::clone(&tenant.slug), expires);
+        }
+    }
+
+    fn note_expiry(&mut self, owner: Arc<str>, expires: i64) {
+        self.soonest.push((expires, owner));
+        if self.soonest.len() > SOONEST {
+            self.soonest.pop();
+        }
+    }
+}
+
+/// When a pair of files that is sound for its hosts expires; else what is wrong with it.
+fn look(files: &CertificateFiles, hosts: &[&HostName]) -> Result<i64, String> {
+    let certificate = certificate::read(files).map_err(|error| told(&error))?;
+    match hosts.iter().find(|host| !certificate.names.covers(host)) {
+        Some(host) => Err(format!("the certificate `{}` does not cover `{host}`", files.certificate.display())),
+        None => Ok(certificate.expires),
+    }
+}
+
+fn chosen<'t>(tenant: &'t TenantConfig, host: &HostName) -> Option<&'t HostPattern> {
+    HostPattern::choose(&tenant.certificates, host).map(|chosen| &tenant.certificates[chosen].0)
+}
+
+/// Tells what expires soonest, and of nothing else any more. Series stay in place where they stay, so that no reading
+/// meets a moment without them.
+fn tell(soonest: &BinaryHeap<(i64, Arc<str>)>, told: &mut HashSet<Arc<str>>, metrics: &CertificateMetrics) {
+    for (expires, owner) in soonest {
+        metrics.expiry.with_label_values(&[&**owner]).set(*expires);
+    }
+    let now: HashSet<Arc<str>> = soonest.iter().map(|(_, owner)| Arc::clone(owner)).collect();
+    for gone in told.difference(&now) {
+        // It was told, so it is there.
+        let _ = metrics.expiry.remove_label_values(&[&**gone]);
+    }
+    *told = now;
+}
+
+/// Logs the faults that are new.
+fn log(faults: &[(Arc<str>, String)], before: &HashSet<(Arc<str>, String)>) {
+    let new: Vec<_> = faults.iter().filter(|fault| !before.contains(*fault)).collect();
+    for (tenant, fault) in new.iter().take(LOGGED) {
+        tracing::error!(tenant = &**tenant, fault, "a host of the tenant has no certificate to serve");
+    }
+    if new.len() > LOGGED {
+        let faults = new.len() - LOGGED;
+        tracing::error!(faults, "and further certificates: `formgate check` lists them all");
+    }
+}

@@ -1,0 +1,234 @@
+//! What is read, when, how often, and what becomes of files that change.
+
+use std::fmt::Write;
+use std::fs;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use rcgen::{CertifiedKey, KeyPair};
+use tempfile::TempDir;
+
+use super::{Certificates, Pace, ServedCertificate};
+use crate::config::Config;
+use crate::metrics::Metrics;
+use crate::tenant::Directory;
+use crate::tenant::host::HostName;
+
+/// What a test waits for comes well within this.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Files are compared at every handshake, and failures are not remembered.
+const AT_ONCE: Pace = Pace { compare: Duration::ZERO, retry: Duration::ZERO, inspect: Duration::from_secs(600) };
+
+struct Scene {
+    folder: TempDir,
+    metrics: Metrics,
+    certificates: Arc<Certificates>,
+}
+
+/// Tenants `t0`, `t1` and so on, with a certificate for `forms.tN.org` each.
+fn scene(tenants: usize, pace: Pace) -> Scene {
+    let folder = tempfile::tempdir().unwrap();
+    let mut text = "[gateway]\nlisten = [\"127.0.0.1:0\"]\n[gateway.tls]\ncache_mib = 1\n\
+                    certificate = \"gateway.pem\"\nprivate_key = \"gateway.key\"\n"
+        .to_owned();
+    let one = issue(&["*.example.com"]);
+    put(&folder, "gateway", &one);
+    for n in 0..tenants {
+        let host = format!("forms.t{n}.org");
+        writeln!(
+            text,
+            "[[tenant]]\nslug = \"t{n}\"\nname = \"T\"\naddress = \"t{n}.example.com\"\ndomains = [\"{host}\"]\n\
+             database = \"sqlite:{n}.db\"\n[tenant.tls.\"{host}\"]\ncertificate = \"t{n}.pem\"\nprivate_key = \"t{n}.key\""
+        )
+        .unwrap();
+    }
+    let file = folder.path().join("tenants.toml");
+    fs::write(&file, text).unwrap();
+    let config = Config::load(&file).unwrap_or_else(|problems| panic!("{problems}"));
+    let directory = Arc::new(ArcSwap::from_pointee(Directory::new(&config, &Directory::default())));
+    let metrics = Metrics::default();
+    let certificates = Certificates::open(&config.gateway, directory, &metrics, pace).unwrap();
+    Scene { folder, metrics, certificates: Arc::new(certificates) }
+}
+
+fn issue(names: &[&str]) -> CertifiedKey<KeyPair> {
+    rcgen::generate_simple_self_signed(names.iter().map(ToString::to_string).collect::<Vec<_>>()).unwrap()
+}
+
+fn put(folder: &TempDir, file: &str, issued: &CertifiedKey<KeyPair>) {
+    fs::write(folder.path().join(format!("{file}.pem")), issued.cert.pem()).unwrap();
+    fs::write(folder.path().join(format!("{file}.key")), issued.signing_key.serialize_pem()).unwrap();
+}
+
+impl Scene {
+    async fn choose(&self, host: &str) -> Result<Arc<ServedCertificate>, String> {
+        let chosen = self.certificates.choose(Some(&HostName::parse(host).unwrap())).await;
+        chosen.map_err(|error| error.to_string()).map(|chosen| chosen.expect("a name of a tenant"))
+    }
+
+    /// Asks until a certificate is another than one before.
+    async fn wait_for_another_than(&self, host: &str, before: &Arc<ServedCertificate>) -> Arc<ServedCertificate> {
+        let began = Instant::now();
+        loop {
+            let now = self.choose(host).await.expect("there is always one to serve");
+            if !Arc::ptr_eq(&now, before) {
+                return now;
+            }
+            assert!(began.elapsed() < PATIENCE, "still the same");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    fn loads(&self, result: &str) -> u64 {
+        self.metrics.certificates.loads.with_label_values(&[result]).get()
+    }
+}
+
+fn covers(served: &ServedCertificate, host: &str) -> bool {
+    served.names.covers(&HostName::parse(host).unwrap())
+}
+
+#[tokio::test]
+async fn what_nobody_asks_for_is_not_read() {
+    let scene = scene(3000, Pace::default());
+    put(&scene.folder, "t7", &issue(&["forms.t7.org"]));
+    assert!(covers(&scene.choose("forms.t7.org").await.unwrap(), "forms.t7.org"));
+    assert!(covers(&scene.choose("t2999.example.com").await.unwrap(), "t2999.example.com"), "the gateway's");
+    let nobody = scene.certificates.choose(Some(&HostName::parse("forms.t3000.org").unwrap())).await;
+    assert!(matches!(nobody, Ok(None)));
+    assert_eq!((scene.loads("done"), scene.loads("failed")), (1, 0));
+    assert_eq!(scene.metrics.certificates.cached.get(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_task_reads_a_certificate_however_many_wait_for_it() {
+    let scene = Arc::new(scene(1, Pace::default()));
+    put(&scene.folder, "t0", &issue(&["forms.t0.org"]));
+    let ask = |_| {
+        let scene = Arc::clone(&scene);
+        tokio::spawn(async move { scene.choose("forms.t0.org").await.unwrap() })
+    };
+    let asked: Vec<_> = (0..200).map(ask).collect();
+    let first = scene.choose("forms.t0.org").await.unwrap();
+    for asked in asked {
+        assert!(Arc::ptr_eq(&asked.await.unwrap(), &first));
+    }
+    assert_eq!(scene.loads("done"), 1);
+}
+
+#[tokio::test]
+async fn certificates_in_memory_take_no_more_bytes_than_they_may() {
+    const MANY: usize = 400;
+    let scene = scene(MANY, Pace::default());
+    for n in 0..MANY {
+        put(&scene.folder, &format!("t{n}"), &issue(&[&format!("forms.t{n}.org")]));
+        scene.choose(&format!("forms.t{n}.org")).await.unwrap();
+        assert!(scene.metrics.certificates.cache_bytes.get() <= 1024 * 1024);
+    }
+    let cached = scene.metrics.certificates.cached.get();
+    assert!((50..MANY as i64).contains(&cached), "{cached}");
+    assert_eq!(scene.loads("done"), MANY as u64);
+}
+
+#[tokio::test]
+async fn a_renewed_pair_is_taken_up_once_it_is_whole_and_the_one_before_goes_on_until_then() {
+    let scene = scene(1, AT_ONCE);
+    put(&scene.folder, "t0", &issue(&["forms.t0.org"]));
+    let before = scene.choose("forms.t0.org").await.unwrap();
+    let renewed = issue(&["forms.t0.org", "renewed.t0.org"]);
+
+    // Half of it: a chain of one generation and a key of another, then a chain that is not whole.
+    for half in [renewed.cert.pem(), renewed.cert.pem()[..300].to_owned()] {
+        let failed = scene.loads("failed");
+        fs::write(scene.folder.path().join("t0.pem"), half).unwrap();
+        let began = Instant::now();
+        while scene.loads("failed") < failed + 2 {
+            assert!(Arc::ptr_eq(&scene.choose("forms.t0.org").await.unwrap(), &before));
+            assert!(began.elapsed() < PATIENCE, "it is tried again");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    put(&scene.folder, "t0", &renewed);
+    let after = scene.wait_for_another_than("forms.t0.org", &before).await;
+    assert!(covers(&after, "renewed.t0.org"));
+    assert_eq!(scene.metrics.certificates.cached.get(), 1, "in the place of the one before");
+}
+
+#[tokio::test]
+async fn the_gateways_certificate_is_renewed_too() {
+    let scene = scene(1, AT_ONCE);
+    let before = scene.choose("t0.example.com").await.unwrap();
+    put(&scene.folder, "gateway", &issue(&["*.example.com", "renewed.example.org"]));
+    let after = scene.wait_for_another_than("t0.example.com", &before).await;
+    assert!(covers(&after, "renewed.example.org"));
+}
+
+#[tokio::test]
+async fn all_in_memory_are_compared_when_a_folder_changed() {
+    let scene = scene(2, Pace { compare: PATIENCE * 100, ..AT_ONCE });
+    for file in ["t0", "t1"] {
+        put(&scene.folder, file, &issue(&[&format!("forms.{file}.org")]));
+    }
+    let (first, second) = (scene.choose("forms.t0.org").await.unwrap(), scene.choose("forms.t1.org").await.unwrap());
+    put(&scene.folder, "t1", &issue(&["forms.t1.org"]));
+    scene.certificates.compare().await;
+    assert!(Arc::ptr_eq(&scene.choose("forms.t0.org").await.unwrap(), &first), "it did not change");
+    assert!(!Arc::ptr_eq(&scene.choose("forms.t1.org").await.unwrap(), &second));
+}
+
+#[tokio::test]
+async fn a_broken_certificate_is_tried_again_after_a_while_and_not_before() {
+    let retry = Duration::from_millis(200);
+    let scene = scene(2, Pace { retry, ..Pace::default() });
+    let began = Instant::now();
+    let fault = scene.choose("forms.t0.org").await.expect_err("there is no file");
+    assert!(fault.contains("t0.pem"), "{fault}");
+    put(&scene.folder, "t0", &issue(&["forms.t0.org"]));
+    put(&scene.folder, "t1", &issue(&["forms.t1.org"]));
+    let again = scene.choose("forms.t0.org").await;
+    assert!(again.is_err() || began.elapsed() >= retry, "the fault is remembered");
+    assert!(scene.choose("forms.t1.org").await.is_ok(), "another tenant's");
+    while scene.choose("forms.t0.org").await.is_err() {
+        assert!(began.elapsed() < PATIENCE, "it heals");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(scene.loads("done"), 2);
+}
+
+#[tokio::test]
+async fn those_that_expire_soonest_are_told_and_no_others() {
+    let scene = scene(15, Pace::default());
+    let issue = |n: i32| {
+        let mut params = rcgen::CertificateParams::new([format!("forms.t{n}.org")]).unwrap();
+        params.not_after = rcgen::date_time_ymd(2030 + n, 1, 1);
+        let key = KeyPair::generate().unwrap();
+        CertifiedKey { cert: params.self_signed(&key).unwrap(), signing_key: key }
+    };
+    (0..15).for_each(|n| put(&scene.folder, &format!("t{n}"), &issue(n)));
+    let _inspection = scene.certificates.inspect();
+    let told = |n: i32, year: i32| {
+        let expires = rcgen::date_time_ymd(year, 1, 1).unix_timestamp();
+        format!("formgate_certificate_expiry_timestamp_seconds{{tenant=\"t{n}\"}} {expires}\n")
+    };
+    let wait_for = async |text: &str| {
+        let began = Instant::now();
+        loop {
+            let metrics = String::from_utf8(scene.metrics.encode()).unwrap();
+            if metrics.contains(text) {
+                return metrics;
+            }
+            assert!(began.elapsed() < PATIENCE, "{text} is not in\n{metrics}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let metrics = wait_for(&told(0, 2030)).await;
+    assert!((0..10).all(|n| metrics.contains(&told(n, 2030 + n))), "{metrics}");
+    assert_eq!(metrics.matches("formgate_certificate_expiry_timestamp_seconds{").count(), 10, "{metrics}");
+
+    put(&scene.folder, "t0", &issue(40));
+    scene.certificates.compare().await;
+    let metrics = wait_for(&told(10, 2040)).await;
+    assert!(!metrics.contains("tenant=\"t0\""), "it is renewed:\n{metrics}");
+}

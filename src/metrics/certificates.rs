@@ -1,0 +1,39 @@
+//! What is counted of certificates: those in memory, their loading, and which expire soon.
+
+use prometheus::{IntCounterVec, IntGauge, IntGaugeVec};
+
+use super::register::Register;
+
+/// Certificates of tenants, and when they and the gateway's expire.
+#[derive(Clone, Debug)]
+pub struct CertificateMetrics {
+    /// Certificates in memory, beside the gateway's.
+    pub cached: IntGauge,
+    /// The bytes that they take.
+    pub cache_bytes: IntGauge,
+    /// Certificates read from disk for handshakes, by `result`: `done`, `failed`.
+    pub loads: IntCounterVec,
+    /// When a tenant's certificate expires, in seconds since 1970; of the soonest ones alone.
+    pub expiry: IntGaugeVec,
+}
+
+impl CertificateMetrics {
+    pub(super) fn new(register: &Register<'_>) -> Self {
+        let loads = register.counters(
+            "formgate_certificate_loads_total",
+            "Certificates read from disk for handshakes, by result.",
+            &["result"],
+        );
+        ["done", "failed"].iter().for_each(|result| drop(loads.with_label_values(&[result])));
+        Self {
+            cached: register.gauge("formgate_certificates_cached", "Certificates of tenants in memory."),
+            cache_bytes: register.gauge("formgate_certificate_cache_bytes", "The bytes that they take."),
+            loads,
+            expiry: register.gauges(
+                "formgate_certificate_expiry_timestamp_seconds",
+                "When a certificate expires; of the tenants whose certificates expire soonest, and the gateway.",
+                &["tenant"],
+            ),
+        }
+    }
+}
