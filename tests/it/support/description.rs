@@ -16,8 +16,8 @@ use super::answer::Answer;
 /// Where all that is described stands.
 const API: &str = "/api/v1";
 
-/// Headers of every HTTP answer, which OpenAPI does not describe.
-const OF_HTTP: [&str; 3] = ["content-length", "content-type", "date"];
+/// What belongs to HTTP and to the connection, and may be on any answer.
+const OF_HTTP: [&str; 4] = ["connection", "content-length", "content-type", "date"];
 
 /// What a path that is not described answers, and a described one to a method that it has not: the part of the gate that
 /// lies before the route.
