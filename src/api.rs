@@ -24,7 +24,7 @@ use http::Method;
 use matchit::Router;
 
 use crate::error::Refusal;
-use crate::gate::Admitted;
+use crate::gate::{Admitted, Limits};
 use crate::reply::Reply;
 use crate::store::Store;
 
@@ -152,19 +152,6 @@ pub enum Route {
     Unsubscribe,
 }
 
-/// The most bytes of a body that carries filters. Larger holds more memory a caller; smaller refuses long lists of ids.
-const FILTERS_LIMIT: usize = 1024 * 1024;
-
-/// The most bytes of a group with its members: a hundred thousand of them.
-const GROUP_LIMIT: usize = 16 * 1024 * 1024;
-
-/// How long a handler may take. Longer, and a stuck database holds its callers; shorter, and large searches that would
-/// have answered are cut off.
-const TIME_LIMIT: Duration = Duration::from_secs(15);
-
-/// The same for a call that may write a hundred thousand members.
-const GROUP_TIME_LIMIT: Duration = Duration::from_secs(60);
-
 impl Route {
     /// The route's name in metrics and logs.
     #[must_use]
@@ -189,14 +176,14 @@ impl Route {
 
     /// The most bytes that a body may have.
     #[must_use]
-    pub fn body_limit(&self) -> usize {
-        if *self == Self::WriteGroup { GROUP_LIMIT } else { FILTERS_LIMIT }
+    pub fn body_limit(&self, limits: &Limits) -> usize {
+        if *self == Self::WriteGroup { limits.group_body_bytes } else { limits.body_bytes }
     }
 
-    /// How long its handler may take.
+    /// How long the request may take, without its body.
     #[must_use]
-    pub fn time_limit(&self) -> Duration {
-        if *self == Self::WriteGroup { GROUP_TIME_LIMIT } else { TIME_LIMIT }
+    pub fn time_limit(&self, limits: &Limits) -> Duration {
+        if *self == Self::WriteGroup { limits.group_request } else { limits.request }
     }
 }
 

@@ -18,6 +18,7 @@ mod databases;
 mod file;
 mod gateway;
 mod include;
+mod limits;
 mod listen;
 mod pieces;
 mod problem;
@@ -39,6 +40,7 @@ use jiff::tz::TimeZone;
 use secrecy::{ExposeSecret, SecretString};
 
 use self::file::Reading;
+pub use self::limits::Limits;
 pub use self::listen::{ListenConfig, Speaks};
 pub use self::problem::{Origin, Problem, Problems};
 use self::tenant::Listed;
@@ -198,6 +200,8 @@ pub struct GatewayConfig {
     pub drain: Duration,
     /// Which tenants are counted by themselves.
     pub tenant_labels: TenantLabels,
+    /// What callers may take.
+    pub limits: Limits,
 }
 
 /// The Redis that the nodes share.

@@ -5,15 +5,18 @@
 //! ```
 //!
 //! Owns sockets, TLS, the time that a peer may take, and the stop without a lost request. Knows no tenant beyond the
-//! names in [`Certificates`], and reads nothing of a request. The invariant: whatever a peer does or leaves undone, its
-//! connection ends after a time that [`Limits`] names, except while a handler works on a request of its.
+//! names in [`Certificates`], and reads of requests only where they begin and end. The invariant: whatever a peer does or
+//! leaves undone, its connection ends after a time that [`Limits`] names, except while a handler works on a request of its.
 
 mod accept;
 mod activity;
+mod addresses;
 pub mod admin;
 mod certificates;
 mod connection;
 mod drain;
+mod frames;
+mod framing;
 mod heads;
 mod limits;
 mod listener;
@@ -31,6 +34,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use tokio::sync::Semaphore;
 
+pub use self::addresses::Addresses;
 pub use self::certificates::{Certificates, Pace, Prepared, ServedCertificate};
 pub use self::drain::{Drained, Serving};
 pub use self::limits::Limits;
@@ -65,6 +69,8 @@ pub struct Edge<S = Gate> {
     pub limits: Limits,
     /// Where handshakes and connections are counted.
     pub metrics: Metrics,
+    /// How many connections each address has.
+    pub addresses: Arc<Addresses>,
 }
 
 impl<S: Serve> Edge<S> {

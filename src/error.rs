@@ -21,6 +21,27 @@ pub enum Refusal {
     /// No `Host`, two, one that is no authority, or one that the request's target contradicts.
     #[error("the request names no valid host")]
     InvalidAuthority,
+    /// The head is no HTTP.
+    #[error("the request head is malformed")]
+    MalformedHead,
+    /// The head leaves open how long the body is.
+    #[error("the length of the request is ambiguous")]
+    AmbiguousLength,
+    /// The target is no resource: `*`, or a tunnel's end.
+    #[error("the request target is no resource")]
+    InvalidTarget,
+    /// Nobody here knows the method.
+    #[error("the method is unknown")]
+    UnknownMethod,
+    /// As many requests are worked on as may be.
+    #[error("too many requests are in flight")]
+    Overloaded,
+    /// The address tried too many bad tokens for this one to be looked up.
+    #[error("too many bad tokens came from the address")]
+    TooManyBadTokens {
+        /// How long until the address may try another.
+        wait: Duration,
+    },
     /// The certificate that the connection was served does not vouch for the host.
     #[error("the host is not among the names of the connection's certificate")]
     Misdirected,
@@ -113,16 +134,16 @@ impl From<StoreError> for Refusal {
     }
 }
 
-/// How long a caller is told to wait for a database or a shared window that may be back soon.
+/// How long a caller is told to wait for what may be there again soon: a database, a shared window, a free place.
 const OUTAGE_WAIT: Duration = Duration::from_secs(1);
 
 impl Refusal {
     /// Whether a line a request would say again what the log and the metrics say once: that the shared store is away,
-    /// that a database does not work, that a tenant has too many callers.
+    /// that a database does not work, that a tenant or the gateway has too many callers, that a method is unknown.
     #[must_use]
     pub fn is_one_of_many(&self) -> bool {
         match self {
-            Self::QuotaUnavailable | Self::TenantBusy => true,
+            Self::QuotaUnavailable | Self::TenantBusy | Self::Overloaded | Self::UnknownMethod => true,
             Self::DatabaseUnavailable(error) => matches!(**error, StoreError::Resting | StoreError::Busy),
             _ => false,
         }
@@ -133,6 +154,13 @@ impl Refusal {
     pub fn reply(&self) -> Reply {
         match self {
             Self::InvalidAuthority => message(StatusCode::BAD_REQUEST, "Invalid host"),
+            Self::MalformedHead => message(StatusCode::BAD_REQUEST, "Malformed request"),
+            Self::AmbiguousLength => message(StatusCode::BAD_REQUEST, "The length of the request body is ambiguous"),
+            Self::InvalidTarget => message(StatusCode::BAD_REQUEST, "Invalid request target"),
+            Self::UnknownMethod => message(StatusCode::NOT_IMPLEMENTED, "Unknown method"),
+            Self::TooManyBadTokens { wait } => {
+                retry_after(message(StatusCode::TOO_MANY_REQUESTS, "Too Many Attempts."), *wait)
+            }
             Self::Misdirected => message(StatusCode::MISDIRECTED_REQUEST, "Misdirected request"),
             Self::UnknownAccount => message(StatusCode::NOT_FOUND, "Account not found"),
             Self::TargetTooLong => message(StatusCode::URI_TOO_LONG, "The request target is too long"),
@@ -148,12 +176,12 @@ impl Refusal {
                 let body = json!({ "message": "Too Many Attempts.", "usage": usage });
                 retry_after(Reply::json(StatusCode::TOO_MANY_REQUESTS, &body), *wait)
             }
-            Self::QuotaUnavailable | Self::DatabaseUnavailable(_) | Self::TenantBusy => {
+            Self::Overloaded | Self::QuotaUnavailable | Self::DatabaseUnavailable(_) | Self::TenantBusy => {
                 retry_after(message(StatusCode::SERVICE_UNAVAILABLE, "Service Unavailable"), OUTAGE_WAIT)
             }
             Self::BodyTooLarge => message(StatusCode::PAYLOAD_TOO_LARGE, "The request body is too large"),
             Self::BodyTooSlow => message(StatusCode::REQUEST_TIMEOUT, "The request body did not arrive in time"),
-            Self::BodyBroken(_) => message(StatusCode::BAD_REQUEST, "The request body is incomplete"),
+            Self::BodyBroken(_) => message(StatusCode::BAD_REQUEST, "The request body is malformed or incomplete"),
             Self::Invalid(faults) => Reply::json(StatusCode::UNPROCESSABLE_ENTITY, faults),
             Self::FormNotFound => message(StatusCode::NOT_FOUND, "Form not found"),
             Self::SubmissionNotFound => message(StatusCode::NOT_FOUND, "Submission not found"),

@@ -1,7 +1,7 @@
 //! The way of a request, once and in order. Read this first.
 //!
 //! ```text
-//! resolve tenant → /api/v1 → verify token → admit (quota) → route and method → read body → handle → respond
+//! a place → resolve tenant → /api/v1 → verify token → admit (quota) → route and method → read body → handle → respond
 //! ```
 //!
 //! The order is a promise: an unauthenticated request learns nothing about which routes exist and can't spend the
@@ -9,13 +9,18 @@
 //! [`Admitted`], which only this module can make and every handler asks for, so that a handler that nobody authenticated
 //! does not compile.
 
+mod allowance;
+mod bad_tokens;
 mod body;
 mod encoding;
 mod head;
+mod in_flight;
+mod limits;
+mod network;
 mod redirect;
 mod respond;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Instant;
@@ -38,14 +43,22 @@ use crate::telemetry::{self, step};
 use crate::tenant::host::CertificateNames;
 use crate::tenant::token::PresentedToken;
 use crate::tenant::{Directory, LastUsed, Tenant, Token, TokenVerifier, Turn};
+use allowance::Allowance;
+pub use bad_tokens::BadTokens;
 use head::Authority;
+pub use head::HeadFault;
+pub use in_flight::InFlight;
+pub use limits::Limits;
+pub use network::network_of;
 use respond::RequestId;
 
 /// What the edge knows of the connection that a request came on.
 #[derive(Clone, Debug)]
 pub struct Connection {
-    /// Where the caller connected from.
+    /// Where the caller connected from, or the balancer that does not say so.
     pub client: SocketAddr,
+    /// The caller's address, where it is known: what limits by address count.
+    pub caller: Option<IpAddr>,
     /// How it is protected on its way.
     pub transport: Transport,
 }
@@ -110,6 +123,12 @@ pub struct Gate {
     pub tokens: TokenVerifier,
     /// When the tokens were used.
     pub last_used: LastUsed,
+    /// How much a request may hold, and how long it may take.
+    pub limits: Limits,
+    /// The requests that are worked on.
+    pub in_flight: InFlight,
+    /// The addresses that try tokens.
+    pub bad_tokens: BadTokens,
     /// What is counted.
     pub metrics: Metrics,
 }
@@ -123,7 +142,11 @@ impl Gate {
         let mut trail = Trail::default();
 
         let span = telemetry::request_span(&head.headers, &head.method);
-        let outcome = contain(self.lead(connection, &head, &mut body, &mut trail)).instrument(span.clone()).await;
+        let place = self.in_flight.enter();
+        let outcome = match place {
+            Some(_) => contain(self.lead(connection, &head, &mut body, &mut trail)).instrument(span.clone()).await,
+            None => Err(Refusal::Overloaded),
+        };
         let reply = match &outcome {
             Ok(reply) => reply.clone(),
             Err(refusal) => refusal.reply(),
@@ -151,23 +174,26 @@ impl Gate {
         body: &mut Incoming,
         trail: &mut Trail,
     ) -> Result<Reply, Refusal> {
+        head::check_form(head)?;
         let authority = Authority::of(head)?;
         let tenant = self.resolve(connection, &authority)?;
         if let Transport::Redirect { https_port } = connection.transport {
-            head::check_size(head)?;
+            head::check_size(head, &self.limits)?;
             trail.route = Some(redirect::NAME);
             return redirect::to_https(&authority, https_port, head);
         }
         trail.tenant = Some(Arc::clone(&tenant));
-        head::check_size(head)?;
+        head::check_size(head, &self.limits)?;
+        head::check_method(&head.method)?;
 
         let path = head.uri.path().strip_prefix(API).filter(|rest| rest.is_empty() || rest.starts_with('/'));
         let path = path.ok_or(Refusal::UnknownPath)?;
-        let token = self.verify(&tenant, head).instrument(step!("verify")).await?;
+        let mut allowance = Allowance::of(self.limits.request);
+        let token = allowance.spend(self.verify(connection, &tenant, head).instrument(step!("verify"))).await?;
         trail.token = Some(Arc::clone(&token));
         let telling = if api::tells_usage(path) { Telling::Usage } else { Telling::Nothing };
         let admitting = self.admit(&tenant, &token, telling, trail).instrument(step!("admit"));
-        let (budget, usage) = admitting.await?;
+        let (budget, usage) = allowance.spend(admitting).await?;
         trail.budget = Some(budget);
         self.last_used.note(&tenant, token.id, Timestamp::now());
         let turn = tenant.in_flight.enter().ok_or_else(|| {
@@ -180,12 +206,10 @@ impl Gate {
         let method = if head.method == Method::HEAD { &Method::GET } else { &head.method };
         let route = api::route(method, path)?;
         trail.route = Some(route.name());
-        let body = body::read(&head.headers, body, route.body_limit()).await?;
+        let body = body::read(&head.headers, body, route.body_limit(&self.limits), &self.limits).await?;
         let call = Call { origin: authority.origin(), query: head.uri.query().unwrap_or_default(), body };
-        let limit = route.time_limit();
-        tokio::time::timeout(limit, api::handle(&admitted, route, call).instrument(step!("handle")))
-            .await
-            .map_err(|_| Refusal::TooSlow)?
+        allowance.change(route.time_limit(&self.limits));
+        allowance.spend(api::handle(&admitted, route, call).instrument(step!("handle"))).await
     }
 
     fn resolve(&self, connection: &Connection, authority: &Authority) -> Result<Arc<Tenant>, Refusal> {
@@ -198,12 +222,33 @@ impl Gate {
         self.directory.load().resolve(authority.host()).cloned().ok_or(Refusal::UnknownAccount)
     }
 
-    async fn verify(&self, tenant: &Tenant, head: &request::Parts) -> Result<Arc<Token>, Refusal> {
-        let mut values = head.headers.get_all(http::header::AUTHORIZATION).iter();
-        let (Some(value), None) = (values.next(), values.next()) else { return Err(Refusal::Unauthenticated) };
-        let presented = PresentedToken::from_authorization(value.as_bytes()).ok_or(Refusal::Unauthenticated)?;
-        let token = self.tokens.verify(tenant, &presented).await.map_err(Refusal::DatabaseUnavailable)?;
-        token.ok_or(Refusal::Unauthenticated)
+    async fn verify(
+        &self,
+        connection: &Connection,
+        tenant: &Tenant,
+        head: &request::Parts,
+    ) -> Result<Arc<Token>, Refusal> {
+        let address = connection.caller;
+        let Some(presented) = presented(head) else {
+            self.bad_tokens.take(address)?;
+            return Err(Refusal::Unauthenticated);
+        };
+        let attempt = self.bad_tokens.attempt(address, &tenant.slug, presented.digest())?;
+        match self.tokens.verify(tenant, &presented).await {
+            Ok(Some(token)) => {
+                attempt.was_good();
+                Ok(token)
+            }
+            Ok(None) => {
+                attempt.was_bad();
+                Err(Refusal::Unauthenticated)
+            }
+            // A database that can't say is no fault of the token's.
+            Err(error) => {
+                attempt.put_back();
+                Err(Refusal::DatabaseUnavailable(error))
+            }
+        }
     }
 
     async fn admit(
@@ -223,6 +268,13 @@ impl Gate {
             Err(NotAdmitted::StoreFailed) => Err(Refusal::QuotaUnavailable),
         }
     }
+}
+
+/// The token that a request presents, if that can be one.
+fn presented(head: &request::Parts) -> Option<PresentedToken> {
+    let mut values = head.headers.get_all(http::header::AUTHORIZATION).iter();
+    let (Some(value), None) = (values.next(), values.next()) else { return None };
+    PresentedToken::from_authorization(value.as_bytes())
 }
 
 /// Turns a panic on the way into a refusal: it costs its own request alone, and that is answered.

@@ -23,8 +23,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::config::Config;
 use crate::edge::admin::{self, Admin, Readiness};
-use crate::edge::{self, BindError, Certificates, Drained, Edge, Limits, Pace, Serving};
-use crate::gate::Gate;
+use crate::edge::{self, Addresses, BindError, Certificates, Drained, Edge, Pace, Serving};
+use crate::gate::{BadTokens, Gate, InFlight};
 use crate::metrics::Metrics;
 use crate::quota::Quota;
 use crate::shared::announce::Listening;
@@ -83,7 +83,7 @@ pub struct Running {
 /// # Errors
 /// [`StartError`]; nothing is left running then.
 pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running, StartError> {
-    let metrics = Metrics::new(config.gateway.tenant_labels);
+    let (metrics, limits) = (Metrics::new(config.gateway.tenant_labels), config.gateway.limits);
     metrics.last_reload.set(Timestamp::now().as_second());
     metrics.tenants_served.set(i64::try_from(config.tenants.len()).unwrap_or(i64::MAX));
     let connections = Connections::new(config.gateway.databases, metrics.database.clone());
@@ -105,6 +105,9 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
         quota: Quota::new(config.gateway.quota_window, windows, metrics.clone()),
         tokens: TokenVerifier::new(listening, missed, metrics.clone()),
         last_used: LastUsed::default(),
+        limits: limits.gate,
+        in_flight: InFlight::new(limits.gate.in_flight, metrics.gate.clone()),
+        bad_tokens: BadTokens::new(limits.gate.bad_tokens_burst, limits.gate.bad_tokens_rate, metrics.gate.clone()),
         metrics: metrics.clone(),
     });
     let directory = Arc::clone(&gate.directory);
@@ -120,8 +123,13 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
     };
     let draining = Arc::new(AtomicBool::new(false));
     let admin = operator.map(|listener| start_admin(listener, &metrics, &draining)).transpose()?;
-    let edge =
-        Edge { certificates: Arc::clone(&certificates), gate: Arc::clone(&gate), limits: Limits::default(), metrics };
+    let edge = Edge {
+        certificates: Arc::clone(&certificates),
+        gate: Arc::clone(&gate),
+        limits: limits.edge,
+        addresses: Addresses::new(limits.edge.connections_per_address),
+        metrics,
+    };
     Ok(Running {
         serving: edge.serve(listeners),
         admin,

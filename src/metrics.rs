@@ -5,6 +5,7 @@
 mod certificates;
 mod database;
 mod edge;
+mod gate;
 #[cfg(target_os = "linux")]
 mod process;
 mod redis;
@@ -19,6 +20,7 @@ use prometheus::{Encoder, HistogramVec, IntCounterVec, IntGauge, Registry, TextE
 pub use self::certificates::CertificateMetrics;
 pub use self::database::DatabaseMetrics;
 pub use self::edge::EdgeMetrics;
+pub use self::gate::GateMetrics;
 pub use self::redis::RedisMetrics;
 use self::register::Register;
 pub use self::tenants::{TenantLabels, TenantMetrics};
@@ -33,6 +35,8 @@ pub struct Metrics {
     pub database: DatabaseMetrics,
     /// Certificates in memory and on disk.
     pub certificates: CertificateMetrics,
+    /// Requests at the gate.
+    pub gate: GateMetrics,
     /// Calls to the shared Redis.
     pub redis: RedisMetrics,
     /// Requests by tenant.
@@ -71,6 +75,7 @@ impl Metrics {
             edge: EdgeMetrics::new(&register),
             database: DatabaseMetrics::new(&register),
             certificates: CertificateMetrics::new(&register),
+            gate: GateMetrics::new(&register),
             reloads,
             last_reload: register.gauge(
                 "formgate_config_last_reload_success_timestamp_seconds",

@@ -13,7 +13,7 @@ use super::databases;
 use super::file::{Reading, Table, Text};
 use super::problem::Problem;
 use super::source::Place;
-use super::{CertificateFiles, GatewayConfig, OnRedisFailure, RedisConfig, RedisTarget, listen};
+use super::{CertificateFiles, GatewayConfig, OnRedisFailure, RedisConfig, RedisTarget, limits, listen};
 use crate::metrics::TenantLabels;
 
 /// How long the shared store may take: with more, a slow store slows every answer; with less, a busy one is given up.
@@ -65,6 +65,7 @@ pub(super) fn read(mut table: Table<'_, '_>, folder: &Path) -> Gateway {
     let window = table.integer("window_seconds", 1..=LONGEST_WINDOW_SECONDS, WINDOW_SECONDS);
     let tenant_labels = read_tenant_labels(&mut table);
     let databases = databases::read(table.table("databases"));
+    let limits = limits::read(table.table("limits"));
     let mut cache_mib = CACHE_MIB;
     let certificate = table.required_table("tls").and_then(|mut tls| {
         cache_mib = tls.integer("cache_mib", 1..=LARGEST_CACHE_MIB, CACHE_MIB);
@@ -82,6 +83,7 @@ pub(super) fn read(mut table: Table<'_, '_>, folder: &Path) -> Gateway {
         shutdown_delay: Duration::from_secs(delay.into()),
         drain: Duration::from_secs(drain.into()),
         tenant_labels,
+        limits,
     });
     Gateway { config, certificate }
 }

@@ -4,6 +4,7 @@
 
 mod faults;
 mod files;
+mod limits;
 mod secrets;
 mod served;
 

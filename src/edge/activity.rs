@@ -1,39 +1,67 @@
 //! What happens on a connection, and how long it may stay that way.
 //!
-//! Owns the clock of one connection. hyper's own header timeout also runs while a connection waits between two requests,
-//! so it can't give a head ten seconds and a quiet connection sixty; and its HTTP/2 side knows no idle time at all.
+//! Owns the clock of one connection, and the count of the bytes that serve no request. hyper's own header timeout also
+//! runs while a connection waits between two requests, so it can't give a head ten seconds and a quiet connection sixty;
+//! its HTTP/2 side knows no idle time at all, and neither side minds an answer that nobody takes.
 //!
 //! No timer is reset when something happens: [`Activity::outlook`] names the earliest instant at which anything could be
 //! overdue, whatever happens until then, and is asked again at that instant.
 
+use std::collections::HashMap;
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::limits::Limits;
 
 /// The state of one connection, shared by its socket, its requests and the task that ends it.
 #[derive(Debug)]
-pub(super) struct Activity(Mutex<State>);
+pub(super) struct Activity {
+    state: Mutex<State>,
+    last_request: Notify,
+    limits: Limits,
+}
 
 #[derive(Debug)]
 struct State {
+    began: Instant,
+    /// Requests that came.
+    requests: u64,
     /// Requests that a handler works on.
     handling: usize,
-    /// When the last handler finished, or the connection began.
+    /// When some of an answer was last sent, a handler finished, or the connection began. What else is written, as to
+    /// a PING, does not count.
     quiet_since: Instant,
     /// How far the next HTTP/1.1 head is; HTTP/2 leaves this at [`Head::None`].
     head: Head,
-    /// When the peer last took a byte.
-    wrote: Instant,
     /// Whether the peer ever asked something, so that there may be an answer that it still takes.
     asked: bool,
     /// When the last call was: the peer may still ask something, but not for long.
     last_call: Option<Instant>,
+    /// Since when the peer's side of the socket takes nothing of what we have for it.
+    blocked_since: Option<Instant>,
+    /// The HTTP/2 answers that are begun and not ended, and when each last had a byte sent.
+    answers: HashMap<u32, Instant>,
+    /// Whether the connection is too old, or had too many requests, for another one.
+    worn: bool,
     /// When the connection was told to end.
     leaving_since: Option<Instant>,
     /// Whether the peer may have an answer to lose: not if it was told to end while nothing was going on.
     lingers: bool,
+    bytes: Bytes,
+    abuse: Option<Abuse>,
+}
+
+#[derive(Debug, Default)]
+struct Bytes {
+    /// What came from the socket.
+    received: u64,
+    /// How much of it was heads and bodies of requests.
+    asked: u64,
+    /// How much of what was sent was answers.
+    answered: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -53,27 +81,79 @@ pub(super) enum Outlook {
     Until(Instant),
     /// There was no request for too long: say goodbye.
     Idle,
-    /// A head, or the goodbye, takes too long: cut.
+    /// The connection had its time, or its requests: say goodbye.
+    Worn,
+    /// A head, an answer that is not taken, or the goodbye, takes too long: cut.
     Stalled,
+}
+
+/// What a peer does that no honest one does; its connection is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Abuse {
+    /// Bytes that serve no request.
+    #[error("too many bytes that belong to no request")]
+    Flood,
+    /// Requests that are given up before they are answered.
+    #[error("too many requests were reset")]
+    Resets,
+}
+
+impl From<Abuse> for io::Error {
+    fn from(abuse: Abuse) -> Self {
+        Self::other(abuse)
+    }
+}
+
+impl State {
+    /// How long it may stay as it is while nothing is handled and all answers are taken.
+    fn silence_ends(&self, limits: &Limits) -> (Instant, Outlook) {
+        match (self.last_call, self.leaving_since, self.head) {
+            // The rest of a head is not given the time here that callers on a bad link get elsewhere.
+            (Some(called), _, Head::Begun { since }) => {
+                ((called + limits.last_call).min(since.max(self.quiet_since) + limits.head), Outlook::Stalled)
+            }
+            (Some(_), None, Head::None | Head::Awaited { .. }) => (self.quiet_since + limits.last_call, Outlook::Idle),
+            // Nothing is under way but the goodbye.
+            (Some(_), Some(left), Head::None) if !self.asked => (left + limits.last_call, Outlook::Stalled),
+            (_, _, Head::Awaited { since } | Head::Begun { since }) => {
+                (since.max(self.quiet_since) + limits.head, Outlook::Stalled)
+            }
+            (_, Some(left), Head::None) => (left.max(self.quiet_since) + limits.farewell, Outlook::Stalled),
+            (None, None, Head::None) => (self.quiet_since + limits.idle, Outlook::Idle),
+        }
+    }
+
+    fn end_for(&mut self, abuse: Abuse) {
+        self.abuse = Some(abuse);
+        // What it still sends is not worth reading.
+        self.lingers = false;
+    }
 }
 
 impl Activity {
     /// A connection that begins now.
-    pub(super) fn new(now: Instant) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(State {
+    pub(super) fn new(now: Instant, limits: Limits) -> Arc<Self> {
+        let state = Mutex::new(State {
+            began: now,
+            requests: 0,
             handling: 0,
             quiet_since: now,
             head: Head::None,
-            wrote: now,
             asked: false,
             last_call: None,
+            blocked_since: None,
+            answers: HashMap::new(),
+            worn: false,
             leaving_since: None,
             lingers: true,
-        })))
+            bytes: Bytes::default(),
+            abuse: None,
+        });
+        Arc::new(Self { state, last_request: Notify::new(), limits })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Gives the first head of an HTTP/1.1 connection its time: a peer that never asks anything is no idle caller.
@@ -81,28 +161,99 @@ impl Activity {
         self.state().head = Head::Awaited { since: Instant::now() };
     }
 
-    /// Notes the first byte of an HTTP/1.1 head; later bytes of it change nothing, and those of a body are no head.
+    /// Notes that some of an HTTP/1.1 head has come.
     pub(super) fn head_began(&self) {
         let mut state = self.state();
         state.head = match state.head {
-            Head::None if state.handling == 0 => Head::Begun { since: Instant::now() },
-            Head::Awaited { since } => Head::Begun { since },
-            head @ (Head::None | Head::Begun { .. }) => head,
+            Head::None => Head::Begun { since: Instant::now() },
+            Head::Awaited { since } | Head::Begun { since } => Head::Begun { since },
         };
+    }
+
+    /// Notes that a head is whole.
+    pub(super) fn head_ended(&self) {
+        self.state().head = Head::None;
+    }
+
+    /// Notes bytes of a request's head or body.
+    pub(super) fn asked(&self, bytes: usize) {
+        self.state().bytes.asked += bytes as u64;
+    }
+
+    /// Notes bytes of an answer.
+    pub(super) fn answered(&self, bytes: usize) {
+        let mut state = self.state();
+        state.bytes.answered += bytes as u64;
+        state.quiet_since = Instant::now();
+    }
+
+    /// Notes bytes as they come from the socket, whatever they are.
+    ///
+    /// # Errors
+    /// [`Abuse::Flood`] when too many of them belonged to no request.
+    pub(super) fn received(&self, bytes: usize) -> Result<(), Abuse> {
+        let mut state = self.state();
+        let Bytes { received, asked, answered } = &mut state.bytes;
+        *received += bytes as u64;
+        let overhead = received.saturating_sub(*asked);
+        // What serves an answer (window updates, above all) is paid for by the answer.
+        let allowed = self.limits.overhead_bytes + (*asked + *answered).saturating_mul(self.limits.overhead_factor);
+        if overhead > allowed {
+            state.end_for(Abuse::Flood);
+            return Err(Abuse::Flood);
+        }
+        Ok(())
+    }
+
+    /// Notes what the peer does; the caller cuts the connection.
+    pub(super) fn abused(&self, abuse: Abuse) {
+        self.state().end_for(abuse);
+    }
+
+    /// What the peer did to have its connection cut.
+    pub(super) fn abuse(&self) -> Option<Abuse> {
+        self.state().abuse
     }
 
     /// Notes that the peer took bytes.
     pub(super) fn wrote(&self) {
-        self.state().wrote = Instant::now();
+        self.state().blocked_since = None;
+    }
+
+    /// Notes that the peer takes none of the bytes that there are.
+    pub(super) fn blocked(&self) {
+        self.state().blocked_since.get_or_insert_with(Instant::now);
+    }
+
+    /// Notes that some of an HTTP/2 answer was sent and more is to come.
+    pub(super) fn answering(&self, stream: u32) {
+        self.state().answers.insert(stream, Instant::now());
+    }
+
+    /// Notes that an HTTP/2 answer ended, or that nobody waits for it.
+    pub(super) fn answer_ended(&self, stream: u32) {
+        let mut state = self.state();
+        if state.answers.remove(&stream).is_some() {
+            state.quiet_since = Instant::now();
+        }
     }
 
     /// Notes that a request is handled until the guard is dropped.
     pub(super) fn handle(self: &Arc<Self>) -> Handling {
         let mut state = self.state();
         state.handling += 1;
-        state.head = Head::None;
         (state.lingers, state.asked) = (true, true);
-        Handling(Arc::clone(self))
+        state.requests += 1;
+        if state.requests >= self.limits.requests || state.began.elapsed() >= self.limits.age {
+            state.worn = true;
+            self.last_request.notify_one();
+        }
+        Handling { activity: Arc::clone(self), is_last: state.worn }
+    }
+
+    /// Ready once a request came that is to be the last; then the outlook is another.
+    pub(super) async fn last_request(&self) {
+        self.last_request.notified().await;
     }
 
     /// Notes that the edge drains: what is not asked soon is not asked any more.
@@ -113,7 +264,7 @@ impl Activity {
     /// Notes that the connection was told to end.
     pub(super) fn leave(&self) {
         let mut state = self.state();
-        state.lingers = state.handling > 0 || matches!(state.head, Head::Begun { .. });
+        state.lingers = state.handling > 0 || !state.answers.is_empty() || matches!(state.head, Head::Begun { .. });
         state.leaving_since = Some(Instant::now());
     }
 
@@ -123,43 +274,51 @@ impl Activity {
     }
 
     /// What is due, or when to ask again.
-    pub(super) fn outlook(&self, limits: &Limits, now: Instant) -> Outlook {
-        let state = self.state();
+    pub(super) fn outlook(&self, now: Instant) -> Outlook {
+        let (state, limits) = (self.state(), &self.limits);
+        if state.worn && state.leaving_since.is_none() {
+            return Outlook::Worn;
+        }
+        // An answer of which the peer takes nothing, whether or not a handler works on another.
+        let (patience, since) = match state.leaving_since.or(state.last_call) {
+            Some(told) => (limits.farewell.min(limits.write), told),
+            None => (limits.write, state.began),
+        };
+        let untaken = state.blocked_since.iter().chain(state.answers.values()).min();
+        let untaken = untaken.map(|&taken| (taken.max(since) + patience, Outlook::Stalled));
         // Nothing that begins after `now` is overdue before this.
         let shortest = match (state.last_call, state.leaving_since) {
-            (Some(_), _) => limits.last_call.min(limits.farewell),
+            (Some(_), _) => limits.last_call,
             (None, Some(_)) => limits.farewell,
             (None, None) => limits.head.min(limits.idle),
         };
-        let earliest = now + shortest;
-        if state.handling > 0 {
-            return Outlook::Until(earliest);
+        let earliest = now + shortest.min(patience);
+        let due = untaken.or_else(|| (state.handling == 0).then(|| state.silence_ends(limits)));
+        match due {
+            Some((due, overdue)) if due <= now => overdue,
+            Some((due, _)) => Outlook::Until(due.min(earliest)),
+            None => Outlook::Until(earliest),
         }
-        let (due, overdue) = match (state.last_call, state.leaving_since, state.head) {
-            // The rest of a head is not given the time here that callers on a bad link get elsewhere.
-            (Some(called), _, Head::Begun { since }) => {
-                ((called + limits.last_call).min(since + limits.head), Outlook::Stalled)
-            }
-            (Some(_), None, Head::None | Head::Awaited { .. }) => (state.quiet_since + limits.last_call, Outlook::Idle),
-            // Nothing is under way but the goodbye.
-            (Some(_), Some(left), Head::None) if !state.asked => (left + limits.last_call, Outlook::Stalled),
-            (_, _, Head::Awaited { since } | Head::Begun { since }) => (since + limits.head, Outlook::Stalled),
-            (_, Some(left), Head::None) => {
-                (left.max(state.quiet_since).max(state.wrote) + limits.farewell, Outlook::Stalled)
-            }
-            (None, None, Head::None) => (state.quiet_since + limits.idle, Outlook::Idle),
-        };
-        if due <= now { overdue } else { Outlook::Until(due.min(earliest)) }
     }
 }
 
 /// A request is being handled; dropping this, also when the peer gave the request up, ends that.
 #[derive(Debug)]
-pub(super) struct Handling(Arc<Activity>);
+pub(super) struct Handling {
+    activity: Arc<Activity>,
+    is_last: bool,
+}
+
+impl Handling {
+    /// Whether the connection should take no request after this one.
+    pub(super) fn is_last(&self) -> bool {
+        self.is_last
+    }
+}
 
 impl Drop for Handling {
     fn drop(&mut self) {
-        let mut state = self.0.state();
+        let mut state = self.activity.state();
         state.handling -= 1;
         state.quiet_since = Instant::now();
     }
@@ -171,29 +330,52 @@ mod tests {
 
     use super::*;
 
+    fn new(limits: Limits) -> Arc<Activity> {
+        Activity::new(Instant::now(), limits)
+    }
+
+    fn assert_overdue_after(activity: &Activity, limit: Duration, expected: Outlook) {
+        let due = Instant::now() + limit;
+        let before = activity.outlook(due - Duration::from_secs(1));
+        assert!(matches!(before, Outlook::Until(then) if then <= due), "{before:?}");
+        assert_eq!(activity.outlook(due), expected);
+    }
+
     #[test]
     fn each_state_of_a_connection_has_its_own_time() {
         let limits = Limits::default();
-        let activity = Activity::new(Instant::now());
-        let assert_overdue_after = |limit: Duration, expected: Outlook| {
-            let due = Instant::now() + limit;
-            let before = activity.outlook(&limits, due - Duration::from_secs(1));
-            assert!(matches!(before, Outlook::Until(then) if then <= due), "{before:?}");
-            assert_eq!(activity.outlook(&limits, due), expected);
-        };
+        let activity = new(limits);
         activity.await_head();
-        assert_overdue_after(limits.head, Outlook::Stalled);
+        assert_overdue_after(&activity, limits.head, Outlook::Stalled);
         activity.head_began();
-        assert_overdue_after(limits.head, Outlook::Stalled);
+        assert_overdue_after(&activity, limits.head, Outlook::Stalled);
+        activity.head_ended();
         let (first, second) = (activity.handle(), activity.handle());
         drop(first);
         let long = Instant::now() + 100 * limits.idle;
-        assert!(matches!(activity.outlook(&limits, long), Outlook::Until(then) if then > long));
+        assert!(matches!(activity.outlook(long), Outlook::Until(then) if then > long));
+        activity.blocked();
+        assert_overdue_after(&activity, limits.write, Outlook::Stalled);
+        activity.wrote();
         drop(second);
-        assert_overdue_after(limits.idle, Outlook::Idle);
+        assert_overdue_after(&activity, limits.idle, Outlook::Idle);
         activity.leave();
         assert!(!activity.lingers(), "nothing was going on");
-        assert_overdue_after(limits.farewell, Outlook::Stalled);
+        assert_overdue_after(&activity, limits.farewell, Outlook::Stalled);
+    }
+
+    #[test]
+    fn an_answer_that_nobody_takes_is_overdue_although_others_are_taken() {
+        let limits = Limits::default();
+        let activity = new(limits);
+        let _handling = activity.handle();
+        activity.answering(1);
+        activity.answering(3);
+        assert_overdue_after(&activity, limits.write, Outlook::Stalled);
+        activity.answer_ended(1);
+        activity.answer_ended(3);
+        let long = Instant::now() + 100 * limits.write;
+        assert!(matches!(activity.outlook(long), Outlook::Until(_)));
     }
 
     #[test]
@@ -203,37 +385,61 @@ mod tests {
         assert_eq!(limits.last_call, second);
         let later = |seconds: u32| Instant::now() + seconds * second;
         let called = |since: Instant| {
-            let activity = Activity::new(since);
+            let activity = Activity::new(since, limits);
             activity.await_head();
             activity.call_last();
             activity
         };
-        assert_eq!(called(now - second).outlook(&limits, Instant::now()), Outlook::Idle, "quiet for long enough");
+        assert_eq!(called(now - second).outlook(Instant::now()), Outlook::Idle, "quiet for long enough");
         let young = called(now);
-        assert!(matches!(young.outlook(&limits, Instant::now()), Outlook::Until(_)));
-        assert_eq!(young.outlook(&limits, later(1)), Outlook::Idle);
+        assert!(matches!(young.outlook(Instant::now()), Outlook::Until(_)));
+        assert_eq!(young.outlook(later(1)), Outlook::Idle);
 
         young.head_began();
-        assert_eq!(young.outlook(&limits, later(1)), Outlook::Stalled, "a head that is dripped in");
+        assert_eq!(young.outlook(later(1)), Outlook::Stalled, "a head that is dripped in");
+        young.head_ended();
         let handling = young.handle();
-        assert!(matches!(young.outlook(&limits, later(1000)), Outlook::Until(_)));
+        assert!(matches!(young.outlook(later(1000)), Outlook::Until(_)));
         drop(handling);
-        assert_eq!(young.outlook(&limits, later(1)), Outlook::Idle);
+        assert_eq!(young.outlook(later(1)), Outlook::Idle);
 
-        let http_2 = Activity::new(now);
+        let http_2 = Activity::new(now, limits);
         http_2.call_last();
         http_2.leave();
-        assert_eq!(http_2.outlook(&limits, later(1)), Outlook::Stalled, "it never asked and takes no goodbye");
+        assert_eq!(http_2.outlook(later(1)), Outlook::Stalled, "it never asked and takes no goodbye");
         drop(http_2.handle());
-        assert!(matches!(http_2.outlook(&limits, later(1)), Outlook::Until(_)), "it may have an answer to take");
-        assert_eq!(http_2.outlook(&limits, later(5)), Outlook::Stalled);
+        assert!(matches!(http_2.outlook(later(1)), Outlook::Until(_)), "it may have an answer to take");
+        assert_eq!(http_2.outlook(later(5)), Outlook::Stalled);
     }
 
     #[test]
     fn it_is_asked_again_before_anything_that_may_begin_is_overdue() {
         let limits = Limits::default();
         let now = Instant::now();
-        let activity = Activity::new(now);
-        assert_eq!(activity.outlook(&limits, now), Outlook::Until(now + limits.head.min(limits.idle)));
+        assert_eq!(new(limits).outlook(now), Outlook::Until(now + limits.head.min(limits.idle)));
+    }
+
+    #[test]
+    fn a_connection_is_worn_by_its_requests_and_by_its_age() {
+        let by_requests = new(Limits { requests: 2, ..Limits::default() });
+        assert!(!by_requests.handle().is_last());
+        assert!(by_requests.handle().is_last());
+        assert_eq!(by_requests.outlook(Instant::now()), Outlook::Worn);
+        by_requests.leave();
+        assert_ne!(by_requests.outlook(Instant::now()), Outlook::Worn, "it is told once");
+        assert!(new(Limits { age: Duration::ZERO, ..Limits::default() }).handle().is_last());
+    }
+
+    #[test]
+    fn bytes_of_no_request_are_allowed_in_proportion_to_those_of_requests_and_answers() {
+        let activity = new(Limits { overhead_bytes: 1000, overhead_factor: 8, ..Limits::default() });
+        activity.received(1000).unwrap();
+        activity.received(10).unwrap_err();
+        activity.asked(10);
+        activity.received(80).unwrap();
+        activity.answered(10);
+        activity.received(80).unwrap();
+        assert_eq!(activity.received(1), Err(Abuse::Flood));
+        assert_eq!(activity.abuse(), Some(Abuse::Flood));
     }
 }

@@ -1,11 +1,11 @@
 //! One connection, from the accepted socket to its close.
 //!
 //! Owns the way of a connection (who connects, TLS or none, HTTP/1.1 or HTTP/2), the choice of hyper's settings, and the
-//! loop that ends a connection: in a drain, when it is idle, or when the peer stalls. hyper's connection is polled until it ends by itself; only a stalled one is dropped. Content of requests and
-//! responses is the gate's.
+//! loop that ends a connection: in a drain, when it is idle or had its time, or when the peer stalls. hyper's connection is
+//! polled until it ends by itself; only a stalled one is dropped. Content of requests and responses is the gate's.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,16 +21,18 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::activity::{Activity, Outlook};
+use super::activity::{Abuse, Activity, Outlook};
 use super::drain::Lifecycle;
-use super::heads::Heads;
+use super::frames::Frames;
+use super::heads::{Heads, Refused};
 use super::limits::Limits;
 use super::proxy::{self, BadHeader};
 use super::socket::Socket;
-use super::tls::{self, Protocol, Refused, Secured};
+use super::tls::{self, Protocol, Secured};
 use super::{Edge, Serve};
 use crate::config::{ListenConfig, Speaks};
 use crate::gate::{Connection, Transport};
+use crate::metrics::EdgeMetrics;
 
 /// Serves one accepted socket until it is closed.
 pub(super) async fn serve<S: Serve>(
@@ -48,8 +50,13 @@ pub(super) async fn serve<S: Serve>(
         () = too_late => None,
         client = identify(&mut stream, peer, &entry, &edge) => client,
     };
-    let Some(client) = identified else { return };
-    let arrival = Arrival { client, accepted, edge: &edge, lifecycle: &lifecycle };
+    let Some((client, caller)) = identified else { return };
+    let slot = caller.map(|caller| edge.addresses.enter(caller));
+    if matches!(slot, Some(None)) {
+        edge.metrics.edge.connections_refused.with_label_values(&["address"]).inc();
+        return;
+    }
+    let arrival = Arrival { client, caller, accepted, edge: &edge, lifecycle: &lifecycle };
     match entry.speaks {
         Speaks::Tls => arrival.serve_tls(stream).await,
         Speaks::Http1 => arrival.serve_plain(stream, Transport::Balancer).await,
@@ -58,21 +65,27 @@ pub(super) async fn serve<S: Serve>(
     }
 }
 
-/// Who connects: the peer, or whom a balancer names. Nothing for a balancer that names nobody in time.
+/// Who connects: the peer, or whom a balancer names; and the caller's address, where that is not a balancer's. Nothing for
+/// a balancer that names nobody in time.
 async fn identify<S>(
     stream: &mut TcpStream,
     peer: SocketAddr,
     entry: &ListenConfig,
     edge: &Edge<S>,
-) -> Option<SocketAddr> {
+) -> Option<(SocketAddr, Option<IpAddr>)> {
     // A listener on `[::]` sees IPv4 peers as IPv6 ones; it is one address to limits, logs and balancers' networks.
     let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
     if !proxy::is_expected(peer.ip(), &entry.proxies) {
-        return Some(peer);
+        let is_balancer = matches!(entry.speaks, Speaks::Http1 | Speaks::Http2);
+        return Some((peer, (!is_balancer).then_some(peer.ip())));
     }
     let named = timeout(edge.limits.handshake, proxy::read_client(stream, peer)).await;
     match named.unwrap_or(Err(BadHeader::TimedOut)) {
-        Ok(client) => Some(SocketAddr::new(client.ip().to_canonical(), client.port())),
+        Ok(client) => {
+            let client = SocketAddr::new(client.ip().to_canonical(), client.port());
+            // Without a name for the caller, it is the balancer that connects, as for a health check.
+            Some((client, (client != peer).then_some(client.ip())))
+        }
         Err(refused) => {
             edge.metrics.edge.connections_refused.with_label_values(&["proxy"]).inc();
             tracing::debug!(%peer, reason = &refused as &dyn std::error::Error, "a balancer's connection is refused");
@@ -84,6 +97,7 @@ async fn identify<S>(
 /// A connection whose caller is known, and nothing more.
 struct Arrival<'a, S> {
     client: SocketAddr,
+    caller: Option<IpAddr>,
     accepted: Instant,
     edge: &'a Edge<S>,
     lifecycle: &'a Lifecycle,
@@ -92,13 +106,14 @@ struct Arrival<'a, S> {
 impl<S: Serve> Arrival<'_, S> {
     async fn serve_tls(self, stream: TcpStream) {
         let (client, edge) = (self.client, self.edge);
-        let activity = Activity::new(self.accepted);
+        let activity = Activity::new(self.accepted, self.edge.limits);
         let socket = Socket::new(stream, Arc::clone(&activity), edge.limits);
         let shaking = tls::shake(socket, &edge.certificates, self.time_left());
         let Some(shaken) = self.unless_too_late(shaking).await else { return };
         edge.metrics.edge.handshakes.with_label_values(&[result(&shaken)]).inc();
         match shaken {
             Ok(Secured { stream, names, protocol }) => {
+                edge.metrics.edge.handshake_duration.observe(self.accepted.elapsed().as_secs_f64());
                 self.converse(stream, protocol, Transport::Tls(names), &activity).await;
             }
             Err(refused) => {
@@ -108,7 +123,7 @@ impl<S: Serve> Arrival<'_, S> {
     }
 
     async fn serve_plain(self, stream: TcpStream, transport: Transport) {
-        let activity = Activity::new(self.accepted);
+        let activity = Activity::new(self.accepted, self.edge.limits);
         let socket = Socket::new(stream, Arc::clone(&activity), self.edge.limits);
         self.converse(socket, Protocol::Http1, transport, &activity).await;
     }
@@ -119,7 +134,7 @@ impl<S: Serve> Arrival<'_, S> {
         if !matches!(self.unless_too_late(begun).await, Some(Ok(Ok(1)))) {
             return;
         }
-        let activity = Activity::new(self.accepted);
+        let activity = Activity::new(self.accepted, self.edge.limits);
         let socket = Socket::new(stream, Arc::clone(&activity), self.edge.limits);
         self.converse(socket, Protocol::Http2, Transport::Balancer, &activity).await;
     }
@@ -143,18 +158,20 @@ impl<S: Serve> Arrival<'_, S> {
     where
         IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let Self { client, edge, lifecycle, .. } = self;
-        let (label, connection) = (label(protocol), Arc::new(Connection { client, transport }));
+        let Self { client, caller, edge, lifecycle, .. } = self;
+        let (label, connection) = (label(protocol), Arc::new(Connection { client, caller, transport }));
         let _open = Open::new(edge.metrics.edge.connections_open.with_label_values(&[label]));
-        let answer = {
+        let answer = |refused: Refused| {
             let (activity, gate, lifecycle) = (Arc::clone(activity), Arc::clone(&edge.gate), lifecycle.clone());
-            service_fn(move |request: Request<Incoming>| {
+            service_fn(move |mut request: Request<Incoming>| {
                 let handling = activity.handle();
                 let (gate, connection, lifecycle) = (Arc::clone(&gate), Arc::clone(&connection), lifecycle.clone());
+                refused.mark(&mut request);
                 async move {
+                    // HTTP/2 is told by a GOAWAY.
                     let speaks_of_closing = request.version() <= Version::HTTP_11;
                     let mut response = gate.serve(&connection, request).await;
-                    if speaks_of_closing && lifecycle.is_draining() {
+                    if speaks_of_closing && (handling.is_last() || lifecycle.is_draining()) {
                         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                     }
                     drop(handling);
@@ -162,17 +179,21 @@ impl<S: Serve> Arrival<'_, S> {
                 }
             })
         };
+        let attendant = Attendant { activity, metrics: &edge.metrics.edge, lifecycle };
         let ended = match protocol {
             Protocol::Http1 => {
-                let io = TokioIo::new(Heads::new(stream, Arc::clone(activity)));
-                let connection = http1_settings().serve_connection(io, answer);
+                let heads = Heads::new(stream, Arc::clone(activity), edge.limits.head_bytes);
+                let answer = answer(heads.refused());
+                let connection = http1_settings(&edge.limits).serve_connection(TokioIo::new(heads), answer);
                 let end = Ending { say_goodbye: http1::Connection::graceful_shutdown, announced: false };
-                attend(connection, end, activity, &edge.limits, lifecycle).await
+                attendant.attend(connection, end).await
             }
             Protocol::Http2 => {
-                let connection = http2_settings(&edge.limits, lifecycle).serve_connection(TokioIo::new(stream), answer);
+                let frames = Frames::new(stream, Arc::clone(activity), edge.limits.resets);
+                let settings = http2_settings(&edge.limits, lifecycle);
+                let connection = settings.serve_connection(TokioIo::new(frames), answer(Refused::default()));
                 let end = Ending { say_goodbye: http2::Connection::graceful_shutdown, announced: true };
-                attend(connection, end, activity, &edge.limits, lifecycle).await
+                attendant.attend(connection, end).await
             }
         };
         if let Err(error) = ended {
@@ -189,50 +210,83 @@ struct Ending<F> {
     announced: bool,
 }
 
-/// Polls a connection to its end, says goodbye once when that is due, and gives up on a peer that stalls.
-async fn attend<C>(
-    connection: C,
-    end: Ending<impl Fn(Pin<&mut C>)>,
-    activity: &Activity,
-    limits: &Limits,
-    lifecycle: &Lifecycle,
-) -> hyper::Result<()>
-where
-    C: Future<Output = hyper::Result<()>>,
-{
-    let mut connection = pin!(connection);
-    let (mut leaving, mut goodbye_due) = (false, false);
-    loop {
-        match activity.outlook(limits, Instant::now()) {
-            Outlook::Stalled => return Ok(()),
-            Outlook::Idle => goodbye_due = true,
-            Outlook::Until(then) => tokio::select! {
-                biased;
-                ended = connection.as_mut() => return ended,
-                () = lifecycle.draining(), if !leaving => {
-                    leaving = true;
-                    activity.call_last();
-                    goodbye_due = end.announced;
+/// What sees a connection to its end.
+struct Attendant<'a> {
+    activity: &'a Activity,
+    metrics: &'a EdgeMetrics,
+    lifecycle: &'a Lifecycle,
+}
+
+impl Attendant<'_> {
+    /// Polls a connection to its end, says goodbye once when that is due, and gives up on a peer that stalls.
+    async fn attend<C>(&self, connection: C, end: Ending<impl Fn(Pin<&mut C>)>) -> hyper::Result<()>
+    where
+        C: Future<Output = hyper::Result<()>>,
+    {
+        let mut connection = pin!(connection);
+        let (mut leaving, mut goodbye_due) = (false, false);
+        loop {
+            match self.activity.outlook(Instant::now()) {
+                Outlook::Stalled => {
+                    self.count("stalled");
+                    return Ok(());
                 }
-                () = sleep_until(then) => {}
-            },
+                Outlook::Idle => {
+                    // In a drain it is the stop that ends it.
+                    if !self.lifecycle.is_draining() {
+                        self.count("idle");
+                    }
+                    goodbye_due = true;
+                }
+                Outlook::Worn => {
+                    self.count("age");
+                    goodbye_due = true;
+                }
+                Outlook::Until(then) => tokio::select! {
+                    biased;
+                    ended = connection.as_mut() => {
+                        match self.activity.abuse() {
+                            Some(Abuse::Flood) => self.count("flood"),
+                            Some(Abuse::Resets) => self.count("resets"),
+                            None => {}
+                        }
+                        return ended;
+                    }
+                    () = self.lifecycle.draining(), if !leaving => {
+                        leaving = true;
+                        self.activity.call_last();
+                        goodbye_due = end.announced;
+                    }
+                    () = self.activity.last_request() => {}
+                    () = sleep_until(then) => {}
+                },
+            }
+            if goodbye_due {
+                (leaving, goodbye_due) = (true, false);
+                self.activity.leave();
+                (end.say_goodbye)(connection.as_mut());
+            }
         }
-        if goodbye_due {
-            (leaving, goodbye_due) = (true, false);
-            activity.leave();
-            (end.say_goodbye)(connection.as_mut());
-        }
+    }
+
+    fn count(&self, reason: &str) {
+        self.metrics.connections_ended.with_label_values(&[reason]).inc();
     }
 }
 
-fn http1_settings() -> http1::Builder {
+/// How much of the next request is read beside a head of the largest size.
+///
+/// Larger: a connection buffers more. Smaller: hyper may find its buffer full before a head that is to pass is whole.
+const BESIDE_A_HEAD: usize = 8 * 1024;
+
+fn http1_settings(limits: &Limits) -> http1::Builder {
     let mut settings = http1::Builder::new();
     settings
         .timer(TokioTimer::new())
         // `Activity` keeps this time: hyper's clock also runs between two requests.
         .header_read_timeout(None)
         .max_headers(Limits::HEAD_FIELDS)
-        .max_buf_size(Limits::HEAD_BYTES)
+        .max_buf_size(limits.head_bytes + BESIDE_A_HEAD)
         // A caller that closes its half is gone, and its handler is dropped: a search that nobody waits for ends.
         .half_close(false);
     settings
@@ -243,7 +297,7 @@ fn http2_settings(limits: &Limits, lifecycle: &Lifecycle) -> http2::Builder<Life
     settings
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.streams)
-        .max_header_list_size(u32::try_from(Limits::HEAD_BYTES).expect("64 KiB fit"))
+        .max_header_list_size(u32::try_from(limits.head_bytes).unwrap_or(u32::MAX))
         .initial_stream_window_size(Limits::STREAM_WINDOW)
         .initial_connection_window_size(Limits::CONNECTION_WINDOW)
         .keep_alive_interval(Limits::PING_EVERY)
@@ -251,12 +305,12 @@ fn http2_settings(limits: &Limits, lifecycle: &Lifecycle) -> http2::Builder<Life
     settings
 }
 
-fn result<IO>(shaken: &Result<Secured<IO>, Refused>) -> &'static str {
+fn result<IO>(shaken: &Result<Secured<IO>, tls::Refused>) -> &'static str {
     match shaken {
         Ok(_) => "done",
-        Err(Refused::UnknownName) => "unknown_name",
-        Err(Refused::TimedOut) => "timeout",
-        Err(Refused::Failed(_)) => "failed",
+        Err(tls::Refused::UnknownName) => "unknown_name",
+        Err(tls::Refused::TimedOut) => "timeout",
+        Err(tls::Refused::Failed(_)) => "failed",
     }
 }
 

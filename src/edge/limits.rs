@@ -1,12 +1,12 @@
 //! How long and how much a peer may take before its connection ends.
 //!
 //! Owns the edge's numbers, each with what breaks when it is larger and when it is smaller. What a single request may
-//! hold is the gate's: the limits on heads here lie above the gate's own, so that an oversized head gets the gate's
-//! answer in JSON and only an absurd one hyper's bare one.
+//! hold is the gate's ([`crate::gate::Limits`]): the limits on heads here lie above the gate's own, so that an oversized
+//! head is refused with all that an account's answer carries, and only an absurd one without.
 
 use std::time::Duration;
 
-/// The edge's limits; the default is what a gateway runs with, tests shorten it.
+/// The edge's limits; the default is what a gateway runs with that sets none, tests shorten it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// From the accepted socket to the end of the TLS handshake and, in HTTP/2, to the first bytes of its preface.
@@ -17,11 +17,59 @@ pub struct Limits {
     ///
     /// Larger: a head dripped in byte by byte holds a connection for longer. Smaller: a lost packet or two end a call.
     pub head: Duration,
-    /// How long a connection without a request is kept, and a response that nobody takes.
+    /// The most bytes of a head (and of an HTTP/2 header list) before it is refused unread, at least 8192. An HTTP/2
+    /// header list over this gets an empty 431.
+    ///
+    /// Larger: a connection buffers that much before anyone looks. Smaller than twice what the gate takes: heads that
+    /// are only somewhat too large are refused without the account's rate headers.
+    pub head_bytes: usize,
+    /// How long a peer may leave an answer lying: none of its bytes taken from the socket, or in HTTP/2 no window given.
+    ///
+    /// Larger: readers that stopped hold what they asked for in memory. Smaller: a caller that pauses, or a train in a
+    /// tunnel, loses its answer.
+    pub write: Duration,
+    /// How long a connection without a request is kept.
     ///
     /// Larger: pools of callers long gone fill [`Limits::connections`]. Smaller: callers that poll once a minute pay a
     /// handshake each time.
     pub idle: Duration,
+    /// How old a connection may be that still takes requests: the next one is its last.
+    ///
+    /// Larger: after a change of addresses or weights, callers stay with the old node. Smaller: handshakes, the
+    /// costliest thing that a caller can ask for, become frequent.
+    pub age: Duration,
+    /// How many requests a connection takes.
+    ///
+    /// Larger: as for [`Limits::age`]. Smaller: a busy caller pays a handshake too often.
+    pub requests: u64,
+    /// The bytes that belong to no request may be so many times those that belong to one.
+    ///
+    /// Larger: a peer has more of our work for less of its own. Smaller: callers with short heads and much
+    /// bookkeeping (TLS records, window updates) are taken for a flood.
+    pub overhead_factor: u64,
+    /// How many such bytes are free, handshake included.
+    ///
+    /// Larger: each new connection may flood for longer. Smaller: a connection that is mostly kept alive by pings ends.
+    pub overhead_bytes: u64,
+    /// How many requests of one HTTP/2 connection are open at once.
+    ///
+    /// Larger: one peer has more of the gateway. Smaller: below 100, RFC 9113 (section 6.5.2) warns, parallel callers
+    /// wait.
+    pub streams: u32,
+    /// How many requests of one HTTP/2 connection the peer may reset, where more than half of them were not answered.
+    ///
+    /// Larger: a peer can have more work begun for nothing. Smaller: a caller that cancels what it no longer needs, as
+    /// search fields do, loses its connection.
+    pub resets: u64,
+    /// How many connections are open at once, over all listeners; at the cap, accepting pauses.
+    ///
+    /// Larger: file descriptors and memory (about 50 KiB a connection) run out first. Smaller: callers wait in the
+    /// listen queue while the gateway is idle.
+    pub connections: usize,
+    /// How many of them may come from one address (IPv6: from one /64, which one caller has); more are closed at once.
+    ///
+    /// Larger: fewer addresses fill [`Limits::connections`]. Smaller: an office behind one address is shut out.
+    pub connections_per_address: u32,
     /// How long a connection that was told to end may go without taking a byte of its last responses.
     ///
     /// Larger: a stop waits for peers that are gone. Smaller: a caller on a bad link loses its last response.
@@ -37,16 +85,6 @@ pub struct Limits {
     /// Larger: closing costs a slot for longer. Smaller: an uploader that reads its answer only after its last byte
     /// finds a reset in place of a 413.
     pub linger: Duration,
-    /// How many connections are open at once, over all listeners; at the cap, accepting pauses.
-    ///
-    /// Larger: file descriptors and memory (about 50 KiB a connection) run out first. Smaller: callers wait in the
-    /// listen queue while the gateway is idle.
-    pub connections: usize,
-    /// How many requests of one HTTP/2 connection are open at once.
-    ///
-    /// Larger: one peer has more of the gateway. Smaller: below 100, RFC 9113 (section 6.5.2) warns, parallel callers
-    /// wait.
-    pub streams: u32,
 }
 
 impl Limits {
@@ -59,15 +97,10 @@ impl Limits {
     /// route takes, 16 MiB, is lost.
     pub const LINGER_BYTES: usize = 16 * 1024 * 1024;
 
-    /// The most bytes of a head (and of an HTTP/2 header list) before hyper refuses it by itself.
+    /// The most header fields of an HTTP/1.1 head before it is refused unread.
     ///
-    /// Larger: a connection buffers that much before anyone looks. Smaller than twice the gate's 32 KiB: heads that the
-    /// gate would refuse with a readable 431 or 414 get hyper's empty one.
-    pub const HEAD_BYTES: usize = 64 * 1024;
-
-    /// The most header fields of an HTTP/1.1 head before hyper refuses it by itself.
-    ///
-    /// Larger: parsing reserves room for that many. Smaller than twice the gate's 100: as for [`Limits::HEAD_BYTES`].
+    /// Larger: parsing reserves room for that many. Smaller than what the gate may be told to take: as for
+    /// [`Limits::head_bytes`].
     pub const HEAD_FIELDS: usize = 256;
 
     /// How much of one HTTP/2 request's body is on its way before the gate reads it.
@@ -96,12 +129,20 @@ impl Default for Limits {
         Self {
             handshake: Duration::from_secs(5),
             head: Duration::from_secs(10),
+            head_bytes: 64 * 1024,
+            write: Duration::from_secs(30),
             idle: Duration::from_secs(60),
+            age: Duration::from_secs(3600),
+            requests: 10_000,
+            overhead_factor: 8,
+            overhead_bytes: 1024 * 1024,
+            streams: 100,
+            resets: 500,
+            connections: 10_000,
+            connections_per_address: 256,
             farewell: Duration::from_secs(5),
             last_call: Duration::from_secs(1),
             linger: Duration::from_secs(2),
-            connections: 10_000,
-            streams: 100,
         }
     }
 }

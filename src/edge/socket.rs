@@ -1,4 +1,4 @@
-//! The TCP side of a connection: notes that bytes are taken, and closes without losing the last answer.
+//! The TCP side of a connection: notes that bytes come and are taken, and closes without losing the last answer.
 //!
 //! A refusal is often written while its request's body is still on the way (413). Closing a socket whose peer still
 //! sends makes the kernel answer with a reset, and the peer's kernel or library throws the unread answer away (RFC 9112,
@@ -46,8 +46,10 @@ impl<IO> Socket<IO> {
     }
 
     fn noted(&self, poll: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        if let Poll::Ready(Ok(1..)) = poll {
-            self.activity.wrote();
+        match &poll {
+            Poll::Ready(Ok(1..)) => self.activity.wrote(),
+            Poll::Pending => self.activity.blocked(),
+            Poll::Ready(_) => {}
         }
         poll
     }
@@ -86,7 +88,12 @@ impl Lingering {
 
 impl<IO: AsyncRead + Unpin> AsyncRead for Socket<IO> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(cx, buf)
+        let before = buf.filled().len();
+        let poll = Pin::new(&mut self.io).poll_read(cx, buf);
+        if let Err(abuse) = self.activity.received(buf.filled().len() - before) {
+            return Poll::Ready(Err(abuse.into()));
+        }
+        poll
     }
 }
 

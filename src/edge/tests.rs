@@ -5,9 +5,14 @@ mod certificates;
 mod client;
 mod drain;
 mod fixture;
+mod floods;
+mod fragments;
+mod frames;
+mod framing;
 mod limits;
 mod plain;
 mod proxy;
+mod refused;
 mod upload;
 
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Reading a request's body: whole, up to a limit, in bounded time.
+//! Reading a request's body: whole, up to a limit, in bounded time and no slower than a caller must be.
 
 use std::time::Duration;
 
@@ -7,33 +7,36 @@ use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, Version};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
+use tokio::time::{Instant, timeout_at};
 
+use super::Limits;
 use crate::error::Refusal;
-
-/// How long a whole body may take. Longer lets slow senders hold connections; shorter refuses honest callers on slow
-/// lines.
-const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// Reads a body of at most `limit` bytes. A declared length over the limit is refused before anything is read, so that
 /// a caller who waits for `100 Continue` sends nothing.
-pub(super) async fn read(headers: &HeaderMap, body: &mut Incoming, limit: usize) -> Result<Bytes, Refusal> {
+pub(super) async fn read(
+    headers: &HeaderMap,
+    body: &mut Incoming,
+    limit: usize,
+    limits: &Limits,
+) -> Result<Bytes, Refusal> {
     let declared = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if declared.is_some_and(|length| length > limit as u64) {
         return Err(Refusal::BodyTooLarge);
     }
-    within(TIME_LIMIT, collect(body, limit)).await
-}
-
-async fn within(limit: Duration, reading: impl Future<Output = Result<Bytes, Refusal>>) -> Result<Bytes, Refusal> {
-    tokio::time::timeout(limit, reading).await.map_err(|_| Refusal::BodyTooSlow)?
+    collect(body, limit, limits).await
 }
 
 async fn collect(
     mut body: impl Body<Data = Bytes, Error = hyper::Error> + Unpin,
     limit: usize,
+    limits: &Limits,
 ) -> Result<Bytes, Refusal> {
+    let began = Instant::now();
     let mut collected = BytesMut::new();
-    while let Some(frame) = body.frame().await {
+    loop {
+        let due = began + time_for(collected.len(), limits);
+        let Some(frame) = timeout_at(due, body.frame()).await.map_err(|_| Refusal::BodyTooSlow)? else { break };
         // Trailers are not read.
         let Ok(data) = frame.map_err(Refusal::BodyBroken)?.into_data() else { continue };
         if collected.len() + data.len() > limit {
@@ -42,6 +45,12 @@ async fn collect(
         collected.extend_from_slice(&data);
     }
     Ok(collected.freeze())
+}
+
+/// How long a body may take of which so much has come: the grace, and the time that the bytes take at the least rate.
+fn time_for(bytes: usize, limits: &Limits) -> Duration {
+    let earned = Duration::from_secs_f64(bytes as f64 / f64::from(limits.body_rate));
+    limits.body.min(limits.body_grace + earned)
 }
 
 /// How much of a body that nobody wants is read all the same. Larger lets a caller send more for nothing; smaller cuts
@@ -83,15 +92,44 @@ mod tests {
         StreamBody::new(stream::iter(pieces).chain(stream::pending()))
     }
 
+    const SHORT: Duration = Duration::from_millis(50);
+
     #[tokio::test]
-    async fn a_body_that_stalls_is_given_up_when_its_time_is_over() {
-        let outcome = within(Duration::from_millis(20), collect(stalling(&["ab", "cd"]), 5)).await;
-        assert!(matches!(outcome, Err(Refusal::BodyTooSlow)), "{outcome:?}");
+    async fn a_body_that_stalls_is_given_up_when_its_time_or_its_grace_is_over() {
+        for (body, body_grace) in [(SHORT, Duration::from_secs(5)), (Duration::from_secs(30), SHORT)] {
+            let limits = Limits { body, body_grace, ..Limits::default() };
+            let began = Instant::now();
+            let outcome = collect(stalling(&["ab", "cd"]), 5, &limits).await;
+            assert!(matches!(outcome, Err(Refusal::BodyTooSlow)), "{outcome:?}");
+            assert!(began.elapsed() >= SHORT && began.elapsed() < Duration::from_secs(4));
+        }
+    }
+
+    #[tokio::test]
+    async fn bytes_that_came_earn_time_for_those_to_come() {
+        let limits = Limits { body_grace: SHORT, body_rate: 1000, ..Limits::default() };
+        for (bytes, taken) in [(10, false), (10_000, true)] {
+            let at_once = stream::once(async move { Ok(Frame::data(Bytes::from(vec![b'x'; bytes]))) });
+            let late = stream::once(async {
+                tokio::time::sleep(4 * SHORT).await;
+                Ok(Frame::data(Bytes::from_static(b"x")))
+            });
+            let outcome = collect(StreamBody::new(Box::pin(at_once.chain(late))), 100_000, &limits).await;
+            assert_eq!(outcome.is_ok(), taken, "{bytes} bytes: {outcome:?}");
+        }
+    }
+
+    #[test]
+    fn a_body_has_five_seconds_then_a_second_for_each_thousand_bytes_and_thirty_in_all() {
+        let limits = Limits::default();
+        for (bytes, seconds) in [(0, 5), (1000, 6), (20_000, 25), (25_000, 30), (16_000_000, 30)] {
+            assert_eq!(time_for(bytes, &limits), Duration::from_secs(seconds), "{bytes}");
+        }
     }
 
     #[tokio::test]
     async fn a_body_without_an_end_is_given_up_at_the_first_byte_too_many() {
-        let outcome = within(Duration::from_secs(60), collect(stalling(&["ab", "cd", "e"]), 4)).await;
+        let outcome = collect(stalling(&["ab", "cd", "e"]), 4, &Limits::default()).await;
         assert!(matches!(outcome, Err(Refusal::BodyTooLarge)), "{outcome:?}");
     }
 }

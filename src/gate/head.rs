@@ -1,33 +1,76 @@
-//! The head of a request: whom it is for, and whether it is of a sane size.
+//! The head of a request: whom it is for, and whether it is one that anybody here answers.
 
 use http::header::HOST;
-use http::{Version, request};
+use http::{Method, Version, request};
 
+use super::Limits;
 use crate::error::Refusal;
 use crate::tenant::host::HostName;
 
-/// The longest request target. Longer serves nobody: filters travel in the body.
-const TARGET_LIMIT: usize = 8 * 1024;
+/// Why the edge let a head not pass. The request that the gate sees in its place carries this as an extension, and
+/// nothing else that is true of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadFault {
+    /// It is no HTTP.
+    Malformed,
+    /// It leaves open how long its body is: two lengths, or a length and a transfer coding.
+    Length,
+    /// Its target is no resource.
+    Target,
+    /// Its target is too long for the rest to be read.
+    TargetTooLong,
+    /// It is too large to be read.
+    TooLarge,
+}
 
-/// The most bytes of header fields, HTTP/1.1. Larger lets a caller hold more memory before anything is checked; smaller
-/// refuses honest proxies that add fields and cookies of their own.
-const FIELDS_LIMIT: usize = 32 * 1024;
+impl From<HeadFault> for Refusal {
+    fn from(fault: HeadFault) -> Self {
+        match fault {
+            HeadFault::Malformed => Self::MalformedHead,
+            HeadFault::Length => Self::AmbiguousLength,
+            HeadFault::Target => Self::InvalidTarget,
+            HeadFault::TargetTooLong => Self::TargetTooLong,
+            HeadFault::TooLarge => Self::HeadTooLarge,
+        }
+    }
+}
 
-/// The same for HTTP/2, whose fields come uncompressed out of a few bytes.
-const FIELDS_LIMIT_HTTP2: usize = 16 * 1024;
+/// Refuses what is no request for a resource of anybody: what the edge found, `*`, and tunnels (CONNECT).
+pub(super) fn check_form(head: &request::Parts) -> Result<(), Refusal> {
+    if let Some(fault) = head.extensions.get::<HeadFault>() {
+        return Err((*fault).into());
+    }
+    if head.method == Method::CONNECT || head.uri.path() == "*" {
+        return Err(Refusal::InvalidTarget);
+    }
+    Ok(())
+}
 
-/// The most header fields, for the same reasons.
-const FIELD_COUNT_LIMIT: usize = 100;
+/// Refuses a method that nobody here knows (RFC 9110, section 9.1, and RFC 5789); which of the others a path takes is
+/// the path's to say.
+pub(super) fn check_method(method: &Method) -> Result<(), Refusal> {
+    const KNOWN: [Method; 8] = [
+        Method::GET,
+        Method::HEAD,
+        Method::POST,
+        Method::PUT,
+        Method::DELETE,
+        Method::PATCH,
+        Method::OPTIONS,
+        Method::TRACE,
+    ];
+    if KNOWN.contains(method) { Ok(()) } else { Err(Refusal::UnknownMethod) }
+}
 
 /// Refuses a head that is too large.
-pub(super) fn check_size(head: &request::Parts) -> Result<(), Refusal> {
+pub(super) fn check_size(head: &request::Parts, limits: &Limits) -> Result<(), Refusal> {
     let target = head.uri.path_and_query().map_or(0, |target| target.as_str().len());
-    if target > TARGET_LIMIT {
+    if target > limits.target_bytes {
         return Err(Refusal::TargetTooLong);
     }
     let fields: usize = head.headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
-    let limit = if head.version == Version::HTTP_2 { FIELDS_LIMIT_HTTP2 } else { FIELDS_LIMIT };
-    if fields > limit || head.headers.len() > FIELD_COUNT_LIMIT {
+    let limit = if head.version == Version::HTTP_2 { limits.http2_head_bytes } else { limits.head_bytes };
+    if fields > limit || head.headers.len() > limits.head_fields {
         return Err(Refusal::HeadTooLarge);
     }
     Ok(())
@@ -54,6 +97,8 @@ impl Authority {
         let target = head.uri.authority().map(|authority| Self::parse(authority.as_str())).transpose()?;
         match (target, host) {
             (Some(target), Some(host)) if target.host != host.host => Err(Refusal::InvalidAuthority),
+            // An absolute target does not excuse the field (RFC 9112, section 3.2).
+            (Some(_), None) if head.version == Version::HTTP_11 => Err(Refusal::InvalidAuthority),
             (Some(authority), _) | (None, Some(authority)) => Ok(authority),
             (None, None) => Err(Refusal::InvalidAuthority),
         }

@@ -77,8 +77,9 @@ pub(super) async fn dress(
         }
     }
     headers.insert(CONTENT_LENGTH, body.len().into());
-    // The rest of the body is not read, so the connection can't carry another request.
-    let unread = matches!(status, StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT);
+    // What comes next may be the rest of a body that is not read. After a head that is no request, it may be anything.
+    let unread =
+        matches!(status, StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT);
     if unread && head.version <= Version::HTTP_11 {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }

@@ -178,6 +178,7 @@ fn needs_restart(before: &GatewayConfig, after: &GatewayConfig) -> Vec<&'static 
         ("drain_seconds", before.drain != after.drain),
         ("tenant_metrics", before.tenant_labels != after.tenant_labels),
         ("tls.cache_mib", before.certificate_cache != after.certificate_cache),
+        ("limits", before.limits != after.limits),
     ];
     changes.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key).collect()
 }

@@ -1,6 +1,6 @@
 //! What the edge counts: connections and handshakes.
 
-use prometheus::{IntCounter, IntCounterVec, IntGaugeVec};
+use prometheus::{Histogram, IntCounter, IntCounterVec, IntGaugeVec};
 
 use super::register::Register;
 
@@ -14,9 +14,16 @@ pub struct EdgeMetrics {
     pub connections_refused: IntCounterVec,
     /// Connections open after their handshake, by `protocol`: `http/1.1`, `h2`.
     pub connections_open: IntGaugeVec,
+    /// Connections that the edge ended, by `reason`: `idle`, `age`, `stalled`, `flood`, `resets`.
+    pub connections_ended: IntCounterVec,
     /// TLS handshakes by `result`: `done`, `unknown_name`, `timeout`, `failed`.
     pub handshakes: IntCounterVec,
+    /// The seconds that handshakes took which were done.
+    pub handshake_duration: Histogram,
 }
+
+/// From a resumed handshake on the same machine to the limit.
+const HANDSHAKE_BUCKETS: [f64; 10] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0];
 
 impl EdgeMetrics {
     pub(super) fn new(register: &Register<'_>) -> Self {
@@ -35,7 +42,17 @@ impl EdgeMetrics {
                 "Connections open after their handshake, by protocol.",
                 &["protocol"],
             ),
+            connections_ended: register.counters(
+                "formgate_connections_ended_total",
+                "Connections that the gateway ended for what their peers did or left undone, by reason.",
+                &["reason"],
+            ),
             handshakes: register.counters("formgate_handshakes_total", "TLS handshakes by result.", &["result"]),
+            handshake_duration: register.histogram(
+                "formgate_handshake_duration_seconds",
+                "Time from the accepted socket to the end of the handshake.",
+                &HANDSHAKE_BUCKETS,
+            ),
         }
     }
 }

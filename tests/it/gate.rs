@@ -1,9 +1,11 @@
 //! The steps of the gate, in their order, as a caller meets them.
 
 mod admit;
+mod bad_tokens;
 mod body;
 mod head;
 mod hostile;
+mod limits;
 mod outage;
 mod resolve;
 mod respond;

@@ -42,6 +42,9 @@ fn faults_of_the_gateway_are_placed() {
         (listen, "listen = [\"[::]:7\"]\nwindow_seconds = 0", "3:18 `window_seconds` must be from 1 to 3600"),
         (listen, "listen = [\"[::]:7\"]\nwindow_seconds = 1.5", "3:18 expected an integer"),
         (listen, "listen = [\"[::]:7\"]\nlisten_on = 7", "3:1 unknown key `listen_on`"),
+        (listen, "listen = [\"[::]:7\"]\nlimits = 7", "3:10 expected a table"),
+        (listen, "listen = [\"[::]:7\"]\nlimits = { streams = 0 }", "3:22 `streams` must be from 1 to 1000"),
+        (listen, "listen = [\"[::]:7\"]\nlimits = { stream = 7 }", "3:12 unknown key `stream`"),
         ("[gateway.tls]", "[gateway.tsl]", "1:1 missing table `tls`|3:10 unknown key `tsl`"),
         ("private_key = \"certs/wildcard.key\"", "", "3:1 missing key `private_key`"),
     ] {

@@ -16,8 +16,9 @@ use tempfile::TempDir;
 use tokio::time::sleep;
 
 use crate::config::{Config, ListenConfig};
-use crate::edge::{Certificates, Edge, Limits, Pace, Serve, Serving, listen};
-use crate::gate::{Connection, Transport};
+use crate::edge::{Addresses, Certificates, Edge, Limits, Pace, Serve, Serving, listen};
+use crate::error::Refusal;
+use crate::gate::{Connection, HeadFault, Transport};
 use crate::metrics::Metrics;
 use crate::supervisor::Inherited;
 use crate::tenant::Directory;
@@ -29,18 +30,26 @@ pub(super) const SLOW: Duration = Duration::from_millis(300);
 /// How long the answer to `/big` is: more than all buffers on the way hold.
 pub(super) const BIG: usize = 32 * 1024 * 1024;
 
-/// Answers `/slow` late, `/never` never, `/big` at length, `/read` with the length of the body, `/refuse` with 413 before
-/// it read any of the body; all else with the one of two hosts that the certificate covers.
+/// Answers `/slow` late, `/never` never, `/big` at length, `/empty` with nothing, `/read` with the length of the body, `/refuse` with 413 before
+/// it read any of the body; all else with the one of two hosts that the certificate covers. What the edge refused, it
+/// refuses as the gate does.
 pub(super) struct Handler;
 
 impl Serve for Handler {
     async fn serve(&self, connection: &Connection, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        if let Some(fault) = request.extensions().get::<HeadFault>() {
+            let reply = Refusal::from(*fault).reply();
+            let mut refusal = Response::new(Full::from(reply.body));
+            *refusal.status_mut() = reply.status;
+            return refusal;
+        }
         let text = match request.uri().path() {
             "/slow" => {
                 sleep(SLOW).await;
                 "late".to_owned()
             }
             "/big" => "x".repeat(BIG),
+            "/empty" => String::new(),
             "/never" => std::future::pending().await,
             "/read" => match request.into_body().collect().await {
                 Ok(body) => body.to_bytes().len().to_string(),
@@ -125,8 +134,13 @@ impl Fixture {
         let directory = Arc::new(ArcSwap::from_pointee(Directory::new(&config, &Directory::default())));
         let metrics = Metrics::default();
         let certificates = Certificates::open(&config.gateway, directory, &metrics, Pace::default()).unwrap();
-        let edge =
-            Edge { certificates: Arc::new(certificates), gate: Arc::new(Handler), limits, metrics: metrics.clone() };
+        let edge = Edge {
+            certificates: Arc::new(certificates),
+            gate: Arc::new(Handler),
+            limits,
+            metrics: metrics.clone(),
+            addresses: Addresses::new(limits.connections_per_address),
+        };
         let serving = edge.serve(listen(&[entry], inherited).await.unwrap());
         let address = serving.addresses()[0];
         Self { serving, address, metrics, roots: Arc::new(roots), _folder: folder }
@@ -134,6 +148,10 @@ impl Fixture {
 
     pub(super) fn handshakes(&self, result: &str) -> u64 {
         self.metrics.edge.handshakes.with_label_values(&[result]).get()
+    }
+
+    pub(super) fn ended(&self, reason: &str) -> u64 {
+        self.metrics.edge.connections_ended.with_label_values(&[reason]).get()
     }
 
     pub(super) fn open(&self, protocol: &str) -> i64 {

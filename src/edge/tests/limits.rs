@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep};
 
 use super::client::{BOTH, Caller, Hello, read_to_end, soon};
 use super::fixture::{BIG, Fixture};
+use super::frames::{ACK, DATA, END_STREAM, GOAWAY, INITIAL_WINDOW, PING, Peer, WINDOW_UPDATE, frame, get};
 use crate::edge::Limits;
 
 /// The one limit that a test shortens, and long enough that an idle machine's jitter does not matter.
@@ -96,7 +97,7 @@ async fn at_the_cap_of_connections_the_next_one_waits() {
 
 #[tokio::test]
 async fn a_response_that_nobody_takes_does_not_keep_its_connection() {
-    let fixture = Fixture::start(short_of(|limits| (limits.idle, limits.farewell) = (SHORT, SHORT))).await;
+    let fixture = Fixture::start(short_of(|limits| limits.write = SHORT)).await;
     for (version, label) in BOTH.into_iter().zip(["http/1.1", "h2"]) {
         let mut caller = Caller::connect(&fixture, version).await;
         let untaken = caller.hold("/big").await;
@@ -115,7 +116,7 @@ async fn a_response_that_nobody_takes_does_not_keep_its_connection() {
 
 #[tokio::test]
 async fn a_response_that_is_taken_slowly_arrives_whole() {
-    let fixture = Fixture::start(short_of(|limits| (limits.idle, limits.farewell) = (SHORT, SHORT))).await;
+    let fixture = Fixture::start(short_of(|limits| (limits.idle, limits.write) = (SHORT, SHORT))).await;
     let mut stream = Hello::to("acme.example.com").shake(&fixture).await.unwrap();
     stream.write_all(b"GET /big HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
     let (mut taken, mut piece) = (0, vec![0; BIG / 16]);
@@ -126,4 +127,120 @@ async fn a_response_that_is_taken_slowly_arrives_whole() {
         sleep(SHORT / 4).await;
     }
     assert!(began.elapsed() > 2 * SHORT, "slower than what idleness and goodbye would allow a silent one");
+}
+
+#[tokio::test]
+async fn an_http_2_answer_that_gets_no_window_does_not_keep_its_connection_though_others_are_taken() {
+    let fixture = Fixture::start(short_of(|limits| limits.write = 2 * SHORT)).await;
+    let no_window = [0, INITIAL_WINDOW, 0, 0, 0, 0];
+    for path in ["/", "/big"] {
+        let mut peer = Peer::connect_with(&fixture, &no_window).await;
+        peer.request(1, &get(path)).await.unwrap();
+        let began = Instant::now();
+        let mut turn = 1;
+        // Empty answers are whole without a window, and pings are answered.
+        while peer.request(2 * turn + 1, &get("/empty")).await.is_ok()
+            && peer.send(&frame(PING, 0, 0, &[0; 8])).await.is_ok()
+            && peer.answer(2 * turn + 1).await.is_some()
+        {
+            turn += 1;
+            sleep(SHORT / 10).await;
+            assert!(began.elapsed() < 20 * SHORT, "{path}");
+        }
+        assert!(turn > 5 && began.elapsed() >= 2 * SHORT, "{path} after {:?}", began.elapsed());
+    }
+    assert_eq!(fixture.ended("stalled"), 2);
+}
+
+#[tokio::test]
+async fn a_window_given_byte_by_byte_is_progress() {
+    let fixture = Fixture::start(short_of(|limits| limits.write = 2 * SHORT)).await;
+    let mut peer = Peer::connect_with(&fixture, &[0, INITIAL_WINDOW, 0, 0, 0, 0]).await;
+    peer.request(1, &get("/")).await.unwrap();
+    for _ in 0.."acme.example.com".len() {
+        sleep(SHORT / 2).await;
+        peer.send(&frame(WINDOW_UPDATE, 0, 1, &[0, 0, 0, 1])).await.unwrap();
+    }
+    assert!(peer.answer(1).await.is_some(), "the whole answer");
+}
+
+#[tokio::test]
+async fn answered_pings_and_sent_ones_do_not_keep_an_idle_connection() {
+    let fixture = Fixture::start(short_of(|limits| (limits.idle, limits.farewell) = (2 * SHORT, SHORT))).await;
+    let mut peer = Peer::connect(&fixture).await;
+    peer.request(1, &get("/")).await.unwrap();
+    peer.answer(1).await.unwrap();
+    let began = Instant::now();
+    while peer.send(&frame(PING, 0, 0, &[0; 8])).await.is_ok() {
+        let Some(next) = peer.next().await else { break };
+        assert!(began.elapsed() < 10 * SHORT, "{next:?}");
+        sleep(SHORT / 20).await;
+    }
+    assert!(began.elapsed() >= SHORT, "{:?}", began.elapsed());
+    assert_eq!(fixture.ended("idle"), 1);
+}
+
+#[tokio::test]
+async fn the_last_request_of_a_connection_is_answered_and_the_caller_told() {
+    for worn in [short_of(|limits| limits.requests = 3), short_of(|limits| limits.age = SHORT)] {
+        let fixture = Fixture::start(worn).await;
+        let mut stream = Hello::to("acme.example.com").shake(&fixture).await.unwrap();
+        let by_age = worn.age == SHORT;
+        if by_age {
+            sleep(SHORT).await;
+        }
+        stream.write_all("GET /slow HTTP/1.1\r\nhost: x\r\n\r\n".repeat(5).as_bytes()).await.unwrap();
+        let text = read_to_end(&mut stream).await;
+        let (answers, told) = (text.matches("late").count(), text.matches("connection: close").count());
+        assert_eq!((answers, told), (if by_age { 1 } else { 3 }, 1), "{text}");
+
+        let mut peer = Peer::connect(&fixture).await;
+        if by_age {
+            sleep(SHORT).await;
+        }
+        for turn in 0..3 {
+            // A request that was on its way when the goodbye was said is served, too.
+            peer.request(2 * turn + 1, &get("/slow")).await.unwrap();
+        }
+        let (mut answers, mut goodbyes) = (0, 0);
+        while let Some(next) = peer.next().await {
+            match next.kind {
+                DATA if next.flags & END_STREAM != 0 => answers += 1,
+                GOAWAY => goodbyes += 1,
+                PING if next.flags & ACK == 0 => peer.send(&frame(PING, ACK, 0, &next.payload)).await.unwrap(),
+                _ => {}
+            }
+        }
+        assert_eq!(answers, 3);
+        assert!(goodbyes > 0);
+        // The HTTP/1.1 one and the HTTP/2 one.
+        assert_eq!(fixture.ended("age"), 2);
+    }
+}
+
+#[tokio::test]
+async fn an_address_has_no_more_connections_than_it_may_and_others_have_theirs() {
+    let fixture = Fixture::start(short_of(|limits| limits.connections_per_address = 2)).await;
+    let first = Hello::to("acme.example.com").shake(&fixture).await.unwrap();
+    let _second = TcpStream::connect(fixture.address).await.unwrap();
+    let refused = |fixture: &Fixture| fixture.metrics.edge.connections_refused.with_label_values(&["address"]).get();
+    let mut third = TcpStream::connect(fixture.address).await.unwrap();
+    let began = Instant::now();
+    assert!(!matches!(soon(third.read(&mut [0])).await, Ok(1..)));
+    assert!(began.elapsed() < SHORT, "at once");
+    assert_eq!(refused(&fixture), 1);
+
+    let elsewhere = TcpSocket::new_v4().unwrap();
+    elsewhere.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+    let mut elsewhere = elsewhere.connect(fixture.address).await.unwrap();
+    elsewhere.write_all(b"no ClientHello\r\n").await.unwrap();
+    assert!(matches!(soon(elsewhere.read(&mut [0])).await, Ok(1)), "an alert");
+
+    drop(first);
+    soon(async {
+        while Hello::to("acme.example.com").shake(&fixture).await.is_err() {
+            sleep(SHORT / 20).await;
+        }
+    })
+    .await;
 }

@@ -81,3 +81,33 @@ async fn a_stop_finishes_what_is_in_flight() {
     let answer = answer.await.unwrap();
     assert!(answer.contains("connection: close\r\n") && answer.ends_with("late"), "{answer}");
 }
+
+#[tokio::test]
+async fn the_cap_of_an_address_is_the_callers_and_no_balancers() {
+    let limits = Limits { connections_per_address: 1, ..Limits::default() };
+    let anywhere: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let entry = ListenConfig {
+        speaks: Speaks::Http1,
+        proxies: vec!["127.0.0.1/32".parse().unwrap()],
+        ..ListenConfig::from(anywhere)
+    };
+    let named = Fixture::listening(entry, limits, &mut Inherited::default()).await;
+    let unnamed = plain(Speaks::Http1, limits).await;
+    let request = "GET / HTTP/1.1\r\nhost: x\r\n\r\n";
+    for (fixture, header, served) in [
+        (&named, "PROXY TCP4 192.0.2.7 127.0.0.1 1000 443\r\n", [true, false]),
+        (&named, "PROXY TCP6 2001:db8::7 ::1 1000 443\r\n", [true, false]),
+        (&named, "PROXY UNKNOWN\r\n", [true, true]),
+        (&unnamed, "", [true, true]),
+    ] {
+        let mut held = Vec::new();
+        for expected in served {
+            let mut stream = TcpStream::connect(fixture.address).await.unwrap();
+            let _ = stream.write_all(format!("{header}{request}").as_bytes()).await;
+            let answered = matches!(soon(stream.read(&mut [0])).await, Ok(1));
+            assert_eq!(answered, expected, "{header:?}");
+            held.push(stream);
+        }
+    }
+    assert_eq!(named.metrics.edge.connections_refused.with_label_values(&["address"]).get(), 2);
+}

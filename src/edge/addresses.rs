@@ -1,0 +1,59 @@
+//! How many connections an address has.
+//!
+//! Owns the count behind the cap on connections of one address; what counts as one is [`network_of`]'s to say.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::gate::network_of;
+
+/// The connections of every address that has any.
+#[derive(Debug)]
+pub struct Addresses {
+    open: Mutex<HashMap<IpAddr, u32>>,
+    limit: u32,
+}
+
+/// A place among the connections of an address; dropping it frees it.
+#[derive(Debug)]
+pub(super) struct Slot {
+    addresses: Arc<Addresses>,
+    address: IpAddr,
+}
+
+impl Addresses {
+    /// No connections, and at most so many an address.
+    #[must_use]
+    pub fn new(limit: u32) -> Arc<Self> {
+        Arc::new(Self { open: Mutex::default(), limit })
+    }
+
+    /// Counts one connection more, unless the address has as many as it may.
+    pub(super) fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Slot> {
+        let address = network_of(address);
+        let mut open = self.open();
+        let count = open.entry(address).or_default();
+        if *count >= self.limit {
+            return None;
+        }
+        *count += 1;
+        Some(Slot { addresses: Arc::clone(self), address })
+    }
+
+    fn open(&self) -> MutexGuard<'_, HashMap<IpAddr, u32>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut open = self.addresses.open();
+        if let Some(count) = open.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&self.address);
+            }
+        }
+    }
+}

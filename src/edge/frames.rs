@@ -1,0 +1,275 @@
+//! What an HTTP/2 connection carries, by the frames that pass on their way from and to hyper.
+//!
+//! The library answers every request and every PING, but does not ask what they are for: a peer may send 300,000 PING or
+//! PRIORITY frames, open and reset requests slowly for ever, and leave its answers lying by giving them no window. So the
+//! nine bytes before each frame (RFC 9113, section 4.1) are read along, in both directions, and [`Activity`] is told what
+//! served a request, and which answers are on their way.
+//!
+//! Nothing is changed or held back, and nothing is parsed but frame headers and the length of padding; what is malformed
+//! is the library's to refuse. It lies above TLS.
+
+use std::collections::HashSet;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::activity::{Abuse, Activity};
+
+const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
+const HEADER: usize = 9;
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const CONTINUATION: u8 = 9;
+
+const END_STREAM: u8 = 0x1;
+const PADDED: u8 = 0x8;
+
+/// The most requests that may look open at once. The library refuses those over its own limit, but has yet to do so
+/// when they are counted here.
+///
+/// Larger: a peer has us remember more. Smaller than a few times [`super::Limits::streams`]: a burst of an honest
+/// caller that did not yet read our settings ends its connection.
+const OPEN: usize = 4096;
+
+/// Reads along the frames of one direction.
+#[derive(Debug, Default)]
+struct Reader {
+    /// Bytes that are no frame header: the preface, then what is left of a frame's payload.
+    skip: usize,
+    header: [u8; HEADER],
+    filled: usize,
+    /// The frame whose payload is passing; none once its header is told.
+    padded: Option<Frame>,
+}
+
+/// One frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Frame {
+    kind: u8,
+    flags: u8,
+    stream: u32,
+    /// The bytes of its payload, without padding.
+    content: usize,
+}
+
+impl Reader {
+    fn after_preface() -> Self {
+        Self { skip: PREFACE, ..Self::default() }
+    }
+
+    /// Reads bytes, and tells of every frame whose beginning has come.
+    fn read(&mut self, mut bytes: &[u8], mut tell: impl FnMut(Frame)) {
+        while !bytes.is_empty() {
+            if let Some(mut frame) = self.padded.take() {
+                // The first byte of the payload is the padding's length. It is left to be skipped with the rest.
+                frame.content = frame.content.saturating_sub(1 + usize::from(bytes[0]));
+                tell(frame);
+            }
+            if self.skip > 0 {
+                let skipped = self.skip.min(bytes.len());
+                self.skip -= skipped;
+                bytes = &bytes[skipped..];
+                continue;
+            }
+            let taken = (HEADER - self.filled).min(bytes.len());
+            self.header[self.filled..self.filled + taken].copy_from_slice(&bytes[..taken]);
+            self.filled += taken;
+            bytes = &bytes[taken..];
+            if self.filled == HEADER {
+                self.filled = 0;
+                let frame = Frame::read(self.header);
+                self.skip = frame.content;
+                if frame.is_padded() && frame.content > 0 {
+                    self.padded = Some(frame);
+                } else {
+                    tell(frame);
+                }
+            }
+        }
+    }
+}
+
+impl Frame {
+    fn read([a, b, c, kind, flags, stream @ ..]: [u8; HEADER]) -> Self {
+        let stream = u32::from_be_bytes(stream) & 0x7fff_ffff;
+        Self { kind, flags, stream, content: u32::from_be_bytes([0, a, b, c]) as usize }
+    }
+
+    fn is_padded(self) -> bool {
+        matches!(self.kind, DATA | HEADERS) && self.flags & PADDED != 0
+    }
+
+    fn is_of_a_message(self) -> bool {
+        matches!(self.kind, DATA | HEADERS | CONTINUATION)
+    }
+
+    fn ends(self) -> bool {
+        matches!(self.kind, DATA | HEADERS) && self.flags & END_STREAM != 0
+    }
+}
+
+/// An HTTP/2 stream that is read along.
+#[derive(Debug)]
+pub(super) struct Frames<IO> {
+    io: IO,
+    incoming: Reader,
+    outgoing: Reader,
+    requests: Requests,
+}
+
+/// The requests of a connection.
+#[derive(Debug)]
+struct Requests {
+    activity: Arc<Activity>,
+    /// Those whose answers did not end.
+    open: HashSet<u32>,
+    newest: u32,
+    resets: u64,
+    /// Resets of requests that were not answered.
+    early: u64,
+    resets_allowed: u64,
+}
+
+impl Requests {
+    fn came(&mut self, frame: Frame) {
+        if frame.is_of_a_message() {
+            self.activity.asked(frame.content);
+        }
+        // A HEADERS frame of a request that was there before brings its trailers.
+        if frame.kind == HEADERS && frame.stream > self.newest {
+            self.newest = frame.stream;
+            self.open.insert(frame.stream);
+        }
+        if frame.kind == RST_STREAM {
+            self.resets += 1;
+            if self.open.remove(&frame.stream) {
+                self.early += 1;
+            }
+            self.activity.answer_ended(frame.stream);
+        }
+    }
+
+    fn went(&mut self, frame: Frame) {
+        if frame.is_of_a_message() {
+            self.activity.answered(frame.content);
+        }
+        if frame.ends() || frame.kind == RST_STREAM {
+            self.open.remove(&frame.stream);
+            self.activity.answer_ended(frame.stream);
+        } else if matches!(frame.kind, DATA | HEADERS) {
+            self.activity.answering(frame.stream);
+        }
+    }
+
+    fn abuse(&self) -> Option<Abuse> {
+        let resets = self.resets > self.resets_allowed && 2 * self.early > self.resets;
+        (resets || self.open.len() > OPEN).then_some(Abuse::Resets)
+    }
+}
+
+impl<IO> Frames<IO> {
+    /// Reads along from the preface on.
+    pub(super) fn new(io: IO, activity: Arc<Activity>, resets_allowed: u64) -> Self {
+        let requests = Requests { activity, open: HashSet::new(), newest: 0, resets: 0, early: 0, resets_allowed };
+        Self { io, incoming: Reader::after_preface(), outgoing: Reader::default(), requests }
+    }
+
+    fn went(&mut self, bytes: &[u8]) {
+        let Self { outgoing, requests, .. } = self;
+        outgoing.read(bytes, |frame| requests.went(frame));
+    }
+}
+
+impl<IO: AsyncRead + Unpin> AsyncRead for Frames<IO> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut this.io).poll_read(cx, buf))?;
+        let requests = &mut this.requests;
+        this.incoming.read(&buf.filled()[before..], |frame| requests.came(frame));
+        match requests.abuse() {
+            Some(abuse) => {
+                requests.activity.abused(abuse);
+                Poll::Ready(Err(abuse.into()))
+            }
+            None => Poll::Ready(Ok(())),
+        }
+    }
+}
+
+impl<IO: AsyncWrite + Unpin> AsyncWrite for Frames<IO> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.io).poll_write(cx, buf))?;
+        self.went(&buf[..written]);
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.io).poll_write_vectored(cx, bufs))?;
+        let mut left = written;
+        for buf in bufs {
+            let taken = left.min(buf.len());
+            self.went(&buf[..taken]);
+            left -= taken;
+        }
+        Poll::Ready(Ok(written))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+    }
+
+    fn told(reader: &mut Reader, pieces: &[&[u8]]) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        pieces.iter().for_each(|piece| reader.read(piece, |frame| frames.push(frame)));
+        frames
+    }
+
+    #[test]
+    fn frames_are_the_same_however_their_bytes_are_split() {
+        let bytes = [
+            vec![b'p'; PREFACE],
+            frame(4, 0, 0, &[0; 12]),
+            frame(HEADERS, PADDED | END_STREAM, 1, b"\x03headpad"),
+            frame(DATA, PADDED, 1, &[200, 1, 2]),
+            frame(DATA, END_STREAM, 1, b""),
+            frame(DATA, PADDED, 1, b""),
+            frame(RST_STREAM, 0, 0x8000_0003, &[0; 4]),
+        ]
+        .concat();
+        let whole = told(&mut Reader::after_preface(), &[&bytes]);
+        let expected = [(4, 0, 12), (HEADERS, 1, 4), (DATA, 1, 0), (DATA, 1, 0), (DATA, 1, 0), (RST_STREAM, 3, 4)];
+        assert_eq!(whole.iter().map(|frame| (frame.kind, frame.stream, frame.content)).collect::<Vec<_>>(), expected);
+        for size in 1..bytes.len() {
+            let pieces: Vec<_> = bytes.chunks(size).collect();
+            assert_eq!(told(&mut Reader::after_preface(), &pieces), whole, "in pieces of {size}");
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! Where the heads of an HTTP/1.1 connection begin and end, and which of them are refused before hyper reads them.
+//!
+//! hyper lets pass what two readers may understand in two ways (a length beside a transfer coding, a length twice: the
+//! stuff of request smuggling, RFC 9112, section 6.3), answers what it can't parse without a body, and says nothing of
+//! where a head begins, which its time limit needs. So the bytes are followed on their way to it: heads are parsed by the
+//! parser that hyper uses, bodies only counted. The rules are hyper's or stricter, and what breaks them never reaches it;
+//! so the two can't disagree about where the next request begins.
+//!
+//! It only looks at bytes, and knows no sockets: `heads` holds them back, passes them on and replaces them.
+
+use std::mem::MaybeUninit;
+
+use httparse::{Header, Request, Status};
+
+use super::limits::Limits;
+use crate::gate::HeadFault;
+
+/// The most bytes of chunk extensions and trailers in one body; hyper takes as many.
+///
+/// Larger: a body has more that nobody reads. Smaller: trailers that honest callers send (checksums) are cut off.
+const BESIDE_CHUNKS: u64 = 16 * 1024;
+
+/// Follows the bytes of one connection.
+#[derive(Debug)]
+pub(super) struct Framing {
+    place: Place,
+    head_bytes: usize,
+    /// How much of the head that has begun was searched for its end.
+    searched: usize,
+    /// The length at which an unfinished head is parsed again, for faults that need no end: it doubles, so that a head
+    /// dripped in byte by byte costs no more than one that comes at once.
+    parse_at: usize,
+}
+
+/// Where the next byte stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// In a head, or before one.
+    Head,
+    /// In a body with so many bytes to come.
+    Length(u64),
+    /// In a body of chunks. `beside` counts extensions and trailers.
+    Chunks { at: Chunk, beside: u64 },
+}
+
+/// Where in the chunks (RFC 9112, section 7.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Chunk {
+    SizeBegin,
+    Size(u64),
+    /// After blanks that follow the size.
+    SizeBlank(u64),
+    Extension(u64),
+    SizeLf(u64),
+    Data(u64),
+    DataCr,
+    DataLf,
+    /// At the beginning of a trailer field, or of the blank line that ends the body.
+    TrailerBegin,
+    Trailer,
+    TrailerLf,
+    EndLf,
+}
+
+/// What the bytes are that were followed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Followed {
+    /// How many pass.
+    pub(super) passed: usize,
+    /// How many of them belong to heads and bodies; the others frame chunks.
+    pub(super) payload: usize,
+    /// How many heads are whole among them.
+    pub(super) heads: usize,
+}
+
+/// Why not all bytes pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// They do.
+    End,
+    /// A head has begun, and its end is not there.
+    Partial,
+    /// So many bytes of blank lines stand before a head (RFC 9112, section 2.2).
+    Blank(usize),
+    /// A head begins that is refused.
+    Refused(Fault),
+    /// The chunks break their grammar.
+    BadChunk,
+}
+
+/// A head that is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fault {
+    pub(super) why: HeadFault,
+    /// Whether the answer may have no body.
+    pub(super) to_head: bool,
+}
+
+impl Framing {
+    pub(super) fn new(head_bytes: usize) -> Self {
+        Self { place: Place::Head, head_bytes, searched: 0, parse_at: 0 }
+    }
+
+    /// Follows bytes. Those that did not pass are to come again, with more behind them, or without the blanks.
+    pub(super) fn follow(&mut self, bytes: &[u8]) -> (Followed, Stop) {
+        let mut followed = Followed::default();
+        loop {
+            let rest = &bytes[followed.passed..];
+            if rest.is_empty() {
+                return (followed, Stop::End);
+            }
+            match self.place {
+                Place::Head => match self.follow_head(rest) {
+                    Ok(length) => {
+                        followed.passed += length;
+                        followed.payload += length;
+                        followed.heads += 1;
+                    }
+                    Err(stop) => return (followed, stop),
+                },
+                Place::Length(left) => {
+                    let taken = take(left, rest);
+                    followed.passed += taken;
+                    followed.payload += taken;
+                    self.place = body(left - taken as u64);
+                }
+                Place::Chunks { at: Chunk::Data(left), beside } => {
+                    let taken = take(left, rest);
+                    followed.passed += taken;
+                    followed.payload += taken;
+                    let left = left - taken as u64;
+                    let at = if left == 0 { Chunk::DataCr } else { Chunk::Data(left) };
+                    self.place = Place::Chunks { at, beside };
+                }
+                Place::Chunks { at, beside } => {
+                    let Some(next) = at.next(rest[0]) else { return (followed, Stop::BadChunk) };
+                    let beside =
+                        beside + u64::from(matches!(at, Chunk::Extension(_) | Chunk::TrailerBegin | Chunk::Trailer));
+                    if beside > BESIDE_CHUNKS {
+                        return (followed, Stop::BadChunk);
+                    }
+                    followed.passed += 1;
+                    self.place = next.map_or(Place::Head, |at| Place::Chunks { at, beside });
+                }
+            }
+        }
+    }
+
+    /// The length of the head that stands there, whole and sound.
+    fn follow_head(&mut self, bytes: &[u8]) -> Result<usize, Stop> {
+        let blank = blank_lines(bytes);
+        if blank > 0 {
+            self.searched = 0;
+            return Err(Stop::Blank(blank));
+        }
+        let Some(length) = end_of_head(bytes, self.searched) else {
+            self.searched = bytes.len();
+            if bytes.len() > self.head_bytes {
+                return Err(Stop::Refused(too_large(bytes)));
+            }
+            if bytes.len() >= self.parse_at {
+                self.parse_at = 2 * bytes.len();
+                parse(bytes).map_err(Stop::Refused)?;
+            }
+            return Err(Stop::Partial);
+        };
+        (self.searched, self.parse_at) = (0, 0);
+        if length > self.head_bytes {
+            return Err(Stop::Refused(too_large(bytes)));
+        }
+        // With its end there, a head that the parser still finds unfinished is one that no other parser may finish.
+        let malformed = Stop::Refused(Fault { why: HeadFault::Malformed, to_head: false });
+        let head = parse(&bytes[..length]).map_err(Stop::Refused)?.ok_or(malformed)?;
+        if head.length != length {
+            return Err(malformed);
+        }
+        self.place = head.place;
+        Ok(length)
+    }
+}
+
+fn take(left: u64, bytes: &[u8]) -> usize {
+    usize::try_from(left).map_or(bytes.len(), |left| left.min(bytes.len()))
+}
+
+fn body(length: u64) -> Place {
+    if length == 0 { Place::Head } else { Place::Length(length) }
+}
+
+/// The length of the blank lines that bytes begin with.
+fn blank_lines(bytes: &[u8]) -> usize {
+    let mut rest = bytes;
+    while let [b'\n', behind @ ..] | [b'\r', b'\n', behind @ ..] = rest {
+        rest = behind;
+    }
+    bytes.len() - rest.len()
+}
+
+/// The length of a head, by the blank line that ends it: a line may end with a bare line feed.
+fn end_of_head(bytes: &[u8], searched: usize) -> Option<usize> {
+    let from = searched.saturating_sub(2);
+    let ends = |&at: &usize| matches!(&bytes[at + 1..], [b'\n', ..] | [b'\r', b'\n', ..]);
+    let mut feeds = bytes[from..].iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| from + at);
+    let end = feeds.find(ends)?;
+    Some(end + if bytes[end + 1] == b'\n' { 2 } else { 3 })
+}
+
+/// Which part of a head is too large.
+fn too_large(bytes: &[u8]) -> Fault {
+    let line = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
+    let why = if 2 * line > bytes.len() { HeadFault::TargetTooLong } else { HeadFault::TooLarge };
+    Fault { why, to_head: bytes.starts_with(b"HEAD ") }
+}
+
+/// A sound head, and what follows it.
+struct Head {
+    length: usize,
+    place: Place,
+}
+
+/// Parses a head, or what there is of one.
+fn parse(bytes: &[u8]) -> Result<Option<Head>, Fault> {
+    let mut fields = [const { MaybeUninit::uninit() }; Limits::HEAD_FIELDS];
+    let mut request = Request::new(&mut []);
+    let parsed = request.parse_with_uninit_headers(bytes, &mut fields);
+    let fault = |why| Fault { why, to_head: bytes.starts_with(b"HEAD ") };
+    match parsed {
+        Ok(Status::Partial) => Ok(None),
+        Err(httparse::Error::TooManyHeaders) => Err(fault(HeadFault::TooLarge)),
+        Err(_) => Err(fault(HeadFault::Malformed)),
+        Ok(Status::Complete(length)) => {
+            check_target(request.path.unwrap_or_default()).map_err(fault)?;
+            let place = place_after(request.version == Some(0), request.headers).map_err(fault)?;
+            Ok(Some(Head { length, place }))
+        }
+    }
+}
+
+fn check_target(target: &str) -> Result<(), HeadFault> {
+    // The target of the requests that `heads` puts in place of refused ones: nobody else's gets past here.
+    if target == "*" {
+        return Err(HeadFault::Target);
+    }
+    match http::Uri::try_from(target) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(HeadFault::Malformed),
+    }
+}
+
+/// How the body is framed that follows a head.
+fn place_after(is_http_10: bool, fields: &[Header<'_>]) -> Result<Place, HeadFault> {
+    let all = |name: &'static str| fields.iter().filter(move |field| field.name.eq_ignore_ascii_case(name));
+    let (mut lengths, mut codings) = (all("content-length"), all("transfer-encoding"));
+    match (lengths.next(), lengths.next(), codings.next(), codings.next()) {
+        (None, _, None, _) => Ok(Place::Head),
+        (Some(length), None, None, _) => read_length(length.value).map(body).ok_or(HeadFault::Length),
+        (None, _, Some(coding), None) if !is_http_10 && coding.value.eq_ignore_ascii_case(b"chunked") => {
+            Ok(Place::Chunks { at: Chunk::SizeBegin, beside: 0 })
+        }
+        _ => Err(HeadFault::Length),
+    }
+}
+
+fn read_length(value: &[u8]) -> Option<u64> {
+    // No sign, no list. The two largest numbers mean something else to hyper.
+    let digits = std::str::from_utf8(value).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?;
+    digits.parse().ok().filter(|length| *length < u64::MAX - 2)
+}
+
+impl Chunk {
+    /// Where the byte after this one stands; nowhere when it breaks the grammar, and in the next head (`None` within)
+    /// when the body ends with it.
+    fn next(self, byte: u8) -> Option<Option<Self>> {
+        let after_size = |size| if size == 0 { Self::TrailerBegin } else { Self::Data(size) };
+        Some(Some(match (self, byte) {
+            (Self::SizeBegin, byte) => Self::Size(digit(byte)?),
+            (Self::Size(size) | Self::SizeBlank(size), b' ' | b'\t') => Self::SizeBlank(size),
+            (Self::Size(size) | Self::SizeBlank(size), b';') => Self::Extension(size),
+            (Self::Size(size) | Self::SizeBlank(size) | Self::Extension(size), b'\r') => Self::SizeLf(size),
+            (Self::Size(size), byte) => Self::Size(size.checked_mul(16)?.checked_add(digit(byte)?)?),
+            (Self::Extension(size), byte) if byte != b'\n' => Self::Extension(size),
+            (Self::SizeLf(size), b'\n') => after_size(size),
+            (Self::DataCr, b'\r') => Self::DataLf,
+            (Self::DataLf, b'\n') => Self::SizeBegin,
+            (Self::TrailerBegin, b'\r') => Self::EndLf,
+            (Self::Trailer, b'\r') => Self::TrailerLf,
+            (Self::TrailerBegin | Self::Trailer, _) => Self::Trailer,
+            (Self::TrailerLf, b'\n') => Self::TrailerBegin,
+            (Self::EndLf, b'\n') => return Some(None),
+            _ => return None,
+        }))
+    }
+}
+
+fn digit(byte: u8) -> Option<u64> {
+    char::from(byte).to_digit(16).map(u64::from)
+}

@@ -1,0 +1,35 @@
+//! The time that a request may take in all, of which its steps use what they need.
+
+use std::time::{Duration, Instant};
+
+use tokio::time::timeout;
+
+use crate::error::Refusal;
+
+/// What is left of a request's time. The clock stands still between two [`Allowance::spend`]: a body that comes slowly
+/// has limits of its own.
+#[derive(Debug)]
+pub(super) struct Allowance {
+    used: Duration,
+    limit: Duration,
+}
+
+impl Allowance {
+    pub(super) fn of(limit: Duration) -> Self {
+        Self { used: Duration::ZERO, limit }
+    }
+
+    /// Sets what the request may take in all; what it took is kept.
+    pub(super) fn change(&mut self, limit: Duration) {
+        self.limit = limit;
+    }
+
+    /// Takes a step, and gives it up when the request's time is over.
+    pub(super) async fn spend<T>(&mut self, step: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
+        let began = Instant::now();
+        let left = self.limit.saturating_sub(self.used);
+        let outcome = timeout(left, step).await.map_err(|_| Refusal::TooSlow)?;
+        self.used += began.elapsed();
+        outcome
+    }
+}

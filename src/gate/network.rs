@@ -1,0 +1,27 @@
+//! What counts as one caller's address.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+/// The address itself, or of an IPv6 address the /64 that it lies in: a caller has all of that to choose from. An IPv4
+/// address is the same in its IPv6 clothes.
+#[must_use]
+pub fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
+        address @ IpAddr::V4(_) => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ipv6_caller_is_its_64_and_an_ipv4_caller_its_address() {
+        let of = |text: &str| network_of(text.parse().unwrap()).to_string();
+        assert_eq!(of("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
+        assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff::"));
+        assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
+        assert_eq!(of("::ffff:192.0.2.7"), "192.0.2.7");
+    }
+}

@@ -1,0 +1,27 @@
+//! What the gate counts of requests that it takes no further.
+
+use prometheus::{IntCounterVec, IntGauge};
+
+use super::register::Register;
+
+/// Requests at the gate.
+#[derive(Clone, Debug)]
+pub struct GateMetrics {
+    /// Requests that are worked on.
+    pub in_flight: IntGauge,
+    /// Requests refused to protect the gateway, by `reason`: `in_flight`, `bad_tokens`.
+    pub refused: IntCounterVec,
+}
+
+impl GateMetrics {
+    pub(super) fn new(register: &Register<'_>) -> Self {
+        Self {
+            in_flight: register.gauge("formgate_requests_in_flight", "Requests that are worked on."),
+            refused: register.counters(
+                "formgate_requests_refused_total",
+                "Requests refused to protect the gateway, by reason.",
+                &["reason"],
+            ),
+        }
+    }
+}
