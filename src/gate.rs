@@ -39,6 +39,7 @@ use crate::error::Refusal;
 use crate::metrics::Metrics;
 use crate::quota::{Budget, NotAdmitted, Quota, Telling, Usage};
 use crate::reply::Reply;
+use crate::store::Spent;
 use crate::telemetry::{self, step};
 use crate::tenant::host::CertificateNames;
 use crate::tenant::token::PresentedToken;
@@ -110,6 +111,8 @@ struct Trail {
     token: Option<Arc<Token>>,
     budget: Option<Budget>,
     route: Option<&'static str>,
+    /// What its statements took.
+    database: Spent,
 }
 
 /// The gate that every request passes.
@@ -144,7 +147,11 @@ impl Gate {
         let span = telemetry::request_span(&head.headers, &head.method);
         let place = self.in_flight.enter();
         let outcome = match place {
-            Some(_) => contain(self.lead(connection, &head, &mut body, &mut trail)).instrument(span.clone()).await,
+            Some(_) => {
+                let database = trail.database.clone();
+                let way = contain(self.lead(connection, &head, &mut body, &mut trail));
+                database.measure(way).instrument(span.clone()).await
+            }
             None => Err(Refusal::Overloaded),
         };
         let reply = match &outcome {

@@ -24,6 +24,10 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const RATE_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const RATE_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 
+/// From how long on the log tells how much of a request was its database's. Longer leaves those unexplained that callers
+/// notice; shorter makes ordinary lines longer.
+const SLOW: Duration = Duration::from_secs(1);
+
 /// The longest request id that is taken over from a caller.
 const LONGEST_ID: usize = 128;
 
@@ -125,6 +129,7 @@ pub(super) fn log(
         duration_ms = took.as_secs_f64() * 1000.0,
         bytes = response.body().size_hint().exact(),
         remaining = trail.budget.map(|budget| budget.remaining),
+        database_ms = (took >= SLOW).then(|| trail.database.total().as_secs_f64() * 1000.0),
         "request"
     );
 }

@@ -6,13 +6,17 @@
 
 use std::time::{Duration, Instant};
 
+use tracing::Instrument;
+
 use super::Trouble;
 use super::breaker::{Entry, TRIAL_LIMIT};
 use super::connections::Slot;
 use super::database::Row;
 use super::pool::{NotOpened, Pool};
 use super::session::{Session, timed_out};
+use super::spent::Timing;
 use super::sql::{Dialect, Sql};
+use crate::telemetry::step;
 
 /// How much later than the database a statement is given up here, for a database that hangs. Longer, and callers wait
 /// for it; shorter, and a connection is cut that the database would have freed.
@@ -235,6 +239,8 @@ async fn within<T>(
     limit: Option<Duration>,
     statement: impl Future<Output = Result<T, sqlx::Error>>,
 ) -> Result<T, Failure> {
+    let _timing = Timing::begin();
+    let statement = statement.instrument(step!("statement"));
     let outcome = match limit {
         Some(limit) => tokio::time::timeout(limit, statement).await.map_err(|_| Failure::TimedOut)?,
         None => statement.await,

@@ -104,3 +104,17 @@ async fn a_table_that_somebody_keeps_locked_costs_its_callers_a_moment() {
     database.execute("COMMIT").await;
     scene.comes_back().await;
 }
+
+#[tokio::test]
+async fn the_log_tells_how_much_of_a_slow_request_was_its_databases() {
+    let mut scene = Scene::on(Engine::Postgres);
+    assert_eq!(scene.ask_within(PATIENCE).await.status, 200);
+    let database = Database::connect(scene.site.database_url("acme")).await;
+    slow_down(&database, 1.2).await;
+    assert_eq!(scene.acme.get("/api/v1/form").send().await.status, 200);
+    let line = scene.node.wait_for_log(PATIENCE, |line| line.contains("database_ms").then(|| line.to_owned()));
+    let line: serde_json::Value = serde_json::from_str(&line.expect("the slow request's line")).expect("a JSON object");
+    let (database, all) = (line["database_ms"].as_f64(), line["duration_ms"].as_f64());
+    assert!(database >= Some(1200.0) && database <= all, "{line}");
+    assert_eq!(line["route"], "GET /form");
+}
