@@ -3,9 +3,9 @@
 //! Owns the order of starting (everything that can fail comes before the first connection is accepted) and of stopping
 //! (not ready, a while for balancers, no new connections, requests in flight, what was noted and not yet written, databases).
 
+mod readiness;
 mod reload;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -22,7 +22,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::config::Config;
-use crate::edge::admin::{self, Admin, Readiness};
+use crate::edge::admin::{self, Admin};
 use crate::edge::{self, Addresses, BindError, Certificates, Drained, Edge, Pace, Serving};
 use crate::gate::{BadTokens, Gate, InFlight};
 use crate::metrics::Metrics;
@@ -33,6 +33,7 @@ use crate::store::Connections;
 use crate::supervisor::{HandOverError, Inherited};
 use crate::tenant::certificate::CertificateError;
 use crate::tenant::{Directory, LastUsed, TokenChanges, TokenVerifier};
+use readiness::Parts;
 pub use reload::{Reloader, watch};
 
 /// How often it is written when tokens were last used. Longer loses more in a crash; shorter writes more often, a token
@@ -85,6 +86,7 @@ pub struct Running {
 pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running, StartError> {
     let (metrics, limits) = (Metrics::new(config.gateway.tenant_labels), config.gateway.limits);
     metrics.last_reload.set(Timestamp::now().as_second());
+    metrics.last_reload_successful.set(1);
     metrics.tenants_served.set(i64::try_from(config.tenants.len()).unwrap_or(i64::MAX));
     let connections = Connections::new(config.gateway.databases, metrics.database.clone());
     let directory = Directory::new(config, &Directory::empty(connections));
@@ -122,7 +124,13 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
         None => None,
     };
     let draining = Arc::new(AtomicBool::new(false));
-    let admin = operator.map(|listener| start_admin(listener, &metrics, &draining)).transpose()?;
+    let parts = Parts {
+        gate: Arc::clone(&gate),
+        certificates: Arc::clone(&certificates),
+        draining: Arc::clone(&draining),
+        redis: config.gateway.redis.as_ref().map(|redis| redis.on_failure),
+    };
+    let admin = operator.map(|listener| start_admin(listener, &metrics, parts)).transpose()?;
     let edge = Edge {
         certificates: Arc::clone(&certificates),
         gate: Arc::clone(&gate),
@@ -143,19 +151,9 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
     })
 }
 
-fn start_admin(
-    listener: TcpListener,
-    metrics: &Metrics,
-    draining: &Arc<AtomicBool>,
-) -> Result<(SocketAddr, Admin), StartError> {
+fn start_admin(listener: TcpListener, metrics: &Metrics, parts: Parts) -> Result<(SocketAddr, Admin), StartError> {
     let address = listener.local_addr().map_err(StartError::Socket)?;
-    let draining = Arc::clone(draining);
-    let readiness = move || {
-        let draining = draining.load(Ordering::Relaxed);
-        let edge = if draining { "draining" } else { "ok" };
-        Readiness { ready: !draining, parts: BTreeMap::from([("edge", edge.to_owned())]) }
-    };
-    Ok((address, admin::serve(listener, metrics.clone(), Arc::new(readiness))))
+    Ok((address, admin::serve(listener, metrics.clone(), Arc::new(move || parts.readiness()))))
 }
 
 async fn write_last_used(gate: Arc<Gate>) {

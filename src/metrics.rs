@@ -22,7 +22,7 @@ pub use self::database::DatabaseMetrics;
 pub use self::edge::EdgeMetrics;
 pub use self::gate::GateMetrics;
 pub use self::redis::RedisMetrics;
-use self::register::Register;
+use self::register::{Register, begin};
 pub use self::tenants::{TenantLabels, TenantMetrics};
 
 /// All metrics of one gateway.
@@ -41,6 +41,8 @@ pub struct Metrics {
     pub redis: RedisMetrics,
     /// Requests by tenant.
     pub tenants: TenantMetrics,
+    /// Whether the gateway should be given traffic: 1 or 0.
+    pub ready: IntGauge,
     /// How many tenants are served.
     pub tenants_served: IntGauge,
     /// Checks of tokens that look like tokens: `by` `memory` or `database`, with `result` `known`, `unknown`, `failed`.
@@ -49,6 +51,8 @@ pub struct Metrics {
     pub reloads: IntCounterVec,
     /// When the configuration that is served was read, in seconds since 1970.
     pub last_reload: IntGauge,
+    /// Whether what the files say is what is served: 0 after a change that was refused.
+    pub last_reload_successful: IntGauge,
     requests: IntCounterVec,
     durations: HistogramVec,
     rate_decisions: IntCounterVec,
@@ -69,8 +73,7 @@ impl Metrics {
         registry.register(Box::new(process::Process::new())).expect("each name is registered once");
         let reloads =
             register.counters("formgate_config_reloads_total", "Reloads of the configuration by result.", &["result"]);
-        // There from the start: an alert on the first refusal needs to see the 0 before it.
-        ["done", "refused"].iter().for_each(|result| drop(reloads.with_label_values(&[result])));
+        begin(&reloads, &["done", "refused"]);
         Self {
             edge: EdgeMetrics::new(&register),
             database: DatabaseMetrics::new(&register),
@@ -81,8 +84,13 @@ impl Metrics {
                 "formgate_config_last_reload_success_timestamp_seconds",
                 "When the configuration that is served was read.",
             ),
+            last_reload_successful: register.gauge(
+                "formgate_config_last_reload_successful",
+                "Whether the last change of the configuration was taken into service.",
+            ),
             redis: RedisMetrics::new(&register),
             tenants: TenantMetrics::new(&register, tenants),
+            ready: register.gauge("formgate_ready", "Whether the gateway should be given traffic."),
             tenants_served: register.gauge("formgate_tenants", "Tenants that are served."),
             token_checks: register.counters(
                 "formgate_token_checks_total",

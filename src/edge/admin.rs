@@ -41,8 +41,10 @@ const QUIET: Duration = Duration::from_secs(60);
 pub struct Readiness {
     /// Whether it should: a part may be faulty and the gateway still serve.
     pub ready: bool,
-    /// The state of each part in a word or two (`ok`, `draining`, `unreachable`); no tenant's name, no secret.
+    /// The state of each part in a few words (`ok`, `draining`); no secret.
     pub parts: BTreeMap<&'static str, String>,
+    /// The tenants that can't be served wholly, and why.
+    pub tenants: BTreeMap<String, Vec<String>>,
 }
 
 /// Tells the readiness as it is known at the moment, without waiting for anything.
@@ -100,7 +102,10 @@ fn answer<B>(request: &Request<B>, metrics: &Metrics, readiness: &TellReadiness)
         return refusal;
     }
     match path {
-        "/metrics" => respond(StatusCode::OK, "text/plain; version=0.0.4", metrics.encode()),
+        "/metrics" => {
+            metrics.ready.set(readiness().ready.into());
+            respond(StatusCode::OK, "text/plain; version=0.0.4", metrics.encode())
+        }
         "/readyz" => {
             let readiness = readiness();
             let status = if readiness.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };

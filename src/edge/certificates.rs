@@ -59,6 +59,8 @@ pub struct Certificates {
     gateway: Arc<ArcSwap<Held>>,
     loader: Arc<Loader>,
     cache: Arc<Cache>,
+    /// What the last inspection found.
+    faulty: ArcSwap<Vec<(Arc<str>, String)>>,
 }
 
 impl Certificates {
@@ -75,7 +77,19 @@ impl Certificates {
         let loader = Arc::new(Loader::new(metrics.certificates.clone(), pace));
         let held = loader.read(&gateway.certificate, GATEWAY.into())?;
         let cache = Arc::new(Cache::new(gateway.certificate_cache, Arc::clone(&loader)));
-        Ok(Self { directory, gateway: Arc::new(ArcSwap::from_pointee(held)), loader, cache })
+        Ok(Self {
+            directory,
+            gateway: Arc::new(ArcSwap::from_pointee(held)),
+            loader,
+            cache,
+            faulty: ArcSwap::default(),
+        })
+    }
+
+    /// The tenants whose certificates were faulty when they were last inspected, and what was wrong.
+    #[must_use]
+    pub fn faulty(&self) -> Vec<(Arc<str>, String)> {
+        self.faulty.load().to_vec()
     }
 
     /// The certificate for the name in a ClientHello: the gateway's when there is none, nothing when no tenant has the

@@ -87,6 +87,7 @@ impl Reloader {
         let metrics = &self.gate.metrics;
         let refused = |faults: String| {
             metrics.reloads.with_label_values(&["refused"]).inc();
+            metrics.last_reload_successful.set(0);
             tracing::error!(faults, "the changed configuration is refused; the one before it goes on");
         };
         let Read { directory, certificate, standing } = match outcome {
@@ -110,6 +111,7 @@ impl Reloader {
         metrics.tenants.retain(|slug| after.config(slug).is_some());
         metrics.tenants_served.set(i64::try_from(tenants).unwrap_or(i64::MAX));
         metrics.reloads.with_label_values(&["done"]).inc();
+        metrics.last_reload_successful.set(1);
         metrics.last_reload.set(Timestamp::now().as_second());
         tracing::info!(tenants, "the configuration is reloaded");
         for key in needs_restart(&served.gateway, &standing.gateway) {

@@ -94,6 +94,15 @@ impl Breaker {
         matches!(&*self.lock(), State::Open(_))
     }
 
+    /// What is wrong, while callers are refused.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        match &*self.lock() {
+            State::Open(open) => Some(open.said.clone()),
+            State::Closed { .. } => None,
+        }
+    }
+
     /// A statement was answered by a database that works. What began before the breaker opened does not close it.
     pub(super) fn answered(&self) {
         if let State::Closed { failures } = &mut *self.lock() {

@@ -108,6 +108,12 @@ impl TenantDatabase {
         Ok((self.store().await?, turn))
     }
 
+    /// What is wrong with it, while its callers are refused.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        self.breaker.trouble()
+    }
+
     /// The store if it is open: what only tidies up need not open it.
     #[must_use]
     pub fn if_open(&self) -> Option<Arc<Store>> {

@@ -37,6 +37,7 @@ pub(super) async fn run(certificates: Arc<Certificates>) {
         (round, known) = inspect(&certificates, known).await;
         tell(&round.soonest, &mut told, &loader.metrics);
         log(&round.faults, &known.faults);
+        certificates.faulty.store(Arc::new(round.faults.clone()));
         known.faults = round.faults.into_iter().collect();
         known.sound = round.sound;
         // In time or not: then it is time.

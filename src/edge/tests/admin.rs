@@ -21,7 +21,7 @@ async fn start(metrics: Metrics, ready: Arc<AtomicBool>) -> (Admin, SocketAddr) 
     let readiness = move || {
         let ready = ready.load(Ordering::Relaxed);
         let state = if ready { "ok" } else { "draining" };
-        Readiness { ready, parts: BTreeMap::from([("edge", state.to_owned())]) }
+        Readiness { ready, parts: BTreeMap::from([("edge", state.to_owned())]), tenants: BTreeMap::new() }
     };
     (admin::serve(listener, metrics, Arc::new(readiness)), address)
 }
@@ -66,12 +66,12 @@ async fn readiness_follows_what_the_parts_say() {
     let (_admin, address) = start(Metrics::default(), Arc::clone(&ready)).await;
     let (head, body) = ask(address, "GET", "/readyz").await;
     assert!(head.starts_with("http/1.1 200"), "{head}");
-    assert_eq!(parsed(&body), json!({"ready": true, "parts": {"edge": "ok"}}));
+    assert_eq!(parsed(&body), json!({"ready": true, "parts": {"edge": "ok"}, "tenants": {}}));
 
     ready.store(false, Ordering::Relaxed);
     let (head, body) = ask(address, "GET", "/readyz?verbose").await;
     assert!(head.starts_with("http/1.1 503"), "{head}");
-    assert_eq!(parsed(&body), json!({"ready": false, "parts": {"edge": "draining"}}));
+    assert_eq!(parsed(&body), json!({"ready": false, "parts": {"edge": "draining"}, "tenants": {}}));
 }
 
 #[tokio::test]

@@ -4,4 +4,5 @@ mod cap;
 mod hang_up;
 mod heal;
 mod limits;
+mod ready;
 mod scene;

@@ -1,0 +1,74 @@
+//! Whether the gateway should be given traffic, and what of it does not work: as its parts know it, without asking any.
+//!
+//! A tenant that can't be served does not make the node unready: the others are served, and another node would do no
+//! better. Nor does Redis, unless the policy is to refuse without it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::config::OnRedisFailure;
+use crate::edge::Certificates;
+use crate::edge::admin::Readiness;
+use crate::gate::Gate;
+
+/// How many tenants are named. With more, a probe that comes every second carries a book; the log has them all.
+const NAMED: usize = 100;
+
+/// The parts that know.
+#[derive(Clone, Debug)]
+pub(super) struct Parts {
+    pub(super) gate: Arc<Gate>,
+    pub(super) certificates: Arc<Certificates>,
+    pub(super) draining: Arc<AtomicBool>,
+    /// What happens without Redis, where there is one.
+    pub(super) redis: Option<OnRedisFailure>,
+}
+
+impl Parts {
+    pub(super) fn readiness(&self) -> Readiness {
+        let metrics = &self.gate.metrics;
+        let draining = self.draining.load(Ordering::Relaxed);
+        let mut ready = !draining;
+        let mut parts = BTreeMap::new();
+        parts.insert("edge", if draining { "draining" } else { "ok" }.to_owned());
+        let current = metrics.last_reload_successful.get() == 1;
+        let config = if current { "ok" } else { "the last change was refused; the one before it is served" };
+        parts.insert("config", config.to_owned());
+        if let Some(policy) = self.redis {
+            let up = metrics.redis.up.get() == 1;
+            ready &= up || policy != OnRedisFailure::Deny;
+            let state = match policy {
+                _ if up => "ok",
+                OnRedisFailure::Local => "away; this node limits alone",
+                OnRedisFailure::Deny => "away; every request is refused",
+                OnRedisFailure::Allow => "away; nothing is limited",
+            };
+            parts.insert("redis", state.to_owned());
+        }
+        let mut tenants = BTreeMap::new();
+        let directory = self.gate.directory.load();
+        let databases = directory.tenants().filter_map(|tenant| {
+            let trouble = tenant.database.trouble()?;
+            Some((Arc::clone(&tenant.slug), trouble))
+        });
+        parts.insert("databases", note(databases, &mut tenants));
+        parts.insert("certificates", note(self.certificates.faulty(), &mut tenants));
+        tenants = tenants.into_iter().take(NAMED).collect();
+        Readiness { ready, parts, tenants }
+    }
+}
+
+/// Notes the tenants for which a part does not work, and says how many they are.
+fn note(faulty: impl IntoIterator<Item = (Arc<str>, String)>, tenants: &mut BTreeMap<String, Vec<String>>) -> String {
+    let mut count = 0;
+    for (tenant, fault) in faulty {
+        count += 1;
+        tenants.entry(tenant.to_string()).or_default().push(fault);
+    }
+    match count {
+        0 => "ok".to_owned(),
+        1 => "1 does not work".to_owned(),
+        more => format!("{more} do not work"),
+    }
+}

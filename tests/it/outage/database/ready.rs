@@ -1,0 +1,74 @@
+//! What `/readyz` says of tenants whose database does not work.
+
+use serde_json::{Value, json};
+
+use crate::support::acme::Acme;
+use crate::support::client::operator_get;
+use crate::support::fixture::{Engine, Site, on_both_databases};
+
+on_both_databases! {
+    async fn a_tenant_that_does_not_work_is_named_and_the_node_stays_ready(engine: Engine) {
+        let site = Site::new().tenant("acme", Engine::Sqlite).requests_per_minute(100_000);
+        let mut acme = Acme::of(site);
+        let operator = acme.node.operator_address();
+        let readiness = async || {
+            let answer = operator_get(operator, "/readyz").await;
+            (answer.status.as_u16(), answer.json())
+        };
+        let all_well = json!({
+            "ready": true,
+            "parts": {"edge": "ok", "config": "ok", "databases": "ok", "certificates": "ok"},
+            "tenants": {},
+        });
+        assert_eq!(readiness().await, (200, all_well.clone()));
+
+        // Its database was not migrated.
+        acme.site = acme.site.tenant("globex", engine).write();
+        if engine == Engine::Sqlite {
+            std::fs::write(acme.site.folder().join("globex.db"), b"").expect("the site's folder can be written");
+        }
+        let globex = acme.node.client().to(&acme.site.host("globex")).with(&acme.token);
+        let since = std::time::Instant::now();
+        while readiness().await.1["tenants"]["globex"] == Value::Null {
+            // The new tenant is there as soon as the change is taken up.
+            assert!(since.elapsed().as_secs() < 30, "{:?}", readiness().await);
+            let _ = globex.get("/api/v1/me").try_send().await;
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+        let (status, body) = readiness().await;
+        assert_eq!((status, &body["ready"], &body["parts"]["databases"]), (200, &json!(true), &json!("1 does not work")));
+        let fault = body["tenants"]["globex"][0].as_str().expect("what is wrong");
+        assert!(fault.contains("schema version 0"), "{fault}");
+
+        acme.site.migrate();
+        let token = acme.site.token("globex", "tests");
+        let since = std::time::Instant::now();
+        while globex.with(&token).get("/api/v1/me").send().await.status != 200 {
+            assert!(since.elapsed().as_secs() < 30, "it heals by itself");
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+        assert_eq!(readiness().await, (200, all_well));
+    }
+}
+
+#[tokio::test]
+async fn a_change_that_was_refused_is_told_until_it_is_mended() {
+    let mut acme = Acme::start();
+    let operator = acme.node.operator_address();
+    let sound = std::fs::read_to_string(&acme.site.config_path).expect("it was written");
+    for (text, state) in
+        [("nonsense", "the last change was refused; the one before it is served"), (sound.as_str(), "ok")]
+    {
+        std::fs::write(&acme.site.config_path, text).expect("the site's folder can be written");
+        let since = std::time::Instant::now();
+        loop {
+            let answer = operator_get(operator, "/readyz").await;
+            assert_eq!(answer.status, 200);
+            if answer.json()["parts"]["config"] == state {
+                break;
+            }
+            assert!(since.elapsed().as_secs() < 30, "{state}: {}", answer.json());
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    }
+}
