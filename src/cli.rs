@@ -5,6 +5,7 @@
 
 mod check;
 mod demo;
+mod explain;
 mod import;
 mod migrate;
 mod serve;
@@ -33,7 +34,9 @@ enum Command {
     /// Run the gateway until SIGTERM or Ctrl-C, then finish what is in flight.
     Serve(ConfigFile),
     /// Check the configuration, the certificates and every tenant's database; list every fault.
-    Check(ConfigFile),
+    Check(check::Check),
+    /// Walk one request's way, say in plain words where it would stop, and what mends it.
+    Explain(explain::Explain),
     /// Bring the tenants' databases to the newest schema.
     Migrate(migrate::Migrate),
     /// Load NDJSON into a tenant's database: all of the file, or nothing.
@@ -110,7 +113,8 @@ impl<T> SchemaContext for Result<T> {
 pub async fn run(arguments: Arguments) -> ExitCode {
     let outcome = match arguments.command {
         Command::Serve(file) => serve::run(&file).await,
-        Command::Check(file) => check::run(&file).await,
+        Command::Check(command) => check::run(&command).await,
+        Command::Explain(command) => explain::run(&command).await,
         Command::Migrate(command) => migrate::run(&command).await,
         Command::Import(command) => import::run(&command).await,
         Command::Reindex(command) => import::reindex(&command).await,

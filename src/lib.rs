@@ -22,6 +22,7 @@ pub mod cli;
 pub mod config;
 pub mod edge;
 pub mod error;
+pub mod explain;
 pub mod gate;
 pub mod gateway;
 pub mod import;

@@ -214,6 +214,14 @@ impl Quota {
         }
     }
 
+    /// What is left of an account's shared window now, and how long until there is a place where there is none; nothing
+    /// while the shared store does not answer, or there is none.
+    pub async fn look_shared(&self, account: &Account) -> Option<(Budget, Duration)> {
+        let (lanes, _) = self.shared.as_ref()?;
+        let answer = shared::ask(lanes, &account.key, self.span, account.limit(), Ask::Look, 0).await.ok()?;
+        Some((account.budget(answer.remaining), answer.wait))
+    }
+
     fn admit_alone(
         &self,
         account: &Account,

@@ -1,16 +1,27 @@
 //! `formgate check`: everything that would keep a tenant from being served, all at once.
 
 use anyhow::{Result, bail};
+use clap::Args;
 use futures_util::{StreamExt, stream};
 
 use super::{ConfigFile, print};
 use crate::config::{Config, Examination, Problem, Problems, TenantConfig};
+use crate::explain::{Finding, Guide, Way};
 use crate::store::{Store, StoreError};
 
 /// How many databases are tried at once.
 const AT_ONCE: usize = 16;
 
-pub(super) async fn run(file: &ConfigFile) -> Result<()> {
+#[derive(Debug, Args)]
+pub(super) struct Check {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// Walk every tenant's way too, as `explain` does for one: certificates that expire soon, tokens, budgets.
+    #[arg(long)]
+    deep: bool,
+}
+
+pub(super) async fn run(Check { file, deep }: &Check) -> Result<()> {
     // A fault elsewhere does not keep a database from being tried: an operator learns of everything at once.
     let Examination { tenants, mut problems, .. } = Config::examine(&file.config, None);
     let tried: Vec<_> = stream::iter(&tenants).map(|tenant| try_database(tenant)).buffered(AT_ONCE).collect().await;
@@ -20,7 +31,33 @@ pub(super) async fn run(file: &ConfigFile) -> Result<()> {
     }
     let tenants = tenants.len();
     print(&format!("{}: no faults, {tenants} tenant{}", file.config.display(), if tenants == 1 { "" } else { "s" }));
-    Ok(())
+    if *deep { walk_all(&file.load()?).await } else { Ok(()) }
+}
+
+/// Tells of the tenants that somebody should look at.
+async fn walk_all(config: &Config) -> Result<()> {
+    let guide = Guide::new(config).await;
+    let guide = &guide;
+    let walks = stream::iter(&config.tenants).map(|tenant| async move { (tenant, guide.walk_tenant(tenant).await) });
+    let (mut warned, mut stopped) = (0, 0);
+    let mut walked = std::pin::pin!(walks.buffered(AT_ONCE));
+    while let Some((tenant, way)) = walked.next().await {
+        if way.stop().is_some() {
+            stopped += 1;
+        } else if warns(&way) {
+            warned += 1;
+        } else {
+            continue;
+        }
+        print(&format!("\n{} ({})\n{way}", tenant.slug, tenant.address));
+    }
+    let served = config.tenants.len() - stopped;
+    print(&format!("walked: {served} would be served, {warned} of them with a warning; {stopped} would not"));
+    if stopped > 0 { bail!("{stopped} would not be served") } else { Ok(()) }
+}
+
+fn warns(way: &Way) -> bool {
+    way.steps().iter().any(|step| matches!(step.finding, Finding::Warns { .. }))
 }
 
 fn report(problems: &Problems) -> Result<()> {

@@ -5,6 +5,7 @@ use crate::support::process::{formgate, formgate_in};
 
 mod check;
 mod demo;
+mod explain;
 mod migrate;
 mod serve;
 mod token;

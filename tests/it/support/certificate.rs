@@ -27,10 +27,26 @@ pub(crate) struct Issued {
 
 /// Issues a certificate for the names, wildcards included, into a folder; the files are named after the first.
 pub(crate) fn issue(folder: &Path, names: &[&str]) -> Issued {
+    issue_with(folder, names, |_| ())
+}
+
+/// Issues one that ends at the beginning of the day so many days from now.
+pub(crate) fn issue_for_days(folder: &Path, names: &[&str], days: i32) -> Issued {
+    let now = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
+    let end = now.checked_add(jiff::Span::new().days(days)).expect("a day that calendars have");
+    let part = |part: i8| u8::try_from(part).expect("months and days are positive");
+    issue_with(folder, names, |params| {
+        params.not_after = rcgen::date_time_ymd(end.year().into(), part(end.month()), part(end.day()));
+    })
+}
+
+fn issue_with(folder: &Path, names: &[&str], differ: impl FnOnce(&mut CertificateParams)) -> Issued {
     let names: Vec<String> = names.iter().map(ToString::to_string).collect();
     let stem = names.first().expect("a certificate has a name").replace('*', "wildcard");
     let key = KeyPair::generate().expect("keys can be made");
-    let leaf = CertificateParams::new(names).expect("valid names").signed_by(&key, &AUTHORITY).expect("signing works");
+    let mut params = CertificateParams::new(names).expect("valid names");
+    differ(&mut params);
+    let leaf = params.signed_by(&key, &AUTHORITY).expect("signing works");
     let issued =
         Issued { certificate: folder.join(format!("{stem}.pem")), private_key: folder.join(format!("{stem}.key")) };
     fs::create_dir_all(folder).expect("the folder of this run can be written");

@@ -90,6 +90,13 @@ impl Site {
         Self { config_path: folder.path().join("tenants.toml"), folder, gateway, tenants: Vec::new() }
     }
 
+    /// Makes the certificate of the sign-in addresses end at the beginning of the day so many days from now.
+    pub(crate) fn certificate_for_days(self, days: i32) -> Self {
+        let names = format!("*.{SIGN_IN_DOMAIN}");
+        let issued = certificate::issue_for_days(&self.folder.path().join("certs"), &[&names], days);
+        self.gateway("tls", as_table(&issued))
+    }
+
     /// Adds a tenant with a new database.
     pub(crate) fn tenant(self, slug: &str, engine: Engine) -> Self {
         self.tenant_with(slug, engine, |tenant| tenant)

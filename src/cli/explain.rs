@@ -1,0 +1,43 @@
+//! `formgate explain`: where one request would stop, and what mends it.
+
+use std::io::Read;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use super::{ConfigFile, print};
+use crate::explain::Guide;
+
+#[derive(Debug, Args)]
+pub(super) struct Explain {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// The host that a caller uses, or a whole URL.
+    host: String,
+    /// A token to look at too; `-` reads it from standard input, where no list of processes shows it.
+    #[arg(long, value_name = "TOKEN")]
+    token: Option<String>,
+}
+
+pub(super) async fn run(command: &Explain) -> Result<()> {
+    let token = match command.token.as_deref() {
+        Some("-") => Some(read_token()?),
+        token => token.map(str::to_owned),
+    };
+    let config = command.file.load()?;
+    let way = Guide::new(&config).await.walk(&command.host, token.as_deref()).await;
+    print(&way.to_string());
+    match way.stop() {
+        None if token.is_some() => print("\nA request with this token would be served."),
+        None => print("\nA request with a good token would be served."),
+        Some(stop) => bail!("a request would stop at the step `{}`", stop.name),
+    }
+    Ok(())
+}
+
+fn read_token() -> Result<String> {
+    let mut text = String::new();
+    // A token is short: what is longer is none, and is not read to its end.
+    std::io::stdin().lock().take(4096).read_to_string(&mut text).context("can't read a token from standard input")?;
+    Ok(text.trim().to_owned())
+}

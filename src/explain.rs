@@ -1,0 +1,285 @@
+//! One request's way, walked without sending it: where it would stop, and what mends that.
+//!
+//! Looks at what a gateway looks at, with the same code: the configuration, the files of certificates, the tenant's
+//! database, the shared window. What only the running process knows (an embedded window, an open breaker) is said to be
+//! unknown here. Walking spends nothing of a budget and writes nothing.
+
+mod certificate;
+mod database;
+
+use std::fmt;
+
+use jiff::Timestamp;
+
+use crate::config::{Config, OnRedisFailure, TenantConfig};
+use crate::metrics::Metrics;
+use crate::quota::{Account, Quota};
+use crate::shared::{Lanes, Link};
+use crate::tenant::host::HostName;
+use crate::tenant::token::PresentedToken;
+
+/// What was found at one step of the way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// The request goes on.
+    Passes(String),
+    /// It goes on, but somebody should look at this.
+    Warns {
+        /// What is wrong, or will be.
+        what: String,
+        /// What mends it.
+        mend: String,
+    },
+    /// It ends here.
+    Stops {
+        /// What the caller meets, and why.
+        what: String,
+        /// What mends it.
+        mend: String,
+    },
+}
+
+impl Finding {
+    fn passes(what: impl Into<String>) -> Self {
+        Self::Passes(what.into())
+    }
+
+    fn warns(what: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self::Warns { what: what.into(), mend: mend.into() }
+    }
+
+    fn stops(what: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self::Stops { what: what.into(), mend: mend.into() }
+    }
+}
+
+/// One step of the way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Its name: `name`, `certificate`, `tenant`, `database`, `token` or `budget`.
+    pub name: &'static str,
+    /// What was found there.
+    pub finding: Finding,
+}
+
+/// A whole way. Steps behind the one at which the request stops are walked too, where they can be: an operator who mends
+/// one thing wants to know of the next.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Way(Vec<Step>);
+
+impl Way {
+    /// The steps in their order.
+    #[must_use]
+    pub fn steps(&self) -> &[Step] {
+        &self.0
+    }
+
+    /// Where the request stops; nowhere when it would be served.
+    #[must_use]
+    pub fn stop(&self) -> Option<&Step> {
+        self.0.iter().find(|step| matches!(step.finding, Finding::Stops { .. }))
+    }
+
+    fn step(&mut self, name: &'static str, finding: Finding) {
+        self.0.push(Step { name, finding });
+    }
+}
+
+/// A step a line, and under it what mends it.
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, Step { name, finding }) in self.0.iter().enumerate() {
+            let newline = if at == 0 { "" } else { "\n" };
+            match finding {
+                Finding::Passes(what) => write!(f, "{newline}{name:<12} ok    {what}")?,
+                Finding::Warns { what, mend } => write!(f, "{newline}{name:<12} warn  {what}\n{:<18} → {mend}", "")?,
+                Finding::Stops { what, mend } => write!(f, "{newline}{name:<12} STOP  {what}\n{:<18} → {mend}", "")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Who walks: a configuration, and a connection to the Redis that it names.
+#[derive(Debug)]
+pub struct Guide<'c> {
+    config: &'c Config,
+    quota: Option<(Quota, OnRedisFailure)>,
+    now: Timestamp,
+}
+
+impl<'c> Guide<'c> {
+    /// Connects to the shared Redis, where there is one; it may be away.
+    ///
+    /// # Panics
+    /// Outside of a Tokio runtime.
+    pub async fn new(config: &'c Config) -> Self {
+        let mut quota = None;
+        if let Some(redis) = &config.gateway.redis
+            && let Ok(link) = Link::new(&redis.target)
+        {
+            let metrics = Metrics::default();
+            let lanes = Lanes::open(link.into(), redis.timeout, metrics.clone()).await;
+            let shared = Some((lanes.into(), redis.on_failure));
+            quota = Some((Quota::new(config.gateway.quota_window, shared, metrics), redis.on_failure));
+        }
+        Self { config, quota, now: Timestamp::now() }
+    }
+
+    /// The way of a request to a host, as it may stand in a URL, with a token or without.
+    pub async fn walk(&self, host: &str, token: Option<&str>) -> Way {
+        let mut way = Way::default();
+        let (host, tenant) = match self.find(host) {
+            Ok(found) => found,
+            Err(finding) => {
+                way.step("name", finding);
+                return way;
+            }
+        };
+        let known_as = if *host == tenant.address { "sign-in address" } else { "custom domain" };
+        way.step("name", Finding::passes(format!("`{host}` is the {known_as} of the tenant `{}`", tenant.slug)));
+        way.step("certificate", certificate::find(self.config, tenant, host, self.now));
+        let zone = tenant.timezone.iana_name().unwrap_or("UTC");
+        way.step(
+            "tenant",
+            Finding::passes(format!("`{}`, callers read “{}”, time zone {zone}", tenant.slug, tenant.name)),
+        );
+        self.walk_inside(&mut way, tenant, Some(token)).await;
+        way
+    }
+
+    /// The way to a tenant by each of its hosts, without a token: what holds for all of its callers.
+    pub async fn walk_tenant(&self, tenant: &TenantConfig) -> Way {
+        let mut way = Way::default();
+        for host in tenant.hosts() {
+            way.step("certificate", certificate::find(self.config, tenant, host, self.now));
+        }
+        self.walk_inside(&mut way, tenant, None).await;
+        way
+    }
+
+    /// The steps behind the edge. A token is looked at unless nobody asks for one.
+    async fn walk_inside(&self, way: &mut Way, tenant: &TenantConfig, token: Option<Option<&str>>) {
+        let (finding, tokens) = database::find(tenant).await;
+        way.step("database", finding);
+        if let Some(tokens) = tokens {
+            way.step(
+                "token",
+                match token {
+                    Some(token) => find_token(token, &tokens, &tenant.slug),
+                    None => count_tokens(&tokens, &tenant.slug),
+                },
+            );
+        } else if let Some(Some(token)) =
+            token.filter(|token| token.is_some_and(|t| PresentedToken::parse(t).is_none()))
+        {
+            way.step("token", malformed(token));
+        }
+        way.step("budget", self.find_budget(tenant).await);
+    }
+
+    fn find(&self, host: &str) -> Result<(&'c HostName, &'c TenantConfig), Finding> {
+        let without_scheme = host.split_once("://").map_or(host, |(_, rest)| rest);
+        let authority = without_scheme.split('/').next().unwrap_or_default();
+        let Ok(wanted) = HostName::parse_authority(authority) else {
+            let what = format!("`{authority}` is no host name: a request is refused with 400");
+            return Err(Finding::stops(what, "give the host as it stands in the caller's URL"));
+        };
+        let hosts = || {
+            let tenants = self.config.tenants.iter();
+            tenants.flat_map(|tenant| tenant.hosts().map(move |host| (host, &**tenant)))
+        };
+        hosts().find(|(host, _)| **host == wanted).ok_or_else(|| {
+            let what = format!(
+                "no tenant has `{wanted}`: a handshake for it ends with the alert unrecognized_name, and a request with 404"
+            );
+            let near = |host: &HostName| strsim::damerau_levenshtein(host.as_str(), wanted.as_str());
+            let nearest = hosts().map(|(host, tenant)| (near(host), host, tenant)).min_by_key(|(far, _, _)| *far);
+            let mend = "add it to the `domains` of a tenant in the configuration, with a certificate".to_owned();
+            Finding::stops(what, match nearest {
+                Some((1..=3, host, tenant)) => format!("{mend}; or was `{host}` meant, of the tenant `{}`?", tenant.slug),
+                _ => mend,
+            })
+        })
+    }
+
+    async fn find_budget(&self, tenant: &TenantConfig) -> Finding {
+        let (limit, seconds) = (tenant.requests_per_minute, self.config.gateway.quota_window.as_secs());
+        let Some((quota, policy)) = &self.quota else {
+            return Finding::passes(format!(
+                "{limit} requests in {seconds} s, counted in the memory of the running node: only its answers tell what is left"
+            ));
+        };
+        let account = Account::new(&tenant.slug, limit);
+        match quota.look_shared(&account).await {
+            Some((budget, wait)) if budget.remaining == 0 => Finding::stops(
+                format!(
+                    "all {limit} requests of the last {seconds} s are spent: 429 for another {} s",
+                    wait.as_secs() + 1
+                ),
+                "wait, or raise `requests_per_minute`; GET /me tells which tokens spent it",
+            ),
+            Some((budget, _)) => {
+                Finding::passes(format!("{} of {limit} requests in {seconds} s are left, by Redis", budget.remaining))
+            }
+            None => match policy {
+                OnRedisFailure::Deny => Finding::stops(
+                    "Redis does not answer, and the policy is `deny`: every request is answered with 503",
+                    "bring Redis back, or set `on_redis_failure` to `local`",
+                ),
+                OnRedisFailure::Local => Finding::warns(
+                    format!("Redis does not answer: each node admits {limit} requests in {seconds} s by itself"),
+                    "bring Redis back; the nodes return to the shared window by themselves",
+                ),
+                OnRedisFailure::Allow => Finding::warns(
+                    "Redis does not answer, and the policy is `allow`: nothing is limited",
+                    "bring Redis back; the nodes return to the shared window by themselves",
+                ),
+            },
+        }
+    }
+}
+
+fn malformed(token: &str) -> Finding {
+    let what = match token.strip_prefix("fg_") {
+        None => "it does not begin with `fg_`, so it is none of formgate's: 401",
+        Some(_) => "it was mistyped or cut off, as its checksum tells: 401",
+    };
+    Finding::stops(what, "copy it again, or make another: formgate token create")
+}
+
+fn find_token(presented: Option<&str>, tokens: &[crate::store::TokenRecord], slug: &str) -> Finding {
+    let Some(presented) = presented else {
+        return Finding::warns(
+            "none was given: without one, or with a wrong one, a request is answered with 401",
+            "give one with --token to see whether it is good",
+        );
+    };
+    let Some(parsed) = PresentedToken::parse(presented) else { return malformed(presented) };
+    let digest = parsed.digest();
+    match tokens.iter().find(|known| digest.matches(&known.digest)) {
+        None => Finding::stops(
+            format!("it is well-formed, and none of the {} tokens of the tenant `{slug}`: 401", tokens.len()),
+            format!("was it made for another account? else make one: formgate token create --tenant {slug} --name …"),
+        ),
+        Some(token) => match (token.revoked_at, token.last_used_at) {
+            (Some(at), _) => Finding::stops(
+                format!("number {}, “{}”, was revoked at {at}: 401", token.id, token.name),
+                format!("make another: formgate token create --tenant {slug} --name …"),
+            ),
+            (None, Some(at)) => Finding::passes(format!("number {}, “{}”, last used at {at}", token.id, token.name)),
+            (None, None) => Finding::passes(format!("number {}, “{}”, never used", token.id, token.name)),
+        },
+    }
+}
+
+fn count_tokens(tokens: &[crate::store::TokenRecord], slug: &str) -> Finding {
+    match tokens.iter().filter(|token| token.revoked_at.is_none()).count() {
+        0 => Finding::warns(
+            "there is none: every request is answered with 401",
+            format!("formgate token create --tenant {slug} --name …"),
+        ),
+        1 => Finding::passes("1"),
+        good => Finding::passes(format!("{good}")),
+    }
+}

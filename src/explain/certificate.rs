@@ -1,0 +1,48 @@
+//! The certificate that a handshake for a host is served, and until when it is one.
+
+use jiff::{Timestamp, Unit};
+
+use super::Finding;
+use crate::config::{Config, TenantConfig};
+use crate::tenant::certificate;
+use crate::tenant::host::{HostName, HostPattern};
+
+/// From how many days before its end an operator is told: what renews certificates by itself does so a month before, and
+/// has failed for a week by then.
+const SOON_DAYS: i64 = 21;
+
+/// Reads the certificate of a host as a handshake would.
+pub(super) fn find(config: &Config, tenant: &TenantConfig, host: &HostName, now: Timestamp) -> Finding {
+    let own = HostPattern::choose(&tenant.certificates, host).map(|own| &tenant.certificates[own].1);
+    let files = own.unwrap_or(&config.gateway.certificate);
+    let file = files.certificate.display();
+    let certificate = match certificate::read(files) {
+        Ok(certificate) => certificate,
+        Err(error) => {
+            let cause = std::error::Error::source(&error).map(|cause| format!(" ({cause})")).unwrap_or_default();
+            let what = format!("{error}{cause}: handshakes for `{host}` fail");
+            return Finding::stops(what, "put a sound pair of files there; it is taken up by itself");
+        }
+    };
+    if !certificate.names.covers(host) {
+        let what =
+            format!("`{file}` does not vouch for `{host}`: callers refuse it, and a request is answered with 421");
+        return Finding::stops(what, format!("issue a certificate with that name, for [tenant.tls.\"{host}\"]"));
+    }
+    let Ok(expires) = Timestamp::from_second(certificate.expires) else {
+        return Finding::passes(format!("`{file}`, which never expires"));
+    };
+    let days = now.until((Unit::Second, expires)).map_or(0, |left| left.get_seconds() / 86_400);
+    let until = expires.strftime("%Y-%m-%d %H:%M UTC");
+    if expires <= now {
+        let what = format!("`{file}` expired on {until}: callers refuse it");
+        Finding::stops(what, "renew it; new files are taken up by themselves")
+    } else if days < SOON_DAYS {
+        Finding::warns(
+            format!("`{file}` for `{host}` expires on {until}, in {days} days"),
+            "renew it; new files are taken up by themselves",
+        )
+    } else {
+        Finding::passes(format!("`{file}`, until {until} ({days} days)"))
+    }
+}

@@ -1,0 +1,138 @@
+//! `formgate explain`, and `formgate check --deep`.
+
+use crate::support::fixture::{Engine, Site, on_both_databases};
+use crate::support::process::Output;
+use crate::support::redis::Redis;
+
+/// The line of a step, and what stands below it.
+fn step<'o>(output: &'o Output, name: &str) -> &'o str {
+    let start = output.stdout.lines().find(|line| line.starts_with(name));
+    let start = start.unwrap_or_else(|| panic!("no step {name} in:\n{}", output.stdout));
+    let at = start.as_ptr() as usize - output.stdout.as_ptr() as usize;
+    let rest = &output.stdout[at..];
+    let end =
+        rest.match_indices('\n').find(|(at, _)| !rest[at + 1..].starts_with(' ')).map_or(rest.len(), |(at, _)| at);
+    &rest[..end]
+}
+
+fn assert_step(output: &Output, name: &str, texts: &[&str]) {
+    for text in texts {
+        assert!(
+            step(output, name).contains(text),
+            "{text:?} at the step {name}:\n{}\n{}",
+            output.stdout,
+            output.stderr
+        );
+    }
+}
+
+on_both_databases! {
+    async fn a_request_that_would_be_served_passes_every_step(engine: Engine) {
+        let site = Site::new().tenant_with("acme", engine, |tenant| tenant.domain("forms.acme.test")).write();
+        site.migrate();
+        let token = site.token("acme", "Payroll sync");
+        for host in ["acme.example.test", "forms.acme.test", "https://FORMS.acme.test:8443/api/v1/me"] {
+            let output = site.run(&["explain", host, "--token", "-"], token.as_bytes());
+            assert_eq!(output.code, 0, "{output:?}");
+            for (name, text) in [
+                ("name", "of the tenant `acme`"),
+                ("certificate", ".pem`, until "),
+                ("tenant", "callers read “Acme”"),
+                ("database", "at the schema that is needed"),
+                ("token", "number 1, “Payroll sync”, never used"),
+                ("budget", "60 requests in 60 s"),
+            ] {
+                assert_step(&output, name, &[" ok ", text]);
+            }
+            assert!(!output.stdout.contains(&token[3..]), "the token is shown:\n{}", output.stdout);
+        }
+    }
+
+    async fn each_step_says_why_it_stops_and_what_mends_it(engine: Engine) {
+        let site = Site::new().tenant("acme", engine).tenant("globex", Engine::Sqlite).write();
+        let output = site.run(&["explain", "acme.example.test"], b"");
+        assert_eq!(output.code, 1);
+        assert_step(&output, "database", &["STOP", "503", "formgate migrate --tenant acme"]);
+        assert!(output.stderr.contains("stop at the step `database`"), "{}", output.stderr);
+
+        site.migrate();
+        let (good, other) = (site.token("acme", "one"), site.token("globex", "other"));
+        let mistyped = format!("{}x", &good[..good.len() - 1]);
+        let revoked = site.token("acme", "two");
+        assert_eq!(site.run(&["token", "revoke", "--tenant", "acme", "2"], b"").code, 0);
+        for (token, text) in [
+            (&*other, "none of the 2 tokens of the tenant `acme`"),
+            (&*mistyped, "mistyped or cut off"),
+            (&*revoked, "number 2, “two”, was revoked at "),
+            ("secret", "does not begin with `fg_`"),
+        ] {
+            let output = site.run(&["explain", "acme.example.test", "--token", token], b"");
+            assert_eq!(output.code, 1, "{output:?}");
+            assert_step(&output, "token", &["STOP", text, "401"]);
+        }
+        let output = site.run(&["explain", "acme.example.test"], b"");
+        assert_eq!(output.code, 0, "{output:?}");
+        assert_step(&output, "token", &["warn", "--token"]);
+    }
+}
+
+#[test]
+fn a_name_that_no_tenant_has_is_told_with_the_nearest_one() {
+    let site = Site::new().tenant("acme", Engine::Sqlite).write();
+    let output = site.run(&["explain", "acmee.example.test"], b"");
+    assert_eq!(output.code, 1);
+    assert_step(&output, "name", &["STOP", "unrecognized_name", "was `acme.example.test` meant"]);
+    let output = site.run(&["explain", "a b"], b"");
+    assert_step(&output, "name", &["STOP", "no host name", "400"]);
+}
+
+#[tokio::test]
+async fn the_budget_of_a_shared_window_is_told_without_spending_it() {
+    let mut redis = Redis::start();
+    let site = Site::new().tenant("acme", Engine::Sqlite).requests_per_minute(3).redis(&redis).write();
+    site.migrate();
+    let token = site.token("acme", "tests");
+    let node = site.start();
+    let caller = node.client().to("acme.example.test").with(&token);
+    for left in [2, 1] {
+        assert_eq!(caller.get("/api/v1/me").send().await.status, 200);
+        for _ in 0..2 {
+            let output = site.run(&["explain", "acme.example.test"], b"");
+            assert_step(&output, "budget", &[" ok ", &format!("{left} of 3 requests in 60 s are left")]);
+        }
+    }
+    assert_eq!(caller.get("/api/v1/me").send().await.status, 200);
+    let output = site.run(&["explain", "acme.example.test"], b"");
+    assert_eq!(output.code, 1);
+    assert_step(&output, "budget", &["STOP", "429"]);
+    redis.kill();
+    let output = site.run(&["explain", "acme.example.test"], b"");
+    assert_eq!(output.code, 0, "{output:?}");
+    assert_step(&output, "budget", &["warn", "Redis does not answer"]);
+}
+
+#[test]
+fn a_deep_check_tells_of_the_tenants_that_somebody_should_look_at() {
+    let site = Site::new().tenant("acme", Engine::Sqlite).tenant("globex", Engine::Sqlite).write();
+    site.migrate();
+    site.token("acme", "tests");
+    let output = site.run(&["check", "--deep"], b"");
+    assert_eq!(output.code, 0, "{output:?}");
+    assert!(output.stdout.contains("\nglobex (globex.example.test)\n"), "{}", output.stdout);
+    assert_step(&output, "token", &["warn", "there is none", "formgate token create --tenant globex"]);
+    assert!(!output.stdout.contains("acme (acme.example.test)"), "{}", output.stdout);
+    assert!(output.stdout.ends_with("2 would be served, 1 of them with a warning; 0 would not\n"), "{}", output.stdout);
+}
+
+#[test]
+fn a_certificate_is_told_of_before_and_after_its_end() {
+    for (days, finding, text) in [(-1, "STOP", "expired on"), (5, "warn", "in 4 days"), (60, " ok ", "(59 days)")] {
+        let site = Site::new().tenant("acme", Engine::Sqlite).certificate_for_days(days).write();
+        site.migrate();
+        let output = site.run(&["explain", "acme.example.test"], b"");
+        assert_step(&output, "certificate", &[finding, text]);
+        assert_eq!(output.code, i32::from(finding == "STOP"));
+        let output = site.run(&["check", "--deep"], b"");
+        assert_step(&output, "certificate", &[finding, text]);
+    }
+}
