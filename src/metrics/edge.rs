@@ -2,7 +2,7 @@
 
 use prometheus::{Histogram, IntCounter, IntCounterVec, IntGaugeVec};
 
-use super::register::Register;
+use super::register::{Register, begin};
 
 /// Connections and handshakes.
 #[derive(Clone, Debug)]
@@ -32,8 +32,16 @@ impl EdgeMetrics {
             "Connections closed before their handshake, by reason.",
             &["reason"],
         );
-        // There from the start, so that an alert on its growth sees the first one.
-        connections_refused.with_label_values(&["proxy"]);
+        let connections_ended = register.counters(
+            "formgate_connections_ended_total",
+            "Connections that the gateway ended for what their peers did or left undone, by reason.",
+            &["reason"],
+        );
+        let handshakes = register.counters("formgate_handshakes_total", "TLS handshakes by result.", &["result"]);
+        // There from the start, so that an alert on their growth sees the first one.
+        begin(&connections_refused, &["proxy", "address"]);
+        begin(&connections_ended, &["idle", "age", "stalled", "flood", "resets"]);
+        begin(&handshakes, &["done", "unknown_name", "timeout", "failed"]);
         Self {
             connections_refused,
             connections_accepted: register.counter("formgate_connections_accepted_total", "TCP connections accepted."),
@@ -42,12 +50,8 @@ impl EdgeMetrics {
                 "Connections open after their handshake, by protocol.",
                 &["protocol"],
             ),
-            connections_ended: register.counters(
-                "formgate_connections_ended_total",
-                "Connections that the gateway ended for what their peers did or left undone, by reason.",
-                &["reason"],
-            ),
-            handshakes: register.counters("formgate_handshakes_total", "TLS handshakes by result.", &["result"]),
+            connections_ended,
+            handshakes,
             handshake_duration: register.histogram(
                 "formgate_handshake_duration_seconds",
                 "Time from the accepted socket to the end of the handshake.",

@@ -2,7 +2,7 @@
 
 use prometheus::{IntCounterVec, IntGauge};
 
-use super::register::Register;
+use super::register::{Register, begin};
 
 /// Requests at the gate.
 #[derive(Clone, Debug)]
@@ -15,13 +15,12 @@ pub struct GateMetrics {
 
 impl GateMetrics {
     pub(super) fn new(register: &Register<'_>) -> Self {
-        Self {
-            in_flight: register.gauge("formgate_requests_in_flight", "Requests that are worked on."),
-            refused: register.counters(
-                "formgate_requests_refused_total",
-                "Requests refused to protect the gateway, by reason.",
-                &["reason"],
-            ),
-        }
+        let refused = register.counters(
+            "formgate_requests_refused_total",
+            "Requests refused to protect the gateway, by reason.",
+            &["reason"],
+        );
+        begin(&refused, &["in_flight", "bad_tokens"]);
+        Self { refused, in_flight: register.gauge("formgate_requests_in_flight", "Requests that are worked on.") }
     }
 }

@@ -2,7 +2,7 @@
 
 use prometheus::{Histogram, IntCounterVec, IntGauge};
 
-use super::register::Register;
+use super::register::{Register, begin};
 
 /// Calls to the Redis that the nodes share.
 #[derive(Clone, Debug)]
@@ -26,9 +26,7 @@ impl RedisMetrics {
             "Calls to the shared Redis that came to nothing, by reason.",
             &["reason"],
         );
-        ["down", "timeout", "connection", "refused"]
-            .iter()
-            .for_each(|reason| drop(failures.with_label_values(&[reason])));
+        begin(&failures, &["down", "timeout", "connection", "refused"]);
         Self {
             up: register.gauge("formgate_redis_up", "Whether the shared Redis answers."),
             call_duration: register.histogram(

@@ -45,3 +45,10 @@ impl Register<'_> {
         collector
     }
 }
+
+/// Begins series of one label at 0: what counts their growth can't see the first event of one that was not there before.
+pub(super) fn begin(counters: &IntCounterVec, values: &[&str]) {
+    for value in values {
+        counters.with_label_values(&[*value]);
+    }
+}

@@ -11,6 +11,7 @@ mod edge;
 mod gate;
 mod harness;
 mod isolation;
+mod metrics;
 mod outage;
 mod quota;
 mod support;

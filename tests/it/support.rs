@@ -18,5 +18,6 @@ pub(crate) mod folder;
 pub(crate) mod load;
 pub(crate) mod postgres;
 pub(crate) mod process;
+pub(crate) mod prometheus;
 pub(crate) mod redis;
 pub(crate) mod redis_group;
