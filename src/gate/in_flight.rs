@@ -19,9 +19,13 @@ pub struct InFlight {
 /// A request's place; dropping it, also when the caller hung up, frees it.
 #[derive(Debug)]
 pub(super) struct Place<'a> {
+    // In this order: who reads that nobody is in flight finds every place free.
     _permit: OwnedSemaphorePermit,
-    metrics: &'a GateMetrics,
+    _counted: Counted<'a>,
 }
+
+#[derive(Debug)]
+struct Counted<'a>(&'a GateMetrics);
 
 impl InFlight {
     /// None yet, and at most so many.
@@ -37,12 +41,12 @@ impl InFlight {
             return None;
         };
         self.metrics.in_flight.inc();
-        Some(Place { _permit: permit, metrics: &self.metrics })
+        Some(Place { _permit: permit, _counted: Counted(&self.metrics) })
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Counted<'_> {
     fn drop(&mut self) {
-        self.metrics.in_flight.dec();
+        self.0.in_flight.dec();
     }
 }
