@@ -94,7 +94,10 @@ const SILENT: usize = 500;
 
 #[tokio::test]
 async fn five_hundred_silent_connections_do_not_hold_up_a_stop() {
-    let mut acme = Acme::start();
+    // All of them from one address.
+    let limits: toml::Table = format!("connections_per_address = {}", 2 * SILENT).parse().expect("TOML");
+    let site = Site::new().gateway("limits", limits).tenant("acme", Engine::Sqlite);
+    let mut acme = Acme::of(site.requests_per_minute(100_000));
     let (address, host) = (acme.node.address, acme.host());
     let (mut silent, mut shaken) = (Vec::new(), Vec::new());
     for n in 0..SILENT {

@@ -128,7 +128,7 @@ async fn a_caller_that_hangs_up_gives_its_place_back() {
 async fn methods_that_nobody_knows_are_501_and_tunnels_are_400() {
     let acme = Acme::start();
     for protocol in [Protocol::Http1, Protocol::Http2] {
-        for method in ["BREW", "PROPFIND", "get", "QUERY"] {
+        for method in ["BREW", "PROPFIND", "GETS", "QUERY"] {
             let method = Method::from_bytes(method.as_bytes()).expect("a method");
             for caller in [acme.caller(), acme.stranger()] {
                 let answer = caller.over(protocol).method(method.clone(), ME).send().await;

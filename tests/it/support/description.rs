@@ -21,7 +21,7 @@ const OF_HTTP: [&str; 4] = ["connection", "content-length", "content-type", "dat
 
 /// What a path that is not described answers, and a described one to a method that it has not: the part of the gate that
 /// lies before the route.
-const BEFORE_THE_ROUTE: [(&str, &str); 11] = [
+const BEFORE_THE_ROUTE: [(&str, &str); 12] = [
     ("400", "BadRequest"),
     ("401", "Unauthenticated"),
     ("404", "PathNotFound"),
@@ -33,6 +33,7 @@ const BEFORE_THE_ROUTE: [(&str, &str); 11] = [
     ("500", "ServerError"),
     ("501", "UnknownMethod"),
     ("503", "Unavailable"),
+    ("504", "TooSlow"),
 ];
 
 /// The description as it was written.
