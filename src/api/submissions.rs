@@ -1,5 +1,7 @@
 //! `POST /submission` and `GET /submission/{id}`.
 
+use std::borrow::Cow;
+
 use http::StatusCode;
 use jiff::tz::TimeZone;
 use serde::Serialize;
@@ -13,27 +15,27 @@ use super::{Call, filter, store};
 use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
 use crate::reply::Reply;
-use crate::store::{Answer, Submission};
+use crate::store::{Answer, Page, Submission};
 
 /// Submissions on a page, as the service description fixes it.
 const PAGE_SIZE: u32 = 20;
 
 #[derive(Serialize)]
-struct SubmissionJson {
+struct SubmissionJson<'r> {
     id: Id,
-    status: String,
+    status: &'r str,
     created_at: Instant,
     updated_at: Instant,
     #[serde(rename = "allElements")]
-    all_elements: Vec<AnswerJson>,
+    all_elements: Vec<AnswerJson<'r>>,
 }
 
 #[derive(Serialize)]
-struct AnswerJson {
-    gid: String,
-    name: String,
-    value: String,
-    r#type: String,
+struct AnswerJson<'r> {
+    gid: &'r str,
+    name: &'r str,
+    value: Cow<'r, str>,
+    r#type: &'r str,
     files: Vec<FileJson>,
     updated_at: Instant,
 }
@@ -55,29 +57,29 @@ impl FileJson {
     }
 }
 
-impl SubmissionJson {
-    fn new(submission: Submission, zone: &TimeZone) -> Self {
+impl<'r> SubmissionJson<'r> {
+    fn new(submission: &Submission<'r>, zone: &TimeZone) -> Self {
         Self {
             id: Kind::Submission.show(submission.id),
             status: submission.status,
             created_at: Instant(submission.created_at),
             updated_at: Instant(submission.updated_at),
-            all_elements: submission.entries.into_iter().map(|answer| AnswerJson::new(answer, zone)).collect(),
+            all_elements: submission.entries.iter().map(|answer| AnswerJson::new(answer, zone)).collect(),
         }
     }
 }
 
-impl AnswerJson {
-    fn new(answer: Answer, zone: &TimeZone) -> Self {
-        let files: Vec<Value> = answer.files.and_then(|files| serde_json::from_str(&files).ok()).unwrap_or_default();
+impl<'r> AnswerJson<'r> {
+    fn new(answer: &Answer<'r>, zone: &TimeZone) -> Self {
+        let files: Vec<Value> = answer.files.and_then(|files| serde_json::from_str(files).ok()).unwrap_or_default();
         let files: Vec<FileJson> = files.into_iter().map(FileJson::read).collect();
         let value = if !files.is_empty() {
             let urls: Vec<&str> = files.iter().filter_map(|file| file.url.as_str()).collect();
-            urls.join(",")
+            urls.join(",").into()
         } else if answer.kind == "time" {
             time_of_day(answer.value, answer.updated_at, zone)
         } else {
-            answer.value
+            answer.value.into()
         };
         Self {
             gid: answer.gid,
@@ -99,14 +101,17 @@ pub(super) async fn search(admitted: &Admitted, call: &Call<'_>) -> Result<Reply
     let filter = faults.or_else(filter)?;
 
     let found = store(admitted).await?.search(&filter, request).await?;
-    let found = found.map(|submission| SubmissionJson::new(submission, zone));
-    let reply = Reply::json(StatusCode::OK, &Envelope::new(call, "/api/v1/submission", request, found));
+    let submissions = found.submissions.read()?;
+    let items = submissions.iter().map(|submission| SubmissionJson::new(submission, zone)).collect();
+    let page = Page { items, total: found.total };
+    let reply = Reply::json(StatusCode::OK, &Envelope::new(call, "/api/v1/submission", request, page));
     Ok(body.name_ignored(reply, &filter::PARAMETERS))
 }
 
 pub(super) async fn show(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
     let id = Kind::Submission.parse(id).ok_or(Refusal::SubmissionNotFound)?;
-    let submission = store(admitted).await?.find_submission(id).await?.ok_or(Refusal::SubmissionNotFound)?;
-    let submission = SubmissionJson::new(submission, &admitted.tenant().timezone);
+    let found = store(admitted).await?.submissions(&[id]).await?;
+    let submission = found.read()?.pop().ok_or(Refusal::SubmissionNotFound)?;
+    let submission = SubmissionJson::new(&submission, &admitted.tenant().timezone);
     Ok(Reply::json(StatusCode::OK, &json!({ "data": submission })))
 }

@@ -1,5 +1,7 @@
 //! Instants as answers show them and as callers write them, and the account's time zone.
 
+use std::borrow::Cow;
+
 use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::fmt::temporal::{DateTimePrinter, Pieces};
@@ -15,7 +17,32 @@ pub(super) struct Instant(pub(super) Timestamp);
 
 impl Serialize for Instant {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&PRINTER.timestamp_to_string(&self.0))
+        let mut text = Text { bytes: [0; 40], length: 0 };
+        PRINTER.print_timestamp(&self.0, &mut text).map_err(serde::ser::Error::custom)?;
+        serializer.serialize_str(text.as_str())
+    }
+}
+
+/// The text of an instant while it is written, without memory of its own: an answer has hundreds.
+struct Text {
+    bytes: [u8; 40],
+    length: usize,
+}
+
+impl Text {
+    fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.bytes[..self.length]).expect("whole texts were written")
+    }
+}
+
+impl jiff::fmt::Write for Text {
+    fn write_str(&mut self, text: &str) -> Result<(), jiff::Error> {
+        let end = self.length + text.len();
+        let free =
+            self.bytes.get_mut(self.length..end).ok_or_else(|| jiff::Error::from_args(format_args!("too long")))?;
+        free.copy_from_slice(text.as_bytes());
+        self.length = end;
+        Ok(())
     }
 }
 
@@ -78,13 +105,13 @@ fn first_instant(date: Date, zone: &TimeZone) -> Option<Timestamp> {
 
 /// A `time` answer as it reads: `HH:MM` with the abbreviation of the account's zone at an instant, as in `09:30 CEST`.
 /// What is not stored as `HH:MM` reads as it is.
-pub(super) fn time_of_day(value: String, at: Timestamp, zone: &TimeZone) -> String {
+pub(super) fn time_of_day<'v>(value: &'v str, at: Timestamp, zone: &TimeZone) -> Cow<'v, str> {
     let is_time = matches!(
         value.as_bytes(),
         [b'0'..=b'1', b'0'..=b'9', b':', b'0'..=b'5', b'0'..=b'9']
             | [b'2', b'0'..=b'3', b':', b'0'..=b'5', b'0'..=b'9']
     );
-    if is_time { format!("{value} {}", zone.to_offset_info(at).abbreviation()) } else { value }
+    if is_time { format!("{value} {}", zone.to_offset_info(at).abbreviation()).into() } else { value.into() }
 }
 
 #[cfg(test)]
@@ -161,12 +188,9 @@ mod tests {
     #[test]
     fn a_time_answer_carries_the_abbreviation_of_its_instant() {
         let berlin = zone("Europe/Berlin");
-        assert_eq!(time_of_day("09:30".into(), "2024-07-01T00:00:00Z".parse().unwrap(), &berlin), "09:30 CEST");
-        assert_eq!(time_of_day("09:30".into(), "2024-01-01T00:00:00Z".parse().unwrap(), &berlin), "09:30 CET");
-        assert_eq!(
-            time_of_day("half past nine".into(), "2024-01-01T00:00:00Z".parse().unwrap(), &berlin),
-            "half past nine"
-        );
-        assert_eq!(time_of_day("24:00".into(), "2024-01-01T00:00:00Z".parse().unwrap(), &berlin), "24:00");
+        assert_eq!(time_of_day("09:30", "2024-07-01T00:00:00Z".parse().unwrap(), &berlin), "09:30 CEST");
+        assert_eq!(time_of_day("09:30", "2024-01-01T00:00:00Z".parse().unwrap(), &berlin), "09:30 CET");
+        assert_eq!(time_of_day("half past nine", "2024-01-01T00:00:00Z".parse().unwrap(), &berlin), "half past nine");
+        assert_eq!(time_of_day("24:00", "2024-01-01T00:00:00Z".parse().unwrap(), &berlin), "24:00");
     }
 }

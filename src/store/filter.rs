@@ -98,6 +98,16 @@ pub enum SortDirection {
     Descending,
 }
 
+impl SortDirection {
+    /// The other one.
+    pub(super) fn reversed(self) -> Self {
+        match self {
+            Self::Ascending => Self::Descending,
+            Self::Descending => Self::Ascending,
+        }
+    }
+}
+
 /// Everything that a search can be narrowed by.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubmissionFilter {

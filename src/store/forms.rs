@@ -1,6 +1,7 @@
 //! Forms and their fields.
 
-use super::page::{Page, PageRequest};
+use super::filter::SortDirection;
+use super::page::{Page, PageRequest, Reading};
 use super::{Store, StoreError};
 
 /// A form as lists show it.
@@ -44,17 +45,20 @@ impl Store {
     pub async fn list_forms(&self, page: PageRequest) -> Result<Page<FormSummary>, StoreError> {
         let mut reader = self.database.reader().await?;
         let mut sql = reader.sql();
-        sql.push("SELECT count(*) FROM forms WHERE NOT disabled AND parent_id IS NULL");
-        let total: i64 = reader.fetch_one(sql).await?.get(0)?;
-
-        let mut sql = reader.sql();
-        sql.push("SELECT id, name, anonymous FROM forms WHERE NOT disabled AND parent_id IS NULL ORDER BY id LIMIT ");
-        sql.bind(i64::from(page.size)).push(" OFFSET ").bind(page.offset());
+        sql.push("WITH listed AS (SELECT id, name, anonymous FROM forms WHERE NOT disabled AND parent_id IS NULL), ");
+        sql.push("page AS (SELECT id, name, anonymous FROM listed ORDER BY id");
+        sql.limit(&Reading::from_the_start(page, SortDirection::Ascending));
+        sql.push(") SELECT (SELECT count(*) FROM listed), page.id, page.name, page.anonymous ");
+        // Without any form on the page, there is the count alone.
+        sql.push("FROM (SELECT 1) AS one LEFT JOIN page ON true ORDER BY page.id");
         let rows = reader.fetch_all(sql).await?;
-        let items = rows
-            .iter()
-            .map(|row| Ok(FormSummary { id: row.get(0)?, name: row.get(1)?, anonymous: row.get(2)? }))
-            .collect::<Result<_, sqlx::Error>>()?;
+        let total: i64 = rows.first().ok_or(sqlx::Error::RowNotFound)?.get(0)?;
+        let mut items = Vec::with_capacity(rows.len());
+        for row in &rows {
+            if let Some(id) = row.get::<Option<i64>>(1)? {
+                items.push(FormSummary { id, name: row.get(2)?, anonymous: row.get(3)? });
+            }
+        }
         Ok(Page { items, total: u64::try_from(total).expect("a count is not negative") })
     }
 

@@ -29,11 +29,14 @@ pub struct Reindexed {
     pub answers: u64,
     /// Submissions whose document or lines were wrong.
     pub documents: u64,
+    /// Counts of submissions, and labels in the order of the pages, that were wrong.
+    pub counts: u64,
 }
 
 impl fmt::Display for Reindexed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "mended {} users, {} answers, {} documents", self.users, self.answers, self.documents)
+        let Self { users, answers, documents, counts } = self;
+        write!(f, "mended {users} users, {answers} answers, {documents} documents, {counts} counts")
     }
 }
 
@@ -48,7 +51,8 @@ pub async fn reindex(location: &DatabaseLocation) -> Result<Reindexed, StoreErro
     let database = location.connect_for_long();
     schema::require_newest(&mut database.reader().await?).await?;
     mend_trigrams(&database).await?;
-    let mut done = Reindexed { users: mend_users(&database).await?, ..Reindexed::default() };
+    let (users, counts) = (mend_users(&database).await?, mend_counts(&database).await?);
+    let mut done = Reindexed { users, counts, ..Reindexed::default() };
     done.documents += delete_orphans(&database).await?;
     let mut last = 0;
     loop {
@@ -72,7 +76,8 @@ async fn mend_trigrams(database: &Database) -> Result<(), StoreError> {
                     EXCEPTION WHEN insufficient_privilege OR undefined_file OR feature_not_supported THEN NULL; END $$",
                 "DO $$ BEGIN IF EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_trgm') THEN \
                     CREATE INDEX IF NOT EXISTS submission_documents_trigrams \
-                    ON submission_documents USING gin (document gin_trgm_ops); END IF; END $$",
+                    ON submission_documents USING gin (document gin_trgm_ops) WITH (gin_pending_list_limit = 256); \
+                    END IF; END $$",
             ] {
                 execute(database, statement).await?;
             }
@@ -123,6 +128,54 @@ async fn mend_users(database: &Database) -> Result<u64, StoreError> {
         }
         transaction.commit().await?;
     }
+}
+
+/// How many counts and listed labels are not as they would be made anew.
+const WRONG_COUNTS: &str = "WITH kept AS (SELECT counted, key, status, CAST(sum(listed) AS bigint) AS listed \
+        FROM submission_counts GROUP BY counted, key, status HAVING sum(listed) <> 0), \
+    anew AS (SELECT counted, key, status, listed FROM submission_counts_anew), \
+    labels AS (SELECT submission_id, label_id, shared, updated_at FROM listed_labels), \
+    labels_anew AS (SELECT submission_id, label_id, shared, updated_at FROM listed_labels_anew) \
+    SELECT (SELECT count(*) FROM (SELECT * FROM kept EXCEPT SELECT * FROM anew) AS a) \
+    + (SELECT count(*) FROM (SELECT * FROM anew EXCEPT SELECT * FROM kept) AS b) \
+    + (SELECT count(*) FROM (SELECT * FROM labels EXCEPT SELECT * FROM labels_anew) AS c) \
+    + (SELECT count(*) FROM (SELECT * FROM labels_anew EXCEPT SELECT * FROM labels) AS d)";
+
+/// How many rows a count may be the sum of. More, and reading it takes longer; fewer, and writers that need a row each
+/// make it anew at every reindex.
+const ROWS_OF_A_COUNT: i64 = 64;
+
+async fn mend_counts(database: &Database) -> Result<u64, StoreError> {
+    let mut reader = database.reader().await?;
+    let mut sql = reader.sql();
+    sql.push(WRONG_COUNTS);
+    let wrong: i64 = reader.fetch_one(sql).await?.get(0)?;
+    let mut sql = reader.sql();
+    sql.push("SELECT EXISTS (SELECT 1 FROM submission_counts GROUP BY counted, key, status HAVING count(*) > ");
+    sql.bind(ROWS_OF_A_COUNT).push(")");
+    let scattered: bool = reader.fetch_one(sql).await?.get(0)?;
+    drop(reader);
+    if wrong > 0 || scattered {
+        let mut transaction = database.begin().await?;
+        let anew: &[&'static str] = match database.dialect() {
+            Dialect::Postgres => &["SELECT formgate_recount()"],
+            Dialect::Sqlite => &[
+                "DELETE FROM listed_labels",
+                "INSERT INTO listed_labels (submission_id, label_id, shared, updated_at) \
+                    SELECT submission_id, label_id, shared, updated_at FROM listed_labels_anew",
+                "DELETE FROM submission_counts",
+                "INSERT INTO submission_counts (counted, key, status, listed) \
+                    SELECT counted, key, status, listed FROM submission_counts_anew",
+            ],
+        };
+        for statement in anew {
+            let mut sql = transaction.sql();
+            sql.push(statement);
+            transaction.execute(sql).await?;
+        }
+        transaction.commit().await?;
+    }
+    Ok(wrong.unsigned_abs())
 }
 
 /// Deletes documents and lines of submissions without answers, and tells how many documents there were.

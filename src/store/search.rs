@@ -1,158 +1,169 @@
-//! A [`SubmissionFilter`] as SQL, for both databases.
+//! Searching submissions: what is found and how many there are, page by page.
 //!
-//! The count and the page are made by the same [`write_conditions`], so that they can't drift apart. A condition on a
-//! list of rows elsewhere is an `IN (SELECT …)`, which lets the planner start from either side. Filters on answers see a
-//! graduated child's answers through its parent: they find submissions by their own answers and then step up to
-//! `child_of`; all others look at the parent alone.
+//! Two statements, however many submissions there are: one for the total and the ids of a page, one for all that the
+//! page shows. What the first costs:
+//!
+//! - Searches by forms, statuses, days or one label, and those by nothing, take the total from `submission_counts` and
+//!   the page from an index in its order ([`Kept`]). Beyond the first page they ask for the total first, and read the
+//!   page from where it is nearest.
+//! - All others make the set of what matches once, count it and cut the page out of it: they cost what matches, whatever
+//!   is stored. Left to itself, a planner that is told of a limit walks through everything in the page's order, in the
+//!   hope to meet a page's worth early.
 
-use super::filter::{Keyword, SortBy, SortDirection, SubmissionFilter, Term};
-use super::page::{Page, PageRequest};
+pub(super) mod conditions;
+mod kept;
+
+use conditions::write_conditions;
+use kept::Kept;
+
+use super::filter::{SortBy, SortDirection, SubmissionFilter};
+use super::lent::Lent;
+use super::page::{PageRequest, Reading};
 use super::sql::{Dialect, Sql};
-use super::submissions::{SUBMISSION_COLUMNS, Submission, SubmissionRow, with_entries};
+use super::submissions::{Submissions, read_submissions};
 use super::{Store, StoreError};
 
-/// Joins the answers of one document; a keyword that has it can't be looked up there.
-pub(super) const DOCUMENT_SEPARATOR: char = '\u{1f}';
-
-/// The shortest text that trigrams can find.
-const TRIGRAM: usize = 3;
-
-/// How much of an answer the terms index holds; the rest is compared with the row.
-const INDEXED_PREFIX: usize = 64;
+/// The submissions of one page, and how many there are on all of them.
+#[derive(Debug)]
+pub struct Found {
+    /// At most as many as were asked for.
+    pub submissions: Submissions,
+    /// The exact count over all pages.
+    pub total: u64,
+}
 
 impl Store {
-    /// One page of the submissions that match, with their answers: three statements, however many rows there are.
+    /// One page of the submissions that match, with their answers.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn search(&self, filter: &SubmissionFilter, page: PageRequest) -> Result<Page<Submission>, StoreError> {
+    pub async fn search(&self, filter: &SubmissionFilter, page: PageRequest) -> Result<Found, StoreError> {
         if filter.terms.iter().any(|term| term.element.is_none()) {
-            return Ok(Page { items: Vec::new(), total: 0 });
+            return Ok(Found { submissions: Submissions::default(), total: 0 });
         }
         let mut reader = self.database.reader().await?;
-        let mut count = reader.sql();
-        count.push("SELECT count(*) FROM submissions s WHERE ");
-        write_conditions(&mut count, filter);
-        let total: i64 = reader.fetch_one(count).await?.get(0)?;
+        let (ids, total) = match Kept::of(filter) {
+            Some(kept) if page.offset() > 0 => later_page(&mut reader, &kept, filter, page).await?,
+            kept => page_with_total(&mut reader, kept.as_ref(), filter, page).await?,
+        };
         let total = u64::try_from(total).expect("a count is not negative");
+        Ok(Found { submissions: read_submissions(&mut reader, ids).await?, total })
+    }
 
-        if page.offset() >= i64::try_from(total).unwrap_or(i64::MAX) {
-            return Ok(Page { items: Vec::new(), total });
+    /// The database's plan of a search, line by line: for whoever wants to know what a search costs, or why.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn explain_search(
+        &self,
+        filter: &SubmissionFilter,
+        page: PageRequest,
+    ) -> Result<Vec<String>, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
+        sql.push_either("EXPLAIN ", "EXPLAIN QUERY PLAN ");
+        match Kept::of(filter) {
+            Some(kept) if page.offset() > 0 => {
+                let (_, reading) = reading_of(&mut reader, &kept, filter, page).await?;
+                let Some(reading) = reading else { return Ok(Vec::new()) };
+                write_later_page(&mut sql, &kept, filter, &reading);
+            }
+            kept => write_page_with_total(&mut sql, kept.as_ref(), filter, page),
         }
-        let mut rows = reader.sql();
-        write_page(&mut rows, filter, page);
-        let rows = reader.fetch_all(rows).await?;
-        let rows = rows.iter().map(SubmissionRow::read).collect::<Result<_, _>>()?;
-        Ok(Page { items: with_entries(&mut reader, rows).await?, total })
+        // SQLite tells the number of each step, of the one that it is a part of and of nothing, and then the step.
+        let column = if sql.dialect() == Dialect::Postgres { 0 } else { 3 };
+        Ok(reader.fetch_all(sql).await?.iter().map(|row| row.get(column)).collect::<Result<_, _>>()?)
     }
 }
 
-fn write_page(sql: &mut Sql, filter: &SubmissionFilter, page: PageRequest) {
-    sql.push("SELECT ").push(SUBMISSION_COLUMNS).push(" FROM submissions s WHERE ");
-    write_conditions(sql, filter);
-    sql.push(match (filter.sort_by, filter.sort_direction) {
-        (SortBy::UpdatedAt, SortDirection::Descending) => " ORDER BY s.updated_at DESC, s.id DESC",
-        (SortBy::UpdatedAt, SortDirection::Ascending) => " ORDER BY s.updated_at, s.id",
-        (SortBy::CreatedAt, SortDirection::Descending) => " ORDER BY s.created_at DESC, s.id DESC",
-        (SortBy::CreatedAt, SortDirection::Ascending) => " ORDER BY s.created_at, s.id",
-    });
-    sql.push(" LIMIT ").bind(i64::from(page.size)).push(" OFFSET ").bind(page.offset());
+async fn page_with_total(
+    reader: &mut Lent,
+    kept: Option<&Kept<'_>>,
+    filter: &SubmissionFilter,
+    page: PageRequest,
+) -> Result<(Vec<i64>, i64), StoreError> {
+    let mut sql = reader.sql();
+    write_page_with_total(&mut sql, kept, filter, page);
+    let rows = reader.fetch_all(sql).await?;
+    let total = rows.first().ok_or(sqlx::Error::RowNotFound)?.get(0)?;
+    // Without anything on the page, there is the total alone.
+    let ids: Vec<Option<i64>> = rows.iter().map(|row| row.get(1)).collect::<Result<_, _>>()?;
+    Ok((ids.into_iter().flatten().collect(), total))
 }
 
-/// What a submission must have to be returned by itself; the words are those of the partial indexes.
-pub(super) const LISTED: &str = "NOT s.draft AND s.child_of IS NULL";
-
-fn write_conditions(sql: &mut Sql, filter: &SubmissionFilter) {
-    sql.push(LISTED);
-    if !filter.forms.is_empty() {
-        sql.push(" AND s.form_id IN (WITH RECURSIVE wanted (id) AS (SELECT id FROM forms WHERE id")
-            .in_ids(&filter.forms);
-        sql.push(" UNION SELECT f.id FROM forms f JOIN wanted ON f.parent_id = wanted.id) SELECT id FROM wanted)");
-    }
-    if !filter.statuses.is_empty() {
-        sql.push(" AND s.status").in_texts(filter.statuses.iter().map(|status| status.as_str().to_owned()));
-    }
-    if !filter.submitters.is_empty() {
-        sql.push(" AND s.submitter_id").in_ids(&filter.submitters);
-    }
-    let related: [(&[i64], &str, &str); 5] = [
-        (&filter.pending, "SELECT submission_id FROM submission_pending WHERE user_id", ""),
-        (&filter.participants, "SELECT submission_id FROM submission_participants WHERE user_id", ""),
-        (&filter.labels, "SELECT submission_id FROM submission_labels WHERE label_id", " AND NOT shared"),
-        (&filter.shared_labels, "SELECT submission_id FROM submission_labels WHERE label_id", " AND shared"),
-        (&filter.flows, "SELECT submission_id FROM submission_flow_steps WHERE flow_step_id", ""),
-    ];
-    for (ids, select, and) in related {
-        if !ids.is_empty() {
-            sql.push(" AND s.id IN (").push(select).in_ids(ids).push(and).push(")");
-        }
-    }
-    if let Some(start) = filter.start {
-        sql.push(" AND s.created_at >= ").bind(start);
-    }
-    if let Some(end) = filter.end {
-        sql.push(" AND s.created_at <= ").bind(end);
-    }
-    for term in &filter.terms {
-        write_term(sql, term);
-    }
-    if let Some(keyword) = &filter.search {
-        write_keyword(sql, keyword);
-    }
+async fn later_page(
+    reader: &mut Lent,
+    kept: &Kept<'_>,
+    filter: &SubmissionFilter,
+    page: PageRequest,
+) -> Result<(Vec<i64>, i64), StoreError> {
+    let (total, reading) = reading_of(reader, kept, filter, page).await?;
+    let Some(reading) = reading else { return Ok((Vec::new(), total)) };
+    let mut sql = reader.sql();
+    write_later_page(&mut sql, kept, filter, &reading);
+    let rows = reader.fetch_all(sql).await?;
+    Ok((rows.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?, total))
 }
 
-/// The submission that shows the answers of submission `m`: itself, or the one it is a child of.
-const SHOWN_IN: &str = "SELECT coalesce(m.child_of, m.id) FROM submissions m JOIN ";
-
-fn write_term(sql: &mut Sql, term: &Term) {
-    let element = term.element.expect("a search with a key that names no element finds nothing, and is not written");
-    let prefixes = || term.answers.iter().map(|answer| answer.chars().take(INDEXED_PREFIX).collect());
-    sql.push(" AND s.id IN (")
-        .push(SHOWN_IN)
-        .push("(SELECT submission_id FROM answers WHERE element_id = ")
-        .bind(element);
-    sql.push_either(" AND left(folded, 64)", " AND substr(folded, 1, 64)").in_texts(prefixes());
-    sql.push(" AND folded").in_texts(term.answers.iter().cloned());
-    sql.push(" UNION SELECT submission_id FROM answer_lines WHERE element_id = ").bind(element);
-    sql.push_either(" AND left(line, 64)", " AND substr(line, 1, 64)").in_texts(prefixes());
-    sql.push(" AND line").in_texts(term.answers.iter().cloned());
-    sql.push(") a ON a.submission_id = m.id WHERE NOT m.draft)");
+/// The total, and where a later page is read if there is anything on it.
+async fn reading_of(
+    reader: &mut Lent,
+    kept: &Kept<'_>,
+    filter: &SubmissionFilter,
+    page: PageRequest,
+) -> Result<(i64, Option<Reading>), StoreError> {
+    let mut sql = reader.sql();
+    kept.write_total(&mut sql);
+    let total: i64 = reader.fetch_one(sql).await?.get(0)?;
+    let Some(mut reading) = Reading::nearest(page, total, filter.sort_direction) else { return Ok((total, None)) };
+    let mut sql = reader.sql();
+    if kept.write_days_before(&mut sql, filter.sort_by, &reading) {
+        let days = reader.fetch_one(sql).await?;
+        reading.skip_days(days.get(0)?, days.get(1)?);
+    }
+    Ok((total, Some(reading)))
 }
 
-fn write_keyword(sql: &mut Sql, keyword: &Keyword) {
-    let keyword = keyword.as_str();
-    sql.push(" AND s.id IN (").push(SHOWN_IN);
-    if keyword.contains(DOCUMENT_SEPARATOR) {
-        // In a document it would match across two answers.
-        sql.push("answers a ON a.submission_id = m.id WHERE ").push_either("strpos(a.folded, ", "instr(a.folded, ");
-        sql.bind(keyword).push(") > 0");
+/// The total and the ids of a page, in its order; the total alone where the page is empty.
+fn write_page_with_total(sql: &mut Sql, kept: Option<&Kept<'_>>, filter: &SubmissionFilter, page: PageRequest) {
+    let direction = filter.sort_direction;
+    let reading = Reading::from_the_start(page, direction);
+    if let Some(kept) = kept {
+        sql.push("WITH found (total) AS (");
+        kept.write_total(sql);
+        sql.push("), page (id, at) AS (");
+        kept.write_page(sql, filter.sort_by, &reading);
+        sql.push(")");
     } else {
-        match sql.dialect() {
-            Dialect::Postgres => {
-                sql.push("submission_documents d ON d.submission_id = m.id WHERE d.document LIKE ");
-                sql.bind(format!("%{}%", escape_like(keyword)));
-            }
-            Dialect::Sqlite if keyword.chars().count() >= TRIGRAM => {
-                sql.push("submission_trigrams d ON d.rowid = m.id WHERE submission_trigrams MATCH ");
-                sql.bind(format!("\"{}\"", keyword.replace('"', "\"\"")));
-            }
-            Dialect::Sqlite => {
-                sql.push("submission_documents d ON d.submission_id = m.id WHERE instr(d.document, ");
-                sql.bind(keyword).push(") > 0");
-            }
-        }
+        sql.plan_anew().push("WITH matched (id, at) AS MATERIALIZED (SELECT s.id, s.").push(column(filter.sort_by));
+        sql.push(" FROM submissions s WHERE ");
+        write_conditions(sql, filter);
+        sql.push("), found (total) AS (SELECT count(*) FROM matched), page (id, at) AS (SELECT id, at FROM matched");
+        sql.push(by_place(direction)).limit(&reading).push(")");
     }
-    sql.push(" AND NOT m.draft)");
+    sql.push(" SELECT found.total, page.id FROM found LEFT JOIN page ON true").push(by_place(direction));
 }
 
-/// Makes `%`, `_` and `\` ordinary characters of a LIKE pattern.
-fn escape_like(text: &str) -> String {
-    let mut pattern = String::with_capacity(text.len());
-    for character in text.chars() {
-        if matches!(character, '%' | '_' | '\\') {
-            pattern.push('\\');
-        }
-        pattern.push(character);
+/// The ids of a page, in its order.
+fn write_later_page(sql: &mut Sql, kept: &Kept<'_>, filter: &SubmissionFilter, reading: &Reading) {
+    sql.plan_anew();
+    sql.push("SELECT id FROM (");
+    kept.write_page(sql, filter.sort_by, reading);
+    sql.push(") AS page").push(by_place(filter.sort_direction));
+}
+
+/// The column of submissions that orders a page.
+fn column(by: SortBy) -> &'static str {
+    match by {
+        SortBy::CreatedAt => "created_at",
+        SortBy::UpdatedAt => "updated_at",
     }
-    pattern
+}
+
+/// The order of a page's rows: the instant and the id that they stand at.
+fn by_place(direction: SortDirection) -> &'static str {
+    match direction {
+        SortDirection::Ascending => " ORDER BY at, id",
+        SortDirection::Descending => " ORDER BY at DESC, id DESC",
+    }
 }

@@ -9,6 +9,8 @@ use sqlx::Arguments;
 use sqlx::postgres::PgArguments;
 use sqlx::sqlite::SqliteArguments;
 
+use super::page::Reading;
+
 /// Which database a statement is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
@@ -75,6 +77,18 @@ impl From<Vec<u8>> for Bind {
     }
 }
 
+impl From<Vec<i64>> for Bind {
+    fn from(value: Vec<i64>) -> Self {
+        Self::Integers(value)
+    }
+}
+
+impl From<Vec<String>> for Bind {
+    fn from(value: Vec<String>) -> Self {
+        Self::Texts(value)
+    }
+}
+
 impl From<Timestamp> for Bind {
     fn from(value: Timestamp) -> Self {
         Self::Time(value)
@@ -87,12 +101,25 @@ pub(crate) struct Sql {
     dialect: Dialect,
     text: String,
     binds: Vec<Bind>,
+    planned_anew: bool,
 }
 
 impl Sql {
     /// An empty statement.
     pub(crate) fn new(dialect: Dialect) -> Self {
-        Self { dialect, text: String::new(), binds: Vec::new() }
+        Self { dialect, text: String::new(), binds: Vec::new(), planned_anew: false }
+    }
+
+    /// Has Postgres plan the statement for the values that it has: what is right for one keyword or form is wrong for the
+    /// next. All others keep their plan after a few times, which for short statements is half of what they cost.
+    pub(crate) fn plan_anew(&mut self) -> &mut Self {
+        self.planned_anew = true;
+        self
+    }
+
+    /// Whether the statement is planned for its values.
+    pub(super) fn is_planned_anew(&self) -> bool {
+        self.planned_anew
     }
 
     /// Adds text of the program's own.
@@ -114,6 +141,21 @@ impl Sql {
         self.binds.push(value.into());
         self.text.push('$');
         self.text.push_str(&self.binds.len().to_string());
+        self
+    }
+
+    /// Adds ` LIMIT … OFFSET …`: for Postgres as text, since a plan counts on how much is read.
+    pub(crate) fn limit(&mut self, reading: &Reading) -> &mut Self {
+        self.push(" LIMIT ").number(reading.length).push(" OFFSET ").number(reading.offset)
+    }
+
+    fn number(&mut self, number: i64) -> &mut Self {
+        match self.dialect {
+            Dialect::Postgres => self.text.push_str(&number.to_string()),
+            Dialect::Sqlite => {
+                self.bind(number);
+            }
+        }
         self
     }
 

@@ -4,7 +4,7 @@ use std::num::NonZeroU64;
 
 use super::{BASE, fault, load};
 use crate::store::filter::{Keyword, SubmissionFilter, Term, fold};
-use crate::store::{DatabaseLocation, PageRequest, Reindexed, Store, Submission, raw, reindex};
+use crate::store::{DatabaseLocation, PageRequest, Reindexed, Store, raw, reindex};
 
 /// Every row that an import writes, as text.
 const EVERYTHING: &str = "
@@ -38,23 +38,23 @@ fn changes(before: &[String], after: &[String]) -> Vec<String> {
     gone.chain(new).collect()
 }
 
-async fn search(location: &DatabaseLocation, filter: SubmissionFilter) -> Vec<Submission> {
+async fn search(location: &DatabaseLocation, filter: SubmissionFilter) -> Vec<i64> {
     let store = Store::open(location, 1).await.unwrap();
     let page = PageRequest { number: NonZeroU64::MIN, size: 20 };
     let found = store.search(&filter, page).await.unwrap();
     store.close().await;
-    found.items
+    found.submissions.read().unwrap().iter().map(|submission| submission.id).collect()
 }
 
 async fn found_by_keyword(location: &DatabaseLocation, keyword: &str) -> Vec<i64> {
     let filter = SubmissionFilter { search: Keyword::new(keyword), ..SubmissionFilter::default() };
-    search(location, filter).await.iter().map(|submission| submission.id).collect()
+    search(location, filter).await
 }
 
 async fn found_by_term(location: &DatabaseLocation, element: i64, answer: &str) -> Vec<i64> {
     let terms = vec![Term { element: Some(element), answers: vec![fold(answer)] }];
     let filter = SubmissionFilter { terms, ..SubmissionFilter::default() };
-    search(location, filter).await.iter().map(|submission| submission.id).collect()
+    search(location, filter).await
 }
 
 /// Nothing that is kept for searching differs from what it is made of.
@@ -114,11 +114,12 @@ pub(super) async fn a_file_is_loaded_as_it_says(location: DatabaseLocation) {
     assert_nothing_to_mend(&location).await;
 
     let store = Store::open(&location, 1).await.unwrap();
-    let submission = store.find_submission(1001).await.unwrap().unwrap();
+    let found = store.submissions(&[1001]).await.unwrap();
+    let submission = found.read().unwrap().remove(0);
     // Cut to the microsecond, and brought to UTC.
     assert_eq!(submission.created_at.to_string(), "2024-05-01T13:45:30.123456Z");
     assert_eq!(submission.updated_at.to_string(), "2024-05-01T23:00:00Z");
-    let files: serde_json::Value = serde_json::from_str(submission.entries[2].files.as_ref().unwrap()).unwrap();
+    let files: serde_json::Value = serde_json::from_str(submission.entries[2].files.unwrap()).unwrap();
     assert_eq!(
         files,
         serde_json::json!([
@@ -329,11 +330,14 @@ pub(super) async fn reindex_mends_what_was_written_past_the_database(location: D
         "INSERT INTO submission_documents (submission_id, document) VALUES (77, 'nobody''s')",
         "DELETE FROM answer_lines",
         "INSERT INTO answer_lines (submission_id, element_id, line) VALUES (1003, 301, 'łódź')",
+        "UPDATE submission_counts SET listed = listed + 1 WHERE counted = 'form' AND listed > 0",
+        "DELETE FROM listed_labels WHERE shared",
     ] {
         raw::execute(&location, statement).await;
     }
     let mended = reindex(&location).await.unwrap();
-    assert_eq!(mended, Reindexed { users: 0, answers: 0, documents: 3 });
+    // Two counts of forms are too high, two shared labels are gone, and so are their counts.
+    assert_eq!(mended, Reindexed { users: 0, answers: 0, documents: 3, counts: 2 * 2 + 2 + 2 });
     assert_eq!(everything(&location).await, before);
     assert_nothing_to_mend(&location).await;
 }

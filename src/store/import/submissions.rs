@@ -11,7 +11,7 @@ use super::write::distinct;
 use crate::store::StoreError;
 use crate::store::database::Transaction;
 use crate::store::filter::fold;
-use crate::store::search::DOCUMENT_SEPARATOR;
+use crate::store::search::conditions::DOCUMENT_SEPARATOR;
 use crate::store::sql::Dialect;
 
 const SUBMISSIONS: Table = Table {

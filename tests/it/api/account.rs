@@ -58,6 +58,18 @@ impl Account {
         self.nodes[0].address
     }
 
+    /// The URL of the account's database.
+    pub(crate) fn database_url(&self) -> &str {
+        self.site.database_url("acme")
+    }
+
+    /// Mends what is kept for searching, and tells what was wrong.
+    pub(crate) fn reindex(&self) -> String {
+        let done = self.site.run(&["reindex", "--tenant", "acme"], b"");
+        assert_eq!(done.code, 0, "{done:?}");
+        done.stdout
+    }
+
     /// SQL on the account's database.
     pub(crate) async fn database(&self) -> Database {
         Database::connect(self.site.database_url("acme")).await

@@ -1,5 +1,6 @@
 //! `POST /submission`, `GET /submission/{id}`.
 
-mod index;
+mod kept;
+mod plan;
 mod search;
 mod show;

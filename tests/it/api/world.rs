@@ -11,7 +11,7 @@ use std::fmt::Write;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
 use rand::rngs::StdRng;
-use rand::seq::IndexedRandom;
+use rand::seq::{IndexedMutRandom, IndexedRandom};
 use rand::{RngExt, SeedableRng};
 use serde_json::{Map, Value, json};
 
@@ -252,6 +252,92 @@ impl World {
             );
         }
         lines
+    }
+
+    /// Changes something at random, and tells the SQL that changes it in a database too.
+    pub(crate) fn change(&mut self) -> String {
+        let at = self.random.random_range(0..self.submissions.len());
+        let (id, has_children) = {
+            let id = self.submissions[at].id;
+            (id, self.submissions.iter().any(|other| other.parent == Some(id)))
+        };
+        match self.random.random_range(0..9) {
+            0 => {
+                let status = STATUSES.choose(&mut self.random).expect("there are some");
+                self.submissions[at].status = status;
+                format!("UPDATE submissions SET status = '{status}' WHERE id = {id}")
+            }
+            1 => {
+                self.submissions[at].draft ^= true;
+                format!("UPDATE submissions SET draft = NOT draft WHERE id = {id}")
+            }
+            2 => {
+                let form = self.forms.choose(&mut self.random).expect("there are some").id;
+                self.submissions[at].form = form;
+                format!("UPDATE submissions SET form_id = {form} WHERE id = {id}")
+            }
+            3 => {
+                self.submissions[at].updated_at = self.submissions[at].created_at;
+                format!("UPDATE submissions SET updated_at = created_at WHERE id = {id}")
+            }
+            4 => {
+                let form = self.forms.choose_mut(&mut self.random).expect("there are some");
+                form.graduated ^= true;
+                format!("UPDATE forms SET graduated = NOT graduated WHERE id = {}", form.id)
+            }
+            5 if !has_children => {
+                self.submissions.remove(at);
+                format!("DELETE FROM submissions WHERE id = {id}")
+            }
+            6 => {
+                let new = self.submissions.iter().map(|other| other.id).max().expect("there are some") + 1;
+                let Submission { form, created_at, updated_at, parent, .. } = self.submissions[at];
+                let status = STATUSES[0];
+                self.submissions.push(Submission {
+                    id: new,
+                    form,
+                    parent,
+                    status,
+                    draft: false,
+                    submitter: None,
+                    created_at,
+                    updated_at,
+                    labels: Vec::new(),
+                    shared_labels: Vec::new(),
+                    pending: Vec::new(),
+                    participants: Vec::new(),
+                    flows: Vec::new(),
+                    answers: HashMap::new(),
+                });
+                format!(
+                    "INSERT INTO submissions (id, form_id, parent_id, status, created_at, updated_at) \
+                     SELECT {new}, form_id, parent_id, '{status}', created_at, updated_at FROM submissions WHERE id = {id}"
+                )
+            }
+            7 => {
+                let label = self.base + self.random.random_range(1..=5);
+                let shared = self.random.random_bool(0.5);
+                let submission = &mut self.submissions[at];
+                let labels = if shared { &mut submission.shared_labels } else { &mut submission.labels };
+                if let Some(at) = labels.iter().position(|other| *other == label) {
+                    labels.remove(at);
+                    let row = format!("submission_id = {id} AND label_id = {label} AND shared = {shared}");
+                    format!("DELETE FROM submission_labels WHERE {row}")
+                } else {
+                    labels.push(label);
+                    format!(
+                        "INSERT INTO submission_labels (submission_id, label_id, shared) VALUES ({id}, {label}, {shared})"
+                    )
+                }
+            }
+            _ => {
+                let mut answers: Vec<i64> = self.submissions[at].answers.keys().copied().collect();
+                answers.sort_unstable();
+                let Some(&element) = answers.first() else { return "SELECT 1".to_owned() };
+                self.submissions[at].answers.remove(&element);
+                format!("DELETE FROM answers WHERE submission_id = {id} AND element_id = {element}")
+            }
+        }
     }
 
     /// A filter body at random: most filters are left out, most that are there match something.

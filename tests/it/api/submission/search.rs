@@ -31,6 +31,35 @@ on_both_databases! {
         assert!(hits > 100, "only {hits} of the searches found anything: they prove little");
     }
 
+    async fn two_characters_are_found_wherever_they_stand(engine: Engine) {
+        let form = json!({"type": "form", "id": 1, "name": "F", "elements": [
+            {"id": 11, "gid": "g", "name": "N", "type": "text"}, {"id": 12, "gid": "h", "name": "M", "type": "text"}]});
+        // At the beginning, at the end, across a change of line, beyond what an index takes, and not across two answers.
+        let values = ["xy begins", "ends in xy", "x\ny", "%_'\\\"", "京都", &format!("{} xy", "long ".repeat(30_000)), "ends in x"];
+        let mut lines = form.to_string();
+        for (id, value) in (1..).zip(values) {
+            let at = "2024-05-01T00:00:00Z";
+            let answers = json!([{"element_id": 11, "value": value}, {"element_id": 12, "value": "y"}]);
+            let submission = json!({"type": "submission", "id": id, "form_id": 1, "status": "pending", "created_at": at, "updated_at": at, "answers": answers});
+            lines.push_str(&format!("\n{submission}"));
+        }
+        let account = account(engine, &lines);
+        for (keyword, expected) in [
+            ("XY", vec!["sub_6", "sub_2", "sub_1"]),
+            ("x\n", vec!["sub_3"]),
+            ("\ny", vec!["sub_3"]),
+            ("%_", vec!["sub_4"]),
+            ("_'", vec!["sub_4"]),
+            ("\\\"", vec!["sub_4"]),
+            ("京都", vec!["sub_5"]),
+            ("zq", vec![]),
+            ("x\u{1f}", vec![]),
+        ] {
+            let found = account.search("", &json!({"search": keyword})).await;
+            assert_eq!(ids(found["data"].as_array().unwrap()), expected, "{keyword:?}");
+        }
+    }
+
     async fn the_pages_hold_everything_once_in_a_total_order(engine: Engine) {
         let world = World::new(8, 0, 130);
         let account = account(engine, &world.ndjson());

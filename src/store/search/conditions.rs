@@ -1,0 +1,141 @@
+//! The conditions of a [`SubmissionFilter`] as SQL.
+//!
+//! A condition on a list of rows elsewhere is an `IN (SELECT …)`, which lets the planner start from either side. Filters
+//! on answers see a graduated child's answers through its parent: they find submissions by their own answers and then
+//! step up to `child_of`; all others look at the parent alone.
+
+use crate::store::filter::{Keyword, SubmissionFilter, Term};
+use crate::store::sql::{Dialect, Sql};
+
+/// Joins the answers of one document; a keyword that has it can't be looked up there.
+pub(in crate::store) const DOCUMENT_SEPARATOR: char = '\u{1f}';
+
+/// The shortest text that trigrams can find.
+const TRIGRAM: usize = 3;
+
+/// How much of an answer the terms index holds; the rest is compared with the row.
+const INDEXED_PREFIX: usize = 64;
+
+/// What a submission must have to be returned by itself; the words are those of the partial indexes.
+pub(in crate::store) const LISTED: &str = "NOT s.draft AND s.child_of IS NULL";
+
+/// Adds what a submission `s` must have to be found.
+pub(super) fn write_conditions(sql: &mut Sql, filter: &SubmissionFilter) {
+    sql.push(LISTED);
+    if !filter.forms.is_empty() {
+        sql.push(" AND s.form_id IN ");
+        write_forms(sql, &filter.forms);
+    }
+    if !filter.statuses.is_empty() {
+        sql.push(" AND s.status").in_texts(filter.statuses.iter().map(|status| status.as_str().to_owned()));
+    }
+    if !filter.submitters.is_empty() {
+        sql.push(" AND s.submitter_id").in_ids(&filter.submitters);
+    }
+    let related: [(&[i64], &str, &str); 5] = [
+        (&filter.pending, "SELECT submission_id FROM submission_pending WHERE user_id", ""),
+        (&filter.participants, "SELECT submission_id FROM submission_participants WHERE user_id", ""),
+        (&filter.labels, "SELECT submission_id FROM submission_labels WHERE label_id", " AND NOT shared"),
+        (&filter.shared_labels, "SELECT submission_id FROM submission_labels WHERE label_id", " AND shared"),
+        (&filter.flows, "SELECT submission_id FROM submission_flow_steps WHERE flow_step_id", ""),
+    ];
+    for (ids, select, and) in related {
+        if !ids.is_empty() {
+            sql.push(" AND s.id IN (").push(select).in_ids(ids).push(and).push(")");
+        }
+    }
+    if let Some(start) = filter.start {
+        sql.push(" AND s.created_at >= ").bind(start);
+    }
+    if let Some(end) = filter.end {
+        sql.push(" AND s.created_at <= ").bind(end);
+    }
+    for term in &filter.terms {
+        write_term(sql, term);
+    }
+    if let Some(keyword) = &filter.search {
+        write_keyword(sql, keyword);
+    }
+}
+
+/// Adds the ids of forms and of their sub-forms, as a table of one column `id`.
+pub(super) fn write_forms(sql: &mut Sql, forms: &[i64]) {
+    sql.push("(WITH RECURSIVE wanted (id) AS (SELECT id FROM forms WHERE id").in_ids(forms);
+    sql.push(" UNION SELECT f.id FROM forms f JOIN wanted ON f.parent_id = wanted.id) SELECT id FROM wanted)");
+}
+
+/// Adds that the answers of `s` or of a graduated child meet what `write_hits` asks of a submission's own answers.
+fn write_shown(sql: &mut Sql, write_hits: impl FnOnce(&mut Sql)) {
+    sql.push(" AND s.id IN (WITH hits (id) AS MATERIALIZED (");
+    write_hits(sql);
+    // UNION and not UNION ALL: of the latter the planner has no idea how many ids it has.
+    sql.push(") SELECT id FROM hits UNION SELECT m.child_of FROM hits CROSS JOIN submissions m");
+    sql.push(" WHERE m.id = hits.id AND m.child_of IS NOT NULL AND NOT m.draft)");
+}
+
+fn write_term(sql: &mut Sql, term: &Term) {
+    let element = term.element.expect("a search with a key that names no element finds nothing, and is not written");
+    let prefixes = || term.answers.iter().map(|answer| answer.chars().take(INDEXED_PREFIX).collect());
+    write_shown(sql, |sql| {
+        sql.push("SELECT submission_id FROM answers WHERE element_id = ").bind(element);
+        sql.push_either(" AND left(folded, 64)", " AND substr(folded, 1, 64)").in_texts(prefixes());
+        sql.push(" AND folded").in_texts(term.answers.iter().cloned());
+        sql.push(" UNION ALL SELECT submission_id FROM answer_lines WHERE element_id = ").bind(element);
+        sql.push_either(" AND left(line, 64)", " AND substr(line, 1, 64)").in_texts(prefixes());
+        sql.push(" AND line").in_texts(term.answers.iter().cloned());
+    });
+}
+
+fn write_keyword(sql: &mut Sql, keyword: &Keyword) {
+    let keyword = keyword.as_str();
+    let short = keyword.chars().count() < TRIGRAM;
+    write_shown(sql, |sql| match sql.dialect() {
+        _ if keyword.contains(DOCUMENT_SEPARATOR) => {
+            // In a document it would match across two answers.
+            sql.push("SELECT submission_id FROM answers WHERE ").push_either("strpos(folded, ", "instr(folded, ");
+            sql.bind(keyword).push(") > 0");
+        }
+        Dialect::Postgres => {
+            sql.push("SELECT submission_id FROM submission_documents WHERE ");
+            if short {
+                // And not LIKE, for which the planner would go through all trigrams besides.
+                sql.push("formgate_bigrams(document) @@ ").bind(bigram(keyword)).push("::tsquery");
+                sql.push(" AND strpos(document, ").bind(keyword).push(") > 0");
+            } else {
+                sql.push("document LIKE ").bind(format!("%{}%", escape_like(keyword)));
+            }
+        }
+        Dialect::Sqlite if short => write_short_keyword(sql, keyword),
+        Dialect::Sqlite => {
+            sql.push("SELECT rowid FROM submission_trigrams WHERE submission_trigrams MATCH ");
+            sql.bind(format!("\"{}\"", keyword.replace('"', "\"\"")));
+        }
+    });
+}
+
+/// Adds the documents with a keyword of two characters, which begins some trigrams of the index or ends the document.
+fn write_short_keyword(sql: &mut Sql, keyword: &str) {
+    let beyond = format!("{keyword}{}", char::MAX);
+    sql.push("SELECT rowid FROM submission_trigrams WHERE submission_trigrams MATCH (");
+    // Without any such trigram, the phrase that nothing matches.
+    sql.push(r#"SELECT coalesce(group_concat('"' || replace(term, '"', '""') || '"', ' OR '), '""')"#);
+    sql.push(" FROM submission_trigram_terms WHERE term >= ").bind(keyword).push(" AND term < ").bind(beyond);
+    sql.push(") UNION ALL SELECT submission_id FROM submission_documents WHERE substr(document, -2) = ").bind(keyword);
+}
+
+/// A keyword of two characters as a tsquery. Documents that are too long for the index are among what it finds.
+fn bigram(keyword: &str) -> String {
+    format!("'{}' | long", keyword.replace('\\', r"\\").replace('\'', "''"))
+}
+
+/// Makes `%`, `_` and `\` ordinary characters of a LIKE pattern.
+fn escape_like(text: &str) -> String {
+    let mut pattern = String::with_capacity(text.len());
+    for character in text.chars() {
+        if matches!(character, '%' | '_' | '\\') {
+            pattern.push('\\');
+        }
+        pattern.push(character);
+    }
+    pattern
+}

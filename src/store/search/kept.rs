@@ -1,0 +1,269 @@
+//! The searches whose total the database keeps, and whose pages stand in an index in their order.
+//!
+//! The counts are exact: triggers change them in the transactions that change what they count.
+
+use jiff::Timestamp;
+
+use super::conditions::{LISTED, write_forms};
+use super::{by_place, column};
+use crate::store::filter::{SortBy, SortDirection, Status, SubmissionFilter};
+use crate::store::page::Reading;
+use crate::store::sql::Sql;
+
+/// What a search is narrowed by, where that is kept.
+#[derive(Clone, Debug)]
+pub(super) enum Kept<'f> {
+    /// By nothing.
+    Everything,
+    /// By forms, by statuses, or by both; ordered by the last change.
+    Groups { forms: &'f [i64], statuses: Vec<Status> },
+    /// By when submissions were made.
+    Created { start: Option<Timestamp>, end: Option<Timestamp> },
+    /// By one label; ordered by the last change.
+    Label { id: i64, shared: bool },
+}
+
+/// How many entries of an index are skipped one by one. More, and the page behind them is late; fewer, and adding up the
+/// days takes longer than skipping.
+const SKIPPED: i64 = 2000;
+
+/// How many of the submissions at the end that is asked for are looked through for a page of those that were made in a
+/// span. More delays the searches for other spans, for which they are in vain; fewer leaves out spans that begin or end
+/// there.
+const LOOKED_THROUGH: i64 = 500;
+
+/// Microseconds of a day.
+const DAY: i64 = 86_400_000_000;
+
+impl<'f> Kept<'f> {
+    /// What is kept for a search.
+    pub(super) fn of(filter: &'f SubmissionFilter) -> Option<Self> {
+        let SubmissionFilter { forms, statuses, start, end, labels, shared_labels, sort_by, .. } = filter;
+        let others = filter.search.is_some()
+            || !filter.terms.is_empty()
+            || [&filter.submitters, &filter.pending, &filter.participants, &filter.flows]
+                .iter()
+                .any(|ids| !ids.is_empty());
+        let grouped = !forms.is_empty() || !statuses.is_empty();
+        let spanned = start.is_some() || end.is_some();
+        match (others, grouped, spanned, labels.as_slice(), shared_labels.as_slice(), sort_by) {
+            (false, false, false, [], [], _) => Some(Self::Everything),
+            (false, true, false, [], [], SortBy::UpdatedAt) => {
+                let mut statuses = statuses.clone();
+                statuses.sort_unstable();
+                statuses.dedup();
+                Some(Self::Groups { forms, statuses })
+            }
+            (false, false, true, [], [], _) => Some(Self::Created { start: *start, end: *end }),
+            (false, false, false, &[id], [], SortBy::UpdatedAt) => Some(Self::Label { id, shared: false }),
+            (false, false, false, [], &[id], SortBy::UpdatedAt) => Some(Self::Label { id, shared: true }),
+            _ => None,
+        }
+    }
+
+    /// Adds the query of the total.
+    pub(super) fn write_total(&self, sql: &mut Sql) {
+        match self {
+            Self::Everything => {
+                sql.push(SUM).push("'form'");
+            }
+            Self::Groups { forms, statuses } => {
+                sql.plan_anew().push(SUM).push("'form'");
+                if !forms.is_empty() {
+                    sql.push(" AND key IN ");
+                    write_forms(sql, forms);
+                }
+                if !statuses.is_empty() {
+                    sql.push(" AND status").in_texts(texts(statuses));
+                }
+            }
+            Self::Created { start, end } => write_total_of_span(sql, *start, *end),
+            Self::Label { id, shared } => {
+                sql.plan_anew().push(SUM).push(if *shared { "'shared label'" } else { "'label'" });
+                sql.push(" AND key = ").bind(*id);
+            }
+        }
+    }
+
+    /// Adds the query of the ids and instants of a page, in no order.
+    pub(super) fn write_page(&self, sql: &mut Sql, by: SortBy, reading: &Reading) {
+        match self {
+            Self::Everything => {
+                write_listed(sql, by);
+                if let Some(instant) = reading.beyond {
+                    sql.push(" AND s.").push(column(by));
+                    sql.push(match reading.direction {
+                        SortDirection::Ascending => " >= ",
+                        SortDirection::Descending => " < ",
+                    });
+                    sql.bind(instant);
+                }
+                sql.push(in_order(by, reading.direction)).limit(reading);
+            }
+            Self::Groups { forms, statuses } => write_page_of_groups(sql, forms, statuses, reading),
+            Self::Created { start, end } => write_page_of_span(sql, *start, *end, by, reading),
+            Self::Label { id, shared } => {
+                sql.plan_anew();
+                sql.push("SELECT submission_id AS id, updated_at AS at FROM listed_labels WHERE label_id = ").bind(*id);
+                sql.push(if *shared { " AND shared = true" } else { " AND shared = false" });
+                sql.push(match reading.direction {
+                    SortDirection::Ascending => " ORDER BY updated_at, submission_id",
+                    SortDirection::Descending => " ORDER BY updated_at DESC, submission_id DESC",
+                });
+                sql.limit(reading);
+            }
+        }
+    }
+
+    /// Adds the query of the days that stand wholly before a page that lies far inside: how many submissions they have,
+    /// and the last of them. Writes nothing where that is not needed or not known.
+    pub(super) fn write_days_before(&self, sql: &mut Sql, by: SortBy, reading: &Reading) -> bool {
+        if !matches!(self, Self::Everything) || reading.offset < SKIPPED {
+            return false;
+        }
+        let descending = reading.direction == SortDirection::Descending;
+        sql.plan_anew().push("SELECT CAST(coalesce(max(through), 0) AS bigint), ");
+        sql.push(if descending { "min(key)" } else { "max(key)" });
+        sql.push(" FROM (SELECT key, sum(listed) OVER (ORDER BY key").push(if descending { " DESC" } else { "" });
+        sql.push(") AS through FROM submission_counts WHERE counted = ").push(match by {
+            SortBy::CreatedAt => "'created'",
+            SortBy::UpdatedAt => "'updated'",
+        });
+        sql.push(") AS days WHERE through <= ").bind(reading.offset);
+        true
+    }
+}
+
+const SUM: &str = "SELECT CAST(coalesce(sum(listed), 0) AS bigint) AS total FROM submission_counts WHERE counted = ";
+
+fn texts(statuses: &[Status]) -> impl Iterator<Item = String> + '_ {
+    statuses.iter().map(|status| status.as_str().to_owned())
+}
+
+fn write_listed(sql: &mut Sql, by: SortBy) {
+    sql.push("SELECT s.id, s.").push(column(by)).push(" AS at FROM submissions s WHERE ").push(LISTED);
+}
+
+/// The order of an index of submissions.
+fn in_order(by: SortBy, direction: SortDirection) -> &'static str {
+    match (by, direction) {
+        (SortBy::UpdatedAt, SortDirection::Descending) => " ORDER BY s.updated_at DESC, s.id DESC",
+        (SortBy::UpdatedAt, SortDirection::Ascending) => " ORDER BY s.updated_at, s.id",
+        (SortBy::CreatedAt, SortDirection::Descending) => " ORDER BY s.created_at DESC, s.id DESC",
+        (SortBy::CreatedAt, SortDirection::Ascending) => " ORDER BY s.created_at, s.id",
+    }
+}
+
+/// As much as a page needs of each group, from the index that has the group in order; of these the page.
+fn write_page_of_groups(sql: &mut Sql, forms: &[i64], statuses: &[Status], reading: &Reading) {
+    sql.plan_anew().push("SELECT s.id, s.updated_at AS at FROM ");
+    if !forms.is_empty() {
+        sql.push("(SELECT id AS form FROM ");
+        write_forms(sql, forms);
+        sql.push(" AS forms) AS f CROSS JOIN ");
+    }
+    if !statuses.is_empty() {
+        sql.push_either("unnest(", "(SELECT value AS status FROM json_each(").bind(texts(statuses).collect::<Vec<_>>());
+        sql.push_either(") AS g (status)", ")) AS g").push(" CROSS JOIN ");
+    }
+    sql.push_either("LATERAL (", "submissions s WHERE s.id IN (");
+    sql.push_either("SELECT s.id, s.updated_at", "SELECT s.id").push(" FROM submissions s WHERE ").push(LISTED);
+    if !forms.is_empty() {
+        sql.push(" AND s.form_id = f.form");
+    }
+    if !statuses.is_empty() {
+        sql.push(" AND s.status = g.status");
+    }
+    sql.push(in_order(SortBy::UpdatedAt, reading.direction)).limit(&reading.with_all_before()).push(")");
+    sql.push_either(" AS s", "").push(by_place(reading.direction)).limit(reading);
+}
+
+/// Whole days from their counts, and the rest of the first and the last day from the index.
+fn write_total_of_span(sql: &mut Sql, start: Option<Timestamp>, end: Option<Timestamp>) {
+    sql.plan_anew();
+    // The first day that is whole, and the first one after it that is not.
+    let first = start
+        .map(|start| start.as_microsecond().div_euclid(DAY) + i64::from(start.as_microsecond().rem_euclid(DAY) > 0));
+    let after = end.map(|end| (end.as_microsecond() + 1).div_euclid(DAY));
+    let instant = |day: i64| Timestamp::from_microsecond(day.saturating_mul(DAY)).ok();
+    let count = |sql: &mut Sql, from: Option<Timestamp>, through: Option<Timestamp>, before: Option<Timestamp>| {
+        sql.push("(SELECT count(*) FROM submissions s WHERE ").push(LISTED);
+        for (bound, condition) in
+            [(from, " AND s.created_at >= "), (through, " AND s.created_at <= "), (before, " AND s.created_at < ")]
+        {
+            if let Some(bound) = bound {
+                sql.push(condition).bind(bound);
+            }
+        }
+        sql.push(")");
+    };
+    sql.push("SELECT ");
+    if let (Some(first), Some(after)) = (first, after)
+        && first >= after
+    {
+        count(sql, start, end, None);
+        sql.push(" AS total");
+        return;
+    }
+    sql.push("(").push(SUM).push("'created'");
+    if let Some(first) = first {
+        sql.push(" AND key >= ").bind(first);
+    }
+    if let Some(after) = after {
+        sql.push(" AND key < ").bind(after);
+    }
+    sql.push(")");
+    if let Some(first) = first {
+        sql.push(" + ");
+        count(sql, start, None, instant(first));
+    }
+    if let Some(after) = after {
+        sql.push(" + ");
+        count(sql, instant(after), end, None);
+    }
+    sql.push(" AS total");
+}
+
+fn write_span(sql: &mut Sql, start: Option<Timestamp>, end: Option<Timestamp>) {
+    if let Some(start) = start {
+        sql.push(" AND s.created_at >= ").bind(start);
+    }
+    if let Some(end) = end {
+        sql.push(" AND s.created_at <= ").bind(end);
+    }
+}
+
+/// No index has both the span and the order where that is by the last change. What was made in the span is either near
+/// the end that is asked for, or is read whole and sorted.
+fn write_page_of_span(sql: &mut Sql, start: Option<Timestamp>, end: Option<Timestamp>, by: SortBy, reading: &Reading) {
+    sql.plan_anew();
+    let needed = reading.offset.saturating_add(reading.length);
+    if by == SortBy::CreatedAt {
+        write_listed(sql, by);
+        write_span(sql, start, end);
+        sql.push(in_order(by, reading.direction)).limit(reading);
+        return;
+    }
+    if needed > LOOKED_THROUGH {
+        write_listed(sql, by);
+        write_span(sql, start, end);
+        sql.push(by_place(reading.direction)).limit(reading);
+        return;
+    }
+    sql.push("WITH near (id, at) AS MATERIALIZED (SELECT s.id, s.updated_at FROM (");
+    sql.push("SELECT s.id, s.updated_at, s.created_at FROM submissions s WHERE ").push(LISTED);
+    sql.push(in_order(by, reading.direction)).limit(&Reading { offset: 0, length: LOOKED_THROUGH, ..*reading });
+    sql.push(") AS s WHERE true");
+    write_span(sql, start, end);
+    sql.push("), enough (yes) AS MATERIALIZED (SELECT count(*) >= ").bind(needed).push(" FROM near)");
+    sql.push(" SELECT near.id, near.at FROM enough CROSS JOIN near WHERE enough.yes UNION ALL ");
+    // A condition that the database works out before it reads anything: each has one way to write it.
+    sql.push_either(
+        "SELECT id, at FROM (SELECT s.id, s.updated_at AS at FROM submissions s WHERE ",
+        "SELECT s.id, s.updated_at FROM enough CROSS JOIN submissions s WHERE NOT enough.yes AND ",
+    )
+    .push(LISTED);
+    write_span(sql, start, end);
+    sql.push_either(") AS span WHERE NOT (SELECT yes FROM enough)", "");
+    sql.push(by_place(reading.direction)).limit(reading);
+}

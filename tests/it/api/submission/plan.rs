@@ -1,0 +1,176 @@
+//! Each filter is looked up, not read for: the plans of both databases name the index.
+
+use formgate::store::filter::{Keyword, SortBy, SortDirection, Status, SubmissionFilter, Term};
+use formgate::store::{DatabaseLocation, PageRequest, Store};
+
+use crate::api::account::{Account, account};
+use crate::support::database::Database;
+use crate::support::fixture::{Engine, on_both_databases};
+
+/// How many submissions there are: so many that reading all of them never looks cheap.
+const SUBMISSIONS: i64 = 20_000;
+
+/// Fills an account by SQL: 20 forms, 1,000 users, 20 labels, one answer a submission, a minute between them.
+async fn filled(engine: Engine) -> (Account, Store) {
+    let account = account(engine, "");
+    let database = account.database().await;
+    let numbers = |to: i64| match engine {
+        Engine::Postgres => format!("generate_series(1, {to}) AS n (i)"),
+        Engine::Sqlite => format!(
+            "(WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {to}) SELECT i FROM n) AS n"
+        ),
+    };
+    let at = match engine {
+        Engine::Postgres => "timestamptz '2024-01-01T00:00:00Z' + i * interval '1 minute'",
+        Engine::Sqlite => "1704067200000000 + i * 60000000",
+    };
+    let statuses = "CASE WHEN i % 100 = 0 THEN 'escalate' ELSE 'pending' END";
+    let value = "CASE WHEN i % 1000 = 7 THEN 'Rare jq answer' ELSE 'One of many, case ' || i END";
+    for statement in [
+        format!("INSERT INTO users (id, email) SELECT i, 'u' || i || '@example.com' FROM {}", numbers(1000)),
+        format!("INSERT INTO labels (id, name) SELECT i, 'Label ' || i FROM {}", numbers(20)),
+        format!("INSERT INTO forms (id, name) SELECT i, 'Form ' || i FROM {}", numbers(20)),
+        format!(
+            "INSERT INTO elements (id, form_id, position, gid, name, type) SELECT i * 10, i, 1, 'g', 'N', 'text' FROM {}",
+            numbers(20)
+        ),
+        format!("INSERT INTO flow_steps (id, form_id, name) SELECT i, 1, 'Step ' || i FROM {}", numbers(2000)),
+        format!(
+            "INSERT INTO submissions (id, form_id, status, submitter_id, created_at, updated_at) SELECT i, 1 + i % 20, {statuses}, 1 + i % 1000, {at}, {at} FROM {}",
+            numbers(SUBMISSIONS)
+        ),
+        format!(
+            "INSERT INTO answers (submission_id, element_id, value, updated_at) SELECT i, 10 * (1 + i % 20), {value}, {at} FROM {}",
+            numbers(SUBMISSIONS)
+        ),
+        format!(
+            "INSERT INTO submission_labels (submission_id, label_id) SELECT i, 1 + i % 20 FROM {}",
+            numbers(SUBMISSIONS)
+        ),
+        format!(
+            "INSERT INTO submission_pending (submission_id, user_id) SELECT i, 1 + i % 1000 FROM {}",
+            numbers(SUBMISSIONS)
+        ),
+        format!(
+            "INSERT INTO submission_participants (submission_id, user_id) SELECT i, 1 + i % 1000 FROM {}",
+            numbers(SUBMISSIONS)
+        ),
+        format!(
+            "INSERT INTO submission_flow_steps (submission_id, flow_step_id) SELECT i, 1 + i % 2000 FROM {}",
+            numbers(SUBMISSIONS)
+        ),
+    ] {
+        database.execute(&statement).await;
+    }
+    // As the database does by itself in time: an index alone answers only for pages that are known to be seen by all.
+    database.execute(if engine == Engine::Postgres { "VACUUM ANALYZE" } else { "ANALYZE" }).await;
+    let location = DatabaseLocation::parse(account.database_url(), "/".as_ref()).unwrap();
+    let store = Store::open(&location, 1).await.unwrap();
+    (account, store)
+}
+
+fn everything() -> SubmissionFilter {
+    SubmissionFilter::default()
+}
+
+fn keyword(text: &str) -> SubmissionFilter {
+    SubmissionFilter { search: Keyword::new(text), ..everything() }
+}
+
+/// What a plan must name: an index of Postgres, one of SQLite.
+struct Plan {
+    filter: SubmissionFilter,
+    page: u64,
+    postgres: &'static str,
+    sqlite: &'static str,
+}
+
+fn plans() -> Vec<Plan> {
+    let first = |filter, postgres, sqlite| Plan { filter, page: 1, postgres, sqlite };
+    let both = |filter, index| first(filter, index, index);
+    let at = |text: &str| Some(text.parse().unwrap());
+    let span =
+        || SubmissionFilter { start: at("2024-01-05T12:00:00Z"), end: at("2024-01-06T11:00:00Z"), ..everything() };
+    let by_created = |filter| SubmissionFilter { sort_by: SortBy::CreatedAt, ..filter };
+    let oldest_first = |filter| SubmissionFilter { sort_direction: SortDirection::Ascending, ..filter };
+    let terms = vec![Term { element: Some(80), answers: vec!["rare jq answer".to_owned()] }];
+    let forms = || SubmissionFilter { forms: vec![1], ..everything() };
+    let statuses = || vec![Status::Escalate];
+    vec![
+        both(everything(), "submissions_updated"),
+        both(oldest_first(everything()), "submissions_updated"),
+        both(by_created(everything()), "submissions_created"),
+        Plan { page: 400, ..both(everything(), "submissions_updated") },
+        Plan { page: 1000, ..both(everything(), "submissions_updated") },
+        Plan { page: 600, ..both(by_created(oldest_first(everything())), "submissions_created") },
+        both(forms(), "submissions_form_updated"),
+        both(SubmissionFilter { statuses: statuses(), ..everything() }, "submissions_status_updated"),
+        both(SubmissionFilter { statuses: vec![Status::Pending], ..forms() }, "submissions_form_status_updated"),
+        both(by_created(span()), "submissions_created"),
+        both(span(), "submissions_created"),
+        both(SubmissionFilter { labels: vec![3], ..everything() }, "listed_labels"),
+        both(SubmissionFilter { shared_labels: vec![3], ..everything() }, "listed_labels"),
+        both(SubmissionFilter { submitters: vec![77], ..everything() }, "submissions_submitter"),
+        both(SubmissionFilter { pending: vec![77], ..everything() }, "submission_pending_user"),
+        both(SubmissionFilter { participants: vec![77], ..everything() }, "submission_participants_user"),
+        both(SubmissionFilter { flows: vec![77], ..everything() }, "submission_flow_steps_step"),
+        both(SubmissionFilter { terms, ..everything() }, "answers_folded"),
+        first(keyword("JQ"), "submission_documents_bigrams", "submission_trigrams VIRTUAL TABLE INDEX"),
+        first(keyword("rare jq"), "submission_documents_trigrams", "submission_trigrams VIRTUAL TABLE INDEX"),
+    ]
+}
+
+/// The tables that hold a row a submission.
+const LARGE: [&str; 4] = ["submissions", "answers", "submission_documents", "submission_labels"];
+
+on_both_databases! {
+    async fn each_filter_is_served_by_an_index(engine: Engine) {
+        let (_account, store) = filled(engine).await;
+        for Plan { filter, page, postgres, sqlite } in plans() {
+            let page = PageRequest { number: page.try_into().unwrap(), size: 20 };
+            let plan = store.explain_search(&filter, page).await.unwrap().join("\n");
+            let index = if engine == Engine::Postgres { postgres } else { sqlite };
+            assert!(plan.contains(index), "{index} is not in the plan of {filter:?}:\n{plan}");
+            for table in LARGE {
+                let scan = format!("Seq Scan on {table} ");
+                assert!(!plan.contains(&scan), "{table} is read whole for {filter:?}:\n{plan}");
+            }
+            // A subquery of the name is read from its own index.
+            let scans = plan.lines().any(|line| line == "SCAN s" || line == "SCAN m") && !plan.contains("CO-ROUTINE s");
+            assert!(!scans, "submissions are read whole for {filter:?}:\n{plan}");
+        }
+        store.close().await;
+    }
+
+    async fn pages_far_inside_hold_what_stands_there(engine: Engine) {
+        let (account, store) = filled(engine).await;
+        // Every seventh changed long ago, so that the two orders differ and a day of one is none of the other.
+        let earlier = match account.database().await {
+            Database::Postgres(_) => "updated_at - interval '400 days'",
+            Database::Sqlite(_) => "updated_at - 400 * 86400000000",
+        };
+        let database = account.database().await;
+        database.execute(&format!("UPDATE submissions SET updated_at = {earlier} WHERE id % 7 = 0")).await;
+        database.execute("UPDATE submissions SET draft = true WHERE id % 11 = 0").await;
+        database.execute("DELETE FROM submissions WHERE id % 13 = 0").await;
+
+        let mut ids: Vec<i64> = (1..=SUBMISSIONS).filter(|id| id % 11 != 0 && id % 13 != 0).collect();
+        for by in [SortBy::CreatedAt, SortBy::UpdatedAt] {
+            ids.sort_by_key(|id| (by == SortBy::UpdatedAt && id % 7 != 0, *id));
+            for sort_direction in [SortDirection::Ascending, SortDirection::Descending] {
+                let filter = SubmissionFilter { sort_by: by, sort_direction, ..everything() };
+                let last = ids.len().div_ceil(20);
+                for number in [2, 99, 101, 150, 250, last / 2, last / 2 + 1, last - 250, last - 101, last - 1, last] {
+                    let page = PageRequest { number: (number as u64).try_into().unwrap(), size: 20 };
+                    let found = store.search(&filter, page).await.unwrap();
+                    assert_eq!(found.total, ids.len() as u64);
+                    let shown: Vec<i64> = found.submissions.read().unwrap().iter().map(|found| found.id).collect();
+                    assert_eq!(shown, ids.chunks(20).nth(number - 1).unwrap(), "page {number} of {filter:?}");
+                }
+                ids.reverse();
+            }
+            ids.sort_unstable();
+        }
+        store.close().await;
+    }
+}
