@@ -48,8 +48,8 @@ fn searches() -> Vec<Search> {
     vec![
         first("everything", all()),
         first("everything, oldest first", SubmissionFilter { sort_direction: SortDirection::Ascending, ..all() }),
-        Search { name: "page 1,000 (or the last)", filter: all(), page: |last| last.min(1000) },
-        Search { name: "page 1,000 by creation", filter: by_created(), page: |last| last.min(1000) },
+        Search { name: "page 1,000 (or the last full one)", filter: all(), page: |last| (last - 1).min(1000) },
+        Search { name: "page 1,000 by creation", filter: by_created(), page: |last| (last - 1).min(1000) },
         Search { name: "the middle page", filter: all(), page: |last| last / 2 },
         Search { name: "the last page", filter: all(), page: |last| last },
         first("a form with 20 %", form()),
