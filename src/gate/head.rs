@@ -46,20 +46,11 @@ pub(super) fn check_form(head: &request::Parts) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Refuses a method that nobody here knows (RFC 9110, section 9.1, and RFC 5789); which of the others a path takes is
-/// the path's to say.
+/// Refuses a method that nobody here knows; which of the others a path takes is the path's to say. Known are those of
+/// HTTP itself (RFC 9110, section 9.1, and RFC 5789), and QUERY, which OpenAPI and its tools know.
 pub(super) fn check_method(method: &Method) -> Result<(), Refusal> {
-    const KNOWN: [Method; 8] = [
-        Method::GET,
-        Method::HEAD,
-        Method::POST,
-        Method::PUT,
-        Method::DELETE,
-        Method::PATCH,
-        Method::OPTIONS,
-        Method::TRACE,
-    ];
-    if KNOWN.contains(method) { Ok(()) } else { Err(Refusal::UnknownMethod) }
+    const KNOWN: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "QUERY"];
+    if KNOWN.contains(&method.as_str()) { Ok(()) } else { Err(Refusal::UnknownMethod) }
 }
 
 /// Refuses a head that is too large.
