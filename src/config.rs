@@ -40,6 +40,7 @@ use jiff::tz::TimeZone;
 use secrecy::{ExposeSecret, SecretString};
 
 use self::file::Reading;
+pub use self::include::Sources;
 pub use self::limits::Limits;
 pub use self::listen::{ListenConfig, Speaks};
 pub use self::problem::{Origin, Problem, Problems};
@@ -58,6 +59,8 @@ pub struct Config {
     pub tenants: Vec<Arc<TenantConfig>>,
     /// Where a change may be one of the configuration.
     pub folders: WatchedFolders,
+    /// What was read.
+    pub sources: Sources,
     /// When the reading of the files began.
     pub read_at: SystemTime,
 }
@@ -118,6 +121,8 @@ pub struct Examination {
     pub problems: Vec<Problem>,
     /// Where a change may mend it.
     pub folders: WatchedFolders,
+    /// What was read.
+    pub sources: Sources,
     read_at: SystemTime,
 }
 
@@ -133,7 +138,7 @@ impl Examination {
         let mut tenants = Vec::with_capacity(written.tenants.len());
         tenants.extend(written.tenants.into_iter().filter_map(Listed::into_config));
         let folders = WatchedFolders::of(written.folders, gateway.as_ref(), &tenants);
-        Self { gateway, tenants, problems: reading.take_problems(), folders, read_at }
+        Self { gateway, tenants, problems: reading.take_problems(), folders, sources: written.sources, read_at }
     }
 
     /// The configuration, if it has no fault.
@@ -141,10 +146,10 @@ impl Examination {
     /// # Errors
     /// Every fault, in the order of the files.
     pub fn into_config(self) -> Result<Config, Problems> {
-        let Self { gateway, tenants, problems, folders, read_at } = self;
+        let Self { gateway, tenants, problems, folders, sources, read_at } = self;
         Problems::none_of(problems)?;
         let gateway = gateway.expect("without a fault, the gateway's table is whole");
-        Ok(Config { gateway, tenants, folders, read_at })
+        Ok(Config { gateway, tenants, folders, sources, read_at })
     }
 }
 

@@ -63,18 +63,26 @@ impl<'e> Reading<'e> {
     }
 
     /// Reads items, side by side where there are many, each thread a part of them. The order stays.
-    pub(super) fn each<T: Sync, R: Send>(&self, items: &[T], read: impl Fn(&Reading<'_>, &T) -> R + Sync) -> Vec<R> {
-        if self.threads <= 1 || items.len() < WORTH_A_THREAD * self.threads {
-            return items.iter().map(|item| read(self, item)).collect();
-        }
+    ///
+    /// `read` adds what an item yields, mostly one thing, to what there is: with a list an item, very many tenants would
+    /// leave as many holes in the memory of the process.
+    pub(super) fn each<T: Sync, R: Send>(
+        &self,
+        items: &[T],
+        read: impl Fn(&Reading<'_>, &T, &mut Vec<R>) + Sync,
+    ) -> Vec<R> {
         let mut all = Vec::with_capacity(items.len());
+        if self.threads <= 1 || items.len() < WORTH_A_THREAD * self.threads {
+            items.iter().for_each(|item| read(self, item, &mut all));
+            return all;
+        }
         let (environment, served, read) = (self.environment, self.served, &read);
         std::thread::scope(|scope| {
             let part = |items| {
                 scope.spawn(move || {
                     let own = Reading::new(environment, served, 1);
                     let mut done = Vec::with_capacity(<[T]>::len(items));
-                    done.extend(items.iter().map(|item| read(&own, item)));
+                    items.iter().for_each(|item| read(&own, item, &mut done));
                     (done, own.take_problems())
                 })
             };

@@ -5,8 +5,11 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use toml::de::DeTable;
 
@@ -16,6 +19,7 @@ use super::pieces::{self, Pieces};
 use super::problem::Problem;
 use super::source::{Place, Source, SourceFile};
 use super::tenant::{self, Listed};
+use crate::tenant::certificate::FileStamp;
 
 /// What stands in all files together, each part checked by itself.
 #[derive(Default)]
@@ -24,12 +28,49 @@ pub(super) struct Written {
     pub(super) tenants: Vec<Listed>,
     /// The folders of all files, and those that a pattern looks into.
     pub(super) folders: BTreeSet<PathBuf>,
+    /// What was read, to tell later whether it changed.
+    pub(super) sources: Sources,
+}
+
+/// The files of a configuration in the state in which they were read.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    path: PathBuf,
+    patterns: Vec<String>,
+    stamp: u64,
+}
+
+impl Sources {
+    /// Whether all files are as they were read, and no pattern matches others. Blocks on a look at each.
+    #[must_use]
+    pub fn are_unchanged(&self) -> bool {
+        let first = FileStamp::of(&self.path);
+        let folder = folder_of(&self.path);
+        let included: Vec<_> = self
+            .patterns
+            .iter()
+            .filter_map(|pattern| glob::glob(&whole_pattern(pattern, &folder)).ok())
+            .flat_map(Iterator::flatten)
+            .collect();
+        stamp(first, &included) == self.stamp
+    }
+}
+
+fn stamp(first: Option<FileStamp>, included: &[PathBuf]) -> u64 {
+    static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    let mut hasher = KEYS.build_hasher();
+    first.hash(&mut hasher);
+    included.iter().for_each(|path| (path, FileStamp::of(path)).hash(&mut hasher));
+    hasher.finish()
 }
 
 /// Reads the first file and what it includes.
 pub(super) fn read(path: &Path, reading: &Reading<'_>) -> Written {
     let folder = folder_of(path);
     let mut written = Written { folders: BTreeSet::from([folder.clone()]), ..Written::default() };
+    written.sources.path = path.to_owned();
+    // Before it is read: what is written meanwhile is another state.
+    let first = FileStamp::of(path);
     let text = match std::fs::read(path) {
         Ok(text) => text,
         Err(error) => {
@@ -51,16 +92,21 @@ pub(super) fn read(path: &Path, reading: &Reading<'_>) -> Written {
         let files = matching(pattern, &folder, reading);
         files.into_iter().map(move |file| (file, &pattern.place))
     });
+    let (included, places): (Vec<_>, Vec<_>) = included.unzip();
+    written.sources.patterns = patterns.iter().map(|pattern| pattern.value.clone()).collect();
+    written.sources.stamp = stamp(first, &included);
     written.folders.extend(patterns.iter().map(|pattern| fixed_folder(&folder.join(&pattern.value))));
     let mut files = Vec::new();
-    for (order, (path, pattern)) in (1..).zip(included) {
+    for (order, (path, pattern)) in (1..).zip(included.into_iter().zip(places)) {
         written.folders.insert(folder_of(&path));
         if seen.insert(reading.identity(&path)) {
             files.push((path, order, pattern));
         }
     }
-    let tenants = reading.each(&files, |reading, (path, order, pattern)| read_included(path, *order, pattern, reading));
-    written.tenants.extend(tenants.into_iter().flatten());
+    let tenants = reading.each(&files, |reading, (path, order, pattern), tenants| {
+        tenants.extend(read_included(path, *order, pattern, reading));
+    });
+    written.tenants.extend(tenants);
     written
 }
 
@@ -104,10 +150,14 @@ fn read_text<'r>(
     let pieces = Pieces::of(file.text());
     if let Some(root) = pieces.parse_root().filter(|_| !pieces.tenants.is_empty()) {
         let apart = reading.apart();
-        let read = |reading: &Reading<'_>, piece: &Range<usize>| Listed::read(&file, piece.clone(), &folder, reading);
         // A piece that is no document is the end of it: the file is then read whole.
-        let mut tenants = Vec::new();
-        if apart.each(&pieces.tenants, read).into_iter().all(|read| read.map(|read| tenants.extend(read)).is_some()) {
+        let every = AtomicBool::new(true);
+        let tenants = apart.each(&pieces.tenants, |reading, piece: &Range<usize>, tenants| {
+            if Listed::read(&file, piece.clone(), &folder, reading, tenants).is_none() {
+                every.store(false, Ordering::Relaxed);
+            }
+        });
+        if every.into_inner() {
             reading.join(&apart);
             let mut root = Table::root(reading, &Source::new(&file, 0), root);
             read_others(&mut root, tenants.len());
@@ -139,12 +189,7 @@ fn read_text<'r>(
 fn matching(pattern: &Text, folder: &Path, reading: &Reading<'_>) -> Vec<PathBuf> {
     let problem = |title: &str| Problem::at(&pattern.place, title);
     let written = &pattern.value;
-    let whole = if Path::new(written).is_absolute() {
-        written.clone()
-    } else {
-        format!("{}/{written}", glob::Pattern::escape(&folder.to_string_lossy()))
-    };
-    let entries = match glob::glob(&whole) {
+    let entries = match glob::glob(&whole_pattern(written, folder)) {
         Ok(entries) => entries,
         Err(error) => {
             reading.report(problem("not a pattern of file names").label(error.msg));
@@ -163,6 +208,14 @@ fn matching(pattern: &Text, folder: &Path, reading: &Reading<'_>) -> Vec<PathBuf
         reading.report(problem("the included file does not exist"));
     }
     files
+}
+
+/// A pattern as it is looked up; a relative one starts at the folder.
+fn whole_pattern(written: &str, folder: &Path) -> String {
+    if Path::new(written).is_absolute() {
+        return written.to_owned();
+    }
+    format!("{}/{written}", glob::Pattern::escape(&folder.to_string_lossy()))
 }
 
 /// The folder below which a pattern looks: its part before the first wildcard.

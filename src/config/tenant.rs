@@ -76,13 +76,14 @@ pub(super) struct Sound {
 }
 
 impl Listed {
-    /// Reads the tenants of a piece of a file; none when the piece is no document of its own.
+    /// Adds the tenants of a piece of a file; none when the piece is no document of its own.
     pub(super) fn read(
         file: &Arc<SourceFile>,
         piece: Range<usize>,
         folder: &Path,
         reading: &Reading<'_>,
-    ) -> Option<Vec<Self>> {
+        tenants: &mut Vec<Self>,
+    ) -> Option<()> {
         let mut read = read_piece(file, piece.clone(), folder, reading)?;
         if let [Tenant { config: Some(config), certificates, .. }] = read.as_slice()
             && certificates.len() == config.certificates.len()
@@ -92,9 +93,10 @@ impl Listed {
             let served = reading.served().and_then(|served| (served.tenant)(&config.slug));
             let config = served.filter(|served| served.is_same(&config)).unwrap_or_else(|| Arc::new(config));
             let database = fingerprint(&database.value);
-            return Some(vec![Self::Sound(Sound { config, database, file: Arc::clone(file), piece })]);
+            tenants.push(Self::Sound(Sound { config, database, file: Arc::clone(file), piece }));
         }
-        Some(read.into_iter().map(|tenant| Self::Placed(Box::new(tenant))).collect())
+        tenants.extend(read.into_iter().map(|tenant| Self::Placed(Box::new(tenant))));
+        Some(())
     }
 
     pub(super) fn slug(&self) -> Option<&str> {
@@ -188,7 +190,12 @@ pub(super) fn read(mut table: Table<'_, '_>, folder: &Path) -> Tenant {
             domains: domains.iter().map(|domain| domain.value.clone()).collect(),
             certificates: certificates
                 .iter()
-                .filter_map(|(host, named)| Some((host.value.clone(), named.as_ref()?.files.clone())))
+                .filter_map(|(pattern, named)| {
+                    // A name that stands in two places is held once.
+                    let host = address.iter().chain(&domains).find(|host| pattern.value.host() == Some(&host.value));
+                    let pattern = host.map_or_else(|| pattern.value.clone(), |host| host.value.clone().into());
+                    Some((pattern, named.as_ref()?.files.clone()))
+                })
                 .collect(),
             database: database.location.clone(),
             timezone: timezone?,

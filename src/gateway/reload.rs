@@ -18,7 +18,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::config::{Config, GatewayConfig, Problems, Served, WatchedFolders};
+use crate::config::{Config, GatewayConfig, Problems, Served, Sources, WatchedFolders};
 use crate::edge::{Certificates, Prepared};
 use crate::gate::Gate;
 use crate::supervisor;
@@ -50,16 +50,24 @@ struct Standing {
     folders: WatchedFolders,
     /// The SQLite files that lie in these folders, by [`fingerprint`], and are written all the time.
     databases: HashSet<u64>,
+    sources: Sources,
     read_at: SystemTime,
     tenants: usize,
 }
 
+/// Of a configuration that is refused: where a change may mend it, and what it was read from.
+#[derive(Default)]
+struct Refused {
+    folders: WatchedFolders,
+    sources: Sources,
+}
+
 impl Standing {
     fn of(config: Config) -> Self {
-        let Config { gateway, tenants, folders, read_at } = config;
+        let Config { gateway, tenants, folders, sources, read_at } = config;
         let files = tenants.iter().filter_map(|tenant| tenant.database.file());
         let databases = files.filter(|file| is_watched(file, &folders)).map(fingerprint).collect();
-        Self { gateway, folders, databases, read_at, tenants: tenants.len() }
+        Self { gateway, folders, databases, sources, read_at, tenants: tenants.len() }
     }
 }
 
@@ -75,14 +83,13 @@ impl Reloader {
         Self { gate, certificates }
     }
 
-    /// Reads the configuration anew and serves it, or says in the log why not. Returns what it is now; of one that is
-    /// refused, the folders in which a change may mend it.
-    async fn reload(&self, path: &Path, served: Arc<Standing>) -> Result<Standing, WatchedFolders> {
+    /// Reads the configuration anew and serves it, or says in the log why not.
+    async fn reload(&self, path: &Path, served: Arc<Standing>) -> Result<Standing, Box<Refused>> {
         let before = self.gate.directory.load_full();
         let outcome = {
             let (path, certificates) = (path.to_owned(), Arc::clone(&self.certificates));
             let (before, served) = (Arc::clone(&before), Arc::clone(&served));
-            tokio::task::spawn_blocking(move || read(&path, &before, &served, &certificates)).await
+            on_a_thread_of_its_own(move || read(&path, &before, &served, &certificates)).await
         };
         let metrics = &self.gate.metrics;
         let refused = |faults: String| {
@@ -92,13 +99,13 @@ impl Reloader {
         };
         let Read { directory, certificate, standing } = match outcome {
             Ok(Ok(read)) => read,
-            Ok(Err((faults, folders))) => {
+            Ok(Err((faults, lacking))) => {
                 refused(faults);
-                return Err(folders);
+                return Err(lacking);
             }
-            Err(panic) => {
-                refused(panic.to_string());
-                return Err(WatchedFolders::default());
+            Err(Ended) => {
+                refused("the reading was not finished".to_owned());
+                return Err(Box::default());
             }
         };
         let tenants = standing.tenants;
@@ -134,17 +141,35 @@ fn read(
     before: &Directory,
     served: &Standing,
     certificates: &Certificates,
-) -> Result<Read, (String, WatchedFolders)> {
+) -> Result<Read, (String, Box<Refused>)> {
     let tenant = |slug: &str| before.config(slug).cloned();
     let known = Served { gateway: &served.gateway.certificate, tenant: &tenant };
     let examination = Config::examine(path, Some(&known));
-    let folders = examination.folders.clone();
-    let config = examination.into_config().map_err(|problems| (first_of(&problems), folders.clone()))?;
+    let lacking = Box::new(Refused { folders: examination.folders.clone(), sources: examination.sources.clone() });
+    let config = match examination.into_config() {
+        Ok(config) => config,
+        Err(problems) => return Err((first_of(&problems), lacking)),
+    };
     let certificate = certificates.prepare(&config.gateway.certificate);
-    let certificate = certificate.map_err(|error| (error.to_string(), folders))?;
+    let certificate = certificate.map_err(|error| (error.to_string(), lacking))?;
     let directory = Directory::new(&config, before);
     Ok(Read { directory, certificate, standing: Standing::of(config) })
 }
+
+/// Does what takes much memory for a moment. The allocator of the C library keeps that for the thread that had it, and for
+/// a later thread once that one is gone. Those that tokio has for blocking work stay for a while, so each reload would
+/// find another one of them.
+async fn on_a_thread_of_its_own<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> Result<R, Ended> {
+    let (done, outcome) = tokio::sync::oneshot::channel();
+    let thread = std::thread::Builder::new().name("reload".to_owned());
+    // Nobody waits any more only when the gateway stops.
+    let started = thread.spawn(move || drop(done.send(work())));
+    started.map_err(|_| Ended)?;
+    outcome.await.map_err(|_| Ended)
+}
+
+/// A thread ended before its work did, or there was none.
+struct Ended;
 
 fn first_of(problems: &Problems) -> String {
     let mut faults: Vec<_> = problems.iter().take(LOGGED_FAULTS).map(ToString::to_string).collect();
@@ -211,12 +236,17 @@ async fn watch_for_ever(
     };
     // The file of a certificate may be all that a refused configuration lacks.
     let mut is_refused = false;
+    let mut sources = served.sources.clone();
     loop {
         let change = tokio::select! {
-            _ = hangups.recv() => Change::Configuration,
-            change = changes.come() => change,
+            _ = hangups.recv() => None,
+            change = changes.come() => Some(change),
         };
-        if change == Change::Certificates && !is_refused {
+        // A log may lie beside the configuration, and a reload is logged. What was refused may lack another file.
+        if let Some(change) = change
+            && (change == Change::Certificates || are_unchanged(&sources).await)
+            && !is_refused
+        {
             reloader.compare_certificates();
             continue;
         }
@@ -230,9 +260,12 @@ async fn watch_for_ever(
             Ok(standing) => {
                 served = Arc::new(standing);
                 read_at = served.read_at;
+                sources = served.sources.clone();
                 served.folders.clone()
             }
-            Err(mut folders) => {
+            Err(refused) => {
+                let Refused { mut folders, sources: read } = *refused;
+                sources = read;
                 folders.configuration.extend(served.folders.configuration.iter().cloned());
                 folders.certificates.extend(served.folders.certificates.iter().cloned());
                 folders
@@ -243,6 +276,11 @@ async fn watch_for_ever(
         }
         supervisor::ready(served.tenants, note);
     }
+}
+
+async fn are_unchanged(sources: &Sources) -> bool {
+    let sources = sources.clone();
+    tokio::task::spawn_blocking(move || sources.are_unchanged()).await.unwrap_or(false)
 }
 
 /// What changed.

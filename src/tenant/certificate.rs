@@ -29,15 +29,7 @@ impl CertificateFiles {
     /// stamp too: its fault is new when it could be before.
     #[must_use]
     pub fn stamp(&self) -> Stamp {
-        Stamp([&self.certificate, &self.private_key].map(|path| {
-            let data = path.metadata().ok()?;
-            Some(FileStamp {
-                file: (data.dev(), data.ino()),
-                size: data.size(),
-                written: (data.mtime(), data.mtime_nsec()),
-                changed: (data.ctime(), data.ctime_nsec()),
-            })
-        }))
+        Stamp([&self.certificate, &self.private_key].map(|path| FileStamp::of(path)))
     }
 }
 
@@ -45,13 +37,27 @@ impl CertificateFiles {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stamp([Option<FileStamp>; 2]);
 
+/// The state of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct FileStamp {
+pub(crate) struct FileStamp {
     file: (u64, u64),
     size: u64,
     written: (i64, i64),
     /// A copy may keep the time at which its original was written, but not this one.
     changed: (i64, i64),
+}
+
+impl FileStamp {
+    /// As it is now; none when it can't be looked at.
+    pub(crate) fn of(path: &Path) -> Option<Self> {
+        let data = path.metadata().ok()?;
+        Some(Self {
+            file: (data.dev(), data.ino()),
+            size: data.size(),
+            written: (data.mtime(), data.mtime_nsec()),
+            changed: (data.ctime(), data.ctime_nsec()),
+        })
+    }
 }
 
 /// What a handshake serves, and the names that it vouches for.

@@ -115,6 +115,13 @@ impl HostPattern {
     }
 }
 
+/// One host alone.
+impl From<HostName> for HostPattern {
+    fn from(name: HostName) -> Self {
+        Self { name, is_wildcard: false }
+    }
+}
+
 impl fmt::Display for HostPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", if self.is_wildcard { "*." } else { "" }, self.name)

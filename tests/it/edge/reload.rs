@@ -93,6 +93,19 @@ async fn what_waits_for_a_restart_is_named() {
 }
 
 #[tokio::test]
+async fn a_file_that_is_none_of_the_configuration_reloads_nothing() {
+    let Acme { site, mut node, token: _ } = Acme::of(site());
+    for round in 0..5 {
+        fs::write(site.folder().join("formgate.log"), format!("line {round}")).expect("it can be written");
+    }
+    tokio::time::sleep(Duration::from_millis(600)).await; // longer than files must be quiet
+    assert!(!node.log().contains("reloaded"), "a log lies beside the configuration:\n{}", node.log());
+    let text = fs::read_to_string(&site.config_path).expect("a configuration");
+    fs::write(&site.config_path, text + "\n# a comment\n").expect("it can be written");
+    wait_for(&mut node, "the configuration is reloaded");
+}
+
+#[tokio::test]
 async fn a_certificate_that_can_not_be_served_keeps_the_change_out_that_brings_it() {
     let Acme { site, mut node, token } = Acme::of(site());
     let site = site.tenant_with("globex", Engine::Sqlite, |tenant| tenant.domain("forms.globex.test"));
