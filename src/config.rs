@@ -29,7 +29,7 @@ mod tenant;
 mod tests;
 mod unique;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
@@ -98,10 +98,21 @@ impl Config {
 /// The configuration that is served, as far as a new one is compared with it.
 #[expect(missing_debug_implementations, reason = "a function has nothing to show")]
 pub struct Served<'s> {
-    /// The files of the gateway's certificate.
-    pub gateway: &'s CertificateFiles,
-    /// A tenant by its slug.
-    pub tenant: &'s (dyn Fn(&str) -> Option<Arc<TenantConfig>> + Sync),
+    gateway: Option<&'s CertificateFiles>,
+    tenant: &'s (dyn Fn(&str) -> Option<Arc<TenantConfig>> + Sync),
+    /// The tenants by the words that said what they are.
+    written: HashMap<NonZero<u64>, &'s Arc<TenantConfig>>,
+}
+
+impl<'s> Served<'s> {
+    /// The files of the gateway's certificate, where it has one, a tenant by its slug, and all tenants.
+    pub fn new(
+        gateway: Option<&'s CertificateFiles>,
+        tenant: &'s (dyn Fn(&str) -> Option<Arc<TenantConfig>> + Sync),
+        all: impl Iterator<Item = &'s Arc<TenantConfig>>,
+    ) -> Self {
+        Self { gateway, tenant, written: all.filter_map(|config| Some((config.written?, config))).collect() }
+    }
 }
 
 /// Whether certificates are read for a check.
@@ -114,7 +125,8 @@ enum Certificates {
 /// All that can be known of a configuration, also of a faulty one.
 #[derive(Debug)]
 pub struct Examination {
-    gateway: Option<GatewayConfig>,
+    /// The gateway's table, where it is whole.
+    pub gateway: Option<GatewayConfig>,
     /// The tenants whose tables are whole: all, where there is no problem. Those that are served already are the same.
     pub tenants: Vec<Arc<TenantConfig>>,
     /// Every fault.
@@ -170,7 +182,7 @@ const WATCHED_FOLDERS: usize = 256;
 impl WatchedFolders {
     fn of(configuration: BTreeSet<PathBuf>, gateway: Option<&GatewayConfig>, tenants: &[Arc<TenantConfig>]) -> Self {
         let own = tenants.iter().flat_map(|tenant| tenant.certificates.iter().map(|(_, files)| files));
-        let files = gateway.map(|gateway| &gateway.certificate).into_iter().chain(own);
+        let files = gateway.and_then(|gateway| gateway.certificate.as_ref()).into_iter().chain(own);
         let mut certificates = BTreeSet::new();
         for folder in files.flat_map(|files| [&files.certificate, &files.private_key]).filter_map(|file| file.parent())
         {
@@ -193,8 +205,8 @@ pub struct GatewayConfig {
     pub redis: Option<RedisConfig>,
     /// What holds for the databases of all tenants.
     pub databases: DatabaseLimits,
-    /// The certificate of the sign-in addresses.
-    pub certificate: CertificateFiles,
+    /// The certificate of the sign-in addresses; none where no entry of `listen` speaks TLS.
+    pub certificate: Option<CertificateFiles>,
     /// The most bytes that certificates of tenants take in memory.
     pub certificate_cache: u64,
     /// The span in which `requests_per_minute` requests are admitted: 60 s, shorter in tests.
@@ -316,6 +328,9 @@ pub struct TenantConfig {
     pub group_guard: Option<Guard>,
     /// Where it was written, for faults that show only later.
     pub origin: Origin,
+    /// A number for the words that said all this, if they stood in a piece of a file by themselves: a reload that meets
+    /// them again need not read them.
+    pub(crate) written: Option<NonZero<u64>>,
 }
 
 impl TenantConfig {
@@ -340,6 +355,7 @@ impl TenantConfig {
             max_in_flight,
             group_guard,
             origin: _,
+            written: _,
         } = self;
         *slug == other.slug
             && *name == other.name

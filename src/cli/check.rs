@@ -23,13 +23,16 @@ pub(super) struct Check {
 
 pub(super) async fn run(Check { file, deep }: &Check) -> Result<()> {
     // A fault elsewhere does not keep a database from being tried: an operator learns of everything at once.
-    let Examination { tenants, mut problems, .. } = Config::examine(&file.config, None);
+    let Examination { gateway, tenants, mut problems, .. } = Config::examine(&file.config, None);
     let tried: Vec<_> = stream::iter(&tenants).map(|tenant| try_database(tenant)).buffered(AT_ONCE).collect().await;
     problems.extend(tried.into_iter().flatten());
     if let Err(problems) = Problems::none_of(problems) {
         return report(&problems);
     }
     let tenants = tenants.len();
+    if gateway.is_some_and(|gateway| gateway.certificate.is_none()) {
+        print("no entry of `listen` speaks TLS: certificates are neither needed nor looked at");
+    }
     print(&format!("{}: no faults, {tenants} tenant{}", file.config.display(), if tenants == 1 { "" } else { "s" }));
     if *deep { walk_all(&file.load()?).await } else { Ok(()) }
 }

@@ -5,7 +5,8 @@
 //! serving reads them again.
 //!
 //! What is served already is not looked at again: a change of the configuration answers for what it changes, and a file
-//! that was renewed badly meanwhile must not keep it out.
+//! that was renewed badly meanwhile must not keep it out. Where nothing speaks TLS, no certificate is used and none is
+//! looked at.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -21,9 +22,12 @@ use crate::tenant::host::{CertificateNames, HostName, HostPattern};
 
 /// Reports files that are no certificate, and hosts that none covers.
 pub(super) fn check(gateway: Option<&Gateway>, tenants: &[Listed], reading: &Reading<'_>) {
+    if gateway.is_some_and(|gateway| !gateway.speaks_tls) {
+        return;
+    }
     let shared = gateway.and_then(|gateway| gateway.certificate.as_ref());
     let mut coverage = Coverage { read: HashMap::new(), told: HashSet::new(), shared: None, reading };
-    let is_new = shared.is_some_and(|named| reading.served().is_none_or(|served| *served.gateway != named.files));
+    let is_new = shared.is_some_and(|named| reading.served().is_none_or(|served| served.gateway != Some(&named.files)));
     coverage.shared = shared.and_then(|named| {
         let names = if is_new { coverage.names(named) } else { coverage.names_of(&named.files) };
         Some((is_new, names?))

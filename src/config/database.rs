@@ -21,12 +21,16 @@ pub(super) struct Database {
 pub(super) fn read(text: &Text, folder: &Path, reading: &Reading<'_>) -> Result<Database, Problem> {
     let url = text.value.as_str();
     let location = DatabaseLocation::parse(url, folder).map_err(|error| problem(text, &error))?;
-    // Two paths can lead to one file.
-    let identity = match location.file() {
+    let identity = identity(&location, reading);
+    Ok(Database { location, identity })
+}
+
+/// What tells whether two addresses are one database; two paths can lead to one file.
+pub(super) fn identity(location: &DatabaseLocation, reading: &Reading<'_>) -> String {
+    match location.file() {
         Some(file) => format!("sqlite {}", reading.identity(file).display()),
         None => location.identity(),
-    };
-    Ok(Database { location, identity })
+    }
 }
 
 fn problem(text: &Text, error: &InvalidLocation) -> Problem {

@@ -13,7 +13,7 @@ use super::databases;
 use super::file::{Reading, Table, Text};
 use super::problem::Problem;
 use super::source::Place;
-use super::{CertificateFiles, GatewayConfig, OnRedisFailure, RedisConfig, RedisTarget, limits, listen};
+use super::{CertificateFiles, GatewayConfig, OnRedisFailure, RedisConfig, RedisTarget, Speaks, limits, listen};
 use crate::metrics::TenantLabels;
 
 /// How long the shared store may take: with more, a slow store slows every answer; with less, a busy one is given up.
@@ -41,7 +41,9 @@ const LARGEST_CACHE_MIB: u32 = 65_536;
 pub(super) struct Gateway {
     /// Absent when a key of the table was faulty.
     pub(super) config: Option<GatewayConfig>,
-    /// Absent when the paths were faulty.
+    /// Whether callers are met with TLS anywhere; if not, no certificate is used.
+    pub(super) speaks_tls: bool,
+    /// Absent when the paths were faulty, and where nothing speaks TLS.
     pub(super) certificate: Option<NamedFiles>,
 }
 
@@ -67,17 +69,25 @@ pub(super) fn read(mut table: Table<'_, '_>, folder: &Path) -> Gateway {
     let databases = databases::read(table.table("databases"));
     let limits = limits::read(table.table("limits"));
     let mut cache_mib = CACHE_MIB;
-    let certificate = table.required_table("tls").and_then(|mut tls| {
+    // Of an entry that is faulty it is not known what it speaks.
+    let speaks_tls = listen.is_empty() || listen.iter().any(|entry| entry.speaks == Speaks::Tls);
+    if speaks_tls && !table.contains("tls") {
+        let help =
+            "an entry of `listen` speaks TLS; behind a balancer that ends TLS, write `{ address = …, tls = false }`";
+        table.reading().report(Problem::at(table.place(), "missing table `tls`").help(help));
+    }
+    let certificate = table.table("tls").and_then(|mut tls| {
         cache_mib = tls.integer("cache_mib", 1..=LARGEST_CACHE_MIB, CACHE_MIB);
         read_files(tls, folder)
     });
     table.finish();
-    let config = certificate.as_ref().map(|certificate| GatewayConfig {
+    let certificate = certificate.filter(|_| speaks_tls);
+    let config = (certificate.is_some() == speaks_tls).then(|| GatewayConfig {
         listen,
         admin_listen,
         redis,
         databases,
-        certificate: certificate.files.clone(),
+        certificate: certificate.as_ref().map(|certificate| certificate.files.clone()),
         certificate_cache: u64::from(cache_mib) * 1024 * 1024,
         quota_window: Duration::from_secs(window.into()),
         shutdown_delay: Duration::from_secs(delay.into()),
@@ -85,7 +95,7 @@ pub(super) fn read(mut table: Table<'_, '_>, folder: &Path) -> Gateway {
         tenant_labels,
         limits,
     });
-    Gateway { config, certificate }
+    Gateway { config, speaks_tls, certificate }
 }
 
 /// Reads a table of two paths, which are relative to the folder of the file.

@@ -6,10 +6,8 @@
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use toml::de::DeTable;
 
@@ -18,7 +16,7 @@ use super::gateway::{self, Gateway};
 use super::pieces::{self, Pieces};
 use super::problem::Problem;
 use super::source::{Place, Source, SourceFile};
-use super::tenant::{self, Listed};
+use super::tenant::{self, Draft, Listed};
 use crate::tenant::certificate::FileStamp;
 
 /// What stands in all files together, each part checked by itself.
@@ -103,10 +101,11 @@ pub(super) fn read(path: &Path, reading: &Reading<'_>) -> Written {
             files.push((path, order, pattern));
         }
     }
-    let tenants = reading.each(&files, |reading, (path, order, pattern), tenants| {
-        tenants.extend(read_included(path, *order, pattern, reading));
-    });
-    written.tenants.extend(tenants);
+    reading.each(
+        &files,
+        |reading, (path, order, pattern)| read_included(path, *order, pattern, reading),
+        |tenants| written.tenants.append(tenants),
+    );
     written
 }
 
@@ -151,13 +150,17 @@ fn read_text<'r>(
     if let Some(root) = pieces.parse_root().filter(|_| !pieces.tenants.is_empty()) {
         let apart = reading.apart();
         // A piece that is no document is the end of it: the file is then read whole.
-        let every = AtomicBool::new(true);
-        let tenants = apart.each(&pieces.tenants, |reading, piece: &Range<usize>, tenants| {
-            if Listed::read(&file, piece.clone(), &folder, reading, tenants).is_none() {
-                every.store(false, Ordering::Relaxed);
-            }
-        });
-        if every.into_inner() {
+        let mut every = true;
+        let mut tenants = Vec::with_capacity(pieces.tenants.len());
+        apart.each(
+            &pieces.tenants,
+            |reading, piece| Draft::read(&file, piece.clone(), &folder, reading),
+            |draft| match draft {
+                Some(draft) => draft.list(&file, &apart, &mut tenants),
+                None => every = false,
+            },
+        );
+        if every {
             reading.join(&apart);
             let mut root = Table::root(reading, &Source::new(&file, 0), root);
             read_others(&mut root, tenants.len());

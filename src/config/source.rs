@@ -39,6 +39,10 @@ const PLAIN_KEYS: [&str; 21] = [
     "idle_seconds",
 ];
 
+/// How many lines are counted from one mark to the next. With more, each look-up of a place reads more; with fewer, the
+/// marks of a file of very many tenants take megabytes, and each tenant has its place looked up.
+const MARKED: usize = 16;
+
 /// One file as it was read, and as reports may show it.
 pub(super) struct SourceFile {
     path: Arc<Path>,
@@ -48,7 +52,8 @@ pub(super) struct SourceFile {
     text: String,
     is_toml: bool,
     shown: OnceLock<Shown>,
-    lines: OnceLock<Vec<usize>>,
+    /// Where every line starts whose number is a multiple of [`MARKED`].
+    marks: OnceLock<Vec<usize>>,
 }
 
 /// The text with its secrets hidden.
@@ -69,8 +74,8 @@ impl SourceFile {
     }
 
     fn made(path: &Path, order: usize, text: String, is_toml: bool) -> Arc<Self> {
-        let (shown, lines) = (OnceLock::new(), OnceLock::new());
-        Arc::new(Self { path: path.into(), order, text, is_toml, shown, lines })
+        let (shown, marks) = (OnceLock::new(), OnceLock::new());
+        Arc::new(Self { path: path.into(), order, text, is_toml, shown, marks })
     }
 
     /// The same file, once it turned out to be no TOML.
@@ -157,11 +162,17 @@ impl SourceFile {
         Shown { text: shown, hidden }
     }
 
-    /// The offsets at which lines start.
-    fn lines(&self) -> &[usize] {
-        self.lines.get_or_init(|| {
-            std::iter::once(0).chain(self.text.match_indices('\n').map(|(newline, _)| newline + 1)).collect()
-        })
+    /// The number of the line that a byte is on, and where it starts.
+    fn line_at(&self, byte: usize) -> (usize, usize) {
+        let marks = self.marks.get_or_init(|| {
+            let starts = self.text.match_indices('\n').map(|(newline, _)| newline + 1);
+            std::iter::once(0).chain(starts).step_by(MARKED).collect()
+        });
+        let passed = marks.partition_point(|mark| *mark <= byte);
+        let mark = marks[passed - 1];
+        let passed_lines = self.text[mark..byte].matches('\n').count();
+        let start = self.text[mark..byte].rfind('\n').map_or(mark, |newline| mark + newline + 1);
+        ((passed - 1) * MARKED + passed_lines + 1, start)
     }
 }
 
@@ -259,9 +270,7 @@ impl Place {
 
     /// The number of the line, and the offset at which it starts.
     fn line_start(&self) -> (usize, usize) {
-        let lines = self.file().lines();
-        let number = lines.partition_point(|start| *start <= self.start());
-        (number, lines[number - 1])
+        self.file().line_at(self.start())
     }
 
     /// The first byte, moved to the start of a character: parsers may leave it inside of one.

@@ -4,7 +4,8 @@
 //! [`super::unique`], and whether their hosts have certificates in [`super::coverage`], once all are read.
 
 use std::borrow::Cow;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::num::NonZero;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
@@ -12,14 +13,14 @@ use std::sync::{Arc, LazyLock};
 use jiff::tz::TimeZone;
 
 use super::TenantConfig;
-use super::database::{self, Database};
+use super::database;
 use super::file::{Reading, Table, Text};
 use super::gateway::{NamedFiles, read_files};
 use super::include::folder_of;
 use super::pieces::parse_tenant;
 use super::problem::{Origin, Problem};
 use super::source::{Place, Source, SourceFile};
-use crate::store::Guard;
+use crate::store::{DatabaseLocation, Guard};
 use crate::tenant::host::{HostName, HostPattern};
 
 /// The budget of the service description.
@@ -49,14 +50,58 @@ pub(super) struct Placed<T> {
 #[derive(Clone)]
 pub(super) struct Tenant {
     /// Absent when a key of the table was faulty.
-    pub(super) config: Option<TenantConfig>,
+    whole: Option<Whole>,
     pub(super) slug: Option<Placed<String>>,
-    /// The sign-in address and the custom domains.
+    /// The sign-in address, where it is sound, and the custom domains.
     pub(super) hosts: Vec<Placed<HostName>>,
     /// Certificates of single hosts, and of all below a name.
     pub(super) certificates: Vec<(Placed<HostPattern>, Option<NamedFiles>)>,
     /// The identity of the database.
     pub(super) database: Option<Placed<String>>,
+}
+
+/// What a table without a fault says beside that.
+#[derive(Clone)]
+struct Whole {
+    name: String,
+    database: Placed<DatabaseLocation>,
+    timezone: TimeZone,
+    requests_per_minute: u32,
+    max_connections: u32,
+    max_in_flight: u32,
+    group_guard: Option<Guard>,
+}
+
+impl Tenant {
+    /// The tenant as it is configured, in memory of its own; none when a key of the table was faulty.
+    fn config(&self, written: Option<NonZero<u64>>) -> Option<TenantConfig> {
+        let Self { whole: Some(whole), slug: Some(slug), hosts, certificates, database: _ } = self else { return None };
+        let (address, domains) = hosts.split_first()?;
+        let (address, domains) = (address.value.copied(), domains.iter().map(|host| host.value.copied()));
+        let domains: Box<[HostName]> = domains.collect();
+        let certificates = certificates.iter().filter_map(|(pattern, named)| {
+            // A name that stands in two places is held once.
+            let host = std::iter::once(&address).chain(&domains).find(|host| pattern.value.host() == Some(host));
+            let pattern = host.map_or_else(|| pattern.value.clone(), |host| host.clone().into());
+            Some((pattern, named.as_ref()?.files.clone()))
+        });
+        let certificates = certificates.collect();
+        Some(TenantConfig {
+            slug: slug.value.as_str().into(),
+            name: whole.name.as_str().into(),
+            address,
+            domains,
+            certificates,
+            database: whole.database.value.clone(),
+            timezone: whole.timezone.clone(),
+            requests_per_minute: whole.requests_per_minute,
+            max_connections: whole.max_connections,
+            max_in_flight: whole.max_in_flight,
+            group_guard: whole.group_guard,
+            origin: Origin::new(&slug.value, &slug.place, &whole.database.place),
+            written,
+        })
+    }
 }
 
 /// One of all tenants. A sound one is held without its places, which are many times as large, and is read once more
@@ -67,6 +112,7 @@ pub(super) enum Listed {
 }
 
 /// A tenant whose table is whole.
+#[derive(Clone)]
 pub(super) struct Sound {
     pub(super) config: Arc<TenantConfig>,
     /// Of the identity of its database.
@@ -75,30 +121,59 @@ pub(super) struct Sound {
     piece: Range<usize>,
 }
 
-impl Listed {
-    /// Adds the tenants of a piece of a file; none when the piece is no document of its own.
+/// What stands in a piece of a file, as long as only some of them are in memory.
+pub(super) enum Draft {
+    /// What is served already, by the same words.
+    Served(Sound),
+    /// The tables, mostly one, and which piece it is.
+    Read(Vec<Tenant>, Range<usize>),
+}
+
+impl Draft {
+    /// Reads a piece of a file; none when the piece is no document of its own.
     pub(super) fn read(
         file: &Arc<SourceFile>,
         piece: Range<usize>,
         folder: &Path,
         reading: &Reading<'_>,
-        tenants: &mut Vec<Self>,
-    ) -> Option<()> {
-        let mut read = read_piece(file, piece.clone(), folder, reading)?;
-        if let [Tenant { config: Some(config), certificates, .. }] = read.as_slice()
-            && certificates.len() == config.certificates.len()
-            && let Some(Tenant { config: Some(config), database: Some(database), .. }) = read.pop()
-        {
-            // What is served already is held once.
-            let served = reading.served().and_then(|served| (served.tenant)(&config.slug));
-            let config = served.filter(|served| served.is_same(&config)).unwrap_or_else(|| Arc::new(config));
-            let database = fingerprint(&database.value);
-            tenants.push(Self::Sound(Sound { config, database, file: Arc::clone(file), piece }));
+    ) -> Option<Self> {
+        if let Some(config) = reading.served().and_then(|served| served.written.get(&fingerprint_of(file, &piece)?)) {
+            let (config, database) = (Arc::clone(config), fingerprint(database::identity(&config.database, reading)));
+            return Some(Self::Served(Sound { config, database, file: Arc::clone(file), piece }));
         }
-        tenants.extend(read.into_iter().map(|tenant| Self::Placed(Box::new(tenant))));
-        Some(())
+        read_piece(file, piece.clone(), folder, reading).map(|tenants| Self::Read(tenants, piece))
     }
 
+    /// Adds the tenants of the piece, and leaves what was read of them.
+    pub(super) fn list(&mut self, file: &Arc<SourceFile>, reading: &Reading<'_>, tenants: &mut Vec<Listed>) {
+        match self {
+            Self::Served(sound) => tenants.push(Listed::Sound(sound.clone())),
+            Self::Read(read, piece) => match Sound::of(read, file, piece, reading) {
+                Some(sound) => tenants.push(Listed::Sound(sound)),
+                None => tenants.extend(read.drain(..).map(|tenant| Listed::Placed(Box::new(tenant)))),
+            },
+        }
+    }
+}
+
+impl Sound {
+    fn of(read: &[Tenant], file: &Arc<SourceFile>, piece: &Range<usize>, reading: &Reading<'_>) -> Option<Self> {
+        let [tenant] = read else { return None };
+        let config = tenant.config(fingerprint_of(file, piece))?;
+        let database = fingerprint(&tenant.database.as_ref()?.value);
+        // What is served already is held once.
+        let served = reading.served().and_then(|served| (served.tenant)(&config.slug));
+        let config = served.filter(|served| served.is_same(&config)).unwrap_or_else(|| Arc::new(config));
+        (tenant.certificates.len() == config.certificates.len()).then(|| Self {
+            config,
+            database,
+            file: Arc::clone(file),
+            piece: piece.clone(),
+        })
+    }
+}
+
+impl Listed {
     pub(super) fn slug(&self) -> Option<&str> {
         match self {
             Self::Sound(sound) => Some(&sound.config.slug),
@@ -139,7 +214,7 @@ impl Listed {
     pub(super) fn into_config(self) -> Option<Arc<TenantConfig>> {
         match self {
             Self::Sound(sound) => Some(sound.config),
-            Self::Placed(tenant) => tenant.config.map(Arc::new),
+            Self::Placed(tenant) => tenant.config(None).map(Arc::new),
         }
     }
 }
@@ -155,10 +230,16 @@ fn read_piece(
     Some(root.tables("tenant").into_iter().map(|table| read(table, folder)).collect())
 }
 
-/// A number for a text, the same throughout this process.
-fn fingerprint(text: &str) -> u64 {
+/// A number for what a piece says: with the same words in the same folder, it says the same. Variables are those of the
+/// process, which don't change.
+fn fingerprint_of(file: &SourceFile, piece: &Range<usize>) -> Option<NonZero<u64>> {
+    NonZero::new(fingerprint((file.path().parent(), &file.text()[piece.clone()])))
+}
+
+/// A number for a value, the same throughout this process.
+fn fingerprint(value: impl Hash) -> u64 {
     static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-    KEYS.hash_one(text)
+    KEYS.hash_one(value)
 }
 
 /// Reads a `[[tenant]]` table.
@@ -167,11 +248,15 @@ pub(super) fn read(mut table: Table<'_, '_>, folder: &Path) -> Tenant {
     let name = table.required_text("name");
     let address = table.required_text("address").and_then(|text| read_host(&text, &table));
     let domains: Vec<_> = table.texts("domains").iter().filter_map(|text| read_host(text, &table)).collect();
-    let database = table.required_text("database").and_then(|text| {
-        let database =
-            database::read(&text, folder, table.reading()).map_err(|problem| table.reading().report(problem)).ok()?;
-        Some((database, text.place))
-    });
+    let (database, identity) = table
+        .required_text("database")
+        .and_then(|text| {
+            let read = database::read(&text, folder, table.reading());
+            let read = read.map_err(|problem| table.reading().report(problem)).ok()?;
+            let placed = Placed { value: read.location, place: text.place.clone() };
+            Some((placed, Placed { value: read.identity, place: text.place }))
+        })
+        .unzip();
     let timezone = table.text("timezone").map_or(Some(TimeZone::UTC), |text| read_timezone(&text, &table));
     let requests_per_minute = table.integer("requests_per_minute", 1..=MOST_REQUESTS_PER_MINUTE, REQUESTS_PER_MINUTE);
     let max_connections = table.integer("max_connections", 1..=MOST_CONNECTIONS, MAX_CONNECTIONS);
@@ -180,38 +265,17 @@ pub(super) fn read(mut table: Table<'_, '_>, folder: &Path) -> Tenant {
     let certificates = read_certificates(&mut table, folder);
     table.finish();
 
-    let config = || -> Option<TenantConfig> {
-        let slug = slug.as_ref()?;
-        let (database, database_place) = database.as_ref()?;
-        Some(TenantConfig {
-            slug: slug.value.as_str().into(),
-            name: name?.value.into(),
-            address: address.as_ref()?.value.clone(),
-            domains: domains.iter().map(|domain| domain.value.clone()).collect(),
-            certificates: certificates
-                .iter()
-                .filter_map(|(pattern, named)| {
-                    // A name that stands in two places is held once.
-                    let host = address.iter().chain(&domains).find(|host| pattern.value.host() == Some(&host.value));
-                    let pattern = host.map_or_else(|| pattern.value.clone(), |host| host.value.clone().into());
-                    Some((pattern, named.as_ref()?.files.clone()))
-                })
-                .collect(),
-            database: database.location.clone(),
-            timezone: timezone?,
-            requests_per_minute,
-            max_connections,
-            max_in_flight,
-            group_guard,
-            origin: Origin::new(&slug.value, &slug.place, database_place),
-        })
+    let whole = || {
+        address.as_ref().and(slug.as_ref())?;
+        let (name, database, timezone) = (name?.value, database?, timezone?);
+        Some(Whole { name, database, timezone, requests_per_minute, max_connections, max_in_flight, group_guard })
     };
     Tenant {
-        config: config(),
+        whole: whole(),
         slug,
         hosts: address.into_iter().chain(domains).collect(),
         certificates,
-        database: database.map(|(Database { identity, .. }, place)| Placed { value: identity, place }),
+        database: identity,
     }
 }
 

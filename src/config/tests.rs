@@ -110,7 +110,8 @@ fn what_is_left_out_has_its_default() {
     assert_eq!(config.gateway.shutdown_delay, Duration::ZERO);
     assert_eq!(config.gateway.quota_window, Duration::from_secs(60));
     assert!(config.gateway.redis.is_none() && config.gateway.admin_listen.is_none());
-    assert_eq!(*config.gateway.certificate.certificate, *folder.path("certs/wildcard.pem"));
+    let shared = config.gateway.certificate.as_ref().expect("it speaks TLS");
+    assert_eq!(*shared.certificate, *folder.path("certs/wildcard.pem"));
     let [tenant] = config.tenants.as_slice() else { panic!("one tenant") };
     assert_eq!((&*tenant.slug, tenant.requests_per_minute, tenant.max_connections), ("acme", 60, 5));
     assert_eq!(tenant.max_in_flight, 64);
@@ -171,6 +172,25 @@ fn a_listener_is_an_address_or_a_table() {
     let header = "[[gateway.listen]]\naddress = \"127.0.0.1:1\"\ntls = false\n\n[gateway.tls]";
     let text = with("[gateway.tls]", header).replace("listen = [\"127.0.0.1:0\"]\n", "");
     assert_eq!(folder.load(&text).unwrap().gateway.listen[0].speaks, Speaks::Http1);
+}
+
+#[test]
+fn a_certificate_is_needed_where_something_speaks_tls_and_looked_at_nowhere_else() {
+    let folder = Folder::new();
+    let plain = r#"{ address = "127.0.0.1:1", tls = false }"#;
+    let redirect = r#"{ address = "127.0.0.1:2", redirect_to_https = true }"#;
+    let with = |listen: &str, rest: &str| format!("[gateway]\nlisten = [{listen}]\n{rest}{ACME}");
+    for listen in [plain.to_owned(), redirect.to_owned(), format!("{plain}, {redirect}")] {
+        for tls in ["", "[gateway.tls]\ncertificate = \"none.pem\"\nprivate_key = \"none.key\"\n"] {
+            let config = folder.load(&with(&listen, tls)).unwrap_or_else(|problems| panic!("{problems}"));
+            assert_eq!(config.gateway.certificate, None);
+        }
+    }
+    for listen in [r#""127.0.0.1:3""#.to_owned(), format!("{plain}, \"127.0.0.1:3\"")] {
+        let Err(problems) = folder.load(&with(&listen, "")) else { panic!("{listen} needs one") };
+        let problem = problems.iter().next().map(ToString::to_string).unwrap_or_default();
+        assert!(problem.contains("missing table `tls`") && problem.contains("`listen` speaks TLS"), "{problem}");
+    }
 }
 
 #[test]

@@ -12,32 +12,49 @@ use super::file::Reading;
 use super::problem::Problem;
 use super::source::Place;
 use super::tenant::{Listed, Placed, Tenant};
-use crate::tenant::host::{HostName, HostPattern};
+use crate::tenant::host::HostPattern;
 
-/// Reports every second claim, with the first one beside it.
+/// Reports every second claim, with the first one beside it. One kind of claim after another: with very many tenants each
+/// takes some memory.
 pub(super) fn check(tenants: &[Listed], reading: &Reading<'_>) {
-    let mut claims = Claims { slugs: HashMap::new(), hosts: HashMap::new(), databases: HashMap::new() };
-    claims.slugs.reserve(tenants.len());
-    claims.hosts.reserve(tenants.len());
-    claims.databases.reserve(tenants.len());
+    check_slugs(tenants, reading);
+    check_hosts(tenants, reading);
+    check_databases(tenants, reading);
+    tenants.iter().for_each(|tenant| check_certificate_hosts(tenant, reading));
+}
+
+fn check_slugs(tenants: &[Listed], reading: &Reading<'_>) {
+    let mut claims = HashMap::with_capacity(tenants.len());
     for (index, tenant) in tenants.iter().enumerate() {
         if let Some(slug) = tenant.slug()
-            && let Some(first) = first(&mut claims.slugs, slug, index)
+            && let Some(first) = first(&mut claims, slug, index)
         {
             let (first, second) = (tenants[first].placed(reading), tenant.placed(reading));
             if let (Some(first), Some(second)) = (&first.slug, &second.slug) {
                 report(&second.place, &first.place, format!("the slug `{slug}` is taken"), reading);
             }
         }
+    }
+}
+
+fn check_hosts(tenants: &[Listed], reading: &Reading<'_>) {
+    let mut claims = HashMap::with_capacity(tenants.iter().map(|tenant| tenant.hosts().count()).sum());
+    for (index, tenant) in tenants.iter().enumerate() {
         for (position, host) in tenant.hosts().enumerate() {
-            if let Some((first, at)) = first(&mut claims.hosts, host, (index, position)) {
+            if let Some((first, at)) = first(&mut claims, host, (index, position)) {
                 let (first, second) = (tenants[first].placed(reading), tenant.placed(reading));
                 let title = format!("the host `{host}` is claimed twice");
                 report(&second.hosts[position].place, &first.hosts[at].place, title, reading);
             }
         }
+    }
+}
+
+fn check_databases(tenants: &[Listed], reading: &Reading<'_>) {
+    let mut claims = HashMap::with_capacity(tenants.len());
+    for (index, tenant) in tenants.iter().enumerate() {
         if let Some(database) = tenant.database()
-            && let Some(first) = first(&mut claims.databases, database, index)
+            && let Some(first) = first(&mut claims, database, index)
         {
             let (first, second) = (tenants[first].placed(reading), tenant.placed(reading));
             if let (Some(first), Some(second)) = (&first.database, &second.database)
@@ -47,16 +64,7 @@ pub(super) fn check(tenants: &[Listed], reading: &Reading<'_>) {
                 report(&second.place, &first.place, title, reading);
             }
         }
-        check_certificate_hosts(tenant, reading);
     }
-}
-
-/// Who came first.
-struct Claims<'t> {
-    slugs: HashMap<&'t str, usize>,
-    /// The tenant, and which of its hosts.
-    hosts: HashMap<&'t HostName, (usize, usize)>,
-    databases: HashMap<u64, usize>,
 }
 
 /// Who claimed this before; else whoever claims it now is remembered.

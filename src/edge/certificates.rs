@@ -2,7 +2,7 @@
 //!
 //! A tenant's host has a certificate of its own, one for all its hosts below a name, or the gateway's; a name that no
 //! tenant has has none, and its handshake ends with an alert. The gateway's is always in memory. Those of tenants are read
-//! when they are first asked for, by one task however many ask, and kept in a [cache](cache) that is bounded in bytes. So
+//! when they are first asked for, by one task however many ask, and kept in a [cache] that is bounded in bytes. So
 //! a name costs its entry in the tenants' directory until somebody connects to it, and a name of nobody costs a look-up.
 //!
 //! Files that were renewed are taken up by themselves: a certificate that is served is compared with its files from time
@@ -19,7 +19,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio_util::task::AbortOnDropHandle;
 
 use self::cache::Cache;
@@ -56,7 +56,8 @@ impl Default for Pace {
 /// Every certificate of the gateway.
 pub struct Certificates {
     directory: Arc<ArcSwap<Directory>>,
-    gateway: Arc<ArcSwap<Held>>,
+    /// None where nothing speaks TLS.
+    gateway: Arc<ArcSwapOption<Held>>,
     loader: Arc<Loader>,
     cache: Arc<Cache>,
     /// What the last inspection found.
@@ -64,7 +65,7 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// Reads the gateway's certificate, blocking on its files; those of tenants wait until they are asked for.
+    /// Reads the gateway's certificate, if it has one, blocking on its files; those of tenants wait until they are asked for.
     ///
     /// # Errors
     /// The gateway's certificate can't be read.
@@ -75,11 +76,11 @@ impl Certificates {
         pace: Pace,
     ) -> Result<Self, CertificateError> {
         let loader = Arc::new(Loader::new(metrics.certificates.clone(), pace));
-        let held = loader.read(&gateway.certificate, GATEWAY.into())?;
+        let held = gateway.certificate.as_ref().map(|files| loader.read(files, GATEWAY.into())).transpose()?;
         let cache = Arc::new(Cache::new(gateway.certificate_cache, Arc::clone(&loader)));
         Ok(Self {
             directory,
-            gateway: Arc::new(ArcSwap::from_pointee(held)),
+            gateway: Arc::new(ArcSwapOption::from_pointee(held)),
             loader,
             cache,
             faulty: ArcSwap::default(),
@@ -101,30 +102,31 @@ impl Certificates {
         &self,
         name: Option<&HostName>,
     ) -> Result<Option<Arc<ServedCertificate>>, Arc<CertificateError>> {
-        let Some(name) = name else { return Ok(Some(self.gateway())) };
+        let Some(name) = name else { return Ok(self.gateway()) };
         let Some((tenant, own)) = self.directory.load().certificate(name) else { return Ok(None) };
-        let Some((_, files)) = own.map(|own| &tenant.certificates[own]) else { return Ok(Some(self.gateway())) };
+        let Some((_, files)) = own.map(|own| &tenant.certificates[own]) else { return Ok(self.gateway()) };
         match self.cache.held(files).await {
             Some(served) => Ok(Some(served)),
             None => self.cache.load(&tenant.slug, files).await.map(Some),
         }
     }
 
-    /// Reads another certificate for the gateway, blocking on its files, unless it is the one that is served already.
+    /// Reads another certificate for the gateway, blocking on its files, unless it is the one that is served already or
+    /// there is to be none: as long as the process lives, what listens with TLS goes on.
     ///
     /// # Errors
     /// It can't be read.
-    pub fn prepare(&self, files: &CertificateFiles) -> Result<Prepared, CertificateError> {
-        if *self.gateway.load().files() == *files {
-            return Ok(Prepared(None));
-        }
+    pub fn prepare(&self, files: Option<&CertificateFiles>) -> Result<Prepared, CertificateError> {
+        let served = self.gateway.load();
+        let other = files.filter(|files| served.as_ref().is_none_or(|served| served.files() != *files));
+        let Some(files) = other else { return Ok(Prepared(None)) };
         self.loader.read(files, GATEWAY.into()).map(|held| Prepared(Some(Arc::new(held))))
     }
 
     /// Puts the gateway's certificate in place. Connections that were served another go on, and so do sessions.
     pub fn replace(&self, prepared: Prepared) {
         if let Some(held) = prepared.0 {
-            self.gateway.store(held);
+            self.gateway.store(Some(held));
         }
     }
 
@@ -150,21 +152,21 @@ impl Certificates {
         AbortOnDropHandle::new(tokio::spawn(inspection::run(Arc::clone(self))))
     }
 
-    fn gateway(&self) -> Arc<ServedCertificate> {
-        let held = self.gateway.load();
+    fn gateway(&self) -> Option<Arc<ServedCertificate>> {
+        let held = self.gateway.load_full()?;
         if self.loader.is_due(&held) {
             let (loader, gateway) = (Arc::clone(&self.loader), Arc::clone(&self.gateway));
             tokio::spawn(async move { renew(&loader, &gateway).await });
         }
-        Arc::clone(held.served())
+        Some(Arc::clone(held.served()))
     }
 }
 
 /// Takes up the gateway's certificate if it was renewed, unless it was replaced meanwhile.
-async fn renew(loader: &Arc<Loader>, gateway: &ArcSwap<Held>) {
-    let before = gateway.load_full();
+async fn renew(loader: &Arc<Loader>, gateway: &ArcSwapOption<Held>) {
+    let Some(before) = gateway.load_full() else { return };
     if let Some(renewed) = loader.renew(&before).await {
-        gateway.compare_and_swap(&before, Arc::new(renewed));
+        gateway.compare_and_swap(&before, Some(Arc::new(renewed)));
     }
 }
 

@@ -13,8 +13,11 @@ const SOON_DAYS: i64 = 21;
 
 /// Reads the certificate of a host as a handshake would.
 pub(super) fn find(config: &Config, tenant: &TenantConfig, host: &HostName, now: Timestamp) -> Finding {
+    let Some(shared) = &config.gateway.certificate else {
+        return Finding::passes("none is needed: no entry of `listen` speaks TLS");
+    };
     let own = HostPattern::choose(&tenant.certificates, host).map(|own| &tenant.certificates[own].1);
-    let files = own.unwrap_or(&config.gateway.certificate);
+    let files = own.unwrap_or(shared);
     let file = files.certificate.display();
     let certificate = match certificate::read(files) {
         Ok(certificate) => certificate,

@@ -143,14 +143,14 @@ fn read(
     certificates: &Certificates,
 ) -> Result<Read, (String, Box<Refused>)> {
     let tenant = |slug: &str| before.config(slug).cloned();
-    let known = Served { gateway: &served.gateway.certificate, tenant: &tenant };
+    let known = Served::new(served.gateway.certificate.as_ref(), &tenant, before.configs());
     let examination = Config::examine(path, Some(&known));
     let lacking = Box::new(Refused { folders: examination.folders.clone(), sources: examination.sources.clone() });
     let config = match examination.into_config() {
         Ok(config) => config,
         Err(problems) => return Err((first_of(&problems), lacking)),
     };
-    let certificate = certificates.prepare(&config.gateway.certificate);
+    let certificate = certificates.prepare(config.gateway.certificate.as_ref());
     let certificate = certificate.map_err(|error| (error.to_string(), lacking))?;
     let directory = Directory::new(&config, before);
     Ok(Read { directory, certificate, standing: Standing::of(config) })

@@ -4,7 +4,9 @@
 //! asked for; until then a tenant is its configuration and its places in the maps. Also where word of changed tokens
 //! arrives ([`TokenChanges`]), which names a tenant by its slug.
 
-use std::collections::HashMap;
+use std::borrow::Borrow;
+use std::collections::HashSet;
+use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -22,9 +24,49 @@ use crate::store::{Connections, DatabaseLimits};
 pub struct Directory {
     /// Those of their databases.
     connections: Arc<Connections>,
-    by_host: HashMap<HostName, Arc<Entry>>,
-    by_slug: HashMap<Arc<str>, Arc<Entry>>,
+    by_host: HashSet<ByHost>,
+    by_slug: HashSet<BySlug>,
 }
+
+/// An entry at its place among the slugs. The slug itself stands in the entry alone, as a host does: with very many
+/// tenants a map of them would be as large again.
+#[derive(Debug)]
+struct BySlug(Arc<Entry>);
+
+impl Borrow<str> for BySlug {
+    fn borrow(&self) -> &str {
+        &self.0.config.slug
+    }
+}
+
+/// An entry at its place among the hosts, and which of its hosts it has there.
+#[derive(Debug)]
+struct ByHost(Arc<Entry>, u32);
+
+impl Borrow<HostName> for ByHost {
+    fn borrow(&self) -> &HostName {
+        self.0.config.hosts().nth(self.1 as usize).expect("it was counted among them")
+    }
+}
+
+/// Compares and hashes places as what they are looked up by.
+macro_rules! is_looked_up_by {
+    ($place:ty, $by:ty) => {
+        impl PartialEq for $place {
+            fn eq(&self, other: &Self) -> bool {
+                Borrow::<$by>::borrow(self) == Borrow::<$by>::borrow(other)
+            }
+        }
+        impl Eq for $place {}
+        impl Hash for $place {
+            fn hash<H: Hasher>(&self, state: &mut H) {
+                Borrow::<$by>::borrow(self).hash(state);
+            }
+        }
+    };
+}
+is_looked_up_by!(BySlug, str);
+is_looked_up_by!(ByHost, HostName);
 
 /// One tenant, asked for or not.
 #[derive(Debug)]
@@ -75,7 +117,7 @@ impl Directory {
     /// No tenants yet, and the connections that their databases will share.
     #[must_use]
     pub fn empty(connections: Arc<Connections>) -> Self {
-        Self { connections, by_host: HashMap::new(), by_slug: HashMap::new() }
+        Self { connections, by_host: HashSet::new(), by_slug: HashSet::new() }
     }
 
     /// The tenants of a configuration; those that were there before go on with what did not change.
@@ -84,57 +126,64 @@ impl Directory {
         let hosts = config.tenants.iter().map(|tenant| 1 + tenant.domains.len()).sum();
         let mut directory = Self {
             connections: Arc::clone(&before.connections),
-            by_host: HashMap::with_capacity(hosts),
-            by_slug: HashMap::with_capacity(config.tenants.len()),
+            by_host: HashSet::with_capacity(hosts),
+            by_slug: HashSet::with_capacity(config.tenants.len()),
         };
         for tenant in &config.tenants {
-            let known = before.by_slug.get(&tenant.slug);
+            let known = before.entry(&tenant.slug);
             let entry = match known.filter(|known| Arc::ptr_eq(&known.config, tenant) || known.config.is_same(tenant)) {
                 Some(same) => Arc::clone(same),
                 None => Arc::new(Entry::new(tenant, &before.connections, known)),
             };
-            // The names as the entry holds them, so that each is in memory once.
-            let hosts = entry.config.hosts().cloned().map(|host| (host, Arc::clone(&entry)));
+            let hosts = (0..).zip(entry.config.hosts()).map(|(nth, _)| ByHost(Arc::clone(&entry), nth));
             directory.by_host.extend(hosts);
-            directory.by_slug.insert(Arc::clone(&entry.config.slug), entry);
+            directory.by_slug.insert(BySlug(entry));
         }
         directory
+    }
+
+    fn entry(&self, slug: &str) -> Option<&Arc<Entry>> {
+        self.by_slug.get(slug).map(|BySlug(entry)| entry)
+    }
+
+    fn entry_at(&self, host: &HostName) -> Option<&Arc<Entry>> {
+        self.by_host.get(host).map(|ByHost(entry, _)| entry)
     }
 
     /// The tenant that answers at a host.
     #[must_use]
     pub fn resolve(&self, host: &HostName) -> Option<&Arc<Tenant>> {
-        self.by_host.get(host).map(|entry| entry.tenant())
+        self.entry_at(host).map(|entry| entry.tenant())
     }
 
     /// Whose host it is, and which of the tenant's certificates it has, if it is one of those; none for a host of nobody.
     #[must_use]
     pub fn certificate(&self, host: &HostName) -> Option<(Arc<TenantConfig>, Option<usize>)> {
-        let config = &self.by_host.get(host)?.config;
+        let config = &self.entry_at(host)?.config;
         Some((Arc::clone(config), HostPattern::choose(&config.certificates, host)))
     }
 
     /// Every tenant that was asked for: the others have nothing that could be written or closed.
     pub fn tenants(&self) -> impl Iterator<Item = &Arc<Tenant>> {
-        self.by_slug.values().filter_map(|entry| entry.awake())
+        self.by_slug.iter().filter_map(|BySlug(entry)| entry.awake())
     }
 
     /// Every tenant as it is configured.
     pub fn configs(&self) -> impl Iterator<Item = &Arc<TenantConfig>> {
-        self.by_slug.values().map(|entry| &entry.config)
+        self.by_slug.iter().map(|BySlug(entry)| &entry.config)
     }
 
     /// A tenant as it is configured.
     #[must_use]
     pub fn config(&self, slug: &str) -> Option<&Arc<TenantConfig>> {
-        self.by_slug.get(slug).map(|entry| &entry.config)
+        self.entry(slug).map(|entry| &entry.config)
     }
 
     /// The databases in use here that `after` does without, each with the tenant whose requests may still be using it.
     #[must_use]
     pub fn left_out_of(&self, after: &Self) -> Vec<(Weak<Tenant>, Arc<TenantDatabase>)> {
         let stays = |tenant: &Tenant| {
-            let entry = after.by_slug.get(&tenant.slug);
+            let entry = after.entry(&tenant.slug);
             entry.is_some_and(|entry| Arc::ptr_eq(&entry.tenant().database, &tenant.database))
         };
         let left = self.tenants().filter(|tenant| !stays(tenant));
@@ -161,7 +210,7 @@ pub struct TokenChanges {
 impl Listener for TokenChanges {
     fn tenant_changed(&self, slug: &str) {
         // Of a tenant that nobody asked for, nothing is remembered.
-        if let Some(tenant) = self.directory.load().by_slug.get(slug).and_then(|entry| entry.awake()) {
+        if let Some(tenant) = self.directory.load().entry(slug).and_then(|entry| entry.awake()) {
             tenant.token_changes.fetch_add(1, Ordering::AcqRel);
         }
     }

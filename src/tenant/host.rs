@@ -64,6 +64,12 @@ impl HostName {
         &self.0
     }
 
+    /// The same name in memory of its own.
+    #[must_use]
+    pub fn copied(&self) -> Self {
+        Self(Arc::from(&*self.0))
+    }
+
     /// What follows the left-most label.
     fn parent(&self) -> Option<&str> {
         self.0.split_once('.').map(|(_, parent)| parent)

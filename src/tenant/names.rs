@@ -47,9 +47,13 @@ struct Reading {
 impl TokenNames {
     /// A usage with names. A token that can't be named now is called by its number.
     pub async fn name(&self, usage: &Usage, database: &TenantDatabase) -> Vec<NamedShare> {
-        if !self.unknown(usage).is_empty() {
+        let all_known = {
+            let known = self.known.load();
+            usage.shares().all(|share| known.contains_key(&share.token))
+        };
+        if !all_known {
             // In time or not: what is known then has to do.
-            let _ = tokio::time::timeout(READ_LIMIT, self.read(usage, database)).await;
+            let _ = tokio::time::timeout(READ_LIMIT, Box::pin(self.read(usage, database))).await;
         }
         let known = self.known.load();
         let named = |share: crate::quota::Share| {

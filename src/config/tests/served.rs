@@ -16,7 +16,7 @@ fn own(files: &str) -> String {
 fn faults(folder: &Folder, served: &Config, text: &str) -> Vec<String> {
     folder.write("tenants.toml", text);
     let tenant = |slug: &str| served.tenants.iter().find(|tenant| *tenant.slug == *slug).cloned();
-    let served = Served { gateway: &served.gateway.certificate, tenant: &tenant };
+    let served = Served::new(served.gateway.certificate.as_ref(), &tenant, served.tenants.iter());
     let examination = Config::examine(&folder.path("tenants.toml"), Some(&served));
     examination.problems.iter().map(|problem| folder.short(problem)).collect()
 }
@@ -54,9 +54,23 @@ fn a_tenant_that_is_served_already_is_held_once() {
     let globex = ACME.replace("acme", "globex").replace("Acme", "Globex");
     let served = folder.load(&format!("{GATEWAY}{ACME}{globex}")).unwrap_or_else(|problems| panic!("{problems}"));
     let tenant = |slug: &str| served.tenants.iter().find(|tenant| *tenant.slug == *slug).cloned();
-    let known = Served { gateway: &served.gateway.certificate, tenant: &tenant };
-    folder.write("tenants.toml", format!("{GATEWAY}{}{ACME}", globex.replace("Globex", "Other")));
-    let examination = Config::examine(&folder.path("tenants.toml"), Some(&known));
-    assert!(!Arc::ptr_eq(&examination.tenants[0], &served.tenants[1]), "it changed");
-    assert!(Arc::ptr_eq(&examination.tenants[1], &served.tenants[0]), "it did not, but for its place");
+    let known = Served::new(served.gateway.certificate.as_ref(), &tenant, served.tenants.iter());
+    // By its own words, and by others that say the same.
+    for acme in [ACME.to_owned(), ACME.replace(" = ", "=")] {
+        folder.write("tenants.toml", format!("{GATEWAY}{}{acme}", globex.replace("Globex", "Other")));
+        let examination = Config::examine(&folder.path("tenants.toml"), Some(&known));
+        assert!(!Arc::ptr_eq(&examination.tenants[0], &served.tenants[1]), "it changed");
+        assert!(Arc::ptr_eq(&examination.tenants[1], &served.tenants[0]), "it did not, but for its place");
+    }
+}
+
+#[test]
+fn a_tenant_that_is_served_already_is_compared_with_others_all_the_same() {
+    let folder = Folder::new();
+    let served = folder.load(&format!("{GATEWAY}{ACME}")).unwrap_or_else(|problems| panic!("{problems}"));
+    let globex = ACME.replace("\"acme\"", "\"globex\"");
+    let faults = faults(&folder, &served, &format!("{GATEWAY}{ACME}{globex}{ACME}"));
+    let of = |title: &str| faults.iter().filter(|fault| fault.contains(title)).count();
+    let titles = ["the slug `acme` is taken", "the host `acme.example.com` is claimed", "a database of its own"];
+    assert_eq!(titles.map(of), [1, 2, 2], "{faults:?}");
 }
