@@ -46,6 +46,8 @@ struct Open {
     at: Instant,
     /// What kind of failure was logged, so that another kind is logged too.
     said: String,
+    /// The last failure with its causes.
+    cause: String,
     /// Whether the one is under way.
     tried: bool,
 }
@@ -98,7 +100,7 @@ impl Breaker {
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         match &*self.lock() {
-            State::Open(open) => Some(open.said.clone()),
+            State::Open(open) => Some(open.cause.clone()),
             State::Closed { .. } => None,
         }
     }
@@ -127,8 +129,10 @@ impl Breaker {
     fn open(&self, error: &(dyn Error + 'static), now: Instant) {
         // The cause may differ from try to try, as while a server starts; that is not worth a line each.
         let said = error.downcast_ref().map_or_else(|| UNAVAILABLE.to_owned(), StoreError::to_string);
-        let before =
-            std::mem::replace(&mut *self.lock(), State::Open(Open { at: now, said: said.clone(), tried: false }));
+        let causes = with_causes(error);
+        let cause = if error.is::<StoreError>() { causes } else { format!("{UNAVAILABLE}: {causes}") };
+        let open = Open { at: now, said: said.clone(), cause, tried: false };
+        let before = std::mem::replace(&mut *self.lock(), State::Open(open));
         match before {
             State::Closed { .. } => self.metrics.breaker_opened(),
             State::Open(open) if open.said == said => return,

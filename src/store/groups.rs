@@ -1,4 +1,4 @@
-//! Groups of users: listing, reading, deleting. Creating and updating is in [`write`].
+//! Groups of users: listing, reading, deleting. Creating and updating is in [`mod@write`].
 //!
 //! The built-in group has every user as a member, without rows that would have to be kept in step.
 

@@ -25,10 +25,10 @@ use super::{StoreError, schema};
 /// The tables whose ids a product may give and the database may have to continue.
 const IDENTITIES: [&str; 7] = ["users", "forms", "elements", "labels", "groups", "flow_steps", "submissions"];
 
-/// What the trigram index took in last lies in a list that each search reads whole; so much that reading every document
-/// looks cheaper. Nothing to do where there is no such index.
-const CLEAN: &str =
-    "SELECT gin_clean_pending_list(oid) FROM pg_class WHERE oid = to_regclass('submission_documents_trigrams')";
+/// What the keyword indexes took in last lies in lists that each search reads whole; so much that reading every document
+/// looks cheaper. Without `pg_trgm` there is one of them.
+const CLEAN: &str = "SELECT gin_clean_pending_list(oid) FROM pg_class \
+    WHERE oid IN (to_regclass('submission_documents_trigrams'), to_regclass('submission_documents_bigrams'))";
 
 /// Every table that a load writes, and no other that the database may have.
 const ANALYZE: &str = "ANALYZE users, labels, forms, elements, groups, group_members, flow_steps, flow_step_groups, \
@@ -72,13 +72,12 @@ impl Import {
     pub(crate) async fn finish(mut self) -> Result<(), StoreError> {
         complete(&mut self.transaction).await?;
         self.transaction.commit().await?;
-        if self.database.dialect() == Dialect::Sqlite {
-            // The log is as large as the load: give the space back. Where a reader hinders it, a later one does it.
-            if let Ok(mut writer) = self.database.writer().await {
-                let mut sql = writer.sql();
-                sql.push("PRAGMA wal_checkpoint(TRUNCATE)");
-                writer.fetch_all(sql).await.ok();
-            }
+        // Gives space back: that of the log, which is as large as the load, or that of the changes which were settled, which
+        // every count would read. Where a reader hinders it, a later one does it.
+        if let Ok(mut writer) = self.database.writer().await {
+            let mut sql = writer.sql();
+            sql.push_either("VACUUM count_changes", "PRAGMA wal_checkpoint(TRUNCATE)");
+            writer.fetch_all(sql).await.ok();
         }
         self.database.close().await;
         Ok(())
@@ -98,7 +97,14 @@ async fn prepare(transaction: &mut Transaction) -> Result<(), StoreError> {
             // Every statement finds its rows by key; in tables that grow from nothing the planner has no figures to see it.
             run(transaction, "SET LOCAL enable_seqscan = off").await?;
             // Foreign keys are checked row by row with prepared statements: planning each anew takes three times as long.
-            run(transaction, "SET LOCAL plan_cache_mode = auto").await
+            run(transaction, "SET LOCAL plan_cache_mode = auto").await?;
+            // To empty the lists of the keyword indexes is most of what a load takes. Longer ones, and searches beside it
+            // take longer: each reads them.
+            run(transaction, "SET LOCAL gin_pending_list_limit = '32MB'").await?;
+            // Counts are settled once, at the end.
+            run(transaction, "SET LOCAL formgate.settled = 'yes'").await?;
+            run(transaction, "SET LOCAL work_mem = '64MB'").await?;
+            run(transaction, "SET LOCAL maintenance_work_mem = '256MB'").await
         }
         Dialect::Sqlite => {
             // 64 MiB for the indexes that the load jumps about in: with the usual 2 MiB, pages are written many times.
@@ -122,6 +128,7 @@ async fn complete(transaction: &mut Transaction) -> Result<(), StoreError> {
                 sql.push(") AS identity WHERE largest IS NOT NULL");
                 transaction.fetch_all(sql).await?;
             }
+            run(transaction, "SELECT formgate_settle_counts()").await?;
             run(transaction, CLEAN).await?;
             run(transaction, ANALYZE).await
         }
@@ -134,9 +141,15 @@ async fn complete(transaction: &mut Transaction) -> Result<(), StoreError> {
     }
 }
 
-/// On SQLite: whether the triggers leave the folded texts, the documents and the lines to the rest of this transaction.
+/// Whether the triggers leave the documents and the lines, and on SQLite the folded texts, to the rest of this transaction.
 pub(super) async fn rest_triggers(transaction: &mut Transaction, resting: bool) -> Result<(), StoreError> {
-    run(transaction, if resting { "UPDATE upkeep SET resting = 1" } else { "UPDATE upkeep SET resting = 0" }).await
+    let statement = match (transaction.dialect(), resting) {
+        (Dialect::Postgres, true) => "SET LOCAL formgate.resting = 'on'",
+        (Dialect::Postgres, false) => "SET LOCAL formgate.resting = 'off'",
+        (Dialect::Sqlite, true) => "UPDATE upkeep SET resting = 1",
+        (Dialect::Sqlite, false) => "UPDATE upkeep SET resting = 0",
+    };
+    run(transaction, statement).await
 }
 
 async fn run(transaction: &mut Transaction, statement: &'static str) -> Result<(), StoreError> {

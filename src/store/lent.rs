@@ -150,7 +150,12 @@ impl Lent {
     fn is_lost<T>(&mut self, outcome: &Result<T, Failure>) -> bool {
         self.running = matches!(outcome, Err(Failure::TimedOut));
         self.unheard = false;
-        self.lost = matches!(outcome, Err(Failure::Said(error)) if Trouble::of(error) == Some(Trouble::Lost));
+        self.lost |= matches!(outcome, Err(Failure::Said(error)) if match Trouble::of(error) {
+            Some(Trouble::Lost) => true,
+            // SQLite opens a file for reading alone where it may not write, and the connection stays that way.
+            Some(Trouble::ReadOnly) => self.dialect() == Dialect::Sqlite,
+            _ => false,
+        });
         self.lost
     }
 

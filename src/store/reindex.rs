@@ -76,7 +76,7 @@ async fn mend_trigrams(database: &Database) -> Result<(), StoreError> {
                     EXCEPTION WHEN insufficient_privilege OR undefined_file OR feature_not_supported THEN NULL; END $$",
                 "DO $$ BEGIN IF EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_trgm') THEN \
                     CREATE INDEX IF NOT EXISTS submission_documents_trigrams \
-                    ON submission_documents USING gin (document gin_trgm_ops) WITH (gin_pending_list_limit = 256); \
+                    ON submission_documents USING gin (document gin_trgm_ops); \
                     END IF; END $$",
             ] {
                 execute(database, statement).await?;
@@ -141,21 +141,19 @@ const WRONG_COUNTS: &str = "WITH kept AS (SELECT counted, key, status, CAST(sum(
     + (SELECT count(*) FROM (SELECT * FROM labels EXCEPT SELECT * FROM labels_anew) AS c) \
     + (SELECT count(*) FROM (SELECT * FROM labels_anew EXCEPT SELECT * FROM labels) AS d)";
 
-/// How many rows a count may be the sum of. More, and reading it takes longer; fewer, and writers that need a row each
-/// make it anew at every reindex.
-const ROWS_OF_A_COUNT: i64 = 64;
-
 async fn mend_counts(database: &Database) -> Result<u64, StoreError> {
+    if database.dialect() == Dialect::Postgres {
+        // What writers left to whoever comes next.
+        execute(database, "SELECT formgate_settle_counts()").await?;
+        let unsettled = "SELECT formgate_list_labels(ARRAY (SELECT DISTINCT submission_id FROM unsettled_labels))";
+        execute(database, unsettled).await?;
+    }
     let mut reader = database.reader().await?;
     let mut sql = reader.sql();
     sql.push(WRONG_COUNTS);
     let wrong: i64 = reader.fetch_one(sql).await?.get(0)?;
-    let mut sql = reader.sql();
-    sql.push("SELECT EXISTS (SELECT 1 FROM submission_counts GROUP BY counted, key, status HAVING count(*) > ");
-    sql.bind(ROWS_OF_A_COUNT).push(")");
-    let scattered: bool = reader.fetch_one(sql).await?.get(0)?;
     drop(reader);
-    if wrong > 0 || scattered {
+    if wrong > 0 {
         let mut transaction = database.begin().await?;
         let anew: &[&'static str] = match database.dialect() {
             Dialect::Postgres => &["SELECT formgate_recount()"],

@@ -16,11 +16,13 @@ pub enum Trouble {
     Full,
     /// It has no room or no memory left.
     OutOfSpace,
+    /// It takes no writes, or not from us.
+    ReadOnly,
     /// Somebody else holds a lock.
     Locked,
     /// Two transactions collided.
     Collision,
-    /// It can't be written now, it is damaged, or something else that lies in it.
+    /// It is damaged, or something else that lies in it.
     Other,
 }
 
@@ -53,7 +55,7 @@ impl Trouble {
             "57014" => Self::TimedOut,
             // Shut down, crashed, starting; the database dropped.
             "57P01" | "57P02" | "57P03" | "57P04" | "57P05" => Self::Lost,
-            "25006" => Self::Other,
+            "25006" => Self::ReadOnly,
             _ => match code.get(..2)? {
                 "08" => Self::Lost,
                 // Authorisation, no such database.
@@ -78,8 +80,10 @@ impl Trouble {
             9 => Self::TimedOut,
             // CANTOPEN
             14 => Self::Unreachable,
-            // PERM, READONLY, IOERR, CORRUPT, NOTADB
-            3 | 8 | 10 | 11 | 26 => Self::Other,
+            // PERM, READONLY
+            3 | 8 => Self::ReadOnly,
+            // IOERR, CORRUPT, NOTADB
+            10 | 11 | 26 => Self::Other,
             _ => return None,
         })
     }
@@ -98,6 +102,7 @@ impl Trouble {
             Self::TimedOut => "timeout",
             Self::Full => "full",
             Self::OutOfSpace => "space",
+            Self::ReadOnly => "read_only",
             Self::Locked => "locked",
             Self::Collision => "collision",
             Self::Other => "other",
@@ -105,12 +110,13 @@ impl Trouble {
     }
 
     /// Every kind.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Unreachable,
         Self::Lost,
         Self::TimedOut,
         Self::Full,
         Self::OutOfSpace,
+        Self::ReadOnly,
         Self::Locked,
         Self::Collision,
         Self::Other,

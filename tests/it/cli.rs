@@ -7,6 +7,7 @@ mod check;
 mod demo;
 mod explain;
 mod migrate;
+mod migrate_filled;
 mod serve;
 mod token;
 

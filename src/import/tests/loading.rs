@@ -330,7 +330,12 @@ pub(super) async fn reindex_mends_what_was_written_past_the_database(location: D
         "INSERT INTO submission_documents (submission_id, document) VALUES (77, 'nobody''s')",
         "DELETE FROM answer_lines",
         "INSERT INTO answer_lines (submission_id, element_id, line) VALUES (1003, 301, 'łódź')",
-        "UPDATE submission_counts SET listed = listed + 1 WHERE counted = 'form' AND listed > 0",
+        if location.file().is_some() {
+            "UPDATE submission_counts SET listed = listed + 1 WHERE counted = 'form' AND listed > 0"
+        } else {
+            // As many counts as there are rows that have not been settled yet.
+            "INSERT INTO count_changes SELECT counted, key, status, 1 FROM submission_counts_anew WHERE counted = 'form'"
+        },
         "DELETE FROM listed_labels WHERE shared",
     ] {
         raw::execute(&location, statement).await;

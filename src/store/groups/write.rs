@@ -292,36 +292,73 @@ async fn replace_members(
         Report::Members => Some(list_changes(transaction, id, &rows).await?),
     };
 
+    let before = match guard {
+        Some(guard) => Some((guard, count_members(transaction, id).await?)),
+        None => None,
+    };
+    let change = match transaction.dialect() {
+        Dialect::Postgres => change_members_at_once(transaction, id, &rows).await?,
+        Dialect::Sqlite => change_members(transaction, id, &rows).await?,
+    };
+    if let Some((guard, members)) = before
+        && change.detached * 100 > members * u64::from(guard.max_detached_percent)
+    {
+        return Err(GroupWriteError::Guarded { detached: change.detached, members });
+    }
+    Ok(MemberChange { report, ..change })
+}
+
+async fn count_members(transaction: &mut Transaction, id: i64) -> Result<u64, sqlx::Error> {
     let mut sql = transaction.sql();
     sql.push("SELECT count(*) FROM group_members WHERE group_id = ").bind(id);
-    let before: i64 = transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?.get(0)?;
-    let before = u64::try_from(before).expect("a count is not negative");
+    let members: i64 = transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?.get(0)?;
+    Ok(u64::try_from(members).expect("a count is not negative"))
+}
 
+/// On Postgres, one statement reads the wanted members once: for a few dozen, half of what three statements cost.
+async fn change_members_at_once(
+    transaction: &mut Transaction,
+    id: i64,
+    rows: &str,
+) -> Result<MemberChange, sqlx::Error> {
+    let mut sql = transaction.sql();
+    sql.push("WITH wanted AS MATERIALIZED (SELECT w.email, w.name, u.id FROM ");
+    wanted(&mut sql, rows);
+    sql.push(" LEFT JOIN users u ON u.email_folded = w.folded), ");
+    sql.push("detached AS (DELETE FROM group_members WHERE group_id = ").bind(id);
+    sql.push(" AND user_id NOT IN (SELECT id FROM wanted WHERE id IS NOT NULL) RETURNING user_id), ");
+    sql.push(
+        "created AS (INSERT INTO users (email, name) SELECT email, name FROM wanted WHERE id IS NULL RETURNING id), ",
+    );
+    sql.push("attached AS (INSERT INTO group_members (group_id, user_id) SELECT ").bind(id).push(", id FROM (");
+    sql.push("SELECT id FROM wanted WHERE id IS NOT NULL UNION ALL SELECT id FROM created) AS members ");
+    sql.push("ON CONFLICT DO NOTHING RETURNING user_id) ");
+    sql.push("SELECT (SELECT count(*) FROM attached), (SELECT count(*) FROM detached), (SELECT count(*) FROM created)");
+    let row = transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?;
+    let count = |column| Ok::<_, sqlx::Error>(u64::try_from(row.get::<i64>(column)?).expect("a count is not negative"));
+    Ok(MemberChange { attached: count(0)?, detached: count(1)?, created: count(2)?, report: None })
+}
+
+async fn change_members(transaction: &mut Transaction, id: i64, rows: &str) -> Result<MemberChange, sqlx::Error> {
     let mut sql = transaction.sql();
     sql.push("DELETE FROM group_members WHERE group_id = ").bind(id);
     sql.push(" AND user_id NOT IN (SELECT u.id FROM ");
-    wanted(&mut sql, &rows);
+    wanted(&mut sql, rows);
     sql.push(" JOIN users u ON u.email_folded = w.folded)");
     let detached = transaction.execute(sql).await?;
-    if guard.is_some_and(|guard| detached * 100 > before * u64::from(guard.max_detached_percent)) {
-        return Err(GroupWriteError::Guarded { detached, members: before });
-    }
 
     let mut sql = transaction.sql();
-    sql.push_either(
-        "INSERT INTO users (email, name) SELECT w.email, w.name FROM ",
-        "INSERT INTO users (email, name, email_folded) SELECT w.email, w.name, w.folded FROM ",
-    );
-    wanted(&mut sql, &rows);
+    sql.push("INSERT INTO users (email, name, email_folded) SELECT w.email, w.name, w.folded FROM ");
+    wanted(&mut sql, rows);
     sql.push(" WHERE NOT EXISTS (SELECT 1 FROM users u WHERE u.email_folded = w.folded)");
     let created = transaction.execute(sql).await?;
 
     let mut sql = transaction.sql();
     sql.push("INSERT INTO group_members (group_id, user_id) SELECT ").bind(id).push(", u.id FROM ");
-    wanted(&mut sql, &rows);
+    wanted(&mut sql, rows);
     sql.push(" JOIN users u ON u.email_folded = w.folded WHERE true ON CONFLICT DO NOTHING");
     let attached = transaction.execute(sql).await?;
-    Ok(MemberChange { attached, detached, created, report })
+    Ok(MemberChange { attached, detached, created, report: None })
 }
 
 /// Whom the write will attach, detach and create.

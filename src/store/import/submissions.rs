@@ -1,11 +1,13 @@
 //! Submissions, their answers and all that hangs on them as rows.
 //!
-//! On Postgres, triggers make the folded answers, the documents and the lines. On SQLite, whose triggers rest during an
-//! import, they are made here.
+//! On Postgres, the database folds answers by itself, and makes the documents and the lines by triggers; for submissions
+//! that are new, it is told to make them once all answers are there. On SQLite, whose triggers rest during an import, all
+//! of it is made here.
 
 use std::collections::HashSet;
 
 use super::record::SubmissionRecord;
+use super::rest_triggers;
 use super::rows::{Instant, Rows, Table};
 use super::write::distinct;
 use crate::store::StoreError;
@@ -123,15 +125,31 @@ async fn write_answers(
     submissions: &[&SubmissionRecord],
     stored: &[i64],
 ) -> Result<(), StoreError> {
-    let mut rows = Rows::new();
+    let (mut changed, mut new, mut new_ids) = (Rows::new(), Rows::new(), Vec::new());
+    let is_stored: HashSet<i64> = stored.iter().copied().collect();
     for submission in submissions {
+        let rows = if is_stored.contains(&submission.id) {
+            &mut changed
+        } else {
+            new_ids.push(submission.id);
+            &mut new
+        };
         for answer in &submission.answers {
             let files = (!answer.files.is_empty()).then_some(&answer.files);
             let updated_at = Instant::new(answer.updated_at.unwrap_or(submission.updated_at), Dialect::Postgres);
             rows.push(&(submission.id, answer.element_id, answer.stored_value(), files, updated_at));
         }
     }
-    ANSWERS.replace(transaction, stored, &rows).await
+    ANSWERS.replace(transaction, stored, &changed).await?;
+    if !new.is_empty() {
+        rest_triggers(transaction, true).await?;
+        ANSWERS.upsert(transaction, &new).await?;
+        rest_triggers(transaction, false).await?;
+        let mut sql = transaction.sql();
+        sql.push("SELECT formgate_rebuild_documents(").bind(new_ids).push(")");
+        transaction.execute(sql).await?;
+    }
+    Ok(())
 }
 
 async fn write_answers_and_documents(

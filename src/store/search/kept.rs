@@ -8,7 +8,7 @@ use super::conditions::{LISTED, write_forms};
 use super::{by_place, column};
 use crate::store::filter::{SortBy, SortDirection, Status, SubmissionFilter};
 use crate::store::page::Reading;
-use crate::store::sql::Sql;
+use crate::store::sql::{Dialect, Sql};
 
 /// What a search is narrowed by, where that is kept.
 #[derive(Clone, Debug)]
@@ -78,10 +78,7 @@ impl<'f> Kept<'f> {
                 }
             }
             Self::Created { start, end } => write_total_of_span(sql, *start, *end),
-            Self::Label { id, shared } => {
-                sql.plan_anew().push(SUM).push(if *shared { "'shared label'" } else { "'label'" });
-                sql.push(" AND key = ").bind(*id);
-            }
+            Self::Label { id, shared } => write_total_of_label(sql, *id, *shared),
         }
     }
 
@@ -102,16 +99,7 @@ impl<'f> Kept<'f> {
             }
             Self::Groups { forms, statuses } => write_page_of_groups(sql, forms, statuses, reading),
             Self::Created { start, end } => write_page_of_span(sql, *start, *end, by, reading),
-            Self::Label { id, shared } => {
-                sql.plan_anew();
-                sql.push("SELECT submission_id AS id, updated_at AS at FROM listed_labels WHERE label_id = ").bind(*id);
-                sql.push(if *shared { " AND shared = true" } else { " AND shared = false" });
-                sql.push(match reading.direction {
-                    SortDirection::Ascending => " ORDER BY updated_at, submission_id",
-                    SortDirection::Descending => " ORDER BY updated_at DESC, submission_id DESC",
-                });
-                sql.limit(reading);
-            }
+            Self::Label { id, shared } => write_page_of_label(sql, *id, *shared, reading),
         }
     }
 
@@ -266,4 +254,54 @@ fn write_page_of_span(sql: &mut Sql, start: Option<Timestamp>, end: Option<Times
     write_span(sql, start, end);
     sql.push_either(") AS span WHERE NOT (SELECT yes FROM enough)", "");
     sql.push(by_place(reading.direction)).limit(reading);
+}
+
+/// On Postgres, the labels of some submissions may be unsettled: those are left out of what is kept and looked up.
+const UNSETTLED: &str = " AND submission_id = ANY (ARRAY (SELECT submission_id FROM unsettled_labels))";
+
+fn write_label(sql: &mut Sql, id: i64, shared: bool) {
+    sql.push(" WHERE label_id = ").bind(id).push(if shared { " AND shared = true" } else { " AND shared = false" });
+}
+
+fn write_total_of_label(sql: &mut Sql, id: i64, shared: bool) {
+    let write_sum = |sql: &mut Sql| {
+        sql.push(SUM).push(if shared { "'shared label'" } else { "'label'" });
+        sql.push(" AND key = ").bind(id);
+    };
+    match sql.dialect() {
+        Dialect::Sqlite => write_sum(sql),
+        Dialect::Postgres => {
+            sql.push("SELECT (");
+            write_sum(sql);
+            for (sign, table) in [(") + (", "listed_labels_anew"), (") - (", "listed_labels")] {
+                sql.push(sign).push("SELECT count(*) FROM ").push(table);
+                write_label(sql, id, shared);
+                sql.push(UNSETTLED);
+            }
+            sql.push(") AS total");
+        }
+    }
+}
+
+fn write_page_of_label(sql: &mut Sql, id: i64, shared: bool, reading: &Reading) {
+    let order = match reading.direction {
+        SortDirection::Ascending => " ORDER BY updated_at, submission_id",
+        SortDirection::Descending => " ORDER BY updated_at DESC, submission_id DESC",
+    };
+    match sql.dialect() {
+        Dialect::Sqlite => {
+            sql.push("SELECT submission_id AS id, updated_at AS at FROM listed_labels");
+            write_label(sql, id, shared);
+            sql.push(order).limit(reading);
+        }
+        Dialect::Postgres => {
+            sql.push("SELECT id, at FROM ((SELECT submission_id AS id, updated_at AS at FROM listed_labels");
+            write_label(sql, id, shared);
+            sql.push(" AND submission_id NOT IN (SELECT submission_id FROM unsettled_labels)");
+            sql.push(order).limit(&reading.with_all_before());
+            sql.push(") UNION ALL SELECT submission_id, updated_at FROM listed_labels_anew");
+            write_label(sql, id, shared);
+            sql.push(UNSETTLED).push(") AS labelled").push(by_place(reading.direction)).limit(reading);
+        }
+    }
 }

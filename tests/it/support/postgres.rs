@@ -6,14 +6,13 @@
 //! user `postgres`, whom the Debian package makes.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use super::child::{self, Child};
+use super::child::{self, Child, is_root};
 use super::folder;
 
 /// Loaded machines take seconds; a server that needs longer does not start at all.
@@ -72,6 +71,14 @@ impl Postgres {
             // One that has ended meanwhile hangs for good.
             let _ = Command::new("sh").args(["-c", r#"kill -s "$0" "$1" 2>/dev/null"#, signal, child]).status();
         }
+    }
+
+    /// Has a role log in by its password, which no other one needs here.
+    pub(crate) fn demand_password_of(&self, role: &str) {
+        let rules = self.data.join("pg_hba.conf");
+        let others = fs::read_to_string(&rules).expect("initdb wrote it");
+        fs::write(&rules, format!("host all {role} 127.0.0.1/32 scram-sha-256\n{others}")).expect("we may write it");
+        self.execute("SELECT pg_reload_conf()");
     }
 
     /// The URL of a database on this server.
@@ -169,10 +176,6 @@ fn prepare_folder(data: &Path) -> PathBuf {
 
 fn setpriv_options() -> &'static [&'static str] {
     if is_root() { AS_POSTGRES } else { &[] }
-}
-
-fn is_root() -> bool {
-    fs::metadata("/proc/self").expect("Linux has /proc").uid() == 0
 }
 
 /// Runs a command that has no reason to fail.

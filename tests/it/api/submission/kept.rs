@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::api::account::account;
+use crate::api::account::{Account, account};
 use crate::api::world::{STATUSES, World};
 use crate::support::database::Database;
 use crate::support::fixture::{Engine, on_both_databases};
@@ -113,4 +113,79 @@ async fn writers_to_one_form_do_not_wait_for_each_other_on_postgres() {
 
     one.execute("TRUNCATE submissions CASCADE").await;
     assert_eq!(account.search("", &json!({})).await["meta"]["total"], 0);
+}
+
+/// Three submissions of a form and two labels, by SQL.
+const LABELLED: &str = "INSERT INTO forms (id, name) VALUES (1, 'F'); INSERT INTO labels (id, name) VALUES (1, 'L'), (2, 'M'); \
+    INSERT INTO submissions (id, form_id, status, created_at, updated_at) \
+    SELECT i, 1, 'pending', timestamptz '2024-05-01T00:00:00Z', timestamptz '2024-05-01T00:00:00Z' + i * interval '1 second' \
+    FROM generate_series(1, 3) AS i";
+
+/// Asserts what a label finds.
+async fn assert_labelled(account: &Account, label: i64, expected: &[&str]) {
+    let found = account.search("", &json!({"labels": [label]})).await;
+    let ids: Vec<_> = found["data"].as_array().unwrap().iter().map(|found| found["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, expected, "label {label}");
+    assert_eq!(found["meta"]["total"], expected.len(), "label {label}");
+}
+
+#[tokio::test]
+async fn labels_put_on_in_opposite_order_wait_for_nobody_on_postgres() {
+    let account = account(Engine::Postgres, "");
+    let (one, other) = (account.database().await, account.database().await);
+    one.execute(LABELLED).await;
+    for writer in [&one, &other] {
+        writer.execute("SET lock_timeout = '2s'; BEGIN").await;
+    }
+    one.execute("INSERT INTO submission_labels (submission_id, label_id) VALUES (1, 1)").await;
+    other.execute("INSERT INTO submission_labels (submission_id, label_id) VALUES (2, 2)").await;
+    one.execute("INSERT INTO submission_labels (submission_id, label_id) VALUES (2, 1), (3, 1)").await;
+    other.execute("INSERT INTO submission_labels (submission_id, label_id) VALUES (1, 2)").await;
+    assert_labelled(&account, 1, &[]).await;
+    one.execute("COMMIT").await;
+    assert_labelled(&account, 1, &["sub_3", "sub_2", "sub_1"]).await;
+    assert_labelled(&account, 2, &[]).await;
+    other.execute("COMMIT").await;
+    assert_labelled(&account, 1, &["sub_3", "sub_2", "sub_1"]).await;
+    assert_labelled(&account, 2, &["sub_2", "sub_1"]).await;
+
+    // Whoever changes one next settles it.
+    one.execute("UPDATE submissions SET updated_at = updated_at + interval '1 hour' WHERE id IN (1, 2)").await;
+    assert_eq!(one.integers("SELECT count(*) FROM unsettled_labels").await, [0]);
+    assert_labelled(&account, 1, &["sub_2", "sub_1", "sub_3"]).await;
+    assert_eq!(account.reindex(), NOTHING_WRONG);
+}
+
+#[tokio::test]
+async fn labels_change_beside_their_submissions_on_postgres() {
+    let account = account(Engine::Postgres, "");
+    let (one, other) = (account.database().await, account.database().await);
+    one.execute(LABELLED).await;
+    one.execute("INSERT INTO submission_labels (submission_id, label_id) VALUES (1, 1), (2, 1)").await;
+    other.execute("SET lock_timeout = '2s'").await;
+    for (isolation, end) in
+        [("READ COMMITTED", "COMMIT"), ("REPEATABLE READ", "COMMIT"), ("READ COMMITTED", "ROLLBACK")]
+    {
+        one.execute(&format!("BEGIN ISOLATION LEVEL {isolation}; SELECT count(*) FROM labels")).await;
+        // Put on before the change, and taken off and put on after it.
+        other.execute("INSERT INTO submission_labels (submission_id, label_id) VALUES (3, 1)").await;
+        one.execute("UPDATE submissions SET updated_at = updated_at + interval '1 hour' WHERE id IN (1, 3)").await;
+        other.execute("DELETE FROM submission_labels WHERE submission_id = 1").await;
+        other.execute("INSERT INTO submission_labels (submission_id, label_id) VALUES (1, 2)").await;
+        assert_labelled(&account, 1, &["sub_3", "sub_2"]).await;
+        one.execute(end).await;
+        assert_labelled(&account, 1, &["sub_3", "sub_2"]).await;
+        assert_labelled(&account, 2, &["sub_1"]).await;
+        assert_eq!(account.reindex(), NOTHING_WRONG);
+        assert_eq!(one.integers("SELECT count(*) FROM unsettled_labels").await, [0]);
+        assert_labelled(&account, 1, &["sub_3", "sub_2"]).await;
+        one.execute("DELETE FROM submission_labels; INSERT INTO submission_labels (submission_id, label_id) VALUES (1, 1), (2, 1)").await;
+    }
+
+    // A submission that goes takes its labels along, whoever holds them.
+    one.execute("BEGIN; DELETE FROM submissions WHERE id = 3").await;
+    other.execute("DELETE FROM submission_labels WHERE submission_id = 2; DELETE FROM submissions WHERE id = 2").await;
+    one.execute("COMMIT").await;
+    assert_labelled(&account, 1, &["sub_1"]).await;
+    assert_eq!(account.reindex(), NOTHING_WRONG);
 }
