@@ -17,7 +17,7 @@ use arc_swap::ArcSwapOption;
 use crate::config::OnRedisFailure;
 use crate::metrics::Metrics;
 use crate::shared::Lanes;
-use shared::{Answer, Ask};
+use shared::{Answer, Ask, Failure, Question, SharedWindows};
 pub use usage::{Entry, Share, Usage};
 use window::Window;
 
@@ -56,7 +56,7 @@ pub enum Telling {
 /// The part of a budget that this node holds for one account.
 #[derive(Debug)]
 pub struct Account {
-    key: String,
+    key: Arc<str>,
     limit: AtomicU32,
     /// What this node admitted; the whole truth where no store is shared.
     own: Mutex<Window>,
@@ -85,7 +85,7 @@ impl Account {
     #[must_use]
     pub fn new(slug: &str, limit: u32) -> Self {
         Self {
-            key: format!("formgate:window:{slug}"),
+            key: format!("formgate:window:{slug}").into(),
             limit: AtomicU32::new(limit),
             own: Mutex::default(),
             full: ArcSwapOption::empty(),
@@ -121,6 +121,10 @@ impl Account {
         self.budget(0)
     }
 
+    fn question(&self, ask: Ask, token: u32) -> Question {
+        Question { key: Arc::clone(&self.key), limit: self.limit(), ask, token }
+    }
+
     fn budget(&self, remaining: u32) -> Budget {
         Budget { limit: self.limit(), remaining }
     }
@@ -131,7 +135,7 @@ impl Account {
 pub struct Quota {
     span: Duration,
     epoch: Instant,
-    shared: Option<(Arc<Lanes>, OnRedisFailure)>,
+    shared: Option<(SharedWindows, OnRedisFailure)>,
     metrics: Metrics,
 }
 
@@ -139,6 +143,7 @@ impl Quota {
     /// Windows of `span`, in the shared store where there is one, with the policy for its failures.
     #[must_use]
     pub fn new(span: Duration, shared: Option<(Arc<Lanes>, OnRedisFailure)>, metrics: Metrics) -> Self {
+        let shared = shared.map(|(lanes, policy)| (SharedWindows::new(lanes, span), policy));
         Self { span, epoch: Instant::now(), shared, metrics }
     }
 
@@ -152,7 +157,7 @@ impl Quota {
         token: i64,
         telling: Telling,
     ) -> Result<(Budget, Option<Usage>), NotAdmitted> {
-        let Some((lanes, policy)) = &self.shared else {
+        let Some((windows, policy)) = &self.shared else {
             return self.admit_alone(account, token, telling, "embedded");
         };
         if let Some(refusal) = self.known_full(account) {
@@ -160,14 +165,14 @@ impl Quota {
             return Err(refusal);
         }
         let ask = if telling == Telling::Usage { Ask::SpendAndTell } else { Ask::Spend };
-        match shared::ask(lanes, &account.key, self.span, account.limit(), ask, token).await {
-            Ok(answer) if answer.admitted => {
+        match windows.ask(account.question(ask, Entry::short(token))).await {
+            Ok(answer @ Answer { wait: None, .. }) => {
                 account.own().note(self.now(), self.span_in_micros(), account.limit(), Entry::short(token));
                 *account.last_look() = Some((self.now(), answer.remaining));
                 self.metrics.rate_decision("admitted", "shared");
                 Ok((account.budget(answer.remaining), (telling == Telling::Usage).then_some(answer.usage)))
             }
-            Ok(Answer { wait, usage, .. }) => {
+            Ok(Answer { wait: Some(wait), usage, .. }) => {
                 let usage = Arc::new(usage);
                 let full = Full { until: self.now() + micros(wait), usage: Arc::clone(&usage) };
                 account.full.store(Some(Arc::new(full)));
@@ -175,6 +180,9 @@ impl Quota {
                 Err(NotAdmitted::Exhausted { wait, usage })
             }
             Err(error) => {
+                if let Failure::NoWindow(_) = error {
+                    self.metrics.redis.failures.with_label_values(&["refused"]).inc();
+                }
                 tracing::debug!(%error, "the shared window can't decide");
                 match policy {
                     OnRedisFailure::Local => self.admit_alone(account, token, telling, "local"),
@@ -194,7 +202,7 @@ impl Quota {
 
     /// What is left of an account's budget, without spending: of a shared window, as it was at most a second ago.
     pub async fn look(&self, account: &Account) -> Budget {
-        let Some((lanes, _)) = &self.shared else { return self.look_alone(account) };
+        let Some((windows, _)) = &self.shared else { return self.look_alone(account) };
         if self.known_full(account).is_some() {
             return account.spent();
         }
@@ -205,7 +213,7 @@ impl Quota {
         if let Some(remaining) = self.seen_lately(account) {
             return account.budget(remaining);
         }
-        match shared::ask(lanes, &account.key, self.span, account.limit(), Ask::Look, 0).await {
+        match windows.ask(account.question(Ask::Look, 0)).await {
             Ok(answer) => {
                 *account.last_look() = Some((self.now(), answer.remaining));
                 account.budget(answer.remaining)
@@ -217,9 +225,9 @@ impl Quota {
     /// What is left of an account's shared window now, and how long until there is a place where there is none; nothing
     /// while the shared store does not answer, or there is none.
     pub async fn look_shared(&self, account: &Account) -> Option<(Budget, Duration)> {
-        let (lanes, _) = self.shared.as_ref()?;
-        let answer = shared::ask(lanes, &account.key, self.span, account.limit(), Ask::Look, 0).await.ok()?;
-        Some((account.budget(answer.remaining), answer.wait))
+        let (windows, _) = self.shared.as_ref()?;
+        let answer = windows.ask(account.question(Ask::Look, 0)).await.ok()?;
+        Some((account.budget(answer.remaining), answer.wait.unwrap_or_default()))
     }
 
     fn admit_alone(

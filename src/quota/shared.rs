@@ -1,16 +1,34 @@
-//! Windows in Redis, shared by every node: one atomic script a request, by the server's clock.
+//! Windows in Redis, shared by every node: one atomic script, by the server's clock.
 //!
 //! Owns the script and how its answers are read; connections and their failures are [`crate::shared`]'s.
+//!
+//! Requests that come while a call is under way wait for it and share the next one: the busier a node is, the less each
+//! of them costs it and Redis, and a lonely one waits for nobody. What fails, fails for all that shared the call.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redis::Script;
+use redis::{FromRedisValue, ParsingError, Script, Value};
+use tokio::sync::oneshot;
+use tracing::Instrument;
 
 use super::usage::{Entry, Usage};
 use crate::shared::{CallError, Lanes};
+use crate::telemetry::step;
 
 static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("window.lua")));
+
+/// How many requests one call carries at most. More saves little, and keeps Redis from others for longer: this many take
+/// it a quarter of a millisecond.
+const MOST: usize = 64;
+
+/// How many calls are under way at once. More makes each carry less; with one, nothing is on its way to Redis while an
+/// answer is.
+const CALLS: usize = 2;
+
+/// How much longer Redis keeps a log than its requests count. The expiry counts from when the script began, the stamps
+/// from when it asked for the time: a little later, or a lot on a busy machine.
+const KEPT_LONGER: Duration = Duration::from_secs(1);
 
 /// What is asked of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,37 +41,184 @@ pub(super) enum Ask {
     SpendAndTell,
 }
 
+impl Ask {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Look => "look",
+            Self::Spend => "spend",
+            Self::SpendAndTell => "tell",
+        }
+    }
+}
+
+/// One request's question.
+#[derive(Clone, Debug)]
+pub(super) struct Question {
+    /// Where the window's log stands.
+    pub(super) key: Arc<str>,
+    /// The window's limit.
+    pub(super) limit: u32,
+    /// What is asked.
+    pub(super) ask: Ask,
+    /// The token that a place is for.
+    pub(super) token: u32,
+}
+
 /// What a window answers.
 #[derive(Debug)]
 pub(super) struct Answer {
-    /// Whether there is, or was, a place.
-    pub(super) admitted: bool,
     /// Places that are left.
     pub(super) remaining: u32,
-    /// How long until there is a place, where there is none.
-    pub(super) wait: Duration,
+    /// How long until there is a place; nothing where there is, or was, one.
+    pub(super) wait: Option<Duration>,
     /// Who used the window, where that is told.
     pub(super) usage: Usage,
 }
 
-/// Asks the window at a key, with room for `limit` requests in `span`, for a token.
-pub(super) async fn ask(
-    lanes: &Lanes,
-    key: &str,
+/// Why a window does not answer.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(super) enum Failure {
+    /// The call failed.
+    #[error(transparent)]
+    Call(Arc<CallError>),
+    /// Something else stands at the key.
+    #[error("the key holds no window: {0}")]
+    NoWindow(String),
+}
+
+/// All windows in one Redis.
+#[derive(Clone, Debug)]
+pub(super) struct SharedWindows(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    lanes: Arc<Lanes>,
     span: Duration,
-    limit: u32,
-    ask: Ask,
-    token: i64,
-) -> Result<Answer, CallError> {
-    let mut invocation = SCRIPT.key(key);
-    invocation.arg(limit).arg(u64::try_from(span.as_millis()).unwrap_or(u64::MAX)).arg(match ask {
-        Ask::Look => "look",
-        Ask::Spend => "spend",
-        Ask::SpendAndTell => "tell",
-    });
-    invocation.arg(Entry::short(token));
-    let answer = lanes.call(async |mut connection| invocation.invoke_async(&mut connection).await).await;
-    let (admitted, remaining, wait, log): (bool, u32, u64, Vec<u8>) = answer?;
-    let usage = Usage::of(log.as_chunks::<8>().0.iter().map(|entry| Entry::token_of(*entry)));
-    Ok(Answer { admitted, remaining, wait: Duration::from_millis(wait), usage })
+    queue: Mutex<Queue>,
+}
+
+/// Questions that wait for the next call.
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: Vec<Waiting>,
+    /// Calls that are under way.
+    calls: usize,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    question: Question,
+    answer: oneshot::Sender<Result<Answer, Failure>>,
+}
+
+impl SharedWindows {
+    /// Windows of `span`.
+    pub(super) fn new(lanes: Arc<Lanes>, span: Duration) -> Self {
+        Self(Arc::new(Inner { lanes, span, queue: Mutex::default() }))
+    }
+
+    /// Asks a window.
+    pub(super) async fn ask(&self, question: Question) -> Result<Answer, Failure> {
+        self.answer(question).instrument(step!("redis")).await
+    }
+
+    async fn answer(&self, question: Question) -> Result<Answer, Failure> {
+        if !self.0.lanes.carry_many_keys() {
+            let mut answers = self.0.call(&[question]).await?;
+            return answers.pop().expect("one answer to one question").0;
+        }
+        let (answer, answered) = oneshot::channel();
+        if self.0.wait(Waiting { question, answer }) {
+            // A task of its own: the caller may hang up, and others share the call.
+            tokio::spawn(Arc::clone(&self.0).carry());
+        }
+        answered.await.unwrap_or(Err(Failure::Call(Arc::new(CallError::Unavailable))))
+    }
+}
+
+impl Inner {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a question in the queue, and tells whether a call is to be made for it.
+    fn wait(&self, waiting: Waiting) -> bool {
+        let mut queue = self.queue();
+        queue.waiting.push(waiting);
+        let call = queue.calls < CALLS;
+        queue.calls += usize::from(call);
+        call
+    }
+
+    /// The questions of the next call; none when this was the last for now.
+    fn next(&self) -> Vec<Waiting> {
+        let mut queue = self.queue();
+        let share = queue.waiting.len().min(MOST);
+        queue.calls -= usize::from(share == 0);
+        queue.waiting.drain(..share).collect()
+    }
+
+    /// Makes calls for as long as there are questions.
+    async fn carry(self: Arc<Self>) {
+        loop {
+            let waiting = self.next();
+            if waiting.is_empty() {
+                return;
+            }
+            let (questions, askers): (Vec<_>, Vec<_>) =
+                waiting.into_iter().map(|waiting| (waiting.question, waiting.answer)).unzip();
+            // Who does not wait any more needs no answer.
+            match self.call(&questions).await {
+                Ok(answers) => {
+                    for (asker, Told(answer)) in askers.into_iter().zip(answers) {
+                        let _ = asker.send(answer);
+                    }
+                }
+                Err(failure) => {
+                    for asker in askers {
+                        let _ = asker.send(Err(failure.clone()));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks several windows at once, an answer for each.
+    async fn call(&self, questions: &[Question]) -> Result<Vec<Told>, Failure> {
+        let mut invocation = SCRIPT.prepare_invoke();
+        invocation.arg(millis(self.span)).arg(millis(self.span + KEPT_LONGER));
+        for Question { key, limit, ask, token } in questions {
+            invocation.key(&**key);
+            invocation.arg(*limit).arg(ask.word()).arg(token.to_be_bytes().as_slice());
+        }
+        let call = self.lanes.call(async |mut connection| invocation.invoke_async(&mut connection).await);
+        call.await.map_err(|error| Failure::Call(Arc::new(error)))
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What the script says of one question.
+struct Told(Result<Answer, Failure>);
+
+impl FromRedisValue for Told {
+    fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
+        let (remaining, wait, log): (i64, u64, Option<Vec<u8>>) = match value {
+            // Without a log, the script's table ends before it.
+            Value::Array(parts) if parts.len() == 2 => {
+                let (remaining, wait) = FromRedisValue::from_redis_value(Value::Array(parts))?;
+                (remaining, wait, None)
+            }
+            value => FromRedisValue::from_redis_value(value)?,
+        };
+        let log = log.unwrap_or_default();
+        let Ok(remaining) = u32::try_from(remaining) else {
+            return Ok(Self(Err(Failure::NoWindow(String::from_utf8_lossy(&log).into_owned()))));
+        };
+        let wait = (wait > 0).then(|| Duration::from_millis(wait));
+        let usage = Usage::of(log.as_chunks::<8>().0.iter().map(|entry| Entry::token_of(*entry)));
+        Ok(Self(Ok(Answer { remaining, wait, usage })))
+    }
 }

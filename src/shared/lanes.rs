@@ -16,11 +16,9 @@ use rand::RngExt;
 use redis::RedisResult;
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
-use tracing::Instrument;
 
 use super::link::{Connection, Link};
 use crate::metrics::Metrics;
-use crate::telemetry::step;
 
 /// How many connections are held. Two keep two cores of a server's I/O busy; more only split the pipelines.
 const LANES: usize = 2;
@@ -58,6 +56,7 @@ pub struct Lanes {
     lanes: Vec<(Arc<Lane>, AbortOnDropHandle<()>)>,
     next: AtomicUsize,
     limit: Duration,
+    many_keys: bool,
     state: Arc<State>,
 }
 
@@ -66,12 +65,13 @@ impl Lanes {
     /// gateway from starting: its lanes open when it is back.
     pub async fn open(link: Arc<Link>, limit: Duration, metrics: Metrics) -> Self {
         let state = Arc::new(State { open: Mutex::new(0), opened: Notify::new(), metrics });
+        let many_keys = !link.is_cluster();
         let lanes = (0..LANES).map(|_| {
             let lane = Arc::new(Lane { connection: ArcSwapOption::empty(), lost: Notify::new() });
             let keeping = tokio::spawn(keep_open(Arc::clone(&lane), Arc::clone(&link), Arc::clone(&state), limit));
             (lane, AbortOnDropHandle::new(keeping))
         });
-        let lanes = Self { lanes: lanes.collect(), next: AtomicUsize::new(0), limit, state };
+        let lanes = Self { lanes: lanes.collect(), next: AtomicUsize::new(0), limit, many_keys, state };
         if tokio::time::timeout(OPEN_LIMIT, lanes.state.opened.notified()).await.is_err() {
             tracing::warn!("the shared store can't be reached; its policy decides until it can");
         }
@@ -96,7 +96,7 @@ impl Lanes {
             return Err(CallError::Unavailable);
         };
         let began = Instant::now();
-        let failure = match within(self.limit, call((*connection).clone())).instrument(step!("redis")).await {
+        let failure = match within(self.limit, call((*connection).clone())).await {
             Some(Ok(answer)) => {
                 metrics.call_duration.observe(began.elapsed().as_secs_f64());
                 return Ok(answer);
@@ -121,6 +121,12 @@ impl Lanes {
         };
         lane.close(&connection, &failure, &self.state);
         Err(CallError::Unavailable)
+    }
+
+    /// Whether one call may use keys that have nothing to do with one another: in a cluster, they stand on other nodes.
+    #[must_use]
+    pub fn carry_many_keys(&self) -> bool {
+        self.many_keys
     }
 
     fn close_all(&self, failure: &str) {

@@ -101,6 +101,11 @@ impl Link {
         }))
     }
 
+    /// Whether keys may stand on different servers.
+    pub(super) fn is_cluster(&self) -> bool {
+        matches!(self.0, Kind::Cluster { .. })
+    }
+
     /// Opens a connection.
     ///
     /// # Errors

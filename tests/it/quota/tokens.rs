@@ -127,16 +127,16 @@ async fn revoking_is_felt_soon_where_there_is_no_redis() {
     nodes.assert_refused_within(SOON, &nodes.token).await;
 }
 
-/// As when the command runs where Redis can't be reached.
+/// As when the command runs where Redis can't be reached, and the nodes can.
 #[tokio::test]
-async fn revoking_is_felt_soon_where_nobody_is_told() {
+async fn revoking_is_felt_within_a_minute_where_nobody_is_told() {
     let redis = Redis::start();
     let nodes = Nodes::start(Some(&redis));
     assert_eq!(nodes.statuses(&nodes.token).await, [200, 200]);
     let file = format!("sqlite:{}", nodes.site.folder().join("acme.db").display());
     let mut database = SqliteConnection::connect(&file).await.unwrap();
     sqlx::query("UPDATE tokens SET revoked_at = created_at").execute(&mut database).await.unwrap();
-    nodes.assert_refused_within(SOON, &nodes.token).await;
+    nodes.assert_refused_within(Duration::from_secs(61), &nodes.token).await;
 }
 
 #[tokio::test]

@@ -1,20 +1,33 @@
 //! The script that is the shared window, against the definition in plain words, in a real Redis.
 //!
-//! A random test needs a clock of its own: the script is run as it is but for the two places where it meets the time, the
-//! question for it and the expiry of the key. That those are right is a test of its own.
+//! A random test needs a clock of its own: the script is run as it is but for the place where it asks for the time, and its
+//! keys expire late. That those are right is a test of its own.
 
 use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use redis::Script;
+use redis::{Script, ScriptInvocation, Value};
 
 use crate::support::redis::Redis;
 
 const SOURCE: &str = include_str!("../../../src/quota/window.lua");
 
-/// What the script answers: whether it admits, what is left, how long to wait, and the log.
+/// What the script answers to a request: whether it admits, what is left, how long to wait, and the log.
 type Answer = (bool, u64, u64, Vec<u8>);
+
+/// Asks of each request what the script answers.
+fn answers(call: &ScriptInvocation<'_>, redis: &mut redis::Connection) -> Vec<Answer> {
+    let answers: Vec<Vec<Value>> = call.invoke(redis).expect("the script has no fault");
+    let answer = |parts: Vec<Value>| {
+        let mut parts = parts.into_iter();
+        let mut number = || -> u64 { redis::from_redis_value(parts.next().expect("a number")).expect("a number") };
+        let (remaining, wait) = (number(), number());
+        let log = parts.next().map(|log| redis::from_redis_value(log).expect("bytes")).unwrap_or_default();
+        (wait == 0, remaining, wait, log)
+    };
+    answers.into_iter().map(answer).collect()
+}
 
 /// A window whose clock the test sets.
 struct Window {
@@ -27,21 +40,18 @@ struct Window {
 
 impl Window {
     fn new(redis: &Redis, key: &str, limit: u64, span: u64) -> Self {
-        let mut source = SOURCE.to_owned();
-        for (written, replaced) in
-            [("redis.call('TIME')", "{ARGV[5], ARGV[6]}"), ("local expiry = window + 1000", "local expiry = 86400000")]
-        {
-            assert_eq!(source.matches(written).count(), 1, "{written}");
-            source = source.replace(written, replaced);
-        }
+        const CLOCK: &str = "redis.call('TIME')";
+        assert_eq!(SOURCE.matches(CLOCK).count(), 1);
+        let source = SOURCE.replace(CLOCK, "{ARGV[6], ARGV[7]}");
         Self { script: Script::new(&source), redis: redis.connect(), key: key.to_owned(), limit, span }
     }
 
     /// Asks at an instant in milliseconds.
     fn ask(&mut self, now: u64, what: &str, token: u32) -> Answer {
         let mut call = self.script.key(&self.key);
-        call.arg(self.limit).arg(self.span).arg(what).arg(token).arg(now / 1000).arg(now % 1000 * 1000 + 999);
-        call.invoke(&mut self.redis).expect("the script has no fault")
+        call.arg(self.span).arg(86_400_000).arg(self.limit).arg(what).arg(&token.to_be_bytes());
+        call.arg(now / 1000).arg(now % 1000 * 1000 + 999);
+        answers(&call, &mut self.redis).pop().expect("an answer")
     }
 }
 
@@ -151,8 +161,8 @@ fn a_window_is_stamped_by_the_server_and_leaves_nothing_behind() {
         let (key, before) = (format!("window {span}"), time());
         let script = Script::new(SOURCE);
         let mut call = script.key(&key);
-        call.arg(3).arg(span).arg("tell").arg(u32::MAX);
-        let (admits, left, _, log): Answer = call.invoke(&mut connection).unwrap();
+        call.arg(span).arg(span + 1000).arg(3).arg("tell").arg(&u32::MAX.to_be_bytes());
+        let (admits, left, _, log) = answers(&call, &mut connection).pop().expect("an answer");
         let after = time();
         let [(at, u32::MAX)] = entries(&log)[..] else { panic!("one entry: {log:?}") };
         assert!((before..=after).any(|time| time as u32 == at), "{before} {at} {after}");
@@ -162,4 +172,62 @@ fn a_window_is_stamped_by_the_server_and_leaves_nothing_behind() {
     }
     std::thread::sleep(Duration::from_millis(1100));
     assert_eq!(redis.run::<u64>(&["EXISTS", "window 50"]), 0);
+}
+
+/// Requests that share a call are decided one after the other, each by its own limit.
+#[test]
+fn one_call_decides_many_requests_in_their_order() {
+    let redis = Redis::start();
+    let mut connection = redis.connect();
+    let script = Script::new(SOURCE);
+    let mut call = script.prepare_invoke();
+    call.arg(60_000).arg(61_000);
+    for (key, limit, what, token) in [
+        ("a", 2, "spend", 1),
+        ("b", 1, "tell", 2),
+        ("a", 2, "tell", 3),
+        ("b", 1, "spend", 4),
+        ("a", 3, "look", 0),
+        ("a", 2, "spend", 5),
+    ] {
+        call.key(key).arg(limit).arg(what).arg(&u32::to_be_bytes(token));
+    }
+    let told: Vec<_> = answers(&call, &mut connection)
+        .into_iter()
+        .map(|(admits, left, _, log)| {
+            (admits, left, entries(&log).into_iter().map(|(_, token)| token).collect::<Vec<_>>())
+        })
+        .collect();
+    let expected: [(bool, u64, &[u32]); 6] = [
+        (true, 1, &[]),
+        (true, 0, &[2]),
+        (true, 0, &[1, 3]),
+        (false, 0, &[2]),
+        (true, 1, &[1, 3]),
+        (false, 0, &[1, 3]),
+    ];
+    assert_eq!(told, expected.map(|(admits, left, tokens)| (admits, left, tokens.to_vec())));
+}
+
+/// Something else at one key is told of that key, and the requests beside it are decided.
+#[test]
+fn a_key_that_holds_something_else_does_not_fail_the_others() {
+    let redis = Redis::start();
+    let mut connection = redis.connect();
+    let _: u64 = redis.run(&["RPUSH", "list", "x"]);
+    let script = Script::new(SOURCE);
+    let mut call = script.prepare_invoke();
+    call.arg(60_000).arg(61_000);
+    for key in ["a", "list", "b"] {
+        call.key(key).arg(5).arg("spend").arg(&u32::to_be_bytes(1));
+    }
+    let told: Vec<(i64, u64, Option<String>)> = {
+        let parts: Vec<Vec<Value>> = call.invoke(&mut connection).expect("the script has no fault");
+        let number = |value: &Value| redis::from_redis_value_ref::<i64>(value).expect("a number");
+        let text = |value: &Value| redis::from_redis_value_ref::<String>(value).expect("a text");
+        parts.iter().map(|parts| (number(&parts[0]), number(&parts[1]) as u64, parts.get(2).map(text))).collect()
+    };
+    assert_eq!((told[0].0, told[2].0), (4, 4));
+    assert_eq!(told[1].0, -1);
+    assert!(told[1].2.as_ref().is_some_and(|message| message.contains("WRONGTYPE")), "{told:?}");
 }
