@@ -218,21 +218,22 @@ pub fn tells_usage(path: &str) -> bool {
 /// # Errors
 /// Whatever the handler refuses.
 pub async fn handle(admitted: &Admitted, route: Route, call: Call<'_>) -> Result<Reply, Refusal> {
+    // Boxed, so that no request has to make room for the largest.
     match route {
         Route::ShowMe => Ok(me::show(admitted).await),
         Route::ShowOpenApi => Ok(openapi::show(admitted, &call)),
-        Route::ListForms => forms::list(admitted, &call).await,
-        Route::ShowForm { id } => forms::show(admitted, &id).await,
-        Route::SearchSubmissions => submissions::search(admitted, &call).await,
-        Route::ShowSubmission { id } => submissions::show(admitted, &id).await,
-        Route::ListGroups => groups::list(admitted, &call).await,
-        Route::WriteGroup => groups::write(admitted, &call).await,
-        Route::ShowGroup { id } => groups::show(admitted, &id).await,
-        Route::DeleteGroup { id } => groups::delete(admitted, &id).await,
-        Route::ListSubscriptions => subscriptions::list(admitted, &call).await,
-        Route::Subscribe => subscriptions::subscribe(admitted, &call).await,
-        Route::ShowSubscription { id } => subscriptions::show(admitted, &id).await,
-        Route::Unsubscribe => subscriptions::unsubscribe(admitted, &call).await,
+        Route::ListForms => Box::pin(forms::list(admitted, &call)).await,
+        Route::ShowForm { id } => Box::pin(forms::show(admitted, &id)).await,
+        Route::SearchSubmissions => Box::pin(submissions::search(admitted, &call)).await,
+        Route::ShowSubmission { id } => Box::pin(submissions::show(admitted, &id)).await,
+        Route::ListGroups => Box::pin(groups::list(admitted, &call)).await,
+        Route::WriteGroup => Box::pin(groups::write(admitted, &call)).await,
+        Route::ShowGroup { id } => Box::pin(groups::show(admitted, &id)).await,
+        Route::DeleteGroup { id } => Box::pin(groups::delete(admitted, &id)).await,
+        Route::ListSubscriptions => Box::pin(subscriptions::list(admitted, &call)).await,
+        Route::Subscribe => Box::pin(subscriptions::subscribe(admitted, &call)).await,
+        Route::ShowSubscription { id } => Box::pin(subscriptions::show(admitted, &id)).await,
+        Route::Unsubscribe => Box::pin(subscriptions::unsubscribe(admitted, &call)).await,
     }
 }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use http::StatusCode;
 use http::header::{ALLOW, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
-use serde::ser::{Serialize, SerializeMap, Serializer};
-use serde_json::json;
+use serde::Serialize;
+use serde::ser::{SerializeMap, Serializer};
 
 use crate::reply::Reply;
 use crate::store::StoreError;
@@ -173,7 +173,7 @@ impl Refusal {
             Self::Unauthenticated => message(StatusCode::UNAUTHORIZED, "Unauthenticated.")
                 .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")),
             Self::QuotaExhausted { wait, usage } => {
-                let body = json!({ "message": "Too Many Attempts.", "usage": usage });
+                let body = Exhausted { message: "Too Many Attempts.", usage };
                 retry_after(Reply::json(StatusCode::TOO_MANY_REQUESTS, &body), *wait)
             }
             Self::Overloaded | Self::QuotaUnavailable | Self::DatabaseUnavailable(_) | Self::TenantBusy => {
@@ -194,8 +194,19 @@ impl Refusal {
     }
 }
 
-fn message(status: StatusCode, text: &str) -> Reply {
-    Reply::json(status, &json!({ "message": text }))
+#[derive(Serialize)]
+struct Exhausted<'r> {
+    message: &'static str,
+    usage: &'r [NamedShare],
+}
+
+#[derive(Serialize)]
+struct Message<'r> {
+    message: &'r str,
+}
+
+fn message(status: StatusCode, message: &str) -> Reply {
+    Reply::json(status, &Message { message })
 }
 
 /// `Retry-After` in whole seconds, rounded up, at least 1 (RFC 9110, section 10.2.3).

@@ -22,6 +22,7 @@ mod respond;
 
 use std::net::{IpAddr, SocketAddr};
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -149,8 +150,8 @@ impl Gate {
         let outcome = match place {
             Some(_) => {
                 let database = trail.database.clone();
-                let way = contain(self.lead(connection, &head, &mut body, &mut trail));
-                database.measure(way).instrument(span.clone()).await
+                let way = pin!(self.lead(connection, &head, &mut body, &mut trail));
+                database.measure(contain(way)).instrument(span.clone()).await
             }
             None => Err(Refusal::Overloaded),
         };
@@ -196,13 +197,14 @@ impl Gate {
         let path = head.uri.path().strip_prefix(API).filter(|rest| rest.is_empty() || rest.starts_with('/'));
         let path = path.ok_or(Refusal::UnknownPath)?;
         let mut allowance = Allowance::of(self.limits.request);
-        let token = allowance.spend(self.verify(connection, &tenant, head).instrument(step!("verify"))).await?;
+        // A step is pinned where it stands: handed on by value, it would take its place again in each future around it.
+        let token = allowance.spend(pin!(self.verify(connection, &tenant, head).instrument(step!("verify")))).await?;
         trail.token = Some(Arc::clone(&token));
         let telling = if api::tells_usage(path) { Telling::Usage } else { Telling::Nothing };
         let admitting = self.admit(&tenant, &token, telling, trail).instrument(step!("admit"));
-        let (budget, usage) = allowance.spend(admitting).await?;
+        let (budget, usage) = allowance.spend(pin!(admitting)).await?;
         trail.budget = Some(budget);
-        self.last_used.note(&tenant, token.id, Timestamp::now());
+        self.last_used.note(&tenant, &token, Timestamp::now());
         let turn = tenant.in_flight.enter().ok_or_else(|| {
             tenant.database.refuse_in_flight();
             Refusal::TenantBusy
@@ -216,7 +218,7 @@ impl Gate {
         let body = body::read(&head.headers, body, route.body_limit(&self.limits), &self.limits).await?;
         let call = Call { origin: authority.origin(), query: head.uri.query().unwrap_or_default(), body };
         allowance.change(route.time_limit(&self.limits));
-        allowance.spend(api::handle(&admitted, route, call).instrument(step!("handle"))).await
+        allowance.spend(pin!(api::handle(&admitted, route, call).instrument(step!("handle")))).await
     }
 
     fn resolve(&self, connection: &Connection, authority: &Authority) -> Result<Arc<Tenant>, Refusal> {
@@ -240,8 +242,13 @@ impl Gate {
             self.bad_tokens.take(address)?;
             return Err(Refusal::Unauthenticated);
         };
-        let attempt = self.bad_tokens.attempt(address, &tenant.slug, presented.digest())?;
-        match self.tokens.verify(tenant, &presented).await {
+        let digest = presented.digest();
+        if let Some(token) = self.tokens.recall(tenant, digest).await {
+            return Ok(token);
+        }
+        let attempt = self.bad_tokens.attempt(address, &tenant.slug, digest)?;
+        // Boxed: it is rarely needed, and large.
+        match Box::pin(self.tokens.verify(tenant, digest)).await {
             Ok(Some(token)) => {
                 attempt.was_good();
                 Ok(token)

@@ -4,6 +4,8 @@
 //! OpenTelemetry specification names: without `OTEL_EXPORTER_OTLP_ENDPOINT` (or `…_TRACES_ENDPOINT`) no span is ever
 //! made. What a span may hold is what the log may hold: no token, no query, no filter, no answer.
 
+mod access;
+
 use std::io::IsTerminal;
 
 use http::{HeaderMap, StatusCode};
@@ -20,9 +22,10 @@ use tracing::level_filters::LevelFilter;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Layer};
+use tracing_subscriber::{EnvFilter, Layer, Registry};
+
+pub use self::access::Access;
 
 /// What the log shows unless `FORMGATE_LOG` says otherwise.
 const LOG: &str = "info,sqlx=warn,rustls=error";
@@ -30,9 +33,12 @@ const LOG: &str = "info,sqlx=warn,rustls=error";
 /// The target of all spans: the log leaves it out, and without a collector its spans cost nothing.
 const TRACE: &str = "formgate::trace";
 
-/// What has to be ended in good order, so that the last spans are not lost.
+/// What has to be ended in good order, so that the last lines and spans are not lost.
 #[derive(Debug)]
-pub struct Telemetry(Option<SdkTracerProvider>);
+pub struct Telemetry {
+    provider: Option<SdkTracerProvider>,
+    _access: Option<access::Writer>,
+}
 
 impl Telemetry {
     /// Sets up the log, and traces where a collector is named. Once a process.
@@ -46,22 +52,25 @@ impl Telemetry {
             Ok(provider) => (provider, None),
             Err(failure) => (None, Some(failure)),
         };
-        let spans = provider.as_ref().map(|provider| {
+        let (log, access) = log();
+        let mut layers = vec![log];
+        // Without a collector there is no layer for spans, so that none is ever made.
+        layers.extend(provider.as_ref().map(|provider| {
             let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("formgate"));
             let layer =
                 layer.with_location(false).with_threads(false).with_target(false).with_tracked_inactivity(false);
-            layer.with_filter(Targets::new().with_target(TRACE, LevelFilter::INFO))
-        });
-        tracing_subscriber::registry().with(spans).with(log()).init();
+            layer.with_filter(Targets::new().with_target(TRACE, LevelFilter::INFO)).boxed()
+        }));
+        tracing_subscriber::registry().with(layers).init();
         if let Some(failure) = failure {
             tracing::error!(failure, "there are no traces");
         }
-        Self(provider)
+        Self { provider, _access: access }
     }
 
     /// Sends what was not sent yet.
     pub async fn end(self) {
-        let Some(provider) = self.0 else { return };
+        let Some(provider) = self.provider else { return };
         // It blocks until the collector took the last spans, or its time is over.
         let ended = tokio::task::spawn_blocking(move || provider.shutdown()).await;
         if let Ok(Err(error)) = ended {
@@ -71,17 +80,16 @@ impl Telemetry {
 }
 
 /// Text on a terminal, else one JSON object a line. `FORMGATE_LOG` filters as `RUST_LOG` does elsewhere.
-fn log<S>() -> Box<dyn Layer<S> + Send + Sync>
-where
-    S: tracing::Subscriber + for<'s> LookupSpan<'s>,
-{
+fn log() -> (Box<dyn Layer<Registry> + Send + Sync>, Option<access::Writer>) {
     let filter = EnvFilter::try_from_env("FORMGATE_LOG").unwrap_or_else(|_| EnvFilter::new(LOG));
     let filter = filter.add_directive(format!("{TRACE}=off").parse().expect("a directive"));
     let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     if std::io::stderr().is_terminal() {
-        log.with_target(false).with_filter(filter).boxed()
+        (log.with_target(false).with_filter(filter).boxed(), None)
     } else {
-        log.json().flatten_event(true).with_current_span(false).with_span_list(false).with_filter(filter).boxed()
+        let log = log.json().flatten_event(true).with_current_span(false).with_span_list(false);
+        // Without a thread of their own, lines of requests are written like the others.
+        (log.with_filter(filter).boxed(), access::Writer::start().ok())
     }
 }
 

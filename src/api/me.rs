@@ -1,10 +1,25 @@
 //! `GET /me`: the token is valid, this is the account, and this is who used its budget.
 
 use http::StatusCode;
-use serde_json::json;
+use serde::Serialize;
 
 use crate::gate::Admitted;
 use crate::reply::Reply;
+use crate::tenant::NamedShare;
+
+#[derive(Serialize)]
+struct Welcome<'t> {
+    message: String,
+    account: Account<'t>,
+    usage: Vec<NamedShare>,
+}
+
+#[derive(Serialize)]
+struct Account<'t> {
+    id: &'t str,
+    name: &'t str,
+    timezone: &'t str,
+}
 
 /// Whether a path below `/api/v1` is answered with the account's usage, which is then told with the admission.
 pub(super) fn is_at(path: &str) -> bool {
@@ -17,13 +32,7 @@ pub(super) async fn show(admitted: &Admitted) -> Reply {
         Some(usage) => tenant.token_names.name(usage, &tenant.database).await,
         None => Vec::new(),
     };
-    let zone = tenant.timezone.iana_name().unwrap_or("UTC");
-    Reply::json(
-        StatusCode::OK,
-        &json!({
-            "message": format!("Welcome to {}", tenant.name),
-            "account": { "id": &*tenant.slug, "name": tenant.name, "timezone": zone },
-            "usage": usage,
-        }),
-    )
+    let timezone = tenant.timezone.iana_name().unwrap_or("UTC");
+    let account = Account { id: &tenant.slug, name: &tenant.name, timezone };
+    Reply::json(StatusCode::OK, &Welcome { message: format!("Welcome to {}", tenant.name), account, usage })
 }

@@ -84,7 +84,7 @@ async fn announce(tenant: &TenantChoice) {
         announce::announce(&link, &tenant.tenant).await.map_err(anyhow::Error::msg)
     };
     if let Err(failure) = announcing.await {
-        eprintln!("warning: Redis can't be told ({failure}); running nodes notice within 5 seconds");
+        eprintln!("warning: Redis can't be told ({failure}); running nodes notice within a minute");
     }
 }
 

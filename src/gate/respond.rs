@@ -19,6 +19,7 @@ use crate::error::Refusal;
 use crate::quota::Budget;
 use crate::reply::Reply;
 use crate::store::with_causes;
+use crate::telemetry::Access;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const RATE_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
@@ -117,21 +118,20 @@ pub(super) fn log(
             tracing::warn!(request_id = id.as_str(), tenant, cause, "a request could not be served");
         }
     }
-    tracing::info!(
-        target: "formgate::access",
-        request_id = id.as_str(),
-        client = %connection.client,
+    let line = Access {
+        request_id: id.as_str(),
+        client: connection.client,
         tenant,
-        token = trail.token.as_ref().map(|token| token.name.as_str()),
-        method = %head.method,
-        route = trail.route,
-        status = response.status().as_u16(),
-        duration_ms = took.as_secs_f64() * 1000.0,
-        bytes = response.body().size_hint().exact(),
-        remaining = trail.budget.map(|budget| budget.remaining),
-        database_ms = (took >= SLOW).then(|| trail.database.total().as_secs_f64() * 1000.0),
-        "request"
-    );
+        token: trail.token.as_ref().map(|token| token.name.as_str()),
+        method: head.method.as_str(),
+        route: trail.route,
+        status: response.status().as_u16(),
+        duration_ms: took.as_secs_f64() * 1000.0,
+        bytes: response.body().size_hint().exact(),
+        remaining: trail.budget.map(|budget| budget.remaining),
+        database_ms: (took >= SLOW).then(|| trail.database.total().as_secs_f64() * 1000.0),
+    };
+    line.log();
 }
 
 #[cfg(test)]

@@ -4,13 +4,14 @@
 //! normal stop; a crash loses at most the time between two writes.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 
-use super::Tenant;
+use super::{Tenant, Token};
 
 const MINUTE: i64 = 60;
 
@@ -35,11 +36,15 @@ struct Noted {
 }
 
 impl LastUsed {
-    /// Notes that a tenant's token was used.
-    pub fn note(&self, tenant: &Tenant, token: i64, now: Timestamp) {
+    /// Notes that a tenant's token was used. All but the first use in a minute cost nothing.
+    pub fn note(&self, tenant: &Tenant, token: &Token, now: Timestamp) {
         let minute = now.as_second().div_euclid(MINUTE);
+        if token.noted.swap(minute, Ordering::Relaxed) == minute {
+            return;
+        }
         let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
-        let last = noted.entry((Arc::clone(&tenant.slug), token)).or_insert(Noted { minute: i64::MIN, written: true });
+        let key = (Arc::clone(&tenant.slug), token.id);
+        let last = noted.entry(key).or_insert(Noted { minute: i64::MIN, written: true });
         if minute > last.minute {
             *last = Noted { minute, written: false };
         }

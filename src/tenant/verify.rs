@@ -7,20 +7,25 @@
 //! works at once.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use moka::future::Cache;
 
 use super::Tenant;
-use super::token::{PresentedToken, TokenDigest};
+use super::token::TokenDigest;
 use crate::metrics::Metrics;
 use crate::shared::announce::Listening;
 use crate::store::StoreError;
 
-/// How long anything is remembered: revoking is felt within five seconds even where no word of it gets through, since
-/// there is no shared store or whoever revoked could not reach it. Longer breaks that; shorter looks up more.
-const LONGEST: Duration = Duration::from_secs(4);
+/// How long anything is remembered while changes are heard. A token that is revoked by SQL, or by who could not reach the
+/// shared store, is refused after this time. Longer makes that worse; shorter looks up more, at the cost of a connection
+/// for each of thousands of tenants.
+const HEARD: Duration = Duration::from_secs(60);
+
+/// How long a found token is remembered where there is no shared store to hear from: revoking is felt within five
+/// seconds.
+const ALONE: Duration = Duration::from_secs(4);
 
 /// How long a found token is remembered while changes should be heard and are not: revoking is felt within a second.
 const DEAF: Duration = Duration::from_millis(800);
@@ -30,12 +35,14 @@ const DEAF: Duration = Duration::from_millis(800);
 const CAPACITY: u64 = 100_000;
 
 /// A token that was verified.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Token {
     /// Its number in the tenant's database.
     pub id: i64,
     /// What the administrator calls it.
     pub name: String,
+    /// The last minute in which its use was noted, so that [`super::LastUsed`] hears of it once a minute.
+    pub(super) noted: AtomicI64,
 }
 
 /// Verifies tokens for all tenants.
@@ -69,21 +76,28 @@ impl TokenVerifier {
     /// A verifier that remembers nothing yet. `missed` counts how often changes were missed.
     #[must_use]
     pub fn new(listening: Option<Listening>, missed: Arc<AtomicU64>, metrics: Metrics) -> Self {
-        let remembered = Cache::builder().max_capacity(CAPACITY).time_to_live(LONGEST).build();
+        let remembered = Cache::builder().max_capacity(CAPACITY).time_to_live(HEARD).build();
         Self { remembered, listening, missed, metrics }
     }
 
-    /// The tenant's token that was presented; none for an unknown one, a revoked one and another tenant's alike.
+    /// The tenant's token with a digest, where that is remembered. Most requests need no more.
+    pub async fn recall(&self, tenant: &Tenant, digest: TokenDigest) -> Option<Arc<Token>> {
+        let remembered = self.remembered.get(&(Arc::clone(&tenant.slug), digest)).await?;
+        match &remembered.said {
+            Said::Known(token) if self.still_holds(&remembered, self.changes(tenant)) => {
+                self.metrics.token_checks.with_label_values(&["memory", "known"]).inc();
+                Some(Arc::clone(token))
+            }
+            _ => None,
+        }
+    }
+
+    /// The tenant's token with a digest; none for an unknown one, a revoked one and another tenant's alike.
     ///
     /// # Errors
     /// The [`StoreError`] when the tenant's database can't say.
-    pub async fn verify(
-        &self,
-        tenant: &Tenant,
-        presented: &PresentedToken,
-    ) -> Result<Option<Arc<Token>>, Arc<StoreError>> {
-        let digest = presented.digest();
-        let changes = (self.missed.load(Ordering::Acquire), tenant.token_changes.load(Ordering::Acquire));
+    pub async fn verify(&self, tenant: &Tenant, digest: TokenDigest) -> Result<Option<Arc<Token>>, Arc<StoreError>> {
+        let changes = self.changes(tenant);
         let look_up = async {
             let said = match look_up(tenant, &digest).await {
                 Ok(Some(token)) => Said::Known(token),
@@ -104,13 +118,18 @@ impl TokenVerifier {
         verified
     }
 
+    /// The changes that this node heard of, or missed, that concern a tenant.
+    fn changes(&self, tenant: &Tenant) -> (u64, u64) {
+        (self.missed.load(Ordering::Acquire), tenant.token_changes.load(Ordering::Acquire))
+    }
+
     fn still_holds(&self, remembered: &Remembered, changes: (u64, u64)) -> bool {
         let limit = match (&remembered.said, &self.listening) {
             (Said::Nothing(_), _) => return false,
-            (_, Some(listening)) if listening.hears() => LONGEST,
+            (_, Some(listening)) if listening.hears() => HEARD,
             (Said::Unknown, _) => return false,
             (Said::Known(_), Some(_)) => DEAF,
-            (Said::Known(_), None) => LONGEST,
+            (Said::Known(_), None) => ALONE,
         };
         remembered.changes == changes && remembered.at.elapsed() < limit
     }
@@ -120,5 +139,5 @@ async fn look_up(tenant: &Tenant, digest: &TokenDigest) -> Result<Option<Arc<Tok
     let (store, _turn) = tenant.database.store_for_look_up().await.map_err(Arc::new)?;
     let record = store.find_token(digest.as_bytes()).await.map_err(Arc::new)?;
     let record = record.filter(|record| digest.matches(&record.digest));
-    Ok(record.map(|record| Arc::new(Token { id: record.id, name: record.name })))
+    Ok(record.map(|record| Arc::new(Token { id: record.id, name: record.name, noted: AtomicI64::new(i64::MIN) })))
 }
