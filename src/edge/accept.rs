@@ -38,9 +38,9 @@ pub(super) async fn every<S: Serve>(
     let Listener { socket, entry, origin } = listener;
     let serve = |stream, client, slot: Option<OwnedSemaphorePermit>| {
         edge.metrics.edge.connections_accepted.inc();
-        let serving = connection::serve(stream, client, Arc::clone(&entry), Arc::clone(&edge), lifecycle.clone());
+        let (entry, edge, its_lifecycle) = (Arc::clone(&entry), Arc::clone(&edge), lifecycle.clone());
         lifecycle.spawn(async move {
-            serving.await;
+            connection::serve(stream, client, entry, edge, its_lifecycle).await;
             drop(slot);
         });
     };

@@ -7,6 +7,9 @@
 //! No timer is reset when something happens: [`Activity::outlook`] names the earliest instant at which anything could be
 //! overdue, whatever happens until then, and is asked again at that instant.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -321,125 +324,5 @@ impl Drop for Handling {
         let mut state = self.activity.state();
         state.handling -= 1;
         state.quiet_since = Instant::now();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    fn new(limits: Limits) -> Arc<Activity> {
-        Activity::new(Instant::now(), limits)
-    }
-
-    fn assert_overdue_after(activity: &Activity, limit: Duration, expected: Outlook) {
-        let due = Instant::now() + limit;
-        let before = activity.outlook(due - Duration::from_secs(1));
-        assert!(matches!(before, Outlook::Until(then) if then <= due), "{before:?}");
-        assert_eq!(activity.outlook(due), expected);
-    }
-
-    #[test]
-    fn each_state_of_a_connection_has_its_own_time() {
-        let limits = Limits::default();
-        let activity = new(limits);
-        activity.await_head();
-        assert_overdue_after(&activity, limits.head, Outlook::Stalled);
-        activity.head_began();
-        assert_overdue_after(&activity, limits.head, Outlook::Stalled);
-        activity.head_ended();
-        let (first, second) = (activity.handle(), activity.handle());
-        drop(first);
-        let long = Instant::now() + 100 * limits.idle;
-        assert!(matches!(activity.outlook(long), Outlook::Until(then) if then > long));
-        activity.blocked();
-        assert_overdue_after(&activity, limits.write, Outlook::Stalled);
-        activity.wrote();
-        drop(second);
-        assert_overdue_after(&activity, limits.idle, Outlook::Idle);
-        activity.leave();
-        assert!(!activity.lingers(), "nothing was going on");
-        assert_overdue_after(&activity, limits.farewell, Outlook::Stalled);
-    }
-
-    #[test]
-    fn an_answer_that_nobody_takes_is_overdue_although_others_are_taken() {
-        let limits = Limits::default();
-        let activity = new(limits);
-        let _handling = activity.handle();
-        activity.answering(1);
-        activity.answering(3);
-        assert_overdue_after(&activity, limits.write, Outlook::Stalled);
-        activity.answer_ended(1);
-        activity.answer_ended(3);
-        let long = Instant::now() + 100 * limits.write;
-        assert!(matches!(activity.outlook(long), Outlook::Until(_)));
-    }
-
-    #[test]
-    fn a_stop_waits_for_what_was_asked_and_shortly_for_what_may_be() {
-        let limits = Limits::default();
-        let (second, now) = (Duration::from_secs(1), Instant::now());
-        assert_eq!(limits.last_call, second);
-        let later = |seconds: u32| Instant::now() + seconds * second;
-        let called = |since: Instant| {
-            let activity = Activity::new(since, limits);
-            activity.await_head();
-            activity.call_last();
-            activity
-        };
-        assert_eq!(called(now - second).outlook(Instant::now()), Outlook::Idle, "quiet for long enough");
-        let young = called(now);
-        assert!(matches!(young.outlook(Instant::now()), Outlook::Until(_)));
-        assert_eq!(young.outlook(later(1)), Outlook::Idle);
-
-        young.head_began();
-        assert_eq!(young.outlook(later(1)), Outlook::Stalled, "a head that is dripped in");
-        young.head_ended();
-        let handling = young.handle();
-        assert!(matches!(young.outlook(later(1000)), Outlook::Until(_)));
-        drop(handling);
-        assert_eq!(young.outlook(later(1)), Outlook::Idle);
-
-        let http_2 = Activity::new(now, limits);
-        http_2.call_last();
-        http_2.leave();
-        assert_eq!(http_2.outlook(later(1)), Outlook::Stalled, "it never asked and takes no goodbye");
-        drop(http_2.handle());
-        assert!(matches!(http_2.outlook(later(1)), Outlook::Until(_)), "it may have an answer to take");
-        assert_eq!(http_2.outlook(later(5)), Outlook::Stalled);
-    }
-
-    #[test]
-    fn it_is_asked_again_before_anything_that_may_begin_is_overdue() {
-        let limits = Limits::default();
-        let now = Instant::now();
-        assert_eq!(new(limits).outlook(now), Outlook::Until(now + limits.head.min(limits.idle)));
-    }
-
-    #[test]
-    fn a_connection_is_worn_by_its_requests_and_by_its_age() {
-        let by_requests = new(Limits { requests: 2, ..Limits::default() });
-        assert!(!by_requests.handle().is_last());
-        assert!(by_requests.handle().is_last());
-        assert_eq!(by_requests.outlook(Instant::now()), Outlook::Worn);
-        by_requests.leave();
-        assert_ne!(by_requests.outlook(Instant::now()), Outlook::Worn, "it is told once");
-        assert!(new(Limits { age: Duration::ZERO, ..Limits::default() }).handle().is_last());
-    }
-
-    #[test]
-    fn bytes_of_no_request_are_allowed_in_proportion_to_those_of_requests_and_answers() {
-        let activity = new(Limits { overhead_bytes: 1000, overhead_factor: 8, ..Limits::default() });
-        activity.received(1000).unwrap();
-        activity.received(10).unwrap_err();
-        activity.asked(10);
-        activity.received(80).unwrap();
-        activity.answered(10);
-        activity.received(80).unwrap();
-        assert_eq!(activity.received(1), Err(Abuse::Flood));
-        assert_eq!(activity.abuse(), Some(Abuse::Flood));
     }
 }

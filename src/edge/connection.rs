@@ -6,7 +6,7 @@
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -108,7 +108,8 @@ impl<S: Serve> Arrival<'_, S> {
         let (client, edge) = (self.client, self.edge);
         let activity = Activity::new(self.accepted, self.edge.limits);
         let socket = Socket::new(stream, Arc::clone(&activity), edge.limits);
-        let shaking = tls::shake(socket, &edge.certificates, self.time_left());
+        // Boxed, as the conversation is: an idle connection keeps no place for what was needed once.
+        let shaking = Box::pin(tls::shake(socket, &edge.certificates, self.time_left()));
         let Some(shaken) = self.unless_too_late(shaking).await else { return };
         edge.metrics.edge.handshakes.with_label_values(&[result(&shaken)]).inc();
         match shaken {
@@ -186,14 +187,14 @@ impl<S: Serve> Arrival<'_, S> {
                 let answer = answer(heads.refused());
                 let connection = http1_settings(&edge.limits).serve_connection(TokioIo::new(heads), answer);
                 let end = Ending { say_goodbye: http1::Connection::graceful_shutdown, announced: false };
-                attendant.attend(connection, end).await
+                attendant.attend(Box::pin(connection), end).await
             }
             Protocol::Http2 => {
                 let frames = Frames::new(stream, Arc::clone(activity), edge.limits.resets);
                 let settings = http2_settings(&edge.limits, lifecycle);
                 let connection = settings.serve_connection(TokioIo::new(frames), answer(Refused::default()));
                 let end = Ending { say_goodbye: http2::Connection::graceful_shutdown, announced: true };
-                attendant.attend(connection, end).await
+                attendant.attend(Box::pin(connection), end).await
             }
         };
         if let Err(error) = ended {
@@ -219,11 +220,10 @@ struct Attendant<'a> {
 
 impl Attendant<'_> {
     /// Polls a connection to its end, says goodbye once when that is due, and gives up on a peer that stalls.
-    async fn attend<C>(&self, connection: C, end: Ending<impl Fn(Pin<&mut C>)>) -> hyper::Result<()>
+    async fn attend<C>(&self, mut connection: Pin<Box<C>>, end: Ending<impl Fn(Pin<&mut C>)>) -> hyper::Result<()>
     where
         C: Future<Output = hyper::Result<()>>,
     {
-        let mut connection = pin!(connection);
         let (mut leaving, mut goodbye_due) = (false, false);
         loop {
             match self.activity.outlook(Instant::now()) {

@@ -23,7 +23,8 @@ pub(super) struct Lifecycle {
 impl Lifecycle {
     /// Spawns a task that is waited for in a drain, and cut at its deadline.
     pub(super) fn spawn(&self, task: impl Future + Send + 'static) {
-        let cut = self.cut.clone();
+        // Boxed, since the futures around it would each take its place a second time.
+        let (cut, task) = (self.cut.clone(), Box::pin(task));
         self.tasks.spawn(async move {
             cut.run_until_cancelled_owned(task).await;
         });

@@ -9,6 +9,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
+use crc::{CRC_32_ISCSI, Crc};
 use ipnet::IpNet;
 use ppp::{v1, v2};
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -26,6 +27,9 @@ const LONGEST_V2: usize = 4096;
 /// The fixed part of version 2: signature, command, family, and the length of the rest.
 const FIXED_V2: usize = 16;
 
+/// What stands before the value of a field that a balancer adds.
+const TYPE_AND_LENGTH: usize = 3;
+
 /// Why a balancer's connection is refused.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BadHeader {
@@ -39,6 +43,8 @@ pub(super) enum BadHeader {
     MalformedV1(#[source] v1::BinaryParseError),
     #[error("the PROXY header is malformed")]
     MalformedV2(#[source] v2::ParseError),
+    #[error("the PROXY header has another checksum than it says")]
+    Checksum,
     #[error("the connection broke within the PROXY header")]
     Broken(#[from] io::Error),
 }
@@ -99,9 +105,34 @@ fn client_v1(header: &[u8], peer: SocketAddr) -> Result<SocketAddr, BadHeader> {
 
 fn client_v2(header: &[u8], peer: SocketAddr) -> Result<SocketAddr, BadHeader> {
     let header = v2::Header::try_from(header).map_err(BadHeader::MalformedV2)?;
+    verify_checksum(&header)?;
     Ok(match (header.command, header.addresses) {
         (v2::Command::Proxy, v2::Addresses::IPv4(ip)) => (ip.source_address, ip.source_port).into(),
         (v2::Command::Proxy, v2::Addresses::IPv6(ip)) => (ip.source_address, ip.source_port).into(),
         (v2::Command::Local, _) | (_, v2::Addresses::Unspecified | v2::Addresses::Unix(_)) => peer,
     })
+}
+
+/// Compares a header with the checksum in it, where it has one: then a receiver has to (section 2.2.3).
+fn verify_checksum(header: &v2::Header<'_>) -> Result<(), BadHeader> {
+    static CRC32C: Crc<u32> = Crc::<u32>::new(&CRC_32_ISCSI);
+    let whole = header.as_bytes();
+    let mut rest = header.tlv_bytes();
+    for field in header.tlvs() {
+        let field = field.map_err(BadHeader::MalformedV2)?;
+        let value = whole.len() - rest.len() + TYPE_AND_LENGTH;
+        if field.kind == v2::Type::CRC32C as u8 {
+            let said: [u8; 4] = field.value.as_ref().try_into().map_err(|_| BadHeader::Checksum)?;
+            let mut sum = CRC32C.digest();
+            sum.update(&whole[..value]);
+            // It is made while its own place is empty.
+            sum.update(&[0; 4]);
+            sum.update(&whole[value + 4..]);
+            if sum.finalize() != u32::from_be_bytes(said) {
+                return Err(BadHeader::Checksum);
+            }
+        }
+        rest = &rest[TYPE_AND_LENGTH + field.value.len()..];
+    }
+    Ok(())
 }

@@ -3,6 +3,7 @@
 mod admin;
 mod balancer;
 mod certificates;
+mod descriptors;
 mod handshake;
 mod reload;
 mod restart;

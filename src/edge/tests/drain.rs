@@ -123,6 +123,22 @@ async fn an_answer_that_is_taken_slowly_arrives_whole_in_a_stop() {
     }
 }
 
+#[tokio::test]
+async fn an_answer_that_nobody_takes_holds_up_a_stop_no_longer_than_a_farewell() {
+    for version in BOTH {
+        let limits = Limits { last_call: SHORT, farewell: 4 * SHORT, ..Limits::default() };
+        let fixture = Fixture::start(limits).await;
+        let mut caller = Caller::connect(&fixture, version).await;
+        let untaken = caller.hold("/big").await;
+        sleep(2 * SHORT).await;
+        let began = Instant::now();
+        assert_eq!(fixture.serving.drain(sleep(LONG)).await, Drained::Finished, "{version:?}");
+        let took = began.elapsed();
+        assert!(took >= limits.farewell && took < 3 * limits.farewell, "{version:?} {took:?}");
+        drop(untaken);
+    }
+}
+
 /// A plain listener on a socket of a supervisor's, or on one of its own, with room for one connection.
 async fn narrow(supervisors: Option<&std::net::TcpListener>) -> Fixture {
     let address = supervisors.map_or_else(|| "127.0.0.1:0".parse().unwrap(), |socket| socket.local_addr().unwrap());

@@ -228,3 +228,20 @@ async fn trailers_are_not_read_and_a_flood_of_them_ends() {
     let answer = peer.until(|frame| frame.stream == 1 && frame.kind == DATA).await.unwrap();
     assert_eq!(answer.payload, b"2");
 }
+
+#[tokio::test]
+async fn more_streams_at_once_than_are_allowed_are_refused_and_harm_no_other() {
+    assert_eq!(Limits::default().streams, 100);
+    let fixture = Fixture::start(Limits { streams: 3, ..Limits::default() }).await;
+    let mut peer = Peer::connect(&fixture).await;
+    let settings = peer.until(|frame| frame.kind == SETTINGS && frame.flags & ACK == 0).await.expect("settings");
+    // SETTINGS_MAX_CONCURRENT_STREAMS (RFC 9113, section 6.5.2).
+    assert!(settings.payload.chunks(6).any(|setting| setting == [0, 3, 0, 0, 0, 3]), "{settings:?}");
+    for stream in [1, 3, 5, 7] {
+        peer.request(stream, &get("/never")).await.unwrap();
+    }
+    let reset = peer.until(|frame| frame.kind == RST_STREAM).await.expect("a reset");
+    // REFUSED_STREAM: it can be asked again (RFC 9113, section 8.7).
+    assert_eq!((reset.stream, reset.payload), (7, vec![0, 0, 0, 7]));
+    others_are_served(&fixture).await;
+}

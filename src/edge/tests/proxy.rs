@@ -104,6 +104,39 @@ async fn a_balancer_without_a_sound_header_is_closed_and_counted() {
     }
 }
 
+/// A header of version 2 with a checksum between two other fields, off by some bits.
+fn summed(command: Command, wrong: u32) -> Vec<u8> {
+    let header = v2(command, "192.0.2.7:1", b"before");
+    let at = header.len();
+    let mut header = [&header[..], &[3, 0, 4, 0, 0, 0, 0], &[4, 0, 3, 0, 0, 0]].concat();
+    let rest = u16::try_from(header.len() - 16).unwrap();
+    header[14..16].copy_from_slice(&rest.to_be_bytes());
+    let sum = crc::Crc::<u32>::new(&crc::CRC_32_ISCSI).checksum(&header) ^ wrong;
+    header[at + 3..at + 7].copy_from_slice(&sum.to_be_bytes());
+    header
+}
+
+#[tokio::test]
+async fn a_checksum_that_a_balancer_adds_must_be_right() {
+    let check = crc::Crc::<u32>::new(&crc::CRC_32_ISCSI).checksum(b"123456789");
+    assert_eq!(check, 0xE306_9283, "CRC32C, as RFC 3720 has it");
+    let fixture = behind("127.0.0.1/32", Speaks::Http1, Limits::default()).await;
+    for (command, client) in [(Command::Proxy, "192.0.2.7"), (Command::Local, "127.0.0.1")] {
+        let answer = say(&fixture, &[&[&summed(command, 0), GET.as_bytes()].concat()]).await;
+        assert!(answer.ends_with(&format!("{client} Balancer")), "{answer}");
+    }
+    let mut altered = summed(Command::Proxy, 0);
+    altered[19] ^= 1;
+    let mut short = v2(Command::Proxy, "192.0.2.7:1", b"x");
+    let end = short.len();
+    short[end - 4] = 3;
+    for header in [summed(Command::Proxy, 1), summed(Command::Local, 1 << 31), altered, short] {
+        let before = refused(&fixture);
+        assert_eq!(say(&fixture, &[&[header.as_slice(), GET.as_bytes()].concat()]).await, "", "{header:?}");
+        assert_eq!(refused(&fixture), before + 1);
+    }
+}
+
 #[tokio::test]
 async fn a_header_that_does_not_come_is_waited_for_no_longer_than_a_handshake() {
     let limits = Limits { handshake: SHORT, ..Limits::default() };

@@ -57,6 +57,29 @@ async fn a_listener_without_tls_serves_every_host_of_a_tenant() {
 }
 
 #[tokio::test]
+async fn a_gateway_without_tls_needs_no_certificate() {
+    let entry: Table = [("address", Value::from("127.0.0.1:0")), ("tls", false.into())]
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), value))
+        .collect();
+    let site = Site::new().tenant("acme", Engine::Sqlite).gateway("listen", vec![Value::from(entry)]);
+    let site = site.write();
+    site.migrate();
+    let text = std::fs::read_to_string(&site.config_path).expect("it was written");
+    let mut config: Table = text.parse().expect("it is TOML");
+    config["gateway"].as_table_mut().expect("a table").remove("tls").expect("it has a certificate");
+    std::fs::write(&site.config_path, config.to_string()).expect("the site's folder can be written");
+    let said = site.run(&["check"], b"").stdout;
+    assert!(said.contains("no entry of `listen` speaks TLS") && said.contains("no faults"), "{said}");
+    let mut node = site.start();
+    let answer =
+        plain(node.addresses()[0], &get("/api/v1/me", "acme.example.test", &site.token("acme", "tests"))).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let readiness = crate::support::client::operator_get(node.operator_address(), "/readyz").await;
+    assert_eq!(readiness.json()["parts"]["certificates"], "ok");
+}
+
+#[tokio::test]
 async fn plain_callers_are_sent_to_https_with_path_and_query() {
     let (mut acme, address) = listening(&[("redirect_to_https", true.into())]);
     let (target, https) = ("/api/v1/form?page=2&x=%20", "https://acme.example.test/api/v1/form?page=2&x=%20");

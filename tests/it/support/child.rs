@@ -4,8 +4,10 @@
 //! *thread* that made the child, and each test has a thread of its own; so one thread makes all children, and it ends
 //! with the process only.
 
+use std::fs;
 use std::io;
 use std::net::TcpListener;
+use std::os::unix::fs::MetadataExt;
 use std::process::{Command, ExitStatus};
 use std::sync::{LazyLock, Mutex, mpsc};
 use std::thread;
@@ -105,4 +107,9 @@ pub(crate) fn until<T>(limit: Duration, mut look: impl FnMut() -> Option<T>) -> 
 pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("there are free ports");
     listener.local_addr().expect("a bound socket has an address").port()
+}
+
+/// Whether the tests run as root, whom permissions of files don't hold.
+pub(crate) fn is_root() -> bool {
+    fs::metadata("/proc/self").expect("Linux has /proc").uid() == 0
 }

@@ -22,6 +22,9 @@ const COMMAND_LIMIT: Duration = Duration::from_secs(120);
 /// How long a node may take from its start to its first listener.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
+/// How long a node may keep the lines of requests before it writes them, and some more.
+const GATHERED: Duration = Duration::from_millis(100);
+
 /// What a command left behind.
 #[derive(Debug)]
 pub(crate) struct Output {
@@ -139,6 +142,15 @@ impl Node {
         Self::start(command)
     }
 
+    /// Starts a node whom permissions of files hold, also where root starts it.
+    pub(crate) fn spawn_held_by_permissions(config: &Path) -> Self {
+        let options: &[&str] = if child::is_root() { &["--bounding-set=-dac_override"] } else { &[] };
+        let mut command = child::bound_to_us(env!("CARGO_BIN_EXE_formgate"), "KILL", options);
+        command.args(["serve", "--config"]).arg(config).env_remove("FORMGATE_CONFIG").env_remove("RUST_LOG");
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        Self::start(command)
+    }
+
     /// Starts a node for which a file that may not grow is a file that can't be written, and not the end.
     pub(crate) fn spawn_with_bounded_files(config: &Path) -> Self {
         let mut command = child::bound_to_us("env", "KILL", &[]);
@@ -196,6 +208,8 @@ impl Node {
 
     /// What the node has said on standard error so far; all of it once the node has ended.
     pub(crate) fn log(&mut self) -> String {
+        // Lines of requests are gathered for a moment.
+        thread::sleep(GATHERED);
         if self.child.exited().is_some()
             && let Some(collector) = self.collector.take()
         {

@@ -1,10 +1,12 @@
 //! What breaks is one tenant alone, is refused at once, and heals without anybody's help.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::scene::{PATIENCE, Scene};
+use crate::support::client::operator_get;
 use crate::support::database::Database;
 use crate::support::fixture::{Engine, Site, on_both_databases};
 use crate::support::postgres::Postgres;
@@ -178,6 +180,94 @@ async fn a_disk_that_is_full_keeps_writes_out_and_not_reads() {
     scene.others_are_served().await;
     limit_files("unlimited:unlimited");
     assert_eq!(scene.write().await, 201);
+}
+
+/// Takes the right to write from a file or a folder, or gives it back.
+fn let_write(path: &Path, may: bool) {
+    let mode = if path.is_dir() { 0o555 } else { 0o444 } | if may { 0o200 } else { 0 };
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// A tenant whose file stands in a folder of its own, and that folder.
+fn in_own_folder() -> (Site, PathBuf) {
+    let site = Site::new().tenant_with("acme", Engine::Sqlite, |tenant| tenant.set("database", "sqlite:own/acme.db"));
+    let site = site.tenant("globex", Engine::Sqlite).requests_per_minute(100_000).write();
+    site.migrate();
+    let folder = site.folder().join("own");
+    (site, folder)
+}
+
+#[tokio::test]
+async fn a_file_that_may_not_be_written_keeps_writes_out_and_not_reads() {
+    let (site, folder) = in_own_folder();
+    let file = folder.join("acme.db");
+    site.token("acme", "tests");
+    let node = crate::support::process::Node::spawn_held_by_permissions(&site.config_path);
+    let mut scene = Scene::of(site, node);
+    let_write(&file, false);
+    for _ in 0..3 {
+        for _ in 0..4 {
+            assert_eq!(scene.write().await, 503);
+        }
+        assert_eq!(scene.ask_within(PATIENCE).await.status, 200, "what is there can be read");
+        scene.others_are_served().await;
+    }
+    assert!(scene.said("readonly database") > 0, "{}", scene.node.log());
+    assert!(scene.count(r#"formgate_database_failures_total{reason="read_only"}"#).await > 0);
+    let_write(&file, true);
+    let mended = std::time::Instant::now();
+    while scene.write().await != 201 {
+        assert!(mended.elapsed() < PATIENCE, "writes are still refused");
+    }
+}
+
+#[tokio::test]
+async fn a_folder_that_may_not_be_written() {
+    let (site, folder) = in_own_folder();
+    let token = site.token("acme", "tests");
+    let_write(&folder, false);
+    let node = crate::support::process::Node::spawn_held_by_permissions(&site.config_path);
+    let client = node.client().to(&site.host("acme")).with(&token);
+    // What SQLite needs beside the file can't be made there.
+    for _ in 0..5 {
+        assert_eq!(client.get("/api/v1/form").send().await.status, 503);
+    }
+    let_write(&folder, true);
+    let scene = Scene::of(site, node);
+    scene.comes_back().await;
+    let_write(&folder, false);
+    assert_eq!(scene.ask_within(PATIENCE).await.status, 200, "what is open stays open");
+    let_write(&folder, true);
+}
+
+#[tokio::test]
+async fn a_password_that_is_wrong() {
+    let server = Postgres::start();
+    server.execute("CREATE ROLE keeper SUPERUSER LOGIN PASSWORD 'marker-right'");
+    server.demand_password_of("keeper");
+    let url = server.new_database().replace("postgres@", "keeper:marker-right@");
+    let mut scene = Scene::with(Site::new(), Engine::Sqlite, |tenant| tenant.set("database", url));
+    assert_eq!(scene.ask_within(PATIENCE).await.status, 200);
+    server.execute("ALTER ROLE keeper PASSWORD 'marker-other'");
+    server.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'keeper'");
+    scene.is_refused().await;
+
+    let operator = scene.node.operator_address();
+    let readiness = operator_get(operator, "/readyz").await;
+    let fault = readiness.json()["tenants"]["acme"][0].as_str().expect("what is wrong").to_owned();
+    assert_eq!(readiness.status, 200, "the node serves others");
+    let explained = scene.site.run(&["explain", "acme.example.test"], b"");
+    assert_eq!(explained.code, 1);
+    let metrics = scene.count(r#"formgate_database_failures_total{reason="unreachable"}"#).await;
+    assert!(metrics > 0, "it is counted");
+    let told = [scene.node.log(), fault, explained.stdout + &explained.stderr];
+    for told in &told {
+        assert!(told.contains("password authentication failed"), "{told}");
+        assert!(!told.contains("marker-"), "{told}");
+    }
+    server.execute("ALTER ROLE keeper PASSWORD 'marker-right'");
+    scene.comes_back().await;
+    assert_eq!((scene.said(BROKEN), scene.said(BACK)), (1, 1));
 }
 
 #[tokio::test]

@@ -1,0 +1,43 @@
+//! A node that has no file descriptor left.
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+
+use crate::support::acme::Acme;
+
+/// The clock ticks of processor time that a process has used (proc(5), `utime` and `stime`); a hundred are a second.
+fn ticks(id: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).expect("the node runs");
+    let (_, fields) = stat.rsplit_once(')').expect("the name ends");
+    fields.split_whitespace().skip(11).take(2).map(|field| field.parse::<u64>().expect("a number")).sum()
+}
+
+#[tokio::test]
+async fn a_node_out_of_descriptors_does_not_spin_and_goes_on_when_there_are_some() {
+    let mut acme = Acme::start();
+    let caller = acme.caller();
+    assert_eq!(caller.get("/api/v1/me").send().await.status, 200);
+    let id = acme.node.id();
+    let open = fs::read_dir(format!("/proc/{id}/fd")).expect("the node runs").count();
+    let limit = format!("--nofile={}:", open + 8);
+    let done = Command::new("prlimit").args(["--pid", &id.to_string(), &limit]).status();
+    assert!(done.expect("prlimit is a part of util-linux").success());
+
+    let mut silent = Vec::new();
+    for _ in 0..16 {
+        silent.push(TcpStream::connect(acme.node.address).await.expect("the queue has room"));
+    }
+    let failing = |log: &str| log.contains("accepting fails").then_some(());
+    assert!(acme.node.wait_for_log(Duration::from_secs(10), failing).is_some(), "it runs out of descriptors");
+    let before = ticks(id);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    // Who spins takes all of a second.
+    assert!(ticks(id) - before < 50, "it spins");
+
+    drop(silent);
+    assert_eq!(caller.get("/api/v1/me").send().await.status, 200);
+    assert_eq!(acme.node.log().matches("accepting fails").count(), 1, "it is told once");
+}
