@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 
 use crate::caller::{dial, shake};
-use crate::gateway::{HOST, Reach};
+use crate::gateway::{FLOODED, HOST, Reach};
 
 /// How many callers flood at once. More than [`formgate::edge::Limits::connections_per_address`] for those that hold on.
 const QUICK: usize = 16;
@@ -202,8 +202,8 @@ impl Flood {
     /// A request's head, with a good token.
     fn request(gateway: &Reach, fields: &str) -> String {
         format!(
-            "POST /api/v1/submission HTTP/1.1\r\nHost: {HOST}\r\nAuthorization: Bearer {}\r\n{fields}\r\n",
-            gateway.token
+            "POST /api/v1/submission HTTP/1.1\r\nHost: {FLOODED}\r\nAuthorization: Bearer {}\r\n{fields}\r\n",
+            gateway.flooders_token
         )
     }
 }

@@ -1,4 +1,4 @@
-//! The real program with one tenant, in a folder of its own; ended on drop.
+//! The real program with two tenants, in a folder of its own; ended on drop.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -11,8 +11,11 @@ use anyhow::{Context, ensure};
 use rustls::RootCertStore;
 use tempfile::TempDir;
 
-/// The tenant's host.
+/// The host of the tenant whose callers must not notice.
 pub(crate) const HOST: &str = "acme.example.test";
+
+/// The host of a tenant of which hostile callers have a token: what they hold, they hold of its requests in flight.
+pub(crate) const FLOODED: &str = "globex.example.test";
 
 /// The kernel's unit of CPU time in `/proc`; 100 wherever Linux runs.
 const TICKS_A_SECOND: u32 = 100;
@@ -22,6 +25,8 @@ const TICKS_A_SECOND: u32 = 100;
 pub(crate) struct Reach {
     pub(crate) address: SocketAddr,
     pub(crate) token: String,
+    /// A token of the tenant at [`FLOODED`].
+    pub(crate) flooders_token: String,
     pub(crate) roots: Arc<RootCertStore>,
 }
 
@@ -35,14 +40,16 @@ pub(crate) struct Gateway {
 impl Gateway {
     pub(crate) fn start() -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
-        let issued = rcgen::generate_simple_self_signed([HOST.to_owned()])?;
+        let issued = rcgen::generate_simple_self_signed([HOST.to_owned(), FLOODED.to_owned()])?;
         fs::write(folder.path().join("certificate.pem"), issued.cert.pem())?;
         fs::write(folder.path().join("key.pem"), issued.signing_key.serialize_pem())?;
         let config = folder.path().join("tenants.toml");
         let text = format!(
             "[gateway]\nlisten = [\"127.0.0.1:0\"]\n[gateway.tls]\ncertificate = \"certificate.pem\"\n\
              private_key = \"key.pem\"\n[[tenant]]\nslug = \"acme\"\nname = \"Acme\"\naddress = \"{HOST}\"\n\
-             database = \"sqlite:acme.db\"\nrequests_per_minute = 100000\n"
+             database = \"sqlite:acme.db\"\nrequests_per_minute = 100000\n\
+             [[tenant]]\nslug = \"globex\"\nname = \"Globex\"\naddress = \"{FLOODED}\"\n\
+             database = \"sqlite:globex.db\"\nrequests_per_minute = 100000\n"
         );
         fs::write(&config, text)?;
         let run = |arguments: &[&str]| {
@@ -53,6 +60,7 @@ impl Gateway {
         };
         run(&["migrate"])?;
         let token = run(&["token", "create", "--tenant", "acme", "--name", "bench"])?;
+        let flooders_token = run(&["token", "create", "--tenant", "globex", "--name", "bench"])?;
         let mut child = Command::new(env!("CARGO_BIN_EXE_formgate"))
             .args(["serve", "--config"])
             .arg(&config)
@@ -66,7 +74,7 @@ impl Gateway {
         let mut roots = RootCertStore::empty();
         roots.add(issued.cert.der().clone())?;
         let address = address.context("the gateway says where it listens")?;
-        Ok(Self { reach: Reach { address, token, roots: Arc::new(roots) }, child, _folder: folder })
+        Ok(Self { reach: Reach { address, token, flooders_token, roots: Arc::new(roots) }, child, _folder: folder })
     }
 
     /// The CPU time that it used.

@@ -1,6 +1,6 @@
 //! What each kind of hostile caller costs the others: the p99 of normal traffic without and with each flood in turn.
 //!
-//! The gateway is the real program with its default limits, on SQLite. Normal traffic comes from 127.0.0.1 at a fixed
+//! The gateway is the real program with its default limits, on SQLite. Hostile callers with a token have another tenant's. Normal traffic comes from 127.0.0.1 at a fixed
 //! rate over kept connections of both protocols; an answer that is late counts from when its request was due. Floods come
 //! from 127.0.0.2 as quickly as one thread makes them.
 

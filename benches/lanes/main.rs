@@ -1,7 +1,7 @@
-//! How a node's requests reach Redis at the least cost: over lanes that all share, as the gateway does, with a connection
-//! checked out of a pool each, or with a new connection each.
+//! How a node's requests reach Redis at the least cost: over lanes that all share, where those who wait share a call too,
+//! as the gateway does; with a call each; with a connection checked out of a pool each, or with a new connection each.
 //!
-//! All three run the gateway's script. Its window is a millisecond, so that every log holds about one request whatever
+//! All run the gateway's script. Its window is a millisecond, so that every log holds about one request whatever
 //! the speed, and the ways differ in nothing but their connections.
 
 #![expect(clippy::print_stdout, reason = "the table is the result")]
@@ -52,7 +52,7 @@ fn main() -> anyhow::Result<()> {
     let server = Server::start(&[])?;
     // As many workers as there are cores, like the gateway.
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let ways = runtime.block_on(Way::all(server.port()))?;
+    let ways = runtime.block_on(Way::all(server.port(), CONCURRENCIES[2]))?;
     println!(
         "| at once | way | requests/s | x lanes | p50 µs | p99 µs | Redis µs a request | x lanes | own µs a request | x lanes | spread |"
     );
@@ -82,10 +82,10 @@ async fn turn(way: &Arc<Way>, concurrency: usize) -> anyhow::Result<Turn> {
         .map(|caller| {
             let (way, over) = (Arc::clone(way), Arc::clone(&over));
             tokio::spawn(async move {
-                let (key, mut latencies, mut failed) = (format!("account:{caller}"), Vec::new(), 0);
+                let (mut latencies, mut failed) = (Vec::new(), 0);
                 while !over.load(Ordering::Relaxed) {
                     let asked = Instant::now();
-                    match way.admit(&key).await {
+                    match way.admit(caller).await {
                         Ok(()) => latencies.push(asked.elapsed()),
                         Err(error) => {
                             failed += 1;

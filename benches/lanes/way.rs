@@ -4,8 +4,9 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use deadpool_redis::{Pool, Runtime};
-use formgate::config::RedisTarget;
+use formgate::config::{OnRedisFailure, RedisTarget};
 use formgate::metrics::Metrics;
+use formgate::quota::{Account, Quota, Telling};
 use formgate::shared::{Lanes, Link};
 use redis::aio::ConnectionLike;
 use redis::{Client, RedisResult, Script};
@@ -19,10 +20,18 @@ const POOL: usize = 64;
 /// How long a call over the lanes may take: so long that the breaker, which the other ways don't have, stays shut.
 const LIMIT: Duration = Duration::from_secs(5);
 
+/// The window: so short that its log holds about one request.
+const SPAN: Duration = Duration::from_millis(1);
+
+/// A limit that nobody reaches.
+const LARGE: u32 = 1_000_000;
+
 /// Where a request's connection comes from.
 pub(crate) enum Way {
-    /// The gateway's own.
-    Lanes(Lanes),
+    /// The gateway's own: over the lanes, where those who wait share a call.
+    Shared { quota: Quota, accounts: Vec<Account> },
+    /// Over the same lanes, a call a request.
+    Lanes(Arc<Lanes>),
     /// Out of a pool, and back.
     Pool(Pool),
     /// A new one, closed after its answer.
@@ -31,25 +40,35 @@ pub(crate) enum Way {
 
 impl Way {
     /// Every way to a server, the gateway's own first.
-    pub(crate) async fn all(port: &str) -> anyhow::Result<Vec<Arc<Self>>> {
+    pub(crate) async fn all(port: &str, callers: usize) -> anyhow::Result<Vec<Arc<Self>>> {
         let url = format!("redis://127.0.0.1:{port}");
         let link = Link::new(&RedisTarget::Server { url: url.clone().into() })?;
-        let lanes = Lanes::open(Arc::new(link), LIMIT, Metrics::default()).await;
+        let lanes = Arc::new(Lanes::open(Arc::new(link), LIMIT, Metrics::default()).await);
+        let windows = Some((Arc::clone(&lanes), OnRedisFailure::Deny));
+        let quota = Quota::new(SPAN, windows, Metrics::default());
+        let accounts = (0..callers).map(|caller| Account::new(&caller.to_string(), LARGE)).collect();
         let pool = deadpool_redis::Config::from_url(&url).builder()?.max_size(POOL).runtime(Runtime::Tokio1).build()?;
-        Ok([Self::Lanes(lanes), Self::Pool(pool), Self::New(Client::open(url)?)].map(Arc::new).into())
+        let shared = Self::Shared { quota, accounts };
+        Ok([shared, Self::Lanes(lanes), Self::Pool(pool), Self::New(Client::open(url)?)].map(Arc::new).into())
     }
 
     pub(crate) fn name(&self) -> &'static str {
         match self {
-            Self::Lanes(_) => "2 lanes",
+            Self::Shared { .. } => "2 lanes, shared calls",
+            Self::Lanes(_) => "2 lanes, a call a request",
             Self::Pool(_) => "pool, a checkout a request",
             Self::New(_) => "a connection a request",
         }
     }
 
-    /// One request.
-    pub(crate) async fn admit(&self, key: &str) -> anyhow::Result<()> {
+    /// One request of one caller, whose account nobody else has.
+    pub(crate) async fn admit(&self, caller: usize) -> anyhow::Result<()> {
+        let key = &caller.to_string();
         match self {
+            Self::Shared { quota, accounts } => {
+                let admission = quota.admit(&accounts[caller], 7, Telling::Nothing).await;
+                admission.map_err(|refusal| anyhow::anyhow!("{refusal:?}"))?;
+            }
             Self::Lanes(lanes) => lanes.call(async |connection| ask(connection, key).await).await?,
             Self::Pool(pool) => ask(pool.get().await?, key).await?,
             Self::New(client) => ask(client.get_multiplexed_async_connection().await?, key).await?,
@@ -61,7 +80,7 @@ impl Way {
 /// Asks a window of a millisecond with room for everyone.
 async fn ask(mut connection: impl ConnectionLike + Send, key: &str) -> RedisResult<()> {
     let mut invocation = SCRIPT.key(key);
-    invocation.arg(1_000_000).arg(1).arg("spend").arg(7);
-    let _: (bool, u32, u64, Vec<u8>) = invocation.invoke_async(&mut connection).await?;
+    invocation.arg(1).arg(1001).arg(LARGE).arg("spend").arg(&u32::to_be_bytes(7));
+    let _: Vec<(u32, u64)> = invocation.invoke_async(&mut connection).await?;
     Ok(())
 }

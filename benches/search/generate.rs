@@ -1,6 +1,6 @@
 //! An account's data as lines of an import: 50 forms of 8 fields, 8 answers a submission, over three years.
 //!
-//! The first form holds 20 % of the submissions and the last 0.1 %. Each of the keywords `jq`, `zqv` and `wxqzkjvb`, and
+//! The first form holds 20 % of the submissions and the last 0.3 %: more than a page of ten thousand. Each of the keywords `jq`, `zqv` and `wxqzkjvb`, and
 //! the answer `Rare answer`, stands in 20 submissions, however many there are.
 
 use std::io::{self, Write};
@@ -44,7 +44,7 @@ pub(crate) fn write(out: &mut impl Write, submissions: i64) -> io::Result<()> {
         let share: f64 = random.random_range(0.0..100.0);
         let form = if share < 20.0 {
             1
-        } else if share >= 99.9 {
+        } else if share >= 99.7 {
             FORMS
         } else {
             random.random_range(2..FORMS)

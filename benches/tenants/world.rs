@@ -70,8 +70,10 @@ impl World {
         }
     }
 
+    /// Callers have no token, and are not to be slowed for that.
     fn write(&self, tenants: usize, name_of_first: &str) -> anyhow::Result<()> {
-        let mut text = "[gateway]\nlisten = [\"127.0.0.1:0\"]\nadmin_listen = \"127.0.0.1:0\"\n[gateway.tls]\n\
+        let mut text = "[gateway]\nlisten = [\"127.0.0.1:0\"]\nadmin_listen = \"127.0.0.1:0\"\n\
+            [gateway.limits]\nbad_tokens_burst = 1000000\nbad_tokens_per_second = 100000\n[gateway.tls]\n\
             certificate = \"certs/wildcard.pem\"\nprivate_key = \"certs/wildcard.key\"\n"
             .to_owned();
         for n in 0..tenants {

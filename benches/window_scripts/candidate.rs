@@ -4,10 +4,13 @@
 
 use anyhow::{Context, ensure};
 use rand::RngExt;
-use redis::{Cmd, Connection};
+use redis::{Cmd, Connection, FromRedisValue, Value};
 
-/// What a window answers: admitted, remaining, wait, log.
+/// What a candidate answers: admitted, remaining, wait, log.
 type Answer = (u8, u32, u64, Vec<u8>);
+
+/// What the script in use answers to each request: remaining, wait, and sometimes the log.
+type Parts = Vec<Vec<Value>>;
 
 /// One way to decide.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +25,8 @@ enum Kind {
     Increment,
     /// A script that decides nothing.
     Nothing(&'static str),
+    /// The gateway's window, which decides many requests in one call; here it is always one.
+    InUse(&'static str),
     /// An exact window, with the bytes of an entry in the log that it tells.
     Window { script: &'static str, entry: usize },
 }
@@ -34,10 +39,8 @@ pub(crate) const EMPTY_SCRIPT: Candidate =
     Candidate { name: "script `return 1`", kind: Kind::Nothing("return 1 -- KEYS[1]") };
 
 /// The script that the gateway runs.
-pub(crate) const PACKED_LOG: Candidate = Candidate {
-    name: "packed log (in use)",
-    kind: Kind::Window { script: include_str!("../../src/quota/window.lua"), entry: 8 },
-};
+pub(crate) const PACKED_LOG: Candidate =
+    Candidate { name: "packed log (in use)", kind: Kind::InUse(include_str!("../../src/quota/window.lua")) };
 
 const SORTED_SET: Candidate =
     Candidate { name: "sorted set", kind: Kind::Window { script: include_str!("sorted_set.lua"), entry: 10 } };
@@ -56,7 +59,7 @@ const CLOCK: &str = "redis.call('TIME')";
 impl Candidate {
     /// Whether it keeps a window, and so admits and refuses.
     pub(crate) fn is_window(self) -> bool {
-        matches!(self.kind, Kind::Window { .. })
+        matches!(self.kind, Kind::InUse(_) | Kind::Window { .. })
     }
 
     /// The command for one decision at a key, for a window of so many milliseconds.
@@ -65,6 +68,12 @@ impl Candidate {
             Kind::Increment => {
                 let mut command = redis::cmd("INCR");
                 command.arg(key);
+                command
+            }
+            Kind::InUse(script) => {
+                let mut command = redis::cmd("EVALSHA");
+                command.arg(redis::Script::new(script).get_hash()).arg(1).arg(key);
+                command.arg(window).arg(window + 1000).arg(limit).arg("spend").arg(&token.to_be_bytes());
                 command
             }
             Kind::Nothing(script) | Kind::Window { script, .. } => {
@@ -76,11 +85,28 @@ impl Candidate {
         }
     }
 
+    /// What a reply says of one request: whether it is admitted, and what remains.
+    pub(crate) fn decided(self, reply: &Value) -> Option<(bool, i64)> {
+        let Value::Array(parts) = reply else { return None };
+        match (self.kind, &parts[..]) {
+            (Kind::InUse(_), [Value::Array(parts)]) => match parts[..] {
+                [Value::Int(remaining), Value::Int(wait), ..] => Some((wait == 0, remaining)),
+                _ => None,
+            },
+            (Kind::Window { .. }, [Value::Int(admitted), Value::Int(remaining), ..]) => {
+                Some((*admitted == 1, *remaining))
+            }
+            _ => None,
+        }
+    }
+
     /// Makes the server know the script.
     pub(crate) fn load(self, redis: &mut Connection) -> redis::RedisResult<()> {
         match self.kind {
             Kind::Increment => Ok(()),
-            Kind::Nothing(script) | Kind::Window { script, .. } => redis::Script::new(script).load(redis).map(drop),
+            Kind::InUse(script) | Kind::Nothing(script) | Kind::Window { script, .. } => {
+                redis::Script::new(script).load(redis).map(drop)
+            }
         }
     }
 
@@ -99,14 +125,30 @@ impl Candidate {
             }
             let (kind, token) =
                 (["spend", "spend", "tell", "look"][random.random_range(0..4)], random.random_range(0..4));
+            let time = [now / 1000, now % 1000 * 1000];
             let mut ask = |candidate: Self, key: &str| -> anyhow::Result<_> {
-                let Kind::Window { script, entry } = candidate.kind else { return Ok(None) };
-                let text = script.replace(CLOCK, "{ARGV[5], ARGV[6]}");
-                ensure!(text != script, "{} has no clock", candidate.name);
-                let script = redis::Script::new(&text);
-                let mut invocation = script.key(key);
-                invocation.arg(limit).arg(WINDOW).arg(kind).arg(token).arg(now / 1000).arg(now % 1000 * 1000);
-                let (admitted, remaining, wait, log): Answer = invocation.invoke(redis)?;
+                let with_clock = |script: &str, clock| {
+                    let text = script.replace(CLOCK, clock);
+                    ensure!(text != script, "{} has no clock", candidate.name);
+                    Ok(redis::Script::new(&text))
+                };
+                let (answer, entry) = match candidate.kind {
+                    Kind::InUse(script) => {
+                        let script = with_clock(script, "{ARGV[6], ARGV[7]}")?;
+                        let mut invocation = script.key(key);
+                        invocation.arg(WINDOW).arg(WINDOW + 1000).arg(limit).arg(kind);
+                        invocation.arg(&u32::to_be_bytes(token)).arg(&time);
+                        (in_use(invocation.invoke(redis)?)?, 8)
+                    }
+                    Kind::Window { script, entry } => {
+                        let script = with_clock(script, "{ARGV[5], ARGV[6]}")?;
+                        let mut invocation = script.key(key);
+                        invocation.arg(limit).arg(WINDOW).arg(kind).arg(token).arg(&time);
+                        (invocation.invoke(redis)?, entry)
+                    }
+                    Kind::Increment | Kind::Nothing(_) => return Ok(None),
+                };
+                let (admitted, remaining, wait, log): Answer = answer;
                 let mut log: Vec<_> = log.chunks(entry).map(|entry| entry[..8].to_owned()).collect();
                 log.sort();
                 Ok(Some((admitted, remaining, wait, log)))
@@ -116,4 +158,13 @@ impl Candidate {
         }
         redis::cmd("FLUSHALL").exec(redis).context("the server takes commands")
     }
+}
+
+/// The answer of the script in use, in the form of the others.
+fn in_use(parts: Parts) -> anyhow::Result<Answer> {
+    let mut parts = parts.into_iter().next().context("one answer to one request")?.into_iter();
+    let mut number = || u64::from_redis_value(parts.next().unwrap_or(Value::Nil));
+    let (remaining, wait) = (number()?, number()?);
+    let log = parts.next().map(Vec::from_redis_value).transpose()?.unwrap_or_default();
+    Ok((u8::from(wait == 0), u32::try_from(remaining)?, wait, log))
 }

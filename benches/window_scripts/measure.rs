@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use redis::{ConnectionLike, Value};
+use redis::ConnectionLike;
 
 use crate::candidate::Candidate;
 use crate::redis_server::Server;
@@ -136,8 +136,9 @@ impl Template {
         accounts: usize,
         limit: u32,
         window: u64,
-        expected: fn(&Value, Fill) -> bool,
+        expected: fn(Option<(bool, i64)>, Fill) -> bool,
     ) -> anyhow::Result<Option<Cost>> {
+        let candidate = self.candidate;
         let (is_window, fill) = (self.candidate.is_window(), self.fill);
         let decisions = if is_window { accounts } else { accounts * FLOOR_TIMES };
         let commands: Vec<Vec<u8>> = (0..decisions)
@@ -155,7 +156,8 @@ impl Template {
                         let mut as_expected = true;
                         for batch in part.chunks(DEPTH) {
                             let replies = redis.req_packed_commands(&batch.concat(), 0, batch.len())?;
-                            as_expected &= !is_window || replies.iter().all(|reply| expected(reply, fill));
+                            as_expected &=
+                                !is_window || replies.iter().all(|reply| expected(candidate.decided(reply), fill));
                         }
                         Ok(as_expected)
                     })
@@ -172,13 +174,12 @@ impl Template {
 }
 
 /// Admitted in the place of one that left.
-fn is_admitted(reply: &Value, fill: Fill) -> bool {
-    let remaining = i64::from(fill.limit - fill.held);
-    matches!(reply, Value::Array(parts) if parts[..2] == [Value::Int(1), Value::Int(remaining)])
+fn is_admitted(decided: Option<(bool, i64)>, fill: Fill) -> bool {
+    decided == Some((true, i64::from(fill.limit - fill.held)))
 }
 
-fn is_refused(reply: &Value, _: Fill) -> bool {
-    matches!(reply, Value::Array(parts) if parts[0] == Value::Int(0))
+fn is_refused(decided: Option<(bool, i64)>, _: Fill) -> bool {
+    decided.is_some_and(|(admitted, _)| !admitted)
 }
 
 /// The server's clock in ms.

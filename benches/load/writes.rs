@@ -1,0 +1,15 @@
+//! What writing much at once costs, beside the least that the database can do it for.
+
+mod groups;
+mod imports;
+
+use crate::Bench;
+use crate::data::Folder;
+use crate::postgres::Postgres;
+
+pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
+    let folder = Folder::open()?;
+    let postgres = Postgres::start(folder.path())?;
+    groups::measure(bench, &postgres)?;
+    imports::measure(bench, &postgres)
+}
