@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::drain::Lifecycle;
 use super::listener::{Listener, Origin};
@@ -28,6 +28,18 @@ const REST: Duration = Duration::from_millis(75);
 /// at its end are reset.
 const QUEUE: usize = 1024;
 
+/// How long a listener that failed to accept is quiet about failing again.
+///
+/// A process without descriptors gets one each time a connection ends, and fails again at the next: larger, and an
+/// operator who looks at the last lines of the log misses it; smaller, and the log is full of it.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// A listener whose failures are told once in a while.
+pub(super) struct Acceptor {
+    listener: TcpListener,
+    told: Option<Instant>,
+}
+
 /// Accepts until the drain, at most as many at once as there are slots.
 pub(super) async fn every<S: Serve>(
     listener: Listener,
@@ -36,6 +48,7 @@ pub(super) async fn every<S: Serve>(
     lifecycle: Lifecycle,
 ) {
     let Listener { socket, entry, origin } = listener;
+    let mut acceptor = Acceptor::new(socket);
     let serve = |stream, client, slot: Option<OwnedSemaphorePermit>| {
         edge.metrics.edge.connections_accepted.inc();
         let (entry, edge, its_lifecycle) = (Arc::clone(&entry), Arc::clone(&edge), lifecycle.clone());
@@ -47,7 +60,7 @@ pub(super) async fn every<S: Serve>(
     loop {
         let accepted = async {
             let slot = Arc::clone(&slots).acquire_owned().await.expect("the slots are never closed");
-            (slot, next(&socket).await)
+            (slot, acceptor.next().await)
         };
         let (slot, (stream, client)) = tokio::select! {
             biased;
@@ -59,7 +72,7 @@ pub(super) async fn every<S: Serve>(
     if origin == Origin::Own {
         // What the kernel completed before we close would be reset, and its callers took it for accepted. An inherited
         // socket keeps its queue for the next process.
-        for (stream, client) in queued(socket).take(QUEUE) {
+        for (stream, client) in queued(acceptor.listener).take(QUEUE) {
             serve(stream, client, Arc::clone(&slots).try_acquire_owned().ok());
         }
     }
@@ -84,23 +97,32 @@ fn queued(listener: TcpListener) -> impl Iterator<Item = (TcpStream, SocketAddr)
     })
 }
 
-/// The next connection, however often the system fails to give one.
-pub(super) async fn next(listener: &TcpListener) -> (TcpStream, SocketAddr) {
-    let mut told = false;
-    loop {
-        match listener.accept().await {
-            Ok((stream, client)) => {
-                set_up(&stream, client);
-                return (stream, client);
-            }
-            Err(error) if concerns_one_connection(&error) => {}
-            Err(error) => {
-                if !told {
-                    tracing::warn!(%error, "accepting fails; trying again until it works");
-                    told = true;
+impl Acceptor {
+    pub(super) fn new(listener: TcpListener) -> Self {
+        Self { listener, told: None }
+    }
+
+    /// The next connection, however often the system fails to give one.
+    pub(super) async fn next(&mut self) -> (TcpStream, SocketAddr) {
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, client)) => {
+                    set_up(&stream, client);
+                    return (stream, client);
                 }
-                sleep(REST).await;
+                Err(error) if concerns_one_connection(&error) => {}
+                Err(error) => {
+                    self.tell(&error);
+                    sleep(REST).await;
+                }
             }
+        }
+    }
+
+    fn tell(&mut self, error: &io::Error) {
+        if self.told.is_none_or(|told| told.elapsed() >= QUIET) {
+            tracing::warn!(%error, "accepting fails; trying again until it works");
+            self.told = Some(Instant::now());
         }
     }
 }

@@ -22,7 +22,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::accept;
+use super::accept::Acceptor;
 use crate::metrics::Metrics;
 
 /// The most connections at once.
@@ -67,11 +67,12 @@ pub fn serve(listener: TcpListener, metrics: Metrics, readiness: TellReadiness) 
 }
 
 async fn accept_every(listener: TcpListener, metrics: Metrics, readiness: TellReadiness) {
+    let mut acceptor = Acceptor::new(listener);
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
         let slot = Arc::clone(&slots).acquire_owned().await.expect("the slots are never closed");
-        let (stream, _) = accept::next(&listener).await;
+        let (stream, _) = acceptor.next().await;
         while connections.try_join_next().is_some() {}
         let (metrics, readiness) = (metrics.clone(), Arc::clone(&readiness));
         let service = service_fn(move |request| {
