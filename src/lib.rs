@@ -23,6 +23,7 @@ pub mod config;
 pub mod edge;
 pub mod error;
 pub mod explain;
+mod file_stamp;
 pub mod gate;
 pub mod gateway;
 pub mod import;

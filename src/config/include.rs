@@ -17,7 +17,7 @@ use super::pieces::{self, Pieces};
 use super::problem::Problem;
 use super::source::{Place, Source, SourceFile};
 use super::tenant::{self, Draft, Listed};
-use crate::tenant::certificate::FileStamp;
+use crate::file_stamp::FileStamp;
 
 /// What stands in all files together, each part checked by itself.
 #[derive(Default)]

@@ -4,7 +4,6 @@
 //! none. A [`Certificate`] exists only when its key signs for its leaf, so a handshake never meets a broken pair.
 
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,6 +12,7 @@ use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
+use crate::file_stamp::FileStamp;
 use crate::tenant::host::CertificateNames;
 
 /// A certificate chain and its private key, both PEM.
@@ -36,29 +36,6 @@ impl CertificateFiles {
 /// The state of a pair of files; equal for two looks between which neither changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stamp([Option<FileStamp>; 2]);
-
-/// The state of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct FileStamp {
-    file: (u64, u64),
-    size: u64,
-    written: (i64, i64),
-    /// A copy may keep the time at which its original was written, but not this one.
-    changed: (i64, i64),
-}
-
-impl FileStamp {
-    /// As it is now; none when it can't be looked at.
-    pub(crate) fn of(path: &Path) -> Option<Self> {
-        let data = path.metadata().ok()?;
-        Some(Self {
-            file: (data.dev(), data.ino()),
-            size: data.size(),
-            written: (data.mtime(), data.mtime_nsec()),
-            changed: (data.ctime(), data.ctime_nsec()),
-        })
-    }
-}
 
 /// What a handshake serves, and the names that it vouches for.
 #[derive(Clone, Debug)]

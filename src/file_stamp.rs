@@ -1,0 +1,27 @@
+//! What the file system says of a file, to tell whether it was changed without reading it.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// The state of a file; equal for two looks between which it was not changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct FileStamp {
+    file: (u64, u64),
+    size: u64,
+    written: (i64, i64),
+    /// A copy may keep the time at which its original was written, but not this one.
+    changed: (i64, i64),
+}
+
+impl FileStamp {
+    /// As it is now; none when it can't be looked at.
+    pub(crate) fn of(path: &Path) -> Option<Self> {
+        let data = path.metadata().ok()?;
+        Some(Self {
+            file: (data.dev(), data.ino()),
+            size: data.size(),
+            written: (data.mtime(), data.mtime_nsec()),
+            changed: (data.ctime(), data.ctime_nsec()),
+        })
+    }
+}
