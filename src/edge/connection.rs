@@ -10,12 +10,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use http::header::CONNECTION;
-use http::{HeaderValue, Request, Version};
+use http::{HeaderValue, Request, Response, Version};
+use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use prometheus::IntGauge;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -24,7 +28,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::activity::{Abuse, Activity, Outlook};
 use super::drain::Lifecycle;
 use super::frames::Frames;
-use super::heads::{Heads, Refused};
+use super::heads::Heads;
 use super::limits::Limits;
 use super::proxy::{self, BadHeader};
 use super::socket::Socket;
@@ -160,39 +164,32 @@ impl<S: Serve> Arrival<'_, S> {
         IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let Self { client, caller, edge, lifecycle, .. } = self;
-        let (label, connection) = (label(protocol), Arc::new(Connection { client, caller, transport }));
+        let label = label(protocol);
         let _open = Open::new(edge.metrics.edge.connections_open.with_label_values(&[label]));
-        let answer = |refused: Refused| {
-            let (activity, gate, lifecycle) = (Arc::clone(activity), Arc::clone(&edge.gate), lifecycle.clone());
-            service_fn(move |mut request: Request<Incoming>| {
-                let handling = activity.handle();
-                let (gate, connection, lifecycle) = (Arc::clone(&gate), Arc::clone(&connection), lifecycle.clone());
-                refused.mark(&mut request);
-                async move {
-                    // HTTP/2 is told by a GOAWAY.
-                    let speaks_of_closing = request.version() <= Version::HTTP_11;
-                    let mut response = gate.serve(&connection, request).await;
-                    if speaks_of_closing && (handling.is_last() || lifecycle.is_draining()) {
-                        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-                    }
-                    drop(handling);
-                    Ok::<_, Infallible>(response)
-                }
-            })
-        };
+        let conversation = Arc::new(Conversation {
+            connection: Connection { client, caller, transport },
+            gate: Arc::clone(&edge.gate),
+            activity: Arc::clone(activity),
+            lifecycle: lifecycle.clone(),
+        });
         let attendant = Attendant { activity, metrics: &edge.metrics.edge, lifecycle };
         let ended = match protocol {
             Protocol::Http1 => {
                 let heads = Heads::new(stream, Arc::clone(activity), edge.limits.head_bytes);
-                let answer = answer(heads.refused());
+                let refused = heads.refused();
+                let answer = service_fn(move |mut request| {
+                    refused.mark(&mut request);
+                    Arc::clone(&conversation).answer(request)
+                });
                 let connection = http1_settings(&edge.limits).serve_connection(TokioIo::new(heads), answer);
                 let end = Ending { say_goodbye: http1::Connection::graceful_shutdown, announced: false };
                 attendant.attend(Box::pin(connection), end).await
             }
             Protocol::Http2 => {
                 let frames = Frames::new(stream, Arc::clone(activity), edge.limits.resets);
-                let settings = http2_settings(&edge.limits, lifecycle);
-                let connection = settings.serve_connection(TokioIo::new(frames), answer(Refused::default()));
+                // Boxed: on its way into a task of its own, each answer is handed on by value.
+                let answer = service_fn(move |request| Box::pin(Arc::clone(&conversation).answer(request)));
+                let connection = http2_settings(&edge.limits).serve_connection(TokioIo::new(frames), answer);
                 let end = Ending { say_goodbye: http2::Connection::graceful_shutdown, announced: true };
                 attendant.attend(Box::pin(connection), end).await
             }
@@ -203,12 +200,48 @@ impl<S: Serve> Arrival<'_, S> {
     }
 }
 
+/// What the requests of a connection share.
+struct Conversation<S> {
+    connection: Connection,
+    gate: Arc<S>,
+    activity: Arc<Activity>,
+    lifecycle: Lifecycle,
+}
+
+impl<S: Serve> Conversation<S> {
+    /// Answers a request, which counts from now on and not only once it is polled.
+    fn answer(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Result<Response<Full<Bytes>>, Infallible>> {
+        let handling = self.activity.handle();
+        async move {
+            // HTTP/2 is told by a GOAWAY.
+            let speaks_of_closing = request.version() <= Version::HTTP_11;
+            let mut response = self.gate.serve(&self.connection, request).await;
+            if speaks_of_closing && (handling.is_last() || self.lifecycle.is_draining()) {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            drop(handling);
+            Ok(response)
+        }
+    }
+}
+
 /// How a protocol ends a connection.
 struct Ending<F> {
     say_goodbye: F,
     /// Whether the peer is told, and can send what is under way all the same: GOAWAY. HTTP/1.1 closes without a word,
     /// and a request that crosses that is lost.
     announced: bool,
+}
+
+/// Why a connection is looked at.
+enum Interruption {
+    /// The edge drains.
+    Drain,
+    /// The outlook may be another.
+    Outlook,
 }
 
 /// What sees a connection to its end.
@@ -242,30 +275,43 @@ impl Attendant<'_> {
                     self.count("age");
                     goodbye_due = true;
                 }
-                Outlook::Until(then) => tokio::select! {
-                    biased;
-                    ended = connection.as_mut() => {
-                        match self.activity.abuse() {
-                            Some(Abuse::Flood) => self.count("flood"),
-                            Some(Abuse::Resets) => self.count("resets"),
-                            None => {}
+                Outlook::Until(then) => {
+                    // Polled when it has something to say, and not with every read and write of the connection.
+                    let mut interruption = FuturesUnordered::from_iter([self.interruption(then, leaving)]);
+                    tokio::select! {
+                        biased;
+                        ended = connection.as_mut() => {
+                            match self.activity.abuse() {
+                                Some(Abuse::Flood) => self.count("flood"),
+                                Some(Abuse::Resets) => self.count("resets"),
+                                None => {}
+                            }
+                            return ended;
                         }
-                        return ended;
+                        interruption = interruption.next() => if let Some(Interruption::Drain) = interruption {
+                            leaving = true;
+                            self.activity.call_last();
+                            goodbye_due = end.announced;
+                        }
                     }
-                    () = self.lifecycle.draining(), if !leaving => {
-                        leaving = true;
-                        self.activity.call_last();
-                        goodbye_due = end.announced;
-                    }
-                    () = self.activity.last_request() => {}
-                    () = sleep_until(then) => {}
-                },
+                }
             }
             if goodbye_due {
                 (leaving, goodbye_due) = (true, false);
                 self.activity.leave();
                 (end.say_goodbye)(connection.as_mut());
             }
+        }
+    }
+
+    /// What is to be looked at beside the connection's own work: the stop, the outlook's instant, or that its last request
+    /// came.
+    async fn interruption(&self, then: Instant, leaving: bool) -> Interruption {
+        tokio::select! {
+            biased;
+            () = self.lifecycle.draining(), if !leaving => Interruption::Drain,
+            () = self.activity.last_request() => Interruption::Outlook,
+            () = sleep_until(then) => Interruption::Outlook,
         }
     }
 
@@ -292,8 +338,9 @@ fn http1_settings(limits: &Limits) -> http1::Builder {
     settings
 }
 
-fn http2_settings(limits: &Limits, lifecycle: &Lifecycle) -> http2::Builder<Lifecycle> {
-    let mut settings = http2::Builder::new(lifecycle.clone());
+fn http2_settings(limits: &Limits) -> http2::Builder<TokioExecutor> {
+    // Requests become tasks that nobody else keeps track of: their connection ends after them, and they end with it.
+    let mut settings = http2::Builder::new(TokioExecutor::new());
     settings
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.streams)

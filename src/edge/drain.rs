@@ -4,30 +4,38 @@
 //! wait can't end between an accepted connection and its task; and a cancelled token stays cancelled, so a task that
 //! starts late still learns of the stop.
 
+use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
-use tokio_util::sync::{CancellationToken, DropGuard};
-use tokio_util::task::TaskTracker;
+use tokio_util::sync::CancellationToken;
 
 /// What each task of the edge needs to know of the stop.
 #[derive(Clone, Debug)]
 pub(super) struct Lifecycle {
-    tasks: TaskTracker,
+    tasks: Arc<Mutex<JoinSet<()>>>,
     draining: CancellationToken,
-    cut: CancellationToken,
 }
 
 impl Lifecycle {
+    fn tasks(&self) -> MutexGuard<'_, JoinSet<()>> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Spawns a task that is waited for in a drain, and cut at its deadline.
-    pub(super) fn spawn(&self, task: impl Future + Send + 'static) {
-        // Boxed, since the futures around it would each take its place a second time.
-        let (cut, task) = (self.cut.clone(), Box::pin(task));
-        self.tasks.spawn(async move {
-            cut.run_until_cancelled_owned(task).await;
-        });
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = self.tasks();
+        // Those that have ended make room.
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(task);
+    }
+
+    /// Ready once every task has ended. A panic ended its own.
+    async fn ended(&self) {
+        while poll_fn(|cx| self.tasks().poll_join_next(cx)).await.is_some() {}
     }
 
     /// Ready once the edge drains, and from then on.
@@ -47,13 +55,6 @@ impl Lifecycle {
     }
 }
 
-/// HTTP/2 requests are tasks of their own, so they are tracked like connections.
-impl<F: Future + Send + 'static> hyper::rt::Executor<F> for Lifecycle {
-    fn execute(&self, task: F) {
-        self.spawn(task);
-    }
-}
-
 /// A running edge. Dropping it cuts every connection at once.
 #[derive(Debug)]
 pub struct Serving {
@@ -61,7 +62,6 @@ pub struct Serving {
     lifecycle: Lifecycle,
     slots: Arc<Semaphore>,
     connections: usize,
-    _drop: (DropGuard, DropGuard),
 }
 
 /// How a drain ended.
@@ -75,9 +75,8 @@ pub enum Drained {
 
 impl Serving {
     pub(super) fn new(addresses: Vec<SocketAddr>, slots: Arc<Semaphore>, connections: usize) -> Self {
-        let (draining, cut) = (CancellationToken::new(), CancellationToken::new());
-        let lifecycle = Lifecycle { tasks: TaskTracker::new(), draining: draining.clone(), cut: cut.clone() };
-        Self { addresses, lifecycle, slots, connections, _drop: (draining.drop_guard(), cut.drop_guard()) }
+        let lifecycle = Lifecycle { tasks: Arc::default(), draining: CancellationToken::new() };
+        Self { addresses, lifecycle, slots, connections }
     }
 
     pub(super) fn lifecycle(&self) -> Lifecycle {
@@ -93,17 +92,22 @@ impl Serving {
     /// Stops: closes the listeners, closes connections without a request, lets requests in flight finish
     /// (`Connection: close`, GOAWAY), and cuts what is left once the patience ends.
     pub async fn drain(self, patience: impl Future<Output = ()>) -> Drained {
-        let Lifecycle { tasks, draining, cut } = &self.lifecycle;
-        draining.cancel();
-        tasks.close();
+        self.lifecycle.draining.cancel();
         tokio::select! {
             biased;
-            () = tasks.wait() => return Drained::Finished,
+            () = self.lifecycle.ended() => return Drained::Finished,
             () = patience => {}
         }
         let open = self.connections.saturating_sub(self.slots.available_permits());
-        cut.cancel();
-        tasks.wait().await;
+        self.lifecycle.tasks().abort_all();
+        self.lifecycle.ended().await;
         Drained::Cut(open)
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.lifecycle.draining.cancel();
+        self.lifecycle.tasks().abort_all();
     }
 }
