@@ -130,7 +130,7 @@ impl SharedWindows {
         let (answer, answered) = oneshot::channel();
         if self.0.wait(Waiting { question, answer }) {
             // A task of its own: the caller may hang up, and others share the call.
-            tokio::spawn(Arc::clone(&self.0).carry());
+            tokio::spawn(Carrier { windows: Arc::clone(&self.0), is_done: false }.carry());
         }
         answered.await.unwrap_or(Err(Failure::Call(Arc::new(CallError::Unavailable))))
     }
@@ -158,17 +158,39 @@ impl Inner {
         queue.waiting.drain(..share).collect()
     }
 
+    /// Asks several windows at once, an answer for each.
+    async fn call(&self, questions: &[Question]) -> Result<Vec<Told>, Failure> {
+        let mut invocation = SCRIPT.prepare_invoke();
+        invocation.arg(millis(self.span)).arg(millis(self.span + KEPT_LONGER));
+        for Question { key, limit, ask, token } in questions {
+            invocation.key(&**key);
+            invocation.arg(*limit).arg(ask.word()).arg(token.to_be_bytes().as_slice());
+        }
+        let call = self.lanes.call(async |mut connection| invocation.invoke_async(&mut connection).await);
+        call.await.map_err(|error| Failure::Call(Arc::new(error)))
+    }
+}
+
+/// Who makes calls. One that panics gives its place among the calls back.
+#[derive(Debug)]
+struct Carrier {
+    windows: Arc<Inner>,
+    is_done: bool,
+}
+
+impl Carrier {
     /// Makes calls for as long as there are questions.
-    async fn carry(self: Arc<Self>) {
+    async fn carry(mut self) {
         loop {
-            let waiting = self.next();
+            let waiting = self.windows.next();
             if waiting.is_empty() {
+                self.is_done = true;
                 return;
             }
             let (questions, askers): (Vec<_>, Vec<_>) =
                 waiting.into_iter().map(|waiting| (waiting.question, waiting.answer)).unzip();
             // Who does not wait any more needs no answer.
-            match self.call(&questions).await {
+            match self.windows.call(&questions).await {
                 Ok(answers) => {
                     for (asker, Told(answer)) in askers.into_iter().zip(answers) {
                         let _ = asker.send(answer);
@@ -182,17 +204,13 @@ impl Inner {
             }
         }
     }
+}
 
-    /// Asks several windows at once, an answer for each.
-    async fn call(&self, questions: &[Question]) -> Result<Vec<Told>, Failure> {
-        let mut invocation = SCRIPT.prepare_invoke();
-        invocation.arg(millis(self.span)).arg(millis(self.span + KEPT_LONGER));
-        for Question { key, limit, ask, token } in questions {
-            invocation.key(&**key);
-            invocation.arg(*limit).arg(ask.word()).arg(token.to_be_bytes().as_slice());
+impl Drop for Carrier {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.windows.queue().calls -= 1;
         }
-        let call = self.lanes.call(async |mut connection| invocation.invoke_async(&mut connection).await);
-        call.await.map_err(|error| Failure::Call(Arc::new(error)))
     }
 }
 
