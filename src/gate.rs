@@ -155,23 +155,24 @@ impl Gate {
             }
             None => Err(Refusal::Overloaded),
         };
-        let reply = match &outcome {
-            Ok(reply) => reply.clone(),
-            Err(refusal) => refusal.reply(),
+        let (reply, refusal) = match outcome {
+            Ok(reply) => (reply, None),
+            Err(refusal) => (refusal.reply(), Some(refusal)),
         };
         if let (None, Some(tenant)) = (trail.budget, &trail.tenant) {
             trail.budget = Some(self.quota.look(&tenant.account).await);
         }
         body::discard_rest(head.version, body);
         let status = reply.status;
-        let response = respond::dress(reply, &head, &id, trail.budget).await;
-        self.metrics.request(trail.route.unwrap_or("none"), &head.method, status, began.elapsed());
+        let response = respond::dress(reply, &head, id, trail.budget).await;
+        let took = began.elapsed();
+        self.metrics.request(trail.route.unwrap_or("none"), &head.method, status, took);
         if let Some(tenant) = &trail.tenant {
-            self.metrics.tenants.request(&tenant.slug, status, began.elapsed());
+            self.metrics.tenants.request(&tenant.slug, status, took);
         }
         let tenant = trail.tenant.as_ref().map(|tenant| &*tenant.slug);
-        telemetry::end_request(&span, trail.route, status, tenant, id.as_str());
-        respond::log(&id, connection, &head, &trail, &response, outcome.as_ref().err(), began.elapsed());
+        telemetry::end_request(&span, trail.route, status, tenant, respond::id_of(&response));
+        respond::log(connection, &head, &trail, &response, refusal.as_ref(), took);
         response
     }
 

@@ -12,6 +12,7 @@ use http::{HeaderMap, Method, Response, StatusCode, Version, request};
 use http_body_util::Full;
 use hyper::body::Body;
 use uuid::Uuid;
+use uuid::fmt::Hyphenated;
 
 use super::encoding::{Encoding, SMALLEST};
 use super::{Connection, Trail};
@@ -29,6 +30,9 @@ const RATE_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remainin
 /// notice; shorter makes ordinary lines longer.
 const SLOW: Duration = Duration::from_secs(1);
 
+/// Room for the fields that most answers have, with the `Date` that hyper adds: fewer, and it is found in two steps.
+const FIELDS: usize = 10;
+
 /// The longest request id that is taken over from a caller.
 const LONGEST_ID: usize = 128;
 
@@ -41,27 +45,30 @@ impl RequestId {
         let sane = |value: &&HeaderValue| {
             (1..=LONGEST_ID).contains(&value.len()) && value.as_bytes().iter().all(u8::is_ascii_graphic)
         };
-        Self(
-            headers.get(REQUEST_ID).filter(sane).cloned().unwrap_or_else(|| {
-                HeaderValue::from_str(&Uuid::now_v7().to_string()).expect("a UUID is visible ASCII")
-            }),
-        )
+        let new = || {
+            let mut text = [0; Hyphenated::LENGTH];
+            HeaderValue::from_str(Uuid::now_v7().hyphenated().encode_lower(&mut text)).expect("visible ASCII")
+        };
+        Self(headers.get(REQUEST_ID).filter(sane).cloned().unwrap_or_else(new))
     }
+}
 
-    pub(super) fn as_str(&self) -> &str {
-        self.0.to_str().expect("visible ASCII, as it was made")
-    }
+/// The id of the request that a response answers.
+pub(super) fn id_of<B>(response: &Response<B>) -> &str {
+    let id = response.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok());
+    id.expect("every answer has one, of visible ASCII")
 }
 
 /// Makes the response of a reply.
 pub(super) async fn dress(
     reply: Reply,
     head: &request::Parts,
-    id: &RequestId,
+    id: RequestId,
     budget: Option<Budget>,
 ) -> Response<Full<Bytes>> {
     let Reply { status, mut headers, mut body } = reply;
-    headers.insert(REQUEST_ID, id.0.clone());
+    headers.reserve(FIELDS);
+    headers.insert(REQUEST_ID, id.0);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     // An account's data is nobody else's: no cache on the way may keep it.
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -99,7 +106,6 @@ pub(super) async fn dress(
 
 /// Writes the line of one request, and the cause of a failure.
 pub(super) fn log(
-    id: &RequestId,
     connection: &Connection,
     head: &request::Parts,
     trail: &Trail,
@@ -107,19 +113,19 @@ pub(super) fn log(
     refusal: Option<&Refusal>,
     took: Duration,
 ) {
-    let tenant = trail.tenant.as_ref().map(|tenant| &*tenant.slug);
+    let (id, tenant) = (id_of(response), trail.tenant.as_ref().map(|tenant| &*tenant.slug));
     if let Some(refusal) = refusal.filter(|_| response.status().is_server_error()) {
         let cause = with_causes(refusal);
         if response.status() == StatusCode::INTERNAL_SERVER_ERROR {
-            tracing::error!(request_id = id.as_str(), tenant, cause, "a request failed");
+            tracing::error!(request_id = id, tenant, cause, "a request failed");
         } else if refusal.is_one_of_many() {
-            tracing::debug!(request_id = id.as_str(), tenant, cause, "a request could not be served");
+            tracing::debug!(request_id = id, tenant, cause, "a request could not be served");
         } else {
-            tracing::warn!(request_id = id.as_str(), tenant, cause, "a request could not be served");
+            tracing::warn!(request_id = id, tenant, cause, "a request could not be served");
         }
     }
     let line = Access {
-        request_id: id.as_str(),
+        request_id: id,
         client: connection.client,
         tenant,
         token: trail.token.as_ref().map(|token| token.name.as_str()),
@@ -144,7 +150,7 @@ mod tests {
             [("abc-1", true), ("", false), ("a b", false), (&*"x".repeat(128), true), (&*"x".repeat(129), false)]
         {
             let headers = HeaderMap::from_iter([(REQUEST_ID, value.parse().unwrap())]);
-            assert_eq!(RequestId::of(&headers).as_str() == value, kept, "{value:?}");
+            assert_eq!(RequestId::of(&headers).0 == value, kept, "{value:?}");
         }
     }
 }
