@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::SystemTime;
 
 /// The state of a file; equal for two looks between which it was not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,5 +24,17 @@ impl FileStamp {
             written: (data.mtime(), data.mtime_nsec()),
             changed: (data.ctime(), data.ctime_nsec()),
         })
+    }
+    /// How long the file is, in bytes.
+    pub(crate) fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Whether the file's last change is older than an instant.
+    pub(crate) fn changed_before(&self, instant: SystemTime) -> bool {
+        let (seconds, nanoseconds) = self.changed;
+        let instant = instant.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        (i128::from(seconds), i128::from(nanoseconds))
+            < (i128::from(instant.as_secs()), i128::from(instant.subsec_nanos()))
     }
 }

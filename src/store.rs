@@ -5,6 +5,7 @@
 //! statement: only `sql`, `session` and `location` know where they part.
 
 mod breaker;
+mod commit_stamp;
 mod connections;
 mod database;
 pub mod filter;
@@ -37,6 +38,7 @@ use sqlx::migrate::MigrateError;
 use tokio::sync::Mutex;
 
 pub use breaker::{Breaker, Entry};
+pub use commit_stamp::CommitStamp;
 pub use connections::Connections;
 pub use forms::{Element, Form, FormSummary};
 pub use groups::{

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use arc_swap::ArcSwapOption;
 use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
 
-use crate::store::{Breaker, Connections, DatabaseLocation, Store, StoreError};
+use crate::store::{Breaker, CommitStamp, Connections, DatabaseLocation, Store, StoreError};
 
 /// How many look-ups wait at most. More, and a flood of invented tokens costs memory; fewer, and callers with tokens of
 /// their own are refused when they all come at once.
@@ -106,6 +106,11 @@ impl TenantDatabase {
             }
         };
         Ok((self.store().await?, turn))
+    }
+
+    /// What tells whether anything was committed since, where that can be told without asking the database.
+    pub async fn commit_stamp(&self) -> Option<CommitStamp> {
+        CommitStamp::of(&self.location).await
     }
 
     /// What is wrong with it, while its callers are refused.

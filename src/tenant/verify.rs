@@ -5,6 +5,9 @@
 //! worthless at once. While they should be and are not, a token that was found is remembered so briefly that revoking it
 //! is felt in time. One that was not found is remembered only while changes are heard, so that a token made a moment ago
 //! works at once.
+//!
+//! When that time is over, a SQLite database to which nothing was committed meanwhile is not asked again ([`CommitStamp`]):
+//! a gateway with thousands of them has connections to few, and would open a file for most look-ups.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -16,7 +19,7 @@ use super::Tenant;
 use super::token::TokenDigest;
 use crate::metrics::Metrics;
 use crate::shared::announce::Listening;
-use crate::store::StoreError;
+use crate::store::{CommitStamp, StoreError};
 
 /// How long anything is remembered while changes are heard. A token that is revoked by SQL, or by who could not reach the
 /// shared store, is refused after this time. Longer makes that worse; shorter looks up more, at the cost of a connection
@@ -62,6 +65,16 @@ struct Remembered {
     at: Instant,
     /// The changes that were known before it was asked.
     changes: (u64, u64),
+    /// What the database's files looked like before it was asked.
+    stamp: Option<CommitStamp>,
+}
+
+impl Remembered {
+    /// Whether it was said of the database as it is now.
+    fn was_told_of(&self, changes: (u64, u64), stamp: Option<CommitStamp>) -> bool {
+        let said_something = !matches!(self.said, Said::Nothing(_));
+        said_something && self.changes == changes && stamp.is_some() && self.stamp == stamp
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -97,18 +110,22 @@ impl TokenVerifier {
     /// # Errors
     /// The [`StoreError`] when the tenant's database can't say.
     pub async fn verify(&self, tenant: &Tenant, digest: TokenDigest) -> Result<Option<Arc<Token>>, Arc<StoreError>> {
-        let changes = self.changes(tenant);
+        let (changes, key) = (self.changes(tenant), (Arc::clone(&tenant.slug), digest));
+        let before = self.remembered.get(&key).await;
+        let mut by = "memory";
         let look_up = async {
-            let said = match look_up(tenant, &digest).await {
-                Ok(Some(token)) => Said::Known(token),
-                Ok(None) => Said::Unknown,
-                Err(error) => Said::Nothing(error),
+            let stamp = tenant.database.commit_stamp().await;
+            let said = match before.filter(|before| before.was_told_of(changes, stamp)) {
+                Some(before) => before.said,
+                None => {
+                    by = "database";
+                    look_up(tenant, &digest).await
+                }
             };
-            Remembered { said, at: Instant::now(), changes }
+            Remembered { said, at: Instant::now(), changes, stamp }
         };
-        let entry = self.remembered.entry((Arc::clone(&tenant.slug), digest));
+        let entry = self.remembered.entry(key);
         let entry = entry.or_insert_with_if(look_up, |remembered| !self.still_holds(remembered, changes)).await;
-        let by = if entry.is_fresh() { "database" } else { "memory" };
         let (result, verified) = match entry.into_value().said {
             Said::Known(token) => ("known", Ok(Some(token))),
             Said::Unknown => ("unknown", Ok(None)),
@@ -135,9 +152,87 @@ impl TokenVerifier {
     }
 }
 
-async fn look_up(tenant: &Tenant, digest: &TokenDigest) -> Result<Option<Arc<Token>>, Arc<StoreError>> {
-    let (store, _turn) = tenant.database.store_for_look_up().await.map_err(Arc::new)?;
-    let record = store.find_token(digest.as_bytes()).await.map_err(Arc::new)?;
-    let record = record.filter(|record| digest.matches(&record.digest));
-    Ok(record.map(|record| Arc::new(Token { id: record.id, name: record.name, noted: AtomicI64::new(i64::MIN) })))
+/// What the database says.
+async fn look_up(tenant: &Tenant, digest: &TokenDigest) -> Said {
+    let found = async {
+        let (store, _turn) = tenant.database.store_for_look_up().await?;
+        store.find_token(digest.as_bytes()).await
+    };
+    match found.await.map(|record| record.filter(|record| digest.matches(&record.digest))) {
+        Ok(Some(record)) => {
+            Said::Known(Arc::new(Token { id: record.id, name: record.name, noted: AtomicI64::new(i64::MIN) }))
+        }
+        Ok(None) => Said::Unknown,
+        Err(error) => Said::Nothing(Arc::new(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::store::{NewToken, Store, migrate};
+    use crate::tenant::Directory;
+    use crate::tenant::host::HostName;
+    use crate::tenant::token::PresentedToken;
+
+    const CONFIG: &str = r#"
+        [gateway]
+        listen = [{ address = "127.0.0.1:0", tls = false }]
+        [[tenant]]
+        slug = "acme"
+        name = "Acme"
+        address = "acme.example.com"
+        database = "sqlite:acme.db"
+    "#;
+
+    /// Makes all that is remembered so old that it has to be looked up anew.
+    async fn age(verifier: &TokenVerifier) {
+        for (key, remembered) in &verifier.remembered {
+            let at = remembered.at.checked_sub(2 * ALONE).expect("the machine runs for longer");
+            verifier.remembered.insert((*key).clone(), Remembered { at, ..remembered }).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_file_is_asked_again_only_when_something_was_committed_to_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("tenants.toml");
+        std::fs::write(&file, CONFIG).unwrap();
+        let config = Config::load(&file).unwrap();
+        let location = &config.tenants[0].database;
+        migrate(location).await.unwrap();
+        let store = Store::open(location, 1).await.unwrap();
+        let token = PresentedToken::generate();
+        let new = NewToken { name: "one".into(), prefix: "fg_".into(), digest: *token.digest().as_bytes() };
+        store.create_token(new, Timestamp::now()).await.unwrap();
+
+        let directory = Directory::new(&config, &Directory::default());
+        let tenant = directory.resolve(&HostName::parse("acme.example.com").unwrap()).expect("a tenant");
+        let verifier = TokenVerifier::new(None, Arc::default(), Metrics::default());
+        let asked = || {
+            let checks = |by| verifier.metrics.token_checks.with_label_values(&[by, "known"]).get();
+            (checks("database"), checks("memory"))
+        };
+        let verify = async || verifier.verify(tenant, token.digest()).await.unwrap();
+
+        assert!(verify().await.is_some());
+        age(&verifier).await;
+        assert!(verify().await.is_some());
+        assert_eq!(asked(), (2, 0), "a commit of a moment ago may not show yet");
+
+        tokio::time::sleep(ALONE).await;
+        assert!(verify().await.is_some());
+        assert_eq!(asked(), (3, 0));
+        for times in 1..4 {
+            age(&verifier).await;
+            assert!(verify().await.is_some());
+            assert_eq!(asked(), (3, times), "nothing was committed");
+        }
+        assert!(store.revoke_token(1, Timestamp::now()).await.unwrap());
+        age(&verifier).await;
+        assert!(verify().await.is_none());
+    }
 }
