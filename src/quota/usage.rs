@@ -16,8 +16,7 @@ pub struct Share {
 }
 
 impl Usage {
-    /// Counts the tokens of a window's requests. Most accounts have few, so that sorting finds long runs: a tenth of what
-    /// counting in a map costs.
+    /// Counts the tokens of a window's requests. Most accounts have few, so that sorting meets long runs and hashes none.
     pub(super) fn of(tokens: impl IntoIterator<Item = u32>) -> Self {
         let mut tokens: Vec<u32> = tokens.into_iter().collect();
         tokens.sort_unstable();
