@@ -12,6 +12,7 @@ mod accept;
 mod activity;
 mod addresses;
 pub mod admin;
+mod attendant;
 mod certificates;
 mod connection;
 mod drain;

@@ -1,18 +1,16 @@
 //! One connection, from the accepted socket to its close.
 //!
-//! Owns the way of a connection (who connects, TLS or none, HTTP/1.1 or HTTP/2), the choice of hyper's settings, and the
-//! loop that ends a connection: in a drain, when it is idle or had its time, or when the peer stalls. hyper's connection is
-//! polled until it ends by itself; only a stalled one is dropped. Content of requests and responses is the gate's.
+//! Owns the way of a connection (who connects, TLS or none, HTTP/1.1 or HTTP/2) and the choice of hyper's settings. Its
+//! end is [`Attendant`]'s, content of requests and responses the gate's.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
+use futures_util::FutureExt;
+use futures_util::future::Either;
 use http::header::CONNECTION;
 use http::{HeaderValue, Request, Response, Version};
 use http_body_util::Full;
@@ -23,9 +21,10 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use prometheus::IntGauge;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, timeout};
 
-use super::activity::{Abuse, Activity, Outlook};
+use super::activity::Activity;
+use super::attendant::{Attendant, Ending};
 use super::drain::Lifecycle;
 use super::frames::Frames;
 use super::heads::Heads;
@@ -36,7 +35,6 @@ use super::tls::{self, Protocol, Secured};
 use super::{Edge, Serve};
 use crate::config::{ListenConfig, Speaks};
 use crate::gate::{Connection, Transport};
-use crate::metrics::EdgeMetrics;
 
 /// Serves one accepted socket until it is closed.
 pub(super) async fn serve<S: Serve>(
@@ -107,7 +105,7 @@ struct Arrival<'a, S> {
     lifecycle: &'a Lifecycle,
 }
 
-impl<S: Serve> Arrival<'_, S> {
+impl<'a, S: Serve> Arrival<'a, S> {
     async fn serve_tls(self, stream: TcpStream) {
         let (client, edge) = (self.client, self.edge);
         let activity = Activity::new(self.accepted, self.edge.limits);
@@ -158,22 +156,29 @@ impl<S: Serve> Arrival<'_, S> {
         }
     }
 
-    /// Answers the requests on a stream that is ready for them.
-    async fn converse<IO>(self, stream: IO, protocol: Protocol, transport: Transport, activity: &Arc<Activity>)
+    /// Answers the requests on a stream that is ready for them. No `async fn`: its future would keep a place for the
+    /// stream, which is hyper's from here on.
+    fn converse<IO>(
+        self,
+        stream: IO,
+        protocol: Protocol,
+        transport: Transport,
+        activity: &Arc<Activity>,
+    ) -> impl Future<Output = ()>
     where
         IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let Self { client, caller, edge, lifecycle, .. } = self;
         let label = label(protocol);
-        let _open = Open::new(edge.metrics.edge.connections_open.with_label_values(&[label]));
+        let open = Open::new(edge.metrics.edge.connections_open.with_label_values(&[label]));
         let conversation = Arc::new(Conversation {
             connection: Connection { client, caller, transport },
             gate: Arc::clone(&edge.gate),
             activity: Arc::clone(activity),
             lifecycle: lifecycle.clone(),
         });
-        let attendant = Attendant { activity, metrics: &edge.metrics.edge, lifecycle };
-        let ended = match protocol {
+        let attendant = Attendant { activity: Arc::clone(activity), metrics: &edge.metrics.edge, lifecycle };
+        let attended = match protocol {
             Protocol::Http1 => {
                 let heads = Heads::new(stream, Arc::clone(activity), edge.limits.head_bytes);
                 let refused = heads.refused();
@@ -183,7 +188,7 @@ impl<S: Serve> Arrival<'_, S> {
                 });
                 let connection = http1_settings(&edge.limits).serve_connection(TokioIo::new(heads), answer);
                 let end = Ending { say_goodbye: http1::Connection::graceful_shutdown, announced: false };
-                attendant.attend(Box::pin(connection), end).await
+                Either::Left(attendant.attend(Box::pin(connection), end))
             }
             Protocol::Http2 => {
                 let frames = Frames::new(stream, Arc::clone(activity), edge.limits.resets);
@@ -191,12 +196,16 @@ impl<S: Serve> Arrival<'_, S> {
                 let answer = service_fn(move |request| Box::pin(Arc::clone(&conversation).answer(request)));
                 let connection = http2_settings(&edge.limits).serve_connection(TokioIo::new(frames), answer);
                 let end = Ending { say_goodbye: http2::Connection::graceful_shutdown, announced: true };
-                attendant.attend(Box::pin(connection), end).await
+                Either::Right(attendant.attend(Box::pin(connection), end))
             }
         };
-        if let Err(error) = ended {
-            tracing::debug!(%client, protocol = label, reason = &error as &dyn std::error::Error, "connection failed");
-        }
+        attended.map(move |ended| {
+            drop(open);
+            if let Err(error) = ended {
+                let reason = &error as &dyn std::error::Error;
+                tracing::debug!(%client, protocol = label, reason, "connection failed");
+            }
+        })
     }
 }
 
@@ -225,98 +234,6 @@ impl<S: Serve> Conversation<S> {
             drop(handling);
             Ok(response)
         }
-    }
-}
-
-/// How a protocol ends a connection.
-struct Ending<F> {
-    say_goodbye: F,
-    /// Whether the peer is told, and can send what is under way all the same: GOAWAY. HTTP/1.1 closes without a word,
-    /// and a request that crosses that is lost.
-    announced: bool,
-}
-
-/// Why a connection is looked at.
-enum Interruption {
-    /// The edge drains.
-    Drain,
-    /// The outlook may be another.
-    Outlook,
-}
-
-/// What sees a connection to its end.
-struct Attendant<'a> {
-    activity: &'a Activity,
-    metrics: &'a EdgeMetrics,
-    lifecycle: &'a Lifecycle,
-}
-
-impl Attendant<'_> {
-    /// Polls a connection to its end, says goodbye once when that is due, and gives up on a peer that stalls.
-    async fn attend<C>(&self, mut connection: Pin<Box<C>>, end: Ending<impl Fn(Pin<&mut C>)>) -> hyper::Result<()>
-    where
-        C: Future<Output = hyper::Result<()>>,
-    {
-        let (mut leaving, mut goodbye_due) = (false, false);
-        loop {
-            match self.activity.outlook(Instant::now()) {
-                Outlook::Stalled => {
-                    self.count("stalled");
-                    return Ok(());
-                }
-                Outlook::Idle => {
-                    // In a drain it is the stop that ends it.
-                    if !self.lifecycle.is_draining() {
-                        self.count("idle");
-                    }
-                    goodbye_due = true;
-                }
-                Outlook::Worn => {
-                    self.count("age");
-                    goodbye_due = true;
-                }
-                Outlook::Until(then) => {
-                    // Polled when it has something to say, and not with every read and write of the connection.
-                    let mut interruption = FuturesUnordered::from_iter([self.interruption(then, leaving)]);
-                    tokio::select! {
-                        biased;
-                        ended = connection.as_mut() => {
-                            match self.activity.abuse() {
-                                Some(Abuse::Flood) => self.count("flood"),
-                                Some(Abuse::Resets) => self.count("resets"),
-                                None => {}
-                            }
-                            return ended;
-                        }
-                        interruption = interruption.next() => if let Some(Interruption::Drain) = interruption {
-                            leaving = true;
-                            self.activity.call_last();
-                            goodbye_due = end.announced;
-                        }
-                    }
-                }
-            }
-            if goodbye_due {
-                (leaving, goodbye_due) = (true, false);
-                self.activity.leave();
-                (end.say_goodbye)(connection.as_mut());
-            }
-        }
-    }
-
-    /// What is to be looked at beside the connection's own work: the stop, the outlook's instant, or that its last request
-    /// came.
-    async fn interruption(&self, then: Instant, leaving: bool) -> Interruption {
-        tokio::select! {
-            biased;
-            () = self.lifecycle.draining(), if !leaving => Interruption::Drain,
-            () = self.activity.last_request() => Interruption::Outlook,
-            () = sleep_until(then) => Interruption::Outlook,
-        }
-    }
-
-    fn count(&self, reason: &str) {
-        self.metrics.connections_ended.with_label_values(&[reason]).inc();
     }
 }
 
