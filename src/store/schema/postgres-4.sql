@@ -64,7 +64,12 @@ END
 $$;
 
 -- About every 128th change settles. With fewer, every count would read more; with more, writers would settle much of the
--- time.
+-- time. Its body stands in place of the call.
+CREATE FUNCTION formgate_draws_settling(changes bigint) RETURNS boolean LANGUAGE sql VOLATILE AS $$
+  SELECT random() * 128 < changes
+$$;
+COMMENT ON FUNCTION formgate_draws_settling IS 'Whether who made so many changes of counts is to settle them.';
+
 CREATE OR REPLACE FUNCTION formgate_submissions_inserted() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
   changes bigint;
@@ -74,7 +79,7 @@ BEGIN
     FROM after_rows s, formgate_counts_of(s.form_id, s.status, s.created_at, s.updated_at) AS c
     WHERE NOT s.draft AND s.child_of IS NULL GROUP BY 1, 2, 3;
   GET DIAGNOSTICS changes = ROW_COUNT;
-  IF random() * 128 < changes THEN
+  IF formgate_draws_settling(changes) THEN
     PERFORM formgate_settle_counts_once();
   END IF;
   RETURN NULL;
@@ -89,7 +94,7 @@ BEGIN
     FROM before_rows s, formgate_counts_of(s.form_id, s.status, s.created_at, s.updated_at) AS c
     WHERE NOT s.draft AND s.child_of IS NULL GROUP BY 1, 2, 3;
   GET DIAGNOSTICS changes = ROW_COUNT;
-  IF random() * 128 < changes THEN
+  IF formgate_draws_settling(changes) THEN
     PERFORM formgate_settle_counts_once();
   END IF;
   RETURN NULL;
@@ -108,7 +113,7 @@ BEGIN
     ) AS s, formgate_counts_of(s.form_id, s.status, s.created_at, s.updated_at) AS c
     WHERE NOT s.draft AND s.child_of IS NULL GROUP BY 1, 2, 3 HAVING sum(s.n) <> 0;
   GET DIAGNOSTICS changes = ROW_COUNT;
-  IF random() * 128 < changes THEN
+  IF formgate_draws_settling(changes) THEN
     PERFORM formgate_settle_counts_once();
   END IF;
 
@@ -132,7 +137,7 @@ BEGIN
   INSERT INTO count_changes (counted, key, status, listed)
     SELECT CASE WHEN shared THEN 'shared label' ELSE 'label' END, label_id, '', count(*) FROM after_rows GROUP BY 1, 2;
   GET DIAGNOSTICS changes = ROW_COUNT;
-  IF random() * 128 < changes THEN
+  IF formgate_draws_settling(changes) THEN
     PERFORM formgate_settle_counts_once();
   END IF;
   RETURN NULL;
@@ -145,7 +150,7 @@ BEGIN
   INSERT INTO count_changes (counted, key, status, listed)
     SELECT CASE WHEN shared THEN 'shared label' ELSE 'label' END, label_id, '', -count(*) FROM before_rows GROUP BY 1, 2;
   GET DIAGNOSTICS changes = ROW_COUNT;
-  IF random() * 128 < changes THEN
+  IF formgate_draws_settling(changes) THEN
     PERFORM formgate_settle_counts_once();
   END IF;
   RETURN NULL;
