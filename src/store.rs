@@ -19,6 +19,7 @@ mod page;
 mod pool;
 #[cfg(test)]
 pub(crate) mod raw;
+mod records;
 mod reindex;
 mod retry;
 mod schema;

@@ -58,7 +58,7 @@ impl FileJson {
 }
 
 impl<'r> SubmissionJson<'r> {
-    fn new(submission: &Submission<'r>, zone: &TimeZone) -> Self {
+    fn new(submission: &'r Submission<'_>, zone: &TimeZone) -> Self {
         Self {
             id: Kind::Submission.show(submission.id),
             status: submission.status,
@@ -70,22 +70,23 @@ impl<'r> SubmissionJson<'r> {
 }
 
 impl<'r> AnswerJson<'r> {
-    fn new(answer: &Answer<'r>, zone: &TimeZone) -> Self {
-        let files: Vec<Value> = answer.files.and_then(|files| serde_json::from_str(files).ok()).unwrap_or_default();
+    fn new(answer: &'r Answer<'_>, zone: &TimeZone) -> Self {
+        let files: Vec<Value> =
+            answer.files.as_deref().and_then(|files| serde_json::from_str(files).ok()).unwrap_or_default();
         let files: Vec<FileJson> = files.into_iter().map(FileJson::read).collect();
         let value = if !files.is_empty() {
             let urls: Vec<&str> = files.iter().filter_map(|file| file.url.as_str()).collect();
             urls.join(",").into()
         } else if answer.kind == "time" {
-            time_of_day(answer.value, answer.updated_at, zone)
+            time_of_day(&answer.value, answer.updated_at, zone)
         } else {
-            answer.value.into()
+            answer.value.as_ref().into()
         };
         Self {
-            gid: answer.gid,
-            name: answer.name,
+            gid: &answer.gid,
+            name: &answer.name,
             value,
-            r#type: answer.kind,
+            r#type: &answer.kind,
             files,
             updated_at: Instant(answer.updated_at),
         }

@@ -119,7 +119,7 @@ pub(super) async fn a_file_is_loaded_as_it_says(location: DatabaseLocation) {
     // Cut to the microsecond, and brought to UTC.
     assert_eq!(submission.created_at.to_string(), "2024-05-01T13:45:30.123456Z");
     assert_eq!(submission.updated_at.to_string(), "2024-05-01T23:00:00Z");
-    let files: serde_json::Value = serde_json::from_str(submission.entries[2].files.unwrap()).unwrap();
+    let files: serde_json::Value = serde_json::from_str(submission.entries[2].files.as_deref().unwrap()).unwrap();
     assert_eq!(
         files,
         serde_json::json!([
