@@ -119,28 +119,34 @@ impl Store {
         Ok(Page { items, total: u64::try_from(total).expect("a count is not negative") })
     }
 
-    /// One group with all its members.
+    /// One group with all its members: one statement, so that no write comes between them.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn find_group(&self, id: i64) -> Result<Option<Group>, StoreError> {
         let mut reader = self.database.reader().await?;
         let mut sql = reader.sql();
-        sql.push("SELECT ").push(SUMMARY).push(", g.built_in FROM groups g WHERE g.id = ").bind(id);
-        let Some(row) = reader.fetch_optional(sql).await? else { return Ok(None) };
-        let mut summary = GroupSummary::read(&row)?;
-
-        let mut sql = reader.sql();
-        sql.push("SELECT u.email, u.name FROM users u");
-        if !row.get::<bool>(5)? {
-            sql.push(" JOIN group_members m ON m.user_id = u.id WHERE m.group_id = ").bind(id);
-        }
-        sql.push(" ORDER BY u.email_folded").push_either(" COLLATE \"C\"", "").push(", u.id");
+        sql.push("SELECT name, detail, managed FROM (");
+        sql.push("SELECT g.name, g.external_id AS detail, g.managed, NULL AS folded, 0 AS user_id ");
+        sql.push("FROM groups g WHERE g.id = ").bind(id);
+        sql.push(" UNION ALL SELECT u.email, u.name, NULL, u.email_folded, u.id FROM groups g ");
+        sql.push("JOIN group_members m ON m.group_id = g.id JOIN users u ON u.id = m.user_id ");
+        sql.push("WHERE NOT g.built_in AND g.id = ").bind(id);
+        sql.push(" UNION ALL SELECT u.email, u.name, NULL, u.email_folded, u.id FROM users u ");
+        sql.push("WHERE (SELECT g.built_in FROM groups g WHERE g.id = ").bind(id);
+        sql.push(")) AS shown ORDER BY folded").push_either(" COLLATE \"C\"", "").push(" NULLS FIRST, user_id");
         let rows = reader.fetch_all(sql).await?;
+        // The group comes first, having no address; where there is no group, there are no members.
+        let Some((group, members)) = rows.split_first() else { return Ok(None) };
         let member = |row: &Row| Ok(Member { email: row.get(0)?, name: row.get(1)? });
-        let members: Vec<Member> = rows.iter().map(member).collect::<Result<_, sqlx::Error>>()?;
-        // A write between the two statements must not make the answer contradict itself.
-        summary.members = members.len() as u64;
+        let members: Vec<Member> = members.iter().map(member).collect::<Result<_, sqlx::Error>>()?;
+        let summary = GroupSummary {
+            id,
+            name: group.get(0)?,
+            external_id: group.get(1)?,
+            managed: group.get(2)?,
+            members: members.len() as u64,
+        };
         Ok(Some(Group { summary, members }))
     }
 
