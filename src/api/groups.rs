@@ -144,6 +144,9 @@ fn refusal(error: GroupWriteError) -> Refusal {
         GroupWriteError::BuiltIn => {
             Faults::only("name", "The name is that of the built-in group, which cannot be written.")
         }
+        GroupWriteError::BuiltInIdentified => {
+            Faults::only("external_id", "The external_id is that of the built-in group, which cannot be written.")
+        }
         GroupWriteError::Guarded { detached, members } => Faults::only(
             "members",
             format!(

@@ -52,7 +52,16 @@ impl Database {
     /// Begins a transaction that may write.
     pub(crate) async fn begin(&self) -> Result<Transaction, StoreError> {
         let mut lent = self.writers.lend().await?;
-        lent.begin_transaction().await?;
+        lent.begin_transaction("BEGIN").await?;
+        Ok(Transaction { lent })
+    }
+
+    /// The same where each statement may take so long. Postgres is told how to begin, and that limit, by statements of
+    /// which `BEGIN` is the first.
+    pub(super) async fn begin_by(&self, on_postgres: &'static str, limit: Duration) -> Result<Transaction, StoreError> {
+        let mut lent = self.writers.lend().await?;
+        lent.limit_statements(limit);
+        lent.begin_transaction(on_postgres).await?;
         Ok(Transaction { lent })
     }
 
@@ -90,11 +99,6 @@ impl Transaction {
 
     pub(crate) fn dialect(&self) -> Dialect {
         self.lent.dialect()
-    }
-
-    /// Lets each statement to come run for so long, where the database is not told by itself.
-    pub(crate) fn limit_statements(&mut self, limit: Duration) {
-        self.lent.limit_statements(limit);
     }
 
     pub(crate) async fn fetch_all(&mut self, sql: Sql) -> Result<Vec<Row>, sqlx::Error> {

@@ -166,8 +166,7 @@ impl Store {
     }
 
     async fn try_to_delete_group(&self, id: i64) -> Result<Deletion, StoreError> {
-        let mut transaction = self.database.begin().await?;
-        write::lock_groups(&mut transaction).await?;
+        let mut transaction = write::begin(&self.database).await?;
         let mut sql = transaction.sql();
         sql.push("SELECT g.built_in, EXISTS (SELECT 1 FROM flow_step_groups f WHERE f.group_id = g.id)");
         sql.push(" FROM groups g WHERE g.id = ").bind(id);

@@ -110,9 +110,9 @@ impl Lent {
     }
 
     /// Begins a transaction that may write. On SQLite it has the write lock from the start, so that it can't fail half
-    /// way for want of it.
-    pub(super) async fn begin_transaction(&mut self) -> Result<(), sqlx::Error> {
-        let begin = if self.dialect() == Dialect::Sqlite { "BEGIN IMMEDIATE" } else { "BEGIN" };
+    /// way for want of it; Postgres is told how to begin.
+    pub(super) async fn begin_transaction(&mut self, on_postgres: &'static str) -> Result<(), sqlx::Error> {
+        let begin = if self.dialect() == Dialect::Sqlite { "BEGIN IMMEDIATE" } else { on_postgres };
         let (began, unheard) = (Instant::now(), self.unheard);
         self.in_transaction = true;
         let mut outcome = {
@@ -124,7 +124,8 @@ impl Lent {
             let limit = self.begin();
             outcome = within(limit, self.session().command(begin)).await;
         }
-        self.in_transaction = outcome.is_ok() || self.running;
+        // Postgres may have begun and then failed at what it was told besides.
+        self.in_transaction = outcome.is_ok() || self.running || self.dialect() == Dialect::Postgres;
         self.end(began, outcome)
     }
 

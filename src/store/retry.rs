@@ -31,7 +31,7 @@ impl FromStore for super::GroupWriteError {
     fn store_error(&self) -> Option<&StoreError> {
         match self {
             Self::Store(error) => Some(error),
-            Self::AmbiguousName | Self::BuiltIn | Self::Guarded { .. } => None,
+            Self::AmbiguousName | Self::BuiltIn | Self::BuiltInIdentified | Self::Guarded { .. } => None,
         }
     }
 }

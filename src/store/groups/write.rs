@@ -8,13 +8,13 @@
 
 use std::time::Duration;
 
-use crate::store::database::Transaction;
+use crate::store::database::{Database, Row, Transaction};
 use crate::store::filter::fold;
 use crate::store::retry::Tries;
 use crate::store::sql::{Dialect, Sql};
 use crate::store::{Store, StoreError};
 
-use super::{GroupSummary, SUMMARY};
+use super::GroupSummary;
 
 /// A group as it is asked for.
 #[derive(Clone, Debug)]
@@ -96,6 +96,9 @@ pub enum GroupWriteError {
     /// The built-in group is nobody's to write.
     #[error("the built-in group can't be written")]
     BuiltIn,
+    /// The same, where the external id tells that it is meant.
+    #[error("the built-in group has this external id, and can't be written")]
+    BuiltInIdentified,
     /// It would detach more members than the tenant's guard allows.
     #[error("{detached} of {members} members would be detached")]
     Guarded {
@@ -119,21 +122,14 @@ impl From<sqlx::Error> for GroupWriteError {
 /// callers; shorter, and a body of hundreds of thousands of members, or a turn behind one, is cut off.
 const STATEMENT_LIMIT: Duration = Duration::from_secs(60);
 
-/// Lets the writes of groups take turns. SQLite's transactions do by themselves.
-pub(super) async fn lock_groups(transaction: &mut Transaction) -> Result<(), sqlx::Error> {
-    transaction.limit_statements(STATEMENT_LIMIT);
-    if transaction.dialect() == Dialect::Postgres {
-        let mut sql = transaction.sql();
-        sql.push("SELECT set_config('statement_timeout', ").bind(STATEMENT_LIMIT.as_millis().to_string());
-        // A turn is a lock.
-        sql.push(", true), set_config('lock_timeout', '0', true)");
-        transaction.execute(sql).await?;
-        let mut sql = transaction.sql();
-        // Any number does that nothing else in the account's own database uses.
-        sql.push("SELECT pg_advisory_xact_lock(7310577365311121506)");
-        transaction.execute(sql).await?;
-    }
-    Ok(())
+/// Begins a transaction, waits for its turn, and has Postgres keep to [`STATEMENT_LIMIT`] meanwhile: a turn is a lock. Any
+/// number does that nothing else in the account's own database uses.
+const BEGIN: &str = "BEGIN; SET LOCAL statement_timeout = '60s'; SET LOCAL lock_timeout = 0; \
+    SELECT pg_advisory_xact_lock(7310577365311121506)";
+
+/// Begins a transaction that writes groups when it is its turn. SQLite's transactions take turns by themselves.
+pub(super) async fn begin(database: &Database) -> Result<Transaction, StoreError> {
+    database.begin_by(BEGIN, STATEMENT_LIMIT).await
 }
 
 impl Store {
@@ -166,23 +162,34 @@ impl Store {
         report: Report,
         again: bool,
     ) -> Result<Written, GroupWriteError> {
-        let mut transaction = self.database.begin().await?;
-        lock_groups(&mut transaction).await?;
+        let mut transaction = begin(&self.database).await?;
         if again {
             pass_ids_given_by_others(&mut transaction).await?;
         }
-        let (id, created) = match find(&mut transaction, write).await? {
-            Some(id) => (id, false),
-            None => (create(&mut transaction, write, durability).await?, true),
+        let found = find(&mut transaction, write).await?;
+        let (id, external_id, created) = match found {
+            Some(found) => {
+                let external_id = write.external_id.clone().or_else(|| found.external_id.clone());
+                if !found.is_as(write, external_id.as_deref()) {
+                    update(&mut transaction, found.id, write, external_id.clone()).await?;
+                }
+                (found.id, external_id, false)
+            }
+            None => (create(&mut transaction, write, durability).await?, write.external_id.clone(), true),
         };
-        let members = match &write.members {
-            Some(members) => replace_members(&mut transaction, id, members, guard, report).await?,
-            None => MemberChange { report: (report == Report::Members).then(Default::default), ..Default::default() },
+        let (members, count) = match &write.members {
+            Some(members) => {
+                let change = replace_members(&mut transaction, id, members, guard, report).await?;
+                // All of them, and nobody else.
+                (change, members.len() as u64)
+            }
+            None => {
+                let change =
+                    MemberChange { report: (report == Report::Members).then(Default::default), ..Default::default() };
+                (change, count_members(&mut transaction, id).await?)
+            }
         };
-        let mut sql = transaction.sql();
-        sql.push("SELECT ").push(SUMMARY).push(" FROM groups g WHERE g.id = ").bind(id);
-        let row = transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?;
-        let group = GroupSummary::read(&row)?;
+        let group = GroupSummary { id, name: write.name.clone(), external_id, managed: true, members: count };
         match durability {
             Durability::Commit => transaction.commit().await?,
             Durability::DryRun => transaction.roll_back().await?,
@@ -191,52 +198,71 @@ impl Store {
     }
 }
 
-/// Finds the group that is meant, and gives it the name and the identifier that it is to have.
-async fn find(transaction: &mut Transaction, write: &GroupWrite) -> Result<Option<i64>, GroupWriteError> {
+/// A group that may be the one that is meant.
+struct Candidate {
+    id: i64,
+    name: String,
+    external_id: Option<String>,
+    managed: bool,
+    built_in: bool,
+}
+
+impl Candidate {
+    fn read(row: &Row) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            id: row.get(0)?,
+            name: row.get(1)?,
+            external_id: row.get(2)?,
+            managed: row.get(3)?,
+            built_in: row.get(4)?,
+        })
+    }
+
+    /// Whether there is nothing to write but members.
+    fn is_as(&self, write: &GroupWrite, external_id: Option<&str>) -> bool {
+        self.managed && self.name == write.name && self.external_id.as_deref() == external_id
+    }
+}
+
+/// Finds the group that is meant.
+async fn find(transaction: &mut Transaction, write: &GroupWrite) -> Result<Option<Candidate>, GroupWriteError> {
     let mut sql = transaction.sql();
-    sql.push("SELECT g.id, g.built_in, g.external_id IS NOT NULL FROM groups g WHERE g.name = ")
-        .bind(write.name.as_str());
+    sql.push("SELECT g.id, g.name, g.external_id, g.managed, g.built_in FROM groups g WHERE g.name = ");
+    sql.bind(write.name.as_str());
+    if let Some(external_id) = &write.external_id {
+        sql.push(" OR g.external_id = ").bind(external_id.as_str());
+    }
     sql.push(" ORDER BY g.id");
-    let named = transaction.fetch_all(sql).await?;
-    for row in &named {
-        if row.get::<bool>(1)? {
-            return Err(GroupWriteError::BuiltIn);
-        }
+    let rows = transaction.fetch_all(sql).await?;
+    let candidates = rows.iter().map(Candidate::read).collect::<Result<Vec<_>, _>>()?;
+    let identified = |candidate: &Candidate| write.external_id.is_some() && candidate.external_id == write.external_id;
+    let (mut identified, named): (Vec<_>, Vec<_>) = candidates.into_iter().partition(identified);
+    if named.iter().any(|candidate| candidate.built_in) {
+        return Err(GroupWriteError::BuiltIn);
     }
-    let found = match &write.external_id {
-        Some(external_id) => {
-            let mut sql = transaction.sql();
-            sql.push("SELECT g.id FROM groups g WHERE g.external_id = ").bind(external_id.as_str());
-            match transaction.fetch_all(sql).await?.pop() {
-                Some(row) => Some(row.get(0)?),
-                // A group of the same name without an identifier is adopted; one with another is left alone.
-                None => {
-                    let mut adopted = None;
-                    for row in named.iter().rev() {
-                        adopted = if row.get::<bool>(2)? { adopted } else { Some(row.get(0)?) };
-                    }
-                    adopted
-                }
-            }
-        }
-        None if named.len() > 1 => return Err(GroupWriteError::AmbiguousName),
-        None => named.first().map(|row| row.get(0)).transpose()?,
-    };
-    if let Some(id) = found {
-        let mut sql = transaction.sql();
-        sql.push("UPDATE groups SET managed = ").push_either("true", "1").push(", name = ").bind(write.name.as_str());
-        sql.push(", external_id = coalesce(")
-            .bind(write.external_id.clone())
-            .push(", external_id) WHERE id = ")
-            .bind(id);
-        // The same again writes nothing.
-        sql.push(" AND NOT (managed AND name = ").bind(write.name.as_str());
-        sql.push(" AND coalesce(external_id, '') = coalesce(")
-            .bind(write.external_id.clone())
-            .push(", external_id, ''))");
-        transaction.execute(sql).await?;
+    match identified.pop() {
+        Some(Candidate { name, built_in: true, .. }) if name == write.name => Err(GroupWriteError::BuiltIn),
+        Some(Candidate { built_in: true, .. }) => Err(GroupWriteError::BuiltInIdentified),
+        Some(identified) => Ok(Some(identified)),
+        // A group of the same name without an identifier is adopted; one with another is left alone.
+        None if write.external_id.is_some() => Ok(named.into_iter().find(|candidate| candidate.external_id.is_none())),
+        None if named.len() > 1 => Err(GroupWriteError::AmbiguousName),
+        None => Ok(named.into_iter().next()),
     }
-    Ok(found)
+}
+
+/// Gives a group the name and the identifier that it is to have.
+async fn update(
+    transaction: &mut Transaction,
+    id: i64,
+    write: &GroupWrite,
+    external_id: Option<String>,
+) -> Result<(), sqlx::Error> {
+    let mut sql = transaction.sql();
+    sql.push("UPDATE groups SET managed = ").push_either("true", "1").push(", name = ").bind(write.name.as_str());
+    sql.push(", external_id = ").bind(external_id).push(" WHERE id = ").bind(id);
+    transaction.execute(sql).await?;
+    Ok(())
 }
 
 /// Above every id that a group has, or ever had.
@@ -273,9 +299,39 @@ async fn create(
     Ok(id)
 }
 
-/// The wanted members as a table `w (folded, email, name)`, bound as one value.
-fn wanted(sql: &mut Sql, rows: &str) {
-    sql.push_rows(rows.to_owned(), &[("folded", "text"), ("email", "text"), ("name", "text")]).push(" AS w");
+/// The wanted members as each database reads them fastest.
+enum Wanted<'m> {
+    /// As arrays.
+    Postgres(&'m [NewMember]),
+    /// As JSON.
+    Sqlite(String),
+}
+
+impl<'m> Wanted<'m> {
+    fn new(dialect: Dialect, members: &'m [NewMember]) -> Self {
+        match dialect {
+            Dialect::Postgres => Self::Postgres(members),
+            Dialect::Sqlite => {
+                let rows: Vec<_> = members.iter().map(|one| (&one.folded, &one.email, &one.name)).collect();
+                Self::Sqlite(serde_json::to_string(&rows).expect("texts are JSON"))
+            }
+        }
+    }
+
+    /// Adds them to a statement as a table `w (folded, email, name)`.
+    fn write(&self, sql: &mut Sql) {
+        match self {
+            Self::Postgres(members) => {
+                let column = |of: fn(&NewMember) -> &String| members.iter().map(of).cloned().collect::<Vec<_>>();
+                sql.push("unnest(").bind(column(|one| &one.folded)).push("::text[], ");
+                sql.bind(column(|one| &one.email)).push("::text[], ").bind(column(|one| &one.name));
+                sql.push("::text[]) AS w (folded, email, name)");
+            }
+            Self::Sqlite(rows) => {
+                sql.push_rows(rows.clone(), &[("folded", "text"), ("email", "text"), ("name", "text")]).push(" AS w");
+            }
+        }
+    }
 }
 
 async fn replace_members(
@@ -285,25 +341,24 @@ async fn replace_members(
     guard: Option<Guard>,
     report: Report,
 ) -> Result<MemberChange, GroupWriteError> {
-    let rows: Vec<_> = members.iter().map(|member| (&member.folded, &member.email, &member.name)).collect();
-    let rows = serde_json::to_string(&rows).expect("texts are JSON");
+    let wanted = Wanted::new(transaction.dialect(), members);
     let report = match report {
         Report::Counts => None,
-        Report::Members => Some(list_changes(transaction, id, &rows).await?),
+        Report::Members => Some(list_changes(transaction, id, &wanted).await?),
     };
 
-    let before = match guard {
-        Some(guard) => Some((guard, count_members(transaction, id).await?)),
-        None => None,
+    // How many there were matters to a guard alone.
+    let (before, change) = match transaction.dialect() {
+        Dialect::Postgres => change_members_at_once(transaction, id, &wanted).await?,
+        Dialect::Sqlite => {
+            let before = if guard.is_some() { count_members(transaction, id).await? } else { 0 };
+            (before, change_members(transaction, id, &wanted).await?)
+        }
     };
-    let change = match transaction.dialect() {
-        Dialect::Postgres => change_members_at_once(transaction, id, &rows).await?,
-        Dialect::Sqlite => change_members(transaction, id, &rows).await?,
-    };
-    if let Some((guard, members)) = before
-        && change.detached * 100 > members * u64::from(guard.max_detached_percent)
+    if let Some(guard) = guard
+        && change.detached * 100 > before * u64::from(guard.max_detached_percent)
     {
-        return Err(GroupWriteError::Guarded { detached: change.detached, members });
+        return Err(GroupWriteError::Guarded { detached: change.detached, members: before });
     }
     Ok(MemberChange { report, ..change })
 }
@@ -315,69 +370,80 @@ async fn count_members(transaction: &mut Transaction, id: i64) -> Result<u64, sq
     Ok(u64::try_from(members).expect("a count is not negative"))
 }
 
-/// On Postgres, one statement reads the wanted members once: for a few dozen, half of what three statements cost.
+/// On Postgres, one statement reads the wanted members once, and those that there were: for a few dozen, half of what
+/// three statements cost. Tells how many there were, too.
 async fn change_members_at_once(
     transaction: &mut Transaction,
     id: i64,
-    rows: &str,
-) -> Result<MemberChange, sqlx::Error> {
+    wanted: &Wanted<'_>,
+) -> Result<(u64, MemberChange), sqlx::Error> {
     let mut sql = transaction.sql();
     sql.push("WITH wanted AS MATERIALIZED (SELECT w.email, w.name, u.id FROM ");
-    wanted(&mut sql, rows);
+    wanted.write(&mut sql);
     sql.push(" LEFT JOIN users u ON u.email_folded = w.folded), ");
+    sql.push("before AS MATERIALIZED (SELECT user_id FROM group_members WHERE group_id = ").bind(id).push("), ");
     sql.push("detached AS (DELETE FROM group_members WHERE group_id = ").bind(id);
     sql.push(" AND user_id NOT IN (SELECT id FROM wanted WHERE id IS NOT NULL) RETURNING user_id), ");
     sql.push(
         "created AS (INSERT INTO users (email, name) SELECT email, name FROM wanted WHERE id IS NULL RETURNING id), ",
     );
     sql.push("attached AS (INSERT INTO group_members (group_id, user_id) SELECT ").bind(id).push(", id FROM (");
-    sql.push("SELECT id FROM wanted WHERE id IS NOT NULL UNION ALL SELECT id FROM created) AS members ");
-    sql.push("ON CONFLICT DO NOTHING RETURNING user_id) ");
-    sql.push("SELECT (SELECT count(*) FROM attached), (SELECT count(*) FROM detached), (SELECT count(*) FROM created)");
+    sql.push("SELECT id FROM wanted WHERE id IS NOT NULL AND id NOT IN (SELECT user_id FROM before) ");
+    sql.push("UNION ALL SELECT id FROM created) AS members ON CONFLICT DO NOTHING RETURNING user_id) ");
+    sql.push("SELECT (SELECT count(*) FROM before), (SELECT count(*) FROM attached), ");
+    sql.push("(SELECT count(*) FROM detached), (SELECT count(*) FROM created)");
     let row = transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?;
     let count = |column| Ok::<_, sqlx::Error>(u64::try_from(row.get::<i64>(column)?).expect("a count is not negative"));
-    Ok(MemberChange { attached: count(0)?, detached: count(1)?, created: count(2)?, report: None })
+    Ok((count(0)?, MemberChange { attached: count(1)?, detached: count(2)?, created: count(3)?, report: None }))
 }
 
-async fn change_members(transaction: &mut Transaction, id: i64, rows: &str) -> Result<MemberChange, sqlx::Error> {
+async fn change_members(
+    transaction: &mut Transaction,
+    id: i64,
+    wanted: &Wanted<'_>,
+) -> Result<MemberChange, sqlx::Error> {
     let mut sql = transaction.sql();
     sql.push("DELETE FROM group_members WHERE group_id = ").bind(id);
     sql.push(" AND user_id NOT IN (SELECT u.id FROM ");
-    wanted(&mut sql, rows);
+    wanted.write(&mut sql);
     sql.push(" JOIN users u ON u.email_folded = w.folded)");
     let detached = transaction.execute(sql).await?;
 
     let mut sql = transaction.sql();
     sql.push("INSERT INTO users (email, name, email_folded) SELECT w.email, w.name, w.folded FROM ");
-    wanted(&mut sql, rows);
+    wanted.write(&mut sql);
     sql.push(" WHERE NOT EXISTS (SELECT 1 FROM users u WHERE u.email_folded = w.folded)");
     let created = transaction.execute(sql).await?;
 
     let mut sql = transaction.sql();
     sql.push("INSERT INTO group_members (group_id, user_id) SELECT ").bind(id).push(", u.id FROM ");
-    wanted(&mut sql, rows);
+    wanted.write(&mut sql);
     sql.push(" JOIN users u ON u.email_folded = w.folded WHERE true ON CONFLICT DO NOTHING");
     let attached = transaction.execute(sql).await?;
     Ok(MemberChange { attached, detached, created, report: None })
 }
 
 /// Whom the write will attach, detach and create.
-async fn list_changes(transaction: &mut Transaction, id: i64, rows: &str) -> Result<[Vec<String>; 3], sqlx::Error> {
+async fn list_changes(
+    transaction: &mut Transaction,
+    id: i64,
+    wanted: &Wanted<'_>,
+) -> Result<[Vec<String>; 3], sqlx::Error> {
     let mut attached = transaction.sql();
     attached.push("SELECT coalesce(u.email, w.email) FROM ");
-    wanted(&mut attached, rows);
+    wanted.write(&mut attached);
     attached.push(" LEFT JOIN users u ON u.email_folded = w.folded WHERE NOT EXISTS (SELECT 1 FROM group_members m");
     attached.push(" WHERE m.user_id = u.id AND m.group_id = ").bind(id).push(")");
 
     let mut detached = transaction.sql();
     detached.push("SELECT u.email FROM group_members m JOIN users u ON u.id = m.user_id WHERE m.group_id = ").bind(id);
     detached.push(" AND u.email_folded NOT IN (SELECT w.folded FROM ");
-    wanted(&mut detached, rows);
+    wanted.write(&mut detached);
     detached.push(")");
 
     let mut created = transaction.sql();
     created.push("SELECT w.email FROM ");
-    wanted(&mut created, rows);
+    wanted.write(&mut created);
     created.push(" WHERE NOT EXISTS (SELECT 1 FROM users u WHERE u.email_folded = w.folded)");
 
     let mut lists: [Vec<String>; 3] = Default::default();

@@ -80,7 +80,8 @@ on_both_databases! {
     }
 
     async fn the_built_in_group_is_not_written_under_any_guise(engine: Engine) {
-        let client = &account(engine, "").client;
+        let account = account(engine, "");
+        let client = &account.client;
         write(client, &json!({"name": "Sales", "external_id": "x1", "members": members(["a@x.example"])})).await;
         let before = everything(client).await;
         for body in [
@@ -92,6 +93,14 @@ on_both_databases! {
             for query in ["", "?dry_run=1", "?confirm=1"] {
                 assert_eq!(faulty_fields(&put(client, query, &body).await), ["name"], "{body}");
             }
+        }
+        assert_eq!(everything(client).await, before);
+
+        account.database().await.execute("UPDATE groups SET external_id = 'theirs' WHERE built_in").await;
+        let before = everything(client).await;
+        for (name, field) in [("All Users", "name"), ("Renamed", "external_id")] {
+            let body = json!({"name": name, "external_id": "theirs"});
+            assert_eq!(faulty_fields(&put(client, "", &body).await), [field], "{body}");
         }
         assert_eq!(everything(client).await, before);
     }
