@@ -49,6 +49,7 @@ use target::Target;
 /// What this program is told to be in place of the bench.
 const GENERATOR: &str = "be-the-generator";
 const PLAIN: &str = "be-plain-hyper";
+const BARE: &str = "be-bare-statements";
 
 /// Seconds before the clock begins: connections are made and tokens verified.
 const WARM_UP: f64 = 1.0;
@@ -93,6 +94,7 @@ fn main() -> anyhow::Result<()> {
     match arguments.first().map(String::as_str) {
         Some(GENERATOR) => return generator::run(),
         Some(PLAIN) => return plain::run(),
+        Some(BARE) => return reads::run_bare(),
         _ => {}
     }
     let bench = Bench { rounds: number("ROUNDS", 5)?, turn: number("TURN", 3.0)? };

@@ -1,7 +1,12 @@
-//! What reading costs, and one small write: the gateway, the peer that a team would build, and Postgres alone.
+//! What reading costs, and one small write: the gateway, the peer that a team would build, and Postgres alone; and what
+//! it costs on SQLite.
 //!
 //! All limit in the process here, with a window of a second: one account is asked as often as a thousand are elsewhere,
 //! and a log in Redis, which each request copies, would be a hundred times as long as that of any real account.
+
+mod sqlite;
+
+pub(crate) use sqlite::run as run_bare;
 
 use crate::data::{self, Folder};
 use crate::fastify;
@@ -20,6 +25,9 @@ const SIZES: [i64; 3] = [10_000, 100_000, 1_000_000];
 
 /// The size at which everything but the first page is read.
 const MIDDLE: i64 = 100_000;
+
+/// The keywords that are searched for: two in 20 submissions, one in 1 %.
+const KEYWORDS: [&str; 3] = ["wxqzkjvb", "delivery", "zqv"];
 
 /// Requests at once, as many as either side has connections to a database.
 const AT_ONCE: usize = 8;
@@ -52,10 +60,11 @@ pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
     for size in &world.sizes {
         world.first_page(bench, size)?;
     }
-    match world.sizes.iter().find(|size| size.submissions == MIDDLE) {
-        Some(size) => world.the_rest(bench, size),
-        None => Ok(()),
+    if let Some(size) = world.sizes.iter().find(|size| size.submissions == MIDDLE) {
+        world.the_rest(bench, size)?;
+        sqlite::measure(bench, &folder)?;
     }
+    Ok(())
 }
 
 impl World {
@@ -116,7 +125,7 @@ impl World {
             ("GET /submission/{id}", size.listed.iter().map(one).collect()),
             (
                 "POST /submission with a keyword, 8 and 3 characters, 20 or 1 % match",
-                ["wxqzkjvb", "delivery", "zqv"].iter().map(keyword).collect(),
+                KEYWORDS.iter().map(keyword).collect(),
             ),
             ("PUT /group with 50 members, 5 of them replaced", (0..400).map(|n| self.group(size, n)).collect()),
         ];
