@@ -32,7 +32,7 @@ use crate::shared::{Lanes, Link, LinkError};
 use crate::store::Connections;
 use crate::supervisor::{HandOverError, Inherited};
 use crate::tenant::certificate::CertificateError;
-use crate::tenant::{Directory, LastUsed, TokenChanges, TokenVerifier};
+use crate::tenant::{Directory, Due, LastUsed, TokenChanges, TokenVerifier};
 use readiness::Parts;
 pub use reload::{Reloader, watch};
 
@@ -161,7 +161,7 @@ async fn write_last_used(gate: Arc<Gate>) {
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        gate.last_used.write(gate.directory.load().tenants()).await;
+        gate.last_used.write(Due::Late, gate.directory.load().tenants()).await;
     }
 }
 
@@ -208,7 +208,7 @@ impl Running {
         // Stopped before the last writing, so that the two don't write at once.
         drop(self.last_used);
         let directory = self.gate.directory.load_full();
-        self.gate.last_used.write(directory.tenants()).await;
+        self.gate.last_used.write(Due::All, directory.tenants()).await;
         // All at once: one that hangs must not hold up the others.
         let closed = join_all(directory.tenants().map(|tenant| tenant.database.close()));
         if timeout(CLOSE_LIMIT, closed).await.is_err() {

@@ -24,7 +24,7 @@ use crate::store::{Connections, Guard};
 pub use database::TenantDatabase;
 pub use directory::{Directory, TokenChanges};
 pub use in_flight::{InFlight, Turn};
-pub use last_used::LastUsed;
+pub use last_used::{Due, LastUsed};
 pub use names::{NamedShare, TokenNames};
 pub use verify::{Token, TokenVerifier};
 

@@ -22,7 +22,7 @@ use crate::config::{Config, GatewayConfig, Problems, Served, Sources, WatchedFol
 use crate::edge::{Certificates, Prepared};
 use crate::gate::Gate;
 use crate::supervisor;
-use crate::tenant::{Directory, Tenant, TenantDatabase};
+use crate::tenant::{Directory, Due, Tenant, TenantDatabase};
 
 /// How long files must be quiet before they are read: an editor, or a renewal of certificates, writes several.
 const QUIET: Duration = Duration::from_millis(200);
@@ -110,7 +110,9 @@ impl Reloader {
         };
         let tenants = standing.tenants;
         // What goes is written first: its notes of used tokens would go with it.
-        self.gate.last_used.write(before.tenants()).await;
+        let leaving: Vec<_> =
+            before.left_out_of(&directory).iter().filter_map(|(tenant, _)| tenant.upgrade()).collect();
+        self.gate.last_used.write(Due::All, &leaving).await;
         // Certificates before tenants: a new tenant is served from its first handshake on.
         self.certificates.replace(certificate);
         let after = Arc::new(directory);
