@@ -110,8 +110,7 @@ impl Reloader {
         };
         let tenants = standing.tenants;
         // What goes is written first: its notes of used tokens would go with it.
-        let leaving: Vec<_> =
-            before.left_out_of(&directory).iter().filter_map(|(tenant, _)| tenant.upgrade()).collect();
+        let leaving: Vec<_> = before.left_out_of(&directory).iter().filter_map(|left| left.0.upgrade()).collect();
         self.gate.last_used.write(Due::All, &leaving).await;
         // Certificates before tenants: a new tenant is served from its first handshake on.
         self.certificates.replace(certificate);

@@ -2,6 +2,7 @@
 //!
 //! The built-in group has every user as a member, without rows that would have to be kept in step.
 
+mod members;
 mod write;
 
 use super::database::Row;

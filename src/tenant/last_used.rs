@@ -36,7 +36,7 @@ pub struct LastUsed {
 /// Which notes are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// Those of tokens that were never written, or not for [`PAUSE`].
+    /// Those of tokens that were never written, or not for ten minutes.
     Late,
     /// All.
     All,

@@ -1,3 +1,5 @@
+//! What the clock says of a connection, state by state.
+
 use std::time::Duration;
 
 use super::*;
