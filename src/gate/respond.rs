@@ -30,9 +30,6 @@ const RATE_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remainin
 /// notice; shorter makes ordinary lines longer.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// Room for the fields that most answers have, with the `Date` that hyper adds: fewer, and it is found in two steps.
-const FIELDS: usize = 10;
-
 /// The longest request id that is taken over from a caller.
 const LONGEST_ID: usize = 128;
 
@@ -67,7 +64,6 @@ pub(super) async fn dress(
     budget: Option<Budget>,
 ) -> Response<Full<Bytes>> {
     let Reply { status, mut headers, mut body } = reply;
-    headers.reserve(FIELDS);
     headers.insert(REQUEST_ID, id.0);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     // An account's data is nobody else's: no cache on the way may keep it.
