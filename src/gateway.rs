@@ -36,8 +36,8 @@ use crate::tenant::{Directory, Due, LastUsed, TokenChanges, TokenVerifier};
 use readiness::Parts;
 pub use reload::{Reloader, watch};
 
-/// How often it is written when tokens were last used. Longer loses more in a crash; shorter writes more often, a token
-/// still once a minute at most.
+/// How often is looked for uses of tokens that are due to be written. Longer, and lists don't show for a while that a token
+/// came into use; shorter, and it is looked for in vain more often.
 const LAST_USED_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How long closing the databases may take: with more, one that hangs holds up the end of the process; with less, one
