@@ -1,7 +1,7 @@
 //! One account over its limit of 60 a minute, which goes on asking: what refusing costs.
 
 use crate::Bench;
-use crate::gateway::Gateway;
+use crate::gateway::{self, Gateway};
 use crate::order::{Order, Protocol};
 use crate::plain::SortedSet;
 use crate::report::{self, Goal};
@@ -17,20 +17,26 @@ pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
     let window = |remembers_refusals| {
         Some(SortedSet { redis: site.redis_url(), limit: LIMIT, milliseconds: 60_000, remembers_refusals })
     };
-    let targets = [
+    let mut targets = vec![
         node("formgate, Redis", Some(site.redis_url())).start(&site)?,
         node("formgate, embedded", None).start(&site)?,
         target::plain(&site, "plain hyper, asks Redis", window(false))?,
         target::plain(&site, "plain hyper, remembers", window(true))?,
         target::nginx(&site, "nginx", LIMIT)?,
     ];
+    if let Some(program) = gateway::before() {
+        targets.push(node("before, Redis", Some(site.redis_url())).start_from(&program, &site)?);
+        targets.push(node("before, embedded", None).start_from(&program, &site)?);
+    }
     for (protocol, streams, name) in Protocol::BOTH {
         let order = |target| Order { protocol, streams, ..bench.order(target, site.me()) };
         let contenders: Vec<_> =
             targets.iter().map(|target| turns::against(target, Some(&site.redis), None, order(target))).collect();
         let figures = turns::rounds(&contenders, bench.rounds)?;
         report::print(&format!("GET /me, one account over its limit, 32 connections, {name}"), &figures);
-        let [redis, embedded, asking, _, nginx] = &figures[..] else { unreachable!("as many as there are targets") };
+        let [redis, embedded, asking, _, nginx, ..] = &figures[..] else {
+            unreachable!("as many as there are targets")
+        };
         report::print_goals(&[
             Goal::at_least(1.0, "refusals/s, with Redis : nginx", redis.rate.ratio_to(&nginx.rate)),
             Goal::at_least(1.0, "refusals/s, embedded : nginx", embedded.rate.ratio_to(&nginx.rate)),

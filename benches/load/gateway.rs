@@ -23,6 +23,11 @@ pub(crate) struct Gateway {
     pub(crate) tenants: Vec<Tenant>,
 }
 
+/// Another build of the program, to take turns with this one.
+pub(crate) fn before() -> Option<PathBuf> {
+    std::env::var_os("BEFORE").map(PathBuf::from)
+}
+
 /// A tenant of a node.
 #[derive(Clone)]
 pub(crate) struct Tenant {
@@ -37,6 +42,11 @@ impl Gateway {
     /// Starts the node. Its log goes to a file, as a service's does; each turn begins with an empty one.
     pub(crate) fn start(&self, site: &Site) -> anyhow::Result<Target> {
         start(self.name, &self.write(site)?)
+    }
+
+    /// Starts it from another build.
+    pub(crate) fn start_from(&self, program: &Path, site: &Site) -> anyhow::Result<Target> {
+        start_program(program, self.name, &self.write(site)?)
     }
 
     /// Writes the configuration.
@@ -67,8 +77,12 @@ impl Gateway {
 
 /// Starts a node with a configuration that is there.
 pub(crate) fn start(name: &'static str, config: &Path) -> anyhow::Result<Target> {
+    start_program(Path::new(PROGRAM), name, config)
+}
+
+fn start_program(program: &Path, name: &'static str, config: &Path) -> anyhow::Result<Target> {
     let log = config.with_extension("log");
-    let mut command = bound_to_us(PROGRAM, "KILL");
+    let mut command = bound_to_us(program, "KILL");
     command.args(["serve", "--config"]).arg(config).env_remove("FORMGATE_LOG");
     command.stdin(Stdio::null()).stdout(Stdio::null());
     command.stderr(OpenOptions::new().create(true).append(true).open(&log)?);
