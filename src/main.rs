@@ -5,6 +5,11 @@ use std::process::ExitCode;
 use clap::Parser;
 use formgate::cli::{self, Arguments};
 use formgate::telemetry::Telemetry;
+use mimalloc::MiMalloc;
+
+/// Requests move between threads, and with them what they allocated: the C library's allocator pays for that with locks.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 #[tokio::main]
 async fn main() -> ExitCode {
