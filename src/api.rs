@@ -16,6 +16,7 @@ mod submissions;
 mod subscriptions;
 mod time;
 
+use std::fmt;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -27,16 +28,33 @@ use crate::error::Refusal;
 use crate::gate::{Admitted, Limits};
 use crate::reply::Reply;
 use crate::store::Store;
+use crate::tenant::host::HostName;
 
 /// What a handler reads of a request.
 #[derive(Clone, Debug)]
 pub struct Call<'a> {
-    /// The address that the caller used, as links begin: `https://acme.example.com`.
-    pub origin: String,
+    /// The address that the caller used.
+    pub origin: Origin<'a>,
     /// The query, percent-encoded as it came.
     pub query: &'a str,
     /// The whole body.
     pub body: Bytes,
+}
+
+/// The address that a caller used, as links begin: `https://acme.example.com:8443`.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin<'a> {
+    /// The host.
+    pub host: &'a HostName,
+    /// The port as the caller wrote it.
+    pub port: Option<&'a str>,
+}
+
+impl fmt::Display for Origin<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "https://{}", self.host)?;
+        self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
+    }
 }
 
 /// A thing that stands at a path.

@@ -20,7 +20,7 @@ mod network;
 mod redirect;
 mod respond;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
@@ -57,8 +57,8 @@ use respond::RequestId;
 /// What the edge knows of the connection that a request came on.
 #[derive(Clone, Debug)]
 pub struct Connection {
-    /// Where the caller connected from, or the balancer that does not say so.
-    pub client: SocketAddr,
+    /// Where the caller connected from, or the balancer that does not say so, as the log shows it: `IP:PORT`.
+    pub client: Box<str>,
     /// The caller's address, where it is known: what limits by address count.
     pub caller: Option<IpAddr>,
     /// How it is protected on its way.
@@ -222,7 +222,7 @@ impl Gate {
         allowance.spend(pin!(api::handle(&admitted, route, call).instrument(step!("handle")))).await
     }
 
-    fn resolve(&self, connection: &Connection, authority: &Authority) -> Result<Arc<Tenant>, Refusal> {
+    fn resolve(&self, connection: &Connection, authority: &Authority<'_>) -> Result<Arc<Tenant>, Refusal> {
         // By the certificate and not by the SNI: wildcards and coalesced HTTP/2 connections are honest traffic.
         if let Transport::Tls(names) = &connection.transport
             && !names.covers(authority.host())

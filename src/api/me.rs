@@ -34,5 +34,5 @@ pub(super) async fn show(admitted: &Admitted) -> Reply {
     };
     let timezone = tenant.timezone.iana_name().unwrap_or("UTC");
     let account = Account { id: &tenant.slug, name: &tenant.name, timezone };
-    Reply::json(StatusCode::OK, &Welcome { message: format!("Welcome to {}", tenant.name), account, usage })
+    Reply::json(StatusCode::OK, &Welcome { message: ["Welcome to ", &tenant.name].concat(), account, usage })
 }

@@ -93,9 +93,13 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::api::Origin;
+    use crate::tenant::host::HostName;
 
     fn envelope(query: &str, items: usize, total: u64) -> Value {
-        let call = Call { origin: "https://acme.test:8443".into(), query, body: Bytes::new() };
+        let host = HostName::parse("acme.test").unwrap();
+        let origin = Origin { host: &host, port: Some("8443") };
+        let call = Call { origin, query, body: Bytes::new() };
         let request = requested(&call, 20, &mut Faults::default());
         serde_json::to_value(Envelope::new(&call, "/api/v1/submission", request, Page { items: vec![0; items], total }))
             .unwrap()
@@ -148,7 +152,9 @@ mod tests {
             "page[]=1&page=x",
         ] {
             let mut faults = Faults::default();
-            requested(&Call { origin: String::new(), query, body: Bytes::new() }, 20, &mut faults);
+            let host = HostName::parse("acme.test").unwrap();
+            let origin = Origin { host: &host, port: None };
+            requested(&Call { origin, query, body: Bytes::new() }, 20, &mut faults);
             assert!(faults.or_else(()).is_err(), "{query}");
         }
     }

@@ -172,7 +172,7 @@ impl<'a, S: Serve> Arrival<'a, S> {
         let label = label(protocol);
         let open = Open::new(edge.metrics.edge.connections_open.with_label_values(&[label]));
         let conversation = Arc::new(Conversation {
-            connection: Connection { client, caller, transport },
+            connection: Connection { client: client.to_string().into(), caller, transport },
             gate: Arc::clone(&edge.gate),
             activity: Arc::clone(activity),
             lifecycle: lifecycle.clone(),

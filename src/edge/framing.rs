@@ -11,6 +11,7 @@
 use std::mem::MaybeUninit;
 
 use httparse::{Header, Request, Status};
+use memchr::memchr_iter;
 
 use super::limits::Limits;
 use crate::gate::HeadFault;
@@ -200,8 +201,7 @@ fn blank_lines(bytes: &[u8]) -> usize {
 fn end_of_head(bytes: &[u8], searched: usize) -> Option<usize> {
     let from = searched.saturating_sub(2);
     let ends = |&at: &usize| matches!(&bytes[at + 1..], [b'\n', ..] | [b'\r', b'\n', ..]);
-    let mut feeds = bytes[from..].iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| from + at);
-    let end = feeds.find(ends)?;
+    let end = memchr_iter(b'\n', &bytes[from..]).map(|at| from + at).find(ends)?;
     Some(end + if bytes[end + 1] == b'\n' { 2 } else { 3 })
 }
 

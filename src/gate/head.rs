@@ -4,6 +4,7 @@ use http::header::HOST;
 use http::{Method, Version, request};
 
 use super::Limits;
+use crate::api::Origin;
 use crate::error::Refusal;
 use crate::tenant::host::HostName;
 
@@ -69,15 +70,15 @@ pub(super) fn check_size(head: &request::Parts, limits: &Limits) -> Result<(), R
 
 /// The authority of a request: the host in its normal form, and the port as the caller wrote it.
 #[derive(Debug)]
-pub(super) struct Authority {
+pub(super) struct Authority<'h> {
     host: HostName,
-    port: String,
+    port: Option<&'h str>,
 }
 
-impl Authority {
+impl<'h> Authority<'h> {
     /// From `:authority` in HTTP/2 and an absolute target, else from `Host` (RFC 9112, section 3.2; RFC 9113, section
     /// 8.3.1). Where both are there they must agree: a proxy before us may have looked at the other one.
-    pub(super) fn of(head: &request::Parts) -> Result<Self, Refusal> {
+    pub(super) fn of(head: &'h request::Parts) -> Result<Self, Refusal> {
         let mut hosts = head.headers.get_all(HOST).iter();
         let (host, more) = (hosts.next(), hosts.next());
         if more.is_some() {
@@ -95,18 +96,17 @@ impl Authority {
         }
     }
 
-    fn parse(text: &str) -> Result<Self, Refusal> {
-        let host = HostName::parse_authority(text).map_err(|_| Refusal::InvalidAuthority)?;
-        let port = text.rsplit_once(':').map(|(_, port)| port).filter(|port| !port.is_empty() && !port.contains(']'));
-        Ok(Self { host, port: port.map(|port| format!(":{port}")).unwrap_or_default() })
+    fn parse(text: &'h str) -> Result<Self, Refusal> {
+        let (host, port) = HostName::parse_with_port(text).map_err(|_| Refusal::InvalidAuthority)?;
+        Ok(Self { host, port })
     }
 
     pub(super) fn host(&self) -> &HostName {
         &self.host
     }
 
-    /// What links begin with: `https://acme.example.com:8443`.
-    pub(super) fn origin(&self) -> String {
-        format!("https://{}{}", self.host, self.port)
+    /// What links begin with.
+    pub(super) fn origin(&self) -> Origin<'_> {
+        Origin { host: &self.host, port: self.port }
     }
 }

@@ -122,9 +122,9 @@ pub(super) fn log(
     }
     let line = Access {
         request_id: id,
-        client: connection.client,
+        client: &connection.client,
         tenant,
-        token: trail.token.as_ref().map(|token| token.name.as_str()),
+        token: trail.token.as_ref().map(|token| &*token.name),
         method: head.method.as_str(),
         route: trail.route,
         status: response.status().as_u16(),

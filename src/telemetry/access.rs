@@ -8,13 +8,13 @@
 
 use std::cell::RefCell;
 use std::io::{Write, stderr};
-use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde::{Serialize, Serializer};
+use jiff::fmt::temporal::DateTimePrinter;
+use serde::Serialize;
 use tracing::Level;
 
 /// What `FORMGATE_LOG` calls it.
@@ -33,35 +33,29 @@ const GATHERING: Duration = Duration::from_millis(50);
 const MOST: usize = 8 * 1024 * 1024;
 
 /// What one line says.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 pub struct Access<'r> {
     /// The id of the request.
     pub request_id: &'r str,
     /// Where the caller connected from.
-    pub client: SocketAddr,
+    pub client: &'r str,
     /// The slug of the tenant, where the host is one's.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<&'r str>,
     /// The name of the token, where it was good.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<&'r str>,
     /// The method.
     pub method: &'r str,
     /// The route, where one was reached.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub route: Option<&'static str>,
     /// The answer's status.
     pub status: u16,
     /// Milliseconds from the head to the answer.
     pub duration_ms: f64,
     /// Bytes of the answer's body.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
     /// What is left of the account's budget.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub remaining: Option<u32>,
     /// Milliseconds that were spent waiting for statements, of a slow request.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub database_ms: Option<f64>,
 }
 
@@ -77,11 +71,29 @@ impl Access<'_> {
         }
     }
 
+    /// Appends the line, with what all lines of the log have in the places where they have it.
+    fn write_to(&self, draft: &mut Vec<u8>) {
+        let mut line = Line(draft);
+        line.begin();
+        line.field("request_id", self.request_id);
+        line.field("client", self.client);
+        line.field_if("tenant", self.tenant);
+        line.field_if("token", self.token);
+        line.field("method", self.method);
+        line.field_if("route", self.route);
+        line.field("status", self.status);
+        line.field("duration_ms", self.duration_ms);
+        line.field_if("bytes", self.bytes);
+        line.field_if("remaining", self.remaining);
+        line.field_if("database_ms", self.database_ms);
+        line.end();
+    }
+
     fn log_as_text(&self) {
         tracing::info!(
             target: target!(),
             request_id = self.request_id,
-            client = %self.client,
+            client = self.client,
             tenant = self.tenant,
             token = self.token,
             method = self.method,
@@ -96,20 +108,36 @@ impl Access<'_> {
     }
 }
 
-/// A line with what all lines of the log have, in the places where they have it.
-#[derive(Serialize)]
-struct Line<'a> {
-    #[serde(serialize_with = "to_the_microsecond")]
-    timestamp: Timestamp,
-    level: &'static str,
-    message: &'static str,
-    #[serde(flatten)]
-    access: &'a Access<'a>,
-    target: &'static str,
-}
+/// How the time stands in all lines.
+static TIMES: DateTimePrinter = DateTimePrinter::new().precision(Some(6));
 
-fn to_the_microsecond<S: Serializer>(timestamp: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(&format_args!("{timestamp:.6}"))
+/// A line that is put together field by field. Derived, it would have each name escaped with each request.
+struct Line<'d>(&'d mut Vec<u8>);
+
+impl Line<'_> {
+    fn begin(&mut self) {
+        self.0.extend_from_slice(br#"{"timestamp":""#);
+        TIMES.print_timestamp(&Timestamp::now(), &mut *self.0).expect("memory takes everything");
+        self.0.extend_from_slice(br#"","level":"INFO","message":"request""#);
+    }
+
+    /// Adds a field. The name is one that needs no escaping.
+    fn field(&mut self, name: &'static str, value: impl Serialize) {
+        self.0.extend_from_slice(b",\"");
+        self.0.extend_from_slice(name.as_bytes());
+        self.0.extend_from_slice(b"\":");
+        serde_json::to_writer(&mut *self.0, &value).expect("texts and numbers are JSON");
+    }
+
+    fn field_if(&mut self, name: &'static str, value: Option<impl Serialize>) {
+        if let Some(value) = value {
+            self.field(name, value);
+        }
+    }
+
+    fn end(&mut self) {
+        self.0.extend_from_slice(concat!(r#","target":""#, target!(), "\"}\n").as_bytes());
+    }
 }
 
 static LINES: OnceLock<Arc<Lines>> = OnceLock::new();
@@ -141,10 +169,7 @@ impl Lines {
     fn add(&self, access: &Access<'_>) {
         DRAFT.with_borrow_mut(|draft| {
             draft.clear();
-            let line =
-                Line { timestamp: Timestamp::now(), level: "INFO", message: "request", access, target: target!() };
-            serde_json::to_writer(&mut *draft, &line).expect("texts and numbers are JSON");
-            draft.push(b'\n');
+            access.write_to(draft);
             let mut waiting = self.waiting();
             if waiting.lines.len() + draft.len() > MOST {
                 waiting.left_out += 1;
@@ -216,7 +241,7 @@ mod tests {
     fn access() -> Access<'static> {
         Access {
             request_id: "r-1",
-            client: ([127, 0, 0, 1], 4000).into(),
+            client: "127.0.0.1:4000",
             tenant: Some("acme"),
             token: None,
             method: "GET",

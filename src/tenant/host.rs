@@ -33,10 +33,11 @@ impl HostName {
             return Ok(Self(format!("[{address}]").into()));
         }
         let ascii = idna::domain_to_ascii_cow(text.as_bytes(), idna::AsciiDenyList::URL).map_err(|_| InvalidHost)?;
-        let labels_fit = ascii.split('.').all(|label| (1..=63).contains(&label.len()));
         // URLs allow more in a host than any name that can be looked up has.
-        let characters_fit = ascii.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
-        if ascii.len() > LONGEST_NAME || !labels_fit || !characters_fit {
+        let fits = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        let mut labels = ascii.as_bytes().split(|byte| *byte == b'.');
+        let labels_fit = labels.all(|label| (1..=63).contains(&label.len()) && label.iter().all(fits));
+        if ascii.len() > LONGEST_NAME || !labels_fit {
             return Err(InvalidHost);
         }
         Ok(Self(ascii.into()))
@@ -47,15 +48,24 @@ impl HostName {
     /// # Errors
     /// [`InvalidHost`] also for userinfo, a path, or a port that is no number up to 65535.
     pub fn parse_authority(text: &str) -> Result<Self, InvalidHost> {
-        let (host, port) = match text.rsplit_once(':') {
-            Some((host, port)) if !port.contains(']') => (host, port),
-            _ => (text, ""),
+        Self::parse_with_port(text).map(|(host, _)| host)
+    }
+
+    /// The same, with the port as it is written.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn parse_with_port(text: &str) -> Result<(Self, Option<&str>), InvalidHost> {
+        let colon = text.bytes().rposition(|byte| byte == b':').filter(|&colon| !text[colon..].contains(']'));
+        let (host, port) = match colon {
+            Some(colon) => (&text[..colon], Some(&text[colon + 1..]).filter(|port| !port.is_empty())),
+            None => (text, None),
         };
-        let port_fits = port.is_empty() || (port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok());
-        if !port_fits || (host.contains(':') && !host.starts_with('[')) {
+        let fits = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok();
+        if !port.is_none_or(fits) || (host.contains(':') && !host.starts_with('[')) {
             return Err(InvalidHost);
         }
-        Self::parse(host)
+        Ok((Self::parse(host)?, port))
     }
 
     /// The name as text.

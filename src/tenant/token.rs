@@ -31,7 +31,8 @@ impl PresentedToken {
         let mut text = String::with_capacity(LENGTH);
         text.push_str(PREFIX);
         text.extend((0..RANDOM).map(|_| char::from(BASE62[random.random_range(0..BASE62.len())])));
-        text.push_str(&checksum(&text));
+        let sum = checksum(&text);
+        text.extend(sum.map(char::from));
         Self(text)
     }
 
@@ -55,7 +56,7 @@ impl PresentedToken {
             return None;
         }
         let (body, sum) = text.split_at(LENGTH - CHECKSUM);
-        (checksum(body) == sum).then(|| Self(text.to_owned()))
+        (checksum(body) == sum.as_bytes()).then(|| Self(text.to_owned()))
     }
 
     /// What is stored and compared.
@@ -101,14 +102,14 @@ impl TokenDigest {
     }
 }
 
-fn checksum(body: &str) -> String {
+fn checksum(body: &str) -> [u8; CHECKSUM] {
     let mut rest = crc32fast::hash(body.as_bytes()) as usize;
     let mut digits = [b'0'; CHECKSUM];
     for digit in digits.iter_mut().rev() {
         *digit = BASE62[rest % BASE62.len()];
         rest /= BASE62.len();
     }
-    digits.iter().copied().map(char::from).collect()
+    digits
 }
 
 #[cfg(test)]

@@ -63,7 +63,10 @@ impl Serve for Handler {
             _ => {
                 let names = match &connection.transport {
                     Transport::Tls(names) => names,
-                    other => return Response::new(Full::from(format!("{:?} {other:?}", connection.client.ip()))),
+                    other => {
+                        let client: SocketAddr = connection.client.parse().expect("an address");
+                        return Response::new(Full::from(format!("{:?} {other:?}", client.ip())));
+                    }
                 };
                 let covers = |host: &str| names.covers(&HostName::parse(host).unwrap());
                 ["acme.example.com", "forms.acme.org"]
