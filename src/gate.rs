@@ -86,6 +86,7 @@ const API: &str = "/api/v1";
 #[derive(Debug)]
 pub struct Admitted {
     tenant: Arc<Tenant>,
+    token: Arc<Token>,
     usage: Option<Usage>,
     /// Its place among the tenant's requests in flight.
     _turn: Turn,
@@ -96,6 +97,12 @@ impl Admitted {
     #[must_use]
     pub fn tenant(&self) -> &Tenant {
         &self.tenant
+    }
+
+    /// The token that it came with.
+    #[must_use]
+    pub fn token(&self) -> &Token {
+        &self.token
     }
 
     /// Who used the account's budget, where the path tells it ([`api::tells_usage`]).
@@ -166,9 +173,9 @@ impl Gate {
         let status = reply.status;
         let response = respond::dress(reply, &head, id, trail.budget).await;
         let took = began.elapsed();
-        self.metrics.request(trail.route.unwrap_or("none"), &head.method, status, took);
+        self.metrics.requests.count(trail.route.unwrap_or("none"), &head.method, status, took);
         if let Some(tenant) = &trail.tenant {
-            self.metrics.tenants.request(&tenant.slug, status, took);
+            self.metrics.tenants.count(&tenant.meter, status, took);
         }
         let tenant = trail.tenant.as_ref().map(|tenant| &*tenant.slug);
         telemetry::end_request(&span, trail.route, status, tenant, respond::id_of(&response));
@@ -210,7 +217,7 @@ impl Gate {
             tenant.database.refuse_in_flight();
             Refusal::TenantBusy
         })?;
-        let admitted = Admitted { tenant, usage, _turn: turn };
+        let admitted = Admitted { tenant, token, usage, _turn: turn };
 
         // HEAD works wherever GET does; the answer's body is left out when it is sent.
         let method = if head.method == Method::HEAD { &Method::GET } else { &head.method };
@@ -244,7 +251,7 @@ impl Gate {
             return Err(Refusal::Unauthenticated);
         };
         let digest = presented.digest();
-        if let Some(token) = self.tokens.recall(tenant, digest).await {
+        if let Some(token) = self.tokens.recall(tenant, &digest) {
             return Ok(token);
         }
         let attempt = self.bad_tokens.attempt(address, &tenant.slug, digest)?;
@@ -277,7 +284,7 @@ impl Gate {
             Ok(admission) => Ok(admission),
             Err(NotAdmitted::Exhausted { wait, usage }) => {
                 trail.budget = Some(tenant.account.spent());
-                let usage = tenant.token_names.name(&usage, &tenant.database).await;
+                let usage = tenant.tokens.names.name(&usage, token, &tenant.database).await;
                 Err(Refusal::QuotaExhausted { wait, usage })
             }
             Err(NotAdmitted::StoreFailed) => Err(Refusal::QuotaUnavailable),

@@ -6,24 +6,25 @@ mod certificates;
 mod database;
 mod edge;
 mod gate;
+mod known;
 #[cfg(target_os = "linux")]
 mod process;
 mod redis;
 mod register;
+mod requests;
 mod tenants;
 
-use std::time::Duration;
-
-use http::{Method, StatusCode};
-use prometheus::{Encoder, HistogramVec, IntCounterVec, IntGauge, Registry, TextEncoder};
+use prometheus::{Encoder, IntCounterVec, IntGauge, Registry, TextEncoder};
 
 pub use self::certificates::CertificateMetrics;
 pub use self::database::DatabaseMetrics;
 pub use self::edge::EdgeMetrics;
 pub use self::gate::GateMetrics;
+pub use self::known::{KnownCounters, RateDecision, TokenCheck};
 pub use self::redis::RedisMetrics;
 use self::register::{Register, begin};
-pub use self::tenants::{TenantLabels, TenantMetrics};
+pub use self::requests::RequestMetrics;
+pub use self::tenants::{TenantLabels, TenantMeter, TenantMetrics};
 
 /// All metrics of one gateway.
 #[derive(Clone, Debug)]
@@ -45,21 +46,19 @@ pub struct Metrics {
     pub ready: IntGauge,
     /// How many tenants are served.
     pub tenants_served: IntGauge,
-    /// Checks of tokens that look like tokens: `by` `memory` or `database`, with `result` `known`, `unknown`, `failed`.
-    pub token_checks: IntCounterVec,
+    /// Answered requests.
+    pub requests: RequestMetrics,
+    /// Checks of tokens that look like tokens.
+    pub token_checks: KnownCounters<TokenCheck>,
+    /// Decisions of the rate limit.
+    pub rate_decisions: KnownCounters<RateDecision>,
     /// Changes of the configuration by `result`: `done`, `refused`.
     pub reloads: IntCounterVec,
     /// When the configuration that is served was read, in seconds since 1970.
     pub last_reload: IntGauge,
     /// Whether what the files say is what is served: 0 after a change that was refused.
     pub last_reload_successful: IntGauge,
-    requests: IntCounterVec,
-    durations: HistogramVec,
-    rate_decisions: IntCounterVec,
 }
-
-/// From a refusal that this node makes alone to the limit of a handler.
-const DURATION_BUCKETS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 15.0];
 
 impl Metrics {
     /// Registers every metric, with labels for as many tenants as the operator allows.
@@ -92,44 +91,19 @@ impl Metrics {
             tenants: TenantMetrics::new(&register, tenants),
             ready: register.gauge("formgate_ready", "Whether the gateway should be given traffic."),
             tenants_served: register.gauge("formgate_tenants", "Tenants that are served."),
-            token_checks: register.counters(
+            requests: RequestMetrics::new(&register),
+            token_checks: KnownCounters::new(
+                &register,
                 "formgate_token_checks_total",
                 "Checks of well-formed tokens, by what answered and the result.",
-                &["by", "result"],
             ),
-            requests: register.counters(
-                "formgate_requests_total",
-                "Requests by route, method and status; route `none` where none was reached.",
-                &["route", "method", "status"],
-            ),
-            durations: register.histograms(
-                "formgate_request_duration_seconds",
-                "Time from head to answer, by route.",
-                &["route"],
-                &DURATION_BUCKETS,
-            ),
-            rate_decisions: register.counters(
+            rate_decisions: KnownCounters::new(
+                &register,
                 "formgate_rate_decisions_total",
                 "Decisions of the rate limit, by what decided.",
-                &["decision", "by"],
             ),
             registry,
         }
-    }
-
-    /// Counts one answered request.
-    pub fn request(&self, route: &str, method: &Method, status: StatusCode, took: Duration) {
-        // A caller may invent methods without end; a label may not.
-        let known =
-            [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::DELETE, Method::PATCH, Method::OPTIONS];
-        let method = if known.contains(method) { method.as_str() } else { "other" };
-        self.requests.with_label_values(&[route, method, status.as_str()]).inc();
-        self.durations.with_label_values(&[route]).observe(took.as_secs_f64());
-    }
-
-    /// Counts one decision: `admitted` or `refused`, by `embedded`, `shared`, `memory`, `local`, `allow` or `deny`.
-    pub fn rate_decision(&self, decision: &str, by: &str) {
-        self.rate_decisions.with_label_values(&[decision, by]).inc();
     }
 
     /// The text exposition, version 0.0.4.

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwapOption;
 
 use crate::config::OnRedisFailure;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, RateDecision};
 use crate::shared::Lanes;
 use shared::{Answer, Ask, Failure, Question, SharedWindows};
 pub use usage::{Entry, Share, Usage};
@@ -130,6 +130,15 @@ impl Account {
     }
 }
 
+/// Why a node decides alone.
+#[derive(Clone, Copy, Debug)]
+enum Alone {
+    /// It is the only one.
+    Embedded,
+    /// The shared window does not answer.
+    Local,
+}
+
 /// Decides for all accounts of a gateway.
 #[derive(Debug)]
 pub struct Quota {
@@ -158,10 +167,10 @@ impl Quota {
         telling: Telling,
     ) -> Result<(Budget, Option<Usage>), NotAdmitted> {
         let Some((windows, policy)) = &self.shared else {
-            return self.admit_alone(account, token, telling, "embedded");
+            return self.admit_alone(account, token, telling, Alone::Embedded);
         };
         if let Some(refusal) = self.known_full(account) {
-            self.metrics.rate_decision("refused", "memory");
+            self.metrics.rate_decisions.count(RateDecision::RefusedMemory);
             return Err(refusal);
         }
         let ask = if telling == Telling::Usage { Ask::SpendAndTell } else { Ask::Spend };
@@ -169,14 +178,14 @@ impl Quota {
             Ok(answer @ Answer { wait: None, .. }) => {
                 account.own().note(self.now(), self.span_in_micros(), account.limit(), Entry::short(token));
                 *account.last_look() = Some((self.now(), answer.remaining));
-                self.metrics.rate_decision("admitted", "shared");
+                self.metrics.rate_decisions.count(RateDecision::AdmittedShared);
                 Ok((account.budget(answer.remaining), (telling == Telling::Usage).then_some(answer.usage)))
             }
             Ok(Answer { wait: Some(wait), usage, .. }) => {
                 let usage = Arc::new(usage);
                 let full = Full { until: self.now() + micros(wait), usage: Arc::clone(&usage) };
                 account.full.store(Some(Arc::new(full)));
-                self.metrics.rate_decision("refused", "shared");
+                self.metrics.rate_decisions.count(RateDecision::RefusedShared);
                 Err(NotAdmitted::Exhausted { wait, usage })
             }
             Err(error) => {
@@ -185,14 +194,14 @@ impl Quota {
                 }
                 tracing::debug!(%error, "the shared window can't decide");
                 match policy {
-                    OnRedisFailure::Local => self.admit_alone(account, token, telling, "local"),
+                    OnRedisFailure::Local => self.admit_alone(account, token, telling, Alone::Local),
                     OnRedisFailure::Allow => {
                         account.own().note(self.now(), self.span_in_micros(), account.limit(), Entry::short(token));
-                        self.metrics.rate_decision("admitted", "allow");
+                        self.metrics.rate_decisions.count(RateDecision::AdmittedAllow);
                         Ok((self.look_alone(account), self.usage_alone(account, telling)))
                     }
                     OnRedisFailure::Deny => {
-                        self.metrics.rate_decision("refused", "deny");
+                        self.metrics.rate_decisions.count(RateDecision::RefusedDeny);
                         Err(NotAdmitted::StoreFailed)
                     }
                 }
@@ -235,11 +244,16 @@ impl Quota {
         account: &Account,
         token: i64,
         telling: Telling,
-        by: &'static str,
+        alone: Alone,
     ) -> Result<(Budget, Option<Usage>), NotAdmitted> {
         let (now, span) = (self.now(), self.span_in_micros());
         let decision = account.own().admit(now, span, account.limit(), Entry::short(token));
-        self.metrics.rate_decision(if decision.is_ok() { "admitted" } else { "refused" }, by);
+        self.metrics.rate_decisions.count(match (decision.is_ok(), alone) {
+            (true, Alone::Embedded) => RateDecision::AdmittedEmbedded,
+            (false, Alone::Embedded) => RateDecision::RefusedEmbedded,
+            (true, Alone::Local) => RateDecision::AdmittedLocal,
+            (false, Alone::Local) => RateDecision::RefusedLocal,
+        });
         match decision {
             Ok(remaining) => Ok((account.budget(remaining), self.usage_alone(account, telling))),
             Err(wait) => {

@@ -10,14 +10,15 @@ mod in_flight;
 mod last_used;
 mod names;
 pub mod token;
+mod tokens;
 mod verify;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use jiff::tz::TimeZone;
 
 use crate::config::TenantConfig;
+use crate::metrics::TenantMeter;
 use crate::quota::Account;
 use crate::store::{Connections, Guard};
 
@@ -26,6 +27,7 @@ pub use directory::{Directory, TokenChanges};
 pub use in_flight::{InFlight, Turn};
 pub use last_used::{Due, LastUsed};
 pub use names::{NamedShare, TokenNames};
+pub use tokens::Tokens;
 pub use verify::{Token, TokenVerifier};
 
 /// One tenant as the gateway serves it.
@@ -41,10 +43,10 @@ pub struct Tenant {
     pub account: Arc<Account>,
     /// How much of a group one write may detach.
     pub group_guard: Option<Guard>,
-    /// How often its tokens changed, as far as this node heard.
-    pub token_changes: Arc<AtomicU64>,
-    /// What its tokens are called.
-    pub token_names: Arc<TokenNames>,
+    /// Its requests, for the metrics.
+    pub meter: Arc<TenantMeter>,
+    /// What is known of its tokens.
+    pub tokens: Arc<Tokens>,
     /// Its requests that are being served.
     pub in_flight: Arc<InFlight>,
     /// The tenant's database, opened when first needed.
@@ -64,8 +66,8 @@ impl Tenant {
             timezone: config.timezone.clone(),
             account: Arc::new(Account::new(&config.slug, config.requests_per_minute)),
             group_guard: config.group_guard,
-            token_changes: Arc::default(),
-            token_names: Arc::default(),
+            meter: Arc::new(TenantMeter::new(&config.slug)),
+            tokens: Arc::default(),
             in_flight: Arc::new(InFlight::new(config.max_in_flight)),
             database: Arc::new(database),
         }
@@ -76,19 +78,17 @@ impl Tenant {
     #[must_use]
     pub fn renewed(&self, config: &TenantConfig, connections: &Arc<Connections>) -> Self {
         let mut tenant = Self::new(config, connections);
+        tenant.meter = Arc::clone(&self.meter);
         tenant.account = Arc::clone(&self.account);
         tenant.account.set_limit(config.requests_per_minute);
         if self.in_flight.most() == config.max_in_flight {
             tenant.in_flight = Arc::clone(&self.in_flight);
         }
         if self.database.is(&config.database, config.max_connections) {
-            tenant.token_changes = Arc::clone(&self.token_changes);
-            tenant.token_names = Arc::clone(&self.token_names);
+            tenant.tokens = Arc::clone(&self.tokens);
             tenant.database = Arc::clone(&self.database);
         } else {
-            // Tokens of another database are other tokens.
-            let changes = self.token_changes.load(std::sync::atomic::Ordering::Acquire);
-            tenant.token_changes = Arc::new(AtomicU64::new(changes + 1));
+            tenant.tokens = Arc::new(self.tokens.of_another_database());
         }
         tenant
     }

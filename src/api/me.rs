@@ -29,7 +29,7 @@ pub(super) fn is_at(path: &str) -> bool {
 pub(super) async fn show(admitted: &Admitted) -> Reply {
     let tenant = admitted.tenant();
     let usage = match admitted.usage() {
-        Some(usage) => tenant.token_names.name(usage, &tenant.database).await,
+        Some(usage) => tenant.tokens.names.name(usage, admitted.token(), &tenant.database).await,
         None => Vec::new(),
     };
     let timezone = tenant.timezone.iana_name().unwrap_or("UTC");

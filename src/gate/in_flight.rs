@@ -3,50 +3,45 @@
 //! Owns the cap over all tenants, which is checked before anything else is done for a request: one that is refused costs
 //! no look-up, no decision of the quota and no memory.
 
-use std::sync::Arc;
-
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::metrics::GateMetrics;
 
 /// The requests that are worked on.
 #[derive(Debug)]
 pub struct InFlight {
-    places: Arc<Semaphore>,
+    now: AtomicUsize,
+    most: usize,
     metrics: GateMetrics,
 }
 
 /// A request's place; dropping it, also when the caller hung up, frees it.
 #[derive(Debug)]
-pub(super) struct Place<'a> {
-    // In this order: who reads that nobody is in flight finds every place free.
-    _permit: OwnedSemaphorePermit,
-    _counted: Counted<'a>,
-}
-
-#[derive(Debug)]
-struct Counted<'a>(&'a GateMetrics);
+pub(super) struct Place<'a>(&'a InFlight);
 
 impl InFlight {
     /// None yet, and at most so many.
     #[must_use]
-    pub fn new(limit: usize, metrics: GateMetrics) -> Self {
-        Self { places: Arc::new(Semaphore::new(limit)), metrics }
+    pub fn new(most: usize, metrics: GateMetrics) -> Self {
+        Self { now: AtomicUsize::new(0), most, metrics }
     }
 
     /// A place, if there is one.
     pub(super) fn enter(&self) -> Option<Place<'_>> {
-        let Ok(permit) = Arc::clone(&self.places).try_acquire_owned() else {
+        let more = |now| (now < self.most).then_some(now + 1);
+        if self.now.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_err() {
             self.metrics.refused.with_label_values(&["in_flight"]).inc();
             return None;
-        };
+        }
         self.metrics.in_flight.inc();
-        Some(Place { _permit: permit, _counted: Counted(&self.metrics) })
+        Some(Place(self))
     }
 }
 
-impl Drop for Counted<'_> {
+impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.0.in_flight.dec();
+        // In this order: who reads that nobody is in flight finds every place free.
+        self.0.now.fetch_sub(1, Ordering::AcqRel);
+        self.0.metrics.in_flight.dec();
     }
 }

@@ -6,10 +6,11 @@
 //! and comes back begins at 0, which Prometheus takes for a restart.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwap;
+use arc_swap::ArcSwapOption;
 use http::StatusCode;
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec};
 
@@ -47,6 +48,24 @@ const BUCKETS: [f64; 6] = [0.005, 0.025, 0.1, 0.5, 2.5, 10.0];
 /// and labels come and go with single requests.
 const RANKING: Duration = Duration::from_secs(15);
 
+/// What is counted of one tenant. It stands at the tenant, so that a request has it at hand.
+#[derive(Debug)]
+pub struct TenantMeter {
+    slug: Arc<str>,
+    /// Requests since it was last looked who is busy.
+    new: AtomicU64,
+    /// Where they are counted, while the tenant has a label of its own.
+    series: ArcSwapOption<Series>,
+}
+
+impl TenantMeter {
+    /// Of a tenant, of which nothing is counted yet.
+    #[must_use]
+    pub fn new(slug: &Arc<str>) -> Self {
+        Self { slug: Arc::clone(slug), new: AtomicU64::new(0), series: ArcSwapOption::empty() }
+    }
+}
+
 /// Requests by tenant.
 #[derive(Clone, Debug)]
 pub struct TenantMetrics(Arc<Inner>);
@@ -56,9 +75,9 @@ struct Inner {
     labels: TenantLabels,
     requests: IntCounterVec,
     durations: HistogramVec,
-    /// Those with a label of their own.
-    named: ArcSwap<HashMap<Arc<str>, Arc<Series>>>,
-    other: Arc<Series>,
+    other: Series,
+    /// Whether all labels are given away.
+    full: AtomicBool,
     ranking: Mutex<Ranking>,
 }
 
@@ -72,10 +91,12 @@ struct Series {
 #[derive(Debug)]
 struct Ranking {
     at: Instant,
-    /// Requests since then.
-    new: HashMap<Arc<str>, u64>,
+    /// Who was asked since then.
+    asked: Vec<Arc<TenantMeter>>,
     /// Requests before, those of long ago counting less and less.
-    scores: HashMap<Arc<str>, u64>,
+    scores: HashMap<Arc<str>, (u64, Arc<TenantMeter>)>,
+    /// Those with a label of their own.
+    named: HashMap<Arc<str>, Arc<TenantMeter>>,
 }
 
 impl TenantMetrics {
@@ -91,21 +112,23 @@ impl TenantMetrics {
             &["tenant"],
             &BUCKETS,
         );
-        let other = Arc::new(Series::new(&requests, &durations, OTHER));
-        let ranking = Ranking { at: Instant::now(), new: HashMap::new(), scores: HashMap::new() };
-        let (named, ranking) = (ArcSwap::default(), Mutex::new(ranking));
-        Self(Arc::new(Inner { labels, requests, durations, named, other, ranking }))
+        let other = Series::new(&requests, &durations, OTHER);
+        let ranking = Ranking { at: Instant::now(), asked: Vec::new(), scores: HashMap::new(), named: HashMap::new() };
+        let full = AtomicBool::new(labels.most() == 0);
+        Self(Arc::new(Inner { labels, requests, durations, other, full, ranking: Mutex::new(ranking) }))
     }
 
     /// Counts one answered request of a tenant.
-    pub fn request(&self, tenant: &Arc<str>, status: StatusCode, took: Duration) {
+    pub fn count(&self, tenant: &Arc<TenantMeter>, status: StatusCode, took: Duration) {
         let this = &*self.0;
-        let series = match this.labels {
-            TenantLabels::None => Arc::clone(&this.other),
-            TenantLabels::Top(_) | TenantLabels::All => self.series(tenant),
-        };
-        series.requests[class(status)].inc();
-        series.duration.observe(took.as_secs_f64());
+        // The first since it was last looked: until then, there is nothing more to note.
+        if matches!(this.labels, TenantLabels::Top(_)) && tenant.new.fetch_add(1, Ordering::Relaxed) == 0 {
+            this.ranking().asked.push(Arc::clone(tenant));
+        }
+        if tenant.series.load().is_none() && !this.full.load(Ordering::Relaxed) {
+            this.name(tenant);
+        }
+        tenant.series.load().as_deref().unwrap_or(&this.other).count(status, took);
     }
 
     /// Gives labels to those who were busiest lately. Asked at each scrape: where nobody looks, nobody need be named.
@@ -117,23 +140,25 @@ impl TenantMetrics {
             return;
         }
         ranking.at = Instant::now();
-        let new = std::mem::take(&mut ranking.new);
-        for (tenant, requests) in new {
-            *ranking.scores.entry(tenant).or_default() += requests;
+        for tenant in std::mem::take(&mut ranking.asked) {
+            let new = tenant.new.swap(0, Ordering::Relaxed);
+            let (score, known) =
+                ranking.scores.entry(Arc::clone(&tenant.slug)).or_insert_with(|| (0, Arc::clone(&tenant)));
+            *score += new;
+            *known = tenant;
         }
-        let named = this.named.load();
-        let mut ranked: Vec<_> = ranking.scores.iter().map(|(tenant, score)| (*score, Arc::clone(tenant))).collect();
+        let Ranking { scores, named, .. } = &mut *ranking;
+        let mut ranked: Vec<_> = scores.values().filter(|(_, tenant)| &*tenant.slug != OTHER).collect();
         // Who has a label keeps it against one that is as busy.
-        ranked.sort_unstable_by_key(|(score, tenant)| std::cmp::Reverse((*score, named.contains_key(tenant))));
+        ranked.sort_unstable_by_key(|(score, tenant)| std::cmp::Reverse((*score, named.contains_key(&tenant.slug))));
         ranked.truncate(most);
-        let busiest = ranked.into_iter().map(|(_, tenant)| {
-            let series = named.get(&tenant).map_or_else(|| Arc::new(this.series_of(&tenant)), Arc::clone);
-            (tenant, series)
-        });
-        let busiest: HashMap<_, _> = busiest.collect();
-        this.forget(named.keys().filter(|tenant| !busiest.contains_key(*tenant)));
-        this.named.store(Arc::new(busiest));
-        ranking.scores.retain(|_, score| {
+        let busiest: HashMap<_, _> =
+            ranked.into_iter().map(|(_, tenant)| (Arc::clone(&tenant.slug), Arc::clone(tenant))).collect();
+        let lost: Vec<_> = named.keys().filter(|slug| !busiest.contains_key(*slug)).cloned().collect();
+        lost.iter().for_each(|slug| this.unname(named, slug));
+        busiest.values().for_each(|tenant| this.name_in(named, tenant));
+        this.full.store(named.len() >= most, Ordering::Relaxed);
+        scores.retain(|_, (score, _)| {
             *score /= 2;
             *score > 0
         });
@@ -143,42 +168,22 @@ impl TenantMetrics {
     pub fn retain(&self, is_there: impl Fn(&str) -> bool) {
         let this = &*self.0;
         let mut ranking = this.ranking();
-        ranking.new.retain(|tenant, _| is_there(tenant));
-        ranking.scores.retain(|tenant, _| is_there(tenant));
-        let mut named = HashMap::clone(&this.named.load());
-        this.forget(named.keys().filter(|tenant| !is_there(tenant)));
-        named.retain(|tenant, _| is_there(tenant));
-        this.named.store(Arc::new(named));
+        let Ranking { asked, scores, named, .. } = &mut *ranking;
+        asked.retain(|tenant| is_there(&tenant.slug));
+        scores.retain(|slug, _| is_there(slug));
+        let gone: Vec<_> = named.keys().filter(|slug| !is_there(slug)).cloned().collect();
+        gone.iter().for_each(|slug| this.unname(named, slug));
+        this.full.store(named.len() >= this.labels.most(), Ordering::Relaxed);
     }
+}
 
-    fn series(&self, tenant: &Arc<str>) -> Arc<Series> {
-        let this = &*self.0;
-        let known = this.named.load().get(tenant).map(Arc::clone);
-        let most = match (this.labels, &known) {
-            (TenantLabels::All, Some(series)) => return Arc::clone(series),
-            (TenantLabels::All | TenantLabels::None, _) => usize::MAX,
-            (TenantLabels::Top(most), _) => most,
-        };
-        let mut ranking = this.ranking();
-        if most < usize::MAX {
-            *ranking.new.entry(Arc::clone(tenant)).or_default() += 1;
+impl TenantLabels {
+    fn most(self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Top(most) => most,
+            Self::All => usize::MAX,
         }
-        if let Some(series) = known {
-            return series;
-        }
-        // Under the lock, as it is now: two requests at once must not make two series.
-        let named = this.named.load();
-        if let Some(series) = named.get(tenant) {
-            return Arc::clone(series);
-        }
-        if named.len() >= most || &**tenant == OTHER {
-            return Arc::clone(&this.other);
-        }
-        let series = Arc::new(this.series_of(tenant));
-        let mut more = HashMap::clone(&named);
-        more.insert(Arc::clone(tenant), Arc::clone(&series));
-        this.named.store(Arc::new(more));
-        series
     }
 }
 
@@ -187,18 +192,34 @@ impl Inner {
         self.ranking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn series_of(&self, tenant: &str) -> Series {
-        Series::new(&self.requests, &self.durations, tenant)
+    /// Gives a tenant a label, if there is one left.
+    fn name(&self, tenant: &Arc<TenantMeter>) {
+        let most = self.labels.most();
+        let mut ranking = self.ranking();
+        let has_one = ranking.named.contains_key(&tenant.slug);
+        if &*tenant.slug != OTHER && (has_one || ranking.named.len() < most) {
+            self.name_in(&mut ranking.named, tenant);
+        }
+        self.full.store(ranking.named.len() >= most, Ordering::Relaxed);
     }
 
-    fn forget<'a>(&self, tenants: impl Iterator<Item = &'a Arc<str>>) {
-        for tenant in tenants.filter(|tenant| &***tenant != OTHER) {
-            for class in CLASSES {
-                // It may be gone already: what counts is that it is.
-                let _ = self.requests.remove_label_values(&[&**tenant, class]);
-            }
-            let _ = self.durations.remove_label_values(&[&**tenant]);
+    /// Gives a tenant a label, its own from before where it has one.
+    fn name_in(&self, named: &mut HashMap<Arc<str>, Arc<TenantMeter>>, tenant: &Arc<TenantMeter>) {
+        let before = named.insert(Arc::clone(&tenant.slug), Arc::clone(tenant));
+        let series = before.and_then(|before| before.series.load_full());
+        let new = || Arc::new(Series::new(&self.requests, &self.durations, &tenant.slug));
+        tenant.series.store(Some(series.unwrap_or_else(new)));
+    }
+
+    fn unname(&self, named: &mut HashMap<Arc<str>, Arc<TenantMeter>>, slug: &str) {
+        if let Some(tenant) = named.remove(slug) {
+            tenant.series.store(None);
         }
+        for class in CLASSES {
+            // It may be gone already: what counts is that it is.
+            let _ = self.requests.remove_label_values(&[slug, class]);
+        }
+        let _ = self.durations.remove_label_values(&[slug]);
     }
 }
 
@@ -208,6 +229,11 @@ impl Series {
             requests: CLASSES.map(|class| requests.with_label_values(&[tenant, class])),
             duration: durations.with_label_values(&[tenant]),
         }
+    }
+
+    fn count(&self, status: StatusCode, took: Duration) {
+        self.requests[class(status)].inc();
+        self.duration.observe(took.as_secs_f64());
     }
 }
 
@@ -228,83 +254,116 @@ mod tests {
 
     use super::*;
 
-    fn metrics(labels: TenantLabels) -> TenantMetrics {
-        TenantMetrics::new(&Register(&Registry::new()), labels)
+    /// Metrics, and the tenants that were asked.
+    struct World {
+        metrics: TenantMetrics,
+        meters: HashMap<String, Arc<TenantMeter>>,
     }
 
-    fn ask(metrics: &TenantMetrics, tenant: &str, times: usize) {
-        for _ in 0..times {
-            metrics.request(&tenant.into(), StatusCode::OK, Duration::from_millis(1));
+    impl World {
+        fn new(labels: TenantLabels) -> Self {
+            let metrics = TenantMetrics::new(&Register(&Registry::new()), labels);
+            Self { metrics, meters: HashMap::new() }
         }
-    }
 
-    fn counted(metrics: &TenantMetrics, tenant: &str) -> u64 {
-        metrics.0.requests.with_label_values(&[tenant, "2xx"]).get()
-    }
+        fn ask(&mut self, tenant: &str, times: usize) {
+            let new = || Arc::new(TenantMeter::new(&tenant.into()));
+            let meter = self.meters.entry(tenant.to_owned()).or_insert_with(new);
+            (0..times).for_each(|_| self.metrics.count(meter, StatusCode::OK, Duration::from_millis(1)));
+        }
 
-    fn names(metrics: &TenantMetrics) -> Vec<String> {
-        let mut names: Vec<_> = metrics.0.named.load().keys().map(ToString::to_string).collect();
-        names.sort();
-        names
-    }
+        fn counted(&self, tenant: &str) -> u64 {
+            self.metrics.0.requests.with_label_values(&[tenant, "2xx"]).get()
+        }
 
-    fn let_time_pass(metrics: &TenantMetrics) {
-        metrics.0.ranking().at -= RANKING;
-        metrics.rank();
+        fn names(&self) -> Vec<String> {
+            let mut names: Vec<_> = self.metrics.0.ranking().named.keys().map(ToString::to_string).collect();
+            names.sort();
+            names
+        }
+
+        fn let_time_pass(&self) {
+            self.metrics.0.ranking().at -= RANKING;
+            self.metrics.rank();
+        }
     }
 
     #[test]
     fn the_first_have_labels_and_the_rest_are_counted_together() {
-        let metrics = metrics(TenantLabels::Top(2));
+        let mut world = World::new(TenantLabels::Top(2));
         for (tenant, times) in [("a", 1), ("b", 2), ("c", 4), ("d", 8)] {
-            ask(&metrics, tenant, times);
+            world.ask(tenant, times);
         }
-        assert_eq!((counted(&metrics, "a"), counted(&metrics, "b"), counted(&metrics, OTHER)), (1, 2, 12));
+        assert_eq!((world.counted("a"), world.counted("b"), world.counted(OTHER)), (1, 2, 12));
     }
 
     #[test]
     fn the_busiest_take_the_labels_over_and_no_series_ever_shrinks() {
-        let metrics = metrics(TenantLabels::Top(2));
+        let mut world = World::new(TenantLabels::Top(2));
         for (tenant, times) in [("a", 1), ("b", 2), ("c", 4), ("d", 8)] {
-            ask(&metrics, tenant, times);
+            world.ask(tenant, times);
         }
-        let_time_pass(&metrics);
-        assert_eq!(names(&metrics), ["c", "d"]);
-        ask(&metrics, "d", 3);
-        ask(&metrics, "a", 1);
-        assert_eq!((counted(&metrics, "d"), counted(&metrics, OTHER)), (3, 13));
+        world.let_time_pass();
+        assert_eq!(world.names(), ["c", "d"]);
+        world.ask("d", 3);
+        world.ask("a", 1);
+        assert_eq!((world.counted("d"), world.counted(OTHER)), (3, 13));
     }
 
     #[test]
     fn who_is_no_longer_asked_for_makes_room() {
-        let metrics = metrics(TenantLabels::Top(1));
-        ask(&metrics, "a", 100);
+        let mut world = World::new(TenantLabels::Top(1));
+        world.ask("a", 100);
         for _ in 0..8 {
-            let_time_pass(&metrics);
+            world.let_time_pass();
         }
-        ask(&metrics, "b", 1);
-        let_time_pass(&metrics);
-        assert_eq!(names(&metrics), ["b"]);
+        world.ask("b", 1);
+        world.let_time_pass();
+        assert_eq!(world.names(), ["b"]);
     }
 
     #[test]
     fn all_means_all_and_none_means_none() {
-        let (all, none) = (metrics(TenantLabels::All), metrics(TenantLabels::None));
+        let (mut all, mut none) = (World::new(TenantLabels::All), World::new(TenantLabels::None));
         for tenant in 0..100 {
-            ask(&all, &format!("t{tenant}"), 1);
-            ask(&none, &format!("t{tenant}"), 1);
+            all.ask(&format!("t{tenant}"), 1);
+            none.ask(&format!("t{tenant}"), 1);
         }
-        assert_eq!((names(&all).len(), counted(&all, OTHER)), (100, 0));
-        assert_eq!((names(&none).len(), counted(&none, OTHER)), (0, 100));
+        assert_eq!((all.names().len(), all.counted(OTHER)), (100, 0));
+        assert_eq!((none.names().len(), none.counted(OTHER)), (0, 100));
     }
 
     #[test]
-    fn a_tenant_that_is_gone_leaves_no_series() {
-        let metrics = metrics(TenantLabels::All);
-        ask(&metrics, "a", 1);
-        ask(&metrics, "b", 1);
-        metrics.retain(|tenant| tenant == "b");
-        assert_eq!(names(&metrics), ["b"]);
-        assert_eq!(counted(&metrics, "a"), 0);
+    fn a_tenant_that_is_gone_leaves_no_series_and_its_label_to_another() {
+        for labels in [TenantLabels::All, TenantLabels::Top(2)] {
+            let mut world = World::new(labels);
+            world.ask("a", 1);
+            world.ask("b", 1);
+            world.metrics.retain(|tenant| tenant == "b");
+            assert_eq!(world.names(), ["b"]);
+            assert_eq!(world.counted("a"), 0);
+            world.ask("c", 1);
+            assert_eq!((world.counted("c"), world.counted(OTHER)), (1, 0));
+        }
+    }
+
+    #[test]
+    fn a_tenant_that_came_back_goes_on_in_the_same_series() {
+        let mut world = World::new(TenantLabels::All);
+        world.ask("a", 1);
+        world.meters.clear();
+        world.ask("a", 1);
+        world.let_time_pass();
+        assert_eq!((world.names(), world.counted("a")), (vec!["a".to_owned()], 2));
+    }
+
+    #[test]
+    fn a_tenant_that_is_called_as_the_rest_is_counted_among_it() {
+        for labels in [TenantLabels::All, TenantLabels::Top(2)] {
+            let mut world = World::new(labels);
+            world.ask(OTHER, 3);
+            world.let_time_pass();
+            assert_eq!((world.names().len(), world.counted(OTHER)), (0, 3));
+        }
     }
 }

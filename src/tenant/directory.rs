@@ -211,7 +211,7 @@ impl Listener for TokenChanges {
     fn tenant_changed(&self, slug: &str) {
         // Of a tenant that nobody asked for, nothing is remembered.
         if let Some(tenant) = self.directory.load().entry(slug).and_then(|entry| entry.awake()) {
-            tenant.token_changes.fetch_add(1, Ordering::AcqRel);
+            tenant.tokens.changed();
         }
     }
 

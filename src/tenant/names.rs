@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use tokio::sync::Mutex;
 
-use super::TenantDatabase;
-use crate::quota::{Entry, Usage};
+use super::{TenantDatabase, Token};
+use crate::quota::{Entry, Share, Usage};
 
 /// How often the names are read for numbers that had none: one without a token, as after a restored backup, must not cost
 /// each report a statement. So often they are tried, too, while they can't be read.
@@ -45,22 +45,24 @@ struct Reading {
 }
 
 impl TokenNames {
-    /// A usage with names. A token that can't be named now is called by its number.
-    pub async fn name(&self, usage: &Usage, database: &TenantDatabase) -> Vec<NamedShare> {
-        let all_known = {
-            let known = self.known.load();
-            usage.shares().all(|share| known.contains_key(&share.token))
-        };
-        if !all_known {
-            // In time or not: what is known then has to do.
-            let _ = tokio::time::timeout(READ_LIMIT, Box::pin(self.read(usage, database))).await;
+    /// A usage with names, for who comes with a token, whose own name is known. Another that can't be named now is called
+    /// by its number.
+    pub async fn name(&self, usage: &Usage, asking: &Token, database: &TenantDatabase) -> Vec<NamedShare> {
+        let named = |Share { token, requests }| Some(NamedShare { token: self.name_of(token, asking)?, requests });
+        if let Some(all) = usage.shares().map(named).collect() {
+            return all;
         }
-        let known = self.known.load();
-        let named = |share: crate::quota::Share| {
-            let name = known.get(&share.token).cloned();
-            NamedShare { token: name.unwrap_or_else(|| format!("#{}", share.token).into()), requests: share.requests }
-        };
-        usage.shares().map(named).collect()
+        // In time or not: what is known then has to do.
+        let _ = tokio::time::timeout(READ_LIMIT, Box::pin(self.read(usage, database))).await;
+        let numbered = |Share { token, requests }| NamedShare { token: format!("#{token}").into(), requests };
+        usage.shares().map(|share| named(share).unwrap_or_else(|| numbered(share))).collect()
+    }
+
+    fn name_of(&self, token: u32, asking: &Token) -> Option<Arc<str>> {
+        if token == Entry::short(asking.id) {
+            return Some(Arc::clone(&asking.name));
+        }
+        self.known.load().get(&token).map(Arc::clone)
     }
 
     fn unknown(&self, usage: &Usage) -> HashSet<u32> {

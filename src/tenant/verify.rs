@@ -6,6 +6,8 @@
 //! is felt in time. One that was not found is remembered only while changes are heard, so that a token made a moment ago
 //! works at once.
 //!
+//! Tokens that were found stand at their tenant too ([`super::tokens`]), and are found there by most requests.
+//!
 //! When that time is over, a SQLite database to which nothing was committed meanwhile is not asked again ([`CommitStamp`]):
 //! a gateway with thousands of them has connections to few, and would open a file for most look-ups.
 
@@ -17,7 +19,8 @@ use moka::future::Cache;
 
 use super::Tenant;
 use super::token::TokenDigest;
-use crate::metrics::Metrics;
+use super::tokens::Asked;
+use crate::metrics::{Metrics, TokenCheck};
 use crate::shared::announce::Listening;
 use crate::store::{CommitStamp, StoreError};
 
@@ -43,9 +46,15 @@ pub struct Token {
     /// Its number in the tenant's database.
     pub id: i64,
     /// What the administrator calls it.
-    pub name: String,
+    pub name: Arc<str>,
     /// The last minute in which its use was noted, so that [`super::LastUsed`] hears of it once a minute.
     pub(super) noted: AtomicI64,
+}
+
+impl Token {
+    pub(super) fn new(id: i64, name: &str) -> Self {
+        Self { id, name: name.into(), noted: AtomicI64::new(i64::MIN) }
+    }
 }
 
 /// Verifies tokens for all tenants.
@@ -62,9 +71,7 @@ pub struct TokenVerifier {
 #[derive(Clone, Debug)]
 struct Remembered {
     said: Said,
-    at: Instant,
-    /// The changes that were known before it was asked.
-    changes: (u64, u64),
+    asked: Asked,
     /// What the database's files looked like before it was asked.
     stamp: Option<CommitStamp>,
 }
@@ -73,7 +80,7 @@ impl Remembered {
     /// Whether it was said of the database as it is now.
     fn was_told_of(&self, changes: (u64, u64), stamp: Option<CommitStamp>) -> bool {
         let said_something = !matches!(self.said, Said::Nothing(_));
-        said_something && self.changes == changes && stamp.is_some() && self.stamp == stamp
+        said_something && self.asked.changes == changes && stamp.is_some() && self.stamp == stamp
     }
 }
 
@@ -93,16 +100,13 @@ impl TokenVerifier {
         Self { remembered, listening, missed, metrics }
     }
 
-    /// The tenant's token with a digest, where that is remembered. Most requests need no more.
-    pub async fn recall(&self, tenant: &Tenant, digest: TokenDigest) -> Option<Arc<Token>> {
-        let remembered = self.remembered.get(&(Arc::clone(&tenant.slug), digest)).await?;
-        match &remembered.said {
-            Said::Known(token) if self.still_holds(&remembered, self.changes(tenant)) => {
-                self.metrics.token_checks.with_label_values(&["memory", "known"]).inc();
-                Some(Arc::clone(token))
-            }
-            _ => None,
+    /// The tenant's token with a digest, if it is in use and what was said of it still holds. Most requests need no more.
+    pub fn recall(&self, tenant: &Tenant, digest: &TokenDigest) -> Option<Arc<Token>> {
+        let found = tenant.tokens.in_use.find(digest, |asked| holds(asked, self.changes(tenant), self.known_holds()));
+        if found.is_some() {
+            self.metrics.token_checks.count(TokenCheck::KnownByMemory);
         }
+        found
     }
 
     /// The tenant's token with a digest; none for an unknown one, a revoked one and another tenant's alike.
@@ -112,44 +116,71 @@ impl TokenVerifier {
     pub async fn verify(&self, tenant: &Tenant, digest: TokenDigest) -> Result<Option<Arc<Token>>, Arc<StoreError>> {
         let (changes, key) = (self.changes(tenant), (Arc::clone(&tenant.slug), digest));
         let before = self.remembered.get(&key).await;
-        let mut by = "memory";
+        let mut from_memory = true;
         let look_up = async {
             let stamp = tenant.database.commit_stamp().await;
             let said = match before.filter(|before| before.was_told_of(changes, stamp)) {
                 Some(before) => before.said,
                 None => {
-                    by = "database";
+                    from_memory = false;
                     look_up(tenant, &digest).await
                 }
             };
-            Remembered { said, at: Instant::now(), changes, stamp }
+            Remembered { said, asked: Asked { at: Instant::now(), changes }, stamp }
         };
         let entry = self.remembered.entry(key);
         let entry = entry.or_insert_with_if(look_up, |remembered| !self.still_holds(remembered, changes)).await;
-        let (result, verified) = match entry.into_value().said {
-            Said::Known(token) => ("known", Ok(Some(token))),
-            Said::Unknown => ("unknown", Ok(None)),
-            Said::Nothing(error) => ("failed", Err(error)),
+        let remembered = entry.into_value();
+        let (check, verified) = match remembered.said {
+            Said::Known(token) => {
+                tenant.tokens.in_use.keep(digest, remembered.asked, &token);
+                let check = if from_memory { TokenCheck::KnownByMemory } else { TokenCheck::KnownByDatabase };
+                (check, Ok(Some(token)))
+            }
+            Said::Unknown => {
+                tenant.tokens.in_use.forget(&digest);
+                let check = if from_memory { TokenCheck::UnknownByMemory } else { TokenCheck::UnknownByDatabase };
+                (check, Ok(None))
+            }
+            Said::Nothing(error) => {
+                let check = if from_memory { TokenCheck::FailedByMemory } else { TokenCheck::FailedByDatabase };
+                (check, Err(error))
+            }
         };
-        self.metrics.token_checks.with_label_values(&[by, result]).inc();
+        self.metrics.token_checks.count(check);
         verified
     }
 
     /// The changes that this node heard of, or missed, that concern a tenant.
     fn changes(&self, tenant: &Tenant) -> (u64, u64) {
-        (self.missed.load(Ordering::Acquire), tenant.token_changes.load(Ordering::Acquire))
+        (self.missed.load(Ordering::Acquire), tenant.tokens.changes())
     }
 
     fn still_holds(&self, remembered: &Remembered, changes: (u64, u64)) -> bool {
-        let limit = match (&remembered.said, &self.listening) {
-            (Said::Nothing(_), _) => return false,
-            (_, Some(listening)) if listening.hears() => HEARD,
-            (Said::Unknown, _) => return false,
-            (Said::Known(_), Some(_)) => DEAF,
-            (Said::Known(_), None) => ALONE,
-        };
-        remembered.changes == changes && remembered.at.elapsed() < limit
+        match &remembered.said {
+            Said::Nothing(_) => false,
+            Said::Unknown => self.hears() && holds(remembered.asked, changes, HEARD),
+            Said::Known(_) => holds(remembered.asked, changes, self.known_holds()),
+        }
     }
+
+    /// How long it holds that a token was found.
+    fn known_holds(&self) -> Duration {
+        match &self.listening {
+            Some(_) if self.hears() => HEARD,
+            Some(_) => DEAF,
+            None => ALONE,
+        }
+    }
+
+    fn hears(&self) -> bool {
+        self.listening.as_ref().is_some_and(Listening::hears)
+    }
+}
+
+/// Whether what a database said so lately, and knowing of these changes, still holds.
+fn holds(asked: Asked, changes: (u64, u64), limit: Duration) -> bool {
+    asked.changes == changes && asked.at.elapsed() < limit
 }
 
 /// What the database says.
@@ -159,9 +190,7 @@ async fn look_up(tenant: &Tenant, digest: &TokenDigest) -> Said {
         store.find_token(digest.as_bytes()).await
     };
     match found.await.map(|record| record.filter(|record| digest.matches(&record.digest))) {
-        Ok(Some(record)) => {
-            Said::Known(Arc::new(Token { id: record.id, name: record.name, noted: AtomicI64::new(i64::MIN) }))
-        }
+        Ok(Some(record)) => Said::Known(Arc::new(Token::new(record.id, &record.name))),
         Ok(None) => Said::Unknown,
         Err(error) => Said::Nothing(Arc::new(error)),
     }
@@ -191,8 +220,9 @@ mod tests {
     /// Makes all that is remembered so old that it has to be looked up anew.
     async fn age(verifier: &TokenVerifier) {
         for (key, remembered) in &verifier.remembered {
-            let at = remembered.at.checked_sub(2 * ALONE).expect("the machine runs for longer");
-            verifier.remembered.insert((*key).clone(), Remembered { at, ..remembered }).await;
+            let at = remembered.asked.at.checked_sub(2 * ALONE).expect("the machine runs for longer");
+            let asked = Asked { at, ..remembered.asked };
+            verifier.remembered.insert((*key).clone(), Remembered { asked, ..remembered }).await;
         }
     }
 
@@ -213,8 +243,8 @@ mod tests {
         let tenant = directory.resolve(&HostName::parse("acme.example.com").unwrap()).expect("a tenant");
         let verifier = TokenVerifier::new(None, Arc::default(), Metrics::default());
         let asked = || {
-            let checks = |by| verifier.metrics.token_checks.with_label_values(&[by, "known"]).get();
-            (checks("database"), checks("memory"))
+            let checks = &verifier.metrics.token_checks;
+            (checks.get(TokenCheck::KnownByDatabase), checks.get(TokenCheck::KnownByMemory))
         };
         let verify = async || verifier.verify(tenant, token.digest()).await.unwrap();
 

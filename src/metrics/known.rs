@@ -1,0 +1,164 @@
+//! Counters whose series are all known beforehand, so that each is looked up once: a request pays more for looking up
+//! labels than for counting.
+
+use std::marker::PhantomData;
+
+use prometheus::IntCounter;
+
+use super::register::Register;
+
+/// What such a counter tells apart: the rows of a table of two labels.
+pub trait Known: Copy + 'static {
+    /// The labels.
+    const LABELS: [&'static str; 2];
+    /// Every row's values, in the order of their places.
+    const VALUES: &'static [[&'static str; 2]];
+
+    /// The row.
+    fn place(self) -> usize;
+}
+
+/// A counter for each of `K`; all begin at 0.
+#[derive(Debug)]
+pub struct KnownCounters<K> {
+    counters: Vec<IntCounter>,
+    kind: PhantomData<K>,
+}
+
+impl<K: Known> KnownCounters<K> {
+    pub(super) fn new(register: &Register<'_>, name: &str, help: &str) -> Self {
+        let all = register.counters(name, help, &K::LABELS);
+        Self { counters: K::VALUES.iter().map(|values| all.with_label_values(values)).collect(), kind: PhantomData }
+    }
+
+    /// Counts one.
+    pub fn count(&self, one: K) {
+        self.counters[one.place()].inc();
+    }
+
+    /// How many were counted.
+    #[must_use]
+    pub fn get(&self, of: K) -> u64 {
+        self.counters[of.place()].get()
+    }
+}
+
+impl<K> Clone for KnownCounters<K> {
+    fn clone(&self) -> Self {
+        Self { counters: self.counters.clone(), kind: PhantomData }
+    }
+}
+
+/// A decision of the rate limit: what was decided, and by what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RateDecision {
+    /// Admitted by the window in this process, which is the only one.
+    AdmittedEmbedded,
+    /// Admitted by the shared window.
+    AdmittedShared,
+    /// Admitted by this node's part of a shared window that does not answer.
+    AdmittedLocal,
+    /// Admitted because a shared window that does not answer is to let pass.
+    AdmittedAllow,
+    /// Refused by the window in this process, which is the only one.
+    RefusedEmbedded,
+    /// Refused by the shared window.
+    RefusedShared,
+    /// Refused by what the shared window said before.
+    RefusedMemory,
+    /// Refused by this node's part of a shared window that does not answer.
+    RefusedLocal,
+    /// Refused because a shared window that does not answer is to let nothing pass.
+    RefusedDeny,
+}
+
+impl Known for RateDecision {
+    const LABELS: [&'static str; 2] = ["decision", "by"];
+    const VALUES: &'static [[&'static str; 2]] = &[
+        ["admitted", "embedded"],
+        ["admitted", "shared"],
+        ["admitted", "local"],
+        ["admitted", "allow"],
+        ["refused", "embedded"],
+        ["refused", "shared"],
+        ["refused", "memory"],
+        ["refused", "local"],
+        ["refused", "deny"],
+    ];
+
+    fn place(self) -> usize {
+        self as usize
+    }
+}
+
+/// A check of a token that looks like one: what answered, and the result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenCheck {
+    /// Known, and remembered.
+    KnownByMemory,
+    /// Known to the database.
+    KnownByDatabase,
+    /// Unknown, and remembered.
+    UnknownByMemory,
+    /// Unknown to the database.
+    UnknownByDatabase,
+    /// Another request's look-up failed, which this one waited for.
+    FailedByMemory,
+    /// The database could not say.
+    FailedByDatabase,
+}
+
+impl Known for TokenCheck {
+    const LABELS: [&'static str; 2] = ["by", "result"];
+    const VALUES: &'static [[&'static str; 2]] = &[
+        ["memory", "known"],
+        ["database", "known"],
+        ["memory", "unknown"],
+        ["database", "unknown"],
+        ["memory", "failed"],
+        ["database", "failed"],
+    ];
+
+    fn place(self) -> usize {
+        self as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus::{Encoder, Registry, TextEncoder};
+
+    use super::*;
+
+    /// Counts a kind `n + 1` times for its place `n`, and reads what a scrape would.
+    fn scraped<K: Known>(all: &[K]) -> Vec<u64> {
+        let registry = Registry::new();
+        let counters = KnownCounters::new(&Register(&registry), "counted", "Help.");
+        for (at, one) in all.iter().enumerate() {
+            (0..=at).for_each(|_| counters.count(*one));
+        }
+        let mut text = Vec::new();
+        TextEncoder::new().encode(&registry.gather(), &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let count = |values: &[&str; 2]| {
+            let mut labels = [0, 1].map(|at| format!("{}=\"{}\"", K::LABELS[at], values[at]));
+            labels.sort();
+            let series = format!("counted{{{}}} ", labels.join(","));
+            text.lines().find_map(|line| line.strip_prefix(&series)).expect("a series").parse().unwrap()
+        };
+        K::VALUES.iter().map(count).collect()
+    }
+
+    #[test]
+    fn each_kind_counts_in_the_series_of_its_own_labels() {
+        use RateDecision as Rate;
+        let all = [Rate::AdmittedEmbedded, Rate::AdmittedShared, Rate::AdmittedLocal, Rate::AdmittedAllow];
+        let refused =
+            [Rate::RefusedEmbedded, Rate::RefusedShared, Rate::RefusedMemory, Rate::RefusedLocal, Rate::RefusedDeny];
+        assert_eq!(scraped(&[&all[..], &refused].concat()), (1..=9).collect::<Vec<_>>());
+        use TokenCheck as Check;
+        let known = [Check::KnownByMemory, Check::KnownByDatabase, Check::UnknownByMemory, Check::UnknownByDatabase];
+        let failed = [Check::FailedByMemory, Check::FailedByDatabase];
+        assert_eq!(scraped(&[&known[..], &failed].concat()), (1..=6).collect::<Vec<_>>());
+    }
+}
