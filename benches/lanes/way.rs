@@ -81,6 +81,6 @@ impl Way {
 async fn ask(mut connection: impl ConnectionLike + Send, key: &str) -> RedisResult<()> {
     let mut invocation = SCRIPT.key(key);
     invocation.arg(1).arg(1001).arg(LARGE).arg("spend").arg(&u32::to_be_bytes(7));
-    let _: Vec<(u32, u64)> = invocation.invoke_async(&mut connection).await?;
+    let _: Vec<u8> = invocation.invoke_async(&mut connection).await?;
     Ok(())
 }

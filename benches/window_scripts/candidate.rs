@@ -4,13 +4,10 @@
 
 use anyhow::{Context, ensure};
 use rand::RngExt;
-use redis::{Cmd, Connection, FromRedisValue, Value};
+use redis::{Cmd, Connection, Value};
 
 /// What a candidate answers: admitted, remaining, wait, log.
 type Answer = (u8, u32, u64, Vec<u8>);
-
-/// What the script in use answers to each request: remaining, wait, and sometimes the log.
-type Parts = Vec<Vec<Value>>;
 
 /// One way to decide.
 #[derive(Clone, Copy, Debug)]
@@ -87,15 +84,14 @@ impl Candidate {
 
     /// What a reply says of one request: whether it is admitted, and what remains.
     pub(crate) fn decided(self, reply: &Value) -> Option<(bool, i64)> {
-        let Value::Array(parts) = reply else { return None };
-        match (self.kind, &parts[..]) {
-            (Kind::InUse(_), [Value::Array(parts)]) => match parts[..] {
-                [Value::Int(remaining), Value::Int(wait), ..] => Some((wait == 0, remaining)),
+        match (self.kind, reply) {
+            (Kind::InUse(_), Value::BulkString(text)) => {
+                in_use(text).ok().map(|(admitted, remaining, ..)| (admitted == 1, remaining.into()))
+            }
+            (Kind::Window { .. }, Value::Array(parts)) => match parts[..] {
+                [Value::Int(admitted), Value::Int(remaining), ..] => Some((admitted == 1, remaining)),
                 _ => None,
             },
-            (Kind::Window { .. }, [Value::Int(admitted), Value::Int(remaining), ..]) => {
-                Some((*admitted == 1, *remaining))
-            }
             _ => None,
         }
     }
@@ -138,7 +134,7 @@ impl Candidate {
                         let mut invocation = script.key(key);
                         invocation.arg(WINDOW).arg(WINDOW + 1000).arg(limit).arg(kind);
                         invocation.arg(&u32::to_be_bytes(token)).arg(&time);
-                        (in_use(invocation.invoke(redis)?)?, 8)
+                        (in_use(&invocation.invoke::<Vec<u8>>(redis)?)?, 8)
                     }
                     Kind::Window { script, entry } => {
                         let script = with_clock(script, "{ARGV[5], ARGV[6]}")?;
@@ -160,11 +156,10 @@ impl Candidate {
     }
 }
 
-/// The answer of the script in use, in the form of the others.
-fn in_use(parts: Parts) -> anyhow::Result<Answer> {
-    let mut parts = parts.into_iter().next().context("one answer to one request")?.into_iter();
-    let mut number = || u64::from_redis_value(parts.next().unwrap_or(Value::Nil));
-    let (remaining, wait) = (number()?, number()?);
-    let log = parts.next().map(Vec::from_redis_value).transpose()?.unwrap_or_default();
-    Ok((u8::from(wait == 0), u32::try_from(remaining)?, wait, log))
+/// The answer of the script in use to one request, in the form of the others.
+fn in_use(text: &[u8]) -> anyhow::Result<Answer> {
+    let (head, log) = text.split_first_chunk::<12>().context("three numbers")?;
+    let number = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    ensure!(number(8) as usize == log.len(), "one answer to one request");
+    Ok((u8::from(number(4) == 0), number(0), number(4).into(), log.to_owned()))
 }

@@ -124,8 +124,9 @@ impl SharedWindows {
 
     async fn answer(&self, question: Question) -> Result<Answer, Failure> {
         if !self.0.lanes.carry_many_keys() {
-            let mut answers = self.0.call(&[question]).await?;
-            return answers.pop().expect("one answer to one question").0;
+            // Boxed: it is large, and a request that shares a call has no need of it.
+            let mut answers = Box::pin(self.0.call(&[question])).await?;
+            return answers.pop().unwrap_or_else(|| Err(Failure::Call(Arc::new(CallError::Unavailable))));
         }
         let (answer, answered) = oneshot::channel();
         if self.0.wait(Waiting { question, answer }) {
@@ -159,7 +160,7 @@ impl Inner {
     }
 
     /// Asks several windows at once, an answer for each.
-    async fn call(&self, questions: &[Question]) -> Result<Vec<Told>, Failure> {
+    async fn call(&self, questions: &[Question]) -> Result<Vec<Result<Answer, Failure>>, Failure> {
         let mut invocation = SCRIPT.prepare_invoke();
         invocation.arg(millis(self.span)).arg(millis(self.span + KEPT_LONGER));
         for Question { key, limit, ask, token } in questions {
@@ -167,7 +168,8 @@ impl Inner {
             invocation.arg(*limit).arg(ask.word()).arg(token.to_be_bytes().as_slice());
         }
         let call = self.lanes.call(async |mut connection| invocation.invoke_async(&mut connection).await);
-        call.await.map_err(|error| Failure::Call(Arc::new(error)))
+        let Told(answers) = call.await.map_err(|error| Failure::Call(Arc::new(error)))?;
+        Ok(answers)
     }
 }
 
@@ -192,7 +194,7 @@ impl Carrier {
             // Who does not wait any more needs no answer.
             match self.windows.call(&questions).await {
                 Ok(answers) => {
-                    for (asker, Told(answer)) in askers.into_iter().zip(answers) {
+                    for (asker, answer) in askers.into_iter().zip(answers) {
                         let _ = asker.send(answer);
                     }
                 }
@@ -218,25 +220,70 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What the script says of one question.
-struct Told(Result<Answer, Failure>);
+/// What the script says of the questions of a call.
+struct Told(Vec<Result<Answer, Failure>>);
 
 impl FromRedisValue for Told {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
-        let (remaining, wait, log): (i64, u64, Option<Vec<u8>>) = match value {
-            // Without a log, the script's table ends before it.
-            Value::Array(parts) if parts.len() == 2 => {
-                let (remaining, wait) = FromRedisValue::from_redis_value(Value::Array(parts))?;
-                (remaining, wait, None)
-            }
-            value => FromRedisValue::from_redis_value(value)?,
+        let Value::BulkString(told) = value else { return Err("the script answers with one text".into()) };
+        let (mut answers, mut rest) = (Vec::new(), &told[..]);
+        while !rest.is_empty() {
+            let (answer, behind) = answer(rest).ok_or("the script's text ends too soon")?;
+            answers.push(answer);
+            rest = behind;
+        }
+        Ok(Self(answers))
+    }
+}
+
+/// Reads one answer, and what is behind it.
+fn answer(text: &[u8]) -> Option<(Result<Answer, Failure>, &[u8])> {
+    let (head, text) = text.split_first_chunk::<12>()?;
+    let ([remaining, wait, length], []) = head.as_chunks::<4>() else { return None };
+    let (log, behind) = text.split_at_checked(usize::try_from(u32::from_be_bytes(*length)).ok()?)?;
+    let Ok(remaining) = u32::try_from(i32::from_be_bytes(*remaining)) else {
+        return Some((Err(Failure::NoWindow(String::from_utf8_lossy(log).into_owned())), behind));
+    };
+    let wait = Duration::from_millis(u32::from_be_bytes(*wait).into());
+    let usage = Usage::of(log.as_chunks::<8>().0.iter().map(|entry| Entry::token_of(*entry)));
+    Some((Ok(Answer { remaining, wait: (!wait.is_zero()).then_some(wait), usage }), behind))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One answer as the script packs it.
+    fn packed(remaining: i32, wait: u32, told: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(told.len()).unwrap();
+        [&remaining.to_be_bytes()[..], &wait.to_be_bytes(), &length.to_be_bytes(), told].concat()
+    }
+
+    fn read(text: Vec<u8>) -> Result<Vec<Result<Answer, Failure>>, ParsingError> {
+        Told::from_redis_value(Value::BulkString(text)).map(|told| told.0)
+    }
+
+    #[test]
+    fn answers_are_read_one_behind_the_other() {
+        let entry = |token: u32| [[0; 4], token.to_be_bytes()].concat();
+        let log = [entry(7), entry(7), entry(3)].concat();
+        let answers = read([packed(59, 0, b""), packed(0, 1500, &log), packed(-1, 0, b"no log")].concat()).unwrap();
+        let [Ok(admitted), Ok(refused), Err(Failure::NoWindow(message))] = &answers[..] else {
+            panic!("{answers:?}");
         };
-        let log = log.unwrap_or_default();
-        let Ok(remaining) = u32::try_from(remaining) else {
-            return Ok(Self(Err(Failure::NoWindow(String::from_utf8_lossy(&log).into_owned()))));
-        };
-        let wait = (wait > 0).then(|| Duration::from_millis(wait));
-        let usage = Usage::of(log.as_chunks::<8>().0.iter().map(|entry| Entry::token_of(*entry)));
-        Ok(Self(Ok(Answer { remaining, wait, usage })))
+        assert_eq!((admitted.remaining, admitted.wait), (59, None));
+        assert_eq!((refused.remaining, refused.wait), (0, Some(Duration::from_millis(1500))));
+        let shares: Vec<_> = refused.usage.shares().map(|share| (share.token, share.requests)).collect();
+        assert_eq!(shares, [(7, 2), (3, 1)]);
+        assert_eq!(message, "no log");
+    }
+
+    #[test]
+    fn what_the_script_does_not_answer_is_a_fault_and_no_panic() {
+        let whole = packed(0, 1, b"12345678");
+        for cut in 1..whole.len() {
+            assert!(read(whole[..cut].to_vec()).is_err(), "{cut} bytes");
+        }
+        assert!(Told::from_redis_value(Value::Int(1)).is_err());
     }
 }

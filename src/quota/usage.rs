@@ -1,7 +1,5 @@
 //! Who used a window: how many of its requests each token made.
 
-use std::collections::HashMap;
-
 /// The shares of an account's tokens in its window, the largest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage(Vec<Share>);
@@ -16,21 +14,26 @@ pub struct Share {
 }
 
 impl Usage {
-    /// Counts the tokens of a window's requests. Most accounts have few, so that sorting meets long runs and hashes none.
+    /// Counts the tokens of a window's requests. Most accounts have few, so that one token makes long runs of them.
     pub(super) fn of(tokens: impl IntoIterator<Item = u32>) -> Self {
-        let mut tokens: Vec<u32> = tokens.into_iter().collect();
-        tokens.sort_unstable();
-        let runs = tokens.chunk_by(|one, next| one == next);
-        Self::sorted(runs.map(|run| Share { token: run[0], requests: u32::try_from(run.len()).unwrap_or(u32::MAX) }))
+        let mut runs: Vec<Share> = Vec::new();
+        for token in tokens {
+            match runs.last_mut() {
+                Some(run) if run.token == token => run.requests += 1,
+                _ => runs.push(Share { token, requests: 1 }),
+            }
+        }
+        runs.sort_unstable_by_key(|run| run.token);
+        runs.dedup_by(|run, before| {
+            let is_same = run.token == before.token;
+            before.requests += if is_same { run.requests } else { 0 };
+            is_same
+        });
+        Self::counted(runs)
     }
 
     /// The shares of tokens whose requests were counted.
-    pub(super) fn counted(counts: &HashMap<u32, u32>) -> Self {
-        Self::sorted(counts.iter().map(|(&token, &requests)| Share { token, requests }))
-    }
-
-    fn sorted(shares: impl Iterator<Item = Share>) -> Self {
-        let mut shares: Vec<Share> = shares.collect();
+    pub(super) fn counted(mut shares: Vec<Share>) -> Self {
         shares.sort_unstable_by_key(|share| (std::cmp::Reverse(share.requests), share.token));
         Self(shares)
     }

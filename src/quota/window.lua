@@ -5,9 +5,10 @@
 --          requests are decided one after the other
 -- ARGV[1]  window in ms   ARGV[2]  expiry of the logs in ms   then three for each key:
 --          limit; what to do: "look", "spend", or "tell", which spends and tells the log; the token, as in the log
--- Returns  of each request {remaining, wait, log}: wait is the ms until a request can be admitted, 0 where this one was,
---          or could be; the log is told where it was asked for and where the request is refused. Or {-1, 0, message}
---          where something that is no log stands at the key.
+-- Returns  one text, of each request: what remains, the ms to wait until a request can be admitted, 0 where this one was,
+--          or could be, and the length of what follows, 4 bytes each, big-endian; then the log, where it was asked for
+--          and where the request is refused. Where something that is no log stands at the key, -1 remains, and a message
+--          follows. A reply of many parts would cost both sides more than all of the rest.
 --
 -- The clock is this server's, so the gateways need not agree on the time. Stamps are cut to whole milliseconds; a stamp
 -- counts until its age is more than the window: two instants that are less than a window apart are then never told apart.
@@ -28,9 +29,13 @@ local function age(log, at)
   return passed < 2147483648 and passed or passed - 4294967296
 end
 
+local function answer(remaining, wait, told)
+  return struct.pack('>i4I4I4', remaining, wait, #told) .. told
+end
+
 local function decide(key, limit, what, token)
   local log = redis.pcall('GET', key) or ''
-  if type(log) == 'table' then return {-1, 0, log.err} end
+  if type(log) == 'table' then return answer(-1, 0, log.err) end
   -- Half of a log is none.
   if #log % 8 ~= 0 then log = '' end
   local head = 1
@@ -47,12 +52,12 @@ local function decide(key, limit, what, token)
       redis.call('SET', key, log, 'PX', expiry)
       leaves = 0
     end
-    return {0, window - leaves + 1, log}
+    return answer(0, window - leaves + 1, log)
   end
-  if what == 'look' then return {limit - used, 0, log} end
+  if what == 'look' then return answer(limit - used, 0, log) end
   log = log .. stamp .. token
   redis.call('SET', key, log, 'PX', expiry)
-  return {limit - used - 1, 0, what == 'tell' and log or nil}
+  return answer(limit - used - 1, 0, what == 'tell' and log or '')
 end
 
 local answers = {}
@@ -60,4 +65,4 @@ for at = 1, #KEYS do
   local of = 3 * at
   answers[at] = decide(KEYS[at], tonumber(ARGV[of]), ARGV[of + 1], ARGV[of + 2])
 end
-return answers
+return table.concat(answers)

@@ -4,17 +4,18 @@
 //! limit in some span, or refuse what should pass. Sixty requests are a kilobyte. The clock is the caller's: every
 //! method takes `now` and the window's `span`, in microseconds.
 
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
-use super::usage::Usage;
+use super::usage::{Share, Usage};
 
 /// The admissions of one account, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Window {
     admitted: VecDeque<Admission>,
-    /// How many of them each token made: telling that costs what there are tokens, not what there are requests.
-    by_token: HashMap<u32, u32>,
+    /// How many of them each token made, by token: telling that costs what there are tokens, not what there are requests.
+    /// Most accounts use few tokens, and an account that is asked for rarely has all of this out of the cache: a list is
+    /// one place to fetch.
+    by_token: Vec<Share>,
 }
 
 /// One admitted request.
@@ -50,7 +51,7 @@ impl Window {
     /// Who used the window.
     pub(super) fn usage(&mut self, now: u64, span: u64) -> Usage {
         self.forget(now, span);
-        Usage::counted(&self.by_token)
+        Usage::counted(self.by_token.clone())
     }
 
     /// How many requests would be admitted now.
@@ -69,17 +70,23 @@ impl Window {
 
     fn push(&mut self, admission: Admission) {
         self.admitted.push_back(admission);
-        *self.by_token.entry(admission.token).or_default() += 1;
+        match self.place_of(admission.token) {
+            Ok(place) => self.by_token[place].requests += 1,
+            Err(place) => self.by_token.insert(place, Share { token: admission.token, requests: 1 }),
+        }
     }
 
     fn pop(&mut self) {
         let Some(Admission { token, .. }) = self.admitted.pop_front() else { return };
-        if let Entry::Occupied(mut requests) = self.by_token.entry(token) {
-            *requests.get_mut() -= 1;
-            if *requests.get() == 0 {
-                requests.remove();
-            }
+        let place = self.place_of(token).expect("what is admitted is counted");
+        self.by_token[place].requests -= 1;
+        if self.by_token[place].requests == 0 {
+            self.by_token.remove(place);
         }
+    }
+
+    fn place_of(&self, token: u32) -> Result<usize, usize> {
+        self.by_token.binary_search_by_key(&token, |share| share.token)
     }
 }
 
