@@ -29,8 +29,10 @@ local function age(log, at)
   return passed < 2147483648 and passed or passed - 4294967296
 end
 
+local answers = {}
 local function answer(remaining, wait, told)
-  return struct.pack('>i4I4I4', remaining, wait, #told) .. told
+  answers[#answers + 1] = struct.pack('>i4I4I4', remaining, wait, #told)
+  answers[#answers + 1] = told
 end
 
 local function decide(key, limit, what, token)
@@ -60,9 +62,8 @@ local function decide(key, limit, what, token)
   return answer(limit - used - 1, 0, what == 'tell' and log or '')
 end
 
-local answers = {}
 for at = 1, #KEYS do
   local of = 3 * at
-  answers[at] = decide(KEYS[at], tonumber(ARGV[of]), ARGV[of + 1], ARGV[of + 2])
+  decide(KEYS[at], tonumber(ARGV[of]), ARGV[of + 1], ARGV[of + 2])
 end
 return table.concat(answers)
