@@ -157,9 +157,8 @@ fn read(
     Ok(Read { directory, certificate, standing: Standing::of(config) })
 }
 
-/// Does what takes much memory for a moment. The allocator of the C library keeps that for the thread that had it, and for
-/// a later thread once that one is gone. Those that tokio has for blocking work stay for a while, so each reload would
-/// find another one of them.
+/// Does what takes much memory for a moment. An allocator keeps that for the thread that had it, and for others once that
+/// one is gone. Those that tokio has for blocking work stay for a while, so each reload would find another one of them.
 async fn on_a_thread_of_its_own<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> Result<R, Ended> {
     let (done, outcome) = tokio::sync::oneshot::channel();
     let thread = std::thread::Builder::new().name("reload".to_owned());
