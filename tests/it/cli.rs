@@ -6,6 +6,7 @@ use crate::support::process::{formgate, formgate_in};
 mod check;
 mod demo;
 mod explain;
+mod import;
 mod migrate;
 mod migrate_filled;
 mod serve;

@@ -1,4 +1,5 @@
-//! An import, beside the least that the same rows can be loaded for.
+//! An import, beside the least that the same rows can be loaded for: into tables and indexes that are the same, and into
+//! those that a team would have without a keyword search of its own.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use sqlx::{Connection, Executor, SqliteConnection};
 
 use crate::data::{self, Engine};
-use crate::postgres::Postgres;
+use crate::postgres::{Postgres, checked};
 use crate::report::{self, Goal};
 use crate::rounds::Rounds;
 use crate::site::Site;
@@ -26,41 +27,89 @@ pub(super) fn measure(bench: &Bench, postgres: &Postgres) -> anyhow::Result<()> 
     let (lines, rows) = (site.folder().join("lines"), tempfile::tempdir_in(site.folder())?);
     generate::write(&mut io::BufWriter::new(File::create(&lines)?), submissions)?;
     let read = |out: &mut io::BufWriter<_>| io::copy(&mut File::open(&lines)?, out).map(drop);
-    let mut figures = [(); 4].map(|()| Rounds::default());
-    for round in 0..bench.rounds {
-        for (engine, figures) in Engine::BOTH.into_iter().zip(figures.chunks_mut(2)) {
-            let ours = engine.empty(postgres, &site, "load_ours")?;
-            let config = data::migrated(&site, "importing", &ours)?;
-            figures[0].push(data::import(&config, "importing", read)?.as_secs_f64());
-            let bare = engine.empty(postgres, &site, "load_bare")?;
-            figures[1].push(match engine {
+    let mut figures = [(); 2].map(|()| [(); 3].map(|()| Rounds::default()));
+    for _ in 0..bench.rounds {
+        for (engine, [ours, bare, plain]) in Engine::BOTH.into_iter().zip(&mut figures) {
+            let url = engine.empty(postgres, &site, "load_ours")?;
+            let config = data::migrated(&site, "importing", &url)?;
+            ours.push(data::import(&config, "importing", read)?.as_secs_f64());
+            let empty = |name| engine.empty(postgres, &site, name);
+            let (into_same, into_plain) = match engine {
                 Engine::Postgres => {
-                    if round == 0 {
-                        data::save(postgres, "load_ours", rows.path())?;
-                    }
-                    data::copy(postgres, rows.path(), "load_bare")?.as_secs_f64()
+                    data::save(postgres, "load_ours", rows.path())?;
+                    let same = restore(postgres, &site, "load_ours", || empty("load_bare").map(drop))?;
+                    empty("load_bare")?;
+                    (same, data::copy(postgres, rows.path(), "load_bare")?)
                 }
-                Engine::Sqlite => runtime.block_on(insert(rows.path(), &bare))?.as_secs_f64(),
-            });
+                Engine::Sqlite => {
+                    let target = empty("load_bare")?;
+                    data::migrated(&site, "bare", &target)?;
+                    let same = runtime.block_on(insert_same(&url, &target))?;
+                    (same, runtime.block_on(insert_plain(rows.path(), &empty("load_bare")?))?)
+                }
+            };
+            bare.push(into_same.as_secs_f64());
+            plain.push(into_plain.as_secs_f64());
         }
     }
-    let [ours, copied, ours_sqlite, inserted] = &figures;
     println!("\nImport of {submissions} submissions with 8 answers, seconds (load {})\n", process::load());
-    println!("| database | formgate import | bare | speed to bare | spread |\n| --- | ---: | ---: | ---: | ---: |");
+    println!("| database | formgate import | bare | speed to bare | spread | plain tables | speed to them |");
+    println!("| --- | ---: | ---: | ---: | ---: | ---: | ---: |");
     let mut goals = Vec::new();
-    for (name, ours, bare) in [("Postgres: COPY and indexes", ours, copied), ("SQLite: inserts", ours_sqlite, inserted)]
-    {
+    for (name, [ours, bare, plain]) in ["Postgres: COPY and indexes", "SQLite: inserts"].into_iter().zip(&figures) {
         let (speed, spread) = (bare.ratio_to(ours), ours.spread());
-        println!("| {name} | {:.1} | {:.1} | {speed:.2} | {spread:.0} % |", ours.median(), bare.median());
+        let (took, least, plainly) = (ours.median(), bare.median(), plain.median());
+        println!(
+            "| {name} | {took:.1} | {least:.1} | {speed:.2} | {spread:.0} % | {plainly:.1} | {:.2} |",
+            plain.ratio_to(ours)
+        );
         goals.push(Goal::at_least(0.5, format!("speed of import, {name}"), speed));
     }
     report::print_goals(&goals);
     Ok(())
 }
 
+/// Dumps a Postgres database and restores it into an empty one, which is `COPY` and then the building of each index and
+/// foreign key; how long the restoring took.
+fn restore(
+    postgres: &Postgres,
+    site: &Site,
+    from: &str,
+    empty: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<Duration> {
+    let folder = tempfile::tempdir_in(site.folder())?;
+    let dump = folder.path().join("dump");
+    let mut command = postgres.program("pg_dump");
+    command.args(["--format=directory", "--compress=0"]).arg("--file").arg(&dump);
+    checked(command.arg("--dbname").arg(postgres.url(from)))?;
+    empty()?;
+    let began = Instant::now();
+    checked(postgres.program("pg_restore").arg("--dbname").arg(postgres.url("load_bare")).arg(&dump))?;
+    Ok(began.elapsed())
+}
+
+/// Inserts the rows of a gateway's SQLite file into another one, documents included, as they come: a statement a table, in
+/// one transaction; how long that took.
+async fn insert_same(from: &str, to: &str) -> anyhow::Result<Duration> {
+    let mut connection = SqliteConnection::connect(to).await?;
+    connection.execute("PRAGMA synchronous = NORMAL; PRAGMA cache_size = -65536; PRAGMA foreign_keys = ON").await?;
+    let from = from.trim_start_matches("sqlite:");
+    sqlx::query("ATTACH $1 AS loaded").bind(from).execute(&mut connection).await?;
+    let began = Instant::now();
+    let mut all = connection.begin().await?;
+    all.execute("UPDATE main.upkeep SET resting = 1").await?;
+    for table in data::TABLES.map(|(table, _)| table).into_iter().chain(["submission_documents", "answer_lines"]) {
+        let text = format!("INSERT INTO main.{table} SELECT * FROM loaded.{table}");
+        all.execute(sqlx::raw_sql(sqlx::AssertSqlSafe(text))).await?;
+    }
+    all.execute("UPDATE main.upkeep SET resting = 0").await?;
+    all.commit().await?;
+    Ok(began.elapsed())
+}
+
 /// Inserts saved rows into a SQLite file whose tables have their keys and nothing else, in one transaction of prepared
 /// statements; how long that took.
-async fn insert(rows: &Path, url: &str) -> anyhow::Result<Duration> {
+async fn insert_plain(rows: &Path, url: &str) -> anyhow::Result<Duration> {
     let mut connection = SqliteConnection::connect(&format!("{url}?mode=rwc")).await?;
     connection.execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL").await?;
     let began = Instant::now();

@@ -1,11 +1,12 @@
 //! Submissions, their answers and all that hangs on them as rows.
 //!
 //! On Postgres, the database folds answers by itself, and makes the documents and the lines by triggers; for submissions
-//! that are new, it is told to make them once all answers are there. On SQLite, whose triggers rest during an import, all
+//! that are new, it is told to make them once all answers are there ([`Documents`]). On SQLite, whose triggers rest during an import, all
 //! of it is made here.
 
 use std::collections::HashSet;
 
+use super::documents::Documents;
 use super::record::SubmissionRecord;
 use super::rest_triggers;
 use super::rows::{Instant, Rows, Table};
@@ -88,6 +89,7 @@ pub(super) async fn write(
     transaction: &mut Transaction,
     submissions: &[&SubmissionRecord],
     stored: &HashSet<i64>,
+    documents: Documents,
 ) -> Result<(), StoreError> {
     let stored: Vec<i64> = submissions.iter().map(|s| s.id).filter(|id| stored.contains(id)).collect();
     let dialect = transaction.dialect();
@@ -99,7 +101,7 @@ pub(super) async fn write(
     }
     SUBMISSIONS.upsert(transaction, &rows).await?;
     match dialect {
-        Dialect::Postgres => write_answers(transaction, submissions, &stored).await?,
+        Dialect::Postgres => write_answers(transaction, submissions, &stored, documents).await?,
         Dialect::Sqlite => write_answers_and_documents(transaction, submissions, &stored).await?,
     }
 
@@ -124,6 +126,7 @@ async fn write_answers(
     transaction: &mut Transaction,
     submissions: &[&SubmissionRecord],
     stored: &[i64],
+    documents: Documents,
 ) -> Result<(), StoreError> {
     let (mut changed, mut new, mut new_ids) = (Rows::new(), Rows::new(), Vec::new());
     let is_stored: HashSet<i64> = stored.iter().copied().collect();
@@ -145,9 +148,7 @@ async fn write_answers(
         rest_triggers(transaction, true).await?;
         ANSWERS.upsert(transaction, &new).await?;
         rest_triggers(transaction, false).await?;
-        let mut sql = transaction.sql();
-        sql.push("SELECT formgate_rebuild_documents(").bind(new_ids).push(")");
-        transaction.execute(sql).await?;
+        documents.make_for(transaction, &new_ids).await?;
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use super::check::ALL_USERS;
+use super::documents::Documents;
 use super::known::Known;
 use super::record::{FlowStepRecord, FormRecord, GroupRecord, LabelRecord, Record, UserRecord};
 use super::rows::{Rows, Table};
@@ -69,6 +70,7 @@ const STEP_GROUPS: Table =
 pub(super) async fn write(
     transaction: &mut Transaction,
     known: &Known,
+    documents: Documents,
     accepted: &[&Record],
 ) -> Result<(), StoreError> {
     let (mut users, mut labels, mut forms, mut groups, mut steps, mut submissions) =
@@ -88,7 +90,7 @@ pub(super) async fn write(
     write_forms(transaction, &forms, &known.dropped).await?;
     write_groups(transaction, &groups).await?;
     write_flow_steps(transaction, &steps).await?;
-    submissions::write(transaction, &submissions, &known.stored).await
+    submissions::write(transaction, &submissions, &known.stored, documents).await
 }
 
 async fn write_users(transaction: &mut Transaction, users: &[&UserRecord]) -> Result<(), StoreError> {
