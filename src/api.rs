@@ -8,6 +8,7 @@ mod filter;
 mod forms;
 mod groups;
 mod id;
+mod json;
 mod me;
 mod openapi;
 mod page;

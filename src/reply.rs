@@ -26,6 +26,12 @@ impl Reply {
     #[must_use]
     pub fn json(status: StatusCode, value: &impl Serialize) -> Self {
         let body = serde_json::to_vec(value).expect("what formgate answers with has text keys and no failing parts");
+        Self::of_json(status, body)
+    }
+
+    /// An answer with JSON that is written already.
+    #[must_use]
+    pub(crate) fn of_json(status: StatusCode, body: Vec<u8>) -> Self {
         Self { status, headers: HeaderMap::with_capacity(FIELDS), body: body.into() }
     }
 

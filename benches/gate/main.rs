@@ -1,4 +1,4 @@
-//! What the steps of a request cost that need no socket and no database: resolve, verify, admit, route, respond.
+//! What the steps of a request cost that need no socket and no database: resolve, verify, admit, route.
 //!
 //! Each is a microsecond or so. They are measured to notice when one stops being that, not to make them faster.
 
@@ -10,13 +10,11 @@ use formgate::api;
 use formgate::config::Config;
 use formgate::metrics::Metrics;
 use formgate::quota::{Account, Quota, Telling};
-use formgate::reply::Reply;
 use formgate::tenant::Directory;
 use formgate::tenant::host::HostName;
 use formgate::tenant::token::PresentedToken;
 use futures_util::FutureExt;
-use http::{Method, StatusCode};
-use serde_json::{Value, json};
+use http::Method;
 
 /// As many tenants as one node is to hold.
 const TENANTS: usize = 10_000;
@@ -74,13 +72,6 @@ fn route(criterion: &mut Criterion) {
     });
 }
 
-fn respond(criterion: &mut Criterion) {
-    let page = page();
-    criterion.bench_function("respond/a page of 20 as JSON", |bencher| {
-        bencher.iter(|| Reply::json(StatusCode::OK, black_box(&page)));
-    });
-}
-
 /// A directory as a configuration makes it.
 fn directory() -> Directory {
     let folder = tempfile::tempdir().expect("a folder for the configuration");
@@ -105,30 +96,5 @@ fn directory() -> Directory {
     Directory::new(&config, &Directory::default())
 }
 
-/// A page of submissions in the shape that callers read.
-fn page() -> Value {
-    let updated_at = "2024-05-01T13:45:30.123456Z";
-    let answer = |n| {
-        json!({
-            "gid": format!("6f1c2a34-0000-4000-8000-{n:012}"), "name": format!("Question {n}"),
-            "value": "An answer of a few words, \"quoted\" once", "type": "text", "files": [], "updated_at": updated_at,
-        })
-    };
-    let submission = |n: usize| {
-        let answers: Vec<_> = (0..8).map(answer).collect();
-        json!({
-            "id": format!("sub_{n}"), "status": "pending", "created_at": updated_at, "updated_at": updated_at,
-            "allElements": answers,
-        })
-    };
-    let link = |n: u32| format!("https://acme.example.com/api/v1/submission?page={n}");
-    json!({
-        "data": (0..20).map(submission).collect::<Vec<_>>(),
-        "links": {"first": link(1), "last": link(50), "prev": null, "next": link(2)},
-        "meta": {"current_page": 1, "last_page": 50, "per_page": 20, "total": 1000, "from": 1, "to": 20,
-                 "path": "https://acme.example.com/api/v1/submission"},
-    })
-}
-
-criterion_group!(benches, resolve, verify, admit, route, respond);
+criterion_group!(benches, resolve, verify, admit, route);
 criterion_main!(benches);

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::ask::{self, Body};
 use super::id::{Id, Kind};
-use super::page::{self, Envelope};
-use super::{Call, query, store};
+use super::json::Json;
+use super::{Call, page, query, store};
 use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
 use crate::reply::Reply;
@@ -31,20 +31,33 @@ const LONGEST_NAME: usize = 255;
 const LONGEST_EMAIL: usize = 320;
 
 #[derive(Serialize)]
-struct GroupJson {
+struct GroupJson<'g> {
     id: Id,
-    name: String,
-    external_id: Option<String>,
+    name: &'g str,
+    external_id: Option<&'g str>,
     managed: bool,
     members_count: u64,
 }
 
-impl From<GroupSummary> for GroupJson {
-    fn from(group: GroupSummary) -> Self {
+#[derive(Serialize)]
+struct WholeGroupJson<'g> {
+    #[serde(flatten)]
+    summary: GroupJson<'g>,
+    members: Vec<MemberJson<'g>>,
+}
+
+#[derive(Serialize)]
+struct MemberJson<'g> {
+    email: &'g str,
+    name: &'g str,
+}
+
+impl<'g> From<&'g GroupSummary> for GroupJson<'g> {
+    fn from(group: &'g GroupSummary) -> Self {
         Self {
             id: Kind::Group.show(group.id),
-            name: group.name,
-            external_id: group.external_id,
+            name: &group.name,
+            external_id: group.external_id.as_deref(),
             managed: group.managed,
             members_count: group.members,
         }
@@ -64,18 +77,17 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
     };
     let filter = faults.or_else(filter)?;
     let groups = store(admitted).await?.list_groups(&filter, request).await?;
-    let groups = groups.map(GroupJson::from);
-    Ok(Reply::json(StatusCode::OK, &Envelope::new(call, "/api/v1/group", request, groups)))
+    Ok(page::reply(call, "/api/v1/group", request, groups, |json, group| _ = json.value(&GroupJson::from(&group))))
 }
 
 pub(super) async fn show(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
     let id = Kind::Group.parse(id).ok_or(Refusal::GroupNotFound)?;
     let group = store(admitted).await?.find_group(id).await?.ok_or(Refusal::GroupNotFound)?;
-    let members: Vec<Value> =
-        group.members.into_iter().map(|member| json!({ "email": member.email, "name": member.name })).collect();
-    let mut data = json!(GroupJson::from(group.summary));
-    data["members"] = members.into();
-    Ok(Reply::json(StatusCode::OK, &json!({ "data": data })))
+    let members = group.members.iter().map(|member| MemberJson { email: &member.email, name: &member.name }).collect();
+    let group = WholeGroupJson { summary: GroupJson::from(&group.summary), members };
+    let mut json = Json::new();
+    json.raw("{\"data\":").value(&group).raw("}");
+    Ok(json.reply(StatusCode::OK))
 }
 
 pub(super) async fn delete(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
@@ -123,7 +135,7 @@ pub(super) async fn write(admitted: &Admitted, call: &Call<'_>) -> Result<Reply,
 fn answer(written: Written, dry_run: bool) -> Value {
     let members = written.members;
     let mut answer = json!({
-        "data": GroupJson::from(written.group),
+        "data": GroupJson::from(&written.group),
         "result": if written.created { "created" } else { "updated" },
         "members": { "attached": members.attached, "detached": members.detached, "created": members.created },
     });

@@ -2,10 +2,13 @@
 
 use std::num::NonZeroU64;
 
+use http::StatusCode;
 use serde::Serialize;
 
+use super::json::Json;
 use super::{Call, query};
 use crate::error::Faults;
+use crate::reply::Reply;
 use crate::store::{Page, PageRequest};
 
 /// Reads `?page=n`; the first page where it is left out.
@@ -19,14 +22,6 @@ pub(super) fn requested(call: &Call<'_>, size: u32, faults: &mut Faults) -> Page
         }
     }
     PageRequest { number, size }
-}
-
-/// `{data, links, meta}`.
-#[derive(Debug, Serialize)]
-pub(super) struct Envelope<T> {
-    data: Vec<T>,
-    links: Links,
-    meta: Meta,
 }
 
 #[derive(Debug, Serialize)]
@@ -48,43 +43,42 @@ struct Meta {
     path: String,
 }
 
-impl<T> Envelope<T> {
-    /// Wraps the items of a page. `path` is the list's path below the origin; links are absolute, on the address that
-    /// the caller used, with the filters that the caller set. On a page past the last, `prev` leads back to the last one.
-    pub(super) fn new(call: &Call<'_>, path: &str, request: PageRequest, page: Page<T>) -> Self {
-        let url = format!("{}{path}", call.origin);
-        let others = query::without(call, "page");
-        let link = |number: u64| format!("{url}?{others}page={number}");
-        let (number, size) = (request.number.get(), u64::from(request.size));
-        let last = page.total.div_ceil(size).max(1);
-        let before = (number - 1).saturating_mul(size);
-        let shown = page.items.len() as u64;
-        Self {
-            links: Links {
-                first: link(1),
-                last: link(last),
-                prev: (number > 1).then(|| link((number - 1).min(last))),
-                next: (number < last).then(|| link(number + 1)),
-            },
-            meta: Meta {
-                current_page: number,
-                last_page: last,
-                per_page: request.size,
-                total: page.total,
-                from: (shown > 0).then(|| before + 1),
-                to: (shown > 0).then(|| before + shown),
-                path: url,
-            },
-            data: page.items,
-        }
-    }
-}
-
-impl<T> Page<T> {
-    /// The same page with every item as an answer shows it.
-    pub(super) fn map<U>(self, show: impl FnMut(T) -> U) -> Page<U> {
-        Page { items: self.items.into_iter().map(show).collect(), total: self.total }
-    }
+/// Answers with a page: `{data, links, meta}`, of which `write` writes each item. `path` is the list's path below the
+/// origin; links are absolute, on the address that the caller used, with the filters that the caller set. On a page past the
+/// last, `prev` leads back to the last one.
+pub(super) fn reply<T>(
+    call: &Call<'_>,
+    path: &str,
+    request: PageRequest,
+    page: Page<T>,
+    write: impl FnMut(&mut Json, T),
+) -> Reply {
+    let url = format!("{}{path}", call.origin);
+    let others = query::without(call, "page");
+    let link = |number: u64| format!("{url}?{others}page={number}");
+    let (number, size) = (request.number.get(), u64::from(request.size));
+    let last = page.total.div_ceil(size).max(1);
+    let before = (number - 1).saturating_mul(size);
+    let shown = page.items.len() as u64;
+    let links = Links {
+        first: link(1),
+        last: link(last),
+        prev: (number > 1).then(|| link((number - 1).min(last))),
+        next: (number < last).then(|| link(number + 1)),
+    };
+    let meta = Meta {
+        current_page: number,
+        last_page: last,
+        per_page: request.size,
+        total: page.total,
+        from: (shown > 0).then(|| before + 1),
+        to: (shown > 0).then(|| before + shown),
+        path: url,
+    };
+    let mut json = Json::new();
+    json.raw("{\"data\":").list(page.items, write);
+    json.raw(",\"links\":").value(&links).raw(",\"meta\":").value(&meta).raw("}");
+    json.reply(StatusCode::OK)
 }
 
 #[cfg(test)]
@@ -101,8 +95,9 @@ mod tests {
         let origin = Origin { host: &host, port: Some("8443") };
         let call = Call { origin, query, body: Bytes::new() };
         let request = requested(&call, 20, &mut Faults::default());
-        serde_json::to_value(Envelope::new(&call, "/api/v1/submission", request, Page { items: vec![0; items], total }))
-            .unwrap()
+        let page = Page { items: vec![0; items], total };
+        let reply = reply(&call, "/api/v1/submission", request, page, |json, item| _ = json.value(&item));
+        serde_json::from_slice(&reply.body).unwrap()
     }
 
     #[test]

@@ -5,13 +5,13 @@ use std::borrow::Cow;
 use http::StatusCode;
 use jiff::tz::TimeZone;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::ask::Body;
-use super::id::{Id, Kind};
-use super::page::{self, Envelope};
-use super::time::{Instant, time_of_day};
-use super::{Call, filter, store};
+use super::id::Kind;
+use super::json::Json;
+use super::time::time_of_day;
+use super::{Call, filter, page, store};
 use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
 use crate::reply::Reply;
@@ -19,26 +19,6 @@ use crate::store::{Answer, Page, Submission};
 
 /// Submissions on a page, as the service description fixes it.
 const PAGE_SIZE: u32 = 20;
-
-#[derive(Serialize)]
-struct SubmissionJson<'r> {
-    id: Id,
-    status: &'r str,
-    created_at: Instant,
-    updated_at: Instant,
-    #[serde(rename = "allElements")]
-    all_elements: Vec<AnswerJson<'r>>,
-}
-
-#[derive(Serialize)]
-struct AnswerJson<'r> {
-    gid: &'r str,
-    name: &'r str,
-    value: Cow<'r, str>,
-    r#type: &'r str,
-    files: Vec<FileJson>,
-    updated_at: Instant,
-}
 
 /// A file's details. What the database does not tell is null.
 #[derive(Serialize)]
@@ -57,40 +37,27 @@ impl FileJson {
     }
 }
 
-impl<'r> SubmissionJson<'r> {
-    fn new(submission: &'r Submission<'_>, zone: &TimeZone) -> Self {
-        Self {
-            id: Kind::Submission.show(submission.id),
-            status: submission.status,
-            created_at: Instant(submission.created_at),
-            updated_at: Instant(submission.updated_at),
-            all_elements: submission.entries.iter().map(|answer| AnswerJson::new(answer, zone)).collect(),
-        }
-    }
+fn write(json: &mut Json, submission: &Submission<'_>, zone: &TimeZone) {
+    json.raw("{\"id\":").plain(Kind::Submission.show(submission.id)).raw(",\"status\":").text(submission.status);
+    json.raw(",\"created_at\":").instant(submission.created_at).raw(",\"updated_at\":").instant(submission.updated_at);
+    json.raw(",\"allElements\":").list(&submission.entries, |json, answer| write_answer(json, answer, zone)).raw("}");
 }
 
-impl<'r> AnswerJson<'r> {
-    fn new(answer: &'r Answer<'_>, zone: &TimeZone) -> Self {
-        let files: Vec<Value> =
-            answer.files.as_deref().and_then(|files| serde_json::from_str(files).ok()).unwrap_or_default();
-        let files: Vec<FileJson> = files.into_iter().map(FileJson::read).collect();
-        let value = if !files.is_empty() {
-            let urls: Vec<&str> = files.iter().filter_map(|file| file.url.as_str()).collect();
-            urls.join(",").into()
-        } else if answer.kind == "time" {
-            time_of_day(&answer.value, answer.updated_at, zone)
-        } else {
-            answer.value.as_ref().into()
-        };
-        Self {
-            gid: &answer.gid,
-            name: &answer.name,
-            value,
-            r#type: &answer.kind,
-            files,
-            updated_at: Instant(answer.updated_at),
-        }
-    }
+fn write_answer(json: &mut Json, answer: &Answer<'_>, zone: &TimeZone) {
+    let files: Vec<Value> =
+        answer.files.as_deref().and_then(|files| serde_json::from_str(files).ok()).unwrap_or_default();
+    let files: Vec<FileJson> = files.into_iter().map(FileJson::read).collect();
+    let value = if !files.is_empty() {
+        let urls: Vec<&str> = files.iter().filter_map(|file| file.url.as_str()).collect();
+        urls.join(",").into()
+    } else if answer.kind == "time" {
+        time_of_day(&answer.value, answer.updated_at, zone)
+    } else {
+        Cow::Borrowed(&*answer.value)
+    };
+    json.raw("{\"gid\":").text(&answer.gid).raw(",\"name\":").text(&answer.name).raw(",\"value\":").text(&value);
+    json.raw(",\"type\":").text(&answer.kind).raw(",\"files\":").value(&files);
+    json.raw(",\"updated_at\":").instant(answer.updated_at).raw("}");
 }
 
 pub(super) async fn search(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
@@ -103,9 +70,9 @@ pub(super) async fn search(admitted: &Admitted, call: &Call<'_>) -> Result<Reply
 
     let found = store(admitted).await?.search(&filter, request).await?;
     let submissions = found.submissions.read()?;
-    let items = submissions.iter().map(|submission| SubmissionJson::new(submission, zone)).collect();
-    let page = Page { items, total: found.total };
-    let reply = Reply::json(StatusCode::OK, &Envelope::new(call, "/api/v1/submission", request, page));
+    let page = Page { items: submissions, total: found.total };
+    let reply =
+        page::reply(call, "/api/v1/submission", request, page, |json, submission| write(json, &submission, zone));
     Ok(body.name_ignored(reply, &filter::PARAMETERS))
 }
 
@@ -113,6 +80,9 @@ pub(super) async fn show(admitted: &Admitted, id: &str) -> Result<Reply, Refusal
     let id = Kind::Submission.parse(id).ok_or(Refusal::SubmissionNotFound)?;
     let found = store(admitted).await?.submissions(&[id]).await?;
     let submission = found.read()?.pop().ok_or(Refusal::SubmissionNotFound)?;
-    let submission = SubmissionJson::new(&submission, &admitted.tenant().timezone);
-    Ok(Reply::json(StatusCode::OK, &json!({ "data": submission })))
+    let mut json = Json::new();
+    json.raw("{\"data\":");
+    write(&mut json, &submission, &admitted.tenant().timezone);
+    json.raw("}");
+    Ok(json.reply(StatusCode::OK))
 }

@@ -14,7 +14,7 @@ use url::Url;
 
 use super::ask::{self, Body};
 use super::id::{Id, Kind};
-use super::page::{self, Envelope};
+use super::page;
 use super::time::Instant;
 use super::{Call, store};
 use crate::error::{Faults, Refusal};
@@ -61,8 +61,9 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
     let request = page::requested(call, PAGE_SIZE, &mut faults);
     let request = faults.or_else(request)?;
     let subscriptions = store(admitted).await?.list_subscriptions(request).await?;
-    let subscriptions = subscriptions.map(SubscriptionJson::from);
-    Ok(Reply::json(StatusCode::OK, &Envelope::new(call, "/api/v1/subscribe", request, subscriptions)))
+    Ok(page::reply(call, "/api/v1/subscribe", request, subscriptions, |json, subscription| {
+        json.value(&SubscriptionJson::from(subscription));
+    }))
 }
 
 pub(super) async fn show(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use jiff::Timestamp;
 use jiff::civil::Date;
+use jiff::fmt::StdIoWrite;
 use jiff::fmt::temporal::{DateTimePrinter, Pieces};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, ToSpan};
@@ -15,34 +16,16 @@ const PRINTER: DateTimePrinter = DateTimePrinter::new().precision(Some(6));
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Instant(pub(super) Timestamp);
 
+impl Instant {
+    /// Writes its text.
+    pub(super) fn write(self, body: &mut Vec<u8>) {
+        PRINTER.print_timestamp(&self.0, StdIoWrite(body)).expect("memory takes it");
+    }
+}
+
 impl Serialize for Instant {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut text = Text { bytes: [0; 40], length: 0 };
-        PRINTER.print_timestamp(&self.0, &mut text).map_err(serde::ser::Error::custom)?;
-        serializer.serialize_str(text.as_str())
-    }
-}
-
-/// The text of an instant while it is written, without memory of its own: an answer has hundreds.
-struct Text {
-    bytes: [u8; 40],
-    length: usize,
-}
-
-impl Text {
-    fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.bytes[..self.length]).expect("whole texts were written")
-    }
-}
-
-impl jiff::fmt::Write for Text {
-    fn write_str(&mut self, text: &str) -> Result<(), jiff::Error> {
-        let end = self.length + text.len();
-        let free =
-            self.bytes.get_mut(self.length..end).ok_or_else(|| jiff::Error::from_args(format_args!("too long")))?;
-        free.copy_from_slice(text.as_bytes());
-        self.length = end;
-        Ok(())
+        serializer.serialize_str(&PRINTER.timestamp_to_string(&self.0))
     }
 }
 
