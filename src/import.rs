@@ -43,6 +43,16 @@ pub struct Progress {
     pub bytes: u64,
 }
 
+/// What a load is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// A batch was loaded; the input was read so far.
+    Loading(Progress),
+    /// All of the input is loaded. Indexes are built and figures for the planner taken, which of a first load into Postgres
+    /// is half of the work.
+    Finishing,
+}
+
 /// What was loaded: lines, whether or not they changed anything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Imported {
@@ -98,7 +108,7 @@ pub enum ImportError {
     Store(#[from] StoreError),
 }
 
-/// Loads an input into a database that is at the newest schema, telling `progress` after every batch.
+/// Loads an input into a database that is at the newest schema, telling what it is at after every batch.
 ///
 /// # Errors
 /// [`ImportError`]; then, as when the future is dropped, the database is as it was.
@@ -106,7 +116,7 @@ pub async fn run(
     location: &DatabaseLocation,
     input: impl BufRead + Send + 'static,
     on_fault: OnFault,
-    mut progress: impl FnMut(Progress) + Send,
+    mut tell: impl FnMut(Stage) + Send,
 ) -> Result<Imported, ImportError> {
     let mut import = Import::begin(location).await?;
     let mut messages = reader::start(input, on_fault);
@@ -123,7 +133,7 @@ pub async fn run(
                 imported.faulty += u64::try_from(faults.len()).expect("a chunk is small");
                 let room = SHOWN_FAULTS - imported.faults.len();
                 imported.faults.extend(faults.into_iter().take(room));
-                progress(upto);
+                tell(Stage::Loading(upto));
             }
             Message::Unreadable { line, source } => {
                 import.roll_back().await?;
@@ -135,6 +145,7 @@ pub async fn run(
             }
         }
     }
+    tell(Stage::Finishing);
     import.finish().await?;
     Ok(imported)
 }

@@ -10,7 +10,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{SchemaContext, TenantChoice, print};
-use crate::import::{self, ImportError, Imported, OnFault};
+use crate::import::{self, ImportError, Imported, OnFault, Stage};
 use crate::store;
 
 #[derive(Debug, Args)]
@@ -38,7 +38,10 @@ pub(super) async fn run(command: &Import) -> Result<()> {
     let (input, size) = open(&command.file)?;
     let on_fault = if command.keep_going { OnFault::KeepGoing } else { OnFault::Stop };
     let bar = progress_bar(size);
-    let loading = import::run(&tenant.database, input, on_fault, |progress| bar.set_position(progress.bytes));
+    let loading = import::run(&tenant.database, input, on_fault, |stage| match stage {
+        Stage::Loading(progress) => bar.set_position(progress.bytes),
+        Stage::Finishing => bar.set_style(style("{spinner} building indexes  {elapsed}")),
+    });
     // Dropping the load rolls it back, so Ctrl-C leaves the database as it was.
     let loaded = tokio::select! {
         loaded = loading => loaded,
@@ -79,13 +82,17 @@ fn progress_bar(size: Option<u64>) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let (bar, style) = match size {
+    let (bar, template) = match size {
         Some(size) => (ProgressBar::new(size), "{bar:40} {percent:>3}%  {bytes} of {total_bytes}  {eta} left"),
         None => (ProgressBar::new_spinner(), "{spinner} {bytes}  {elapsed}"),
     };
-    bar.set_style(ProgressStyle::with_template(style).expect("the templates are sound"));
+    bar.set_style(style(template));
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).expect("the templates are sound")
 }
 
 fn summary(imported: &Imported) -> String {

@@ -105,6 +105,8 @@ impl Import {
 async fn prepare(transaction: &mut Transaction) -> Result<(), StoreError> {
     match transaction.dialect() {
         Dialect::Postgres => {
+            // The last statements take as long as the load is large, whatever the role's other statements may take.
+            run(transaction, "SET LOCAL statement_timeout = 0").await?;
             // Every statement finds its rows by key; in tables that grow from nothing the planner has no figures to see it.
             run(transaction, "SET LOCAL enable_seqscan = off").await?;
             // Foreign keys are checked row by row with prepared statements: planning each anew takes three times as long.

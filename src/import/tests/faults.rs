@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use super::{BASE, fault, import, load};
-use crate::import::{ImportError, OnFault, run};
+use crate::import::{ImportError, OnFault, Progress, Stage, run};
 use crate::store::{DatabaseLocation, raw};
 
 /// Lines, a mark before the value that is at fault, and what is told of it.
@@ -245,10 +245,10 @@ pub(super) async fn a_load_that_is_given_up_leaves_nothing_behind(location: Data
     let labels = (1..=1_500).map(|n| format!("{{\"type\":\"label\",\"id\":{n},\"name\":\"a\"}}\n"));
     let input = BufReader::new(Cursor::new(labels.collect::<String>()).chain(Open(open)));
     let (written, mut first_batch) = tokio::sync::mpsc::unbounded_channel();
-    let loading = run(&location, input, OnFault::Stop, move |progress| written.send(progress).unwrap());
+    let loading = run(&location, input, OnFault::Stop, move |stage| written.send(stage).unwrap());
     tokio::select! {
         loaded = loading => panic!("an open input was loaded: {loaded:?}"),
-        progress = first_batch.recv() => assert_eq!(progress.unwrap().lines, 1_000),
+        stage = first_batch.recv() => assert!(matches!(stage, Some(Stage::Loading(Progress { lines: 1_000, .. })))),
         () = tokio::time::sleep(Duration::from_secs(20)) => panic!("nothing was loaded"),
     }
     drop(other_end);

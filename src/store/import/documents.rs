@@ -30,6 +30,7 @@ const MAKE: &str = "DO $$
 DECLARE
   away record;
   definitions text[] := '{}';
+  patience text := current_setting('lock_timeout');
 BEGIN
   BEGIN
     PERFORM set_config('lock_timeout', '2s', true);
@@ -45,7 +46,7 @@ BEGIN
   EXCEPTION WHEN lock_not_available OR deadlock_detected OR insufficient_privilege THEN
     definitions := '{}';
   END;
-  PERFORM set_config('lock_timeout', '0', true);
+  PERFORM set_config('lock_timeout', patience, true);
   INSERT INTO submission_documents (submission_id, document)
     SELECT submission_id, string_agg(folded, chr(31) ORDER BY element_id)
     FROM answers a
