@@ -176,8 +176,9 @@ impl Quota {
         let ask = if telling == Telling::Usage { Ask::SpendAndTell } else { Ask::Spend };
         match windows.ask(account.question(ask, Entry::short(token))).await {
             Ok(answer @ Answer { wait: None, .. }) => {
-                account.own().note(self.now(), self.span_in_micros(), account.limit(), Entry::short(token));
-                *account.last_look() = Some((self.now(), answer.remaining));
+                let now = self.now();
+                account.own().note(now, self.span_in_micros(), account.limit(), Entry::short(token));
+                *account.last_look() = Some((now, answer.remaining));
                 self.metrics.rate_decisions.count(RateDecision::AdmittedShared);
                 Ok((account.budget(answer.remaining), (telling == Telling::Usage).then_some(answer.usage)))
             }
@@ -247,7 +248,10 @@ impl Quota {
         alone: Alone,
     ) -> Result<(Budget, Option<Usage>), NotAdmitted> {
         let (now, span) = (self.now(), self.span_in_micros());
-        let decision = account.own().admit(now, span, account.limit(), Entry::short(token));
+        let mut own = account.own();
+        let decision = own.admit(now, span, account.limit(), Entry::short(token));
+        let usage = (decision.is_err() || telling == Telling::Usage).then(|| own.usage(now, span));
+        drop(own);
         self.metrics.rate_decisions.count(match (decision.is_ok(), alone) {
             (true, Alone::Embedded) => RateDecision::AdmittedEmbedded,
             (false, Alone::Embedded) => RateDecision::RefusedEmbedded,
@@ -255,11 +259,11 @@ impl Quota {
             (false, Alone::Local) => RateDecision::RefusedLocal,
         });
         match decision {
-            Ok(remaining) => Ok((account.budget(remaining), self.usage_alone(account, telling))),
-            Err(wait) => {
-                let usage = Arc::new(account.own().usage(now, span));
-                Err(NotAdmitted::Exhausted { wait: Duration::from_micros(wait), usage })
-            }
+            Ok(remaining) => Ok((account.budget(remaining), usage)),
+            Err(wait) => Err(NotAdmitted::Exhausted {
+                wait: Duration::from_micros(wait),
+                usage: Arc::new(usage.unwrap_or_default()),
+            }),
         }
     }
 
