@@ -38,7 +38,7 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
 pub(super) async fn show(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
     let id = Kind::Form.parse(id).ok_or(Refusal::FormNotFound)?;
     let form = store(admitted).await?.find_form(id).await?.ok_or(Refusal::FormNotFound)?;
-    let mut json = Json::new();
+    let mut json = Json::of_about(2048);
     json.raw("{\"data\":{");
     write_summary(&mut json, &form.summary);
     json.raw(",\"elements\":").list(&form.elements, write_element).raw("}}");

@@ -85,7 +85,7 @@ pub(super) async fn show(admitted: &Admitted, id: &str) -> Result<Reply, Refusal
     let group = store(admitted).await?.find_group(id).await?.ok_or(Refusal::GroupNotFound)?;
     let members = group.members.iter().map(|member| MemberJson { email: &member.email, name: &member.name }).collect();
     let group = WholeGroupJson { summary: GroupJson::from(&group.summary), members };
-    let mut json = Json::new();
+    let mut json = Json::of_about(128 * (1 + group.members.len()));
     json.raw("{\"data\":").value(&group).raw("}");
     Ok(json.reply(StatusCode::OK))
 }

@@ -15,9 +15,6 @@ use serde::Serialize;
 use super::time::Instant;
 use crate::reply::Reply;
 
-/// The room that a body begins with, in bytes.
-const ROOM: usize = 8192;
-
 /// A body in the making.
 #[derive(Debug)]
 pub(super) struct Json {
@@ -27,8 +24,9 @@ pub(super) struct Json {
 }
 
 impl Json {
-    pub(super) fn new() -> Self {
-        Self { body: Vec::with_capacity(ROOM), last_instant: None }
+    /// A body that has so many bytes or some more.
+    pub(super) fn of_about(bytes: usize) -> Self {
+        Self { body: Vec::with_capacity(bytes), last_instant: None }
     }
 
     /// Adds JSON that stands in the program: brackets, keys, words.
@@ -101,7 +99,7 @@ mod tests {
     use super::*;
 
     fn written(write: impl FnOnce(&mut Json)) -> String {
-        let mut json = Json::new();
+        let mut json = Json::of_about(0);
         write(&mut json);
         String::from_utf8(json.body).expect("it is text")
     }

@@ -1,25 +1,10 @@
 //! `GET /me`: the token is valid, this is the account, and this is who used its budget.
 
 use http::StatusCode;
-use serde::Serialize;
 
+use super::json::Json;
 use crate::gate::Admitted;
 use crate::reply::Reply;
-use crate::tenant::NamedShare;
-
-#[derive(Serialize)]
-struct Welcome<'t> {
-    message: String,
-    account: Account<'t>,
-    usage: Vec<NamedShare>,
-}
-
-#[derive(Serialize)]
-struct Account<'t> {
-    id: &'t str,
-    name: &'t str,
-    timezone: &'t str,
-}
 
 /// Whether a path below `/api/v1` is answered with the account's usage, which is then told with the admission.
 pub(super) fn is_at(path: &str) -> bool {
@@ -33,6 +18,12 @@ pub(super) async fn show(admitted: &Admitted) -> Reply {
         None => Vec::new(),
     };
     let timezone = tenant.timezone.iana_name().unwrap_or("UTC");
-    let account = Account { id: &tenant.slug, name: &tenant.name, timezone };
-    Reply::json(StatusCode::OK, &Welcome { message: ["Welcome to ", &tenant.name].concat(), account, usage })
+    let mut json = Json::of_about(512);
+    json.raw("{\"message\":").text(&["Welcome to ", &tenant.name].concat());
+    json.raw(",\"account\":{\"id\":").text(&tenant.slug).raw(",\"name\":").text(&tenant.name);
+    json.raw(",\"timezone\":").text(timezone).raw("},\"usage\":").list(&usage, |json, share| {
+        json.raw("{\"token\":").text(&share.token).raw(",\"requests\":").value(&share.requests).raw("}");
+    });
+    json.raw("}");
+    json.reply(StatusCode::OK)
 }

@@ -11,6 +11,9 @@ use crate::error::Faults;
 use crate::reply::Reply;
 use crate::store::{Page, PageRequest};
 
+/// About how many bytes a page has: one of submissions twice that, one of forms half.
+const PAGE: usize = 16 << 10;
+
 /// Reads `?page=n`; the first page where it is left out.
 pub(super) fn requested(call: &Call<'_>, size: u32, faults: &mut Faults) -> PageRequest {
     let mut number = NonZeroU64::MIN;
@@ -75,7 +78,7 @@ pub(super) fn reply<T>(
         to: (shown > 0).then(|| before + shown),
         path: url,
     };
-    let mut json = Json::new();
+    let mut json = Json::of_about(PAGE);
     json.raw("{\"data\":").list(page.items, write);
     json.raw(",\"links\":").value(&links).raw(",\"meta\":").value(&meta).raw("}");
     json.reply(StatusCode::OK)

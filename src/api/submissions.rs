@@ -80,7 +80,7 @@ pub(super) async fn show(admitted: &Admitted, id: &str) -> Result<Reply, Refusal
     let id = Kind::Submission.parse(id).ok_or(Refusal::SubmissionNotFound)?;
     let found = store(admitted).await?.submissions(&[id]).await?;
     let submission = found.read()?.pop().ok_or(Refusal::SubmissionNotFound)?;
-    let mut json = Json::new();
+    let mut json = Json::of_about(2048);
     json.raw("{\"data\":");
     write(&mut json, &submission, &admitted.tenant().timezone);
     json.raw("}");

@@ -4,7 +4,6 @@ use std::borrow::Cow;
 
 use jiff::Timestamp;
 use jiff::civil::Date;
-use jiff::fmt::StdIoWrite;
 use jiff::fmt::temporal::{DateTimePrinter, Pieces};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, ToSpan};
@@ -19,7 +18,7 @@ pub(super) struct Instant(pub(super) Timestamp);
 impl Instant {
     /// Writes its text.
     pub(super) fn write(self, body: &mut Vec<u8>) {
-        PRINTER.print_timestamp(&self.0, StdIoWrite(body)).expect("memory takes it");
+        PRINTER.print_timestamp(&self.0, body).expect("memory takes it");
     }
 }
 

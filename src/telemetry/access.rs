@@ -75,17 +75,17 @@ impl Access<'_> {
     fn write_to(&self, draft: &mut Vec<u8>) {
         let mut line = Line(draft);
         line.begin();
-        line.field("request_id", self.request_id);
-        line.field("client", self.client);
-        line.field_if("tenant", self.tenant);
-        line.field_if("token", self.token);
-        line.field("method", self.method);
-        line.field_if("route", self.route);
-        line.field("status", self.status);
-        line.field("duration_ms", self.duration_ms);
-        line.field_if("bytes", self.bytes);
-        line.field_if("remaining", self.remaining);
-        line.field_if("database_ms", self.database_ms);
+        line.text("request_id", Some(self.request_id));
+        line.text("client", Some(self.client));
+        line.text("tenant", self.tenant);
+        line.text("token", self.token);
+        line.text("method", Some(self.method));
+        line.text("route", self.route);
+        line.number("status", Some(self.status));
+        line.number("duration_ms", Some(self.duration_ms));
+        line.number("bytes", self.bytes);
+        line.number("remaining", self.remaining);
+        line.number("database_ms", self.database_ms);
         line.end();
     }
 
@@ -121,17 +121,24 @@ impl Line<'_> {
         self.0.extend_from_slice(br#"","level":"INFO","message":"request""#);
     }
 
-    /// Adds a field. The name is one that needs no escaping.
-    fn field(&mut self, name: &'static str, value: impl Serialize) {
+    /// Begins a field. The name is one that needs no escaping.
+    fn name(&mut self, name: &'static str) {
         self.0.extend_from_slice(b",\"");
         self.0.extend_from_slice(name.as_bytes());
         self.0.extend_from_slice(b"\":");
-        serde_json::to_writer(&mut *self.0, &value).expect("texts and numbers are JSON");
     }
 
-    fn field_if(&mut self, name: &'static str, value: Option<impl Serialize>) {
+    fn text(&mut self, name: &'static str, value: Option<&str>) {
         if let Some(value) = value {
-            self.field(name, value);
+            self.name(name);
+            json_escape_simd::escape_into(value, self.0);
+        }
+    }
+
+    fn number(&mut self, name: &'static str, value: Option<impl Serialize>) {
+        if let Some(value) = value {
+            self.name(name);
+            serde_json::to_writer(&mut *self.0, &value).expect("numbers are JSON");
         }
     }
 
