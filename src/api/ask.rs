@@ -2,6 +2,8 @@
 //!
 //! Derived deserialisation stops at the first wrong type; callers are to learn of all faults at once.
 
+use std::fmt;
+
 use http::header::{HeaderName, HeaderValue};
 use serde_json::{Map, Number, Value};
 
@@ -67,8 +69,39 @@ impl Body {
     }
 }
 
+/// Where a value stands, as its faults name it: `members.3.email`. It becomes a text with the first fault, since a body may
+/// have a hundred thousand members.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Path<'p> {
+    Top(&'p str),
+    Key(&'p Path<'p>, &'p str),
+    Item(&'p Path<'p>, usize),
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Top(name) => f.write_str(name),
+            Self::Key(of, key) => write!(f, "{of}.{key}"),
+            Self::Item(of, at) => write!(f, "{of}.{at}"),
+        }
+    }
+}
+
+impl From<Path<'_>> for String {
+    fn from(path: Path<'_>) -> Self {
+        path.to_string()
+    }
+}
+
+impl<'p> From<&'p str> for Path<'p> {
+    fn from(name: &'p str) -> Self {
+        Self::Top(name)
+    }
+}
+
 /// A text without NUL, which no database here can hold.
-pub(super) fn text<'a>(value: &'a Value, path: &str, faults: &mut Faults) -> Option<&'a str> {
+pub(super) fn text<'a>(value: &'a Value, path: Path<'_>, faults: &mut Faults) -> Option<&'a str> {
     let Some(text) = value.as_str() else {
         faults.add(path, format!("The {path} must be a string."));
         return None;
@@ -83,20 +116,20 @@ pub(super) fn text<'a>(value: &'a Value, path: &str, faults: &mut Faults) -> Opt
 /// Every item of an array, read one by one; the faulty ones are left out.
 pub(super) fn list<T>(
     value: &Value,
-    path: &str,
+    path: Path<'_>,
     faults: &mut Faults,
-    mut read: impl FnMut(&Value, &str, &mut Faults) -> Option<T>,
+    mut read: impl FnMut(&Value, Path<'_>, &mut Faults) -> Option<T>,
 ) -> Vec<T> {
     let Some(items) = value.as_array() else {
         faults.add(path, format!("The {path} must be an array."));
         return Vec::new();
     };
-    let read = |(at, item): (usize, &Value)| read(item, &format!("{path}.{at}"), faults);
+    let read = |(at, item): (usize, &Value)| read(item, Path::Item(&path, at), faults);
     items.iter().enumerate().filter_map(read).collect()
 }
 
 /// A positive 64-bit number, or a text of one.
-pub(super) fn number(value: &Value, path: &str, faults: &mut Faults) -> Option<i64> {
+pub(super) fn number(value: &Value, path: Path<'_>, faults: &mut Faults) -> Option<i64> {
     let number = match value {
         Value::Number(number) => whole(number),
         Value::String(text) => parse_number(text),
@@ -121,7 +154,7 @@ fn whole(number: &Number) -> Option<i64> {
 }
 
 /// A prefixed or bare id.
-pub(super) fn id(value: &Value, path: &str, kind: Kind, faults: &mut Faults) -> Option<i64> {
+pub(super) fn id(value: &Value, path: Path<'_>, kind: Kind, faults: &mut Faults) -> Option<i64> {
     let id = match value {
         Value::Number(number) => whole(number),
         Value::String(text) => kind.parse(text),
@@ -155,7 +188,9 @@ mod tests {
             ("0.0", None),
             ("-7.0", None),
         ] {
-            let read = serde_json::from_str(text).ok().and_then(|value| number(&value, "x", &mut Faults::default()));
+            let read = serde_json::from_str(text)
+                .ok()
+                .and_then(|value| number(&value, Path::Top("x"), &mut Faults::default()));
             assert_eq!(read, expected, "{text}");
         }
     }

@@ -3,7 +3,7 @@
 use jiff::tz::TimeZone;
 use serde_json::Value;
 
-use super::ask::{self, Body};
+use super::ask::{self, Body, Path};
 use super::id::{Kind, parse_number};
 use super::time::{Bound, parse_bound};
 use crate::error::Faults;
@@ -32,25 +32,25 @@ pub(super) fn parse(body: &Body, zone: &TimeZone, faults: &mut Faults) -> Submis
     let mut filter = SubmissionFilter::default();
     for (name, value) in body.sent() {
         match name {
-            "forms" => filter.forms = ask::list(value, name, faults, form),
-            "statuses" => filter.statuses = ask::list(value, name, faults, status),
+            "forms" => filter.forms = ask::list(value, name.into(), faults, form),
+            "statuses" => filter.statuses = ask::list(value, name.into(), faults, status),
             "search" => filter.search = keyword(value, faults),
-            "submitters" => filter.submitters = ask::list(value, name, faults, ask::number),
-            "pending" => filter.pending = ask::list(value, name, faults, ask::number),
-            "participants" => filter.participants = ask::list(value, name, faults, ask::number),
+            "submitters" => filter.submitters = ask::list(value, name.into(), faults, ask::number),
+            "pending" => filter.pending = ask::list(value, name.into(), faults, ask::number),
+            "participants" => filter.participants = ask::list(value, name.into(), faults, ask::number),
             "terms" => filter.terms = terms(value, faults),
-            "start" => filter.start = date(value, name, Bound::Start, zone, faults),
-            "end" => filter.end = date(value, name, Bound::End, zone, faults),
-            "labels" => filter.labels = ask::list(value, name, faults, ask::number),
-            "sharedLabels" => filter.shared_labels = ask::list(value, name, faults, ask::number),
-            "flows" => filter.flows = ask::list(value, name, faults, ask::number),
+            "start" => filter.start = date(value, name.into(), Bound::Start, zone, faults),
+            "end" => filter.end = date(value, name.into(), Bound::End, zone, faults),
+            "labels" => filter.labels = ask::list(value, name.into(), faults, ask::number),
+            "sharedLabels" => filter.shared_labels = ask::list(value, name.into(), faults, ask::number),
+            "flows" => filter.flows = ask::list(value, name.into(), faults, ask::number),
             "sortBy" => {
                 let choices = [("created_at", SortBy::CreatedAt), ("updated_at", SortBy::UpdatedAt)];
-                filter.sort_by = choice(value, name, choices, faults).unwrap_or_default();
+                filter.sort_by = choice(value, name.into(), choices, faults).unwrap_or_default();
             }
             "sortDirection" => {
                 let choices = [("asc", SortDirection::Ascending), ("desc", SortDirection::Descending)];
-                filter.sort_direction = choice(value, name, choices, faults).unwrap_or_default();
+                filter.sort_direction = choice(value, name.into(), choices, faults).unwrap_or_default();
             }
             _ => {}
         }
@@ -63,11 +63,11 @@ pub(super) fn parse(body: &Body, zone: &TimeZone, faults: &mut Faults) -> Submis
     filter
 }
 
-fn form(value: &Value, path: &str, faults: &mut Faults) -> Option<i64> {
+fn form(value: &Value, path: Path<'_>, faults: &mut Faults) -> Option<i64> {
     ask::id(value, path, Kind::Form, faults)
 }
 
-fn status(value: &Value, path: &str, faults: &mut Faults) -> Option<Status> {
+fn status(value: &Value, path: Path<'_>, faults: &mut Faults) -> Option<Status> {
     let status = value.as_str().and_then(Status::parse);
     if status.is_none() {
         faults.add(path, format!("The {path} must be one of {}.", Status::ALL.map(Status::as_str).join(", ")));
@@ -76,7 +76,7 @@ fn status(value: &Value, path: &str, faults: &mut Faults) -> Option<Status> {
 }
 
 fn keyword(value: &Value, faults: &mut Faults) -> Option<Keyword> {
-    let keyword = Keyword::new(ask::text(value, "search", faults)?);
+    let keyword = Keyword::new(ask::text(value, Path::Top("search"), faults)?);
     if keyword.is_none() {
         faults.add("search", "The search must be at least 2 characters.");
     }
@@ -94,8 +94,8 @@ fn terms(value: &Value, faults: &mut Faults) -> Vec<Term> {
     };
     let mut terms = Vec::new();
     for (key, value) in object.iter().filter(|(_, value)| !value.is_null()) {
-        let answer = |value: &Value, path: &str, faults: &mut Faults| ask::text(value, path, faults).map(fold);
-        let answers = ask::list(value, &format!("terms.{key}"), faults, answer);
+        let answer = |value: &Value, path: Path<'_>, faults: &mut Faults| ask::text(value, path, faults).map(fold);
+        let answers = ask::list(value, Path::Key(&Path::Top("terms"), key), faults, answer);
         if !answers.is_empty() {
             terms.push(Term { element: parse_number(key), answers });
         }
@@ -103,7 +103,7 @@ fn terms(value: &Value, faults: &mut Faults) -> Vec<Term> {
     terms
 }
 
-fn date(value: &Value, path: &str, bound: Bound, zone: &TimeZone, faults: &mut Faults) -> Option<jiff::Timestamp> {
+fn date(value: &Value, path: Path<'_>, bound: Bound, zone: &TimeZone, faults: &mut Faults) -> Option<jiff::Timestamp> {
     let date = parse_bound(ask::text(value, path, faults)?, bound, zone);
     if date.is_none() {
         faults.add(path, format!("The {path} must be a date (YYYY-MM-DD) or an RFC 3339 date-time."));
@@ -111,7 +111,7 @@ fn date(value: &Value, path: &str, bound: Bound, zone: &TimeZone, faults: &mut F
     date
 }
 
-fn choice<T>(value: &Value, path: &str, choices: [(&str, T); 2], faults: &mut Faults) -> Option<T> {
+fn choice<T>(value: &Value, path: Path<'_>, choices: [(&str, T); 2], faults: &mut Faults) -> Option<T> {
     let names = choices.each_ref().map(|(name, _)| *name);
     let chosen = choices.into_iter().find(|(name, _)| value.as_str() == Some(name));
     if chosen.is_none() {

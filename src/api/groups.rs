@@ -1,12 +1,12 @@
 //! `GET /group`, `PUT /group`, `GET /group/{id}`, `DELETE /group/{id}`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::ask::{self, Body};
+use super::ask::{self, Body, Path};
 use super::id::{Id, Kind};
 use super::json::Json;
 use super::{Call, page, query, store};
@@ -177,9 +177,9 @@ fn parse(body: &Body, faults: &mut Faults) -> GroupWrite {
     }
     for (name, value) in body.sent() {
         match name {
-            "name" => write.name = label(value, name, faults).unwrap_or_default(),
-            "external_id" => write.external_id = label(value, name, faults),
-            "members" => write.members = Some(each_once(ask::list(value, name, faults, member))),
+            "name" => write.name = label(value, name.into(), faults).unwrap_or_default(),
+            "external_id" => write.external_id = label(value, name.into(), faults),
+            "members" => write.members = Some(each_once(ask::list(value, name.into(), faults, member))),
             _ => {}
         }
     }
@@ -187,7 +187,7 @@ fn parse(body: &Body, faults: &mut Faults) -> GroupWrite {
 }
 
 /// A text of 1 to 255 characters.
-fn label(value: &Value, path: &str, faults: &mut Faults) -> Option<String> {
+fn label(value: &Value, path: Path<'_>, faults: &mut Faults) -> Option<String> {
     let text = ask::text(value, path, faults)?;
     let fits = (1..=LONGEST_NAME).contains(&text.chars().count());
     if !fits {
@@ -196,7 +196,7 @@ fn label(value: &Value, path: &str, faults: &mut Faults) -> Option<String> {
     fits.then(|| text.to_owned())
 }
 
-fn member(value: &Value, path: &str, faults: &mut Faults) -> Option<NewMember> {
+fn member(value: &Value, path: Path<'_>, faults: &mut Faults) -> Option<NewMember> {
     let Some(object) = value.as_object() else {
         faults.add(path, format!("The {path} must be an object with an email."));
         return None;
@@ -204,12 +204,12 @@ fn member(value: &Value, path: &str, faults: &mut Faults) -> Option<NewMember> {
     let (mut email, mut name) = (None, Some(""));
     let sent = |key: &str| object.get(key).is_some_and(|value| !value.is_null());
     if !sent("email") {
-        faults.add(format!("{path}.email"), format!("The {path}.email is required."));
+        faults.add(Path::Key(&path, "email"), format!("The {path}.email is required."));
     }
     for (key, value) in object.iter().filter(|(_, value)| !value.is_null()) {
         match key.as_str() {
-            "email" => email = address(value, &format!("{path}.email"), faults),
-            "name" => name = ask::text(value, &format!("{path}.name"), faults),
+            "email" => email = address(value, Path::Key(&path, key), faults),
+            "name" => name = ask::text(value, Path::Key(&path, key), faults),
             _ => {}
         }
     }
@@ -217,7 +217,7 @@ fn member(value: &Value, path: &str, faults: &mut Faults) -> Option<NewMember> {
     Some(NewMember { email: email.to_owned(), folded: fold(email), name: name.to_owned() })
 }
 
-fn address<'a>(value: &'a Value, path: &str, faults: &mut Faults) -> Option<&'a str> {
+fn address<'a>(value: &'a Value, path: Path<'_>, faults: &mut Faults) -> Option<&'a str> {
     let text = ask::text(value, path, faults)?;
     if !is_email(text) {
         faults.add(path, format!("The {path} must be a valid email address."));
@@ -237,8 +237,12 @@ fn is_email(text: &str) -> bool {
 
 /// Each address once: the last name that was given wins, and the first place stays.
 fn each_once(members: Vec<NewMember>) -> Vec<NewMember> {
-    let mut places: HashMap<String, usize> = HashMap::with_capacity(members.len());
-    let mut once: Vec<NewMember> = Vec::with_capacity(members.len());
+    let distinct: HashSet<&str> = members.iter().map(|member| &*member.folded).collect();
+    if distinct.len() == members.len() {
+        return members;
+    }
+    let mut places: HashMap<String, usize> = HashMap::with_capacity(distinct.len());
+    let mut once: Vec<NewMember> = Vec::with_capacity(distinct.len());
     for mut member in members {
         match places.get(&member.folded) {
             Some(&at) => {

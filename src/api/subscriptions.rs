@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use url::Url;
 
-use super::ask::{self, Body};
+use super::ask::{self, Body, Path};
 use super::id::{Id, Kind};
 use super::page;
 use super::time::Instant;
@@ -137,7 +137,7 @@ impl Asked {
             match name {
                 "target_url" | "hookUrl" => {
                     asked.url_was_sent = true;
-                    asked.target_url = target_url(value, name, faults);
+                    asked.target_url = target_url(value, name.into(), faults);
                 }
                 "event" => asked.event = event(value, faults),
                 "form" => asked.form = Some(form(value, faults)),
@@ -148,7 +148,7 @@ impl Asked {
     }
 }
 
-fn target_url(value: &Value, path: &str, faults: &mut Faults) -> Option<String> {
+fn target_url(value: &Value, path: Path<'_>, faults: &mut Faults) -> Option<String> {
     let text = ask::text(value, path, faults)?;
     let fault = match Url::parse(text) {
         _ if text.len() > LONGEST_URL => Some("must have at most 2048 characters"),
@@ -185,11 +185,11 @@ fn event(value: &Value, faults: &mut Faults) -> Option<Event> {
 }
 
 fn form(value: &Value, faults: &mut Faults) -> Option<i64> {
-    ask::id(value, "form", Kind::Form, faults)
+    ask::id(value, Path::Top("form"), Kind::Form, faults)
 }
 
 fn subscription_id(value: &Value, faults: &mut Faults) -> Option<i64> {
-    ask::id(value, "id", Kind::Subscription, faults)
+    ask::id(value, Path::Top("id"), Kind::Subscription, faults)
 }
 
 /// A secret in the form of the Standard Webhooks specification.
@@ -232,7 +232,7 @@ mod tests {
             (long.as_str(), false),
         ] {
             let mut faults = Faults::default();
-            assert_eq!(target_url(&text.into(), "target_url", &mut faults).is_some(), sound, "{text}");
+            assert_eq!(target_url(&text.into(), Path::Top("target_url"), &mut faults).is_some(), sound, "{text}");
             assert_eq!(faults.or_else(()).is_ok(), sound, "{text}");
         }
     }
