@@ -14,7 +14,7 @@ use crate::store::{Element, FormSummary};
 const PAGE_SIZE: u32 = 100;
 
 fn write_summary(json: &mut Json, form: &FormSummary) {
-    json.raw("\"id\":").plain(Kind::Form.show(form.id)).raw(",\"name\":").text(&form.name);
+    json.raw("\"id\":").id(Kind::Form.show(form.id)).raw(",\"name\":").text(&form.name);
     json.raw(",\"anonymous\":").value(&form.anonymous);
 }
 

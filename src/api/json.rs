@@ -4,7 +4,6 @@
 //! Keys and brackets are text of the program's own, so that each shape stands where it is written; whatever comes from
 //! elsewhere is escaped or serialized.
 
-use std::fmt::Display;
 use std::io::Write as _;
 use std::ops::Range;
 
@@ -12,6 +11,7 @@ use http::StatusCode;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::id::Id;
 use super::time::Instant;
 use crate::reply::Reply;
 
@@ -41,9 +41,9 @@ impl Json {
         self
     }
 
-    /// Adds as a text what has nothing to escape, like an id.
-    pub(super) fn plain(&mut self, value: impl Display) -> &mut Self {
-        write!(self.body, "\"{value}\"").expect("memory takes it");
+    /// Adds an id with its prefix, in which nothing is to be escaped.
+    pub(super) fn id(&mut self, id: Id) -> &mut Self {
+        write!(self.body, "\"{id}\"").expect("memory takes it");
         self
     }
 
@@ -97,6 +97,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+    use crate::api::id::Kind;
 
     fn written(write: impl FnOnce(&mut Json)) -> String {
         let mut json = Json::of_about(0);
@@ -131,9 +132,9 @@ mod tests {
     #[test]
     fn pieces_stand_side_by_side() {
         let json = written(|json| {
-            json.raw("{\"id\":").plain(7).raw(",\"of\":").list([1, 2], |json, n| _ = json.value(&n));
+            json.raw("{\"id\":").id(Kind::Form.show(7)).raw(",\"of\":").list([1, 2], |json, n| _ = json.value(&n));
             json.raw(",\"none\":").list([0; 0], |json, n| _ = json.value(&n)).raw("}");
         });
-        assert_eq!(json, r#"{"id":"7","of":[1,2],"none":[]}"#);
+        assert_eq!(json, r#"{"id":"for_7","of":[1,2],"none":[]}"#);
     }
 }

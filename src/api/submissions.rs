@@ -38,7 +38,7 @@ impl FileJson {
 }
 
 fn write(json: &mut Json, submission: &Submission<'_>, zone: &TimeZone) {
-    json.raw("{\"id\":").plain(Kind::Submission.show(submission.id)).raw(",\"status\":").text(submission.status);
+    json.raw("{\"id\":").id(Kind::Submission.show(submission.id)).raw(",\"status\":").text(submission.status);
     json.raw(",\"created_at\":").instant(submission.created_at).raw(",\"updated_at\":").instant(submission.updated_at);
     json.raw(",\"allElements\":").list(&submission.entries, |json, answer| write_answer(json, answer, zone)).raw("}");
 }
