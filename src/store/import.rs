@@ -28,9 +28,10 @@ use super::{StoreError, schema};
 const IDENTITIES: [&str; 7] = ["users", "forms", "elements", "labels", "groups", "flow_steps", "submissions"];
 
 /// What the keyword indexes took in last lies in lists that each search reads whole; so much that reading every document
-/// looks cheaper. Without `pg_trgm` there is one of them.
+/// looks cheaper. Without `pg_trgm` there is one of them. To who does not own them, Postgres leaves that for a vacuum.
 const CLEAN: &str = "SELECT gin_clean_pending_list(oid) FROM pg_class \
-    WHERE oid IN (to_regclass('submission_documents_trigrams'), to_regclass('submission_documents_bigrams'))";
+    WHERE oid IN (to_regclass('submission_documents_trigrams'), to_regclass('submission_documents_bigrams')) \
+    AND pg_has_role(relowner, 'USAGE')";
 
 /// Every table that a load writes, and no other that the database may have.
 const ANALYZE: &str = "ANALYZE users, labels, forms, elements, groups, group_members, flow_steps, flow_step_groups, \

@@ -15,6 +15,8 @@ use rand::seq::{IndexedMutRandom, IndexedRandom};
 use rand::{RngExt, SeedableRng};
 use serde_json::{Map, Value, json};
 
+use crate::support::client::Client;
+
 /// The zone of the account: its clocks change on 2024-03-31 and 2024-10-27.
 pub(crate) const ZONE: &str = "Europe/Berlin";
 
@@ -468,6 +470,16 @@ impl World {
             found.reverse();
         }
         found.into_iter().map(|submission| self.show(submission)).collect()
+    }
+
+    /// Asks for the first page of searches, and expects what they return here.
+    pub(crate) async fn assert_found(&self, client: &Client, filters: impl IntoIterator<Item = Value>) {
+        for filter in filters {
+            let expected = self.search(&filter);
+            let answer = client.post("/api/v1/submission").json(&filter).send().await.json();
+            assert_eq!(answer["meta"]["total"], expected.len(), "{filter}");
+            assert_eq!(answer["data"].as_array().unwrap(), &expected[..expected.len().min(20)], "{filter}");
+        }
     }
 
     /// What one submission reads as, if it is returned by itself.
