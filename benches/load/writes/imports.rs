@@ -37,7 +37,8 @@ pub(super) fn measure(bench: &Bench, postgres: &Postgres) -> anyhow::Result<()> 
             let (into_same, into_plain) = match engine {
                 Engine::Postgres => {
                     data::save(postgres, "load_ours", rows.path())?;
-                    let same = restore(postgres, &site, "load_ours", || empty("load_bare").map(drop))?;
+                    empty("load_bare")?;
+                    let same = restore(postgres, &site, "load_ours", "load_bare")?;
                     empty("load_bare")?;
                     (same, data::copy(postgres, rows.path(), "load_bare")?)
                 }
@@ -71,20 +72,14 @@ pub(super) fn measure(bench: &Bench, postgres: &Postgres) -> anyhow::Result<()> 
 
 /// Dumps a Postgres database and restores it into an empty one, which is `COPY` and then the building of each index and
 /// foreign key; how long the restoring took.
-fn restore(
-    postgres: &Postgres,
-    site: &Site,
-    from: &str,
-    empty: impl FnOnce() -> anyhow::Result<()>,
-) -> anyhow::Result<Duration> {
+fn restore(postgres: &Postgres, site: &Site, from: &str, to: &str) -> anyhow::Result<Duration> {
     let folder = tempfile::tempdir_in(site.folder())?;
     let dump = folder.path().join("dump");
     let mut command = postgres.program("pg_dump");
     command.args(["--format=directory", "--compress=0"]).arg("--file").arg(&dump);
     checked(command.arg("--dbname").arg(postgres.url(from)))?;
-    empty()?;
     let began = Instant::now();
-    checked(postgres.program("pg_restore").arg("--dbname").arg(postgres.url("load_bare")).arg(&dump))?;
+    checked(postgres.program("pg_restore").arg("--dbname").arg(postgres.url(to)).arg(&dump))?;
     Ok(began.elapsed())
 }
 

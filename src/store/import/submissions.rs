@@ -1,8 +1,8 @@
 //! Submissions, their answers and all that hangs on them as rows.
 //!
 //! On Postgres, the database folds answers by itself, and makes the documents and the lines by triggers; for submissions
-//! that are new, it is told to make them once all answers are there ([`Documents`]). On SQLite, whose triggers rest during an import, all
-//! of it is made here.
+//! that are new, it is told when to make them ([`Documents`]). On SQLite, whose triggers rest during an import, all of it is
+//! made here.
 
 use std::collections::HashSet;
 
