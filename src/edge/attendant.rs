@@ -3,6 +3,7 @@
 //! hyper's connection is polled until it ends by itself; only a stalled one is dropped. When what is due
 //! [`Activity::outlook`] says.
 
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep_until};
 
 use super::activity::{Abuse, Activity, Outlook};
+use super::at_once::Poller;
 use super::drain::Lifecycle;
 use crate::metrics::EdgeMetrics;
 
@@ -47,6 +49,7 @@ impl Attendant<'_> {
     where
         C: Future<Output = hyper::Result<()>>,
     {
+        let poller = Poller::new();
         let (mut leaving, mut goodbye_due) = (false, false);
         loop {
             match self.activity.outlook(Instant::now()) {
@@ -70,7 +73,7 @@ impl Attendant<'_> {
                     let mut interruption = FuturesUnordered::from_iter([self.interruption(then, leaving)]);
                     tokio::select! {
                         biased;
-                        ended = connection.as_mut() => {
+                        ended = poll_fn(|context| poller.poll(connection.as_mut(), context)) => {
                             match self.activity.abuse() {
                                 Some(Abuse::Flood) => self.count("flood"),
                                 Some(Abuse::Resets) => self.count("resets"),

@@ -17,13 +17,14 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus::IntGauge;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use super::activity::Activity;
+use super::at_once::Answers;
 use super::attendant::{Attendant, Ending};
 use super::drain::Lifecycle;
 use super::frames::Frames;
@@ -192,7 +193,7 @@ impl<'a, S: Serve> Arrival<'a, S> {
             }
             Protocol::Http2 => {
                 let frames = Frames::new(stream, Arc::clone(activity), edge.limits.resets);
-                // Boxed: on its way into a task of its own, each answer is handed on by value.
+                // Boxed: on its way to [`Answers`], each is handed on by value.
                 let answer = service_fn(move |request| Box::pin(Arc::clone(&conversation).answer(request)));
                 let connection = http2_settings(&edge.limits).serve_connection(TokioIo::new(frames), answer);
                 let end = Ending { say_goodbye: http2::Connection::graceful_shutdown, announced: true };
@@ -255,9 +256,8 @@ fn http1_settings(limits: &Limits) -> http1::Builder {
     settings
 }
 
-fn http2_settings(limits: &Limits) -> http2::Builder<TokioExecutor> {
-    // Requests become tasks that nobody else keeps track of: their connection ends after them, and they end with it.
-    let mut settings = http2::Builder::new(TokioExecutor::new());
+fn http2_settings(limits: &Limits) -> http2::Builder<Answers> {
+    let mut settings = http2::Builder::new(Answers);
     settings
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.streams)
