@@ -15,7 +15,8 @@ use std::time::{Duration, SystemTime};
 use jiff::Timestamp;
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::config::{Config, GatewayConfig, Problems, Served, Sources, WatchedFolders};
@@ -189,7 +190,7 @@ async fn close_left(before: Arc<Directory>, after: Arc<Directory>) {
         for (_, database) in unused {
             database.close().await;
         }
-        tokio::time::sleep(LOOK_AFTER_LEFT).await;
+        sleep(LOOK_AFTER_LEFT).await;
     }
 }
 
@@ -299,21 +300,20 @@ struct Changes {
     databases: Arc<HashSet<u64>>,
     /// Ends its watch when it is dropped.
     _watcher: Option<RecommendedWatcher>,
-    /// Kept, so that waiting goes on where nothing can be watched.
-    _sender: UnboundedSender<Change>,
-    receiver: UnboundedReceiver<Change>,
+    /// The most that changed since it was last looked. Only the first change wakes who waits for one: a log beside the
+    /// configuration changes with every request.
+    most: watch::Sender<Option<Change>>,
 }
 
 impl Changes {
     fn of(path: &Path, served: &Standing, folders: WatchedFolders, read_at: SystemTime) -> Self {
-        let (sender, receiver) = unbounded_channel();
+        let most = watch::Sender::new(None);
         let databases = Arc::new(served.databases.clone());
         let watcher = notify::recommended_watcher({
-            let (sender, databases, folders) = (sender.clone(), Arc::clone(&databases), folders.clone());
+            let (most, databases, folders) = (most.clone(), Arc::clone(&databases), folders.clone());
             move |event: notify::Result<notify::Event>| {
                 if let Some(change) = event.ok().and_then(|event| what_changed(&event, &folders, &databases)) {
-                    // Nobody listens any more only when the watch is about to end.
-                    let _ = sender.send(change);
+                    note(&most, change);
                 }
             }
         });
@@ -324,23 +324,32 @@ impl Changes {
             watch_folders(watcher, &folders);
         }
         if changed_since(read_at, path, &folders) {
-            let _ = sender.send(Change::Configuration);
+            note(&most, Change::Configuration);
         }
-        Self { folders, databases, _watcher: watcher, _sender: sender, receiver }
+        Self { folders, databases, _watcher: watcher, most }
     }
 
     /// Waits for a change, and then until no other has come for a while; the most that changed.
-    async fn come(&mut self) -> Change {
-        let Some(mut most) = self.receiver.recv().await else { return std::future::pending().await };
-        let quiet = async {
-            while let Ok(Some(change)) = tokio::time::timeout(QUIET, self.receiver.recv()).await {
-                most = most.max(change);
+    async fn come(&self) -> Change {
+        // The sender is ours: waiting does not end before a change has come.
+        let _ = self.most.subscribe().wait_for(Option::is_some).await;
+        let patience_ends = Instant::now() + PATIENCE;
+        let mut most = None;
+        loop {
+            let more = self.most.send_replace(None);
+            most = most.max(more);
+            if let Some(most) = most
+                && (more.is_none() || Instant::now() >= patience_ends)
+            {
+                return most;
             }
-        };
-        // The patience is the point, not the outcome.
-        let _ = tokio::time::timeout(PATIENCE, quiet).await;
-        most
+            sleep(QUIET).await;
+        }
     }
+}
+
+fn note(most: &watch::Sender<Option<Change>>, change: Change) {
+    most.send_if_modified(|most| std::mem::replace(most, (*most).max(Some(change))) < *most);
 }
 
 fn watch_folders(watcher: &mut RecommendedWatcher, folders: &WatchedFolders) {
