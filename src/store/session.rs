@@ -103,10 +103,8 @@ impl Session {
     pub(super) async fn fetch_all(&mut self, sql: Sql) -> Result<Vec<Row>, sqlx::Error> {
         match self {
             Self::Postgres(connection) => {
-                let keeps_plan = !sql.is_planned_anew();
                 let (text, arguments) = sql.into_postgres().map_err(sqlx::Error::Encode)?;
-                let query = sqlx::query_with(AssertSqlSafe(text), arguments).persistent(keeps_plan);
-                let rows = query.fetch_all(connection).await?;
+                let rows = sqlx::query_with(AssertSqlSafe(text), arguments).fetch_all(connection).await?;
                 Ok(rows.into_iter().map(Row::Postgres).collect())
             }
             Self::Sqlite { connection, .. } => {

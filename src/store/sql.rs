@@ -39,6 +39,7 @@ pub(crate) enum Bind {
     Texts(Vec<String>),
     OptionalText(Option<String>),
     OptionalInteger(Option<i64>),
+    Truth(bool),
 }
 
 impl From<i64> for Bind {
@@ -68,6 +69,12 @@ impl From<Option<String>> for Bind {
 impl From<Option<i64>> for Bind {
     fn from(value: Option<i64>) -> Self {
         Self::OptionalInteger(value)
+    }
+}
+
+impl From<bool> for Bind {
+    fn from(value: bool) -> Self {
+        Self::Truth(value)
     }
 }
 
@@ -111,15 +118,11 @@ impl Sql {
     }
 
     /// Has Postgres plan the statement for the values that it has: what is right for one keyword or form is wrong for the
-    /// next. All others keep their plan after a few times, which for short statements is half of what they cost.
+    /// next. All others keep their plan after a few times, which for short statements is half of what they cost. Said
+    /// before the first limit; the statement itself ends without one.
     pub(crate) fn plan_anew(&mut self) -> &mut Self {
         self.planned_anew = true;
         self
-    }
-
-    /// Whether the statement is planned for its values.
-    pub(super) fn is_planned_anew(&self) -> bool {
-        self.planned_anew
     }
 
     /// Adds text of the program's own.
@@ -144,19 +147,18 @@ impl Sql {
         self
     }
 
-    /// Adds ` LIMIT … OFFSET …`: for Postgres as text, since a plan counts on how much is read.
+    /// Adds ` LIMIT … OFFSET …`: as text where Postgres keeps its plan, since that counts on how much is read.
     pub(crate) fn limit(&mut self, reading: &Reading) -> &mut Self {
         self.push(" LIMIT ").number(reading.length).push(" OFFSET ").number(reading.offset)
     }
 
     fn number(&mut self, number: i64) -> &mut Self {
-        match self.dialect {
-            Dialect::Postgres => self.text.push_str(&number.to_string()),
-            Dialect::Sqlite => {
-                self.bind(number);
-            }
+        if self.dialect == Dialect::Postgres && !self.planned_anew {
+            self.text.push_str(&number.to_string());
+            self
+        } else {
+            self.bind(number)
         }
-        self
     }
 
     /// Adds ` IN` and a list of ids, bound as one value however many they are.
@@ -219,7 +221,13 @@ impl Sql {
     }
 
     /// The text, and the values as the Postgres driver takes them.
-    pub(super) fn into_postgres(self) -> Result<(String, PgArguments), sqlx::error::BoxDynError> {
+    pub(super) fn into_postgres(mut self) -> Result<(String, PgArguments), sqlx::error::BoxDynError> {
+        if self.planned_anew {
+            // Postgres keeps a plan that it expects to cost less than those for the values did. No plan that leaves this
+            // limit open does; in one for its value there is none. So the statement is parsed once and planned each time.
+            self.push(" LIMIT CASE WHEN ").bind(true);
+            self.push(" THEN NULL ELSE (SELECT count(*) FROM generate_series(1, 1000000000000)) END");
+        }
         let mut arguments = PgArguments::default();
         for bind in self.binds {
             match bind {
@@ -231,6 +239,7 @@ impl Sql {
                 Bind::Texts(value) => arguments.add(value)?,
                 Bind::OptionalText(value) => arguments.add(value)?,
                 Bind::OptionalInteger(value) => arguments.add(value)?,
+                Bind::Truth(value) => arguments.add(value)?,
             }
         }
         Ok((self.text, arguments))
@@ -249,6 +258,7 @@ impl Sql {
                 Bind::Texts(value) => arguments.add(serde_json::to_string(&value)?)?,
                 Bind::OptionalText(value) => arguments.add(value)?,
                 Bind::OptionalInteger(value) => arguments.add(value)?,
+                Bind::Truth(value) => arguments.add(value)?,
             }
         }
         Ok((self.text, arguments))
