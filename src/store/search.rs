@@ -1,7 +1,8 @@
 //! Searching submissions: what is found and how many there are, page by page.
 //!
-//! Two statements, however many submissions there are: one for the total and the ids of a page, one for all that the
-//! page shows. What the first costs:
+//! A fixed number of statements, however many submissions there are: one for the total and the ids of a page, one for all
+//! that the page shows; one for everything where Postgres keeps its plan, which takes longer to make than to carry out.
+//! What the total and the ids cost:
 //!
 //! - Searches by forms, statuses, days or one label, and those by nothing, take the total from `submission_counts` and
 //!   the page from an index in its order ([`Kept`]). Beyond the first page they ask for the total first, and read the
@@ -20,7 +21,7 @@ use super::filter::{SortBy, SortDirection, SubmissionFilter};
 use super::lent::Lent;
 use super::page::{PageRequest, Reading};
 use super::sql::{Dialect, Sql};
-use super::submissions::{Submissions, read_submissions};
+use super::submissions::{self, Submissions, read_submissions, write_shown};
 use super::{Store, StoreError};
 
 /// The submissions of one page, and how many there are on all of them.
@@ -44,10 +45,10 @@ impl Store {
         let mut reader = self.database.reader().await?;
         let (ids, total) = match Kept::of(filter) {
             Some(kept) if page.offset() > 0 => later_page(&mut reader, &kept, filter, page).await?,
+            Some(kept) if kept.keeps_plan() => return first_page(&mut reader, &kept, filter, page).await,
             kept => page_with_total(&mut reader, kept.as_ref(), filter, page).await?,
         };
-        let total = u64::try_from(total).expect("a count is not negative");
-        Ok(Found { submissions: read_submissions(&mut reader, ids).await?, total })
+        Ok(Found { submissions: read_submissions(&mut reader, ids).await?, total: not_negative(total) })
     }
 
     /// The database's plan of a search, line by line: for whoever wants to know what a search costs, or why.
@@ -68,12 +69,35 @@ impl Store {
                 let Some(reading) = reading else { return Ok(Vec::new()) };
                 write_later_page(&mut sql, &kept, filter, &reading);
             }
+            Some(kept) if kept.keeps_plan() => write_first_page(&mut sql, &kept, filter, page),
             kept => write_page_with_total(&mut sql, kept.as_ref(), filter, page),
         }
         // SQLite tells the number of each step, of the one that it is a part of and of nothing, and then the step.
         let column = if sql.dialect() == Dialect::Postgres { 0 } else { 3 };
         Ok(reader.fetch_all(sql).await?.iter().map(|row| row.get(column)).collect::<Result<_, _>>()?)
     }
+}
+
+fn not_negative(total: i64) -> u64 {
+    u64::try_from(total).expect("a count is not negative")
+}
+
+/// The first page, whole.
+async fn first_page(
+    reader: &mut Lent,
+    kept: &Kept<'_>,
+    filter: &SubmissionFilter,
+    page: PageRequest,
+) -> Result<Found, StoreError> {
+    let mut sql = reader.sql();
+    write_first_page(&mut sql, kept, filter, page);
+    let rows = reader.fetch_all(sql).await?;
+    let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+    let total = not_negative(first.get(submissions::COLUMNS)?);
+    if first.get::<Option<i64>>(0)?.is_none() {
+        return Ok(Found { submissions: Submissions::default(), total });
+    }
+    Ok(Found { submissions: Submissions::sorted(rows, filter.sort_by, filter.sort_direction)?, total })
 }
 
 async fn page_with_total(
@@ -124,17 +148,23 @@ async fn reading_of(
     Ok((total, Some(reading)))
 }
 
+/// What a page shows and the total, in no order; the total alone where the page is empty.
+fn write_first_page(sql: &mut Sql, kept: &Kept<'_>, filter: &SubmissionFilter, page: PageRequest) {
+    write_kept_page(sql, kept, filter, page);
+    sql.push(" SELECT shown.*, found.total FROM found LEFT JOIN (");
+    write_shown(sql, |sql| {
+        sql.push_either(" = ANY (ARRAY (SELECT id FROM page))", " IN (SELECT id FROM page)");
+    });
+    sql.push(") AS shown ON true");
+}
+
 /// The total and the ids of a page, in its order; the total alone where the page is empty.
 fn write_page_with_total(sql: &mut Sql, kept: Option<&Kept<'_>>, filter: &SubmissionFilter, page: PageRequest) {
     let direction = filter.sort_direction;
-    let reading = Reading::from_the_start(page, direction);
     if let Some(kept) = kept {
-        sql.push("WITH found (total) AS (");
-        kept.write_total(sql);
-        sql.push("), page (id, at) AS (");
-        kept.write_page(sql, filter.sort_by, &reading);
-        sql.push(")");
+        write_kept_page(sql, kept, filter, page);
     } else {
+        let reading = Reading::from_the_start(page, direction);
         sql.plan_anew().push("WITH matched (id, at) AS MATERIALIZED (SELECT s.id, s.").push(column(filter.sort_by));
         sql.push(" FROM submissions s WHERE ");
         write_conditions(sql, filter);
@@ -142,6 +172,15 @@ fn write_page_with_total(sql: &mut Sql, kept: Option<&Kept<'_>>, filter: &Submis
         sql.push(by_place(direction)).limit(&reading).push(")");
     }
     sql.push(" SELECT found.total, page.id FROM found LEFT JOIN page ON true").push(by_place(direction));
+}
+
+/// The total and a page, as `found (total)` and `page (id, at)`.
+fn write_kept_page(sql: &mut Sql, kept: &Kept<'_>, filter: &SubmissionFilter, page: PageRequest) {
+    sql.push("WITH found (total) AS (");
+    kept.write_total(sql);
+    sql.push("), page (id, at) AS (");
+    kept.write_page(sql, filter.sort_by, &Reading::from_the_start(page, filter.sort_direction));
+    sql.push(")");
 }
 
 /// The ids of a page, in its order.

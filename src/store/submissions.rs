@@ -11,9 +11,10 @@ use jiff::Timestamp;
 use serde::Deserialize;
 
 use super::database::Row;
+use super::filter::{SortBy, SortDirection};
 use super::lent::Lent;
 use super::records::{Fields, Malformed, Record};
-use super::sql::Dialect;
+use super::sql::{Dialect, Sql};
 use super::{Store, StoreError};
 
 /// A submission as the API shows it.
@@ -75,7 +76,30 @@ pub struct Submissions {
     rows: Vec<Row>,
 }
 
+/// How many columns a row has.
+pub(super) const COLUMNS: usize = 7;
+
 impl Submissions {
+    /// Out of rows in no order, sorted as a page is.
+    pub(super) fn sorted(rows: Vec<Row>, by: SortBy, direction: SortDirection) -> Result<Self, sqlx::Error> {
+        let column = match by {
+            SortBy::CreatedAt => 3,
+            SortBy::UpdatedAt => 4,
+        };
+        let mut places: Vec<(Timestamp, i64)> = Vec::with_capacity(rows.len());
+        for row in &rows {
+            if row.get::<Option<i64>>(1)?.is_none() {
+                places.push((row.get(column)?, row.get(0)?));
+            }
+        }
+        places.sort_unstable();
+        if direction == SortDirection::Descending {
+            places.reverse();
+        }
+        let ids: Vec<i64> = places.into_iter().map(|(_, id)| id).collect();
+        Ok(Self { rows: in_order(&ids, rows)? })
+    }
+
     /// The submissions, in the order in which they were asked for.
     ///
     /// # Errors
@@ -137,18 +161,28 @@ pub(super) async fn read_submissions(reader: &mut Lent, ids: Vec<i64>) -> Result
         return Ok(Submissions::default());
     }
     let mut sql = reader.sql();
+    write_shown(&mut sql, |sql| {
+        sql.in_some_ids(&ids);
+    });
+    Ok(Submissions { rows: in_order(&ids, reader.fetch_all(sql).await?)? })
+}
+
+/// Adds the query of the rows that [`Submissions`] are told by, [`COLUMNS`] of them, of submissions whose ids are `among`.
+pub(super) fn write_shown(sql: &mut Sql, among: impl Fn(&mut Sql)) {
     let files = if sql.dialect() == Dialect::Postgres { "a.files::text" } else { "a.files" };
     sql.push("SELECT m.id, m.child_of, m.status, m.created_at, m.updated_at, (");
     sql.push_records(&["id", "gid", "name", "type"]);
     sql.push(" FROM (SELECT e.id, e.gid, e.name, e.type FROM elements e WHERE e.form_id = m.form_id ");
-    sql.push("ORDER BY e.position, e.id) AS fields), (");
+    sql.push("ORDER BY e.position, e.id) AS fields) AS fields, (");
     sql.push_records(&["a.element_id", "a.value", files, "a.updated_at"]);
-    sql.push(" FROM answers a WHERE a.submission_id = m.id) FROM (");
+    sql.push(" FROM answers a WHERE a.submission_id = m.id) AS answers FROM (");
     sql.push("SELECT id, child_of, form_id, status, created_at, updated_at FROM submissions ");
-    sql.push("WHERE NOT draft AND child_of IS NULL AND id").in_some_ids(&ids);
+    sql.push("WHERE NOT draft AND child_of IS NULL AND id");
+    among(sql);
     sql.push(" UNION ALL SELECT id, child_of, form_id, status, created_at, updated_at FROM submissions ");
-    sql.push("WHERE NOT draft AND child_of").in_some_ids(&ids).push(") AS m");
-    Ok(Submissions { rows: in_order(&ids, reader.fetch_all(sql).await?)? })
+    sql.push("WHERE NOT draft AND child_of");
+    among(sql);
+    sql.push(") AS m");
 }
 
 /// The rows in the order of the ids, children after their parents and by their own ids.

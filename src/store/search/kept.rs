@@ -61,6 +61,11 @@ impl<'f> Kept<'f> {
         }
     }
 
+    /// Whether one plan is right for all values of the total and the first page.
+    pub(super) fn keeps_plan(&self) -> bool {
+        matches!(self, Self::Everything | Self::Label { .. })
+    }
+
     /// Adds the query of the total.
     pub(super) fn write_total(&self, sql: &mut Sql) {
         match self {

@@ -1,7 +1,7 @@
 //! Each filter is looked up, not read for: the plans of both databases name the index.
 
 use formgate::store::filter::{Keyword, SortBy, SortDirection, Status, SubmissionFilter, Term};
-use formgate::store::{DatabaseLocation, PageRequest, Store};
+use formgate::store::{DatabaseLocation, Durability, GroupWrite, PageRequest, Report, Store};
 
 use crate::api::account::{Account, account};
 use crate::support::database::Database;
@@ -173,4 +173,46 @@ on_both_databases! {
         }
         store.close().await;
     }
+}
+
+/// Postgres says how often it used a kept plan of a statement, and how often it made one, only to the connection that the
+/// statement was prepared on; so a trigger asks there.
+const NOTE_PLANS: &str = "
+    CREATE TABLE plans (anew boolean, kept bigint, made bigint);
+    CREATE FUNCTION note_plans() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        INSERT INTO plans SELECT statement LIKE '%LIMIT CASE%', generic_plans, custom_plans
+            FROM pg_prepared_statements WHERE statement LIKE '%submissions%';
+        RETURN NULL;
+    END $$;
+    CREATE TRIGGER note_plans AFTER INSERT ON groups EXECUTE FUNCTION note_plans()";
+
+#[tokio::test]
+async fn postgres_keeps_a_plan_only_where_it_is_right_for_all_values() {
+    let (account, store) = filled(Engine::Postgres).await;
+    let database = account.database().await;
+    database.execute(NOTE_PLANS).await;
+    let page = |number: u64| PageRequest { number: number.try_into().unwrap(), size: 20 };
+
+    // A plan may be kept from the sixth time on.
+    for round in 1..=12 {
+        // The shortest list, which a plan for its length alone would find for less.
+        store.submissions(&[round]).await.unwrap();
+        store.search(&everything(), page(1)).await.unwrap();
+        store.search(&SubmissionFilter { labels: vec![round], ..everything() }, page(1)).await.unwrap();
+
+        store.search(&everything(), page(400 + round.unsigned_abs())).await.unwrap();
+        store.search(&SubmissionFilter { forms: vec![round], ..everything() }, page(1)).await.unwrap();
+        store.search(&keyword(&format!("case {round}")), page(1)).await.unwrap();
+    }
+    let write = GroupWrite { name: "Any".to_owned(), external_id: None, members: None };
+    store.write_group(&write, None, Durability::Commit, Report::Counts).await.unwrap();
+
+    let figures = "SELECT count(*), min(kept), max(kept), max(made) FROM plans WHERE ";
+    let [statements, least_kept, _, most_made] =
+        database.integers(&format!("{figures} NOT anew AND kept + made >= 12")).await;
+    assert!(statements == 3 && least_kept >= 7 && most_made <= 5, "{statements} {least_kept} {most_made}");
+    let [statements, _, most_kept, _] = database.integers(&format!("{figures} anew")).await;
+    assert_eq!((statements, most_kept), (3, 0));
+    store.close().await;
 }
