@@ -1,8 +1,7 @@
 //! Searching submissions: what is found and how many there are, page by page.
 //!
 //! A fixed number of statements, however many submissions there are: one for the total and the ids of a page, one for all
-//! that the page shows; one for everything where Postgres keeps its plan, which takes longer to make than to carry out.
-//! What the total and the ids cost:
+//! that the page shows; or one for both. What the total and the ids cost:
 //!
 //! - Searches by forms, statuses, days or one label, and those by nothing, take the total from `submission_counts` and
 //!   the page from an index in its order ([`Kept`]). Beyond the first page they ask for the total first, and read the
@@ -45,7 +44,9 @@ impl Store {
         let mut reader = self.database.reader().await?;
         let (ids, total) = match Kept::of(filter) {
             Some(kept) if page.offset() > 0 => later_page(&mut reader, &kept, filter, page).await?,
-            Some(kept) if kept.keeps_plan() => return first_page(&mut reader, &kept, filter, page).await,
+            Some(kept) if kept.is_read_at_once(reader.dialect()) => {
+                return first_page(&mut reader, &kept, filter, page).await;
+            }
             kept => page_with_total(&mut reader, kept.as_ref(), filter, page).await?,
         };
         Ok(Found { submissions: read_submissions(&mut reader, ids).await?, total: not_negative(total) })
@@ -69,7 +70,7 @@ impl Store {
                 let Some(reading) = reading else { return Ok(Vec::new()) };
                 write_later_page(&mut sql, &kept, filter, &reading);
             }
-            Some(kept) if kept.keeps_plan() => write_first_page(&mut sql, &kept, filter, page),
+            Some(kept) if kept.is_read_at_once(reader.dialect()) => write_first_page(&mut sql, &kept, filter, page),
             kept => write_page_with_total(&mut sql, kept.as_ref(), filter, page),
         }
         // SQLite tells the number of each step, of the one that it is a part of and of nothing, and then the step.
@@ -153,7 +154,7 @@ fn write_first_page(sql: &mut Sql, kept: &Kept<'_>, filter: &SubmissionFilter, p
     write_kept_page(sql, kept, filter, page);
     sql.push(" SELECT shown.*, found.total FROM found LEFT JOIN (");
     write_shown(sql, |sql| {
-        sql.push_either(" = ANY (ARRAY (SELECT id FROM page))", " IN (SELECT id FROM page)");
+        sql.push(" = ANY (ARRAY (SELECT id FROM page))");
     });
     sql.push(") AS shown ON true");
 }

@@ -61,9 +61,10 @@ impl<'f> Kept<'f> {
         }
     }
 
-    /// Whether one plan is right for all values of the total and the first page.
-    pub(super) fn keeps_plan(&self) -> bool {
-        matches!(self, Self::Everything | Self::Label { .. })
+    /// Whether the first page is best read by one statement: where its plan, which takes longer to make than to carry out,
+    /// is kept. On SQLite two are quicker than one that keeps a page on the way.
+    pub(super) fn is_read_at_once(&self, dialect: Dialect) -> bool {
+        dialect == Dialect::Postgres && matches!(self, Self::Everything | Self::Label { .. })
     }
 
     /// Adds the query of the total.
