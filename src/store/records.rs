@@ -43,8 +43,8 @@ impl Row {
                 array(bytes).map_err(|error| sqlx::Error::Decode(error.into()))
             }
             Self::Sqlite(row) => {
-                let json: &str = row.try_get(column)?;
-                serde_json::from_str(json).map_err(|error| sqlx::Error::Decode(error.into()))
+                let json: Option<&str> = row.try_get(column)?;
+                serde_json::from_str(json.unwrap_or("[]")).map_err(|error| sqlx::Error::Decode(error.into()))
             }
         }
     }

@@ -1,8 +1,8 @@
 //! Submissions with everything that they show: one entry a field, their graduated children's after their own.
 //!
 //! What is shown is borrowed from the rows, so that an answer's text goes from the driver's memory straight to who writes
-//! it. A row has a submission with its form's fields and its answers as lists, which are put together here: that costs
-//! half of what a join of them does, in the database and even more in the driver.
+//! it. A row has a submission with its answers as a list, and the first one of each form has the form's fields, too; they
+//! are put together here. That costs half of what a join of them does, in the database and even more in the driver.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -76,20 +76,29 @@ pub struct Submissions {
     rows: Vec<Row>,
 }
 
-/// How many columns a row has.
-pub(super) const COLUMNS: usize = 7;
+/// The columns of a row, as [`write_shown`] has them.
+const ID: usize = 0;
+const CHILD_OF: usize = 1;
+const FORM: usize = 2;
+const STATUS: usize = 3;
+const CREATED_AT: usize = 4;
+const UPDATED_AT: usize = 5;
+const FIELDS: usize = 6;
+const ANSWERS: usize = 7;
+/// How many there are.
+pub(super) const COLUMNS: usize = 8;
 
 impl Submissions {
     /// Out of rows in no order, sorted as a page is.
     pub(super) fn sorted(rows: Vec<Row>, by: SortBy, direction: SortDirection) -> Result<Self, sqlx::Error> {
         let column = match by {
-            SortBy::CreatedAt => 3,
-            SortBy::UpdatedAt => 4,
+            SortBy::CreatedAt => CREATED_AT,
+            SortBy::UpdatedAt => UPDATED_AT,
         };
         let mut places: Vec<(Timestamp, i64)> = Vec::with_capacity(rows.len());
         for row in &rows {
-            if row.get::<Option<i64>>(1)?.is_none() {
-                places.push((row.get(column)?, row.get(0)?));
+            if row.get::<Option<i64>>(CHILD_OF)?.is_none() {
+                places.push((row.get(column)?, row.get(ID)?));
             }
         }
         places.sort_unstable();
@@ -105,20 +114,27 @@ impl Submissions {
     /// # Errors
     /// [`StoreError::Statement`] where the database has what no column of the schema takes.
     pub fn read(&self) -> Result<Vec<Submission<'_>>, StoreError> {
+        let mut forms: HashMap<i64, Vec<Field<'_>>> = HashMap::new();
+        for row in &self.rows {
+            let fields = row.records(FIELDS)?;
+            if !fields.is_empty() {
+                forms.insert(row.get(FORM)?, fields);
+            }
+        }
         let mut submissions: Vec<Submission<'_>> = Vec::with_capacity(self.rows.len());
         for row in &self.rows {
-            let updated_at = row.get(4)?;
-            match row.get::<Option<i64>>(1)? {
+            let updated_at = row.get(UPDATED_AT)?;
+            match row.get::<Option<i64>>(CHILD_OF)? {
                 None => {
-                    let (id, status, created_at) = (row.get(0)?, row.text(2)?, row.get(3)?);
+                    let (id, status, created_at) = (row.get(ID)?, row.text(STATUS)?, row.get(CREATED_AT)?);
                     submissions.push(Submission { id, status, created_at, updated_at, entries: Vec::new() });
                 }
                 // A parent that is not returned, being a draft, returns no children.
                 Some(parent) if submissions.last().is_none_or(|last| last.id != parent) => continue,
                 Some(_) => {}
             }
-            if let Some(shown_in) = submissions.last_mut() {
-                add_entries(&mut shown_in.entries, row, updated_at)?;
+            if let (Some(shown_in), Some(fields)) = (submissions.last_mut(), forms.get(&row.get(FORM)?)) {
+                add_entries(&mut shown_in.entries, fields, row.records(ANSWERS)?, updated_at)?;
             }
         }
         Ok(submissions)
@@ -126,12 +142,16 @@ impl Submissions {
 }
 
 /// Adds an entry a field.
-fn add_entries<'r>(entries: &mut Vec<Answer<'r>>, row: &'r Row, updated_at: Timestamp) -> Result<(), StoreError> {
-    let (fields, mut given) = (row.records::<Field<'_>>(5)?, row.records::<Given<'_>>(6)?);
+fn add_entries<'r>(
+    entries: &mut Vec<Answer<'r>>,
+    fields: &[Field<'r>],
+    mut given: Vec<Given<'r>>,
+    updated_at: Timestamp,
+) -> Result<(), StoreError> {
     given.sort_unstable_by_key(|given| given.0);
     entries.reserve(fields.len());
     for Field(id, gid, name, kind) in fields {
-        let (value, files, updated_at) = match given.binary_search_by_key(&id, |given| given.0) {
+        let (value, files, updated_at) = match given.binary_search_by_key(id, |given| given.0) {
             Ok(at) => {
                 let Given(_, value, files, at) = &mut given[at];
                 let at = Timestamp::from_microsecond(*at).map_err(|error| sqlx::Error::Decode(error.into()))?;
@@ -139,6 +159,7 @@ fn add_entries<'r>(entries: &mut Vec<Answer<'r>>, row: &'r Row, updated_at: Time
             }
             Err(_) => (Cow::default(), None, updated_at),
         };
+        let (gid, name, kind) = (gid.clone(), name.clone(), kind.clone());
         entries.push(Answer { gid, name, kind, value, files, updated_at });
     }
     Ok(())
@@ -170,10 +191,11 @@ pub(super) async fn read_submissions(reader: &mut Lent, ids: Vec<i64>) -> Result
 /// Adds the query of the rows that [`Submissions`] are told by, [`COLUMNS`] of them, of submissions whose ids are `among`.
 pub(super) fn write_shown(sql: &mut Sql, among: impl Fn(&mut Sql)) {
     let files = if sql.dialect() == Dialect::Postgres { "a.files::text" } else { "a.files" };
-    sql.push("SELECT m.id, m.child_of, m.status, m.created_at, m.updated_at, (");
+    sql.push("SELECT m.id, m.child_of, m.form_id, m.status, m.created_at, m.updated_at, ");
+    sql.push("CASE WHEN row_number() OVER (PARTITION BY m.form_id) = 1 THEN (");
     sql.push_records(&["id", "gid", "name", "type"]);
     sql.push(" FROM (SELECT e.id, e.gid, e.name, e.type FROM elements e WHERE e.form_id = m.form_id ");
-    sql.push("ORDER BY e.position, e.id) AS fields) AS fields, (");
+    sql.push("ORDER BY e.position, e.id) AS fields) END AS fields, (");
     sql.push_records(&["a.element_id", "a.value", files, "a.updated_at"]);
     sql.push(" FROM answers a WHERE a.submission_id = m.id) AS answers FROM (");
     sql.push("SELECT id, child_of, form_id, status, created_at, updated_at FROM submissions ");
@@ -190,7 +212,7 @@ fn in_order(ids: &[i64], rows: Vec<Row>) -> Result<Vec<Row>, sqlx::Error> {
     let places: HashMap<i64, usize> = ids.iter().copied().zip(0..).collect();
     let mut placed = Vec::with_capacity(rows.len());
     for row in rows {
-        let (id, child_of): (i64, Option<i64>) = (row.get(0)?, row.get(1)?);
+        let (id, child_of): (i64, Option<i64>) = (row.get(ID)?, row.get(CHILD_OF)?);
         placed.push(((places.get(&child_of.unwrap_or(id)).copied(), child_of.is_some(), id), row));
     }
     placed.sort_unstable_by_key(|(place, _)| *place);
