@@ -11,8 +11,8 @@ use crate::error::Faults;
 use crate::reply::Reply;
 use crate::store::{Page, PageRequest};
 
-/// About how many bytes a page has: one of submissions twice that, one of forms half.
-const PAGE: usize = 16 << 10;
+/// How many bytes most pages stay below: 20 submissions with 9 answers each.
+const PAGE: usize = 40 << 10;
 
 /// Reads `?page=n`; the first page where it is left out.
 pub(super) fn requested(call: &Call<'_>, size: u32, faults: &mut Faults) -> PageRequest {
