@@ -32,6 +32,10 @@ const GATHERING: Duration = Duration::from_millis(50);
 /// out lines sooner.
 const MOST: usize = 8 * 1024 * 1024;
 
+/// How much memory is kept for the lines to come after a burst. More is never given back; less is asked for again and again
+/// by a gateway that is always as busy.
+const KEPT: usize = 256 * 1024;
+
 /// What one line says.
 #[derive(Debug)]
 pub struct Access<'r> {
@@ -212,6 +216,7 @@ impl Lines {
                 tracing::warn!(left_out, "the log is read too slowly: lines of requests were left out");
             }
             lines.clear();
+            lines.shrink_to(KEPT);
             room = lines;
         }
     }
