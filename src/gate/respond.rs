@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{
-    CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, VARY,
+    CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER,
+    VARY,
 };
 use http::{HeaderMap, Method, Response, StatusCode, Version, request};
 use http_body_util::Full;
@@ -25,6 +26,10 @@ use crate::telemetry::Access;
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const RATE_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const RATE_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+
+/// What the next answer has another value of. In the table by which HTTP/2 shortens headers it would push those out that come
+/// again, and h2 looks through all values of a name before it adds one.
+const EVER_NEW: [HeaderName; 3] = [REQUEST_ID, RATE_REMAINING, RETRY_AFTER];
 
 /// From how long on the log tells how much of a request was its database's. Longer leaves those unexplained that callers
 /// notice; shorter makes ordinary lines longer.
@@ -90,6 +95,14 @@ pub(super) async fn dress(
         matches!(status, StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT);
     if unread && head.version <= Version::HTTP_11 {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    if head.version == Version::HTTP_2 {
+        for name in EVER_NEW {
+            if let Some(value) = headers.get_mut(name) {
+                // Which says that it is to be sent as it is, always (RFC 7541, section 6.2.3).
+                value.set_sensitive(true);
+            }
+        }
     }
     if head.method == Method::HEAD {
         body = Bytes::new();
