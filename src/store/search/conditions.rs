@@ -86,9 +86,14 @@ fn write_term(sql: &mut Sql, term: &Term) {
     });
 }
 
+/// Whether a keyword is too short for trigrams.
+pub(super) fn is_short(keyword: &Keyword) -> bool {
+    keyword.as_str().chars().count() < TRIGRAM
+}
+
 fn write_keyword(sql: &mut Sql, keyword: &Keyword) {
+    let short = is_short(keyword);
     let keyword = keyword.as_str();
-    let short = keyword.chars().count() < TRIGRAM;
     write_shown(sql, |sql| match sql.dialect() {
         _ if keyword.contains(DOCUMENT_SEPARATOR) => {
             // In a document it would match across two answers.
