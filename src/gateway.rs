@@ -3,6 +3,7 @@
 //! Owns the order of starting (everything that can fail comes before the first connection is accepted) and of stopping
 //! (not ready, a while for balancers, no new connections, requests in flight, what was noted and not yet written, databases).
 
+mod changes;
 mod readiness;
 mod reload;
 

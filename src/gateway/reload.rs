@@ -6,30 +6,22 @@
 //! window's span) is named in the log and waits for a restart.
 
 use std::collections::HashSet;
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
-use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::changes::{Change, Changes, fingerprint, is_watched};
 use crate::config::{Config, GatewayConfig, Problems, Served, Sources, WatchedFolders};
 use crate::edge::{Certificates, Prepared};
 use crate::gate::Gate;
 use crate::supervisor;
 use crate::tenant::{Directory, Due, Tenant, TenantDatabase};
-
-/// How long files must be quiet before they are read: an editor, or a renewal of certificates, writes several.
-const QUIET: Duration = Duration::from_millis(200);
-
-/// Files that never get quiet are read after this all the same.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How many faults of a refused configuration are logged. With more, one slip in a pattern of thousands of tenants fills
 /// the log; with fewer, an operator mends them in more rounds. `formgate check` tells all.
@@ -219,7 +211,7 @@ fn needs_restart(before: &GatewayConfig, after: &GatewayConfig) -> Vec<&'static 
 pub fn watch(path: &Path, served: Config, reloader: Reloader) -> AbortOnDropHandle<()> {
     let served = Arc::new(Standing::of(served));
     // Before this returns, so that whoever was told that the gateway serves can change a file and see it noticed.
-    let changes = Changes::of(path, &served, served.folders.clone(), served.read_at);
+    let changes = Changes::of(path, &served.databases, served.folders.clone(), served.read_at);
     let hangups = signal(SignalKind::hangup());
     AbortOnDropHandle::new(tokio::spawn(watch_for_ever(path.to_owned(), served, reloader, changes, hangups)))
 }
@@ -273,7 +265,7 @@ async fn watch_for_ever(
             }
         };
         if folders != changes.folders || served.databases != *changes.databases {
-            changes = Changes::of(&path, &served, folders, read_at);
+            changes = Changes::of(&path, &served.databases, folders, read_at);
         }
         supervisor::ready(served.tenants, note);
     }
@@ -282,127 +274,4 @@ async fn watch_for_ever(
 async fn are_unchanged(sources: &Sources) -> bool {
     let sources = sources.clone();
     tokio::task::spawn_blocking(move || sources.are_unchanged()).await.unwrap_or(false)
-}
-
-/// What changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Change {
-    /// Files of certificates, maybe.
-    Certificates,
-    /// The configuration, maybe, and files of certificates.
-    Configuration,
-}
-
-/// Changes of files in the folders of a configuration. Folders are watched and not files: a file is replaced by a rename
-/// more often than it is written to, and a watch on it would stay with the old one.
-struct Changes {
-    folders: WatchedFolders,
-    databases: Arc<HashSet<u64>>,
-    /// Ends its watch when it is dropped.
-    _watcher: Option<RecommendedWatcher>,
-    /// The most that changed since it was last looked. Only the first change wakes who waits for one: a log beside the
-    /// configuration changes with every request.
-    most: watch::Sender<Option<Change>>,
-}
-
-impl Changes {
-    fn of(path: &Path, served: &Standing, folders: WatchedFolders, read_at: SystemTime) -> Self {
-        let most = watch::Sender::new(None);
-        let databases = Arc::new(served.databases.clone());
-        let watcher = notify::recommended_watcher({
-            let (most, databases, folders) = (most.clone(), Arc::clone(&databases), folders.clone());
-            move |event: notify::Result<notify::Event>| {
-                if let Some(change) = event.ok().and_then(|event| what_changed(&event, &folders, &databases)) {
-                    note(&most, change);
-                }
-            }
-        });
-        let mut watcher = watcher
-            .inspect_err(|error| tracing::warn!(%error, "files can't be watched: send SIGHUP after a change"))
-            .ok();
-        if let Some(watcher) = &mut watcher {
-            watch_folders(watcher, &folders);
-        }
-        if changed_since(read_at, path, &folders) {
-            note(&most, Change::Configuration);
-        }
-        Self { folders, databases, _watcher: watcher, most }
-    }
-
-    /// Waits for a change, and then until no other has come for a while; the most that changed.
-    async fn come(&self) -> Change {
-        // The sender is ours: waiting does not end before a change has come.
-        let _ = self.most.subscribe().wait_for(Option::is_some).await;
-        let patience_ends = Instant::now() + PATIENCE;
-        let mut most = None;
-        loop {
-            let more = self.most.send_replace(None);
-            most = most.max(more);
-            if let Some(most) = most
-                && (more.is_none() || Instant::now() >= patience_ends)
-            {
-                return most;
-            }
-            sleep(QUIET).await;
-        }
-    }
-}
-
-fn note(most: &watch::Sender<Option<Change>>, change: Change) {
-    most.send_if_modified(|most| std::mem::replace(most, (*most).max(Some(change))) < *most);
-}
-
-fn watch_folders(watcher: &mut RecommendedWatcher, folders: &WatchedFolders) {
-    for folder in &folders.configuration {
-        if let Err(error) = watcher.watch(folder, RecursiveMode::NonRecursive) {
-            tracing::warn!(folder = %folder.display(), %error, "send SIGHUP after a change in this folder");
-        }
-    }
-    let mut first = None;
-    for folder in folders.certificates.difference(&folders.configuration) {
-        if let Err(error) = watcher.watch(folder, RecursiveMode::NonRecursive) {
-            first.get_or_insert((folder, error));
-        }
-    }
-    if let Some((folder, error)) = first {
-        let meaning = "renewed certificates there, and maybe elsewhere, are noticed when they are asked for";
-        tracing::warn!(folder = %folder.display(), %error, "{meaning}");
-    }
-}
-
-/// Whether a change may have come between the reading of a configuration and the watch over it. That something else
-/// changed in one of the folders costs a reload that changes nothing.
-fn changed_since(read_at: SystemTime, path: &Path, folders: &WatchedFolders) -> bool {
-    let changed = |path: &Path| path.metadata().and_then(|data| data.modified()).is_ok_and(|at| at >= read_at);
-    changed(path) || folders.configuration.union(&folders.certificates).any(|folder| changed(folder))
-}
-
-fn is_watched(file: &Path, folders: &WatchedFolders) -> bool {
-    let within = |folder| folders.configuration.contains(folder) || folders.certificates.contains(folder);
-    file.parent().is_some_and(within)
-}
-
-/// A number for a path, the same throughout this process: there may be one a tenant.
-fn fingerprint(path: &Path) -> u64 {
-    static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-    KEYS.hash_one(path)
-}
-
-/// What an event may have changed. Reading a file is an event, too, and reading is what a reload does.
-fn what_changed(event: &notify::Event, folders: &WatchedFolders, databases: &HashSet<u64>) -> Option<Change> {
-    if matches!(event.kind, EventKind::Access(_)) {
-        return None;
-    }
-    let changed = |path: &PathBuf| {
-        let text = path.to_string_lossy();
-        let text = ["-wal", "-shm", "-journal"].iter().find_map(|end| text.strip_suffix(end)).unwrap_or(&text);
-        if databases.contains(&fingerprint(Path::new(text))) {
-            return None;
-        }
-        let within = |folders: &std::collections::BTreeSet<PathBuf>| {
-            folders.contains(path) || path.parent().is_some_and(|folder| folders.contains(folder))
-        };
-        Some(if within(&folders.configuration) { Change::Configuration } else { Change::Certificates })
-    };
-    event.paths.iter().filter_map(changed).max()
 }
