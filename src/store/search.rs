@@ -21,7 +21,7 @@ use super::filter::{SortBy, SortDirection, SubmissionFilter};
 use super::lent::Lent;
 use super::page::{PageRequest, Reading};
 use super::sql::{Dialect, Sql};
-use super::submissions::{self, Submissions, read_submissions, write_shown};
+use super::submissions::{self, Submissions, read_submissions, write_rows};
 use super::{Store, StoreError};
 
 /// The submissions of one page, and how many there are on all of them.
@@ -170,7 +170,7 @@ async fn reading_of(
 fn write_first_page(sql: &mut Sql, kept: &Kept<'_>, filter: &SubmissionFilter, page: PageRequest) {
     write_kept_page(sql, kept, filter, page);
     sql.push(" SELECT shown.*, found.total FROM found LEFT JOIN (");
-    write_shown(sql, |sql| {
+    write_rows(sql, |sql| {
         sql.push(" = ANY (ARRAY (SELECT id FROM page))");
     });
     sql.push(") AS shown ON true");

@@ -76,7 +76,7 @@ pub struct Submissions {
     rows: Vec<Row>,
 }
 
-/// The columns of a row, as [`write_shown`] has them.
+/// The columns of a row, as [`write_rows`] has them.
 const ID: usize = 0;
 const CHILD_OF: usize = 1;
 const FORM: usize = 2;
@@ -182,14 +182,14 @@ pub(super) async fn read_submissions(reader: &mut Lent, ids: Vec<i64>) -> Result
         return Ok(Submissions::default());
     }
     let mut sql = reader.sql();
-    write_shown(&mut sql, |sql| {
+    write_rows(&mut sql, |sql| {
         sql.in_some_ids(&ids);
     });
     Ok(Submissions { rows: in_order(&ids, reader.fetch_all(sql).await?)? })
 }
 
 /// Adds the query of the rows that [`Submissions`] are told by, [`COLUMNS`] of them, of submissions whose ids are `among`.
-pub(super) fn write_shown(sql: &mut Sql, among: impl Fn(&mut Sql)) {
+pub(super) fn write_rows(sql: &mut Sql, among: impl Fn(&mut Sql)) {
     let files = if sql.dialect() == Dialect::Postgres { "a.files::text" } else { "a.files" };
     sql.push("SELECT m.id, m.child_of, m.form_id, m.status, m.created_at, m.updated_at, ");
     sql.push("CASE WHEN row_number() OVER (PARTITION BY m.form_id) = 1 THEN (");
