@@ -2,10 +2,11 @@
 //!
 //! Derived deserialisation stops at the first wrong type; callers are to learn of all faults at once.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use http::header::{HeaderName, HeaderValue};
-use serde_json::{Map, Number, Value};
+use serde_json_borrow::{Number, ObjectAsVec, Value};
 
 use super::id::{Kind, parse_number};
 use crate::error::{Faults, Refusal};
@@ -16,21 +17,23 @@ const IGNORED: HeaderName = HeaderName::from_static("x-ignored-parameters");
 /// How much of `X-Ignored-Parameters` is shown: enough for every mistake, too little to fill a proxy's header buffer.
 const IGNORED_LIMIT: usize = 1024;
 
-/// A body that is a JSON object, its keys in the order in which they came.
+/// A body that is a JSON object, its keys in the order in which they came. Its texts stay where they were sent.
 #[derive(Debug)]
-pub(super) struct Body(Map<String, Value>);
+pub(super) struct Body<'b>(ObjectAsVec<'b>);
 
-impl Body {
+impl<'b> Body<'b> {
     /// Reads a body; an empty one is an empty object.
     ///
     /// # Errors
     /// [`Refusal::Invalid`] on `body` for malformed JSON, invalid UTF-8, nesting deeper than 127, and anything but an
     /// object.
-    pub(super) fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
+    pub(super) fn parse(bytes: &'b [u8]) -> Result<Self, Refusal> {
         if bytes.trim_ascii().is_empty() {
-            return Ok(Self(Map::new()));
+            return Ok(Self(ObjectAsVec::default()));
         }
-        match serde_json::from_slice(bytes) {
+        // A text is checked at once here and by pieces there; but there it is told where it is none.
+        let parsed = str::from_utf8(bytes).map_or_else(|_| serde_json::from_slice(bytes), serde_json::from_str);
+        match parsed {
             Ok(Value::Object(object)) => Ok(Self(object)),
             Ok(_) => Err(Faults::only("body", "The body must be a JSON object.")),
             Err(error) => Err(Faults::only("body", format!("The body must be valid JSON: {error}."))),
@@ -39,7 +42,7 @@ impl Body {
 
     /// The names of everything that was sent.
     pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
-        self.0.keys().map(String::as_str)
+        entries(&self.0).map(|(name, _)| name)
     }
 
     /// Names the parameters that were ignored in a header of the answer, so that a caller who wrote `status` for
@@ -64,9 +67,30 @@ impl Body {
     }
 
     /// Everything that was sent with a value: `null` is as if it were not sent.
-    pub(super) fn sent(&self) -> impl Iterator<Item = (&str, &Value)> {
-        self.0.iter().filter(|(_, value)| !value.is_null()).map(|(name, value)| (name.as_str(), value))
+    pub(super) fn sent(&self) -> impl Iterator<Item = (&str, &Value<'b>)> {
+        sent(&self.0)
     }
+}
+
+/// Up to so many names of an object are compared with each other; of more, which is fewer than anybody sends by mistake,
+/// a table is made.
+const FEW: usize = 16;
+
+/// The names and values of an object. Of a name that comes twice the last one counts, as for most who read JSON (RFC 8259,
+/// section 4).
+fn entries<'o, 'b>(object: &'o ObjectAsVec<'b>) -> impl Iterator<Item = (&'o str, &'o Value<'b>)> {
+    let last: Option<HashMap<&str, usize>> =
+        (object.len() > FEW).then(|| object.keys().enumerate().map(|(at, name)| (name, at)).collect());
+    let is_last = move |at: usize, name: &str| match &last {
+        Some(last) => last[name] == at,
+        None => object.keys().skip(at + 1).all(|later| later != name),
+    };
+    object.iter().enumerate().filter(move |&(at, (name, _))| is_last(at, name)).map(|(_, entry)| entry)
+}
+
+/// The same without what is `null`, which is as if it were not sent.
+pub(super) fn sent<'o, 'b>(object: &'o ObjectAsVec<'b>) -> impl Iterator<Item = (&'o str, &'o Value<'b>)> {
+    entries(object).filter(|(_, value)| !value.is_null())
 }
 
 /// Where a value stands, as its faults name it: `members.3.email`. It becomes a text with the first fault, since a body may
@@ -101,12 +125,12 @@ impl<'p> From<&'p str> for Path<'p> {
 }
 
 /// A text without NUL, which no database here can hold.
-pub(super) fn text<'a>(value: &'a Value, path: Path<'_>, faults: &mut Faults) -> Option<&'a str> {
+pub(super) fn text<'a>(value: &'a Value<'_>, path: Path<'_>, faults: &mut Faults) -> Option<&'a str> {
     let Some(text) = value.as_str() else {
         faults.add(path, format!("The {path} must be a string."));
         return None;
     };
-    if text.contains('\0') {
+    if text.as_bytes().contains(&0) {
         faults.add(path, format!("The {path} must not contain NUL characters."));
         return None;
     }
@@ -115,24 +139,24 @@ pub(super) fn text<'a>(value: &'a Value, path: Path<'_>, faults: &mut Faults) ->
 
 /// Every item of an array, read one by one; the faulty ones are left out.
 pub(super) fn list<T>(
-    value: &Value,
+    value: &Value<'_>,
     path: Path<'_>,
     faults: &mut Faults,
-    mut read: impl FnMut(&Value, Path<'_>, &mut Faults) -> Option<T>,
+    mut read: impl FnMut(&Value<'_>, Path<'_>, &mut Faults) -> Option<T>,
 ) -> Vec<T> {
     let Some(items) = value.as_array() else {
         faults.add(path, format!("The {path} must be an array."));
         return Vec::new();
     };
-    let read = |(at, item): (usize, &Value)| read(item, Path::Item(&path, at), faults);
+    let read = |(at, item): (usize, &Value<'_>)| read(item, Path::Item(&path, at), faults);
     items.iter().enumerate().filter_map(read).collect()
 }
 
 /// A positive 64-bit number, or a text of one.
-pub(super) fn number(value: &Value, path: Path<'_>, faults: &mut Faults) -> Option<i64> {
+pub(super) fn number(value: &Value<'_>, path: Path<'_>, faults: &mut Faults) -> Option<i64> {
     let number = match value {
         Value::Number(number) => whole(number),
-        Value::String(text) => parse_number(text),
+        Value::Str(text) => parse_number(text),
         _ => None,
     };
     if number.is_none() {
@@ -154,10 +178,10 @@ fn whole(number: &Number) -> Option<i64> {
 }
 
 /// A prefixed or bare id.
-pub(super) fn id(value: &Value, path: Path<'_>, kind: Kind, faults: &mut Faults) -> Option<i64> {
+pub(super) fn id(value: &Value<'_>, path: Path<'_>, kind: Kind, faults: &mut Faults) -> Option<i64> {
     let id = match value {
         Value::Number(number) => whole(number),
-        Value::String(text) => kind.parse(text),
+        Value::Str(text) => kind.parse(text),
         _ => None,
     };
     if id.is_none() {
@@ -196,9 +220,25 @@ mod tests {
     }
 
     #[test]
+    fn of_a_name_that_comes_twice_the_last_one_counts() {
+        let many: String = (0..2 * FEW).map(|at| format!("\"{at}\": 1, ")).collect();
+        for (text, expected) in [
+            (r#"{"a": 1, "b": 2, "a": 3}"#.to_owned(), vec![("b", 2), ("a", 3)]),
+            (r#"{"a": 1, "a": null}"#.to_owned(), vec![]),
+            (format!(r#"{{"a": 1, {many}"b": 2, "a": 3}}"#), vec![("b", 2), ("a", 3)]),
+        ] {
+            let body = Body::parse(text.as_bytes()).unwrap();
+            let read: Vec<_> = body.sent().map(|(name, value)| (name, value.as_i64().unwrap())).collect();
+            let letters: Vec<_> = read.into_iter().filter(|(name, _)| name.chars().all(char::is_alphabetic)).collect();
+            assert_eq!(letters, expected, "{text}");
+        }
+    }
+
+    #[test]
     fn ignored_parameters_are_named_and_one_without_a_name_is_not() {
-        let named = |body: Value| {
-            let body = Body::parse(body.to_string().as_bytes()).unwrap();
+        let named = |body: serde_json::Value| {
+            let text = body.to_string();
+            let body = Body::parse(text.as_bytes()).unwrap();
             let reply = body.name_ignored(Reply::json(StatusCode::OK, &json!({})), &["known"]);
             reply.headers.get(IGNORED).map(|value| value.to_str().unwrap().to_owned())
         };

@@ -1,7 +1,7 @@
 //! The filters of `POST /submission`, from what was sent to a [`SubmissionFilter`].
 
 use jiff::tz::TimeZone;
-use serde_json::Value;
+use serde_json_borrow::Value;
 
 use super::ask::{self, Body, Path};
 use super::id::{Kind, parse_number};
@@ -28,7 +28,7 @@ pub(super) const PARAMETERS: [&str; 14] = [
 ];
 
 /// Reads all filters, in the order of the body; what is faulty is noted and left out.
-pub(super) fn parse(body: &Body, zone: &TimeZone, faults: &mut Faults) -> SubmissionFilter {
+pub(super) fn parse(body: &Body<'_>, zone: &TimeZone, faults: &mut Faults) -> SubmissionFilter {
     let mut filter = SubmissionFilter::default();
     for (name, value) in body.sent() {
         match name {
@@ -63,11 +63,11 @@ pub(super) fn parse(body: &Body, zone: &TimeZone, faults: &mut Faults) -> Submis
     filter
 }
 
-fn form(value: &Value, path: Path<'_>, faults: &mut Faults) -> Option<i64> {
+fn form(value: &Value<'_>, path: Path<'_>, faults: &mut Faults) -> Option<i64> {
     ask::id(value, path, Kind::Form, faults)
 }
 
-fn status(value: &Value, path: Path<'_>, faults: &mut Faults) -> Option<Status> {
+fn status(value: &Value<'_>, path: Path<'_>, faults: &mut Faults) -> Option<Status> {
     let status = value.as_str().and_then(Status::parse);
     if status.is_none() {
         faults.add(path, format!("The {path} must be one of {}.", Status::ALL.map(Status::as_str).join(", ")));
@@ -75,7 +75,7 @@ fn status(value: &Value, path: Path<'_>, faults: &mut Faults) -> Option<Status> 
     status
 }
 
-fn keyword(value: &Value, faults: &mut Faults) -> Option<Keyword> {
+fn keyword(value: &Value<'_>, faults: &mut Faults) -> Option<Keyword> {
     let keyword = Keyword::new(ask::text(value, Path::Top("search"), faults)?);
     if keyword.is_none() {
         faults.add("search", "The search must be at least 2 characters.");
@@ -85,7 +85,7 @@ fn keyword(value: &Value, faults: &mut Faults) -> Option<Keyword> {
 
 /// An object of element ids and lists of answers. A key that is no number matches nothing; an empty list is as if its
 /// key were not sent.
-fn terms(value: &Value, faults: &mut Faults) -> Vec<Term> {
+fn terms(value: &Value<'_>, faults: &mut Faults) -> Vec<Term> {
     let Some(object) = value.as_object() else {
         if value.as_array().is_none_or(|items| !items.is_empty()) {
             faults.add("terms", "The terms must be an object of element ids and lists of answers.");
@@ -93,8 +93,8 @@ fn terms(value: &Value, faults: &mut Faults) -> Vec<Term> {
         return Vec::new();
     };
     let mut terms = Vec::new();
-    for (key, value) in object.iter().filter(|(_, value)| !value.is_null()) {
-        let answer = |value: &Value, path: Path<'_>, faults: &mut Faults| ask::text(value, path, faults).map(fold);
+    for (key, value) in ask::sent(object) {
+        let answer = |value: &Value<'_>, path: Path<'_>, faults: &mut Faults| ask::text(value, path, faults).map(fold);
         let answers = ask::list(value, Path::Key(&Path::Top("terms"), key), faults, answer);
         if !answers.is_empty() {
             terms.push(Term { element: parse_number(key), answers });
@@ -103,7 +103,13 @@ fn terms(value: &Value, faults: &mut Faults) -> Vec<Term> {
     terms
 }
 
-fn date(value: &Value, path: Path<'_>, bound: Bound, zone: &TimeZone, faults: &mut Faults) -> Option<jiff::Timestamp> {
+fn date(
+    value: &Value<'_>,
+    path: Path<'_>,
+    bound: Bound,
+    zone: &TimeZone,
+    faults: &mut Faults,
+) -> Option<jiff::Timestamp> {
     let date = parse_bound(ask::text(value, path, faults)?, bound, zone);
     if date.is_none() {
         faults.add(path, format!("The {path} must be a date (YYYY-MM-DD) or an RFC 3339 date-time."));
@@ -111,7 +117,7 @@ fn date(value: &Value, path: Path<'_>, bound: Bound, zone: &TimeZone, faults: &m
     date
 }
 
-fn choice<T>(value: &Value, path: Path<'_>, choices: [(&str, T); 2], faults: &mut Faults) -> Option<T> {
+fn choice<T>(value: &Value<'_>, path: Path<'_>, choices: [(&str, T); 2], faults: &mut Faults) -> Option<T> {
     let names = choices.each_ref().map(|(name, _)| *name);
     let chosen = choices.into_iter().find(|(name, _)| value.as_str() == Some(name));
     if chosen.is_none() {
@@ -122,7 +128,7 @@ fn choice<T>(value: &Value, path: Path<'_>, choices: [(&str, T); 2], faults: &mu
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 

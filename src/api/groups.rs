@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use http::StatusCode;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
+use serde_json_borrow::Value;
 
 use super::ask::{self, Body, Path};
 use super::id::{Id, Kind};
@@ -132,7 +133,7 @@ pub(super) async fn write(admitted: &Admitted, call: &Call<'_>) -> Result<Reply,
     Ok(body.name_ignored(Reply::json(status, &answer(written, dry_run)), &["name", "external_id", "members"]))
 }
 
-fn answer(written: Written, dry_run: bool) -> Value {
+fn answer(written: Written, dry_run: bool) -> serde_json::Value {
     let members = written.members;
     let mut answer = json!({
         "data": GroupJson::from(&written.group),
@@ -170,7 +171,7 @@ fn refusal(error: GroupWriteError) -> Refusal {
     }
 }
 
-fn parse(body: &Body, faults: &mut Faults) -> GroupWrite {
+fn parse(body: &Body<'_>, faults: &mut Faults) -> GroupWrite {
     let mut write = GroupWrite { name: String::new(), external_id: None, members: None };
     if body.sent().all(|(name, _)| name != "name") {
         faults.add("name", "The name is required.");
@@ -187,7 +188,7 @@ fn parse(body: &Body, faults: &mut Faults) -> GroupWrite {
 }
 
 /// A text of 1 to 255 characters.
-fn label(value: &Value, path: Path<'_>, faults: &mut Faults) -> Option<String> {
+fn label(value: &Value<'_>, path: Path<'_>, faults: &mut Faults) -> Option<String> {
     let text = ask::text(value, path, faults)?;
     let fits = (1..=LONGEST_NAME).contains(&text.chars().count());
     if !fits {
@@ -196,28 +197,30 @@ fn label(value: &Value, path: Path<'_>, faults: &mut Faults) -> Option<String> {
     fits.then(|| text.to_owned())
 }
 
-fn member(value: &Value, path: Path<'_>, faults: &mut Faults) -> Option<NewMember> {
+fn member(value: &Value<'_>, path: Path<'_>, faults: &mut Faults) -> Option<NewMember> {
     let Some(object) = value.as_object() else {
         faults.add(path, format!("The {path} must be an object with an email."));
         return None;
     };
-    let (mut email, mut name) = (None, Some(""));
-    let sent = |key: &str| object.get(key).is_some_and(|value| !value.is_null());
-    if !sent("email") {
-        faults.add(Path::Key(&path, "email"), format!("The {path}.email is required."));
-    }
-    for (key, value) in object.iter().filter(|(_, value)| !value.is_null()) {
-        match key.as_str() {
-            "email" => email = address(value, Path::Key(&path, key), faults),
+    let (mut email, mut name, mut email_was_sent) = (None, Some(""), false);
+    for (key, value) in ask::sent(object) {
+        match key {
+            "email" => {
+                email_was_sent = true;
+                email = address(value, Path::Key(&path, key), faults);
+            }
             "name" => name = ask::text(value, Path::Key(&path, key), faults),
             _ => {}
         }
+    }
+    if !email_was_sent {
+        faults.add(Path::Key(&path, "email"), format!("The {path}.email is required."));
     }
     let (email, name) = (email?, name?);
     Some(NewMember { email: email.to_owned(), folded: fold(email), name: name.to_owned() })
 }
 
-fn address<'a>(value: &'a Value, path: Path<'_>, faults: &mut Faults) -> Option<&'a str> {
+fn address<'a>(value: &'a Value<'_>, path: Path<'_>, faults: &mut Faults) -> Option<&'a str> {
     let text = ask::text(value, path, faults)?;
     if !is_email(text) {
         faults.add(path, format!("The {path} must be a valid email address."));
@@ -229,10 +232,18 @@ fn address<'a>(value: &'a Value, path: Path<'_>, faults: &mut Faults) -> Option<
 /// Whether a text can be an address: something, an @, and a domain without empty labels. What is beyond that only the
 /// mail server knows.
 fn is_email(text: &str) -> bool {
-    let sane = text.chars().count() <= LONGEST_EMAIL && !text.chars().any(|c| c.is_whitespace() || c.is_control());
-    let parts = text.rsplit_once('@');
-    let parts = parts.filter(|(local, _)| !local.is_empty() && !local.contains(['@', ',', ';', '<', '>']));
-    sane && parts.is_some_and(|(_, domain)| domain.split('.').all(|label| !label.is_empty()) && !domain.contains(','))
+    let short = text.len() <= LONGEST_EMAIL || text.chars().count() <= LONGEST_EMAIL;
+    let visible = if text.is_ascii() {
+        text.bytes().all(|byte| byte.is_ascii_graphic())
+    } else {
+        !text.chars().any(|c| c.is_whitespace() || c.is_control())
+    };
+    let bytes = text.as_bytes();
+    let Some(at) = memchr::memrchr(b'@', bytes) else { return false };
+    let (local, domain) = (&bytes[..at], &bytes[at + 1..]);
+    let local_is_sane = !local.is_empty() && !local.iter().any(|byte| b"@,;<>".contains(byte));
+    let domain_is_sane = domain.split(|byte| *byte == b'.').all(|label| !label.is_empty()) && !domain.contains(&b',');
+    short && visible && local_is_sane && domain_is_sane
 }
 
 /// Each address once: the last name that was given wins, and the first place stays.

@@ -9,7 +9,8 @@ use http::StatusCode;
 use jiff::Timestamp;
 use rand::Rng;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
+use serde_json_borrow::Value;
 use url::Url;
 
 use super::ask::{self, Body, Path};
@@ -128,7 +129,7 @@ struct Asked {
 }
 
 impl Asked {
-    fn read(body: &Body, faults: &mut Faults) -> Self {
+    fn read(body: &Body<'_>, faults: &mut Faults) -> Self {
         let mut asked = Self::default();
         if body.keys().any(|name| name == "form") {
             asked.form = Some(None);
@@ -148,7 +149,7 @@ impl Asked {
     }
 }
 
-fn target_url(value: &Value, path: Path<'_>, faults: &mut Faults) -> Option<String> {
+fn target_url(value: &Value<'_>, path: Path<'_>, faults: &mut Faults) -> Option<String> {
     let text = ask::text(value, path, faults)?;
     let fault = match Url::parse(text) {
         _ if text.len() > LONGEST_URL => Some("must have at most 2048 characters"),
@@ -176,7 +177,7 @@ fn names_a_host(url: &str) -> bool {
     authority.is_some_and(|authority| HostName::parse_authority(authority).is_ok())
 }
 
-fn event(value: &Value, faults: &mut Faults) -> Option<Event> {
+fn event(value: &Value<'_>, faults: &mut Faults) -> Option<Event> {
     let event = value.as_str().and_then(Event::parse);
     if event.is_none() {
         faults.add("event", format!("The event must be one of {}.", Event::ALL.map(Event::as_str).join(", ")));
@@ -184,11 +185,11 @@ fn event(value: &Value, faults: &mut Faults) -> Option<Event> {
     event
 }
 
-fn form(value: &Value, faults: &mut Faults) -> Option<i64> {
+fn form(value: &Value<'_>, faults: &mut Faults) -> Option<i64> {
     ask::id(value, Path::Top("form"), Kind::Form, faults)
 }
 
-fn subscription_id(value: &Value, faults: &mut Faults) -> Option<i64> {
+fn subscription_id(value: &Value<'_>, faults: &mut Faults) -> Option<i64> {
     ask::id(value, Path::Top("id"), Kind::Subscription, faults)
 }
 

@@ -48,7 +48,7 @@ impl Status {
 /// Lower case for all of Unicode: the one way in which keywords, terms and e-mail addresses are compared.
 #[must_use]
 pub fn fold(text: &str) -> String {
-    text.to_lowercase()
+    if text.is_ascii() { text.to_ascii_lowercase() } else { text.to_lowercase() }
 }
 
 /// A keyword of at least two characters, folded; free of NUL, which Postgres can't take.

@@ -2,8 +2,10 @@
 //!
 //! However many they are, they are bound once, as one value.
 
+use super::GroupSummary;
 use super::write::{GroupWriteError, Guard, MemberChange, NewMember, Report};
-use crate::store::database::Transaction;
+use crate::store::StoreError;
+use crate::store::database::{Database, Row, Transaction};
 use crate::store::filter::fold;
 use crate::store::sql::{Dialect, Sql};
 
@@ -30,10 +32,8 @@ impl<'m> Wanted<'m> {
     fn write(&self, sql: &mut Sql) {
         match self {
             Self::Postgres(members) => {
-                let column = |of: fn(&NewMember) -> &String| members.iter().map(of).cloned().collect::<Vec<_>>();
-                sql.push("unnest(").bind(column(|one| &one.folded)).push("::text[], ");
-                sql.bind(column(|one| &one.email)).push("::text[], ").bind(column(|one| &one.name));
-                sql.push("::text[]) AS w (folded, email, name)");
+                sql.push("unnest(");
+                push_arrays(sql, members).push(") AS w (folded, email, name)");
             }
             Self::Sqlite(rows) => {
                 sql.push_rows(rows.clone(), &[("folded", "text"), ("email", "text"), ("name", "text")]).push(" AS w");
@@ -41,6 +41,16 @@ impl<'m> Wanted<'m> {
         }
     }
 }
+
+/// Adds members to a statement for Postgres as three arrays: folded addresses, addresses, names.
+fn push_arrays<'s>(sql: &'s mut Sql, members: &[NewMember]) -> &'s mut Sql {
+    let column = |of: fn(&NewMember) -> &String| members.iter().map(of).cloned().collect::<Vec<_>>();
+    sql.bind(column(|one| &one.folded)).push("::text[], ");
+    sql.bind(column(|one| &one.email)).push("::text[], ").bind(column(|one| &one.name)).push("::text[]")
+}
+
+/// The most members that are replaced without a transaction around it, whose statements may take longer.
+const ALONE: usize = 1_000;
 
 /// Makes the members those that are wanted, unless a guard forbids it.
 pub(super) async fn replace_members(
@@ -58,7 +68,7 @@ pub(super) async fn replace_members(
 
     // How many there were matters to a guard alone.
     let (before, change) = match transaction.dialect() {
-        Dialect::Postgres => change_members_at_once(transaction, id, &wanted).await?,
+        Dialect::Postgres => change_members_at_once(transaction, id, members).await?,
         Dialect::Sqlite => {
             let before = if guard.is_some() { count_members(transaction, id).await? } else { 0 };
             (before, change_members(transaction, id, &wanted).await?)
@@ -79,31 +89,53 @@ pub(super) async fn count_members(transaction: &mut Transaction, id: i64) -> Res
     Ok(u64::try_from(members).expect("a count is not negative"))
 }
 
-/// On Postgres, one statement reads the wanted members once, and those that there were: for a few dozen, half of what
-/// three statements cost. Tells how many there were, too.
+/// On Postgres a function of the schema does it, which tells how many there were, too.
 async fn change_members_at_once(
     transaction: &mut Transaction,
     id: i64,
-    wanted: &Wanted<'_>,
+    members: &[NewMember],
 ) -> Result<(u64, MemberChange), sqlx::Error> {
     let mut sql = transaction.sql();
-    sql.push("WITH wanted AS MATERIALIZED (SELECT w.email, w.name, u.id FROM ");
-    wanted.write(&mut sql);
-    sql.push(" LEFT JOIN users u ON u.email_folded = w.folded), ");
-    sql.push("before AS MATERIALIZED (SELECT user_id FROM group_members WHERE group_id = ").bind(id).push("), ");
-    sql.push("detached AS (DELETE FROM group_members WHERE group_id = ").bind(id);
-    sql.push(" AND user_id NOT IN (SELECT id FROM wanted WHERE id IS NOT NULL) RETURNING user_id), ");
-    sql.push(
-        "created AS (INSERT INTO users (email, name) SELECT email, name FROM wanted WHERE id IS NULL RETURNING id), ",
-    );
-    sql.push("attached AS (INSERT INTO group_members (group_id, user_id) SELECT ").bind(id).push(", id FROM (");
-    sql.push("SELECT id FROM wanted WHERE id IS NOT NULL AND id NOT IN (SELECT user_id FROM before) ");
-    sql.push("UNION ALL SELECT id FROM created) AS members ON CONFLICT DO NOTHING RETURNING user_id) ");
-    sql.push("SELECT (SELECT count(*) FROM before), (SELECT count(*) FROM attached), ");
-    sql.push("(SELECT count(*) FROM detached), (SELECT count(*) FROM created)");
+    sql.push("SELECT members_before, attached, detached, created FROM formgate_replace_members(").bind(id).push(", ");
+    push_arrays(&mut sql, members).push(")");
     let row = transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?;
-    let count = |column| Ok::<_, sqlx::Error>(u64::try_from(row.get::<i64>(column)?).expect("a count is not negative"));
-    Ok((count(0)?, MemberChange { attached: count(1)?, detached: count(2)?, created: count(3)?, report: None }))
+    Ok((count(&row, 0)?, MemberChange::read(&row, 1)?))
+}
+
+fn count(row: &Row, column: usize) -> Result<u64, sqlx::Error> {
+    Ok(u64::try_from(row.get::<i64>(column)?).expect("a count is not negative"))
+}
+
+impl MemberChange {
+    fn read(row: &Row, from: usize) -> Result<Self, sqlx::Error> {
+        let [attached, detached, created] = [count(row, from)?, count(row, from + 1)?, count(row, from + 2)?];
+        Ok(Self { attached, detached, created, report: None })
+    }
+}
+
+/// Makes the members of a group those that are wanted where there is no more to it: the group stands as it is to be, and
+/// nobody else writes groups. Nothing was done where it tells nothing.
+///
+/// Postgres does it in one round trip, in which a transaction takes four. Where it did so and the line broke before its
+/// answer, the members are as wanted, and the next try finds them so.
+pub(super) async fn replace_members_alone(
+    database: &Database,
+    name: &str,
+    external_id: Option<&str>,
+    members: &[NewMember],
+) -> Result<Option<(GroupSummary, MemberChange)>, StoreError> {
+    if database.dialect() == Dialect::Sqlite || members.len() > ALONE {
+        return Ok(None);
+    }
+    let mut sql = database.sql();
+    sql.push("SELECT group_id, group_external_id, attached, detached, created FROM formgate_write_members(");
+    sql.bind(name).push(", ").bind(external_id.map(str::to_owned)).push(", ");
+    push_arrays(&mut sql, members).push(")");
+    let row = database.writer().await?.fetch_one(sql).await?;
+    let Some(id) = row.get::<Option<i64>>(0)? else { return Ok(None) };
+    let (name, external_id) = (name.to_owned(), row.get(1)?);
+    let group = GroupSummary { id, name, external_id, managed: true, members: members.len() as u64 };
+    Ok(Some((group, MemberChange::read(&row, 2)?)))
 }
 
 async fn change_members(

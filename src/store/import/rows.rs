@@ -139,13 +139,17 @@ impl Table {
         Ok(())
     }
 
-    /// Makes the rows of some owners exactly these.
+    /// Makes the rows of some owners exactly these. Others, whose rows come with them, have none yet.
     pub(in crate::store) async fn replace(
         &self,
         transaction: &mut Transaction,
         owners: &[i64],
         rows: &Rows,
     ) -> Result<(), StoreError> {
+        if owners.is_empty() {
+            // To look for each whether it is there is a quarter of what inserting it costs.
+            return self.insert(transaction, rows).await;
+        }
         self.keep_only(transaction, owners, rows).await?;
         self.upsert(transaction, rows).await
     }

@@ -146,7 +146,7 @@ async fn write_answers(
     ANSWERS.replace(transaction, stored, &changed).await?;
     if !new.is_empty() {
         rest_triggers(transaction, true).await?;
-        ANSWERS.upsert(transaction, &new).await?;
+        ANSWERS.insert(transaction, &new).await?;
         rest_triggers(transaction, false).await?;
         documents.make_for(transaction, &new_ids).await?;
     }
