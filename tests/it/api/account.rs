@@ -58,6 +58,11 @@ impl Account {
         self.nodes[0].address
     }
 
+    /// Where the operator looks.
+    pub(crate) fn operator(&mut self) -> SocketAddr {
+        self.nodes[0].operator_address()
+    }
+
     /// The URL of the account's database.
     pub(crate) fn database_url(&self) -> &str {
         self.site.database_url("acme")

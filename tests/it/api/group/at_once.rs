@@ -1,12 +1,14 @@
 //! Writes of groups at once, on one node and on two: every answer is true, and none shows that there were others.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
 use super::{ALL_USERS, GROUPS, counts, everything, members, pull, put, show, write};
 use crate::api::account::{Account, account};
 use crate::support::answer::Answer;
-use crate::support::client::{Call, Client};
-use crate::support::fixture::on_both_databases;
+use crate::support::client::{Call, Client, operator_get};
+use crate::support::fixture::{Engine, on_both_databases};
 
 /// Calls at once.
 const CALLS: usize = 20;
@@ -132,10 +134,13 @@ on_both_databases! {
         let database = account.database().await;
         // Ids that the sequences have not come to, and addresses that a call is about to make.
         for round in 0..10 {
+            if round % 2 == 0 {
+                write(&account.client, &json!({"name": format!("Group {round}"), "members": []})).await;
+            }
             let body = json!({"name": format!("Group {round}"), "members": members((0..40).map(|at| format!("{round}-{at}@x.example")))});
             let users = (0..40).step_by(2).map(|at| (60 * round + at + 7, format!("{round}-{at}@X.example")));
             let (answer, ()) = tokio::join!(put(&account.client, "", &body), database.add_users(users));
-            assert_eq!(answer.status, 201, "{answer:?}");
+            assert_eq!(answer.status, if round % 2 == 0 { 200 } else { 201 }, "{answer:?}");
             assert_eq!(counts(&answer.json())[0], 40);
         }
         let groups = everything(&account.client).await;
@@ -143,3 +148,56 @@ on_both_databases! {
         assert_eq!(groups[10]["members_count"], 400);
     }
 }
+
+/// How often Postgres was called so far.
+async fn calls(account: &mut Account) -> u64 {
+    let text = String::from_utf8(operator_get(account.operator(), "/metrics").await.body).unwrap();
+    let name = r#"formgate_database_call_duration_seconds_count{database="postgres"} "#;
+    text.lines().find_map(|line| line.strip_prefix(name)).expect("it was called").parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_group_that_stands_has_its_members_replaced_by_one_call_to_postgres() {
+    let mut account = account(Engine::Postgres, "");
+    let body = |people: std::ops::Range<u64>| {
+        let emails = people.map(|at| format!("{at}@x.example"));
+        json!({"name": "Team", "external_id": "t", "members": members(emails)})
+    };
+    write(&account.client, &body(0..50)).await;
+    let mut before = calls(&mut account).await;
+    for round in 1..8 {
+        let answer = write(&account.client, &body(5 * round..50 + 5 * round)).await;
+        assert_eq!((counts(&answer), &answer["data"]["members_count"]), ([5, 5, 5], &json!(50)), "{round}");
+        let now = calls(&mut account).await;
+        assert_eq!(now - before, 1, "{round}");
+        before = now;
+    }
+}
+
+#[tokio::test]
+async fn a_group_that_stands_is_written_once_those_before_it_on_postgres_are_done() {
+    let account = account(Engine::Postgres, "");
+    let team = json!({"name": "Team", "members": members(["a@x.example", "b@x.example"])});
+    let changed = json!({"name": "Team", "members": members(["b@x.example", "c@x.example"])});
+    let database = account.database().await;
+    for lock in ["SELECT pg_advisory_xact_lock(7310577365311121506)", "LOCK TABLE group_members", "LOCK TABLE groups"] {
+        write(&account.client, &team).await;
+        let began = Instant::now();
+        let holding = format!("BEGIN; {lock}; SELECT pg_sleep(0.5); COMMIT");
+        let holding = tokio::spawn({
+            let database = account.database().await;
+            async move { database.execute(&holding).await }
+        });
+        while database.integers(WAITING).await == [0] {
+            assert!(began.elapsed() < Duration::from_secs(30), "{lock}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let answer = write(&account.client, &changed).await;
+        assert_eq!(counts(&answer), [1, 1, u64::from(lock.contains("advisory"))], "{lock}");
+        assert!(began.elapsed() >= Duration::from_millis(500), "{lock}");
+        holding.await.unwrap();
+    }
+}
+
+const WAITING: &str =
+    "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()";
