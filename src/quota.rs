@@ -122,7 +122,9 @@ impl Account {
     }
 
     fn question(&self, ask: Ask, token: u32) -> Question {
-        Question { key: Arc::clone(&self.key), limit: self.limit(), ask, token }
+        let (key, limit) = (Arc::clone(&self.key), self.limit());
+        let held = self.last_look().map_or(0, |(_, remaining)| limit.saturating_sub(remaining));
+        Question { key, limit, ask, token, held }
     }
 
     fn budget(&self, remaining: u32) -> Budget {

@@ -12,7 +12,7 @@ use redis::{FromRedisValue, ParsingError, Script, Value};
 use tokio::sync::oneshot;
 use tracing::Instrument;
 
-use super::usage::{Entry, Usage};
+use super::usage::{ENTRY, Entry, Usage};
 use crate::shared::{CallError, Lanes};
 use crate::telemetry::step;
 
@@ -21,6 +21,10 @@ static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("win
 /// How many requests one call carries at most. More saves little, and keeps Redis from others for longer: this many take
 /// it a quarter of a millisecond.
 const MOST: usize = 64;
+
+/// About how much of logs one call brings at most, in bytes. More stays in a connection's memory once a burst of callers
+/// asked who used a long window; less, and the callers of such an account wait for more calls.
+const MOST_TOLD: usize = 256 * 1024;
 
 /// How many calls are under way at once. More makes each carry less; with one, nothing is on its way to Redis while an
 /// answer is.
@@ -62,6 +66,16 @@ pub(super) struct Question {
     pub(super) ask: Ask,
     /// The token that a place is for.
     pub(super) token: u32,
+    /// How many requests the window held when it was last asked.
+    pub(super) held: u32,
+}
+
+impl Question {
+    /// About how many bytes of the log its answer brings. One that may be refused brings it, too.
+    fn told(&self) -> usize {
+        let may_be_full = self.held.saturating_add(u32::try_from(CALLS * MOST).unwrap_or(u32::MAX)) >= self.limit;
+        if self.ask == Ask::Spend && !may_be_full { 0 } else { ENTRY * self.held as usize }
+    }
 }
 
 /// What a window answers.
@@ -103,6 +117,18 @@ struct Queue {
     waiting: Vec<Waiting>,
     /// Calls that are under way.
     calls: usize,
+}
+
+impl Queue {
+    /// How many of the questions the next call carries.
+    fn share(&self) -> usize {
+        let told = self.waiting.iter().take(MOST).scan(0, |told, waiting| {
+            *told += waiting.question.told();
+            Some(*told)
+        });
+        // One alone may bring more.
+        told.enumerate().take_while(|(at, told)| *at == 0 || *told <= MOST_TOLD).count()
+    }
 }
 
 #[derive(Debug)]
@@ -154,7 +180,7 @@ impl Inner {
     /// The questions of the next call; none when this was the last for now.
     fn next(&self) -> Vec<Waiting> {
         let mut queue = self.queue();
-        let share = queue.waiting.len().min(MOST);
+        let share = queue.share();
         queue.calls -= usize::from(share == 0);
         queue.waiting.drain(..share).collect()
     }
@@ -163,7 +189,7 @@ impl Inner {
     async fn call(&self, questions: &[Question]) -> Result<Vec<Result<Answer, Failure>>, Failure> {
         let mut invocation = SCRIPT.prepare_invoke();
         invocation.arg(millis(self.span)).arg(millis(self.span + KEPT_LONGER));
-        for Question { key, limit, ask, token } in questions {
+        for Question { key, limit, ask, token, .. } in questions {
             invocation.key(&**key);
             invocation.arg(*limit).arg(ask.word()).arg(token.to_be_bytes().as_slice());
         }
@@ -245,7 +271,7 @@ fn answer(text: &[u8]) -> Option<(Result<Answer, Failure>, &[u8])> {
         return Some((Err(Failure::NoWindow(String::from_utf8_lossy(log).into_owned())), behind));
     };
     let wait = Duration::from_millis(u32::from_be_bytes(*wait).into());
-    let usage = Usage::of(log.as_chunks::<8>().0.iter().map(|entry| Entry::token_of(*entry)));
+    let usage = Usage::of(log.as_chunks::<ENTRY>().0.iter().map(|entry| Entry::token_of(*entry)));
     Some((Ok(Answer { remaining, wait: (!wait.is_zero()).then_some(wait), usage }), behind))
 }
 
@@ -261,6 +287,28 @@ mod tests {
 
     fn read(text: Vec<u8>) -> Result<Vec<Result<Answer, Failure>>, ParsingError> {
         Told::from_redis_value(Value::BulkString(text)).map(|told| told.0)
+    }
+
+    #[test]
+    fn a_call_carries_so_many_questions_that_it_brings_no_more_of_logs_than_it_may() {
+        let queue = |ask, held, waiting: usize| {
+            let question = Question { key: "log".into(), limit: 100_000, ask, token: 7, held };
+            let waiting = (0..waiting).map(|_| Waiting { question: question.clone(), answer: oneshot::channel().0 });
+            Queue { waiting: waiting.collect(), calls: 0 }
+        };
+        for (ask, held, waiting, share) in [
+            (Ask::SpendAndTell, 60, 0, 0),
+            (Ask::SpendAndTell, 60, 1, 1),
+            (Ask::SpendAndTell, 60, 500, MOST),
+            (Ask::SpendAndTell, 8_000, 500, 4),
+            (Ask::SpendAndTell, 90_000, 500, 1),
+            (Ask::Look, 8_000, 3, 3),
+            (Ask::Spend, 90_000, 500, MOST),
+            // Some of them may be refused, and a refusal brings the log.
+            (Ask::Spend, 99_990, 500, 1),
+        ] {
+            assert_eq!(queue(ask, held, waiting).share(), share, "{ask:?} of {held}, {waiting} waiting");
+        }
     }
 
     #[test]

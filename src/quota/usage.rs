@@ -44,6 +44,9 @@ impl Usage {
     }
 }
 
+/// The bytes of an entry in the shared log.
+pub(super) const ENTRY: usize = 8;
+
 /// What a window's log holds of a request.
 pub struct Entry;
 
@@ -56,7 +59,7 @@ impl Entry {
     }
 
     /// The token of an entry in the shared log.
-    pub(super) fn token_of(entry: [u8; 8]) -> u32 {
+    pub(super) fn token_of(entry: [u8; ENTRY]) -> u32 {
         let [_, _, _, _, token @ ..] = entry;
         u32::from_be_bytes(token)
     }
