@@ -24,6 +24,13 @@ macro_rules! target {
     };
 }
 
+/// The name of a field, as a line has it: names need no escaping.
+macro_rules! name {
+    ($name:literal) => {
+        concat!(",\"", $name, "\":")
+    };
+}
+
 /// How long lines are gathered before they are written. Longer, and `tail -f` stutters and a crash loses more; shorter
 /// costs more writes.
 const GATHERING: Duration = Duration::from_millis(50);
@@ -79,17 +86,17 @@ impl Access<'_> {
     fn write_to(&self, draft: &mut Vec<u8>) {
         let mut line = Line(draft);
         line.begin();
-        line.text("request_id", Some(self.request_id));
-        line.text("client", Some(self.client));
-        line.text("tenant", self.tenant);
-        line.text("token", self.token);
-        line.text("method", Some(self.method));
-        line.text("route", self.route);
-        line.number("status", Some(self.status));
-        line.number("duration_ms", Some(self.duration_ms));
-        line.number("bytes", self.bytes);
-        line.number("remaining", self.remaining);
-        line.number("database_ms", self.database_ms);
+        line.text(name!("request_id"), Some(self.request_id));
+        line.plain(name!("client"), Some(self.client));
+        line.plain(name!("tenant"), self.tenant);
+        line.text(name!("token"), self.token);
+        line.plain(name!("method"), Some(self.method));
+        line.plain(name!("route"), self.route);
+        line.number(name!("status"), Some(self.status));
+        line.number(name!("duration_ms"), Some(self.duration_ms));
+        line.number(name!("bytes"), self.bytes);
+        line.number(name!("remaining"), self.remaining);
+        line.number(name!("database_ms"), self.database_ms);
         line.end();
     }
 
@@ -125,23 +132,26 @@ impl Line<'_> {
         self.0.extend_from_slice(br#"","level":"INFO","message":"request""#);
     }
 
-    /// Begins a field. The name is one that needs no escaping.
-    fn name(&mut self, name: &'static str) {
-        self.0.extend_from_slice(b",\"");
-        self.0.extend_from_slice(name.as_bytes());
-        self.0.extend_from_slice(b"\":");
-    }
-
     fn text(&mut self, name: &'static str, value: Option<&str>) {
         if let Some(value) = value {
-            self.name(name);
+            self.0.extend_from_slice(name.as_bytes());
             json_escape_simd::escape_into(value, self.0);
+        }
+    }
+
+    /// A text that is made of characters which need no escaping.
+    fn plain(&mut self, name: &'static str, value: Option<&str>) {
+        if let Some(value) = value {
+            self.0.extend_from_slice(name.as_bytes());
+            self.0.push(b'"');
+            self.0.extend_from_slice(value.as_bytes());
+            self.0.push(b'"');
         }
     }
 
     fn number(&mut self, name: &'static str, value: Option<impl Serialize>) {
         if let Some(value) = value {
-            self.name(name);
+            self.0.extend_from_slice(name.as_bytes());
             serde_json::to_writer(&mut *self.0, &value).expect("numbers are JSON");
         }
     }
