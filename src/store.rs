@@ -52,7 +52,7 @@ pub use page::{Page, PageRequest};
 pub use reindex::{Reindexed, reindex};
 pub use search::Found;
 pub use spent::Spent;
-pub use submissions::{Answer, Submission, Submissions};
+pub use submissions::{Answer, Field, Shown, Submission, Submissions};
 pub use subscriptions::{Event, Subscribed, Subscription, Triple, Unsubscription};
 pub use tokens::{NewToken, TokenRecord};
 pub use trouble::Trouble;

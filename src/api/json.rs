@@ -35,6 +35,17 @@ impl Json {
         self
     }
 
+    /// Adds JSON that was written before.
+    pub(super) fn again(&mut self, written: &Json, place: &Range<usize>) -> &mut Self {
+        self.body.extend_from_slice(&written.body[place.clone()]);
+        self
+    }
+
+    /// How much is written so far: where what comes next begins.
+    pub(super) fn place(&self) -> usize {
+        self.body.len()
+    }
+
     /// Adds a text, escaped.
     pub(super) fn text(&mut self, text: &str) -> &mut Self {
         json_escape_simd::escape_into(text, &mut self.body);

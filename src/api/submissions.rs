@@ -1,6 +1,7 @@
 //! `POST /submission` and `GET /submission/{id}`.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use http::StatusCode;
 use jiff::tz::TimeZone;
@@ -15,7 +16,7 @@ use super::{Call, filter, page, store};
 use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
 use crate::reply::Reply;
-use crate::store::{Answer, Page, Submission};
+use crate::store::{Answer, Field, Page, Submission};
 
 /// Submissions on a page, as the service description fixes it.
 const PAGE_SIZE: u32 = 20;
@@ -37,27 +38,58 @@ impl FileJson {
     }
 }
 
-fn write(json: &mut Json, submission: &Submission<'_>, zone: &TimeZone) {
-    json.raw("{\"id\":").id(Kind::Submission.show(submission.id)).raw(",\"status\":").text(submission.status);
-    json.raw(",\"created_at\":").instant(submission.created_at).raw(",\"updated_at\":").instant(submission.updated_at);
-    json.raw(",\"allElements\":").list(&submission.entries, |json, answer| write_answer(json, answer, zone)).raw("}");
+/// What of an answer is its field's: the same for each submission of a form, so it is written once and then copied.
+struct FieldsJson {
+    json: Json,
+    fields: Vec<FieldJson>,
 }
 
-fn write_answer(json: &mut Json, answer: &Answer<'_>, zone: &TimeZone) {
-    let files: Vec<Value> =
-        answer.files.as_deref().and_then(|files| serde_json::from_str(files).ok()).unwrap_or_default();
-    let files: Vec<FileJson> = files.into_iter().map(FileJson::read).collect();
-    let value = if !files.is_empty() {
-        let urls: Vec<&str> = files.iter().filter_map(|file| file.url.as_str()).collect();
-        urls.join(",").into()
-    } else if answer.kind == "time" {
-        time_of_day(&answer.value, answer.updated_at, zone)
-    } else {
-        Cow::Borrowed(&*answer.value)
-    };
-    json.raw("{\"gid\":").text(&answer.gid).raw(",\"name\":").text(&answer.name).raw(",\"value\":").text(&value);
-    json.raw(",\"type\":").text(&answer.kind).raw(",\"files\":").value(&files);
-    json.raw(",\"updated_at\":").instant(answer.updated_at).raw("}");
+struct FieldJson {
+    /// What stands before the value, and between it and the files.
+    before_value: Range<usize>,
+    before_files: Range<usize>,
+    is_time: bool,
+}
+
+impl FieldsJson {
+    fn of(fields: &[Field<'_>]) -> Self {
+        let mut json = Json::of_about(128 * fields.len());
+        let fields = fields.iter().map(|field| {
+            let start = json.place();
+            json.raw("{\"gid\":").text(&field.gid).raw(",\"name\":").text(&field.name).raw(",\"value\":");
+            let middle = json.place();
+            json.raw(",\"type\":").text(&field.kind).raw(",\"files\":");
+            let (before_value, before_files) = (start..middle, middle..json.place());
+            FieldJson { before_value, before_files, is_time: field.kind == "time" }
+        });
+        let fields = fields.collect();
+        Self { json, fields }
+    }
+
+    fn write(&self, json: &mut Json, submission: &Submission<'_>, zone: &TimeZone) {
+        json.raw("{\"id\":").id(Kind::Submission.show(submission.id)).raw(",\"status\":").text(submission.status);
+        json.raw(",\"created_at\":").instant(submission.created_at);
+        json.raw(",\"updated_at\":").instant(submission.updated_at);
+        json.raw(",\"allElements\":");
+        json.list(&submission.entries, |json, answer| self.write_answer(json, answer, zone)).raw("}");
+    }
+
+    fn write_answer(&self, json: &mut Json, answer: &Answer<'_>, zone: &TimeZone) {
+        let files: Vec<Value> =
+            answer.files.as_deref().and_then(|files| serde_json::from_str(files).ok()).unwrap_or_default();
+        let files: Vec<FileJson> = files.into_iter().map(FileJson::read).collect();
+        let field = &self.fields[answer.field];
+        let value = if !files.is_empty() {
+            let urls: Vec<&str> = files.iter().filter_map(|file| file.url.as_str()).collect();
+            urls.join(",").into()
+        } else if field.is_time {
+            time_of_day(&answer.value, answer.updated_at, zone)
+        } else {
+            Cow::Borrowed(&*answer.value)
+        };
+        json.again(&self.json, &field.before_value).text(&value).again(&self.json, &field.before_files).value(&files);
+        json.raw(",\"updated_at\":").instant(answer.updated_at).raw("}");
+    }
 }
 
 pub(super) async fn search(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
@@ -69,20 +101,23 @@ pub(super) async fn search(admitted: &Admitted, call: &Call<'_>) -> Result<Reply
     let filter = faults.or_else(filter)?;
 
     let found = store(admitted).await?.search(&filter, request).await?;
-    let submissions = found.submissions.read()?;
-    let page = Page { items: submissions, total: found.total };
-    let reply =
-        page::reply(call, "/api/v1/submission", request, page, |json, submission| write(json, &submission, zone));
+    let shown = found.submissions.read()?;
+    let fields = FieldsJson::of(&shown.fields);
+    let page = Page { items: shown.submissions, total: found.total };
+    let reply = page::reply(call, "/api/v1/submission", request, page, |json, submission| {
+        fields.write(json, &submission, zone);
+    });
     Ok(body.name_ignored(reply, &filter::PARAMETERS))
 }
 
 pub(super) async fn show(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
     let id = Kind::Submission.parse(id).ok_or(Refusal::SubmissionNotFound)?;
     let found = store(admitted).await?.submissions(&[id]).await?;
-    let submission = found.read()?.pop().ok_or(Refusal::SubmissionNotFound)?;
+    let shown = found.read()?;
+    let submission = shown.submissions.first().ok_or(Refusal::SubmissionNotFound)?;
     let mut json = Json::of_about(2048);
     json.raw("{\"data\":");
-    write(&mut json, &submission, &admitted.tenant().timezone);
+    FieldsJson::of(&shown.fields).write(&mut json, submission, &admitted.tenant().timezone);
     json.raw("}");
     Ok(json.reply(StatusCode::OK))
 }

@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::ops::Range;
 
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -32,15 +33,32 @@ pub struct Submission<'r> {
     pub entries: Vec<Answer<'r>>,
 }
 
+/// A field of a form.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Field<'r> {
+    id: i64,
+    /// Its UUID.
+    #[serde(borrow)]
+    pub gid: Cow<'r, str>,
+    /// Its name.
+    #[serde(borrow)]
+    pub name: Cow<'r, str>,
+    /// Its type.
+    #[serde(borrow)]
+    pub kind: Cow<'r, str>,
+}
+
+impl<'r> Record<'r> for Field<'r> {
+    fn take(fields: &mut Fields<'r>) -> Result<Self, Malformed> {
+        Ok(Self { id: fields.integer()?, gid: fields.text()?, name: fields.text()?, kind: fields.text()? })
+    }
+}
+
 /// What stands in one field; an empty value where it was not answered.
 #[derive(Clone, Debug)]
 pub struct Answer<'r> {
-    /// The field's UUID.
-    pub gid: Cow<'r, str>,
-    /// The field's name.
-    pub name: Cow<'r, str>,
-    /// The field's type.
-    pub kind: Cow<'r, str>,
+    /// The field's place among [`Shown::fields`].
+    pub field: usize,
     /// The value as stored.
     pub value: Cow<'r, str>,
     /// A JSON array of file details, for file answers.
@@ -49,14 +67,13 @@ pub struct Answer<'r> {
     pub updated_at: Timestamp,
 }
 
-/// A field of a form: its id, UUID, name and type.
-#[derive(Deserialize)]
-struct Field<'r>(i64, #[serde(borrow)] Cow<'r, str>, #[serde(borrow)] Cow<'r, str>, #[serde(borrow)] Cow<'r, str>);
-
-impl<'r> Record<'r> for Field<'r> {
-    fn take(fields: &mut Fields<'r>) -> Result<Self, Malformed> {
-        Ok(Self(fields.integer()?, fields.text()?, fields.text()?, fields.text()?))
-    }
+/// Submissions, and the fields of all their forms.
+#[derive(Clone, Debug)]
+pub struct Shown<'r> {
+    /// Each field once, however many submissions have it.
+    pub fields: Vec<Field<'r>>,
+    /// In the order in which they were asked for.
+    pub submissions: Vec<Submission<'r>>,
 }
 
 /// What was answered: the field's id, the value, file details, and when it last changed, in microseconds since 1970.
@@ -109,16 +126,18 @@ impl Submissions {
         Ok(Self { rows: in_order(&ids, rows)? })
     }
 
-    /// The submissions, in the order in which they were asked for.
+    /// What they show.
     ///
     /// # Errors
     /// [`StoreError::Statement`] where the database has what no column of the schema takes.
-    pub fn read(&self) -> Result<Vec<Submission<'_>>, StoreError> {
-        let mut forms: HashMap<i64, Vec<Field<'_>>> = HashMap::new();
+    pub fn read(&self) -> Result<Shown<'_>, StoreError> {
+        let mut fields: Vec<Field<'_>> = Vec::new();
+        let mut forms: HashMap<i64, Range<usize>> = HashMap::new();
         for row in &self.rows {
-            let fields = row.records(FIELDS)?;
-            if !fields.is_empty() {
-                forms.insert(row.get(FORM)?, fields);
+            let before = fields.len();
+            fields.extend(row.records::<Field<'_>>(FIELDS)?);
+            if fields.len() > before {
+                forms.insert(row.get(FORM)?, before..fields.len());
             }
         }
         let mut submissions: Vec<Submission<'_>> = Vec::with_capacity(self.rows.len());
@@ -133,24 +152,25 @@ impl Submissions {
                 Some(parent) if submissions.last().is_none_or(|last| last.id != parent) => continue,
                 Some(_) => {}
             }
-            if let (Some(shown_in), Some(fields)) = (submissions.last_mut(), forms.get(&row.get(FORM)?)) {
-                add_entries(&mut shown_in.entries, fields, row.records(ANSWERS)?, updated_at)?;
+            if let (Some(shown_in), Some(form)) = (submissions.last_mut(), forms.get(&row.get(FORM)?)) {
+                let places = form.clone().zip(&fields[form.clone()]);
+                add_entries(&mut shown_in.entries, places, row.records(ANSWERS)?, updated_at)?;
             }
         }
-        Ok(submissions)
+        Ok(Shown { fields, submissions })
     }
 }
 
-/// Adds an entry a field.
-fn add_entries<'r>(
+/// Adds an entry a field, of which the places are told.
+fn add_entries<'f, 'r: 'f>(
     entries: &mut Vec<Answer<'r>>,
-    fields: &[Field<'r>],
+    fields: impl ExactSizeIterator<Item = (usize, &'f Field<'r>)>,
     mut given: Vec<Given<'r>>,
     updated_at: Timestamp,
 ) -> Result<(), StoreError> {
     given.sort_unstable_by_key(|given| given.0);
     entries.reserve(fields.len());
-    for Field(id, gid, name, kind) in fields {
+    for (field, Field { id, .. }) in fields {
         let (value, files, updated_at) = match given.binary_search_by_key(id, |given| given.0) {
             Ok(at) => {
                 let Given(_, value, files, at) = &mut given[at];
@@ -159,8 +179,7 @@ fn add_entries<'r>(
             }
             Err(_) => (Cow::default(), None, updated_at),
         };
-        let (gid, name, kind) = (gid.clone(), name.clone(), kind.clone());
-        entries.push(Answer { gid, name, kind, value, files, updated_at });
+        entries.push(Answer { field, value, files, updated_at });
     }
     Ok(())
 }
