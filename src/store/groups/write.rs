@@ -6,6 +6,9 @@
 //! that, and the whole transaction is tried again.
 //!
 //! A dry run is the same transaction, rolled back: it can't answer anything else than the call would.
+//!
+//! What a directory sends most is a group that stands as it is, with other members. Postgres does that by one call, which is
+//! such a transaction too; where there is more to it, that call does nothing.
 
 use std::time::Duration;
 
@@ -124,7 +127,7 @@ impl From<sqlx::Error> for GroupWriteError {
 const STATEMENT_LIMIT: Duration = Duration::from_secs(60);
 
 /// Begins a transaction, waits for its turn, and has Postgres keep to [`STATEMENT_LIMIT`] meanwhile: a turn is a lock. Any
-/// number does that nothing else in the account's own database uses.
+/// number does that nothing else in the account's own database uses; the schema's `formgate_write_members` has it, too.
 const BEGIN: &str = "BEGIN; SET LOCAL statement_timeout = '60s'; SET LOCAL lock_timeout = 0; \
     SELECT pg_advisory_xact_lock(7310577365311121506)";
 
