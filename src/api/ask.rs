@@ -72,8 +72,7 @@ impl<'b> Body<'b> {
     }
 }
 
-/// Up to so many names of an object are compared with each other; of more, which is fewer than anybody sends by mistake,
-/// a table is made.
+/// Up to so many names of an object are compared with each other. Of more a table is made: a body may have a million.
 const FEW: usize = 16;
 
 /// The names and values of an object. Of a name that comes twice the last one counts, as for most who read JSON (RFC 8259,

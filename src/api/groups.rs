@@ -180,7 +180,7 @@ fn parse(body: &Body<'_>, faults: &mut Faults) -> GroupWrite {
         match name {
             "name" => write.name = label(value, name.into(), faults).unwrap_or_default(),
             "external_id" => write.external_id = label(value, name.into(), faults),
-            "members" => write.members = Some(each_once(ask::list(value, name.into(), faults, member))),
+            "members" => write.members = Some(each_once(ask::list(value, name.into(), faults, member)).into()),
             _ => {}
         }
     }
@@ -305,7 +305,8 @@ mod tests {
                 {"email": "a@X.de", "name": "2"}, {"email": "a@x.DE"}]}"#,
         );
         let members = parse(&body.unwrap(), &mut Faults::default()).members.unwrap();
-        let read: Vec<_> = members.iter().map(|member| (member.folded.as_str(), member.name.as_str())).collect();
+        let read: Vec<_> =
+            members.folded.iter().zip(&*members.names).map(|(folded, name)| (&**folded, &**name)).collect();
         assert_eq!(read, [("a@x.de", "2"), ("b@x.de", "")]);
     }
 }

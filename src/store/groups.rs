@@ -11,7 +11,7 @@ use super::retry::Tries;
 use super::sql::Sql;
 use super::{Store, StoreError};
 
-pub use write::{Durability, GroupWrite, GroupWriteError, Guard, MemberChange, NewMember, Report, Written};
+pub use write::{Durability, GroupWrite, GroupWriteError, Guard, MemberChange, NewMember, NewMembers, Report, Written};
 
 /// A group as lists show it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,6 +4,8 @@
 //! [`Sql::bind`] writes the placeholder and keeps the value in one call. [`Sql::push`] takes only text that stands in
 //! the program, so no caller's text can become SQL. Where the two databases differ, the [`Dialect`] decides, here.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use sqlx::Arguments;
 use sqlx::postgres::PgArguments;
@@ -35,8 +37,9 @@ pub(crate) enum Bind {
     Text(String),
     Bytes(Vec<u8>),
     Time(Timestamp),
-    Integers(Vec<i64>),
-    Texts(Vec<String>),
+    /// Lists are shared with whoever asks, and with the statement that is sent again.
+    Integers(Arc<[i64]>),
+    Texts(Arc<[String]>),
     OptionalText(Option<String>),
     OptionalInteger(Option<i64>),
     Truth(bool),
@@ -86,13 +89,19 @@ impl From<Vec<u8>> for Bind {
 
 impl From<Vec<i64>> for Bind {
     fn from(value: Vec<i64>) -> Self {
-        Self::Integers(value)
+        Self::Integers(value.into())
     }
 }
 
 impl From<Vec<String>> for Bind {
     fn from(value: Vec<String>) -> Self {
-        Self::Texts(value)
+        Self::Texts(value.into())
+    }
+}
+
+impl From<&Arc<[String]>> for Bind {
+    fn from(value: &Arc<[String]>) -> Self {
+        Self::Texts(Arc::clone(value))
     }
 }
 
@@ -163,7 +172,7 @@ impl Sql {
 
     /// Adds ` IN` and a list of ids, bound as one value however many they are.
     pub(crate) fn in_ids(&mut self, ids: &[i64]) -> &mut Self {
-        self.in_list(Bind::Integers(ids.to_vec()))
+        self.in_list(Bind::Integers(ids.into()))
     }
 
     /// The same where Postgres is to keep one plan for lists of any length. The plan can't look at this list, and so costs
@@ -235,8 +244,8 @@ impl Sql {
                 Bind::Text(value) => arguments.add(value)?,
                 Bind::Bytes(value) => arguments.add(value)?,
                 Bind::Time(value) => arguments.add(jiff_sqlx::Timestamp::from(value))?,
-                Bind::Integers(value) => arguments.add(value)?,
-                Bind::Texts(value) => arguments.add(value)?,
+                Bind::Integers(value) => arguments.add(&value[..])?,
+                Bind::Texts(value) => arguments.add(&value[..])?,
                 Bind::OptionalText(value) => arguments.add(value)?,
                 Bind::OptionalInteger(value) => arguments.add(value)?,
                 Bind::Truth(value) => arguments.add(value)?,
@@ -254,8 +263,8 @@ impl Sql {
                 Bind::Text(value) => arguments.add(value)?,
                 Bind::Bytes(value) => arguments.add(value)?,
                 Bind::Time(value) => arguments.add(value.as_microsecond())?,
-                Bind::Integers(value) => arguments.add(serde_json::to_string(&value)?)?,
-                Bind::Texts(value) => arguments.add(serde_json::to_string(&value)?)?,
+                Bind::Integers(value) => arguments.add(serde_json::to_string(&*value)?)?,
+                Bind::Texts(value) => arguments.add(serde_json::to_string(&*value)?)?,
                 Bind::OptionalText(value) => arguments.add(value)?,
                 Bind::OptionalInteger(value) => arguments.add(value)?,
                 Bind::Truth(value) => arguments.add(value)?,

@@ -3,7 +3,7 @@
 //! However many they are, they are bound once, as one value.
 
 use super::GroupSummary;
-use super::write::{GroupWriteError, Guard, MemberChange, NewMember, Report};
+use super::write::{GroupWriteError, Guard, MemberChange, NewMembers, Report};
 use crate::store::StoreError;
 use crate::store::database::{Database, Row, Transaction};
 use crate::store::filter::fold;
@@ -12,17 +12,18 @@ use crate::store::sql::{Dialect, Sql};
 /// The wanted members as each database reads them fastest.
 enum Wanted<'m> {
     /// As arrays.
-    Postgres(&'m [NewMember]),
+    Postgres(&'m NewMembers),
     /// As JSON.
     Sqlite(String),
 }
 
 impl<'m> Wanted<'m> {
-    fn new(dialect: Dialect, members: &'m [NewMember]) -> Self {
+    fn new(dialect: Dialect, members: &'m NewMembers) -> Self {
         match dialect {
             Dialect::Postgres => Self::Postgres(members),
             Dialect::Sqlite => {
-                let rows: Vec<_> = members.iter().map(|one| (&one.folded, &one.email, &one.name)).collect();
+                let columns = members.folded.iter().zip(&*members.emails).zip(&*members.names);
+                let rows: Vec<_> = columns.map(|((folded, email), name)| (folded, email, name)).collect();
                 Self::Sqlite(serde_json::to_string(&rows).expect("texts are JSON"))
             }
         }
@@ -43,10 +44,9 @@ impl<'m> Wanted<'m> {
 }
 
 /// Adds members to a statement for Postgres as three arrays: folded addresses, addresses, names.
-fn push_arrays<'s>(sql: &'s mut Sql, members: &[NewMember]) -> &'s mut Sql {
-    let column = |of: fn(&NewMember) -> &String| members.iter().map(of).cloned().collect::<Vec<_>>();
-    sql.bind(column(|one| &one.folded)).push("::text[], ");
-    sql.bind(column(|one| &one.email)).push("::text[], ").bind(column(|one| &one.name)).push("::text[]")
+fn push_arrays<'s>(sql: &'s mut Sql, members: &NewMembers) -> &'s mut Sql {
+    sql.bind(&members.folded).push("::text[], ").bind(&members.emails).push("::text[], ");
+    sql.bind(&members.names).push("::text[]")
 }
 
 /// The most members that are replaced without a transaction around it, whose statements may take longer.
@@ -56,7 +56,7 @@ const ALONE: usize = 1_000;
 pub(super) async fn replace_members(
     transaction: &mut Transaction,
     id: i64,
-    members: &[NewMember],
+    members: &NewMembers,
     guard: Option<Guard>,
     report: Report,
 ) -> Result<MemberChange, GroupWriteError> {
@@ -93,7 +93,7 @@ pub(super) async fn count_members(transaction: &mut Transaction, id: i64) -> Res
 async fn change_members_at_once(
     transaction: &mut Transaction,
     id: i64,
-    members: &[NewMember],
+    members: &NewMembers,
 ) -> Result<(u64, MemberChange), sqlx::Error> {
     let mut sql = transaction.sql();
     sql.push("SELECT members_before, attached, detached, created FROM formgate_replace_members(").bind(id).push(", ");
@@ -122,9 +122,9 @@ pub(super) async fn replace_members_alone(
     database: &Database,
     name: &str,
     external_id: Option<&str>,
-    members: &[NewMember],
+    members: &NewMembers,
 ) -> Result<Option<(GroupSummary, MemberChange)>, StoreError> {
-    if database.dialect() == Dialect::Sqlite || members.len() > ALONE {
+    if database.dialect() == Dialect::Sqlite || members.count() > ALONE {
         return Ok(None);
     }
     let mut sql = database.sql();
@@ -134,7 +134,7 @@ pub(super) async fn replace_members_alone(
     let row = database.writer().await?.fetch_one(sql).await?;
     let Some(id) = row.get::<Option<i64>>(0)? else { return Ok(None) };
     let (name, external_id) = (name.to_owned(), row.get(1)?);
-    let group = GroupSummary { id, name, external_id, managed: true, members: members.len() as u64 };
+    let group = GroupSummary { id, name, external_id, managed: true, members: members.count() as u64 };
     Ok(Some((group, MemberChange::read(&row, 2)?)))
 }
 

@@ -10,6 +10,7 @@
 //! What a directory sends most is a group that stands as it is, with other members. Postgres does that by one call, which is
 //! such a transaction too; where there is more to it, that call does nothing.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::store::database::{Database, Row, Transaction};
@@ -28,7 +29,7 @@ pub struct GroupWrite {
     /// The caller's identifier, 1 to 255 characters.
     pub external_id: Option<String>,
     /// The full membership, each address once; none leaves it untouched.
-    pub members: Option<Vec<NewMember>>,
+    pub members: Option<NewMembers>,
 }
 
 /// A member as it is asked for.
@@ -40,6 +41,36 @@ pub struct NewMember {
     pub folded: String,
     /// For a user who is new.
     pub name: String,
+}
+
+/// The members as they are asked for, in columns: so they are bound, and not copied for that.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NewMembers {
+    /// The addresses as the caller wrote them.
+    pub emails: Arc<[String]>,
+    /// The same, folded.
+    pub folded: Arc<[String]>,
+    /// The names of those who are new.
+    pub names: Arc<[String]>,
+}
+
+impl From<Vec<NewMember>> for NewMembers {
+    fn from(members: Vec<NewMember>) -> Self {
+        let column = || Vec::with_capacity(members.len());
+        let (mut emails, mut folded, mut names) = (column(), column(), column());
+        for member in members {
+            emails.push(member.email);
+            folded.push(member.folded);
+            names.push(member.name);
+        }
+        Self { emails: emails.into(), folded: folded.into(), names: names.into() }
+    }
+}
+
+impl NewMembers {
+    pub(super) fn count(&self) -> usize {
+        self.folded.len()
+    }
 }
 
 /// Whether a write stays.
@@ -191,7 +222,7 @@ impl Store {
             Some(members) => {
                 let change = replace_members(&mut transaction, id, members, guard, report).await?;
                 // All of them, and nobody else.
-                (change, members.len() as u64)
+                (change, members.count() as u64)
             }
             None => {
                 let change =
