@@ -8,7 +8,7 @@
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redis::{FromRedisValue, ParsingError, Script, Value};
+use redis::{Cmd, ErrorKind, FromRedisValue, ParsingError, Script, ServerErrorKind, Value};
 use tokio::sync::oneshot;
 use tracing::Instrument;
 
@@ -151,7 +151,7 @@ impl SharedWindows {
     async fn answer(&self, question: Question) -> Result<Answer, Failure> {
         if !self.0.lanes.carry_many_keys() {
             // Boxed: it is large, and a request that shares a call has no need of it.
-            let mut answers = Box::pin(self.0.call(&[question])).await?;
+            let mut answers = Box::pin(self.0.call(std::iter::once(&question))).await?;
             return answers.pop().unwrap_or_else(|| Err(Failure::Call(Arc::new(CallError::Unavailable))));
         }
         let (answer, answered) = oneshot::channel();
@@ -186,16 +186,34 @@ impl Inner {
     }
 
     /// Asks several windows at once, an answer for each.
-    async fn call(&self, questions: &[Question]) -> Result<Vec<Result<Answer, Failure>>, Failure> {
-        let mut invocation = SCRIPT.prepare_invoke();
-        invocation.arg(millis(self.span)).arg(millis(self.span + KEPT_LONGER));
-        for Question { key, limit, ask, token, .. } in questions {
-            invocation.key(&**key);
-            invocation.arg(*limit).arg(ask.word()).arg(token.to_be_bytes().as_slice());
-        }
-        let call = self.lanes.call(async |mut connection| invocation.invoke_async(&mut connection).await);
+    async fn call<'q>(
+        &self,
+        questions: impl ExactSizeIterator<Item = &'q Question> + Clone,
+    ) -> Result<Vec<Result<Answer, Failure>>, Failure> {
+        let command = self.command(questions);
+        let call = self.lanes.call(async |mut connection| match command.query_async(&mut connection).await {
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                SCRIPT.prepare_invoke().load_async(&mut connection).await?;
+                command.query_async(&mut connection).await
+            }
+            told => told,
+        });
         let Told(answers) = call.await.map_err(|error| Failure::Call(Arc::new(error)))?;
         Ok(answers)
+    }
+
+    /// The command that runs the script. By [`Script`]'s own way, each of its words would be allocated.
+    fn command<'q>(&self, questions: impl ExactSizeIterator<Item = &'q Question> + Clone) -> Cmd {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(SCRIPT.get_hash()).arg(questions.len());
+        for Question { key, .. } in questions.clone() {
+            command.arg(&**key);
+        }
+        command.arg(millis(self.span)).arg(millis(self.span + KEPT_LONGER));
+        for Question { limit, ask, token, .. } in questions {
+            command.arg(*limit).arg(ask.word()).arg(token.to_be_bytes().as_slice());
+        }
+        command
     }
 }
 
@@ -215,18 +233,16 @@ impl Carrier {
                 self.is_done = true;
                 return;
             }
-            let (questions, askers): (Vec<_>, Vec<_>) =
-                waiting.into_iter().map(|waiting| (waiting.question, waiting.answer)).unzip();
             // Who does not wait any more needs no answer.
-            match self.windows.call(&questions).await {
+            match self.windows.call(waiting.iter().map(|waiting| &waiting.question)).await {
                 Ok(answers) => {
-                    for (asker, answer) in askers.into_iter().zip(answers) {
-                        let _ = asker.send(answer);
+                    for (waiting, answer) in waiting.into_iter().zip(answers) {
+                        let _ = waiting.answer.send(answer);
                     }
                 }
                 Err(failure) => {
-                    for asker in askers {
-                        let _ = asker.send(Err(failure.clone()));
+                    for waiting in waiting {
+                        let _ = waiting.answer.send(Err(failure.clone()));
                     }
                 }
             }
