@@ -4,6 +4,7 @@
 //! Left to the runtime, either comes back as a task in a queue, for which another thread is woken that mostly finds
 //! nothing. On a node that is not busy this is a good part of what a request costs.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -84,7 +85,9 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Answers {
     fn execute(&self, answer: F) {
         let mut answer = Box::pin(answer);
         // Who would be woken is not known yet: the task polls it once more, and what it waits for hears of that one.
-        if answer.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+        let begun = catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(&mut Context::from_waker(Waker::noop()))));
+        // One that panics ends its own stream, as it would in a task, and not those beside it.
+        if begun.is_ok_and(|begun| begun.is_pending()) {
             tokio::spawn(answer);
         }
     }
@@ -172,6 +175,23 @@ mod tests {
             count.fetch_add(1, Ordering::Relaxed);
         });
         assert_eq!(done.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn an_answer_that_panics_is_given_up_and_no_other() {
+        struct Stream(Arc<AtomicUsize>);
+        impl Drop for Stream {
+            fn drop(&mut self) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let ended = Arc::<AtomicUsize>::default();
+        let stream = Stream(Arc::clone(&ended));
+        Answers.execute(async move {
+            let _stream = stream;
+            panic!("of an answer");
+        });
+        assert_eq!(ended.load(Ordering::Relaxed), 1);
     }
 
     #[tokio::test]
