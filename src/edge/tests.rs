@@ -17,7 +17,11 @@ mod upload;
 
 use std::net::SocketAddr;
 
-use super::listen;
+use http::Version;
+
+use self::client::{Caller, soon};
+use self::fixture::Fixture;
+use super::{Limits, listen};
 use crate::config::ListenConfig;
 use crate::supervisor::Inherited;
 
@@ -29,4 +33,19 @@ async fn an_address_that_is_taken_is_named() {
     let error = listen(&[anywhere(), address.into()], &mut Inherited::default()).await.unwrap_err();
     assert_eq!(error.address, address);
     assert_eq!(error.to_string(), format!("can't listen on {address}"));
+}
+
+#[tokio::test]
+async fn a_handler_that_panics_harms_no_other_request() {
+    let fixture = Fixture::start(Limits::default()).await;
+    let mut caller = Caller::connect(&fixture, Version::HTTP_2).await;
+    let slow = caller.send("/slow");
+    soon(caller.send("/panic")).await.unwrap_err();
+    assert_eq!(slow.await.unwrap().1, "late");
+    assert_eq!(caller.send("/").await.unwrap().1, "acme.example.com");
+    // Over HTTP/1.1 there is no other request on its connection.
+    let mut caller = Caller::connect(&fixture, Version::HTTP_11).await;
+    soon(caller.send("/panic")).await.unwrap_err();
+    assert_eq!(Caller::connect(&fixture, Version::HTTP_11).await.send("/").await.unwrap().1, "acme.example.com");
+    assert_eq!(fixture.open("h2"), 1);
 }

@@ -30,8 +30,8 @@ pub(super) const SLOW: Duration = Duration::from_millis(300);
 /// How long the answer to `/big` is: more than all buffers on the way hold.
 pub(super) const BIG: usize = 32 * 1024 * 1024;
 
-/// Answers `/slow` late, `/never` never, `/big` at length, `/empty` with nothing, `/read` with the length of the body, `/refuse` with 413 before
-/// it read any of the body; all else with the one of two hosts that the certificate covers. What the edge refused, it
+/// Answers `/slow` late, `/never` never, `/panic` with a panic, `/big` at length, `/empty` with nothing, `/read` with the length
+/// of the body, `/refuse` with 413 before it read any of the body; all else with the one of two hosts that the certificate covers. What the edge refused, it
 /// refuses as the gate does.
 pub(super) struct Handler;
 
@@ -51,6 +51,7 @@ impl Serve for Handler {
             "/big" => "x".repeat(BIG),
             "/empty" => String::new(),
             "/never" => std::future::pending().await,
+            "/panic" => panic!("as the test wants it"),
             "/read" => match request.into_body().collect().await {
                 Ok(body) => body.to_bytes().len().to_string(),
                 Err(error) => error.to_string(),
