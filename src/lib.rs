@@ -28,6 +28,7 @@ pub mod gate;
 pub mod gateway;
 pub mod import;
 pub mod metrics;
+mod patience;
 pub mod quota;
 pub mod reply;
 pub mod shared;

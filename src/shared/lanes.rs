@@ -6,7 +6,6 @@
 //! first that gives up closes every lane. What is opened is tried with a script that writes: a store that is full, a
 //! replica, or a user without rights takes reads and refuses what a window needs.
 
-use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,6 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::link::{Connection, Link};
 use crate::metrics::Metrics;
+use crate::patience::within;
 
 /// How many connections are held. Two keep two cores of a server's I/O busy; more only split the pipelines.
 const LANES: usize = 2;
@@ -34,6 +34,9 @@ const WAITS: [Duration; 4] =
 
 /// How often a quiet lane is tried, so that a connection that went away is noticed before a request does.
 const CHECK: Duration = Duration::from_secs(1);
+
+/// How often a call that has no answer in time is waited for again where this node was too busy to take one.
+const TURNS: u32 = 10;
 
 /// The key that opening writes to, and how: as a window does, and for as long as it takes to see that it can.
 const PROBE: &str = "formgate:probe";
@@ -96,7 +99,7 @@ impl Lanes {
             return Err(CallError::Unavailable);
         };
         let began = Instant::now();
-        let failure = match within(self.limit, call((*connection).clone())).await {
+        let failure = match within(self.limit, TURNS, call((*connection).clone())).await {
             Some(Ok(answer)) => {
                 metrics.call_duration.observe(began.elapsed().as_secs_f64());
                 return Ok(answer);
@@ -238,7 +241,7 @@ async fn attend(lane: &Lane, connection: &Arc<Connection>, state: &State, limit:
         }
         let mut checked = (**connection).clone();
         let ping = redis::cmd("PING");
-        let failure = match within(limit, ping.query_async::<()>(&mut checked)).await {
+        let failure = match within(limit, TURNS, ping.query_async::<()>(&mut checked)).await {
             Some(Ok(())) => continue,
             Some(Err(error)) => error.to_string(),
             None => format!("no answer within {limit:?}"),
@@ -251,21 +254,4 @@ async fn attend(lane: &Lane, connection: &Arc<Connection>, state: &State, limit:
 fn concerns_one_key(error: &redis::RedisError) -> bool {
     // Redis before 7 reports it as an error of the script.
     error.code() == Some("WRONGTYPE") || error.detail().is_some_and(|detail| detail.contains("WRONGTYPE"))
-}
-
-/// The outcome of a call, or none when the store took longer than its limit. A timer that itself comes late says that
-/// this process was busy, not that the store is slow, and gives the call another turn.
-async fn within<T>(limit: Duration, call: impl Future<Output = T>) -> Option<T> {
-    const TURNS: u32 = 10;
-    let mut call = pin!(call);
-    for _ in 0..TURNS {
-        let began = Instant::now();
-        if let Ok(outcome) = tokio::time::timeout(limit, &mut call).await {
-            return Some(outcome);
-        }
-        if began.elapsed() < limit + limit / 2 {
-            return None;
-        }
-    }
-    None
 }

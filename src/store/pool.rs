@@ -16,9 +16,10 @@ use tokio::sync::oneshot;
 use super::breaker::{Breaker, Entry};
 use super::connections::{Connections, Grant, PoolId, Slot};
 use super::lent::Lent;
-use super::session::{Address, CLOSE_LIMIT, CONNECT_LIMIT, Session, timed_out};
+use super::session::{Address, CLOSE_LIMIT, CONNECT_LIMIT, Session, TURNS, timed_out};
 use super::sql::Dialect;
 use super::{StoreError, Trouble};
+use crate::patience::within;
 
 /// A connection that was unused for longer is asked whether it still works. Longer, and more statements meet one that
 /// does not; shorter, and busy tenants pay round trips.
@@ -144,9 +145,9 @@ impl Pool {
                 slot.keep(session);
             }
         });
-        match tokio::time::timeout(CONNECT_LIMIT + CONNECT_LIMIT / 10, told).await {
-            Ok(opened) => opened.expect("opening does not panic"),
-            Err(_) => Err(NotOpened::Failed(timed_out())),
+        match within(CONNECT_LIMIT + CONNECT_LIMIT / 10, TURNS, told).await {
+            Some(opened) => opened.expect("opening does not panic"),
+            None => Err(NotOpened::Failed(timed_out())),
         }
     }
 
@@ -184,7 +185,7 @@ impl Drop for Inner {
 }
 
 async fn answers(session: &mut Session) -> bool {
-    matches!(tokio::time::timeout(PING_LIMIT, session.ping()).await, Ok(Ok(())))
+    matches!(within(PING_LIMIT, TURNS, session.ping()).await, Some(Ok(())))
 }
 
 /// The slot of a connection, once that is closed; in a task, so that it is also counted until then when nobody waits.

@@ -49,6 +49,26 @@ async fn a_busy_pool_is_waited_for_a_moment_and_its_breaker_stays_closed() {
 }
 
 #[tokio::test]
+async fn a_node_that_stood_still_refuses_nobody_for_that() {
+    let site = Site::new().databases("wait_ms", 300);
+    let mut scene = Scene::with(site, Engine::Postgres, |tenant| tenant.set("max_connections", 2));
+    assert_eq!(scene.ask_within(PATIENCE).await.status, 200);
+    let database = Database::connect(scene.site.database_url("acme")).await;
+    slow_down(&database, 0.2).await;
+    let Scene { node, acme, .. } = &mut scene;
+    let stand_still = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        node.signal("STOP");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        node.signal("CONT");
+    };
+    let calls = join_all((0..4).map(|_| acme.get("/api/v1/form").send()));
+    let (answers, ()) = tokio::join!(calls, stand_still);
+    assert_eq!(answers.iter().map(|answer| answer.status).collect::<Vec<_>>(), [200; 4]);
+    assert_eq!(scene.count("formgate_database_waiting").await, 0);
+}
+
+#[tokio::test]
 async fn past_the_requests_in_flight_a_tenant_is_refused_at_once() {
     let mut scene = Scene::with(Site::new(), Engine::Postgres, |tenant| tenant.set("max_in_flight", 4));
     assert_eq!(scene.ask_within(PATIENCE).await.status, 200);
