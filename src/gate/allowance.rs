@@ -3,9 +3,9 @@
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use crate::error::Refusal;
 
@@ -36,7 +36,7 @@ impl Allowance {
         }
         let began = Instant::now();
         let left = self.limit.saturating_sub(self.used);
-        let outcome = timeout(left, step).await.map_err(|_| Refusal::TooSlow)?;
+        let outcome = timeout_at(began + left, step).await.map_err(|_| Refusal::TooSlow)?;
         self.used += began.elapsed();
         outcome
     }
