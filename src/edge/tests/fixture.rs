@@ -30,9 +30,9 @@ pub(super) const SLOW: Duration = Duration::from_millis(300);
 /// How long the answer to `/big` is: more than all buffers on the way hold.
 pub(super) const BIG: usize = 32 * 1024 * 1024;
 
-/// Answers `/slow` late, `/never` never, `/panic` with a panic, `/big` at length, `/empty` with nothing, `/read` with the length
-/// of the body, `/refuse` with 413 before it read any of the body; all else with the one of two hosts that the certificate covers. What the edge refused, it
-/// refuses as the gate does.
+/// Answers `/slow` late, `/never` never, `/panic` with a panic, `/big` at length, `/empty` with nothing, `/read` with the
+/// length of the body, `/refuse` with 413 before it read any of the body; all else with the one of two hosts that the
+/// certificate covers. What the edge refused, it refuses as the gate does.
 pub(super) struct Handler;
 
 impl Serve for Handler {
