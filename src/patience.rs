@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 /// taken for the other side's; smaller, and a busy moment of our own makes limits longer.
 const LATE: Duration = Duration::from_millis(100);
 
+/// So many turns: one more where this process stood still. More is for what is better waited for by a busy node than given up.
+pub(crate) const ONCE_MORE: u32 = 2;
+
 /// What comes of it, or nothing once it took longer than its limit: while the timer that says so is itself late, another turn
 /// of the same length is given, of so many.
 pub(crate) async fn within<T>(limit: Duration, turns: u32, what: impl Future<Output = T>) -> Option<T> {

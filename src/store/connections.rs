@@ -19,10 +19,10 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
 use super::limits::DatabaseLimits;
-use super::session::{Session, TURNS};
+use super::session::Session;
 use super::sql::Dialect;
 use crate::metrics::DatabaseMetrics;
-use crate::patience::within;
+use crate::patience::{ONCE_MORE, within};
 
 /// The connections of all pools.
 #[derive(Debug)]
@@ -217,7 +217,7 @@ impl Connections {
             (number, receiver)
         };
         let _waiting = Waiting::new(self, number);
-        within(wait, TURNS, receiver).await?.ok()
+        within(wait, ONCE_MORE, receiver).await?.ok()
     }
 
     /// Closes what is idle of a pool and waits, for at most a while, until nothing of it is open.

@@ -16,10 +16,10 @@ use tokio::sync::oneshot;
 use super::breaker::{Breaker, Entry};
 use super::connections::{Connections, Grant, PoolId, Slot};
 use super::lent::Lent;
-use super::session::{Address, CLOSE_LIMIT, CONNECT_LIMIT, Session, TURNS, timed_out};
+use super::session::{Address, CLOSE_LIMIT, CONNECT_LIMIT, Session, timed_out};
 use super::sql::Dialect;
 use super::{StoreError, Trouble};
-use crate::patience::within;
+use crate::patience::{ONCE_MORE, within};
 
 /// A connection that was unused for longer is asked whether it still works. Longer, and more statements meet one that
 /// does not; shorter, and busy tenants pay round trips.
@@ -145,7 +145,7 @@ impl Pool {
                 slot.keep(session);
             }
         });
-        match within(CONNECT_LIMIT + CONNECT_LIMIT / 10, TURNS, told).await {
+        match within(CONNECT_LIMIT + CONNECT_LIMIT / 10, ONCE_MORE, told).await {
             Some(opened) => opened.expect("opening does not panic"),
             None => Err(NotOpened::Failed(timed_out())),
         }
@@ -185,7 +185,7 @@ impl Drop for Inner {
 }
 
 async fn answers(session: &mut Session) -> bool {
-    matches!(within(PING_LIMIT, TURNS, session.ping()).await, Some(Ok(())))
+    matches!(within(PING_LIMIT, ONCE_MORE, session.ping()).await, Some(Ok(())))
 }
 
 /// The slot of a connection, once that is closed; in a task, so that it is also counted until then when nobody waits.

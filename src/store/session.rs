@@ -16,15 +16,11 @@ use sqlx::{AssertSqlSafe, Connection, Executor};
 use super::connections::Slot;
 use super::database::Row;
 use super::sql::{Dialect, Sql};
-use crate::patience::within;
+use crate::patience::{ONCE_MORE, within};
 
 /// How long connecting may take. Longer, and a server that hangs holds its callers; shorter, and one that is busy
 /// starting processes is taken for one that hangs.
 pub(super) const CONNECT_LIMIT: Duration = Duration::from_secs(2);
-
-/// How often a connection is waited for (to be free, to be opened, to answer) where this process stood still meanwhile. More
-/// is for one that is too busy, whose callers are better refused.
-pub(super) const TURNS: u32 = 2;
 
 /// How long closing may take. Longer, and a server that hangs holds a slot; shorter, and a SQLite file whose log is
 /// long is taken for closed while it is not.
@@ -78,7 +74,7 @@ impl Session {
                         Err(error) => Err(error),
                     }
                 };
-                within(CONNECT_LIMIT, TURNS, connecting).await.unwrap_or_else(|| Err(timed_out()))
+                within(CONNECT_LIMIT, ONCE_MORE, connecting).await.unwrap_or_else(|| Err(timed_out()))
             }
             Address::Sqlite(options) => {
                 let mut connection = SqliteConnection::connect_with(options).await?;

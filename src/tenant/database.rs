@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use arc_swap::ArcSwapOption;
 use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
 
+use crate::patience::{ONCE_MORE, within};
 use crate::store::{Breaker, CommitStamp, Connections, DatabaseLocation, Store, StoreError};
 
 /// How many look-ups wait at most. More, and a flood of invented tokens costs memory; fewer, and callers with tokens of
@@ -101,8 +102,8 @@ impl TenantDatabase {
             Ok(turn) => turn,
             Err(_) => {
                 let _waiting = Waiting::begin(&self.look_ups_waiting).ok_or_else(busy)?;
-                let turn = tokio::time::timeout(self.connections.limits().wait, self.look_ups.acquire()).await;
-                turn.map_err(|_| busy())?.expect("it is never closed")
+                let turn = within(self.connections.limits().wait, ONCE_MORE, self.look_ups.acquire()).await;
+                turn.ok_or_else(busy)?.expect("it is never closed")
             }
         };
         Ok((self.store().await?, turn))
