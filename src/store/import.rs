@@ -6,6 +6,7 @@
 pub(crate) mod batch;
 pub(crate) mod check;
 mod documents;
+mod keys;
 mod known;
 pub(crate) mod record;
 pub(super) mod rows;
@@ -33,9 +34,8 @@ const CLEAN: &str = "SELECT gin_clean_pending_list(oid) FROM pg_class \
     WHERE oid IN (to_regclass('submission_documents_trigrams'), to_regclass('submission_documents_bigrams')) \
     AND pg_has_role(relowner, 'USAGE')";
 
-/// Every table that a load writes, and no other that the database may have. Without figures of the bigrams, which are most of
-/// what this takes, a keyword of two characters that most documents have takes twice as long.
-const ANALYZE: &str = "ANALYZE users, labels, forms, elements, groups, group_members, flow_steps, flow_step_groups, \
+/// Every table that a load writes, and no other that the database may have.
+const TABLES: &str = "users, labels, forms, elements, groups, group_members, flow_steps, flow_step_groups, \
     submissions, answers, submission_labels, submission_pending, submission_participants, submission_flow_steps, \
     submission_documents, answer_lines";
 
@@ -58,6 +58,9 @@ impl Import {
         prepare(&mut transaction).await?;
         let known = Known::at_start(&mut transaction).await?;
         let documents = Documents::for_load(&mut transaction).await?;
+        if documents == Documents::AtTheEnd {
+            keys::take_away(&mut transaction).await?;
+        }
         Ok(Self { database, transaction, known, documents, batches: 0 })
     }
 
@@ -82,6 +85,9 @@ impl Import {
 
     /// Keeps what was loaded.
     pub(crate) async fn finish(mut self) -> Result<(), StoreError> {
+        if self.documents == Documents::AtTheEnd {
+            keys::put_back(&mut self.transaction).await?;
+        }
         self.documents.make_all(&mut self.transaction).await?;
         complete(&mut self.transaction).await?;
         self.transaction.commit().await?;
@@ -145,7 +151,12 @@ async fn complete(transaction: &mut Transaction) -> Result<(), StoreError> {
             }
             run(transaction, "SELECT formgate_settle_counts()").await?;
             run(transaction, CLEAN).await?;
-            run(transaction, ANALYZE).await
+            // Without figures of the bigrams, which are most of what this takes, a keyword of two characters that most
+            // documents have takes twice as long.
+            let mut sql = transaction.sql();
+            sql.push("ANALYZE ").push(TABLES);
+            transaction.execute(sql).await?;
+            Ok(())
         }
         Dialect::Sqlite => {
             rest_triggers(transaction, false).await?;

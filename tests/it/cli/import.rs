@@ -1,6 +1,8 @@
-//! A first load, which on Postgres makes the documents at its end, all of them at once.
+//! A first load, which on Postgres makes the documents at its end, all of them at once, and checks the foreign keys so
+//! where it is alone.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -13,9 +15,15 @@ const INDEXES: &str = "SELECT count(*), sum(indexrelid::bigint)::bigint, sum(has
     FROM pg_index JOIN pg_class ON oid = indexrelid \
     WHERE indrelid = 'submission_documents'::regclass AND NOT indisprimary";
 
+/// How many foreign keys there are that were checked, which, and how they are defined.
+const KEYS: &str = "SELECT count(*) FILTER (WHERE convalidated), sum(oid::bigint)::bigint, \
+    sum(hashtext(concat_ws(' ', conrelid::regclass, conname, pg_get_constraintdef(oid)))) \
+    FROM pg_constraint WHERE contype = 'f' AND connamespace = 'public'::regnamespace";
+
 fn site() -> Site {
     let site = Site::new()
         .tenant_with("acme", Engine::Postgres, |tenant| tenant.set("timezone", ZONE))
+        .tenant("globex", Engine::Postgres)
         .requests_per_minute(100_000)
         .write();
     site.migrate();
@@ -32,6 +40,62 @@ async fn assert_found(site: &Site, world: &mut World) {
     world.assert_found(&client, filters).await;
     let mended = site.run(&["reindex", "--tenant", "acme"], b"");
     assert_eq!(mended.stdout, "mended 0 users, 0 answers, 0 documents, 0 counts\n");
+}
+
+/// Asks once, and waits until nobody is connected to the account's database any more.
+async fn glance<const N: usize>(site: &Site, query: &str) -> [i64; N] {
+    let url = site.database_url("acme");
+    let database = Database::connect(url).await;
+    let seen = database.integers(query).await;
+    database.close().await;
+    let neighbour = Database::connect(site.database_url("globex")).await;
+    let (_, name) = url.rsplit_once('/').expect("a URL names its database");
+    let others = format!("SELECT count(*) FROM pg_stat_activity WHERE datname = '{name}' AND usesysid IS NOT NULL");
+    for _ in 0..1000 {
+        if neighbour.integers(&others).await == [0] {
+            return seen;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("somebody stays connected to {name}");
+}
+
+#[tokio::test]
+async fn a_first_load_that_is_alone_checks_the_foreign_keys_at_its_end() {
+    let site = site();
+    let [number, before, definitions] = glance(&site, KEYS).await;
+    assert!(number > 15, "{number} foreign keys");
+    let mut world = World::new(34, 0, 150);
+    let ndjson = world.ndjson();
+    let lines: Vec<String> = ndjson.lines().map(str::to_owned).collect();
+
+    let faulty = format!("{ndjson}{}\n", json!({"type": "flow_step", "id": 1, "form_id": 999_999, "name": "None"}));
+    let refused = site.run(&["import", "--tenant", "acme", "-"], faulty.as_bytes());
+    assert_ne!(refused.code, 0, "{}", refused.stdout);
+    assert_eq!(glance(&site, KEYS).await, [number, before, definitions], "what is not kept changes nothing");
+
+    let (first, later) = lines.split_at(lines.len() - 50);
+    site.import("acme", &each_after_another_version(first));
+    let [still, made, same] = glance(&site, KEYS).await;
+    assert_eq!((still, same), (number, definitions));
+    assert_ne!(made, before, "the foreign keys are new ones");
+    site.import("acme", &each_after_another_version(later));
+    assert_eq!(glance(&site, KEYS).await, [number, made, definitions], "a later load leaves them");
+    assert_found(&site, &mut world).await;
+}
+
+#[tokio::test]
+async fn a_first_load_beside_somebody_else_leaves_the_foreign_keys() {
+    let site = site();
+    let [number, before, definitions] = glance(&site, KEYS).await;
+    let mut world = World::new(35, 0, 60);
+    let other = Database::connect(site.database_url("acme")).await;
+    let [none] = other.integers("SELECT count(*) FROM submissions").await;
+    site.import("acme", &world.ndjson());
+    let keys: [i64; 3] = other.integers(KEYS).await;
+    assert_eq!((none, keys), (0, [number, before, definitions]));
+    other.close().await;
+    assert_found(&site, &mut world).await;
 }
 
 #[tokio::test]
@@ -99,9 +163,14 @@ async fn a_first_load_leaves_the_indexes_to_their_owner() {
              DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET role = loader', current_database()); END $$",
         )
         .await;
+    database.close().await;
+    let keys: [i64; 3] = glance(&site, KEYS).await;
     let mut world = World::new(33, 0, 60);
     site.import("acme", &world.ndjson());
+    assert_eq!(glance(&site, KEYS).await, keys);
+    let database = Database::connect(site.database_url("acme")).await;
     assert_eq!(database.integers(INDEXES).await, before);
-    database.execute("DO $$ BEGIN EXECUTE format('ALTER DATABASE %I RESET role', current_database()); END $$").await;
+    let own = "SET role = none; DO $$ BEGIN EXECUTE format('ALTER DATABASE %I RESET role', current_database()); END $$";
+    database.execute(own).await;
     assert_found(&site, &mut world).await;
 }
