@@ -2,7 +2,7 @@
 //!
 //! A candidate that decides otherwise than the packed log in use is not measured: [`Candidate::check`].
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use rand::RngExt;
 use redis::{Cmd, Connection, Value};
 
@@ -70,7 +70,7 @@ impl Candidate {
             Kind::InUse(script) => {
                 let mut command = redis::cmd("EVALSHA");
                 command.arg(redis::Script::new(script).get_hash()).arg(1).arg(key);
-                command.arg(window).arg(window + 1000).arg(limit).arg("spend").arg(&token.to_be_bytes());
+                command.arg(window).arg(expiry(window)).arg(limit).arg("spend").arg(&token.to_be_bytes());
                 command
             }
             Kind::Nothing(script) | Kind::Window { script, .. } => {
@@ -85,9 +85,12 @@ impl Candidate {
     /// What a reply says of one request: whether it is admitted, and what remains.
     pub(crate) fn decided(self, reply: &Value) -> Option<(bool, i64)> {
         match (self.kind, reply) {
-            (Kind::InUse(_), Value::BulkString(text)) => {
-                in_use(text).ok().map(|(admitted, remaining, ..)| (admitted == 1, remaining.into()))
-            }
+            (Kind::InUse(_), Value::Array(texts)) => match &texts[..] {
+                [Value::BulkString(head), ..] => {
+                    numbers(head).ok().map(|(remaining, wait, _)| (wait == 0, remaining.into()))
+                }
+                _ => None,
+            },
             (Kind::Window { .. }, Value::Array(parts)) => match parts[..] {
                 [Value::Int(admitted), Value::Int(remaining), ..] => Some((admitted == 1, remaining)),
                 _ => None,
@@ -132,9 +135,16 @@ impl Candidate {
                     Kind::InUse(script) => {
                         let script = with_clock(script, "{ARGV[6], ARGV[7]}")?;
                         let mut invocation = script.key(key);
-                        invocation.arg(WINDOW).arg(WINDOW + 1000).arg(limit).arg(kind);
+                        invocation.arg(WINDOW).arg(expiry(WINDOW)).arg(limit).arg(kind);
                         invocation.arg(&u32::to_be_bytes(token)).arg(&time);
-                        (in_use(&invocation.invoke::<Vec<u8>>(redis)?)?, 8)
+                        let mut answer = in_use(&invocation.invoke::<Vec<Vec<u8>>>(redis)?)?;
+                        if kind == "tell" && answer.0 == 1 {
+                            // It tells what was before.
+                            answer
+                                .3
+                                .extend(((now % (1 << 32)) as u32).to_be_bytes().iter().chain(&token.to_be_bytes()));
+                        }
+                        (answer, 8)
                     }
                     Kind::Window { script, entry } => {
                         let script = with_clock(script, "{ARGV[5], ARGV[6]}")?;
@@ -156,10 +166,25 @@ impl Candidate {
     }
 }
 
+/// The expiry that the gateway gives a log.
+fn expiry(window: u64) -> u64 {
+    2 * (window + 1000)
+}
+
+/// What the script in use says of one request: what remains, how long to wait, and how much of its log has left.
+fn numbers(head: &[u8]) -> anyhow::Result<(u32, u32, i32)> {
+    let ([remaining, wait, left], []) = head.as_chunks::<4>() else { bail!("no three numbers") };
+    Ok((u32::from_be_bytes(*remaining), u32::from_be_bytes(*wait), i32::from_be_bytes(*left)))
+}
+
 /// The answer of the script in use to one request, in the form of the others.
-fn in_use(text: &[u8]) -> anyhow::Result<Answer> {
-    let (head, log) = text.split_first_chunk::<12>().context("three numbers")?;
-    let number = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-    ensure!(number(8) as usize == log.len(), "one answer to one request");
-    Ok((u8::from(number(4) == 0), number(0), number(4).into(), log.to_owned()))
+fn in_use(texts: &[Vec<u8>]) -> anyhow::Result<Answer> {
+    let (head, logs) = texts.split_first().context("numbers come first")?;
+    let (remaining, wait, left) = numbers(head)?;
+    let log = match (usize::try_from(left), logs) {
+        (Err(_), []) => Vec::new(),
+        (Ok(left), [log]) => log.get(left..).context("no more has left than there was")?.to_owned(),
+        _ => bail!("one answer to one request"),
+    };
+    Ok((u8::from(wait == 0), remaining, wait.into(), log))
 }

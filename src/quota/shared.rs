@@ -30,8 +30,8 @@ const MOST_TOLD: usize = 256 * 1024;
 /// answer is.
 const CALLS: usize = 2;
 
-/// How much longer Redis keeps a log than its requests count. The expiry counts from when the script began, the stamps
-/// from when it asked for the time: a little later, or a lot on a busy machine.
+/// How much longer Redis keeps a log than its requests count, at least. The expiry counts from when the script began, the
+/// stamps from when it asked for the time: a little later, or a lot on a busy machine.
 const KEPT_LONGER: Duration = Duration::from_secs(1);
 
 /// What is asked of a window.
@@ -190,7 +190,7 @@ impl Inner {
         &self,
         questions: impl ExactSizeIterator<Item = &'q Question> + Clone,
     ) -> Result<Vec<Result<Answer, Failure>>, Failure> {
-        let command = self.command(questions);
+        let command = self.command(questions.clone());
         let call = self.lanes.call(async |mut connection| match command.query_async(&mut connection).await {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
                 SCRIPT.prepare_invoke().load_async(&mut connection).await?;
@@ -198,8 +198,8 @@ impl Inner {
             }
             told => told,
         });
-        let Told(answers) = call.await.map_err(|error| Failure::Call(Arc::new(error)))?;
-        Ok(answers)
+        let Told(parts) = call.await.map_err(|error| Failure::Call(Arc::new(error)))?;
+        Ok(parts.into_iter().zip(questions).map(|(part, question)| part.answer(question)).collect())
     }
 
     /// The command that runs the script. By [`Script`]'s own way, each of its words would be allocated.
@@ -209,7 +209,7 @@ impl Inner {
         for Question { key, .. } in questions.clone() {
             command.arg(&**key);
         }
-        command.arg(millis(self.span)).arg(millis(self.span + KEPT_LONGER));
+        command.arg(millis(self.span)).arg(2 * millis(self.span + KEPT_LONGER));
         for Question { limit, ask, token, .. } in questions {
             command.arg(*limit).arg(ask.word()).arg(token.to_be_bytes().as_slice());
         }
@@ -263,46 +263,72 @@ fn millis(duration: Duration) -> u64 {
 }
 
 /// What the script says of the questions of a call.
-struct Told(Vec<Result<Answer, Failure>>);
+struct Told(Vec<Part>);
+
+/// What it says of one.
+struct Part {
+    /// Places that are left, or less than none where something else stands at the key.
+    remaining: i32,
+    wait: Duration,
+    /// What the log held before the question, where that is told, or what stands at the key.
+    log: Option<Vec<u8>>,
+    /// How many bytes at the log's head have left the window.
+    left: usize,
+}
 
 impl FromRedisValue for Told {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
-        let Value::BulkString(told) = value else { return Err("the script answers with one text".into()) };
-        let (mut answers, mut rest) = (Vec::new(), &told[..]);
-        while !rest.is_empty() {
-            let (answer, behind) = answer(rest).ok_or("the script's text ends too soon")?;
-            answers.push(answer);
-            rest = behind;
-        }
-        Ok(Self(answers))
+        let Value::Array(texts) = value else { return Err("the script answers with texts".into()) };
+        let mut texts = texts.into_iter();
+        let Some(Value::BulkString(heads)) = texts.next() else { return Err("the script's numbers come first".into()) };
+        let (heads, []) = heads.as_chunks::<12>() else { return Err("the script's numbers end too soon".into()) };
+        let part = |head: &[u8; 12]| {
+            let number = |at: usize| i32::from_be_bytes(*head[at..].first_chunk().expect("a head has three numbers"));
+            let left = usize::try_from(number(8)).ok();
+            let log = match left.map(|left| (left, texts.next())) {
+                None => None,
+                Some((left, Some(Value::BulkString(log)))) if left <= log.len() => Some(log),
+                Some(_) => return Err("a log is missing"),
+            };
+            let wait = Duration::from_millis(number(4).cast_unsigned().into());
+            Ok(Part { remaining: number(0), wait, log, left: left.unwrap_or_default() })
+        };
+        Ok(Self(heads.iter().map(part).collect::<Result<_, _>>()?))
     }
 }
 
-/// Reads one answer, and what is behind it.
-fn answer(text: &[u8]) -> Option<(Result<Answer, Failure>, &[u8])> {
-    let (head, text) = text.split_first_chunk::<12>()?;
-    let ([remaining, wait, length], []) = head.as_chunks::<4>() else { return None };
-    let (log, behind) = text.split_at_checked(usize::try_from(u32::from_be_bytes(*length)).ok()?)?;
-    let Ok(remaining) = u32::try_from(i32::from_be_bytes(*remaining)) else {
-        return Some((Err(Failure::NoWindow(String::from_utf8_lossy(log).into_owned())), behind));
-    };
-    let wait = Duration::from_millis(u32::from_be_bytes(*wait).into());
-    let usage = Usage::of(log.as_chunks::<ENTRY>().0.iter().map(|entry| Entry::token_of(*entry)));
-    Some((Ok(Answer { remaining, wait: (!wait.is_zero()).then_some(wait), usage }), behind))
+impl Part {
+    fn answer(self, question: &Question) -> Result<Answer, Failure> {
+        let log = self.log.as_deref().unwrap_or_default();
+        let Ok(remaining) = u32::try_from(self.remaining) else {
+            return Err(Failure::NoWindow(String::from_utf8_lossy(log).into_owned()));
+        };
+        let wait = (!self.wait.is_zero()).then_some(self.wait);
+        let before = log[self.left..].as_chunks::<ENTRY>().0.iter().map(|entry| Entry::token_of(*entry));
+        let own = (wait.is_none() && question.ask == Ask::SpendAndTell).then_some(question.token);
+        Ok(Answer { remaining, wait, usage: Usage::of(before.chain(own)) })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// One answer as the script packs it.
-    fn packed(remaining: i32, wait: u32, told: &[u8]) -> Vec<u8> {
-        let length = u32::try_from(told.len()).unwrap();
-        [&remaining.to_be_bytes()[..], &wait.to_be_bytes(), &length.to_be_bytes(), told].concat()
+    /// What the script says of a question.
+    fn head(remaining: i32, wait: u32, left: i32) -> [u8; 12] {
+        let [remaining, wait, left] = [remaining.to_be_bytes(), wait.to_be_bytes(), left.to_be_bytes()];
+        [remaining, wait, left].concat().try_into().unwrap()
     }
 
-    fn read(text: Vec<u8>) -> Result<Vec<Result<Answer, Failure>>, ParsingError> {
-        Told::from_redis_value(Value::BulkString(text)).map(|told| told.0)
+    fn read(heads: &[[u8; 12]], logs: &[&[u8]]) -> Result<Vec<Part>, ParsingError> {
+        let heads = heads.concat();
+        let texts = std::iter::once(&heads[..]).chain(logs.iter().copied());
+        Told::from_redis_value(Value::Array(texts.map(|text| Value::BulkString(text.to_owned())).collect()))
+            .map(|told| told.0)
+    }
+
+    fn question(ask: Ask) -> Question {
+        Question { key: "log".into(), limit: 60, ask, token: 7, held: 0 }
     }
 
     #[test]
@@ -328,26 +354,35 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_read_one_behind_the_other() {
+    fn each_answer_has_its_own_log() {
         let entry = |token: u32| [[0; 4], token.to_be_bytes()].concat();
-        let log = [entry(7), entry(7), entry(3)].concat();
-        let answers = read([packed(59, 0, b""), packed(0, 1500, &log), packed(-1, 0, b"no log")].concat()).unwrap();
-        let [Ok(admitted), Ok(refused), Err(Failure::NoWindow(message))] = &answers[..] else {
-            panic!("{answers:?}");
+        let log = [entry(9), entry(7), entry(7), entry(3)].concat();
+        let heads = [head(59, 0, -1), head(56, 0, 8), head(0, 1500, 0), head(57, 0, 8), head(-1, 0, 0)];
+        let parts = read(&heads, &[&log, &log, &log, b"no log"]).unwrap();
+        let asks = [Ask::Spend, Ask::SpendAndTell, Ask::SpendAndTell, Ask::Look, Ask::Spend];
+        let answers: Vec<_> = parts.into_iter().zip(asks).map(|(part, ask)| part.answer(&question(ask))).collect();
+        let assert_told = |at: usize, remaining: u32, wait: Option<u64>, shares: &[(u32, u32)]| {
+            let answer = answers[at].as_ref().unwrap();
+            assert_eq!((answer.remaining, answer.wait), (remaining, wait.map(Duration::from_millis)));
+            let told: Vec<_> = answer.usage.shares().map(|share| (share.token, share.requests)).collect();
+            assert_eq!(told, shares);
         };
-        assert_eq!((admitted.remaining, admitted.wait), (59, None));
-        assert_eq!((refused.remaining, refused.wait), (0, Some(Duration::from_millis(1500))));
-        let shares: Vec<_> = refused.usage.shares().map(|share| (share.token, share.requests)).collect();
-        assert_eq!(shares, [(7, 2), (3, 1)]);
-        assert_eq!(message, "no log");
+        assert_told(0, 59, None, &[]);
+        // With the request itself, and without what has left.
+        assert_told(1, 56, None, &[(7, 3), (3, 1)]);
+        assert_told(2, 0, Some(1500), &[(7, 2), (3, 1), (9, 1)]);
+        assert_told(3, 57, None, &[(7, 2), (3, 1)]);
+        assert!(matches!(&answers[4], Err(Failure::NoWindow(message)) if message == "no log"), "{answers:?}");
     }
 
     #[test]
     fn what_the_script_does_not_answer_is_a_fault_and_no_panic() {
-        let whole = packed(0, 1, b"12345678");
-        for cut in 1..whole.len() {
-            assert!(read(whole[..cut].to_vec()).is_err(), "{cut} bytes");
+        let cut = Told::from_redis_value(Value::Array(vec![Value::BulkString(head(1, 0, -1)[..11].to_vec())]));
+        assert!(cut.is_err());
+        assert!(read(&[head(0, 1, 0)], &[]).is_err(), "no log");
+        assert!(read(&[head(0, 1, 9)], &[b"12345678"]).is_err(), "less of a log than has left");
+        for value in [Value::Int(1), Value::Array(Vec::new()), Value::Array(vec![Value::Int(1)])] {
+            assert!(Told::from_redis_value(value.clone()).is_err(), "{value:?}");
         }
-        assert!(Told::from_redis_value(Value::Int(1)).is_err());
     }
 }

@@ -3,12 +3,14 @@
 -- KEYS     of each request the log of its account, oldest first: 8 bytes a request, its instant and the token that made
 --          it, both 4 bytes, big-endian; instants in milliseconds modulo 2^32. A key may come more than once: the
 --          requests are decided one after the other
--- ARGV[1]  window in ms   ARGV[2]  expiry of the logs in ms   then three for each key:
---          limit; what to do: "look", "spend", or "tell", which spends and tells the log; the token, as in the log
--- Returns  one text, of each request: what remains, the ms to wait until a request can be admitted, 0 where this one was,
---          or could be, and the length of what follows, 4 bytes each, big-endian; then the log, where it was asked for
---          and where the request is refused. Where something that is no log stands at the key, -1 remains, and a message
---          follows. A reply of many parts would cost both sides more than all of the rest.
+-- ARGV[1]  window in ms   ARGV[2]  expiry in ms of a log that is written anew, at least twice the window; an expiry that
+--          has come down to half of that is renewed   then three for each key: limit; what to do: "look", "spend", or
+--          "tell", which spends and tells the log; the token, as in the log
+-- Returns  texts. The first has 12 bytes of each request: what remains, the ms to wait until a request can be admitted, 0
+--          where this one was, or could be, and how many bytes at the head of its log have left the window, -1 where it
+--          has no log, 4 bytes each, big-endian. Then come the logs, as they were before their requests: of who looks,
+--          of who asked for it, of who is refused. Where something that is no log stands at the key, -1 remains, and the
+--          log is a message. A number for each would cost both sides more than all of the rest.
 --
 -- The clock is this server's, so the gateways need not agree on the time. Stamps are cut to whole milliseconds; a stamp
 -- counts until its age is more than the window: two instants that are less than a window apart are then never told apart.
@@ -17,11 +19,14 @@
 -- where a request has to leave before another is admitted, all that is counted is stamped anew. So neither can admit more
 -- than the limit, and neither keeps an account out for longer than one window.
 --
--- Numbers are handed over as texts wherever they can be: a call that is given a number writes it out at some cost.
+-- Numbers are handed over as texts wherever they can be: a call that is given a number writes it out at some cost. Lua
+-- hashes every text that it makes, byte for byte, so a log is a text as seldom as can be: what has left stays at its head
+-- for a while, a request is appended, and logs are not joined for the answer.
 local time = redis.call('TIME')
 local now = (time[1] * 1000 + math.floor(time[2] / 1000)) % 4294967296
 local stamp = struct.pack('>I4', now)
 local window, expiry = tonumber(ARGV[1]), ARGV[2]
+local kept = expiry / 2
 
 -- Negative is the future: more than half of the range has passed.
 local function age(log, at)
@@ -29,41 +34,44 @@ local function age(log, at)
   return passed < 2147483648 and passed or passed - 4294967296
 end
 
-local answers = {}
-local function answer(remaining, wait, told)
-  answers[#answers + 1] = struct.pack('>i4I4I4', remaining, wait, #told)
-  answers[#answers + 1] = told
+local heads, told = {}, {''}
+local function answer(remaining, wait, log, left)
+  heads[#heads + 1] = struct.pack('>i4I4i4', remaining, wait, log and left or -1)
+  if log then told[#told + 1] = log end
 end
 
 local function decide(key, limit, what, token)
   local log = redis.pcall('GET', key) or ''
-  if type(log) == 'table' then return answer(-1, 0, log.err) end
+  if type(log) == 'table' then return answer(-1, 0, log.err, 0) end
   -- Half of a log is none.
   if #log % 8 ~= 0 then log = '' end
-  local head = 1
-  while head <= #log and age(log, head) > window do
-    head = head + 8
+  local left = 0
+  while left < #log and age(log, left + 1) > window do
+    left = left + 8
   end
-  -- A whole substring is a copy, too.
-  if head > 1 then log = string.sub(log, head) end
-  local used = #log / 8
+  local used = (#log - left) / 8
   if used >= limit then
-    local leaves = age(log, (used - limit) * 8 + 1)
+    local leaves = age(log, #log - limit * 8 + 1)
     if leaves < 0 or leaves > window then
-      log = string.gsub(log, '....(....)', function(token) return stamp .. token end)
+      log = string.gsub(string.sub(log, left + 1), '....(....)', function(token) return stamp .. token end)
       redis.call('SET', key, log, 'PX', expiry)
-      leaves = 0
+      left, leaves = 0, 0
     end
-    return answer(0, window - leaves + 1, log)
+    return answer(0, window - leaves + 1, log, left)
   end
-  if what == 'look' then return answer(limit - used, 0, log) end
-  log = log .. stamp .. token
-  redis.call('SET', key, log, 'PX', expiry)
-  return answer(limit - used - 1, 0, what == 'tell' and log or '')
+  if what == 'look' then return answer(limit - used, 0, log, left) end
+  if log == '' or left > 128 or left * 8 > #log then
+    redis.call('SET', key, string.sub(log, left + 1) .. stamp .. token, 'PX', expiry)
+  else
+    redis.call('APPEND', key, stamp .. token)
+    if redis.call('PTTL', key) < kept then redis.call('PEXPIRE', key, expiry) end
+  end
+  return answer(limit - used - 1, 0, what == 'tell' and log, left)
 end
 
 for at = 1, #KEYS do
   local of = 3 * at
   decide(KEYS[at], tonumber(ARGV[of]), ARGV[of + 1], ARGV[of + 2])
 end
-return table.concat(answers)
+told[1] = table.concat(heads)
+return told

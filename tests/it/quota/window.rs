@@ -13,26 +13,30 @@ use crate::support::redis::Redis;
 
 const SOURCE: &str = include_str!("../../../src/quota/window.lua");
 
-/// What the script answers to a request: whether it admits, what is left, how long to wait, and the log.
-type Answer = (bool, u64, u64, Vec<u8>);
+/// What the script answers to a request: whether it admits, what is left, how long to wait, and what its log held before,
+/// where that is told.
+type Answer = (bool, u64, u64, Option<Vec<u8>>);
 
-/// Asks of each request what the script tells: what remains, how long to wait, and what follows.
-fn tell(call: &ScriptInvocation<'_>, redis: &mut redis::Connection) -> Vec<(i32, u32, Vec<u8>)> {
-    let text: Vec<u8> = call.invoke(redis).expect("the script has no fault");
-    let (mut told, mut rest) = (Vec::new(), &text[..]);
-    while !rest.is_empty() {
-        let (head, behind) = rest.split_at(12);
-        let number = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().expect("4 bytes"));
-        let (what, behind) = behind.split_at(number(8) as usize);
-        told.push((number(0).cast_signed(), number(4), what.to_owned()));
-        rest = behind;
-    }
+/// Asks of each request what the script tells: what remains, how long to wait, and what its log held before, where that is
+/// told.
+fn tell(call: &ScriptInvocation<'_>, redis: &mut redis::Connection) -> Vec<(i32, u32, Option<Vec<u8>>)> {
+    let texts: Vec<Vec<u8>> = call.invoke(redis).expect("the script has no fault");
+    let (heads, logs) = texts.split_first().expect("numbers come first");
+    let (heads, []) = heads.as_chunks::<12>() else { panic!("half a head in {heads:?}") };
+    let mut logs = logs.iter();
+    let told = heads.iter().map(|head| {
+        let number = |at: usize| i32::from_be_bytes(head[at..at + 4].try_into().expect("4 bytes"));
+        let log = usize::try_from(number(8)).ok().map(|left| logs.next().expect("a log")[left..].to_owned());
+        (number(0), number(4).cast_unsigned(), log)
+    });
+    let told = told.collect();
+    assert_eq!(logs.len(), 0, "a log that nobody asked for");
     told
 }
 
 /// Asks of each request what the script answers.
 fn answers(call: &ScriptInvocation<'_>, redis: &mut redis::Connection) -> Vec<Answer> {
-    let answer = |(remaining, wait, log): (i32, u32, Vec<u8>)| {
+    let answer = |(remaining, wait, log): (i32, u32, Option<Vec<u8>>)| {
         (wait == 0, u64::try_from(remaining).expect("a window"), wait.into(), log)
     };
     tell(call, redis).into_iter().map(answer).collect()
@@ -101,13 +105,12 @@ fn the_script_does_what_the_definition_says() {
             assert_eq!((admits, waits), (used < limit, wait), "{case}");
             let spends = admits && what != "look";
             assert_eq!(left, limit - used - u64::from(spends), "{case}");
-            let mut expected: Vec<(u32, u32)> = counted.iter().map(|(at, token)| (*at as u32, *token)).collect();
+            let expected: Vec<(u32, u32)> = counted.iter().map(|(at, token)| (*at as u32, *token)).collect();
             if spends {
                 admitted.push((now, token));
-                expected.push((now as u32, token));
             }
             let told = !admits || what != "spend";
-            assert_eq!(entries(&log), if told { expected } else { Vec::new() }, "{case}");
+            assert_eq!(log.as_deref().map(entries), told.then_some(expected), "{case}");
         }
     }
 }
@@ -152,7 +155,7 @@ fn a_lowered_limit_admits_when_enough_have_left() {
     }
     window.limit = 2;
     let (admits, left, wait, log) = window.ask(5_000_040, "spend", 1);
-    assert_eq!((admits, left, wait, entries(&log).len()), (false, 0, 1000 + 20 + 1 - 40, 4));
+    assert_eq!((admits, left, wait, log.map(|log| log.len())), (false, 0, 1000 + 20 + 1 - 40, Some(4 * 8)));
     assert!(!window.ask(5_000_040 + wait - 1, "spend", 1).0);
     assert!(window.ask(5_000_040 + wait, "spend", 1).0);
 }
@@ -170,17 +173,63 @@ fn a_window_is_stamped_by_the_server_and_leaves_nothing_behind() {
         let (key, before) = (format!("window {span}"), time());
         let script = Script::new(SOURCE);
         let mut call = script.key(&key);
-        call.arg(span).arg(span + 1000).arg(3).arg("tell").arg(&u32::MAX.to_be_bytes());
-        let (admits, left, _, log) = answers(&call, &mut connection).pop().expect("an answer");
+        call.arg(span).arg(2 * (span + 500)).arg(3).arg("spend").arg(&u32::MAX.to_be_bytes());
+        let (admits, left, ..) = answers(&call, &mut connection).pop().expect("an answer");
         let after = time();
+        let log: Vec<u8> = redis.run(&["GET", &key]);
         let [(at, u32::MAX)] = entries(&log)[..] else { panic!("one entry: {log:?}") };
         assert!((before..=after).any(|time| time as u32 == at), "{before} {at} {after}");
         assert_eq!((admits, left), (true, 2));
         let expiry: u64 = redis.run(&["PTTL", &key]);
-        assert!((span / 2..=span + 1000).contains(&expiry), "{expiry} of {span}");
+        assert!((span + 500..=2 * (span + 500)).contains(&expiry), "{expiry} of {span}");
     }
-    std::thread::sleep(Duration::from_millis(1100));
+    std::thread::sleep(Duration::from_millis(1200));
     assert_eq!(redis.run::<u64>(&["EXISTS", "window 50"]), 0);
+}
+
+/// However a log came to its expiry, after each request it stays for half of the expiry that a new one has.
+#[test]
+fn a_request_is_kept_for_long_enough_whatever_the_expiry_was() {
+    let redis = Redis::start();
+    let mut connection = redis.connect();
+    let script = Script::new(SOURCE);
+    let mut call = script.key("window");
+    call.arg(60_000).arg(122_000).arg(100).arg("spend").arg(&7_u32.to_be_bytes());
+    let mut ask = || {
+        assert!(answers(&call, &mut connection).pop().expect("an answer").0);
+        redis.run::<i64>(&["PTTL", "window"])
+    };
+    assert!((121_000..=122_000).contains(&ask()), "of a new one");
+    for (expiry, renewed) in [("60999", true), ("62000", false), ("5", true), ("0", true)] {
+        match expiry {
+            "0" => redis.run::<()>(&["PERSIST", "window"]),
+            expiry => redis.run::<()>(&["PEXPIRE", "window", expiry]),
+        }
+        let then = ask();
+        assert!((61_000..=122_000).contains(&then), "{expiry}: {then}");
+        assert_eq!(then > 100_000, renewed, "{expiry}: {then}");
+    }
+}
+
+/// What has left stays at the head of a log for a while, and not for long.
+#[test]
+fn a_log_does_not_keep_much_of_what_has_left() {
+    const LIMIT: u64 = 400;
+    let redis = Redis::start();
+    let mut window = Window::new(&redis, "window", LIMIT, 10_000);
+    let (mut longest, mut rewritten) = (0, 0);
+    for step in 0..2000 {
+        let before: u64 = redis.run(&["STRLEN", "window"]);
+        assert!(window.ask(5_000_000 + step * 40, "spend", 1).0);
+        let length: u64 = redis.run(&["STRLEN", "window"]);
+        if step > 300 {
+            // A request each 40 ms: 251 of them count.
+            assert!((251 * 8..=(251 + 17) * 8).contains(&length), "{length} bytes at step {step}");
+            longest = longest.max(length);
+            rewritten += u64::from(length < before + 8);
+        }
+    }
+    assert!(longest > 251 * 8 && rewritten < 200, "{longest} bytes at most, {rewritten} times written anew");
 }
 
 /// Requests that share a call are decided one after the other, each by its own limit.
@@ -190,7 +239,7 @@ fn one_call_decides_many_requests_in_their_order() {
     let mut connection = redis.connect();
     let script = Script::new(SOURCE);
     let mut call = script.prepare_invoke();
-    call.arg(60_000).arg(61_000);
+    call.arg(60_000).arg(122_000);
     for (key, limit, what, token) in [
         ("a", 2, "spend", 1),
         ("b", 1, "tell", 2),
@@ -204,18 +253,18 @@ fn one_call_decides_many_requests_in_their_order() {
     let told: Vec<_> = answers(&call, &mut connection)
         .into_iter()
         .map(|(admits, left, _, log)| {
-            (admits, left, entries(&log).into_iter().map(|(_, token)| token).collect::<Vec<_>>())
+            (admits, left, log.map(|log| entries(&log).into_iter().map(|(_, token)| token).collect::<Vec<_>>()))
         })
         .collect();
-    let expected: [(bool, u64, &[u32]); 6] = [
-        (true, 1, &[]),
-        (true, 0, &[2]),
-        (true, 0, &[1, 3]),
-        (false, 0, &[2]),
-        (true, 1, &[1, 3]),
-        (false, 0, &[1, 3]),
+    let expected: [(bool, u64, Option<&[u32]>); 6] = [
+        (true, 1, None),
+        (true, 0, Some(&[])),
+        (true, 0, Some(&[1])),
+        (false, 0, Some(&[2])),
+        (true, 1, Some(&[1, 3])),
+        (false, 0, Some(&[1, 3])),
     ];
-    assert_eq!(told, expected.map(|(admits, left, tokens)| (admits, left, tokens.to_vec())));
+    assert_eq!(told, expected.map(|(admits, left, tokens)| (admits, left, tokens.map(<[u32]>::to_vec))));
 }
 
 /// Something else at one key is told of that key, and the requests beside it are decided.
@@ -226,12 +275,13 @@ fn a_key_that_holds_something_else_does_not_fail_the_others() {
     let _: u64 = redis.run(&["RPUSH", "list", "x"]);
     let script = Script::new(SOURCE);
     let mut call = script.prepare_invoke();
-    call.arg(60_000).arg(61_000);
+    call.arg(60_000).arg(122_000);
     for key in ["a", "list", "b"] {
         call.key(key).arg(5).arg("spend").arg(&u32::to_be_bytes(1));
     }
     let told = tell(&call, &mut connection);
     assert_eq!((told[0].0, told[2].0), (4, 4));
     assert_eq!(told[1].0, -1);
-    assert!(String::from_utf8_lossy(&told[1].2).contains("WRONGTYPE"), "{told:?}");
+    let message = told[1].2.as_deref().unwrap_or_default();
+    assert!(String::from_utf8_lossy(message).contains("WRONGTYPE"), "{told:?}");
 }
