@@ -80,7 +80,7 @@ impl Way {
 /// Asks a window of a millisecond with room for everyone.
 async fn ask(mut connection: impl ConnectionLike + Send, key: &str) -> RedisResult<()> {
     let mut invocation = SCRIPT.key(key);
-    invocation.arg(1).arg(2002).arg(LARGE).arg("spend").arg(&u32::to_be_bytes(7));
+    invocation.arg(1).arg(2002).arg([&LARGE.to_be_bytes()[..], b"s", &u32::to_be_bytes(7)].concat());
     let _: Vec<Vec<u8>> = invocation.invoke_async(&mut connection).await?;
     Ok(())
 }

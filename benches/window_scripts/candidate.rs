@@ -70,7 +70,7 @@ impl Candidate {
             Kind::InUse(script) => {
                 let mut command = redis::cmd("EVALSHA");
                 command.arg(redis::Script::new(script).get_hash()).arg(1).arg(key);
-                command.arg(window).arg(expiry(window)).arg(limit).arg("spend").arg(&token.to_be_bytes());
+                command.arg(window).arg(expiry(window)).arg(question(limit, "spend", token));
                 command
             }
             Kind::Nothing(script) | Kind::Window { script, .. } => {
@@ -133,10 +133,9 @@ impl Candidate {
                 };
                 let (answer, entry) = match candidate.kind {
                     Kind::InUse(script) => {
-                        let script = with_clock(script, "{ARGV[6], ARGV[7]}")?;
+                        let script = with_clock(script, "{ARGV[4], ARGV[5]}")?;
                         let mut invocation = script.key(key);
-                        invocation.arg(WINDOW).arg(expiry(WINDOW)).arg(limit).arg(kind);
-                        invocation.arg(&u32::to_be_bytes(token)).arg(&time);
+                        invocation.arg(WINDOW).arg(expiry(WINDOW)).arg(question(limit, kind, token)).arg(&time);
                         let mut answer = in_use(&invocation.invoke::<Vec<Vec<u8>>>(redis)?)?;
                         if kind == "tell" && answer.0 == 1 {
                             // It tells what was before.
@@ -169,6 +168,11 @@ impl Candidate {
 /// The expiry that the gateway gives a log.
 fn expiry(window: u64) -> u64 {
     2 * (window + 1000)
+}
+
+/// One request as the script in use is asked.
+fn question(limit: u32, what: &str, token: u32) -> Vec<u8> {
+    [&limit.to_be_bytes(), &what.as_bytes()[..1], &token.to_be_bytes()].concat()
 }
 
 /// What the script in use says of one request: what remains, how long to wait, and how much of its log has left.

@@ -46,11 +46,12 @@ pub(super) enum Ask {
 }
 
 impl Ask {
-    fn word(self) -> &'static str {
+    /// As the script is asked.
+    fn letter(self) -> u8 {
         match self {
-            Self::Look => "look",
-            Self::Spend => "spend",
-            Self::SpendAndTell => "tell",
+            Self::Look => b'l',
+            Self::Spend => b's',
+            Self::SpendAndTell => b't',
         }
     }
 }
@@ -202,7 +203,8 @@ impl Inner {
         Ok(parts.into_iter().zip(questions).map(|(part, question)| part.answer(question)).collect())
     }
 
-    /// The command that runs the script. By [`Script`]'s own way, each of its words would be allocated.
+    /// The command that runs the script. By [`Script`]'s own way, each of its words would be allocated; and each costs Redis
+    /// an object and Lua a text, so what is asked of all windows is one.
     fn command<'q>(&self, questions: impl ExactSizeIterator<Item = &'q Question> + Clone) -> Cmd {
         let mut command = redis::cmd("EVALSHA");
         command.arg(SCRIPT.get_hash()).arg(questions.len());
@@ -210,9 +212,13 @@ impl Inner {
             command.arg(&**key);
         }
         command.arg(millis(self.span)).arg(2 * millis(self.span + KEPT_LONGER));
+        let mut packed = Vec::with_capacity(9 * questions.len());
         for Question { limit, ask, token, .. } in questions {
-            command.arg(*limit).arg(ask.word()).arg(token.to_be_bytes().as_slice());
+            packed.extend_from_slice(&limit.to_be_bytes());
+            packed.push(ask.letter());
+            packed.extend_from_slice(&token.to_be_bytes());
         }
+        command.arg(packed);
         command
     }
 }

@@ -3,9 +3,10 @@
 -- KEYS     of each request the log of its account, oldest first: 8 bytes a request, its instant and the token that made
 --          it, both 4 bytes, big-endian; instants in milliseconds modulo 2^32. A key may come more than once: the
 --          requests are decided one after the other
--- ARGV[1]  window in ms   ARGV[2]  expiry in ms of a log that is written anew, at least twice the window; an expiry that
---          has come down to half of that is renewed   then three for each key: limit; what to do: "look", "spend", or
---          "tell", which spends and tells the log; the token, as in the log
+-- ARGV[1]  window in ms   ARGV[2]  expiry in ms of a log that is written anew. After each request a log is kept for half of
+--          that, which is more than the window
+-- ARGV[3]  9 bytes of each request: limit, 4 bytes, big-endian; what to do: "l" to look, "s" to spend, "t" to spend and be
+--          told the log; the token, as in the log
 -- Returns  texts. The first has 12 bytes of each request: what remains, the ms to wait until a request can be admitted, 0
 --          where this one was, or could be, and how many bytes at the head of its log have left the window, -1 where it
 --          has no log, 4 bytes each, big-endian. Then come the logs, as they were before their requests: of who looks,
@@ -22,21 +23,25 @@
 -- Numbers are handed over as texts wherever they can be: a call that is given a number writes it out at some cost. Lua
 -- hashes every text that it makes, byte for byte, so a log is a text as seldom as can be: what has left stays at its head
 -- for a while, a request is appended, and logs are not joined for the answer.
+local call, pack, unpack = redis.call, struct.pack, struct.unpack
 local time = redis.call('TIME')
 local now = (time[1] * 1000 + math.floor(time[2] / 1000)) % 4294967296
-local stamp = struct.pack('>I4', now)
+local stamp = pack('>I4', now)
 local window, expiry = tonumber(ARGV[1]), ARGV[2]
+-- An expiry is looked at by the first request in a part of the time, for all of that part.
 local kept = expiry / 2
+local part = kept / 8
+local this_part = math.floor(now / part)
 
 -- Negative is the future: more than half of the range has passed.
 local function age(log, at)
-  local passed = (now - struct.unpack('>I4', log, at)) % 4294967296
+  local passed = (now - unpack('>I4', log, at)) % 4294967296
   return passed < 2147483648 and passed or passed - 4294967296
 end
 
 local heads, told = {}, {''}
 local function answer(remaining, wait, log, left)
-  heads[#heads + 1] = struct.pack('>i4I4i4', remaining, wait, log and left or -1)
+  heads[#heads + 1] = pack('>i4I4i4', remaining, wait, log and left or -1)
   if log then told[#told + 1] = log end
 end
 
@@ -46,7 +51,10 @@ local function decide(key, limit, what, token)
   -- Half of a log is none.
   if #log % 8 ~= 0 then log = '' end
   local left = 0
-  while left < #log and age(log, left + 1) > window do
+  while left < #log do
+    -- As `age`, without a call for each.
+    local passed = (now - unpack('>I4', log, left + 1)) % 4294967296
+    if passed <= window or passed >= 2147483648 then break end
     left = left + 8
   end
   local used = (#log - left) / 8
@@ -54,24 +62,25 @@ local function decide(key, limit, what, token)
     local leaves = age(log, #log - limit * 8 + 1)
     if leaves < 0 or leaves > window then
       log = string.gsub(string.sub(log, left + 1), '....(....)', function(token) return stamp .. token end)
-      redis.call('SET', key, log, 'PX', expiry)
+      call('SET', key, log, 'PX', expiry)
       left, leaves = 0, 0
     end
     return answer(0, window - leaves + 1, log, left)
   end
-  if what == 'look' then return answer(limit - used, 0, log, left) end
-  if log == '' or left > 128 or left * 8 > #log then
-    redis.call('SET', key, string.sub(log, left + 1) .. stamp .. token, 'PX', expiry)
+  if what == 'l' then return answer(limit - used, 0, log, left) end
+  if log == '' or left > 128 or left * 16 > #log then
+    call('SET', key, string.sub(log, left + 1) .. stamp .. token, 'PX', expiry)
   else
-    redis.call('APPEND', key, stamp .. token)
-    if redis.call('PTTL', key) < kept then redis.call('PEXPIRE', key, expiry) end
+    call('APPEND', key, stamp .. token)
+    local is_first = math.floor(unpack('>I4', log, #log - 7) / part) ~= this_part
+    if is_first and call('PTTL', key) < kept + part then call('PEXPIRE', key, expiry) end
   end
-  return answer(limit - used - 1, 0, what == 'tell' and log, left)
+  return answer(limit - used - 1, 0, what == 't' and log, left)
 end
 
-for at = 1, #KEYS do
-  local of = 3 * at
-  decide(KEYS[at], tonumber(ARGV[of]), ARGV[of + 1], ARGV[of + 2])
+for at, key in ipairs(KEYS) do
+  local limit, what, token = unpack('>I4c1c4', ARGV[3], 9 * at - 8)
+  decide(key, limit, what, token)
 end
 told[1] = table.concat(heads)
 return told

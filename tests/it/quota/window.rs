@@ -17,6 +17,12 @@ const SOURCE: &str = include_str!("../../../src/quota/window.lua");
 /// where that is told.
 type Answer = (bool, u64, u64, Option<Vec<u8>>);
 
+/// One request as the script is asked.
+fn question(limit: u64, what: &str, token: u32) -> Vec<u8> {
+    let limit = u32::try_from(limit).expect("a limit").to_be_bytes();
+    [&limit[..], &what.as_bytes()[..1], &token.to_be_bytes()].concat()
+}
+
 /// Asks of each request what the script tells: what remains, how long to wait, and what its log held before, where that is
 /// told.
 fn tell(call: &ScriptInvocation<'_>, redis: &mut redis::Connection) -> Vec<(i32, u32, Option<Vec<u8>>)> {
@@ -49,20 +55,22 @@ struct Window {
     key: String,
     limit: u64,
     span: u64,
+    expiry: u64,
 }
 
 impl Window {
     fn new(redis: &Redis, key: &str, limit: u64, span: u64) -> Self {
         const CLOCK: &str = "redis.call('TIME')";
         assert_eq!(SOURCE.matches(CLOCK).count(), 1);
-        let source = SOURCE.replace(CLOCK, "{ARGV[6], ARGV[7]}");
-        Self { script: Script::new(&source), redis: redis.connect(), key: key.to_owned(), limit, span }
+        let source = SOURCE.replace(CLOCK, "{ARGV[4], ARGV[5]}");
+        let (script, redis) = (Script::new(&source), redis.connect());
+        Self { script, redis, key: key.to_owned(), limit, span, expiry: 86_400_000 }
     }
 
     /// Asks at an instant in milliseconds.
     fn ask(&mut self, now: u64, what: &str, token: u32) -> Answer {
         let mut call = self.script.key(&self.key);
-        call.arg(self.span).arg(86_400_000).arg(self.limit).arg(what).arg(&token.to_be_bytes());
+        call.arg(self.span).arg(self.expiry).arg(question(self.limit, what, token));
         call.arg(now / 1000).arg(now % 1000 * 1000 + 999);
         answers(&call, &mut self.redis).pop().expect("an answer")
     }
@@ -173,7 +181,7 @@ fn a_window_is_stamped_by_the_server_and_leaves_nothing_behind() {
         let (key, before) = (format!("window {span}"), time());
         let script = Script::new(SOURCE);
         let mut call = script.key(&key);
-        call.arg(span).arg(2 * (span + 500)).arg(3).arg("spend").arg(&u32::MAX.to_be_bytes());
+        call.arg(span).arg(2 * (span + 500)).arg(question(3, "spend", u32::MAX));
         let (admits, left, ..) = answers(&call, &mut connection).pop().expect("an answer");
         let after = time();
         let log: Vec<u8> = redis.run(&["GET", &key]);
@@ -187,28 +195,35 @@ fn a_window_is_stamped_by_the_server_and_leaves_nothing_behind() {
     assert_eq!(redis.run::<u64>(&["EXISTS", "window 50"]), 0);
 }
 
-/// However a log came to its expiry, after each request it stays for half of the expiry that a new one has.
+/// However a log came to its expiry, the first request in a sixteenth of what a new one has renews it where it would not
+/// outlast the requests of that time.
 #[test]
 fn a_request_is_kept_for_long_enough_whatever_the_expiry_was() {
+    const EXPIRY: u64 = 122_000;
     let redis = Redis::start();
-    let mut connection = redis.connect();
-    let script = Script::new(SOURCE);
-    let mut call = script.key("window");
-    call.arg(60_000).arg(122_000).arg(100).arg("spend").arg(&7_u32.to_be_bytes());
-    let mut ask = || {
-        assert!(answers(&call, &mut connection).pop().expect("an answer").0);
-        redis.run::<i64>(&["PTTL", "window"])
+    let mut window = Window::new(&redis, "window", 1000, 60_000);
+    window.expiry = EXPIRY;
+    let part = EXPIRY / 16;
+    let mut now = part * 1_000_000;
+    let mut ask_after = |passed: u64| {
+        now += passed;
+        assert!(window.ask(now, "spend", 1).0);
+        redis.run::<u64>(&["PTTL", "window"])
     };
-    assert!((121_000..=122_000).contains(&ask()), "of a new one");
-    for (expiry, renewed) in [("60999", true), ("62000", false), ("5", true), ("0", true)] {
-        match expiry {
-            "0" => redis.run::<()>(&["PERSIST", "window"]),
-            expiry => redis.run::<()>(&["PEXPIRE", "window", expiry]),
-        }
-        let then = ask();
-        assert!((61_000..=122_000).contains(&then), "{expiry}: {then}");
-        assert_eq!(then > 100_000, renewed, "{expiry}: {then}");
+    assert!((EXPIRY - 1000..=EXPIRY).contains(&ask_after(0)), "of a new one");
+    for (expiry, renewed) in [(EXPIRY / 2 + part - 1, true), (EXPIRY / 2 + part + 5000, false), (5000, true)] {
+        redis.run::<()>(&["PEXPIRE", "window", &expiry.to_string()]);
+        let then = ask_after(part);
+        assert_eq!(then > EXPIRY - 1000, renewed, "{expiry}: {then}");
     }
+    redis.run::<()>(&["PERSIST", "window"]);
+    assert!(ask_after(part) > EXPIRY - 1000, "one that never expired");
+    for _ in 0..4 {
+        // By the clock of the test alone, the rest of this part.
+        assert!(ask_after(part / 5) > EXPIRY / 2);
+    }
+    redis.run::<()>(&["PEXPIRE", "window", &(EXPIRY / 2 + part - 1).to_string()]);
+    assert!(ask_after(0) < EXPIRY / 2 + part, "it was looked at in this part");
 }
 
 /// What has left stays at the head of a log for a while, and not for long.
@@ -239,7 +254,7 @@ fn one_call_decides_many_requests_in_their_order() {
     let mut connection = redis.connect();
     let script = Script::new(SOURCE);
     let mut call = script.prepare_invoke();
-    call.arg(60_000).arg(122_000);
+    let mut questions = Vec::new();
     for (key, limit, what, token) in [
         ("a", 2, "spend", 1),
         ("b", 1, "tell", 2),
@@ -248,8 +263,10 @@ fn one_call_decides_many_requests_in_their_order() {
         ("a", 3, "look", 0),
         ("a", 2, "spend", 5),
     ] {
-        call.key(key).arg(limit).arg(what).arg(&u32::to_be_bytes(token));
+        call.key(key);
+        questions.extend(question(limit, what, token));
     }
+    call.arg(60_000).arg(122_000).arg(&questions);
     let told: Vec<_> = answers(&call, &mut connection)
         .into_iter()
         .map(|(admits, left, _, log)| {
@@ -275,10 +292,10 @@ fn a_key_that_holds_something_else_does_not_fail_the_others() {
     let _: u64 = redis.run(&["RPUSH", "list", "x"]);
     let script = Script::new(SOURCE);
     let mut call = script.prepare_invoke();
-    call.arg(60_000).arg(122_000);
     for key in ["a", "list", "b"] {
-        call.key(key).arg(5).arg("spend").arg(&u32::to_be_bytes(1));
+        call.key(key);
     }
+    call.arg(60_000).arg(122_000).arg(question(5, "spend", 1).repeat(3));
     let told = tell(&call, &mut connection);
     assert_eq!((told[0].0, told[2].0), (4, 4));
     assert_eq!(told[1].0, -1);
