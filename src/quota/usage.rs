@@ -17,12 +17,10 @@ impl Usage {
     /// Counts the tokens of a window's requests. Most accounts have few, so that one token makes long runs of them.
     pub(super) fn of(tokens: impl IntoIterator<Item = u32>) -> Self {
         let mut runs: Vec<Share> = Vec::new();
-        for token in tokens {
-            match runs.last_mut() {
-                Some(run) if run.token == token => run.requests += 1,
-                _ => runs.push(Share { token, requests: 1 }),
-            }
-        }
+        tokens.into_iter().for_each(|token| match runs.last_mut() {
+            Some(run) if run.token == token => run.requests += 1,
+            _ => runs.push(Share { token, requests: 1 }),
+        });
         runs.sort_unstable_by_key(|run| run.token);
         runs.dedup_by(|run, before| {
             let is_same = run.token == before.token;
