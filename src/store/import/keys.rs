@@ -1,11 +1,12 @@
-//! Foreign keys that a first load takes away, and puts back at its end.
+//! Foreign keys of submissions that a first load takes away, and puts back at its end.
 //!
 //! Postgres checks them row by row, which takes a quarter to a third of a load, and those of all rows at once in a
 //! fiftieth. But once one was taken away, nobody else can use its tables until the transaction ends. So it is done where
-//! the database holds no submissions yet and nobody else is connected to it. The load itself needs no keys: what refers to
-//! nothing is refused before it is written. To put one back looks at every row all the same.
+//! the database holds no answers yet and nobody else is connected to it. The load itself needs none of these keys: what
+//! refers to nothing is refused before it is written, and nothing is deleted that they would delete more for. To put one
+//! back looks at every row all the same.
 
-use super::{TABLES, run};
+use super::run;
 use crate::store::StoreError;
 use crate::store::database::Transaction;
 
@@ -28,7 +29,8 @@ BEGIN
     FOR key IN
       SELECT conrelid::regclass AS of, conname AS name, pg_get_constraintdef(oid) AS definition
       FROM pg_constraint
-      WHERE contype = 'f' AND conrelid = ANY (string_to_array(current_setting('formgate.loaded'), ', ')::regclass[])
+      WHERE contype = 'f' AND conrelid IN ('submissions'::regclass, 'answers'::regclass, 'submission_labels'::regclass,
+        'submission_pending'::regclass, 'submission_participants'::regclass, 'submission_flow_steps'::regclass)
     LOOP
       EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', key.of, key.name);
       back := back || format('ALTER TABLE %s ADD CONSTRAINT %I %s;', key.of, key.name, key.definition);
@@ -51,9 +53,6 @@ $$";
 
 /// Takes the keys away where nobody minds.
 pub(super) async fn take_away(transaction: &mut Transaction) -> Result<(), StoreError> {
-    let mut sql = transaction.sql();
-    sql.push("SELECT set_config('formgate.loaded', ").bind(TABLES).push(", true)");
-    transaction.fetch_all(sql).await?;
     run(transaction, TAKE_AWAY).await
 }
 

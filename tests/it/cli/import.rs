@@ -75,7 +75,16 @@ async fn a_first_load_that_is_alone_checks_the_foreign_keys_at_its_end() {
     assert_eq!(glance(&site, KEYS).await, [number, before, definitions], "what is not kept changes nothing");
 
     let (first, later) = lines.split_at(lines.len() - 50);
-    site.import("acme", &each_after_another_version(first));
+    // What refers to the built-in group follows its id, which is another one at the end.
+    let moved = [
+        json!({"type": "form", "id": 777_777, "name": "Moved"}),
+        json!({"type": "flow_step", "id": 777_777, "form_id": 777_777, "name": "All", "groups": [9_007_199_254_740_991_i64]}),
+        json!({"type": "group", "id": 777_777, "name": "All Users"}),
+    ];
+    let moved: String = moved.iter().map(|line| format!("{line}\n")).collect();
+    site.import("acme", &(moved + &each_after_another_version(first)));
+    let groups = "SELECT group_id FROM flow_step_groups WHERE flow_step_id = 777777";
+    assert_eq!(glance(&site, groups).await, [777_777]);
     let [still, made, same] = glance(&site, KEYS).await;
     assert_eq!((still, same), (number, definitions));
     assert_ne!(made, before, "the foreign keys are new ones");
