@@ -68,7 +68,8 @@ impl Lanes {
     /// Opens lanes whose calls may take `limit`, and waits a moment for the first. A store that is away does not keep a
     /// gateway from starting: its lanes open when it is back.
     pub async fn open(link: Arc<Link>, limit: Duration, metrics: Metrics) -> Self {
-        let state = Arc::new(State { open: Mutex::new(0), opened: Notify::new(), metrics });
+        let failure = Mutex::new(format!("no answer within {OPEN_LIMIT:?}"));
+        let state = Arc::new(State { open: Mutex::new(0), opened: Notify::new(), failure, metrics });
         let many_keys = !link.is_cluster();
         let lanes = (0..LANES).map(|_| {
             let lane = Arc::new(Lane { connection: ArcSwapOption::empty(), lost: Notify::new() });
@@ -77,7 +78,8 @@ impl Lanes {
         });
         let lanes = Self { lanes: lanes.collect(), next: AtomicUsize::new(0), limit, many_keys, state };
         if tokio::time::timeout(OPEN_LIMIT, lanes.state.opened.notified()).await.is_err() {
-            tracing::warn!("the shared store can't be reached; its policy decides until it can");
+            let failure = lanes.state.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            tracing::warn!(failure, "the shared store can't be reached; its policy decides until it can");
         }
         lanes
     }
@@ -148,6 +150,8 @@ struct State {
     /// Held while the gauge is set: two lanes that change at once must not leave it wrong.
     open: Mutex<usize>,
     opened: Notify,
+    /// Why none could be opened last.
+    failure: Mutex<String>,
     metrics: Metrics,
 }
 
@@ -160,6 +164,11 @@ impl State {
             tracing::info!("the shared store answers");
         }
         self.opened.notify_one();
+    }
+
+    fn not_opened(&self, failure: String) {
+        tracing::debug!(failure, "the shared store can't be reached");
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
     }
 
     fn closed(&self, failure: &str) {
@@ -216,8 +225,8 @@ async fn keep_open(lane: Arc<Lane>, link: Arc<Link>, state: Arc<State>, limit: D
                     waits = WAITS.into_iter();
                 }
             }
-            Ok(Err(failure)) => tracing::debug!(failure, "the shared store can't be reached"),
-            Err(_) => tracing::debug!("the shared store can't be reached in time"),
+            Ok(Err(failure)) => state.not_opened(failure),
+            Err(_) => state.not_opened(format!("no answer within {OPEN_LIMIT:?}")),
         }
         wait = waits.next().unwrap_or(wait);
         let part = rand::rng().random_range(0.7..=1.0);

@@ -91,6 +91,22 @@ async fn a_user_with_the_least_rights() {
     assert!(refused.is_empty(), "{refused:?}");
 }
 
+/// As after an upgrade to a version whose windows need another one. It is told at the start, and not by the first request.
+#[tokio::test]
+async fn a_user_who_lacks_a_right() {
+    let redis = Redis::start();
+    redis.run::<()>(&"ACL SETUSER gate on >secret ~* &* +@all -append".split_whitespace().collect::<Vec<_>>());
+    let site = Site::new().tenant("acme", Engine::Sqlite);
+    let site = site.gateway("redis", redis.url().replace("redis://", "redis://gate:secret@")).write();
+    site.migrate();
+    let mut node = site.start();
+    let told = node.wait_for_log(Duration::from_secs(30), |line| {
+        line.contains("the shared store can't be reached").then(|| line.to_owned())
+    });
+    let told = told.expect("the node says it");
+    assert!(told.contains("can't run this command"), "{told}");
+}
+
 #[tokio::test]
 async fn a_password_alone() {
     let redis = Redis::start();
