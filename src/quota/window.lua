@@ -33,12 +33,6 @@ local kept = expiry / 2
 local part = kept / 8
 local this_part = math.floor(now / part)
 
--- Negative is the future: more than half of the range has passed.
-local function age(log, at)
-  local passed = (now - unpack('>I4', log, at)) % 4294967296
-  return passed < 2147483648 and passed or passed - 4294967296
-end
-
 local heads, told = {}, {''}
 local function answer(remaining, wait, log, left)
   heads[#heads + 1] = pack('>i4I4i4', remaining, wait, log and left or -1)
@@ -52,20 +46,20 @@ local function decide(key, limit, what, token)
   if #log % 8 ~= 0 then log = '' end
   local left = 0
   while left < #log do
-    -- As `age`, without a call for each.
     local passed = (now - unpack('>I4', log, left + 1)) % 4294967296
+    -- Since a stamp from the future, more than half of the range has passed.
     if passed <= window or passed >= 2147483648 then break end
     left = left + 8
   end
   local used = (#log - left) / 8
   if used >= limit then
-    local leaves = age(log, #log - limit * 8 + 1)
-    if leaves < 0 or leaves > window then
+    local passed = (now - unpack('>I4', log, #log - limit * 8 + 1)) % 4294967296
+    if passed > window then
       log = string.gsub(string.sub(log, left + 1), '....(....)', function(token) return stamp .. token end)
       call('SET', key, log, 'PX', expiry)
-      left, leaves = 0, 0
+      left, passed = 0, 0
     end
-    return answer(0, window - leaves + 1, log, left)
+    return answer(0, window - passed + 1, log, left)
   end
   if what == 'l' then return answer(limit - used, 0, log, left) end
   if log == '' or left > 128 or left * 16 > #log then
