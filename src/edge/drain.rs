@@ -6,6 +6,7 @@
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Semaphore;
@@ -18,6 +19,8 @@ use tokio_util::sync::CancellationToken;
 pub(super) struct Lifecycle {
     tasks: Arc<Mutex<JoinSet<()>>>,
     draining: CancellationToken,
+    /// What [`Self::draining`] says, without its lock: it is asked with each request.
+    is_draining: Arc<AtomicBool>,
 }
 
 impl Lifecycle {
@@ -33,6 +36,12 @@ impl Lifecycle {
         tasks.spawn(task);
     }
 
+    /// Tells all tasks, those that begin later, too.
+    fn drain(&self) {
+        self.is_draining.store(true, Ordering::Release);
+        self.draining.cancel();
+    }
+
     /// Ready once every task has ended. A panic ended its own.
     async fn ended(&self) {
         while poll_fn(|cx| self.tasks().poll_join_next(cx)).await.is_some() {}
@@ -45,7 +54,7 @@ impl Lifecycle {
 
     /// Whether the edge drains.
     pub(super) fn is_draining(&self) -> bool {
-        self.draining.is_cancelled()
+        self.is_draining.load(Ordering::Acquire)
     }
 
     /// Ready once the edge drains, but not before an instant.
@@ -75,7 +84,8 @@ pub enum Drained {
 
 impl Serving {
     pub(super) fn new(addresses: Vec<SocketAddr>, slots: Arc<Semaphore>, connections: usize) -> Self {
-        let lifecycle = Lifecycle { tasks: Arc::default(), draining: CancellationToken::new() };
+        let lifecycle =
+            Lifecycle { tasks: Arc::default(), draining: CancellationToken::new(), is_draining: Arc::default() };
         Self { addresses, lifecycle, slots, connections }
     }
 
@@ -92,7 +102,7 @@ impl Serving {
     /// Stops: closes the listeners, closes connections without a request, lets requests in flight finish
     /// (`Connection: close`, GOAWAY), and cuts what is left once the patience ends.
     pub async fn drain(self, patience: impl Future<Output = ()>) -> Drained {
-        self.lifecycle.draining.cancel();
+        self.lifecycle.drain();
         tokio::select! {
             biased;
             () = self.lifecycle.ended() => return Drained::Finished,
@@ -107,7 +117,7 @@ impl Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        self.lifecycle.draining.cancel();
+        self.lifecycle.drain();
         self.lifecycle.tasks().abort_all();
     }
 }

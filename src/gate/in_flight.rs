@@ -3,14 +3,13 @@
 //! Owns the cap over all tenants, which is checked before anything else is done for a request: one that is refused costs
 //! no look-up, no decision of the quota and no memory.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use crate::metrics::GateMetrics;
 
 /// The requests that are worked on.
 #[derive(Debug)]
 pub struct InFlight {
-    now: AtomicUsize,
     most: usize,
     metrics: GateMetrics,
 }
@@ -23,25 +22,22 @@ impl InFlight {
     /// None yet, and at most so many.
     #[must_use]
     pub fn new(most: usize, metrics: GateMetrics) -> Self {
-        Self { now: AtomicUsize::new(0), most, metrics }
+        Self { most, metrics }
     }
 
     /// A place, if there is one.
     pub(super) fn enter(&self) -> Option<Place<'_>> {
         let more = |now| (now < self.most).then_some(now + 1);
-        if self.now.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_err() {
+        if self.metrics.in_flight.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_err() {
             self.metrics.refused.with_label_values(&["in_flight"]).inc();
             return None;
         }
-        self.metrics.in_flight.inc();
         Some(Place(self))
     }
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        // In this order: who reads that nobody is in flight finds every place free.
-        self.0.now.fetch_sub(1, Ordering::AcqRel);
-        self.0.metrics.in_flight.dec();
+        self.0.metrics.in_flight.fetch_sub(1, Ordering::AcqRel);
     }
 }

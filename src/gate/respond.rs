@@ -12,8 +12,8 @@ use http::header::{
 use http::{HeaderMap, Method, Response, StatusCode, Version, request};
 use http_body_util::Full;
 use hyper::body::Body;
-use uuid::Uuid;
 use uuid::fmt::Hyphenated;
+use uuid::{ContextV7, Timestamp, Uuid};
 
 use super::encoding::{Encoding, SMALLEST};
 use super::{Connection, Trail};
@@ -38,6 +38,11 @@ const SLOW: Duration = Duration::from_secs(1);
 /// The longest request id that is taken over from a caller.
 const LONGEST_ID: usize = 128;
 
+thread_local! {
+    /// What makes the ids of one thread ascend. One for all, as [`Uuid::now_v7`] has it, is a lock that all requests take.
+    static ASCENDING: ContextV7 = const { ContextV7::new() };
+}
+
 /// The id of a request: the caller's own when it is sane, else a new one.
 #[derive(Debug)]
 pub(super) struct RequestId(HeaderValue);
@@ -49,7 +54,8 @@ impl RequestId {
         };
         let new = || {
             let mut text = [0; Hyphenated::LENGTH];
-            HeaderValue::from_str(Uuid::now_v7().hyphenated().encode_lower(&mut text)).expect("visible ASCII")
+            let id = ASCENDING.with(|context| Uuid::new_v7(Timestamp::now(context)));
+            HeaderValue::from_str(id.hyphenated().encode_lower(&mut text)).expect("visible ASCII")
         };
         Self(headers.get(REQUEST_ID).filter(sane).cloned().unwrap_or_else(new))
     }

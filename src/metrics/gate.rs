@@ -1,14 +1,18 @@
 //! What the gate counts of requests that it takes no further.
 
-use prometheus::{IntCounterVec, IntGauge};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crossbeam_utils::CachePadded;
+use prometheus::IntCounterVec;
 
 use super::register::{Register, begin};
 
 /// Requests at the gate.
 #[derive(Clone, Debug)]
 pub struct GateMetrics {
-    /// Requests that are worked on.
-    pub in_flight: IntGauge,
+    /// Requests that are worked on, counted by who limits them.
+    pub in_flight: Arc<CachePadded<AtomicUsize>>,
     /// Requests refused to protect the gateway, by `reason`: `in_flight`, `bad_tokens`.
     pub refused: IntCounterVec,
 }
@@ -21,6 +25,10 @@ impl GateMetrics {
             &["reason"],
         );
         begin(&refused, &["in_flight", "bad_tokens"]);
-        Self { refused, in_flight: register.gauge("formgate_requests_in_flight", "Requests that are worked on.") }
+        let in_flight = Arc::<CachePadded<AtomicUsize>>::default();
+        let watched = Arc::clone(&in_flight);
+        let now = move || watched.load(Ordering::Acquire) as f64;
+        register.watched("formgate_requests_in_flight", "Requests that are worked on.", now);
+        Self { refused, in_flight }
     }
 }

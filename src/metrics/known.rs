@@ -3,9 +3,10 @@
 
 use std::marker::PhantomData;
 
-use prometheus::IntCounter;
+use prometheus::{IntCounter, IntCounterVec};
 
 use super::register::Register;
+use super::shards::{self, Shards};
 
 /// What such a counter tells apart: the rows of a table of two labels.
 pub trait Known: Copy + 'static {
@@ -21,25 +22,26 @@ pub trait Known: Copy + 'static {
 /// A counter for each of `K`; all begin at 0.
 #[derive(Debug)]
 pub struct KnownCounters<K> {
-    counters: Vec<IntCounter>,
+    counters: Shards<Vec<IntCounter>>,
     kind: PhantomData<K>,
 }
 
 impl<K: Known> KnownCounters<K> {
     pub(super) fn new(register: &Register<'_>, name: &str, help: &str) -> Self {
-        let all = register.counters(name, help, &K::LABELS);
-        Self { counters: K::VALUES.iter().map(|values| all.with_label_values(values)).collect(), kind: PhantomData }
+        let parts = register.parts_of_counters(name, help, &K::LABELS, shards::count());
+        let each = |part: IntCounterVec| K::VALUES.iter().map(|values| part.with_label_values(values)).collect();
+        Self { counters: parts.into_iter().map(each).collect(), kind: PhantomData }
     }
 
     /// Counts one.
     pub fn count(&self, one: K) {
-        self.counters[one.place()].inc();
+        self.counters.own()[one.place()].inc();
     }
 
     /// How many were counted.
     #[must_use]
     pub fn get(&self, of: K) -> u64 {
-        self.counters[of.place()].get()
+        self.counters.iter().map(|counters| counters[of.place()].get()).sum()
     }
 }
 
