@@ -11,7 +11,7 @@ use http::header::{ALLOW, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
-use crate::reply::Reply;
+use crate::reply::{Reply, number};
 use crate::store::StoreError;
 use crate::tenant::NamedShare;
 
@@ -211,9 +211,8 @@ fn message(status: StatusCode, message: &str) -> Reply {
 
 /// `Retry-After` in whole seconds, rounded up, at least 1 (RFC 9110, section 10.2.3).
 fn retry_after(reply: Reply, wait: Duration) -> Reply {
-    let seconds = wait.as_nanos().div_ceil(1_000_000_000).max(1);
-    let value = HeaderValue::from_str(&seconds.to_string()).expect("digits are a header value");
-    reply.with_header(RETRY_AFTER, value)
+    let seconds = wait.as_secs().saturating_add((wait.subsec_nanos() > 0).into()).max(1);
+    reply.with_header(RETRY_AFTER, number(seconds))
 }
 
 /// The faults of a request, in the order in which they were found: a field's path, and what is wrong with it.

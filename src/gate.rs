@@ -48,7 +48,7 @@ use crate::tenant::{Directory, LastUsed, Tenant, Token, TokenVerifier, Turn};
 use allowance::Allowance;
 pub use bad_tokens::BadTokens;
 use head::Authority;
-pub use head::HeadFault;
+pub use head::{FirstAuthority, HeadFault};
 pub use in_flight::InFlight;
 pub use limits::Limits;
 pub use network::network_of;
@@ -63,6 +63,8 @@ pub struct Connection {
     pub caller: Option<IpAddr>,
     /// How it is protected on its way.
     pub transport: Transport,
+    /// Whom its requests are for, mostly.
+    pub authority: FirstAuthority,
 }
 
 /// How a connection is protected, which decides what may be asked on it.
@@ -191,7 +193,7 @@ impl Gate {
         trail: &mut Trail,
     ) -> Result<Reply, Refusal> {
         head::check_form(head)?;
-        let authority = Authority::of(head)?;
+        let authority = Authority::of(head, &connection.authority)?;
         let tenant = self.resolve(connection, &authority)?;
         if let Transport::Redirect { https_port } = connection.transport {
             head::check_size(head, &self.limits)?;

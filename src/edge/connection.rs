@@ -35,7 +35,7 @@ use super::socket::Socket;
 use super::tls::{self, Protocol, Secured};
 use super::{Edge, Serve};
 use crate::config::{ListenConfig, Speaks};
-use crate::gate::{Connection, Transport};
+use crate::gate::{Connection, FirstAuthority, Transport};
 
 /// Serves one accepted socket until it is closed.
 pub(super) async fn serve<S: Serve>(
@@ -173,7 +173,12 @@ impl<'a, S: Serve> Arrival<'a, S> {
         let label = label(protocol);
         let open = Open::new(edge.metrics.edge.connections_open.with_label_values(&[label]));
         let conversation = Arc::new(Conversation {
-            connection: Connection { client: client.to_string().into(), caller, transport },
+            connection: Connection {
+                client: client.to_string().into(),
+                caller,
+                transport,
+                authority: FirstAuthority::default(),
+            },
             gate: Arc::clone(&edge.gate),
             activity: Arc::clone(activity),
             lifecycle: lifecycle.clone(),

@@ -1,5 +1,7 @@
 //! The head of a request: whom it is for, and whether it is one that anybody here answers.
 
+use std::sync::OnceLock;
+
 use http::header::HOST;
 use http::{Method, Version, request};
 
@@ -68,6 +70,19 @@ pub(super) fn check_size(head: &request::Parts, limits: &Limits) -> Result<(), R
     Ok(())
 }
 
+/// The first authority that requests of a connection named. Most that follow name the same one, and need not have it put
+/// into its normal form again.
+#[derive(Clone, Debug, Default)]
+pub struct FirstAuthority(OnceLock<Named>);
+
+#[derive(Clone, Debug)]
+struct Named {
+    text: Box<str>,
+    host: HostName,
+    /// Where in the text the port begins.
+    port: Option<usize>,
+}
+
 /// The authority of a request: the host in its normal form, and the port as the caller wrote it.
 #[derive(Debug)]
 pub(super) struct Authority<'h> {
@@ -78,15 +93,15 @@ pub(super) struct Authority<'h> {
 impl<'h> Authority<'h> {
     /// From `:authority` in HTTP/2 and an absolute target, else from `Host` (RFC 9112, section 3.2; RFC 9113, section
     /// 8.3.1). Where both are there they must agree: a proxy before us may have looked at the other one.
-    pub(super) fn of(head: &'h request::Parts) -> Result<Self, Refusal> {
+    pub(super) fn of(head: &'h request::Parts, first: &FirstAuthority) -> Result<Self, Refusal> {
         let mut hosts = head.headers.get_all(HOST).iter();
         let (host, more) = (hosts.next(), hosts.next());
         if more.is_some() {
             return Err(Refusal::InvalidAuthority);
         }
         let host = host.map(|value| std::str::from_utf8(value.as_bytes()).map_err(|_| Refusal::InvalidAuthority));
-        let host = host.transpose()?.map(Self::parse).transpose()?;
-        let target = head.uri.authority().map(|authority| Self::parse(authority.as_str())).transpose()?;
+        let host = host.transpose()?.map(|text| Self::parse(text, first)).transpose()?;
+        let target = head.uri.authority().map(|authority| Self::parse(authority.as_str(), first)).transpose()?;
         match (target, host) {
             (Some(target), Some(host)) if target.host != host.host => Err(Refusal::InvalidAuthority),
             // An absolute target does not excuse the field (RFC 9112, section 3.2).
@@ -96,8 +111,16 @@ impl<'h> Authority<'h> {
         }
     }
 
-    fn parse(text: &'h str) -> Result<Self, Refusal> {
+    fn parse(text: &'h str, first: &FirstAuthority) -> Result<Self, Refusal> {
+        if let Some(Named { host, port, .. }) = first.0.get().filter(|first| *first.text == *text) {
+            return Ok(Self { host: host.clone(), port: port.map(|port| &text[port..]) });
+        }
         let (host, port) = HostName::parse_with_port(text).map_err(|_| Refusal::InvalidAuthority)?;
+        first.0.get_or_init(|| {
+            // It is what the text ends with.
+            let port = port.map(|port| text.len() - port.len());
+            Named { text: text.into(), host: host.clone(), port }
+        });
         Ok(Self { host, port })
     }
 
@@ -108,5 +131,33 @@ impl<'h> Authority<'h> {
     /// What links begin with.
     pub(super) fn origin(&self) -> Origin<'_> {
         Origin { host: &self.host, port: self.port }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+
+    #[test]
+    fn an_authority_is_read_the_same_whatever_the_first_one_was() {
+        let named = |text: &str, first: &FirstAuthority| {
+            let (head, ()) = Request::get("/").header(HOST, text).body(()).unwrap().into_parts();
+            Authority::of(&head, first)
+                .map(|Authority { host, port }| (host.to_string(), port.map(ToOwned::to_owned)))
+                .ok()
+        };
+        let texts =
+            ["Acme.Example.com:8443", "acme.example.com:", "acme.example.com", "[::1]", "[::1]:443", "a b", "a:b"];
+        for first in texts {
+            let connection = FirstAuthority::default();
+            named(first, &connection);
+            for text in texts.iter().chain(&texts) {
+                assert_eq!(named(text, &connection), named(text, &FirstAuthority::default()), "{text} after {first}");
+            }
+        }
+        let port = Some("8443".to_owned());
+        assert_eq!(named(texts[0], &FirstAuthority::default()), Some(("acme.example.com".to_owned(), port)));
     }
 }

@@ -19,7 +19,7 @@ use super::encoding::{Encoding, SMALLEST};
 use super::{Connection, Trail};
 use crate::error::Refusal;
 use crate::quota::Budget;
-use crate::reply::Reply;
+use crate::reply::{Reply, number};
 use crate::store::with_causes;
 use crate::telemetry::Access;
 
@@ -80,8 +80,8 @@ pub(super) async fn dress(
     // An account's data is nobody else's: no cache on the way may keep it.
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if let Some(budget) = budget {
-        headers.insert(RATE_LIMIT, number(budget.limit));
-        headers.insert(RATE_REMAINING, number(budget.remaining));
+        headers.insert(RATE_LIMIT, number(budget.limit.into()));
+        headers.insert(RATE_REMAINING, number(budget.remaining.into()));
     }
     if body.len() >= SMALLEST {
         headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
@@ -118,24 +118,6 @@ pub(super) async fn dress(
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     response
-}
-
-/// The numbers below a thousand, three digits each.
-static DIGITS: [[u8; 3]; 1000] = {
-    let (mut digits, mut number) = ([[b'0'; 3]; 1000], 0);
-    while number < digits.len() {
-        let (hundreds, tens, ones) = (number / 100, number / 10 % 10, number % 10);
-        digits[number] = [b'0' + hundreds as u8, b'0' + tens as u8, b'0' + ones as u8];
-        number += 1;
-    }
-    digits
-};
-
-/// A number as a header's value, for which a small one needs no memory of its own.
-fn number(number: u32) -> HeaderValue {
-    let Some(digits) = DIGITS.get(number as usize) else { return number.into() };
-    let zeros = usize::from(number < 100) + usize::from(number < 10);
-    HeaderValue::from_static(std::str::from_utf8(&digits[zeros..]).expect("digits"))
 }
 
 /// Writes the line of one request, and the cause of a failure.
@@ -177,13 +159,6 @@ pub(super) fn log(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_number_is_written_as_everywhere() {
-        for written in [0, 9, 10, 60, 99, 100, 999, 1000, 70_000, u32::MAX] {
-            assert_eq!(number(written), HeaderValue::from(written));
-        }
-    }
 
     #[test]
     fn a_sane_request_id_is_the_callers_own_and_any_other_is_replaced() {
