@@ -41,7 +41,7 @@ const TURNS: u32 = 10;
 /// The key that opening writes to, and how: as a window does, and for as long as it takes to see that it can.
 const PROBE: &str = "formgate:probe";
 const PROBING: &str = "redis.call('SET', KEYS[1], 1, 'PX', 1000) redis.call('APPEND', KEYS[1], 1) \
-    redis.call('PEXPIRE', KEYS[1], 1000) return redis.call('PTTL', KEYS[1])";
+    redis.call('STRLEN', KEYS[1]) redis.call('GETRANGE', KEYS[1], 0, 1) redis.call('PEXPIRE', KEYS[1], 1000) return redis.call('PTTL', KEYS[1])";
 
 /// Why a call was not answered.
 #[derive(Debug, thiserror::Error)]

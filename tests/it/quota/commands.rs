@@ -50,6 +50,11 @@ fn site(redis: &Redis, limit: u32) -> Site {
     site
 }
 
+/// How often a command was called.
+fn of(calls: &[(String, u64)], command: &str) -> u64 {
+    calls.iter().find(|(name, _)| name == command).map_or(0, |(_, calls)| *calls)
+}
+
 /// A thousand requests, twenty at a time; the status of each.
 async fn thousand(clients: impl Iterator<Item = Client>) -> Vec<u16> {
     let mut statuses = Vec::new();
@@ -110,9 +115,29 @@ async fn any_other_request_costs_it_one_script() {
         client.get(path).send().await;
     }
     let calls = counter.calls();
-    let of = |command: &str| calls.iter().find(|(name, _)| name == command).map_or(0, |(_, calls)| *calls);
-    assert_eq!(of("evalsha"), 40, "{calls:?}");
+    assert_eq!(of(&calls, "evalsha"), 40, "{calls:?}");
     let scripts = ["evalsha", "time", "get", "set", "append", "pttl"];
     let others: Vec<_> = calls.iter().filter(|(name, _)| !scripts.contains(&name.as_str())).collect();
     assert!(others.iter().all(|(name, _)| name == "ping"), "{calls:?}");
+}
+
+#[tokio::test]
+async fn a_long_log_is_read_whole_only_for_who_is_told_of_it() {
+    const LIMIT: u32 = 5000;
+    let redis = Redis::start();
+    let site = site(&redis, LIMIT);
+    let node = site.start();
+    let client = node.client().to(&site.host("acme")).with(&site.token("acme", "tests"));
+    let statuses = thousand(std::iter::repeat(client.clone())).await;
+    assert!(statuses.iter().all(|status| *status == 200), "{statuses:?}");
+    for (path, times, whole) in
+        [("/api/v1/form", 1001, false), ("/api/v1/me", 1002, true), ("/api/v1/form", 1003, false)]
+    {
+        let counter = Counter::start(&redis);
+        let answer = client.get(path).send().await;
+        assert_eq!(answer.number("x-ratelimit-remaining"), Some(u64::from(LIMIT) - times));
+        let calls = counter.calls();
+        assert_eq!((of(&calls, "get"), of(&calls, "getrange") > 0), (u64::from(whole), !whole), "{calls:?}");
+        assert_eq!(of(&calls, "append"), 1, "{calls:?}");
+    }
 }
