@@ -1,20 +1,22 @@
-//! What the steps of a request cost that need no socket and no database: resolve, verify, admit, route.
+//! What the steps of a request cost that need no socket and no database: resolve, verify, admit, route; and counting it.
 //!
 //! Each is a microsecond or so. They are measured to notice when one stops being that, not to make them faster.
 
 use std::hint::black_box;
-use std::time::Duration;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use formgate::api;
 use formgate::config::Config;
-use formgate::metrics::Metrics;
+use formgate::metrics::{Metrics, RateDecision, TenantLabels, TenantMeter, TokenCheck};
 use formgate::quota::{Account, Quota, Telling};
 use formgate::tenant::Directory;
 use formgate::tenant::host::HostName;
 use formgate::tenant::token::PresentedToken;
 use futures_util::FutureExt;
-use http::Method;
+use http::{Method, StatusCode};
 
 /// As many tenants as one node is to hold.
 const TENANTS: usize = 10_000;
@@ -72,6 +74,31 @@ fn route(criterion: &mut Criterion) {
     });
 }
 
+/// What every request counts, by one thread and by two at once, for tenants that have no label of their own.
+fn count(criterion: &mut Criterion) {
+    let metrics = Metrics::new(TenantLabels::None);
+    let meter = Arc::new(TenantMeter::new(&"acme".into()));
+    let took = Duration::from_micros(100);
+    let count_all = |times: u64| {
+        for _ in 0..times {
+            metrics.token_checks.count(TokenCheck::KnownByMemory);
+            metrics.rate_decisions.count(RateDecision::AdmittedShared);
+            metrics.requests.count("GET /me", &Method::GET, StatusCode::OK, black_box(took));
+            metrics.tenants.count(&meter, StatusCode::OK, black_box(took));
+        }
+    };
+    let mut group = criterion.benchmark_group("count");
+    for threads in [1, 2] {
+        group.bench_function(threads.to_string(), |bencher| {
+            bencher.iter_custom(|times| {
+                let began = Instant::now();
+                thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(|| count_all(times)))));
+                began.elapsed()
+            });
+        });
+    }
+}
+
 /// A directory as a configuration makes it.
 fn directory() -> Directory {
     let folder = tempfile::tempdir().expect("a folder for the configuration");
@@ -96,5 +123,5 @@ fn directory() -> Directory {
     Directory::new(&config, &Directory::default())
 }
 
-criterion_group!(benches, resolve, verify, admit, route);
+criterion_group!(benches, resolve, verify, admit, route, count);
 criterion_main!(benches);
