@@ -83,6 +83,10 @@ struct Named {
     port: Option<usize>,
 }
 
+/// How many bytes of text are kept at most: a name as long as DNS carries, and a port. More, and a caller makes each of its
+/// connections heavier; fewer, and a long name is put into its normal form with each request.
+const LONGEST_KEPT: usize = 259;
+
 /// The authority of a request: the host in its normal form, and the port as the caller wrote it.
 #[derive(Debug)]
 pub(super) struct Authority<'h> {
@@ -116,11 +120,13 @@ impl<'h> Authority<'h> {
             return Ok(Self { host: host.clone(), port: port.map(|port| &text[port..]) });
         }
         let (host, port) = HostName::parse_with_port(text).map_err(|_| Refusal::InvalidAuthority)?;
-        first.0.get_or_init(|| {
-            // It is what the text ends with.
-            let port = port.map(|port| text.len() - port.len());
-            Named { text: text.into(), host: host.clone(), port }
-        });
+        if text.len() <= LONGEST_KEPT {
+            first.0.get_or_init(|| {
+                // It is what the text ends with.
+                let port = port.map(|port| text.len() - port.len());
+                Named { text: text.into(), host: host.clone(), port }
+            });
+        }
         Ok(Self { host, port })
     }
 
@@ -148,8 +154,17 @@ mod tests {
                 .map(|Authority { host, port }| (host.to_string(), port.map(ToOwned::to_owned)))
                 .ok()
         };
-        let texts =
-            ["Acme.Example.com:8443", "acme.example.com:", "acme.example.com", "[::1]", "[::1]:443", "a b", "a:b"];
+        let long = format!("acme.example.com:{:0>300}", 443);
+        let texts = [
+            "Acme.Example.com:8443",
+            "acme.example.com:",
+            "acme.example.com",
+            &long,
+            "[::1]",
+            "[::1]:443",
+            "a b",
+            "a:b",
+        ];
         for first in texts {
             let connection = FirstAuthority::default();
             named(first, &connection);
@@ -157,6 +172,9 @@ mod tests {
                 assert_eq!(named(text, &connection), named(text, &FirstAuthority::default()), "{text} after {first}");
             }
         }
+        let connection = FirstAuthority::default();
+        named(&long, &connection).expect("an authority");
+        assert!(connection.0.get().is_none(), "it is too long to be kept");
         let port = Some("8443".to_owned());
         assert_eq!(named(texts[0], &FirstAuthority::default()), Some(("acme.example.com".to_owned(), port)));
     }
