@@ -50,7 +50,7 @@ const RING: Candidate =
 /// Every exact window.
 pub(crate) const WINDOWS: [Candidate; 4] = [PACKED_LOG, RING, LIST, SORTED_SET];
 
-/// From which limit on an account that used it up has a log that is read in parts.
+/// From which limit on the gateway has the log of an account that used it up read in parts: as many as in `quota::shared`.
 const LONG: u32 = 640;
 
 /// The clock of a script, which the check takes into its own hands.

@@ -67,6 +67,7 @@ local function read_parts(key, limit)
   if count - low < limit then return length, low * 8, newest end
 end
 
+-- What most requests take is written out, not shared with the above: a call of a function costs more than what it would do.
 local function decide(key, limit, what, token)
   local log, length, left, newest
   if what == 'S' then length, left, newest = read_parts(key, limit) end
