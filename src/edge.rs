@@ -12,6 +12,7 @@ mod accept;
 mod activity;
 mod addresses;
 pub mod admin;
+mod answers;
 mod at_once;
 mod attendant;
 mod certificates;

@@ -1,104 +1,134 @@
-//! What can go on is not put off: a connection that woke itself is polled again, and an answer is begun where it was asked
-//! for.
+//! What can go on is not put off: a connection that woke itself is polled again, and with it its answers.
 //!
 //! Left to the runtime, either comes back as a task in a queue, for which another thread is woken that mostly finds
 //! nothing. On a node that is not busy this is a good part of what a request costs.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use futures_util::task::AtomicWaker;
-use hyper::rt::Executor;
+
+use super::answers::{Answers, Asked};
 
 /// How often a connection that keeps waking itself is polled in a row. More, and it keeps others of its thread waiting;
 /// fewer, and the parts of a body come through the queue.
 const IN_A_ROW: usize = 8;
 
-/// Polls a future again at once where it was woken while it was polled, as hyper's connections are by themselves: for each
-/// part of a body that a handler asks for, one half wakes the other.
-#[derive(Debug)]
+/// Polls a connection, and the answers that it asks for, where they were woken; and again at once where that was while they
+/// were polled, as hyper's connections are by themselves: for each part of a body that a handler asks for, one half wakes
+/// the other.
 pub(super) struct Poller {
     state: Arc<State>,
-    waker: Waker,
+    asked: Asked,
+    answers: Answers,
+    of_connection: Waker,
+    of_answers: Waker,
 }
 
-#[derive(Debug, Default)]
+/// Who is to be polled, by the bits below.
+#[derive(Default)]
 struct State {
     task: AtomicWaker,
-    stage: AtomicU8,
+    due: AtomicU8,
 }
 
+const CONNECTION: u8 = 1;
+const ANSWERS: u8 = 2;
 /// Nobody polls; who wakes has to wake the task.
-const RESTS: u8 = 0;
-/// It is polled, and was not woken since that began.
-const POLLED: u8 = 1;
-/// It was woken, and will be polled.
-const WOKEN: u8 = 2;
+const RESTS: u8 = 4;
 
-impl Wake for State {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        if self.stage.swap(WOKEN, Ordering::AcqRel) == RESTS {
+impl State {
+    fn wake(&self, whom: u8) {
+        if self.due.fetch_or(whom, Ordering::AcqRel) == RESTS {
             self.task.wake();
         }
     }
 }
 
-impl Poller {
-    pub(super) fn new() -> Self {
-        let state = Arc::<State>::default();
-        Self { waker: Arc::clone(&state).into(), state }
+struct OfConnection(Arc<State>);
+
+impl Wake for OfConnection {
+    fn wake(self: Arc<Self>) {
+        self.0.wake(CONNECTION);
     }
 
-    /// Polls a future until it waits for something else than itself.
-    pub(super) fn poll<F: Future>(&self, mut future: Pin<&mut F>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let State { task, stage } = &*self.state;
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.wake(CONNECTION);
+    }
+}
+
+struct OfAnswers(Arc<State>);
+
+impl Wake for OfAnswers {
+    fn wake(self: Arc<Self>) {
+        self.0.wake(ANSWERS);
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.wake(ANSWERS);
+    }
+}
+
+impl Poller {
+    /// Polls the connection that asks there, which is due.
+    pub(super) fn new(asked: Asked) -> Self {
+        let state = Arc::new(State { due: AtomicU8::new(CONNECTION), ..State::default() });
+        let of_connection = Arc::new(OfConnection(Arc::clone(&state))).into();
+        let of_answers = Arc::new(OfAnswers(Arc::clone(&state))).into();
+        Self { state, asked, answers: Answers::default(), of_connection, of_answers }
+    }
+
+    /// What has to be called after the connection was told something, which does not wake it.
+    pub(super) fn told(&self) {
+        self.state.wake(CONNECTION);
+    }
+
+    /// Polls a connection until it waits for something else than itself and its answers.
+    pub(super) fn poll<F: Future>(
+        &mut self,
+        mut connection: Pin<&mut F>,
+        context: &mut Context<'_>,
+    ) -> Poll<F::Output> {
+        let State { task, due } = &*self.state;
         task.register(context.waker());
+        let mut now = due.swap(0, Ordering::AcqRel);
         for _ in 0..IN_A_ROW {
-            stage.store(POLLED, Ordering::Release);
-            if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&self.waker)) {
-                return Poll::Ready(output);
+            if now & ANSWERS != 0 {
+                self.answers.run(&self.asked, &mut Context::from_waker(&self.of_answers));
+                // What they told the connection, it hears now.
+                now |= due.fetch_and(!CONNECTION, Ordering::AcqRel) & CONNECTION;
             }
-            if stage.compare_exchange(POLLED, RESTS, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            if now & CONNECTION != 0 {
+                if let Poll::Ready(output) = connection.as_mut().poll(&mut Context::from_waker(&self.of_connection)) {
+                    return Poll::Ready(output);
+                }
+                if self.asked.is_any() {
+                    due.fetch_or(ANSWERS, Ordering::AcqRel);
+                }
+            }
+            if due.compare_exchange(0, RESTS, Ordering::AcqRel, Ordering::Acquire).is_ok() {
                 return Poll::Pending;
             }
+            now = due.swap(0, Ordering::AcqRel);
         }
-        stage.store(RESTS, Ordering::Release);
+        due.fetch_or(now | RESTS, Ordering::AcqRel);
         context.waker().wake_by_ref();
         Poll::Pending
     }
 }
 
-/// Runs HTTP/2 answers: one that waits for nothing is done at once, all others become tasks once they wait.
-///
-/// Nobody else keeps track of these tasks: their connection ends after them, and they end with it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Answers;
-
-impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Answers {
-    fn execute(&self, answer: F) {
-        let mut answer = Box::pin(answer);
-        // Who would be woken is not known yet: the task polls it once more, and what it waits for hears of that one.
-        let begun = catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(&mut Context::from_waker(Waker::noop()))));
-        // One that panics ends its own stream, as it would in a task, and not those beside it.
-        if begun.is_ok_and(|begun| begun.is_pending()) {
-            tokio::spawn(answer);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::future::poll_fn;
     use std::pin::pin;
+    use std::sync::Mutex;
     use std::sync::atomic::AtomicUsize;
-    use std::time::Duration;
+
+    use hyper::rt::Executor;
+    use tokio::sync::oneshot;
 
     use super::*;
 
@@ -118,11 +148,17 @@ mod tests {
         }
     }
 
+    /// A task that polls, and who counts how often it is woken.
+    fn task() -> (Arc<Counter>, Waker, Poller) {
+        let counter = Arc::<Counter>::default();
+        (Arc::clone(&counter), counter.into(), Poller::new(Asked::default()))
+    }
+
     #[test]
     fn what_wakes_itself_goes_on_without_its_task() {
-        let (task, poller) = (Arc::<Counter>::default(), Poller::new());
+        let (counter, waker, mut poller) = task();
         let mut left = IN_A_ROW - 1;
-        let mut future = pin!(poll_fn(|context| {
+        let mut connection = pin!(poll_fn(|context| {
             if left == 0 {
                 return Poll::Ready("done");
             }
@@ -130,80 +166,97 @@ mod tests {
             context.waker().wake_by_ref();
             Poll::Pending
         }));
-        let waker = Waker::from(Arc::clone(&task));
-        assert_eq!(poller.poll(future.as_mut(), &mut Context::from_waker(&waker)), Poll::Ready("done"));
-        assert_eq!(task.times(), 0);
+        assert_eq!(poller.poll(connection.as_mut(), &mut Context::from_waker(&waker)), Poll::Ready("done"));
+        assert_eq!(counter.times(), 0);
     }
 
     #[test]
     fn what_always_wakes_itself_lets_others_go_first() {
-        let (task, poller, mut polls) = (Arc::<Counter>::default(), Poller::new(), 0);
-        let mut future = pin!(poll_fn(|context| {
-            polls += 1;
+        let (counter, waker, mut poller) = task();
+        let polls = Cell::new(0);
+        let mut connection = pin!(poll_fn(|context| {
+            polls.set(polls.get() + 1);
             context.waker().wake_by_ref();
             Poll::<()>::Pending
         }));
-        let waker = Waker::from(Arc::clone(&task));
         for turn in 1..=3 {
-            assert!(poller.poll(future.as_mut(), &mut Context::from_waker(&waker)).is_pending());
-            assert_eq!(task.times(), turn);
+            assert!(poller.poll(connection.as_mut(), &mut Context::from_waker(&waker)).is_pending());
+            assert_eq!(counter.times(), turn);
+            assert_eq!(polls.get(), turn * IN_A_ROW);
         }
-        assert_eq!(polls, 3 * IN_A_ROW);
     }
 
     #[test]
-    fn what_waits_is_woken_once() {
-        let (task, poller, mut kept) = (Arc::<Counter>::default(), Poller::new(), None);
-        let mut future = pin!(poll_fn(|context| {
-            kept = Some(context.waker().clone());
+    fn what_waits_is_woken_once_and_polled_only_then() {
+        let (counter, waker, mut poller) = task();
+        let (kept, polls) = (Cell::new(None), Cell::new(0));
+        let mut connection = pin!(poll_fn(|context| {
+            polls.set(polls.get() + 1);
+            kept.set(Some(context.waker().clone()));
             Poll::<()>::Pending
         }));
-        let waker = Waker::from(Arc::clone(&task));
-        assert!(poller.poll(future.as_mut(), &mut Context::from_waker(&waker)).is_pending());
+        let mut context = Context::from_waker(&waker);
+        assert!(poller.poll(connection.as_mut(), &mut context).is_pending());
+        assert!(poller.poll(connection.as_mut(), &mut context).is_pending());
+        assert_eq!((polls.get(), counter.times()), (1, 0));
         let inner = kept.take().unwrap();
-        assert_eq!(task.times(), 0);
         inner.wake_by_ref();
         inner.wake();
-        assert_eq!(task.times(), 1);
+        assert_eq!(counter.times(), 1);
+        assert!(poller.poll(connection.as_mut(), &mut context).is_pending());
+        poller.told();
+        assert!(poller.poll(connection.as_mut(), &mut context).is_pending());
+        assert_eq!((polls.get(), counter.times()), (3, 2));
     }
 
-    #[tokio::test]
-    async fn an_answer_that_waits_for_nothing_is_done_at_once() {
-        let done = Arc::<AtomicUsize>::default();
-        let count = Arc::clone(&done);
-        Answers.execute(async move {
-            count.fetch_add(1, Ordering::Relaxed);
-        });
-        assert_eq!(done.load(Ordering::Relaxed), 1);
+    /// A connection that asks for answers with its first poll, and notes how many have ended each time that it is polled.
+    fn connection<'a>(
+        asked: &'a Asked,
+        answers: Vec<Told>,
+        seen: &'a Mutex<Vec<usize>>,
+    ) -> impl Future<Output = ()> + 'a {
+        let (ended, mut answers) = (Arc::<AtomicUsize>::default(), answers);
+        poll_fn(move |context| {
+            seen.lock().unwrap().push(ended.load(Ordering::Relaxed));
+            for told in answers.drain(..) {
+                let (ended, waker) = (Arc::clone(&ended), context.waker().clone());
+                asked.execute(async move {
+                    if let Some(told) = told {
+                        told.await.unwrap();
+                    }
+                    ended.fetch_add(1, Ordering::Relaxed);
+                    waker.wake();
+                });
+            }
+            Poll::Pending
+        })
+    }
+
+    /// What an answer waits for, if for anything.
+    type Told = Option<oneshot::Receiver<()>>;
+
+    #[test]
+    fn answers_that_wait_for_nothing_are_told_to_their_connection_together() {
+        let (counter, waker, mut poller) = task();
+        let (asked, seen) = (poller.asked.clone(), Mutex::default());
+        let mut connection = pin!(connection(&asked, vec![None, None, None], &seen));
+        assert!(poller.poll(connection.as_mut(), &mut Context::from_waker(&waker)).is_pending());
+        assert_eq!((seen.lock().unwrap().as_slice(), counter.times()), (&[0, 3][..], 0));
     }
 
     #[test]
-    fn an_answer_that_panics_is_given_up_and_no_other() {
-        struct Stream(Arc<AtomicUsize>);
-        impl Drop for Stream {
-            fn drop(&mut self) {
-                self.0.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        let ended = Arc::<AtomicUsize>::default();
-        let stream = Stream(Arc::clone(&ended));
-        Answers.execute(async move {
-            let _stream = stream;
-            panic!("of an answer");
-        });
-        assert_eq!(ended.load(Ordering::Relaxed), 1);
-    }
-
-    #[tokio::test]
-    async fn an_answer_that_waits_goes_on_in_a_task() {
-        let (tell, told) = tokio::sync::oneshot::channel();
-        let (done, end) = tokio::sync::oneshot::channel();
-        Answers.execute(async move {
-            let heard: &str = told.await.unwrap();
-            tokio::time::sleep(Duration::from_millis(1)).await;
-            done.send(heard).unwrap();
-        });
-        tell.send("heard").unwrap();
-        assert_eq!(end.await, Ok("heard"));
+    fn answers_that_wait_once_are_told_to_their_connection_together() {
+        let (counter, waker, mut poller) = task();
+        let (asked, seen) = (poller.asked.clone(), Mutex::default());
+        let (tell, told): (Vec<_>, Vec<_>) =
+            (0..3).map(|_| oneshot::channel()).map(|(tell, told)| (tell, Some(told))).unzip();
+        let mut connection = pin!(connection(&asked, told, &seen));
+        let mut context = Context::from_waker(&waker);
+        assert!(poller.poll(connection.as_mut(), &mut context).is_pending());
+        assert_eq!((seen.lock().unwrap().as_slice(), counter.times()), (&[0][..], 0));
+        tell.into_iter().for_each(|tell| tell.send(()).unwrap());
+        assert_eq!(counter.times(), 1);
+        assert!(poller.poll(connection.as_mut(), &mut context).is_pending());
+        assert_eq!((seen.lock().unwrap().as_slice(), counter.times()), (&[0, 3][..], 1));
     }
 }

@@ -43,13 +43,13 @@ impl Attendant<'_> {
     /// Polls a connection to its end, says goodbye once when that is due, and gives up on a peer that stalls.
     pub(super) async fn attend<C>(
         self,
+        mut poller: Poller,
         mut connection: Pin<Box<C>>,
         end: Ending<impl Fn(Pin<&mut C>)>,
     ) -> hyper::Result<()>
     where
         C: Future<Output = hyper::Result<()>>,
     {
-        let poller = Poller::new();
         let (mut leaving, mut goodbye_due) = (false, false);
         loop {
             match self.activity.outlook(Instant::now()) {
@@ -93,6 +93,7 @@ impl Attendant<'_> {
                 (leaving, goodbye_due) = (true, false);
                 self.activity.leave();
                 (end.say_goodbye)(connection.as_mut());
+                poller.told();
             }
         }
     }

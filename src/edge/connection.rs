@@ -24,7 +24,8 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use super::activity::Activity;
-use super::at_once::Answers;
+use super::answers::Asked;
+use super::at_once::Poller;
 use super::attendant::{Attendant, Ending};
 use super::drain::Lifecycle;
 use super::frames::Frames;
@@ -184,6 +185,8 @@ impl<'a, S: Serve> Arrival<'a, S> {
             lifecycle: lifecycle.clone(),
         });
         let attendant = Attendant { activity: Arc::clone(activity), metrics: &edge.metrics.edge, lifecycle };
+        let asked = Asked::default();
+        let poller = Poller::new(asked.clone());
         let attended = match protocol {
             Protocol::Http1 => {
                 let heads = Heads::new(stream, Arc::clone(activity), edge.limits.head_bytes);
@@ -194,15 +197,15 @@ impl<'a, S: Serve> Arrival<'a, S> {
                 });
                 let connection = http1_settings(&edge.limits).serve_connection(TokioIo::new(heads), answer);
                 let end = Ending { say_goodbye: http1::Connection::graceful_shutdown, announced: false };
-                Either::Left(attendant.attend(Box::pin(connection), end))
+                Either::Left(attendant.attend(poller, Box::pin(connection), end))
             }
             Protocol::Http2 => {
                 let frames = Frames::new(stream, Arc::clone(activity), edge.limits.resets);
-                // Boxed: on its way to [`Answers`], each is handed on by value.
+                // Boxed: on its way to [`Asked`], each is handed on by value.
                 let answer = service_fn(move |request| Box::pin(Arc::clone(&conversation).answer(request)));
-                let connection = http2_settings(&edge.limits).serve_connection(TokioIo::new(frames), answer);
+                let connection = http2_settings(&edge.limits, asked).serve_connection(TokioIo::new(frames), answer);
                 let end = Ending { say_goodbye: http2::Connection::graceful_shutdown, announced: true };
-                Either::Right(attendant.attend(Box::pin(connection), end))
+                Either::Right(attendant.attend(poller, Box::pin(connection), end))
             }
         };
         attended.map(move |ended| {
@@ -261,8 +264,8 @@ fn http1_settings(limits: &Limits) -> http1::Builder {
     settings
 }
 
-fn http2_settings(limits: &Limits) -> http2::Builder<Answers> {
-    let mut settings = http2::Builder::new(Answers);
+fn http2_settings(limits: &Limits, asked: Asked) -> http2::Builder<Asked> {
+    let mut settings = http2::Builder::new(asked);
     settings
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.streams)

@@ -13,6 +13,7 @@ mod limits;
 mod plain;
 mod proxy;
 mod refused;
+mod together;
 mod upload;
 
 use std::net::SocketAddr;

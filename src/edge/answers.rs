@@ -1,0 +1,179 @@
+//! The answers of an HTTP/2 connection: begun and ended together with others of it, where that is possible.
+//!
+//! hyper hands over an answer for each request that it reads, and writes what there is whenever it is polled. Begun while it
+//! reads, or as a task each, every answer would be written by itself, which costs more than all else that a refusal does.
+
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use hyper::rt::Executor;
+
+type Answer = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Where hyper asks for answers.
+#[derive(Clone, Default)]
+pub(super) struct Asked(Arc<Mutex<Vec<Answer>>>);
+
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Asked {
+    fn execute(&self, answer: F) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Box::pin(answer));
+    }
+}
+
+impl Asked {
+    /// Whether there is an answer that was not begun.
+    pub(super) fn is_any(&self) -> bool {
+        !self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    fn take(&self) -> Vec<Answer> {
+        mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The answers that are run with their connection: those that wait for nothing, or once. That once is mostly the admission,
+/// which several of a connection share; those that wait again, for a database, become tasks.
+///
+/// Nobody else keeps track of these tasks: their connection ends after them, and they end with it.
+#[derive(Default)]
+pub(super) struct Answers {
+    /// Made with the first: HTTP/1.1 has none.
+    waiting: Option<FuturesUnordered<Waiting>>,
+}
+
+impl Answers {
+    /// Begins what was asked for, and goes on with what was woken.
+    pub(super) fn run(&mut self, asked: &Asked, context: &mut Context<'_>) {
+        for mut answer in asked.take() {
+            // Most wait for nothing, and need no waker. Those that do are polled once more, and what they wait for hears of
+            // that one.
+            if poll(&mut answer, &mut Context::from_waker(Waker::noop())).is_pending() {
+                self.waiting.get_or_insert_default().push(Waiting::new(answer));
+            }
+        }
+        if let Some(waiting) = &mut self.waiting {
+            while let Poll::Ready(Some(())) = waiting.poll_next_unpin(context) {}
+        }
+    }
+}
+
+/// Polls an answer. One that panics ends its own stream, as it would in a task, and not those beside it.
+fn poll(answer: &mut Answer, context: &mut Context<'_>) -> Poll<()> {
+    catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(context))).unwrap_or(Poll::Ready(()))
+}
+
+/// An answer that was begun; nothing once it is a task.
+struct Waiting {
+    answer: Option<Answer>,
+    was_woken: bool,
+}
+
+impl Waiting {
+    fn new(answer: Answer) -> Self {
+        Self { answer: Some(answer), was_woken: false }
+    }
+}
+
+impl Future for Waiting {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let Some(answer) = &mut self.answer else { return Poll::Ready(()) };
+        if poll(answer, context).is_ready() {
+            return Poll::Ready(());
+        }
+        if mem::replace(&mut self.was_woken, true) {
+            self.answer.take().map(tokio::spawn);
+            return Poll::Ready(());
+        }
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    fn run(answers: &mut Answers, asked: &Asked) {
+        answers.run(asked, &mut Context::from_waker(Waker::noop()));
+    }
+
+    #[test]
+    fn one_that_waits_for_nothing_is_done_at_once() {
+        let (asked, mut answers, done) = (Asked::default(), Answers::default(), Arc::<AtomicUsize>::default());
+        let count = Arc::clone(&done);
+        asked.execute(async move {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        assert!(asked.is_any());
+        run(&mut answers, &asked);
+        assert_eq!((asked.is_any(), done.load(Ordering::Relaxed)), (false, 1));
+    }
+
+    #[test]
+    fn one_that_panics_is_given_up_and_no_other() {
+        struct Stream(Arc<AtomicUsize>);
+        impl Drop for Stream {
+            fn drop(&mut self) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let (asked, mut answers, ended) = (Asked::default(), Answers::default(), Arc::<AtomicUsize>::default());
+        // The second panics once it was woken.
+        for polls in [1, 3] {
+            let (stream, mut left) = (Stream(Arc::clone(&ended)), polls);
+            asked.execute(poll_fn(move |context| {
+                let _stream = &stream;
+                left -= 1;
+                assert!(left > 0, "of an answer");
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }));
+        }
+        let beside = Stream(Arc::clone(&ended));
+        asked.execute(async move { drop(beside) });
+        run(&mut answers, &asked);
+        assert_eq!(ended.load(Ordering::Relaxed), 2);
+        run(&mut answers, &asked);
+        assert_eq!(ended.load(Ordering::Relaxed), 3);
+    }
+
+    #[tokio::test]
+    async fn one_that_waits_once_ends_with_its_connection() {
+        let (asked, mut answers) = (Asked::default(), Answers::default());
+        let ((tell, told), (done, mut end)) = (oneshot::channel(), oneshot::channel());
+        asked.execute(async move { done.send(told.await).unwrap() });
+        run(&mut answers, &asked);
+        tell.send("told").unwrap();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(end.try_recv(), Err(oneshot::error::TryRecvError::Empty));
+        run(&mut answers, &asked);
+        assert_eq!(end.try_recv(), Ok(Ok("told")));
+    }
+
+    #[tokio::test]
+    async fn one_that_waits_again_goes_on_in_a_task() {
+        let (asked, mut answers) = (Asked::default(), Answers::default());
+        let ((tell, told), (done, end)) = (oneshot::channel(), oneshot::channel());
+        asked.execute(async move {
+            let heard: &str = told.await.unwrap();
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            done.send(heard).unwrap();
+        });
+        run(&mut answers, &asked);
+        tell.send("told").unwrap();
+        run(&mut answers, &asked);
+        assert_eq!(end.await, Ok("told"));
+    }
+}

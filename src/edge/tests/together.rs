@@ -1,0 +1,121 @@
+//! How often a connection is written to: what callers of HTTP/2 ask at once is answered at once.
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use http::{Request, Response};
+use http_body_util::{Empty, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{client, server};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf, duplex};
+use tokio::sync::Notify;
+
+use super::client::soon;
+use crate::edge::answers::Asked;
+use crate::edge::at_once::Poller;
+
+/// The gateway's end of a connection.
+struct Counted {
+    stream: DuplexStream,
+    writes: Arc<AtomicUsize>,
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// How many requests are sent at once.
+const TOGETHER: usize = 8;
+
+/// How often the gateway writes to answer as many requests: to some at once, to others when all of them wait to be woken
+/// together.
+async fn writes(path: &'static str) -> usize {
+    let (near, far) = duplex(64 * 1024);
+    let (writes, woken) = (Arc::<AtomicUsize>::default(), Arc::<Notify>::default());
+    let (io, asked) = (Counted { stream: far, writes: Arc::clone(&writes) }, Asked::default());
+    let waits = Arc::clone(&woken);
+    let answer = service_fn(move |request: Request<Incoming>| {
+        let woken = Arc::clone(&waits);
+        async move {
+            if request.uri().path() == "/wait" {
+                woken.notified().await;
+            }
+            Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("answered")))
+        }
+    });
+    let mut poller = Poller::new(asked.clone());
+    tokio::spawn(async move {
+        let mut connection = pin!(server::conn::http2::Builder::new(asked).serve_connection(TokioIo::new(io), answer));
+        poll_fn(|context| poller.poll(connection.as_mut(), context)).await
+    });
+    let (mut sender, connection) =
+        client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(near)).await.unwrap();
+    tokio::spawn(connection);
+    let mut send =
+        |path| sender.send_request(Request::get(format!("http://acme{path}")).body(Empty::<Bytes>::new()).unwrap());
+    // Settings are exchanged.
+    soon(send("/")).await.unwrap();
+    let before = writes.load(Ordering::Relaxed);
+    let answers = join_all((0..TOGETHER).map(|_| send(path)));
+    let waking = async {
+        loop {
+            tokio::task::yield_now().await;
+            woken.notify_waiters();
+        }
+    };
+    let answers = soon(async {
+        tokio::select! { answers = answers => answers, () = waking => unreachable!("it never ends") }
+    });
+    assert!(answers.await.iter().all(Result::is_ok));
+    writes.load(Ordering::Relaxed) - before
+}
+
+// One thread of a runtime that has many, as the gateway's: there, what a task wakes last is run next.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn answers_that_wait_for_nothing_are_written_together() {
+    assert_eq!(tokio::spawn(writes("/")).await.unwrap(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn answers_that_wait_for_the_same_are_written_together() {
+    assert_eq!(tokio::spawn(writes("/wait")).await.unwrap(), 1);
+}
