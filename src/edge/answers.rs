@@ -26,11 +26,6 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Asked {
 }
 
 impl Asked {
-    /// Whether there is an answer that was not begun.
-    pub(super) fn is_any(&self) -> bool {
-        !self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
-    }
-
     fn take(&self) -> Vec<Answer> {
         mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -40,25 +35,34 @@ impl Asked {
 /// which several of a connection share; those that wait again, for a database, become tasks.
 ///
 /// Nobody else keeps track of these tasks: their connection ends after them, and they end with it.
-#[derive(Default)]
 pub(super) struct Answers {
-    /// Made with the first: HTTP/1.1 has none.
-    waiting: Option<FuturesUnordered<Waiting>>,
+    asked: Asked,
+    waiting: FuturesUnordered<Waiting>,
+    waker: Waker,
 }
 
 impl Answers {
+    /// Runs what is asked for there. The waker is called when [`Self::run`] is to be.
+    pub(super) fn new(asked: Asked, waker: Waker) -> Self {
+        Self { asked, waiting: FuturesUnordered::new(), waker }
+    }
+
+    /// Whether there are some that were not begun.
+    pub(super) fn are_asked_for(&self) -> bool {
+        !self.asked.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
     /// Begins what was asked for, and goes on with what was woken.
-    pub(super) fn run(&mut self, asked: &Asked, context: &mut Context<'_>) {
-        for mut answer in asked.take() {
+    pub(super) fn run(&mut self) {
+        for mut answer in self.asked.take() {
             // Most wait for nothing, and need no waker. Those that do are polled once more, and what they wait for hears of
             // that one.
             if poll(&mut answer, &mut Context::from_waker(Waker::noop())).is_pending() {
-                self.waiting.get_or_insert_default().push(Waiting::new(answer));
+                self.waiting.push(Waiting::new(answer));
             }
         }
-        if let Some(waiting) = &mut self.waiting {
-            while let Poll::Ready(Some(())) = waiting.poll_next_unpin(context) {}
-        }
+        let mut context = Context::from_waker(&self.waker);
+        while let Poll::Ready(Some(())) = self.waiting.poll_next_unpin(&mut context) {}
     }
 }
 
@@ -105,20 +109,21 @@ mod tests {
 
     use super::*;
 
-    fn run(answers: &mut Answers, asked: &Asked) {
-        answers.run(asked, &mut Context::from_waker(Waker::noop()));
+    fn answers() -> (Asked, Answers) {
+        let asked = Asked::default();
+        (asked.clone(), Answers::new(asked, Waker::noop().clone()))
     }
 
     #[test]
     fn one_that_waits_for_nothing_is_done_at_once() {
-        let (asked, mut answers, done) = (Asked::default(), Answers::default(), Arc::<AtomicUsize>::default());
+        let ((asked, mut answers), done) = (answers(), Arc::<AtomicUsize>::default());
         let count = Arc::clone(&done);
         asked.execute(async move {
             count.fetch_add(1, Ordering::Relaxed);
         });
-        assert!(asked.is_any());
-        run(&mut answers, &asked);
-        assert_eq!((asked.is_any(), done.load(Ordering::Relaxed)), (false, 1));
+        assert!(answers.are_asked_for());
+        answers.run();
+        assert_eq!((answers.are_asked_for(), done.load(Ordering::Relaxed)), (false, 1));
     }
 
     #[test]
@@ -129,7 +134,7 @@ mod tests {
                 self.0.fetch_add(1, Ordering::Relaxed);
             }
         }
-        let (asked, mut answers, ended) = (Asked::default(), Answers::default(), Arc::<AtomicUsize>::default());
+        let ((asked, mut answers), ended) = (answers(), Arc::<AtomicUsize>::default());
         // The second panics once it was woken.
         for polls in [1, 3] {
             let (stream, mut left) = (Stream(Arc::clone(&ended)), polls);
@@ -143,37 +148,37 @@ mod tests {
         }
         let beside = Stream(Arc::clone(&ended));
         asked.execute(async move { drop(beside) });
-        run(&mut answers, &asked);
+        answers.run();
         assert_eq!(ended.load(Ordering::Relaxed), 2);
-        run(&mut answers, &asked);
+        answers.run();
         assert_eq!(ended.load(Ordering::Relaxed), 3);
     }
 
     #[tokio::test]
     async fn one_that_waits_once_ends_with_its_connection() {
-        let (asked, mut answers) = (Asked::default(), Answers::default());
+        let (asked, mut answers) = answers();
         let ((tell, told), (done, mut end)) = (oneshot::channel(), oneshot::channel());
         asked.execute(async move { done.send(told.await).unwrap() });
-        run(&mut answers, &asked);
+        answers.run();
         tell.send("told").unwrap();
         tokio::time::sleep(Duration::from_millis(1)).await;
         assert_eq!(end.try_recv(), Err(oneshot::error::TryRecvError::Empty));
-        run(&mut answers, &asked);
+        answers.run();
         assert_eq!(end.try_recv(), Ok(Ok("told")));
     }
 
     #[tokio::test]
     async fn one_that_waits_again_goes_on_in_a_task() {
-        let (asked, mut answers) = (Asked::default(), Answers::default());
+        let (asked, mut answers) = answers();
         let ((tell, told), (done, end)) = (oneshot::channel(), oneshot::channel());
         asked.execute(async move {
             let heard: &str = told.await.unwrap();
             tokio::time::sleep(Duration::from_millis(1)).await;
             done.send(heard).unwrap();
         });
-        run(&mut answers, &asked);
+        answers.run();
         tell.send("told").unwrap();
-        run(&mut answers, &asked);
+        answers.run();
         assert_eq!(end.await, Ok("told"));
     }
 }

@@ -21,10 +21,8 @@ const IN_A_ROW: usize = 8;
 /// the other.
 pub(super) struct Poller {
     state: Arc<State>,
-    asked: Asked,
-    answers: Answers,
     of_connection: Waker,
-    of_answers: Waker,
+    answers: Option<Answers>,
 }
 
 /// Who is to be polled, by the bits below.
@@ -40,22 +38,21 @@ const ANSWERS: u8 = 2;
 const RESTS: u8 = 4;
 
 impl State {
-    fn wake(&self, whom: u8) {
-        if self.due.fetch_or(whom, Ordering::AcqRel) == RESTS {
+    fn is_due(&self, who: u8) {
+        if self.due.fetch_or(who, Ordering::AcqRel) == RESTS {
             self.task.wake();
         }
     }
 }
 
-struct OfConnection(Arc<State>);
-
-impl Wake for OfConnection {
+/// Wakes the connection.
+impl Wake for State {
     fn wake(self: Arc<Self>) {
-        self.0.wake(CONNECTION);
+        self.is_due(CONNECTION);
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.0.wake(CONNECTION);
+        self.is_due(CONNECTION);
     }
 }
 
@@ -63,26 +60,26 @@ struct OfAnswers(Arc<State>);
 
 impl Wake for OfAnswers {
     fn wake(self: Arc<Self>) {
-        self.0.wake(ANSWERS);
+        self.0.is_due(ANSWERS);
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.0.wake(ANSWERS);
+        self.0.is_due(ANSWERS);
     }
 }
 
 impl Poller {
-    /// Polls the connection that asks there, which is due.
-    pub(super) fn new(asked: Asked) -> Self {
+    /// Polls a connection, which is due, and what it asks for, if it does. Boxed, as the connection is: it is handed on, and
+    /// a future keeps the place of what passed through it.
+    pub(super) fn new(asked: Option<Asked>) -> Box<Self> {
         let state = Arc::new(State { due: AtomicU8::new(CONNECTION), ..State::default() });
-        let of_connection = Arc::new(OfConnection(Arc::clone(&state))).into();
-        let of_answers = Arc::new(OfAnswers(Arc::clone(&state))).into();
-        Self { state, asked, answers: Answers::default(), of_connection, of_answers }
+        let answers = asked.map(|asked| Answers::new(asked, Arc::new(OfAnswers(Arc::clone(&state))).into()));
+        Box::new(Self { of_connection: Arc::clone(&state).into(), state, answers })
     }
 
     /// What has to be called after the connection was told something, which does not wake it.
     pub(super) fn told(&self) {
-        self.state.wake(CONNECTION);
+        self.state.is_due(CONNECTION);
     }
 
     /// Polls a connection until it waits for something else than itself and its answers.
@@ -95,8 +92,10 @@ impl Poller {
         task.register(context.waker());
         let mut now = due.swap(0, Ordering::AcqRel);
         for _ in 0..IN_A_ROW {
-            if now & ANSWERS != 0 {
-                self.answers.run(&self.asked, &mut Context::from_waker(&self.of_answers));
+            if let Some(answers) = &mut self.answers
+                && now & ANSWERS != 0
+            {
+                answers.run();
                 // What they told the connection, it hears now.
                 now |= due.fetch_and(!CONNECTION, Ordering::AcqRel) & CONNECTION;
             }
@@ -104,7 +103,7 @@ impl Poller {
                 if let Poll::Ready(output) = connection.as_mut().poll(&mut Context::from_waker(&self.of_connection)) {
                     return Poll::Ready(output);
                 }
-                if self.asked.is_any() {
+                if self.answers.as_ref().is_some_and(Answers::are_asked_for) {
                     due.fetch_or(ANSWERS, Ordering::AcqRel);
                 }
             }
@@ -148,15 +147,15 @@ mod tests {
         }
     }
 
-    /// A task that polls, and who counts how often it is woken.
-    fn task() -> (Arc<Counter>, Waker, Poller) {
+    /// A task, and who counts how often it is woken.
+    fn task() -> (Arc<Counter>, Waker) {
         let counter = Arc::<Counter>::default();
-        (Arc::clone(&counter), counter.into(), Poller::new(Asked::default()))
+        (Arc::clone(&counter), counter.into())
     }
 
     #[test]
     fn what_wakes_itself_goes_on_without_its_task() {
-        let (counter, waker, mut poller) = task();
+        let ((counter, waker), mut poller) = (task(), Poller::new(None));
         let mut left = IN_A_ROW - 1;
         let mut connection = pin!(poll_fn(|context| {
             if left == 0 {
@@ -172,7 +171,7 @@ mod tests {
 
     #[test]
     fn what_always_wakes_itself_lets_others_go_first() {
-        let (counter, waker, mut poller) = task();
+        let ((counter, waker), mut poller) = (task(), Poller::new(None));
         let polls = Cell::new(0);
         let mut connection = pin!(poll_fn(|context| {
             polls.set(polls.get() + 1);
@@ -188,7 +187,7 @@ mod tests {
 
     #[test]
     fn what_waits_is_woken_once_and_polled_only_then() {
-        let (counter, waker, mut poller) = task();
+        let ((counter, waker), mut poller) = (task(), Poller::new(None));
         let (kept, polls) = (Cell::new(None), Cell::new(0));
         let mut connection = pin!(poll_fn(|context| {
             polls.set(polls.get() + 1);
@@ -237,8 +236,8 @@ mod tests {
 
     #[test]
     fn answers_that_wait_for_nothing_are_told_to_their_connection_together() {
-        let (counter, waker, mut poller) = task();
-        let (asked, seen) = (poller.asked.clone(), Mutex::default());
+        let ((counter, waker), asked, seen) = (task(), Asked::default(), Mutex::default());
+        let mut poller = Poller::new(Some(asked.clone()));
         let mut connection = pin!(connection(&asked, vec![None, None, None], &seen));
         assert!(poller.poll(connection.as_mut(), &mut Context::from_waker(&waker)).is_pending());
         assert_eq!((seen.lock().unwrap().as_slice(), counter.times()), (&[0, 3][..], 0));
@@ -246,8 +245,8 @@ mod tests {
 
     #[test]
     fn answers_that_wait_once_are_told_to_their_connection_together() {
-        let (counter, waker, mut poller) = task();
-        let (asked, seen) = (poller.asked.clone(), Mutex::default());
+        let ((counter, waker), asked, seen) = (task(), Asked::default(), Mutex::default());
+        let mut poller = Poller::new(Some(asked.clone()));
         let (tell, told): (Vec<_>, Vec<_>) =
             (0..3).map(|_| oneshot::channel()).map(|(tell, told)| (tell, Some(told))).unzip();
         let mut connection = pin!(connection(&asked, told, &seen));

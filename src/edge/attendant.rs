@@ -43,7 +43,7 @@ impl Attendant<'_> {
     /// Polls a connection to its end, says goodbye once when that is due, and gives up on a peer that stalls.
     pub(super) async fn attend<C>(
         self,
-        mut poller: Poller,
+        mut poller: Box<Poller>,
         mut connection: Pin<Box<C>>,
         end: Ending<impl Fn(Pin<&mut C>)>,
     ) -> hyper::Result<()>

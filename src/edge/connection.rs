@@ -185,8 +185,6 @@ impl<'a, S: Serve> Arrival<'a, S> {
             lifecycle: lifecycle.clone(),
         });
         let attendant = Attendant { activity: Arc::clone(activity), metrics: &edge.metrics.edge, lifecycle };
-        let asked = Asked::default();
-        let poller = Poller::new(asked.clone());
         let attended = match protocol {
             Protocol::Http1 => {
                 let heads = Heads::new(stream, Arc::clone(activity), edge.limits.head_bytes);
@@ -197,9 +195,11 @@ impl<'a, S: Serve> Arrival<'a, S> {
                 });
                 let connection = http1_settings(&edge.limits).serve_connection(TokioIo::new(heads), answer);
                 let end = Ending { say_goodbye: http1::Connection::graceful_shutdown, announced: false };
-                Either::Left(attendant.attend(poller, Box::pin(connection), end))
+                Either::Left(attendant.attend(Poller::new(None), Box::pin(connection), end))
             }
             Protocol::Http2 => {
+                let asked = Asked::default();
+                let poller = Poller::new(Some(asked.clone()));
                 let frames = Frames::new(stream, Arc::clone(activity), edge.limits.resets);
                 // Boxed: on its way to [`Asked`], each is handed on by value.
                 let answer = service_fn(move |request| Box::pin(Arc::clone(&conversation).answer(request)));

@@ -82,7 +82,7 @@ async fn writes(path: &'static str) -> usize {
             Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("answered")))
         }
     });
-    let mut poller = Poller::new(asked.clone());
+    let mut poller = Poller::new(Some(asked.clone()));
     tokio::spawn(async move {
         let mut connection = pin!(server::conn::http2::Builder::new(asked).serve_connection(TokioIo::new(io), answer));
         poll_fn(|context| poller.poll(connection.as_mut(), context)).await
