@@ -164,9 +164,10 @@ impl Certificates {
 
 /// Takes up the gateway's certificate if it was renewed, unless it was replaced meanwhile.
 async fn renew(loader: &Arc<Loader>, gateway: &ArcSwapOption<Held>) {
-    let Some(before) = gateway.load_full() else { return };
-    if let Some(renewed) = loader.renew(&before).await {
-        gateway.compare_and_swap(&before, Some(Arc::new(renewed)));
+    for before in held::changed(gateway.load_full().into_iter().collect()).await {
+        if let Some(renewed) = loader.renew(&before).await {
+            gateway.compare_and_swap(&before, Some(Arc::new(renewed)));
+        }
     }
 }
 

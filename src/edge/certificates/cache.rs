@@ -4,20 +4,32 @@
 //! so that a broken host costs its callers an answer and nobody else anything; the fault is logged when it is new.
 
 use std::fmt;
-use std::sync::Arc;
+use std::mem;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use futures_util::FutureExt;
 use moka::future::Cache as Moka;
 
-use super::held::{Held, Loader, ServedCertificate, told};
+use super::held::{Held, Loader, ServedCertificate, changed, told};
 use crate::tenant::certificate::{CertificateError, CertificateFiles};
 
 /// Of how many broken certificates it is remembered what was wrong. With fewer, a gateway with more of them logs their
 /// faults again and again; each takes some hundred bytes.
 const FAILURES: u64 = 10_000;
 
+/// How many are compared with their files at a time. More of them keep a processor from requests for longer; fewer cost
+/// more changes of thread, each of which takes longer than a comparison.
+const COMPARED_AT_ONCE: usize = 64;
+
+/// What part of their pace those that are due wait for others, which are compared along with them.
+const SHARE_WAITED: u32 = 50;
+
 pub(super) struct Cache {
     held: Moka<CertificateFiles, Arc<Held>>,
+    /// Those that are to be compared; none while nobody does so.
+    due: Mutex<Option<Vec<Arc<Held>>>>,
     failures: Moka<CertificateFiles, Failure>,
     loader: Arc<Loader>,
 }
@@ -32,17 +44,46 @@ impl Cache {
     pub(super) fn new(bytes: u64, loader: Arc<Loader>) -> Self {
         // By frequency as well as age, which is moka's way: a caller who tries every name once evicts nobody's.
         let held = Moka::builder().max_capacity(bytes).weigher(|_, held: &Arc<Held>| held.bytes()).build();
-        Self { held, failures: Moka::new(FAILURES), loader }
+        Self { held, due: Mutex::default(), failures: Moka::new(FAILURES), loader }
     }
 
     /// A certificate that is in memory, without waiting. Its files are compared behind the handshake when it is time.
     pub(super) async fn held(self: &Arc<Self>, files: &CertificateFiles) -> Option<Arc<ServedCertificate>> {
         let held = self.held.get(files).await?;
         if self.loader.is_due(&held) {
-            let (cache, held) = (Arc::clone(self), Arc::clone(&held));
-            tokio::spawn(async move { cache.compare(&held).await });
+            self.compare_soon(Arc::clone(&held));
         }
         Some(Arc::clone(held.served()))
+    }
+
+    /// Has one compared by the task that does so, which is begun where there is none: one at a time, so that a folder which
+    /// does not answer takes one thread and not all that there may be.
+    fn compare_soon(self: &Arc<Self>, held: Arc<Held>) {
+        let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_begun = due.is_some();
+        due.get_or_insert_default().push(held);
+        if !is_begun {
+            let cache = Arc::clone(self);
+            tokio::spawn(async move { cache.compare_due().await });
+        }
+    }
+
+    async fn compare_due(&self) {
+        loop {
+            tokio::time::sleep(self.loader.pace.compare / SHARE_WAITED).await;
+            let some = {
+                let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+                match due.as_mut().filter(|some| !some.is_empty()) {
+                    Some(some) => mem::take(some),
+                    None => {
+                        *due = None;
+                        return;
+                    }
+                }
+            };
+            // One that panics is not to end the comparing.
+            let _ = AssertUnwindSafe(self.compare(&some)).catch_unwind().await;
+        }
     }
 
     /// Reads a certificate, or waits for the task that does.
@@ -82,21 +123,22 @@ impl Cache {
 
     /// Compares every certificate in memory with its files, and lets go of those that nobody has any more.
     pub(super) async fn compare_all(&self, has: impl Fn(&Held) -> bool) {
-        let all: Vec<_> = self.held.iter().map(|(_, held)| held).collect();
-        for held in all {
-            if has(&held) {
-                self.compare(&held).await;
-            } else {
-                self.held.invalidate(held.files()).await;
-            }
+        let (all, gone): (Vec<_>, Vec<_>) = self.held.iter().map(|(_, held)| held).partition(|held| has(held));
+        for held in gone {
+            self.held.invalidate(held.files()).await;
         }
+        self.compare(&all).await;
         self.settle().await;
     }
 
-    async fn compare(&self, held: &Held) {
-        if let Some(renewed) = self.loader.renew(held).await {
-            self.held.insert(held.files().clone(), Arc::new(renewed)).await;
-            self.settle().await;
+    async fn compare(&self, all: &[Arc<Held>]) {
+        for some in all.chunks(COMPARED_AT_ONCE) {
+            for held in changed(some.to_vec()).await {
+                if let Some(renewed) = self.loader.renew(&held).await {
+                    self.held.insert(held.files().clone(), Arc::new(renewed)).await;
+                    self.settle().await;
+                }
+            }
         }
     }
 

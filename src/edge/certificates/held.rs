@@ -143,14 +143,9 @@ impl Loader {
             && held.compared.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// The certificate that takes the place of one whose files changed, if they did and are sound. A pair that is not,
+    /// The certificate that takes the place of one whose files [changed](changed), if they are sound. A pair that is not,
     /// because it is broken or because only half of it is written yet, is logged once and tried again later.
     pub(super) async fn renew(self: &Arc<Self>, held: &Held) -> Option<Held> {
-        let files = held.files.clone();
-        if off_the_workers(move || files.stamp()).await == held.stamp {
-            *fault_of(held) = None;
-            return None;
-        }
         let tenant = &*held.owner;
         match self.load(&held.files, &held.owner).await {
             Ok(renewed) => {
@@ -189,6 +184,21 @@ impl Loader {
         tls.session_storage = Arc::new(NoServerSessionStorage {});
         Arc::new(ServedCertificate { tls: Arc::new(tls), names: certificate.names })
     }
+}
+
+/// Those whose files are not what they were when they were read.
+pub(super) async fn changed(mut some: Vec<Arc<Held>>) -> Vec<Arc<Held>> {
+    let compare = move || {
+        some.retain(|held| {
+            let is_changed = held.files.stamp() != held.stamp;
+            if !is_changed {
+                *fault_of(held) = None;
+            }
+            is_changed
+        });
+        some
+    };
+    off_the_workers(compare).await
 }
 
 fn fault_of(held: &Held) -> std::sync::MutexGuard<'_, Option<String>> {

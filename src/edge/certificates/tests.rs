@@ -157,6 +157,27 @@ async fn a_renewed_pair_is_taken_up_once_it_is_whole_and_the_one_before_goes_on_
 }
 
 #[tokio::test]
+async fn those_that_are_due_together_are_each_compared_with_their_own_files() {
+    const MANY: usize = 100;
+    let scene = scene(MANY, Pace { compare: Duration::from_millis(500), ..AT_ONCE });
+    let (host, file) = (|n| format!("forms.t{n}.org"), |n| format!("t{n}"));
+    let mut before = Vec::new();
+    for n in 0..MANY {
+        put(&scene.folder, &file(n), &issue(&[&host(n)]));
+        before.push(scene.choose(&host(n)).await.unwrap());
+    }
+    let renewed = |n: usize| n.is_multiple_of(10);
+    (0..MANY).filter(|n| renewed(*n)).for_each(|n| put(&scene.folder, &file(n), &issue(&[&host(n)])));
+    for n in (0..MANY).filter(|n| renewed(*n)) {
+        scene.wait_for_another_than(&host(n), &before[n]).await;
+    }
+    for n in (0..MANY).filter(|n| !renewed(*n)) {
+        assert!(Arc::ptr_eq(&scene.choose(&host(n)).await.unwrap(), &before[n]), "it did not change");
+    }
+    assert_eq!(scene.loads("done"), (MANY + MANY / 10) as u64);
+}
+
+#[tokio::test]
 async fn the_gateways_certificate_is_renewed_too() {
     let scene = scene(1, AT_ONCE);
     let before = scene.choose("t0.example.com").await.unwrap();
