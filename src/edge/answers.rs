@@ -1,7 +1,7 @@
 //! The answers of an HTTP/2 connection: begun and ended together with others of it, where that is possible.
 //!
 //! hyper hands over an answer for each request that it reads, and writes what there is whenever it is polled. Begun while it
-//! reads, or as a task each, every answer would be written by itself, which costs more than all else that a refusal does.
+//! reads, or as a task each, every answer would be written by itself, which makes a refusal half as dear again.
 
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
