@@ -38,7 +38,8 @@ const ANSWERS: u8 = 2;
 const RESTS: u8 = 4;
 
 impl State {
-    fn is_due(&self, who: u8) {
+    /// Has one of them polled: now if nobody polls, else next.
+    fn note_due(&self, who: u8) {
         if self.due.fetch_or(who, Ordering::AcqRel) == RESTS {
             self.task.wake();
         }
@@ -48,11 +49,11 @@ impl State {
 /// Wakes the connection.
 impl Wake for State {
     fn wake(self: Arc<Self>) {
-        self.is_due(CONNECTION);
+        self.note_due(CONNECTION);
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.is_due(CONNECTION);
+        self.note_due(CONNECTION);
     }
 }
 
@@ -60,11 +61,11 @@ struct OfAnswers(Arc<State>);
 
 impl Wake for OfAnswers {
     fn wake(self: Arc<Self>) {
-        self.0.is_due(ANSWERS);
+        self.0.note_due(ANSWERS);
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.0.is_due(ANSWERS);
+        self.0.note_due(ANSWERS);
     }
 }
 
@@ -79,7 +80,7 @@ impl Poller {
 
     /// What has to be called after the connection was told something, which does not wake it.
     pub(super) fn told(&self) {
-        self.state.is_due(CONNECTION);
+        self.state.note_due(CONNECTION);
     }
 
     /// Polls a connection until it waits for something else than itself and its answers.
