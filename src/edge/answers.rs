@@ -66,6 +66,13 @@ impl Answers {
     }
 }
 
+/// Those that were not begun when their connection ended hold what they are held by: hyper gives each the place to ask at.
+impl Drop for Answers {
+    fn drop(&mut self) {
+        drop(self.asked.take());
+    }
+}
+
 /// Polls an answer. One that panics ends its own stream, as it would in a task, and not those beside it.
 fn poll(answer: &mut Answer, context: &mut Context<'_>) -> Poll<()> {
     catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(context))).unwrap_or(Poll::Ready(()))
@@ -152,6 +159,16 @@ mod tests {
         assert_eq!(ended.load(Ordering::Relaxed), 2);
         answers.run();
         assert_eq!(ended.load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn one_that_was_not_begun_ends_with_its_connection() {
+        let (asked, answers) = answers();
+        let (held, place) = (Arc::new(()), asked.clone());
+        let answer = Arc::clone(&held);
+        asked.execute(async move { drop((answer, place)) });
+        drop((asked, answers));
+        assert_eq!(Arc::strong_count(&held), 1);
     }
 
     #[tokio::test]
