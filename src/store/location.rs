@@ -215,6 +215,8 @@ impl fmt::Debug for DatabaseLocation {
 fn postgres(options: &PgConnectOptions, limit: Option<Duration>) -> Address {
     let mut settings = vec![
         ("timezone", "UTC".to_owned()),
+        // Who waited for a turn is to see what was done in it, whatever the database's default is.
+        ("default_transaction_isolation", "read committed".to_owned()),
         // With the usual 4 MB, a keyword that a million submissions have makes an index remember pages in place of rows,
         // and every document on them is looked at again.
         ("work_mem", "32MB".to_owned()),
