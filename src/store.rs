@@ -36,7 +36,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use sqlx::migrate::MigrateError;
-use tokio::sync::Mutex;
+use tokio::sync::RwLock;
 
 pub use breaker::{Breaker, Entry};
 pub use commit_stamp::CommitStamp;
@@ -64,9 +64,9 @@ use retry::Tries;
 #[derive(Clone, Debug)]
 pub struct Store {
     database: Database,
-    /// Held by the one write of a group that this node does at a time: those that wait for their turn hold no connection
-    /// that a reader could use.
-    group_writes: Arc<Mutex<()>>,
+    /// Held by the one write of a group that this node does at a time, or shared by those that need not be alone: who waits
+    /// here holds no connection that a reader could use, and half of them at most are ever held by writes.
+    group_writes: Arc<RwLock<()>>,
 }
 
 /// What [`StoreError::Unavailable`] says.
@@ -127,7 +127,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`] when it can't be reached, [`StoreError::SchemaOlder`] before it was migrated.
     pub async fn open(location: &DatabaseLocation, max_connections: u32) -> Result<Self, StoreError> {
-        Self::check(location.connect(max_connections, &Connections::of_a_command(), None)).await
+        Self::check(location.connect(max_connections, &Connections::of_a_command(), None), max_connections).await
     }
 
     /// Opens a database for serving: with connections of those that all tenants share, and a breaker before it. That is
@@ -141,15 +141,18 @@ impl Store {
         connections: &Arc<Connections>,
         breaker: &Arc<Breaker>,
     ) -> Result<Self, StoreError> {
-        Self::check(location.connect(max_connections, connections, Some(breaker))).await
+        Self::check(location.connect(max_connections, connections, Some(breaker)), max_connections).await
     }
 
-    async fn check(database: Database) -> Result<Self, StoreError> {
+    async fn check(database: Database, max_connections: u32) -> Result<Self, StoreError> {
         let mut reader = database.opening().await?;
         let checked = schema::require_newest(&mut reader).await;
         drop(reader);
         match checked {
-            Ok(()) => Ok(Self { database, group_writes: Arc::default() }),
+            Ok(()) => {
+                let group_writes = Arc::new(RwLock::with_max_readers((), max_connections.div_ceil(2)));
+                Ok(Self { database, group_writes })
+            }
             Err(error) => {
                 database.close().await;
                 Err(error)

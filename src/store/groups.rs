@@ -156,7 +156,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn delete_group(&self, id: i64) -> Result<Deletion, StoreError> {
-        let _turn = self.group_writes.lock().await;
+        let _turn = self.group_writes.write().await;
         let mut tries = Tries::default();
         loop {
             match self.try_to_delete_group(id).await {

@@ -13,21 +13,23 @@ use super::lent::Lent;
 use super::session::Session;
 
 /// The schema that this program serves from.
-pub(crate) const VERSION: i64 = 5;
+pub(crate) const VERSION: i64 = 6;
 
-const POSTGRES: [(&str, &str); 5] = [
+const POSTGRES: [(&str, &str); 6] = [
     ("forms and submissions", include_str!("schema/postgres-1.sql")),
     ("subscriptions", include_str!("schema/postgres-2.sql")),
     ("counts", include_str!("schema/postgres-3.sql")),
     ("writers at once", include_str!("schema/postgres-4.sql")),
     ("members by one call", include_str!("schema/postgres-5.sql")),
+    ("groups at once", include_str!("schema/postgres-6.sql")),
 ];
-const SQLITE: [(&str, &str); 5] = [
+const SQLITE: [(&str, &str); 6] = [
     ("forms and submissions", include_str!("schema/sqlite-1.sql")),
     ("subscriptions", include_str!("schema/sqlite-2.sql")),
     ("counts", include_str!("schema/sqlite-3.sql")),
     ("writers at once", include_str!("schema/sqlite-4.sql")),
     ("members by one call", include_str!("schema/sqlite-5.sql")),
+    ("groups at once", include_str!("schema/sqlite-6.sql")),
 ];
 
 fn migrator(scripts: &'static [(&'static str, &'static str)]) -> Migrator {

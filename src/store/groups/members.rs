@@ -3,11 +3,11 @@
 //! However many they are, they are bound once, as one value.
 
 use super::GroupSummary;
-use super::write::{GroupWriteError, Guard, MemberChange, NewMembers, Report};
-use crate::store::StoreError;
-use crate::store::database::{Database, Row, Transaction};
+use super::write::{GroupWrite, GroupWriteError, Guard, MemberChange, NewMembers, Report};
+use crate::store::database::{Row, Transaction};
 use crate::store::filter::fold;
 use crate::store::sql::{Dialect, Sql};
+use crate::store::{Store, StoreError};
 
 /// The wanted members as each database reads them fastest.
 enum Wanted<'m> {
@@ -49,8 +49,8 @@ fn push_arrays<'s>(sql: &'s mut Sql, members: &NewMembers) -> &'s mut Sql {
     sql.bind(&members.names).push("::text[]")
 }
 
-/// The most members that are replaced without a transaction around it, whose statements may take longer.
-const ALONE: usize = 1_000;
+/// The most members that are replaced by one call: the statements of a transaction may take longer.
+const BY_ONE_CALL: usize = 1_000;
 
 /// Makes the members those that are wanted, unless a guard forbids it.
 pub(super) async fn replace_members(
@@ -113,29 +113,31 @@ impl MemberChange {
     }
 }
 
-/// Makes the members of a group those that are wanted where there is no more to it: the group stands as it is to be, and
-/// nobody else writes groups. Nothing was done where it tells nothing.
-///
-/// Postgres does it in one round trip, in which a transaction takes four. Where it did so and the line broke before its
-/// answer, the members are as wanted, and the next try finds them so.
-pub(super) async fn replace_members_alone(
-    database: &Database,
-    name: &str,
-    external_id: Option<&str>,
-    members: &NewMembers,
-) -> Result<Option<(GroupSummary, MemberChange)>, StoreError> {
-    if database.dialect() == Dialect::Sqlite || members.count() > ALONE {
-        return Ok(None);
+impl Store {
+    /// Makes the members of a group those that are wanted where there is no more to it: the group stands as it is to be, and
+    /// nobody makes, renames or deletes groups. Nothing was done where it tells nothing.
+    ///
+    /// Postgres does it in one round trip, in which a transaction takes four. Where it did so and the line broke before its
+    /// answer, the members are as wanted, and the next try finds them so.
+    pub(super) async fn replace_members_by_one_call(
+        &self,
+        write: &GroupWrite,
+        members: &NewMembers,
+    ) -> Result<Option<(GroupSummary, MemberChange)>, StoreError> {
+        if self.database.dialect() == Dialect::Sqlite || members.count() > BY_ONE_CALL {
+            return Ok(None);
+        }
+        let _turn = self.group_writes.read().await;
+        let mut sql = self.database.sql();
+        sql.push("SELECT group_id, group_external_id, attached, detached, created FROM formgate_write_members(");
+        sql.bind(write.name.as_str()).push(", ").bind(write.external_id.clone()).push(", ");
+        push_arrays(&mut sql, members).push(")");
+        let row = self.database.writer().await?.fetch_one(sql).await?;
+        let Some(id) = row.get::<Option<i64>>(0)? else { return Ok(None) };
+        let (name, external_id) = (write.name.clone(), row.get(1)?);
+        let group = GroupSummary { id, name, external_id, managed: true, members: members.count() as u64 };
+        Ok(Some((group, MemberChange::read(&row, 2)?)))
     }
-    let mut sql = database.sql();
-    sql.push("SELECT group_id, group_external_id, attached, detached, created FROM formgate_write_members(");
-    sql.bind(name).push(", ").bind(external_id.map(str::to_owned)).push(", ");
-    push_arrays(&mut sql, members).push(")");
-    let row = database.writer().await?.fetch_one(sql).await?;
-    let Some(id) = row.get::<Option<i64>>(0)? else { return Ok(None) };
-    let (name, external_id) = (name.to_owned(), row.get(1)?);
-    let group = GroupSummary { id, name, external_id, managed: true, members: members.count() as u64 };
-    Ok(Some((group, MemberChange::read(&row, 2)?)))
 }
 
 async fn change_members(

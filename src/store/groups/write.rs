@@ -8,7 +8,8 @@
 //! A dry run is the same transaction, rolled back: it can't answer anything else than the call would.
 //!
 //! What a directory sends most is a group that stands as it is, with other members. Postgres does that by one call, which is
-//! such a transaction too; where there is more to it, that call does nothing.
+//! such a transaction too, and need not be alone: such writes share their turn, but for those of one group. Where there is
+//! more to it, that call does nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use crate::store::sql::Dialect;
 use crate::store::{Store, StoreError};
 
 use super::GroupSummary;
-use super::members::{count_members, replace_members, replace_members_alone};
+use super::members::{count_members, replace_members};
 
 /// A group as it is asked for.
 #[derive(Clone, Debug)]
@@ -158,7 +159,7 @@ impl From<sqlx::Error> for GroupWriteError {
 const STATEMENT_LIMIT: Duration = Duration::from_secs(60);
 
 /// Begins a transaction, waits for its turn, and has Postgres keep to [`STATEMENT_LIMIT`] meanwhile: a turn is a lock. Any
-/// number does that nothing else in the account's own database uses; the schema's `formgate_write_members` has it, too.
+/// number does that nothing else in the account's own database uses; the schema's `formgate_write_members` shares the lock.
 const BEGIN: &str = "BEGIN; SET LOCAL statement_timeout = '60s'; SET LOCAL lock_timeout = 0; \
     SELECT pg_advisory_xact_lock(7310577365311121506)";
 
@@ -179,13 +180,12 @@ impl Store {
         durability: Durability,
         report: Report,
     ) -> Result<Written, GroupWriteError> {
-        let _turn = self.group_writes.lock().await;
-        if let (Some(members), None, Durability::Commit, Report::Counts) = (&write.members, guard, durability, report) {
-            let alone = replace_members_alone(&self.database, &write.name, write.external_id.as_deref(), members);
-            if let Some((group, members)) = alone.await? {
-                return Ok(Written { group, created: false, members });
-            }
+        if let (Some(members), None, Durability::Commit, Report::Counts) = (&write.members, guard, durability, report)
+            && let Some((group, members)) = self.replace_members_by_one_call(write, members).await?
+        {
+            return Ok(Written { group, created: false, members });
         }
+        let _turn = self.group_writes.write().await;
         let mut tries = Tries::default();
         loop {
             match self.try_to_write_group(write, guard, durability, report, tries.again()).await {
