@@ -25,6 +25,12 @@ impl FileStamp {
             changed: (data.ctime(), data.ctime_nsec()),
         })
     }
+
+    /// Whether both are of one file, under whatever names.
+    pub(crate) fn is_of_same_file(&self, other: &Self) -> bool {
+        self.file == other.file
+    }
+
     /// How long the file is, in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.size

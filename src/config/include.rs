@@ -42,15 +42,21 @@ impl Sources {
     /// Whether all files are as they were read, and no pattern matches others. Blocks on a look at each.
     #[must_use]
     pub fn are_unchanged(&self) -> bool {
-        let first = FileStamp::of(&self.path);
+        stamp(FileStamp::of(&self.path), &self.included()) == self.stamp
+    }
+
+    /// All files. Blocks on a look at each folder.
+    #[must_use]
+    pub fn files(&self) -> Vec<PathBuf> {
+        let mut files = self.included();
+        files.push(self.path.clone());
+        files
+    }
+
+    fn included(&self) -> Vec<PathBuf> {
         let folder = folder_of(&self.path);
-        let included: Vec<_> = self
-            .patterns
-            .iter()
-            .filter_map(|pattern| glob::glob(&whole_pattern(pattern, &folder)).ok())
-            .flat_map(Iterator::flatten)
-            .collect();
-        stamp(first, &included) == self.stamp
+        let matching = |pattern: &String| glob::glob(&whole_pattern(pattern, &folder)).ok();
+        self.patterns.iter().filter_map(matching).flat_map(Iterator::flatten).collect()
     }
 }
 

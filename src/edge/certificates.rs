@@ -130,6 +130,12 @@ impl Certificates {
         }
     }
 
+    /// The files of the gateway's certificate, if it has one.
+    #[must_use]
+    pub fn files_of_gateway(&self) -> Option<CertificateFiles> {
+        self.gateway.load().as_ref().map(|held| held.files().clone())
+    }
+
     /// Compares all that is in memory with its files, lets go of what no tenant has any more, and has everything
     /// inspected: something changed.
     pub async fn compare(&self) {

@@ -1,12 +1,13 @@
 //! What changes on the disk in the folders that a configuration is read from.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
-use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use notify::event::ModifyKind;
+use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
@@ -18,13 +19,61 @@ const QUIET: Duration = Duration::from_millis(200);
 /// Files that never get quiet are read after this all the same.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What changed.
+/// How many files are told that were written to at once. More than these are seldom a log, and mean no more than one does.
+const MOST_WRITTEN: usize = 16;
+
+/// What a change is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Change {
     /// Files of certificates, maybe.
     Certificates,
     /// The configuration, maybe, and files of certificates.
     Configuration,
+}
+
+/// All that changed since it was last looked.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Changed {
+    /// The most that it is of.
+    pub(super) most: Change,
+    /// The files that were written to; none where anything else was done, to these or to others.
+    pub(super) written: Option<BTreeSet<PathBuf>>,
+}
+
+impl Changed {
+    fn and(self, other: Self) -> Self {
+        let written = match (self.written, other.written) {
+            (Some(files), Some(more)) => Some(&files | &more).filter(|files| files.len() <= MOST_WRITTEN),
+            _ => None,
+        };
+        Self { most: self.most.max(other.most), written }
+    }
+}
+
+/// What was noticed.
+#[derive(Debug, Default)]
+struct Noticed {
+    changed: Option<Changed>,
+    /// Files of which it does not matter that they are written to.
+    passed_over: BTreeSet<PathBuf>,
+}
+
+impl Noticed {
+    /// Notes a change, and tells whether it is the first since it was last looked.
+    fn note(&mut self, changed: Changed) -> bool {
+        match &changed.written {
+            Some(files) if files.is_subset(&self.passed_over) => return false,
+            Some(_) => {}
+            // A file may have got another meaning, or another file its name.
+            None => self.passed_over.clear(),
+        }
+        let is_first = self.changed.is_none();
+        self.changed = Some(match self.changed.take() {
+            Some(before) => before.and(changed),
+            None => changed,
+        });
+        is_first
+    }
 }
 
 /// Changes of files in the folders of a configuration. Folders are watched and not files: a file is replaced by a rename
@@ -34,20 +83,19 @@ pub(super) struct Changes {
     pub(super) databases: Arc<HashSet<u64>>,
     /// Ends its watch when it is dropped.
     _watcher: Option<RecommendedWatcher>,
-    /// The most that changed since it was last looked. Only the first change wakes who waits for one: a log beside the
-    /// configuration changes with every request.
-    most: watch::Sender<Option<Change>>,
+    /// Only the first change wakes who waits for one: a log beside the configuration changes with every request.
+    noticed: Arc<watch::Sender<Noticed>>,
 }
 
 impl Changes {
     pub(super) fn of(path: &Path, databases: &HashSet<u64>, folders: WatchedFolders, read_at: SystemTime) -> Self {
-        let most = watch::Sender::new(None);
+        let noticed = Arc::<watch::Sender<Noticed>>::default();
         let databases = Arc::new(databases.clone());
         let watcher = notify::recommended_watcher({
-            let (most, databases, folders) = (most.clone(), Arc::clone(&databases), folders.clone());
-            move |event: notify::Result<notify::Event>| {
-                if let Some(change) = event.ok().and_then(|event| what_changed(&event, &folders, &databases)) {
-                    note(&most, change);
+            let (noticed, databases, folders) = (Arc::clone(&noticed), Arc::clone(&databases), folders.clone());
+            move |event: notify::Result<Event>| {
+                if let Some(changed) = event.ok().and_then(|event| what_changed(event, &folders, &databases)) {
+                    noticed.send_if_modified(|noticed| noticed.note(changed));
                 }
             }
         });
@@ -58,32 +106,59 @@ impl Changes {
             watch_folders(watcher, &folders);
         }
         if changed_since(read_at, path, &folders) {
-            note(&most, Change::Configuration);
+            let changed = Changed { most: Change::Configuration, written: None };
+            noticed.send_if_modified(|noticed| noticed.note(changed));
         }
-        Self { folders, databases, _watcher: watcher, most }
+        Self { folders, databases, _watcher: watcher, noticed }
     }
 
-    /// Waits for a change, and then until no other has come for a while; the most that changed.
-    pub(super) async fn come(&self) -> Change {
+    /// Waits for a change, and then until no other has come for a while; all that changed.
+    pub(super) async fn come(&self) -> Changed {
         // The sender is ours: waiting does not end before a change has come.
-        let _ = self.most.subscribe().wait_for(Option::is_some).await;
+        let _ = self.noticed.subscribe().wait_for(|noticed| noticed.changed.is_some()).await;
         let patience_ends = Instant::now() + PATIENCE;
-        let mut most = None;
+        let mut all: Option<Changed> = None;
         loop {
-            let more = self.most.send_replace(None);
-            most = most.max(more);
-            if let Some(most) = most
-                && (more.is_none() || Instant::now() >= patience_ends)
-            {
-                return most;
+            let more = self.take();
+            let is_quiet = more.is_none() || Instant::now() >= patience_ends;
+            all = match (all, more) {
+                (Some(all), Some(more)) => Some(all.and(more)),
+                (all, more) => all.or(more),
+            };
+            match all {
+                Some(all) if is_quiet => return all,
+                _ => sleep(QUIET).await,
             }
-            sleep(QUIET).await;
         }
     }
-}
 
-fn note(most: &watch::Sender<Option<Change>>, change: Change) {
-    most.send_if_modified(|most| std::mem::replace(most, (*most).max(Some(change))) < *most);
+    fn take(&self) -> Option<Changed> {
+        let mut taken = None;
+        self.noticed.send_if_modified(|noticed| {
+            taken = noticed.changed.take();
+            false
+        });
+        taken
+    }
+
+    /// Says nothing any more when these files are written to, as logs are, until something else happens in the folders.
+    pub(super) fn pass_over(&self, files: BTreeSet<PathBuf>) {
+        self.noticed.send_if_modified(|noticed| {
+            // It may have happened already.
+            if noticed.changed.as_ref().is_none_or(|changed| changed.written.is_some()) {
+                noticed.passed_over.extend(files);
+            }
+            false
+        });
+    }
+
+    /// Tells of all files again: those that are read may be others from now on.
+    pub(super) fn pass_over_none(&self) {
+        self.noticed.send_if_modified(|noticed| {
+            noticed.passed_over.clear();
+            false
+        });
+    }
 }
 
 fn watch_folders(watcher: &mut RecommendedWatcher, folders: &WatchedFolders) {
@@ -123,7 +198,11 @@ pub(super) fn fingerprint(path: &Path) -> u64 {
 }
 
 /// What an event may have changed. Reading a file is an event, too, and reading is what a reload does.
-fn what_changed(event: &notify::Event, folders: &WatchedFolders, databases: &HashSet<u64>) -> Option<Change> {
+fn what_changed(event: Event, folders: &WatchedFolders, databases: &HashSet<u64>) -> Option<Changed> {
+    // Events were lost: it is not known which.
+    if event.need_rescan() {
+        return Some(Changed { most: Change::Configuration, written: None });
+    }
     if matches!(event.kind, EventKind::Access(_)) {
         return None;
     }
@@ -133,10 +212,88 @@ fn what_changed(event: &notify::Event, folders: &WatchedFolders, databases: &Has
         if databases.contains(&fingerprint(Path::new(text))) {
             return None;
         }
-        let within = |folders: &std::collections::BTreeSet<PathBuf>| {
+        let within = |folders: &BTreeSet<PathBuf>| {
             folders.contains(path) || path.parent().is_some_and(|folder| folders.contains(folder))
         };
         Some(if within(&folders.configuration) { Change::Configuration } else { Change::Certificates })
     };
-    event.paths.iter().filter_map(changed).max()
+    let most = event.paths.iter().filter_map(changed).max()?;
+    let is_written = matches!(event.kind, EventKind::Modify(ModifyKind::Data(_)));
+    Some(Changed { most, written: is_written.then(|| event.paths.into_iter().collect()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, OpenOptions};
+    use std::io::Write;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// Longer than it takes to tell of a change.
+    const LONG: Duration = Duration::from_secs(1);
+
+    fn watched(folder: &TempDir) -> Changes {
+        let folders = WatchedFolders { configuration: [folder.path().to_owned()].into(), ..WatchedFolders::default() };
+        let read_at = SystemTime::now() + Duration::from_secs(60);
+        Changes::of(&folder.path().join("tenants.toml"), &HashSet::new(), folders, read_at)
+    }
+
+    fn write(file: &Path) {
+        let file = OpenOptions::new().append(true).open(file);
+        writeln!(file.expect("it is there"), "a line").expect("it can be written");
+    }
+
+    fn written(files: &[&Path]) -> Changed {
+        let files = files.iter().map(|file| file.to_path_buf()).collect();
+        Changed { most: Change::Configuration, written: Some(files) }
+    }
+
+    #[tokio::test]
+    async fn a_file_that_was_passed_over_is_told_again_once_something_else_has_happened() {
+        let folder = tempfile::tempdir().unwrap();
+        let [log, other] = ["a.log", "other"].map(|name| folder.path().join(name));
+        for file in [&log, &other] {
+            fs::write(file, "").unwrap();
+        }
+        let changes = watched(&folder);
+        write(&log);
+        let told = changes.come().await;
+        assert_eq!(told, written(&[&log]));
+        changes.pass_over(told.written.unwrap());
+
+        write(&log);
+        assert!(tokio::time::timeout(LONG, changes.come()).await.is_err());
+        write(&log);
+        write(&other);
+        assert_eq!(changes.come().await, written(&[&other]));
+
+        fs::rename(&other, folder.path().join("tenants.toml")).unwrap();
+        write(&log);
+        assert_eq!(changes.come().await, Changed { most: Change::Configuration, written: None });
+        write(&log);
+        assert_eq!(changes.come().await, written(&[&log]));
+        changes.pass_over([log.clone()].into());
+        changes.pass_over_none();
+        write(&log);
+        assert_eq!(changes.come().await, written(&[&log]));
+    }
+
+    #[test]
+    fn what_was_done_meanwhile_keeps_files_from_being_passed_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let changes = watched(&folder);
+        let note = |changed| changes.noticed.send_if_modified(|noticed| noticed.note(changed));
+        let file = Path::new("a.log");
+        assert!(note(Changed { most: Change::Certificates, written: None }));
+        changes.pass_over([file.to_owned()].into());
+        assert_eq!(changes.take(), Some(Changed { most: Change::Certificates, written: None }));
+        assert!(note(written(&[file])));
+        assert!(!note(written(&[file])));
+        changes.pass_over([file.to_owned()].into());
+        assert_eq!(changes.take(), Some(written(&[file])));
+        assert!(!note(written(&[file])));
+        assert_eq!(changes.take(), None);
+    }
 }

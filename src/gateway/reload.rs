@@ -5,7 +5,7 @@
 //! databases that are left over are closed after them. What a process can't change about itself (addresses, Redis, the
 //! window's span) is named in the log and waits for a restart.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -19,6 +19,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::changes::{Change, Changes, fingerprint, is_watched};
 use crate::config::{Config, GatewayConfig, Problems, Served, Sources, WatchedFolders};
 use crate::edge::{Certificates, Prepared};
+use crate::file_stamp::FileStamp;
 use crate::gate::Gate;
 use crate::supervisor;
 use crate::tenant::{Directory, Due, Tenant, TenantDatabase};
@@ -120,6 +121,26 @@ impl Reloader {
         }
         tokio::spawn(close_left(before, after));
         Ok(standing)
+    }
+
+    /// Whether the configuration or certificates are read from any of these files, under whatever name.
+    async fn is_any_read(&self, files: &BTreeSet<PathBuf>, sources: &Sources) -> bool {
+        let (files, sources, directory) = (files.clone(), sources.clone(), self.gate.directory.load_full());
+        let gateway = self.certificates.files_of_gateway();
+        let look = move || {
+            let Some(written) = files.iter().map(|file| FileStamp::of(file)).collect::<Option<Vec<_>>>() else {
+                // What is gone again can't be told from what was read.
+                return true;
+            };
+            let is_written = |path: &Path| {
+                FileStamp::of(path).is_some_and(|stamp| written.iter().any(|written| written.is_of_same_file(&stamp)))
+            };
+            let tenants = directory.configs().flat_map(|tenant| &tenant.certificates).map(|(_, files)| files);
+            let mut certificates = tenants.chain(&gateway);
+            sources.files().iter().any(|file| is_written(file))
+                || certificates.any(|files| is_written(&files.certificate) || is_written(&files.private_key))
+        };
+        tokio::task::spawn_blocking(look).await.unwrap_or(true)
     }
 
     /// Takes up certificates that were renewed, behind the requests.
@@ -236,13 +257,17 @@ async fn watch_for_ever(
             change = changes.come() => Some(change),
         };
         // A log may lie beside the configuration, and a reload is logged. What was refused may lack another file.
-        if let Some(change) = change
-            && (change == Change::Certificates || are_unchanged(&sources).await)
+        if let Some(changed) = change
+            && (changed.most == Change::Certificates || are_unchanged(&sources).await)
             && !is_refused
         {
-            reloader.compare_certificates();
+            match changed.written {
+                Some(files) if !reloader.is_any_read(&files, &sources).await => changes.pass_over(files),
+                _ => reloader.compare_certificates(),
+            }
             continue;
         }
+        changes.pass_over_none();
         supervisor::reloading();
         let mut read_at = SystemTime::now();
         let outcome = reloader.reload(&path, Arc::clone(&served)).await;

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
 
 use rustls::{AlertDescription, Error};
@@ -139,6 +140,26 @@ async fn faulty_certificates_are_found_before_anybody_asks_for_them() {
     let site = with_forms().write();
     fs::remove_file(site.folder().join("certs/forms.acme.test.pem")).expect("it was issued");
     let mut node = site.start();
+    let line =
+        node.wait_for_log(BY_ITSELF, |line| line.contains("has no certificate to serve").then(|| line.to_owned()));
+    assert!(line.expect("it is found").contains("forms.acme.test.pem"));
+}
+
+#[tokio::test]
+async fn a_log_beside_certificates_hides_no_fault_of_theirs() {
+    let site = with_forms().write();
+    let certs = site.folder().join("certs");
+    let [link, file, log] = ["forms.acme.test.pem", "archived.pem", "a.log"].map(|name| certs.join(name));
+    fs::rename(&link, &file).expect("it was issued");
+    symlink(&file, &link).expect("the folder can be written");
+    site.migrate();
+    let mut node = site.start();
+    for line in 0..20 {
+        fs::write(&log, line.to_string()).expect("the folder can be written");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(600)).await; // longer than files must be quiet
+    fs::write(&file, "no certificate").expect("the folder can be written");
     let line =
         node.wait_for_log(BY_ITSELF, |line| line.contains("has no certificate to serve").then(|| line.to_owned()));
     assert!(line.expect("it is found").contains("forms.acme.test.pem"));

@@ -140,7 +140,7 @@ on_both_databases! {
         for (round, clients) in rounds(&mut account) {
             // Three users of five, the last of whom is new in this round.
             let body = |at: usize| {
-                let listed = (0..3).map(|n| (at + n) % 4).chain([4]).skip(usize::from(at % 2 == 0));
+                let listed = (0..3).map(|n| (at + n) % 4).chain([4]).skip(usize::from(at.is_multiple_of(2)));
                 let email = |n| if n == 4 { format!("{round}@x.example") } else { format!("{n}@x.example") };
                 json!({"name": names[at % 3], "members": members(listed.map(email))})
             };
