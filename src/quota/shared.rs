@@ -33,9 +33,16 @@ const MOST_TOLD: usize = 256 * 1024;
 /// whole; fewer, and short ones are read in parts, which takes longer.
 const LONG: u32 = 640;
 
-/// How many calls are under way at once. More makes each carry less; with one, nothing is on its way to Redis while an
-/// answer is.
+/// How many calls are under way at once, however little they carry. More makes each carry less; with one, nothing is on its
+/// way to Redis while an answer is.
 const CALLS: usize = 2;
+
+/// How many are, where each carries [`MANY`]. More take Redis more time a request; with fewer, requests wait for calls that
+/// it could already work on.
+const MOST_CALLS: usize = 4;
+
+/// How many requests are worth a call beside the first [`CALLS`].
+const MANY: usize = 6;
 
 /// How much longer Redis keeps a log than its requests count, at least. The expiry counts from when the script began, the
 /// stamps from when it asked for the time: a little later, or a lot on a busy machine.
@@ -80,7 +87,7 @@ impl Question {
 
     /// About how many bytes of the log its answer brings. One that may be refused brings it, too.
     fn told(&self) -> usize {
-        let may_be_full = self.held.saturating_add(u32::try_from(CALLS * MOST).unwrap_or(u32::MAX)) >= self.limit;
+        let may_be_full = self.held.saturating_add(u32::try_from(MOST_CALLS * MOST).unwrap_or(u32::MAX)) >= self.limit;
         if self.ask == Ask::Spend && !may_be_full { 0 } else { ENTRY * self.held as usize }
     }
 }
@@ -127,6 +134,16 @@ struct Queue {
 }
 
 impl Queue {
+    /// Whether there is to be another call beside so many.
+    fn is_worth_a_call(&self, others: usize) -> bool {
+        let least = match others {
+            0..CALLS => 1,
+            CALLS..MOST_CALLS => MANY,
+            _ => return false,
+        };
+        self.waiting.len() >= least
+    }
+
     /// How many of the questions the next call carries.
     fn share(&self) -> usize {
         let told = self.waiting.iter().take(MOST).scan(0, |told, waiting| {
@@ -179,16 +196,19 @@ impl Inner {
     fn wait(&self, waiting: Waiting) -> bool {
         let mut queue = self.queue();
         queue.waiting.push(waiting);
-        let call = queue.calls < CALLS;
+        let call = queue.is_worth_a_call(queue.calls);
         queue.calls += usize::from(call);
         call
     }
 
-    /// The questions of the next call; none when this was the last for now.
+    /// The questions of the next call in place of one; none when there is to be no such call for now.
     fn next(&self) -> Vec<Waiting> {
         let mut queue = self.queue();
+        if !queue.is_worth_a_call(queue.calls - 1) {
+            queue.calls -= 1;
+            return Vec::new();
+        }
         let share = queue.share();
-        queue.calls -= usize::from(share == 0);
         queue.waiting.drain(..share).collect()
     }
 
@@ -298,6 +318,17 @@ mod tests {
         ] {
             assert_eq!(queue(ask, held, waiting).share(), share, "{ask:?} of {held}, {waiting} waiting");
         }
+    }
+
+    #[test]
+    fn more_calls_are_under_way_where_each_carries_many() {
+        let question = || Question { key: "log".into(), limit: 60, ask: Ask::Spend, token: 7, held: 0 };
+        let worth = |waiting, others| {
+            let waiting = (0..waiting).map(|_| Waiting { question: question(), answer: oneshot::channel().0 });
+            Queue { waiting: waiting.collect(), calls: others }.is_worth_a_call(others)
+        };
+        let most_beside = |waiting| (0..10).rfind(|others| worth(waiting, *others)).map(|others| others + 1);
+        assert_eq!([0, 1, 5, 6, 500].map(most_beside), [None, Some(2), Some(2), Some(4), Some(4)]);
     }
 
     #[test]
