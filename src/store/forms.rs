@@ -1,18 +1,30 @@
 //! Forms and their fields.
 
+use std::borrow::Cow;
+
+use serde::Deserialize;
+
 use super::filter::SortDirection;
 use super::page::{Page, PageRequest, Reading};
+use super::records::{Fields, Malformed, Record, truth};
 use super::{Store, StoreError};
 
 /// A form as lists show it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize)]
 pub struct FormSummary {
     /// The bare id.
     pub id: i64,
     /// The form's name.
     pub name: String,
     /// Whether submitters stay unknown.
+    #[serde(deserialize_with = "truth")]
     pub anonymous: bool,
+}
+
+impl Record<'_> for FormSummary {
+    fn take(fields: &mut Fields<'_>) -> Result<Self, Malformed> {
+        Ok(Self { id: fields.integer()?, name: fields.text()?.into_owned(), anonymous: fields.truth()? })
+    }
 }
 
 /// A form with its fields.
@@ -25,7 +37,7 @@ pub struct Form {
 }
 
 /// A field of a form.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize)]
 pub struct Element {
     /// The numeric id, as keys of `terms` take it.
     pub id: i64,
@@ -37,6 +49,17 @@ pub struct Element {
     pub kind: String,
 }
 
+impl Record<'_> for Element {
+    fn take(fields: &mut Fields<'_>) -> Result<Self, Malformed> {
+        let id = fields.integer()?;
+        let mut text = || fields.text().map(Cow::into_owned);
+        Ok(Self { id, gid: text()?, name: text()?, kind: text()? })
+    }
+}
+
+/// The forms that lists show.
+const LISTED: &str = " FROM forms WHERE NOT disabled AND parent_id IS NULL";
+
 impl Store {
     /// One page of the active forms that are no sub-forms, by id.
     ///
@@ -45,21 +68,13 @@ impl Store {
     pub async fn list_forms(&self, page: PageRequest) -> Result<Page<FormSummary>, StoreError> {
         let mut reader = self.database.reader().await?;
         let mut sql = reader.sql();
-        sql.push("WITH listed AS (SELECT id, name, anonymous FROM forms WHERE NOT disabled AND parent_id IS NULL), ");
-        sql.push("page AS (SELECT id, name, anonymous FROM listed ORDER BY id");
-        sql.limit(&Reading::from_the_start(page, SortDirection::Ascending));
-        sql.push(") SELECT (SELECT count(*) FROM listed), page.id, page.name, page.anonymous ");
-        // Without any form on the page, there is the count alone.
-        sql.push("FROM (SELECT 1) AS one LEFT JOIN page ON true ORDER BY page.id");
-        let rows = reader.fetch_all(sql).await?;
-        let total: i64 = rows.first().ok_or(sqlx::Error::RowNotFound)?.get(0)?;
-        let mut items = Vec::with_capacity(rows.len());
-        for row in &rows {
-            if let Some(id) = row.get::<Option<i64>>(1)? {
-                items.push(FormSummary { id, name: row.get(2)?, anonymous: row.get(3)? });
-            }
-        }
-        Ok(Page { items, total: u64::try_from(total).expect("a count is not negative") })
+        sql.push("SELECT (SELECT count(*)").push(LISTED).push("), (");
+        sql.push_records(&["id", "name", "anonymous"]);
+        sql.push(" FROM (SELECT id, name, anonymous").push(LISTED).push(" ORDER BY id");
+        sql.limit(&Reading::from_the_start(page, SortDirection::Ascending)).push(") AS page)");
+        let row = reader.fetch_one(sql).await?;
+        let total: i64 = row.get(0)?;
+        Ok(Page { items: row.records(1)?, total: u64::try_from(total).expect("a count is not negative") })
     }
 
     /// One form by id, a disabled one and a sub-form too.
@@ -69,18 +84,12 @@ impl Store {
     pub async fn find_form(&self, id: i64) -> Result<Option<Form>, StoreError> {
         let mut reader = self.database.reader().await?;
         let mut sql = reader.sql();
-        sql.push("SELECT f.name, f.anonymous, e.id, e.gid, e.name, e.type FROM forms f LEFT JOIN elements e ON e.form_id = f.id");
-        sql.push(" WHERE f.id = ").bind(id).push(" ORDER BY e.position, e.id");
+        sql.push("SELECT name, anonymous, (").push_records(&["id", "gid", "name", "type"]);
+        sql.push(" FROM (SELECT * FROM elements WHERE form_id = forms.id ORDER BY position, id) AS e) FROM forms");
+        sql.push(" WHERE id = ").bind(id);
         let rows = reader.fetch_all(sql).await?;
-        let Some(first) = rows.first() else { return Ok(None) };
-        let summary = FormSummary { id, name: first.get(0)?, anonymous: first.get(1)? };
-        let mut elements = Vec::with_capacity(rows.len());
-        for row in &rows {
-            // A form without fields is one row without an element.
-            if let Some(id) = row.get::<Option<i64>>(2)? {
-                elements.push(Element { id, gid: row.get(3)?, name: row.get(4)?, kind: row.get(5)? });
-            }
-        }
-        Ok(Some(Form { summary, elements }))
+        let Some(row) = rows.first() else { return Ok(None) };
+        let summary = FormSummary { id, name: row.get(0)?, anonymous: row.get(1)? };
+        Ok(Some(Form { summary, elements: row.records(2)? }))
     }
 }

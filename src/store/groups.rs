@@ -5,8 +5,14 @@
 mod members;
 mod write;
 
+use std::borrow::Cow;
+
+use serde::Deserialize;
+
 use super::database::Row;
-use super::page::{Page, PageRequest};
+use super::filter::SortDirection;
+use super::page::{Page, PageRequest, Reading};
+use super::records::{Fields, Malformed, Record, truth};
 use super::retry::Tries;
 use super::sql::Sql;
 use super::{Store, StoreError};
@@ -14,7 +20,7 @@ use super::{Store, StoreError};
 pub use write::{Durability, GroupWrite, GroupWriteError, Guard, MemberChange, NewMember, NewMembers, Report, Written};
 
 /// A group as lists show it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct GroupSummary {
     /// The bare id.
     pub id: i64,
@@ -23,6 +29,7 @@ pub struct GroupSummary {
     /// The caller's identifier for it.
     pub external_id: Option<String>,
     /// Whether it is kept in step with a directory through the API.
+    #[serde(deserialize_with = "truth")]
     pub managed: bool,
     /// How many members it has.
     pub members: u64,
@@ -74,23 +81,23 @@ pub enum Deletion {
     NotFound,
 }
 
-const SUMMARY: &str = "g.id, g.name, g.external_id, g.managed, CASE WHEN g.built_in THEN (SELECT count(*) FROM users) \
+const MEMBERS: &str = "CASE WHEN g.built_in THEN (SELECT count(*) FROM users) \
     ELSE (SELECT count(*) FROM group_members m WHERE m.group_id = g.id) END";
 
-impl GroupSummary {
-    fn read(row: &Row) -> Result<Self, sqlx::Error> {
+impl Record<'_> for GroupSummary {
+    fn take(fields: &mut Fields<'_>) -> Result<Self, Malformed> {
         Ok(Self {
-            id: row.get(0)?,
-            name: row.get(1)?,
-            external_id: row.get(2)?,
-            managed: row.get(3)?,
-            members: u64::try_from(row.get::<i64>(4)?).expect("a count is not negative"),
+            id: fields.integer()?,
+            name: fields.text()?.into_owned(),
+            external_id: fields.optional_text()?.map(Cow::into_owned),
+            managed: fields.truth()?,
+            members: fields.count()?,
         })
     }
 }
 
-fn write_conditions(sql: &mut Sql, filter: &GroupFilter) {
-    sql.push(" WHERE true");
+fn write_listed(sql: &mut Sql, filter: &GroupFilter) {
+    sql.push(" FROM groups g WHERE true");
     if filter.managed {
         sql.push(" AND g.managed");
     }
@@ -107,17 +114,15 @@ impl Store {
     pub async fn list_groups(&self, filter: &GroupFilter, page: PageRequest) -> Result<Page<GroupSummary>, StoreError> {
         let mut reader = self.database.reader().await?;
         let mut sql = reader.sql();
-        sql.push("SELECT count(*) FROM groups g");
-        write_conditions(&mut sql, filter);
-        let total: i64 = reader.fetch_one(sql).await?.get(0)?;
-
-        let mut sql = reader.sql();
-        sql.push("SELECT ").push(SUMMARY).push(" FROM groups g");
-        write_conditions(&mut sql, filter);
-        sql.push(" ORDER BY g.id LIMIT ").bind(i64::from(page.size)).push(" OFFSET ").bind(page.offset());
-        let rows = reader.fetch_all(sql).await?;
-        let items = rows.iter().map(GroupSummary::read).collect::<Result<_, _>>()?;
-        Ok(Page { items, total: u64::try_from(total).expect("a count is not negative") })
+        sql.push("SELECT (SELECT count(*)");
+        write_listed(&mut sql, filter);
+        sql.push("), (").push_records(&["g.id", "g.name", "g.external_id", "g.managed", MEMBERS]);
+        sql.push(" FROM (SELECT *");
+        write_listed(&mut sql, filter);
+        sql.push(" ORDER BY g.id").limit(&Reading::from_the_start(page, SortDirection::Ascending)).push(") AS g)");
+        let row = reader.fetch_one(sql).await?;
+        let total: i64 = row.get(0)?;
+        Ok(Page { items: row.records(1)?, total: u64::try_from(total).expect("a count is not negative") })
     }
 
     /// One group with all its members: one statement, so that no write comes between them.

@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use sqlx::{Row as _, ValueRef as _};
 
 use super::database::Row;
@@ -58,13 +58,30 @@ pub(super) struct Malformed;
 /// Between the beginning of 1970, from which instants are counted here, and that of 2000, from which Postgres counts.
 const EPOCH_OF_POSTGRES: i64 = 946_684_800_000_000;
 
+/// Reads a truth value of SQLite, which is a number.
+pub(super) fn truth<'de, D: Deserializer<'de>>(number: D) -> Result<bool, D::Error> {
+    i64::deserialize(number).map(|number| number != 0)
+}
+
 /// The fields of one record, taken one by one.
 pub(super) struct Fields<'r>(Bytes<'r>);
 
 impl<'r> Fields<'r> {
+    /// A number of things, which is never negative.
+    pub(super) fn count(&mut self) -> Result<u64, Malformed> {
+        u64::try_from(self.integer()?).map_err(|_| Malformed)
+    }
+
     pub(super) fn integer(&mut self) -> Result<i64, Malformed> {
         let value = self.value()?.ok_or(Malformed)?;
         Ok(i64::from_be_bytes(value.try_into().map_err(|_| Malformed)?))
+    }
+
+    pub(super) fn truth(&mut self) -> Result<bool, Malformed> {
+        match self.value()? {
+            Some(&[byte]) => Ok(byte != 0),
+            _ => Err(Malformed),
+        }
     }
 
     /// In microseconds since 1970.

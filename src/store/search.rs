@@ -13,6 +13,8 @@
 pub(super) mod conditions;
 mod kept;
 
+use serde::Deserialize;
+
 use conditions::{is_short, write_conditions};
 use kept::Kept;
 
@@ -20,6 +22,7 @@ use super::database::Row;
 use super::filter::{SortBy, SortDirection, SubmissionFilter};
 use super::lent::Lent;
 use super::page::{PageRequest, Reading};
+use super::records::{Fields, Malformed, Record};
 use super::sql::{Dialect, Sql};
 use super::submissions::{self, Submissions, read_submissions, write_rows};
 use super::{Store, StoreError};
@@ -127,10 +130,21 @@ async fn page_with_total(
     let mut sql = reader.sql();
     write_page_with_total(&mut sql, kept, filter, page);
     let rows = fetch(reader, filter, sql).await?;
-    let total = rows.first().ok_or(sqlx::Error::RowNotFound)?.get(0)?;
-    // Without anything on the page, there is the total alone.
-    let ids: Vec<Option<i64>> = rows.iter().map(|row| row.get(1)).collect::<Result<_, _>>()?;
-    Ok((ids.into_iter().flatten().collect(), total))
+    let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+    let ids: Vec<Placed> = row.records(1)?;
+    Ok((ids.iter().map(|placed| placed.id).collect(), row.get(0)?))
+}
+
+/// A place on a page.
+#[derive(Deserialize)]
+struct Placed {
+    id: i64,
+}
+
+impl Record<'_> for Placed {
+    fn take(fields: &mut Fields<'_>) -> Result<Self, Malformed> {
+        Ok(Self { id: fields.integer()? })
+    }
 }
 
 async fn later_page(
@@ -176,7 +190,7 @@ fn write_first_page(sql: &mut Sql, kept: &Kept<'_>, filter: &SubmissionFilter, p
     sql.push(") AS shown ON true");
 }
 
-/// The total and the ids of a page, in its order; the total alone where the page is empty.
+/// The total, and the ids of a page as a list in its order.
 fn write_page_with_total(sql: &mut Sql, kept: Option<&Kept<'_>>, filter: &SubmissionFilter, page: PageRequest) {
     let direction = filter.sort_direction;
     if let Some(kept) = kept {
@@ -189,7 +203,8 @@ fn write_page_with_total(sql: &mut Sql, kept: Option<&Kept<'_>>, filter: &Submis
         sql.push("), found (total) AS (SELECT count(*) FROM matched), page (id, at) AS (SELECT id, at FROM matched");
         sql.push(by_place(direction)).limit(&reading).push(")");
     }
-    sql.push(" SELECT found.total, page.id FROM found LEFT JOIN page ON true").push(by_place(direction));
+    sql.push(" SELECT total, (").push_records(&["id"]).push(" FROM (SELECT id FROM page");
+    sql.push(by_place(direction)).push(") AS page) FROM found");
 }
 
 /// The total and a page, as `found (total)` and `page (id, at)`.
