@@ -56,10 +56,13 @@ impl Folder {
     }
 }
 
-/// The names of the two databases with so many submissions, which are made where they are missing.
+/// The names of the two databases with so many submissions, which are made where they are missing, and brought to the newest
+/// schema.
 pub(crate) fn databases(postgres: &Postgres, site: &Site, submissions: i64) -> anyhow::Result<(String, String)> {
     let (ours, theirs) = (format!("formgate_{submissions}"), format!("plain_{submissions}"));
-    if !exists(postgres, &ours)? {
+    if exists(postgres, &ours)? {
+        migrated(site, "kept", &postgres.url(&ours))?;
+    } else {
         create(postgres, "making")?;
         let config = migrated(site, "making", &postgres.url("making"))?;
         let took = import(&config, "making", |out| generate::write(out, submissions))?;

@@ -93,6 +93,8 @@ impl Figures {
         let (after, took) = (cpu(contender.watched)?, began.elapsed().as_secs_f64());
         let spent: [f64; 4] = std::array::from_fn(|at| after[at] - before[at]);
         ensure!(report.requests > 0, "nothing was answered ({})", report.failure.unwrap_or_default());
+        let statuses = &report.statuses;
+        ensure!(statuses.keys().all(|status| *status < 500), "what was asked was not done: {statuses:?}");
         let requests = report.requests as f64;
         self.rate.push(requests / report.seconds);
         self.p50_ms.push(report.p50_ms);

@@ -64,10 +64,12 @@ struct Case {
 pub(super) fn measure(bench: &Bench, folder: &Folder) -> anyhow::Result<()> {
     let mut site = Site::make(0)?;
     let file = folder.path().join(format!("formgate_{MIDDLE}.db"));
-    if !file.exists() {
+    let url = format!("sqlite:{}", file.display());
+    if file.exists() {
+        data::migrated(&site, "kept", &url)?;
+    } else {
         make(&site, &file)?;
     }
-    let url = format!("sqlite:{}", file.display());
     let account = site.add("sqlite", &url)?;
     let tenant = Tenant { slug: account.slug.clone(), database: url.clone(), requests: LIMIT };
     let node = Gateway { name: "formgate", redis: None, window_seconds: 1, tenants: vec![tenant] }.start(&site)?;
