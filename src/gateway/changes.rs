@@ -19,7 +19,7 @@ const QUIET: Duration = Duration::from_millis(200);
 /// Files that never get quiet are read after this all the same.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How many files are told that were written to at once. More than these are seldom a log, and mean no more than one does.
+/// How many files that were written to are told by name. More at a time are seldom logs, and are taken for any other change.
 const MOST_WRITTEN: usize = 16;
 
 /// What a change is of.
