@@ -41,7 +41,8 @@ const CALLS: usize = 2;
 /// it could already work on.
 const MOST_CALLS: usize = 4;
 
-/// How many requests are worth a call beside the first [`CALLS`].
+/// How many requests are worth a call beside the first [`CALLS`]. More, and requests wait longer; fewer, and Redis takes more
+/// time for each.
 const MANY: usize = 6;
 
 /// How much longer Redis keeps a log than its requests count, at least. The expiry counts from when the script began, the

@@ -9,7 +9,7 @@
 //!
 //! What a directory sends most is a group that stands as it is, with other members. Postgres does that by one call, which is
 //! such a transaction too, and need not be alone: such writes share their turn, but for those of one group. Where there is
-//! more to it, that call does nothing.
+//! more to it, or two of them make the same user, that call does nothing, and the write waits for a turn of its own.
 
 use std::sync::Arc;
 use std::time::Duration;
