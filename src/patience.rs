@@ -1,8 +1,13 @@
 //! How long somebody else is waited for, who is not to blame where it is this process that stood still: one whose machine was
 //! paused, or moved, finds all its timers due, and the answers that came meanwhile unread.
 
-use std::pin::pin;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::task::Poll;
 use std::time::{Duration, Instant};
+
+use tokio::task::coop::unconstrained;
+use tokio::time::Sleep;
 
 /// How late a timer is at least that says so; half of a limit that is shorter than twice of it. Larger, and a shorter pause is
 /// taken for the other side's; smaller, and a busy moment of our own makes limits longer.
@@ -14,14 +19,45 @@ pub(crate) const ONCE_MORE: u32 = 2;
 /// What comes of it, or nothing once it took longer than its limit: while the timer that says so is itself late, another turn
 /// of the same length is given, of so many.
 pub(crate) async fn within<T>(limit: Duration, turns: u32, what: impl Future<Output = T>) -> Option<T> {
+    by(pin!(tokio::time::sleep(limit)), limit, turns, what).await
+}
+
+/// A timer for one wait after another. In between it stays with the runtime, and then only learns of a later end, which
+/// takes no lock and wakes nobody; one that is new wakes the thread that waits for sockets if it ends before all others.
+#[derive(Debug)]
+pub(crate) struct Timer(Pin<Box<Sleep>>);
+
+impl Timer {
+    /// A timer, and how long the first wait will be.
+    pub(crate) fn new(limit: Duration) -> Self {
+        Self(Box::pin(tokio::time::sleep(limit)))
+    }
+
+    /// Like the function of this name.
+    pub(crate) async fn within<T>(&mut self, limit: Duration, turns: u32, what: impl Future<Output = T>) -> Option<T> {
+        self.0.as_mut().reset((Instant::now() + limit).into());
+        by(self.0.as_mut(), limit, turns, what).await
+    }
+}
+
+/// By a timer that is set.
+async fn by<T>(mut timer: Pin<&mut Sleep>, limit: Duration, turns: u32, what: impl Future<Output = T>) -> Option<T> {
     let mut what = pin!(what);
-    for _ in 0..turns {
+    for turn in 0..turns {
         let began = Instant::now();
-        if let Ok(outcome) = tokio::time::timeout(limit, &mut what).await {
+        if turn > 0 {
+            timer.as_mut().reset((began + limit).into());
+        }
+        let outcome = poll_fn(|context| match what.as_mut().poll(context) {
+            Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+            // Its time is over even if it never has to wait.
+            Poll::Pending => pin!(unconstrained(timer.as_mut())).poll(context).map(|()| None),
+        });
+        if let Some(outcome) = outcome.await {
             return Some(outcome);
         }
         if began.elapsed() < limit + (limit / 2).min(LATE) {
-            return None;
+            break;
         }
     }
     None
@@ -43,6 +79,23 @@ mod tests {
         assert_eq!(within(LIMIT, 3, std::future::pending::<()>()).await, None);
         assert!(began.elapsed() >= LIMIT);
         assert_eq!(within(LIMIT, 3, async { 7 }).await, Some(7));
+    }
+
+    #[tokio::test]
+    async fn each_wait_by_a_timer_has_its_own_limit() {
+        let mut timer = Timer::new(LIMIT);
+        let slow = async {
+            tokio::time::sleep(2 * LIMIT).await;
+            7
+        };
+        // Its first end comes within the second wait, the second end is not waited for by the third.
+        assert_eq!(timer.within(LIMIT, 1, async { 7 }).await, Some(7));
+        assert_eq!(timer.within(100 * LIMIT, 1, slow).await, Some(7));
+        for _ in 0..2 {
+            let began = Instant::now();
+            assert_eq!(timer.within(LIMIT, 1, std::future::pending::<()>()).await, None);
+            assert!((LIMIT..50 * LIMIT).contains(&began.elapsed()));
+        }
     }
 
     #[tokio::test]

@@ -54,8 +54,8 @@ impl Way {
 
     pub(crate) fn name(&self) -> &'static str {
         match self {
-            Self::Shared { .. } => "2 lanes, shared calls",
-            Self::Lanes(_) => "2 lanes, a call a request",
+            Self::Shared { .. } => "lanes, shared calls",
+            Self::Lanes(_) => "lanes, a call a request",
             Self::Pool(_) => "pool, a checkout a request",
             Self::New(_) => "a connection a request",
         }

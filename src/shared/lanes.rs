@@ -1,13 +1,13 @@
-//! A few connections that all requests share, and the breaker in front of them.
+//! Connections that all requests share, and the breaker in front of them.
 //!
 //! A checkout from a pool would cost each request an extra round trip and leave one command in flight a connection; on a
-//! lane, requests are pipelined. A lane that fails is closed at once, and a task of its own opens it again: until then
+//! lane, requests are pipelined. All calls go over the first that is open, so that the store reads and answers several at
+//! once; the next one stands by. A lane that fails is closed at once, and a task of its own opens it again: until then
 //! its calls fail without waiting. A store that hangs costs the requests that wait for it then their time limit, once: the
 //! first that gives up closes every lane. What is opened is tried with a script that writes: a store that is full, a
 //! replica, or a user without rights takes reads and refuses what a window needs.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
@@ -18,9 +18,10 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::link::{Connection, Link};
 use crate::metrics::Metrics;
-use crate::patience::within;
+use crate::patience::{Timer, within};
 
-/// How many connections are held. Two keep two cores of a server's I/O busy; more only split the pipelines.
+/// How many connections are held. With one, no request could be admitted from when it is lost until it is open again; more
+/// than one in use only split the pipelines.
 const LANES: usize = 2;
 
 /// How long opening a connection may take. Longer, and a host that drops packets delays the next try; shorter, and a
@@ -37,6 +38,10 @@ const CHECK: Duration = Duration::from_secs(1);
 
 /// How often a call that has no answer in time is waited for again where this node was too busy to take one.
 const TURNS: u32 = 10;
+
+/// How many timers are kept for calls to come: as many as calls are usually under way. In a cluster there are more, one for
+/// each request.
+const TIMERS: usize = 8;
 
 /// The key that opening writes to, and how: as a window does, and for as long as it takes to see that it can.
 const PROBE: &str = "formgate:probe";
@@ -58,8 +63,9 @@ pub enum CallError {
 #[derive(Debug)]
 pub struct Lanes {
     lanes: Vec<(Arc<Lane>, AbortOnDropHandle<()>)>,
-    next: AtomicUsize,
     limit: Duration,
+    /// Of calls that are over.
+    timers: Mutex<Vec<Timer>>,
     many_keys: bool,
     state: Arc<State>,
 }
@@ -76,7 +82,7 @@ impl Lanes {
             let keeping = tokio::spawn(keep_open(Arc::clone(&lane), Arc::clone(&link), Arc::clone(&state), limit));
             (lane, AbortOnDropHandle::new(keeping))
         });
-        let lanes = Self { lanes: lanes.collect(), next: AtomicUsize::new(0), limit, many_keys, state };
+        let lanes = Self { lanes: lanes.collect(), limit, timers: Mutex::default(), many_keys, state };
         if tokio::time::timeout(OPEN_LIMIT, lanes.state.opened.notified()).await.is_err() {
             let failure = lanes.state.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
             tracing::warn!(failure, "the shared store can't be reached; its policy decides until it can");
@@ -84,7 +90,7 @@ impl Lanes {
         lanes
     }
 
-    /// Runs one call on a lane.
+    /// Runs one call on the first lane that is open.
     ///
     /// # Errors
     /// [`CallError::Unavailable`] at the latest when the time limit is over, at once while every lane is closed.
@@ -92,9 +98,7 @@ impl Lanes {
     where
         F: Future<Output = RedisResult<T>>,
     {
-        let first = self.next.fetch_add(1, Ordering::Relaxed);
-        let mut lanes = (first..first + LANES).map(|at| &self.lanes[at % LANES].0);
-        let open = lanes.find_map(|lane| Some((lane, lane.connection.load_full()?)));
+        let open = self.lanes.iter().find_map(|(lane, _)| Some((lane, lane.connection.load_full()?)));
         let metrics = &self.state.metrics.redis;
         let failed = |reason: &str| metrics.failures.with_label_values(&[reason]).inc();
         let Some((lane, connection)) = open else {
@@ -102,7 +106,10 @@ impl Lanes {
             return Err(CallError::Unavailable);
         };
         let began = Instant::now();
-        let failure = match within(self.limit, TURNS, call((*connection).clone())).await {
+        let mut timer = self.timers().pop().unwrap_or_else(|| Timer::new(self.limit));
+        let outcome = timer.within(self.limit, TURNS, call((*connection).clone())).await;
+        self.keep(timer);
+        let failure = match outcome {
             Some(Ok(answer)) => {
                 metrics.call_duration.observe(began.elapsed().as_secs_f64());
                 return Ok(answer);
@@ -133,6 +140,17 @@ impl Lanes {
     #[must_use]
     pub fn carry_many_keys(&self) -> bool {
         self.many_keys
+    }
+
+    fn keep(&self, timer: Timer) {
+        let mut timers = self.timers();
+        if timers.len() < TIMERS {
+            timers.push(timer);
+        }
+    }
+
+    fn timers(&self) -> MutexGuard<'_, Vec<Timer>> {
+        self.timers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn close_all(&self, failure: &str) {

@@ -21,6 +21,34 @@ async fn a_script_that_was_forgotten_is_sent_again() {
     assert_eq!(scene.said(GONE), 0);
 }
 
+/// One connection carries all calls. Redis takes no new one here, so that the one that stands by has to carry on.
+#[tokio::test]
+async fn a_connection_that_is_closed_costs_one_request_at_most() {
+    let mut scene = Scene::new(100_000, "deny").await;
+    let mut operator = scene.redis.connect();
+    let mut run =
+        |command: &[&str]| -> String { redis::cmd(command[0]).arg(&command[1..]).query(&mut operator).unwrap() };
+    // The operator's, and two of the node.
+    while run(&["CLIENT", "LIST", "TYPE", "normal"]).lines().count() < 3 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    run(&["CONFIG", "SET", "maxclients", "1"]);
+    let carries = loop {
+        assert_eq!(scene.count(200, 10).await, 10);
+        let clients = run(&["CLIENT", "LIST", "TYPE", "normal"]);
+        let carry: Vec<_> = clients.lines().filter(|client| client.contains(" cmd=evalsha ")).collect();
+        assert!(carry.len() < 2, "{clients}");
+        // A moment ago, it may have been tried whether it is there.
+        if let [carries] = carry[..] {
+            break carries.split([' ', '=']).nth(1).expect("an id").to_owned();
+        }
+    };
+    run(&["CLIENT", "KILL", "ID", &carries]);
+    let admitted = scene.count(200, 50).await;
+    assert!(admitted >= 49, "{admitted} of 50");
+    assert_eq!(scene.said(GONE), 0);
+}
+
 /// It is one account's, so the policy decides for that account, and the others don't notice.
 #[tokio::test]
 async fn a_window_that_is_no_text_concerns_its_account_alone() {
