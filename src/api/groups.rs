@@ -241,7 +241,7 @@ fn is_email(text: &str) -> bool {
     let bytes = text.as_bytes();
     let Some(at) = memchr::memrchr(b'@', bytes) else { return false };
     let (local, domain) = (&bytes[..at], &bytes[at + 1..]);
-    let local_is_sane = !local.is_empty() && !local.iter().any(|byte| b"@,;<>".contains(byte));
+    let local_is_sane = !local.is_empty() && !local.iter().any(|byte| matches!(byte, b'@' | b',' | b';' | b'<' | b'>'));
     let domain_is_sane = domain.split(|byte| *byte == b'.').all(|label| !label.is_empty()) && !domain.contains(&b',');
     short && visible && local_is_sane && domain_is_sane
 }
