@@ -7,20 +7,22 @@ use std::process::{Command, Stdio};
 use anyhow::Context;
 use serde_json::json;
 
+use crate::plain;
 use crate::postgres::checked;
 use crate::process::{Process, bound_to_us};
 use crate::site::{Account, Site};
 use crate::target::{START_LIMIT, Target};
 
 /// What is installed, and run.
-const FILES: [(&str, &str); 4] = [
+const FILES: [(&str, &str); 5] = [
     ("package.json", include_str!("fastify/package.json")),
     ("server.js", include_str!("fastify/server.js")),
     ("submission.sql", include_str!("fastify/submission.sql")),
     ("group.sql", include_str!("fastify/group.sql")),
+    ("sorted_set.lua", plain::SORTED_SET),
 ];
 
-/// Starts it for accounts with a database each.
+/// Starts it for accounts with a database each. Its windows are in the site's Redis.
 pub(crate) fn start(site: &Site, accounts: &[(Account, String)], limit: u32, window_ms: u32) -> anyhow::Result<Target> {
     let folder = site.folder().join("fastify");
     fs::create_dir(&folder)?;
@@ -40,7 +42,7 @@ pub(crate) fn start(site: &Site, accounts: &[(Account, String)], limit: u32, win
     command.arg("server.js").current_dir(&folder).stdin(Stdio::null());
     command.env("NODE_ENV", "production").env("PORT", port.to_string()).env("ACCOUNTS", "accounts.json");
     command.env("CERTIFICATE", site.certificate()).env("PRIVATE_KEY", site.private_key());
-    command.env("LIMIT", limit.to_string()).env("WINDOW_MS", window_ms.to_string());
+    command.env("REDIS", site.redis_url()).env("LIMIT", limit.to_string()).env("WINDOW_MS", window_ms.to_string());
     let mut process = Process::start(command, "TERM")?;
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     process.until(START_LIMIT, || TcpStream::connect(address).ok())?;

@@ -43,7 +43,7 @@ impl<'a> Pgbench<'a> {
     fn run(&self, turn: f64, begin: Begin<'_>) -> anyhow::Result<Report> {
         let mut command = self.postgres.program("pgbench");
         command.args(["--no-vacuum", "--protocol=prepared", "--jobs=1"]);
-        command.arg(format!("--client={}", self.clients)).arg(format!("--time={turn:.0}"));
+        command.arg(format!("--client={}", self.clients)).arg(format!("--time={:.0}", turn.max(1.0)));
         command.arg("--file").arg(&self.script).arg(self.postgres.url(self.database));
         begin()?;
         let before = process::ended_children_cpu()?;

@@ -31,7 +31,9 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::site::Account;
 
-static SORTED_SET: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../window_scripts/sorted_set.lua")));
+/// The usual window.
+pub(crate) const SORTED_SET: &str = include_str!("../window_scripts/sorted_set.lua");
+static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(SORTED_SET));
 
 /// As long as what the gateway answers.
 pub(crate) const ANSWER: &str = concat!(
@@ -156,7 +158,7 @@ async fn admit(account: &Known, served: &Served) -> Result<(u32, u32), Duration>
     if let Some(until) = refused_until().filter(|until| window.remembers_refusals && *until > now) {
         return Err(until - now);
     }
-    let mut invocation = SORTED_SET.key(&account.key);
+    let mut invocation = SCRIPT.key(&account.key);
     invocation.arg(window.limit).arg(window.milliseconds).arg("spend").arg(1);
     let (admitted, remaining, wait, _): (bool, u32, u64, Vec<u8>) =
         invocation.invoke_async(&mut connection.clone()).await.expect("the bench's Redis answers");

@@ -15,7 +15,7 @@ use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
 
-use super::{AT_ONCE, KEYWORDS, LIMIT, MIDDLE};
+use super::{FEW, KEYWORDS, LIMIT, MIDDLE};
 use crate::data::{self, Folder};
 use crate::gateway::{Gateway, Tenant};
 use crate::order::{BEGUN, Order, Report, Request};
@@ -95,7 +95,7 @@ pub(super) fn measure(bench: &Bench, folder: &Folder) -> anyhow::Result<()> {
     ];
     for Case { title, requests, bare } in cases {
         let bare = Bare::start(&Work { database: url.clone(), requests: bare, turn: bench.turn })?;
-        let order = Order { connections: AT_ONCE, ..bench.order(&node, requests) };
+        let order = Order { connections: FEW, ..bench.order(&node, requests) };
         let figures = turns::rounds(&[turns::against(&node, None, None, order), bare.contender()], bench.rounds)?;
         report::print(&format!("{title}, {MIDDLE} submissions in SQLite"), &figures);
         let ratio = figures[0].own.ratio_to(&figures[1].own);
