@@ -29,6 +29,7 @@ mod spent;
 mod sql;
 mod submissions;
 mod subscriptions;
+mod texts;
 mod tokens;
 mod trouble;
 
@@ -54,6 +55,7 @@ pub use search::Found;
 pub use spent::Spent;
 pub use submissions::{Answer, Field, Shown, Submission, Submissions};
 pub use subscriptions::{Event, Subscribed, Subscription, Triple, Unsubscription};
+pub use texts::Texts;
 pub use tokens::{NewToken, TokenRecord};
 pub use trouble::Trouble;
 

@@ -2,6 +2,7 @@
 //!
 //! Derived deserialisation stops at the first wrong type; callers are to learn of all faults at once.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 
@@ -125,30 +126,35 @@ impl<'p> From<&'p str> for Path<'p> {
 
 /// A text without NUL, which no database here can hold.
 pub(super) fn text<'a>(value: &'a Value<'_>, path: Path<'_>, faults: &mut Faults) -> Option<&'a str> {
-    let Some(text) = value.as_str() else {
-        faults.add(path, format!("The {path} must be a string."));
-        return None;
-    };
-    if text.as_bytes().contains(&0) {
-        faults.add(path, format!("The {path} must not contain NUL characters."));
-        return None;
+    match value {
+        // JSON has no NUL that is not escaped, and what is escaped is not borrowed.
+        Value::Str(Cow::Borrowed(text)) => Some(text),
+        Value::Str(text) if !text.contains('\0') => Some(text),
+        Value::Str(_) => {
+            faults.add(path, format!("The {path} must not contain NUL characters."));
+            None
+        }
+        _ => {
+            faults.add(path, format!("The {path} must be a string."));
+            None
+        }
     }
-    Some(text)
 }
 
 /// Every item of an array, read one by one; the faulty ones are left out.
-pub(super) fn list<T>(
-    value: &Value<'_>,
+pub(super) fn list<'v, 'b, T>(
+    value: &'v Value<'b>,
     path: Path<'_>,
     faults: &mut Faults,
-    mut read: impl FnMut(&Value<'_>, Path<'_>, &mut Faults) -> Option<T>,
+    mut read: impl FnMut(&'v Value<'b>, Path<'_>, &mut Faults) -> Option<T>,
 ) -> Vec<T> {
     let Some(items) = value.as_array() else {
         faults.add(path, format!("The {path} must be an array."));
         return Vec::new();
     };
-    let read = |(at, item): (usize, &Value<'_>)| read(item, Path::Item(&path, at), faults);
-    items.iter().enumerate().filter_map(read).collect()
+    let mut read_items = Vec::with_capacity(items.len());
+    read_items.extend(items.iter().enumerate().filter_map(|(at, item)| read(item, Path::Item(&path, at), faults)));
+    read_items
 }
 
 /// A positive 64-bit number, or a text of one.

@@ -2,6 +2,8 @@
 //!
 //! An empty list is a filter that was not sent. Filters combine with AND, the values of one with OR.
 
+use std::borrow::Cow;
+
 use jiff::Timestamp;
 
 /// A submission's status.
@@ -49,6 +51,16 @@ impl Status {
 #[must_use]
 pub fn fold(text: &str) -> String {
     if text.is_ascii() { text.to_ascii_lowercase() } else { text.to_lowercase() }
+}
+
+/// The same, where most texts are what it makes of them.
+#[must_use]
+pub fn folded(text: &str) -> Cow<'_, str> {
+    if text.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase()) {
+        Cow::Borrowed(text)
+    } else {
+        Cow::Owned(fold(text))
+    }
 }
 
 /// A keyword of at least two characters, folded; free of NUL, which Postgres can't take.

@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use sqlx::Arguments;
-use sqlx::postgres::PgArguments;
+use sqlx::postgres::{PgArguments, PgBindIterExt};
 use sqlx::sqlite::SqliteArguments;
 
 use super::page::Reading;
+use super::texts::Texts;
 
 /// Which database a statement is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +40,7 @@ pub(crate) enum Bind {
     Time(Timestamp),
     /// Lists are shared with whoever asks, and with the statement that is sent again.
     Integers(Arc<[i64]>),
-    Texts(Arc<[String]>),
+    Texts(Arc<Texts>),
     OptionalText(Option<String>),
     OptionalInteger(Option<i64>),
     Truth(bool),
@@ -93,14 +94,14 @@ impl From<Vec<i64>> for Bind {
     }
 }
 
-impl From<Vec<String>> for Bind {
-    fn from(value: Vec<String>) -> Self {
+impl From<Texts> for Bind {
+    fn from(value: Texts) -> Self {
         Self::Texts(value.into())
     }
 }
 
-impl From<&Arc<[String]>> for Bind {
-    fn from(value: &Arc<[String]>) -> Self {
+impl From<&Arc<Texts>> for Bind {
+    fn from(value: &Arc<Texts>) -> Self {
         Self::Texts(Arc::clone(value))
     }
 }
@@ -186,8 +187,8 @@ impl Sql {
     }
 
     /// Adds ` IN` and a list of texts, bound as one value however many they are.
-    pub(crate) fn in_texts(&mut self, texts: impl IntoIterator<Item = String>) -> &mut Self {
-        self.in_list(Bind::Texts(texts.into_iter().collect()))
+    pub(crate) fn in_texts(&mut self, texts: impl IntoIterator<Item: AsRef<str>>) -> &mut Self {
+        self.in_list(texts.into_iter().collect::<Texts>().into())
     }
 
     fn in_list(&mut self, list: Bind) -> &mut Self {
@@ -245,7 +246,7 @@ impl Sql {
                 Bind::Bytes(value) => arguments.add(value)?,
                 Bind::Time(value) => arguments.add(jiff_sqlx::Timestamp::from(value))?,
                 Bind::Integers(value) => arguments.add(&value[..])?,
-                Bind::Texts(value) => arguments.add(&value[..])?,
+                Bind::Texts(value) => arguments.add(value.iter().bind_iter())?,
                 Bind::OptionalText(value) => arguments.add(value)?,
                 Bind::OptionalInteger(value) => arguments.add(value)?,
                 Bind::Truth(value) => arguments.add(value)?,

@@ -22,7 +22,7 @@ impl<'m> Wanted<'m> {
         match dialect {
             Dialect::Postgres => Self::Postgres(members),
             Dialect::Sqlite => {
-                let columns = members.folded.iter().zip(&*members.emails).zip(&*members.names);
+                let columns = members.folded.iter().zip(members.emails.iter()).zip(members.names.iter());
                 let rows: Vec<_> = columns.map(|((folded, email), name)| (folded, email, name)).collect();
                 Self::Sqlite(serde_json::to_string(&rows).expect("texts are JSON"))
             }

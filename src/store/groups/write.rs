@@ -11,13 +11,14 @@
 //! such a transaction too, and need not be alone: such writes share their turn, but for those of one group. Where there is
 //! more to it, or two of them make the same user, that call does nothing, and the write waits for a turn of its own.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::store::database::{Database, Row, Transaction};
 use crate::store::retry::Tries;
 use crate::store::sql::Dialect;
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, Texts};
 
 use super::GroupSummary;
 use super::members::{count_members, replace_members};
@@ -35,37 +36,40 @@ pub struct GroupWrite {
 
 /// A member as it is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NewMember {
+pub struct NewMember<'a> {
     /// As the caller wrote it.
-    pub email: String,
+    pub email: &'a str,
     /// Folded, for comparison.
-    pub folded: String,
+    pub folded: Cow<'a, str>,
     /// For a user who is new.
-    pub name: String,
+    pub name: &'a str,
 }
 
 /// The members as they are asked for, in columns: so they are bound, and not copied for that.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewMembers {
     /// The addresses as the caller wrote them.
-    pub emails: Arc<[String]>,
+    pub emails: Arc<Texts>,
     /// The same, folded.
-    pub folded: Arc<[String]>,
+    pub folded: Arc<Texts>,
     /// The names of those who are new.
-    pub names: Arc<[String]>,
+    pub names: Arc<Texts>,
 }
 
-impl From<Vec<NewMember>> for NewMembers {
-    fn from(members: Vec<NewMember>) -> Self {
-        let column = || Vec::with_capacity(members.len());
-        let (mut emails, mut folded, mut names) = (column(), column(), column());
-        for member in members {
-            emails.push(member.email);
-            folded.push(member.folded);
-            names.push(member.name);
+impl From<&[NewMember<'_>]> for NewMembers {
+    fn from(members: &[NewMember<'_>]) -> Self {
+        Self {
+            emails: column(members, |member| member.email),
+            folded: column(members, |member| &member.folded),
+            names: column(members, |member| member.name),
         }
-        Self { emails: emails.into(), folded: folded.into(), names: names.into() }
     }
+}
+
+fn column<'a>(members: &'a [NewMember<'_>], text: impl Fn(&'a NewMember<'_>) -> &'a str) -> Arc<Texts> {
+    let mut texts = Texts::with_capacity(members.len(), members.iter().map(|member| text(member).len()).sum());
+    texts.extend(members.iter().map(text));
+    Arc::new(texts)
 }
 
 impl NewMembers {

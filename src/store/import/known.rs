@@ -250,6 +250,6 @@ async fn owners(
         return Ok(Vec::new());
     }
     let mut sql = transaction.sql();
-    sql.push(with_ids).in_ids(ids).push(or_texts).in_texts(texts.iter().cloned());
+    sql.push(with_ids).in_ids(ids).push(or_texts).in_texts(texts);
     Ok(transaction.fetch_all(sql).await?)
 }

@@ -27,7 +27,7 @@ pub(super) fn write_conditions(sql: &mut Sql, filter: &SubmissionFilter) {
         write_forms(sql, &filter.forms);
     }
     if !filter.statuses.is_empty() {
-        sql.push(" AND s.status").in_texts(filter.statuses.iter().map(|status| status.as_str().to_owned()));
+        sql.push(" AND s.status").in_texts(filter.statuses.iter().map(|status| status.as_str()));
     }
     if !filter.submitters.is_empty() {
         sql.push(" AND s.submitter_id").in_ids(&filter.submitters);
@@ -75,14 +75,14 @@ fn write_shown(sql: &mut Sql, write_hits: impl FnOnce(&mut Sql)) {
 
 fn write_term(sql: &mut Sql, term: &Term) {
     let element = term.element.expect("a search with a key that names no element finds nothing, and is not written");
-    let prefixes = || term.answers.iter().map(|answer| answer.chars().take(INDEXED_PREFIX).collect());
+    let prefixes = || term.answers.iter().map(|answer| answer.chars().take(INDEXED_PREFIX).collect::<String>());
     write_shown(sql, |sql| {
         sql.push("SELECT submission_id FROM answers WHERE element_id = ").bind(element);
         sql.push_either(" AND left(folded, 64)", " AND substr(folded, 1, 64)").in_texts(prefixes());
-        sql.push(" AND folded").in_texts(term.answers.iter().cloned());
+        sql.push(" AND folded").in_texts(&term.answers);
         sql.push(" UNION ALL SELECT submission_id FROM answer_lines WHERE element_id = ").bind(element);
         sql.push_either(" AND left(line, 64)", " AND substr(line, 1, 64)").in_texts(prefixes());
-        sql.push(" AND line").in_texts(term.answers.iter().cloned());
+        sql.push(" AND line").in_texts(&term.answers);
     });
 }
 

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use super::conditions::{LISTED, write_forms};
 use super::{by_place, column};
+use crate::store::Texts;
 use crate::store::filter::{SortBy, SortDirection, Status, SubmissionFilter};
 use crate::store::page::Reading;
 use crate::store::sql::{Dialect, Sql};
@@ -130,8 +131,8 @@ impl<'f> Kept<'f> {
 
 const SUM: &str = "SELECT CAST(coalesce(sum(listed), 0) AS bigint) AS total FROM submission_counts WHERE counted = ";
 
-fn texts(statuses: &[Status]) -> impl Iterator<Item = String> + '_ {
-    statuses.iter().map(|status| status.as_str().to_owned())
+fn texts(statuses: &[Status]) -> impl Iterator<Item = &'static str> + '_ {
+    statuses.iter().map(|status| status.as_str())
 }
 
 fn write_listed(sql: &mut Sql, by: SortBy) {
@@ -157,7 +158,7 @@ fn write_page_of_groups(sql: &mut Sql, forms: &[i64], statuses: &[Status], readi
         sql.push(" AS forms) AS f CROSS JOIN ");
     }
     if !statuses.is_empty() {
-        sql.push_either("unnest(", "(SELECT value AS status FROM json_each(").bind(texts(statuses).collect::<Vec<_>>());
+        sql.push_either("unnest(", "(SELECT value AS status FROM json_each(").bind(texts(statuses).collect::<Texts>());
         sql.push_either(") AS g (status)", ")) AS g").push(" CROSS JOIN ");
     }
     sql.push_either("LATERAL (", "submissions s WHERE s.id IN (");

@@ -1,0 +1,80 @@
+//! Many short texts in one piece of memory.
+//!
+//! A group's members are three texts each, and a list of as many `String`s would ask for memory, and give it back, for each.
+
+use serde::{Serialize, Serializer};
+
+/// Texts in the order in which they were added.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Texts {
+    all: String,
+    /// Where each ends in `all`; it begins where the one before it ends.
+    ends: Vec<usize>,
+}
+
+impl Texts {
+    /// No texts, and memory for so many, of so many bytes together.
+    #[must_use]
+    pub fn with_capacity(texts: usize, bytes: usize) -> Self {
+        Self { all: String::with_capacity(bytes), ends: Vec::with_capacity(texts) }
+    }
+
+    /// Adds one.
+    pub fn push(&mut self, text: &str) {
+        self.all.push_str(text);
+        self.ends.push(self.all.len());
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Each in turn.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
+        let mut start = 0;
+        self.ends.iter().map(move |&end| &self.all[std::mem::replace(&mut start, end)..end])
+    }
+}
+
+impl<T: AsRef<str>> Extend<T> for Texts {
+    fn extend<I: IntoIterator<Item = T>>(&mut self, texts: I) {
+        texts.into_iter().for_each(|text| self.push(text.as_ref()));
+    }
+}
+
+impl<T: AsRef<str>> FromIterator<T> for Texts {
+    fn from_iter<I: IntoIterator<Item = T>>(texts: I) -> Self {
+        let mut all = Self::default();
+        all.extend(texts);
+        all
+    }
+}
+
+impl Serialize for Texts {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.iter())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_come_out_as_they_were_added_the_empty_ones_too() {
+        for texts in [&[][..], &[""], &["a"], &["", "ünï", "", "b\"", ""]] {
+            let kept: Texts = texts.iter().collect();
+            assert_eq!(kept.iter().collect::<Vec<_>>(), texts);
+            assert_eq!((kept.len(), kept.is_empty()), (texts.len(), texts.is_empty()));
+            assert_eq!(serde_json::to_string(&kept).unwrap(), serde_json::to_string(texts).unwrap());
+        }
+    }
+}
