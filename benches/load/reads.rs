@@ -170,7 +170,7 @@ impl World {
 fn against_peer(figures: &[Figures]) -> [Goal; 2] {
     let (gateway, peer) = (&figures[0], &figures[1]);
     [
-        Goal::at_most(0.34, "own CPU, formgate : Fastify", gateway.own.ratio_to(&peer.own)),
+        Goal::at_most(0.333, "own CPU, formgate : Fastify", gateway.own.ratio_to(&peer.own)),
         Goal::at_most(1.0, "CPU of Postgres, formgate : Fastify", gateway.postgres.ratio_to(&peer.postgres)),
     ]
 }
