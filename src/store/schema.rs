@@ -13,23 +13,25 @@ use super::lent::Lent;
 use super::session::Session;
 
 /// The schema that this program serves from.
-pub(crate) const VERSION: i64 = 6;
+pub(crate) const VERSION: i64 = 7;
 
-const POSTGRES: [(&str, &str); 6] = [
+const POSTGRES: [(&str, &str); 7] = [
     ("forms and submissions", include_str!("schema/postgres-1.sql")),
     ("subscriptions", include_str!("schema/postgres-2.sql")),
     ("counts", include_str!("schema/postgres-3.sql")),
     ("writers at once", include_str!("schema/postgres-4.sql")),
     ("members by one call", include_str!("schema/postgres-5.sql")),
     ("groups at once", include_str!("schema/postgres-6.sql")),
+    ("cheaper group writes", include_str!("schema/postgres-7.sql")),
 ];
-const SQLITE: [(&str, &str); 6] = [
+const SQLITE: [(&str, &str); 7] = [
     ("forms and submissions", include_str!("schema/sqlite-1.sql")),
     ("subscriptions", include_str!("schema/sqlite-2.sql")),
     ("counts", include_str!("schema/sqlite-3.sql")),
     ("writers at once", include_str!("schema/sqlite-4.sql")),
     ("members by one call", include_str!("schema/sqlite-5.sql")),
     ("groups at once", include_str!("schema/sqlite-6.sql")),
+    ("cheaper group writes", include_str!("schema/sqlite-7.sql")),
 ];
 
 fn migrator(scripts: &'static [(&'static str, &'static str)]) -> Migrator {

@@ -196,14 +196,20 @@ async fn a_group_that_stands_has_its_members_replaced_by_one_call_to_postgres() 
         json!({"name": "Team", "external_id": "t", "members": members(emails)})
     };
     write(&account.client, &body(0..50)).await;
-    let mut before = calls(&mut account).await;
     for round in 1..8 {
+        if round == 4 {
+            // From now on another has the same name.
+            let namesake = json!({"name": "Team", "external_id": "other", "members": members(["other@x.example"])});
+            assert_eq!(write(&account.client, &namesake).await["result"], "created");
+        }
+        let before = calls(&mut account).await;
         let answer = write(&account.client, &body(5 * round..50 + 5 * round)).await;
         assert_eq!((counts(&answer), &answer["data"]["members_count"]), ([5, 5, 5], &json!(50)), "{round}");
-        let now = calls(&mut account).await;
-        assert_eq!(now - before, 1, "{round}");
-        before = now;
+        assert_eq!(calls(&mut account).await - before, 1, "{round}");
     }
+    let groups = everything(&account.client).await;
+    let other = groups.iter().find(|group| group["external_id"] == "other").expect("it stands");
+    assert_eq!(emails(other), ["other@x.example"]);
 }
 
 #[tokio::test]
