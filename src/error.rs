@@ -3,17 +3,20 @@
 //! A [`Refusal`] carries what the caller may know, and for the log the cause, which never reaches the caller. The match
 //! in [`Refusal::reply`] has no `_` arm: a new refusal does not compile until it has a status and a text.
 
+mod faults;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
 use http::header::{ALLOW, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use serde::Serialize;
-use serde::ser::{SerializeMap, Serializer};
 
 use crate::reply::{Reply, number};
 use crate::store::StoreError;
 use crate::tenant::NamedShare;
+
+pub use faults::Faults;
 
 /// Why a request is not served.
 #[derive(Debug, thiserror::Error)]
@@ -215,80 +218,9 @@ fn retry_after(reply: Reply, wait: Duration) -> Reply {
     reply.with_header(RETRY_AFTER, number(seconds))
 }
 
-/// The faults of a request, in the order in which they were found: a field's path, and what is wrong with it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Faults(Vec<(String, String)>);
-
-impl Faults {
-    /// Notes one fault of one field.
-    pub fn add(&mut self, field: impl Into<String>, text: impl Into<String>) {
-        self.0.push((field.into(), text.into()));
-    }
-
-    /// The value when nothing was found.
-    ///
-    /// # Errors
-    /// [`Refusal::Invalid`] with all that was found.
-    pub fn or_else<T>(self, value: T) -> Result<T, Refusal> {
-        if self.0.is_empty() { Ok(value) } else { Err(Refusal::Invalid(self)) }
-    }
-
-    /// A refusal for one fault.
-    pub fn only(field: impl Into<String>, text: impl Into<String>) -> Refusal {
-        Refusal::Invalid(Self(vec![(field.into(), text.into())]))
-    }
-
-    /// The fields, each once, with their faults.
-    fn by_field(&self) -> Vec<(&str, Vec<&str>)> {
-        let mut fields: Vec<(&str, Vec<&str>)> = Vec::new();
-        for (field, text) in &self.0 {
-            match fields.iter_mut().find(|(known, _)| known == field) {
-                Some((_, texts)) => texts.push(text),
-                None => fields.push((field, vec![text])),
-            }
-        }
-        fields
-    }
-}
-
-/// `{message, errors: {field: [text, …]}}`; the message is the first fault and how many more there are.
-impl Serialize for Faults {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        struct Errors<'a>(&'a Faults);
-        impl Serialize for Errors<'_> {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_map(self.0.by_field())
-            }
-        }
-        let first = self.0.first().map_or("", |(_, text)| text.as_str());
-        let message = match self.0.len().saturating_sub(1) {
-            0 => first.to_owned(),
-            1 => format!("{first} (and 1 more error)"),
-            more => format!("{first} (and {more} more errors)"),
-        };
-        let mut map = serializer.serialize_map(Some(2))?;
-        map.serialize_entry("message", &message)?;
-        map.serialize_entry("errors", &Errors(self))?;
-        map.end()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn faults_keep_their_order_and_gather_by_field() {
-        let mut faults = Faults::default();
-        faults.add("start", "S.");
-        faults.add("forms.1", "F.");
-        faults.add("start", "T.");
-        let body = Refusal::Invalid(faults).reply().body;
-        assert_eq!(
-            String::from_utf8_lossy(&body),
-            r#"{"message":"S. (and 2 more errors)","errors":{"start":["S.","T."],"forms.1":["F."]}}"#
-        );
-    }
 
     #[test]
     fn a_wait_is_rounded_up_to_whole_seconds_and_is_never_zero() {

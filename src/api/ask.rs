@@ -37,7 +37,7 @@ impl<'b> Body<'b> {
         match parsed {
             Ok(Value::Object(object)) => Ok(Self(object)),
             Ok(_) => Err(Faults::only("body", "The body must be a JSON object.")),
-            Err(error) => Err(Faults::only("body", format!("The body must be valid JSON: {error}."))),
+            Err(error) => Err(Faults::only("body", format_args!("The body must be valid JSON: {error}."))),
         }
     }
 
@@ -112,12 +112,6 @@ impl fmt::Display for Path<'_> {
     }
 }
 
-impl From<Path<'_>> for String {
-    fn from(path: Path<'_>) -> Self {
-        path.to_string()
-    }
-}
-
 impl<'p> From<&'p str> for Path<'p> {
     fn from(name: &'p str) -> Self {
         Self::Top(name)
@@ -131,11 +125,11 @@ pub(super) fn text<'a>(value: &'a Value<'_>, path: Path<'_>, faults: &mut Faults
         Value::Str(Cow::Borrowed(text)) => Some(text),
         Value::Str(text) if !text.contains('\0') => Some(text),
         Value::Str(_) => {
-            faults.add(path, format!("The {path} must not contain NUL characters."));
+            faults.add(path, format_args!("The {path} must not contain NUL characters."));
             None
         }
         _ => {
-            faults.add(path, format!("The {path} must be a string."));
+            faults.add(path, format_args!("The {path} must be a string."));
             None
         }
     }
@@ -149,7 +143,7 @@ pub(super) fn list<'v, 'b, T>(
     mut read: impl FnMut(&'v Value<'b>, Path<'_>, &mut Faults) -> Option<T>,
 ) -> Vec<T> {
     let Some(items) = value.as_array() else {
-        faults.add(path, format!("The {path} must be an array."));
+        faults.add(path, format_args!("The {path} must be an array."));
         return Vec::new();
     };
     let mut read_items = Vec::with_capacity(items.len());
@@ -165,7 +159,7 @@ pub(super) fn number(value: &Value<'_>, path: Path<'_>, faults: &mut Faults) -> 
         _ => None,
     };
     if number.is_none() {
-        faults.add(path, format!("The {path} must be a positive integer."));
+        faults.add(path, format_args!("The {path} must be a positive integer."));
     }
     number
 }
@@ -190,7 +184,8 @@ pub(super) fn id(value: &Value<'_>, path: Path<'_>, kind: Kind, faults: &mut Fau
         _ => None,
     };
     if id.is_none() {
-        faults.add(path, format!("The {path} must be a {} id: {}<number> or a number.", kind.name(), kind.prefix()));
+        faults
+            .add(path, format_args!("The {path} must be a {} id: {}<number> or a number.", kind.name(), kind.prefix()));
     }
     id
 }

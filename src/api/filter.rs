@@ -70,7 +70,7 @@ fn form(value: &Value<'_>, path: Path<'_>, faults: &mut Faults) -> Option<i64> {
 fn status(value: &Value<'_>, path: Path<'_>, faults: &mut Faults) -> Option<Status> {
     let status = value.as_str().and_then(Status::parse);
     if status.is_none() {
-        faults.add(path, format!("The {path} must be one of {}.", Status::ALL.map(Status::as_str).join(", ")));
+        faults.add(path, format_args!("The {path} must be one of {}.", Status::ALL.map(Status::as_str).join(", ")));
     }
     status
 }
@@ -112,7 +112,7 @@ fn date(
 ) -> Option<jiff::Timestamp> {
     let date = parse_bound(ask::text(value, path, faults)?, bound, zone);
     if date.is_none() {
-        faults.add(path, format!("The {path} must be a date (YYYY-MM-DD) or an RFC 3339 date-time."));
+        faults.add(path, format_args!("The {path} must be a date (YYYY-MM-DD) or an RFC 3339 date-time."));
     }
     date
 }
@@ -121,7 +121,7 @@ fn choice<T>(value: &Value<'_>, path: Path<'_>, choices: [(&str, T); 2], faults:
     let names = choices.each_ref().map(|(name, _)| *name);
     let chosen = choices.into_iter().find(|(name, _)| value.as_str() == Some(name));
     if chosen.is_none() {
-        faults.add(path, format!("The {path} must be {} or {}.", names[0], names[1]));
+        faults.add(path, format_args!("The {path} must be {} or {}.", names[0], names[1]));
     }
     chosen.map(|(_, chosen)| chosen)
 }

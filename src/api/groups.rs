@@ -178,7 +178,7 @@ fn refusal(error: GroupWriteError) -> Refusal {
         }
         GroupWriteError::Guarded { detached, members } => Faults::only(
             "members",
-            format!(
+            format_args!(
                 "The members leave out {detached} of the group's {members}, more than this account lets one call \
                  detach. Add ?confirm=1 to do it all the same."
             ),
@@ -211,14 +211,14 @@ fn label(value: &Value<'_>, path: Path<'_>, faults: &mut Faults) -> Option<Strin
     let text = ask::text(value, path, faults)?;
     let fits = (1..=LONGEST_NAME).contains(&text.chars().count());
     if !fits {
-        faults.add(path, format!("The {path} must have 1 to {LONGEST_NAME} characters."));
+        faults.add(path, format_args!("The {path} must have 1 to {LONGEST_NAME} characters."));
     }
     fits.then(|| text.to_owned())
 }
 
 fn member<'v>(value: &'v Value<'_>, path: Path<'_>, faults: &mut Faults) -> Option<NewMember<'v>> {
     let Some(object) = value.as_object() else {
-        faults.add(path, format!("The {path} must be an object with an email."));
+        faults.add(path, format_args!("The {path} must be an object with an email."));
         return None;
     };
     let (mut email, mut name, mut email_was_sent) = (None, Some(""), false);
@@ -233,7 +233,7 @@ fn member<'v>(value: &'v Value<'_>, path: Path<'_>, faults: &mut Faults) -> Opti
         }
     }
     if !email_was_sent {
-        faults.add(Path::Key(&path, "email"), format!("The {path}.email is required."));
+        faults.add(Path::Key(&path, "email"), format_args!("The {path}.email is required."));
     }
     let (email, name) = (email?, name?);
     Some(NewMember { email, folded: folded(email), name })
@@ -242,7 +242,7 @@ fn member<'v>(value: &'v Value<'_>, path: Path<'_>, faults: &mut Faults) -> Opti
 fn address<'a>(value: &'a Value<'_>, path: Path<'_>, faults: &mut Faults) -> Option<&'a str> {
     let text = ask::text(value, path, faults)?;
     if !is_email(text) {
-        faults.add(path, format!("The {path} must be a valid email address."));
+        faults.add(path, format_args!("The {path} must be a valid email address."));
         return None;
     }
     Some(text)

@@ -27,7 +27,7 @@ pub(super) fn switch(call: &Call<'_>, name: &str, faults: &mut Faults) -> bool {
         None | Some("0" | "false") => false,
         Some("1" | "true") => true,
         Some(_) => {
-            faults.add(name, format!("The {name} must be 1 or 0."));
+            faults.add(name, format_args!("The {name} must be 1 or 0."));
             false
         }
     }

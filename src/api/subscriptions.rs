@@ -163,7 +163,7 @@ fn target_url(value: &Value<'_>, path: Path<'_>, faults: &mut Faults) -> Option<
         Err(_) => Some("must be an https URL"),
     };
     if let Some(fault) = fault {
-        faults.add(path, format!("The {path} {fault}."));
+        faults.add(path, format_args!("The {path} {fault}."));
         return None;
     }
     Some(text.to_owned())
@@ -180,7 +180,7 @@ fn names_a_host(url: &str) -> bool {
 fn event(value: &Value<'_>, faults: &mut Faults) -> Option<Event> {
     let event = value.as_str().and_then(Event::parse);
     if event.is_none() {
-        faults.add("event", format!("The event must be one of {}.", Event::ALL.map(Event::as_str).join(", ")));
+        faults.add("event", format_args!("The event must be one of {}.", Event::ALL.map(Event::as_str).join(", ")));
     }
     event
 }
