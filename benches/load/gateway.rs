@@ -10,8 +10,10 @@ use crate::process::{Process, bound_to_us};
 use crate::site::Site;
 use crate::target::{START_LIMIT, Target};
 
-/// Beside this bench, of the same profile.
-const PROGRAM: &str = env!("CARGO_BIN_EXE_formgate");
+/// The build of the program that is measured: beside this bench and of its profile, unless another is named.
+fn program() -> PathBuf {
+    std::env::var_os("PROGRAM").map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_formgate")), PathBuf::from)
+}
 
 /// A node's configuration, where nodes differ. The limits on callers that a load from one address meets are out of its
 /// way in all of them.
@@ -77,16 +79,16 @@ impl Gateway {
 
 /// Starts a node with a configuration that is there.
 pub(crate) fn start(name: &'static str, config: &Path) -> anyhow::Result<Target> {
-    start_program(Path::new(PROGRAM), name, config)
+    start_program(&program(), name, config)
 }
 
 fn start_program(program: &Path, name: &'static str, config: &Path) -> anyhow::Result<Target> {
     let log = config.with_extension("log");
-    let mut command = bound_to_us(program, "KILL");
+    let mut command = bound_to_us(program, "TERM");
     command.args(["serve", "--config"]).arg(config).env_remove("FORMGATE_LOG");
     command.stdin(Stdio::null()).stdout(Stdio::null());
     command.stderr(OpenOptions::new().create(true).append(true).open(&log)?);
-    let mut process = Process::start(command, "KILL")?;
+    let mut process = Process::start(command, "TERM")?;
     let address = process.until(START_LIMIT, || listening(&log))?;
     Ok(Target { name, address, process, log: Some(log) })
 }
@@ -101,7 +103,7 @@ fn listening(log: &Path) -> Option<SocketAddr> {
 
 /// A command of the program.
 pub(crate) fn command(config: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(PROGRAM);
+    let mut command = Command::new(program());
     command.args(arguments).arg("--config").arg(config);
     command
 }
