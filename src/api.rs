@@ -4,12 +4,14 @@
 //! SQL: a handler reads a [`Call`] and asks the tenant's store.
 
 mod ask;
+mod body;
 mod filter;
 mod forms;
 mod groups;
 mod id;
 mod json;
 mod me;
+mod members;
 mod openapi;
 mod page;
 mod query;

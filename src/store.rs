@@ -45,7 +45,7 @@ pub use connections::Connections;
 pub use forms::{Element, Form, FormSummary};
 pub use groups::{
     Deletion, Durability, Group, GroupFilter, GroupSummary, GroupWrite, GroupWriteError, Guard, Member, MemberChange,
-    NewMember, NewMembers, Report, Written,
+    NewMembers, Report, Written,
 };
 pub use limits::DatabaseLimits;
 pub use location::{DatabaseLocation, InvalidLocation};

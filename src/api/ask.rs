@@ -3,95 +3,13 @@
 //! Derived deserialisation stops at the first wrong type; callers are to learn of all faults at once.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::fmt;
 
-use http::header::{HeaderName, HeaderValue};
-use serde_json_borrow::{Number, ObjectAsVec, Value};
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json_borrow::{Number, Value};
 
 use super::id::{Kind, parse_number};
-use crate::error::{Faults, Refusal};
-use crate::reply::Reply;
-
-const IGNORED: HeaderName = HeaderName::from_static("x-ignored-parameters");
-
-/// How much of `X-Ignored-Parameters` is shown: enough for every mistake, too little to fill a proxy's header buffer.
-const IGNORED_LIMIT: usize = 1024;
-
-/// A body that is a JSON object, its keys in the order in which they came. Its texts stay where they were sent.
-#[derive(Debug)]
-pub(super) struct Body<'b>(ObjectAsVec<'b>);
-
-impl<'b> Body<'b> {
-    /// Reads a body; an empty one is an empty object.
-    ///
-    /// # Errors
-    /// [`Refusal::Invalid`] on `body` for malformed JSON, invalid UTF-8, nesting deeper than 127, and anything but an
-    /// object.
-    pub(super) fn parse(bytes: &'b [u8]) -> Result<Self, Refusal> {
-        if bytes.trim_ascii().is_empty() {
-            return Ok(Self(ObjectAsVec::default()));
-        }
-        // A text is checked at once here and by pieces there; but there it is told where it is none.
-        let parsed = str::from_utf8(bytes).map_or_else(|_| serde_json::from_slice(bytes), serde_json::from_str);
-        match parsed {
-            Ok(Value::Object(object)) => Ok(Self(object)),
-            Ok(_) => Err(Faults::only("body", "The body must be a JSON object.")),
-            Err(error) => Err(Faults::only("body", format_args!("The body must be valid JSON: {error}."))),
-        }
-    }
-
-    /// The names of everything that was sent.
-    pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
-        entries(&self.0).map(|(name, _)| name)
-    }
-
-    /// Names the parameters that were ignored in a header of the answer, so that a caller who wrote `status` for
-    /// `statuses` can see why it did nothing. What can't stand in a header is percent-encoded.
-    pub(super) fn name_ignored(&self, reply: Reply, known: &[&str]) -> Reply {
-        let mut names = String::new();
-        // One without a name can't be named.
-        for name in self.keys().filter(|name| !name.is_empty() && !known.contains(name)) {
-            let name: String = form_urlencoded::byte_serialize(name.as_bytes()).collect();
-            if names.len() + name.len() + 2 > IGNORED_LIMIT {
-                break;
-            }
-            if !names.is_empty() {
-                names.push_str(", ");
-            }
-            names.push_str(&name);
-        }
-        if names.is_empty() {
-            return reply;
-        }
-        reply.with_header(IGNORED, HeaderValue::from_str(&names).expect("percent-encoded names are visible ASCII"))
-    }
-
-    /// Everything that was sent with a value: `null` is as if it were not sent.
-    pub(super) fn sent(&self) -> impl Iterator<Item = (&str, &Value<'b>)> {
-        sent(&self.0)
-    }
-}
-
-/// Up to so many names of an object are compared with each other. Of more a table is made: a body may have a million.
-const FEW: usize = 16;
-
-/// The names and values of an object. Of a name that comes twice the last one counts, as for most who read JSON (RFC 8259,
-/// section 4).
-fn entries<'o, 'b>(object: &'o ObjectAsVec<'b>) -> impl Iterator<Item = (&'o str, &'o Value<'b>)> {
-    let last: Option<HashMap<&str, usize>> =
-        (object.len() > FEW).then(|| object.keys().enumerate().map(|(at, name)| (name, at)).collect());
-    let is_last = move |at: usize, name: &str| match &last {
-        Some(last) => last[name] == at,
-        None => object.keys().skip(at + 1).all(|later| later != name),
-    };
-    object.iter().enumerate().filter(move |&(at, (name, _))| is_last(at, name)).map(|(_, entry)| entry)
-}
-
-/// The same without what is `null`, which is as if it were not sent.
-pub(super) fn sent<'o, 'b>(object: &'o ObjectAsVec<'b>) -> impl Iterator<Item = (&'o str, &'o Value<'b>)> {
-    entries(object).filter(|(_, value)| !value.is_null())
-}
+use crate::error::Faults;
 
 /// Where a value stands, as its faults name it: `members.3.email`. It becomes a text with the first fault, since a body may
 /// have a hundred thousand members.
@@ -190,11 +108,84 @@ pub(super) fn id(value: &Value<'_>, path: Path<'_>, kind: Kind, faults: &mut Fau
     id
 }
 
+/// What becomes of a value that may be of any kind, read as it comes.
+pub(super) trait Shape<'b>: Sized {
+    type Value;
+
+    /// Of an object.
+    fn object<A: MapAccess<'b>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
+        while entries.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(self.other())
+    }
+
+    /// Of an array.
+    fn array<A: SeqAccess<'b>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+        while items.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(self.other())
+    }
+
+    /// Of `null`.
+    fn null(self) -> Self::Value {
+        self.other()
+    }
+
+    /// Of all else.
+    fn other(self) -> Self::Value;
+}
+
+/// Reads a value by its [`Shape`].
+pub(super) struct Any<S>(pub(super) S);
+
+impl<'b, S: Shape<'b>> DeserializeSeed<'b> for Any<S> {
+    type Value = S::Value;
+
+    fn deserialize<D: Deserializer<'b>>(self, value: D) -> Result<S::Value, D::Error> {
+        value.deserialize_any(self)
+    }
+}
+
+impl<'b, S: Shape<'b>> Visitor<'b> for Any<S> {
+    type Value = S::Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any value")
+    }
+
+    fn visit_map<A: MapAccess<'b>>(self, entries: A) -> Result<S::Value, A::Error> {
+        self.0.object(entries)
+    }
+
+    fn visit_seq<A: SeqAccess<'b>>(self, items: A) -> Result<S::Value, A::Error> {
+        self.0.array(items)
+    }
+
+    fn visit_unit<E>(self) -> Result<S::Value, E> {
+        Ok(self.0.null())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<S::Value, E> {
+        Ok(self.0.other())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<S::Value, E> {
+        Ok(self.0.other())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<S::Value, E> {
+        Ok(self.0.other())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<S::Value, E> {
+        Ok(self.0.other())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<S::Value, E> {
+        Ok(self.0.other())
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use http::StatusCode;
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -217,32 +208,5 @@ mod tests {
                 .and_then(|value| number(&value, Path::Top("x"), &mut Faults::default()));
             assert_eq!(read, expected, "{text}");
         }
-    }
-
-    #[test]
-    fn of_a_name_that_comes_twice_the_last_one_counts() {
-        let many: String = (0..2 * FEW).map(|at| format!("\"{at}\": 1, ")).collect();
-        for (text, expected) in [
-            (r#"{"a": 1, "b": 2, "a": 3}"#.to_owned(), vec![("b", 2), ("a", 3)]),
-            (r#"{"a": 1, "a": null}"#.to_owned(), vec![]),
-            (format!(r#"{{"a": 1, {many}"b": 2, "a": 3}}"#), vec![("b", 2), ("a", 3)]),
-        ] {
-            let body = Body::parse(text.as_bytes()).unwrap();
-            let read: Vec<_> = body.sent().map(|(name, value)| (name, value.as_i64().unwrap())).collect();
-            let letters: Vec<_> = read.into_iter().filter(|(name, _)| name.chars().all(char::is_alphabetic)).collect();
-            assert_eq!(letters, expected, "{text}");
-        }
-    }
-
-    #[test]
-    fn ignored_parameters_are_named_and_one_without_a_name_is_not() {
-        let named = |body: serde_json::Value| {
-            let text = body.to_string();
-            let body = Body::parse(text.as_bytes()).unwrap();
-            let reply = body.name_ignored(Reply::json(StatusCode::OK, &json!({})), &["known"]);
-            reply.headers.get(IGNORED).map(|value| value.to_str().unwrap().to_owned())
-        };
-        assert_eq!(named(json!({"a": 1, "": 2, "known": 3, "b ü": 4})).as_deref(), Some("a, b+%C3%BC"));
-        assert_eq!(named(json!({"": 1, "known": 2})), None);
     }
 }

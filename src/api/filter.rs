@@ -3,7 +3,8 @@
 use jiff::tz::TimeZone;
 use serde_json_borrow::Value;
 
-use super::ask::{self, Body, Path};
+use super::ask::{self, Path};
+use super::body::{self, Body};
 use super::id::{Kind, parse_number};
 use super::time::{Bound, parse_bound};
 use crate::error::Faults;
@@ -93,7 +94,7 @@ fn terms(value: &Value<'_>, faults: &mut Faults) -> Vec<Term> {
         return Vec::new();
     };
     let mut terms = Vec::new();
-    for (key, value) in ask::sent(object) {
+    for (key, value) in body::sent(object) {
         let answer = |value: &Value<'_>, path: Path<'_>, faults: &mut Faults| ask::text(value, path, faults).map(fold);
         let answers = ask::list(value, Path::Key(&Path::Top("terms"), key), faults, answer);
         if !answers.is_empty() {

@@ -1,24 +1,23 @@
 //! `GET /group`, `PUT /group`, `GET /group/{id}`, `DELETE /group/{id}`.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
 
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::json;
 use serde_json_borrow::Value;
 
-use super::ask::{self, Body, Path};
+use super::ask::{self, Path};
+use super::body::Body;
 use super::id::{Id, Kind};
 use super::json::Json;
+use super::members::{self, Members};
 use super::{Call, page, query, store};
 use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
 use crate::reply::Reply;
-use crate::store::filter::folded;
 use crate::store::{
-    Deletion, Durability, GroupFilter, GroupSummary, GroupWrite, GroupWriteError, MemberChange, NewMember, NewMembers,
-    Report, Written,
+    Deletion, Durability, GroupFilter, GroupSummary, GroupWrite, GroupWriteError, MemberChange, Report, Written,
 };
 
 /// Groups on a page.
@@ -29,9 +28,6 @@ const LARGE: usize = 256 * 1024;
 
 /// The most characters of a name and of an external id.
 const LONGEST_NAME: usize = 255;
-
-/// The most characters of an e-mail address: 64 before the @ and 255 after it (RFC 5321, section 4.5.3.1).
-const LONGEST_EMAIL: usize = 320;
 
 #[derive(Serialize)]
 struct GroupJson<'g> {
@@ -138,8 +134,9 @@ pub(super) async fn write(admitted: &Admitted, call: &Call<'_>) -> Result<Reply,
         }
     };
     let mut read = || {
-        let body = Body::parse(&call.body)?;
-        let write = parse(&body, &mut faults);
+        let mut members = Members::default();
+        let body = Body::parse_with(&call.body, &mut members)?;
+        let write = parse(&body, members, &mut faults);
         Ok::<_, Refusal>((body, write))
     };
     // A hundred thousand members take a while to read, which other requests must not wait for.
@@ -187,7 +184,7 @@ fn refusal(error: GroupWriteError) -> Refusal {
     }
 }
 
-fn parse(body: &Body<'_>, faults: &mut Faults) -> GroupWrite {
+fn parse(body: &Body<'_>, mut members: Members, faults: &mut Faults) -> GroupWrite {
     let mut write = GroupWrite { name: String::new(), external_id: None, members: None };
     if body.sent().all(|(name, _)| name != "name") {
         faults.add("name", "The name is required.");
@@ -196,9 +193,8 @@ fn parse(body: &Body<'_>, faults: &mut Faults) -> GroupWrite {
         match name {
             "name" => write.name = label(value, name.into(), faults).unwrap_or_default(),
             "external_id" => write.external_id = label(value, name.into(), faults),
-            "members" => {
-                let members = each_once(ask::list(value, name.into(), faults, member));
-                write.members = Some(NewMembers::from(&members[..]));
+            members::NAME => {
+                write.members = Some(std::mem::take(&mut members).finish(faults));
             }
             _ => {}
         }
@@ -214,125 +210,4 @@ fn label(value: &Value<'_>, path: Path<'_>, faults: &mut Faults) -> Option<Strin
         faults.add(path, format_args!("The {path} must have 1 to {LONGEST_NAME} characters."));
     }
     fits.then(|| text.to_owned())
-}
-
-fn member<'v>(value: &'v Value<'_>, path: Path<'_>, faults: &mut Faults) -> Option<NewMember<'v>> {
-    let Some(object) = value.as_object() else {
-        faults.add(path, format_args!("The {path} must be an object with an email."));
-        return None;
-    };
-    let (mut email, mut name, mut email_was_sent) = (None, Some(""), false);
-    for (key, value) in ask::sent(object) {
-        match key {
-            "email" => {
-                email_was_sent = true;
-                email = address(value, Path::Key(&path, key), faults);
-            }
-            "name" => name = ask::text(value, Path::Key(&path, key), faults),
-            _ => {}
-        }
-    }
-    if !email_was_sent {
-        faults.add(Path::Key(&path, "email"), format_args!("The {path}.email is required."));
-    }
-    let (email, name) = (email?, name?);
-    Some(NewMember { email, folded: folded(email), name })
-}
-
-fn address<'a>(value: &'a Value<'_>, path: Path<'_>, faults: &mut Faults) -> Option<&'a str> {
-    let text = ask::text(value, path, faults)?;
-    if !is_email(text) {
-        faults.add(path, format_args!("The {path} must be a valid email address."));
-        return None;
-    }
-    Some(text)
-}
-
-/// Whether a text can be an address: something, an @, and a domain without empty labels. What is beyond that only the
-/// mail server knows.
-fn is_email(text: &str) -> bool {
-    let short = text.len() <= LONGEST_EMAIL || text.chars().count() <= LONGEST_EMAIL;
-    let visible = text.is_ascii() || !text.chars().any(|c| c.is_whitespace() || c.is_control());
-    // One pass, since a group has thousands of them; and where the domain's last label begins.
-    let (mut in_domain, mut label) = (false, 0);
-    for (place, byte) in text.bytes().enumerate() {
-        match byte {
-            b'@' if !in_domain && place > 0 => (in_domain, label) = (true, place + 1),
-            b'.' if in_domain && place > label => label = place + 1,
-            b'.' if !in_domain => {}
-            b';' | b'<' | b'>' if in_domain => {}
-            b'@' | b'.' | b',' | b';' | b'<' | b'>' | 0..=b' ' | 0x7f => return false,
-            _ => {}
-        }
-    }
-    short && visible && in_domain && label < text.len()
-}
-
-/// Each address once: the last name that was given wins, and the first place stays.
-fn each_once(members: Vec<NewMember<'_>>) -> Vec<NewMember<'_>> {
-    let distinct: HashSet<&str> = members.iter().map(|member| &*member.folded).collect();
-    if distinct.len() == members.len() {
-        return members;
-    }
-    let mut places: HashMap<Cow<'_, str>, usize> = HashMap::with_capacity(distinct.len());
-    let mut once: Vec<NewMember<'_>> = Vec::with_capacity(distinct.len());
-    for mut member in members {
-        match places.get(&member.folded) {
-            Some(&at) => {
-                if member.name.is_empty() {
-                    member.name = once[at].name;
-                }
-                once[at] = member;
-            }
-            None => {
-                places.insert(member.folded.clone(), once.len());
-                once.push(member);
-            }
-        }
-    }
-    once
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_email_address_has_one_at_sign_and_a_domain() {
-        for email in ["ana@example.com", "a.b+c@sub.example.com", "ünï@bücher.example", "root@localhost"] {
-            assert!(is_email(email), "{email}");
-        }
-        let long = format!("{}@example.com", "x".repeat(320));
-        for text in [
-            "",
-            "ana",
-            "@example.com",
-            "ana@",
-            "a b@example.com",
-            "ana@ex..com",
-            "a@b@c",
-            "a@.com",
-            "a,b@c.de",
-            "a@c.de,",
-            "a@c.de.",
-            "a;b@c.de",
-            "a@c\t.de",
-            "a\u{a0}b@c.de",
-            "a\u{7f}b@c.de",
-            long.as_str(),
-        ] {
-            assert!(!is_email(text), "{text}");
-        }
-    }
-
-    #[test]
-    fn an_address_listed_twice_counts_once_and_the_last_name_wins() {
-        let body = Body::parse(
-            br#"{"name": "G", "members": [{"email": "A@x.de", "name": "1"}, {"email": "b@x.de"},
-                {"email": "a@X.de", "name": "2"}, {"email": "a@x.DE"}]}"#,
-        );
-        let members = parse(&body.unwrap(), &mut Faults::default()).members.unwrap();
-        let read: Vec<_> = members.folded.iter().zip(members.names.iter()).collect();
-        assert_eq!(read, [("a@x.de", "2"), ("b@x.de", "")]);
-    }
 }

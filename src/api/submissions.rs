@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::ask::Body;
+use super::body::Body;
 use super::id::Kind;
 use super::json::Json;
 use super::time::time_of_day;

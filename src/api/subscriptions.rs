@@ -13,7 +13,8 @@ use serde_json::json;
 use serde_json_borrow::Value;
 use url::Url;
 
-use super::ask::{self, Body, Path};
+use super::ask::{self, Path};
+use super::body::Body;
 use super::id::{Id, Kind};
 use super::page;
 use super::time::Instant;

@@ -56,11 +56,9 @@ pub fn fold(text: &str) -> String {
 /// The same, where most texts are what it makes of them.
 #[must_use]
 pub fn folded(text: &str) -> Cow<'_, str> {
-    if text.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase()) {
-        Cow::Borrowed(text)
-    } else {
-        Cow::Owned(fold(text))
-    }
+    // All of it is looked at, so that it can be many bytes at a time.
+    let changes = text.bytes().fold(false, |changes, byte| changes | !byte.is_ascii() | byte.is_ascii_uppercase());
+    if changes { Cow::Owned(fold(text)) } else { Cow::Borrowed(text) }
 }
 
 /// A keyword of at least two characters, folded; free of NUL, which Postgres can't take.

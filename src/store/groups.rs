@@ -17,7 +17,7 @@ use super::retry::Tries;
 use super::sql::Sql;
 use super::{Store, StoreError};
 
-pub use write::{Durability, GroupWrite, GroupWriteError, Guard, MemberChange, NewMember, NewMembers, Report, Written};
+pub use write::{Durability, GroupWrite, GroupWriteError, Guard, MemberChange, NewMembers, Report, Written};
 
 /// A group as lists show it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]

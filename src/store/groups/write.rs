@@ -11,7 +11,6 @@
 //! such a transaction too, and need not be alone: such writes share their turn, but for those of one group. Where there is
 //! more to it, or two of them make the same user, that call does nothing, and the write waits for a turn of its own.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,17 +33,6 @@ pub struct GroupWrite {
     pub members: Option<NewMembers>,
 }
 
-/// A member as it is asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NewMember<'a> {
-    /// As the caller wrote it.
-    pub email: &'a str,
-    /// Folded, for comparison.
-    pub folded: Cow<'a, str>,
-    /// For a user who is new.
-    pub name: &'a str,
-}
-
 /// The members as they are asked for, in columns: so they are bound, and not copied for that.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewMembers {
@@ -54,22 +42,6 @@ pub struct NewMembers {
     pub folded: Arc<Texts>,
     /// The names of those who are new.
     pub names: Arc<Texts>,
-}
-
-impl From<&[NewMember<'_>]> for NewMembers {
-    fn from(members: &[NewMember<'_>]) -> Self {
-        Self {
-            emails: column(members, |member| member.email),
-            folded: column(members, |member| &member.folded),
-            names: column(members, |member| member.name),
-        }
-    }
-}
-
-fn column<'a>(members: &'a [NewMember<'_>], text: impl Fn(&'a NewMember<'_>) -> &'a str) -> Arc<Texts> {
-    let mut texts = Texts::with_capacity(members.len(), members.iter().map(|member| text(member).len()).sum());
-    texts.extend(members.iter().map(text));
-    Arc::new(texts)
 }
 
 impl NewMembers {
