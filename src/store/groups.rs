@@ -132,7 +132,8 @@ impl Store {
     pub async fn find_group(&self, id: i64) -> Result<Option<Group>, StoreError> {
         let mut reader = self.database.reader().await?;
         let mut sql = reader.sql();
-        sql.push("SELECT name, detail, managed FROM (");
+        // A plan that was kept from when users were few reads all of them for each member.
+        sql.plan_anew().push("SELECT name, detail, managed FROM (");
         sql.push("SELECT g.name, g.external_id AS detail, g.managed, NULL AS folded, 0 AS user_id ");
         sql.push("FROM groups g WHERE g.id = ").bind(id);
         sql.push(" UNION ALL SELECT u.email, u.name, NULL, u.email_folded, u.id FROM groups g ");

@@ -140,6 +140,8 @@ impl Store {
     }
 }
 
+/// On SQLite. A `CROSS JOIN` is one whose sides SQLite does not exchange: where it counts on fewer users than there are, it would
+/// read all that are wanted for each of them.
 async fn change_members(
     transaction: &mut Transaction,
     id: i64,
@@ -149,7 +151,7 @@ async fn change_members(
     sql.push("DELETE FROM group_members WHERE group_id = ").bind(id);
     sql.push(" AND user_id NOT IN (SELECT u.id FROM ");
     wanted.write(&mut sql);
-    sql.push(" JOIN users u ON u.email_folded = w.folded)");
+    sql.push(" CROSS JOIN users u ON u.email_folded = w.folded)");
     let detached = transaction.execute(sql).await?;
 
     let mut sql = transaction.sql();
@@ -161,31 +163,33 @@ async fn change_members(
     let mut sql = transaction.sql();
     sql.push("INSERT INTO group_members (group_id, user_id) SELECT ").bind(id).push(", u.id FROM ");
     wanted.write(&mut sql);
-    sql.push(" JOIN users u ON u.email_folded = w.folded WHERE true ON CONFLICT DO NOTHING");
+    sql.push(" CROSS JOIN users u ON u.email_folded = w.folded WHERE true ON CONFLICT DO NOTHING");
     let attached = transaction.execute(sql).await?;
     Ok(MemberChange { attached, detached, created, report: None })
 }
 
-/// Whom the write will attach, detach and create.
+/// Whom the write will attach, detach and create. Planned anew: a plan that was kept from when users were few reads all of them
+/// for each who is wanted.
 async fn list_changes(
     transaction: &mut Transaction,
     id: i64,
     wanted: &Wanted<'_>,
 ) -> Result<[Vec<String>; 3], sqlx::Error> {
     let mut attached = transaction.sql();
-    attached.push("SELECT coalesce(u.email, w.email) FROM ");
+    attached.plan_anew().push("SELECT coalesce(u.email, w.email) FROM ");
     wanted.write(&mut attached);
     attached.push(" LEFT JOIN users u ON u.email_folded = w.folded WHERE NOT EXISTS (SELECT 1 FROM group_members m");
     attached.push(" WHERE m.user_id = u.id AND m.group_id = ").bind(id).push(")");
 
     let mut detached = transaction.sql();
-    detached.push("SELECT u.email FROM group_members m JOIN users u ON u.id = m.user_id WHERE m.group_id = ").bind(id);
+    detached.plan_anew().push("SELECT u.email FROM group_members m JOIN users u ON u.id = m.user_id");
+    detached.push(" WHERE m.group_id = ").bind(id);
     detached.push(" AND u.email_folded NOT IN (SELECT w.folded FROM ");
     wanted.write(&mut detached);
     detached.push(")");
 
     let mut created = transaction.sql();
-    created.push("SELECT w.email FROM ");
+    created.plan_anew().push("SELECT w.email FROM ");
     wanted.write(&mut created);
     created.push(" WHERE NOT EXISTS (SELECT 1 FROM users u WHERE u.email_folded = w.folded)");
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{ALL_USERS, GROUPS, counts, show, write};
+use super::{ALL_USERS, GROUPS, counts, put, show, write, written};
 use crate::api::account::account;
 use crate::support::connection;
 use crate::support::database::Database;
@@ -67,6 +67,27 @@ on_both_databases! {
         assert_eq!(database.row_writes().await, 75_000);
         assert_eq!(database.integers(STATE).await, [1, 50_000, 75_000]);
         assert_eq!(show(client, ALL_USERS).await["members_count"], 75_000);
+    }
+
+    async fn the_first_list_of_a_directory_is_written_where_few_users_were_expected(engine: Engine) {
+        // An import tells the database how many users there are: three.
+        let users = (1..=3).map(|id| format!("{}\n", json!({"type": "user", "id": id, "email": format!("{id}@x.example")})));
+        let account = account(engine, &users.collect::<String>());
+        let client = &account.client;
+        // Often enough for a session to keep its plans.
+        for turn in 0..20 {
+            let body = json!({"name": "Few", "members": [{"email": format!("few-{turn}@example.com")}]});
+            assert_eq!(put(client, "?report=members", &body).await.status, if turn == 0 { 201 } else { 200 });
+            let few = write(client, &body).await;
+            assert_eq!(show(client, few["data"]["id"].as_str().unwrap()).await["members_count"], 1);
+        }
+        let first = write(client, &group(0..MANY)).await;
+        assert_eq!(counts(&first), [50_000, 0, 50_000]);
+        let answer = put(client, "?report=members&dry_run=1", &group(MANY / 2..MANY + MANY / 2)).await;
+        assert_eq!(counts(&written(&answer)), [25_000, 25_000, 25_000]);
+        assert_eq!(show(client, first["data"]["id"].as_str().unwrap()).await["members_count"], MANY);
+        let next = write(client, &group(MANY / 2..MANY + MANY / 2)).await;
+        assert_eq!(counts(&next), [25_000, 25_000, 25_000]);
     }
 
     async fn a_body_of_sixteen_mebibytes_is_taken_and_a_longer_one_is_not(engine: Engine) {
