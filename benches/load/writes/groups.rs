@@ -97,6 +97,10 @@ fn first_lists(bench: &Bench, postgres: &Postgres, engine: Engine) -> anyhow::Re
     Ok(row)
 }
 
+fn emails(round: usize) -> Vec<String> {
+    (0..MEMBERS).map(|n| format!("person{n}.of{round}@mail.test")).collect()
+}
+
 /// A database that a node writes, and one that statements write.
 struct Pair {
     account: Account,
@@ -148,10 +152,6 @@ impl Pair {
 enum Bare {
     Postgres(PgConnection),
     Sqlite(SqliteConnection),
-}
-
-fn emails(round: usize) -> Vec<String> {
-    (0..MEMBERS).map(|n| format!("person{n}.of{round}@mail.test")).collect()
 }
 
 impl Bare {
