@@ -10,7 +10,7 @@ pub(crate) use sqlite::run as run_bare;
 
 use crate::data::{self, Folder};
 use crate::fastify;
-use crate::gateway::{Gateway, Tenant};
+use crate::gateway::{self, Gateway, Tenant};
 use crate::order::{Order, Request};
 use crate::pgbench::Pgbench;
 use crate::postgres::Postgres;
@@ -42,6 +42,8 @@ struct World {
     // In the order in which they end: the servers before what they read from.
     gateway: Target,
     peer: Target,
+    /// Another build of the program.
+    before: Option<Target>,
     postgres: Postgres,
     site: Site,
     sizes: Vec<Size>,
@@ -82,9 +84,11 @@ impl World {
             peers.push((account.clone(), postgres.url(&theirs)));
             made.push(Size { submissions, account, listed: data::listed(&postgres, &ours)?, plain: theirs });
         }
-        let node = Gateway { name: "formgate", redis: Some(site.redis_url()), window_seconds: 1, tenants };
-        let (gateway, peer) = (node.start(&site)?, fastify::start(&site, &peers, LIMIT, 1000)?);
-        Ok(Self { site, postgres, gateway, peer, sizes: made })
+        let node = |name, tenants| Gateway { name, redis: Some(site.redis_url()), window_seconds: 1, tenants };
+        let before =
+            gateway::before().map(|program| node("before", tenants.clone()).start_from(&program, &site)).transpose()?;
+        let (gateway, peer) = (node("formgate", tenants).start(&site)?, fastify::start(&site, &peers, LIMIT, 1000)?);
+        Ok(Self { site, postgres, gateway, peer, before, sizes: made })
     }
 
     fn first_page(&self, bench: &Bench, size: &Size) -> anyhow::Result<()> {
@@ -93,16 +97,12 @@ impl World {
         let count = "SELECT count(*) FROM submissions s WHERE NOT s.draft;\n";
         let both = script("pgbench, page and count", format!("{};\n{count}", page_statement()))?;
         let request = vec![size.account.ask("POST", "/submission").with("{}")];
-        let contenders = [
-            self.contender(bench, &self.gateway, FEW, request.clone()),
-            self.contender(bench, &self.peer, FEW, request),
-            alone.contender(bench.turn),
-            both.contender(bench.turn),
-        ];
+        let mut contenders = self.contenders(bench, FEW, &request);
+        contenders.splice(2..2, [alone.contender(bench.turn), both.contender(bench.turn)]);
         let figures = turns::rounds(&contenders, bench.rounds)?;
         let submissions = size.submissions;
         report::print(&format!("POST /submission, the first page of {submissions}, exact total"), &figures);
-        let [gateway, peer, alone, _] = &figures[..] else { unreachable!("as many as there are contenders") };
+        let [gateway, peer, alone, ..] = &figures[..] else { unreachable!("as many as there are contenders") };
         let times = match submissions {
             10_000 => 1.7,
             100_000 => 8.0,
@@ -134,11 +134,7 @@ impl World {
             ("PUT /group with 50 members, 5 of them replaced", FEW, (0..400).map(|n| self.group(size, n)).collect()),
         ];
         for (title, connections, requests) in cases {
-            let contenders = [
-                self.contender(bench, &self.gateway, connections, requests.clone()),
-                self.contender(bench, &self.peer, connections, requests),
-            ];
-            let figures = turns::rounds(&contenders, bench.rounds)?;
+            let figures = turns::rounds(&self.contenders(bench, connections, &requests), bench.rounds)?;
             report::print(&format!("{title}, {} submissions, {connections} connections", size.submissions), &figures);
             report::print_goals(&against_peer(&figures));
         }
@@ -155,15 +151,14 @@ impl World {
         size.account.ask("PUT", "/group").with(body.to_string())
     }
 
-    fn contender<'a>(
-        &'a self,
-        bench: &Bench,
-        target: &'a Target,
-        connections: usize,
-        requests: Vec<Request>,
-    ) -> Contender<'a> {
-        let order = Order { connections, ..bench.order(target, requests) };
-        turns::against(target, Some(&self.site.redis), Some(&self.postgres.process), order)
+    /// The gateway, the peer, and then the other build of the program.
+    fn contenders(&self, bench: &Bench, connections: usize, requests: &[Request]) -> Vec<Contender<'_>> {
+        let targets = [&self.gateway, &self.peer].into_iter().chain(&self.before);
+        let contender = |target| {
+            let order = Order { connections, ..bench.order(target, requests.to_vec()) };
+            turns::against(target, Some(&self.site.redis), Some(&self.postgres.process), order)
+        };
+        targets.map(contender).collect()
     }
 }
 
