@@ -8,6 +8,7 @@ mod demo;
 mod explain;
 mod import;
 mod migrate;
+mod output;
 mod serve;
 mod token;
 
@@ -18,6 +19,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 
+use self::output::tell;
 use crate::config::{Config, TenantConfig};
 use crate::store::{Store, StoreError};
 
@@ -124,14 +126,8 @@ pub async fn run(arguments: Arguments) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            tell(&format!("error: {error:#}"));
             ExitCode::FAILURE
         }
     }
-}
-
-/// Writes a command's result. A reader that went away, as `head` does, is no failure.
-fn print(text: &str) {
-    use std::io::Write;
-    let _ = writeln!(std::io::stdout().lock(), "{text}");
 }

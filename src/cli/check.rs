@@ -4,7 +4,8 @@ use anyhow::{Result, bail};
 use clap::Args;
 use futures_util::{StreamExt, stream};
 
-use super::{ConfigFile, print};
+use super::ConfigFile;
+use super::output::print;
 use crate::config::{Config, Examination, Problem, Problems, TenantConfig};
 use crate::explain::{Finding, Guide, Way};
 use crate::store::{Store, StoreError};
@@ -31,9 +32,9 @@ pub(super) async fn run(Check { file, deep }: &Check) -> Result<()> {
     }
     let tenants = tenants.len();
     if gateway.is_some_and(|gateway| gateway.certificate.is_none()) {
-        print("no entry of `listen` speaks TLS: certificates are neither needed nor looked at");
+        print("no entry of `listen` speaks TLS: certificates are neither needed nor looked at")?;
     }
-    print(&format!("{}: no faults, {tenants} tenant{}", file.config.display(), if tenants == 1 { "" } else { "s" }));
+    print(&format!("{}: no faults, {tenants} tenant{}", file.config.display(), if tenants == 1 { "" } else { "s" }))?;
     if *deep { walk_all(&file.load()?).await } else { Ok(()) }
 }
 
@@ -52,10 +53,10 @@ async fn walk_all(config: &Config) -> Result<()> {
         } else {
             continue;
         }
-        print(&format!("\n{} ({})\n{way}", tenant.slug, tenant.address));
+        print(&format!("\n{} ({})\n{way}", tenant.slug, tenant.address))?;
     }
     let served = config.tenants.len() - stopped;
-    print(&format!("walked: {served} would be served, {warned} of them with a warning; {stopped} would not"));
+    print(&format!("walked: {served} would be served, {warned} of them with a warning; {stopped} would not"))?;
     if stopped > 0 { bail!("{stopped} would not be served") } else { Ok(()) }
 }
 
@@ -64,7 +65,7 @@ fn warns(way: &Way) -> bool {
 }
 
 fn report(problems: &Problems) -> Result<()> {
-    print(&problems.to_string());
+    print(&problems.to_string())?;
     match problems.len() {
         1 => bail!("1 fault"),
         faults => bail!("{faults} faults"),

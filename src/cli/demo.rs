@@ -16,8 +16,9 @@ use clap::Args;
 
 use self::calls::Account;
 use self::folder::Folder;
+use super::output::print;
 use super::serve::StopSignals;
-use super::{print, serve, token};
+use super::{serve, token};
 use crate::config::{Config, TenantConfig};
 use crate::gateway::{self, Running, StartError};
 use crate::import::{self, OnFault};
@@ -52,7 +53,7 @@ pub(super) async fn run(command: &Demo) -> Result<()> {
     let acme = Account { tenant: acme, token: make_token(acme).await? };
     let globex = Account { tenant: globex, token: make_token(globex).await? };
     let address = *running.addresses().first().expect("a gateway listens somewhere");
-    print(&calls::show(&folder, address, running.admin_address(), &acme, &globex)?);
+    print(&calls::show(&folder, address, running.admin_address(), &acme, &globex)?)?;
     serve::until_told_to_stop(running, stop).await
 }
 

@@ -5,7 +5,8 @@ use std::io::Read;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use super::{ConfigFile, print};
+use super::ConfigFile;
+use super::output::print;
 use crate::explain::Guide;
 
 #[derive(Debug, Args)]
@@ -26,13 +27,12 @@ pub(super) async fn run(command: &Explain) -> Result<()> {
     };
     let config = command.file.load()?;
     let way = Guide::new(&config).await.walk(&command.host, token.as_deref()).await;
-    print(&way.to_string());
+    print(&way.to_string())?;
     match way.stop() {
         None if token.is_some() => print("\nA request with this token would be served."),
         None => print("\nA request with a good token would be served."),
         Some(stop) => bail!("a request would stop at the step `{}`", stop.name),
     }
-    Ok(())
 }
 
 fn read_token() -> Result<String> {

@@ -9,7 +9,8 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::{SchemaContext, TenantChoice, print};
+use super::output::{print, tell};
+use super::{SchemaContext, TenantChoice};
 use crate::import::{self, ImportError, Imported, OnFault, Stage};
 use crate::store;
 
@@ -54,12 +55,12 @@ pub(super) async fn run(command: &Import) -> Result<()> {
         Err(ImportError::Store(error)) => return Err(error).context("import").with_context_for_schema(&tenant.slug),
         Err(error @ ImportError::Unreadable { .. }) => return Err(error).context(name(&command.file)),
     };
-    print(&summary(&imported));
+    let told = print(&summary(&imported)).with_context(|| format!("{}: loaded", name(&command.file)));
     if imported.faulty == 0 {
-        return Ok(());
+        return told;
     }
     for fault in &imported.faults {
-        eprintln!("{}: {fault}", name(&command.file));
+        tell(&format!("{}: {fault}", name(&command.file)));
     }
     bail!("{} of {} lines were left out", imported.faulty, imported.lines)
 }
@@ -111,6 +112,5 @@ pub(super) async fn reindex(command: &Reindex) -> Result<()> {
     let tenant = command.tenant.find()?;
     let mended = store::reindex(&tenant.database).await;
     let mended = mended.context("reindex").with_context_for_schema(&tenant.slug)?;
-    print(&mended.to_string());
-    Ok(())
+    print(&mended.to_string()).context("the rows are made anew")
 }

@@ -1,9 +1,10 @@
 //! `formgate migrate`.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use super::{ConfigFile, find_tenant, print};
+use super::output::{print, tell};
+use super::{ConfigFile, find_tenant};
 use crate::store;
 
 #[derive(Debug, Args)]
@@ -21,20 +22,22 @@ pub(super) async fn run(command: &Migrate) -> Result<()> {
         Some(slug) => vec![find_tenant(config, slug)?],
         None => config.tenants,
     };
-    let mut failed = 0;
+    let (mut failed, mut told) = (0, Ok(()));
     for tenant in &tenants {
         // One tenant's trouble is its own: the others are migrated all the same.
-        match store::migrate(&tenant.database).await {
-            Ok((before, after)) if before == after => print(&format!("{}: at version {after}", tenant.slug)),
-            Ok((before, after)) => print(&format!("{}: from version {before} to {after}", tenant.slug)),
+        let versions = match store::migrate(&tenant.database).await {
+            Ok((before, after)) if before == after => format!("at version {after}"),
+            Ok((before, after)) => format!("from version {before} to {after}"),
             Err(error) => {
                 failed += 1;
-                eprintln!("error: tenant `{}`: {:#}", tenant.slug, anyhow::Error::new(error));
+                tell(&format!("error: tenant `{}`: {:#}", tenant.slug, anyhow::Error::new(error)));
+                continue;
             }
-        }
+        };
+        told = told.and(print(&format!("{}: {versions}", tenant.slug)));
     }
     if failed > 0 {
         bail!("{failed} of {} tenants could not be migrated", tenants.len());
     }
-    Ok(())
+    told.context("the tenants are migrated")
 }

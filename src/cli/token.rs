@@ -5,7 +5,8 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::{TenantChoice, print};
+use super::TenantChoice;
+use super::output::{hand_over, print, tell};
 use crate::shared::{Link, announce};
 use crate::store::{NewToken, Store, TokenRecord};
 use crate::tenant::token::PresentedToken;
@@ -51,15 +52,16 @@ pub(super) async fn run(command: &Token) -> Result<()> {
         Token::Create(command) => {
             let store = command.tenant.open().await?;
             let token = create(&store, &command.name).await?;
+            let shown = show(&store, &token).await;
             store.close().await;
+            shown?;
             announce(&command.tenant).await;
-            print(token.expose());
         }
         Token::List(command) => {
             let store = command.tenant.open().await?;
             let tokens = store.list_tokens().await?;
             store.close().await;
-            print(&if command.json { as_json(&tokens) } else { as_table(&tokens) });
+            print(&if command.json { as_json(&tokens) } else { as_table(&tokens) })?;
         }
         Token::Revoke(command) => {
             let store = command.tenant.open().await?;
@@ -69,14 +71,29 @@ pub(super) async fn run(command: &Token) -> Result<()> {
                 bail!("tenant `{}` has no token {}", command.tenant.tenant, command.id);
             }
             announce(&command.tenant).await;
-            eprintln!("token {} is revoked", command.id);
+            tell(&format!("token {} is revoked", command.id));
         }
     }
     Ok(())
 }
 
-/// Tells the running nodes. Where that fails they find out by themselves, a little later: what was done stands, and a
-/// token that was made must be shown.
+/// Shows a new token, this once; one that nobody came to see is revoked again.
+async fn show(store: &Store, token: &PresentedToken) -> Result<()> {
+    let Err(unseen) = hand_over(token.expose()) else { return Ok(()) };
+    let revoking = async {
+        let made = store.find_token(token.digest().as_bytes()).await?;
+        if let Some(made) = made {
+            store.revoke_token(made.id, Timestamp::now()).await?;
+        }
+        anyhow::Ok(())
+    };
+    match revoking.await {
+        Ok(()) => bail!("{unseen:#}; the token is revoked again"),
+        Err(failure) => bail!("{unseen:#}; and the token {}… can't be revoked: {failure:#}", token.shown()),
+    }
+}
+
+/// Tells the running nodes. Where that fails they find out by themselves, a little later: what was done stands.
 async fn announce(tenant: &TenantChoice) {
     let announcing = async {
         let Some(redis) = tenant.file.load()?.gateway.redis else { return Ok(()) };
@@ -84,7 +101,7 @@ async fn announce(tenant: &TenantChoice) {
         announce::announce(&link, &tenant.tenant).await.map_err(anyhow::Error::msg)
     };
     if let Err(failure) = announcing.await {
-        eprintln!("warning: Redis can't be told ({failure}); running nodes notice within a minute");
+        tell(&format!("warning: Redis can't be told ({failure}); running nodes notice within a minute"));
     }
 }
 

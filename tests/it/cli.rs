@@ -9,13 +9,15 @@ mod explain;
 mod import;
 mod migrate;
 mod migrate_filled;
+mod output;
 mod serve;
 mod token;
 
 /// Every command.
-const COMMANDS: [&[&str]; 10] = [
+const COMMANDS: [&[&str]; 11] = [
     &["serve"],
     &["check"],
+    &["explain"],
     &["migrate"],
     &["import"],
     &["reindex"],

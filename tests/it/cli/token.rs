@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::support::fixture::{Engine, Site, on_both_databases};
+use crate::support::process::Writable;
 
 fn listed(site: &Site) -> Vec<Value> {
     let output = site.run(&["token", "list", "--tenant", "acme", "--json"], b"");
@@ -57,6 +58,22 @@ on_both_databases! {
         let unknown = site.run(&["token", "revoke", "--tenant", "acme", "4711"], b"");
         assert_eq!((unknown.code, unknown.stdout.as_str()), (1, ""));
         assert_eq!(unknown.stderr, "error: tenant `acme` has no token 4711\n");
+    }
+
+    async fn a_token_that_nobody_could_see_is_revoked_again(engine: Engine) {
+        let site = Site::new().tenant("acme", engine).write();
+        site.migrate();
+        let create = ["token", "create", "--tenant", "acme", "--name", "x"];
+        for (lost, cause) in [(Writable::Full, "No space left"), (Writable::Abandoned, "Broken pipe")] {
+            let output = site.run_into(&create, lost, Writable::Read);
+            assert_eq!(output.code, 1, "{}", output.stderr);
+            let told = format!("error: standard output can't be written: {cause}");
+            assert!(output.stderr.starts_with(&told), "{}", output.stderr);
+            assert!(output.stderr.ends_with("; the token is revoked again\n"), "{}", output.stderr);
+        }
+        let tokens = listed(&site);
+        assert_eq!(tokens.len(), 2);
+        assert!(tokens.iter().all(|token| token["revoked_at"].is_string()), "{tokens:?}");
     }
 
     async fn before_its_migration_a_database_has_no_tokens(engine: Engine) {

@@ -21,7 +21,7 @@ use toml::{Table, Value};
 use super::certificate::{self, Issued};
 use super::folder;
 use super::postgres::Postgres;
-use super::process::{self, Node, Output};
+use super::process::{self, Node, Output, Writable};
 use super::redis::Redis;
 
 /// The domain under which every tenant has its sign-in address.
@@ -197,6 +197,12 @@ impl Site {
     pub(crate) fn run(&self, command: &[&str], input: &[u8]) -> Output {
         let config = self.config_path.to_str().expect("the temporary folder has a UTF-8 name");
         process::formgate_with_input(&[command, &["--config", config]].concat(), input)
+    }
+
+    /// Runs any command whose output goes where the test says.
+    pub(crate) fn run_into(&self, command: &[&str], stdout: Writable, stderr: Writable) -> Output {
+        let config = self.config_path.to_str().expect("the temporary folder has a UTF-8 name");
+        process::formgate_into(&[command, &["--config", config]].concat(), stdout, stderr)
     }
 
     fn succeed(&self, command: &[&str], input: &[u8]) -> Output {

@@ -4,6 +4,7 @@
 //! said on standard error is printed with it.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -60,17 +61,49 @@ pub(crate) fn formgate_with_environment<S: AsRef<OsStr>>(arguments: &[S], enviro
     run(command, b"")
 }
 
+/// Runs a command whose result goes where `stdout` says, and the rest where `stderr` says; the exit code, and what the
+/// test could read of both.
+pub(crate) fn formgate_into<S: AsRef<OsStr>>(arguments: &[S], stdout: Writable, stderr: Writable) -> Output {
+    let mut command = command(arguments);
+    command.stdin(Stdio::null()).stdout(stdout.open()).stderr(stderr.open());
+    wait(command, b"")
+}
+
+/// Where a command's output goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Writable {
+    /// To the test, which reads all of it.
+    Read,
+    /// To a disk that is full.
+    Full,
+    /// To a reader that went away.
+    Abandoned,
+}
+
+impl Writable {
+    fn open(self) -> Stdio {
+        match self {
+            Self::Read => Stdio::piped(),
+            Self::Full => File::create("/dev/full").expect("Linux has one").into(),
+            Self::Abandoned => std::io::pipe().expect("a pipe can be made").1.into(),
+        }
+    }
+}
+
 fn run(mut command: Command, input: &[u8]) -> Output {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    wait(command, input)
+}
+
+fn wait(command: Command, input: &[u8]) -> Output {
     let mut child = Child::spawn(command);
     let pipes = child.pipes();
-    let mut stdin = pipes.stdin.take().expect("standard input is piped");
-    let stdout = pipes.stdout.take().expect("standard output is piped");
-    let stderr = pipes.stderr.take().expect("standard error is piped");
+    let (stdin, stdout, stderr) = (pipes.stdin.take(), pipes.stdout.take(), pipes.stderr.take());
     thread::scope(|scope| {
         // A command that is content with the beginning of its input closes the pipe; that is its business.
-        scope.spawn(move || drop(stdin.write_all(input)));
-        let (stdout, stderr) = (scope.spawn(|| read_all(stdout)), scope.spawn(|| read_all(stderr)));
+        scope.spawn(move || stdin.map(|mut stdin| stdin.write_all(input)));
+        let stdout = scope.spawn(|| stdout.map(read_all).unwrap_or_default());
+        let stderr = scope.spawn(|| stderr.map(read_all).unwrap_or_default());
         let status = child.wait_at_most(COMMAND_LIMIT);
         child.kill(); // else the readers would wait on
         let stdout = stdout.join().expect("reading does not panic");
