@@ -42,7 +42,10 @@ fn problem(text: &Text, error: &InvalidLocation) -> Problem {
         InvalidLocation::NoFile => {
             problem("not the path of a SQLite file").label("expected `sqlite:PATH`, without parameters")
         }
-        InvalidLocation::NotAUrl(_) => problem("not a Postgres URL")
+        InvalidLocation::UnknownParameter { .. } | InvalidLocation::InvalidParameter { .. } => {
+            problem("a faulty parameter of a Postgres URL").label(&error.to_string())
+        }
+        InvalidLocation::NotAUrl => problem("not a Postgres URL")
             .label("expected `postgres://USER:PASSWORD@HOST:PORT/DATABASE`")
             .help("special characters in the user and the password are percent-encoded"),
     }

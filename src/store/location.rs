@@ -2,17 +2,18 @@
 //!
 //! The text form is the configuration's `database`: `postgres://…` or `sqlite:path`. Never prints a password.
 
+mod postgres_url;
+
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
-use std::sync::{Arc, LazyLock, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::ConnectOptions;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
-use url::Url;
 
 use super::database::Database;
 use super::pool::{Plan, Pool};
@@ -65,7 +66,21 @@ pub enum InvalidLocation {
     NoFile,
     /// What follows `postgres://` is no connection URL.
     #[error("not a Postgres URL")]
-    NotAUrl(#[source] sqlx::Error),
+    NotAUrl,
+    /// A parameter of the Postgres URL, counted from 1, that the driver would pass over.
+    #[error("parameter {number} is unknown; there are: {}", postgres_url::PARAMETERS.join(", "))]
+    UnknownParameter {
+        /// Its place in the URL; its name may be a part of a password.
+        number: usize,
+    },
+    /// A known parameter of the Postgres URL with a value that it can't have.
+    #[error("`{name}`: expected {expected}")]
+    InvalidParameter {
+        /// As the driver knows it.
+        name: &'static str,
+        /// What its value is like.
+        expected: &'static str,
+    },
 }
 
 impl DatabaseLocation {
@@ -75,9 +90,7 @@ impl DatabaseLocation {
     /// [`InvalidLocation`] says what was expected; it never repeats the text.
     pub fn parse(text: &str, folder: &Path) -> Result<Self, InvalidLocation> {
         if text.starts_with("postgres://") || text.starts_with("postgresql://") {
-            if plain_identity(text).is_none() {
-                PgConnectOptions::from_str(text).map_err(InvalidLocation::NotAUrl)?;
-            }
+            postgres_url::check(text)?;
             return Ok(Self { kind: Kind::Postgres(OnceLock::new()), text: text.into() });
         }
         let path = text.strip_prefix("sqlite:").ok_or(InvalidLocation::UnknownScheme)?;
@@ -92,7 +105,7 @@ impl DatabaseLocation {
     #[must_use]
     pub fn identity(&self) -> String {
         match &self.kind {
-            Kind::Postgres(options) => plain_identity(self.text.expose_secret()).unwrap_or_else(|| {
+            Kind::Postgres(options) => postgres_url::plain_identity(self.text.expose_secret()).unwrap_or_else(|| {
                 let options = self.options(options);
                 format!(
                     "postgres {}:{}/{} {}",
@@ -183,29 +196,6 @@ impl DatabaseLocation {
     }
 }
 
-/// The identity of a Postgres URL that says plainly where its database is and leaves nothing to the environment; none for
-/// any other, which the driver has to read. It looks for sockets, files and a dozen variables each time, which is much
-/// for a gateway with 100,000 tenants that wants to start.
-fn plain_identity(text: &str) -> Option<String> {
-    const SSL_MODES: [&str; 6] = ["disable", "allow", "prefer", "require", "verify-ca", "verify-full"];
-    static OPTIONS_GIVEN: LazyLock<bool> = LazyLock::new(|| std::env::var_os("PGOPTIONS").is_some());
-    static PORT_GIVEN: LazyLock<bool> = LazyLock::new(|| std::env::var_os("PGPORT").is_some());
-    let url = Url::parse(text).ok().filter(|_| !*OPTIONS_GIVEN)?;
-    let encoded =
-        [url.username(), url.password().unwrap_or_default(), url.path()].iter().any(|part| part.contains('%'));
-    let plain_query =
-        url.query().is_none_or(|query| query.strip_prefix("sslmode=").is_some_and(|mode| SSL_MODES.contains(&mode)));
-    let host = url.host_str().filter(|host| !host.is_empty() && !host.contains('%'))?;
-    let database = url.path().trim_start_matches('/');
-    let port = match url.port() {
-        Some(port) => port,
-        None if *PORT_GIVEN => return None,
-        None => 5432,
-    };
-    let plain = !encoded && plain_query && !url.username().is_empty() && !database.is_empty();
-    plain.then(|| format!("postgres {host}:{port}/{database} "))
-}
-
 impl fmt::Debug for DatabaseLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.identity())
@@ -247,37 +237,4 @@ fn sqlite(
         .busy_timeout(busy_wait)
         .disable_statement_logging();
     Address::Sqlite(Box::new(differ(options)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_said_plainly_means_what_the_driver_reads() {
-        let by_driver = |text: &str| {
-            let options = PgConnectOptions::from_str(text).expect("a URL");
-            let database = options.get_database().unwrap_or(options.get_username());
-            format!("postgres {}:{}/{database} ", options.get_host(), options.get_port())
-        };
-        for text in [
-            "postgres://app:secret@db.internal/forms",
-            "postgresql://app@10.0.0.1:6432/forms?sslmode=verify-full",
-            "postgres://app:@[::1]:6432//forms",
-        ] {
-            assert_eq!(plain_identity(text), Some(by_driver(text)), "{text}");
-        }
-        for text in [
-            "postgres://app@db",
-            "postgres://db/forms",
-            "postgres://app:se%63ret@db/forms",
-            "postgres://app@%2Frun%2Fpostgresql/forms",
-            "postgres:///forms",
-            "postgres://app@db/forms?sslmode=maybe",
-            "postgres://app@db/forms?host=other",
-            "postgres://app@db/forms?sslmode=require&port=7",
-        ] {
-            assert_eq!(plain_identity(text), None, "{text}");
-        }
-    }
 }
