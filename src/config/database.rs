@@ -43,7 +43,7 @@ fn problem(text: &Text, error: &InvalidLocation) -> Problem {
             problem("not the path of a SQLite file").label("expected `sqlite:PATH`, without parameters")
         }
         InvalidLocation::UnknownParameter { .. } | InvalidLocation::InvalidParameter { .. } => {
-            problem("a faulty parameter of a Postgres URL").label(&error.to_string())
+            problem("a faulty parameter of a Postgres URL").label(error.to_string())
         }
         InvalidLocation::NotAUrl => problem("not a Postgres URL")
             .label("expected `postgres://USER:PASSWORD@HOST:PORT/DATABASE`")
