@@ -27,19 +27,38 @@ pub(super) async fn run(Check { file, deep }: &Check) -> Result<()> {
     let Examination { gateway, tenants, mut problems, .. } = Config::examine(&file.config, None);
     let tried: Vec<_> = stream::iter(&tenants).map(|tenant| try_database(tenant)).buffered(AT_ONCE).collect().await;
     problems.extend(tried.into_iter().flatten());
-    if let Err(problems) = Problems::none_of(problems) {
-        return report(&problems);
+    let faults = match Problems::none_of(problems) {
+        Err(problems) => {
+            print(&problems.to_string())?;
+            problems.len()
+        }
+        Ok(()) => {
+            let tenants = tenants.len();
+            if gateway.is_some_and(|gateway| gateway.certificate.is_none()) {
+                print("no entry of `listen` speaks TLS: certificates are neither needed nor looked at")?;
+            }
+            let noun = if tenants == 1 { "tenant" } else { "tenants" };
+            print(&format!("{}: no faults, {tenants} {noun}", file.config.display()))?;
+            0
+        }
+    };
+    let stopped = match deep.then(|| file.load()) {
+        Some(Ok(config)) => walk_all(&config).await?,
+        // It is another one than a moment ago.
+        Some(Err(problems)) if faults == 0 => return Err(problems),
+        // It is not asked for, or the configuration is too faulty to walk by.
+        _ => 0,
+    };
+    match (faults, stopped) {
+        (0, 0) => Ok(()),
+        (0, _) => bail!("{stopped} would not be served"),
+        (1, _) => bail!("1 fault"),
+        _ => bail!("{faults} faults"),
     }
-    let tenants = tenants.len();
-    if gateway.is_some_and(|gateway| gateway.certificate.is_none()) {
-        print("no entry of `listen` speaks TLS: certificates are neither needed nor looked at")?;
-    }
-    print(&format!("{}: no faults, {tenants} tenant{}", file.config.display(), if tenants == 1 { "" } else { "s" }))?;
-    if *deep { walk_all(&file.load()?).await } else { Ok(()) }
 }
 
-/// Tells of the tenants that somebody should look at.
-async fn walk_all(config: &Config) -> Result<()> {
+/// Tells of the tenants that somebody should look at. Returns how many would not be served.
+async fn walk_all(config: &Config) -> Result<usize> {
     let guide = Guide::new(config).await;
     let guide = &guide;
     let walks = stream::iter(&config.tenants).map(|tenant| async move { (tenant, guide.walk_tenant(tenant).await) });
@@ -57,19 +76,11 @@ async fn walk_all(config: &Config) -> Result<()> {
     }
     let served = config.tenants.len() - stopped;
     print(&format!("walked: {served} would be served, {warned} of them with a warning; {stopped} would not"))?;
-    if stopped > 0 { bail!("{stopped} would not be served") } else { Ok(()) }
+    Ok(stopped)
 }
 
 fn warns(way: &Way) -> bool {
     way.steps().iter().any(|step| matches!(step.finding, Finding::Warns { .. }))
-}
-
-fn report(problems: &Problems) -> Result<()> {
-    print(&problems.to_string())?;
-    match problems.len() {
-        1 => bail!("1 fault"),
-        faults => bail!("{faults} faults"),
-    }
 }
 
 async fn try_database(tenant: &TenantConfig) -> Option<Problem> {

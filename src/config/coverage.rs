@@ -1,4 +1,4 @@
-//! Whether every host has a certificate that vouches for it.
+//! Whether every host has a certificate that vouches for it, and that callers take now.
 //!
 //! Owns the reading of certificates for the check, each pair of files once, and the choice that the edge makes too: a
 //! host's own certificate, else its tenant's for all hosts below a name, else the gateway's. Keeps no certificate;
@@ -11,13 +11,15 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use super::file::Reading;
 use super::gateway::{Gateway, NamedFiles};
 use super::problem::Problem;
 use super::source::Place;
 use super::tenant::{Listed, Tenant};
 use super::{CertificateFiles, Served, TenantConfig};
-use crate::tenant::certificate::{self, CertificateError};
+use crate::tenant::certificate::{self, Certificate, CertificateError, Validity};
 use crate::tenant::host::{CertificateNames, HostName, HostPattern};
 
 /// Reports files that are no certificate, and hosts that none covers.
@@ -26,7 +28,8 @@ pub(super) fn check(gateway: Option<&Gateway>, tenants: &[Listed], reading: &Rea
         return;
     }
     let shared = gateway.and_then(|gateway| gateway.certificate.as_ref());
-    let mut coverage = Coverage { read: HashMap::new(), told: HashSet::new(), shared: None, reading };
+    let now = Timestamp::now();
+    let mut coverage = Coverage { read: HashMap::new(), told: HashSet::new(), shared: None, reading, now };
     let is_new = shared.is_some_and(|named| reading.served().is_none_or(|served| served.gateway != Some(&named.files)));
     coverage.shared = shared.and_then(|named| {
         let names = if is_new { coverage.names(named) } else { coverage.names_of(&named.files) };
@@ -40,13 +43,14 @@ pub(super) fn check(gateway: Option<&Gateway>, tenants: &[Listed], reading: &Rea
 }
 
 struct Coverage<'r> {
-    /// The names of each pair of files that is sound.
-    read: HashMap<CertificateFiles, Arc<CertificateNames>>,
-    /// Those that are not, and were reported.
+    /// Each pair of files that is sound: its names, and when callers take it.
+    read: HashMap<CertificateFiles, (Arc<CertificateNames>, Validity)>,
+    /// Those that are not or that are out of date, and were reported.
     told: HashSet<CertificateFiles>,
     /// The names of the gateway's certificate, and whether that is another one than is served.
     shared: Option<(bool, Arc<CertificateNames>)>,
     reading: &'r Reading<'r>,
+    now: Timestamp,
 }
 
 impl Coverage<'_> {
@@ -58,10 +62,10 @@ impl Coverage<'_> {
         {
             return true;
         }
-        let readable = |(_, files): &(HostPattern, CertificateFiles)| {
-            self.names_of(files).is_some() || served.as_ref().is_some_and(|served| has(served, files))
+        let sound = |(_, files): &(HostPattern, CertificateFiles)| {
+            self.is_in_date(files) || served.as_ref().is_some_and(|served| has(served, files))
         };
-        config.certificates.iter().all(readable)
+        config.certificates.iter().all(sound)
             && config.hosts().all(|host| match chosen(config, host) {
                 Some(files) => {
                     is_served(served.as_deref(), host, Some(files))
@@ -111,33 +115,41 @@ impl Coverage<'_> {
         self.reading.served().and_then(|served: &Served<'_>| (served.tenant)(slug))
     }
 
-    /// The names of a pair of files that is sound.
-    fn names_of(&mut self, files: &CertificateFiles) -> Option<Arc<CertificateNames>> {
-        if let Some(names) = self.read.get(files) {
-            return Some(Arc::clone(names));
+    /// The names of a pair of files that is sound, and when callers take it.
+    fn read(&mut self, files: &CertificateFiles) -> Option<&(Arc<CertificateNames>, Validity)> {
+        if !self.read.contains_key(files) {
+            let Certificate { names, validity, .. } = certificate::read(files).ok()?;
+            self.read.insert(files.clone(), (names, validity));
         }
-        let names = certificate::read(files).ok()?.names;
-        self.read.insert(files.clone(), Arc::clone(&names));
-        Some(names)
+        self.read.get(files)
     }
 
-    /// The same, with every fault reported once.
+    fn names_of(&mut self, files: &CertificateFiles) -> Option<Arc<CertificateNames>> {
+        self.read(files).map(|(names, _)| Arc::clone(names))
+    }
+
+    fn is_in_date(&mut self, files: &CertificateFiles) -> bool {
+        let now = self.now;
+        self.read(files).is_some_and(|(_, validity)| validity.check(now).is_ok())
+    }
+
+    /// The names of a pair of files, if it is sound, with every fault reported once.
     fn names(&mut self, named: &NamedFiles) -> Option<Arc<CertificateNames>> {
-        let names = self.names_of(&named.files);
-        if names.is_none() && self.told.insert(named.files.clone()) {
+        if !self.is_in_date(&named.files) && self.told.insert(named.files.clone()) {
             self.tell(named);
         }
-        names
+        self.names_of(&named.files)
     }
 
     /// Both files are looked at before giving up, so that both faults are told.
     fn tell(&self, named: &NamedFiles) {
+        let files = &named.files;
         let told = |error: CertificateError| self.reading.report(problem(&error, named));
-        let chain = certificate::read_chain(&named.files.certificate).map_err(told).ok();
-        let key = certificate::read_key(&named.files.private_key).map_err(told).ok();
-        if let Some((chain, key)) = chain.zip(key)
-            && let Err(error) = certificate::pair(chain, key, &named.files)
-        {
+        let chain = certificate::read_chain(&files.certificate).map_err(told).ok();
+        let key = certificate::read_key(&files.private_key).map_err(told).ok();
+        let Some((chain, key)) = chain.zip(key) else { return };
+        let paired = certificate::pair(chain, key, files);
+        if let Err(error) = paired.and_then(|read| certificate::check_date(read.validity, files, self.now)) {
             told(error);
         }
     }
@@ -178,6 +190,7 @@ fn problem(error: &CertificateError, named: &NamedFiles) -> Problem {
         CertificateError::KeyMismatch { .. } => {
             (private_key, &files.private_key, "the private key does not fit the certificate")
         }
+        CertificateError::OutOfDate { .. } => (certificate, &files.certificate, "the certificate is out of date"),
     };
     let mut problem = Problem::at(place, title);
     if let Some(cause) = std::error::Error::source(error) {

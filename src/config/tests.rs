@@ -9,6 +9,7 @@ mod secrets;
 mod served;
 
 use std::fs;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -41,11 +42,19 @@ impl Folder {
     fn new() -> Self {
         let folder = Self(tempfile::tempdir().unwrap());
         for (file, name) in [("certs/wildcard", "*.example.com"), ("certs/acme", "forms.acme.org")] {
-            let issued = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
-            folder.write(&format!("{file}.pem"), issued.cert.pem());
-            folder.write(&format!("{file}.key"), issued.signing_key.serialize_pem());
+            folder.issue(file, name, 2020..4096);
         }
         folder
+    }
+
+    /// Issues a certificate from the beginning of a year to that of another.
+    fn issue(&self, file: &str, name: &str, years: Range<i32>) {
+        let mut params = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
+        params.not_before = rcgen::date_time_ymd(years.start, 1, 1);
+        params.not_after = rcgen::date_time_ymd(years.end, 1, 1);
+        let key = rcgen::KeyPair::generate().unwrap();
+        self.write(&format!("{file}.pem"), params.self_signed(&key).unwrap().pem());
+        self.write(&format!("{file}.key"), key.serialize_pem());
     }
 
     fn path(&self, name: &str) -> PathBuf {

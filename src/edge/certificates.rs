@@ -87,7 +87,7 @@ impl Certificates {
         })
     }
 
-    /// The tenants whose certificates were faulty when they were last inspected, and what was wrong.
+    /// The tenants, or `gateway`, whose certificates were faulty when they were last inspected, and what was wrong.
     #[must_use]
     pub fn faulty(&self) -> Vec<(Arc<str>, String)> {
         self.faulty.load().to_vec()

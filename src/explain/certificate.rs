@@ -4,7 +4,7 @@ use jiff::{Timestamp, Unit};
 
 use super::Finding;
 use crate::config::{Config, TenantConfig};
-use crate::tenant::certificate;
+use crate::tenant::certificate::{self, OutOfDate};
 use crate::tenant::host::{HostName, HostPattern};
 
 /// From how many days before its end an operator is told: what renews certificates by itself does so a month before, and
@@ -32,15 +32,19 @@ pub(super) fn find(config: &Config, tenant: &TenantConfig, host: &HostName, now:
             format!("`{file}` does not vouch for `{host}`: callers refuse it, and a request is answered with 421");
         return Finding::stops(what, format!("issue a certificate with that name, for [tenant.tls.\"{host}\"]"));
     }
-    let Ok(expires) = Timestamp::from_second(certificate.expires) else {
+    if let Err(out_of_date) = certificate.validity.check(now) {
+        let mend = match out_of_date {
+            OutOfDate::Expired(_) => "renew it; new files are taken up by themselves",
+            OutOfDate::NotYet(_) => "look at the clock of this machine; new files are taken up by themselves",
+        };
+        return Finding::stops(format!("callers refuse `{file}`: {out_of_date}"), mend);
+    }
+    let Ok(expires) = Timestamp::from_second(certificate.validity.until) else {
         return Finding::passes(format!("`{file}`, which never expires"));
     };
     let days = now.until((Unit::Second, expires)).map_or(0, |left| left.get_seconds() / 86_400);
     let until = expires.strftime("%Y-%m-%d %H:%M UTC");
-    if expires <= now {
-        let what = format!("`{file}` expired on {until}: callers refuse it");
-        Finding::stops(what, "renew it; new files are taken up by themselves")
-    } else if days < SOON_DAYS {
+    if days < SOON_DAYS {
         Finding::warns(
             format!("`{file}` for `{host}` expires on {until}, in {days} days"),
             "renew it; new files are taken up by themselves",

@@ -1,12 +1,16 @@
 //! A certificate chain and its private key: two PEM files become what a handshake serves.
 //!
 //! Owns reading and pairing them, and every way in which that fails. Does not choose between certificates, and keeps
-//! none. A [`Certificate`] exists only when its key signs for its leaf, so a handshake never meets a broken pair.
+//! none. A [`Certificate`] exists only when its key signs for its leaf, so a handshake never meets a broken pair; one that
+//! is out of date is whole all the same, and who reads it decides what that means.
+
+mod validity;
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -14,6 +18,8 @@ use rustls::sign::CertifiedKey;
 
 use crate::file_stamp::FileStamp;
 use crate::tenant::host::CertificateNames;
+
+pub use self::validity::{OutOfDate, Validity};
 
 /// A certificate chain and its private key, both PEM.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -44,8 +50,8 @@ pub struct Certificate {
     pub key: Arc<CertifiedKey>,
     /// The DNS names in the leaf.
     pub names: Arc<CertificateNames>,
-    /// When the leaf expires, in seconds since 1970.
-    pub expires: i64,
+    /// When callers take the leaf.
+    pub validity: Validity,
 }
 
 /// Two files are no certificate to serve. The paths stand in the text, nothing of a key does.
@@ -103,6 +109,14 @@ pub enum CertificateError {
         /// The file of the key.
         key: PathBuf,
     },
+    /// Both files are sound and belong together, but callers refuse the certificate now.
+    #[error("the certificate in `{}` is out of date", path.display())]
+    OutOfDate {
+        /// The file of the chain.
+        path: PathBuf,
+        /// On which side of its validity now is.
+        source: OutOfDate,
+    },
 }
 
 /// What is wrong with a certificate.
@@ -119,11 +133,21 @@ pub enum Malformed {
 /// Reads a chain and its key, blocking on the files.
 ///
 /// # Errors
-/// The first condition of [`CertificateError`] that holds; [`read_chain`] and [`read_key`] tell of each file apart.
+/// The first condition of [`CertificateError`] that holds, but for being out of date: [`check_date`] asks for that.
+/// [`read_chain`] and [`read_key`] tell of each file apart.
 pub fn read(files: &CertificateFiles) -> Result<Certificate, CertificateError> {
     let chain = read_chain(&files.certificate)?;
     let key = read_key(&files.private_key)?;
     pair(chain, key, files)
+}
+
+/// Whether callers take a certificate that was read from `files` at `now`.
+///
+/// # Errors
+/// [`CertificateError::OutOfDate`].
+pub fn check_date(validity: Validity, files: &CertificateFiles, now: Timestamp) -> Result<(), CertificateError> {
+    let out_of_date = |source| CertificateError::OutOfDate { path: files.certificate.to_path_buf(), source };
+    validity.check(now).map_err(out_of_date)
 }
 
 /// Reads a chain: every `CERTIFICATE` section of a PEM file, the leaf first.
@@ -159,7 +183,7 @@ pub fn pair(
 ) -> Result<Certificate, CertificateError> {
     let malformed = |source| CertificateError::CertificateMalformed { path: files.certificate.to_path_buf(), source };
     let names = names(&chain).map_err(|source| malformed(source.into()))?;
-    let expires = expiry(&chain).ok_or_else(|| malformed(Malformed::NotX509))?;
+    let validity = validity(&chain).ok_or_else(|| malformed(Malformed::NotX509))?;
     let key = CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider()).map_err(|fault| match fault {
         rustls::Error::InconsistentKeys(_) => {
             let (certificate, key) = (files.certificate.to_path_buf(), files.private_key.to_path_buf());
@@ -167,13 +191,13 @@ pub fn pair(
         }
         source => CertificateError::KeyUnusable { path: files.private_key.to_path_buf(), source },
     })?;
-    Ok(Certificate { key: Arc::new(key), names: Arc::new(names), expires })
+    Ok(Certificate { key: Arc::new(key), names: Arc::new(names), validity })
 }
 
-/// When the leaf expires, in seconds since 1970.
-fn expiry(chain: &[CertificateDer<'static>]) -> Option<i64> {
+/// When callers take the leaf.
+fn validity(chain: &[CertificateDer<'static>]) -> Option<Validity> {
     let (_, leaf) = x509_parser::parse_x509_certificate(chain.first()?).ok()?;
-    Some(leaf.validity().not_after.timestamp())
+    Some(Validity::of(leaf.validity()))
 }
 
 /// The DNS names of the leaf; a common name alone counts for nothing (RFC 9525, section 2).
@@ -214,7 +238,11 @@ mod tests {
             assert_eq!(certificate.names.covers(&HostName::parse(host).unwrap()), covered, "{host}");
         }
         assert_eq!(certificate.key.cert.len(), 1);
-        assert_eq!(certificate.expires, rcgen::date_time_ymd(4096, 1, 1).unix_timestamp(), "what rcgen leaves it at");
+        let [from, until] = [1975, 4096].map(|year| rcgen::date_time_ymd(year, 1, 1).unix_timestamp());
+        assert_eq!(certificate.validity, Validity { from, until }, "what rcgen leaves it at");
+        let before = Timestamp::from_second(from - 1).unwrap();
+        let fault = check_date(certificate.validity, &files, before).unwrap_err().to_string();
+        assert!(fault.ends_with("chain.pem` is out of date"), "{fault}");
     }
 
     #[test]

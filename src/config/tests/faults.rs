@@ -266,3 +266,26 @@ fn files_that_are_no_certificate_are_placed_at_their_paths() {
     let both = with(certificate, "certs/none.pem").replace(key, "certs/none.key");
     assert_eq!(Folder::new().faults(&both).len(), 2);
 }
+
+#[test]
+fn a_certificate_that_callers_refuse_now_is_placed_at_its_path() {
+    let folder = Folder::new();
+    folder.issue("certs/expired", "*.example.com", 2020..2021);
+    folder.issue("certs/early", "forms.acme.org", 3000..4096);
+    let acme = ACME.replace("[[tenant]]", "[[tenant]]\ndomains = [\"forms.acme.org\", \"hr.acme.org\"]");
+    let table = "[tenant.tls.\"*.acme.org\"]\ncertificate = \"certs/early.pem\"\nprivate_key = \"certs/early.key\"\n";
+    let text = format!("{GATEWAY}{acme}{table}").replace("certs/wildcard", "certs/expired");
+    assert_eq!(
+        folder.faults(&text),
+        [
+            "tenants.toml:4:15 the certificate is out of date",
+            "tenants.toml:8:30 no certificate covers `hr.acme.org`",
+            "tenants.toml:14:15 the certificate is out of date",
+        ],
+        "each once, and what their names do not cover all the same"
+    );
+    let report = folder.load(&text).unwrap_err().to_string();
+    for cause in ["it expired on 2021-01-01 00:00 UTC", "it is not valid before 3000-01-01 00:00 UTC"] {
+        assert!(report.contains(cause), "{report}");
+    }
+}

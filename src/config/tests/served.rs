@@ -41,6 +41,19 @@ fn a_change_answers_for_what_it_changes_alone() {
 }
 
 #[test]
+fn a_certificate_that_expired_while_it_is_served_keeps_no_change_out_and_a_new_one_does() {
+    let folder = Folder::new();
+    let served = folder.load(&own("acme")).unwrap_or_else(|problems| panic!("{problems}"));
+    for (file, name) in
+        [("certs/acme", "forms.acme.org"), ("certs/other", "forms.acme.org"), ("certs/wildcard", "*.example.com")]
+    {
+        folder.issue(file, name, 2020..2021);
+    }
+    assert!(faults(&folder, &served, &own("acme").replace("\"Acme\"", "\"Other\"")).is_empty());
+    assert_eq!(faults(&folder, &served, &own("other")), ["tenants.toml:14:15 the certificate is out of date"]);
+}
+
+#[test]
 fn another_certificate_of_the_gateway_must_cover_all_that_the_one_before_did() {
     let folder = Folder::new();
     let served = folder.load(&format!("{GATEWAY}{ACME}")).unwrap_or_else(|problems| panic!("{problems}"));

@@ -97,7 +97,7 @@ impl Cache {
             return Err(Arc::clone(&failure.error));
         }
         let load = async {
-            match self.loader.load(files, owner).await {
+            match self.loader.load(files, owner, None).await {
                 Ok(held) => {
                     if before.is_some() {
                         self.failures.invalidate(files).await;

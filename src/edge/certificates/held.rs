@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use jiff::Timestamp;
 use rustls::ServerConfig;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::{self, Ticketer};
@@ -18,7 +19,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use super::Pace;
 use crate::metrics::CertificateMetrics;
-use crate::tenant::certificate::{self, Certificate, CertificateError, CertificateFiles, Stamp};
+use crate::tenant::certificate::{self, Certificate, CertificateError, CertificateFiles, Stamp, Validity};
 use crate::tenant::host::CertificateNames;
 
 /// How many pairs of files are read at once. With more, a rush of first handshakes takes threads and processor time from
@@ -48,7 +49,7 @@ pub(super) struct Held {
     /// Whose it is, for the log.
     owner: Arc<str>,
     stamp: Stamp,
-    expires: i64,
+    validity: Validity,
     bytes: u32,
     /// When the files were last compared, in milliseconds of the loader's time.
     compared: AtomicU64,
@@ -69,8 +70,8 @@ impl Held {
         &self.owner
     }
 
-    pub(super) fn expires(&self) -> i64 {
-        self.expires
+    pub(super) fn validity(&self) -> Validity {
+        self.validity
     }
 
     pub(super) fn bytes(&self) -> u32 {
@@ -112,7 +113,7 @@ impl Loader {
         let paths = files.certificate.as_os_str().len() + files.private_key.as_os_str().len();
         Ok(Held {
             bytes: u32::try_from(chain + 2 * paths + OVERHEAD).unwrap_or(u32::MAX),
-            expires: certificate.expires,
+            validity: certificate.validity,
             served: self.ready(certificate),
             files: files.clone(),
             owner,
@@ -122,15 +123,25 @@ impl Loader {
         })
     }
 
-    /// Reads a pair of files on a thread for such work, and counts it.
+    /// Reads a pair of files on a thread for such work, and counts it. One that is out of date does not take the place of
+    /// one that is not.
     pub(super) async fn load(
         self: &Arc<Self>,
         files: &CertificateFiles,
         owner: &Arc<str>,
+        before: Option<Validity>,
     ) -> Result<Held, CertificateError> {
         let _slot = self.slots.acquire().await.expect("the slots are never closed");
         let (loader, files, owner) = (Arc::clone(self), files.clone(), Arc::clone(owner));
-        let read = off_the_workers(move || loader.read(&files, owner)).await;
+        let read = off_the_workers(move || {
+            let held = loader.read(&files, owner)?;
+            let now = Timestamp::now();
+            if before.is_some_and(|before| before.check(now).is_ok()) {
+                certificate::check_date(held.validity, &files, now)?;
+            }
+            Ok(held)
+        });
+        let read = read.await;
         self.metrics.loads.with_label_values(&[if read.is_ok() { "done" } else { "failed" }]).inc();
         read
     }
@@ -144,10 +155,10 @@ impl Loader {
     }
 
     /// The certificate that takes the place of one whose files [changed](changed), if they are sound. A pair that is not,
-    /// because it is broken or because only half of it is written yet, is logged once and tried again later.
+    /// because it is broken or out of date or because only half of it is written yet, is logged once and tried again later.
     pub(super) async fn renew(self: &Arc<Self>, held: &Held) -> Option<Held> {
         let tenant = &*held.owner;
-        match self.load(&held.files, &held.owner).await {
+        match self.load(&held.files, &held.owner, Some(held.validity)).await {
             Ok(renewed) => {
                 tracing::info!(tenant, file = %held.files.certificate.display(), "a renewed certificate is served");
                 self.note_change();

@@ -1,7 +1,7 @@
 //! All certificates, looked at without hurry: which are faulty, and which expire next.
 //!
-//! The gateway starts without opening the certificates of its tenants. What is wrong with one is found here, behind the
-//! requests, before its callers find it. One thread works at a quarter of its time. A pair of files that was sound is read
+//! The gateway starts without opening the certificates of its tenants, and goes on with its own when a faulty pair is put in
+//! its place. What is wrong with one is found here, behind the requests, before its callers find it. One thread works at a quarter of its time. A pair of files that was sound is read
 //! again only when its stamp changes, so that all rounds but the first ask the disk for no more than that.
 
 use std::collections::{BinaryHeap, HashMap, HashSet};
@@ -9,11 +9,13 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Instant;
 
+use jiff::Timestamp;
+
 use super::held::{off_the_workers, told};
 use super::{Certificates, GATEWAY};
 use crate::config::TenantConfig;
 use crate::metrics::CertificateMetrics;
-use crate::tenant::certificate::{self, CertificateFiles};
+use crate::tenant::certificate::{self, CertificateFiles, Validity};
 use crate::tenant::host::{CertificateNames, HostName, HostPattern};
 
 /// How many tenants are inspected at once; then the thread rests three times as long as they took. More of them take the
@@ -49,15 +51,15 @@ pub(super) async fn run(certificates: Arc<Certificates>) {
 #[derive(Default)]
 struct Known {
     keys: RandomState,
-    /// The stamp of each pair of files that was sound, and when it expires, by what it has to be sound for. Both as
+    /// The stamp of each pair of files that was sound, and when callers take it, by what it has to be sound for. All as
     /// numbers: there is one a tenant.
-    sound: HashMap<u64, (u64, i64)>,
+    sound: HashMap<u64, (u64, Validity)>,
     faults: HashSet<(Arc<str>, String)>,
 }
 
 #[derive(Default)]
 struct Round {
-    sound: HashMap<u64, (u64, i64)>,
+    sound: HashMap<u64, (u64, Validity)>,
     faults: Vec<(Arc<str>, String)>,
     /// The latest of the soonest on top.
     soonest: BinaryHeap<(i64, Arc<str>)>,
@@ -68,7 +70,13 @@ async fn inspect(certificates: &Certificates, mut known: Known) -> (Round, Known
     let Some(gateway) = certificates.gateway.load_full() else { return (Round::default(), known) };
     let tenants: Vec<_> = certificates.directory.load().configs().map(Arc::clone).collect();
     let mut round = Round::default();
-    round.note_expiry(GATEWAY.into(), gateway.expires());
+    round.note_expiry(GATEWAY.into(), gateway.validity().until);
+    let files = gateway.files().clone();
+    let done = off_the_workers(move || {
+        round.inspect_files(&GATEWAY.into(), &files, &[], &known);
+        (round, known)
+    });
+    (round, known) = done.await;
     for some in tenants.chunks(AT_ONCE) {
         let (some, names) = (some.to_vec(), Arc::clone(&gateway.served().names));
         let began = Instant::now();
@@ -87,21 +95,8 @@ impl Round {
         let mut soonest = None;
         for (pattern, files) in &tenant.certificates {
             let hosts: Vec<_> = tenant.hosts().filter(|host| chosen(tenant, host) == Some(pattern)).collect();
-            let key = known.keys.hash_one((&tenant.slug, files, &hosts));
-            let stamp = known.keys.hash_one(files.stamp());
-            let before = known.sound.get(&key).filter(|(before, _)| *before == stamp);
-            let expires = match before {
-                Some((_, expires)) => *expires,
-                None => match look(files, &hosts) {
-                    Ok(expires) => expires,
-                    Err(fault) => {
-                        self.faults.push((Arc::clone(&tenant.slug), fault));
-                        continue;
-                    }
-                },
-            };
-            self.sound.insert(key, (stamp, expires));
-            soonest = Some(soonest.map_or(expires, |soonest: i64| soonest.min(expires)));
+            let Some(Validity { until, .. }) = self.inspect_files(&tenant.slug, files, &hosts, known) else { continue };
+            soonest = Some(soonest.map_or(until, |soonest: i64| soonest.min(until)));
         }
         for host in tenant.hosts().filter(|host| chosen(tenant, host).is_none() && !gateway.covers(host)) {
             self.faults.push((Arc::clone(&tenant.slug), format!("no certificate covers `{host}`")));
@@ -109,6 +104,32 @@ impl Round {
         if let Some(expires) = soonest {
             self.note_expiry(Arc::clone(&tenant.slug), expires);
         }
+    }
+
+    /// When callers take the certificate in a pair of files, if it is sound for its hosts. Notes what is wrong with it, or
+    /// that they don't take it now.
+    fn inspect_files(
+        &mut self,
+        owner: &Arc<str>,
+        files: &CertificateFiles,
+        hosts: &[&HostName],
+        known: &Known,
+    ) -> Option<Validity> {
+        let key = known.keys.hash_one((owner, files, hosts));
+        let stamp = known.keys.hash_one(files.stamp());
+        let looked = match known.sound.get(&key) {
+            Some((before, validity)) if *before == stamp => Ok(*validity),
+            _ => look(files, hosts),
+        };
+        let in_date = |validity| certificate::check_date(validity, files, Timestamp::now());
+        let fault = match &looked {
+            Ok(validity) => in_date(*validity).err().map(|error| told(&error)),
+            Err(fault) => Some(fault.clone()),
+        };
+        self.faults.extend(fault.map(|fault| (Arc::clone(owner), fault)));
+        let validity = looked.ok()?;
+        self.sound.insert(key, (stamp, validity));
+        Some(validity)
     }
 
     fn note_expiry(&mut self, owner: Arc<str>, expires: i64) {
@@ -119,12 +140,12 @@ impl Round {
     }
 }
 
-/// When a pair of files that is sound for its hosts expires; else what is wrong with it.
-fn look(files: &CertificateFiles, hosts: &[&HostName]) -> Result<i64, String> {
+/// When callers take the certificate in a pair of files that is sound for its hosts; else what is wrong with it.
+fn look(files: &CertificateFiles, hosts: &[&HostName]) -> Result<Validity, String> {
     let certificate = certificate::read(files).map_err(|error| told(&error))?;
     match hosts.iter().find(|host| !certificate.names.covers(host)) {
         Some(host) => Err(format!("the certificate `{}` does not cover `{host}`", files.certificate.display())),
-        None => Ok(certificate.expires),
+        None => Ok(certificate.validity),
     }
 }
 
@@ -150,7 +171,7 @@ fn tell(soonest: &BinaryHeap<(i64, Arc<str>)>, told: &mut HashSet<Arc<str>>, met
 fn log(faults: &[(Arc<str>, String)], before: &HashSet<(Arc<str>, String)>) {
     let new: Vec<_> = faults.iter().filter(|fault| !before.contains(*fault)).collect();
     for (tenant, fault) in new.iter().take(LOGGED) {
-        tracing::error!(tenant = &**tenant, fault, "a host of the tenant has no certificate to serve");
+        tracing::error!(tenant = &**tenant, fault, "a certificate is faulty or missing");
     }
     if new.len() > LOGGED {
         let faults = new.len() - LOGGED;

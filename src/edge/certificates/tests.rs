@@ -54,7 +54,15 @@ fn scene(tenants: usize, pace: Pace) -> Scene {
 }
 
 fn issue(names: &[&str]) -> CertifiedKey<KeyPair> {
-    rcgen::generate_simple_self_signed(names.iter().map(ToString::to_string).collect::<Vec<_>>()).unwrap()
+    issue_until(names, 4096)
+}
+
+/// Issues a certificate that expires with the beginning of a year.
+fn issue_until(names: &[&str], year: i32) -> CertifiedKey<KeyPair> {
+    let mut params = rcgen::CertificateParams::new(names.iter().map(ToString::to_string).collect::<Vec<_>>()).unwrap();
+    params.not_after = rcgen::date_time_ymd(year, 1, 1);
+    let key = KeyPair::generate().unwrap();
+    CertifiedKey { cert: params.self_signed(&key).unwrap(), signing_key: key }
 }
 
 fn put(folder: &TempDir, file: &str, issued: &CertifiedKey<KeyPair>) {
@@ -187,6 +195,65 @@ async fn the_gateways_certificate_is_renewed_too() {
 }
 
 #[tokio::test]
+async fn what_expired_takes_the_place_of_nothing_that_callers_still_take() {
+    let scene = scene(1, AT_ONCE);
+    let host = "forms.t0.org";
+    put(&scene.folder, "t0", &issue_until(&[host], 2021));
+    let expired = scene.choose(host).await.expect("it is better than none");
+    put(&scene.folder, "t0", &issue_until(&[host], 2022));
+    let later = scene.wait_for_another_than(host, &expired).await;
+    put(&scene.folder, "t0", &issue(&[host]));
+    let sound = scene.wait_for_another_than(host, &later).await;
+
+    put(&scene.folder, "t0", &issue_until(&[host], 2023));
+    let began = Instant::now();
+    while scene.loads("failed") < 2 {
+        assert!(Arc::ptr_eq(&scene.choose(host).await.unwrap(), &sound));
+        assert!(began.elapsed() < PATIENCE, "it is tried again");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    put(&scene.folder, "t0", &issue(&[host]));
+    scene.wait_for_another_than(host, &sound).await;
+}
+
+#[tokio::test]
+async fn the_inspection_finds_what_expired_and_what_is_wrong_with_the_gateways_own() {
+    let scene = scene(2, Pace::default());
+    put(&scene.folder, "t0", &issue(&["forms.t0.org"]));
+    put(&scene.folder, "t1", &issue_until(&["forms.t1.org"], 2021));
+    let _inspection = scene.certificates.inspect();
+    let wait_for = async |expected: &[(&str, &str)]| {
+        let began = Instant::now();
+        loop {
+            let faulty = scene.certificates.faulty();
+            let pairs = || faulty.iter().zip(expected);
+            if faulty.len() == expected.len()
+                && pairs().all(|((owner, fault), (whose, text))| &**owner == *whose && fault.contains(text))
+            {
+                return;
+            }
+            assert!(began.elapsed() < PATIENCE, "{faulty:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let expired = ("t1", "t1.pem` is out of date: it expired on 2021-01-01 00:00 UTC");
+    wait_for(&[expired]).await;
+    let metrics = String::from_utf8(scene.metrics.encode()).unwrap();
+    assert!(metrics.contains("seconds{tenant=\"t1\"} 1609459200\n"), "it is told when it did:\n{metrics}");
+
+    fs::write(scene.folder.path().join("gateway.key"), "half").unwrap();
+    scene.certificates.compare().await;
+    wait_for(&[("gateway", "gateway.key` holds no private key"), expired]).await;
+    put(&scene.folder, "gateway", &issue_until(&["*.example.com"], 2021));
+    scene.certificates.compare().await;
+    wait_for(&[("gateway", "gateway.pem` is out of date"), expired]).await;
+    put(&scene.folder, "gateway", &issue(&["*.example.com"]));
+    put(&scene.folder, "t1", &issue(&["forms.t1.org"]));
+    scene.certificates.compare().await;
+    wait_for(&[]).await;
+}
+
+#[tokio::test]
 async fn all_in_memory_are_compared_when_a_folder_changed() {
     let scene = scene(2, Pace { compare: PATIENCE * 100, ..AT_ONCE });
     for file in ["t0", "t1"] {
@@ -221,12 +288,7 @@ async fn a_broken_certificate_is_tried_again_after_a_while_and_not_before() {
 #[tokio::test]
 async fn those_that_expire_soonest_are_told_and_no_others() {
     let scene = scene(15, Pace::default());
-    let issue = |n: i32| {
-        let mut params = rcgen::CertificateParams::new([format!("forms.t{n}.org")]).unwrap();
-        params.not_after = rcgen::date_time_ymd(2030 + n, 1, 1);
-        let key = KeyPair::generate().unwrap();
-        CertifiedKey { cert: params.self_signed(&key).unwrap(), signing_key: key }
-    };
+    let issue = |n: i32| issue_until(&[&format!("forms.t{n}.org")], 2030 + n);
     (0..15).for_each(|n| put(&scene.folder, &format!("t{n}"), &issue(n)));
     let _inspection = scene.certificates.inspect();
     let told = |n: i32, year: i32| {

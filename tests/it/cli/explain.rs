@@ -126,8 +126,13 @@ fn a_deep_check_tells_of_the_tenants_that_somebody_should_look_at() {
 }
 
 #[test]
-fn a_certificate_is_told_of_before_and_after_its_end() {
-    for (days, finding, text) in [(-1, "STOP", "expired on"), (5, "warn", "in 4 days"), (60, " ok ", "(59 days)")] {
+fn a_certificate_is_told_of_before_its_beginning_and_before_and_after_its_end() {
+    for (days, finding, text) in [
+        (-30..-1, "STOP", "expired on"),
+        (2..60, "STOP", "is not valid before"),
+        (-30..5, "warn", "in 4 days"),
+        (-30..60, " ok ", "(59 days)"),
+    ] {
         let site = Site::new().tenant("acme", Engine::Sqlite).certificate_for_days(days).write();
         site.migrate();
         let output = site.run(&["explain", "acme.example.test"], b"");
@@ -135,5 +140,7 @@ fn a_certificate_is_told_of_before_and_after_its_end() {
         assert_eq!(output.code, i32::from(finding == "STOP"));
         let output = site.run(&["check", "--deep"], b"");
         assert_step(&output, "certificate", &[finding, text]);
+        assert_eq!(output.code, i32::from(finding == "STOP"));
+        assert_eq!(output.stdout.contains("error: the certificate is out of date"), finding == "STOP");
     }
 }

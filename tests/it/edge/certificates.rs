@@ -9,7 +9,7 @@ use rustls::{AlertDescription, Error};
 
 use crate::support::acme::Acme;
 use crate::support::certificate;
-use crate::support::client::operator_count;
+use crate::support::client::{operator_count, operator_get};
 use crate::support::connection::{ServerNameIndication, shake};
 use crate::support::fixture::{Engine, Site};
 use crate::support::folder;
@@ -140,9 +140,34 @@ async fn faulty_certificates_are_found_before_anybody_asks_for_them() {
     let site = with_forms().write();
     fs::remove_file(site.folder().join("certs/forms.acme.test.pem")).expect("it was issued");
     let mut node = site.start();
-    let line =
-        node.wait_for_log(BY_ITSELF, |line| line.contains("has no certificate to serve").then(|| line.to_owned()));
+    let line = node
+        .wait_for_log(BY_ITSELF, |line| line.contains("a certificate is faulty or missing").then(|| line.to_owned()));
     assert!(line.expect("it is found").contains("forms.acme.test.pem"));
+}
+
+#[tokio::test]
+async fn an_expired_pair_in_the_place_of_the_gateways_own_is_told_and_not_served() {
+    let mut acme = Acme::of(Site::new().tenant("acme", Engine::Sqlite));
+    let before = served(&acme, "acme.example.test").await.expect("the first one");
+    let certs = acme.site.folder().join("certs");
+    let elsewhere = folder::temporary("expired");
+    let expired = certificate::issue_for_days(elsewhere.path(), &["*.example.test"], -30..-1);
+    for (from, to) in [(expired.certificate, "pem"), (expired.private_key, "key")] {
+        fs::rename(from, certs.join(format!("wildcard.example.test.{to}"))).expect("the folder can be written");
+    }
+    let operator = acme.node.operator_address();
+    let began = Instant::now();
+    let told = loop {
+        let readiness = operator_get(operator, "/readyz").await.json();
+        if readiness["parts"]["certificates"] == "1 does not work" {
+            break readiness["tenants"]["gateway"].to_string();
+        }
+        assert!(began.elapsed() < BY_ITSELF, "{readiness}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    assert!(told.contains("wildcard.example.test.pem` is out of date: it expired on"), "{told}");
+    assert_eq!(served(&acme, "acme.example.test").await.expect("the one before goes on"), before);
+    assert!(acme.node.log().contains("a renewed certificate can't be served; the one before it goes on"));
 }
 
 #[tokio::test]
@@ -160,8 +185,8 @@ async fn a_log_beside_certificates_hides_no_fault_of_theirs() {
     }
     tokio::time::sleep(Duration::from_millis(600)).await; // longer than files must be quiet
     fs::write(&file, "no certificate").expect("the folder can be written");
-    let line =
-        node.wait_for_log(BY_ITSELF, |line| line.contains("has no certificate to serve").then(|| line.to_owned()));
+    let line = node
+        .wait_for_log(BY_ITSELF, |line| line.contains("a certificate is faulty or missing").then(|| line.to_owned()));
     assert!(line.expect("it is found").contains("forms.acme.test.pem"));
 }
 

@@ -3,6 +3,7 @@
 //! The test client trusts this authority and no other, so that an answer proves which certificate was served.
 
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
@@ -30,14 +31,15 @@ pub(crate) fn issue(folder: &Path, names: &[&str]) -> Issued {
     issue_with(folder, names, |_| ())
 }
 
-/// Issues one that ends at the beginning of the day so many days from now.
-pub(crate) fn issue_for_days(folder: &Path, names: &[&str], days: i32) -> Issued {
-    let now = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
-    let end = now.checked_add(jiff::Span::new().days(days)).expect("a day that calendars have");
+/// Issues one that callers take from the beginning of a day to that of another, counted from today.
+pub(crate) fn issue_for_days(folder: &Path, names: &[&str], days: Range<i32>) -> Issued {
+    let today = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
     let part = |part: i8| u8::try_from(part).expect("months and days are positive");
-    issue_with(folder, names, |params| {
-        params.not_after = rcgen::date_time_ymd(end.year().into(), part(end.month()), part(end.day()));
-    })
+    let day = |days: i32| {
+        let day = today.checked_add(jiff::Span::new().days(days)).expect("a day that calendars have");
+        rcgen::date_time_ymd(day.year().into(), part(day.month()), part(day.day()))
+    };
+    issue_with(folder, names, |params| (params.not_before, params.not_after) = (day(days.start), day(days.end)))
 }
 
 fn issue_with(folder: &Path, names: &[&str], differ: impl FnOnce(&mut CertificateParams)) -> Issued {

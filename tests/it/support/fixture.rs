@@ -13,6 +13,7 @@
 //! ```
 
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
@@ -90,8 +91,9 @@ impl Site {
         Self { config_path: folder.path().join("tenants.toml"), folder, gateway, tenants: Vec::new() }
     }
 
-    /// Makes the certificate of the sign-in addresses end at the beginning of the day so many days from now.
-    pub(crate) fn certificate_for_days(self, days: i32) -> Self {
+    /// Makes callers take the certificate of the sign-in addresses from the beginning of a day to that of another, counted
+    /// from today.
+    pub(crate) fn certificate_for_days(self, days: Range<i32>) -> Self {
         let names = format!("*.{SIGN_IN_DOMAIN}");
         let issued = certificate::issue_for_days(&self.folder.path().join("certs"), &[&names], days);
         self.gateway("tls", as_table(&issued))
