@@ -17,7 +17,7 @@ use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::changes::{Change, Changes, fingerprint, is_watched};
-use crate::config::{Config, GatewayConfig, Problems, Served, Sources, WatchedFolders};
+use crate::config::{CertificateFiles, Config, GatewayConfig, Problems, Served, Sources, TenantConfig, WatchedFolders};
 use crate::edge::{Certificates, Prepared};
 use crate::file_stamp::FileStamp;
 use crate::gate::Gate;
@@ -49,11 +49,19 @@ struct Standing {
     tenants: usize,
 }
 
-/// Of a configuration that is refused: where a change may mend it, and what it was read from.
+/// Of a configuration that is refused: where a change may mend it, and the files that it was read from.
 #[derive(Default)]
 struct Refused {
     folders: WatchedFolders,
     sources: Sources,
+    gateway: Option<CertificateFiles>,
+    tenants: Vec<Arc<TenantConfig>>,
+}
+
+impl Refused {
+    fn certificates(&self) -> impl Iterator<Item = &CertificateFiles> {
+        self.tenants.iter().flat_map(|tenant| &tenant.certificates).map(|(_, files)| files).chain(&self.gateway)
+    }
 }
 
 impl Standing {
@@ -93,9 +101,9 @@ impl Reloader {
         };
         let Read { directory, certificate, standing } = match outcome {
             Ok(Ok(read)) => read,
-            Ok(Err((faults, lacking))) => {
+            Ok(Err((faults, of_it))) => {
                 refused(faults);
-                return Err(lacking);
+                return Err(of_it);
             }
             Err(Ended) => {
                 refused("the reading was not finished".to_owned());
@@ -123,9 +131,11 @@ impl Reloader {
         Ok(standing)
     }
 
-    /// Whether the configuration or certificates are read from any of these files, under whatever name.
-    async fn is_any_read(&self, files: &BTreeSet<PathBuf>, sources: &Sources) -> bool {
+    /// Whether the configuration or certificates are read from any of these files, under whatever name, or were for one
+    /// that is refused.
+    async fn is_any_read(&self, files: &BTreeSet<PathBuf>, sources: &Sources, refused: Option<&Arc<Refused>>) -> bool {
         let (files, sources, directory) = (files.clone(), sources.clone(), self.gate.directory.load_full());
+        let refused = refused.cloned();
         let gateway = self.certificates.files_of_gateway();
         let look = move || {
             let Some(written) = files.iter().map(|file| FileStamp::of(file)).collect::<Option<Vec<_>>>() else {
@@ -136,7 +146,8 @@ impl Reloader {
                 FileStamp::of(path).is_some_and(|stamp| written.iter().any(|written| written.is_of_same_file(&stamp)))
             };
             let tenants = directory.configs().flat_map(|tenant| &tenant.certificates).map(|(_, files)| files);
-            let mut certificates = tenants.chain(&gateway);
+            let refused = refused.iter().flat_map(|refused| refused.certificates());
+            let mut certificates = tenants.chain(&gateway).chain(refused);
             sources.files().iter().any(|file| is_written(file))
                 || certificates.any(|files| is_written(&files.certificate) || is_written(&files.private_key))
         };
@@ -160,13 +171,18 @@ fn read(
     let tenant = |slug: &str| before.config(slug).cloned();
     let known = Served::new(served.gateway.certificate.as_ref(), &tenant, before.configs());
     let examination = Config::examine(path, Some(&known));
-    let lacking = Box::new(Refused { folders: examination.folders.clone(), sources: examination.sources.clone() });
+    let refused = Box::new(Refused {
+        folders: examination.folders.clone(),
+        sources: examination.sources.clone(),
+        gateway: examination.gateway.as_ref().and_then(|gateway| gateway.certificate.clone()),
+        tenants: examination.tenants.clone(),
+    });
     let config = match examination.into_config() {
         Ok(config) => config,
-        Err(problems) => return Err((first_of(&problems), lacking)),
+        Err(problems) => return Err((first_of(&problems), refused)),
     };
     let certificate = certificates.prepare(config.gateway.certificate.as_ref());
-    let certificate = certificate.map_err(|error| (error.to_string(), lacking))?;
+    let certificate = certificate.map_err(|error| (error.to_string(), refused))?;
     let directory = Directory::new(&config, before);
     Ok(Read { directory, certificate, standing: Standing::of(config) })
 }
@@ -248,47 +264,53 @@ async fn watch_for_ever(
         Ok(hangups) => hangups,
         Err(error) => return tracing::error!(%error, "SIGHUP can't be waited for, so nothing is reloaded"),
     };
-    // The file of a certificate may be all that a refused configuration lacks.
-    let mut is_refused = false;
+    let mut refused: Option<Arc<Refused>> = None;
     let mut sources = served.sources.clone();
     loop {
         let change = tokio::select! {
             _ = hangups.recv() => None,
             change = changes.come() => Some(change),
         };
-        // A log may lie beside the configuration, and a reload is logged. What was refused may lack another file.
         if let Some(changed) = change
             && (changed.most == Change::Certificates || are_unchanged(&sources).await)
-            && !is_refused
         {
             match changed.written {
-                Some(files) if !reloader.is_any_read(&files, &sources).await => changes.pass_over(files),
-                _ => reloader.compare_certificates(),
+                // A log may lie beside the configuration, and a reload is logged.
+                Some(files) if !reloader.is_any_read(&files, &sources, refused.as_ref()).await => {
+                    changes.pass_over(files);
+                    continue;
+                }
+                _ if refused.is_none() => {
+                    reloader.compare_certificates();
+                    continue;
+                }
+                // The file of a certificate may be all that a refused configuration lacks.
+                _ => {}
             }
-            continue;
         }
         changes.pass_over_none();
         supervisor::reloading();
         let mut read_at = SystemTime::now();
         let outcome = reloader.reload(&path, Arc::clone(&served)).await;
         reloader.compare_certificates();
-        is_refused = outcome.is_err();
-        let note = if is_refused { "; a changed configuration was refused" } else { "" };
-        let folders = match outcome {
+        let (folders, note);
+        match outcome {
             Ok(standing) => {
                 served = Arc::new(standing);
                 read_at = served.read_at;
                 sources = served.sources.clone();
-                served.folders.clone()
+                (folders, note) = (served.folders.clone(), "");
+                refused = None;
             }
-            Err(refused) => {
-                let Refused { mut folders, sources: read } = *refused;
-                sources = read;
-                folders.configuration.extend(served.folders.configuration.iter().cloned());
-                folders.certificates.extend(served.folders.certificates.iter().cloned());
-                folders
+            Err(of_it) => {
+                sources = of_it.sources.clone();
+                let mut both = of_it.folders.clone();
+                both.configuration.extend(served.folders.configuration.iter().cloned());
+                both.certificates.extend(served.folders.certificates.iter().cloned());
+                (folders, note) = (both, "; a changed configuration was refused");
+                refused = Some(Arc::from(of_it));
             }
-        };
+        }
         if folders != changes.folders || served.databases != *changes.databases {
             changes = Changes::of(&path, &served.databases, folders, read_at);
         }

@@ -173,6 +173,34 @@ async fn a_file_that_a_refused_change_lacks_lets_it_in_when_it_comes() {
     }
 }
 
+/// As for who starts the gateway by hand: what a refusal writes there is no reason to read the configuration again, and
+/// what it lacks lets it in all the same.
+#[tokio::test]
+async fn a_log_beside_a_refused_configuration_does_not_have_it_read_again() {
+    let Acme { site, mut node, token: _ } = Acme::of(site());
+    let site = site.tenant_with("globex", Engine::Sqlite, |tenant| tenant.domain("forms.globex.test")).write();
+    wait_for(&mut node, "the configuration is reloaded");
+    let [log, key, half] =
+        ["formgate.log", "certs/forms.globex.test.key", "certs/half.key"].map(|name| site.folder().join(name));
+    for file in [&log, &half] {
+        fs::write(file, "half of it").expect("the folder can be written");
+    }
+    let text = fs::read_to_string(&site.config_path).expect("a configuration");
+    let text = text.replace(&key.display().to_string(), &half.display().to_string());
+    fs::write(&site.config_path, text).expect("it can be written");
+    wait_for(&mut node, "no private key in PEM form");
+    tokio::time::sleep(Duration::from_millis(600)).await; // longer than files must be quiet
+    let before = node.log().matches("is refused").count();
+    for _ in 0..10 {
+        fs::write(&log, node.log()).expect("the folder can be written");
+        tokio::time::sleep(Duration::from_millis(400)).await;
+    }
+    assert_eq!(node.log().matches("is refused").count(), before, "{}", node.log());
+
+    fs::write(&half, fs::read(&key).expect("it was issued")).expect("it can be written");
+    until(async || node.log().matches("the configuration is reloaded").count() == 2).await;
+}
+
 #[tokio::test]
 async fn a_tenant_that_is_removed_finishes_what_is_in_flight_and_then_lets_go_of_its_database() {
     let site = site().tenant("globex", Engine::Postgres).requests_per_minute(100_000);
