@@ -8,6 +8,8 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 
 use crate::support::acme::Acme;
+use crate::support::fixture::{Engine, Site};
+use crate::support::process::Node;
 
 /// The clock ticks of processor time that a process has used (proc(5), `utime` and `stime`); a hundred are a second.
 fn ticks(id: u32) -> u64 {
@@ -50,4 +52,20 @@ async fn a_node_out_of_descriptors_does_not_spin_and_goes_on_when_there_are_some
     drop(silent);
     assert_eq!(caller.get("/api/v1/me").send().await.status, 200);
     assert_eq!(acme.node.log().matches("accepting fails").count(), 1, "it is told once a minute");
+}
+
+#[tokio::test]
+async fn a_node_opens_more_files_than_a_shell_grants_at_first() {
+    const FEW: u32 = 64;
+    let site = Site::new().tenant("acme", Engine::Sqlite).write();
+    site.migrate();
+    let token = site.token("acme", "tests");
+    let node = Node::spawn_with_few_files(&site.config_path, FEW);
+    let mut acme = Acme { site, node, token };
+    let mut connections = Vec::new();
+    for _ in 0..FEW {
+        connections.push(TcpStream::connect(acme.node.address).await.expect("the queue has room"));
+    }
+    assert_eq!(acme.caller().get("/api/v1/me").send().await.status, 200);
+    assert!(!acme.node.log().contains("accepting fails"), "{}", acme.node.log());
 }

@@ -193,6 +193,15 @@ impl Node {
         Self::start(command)
     }
 
+    /// Starts a node that may open a few files at first, and the usual number when it asks.
+    pub(crate) fn spawn_with_few_files(config: &Path, few: u32) -> Self {
+        let mut command = child::bound_to_us("prlimit", "KILL", &[]);
+        command.arg(format!("--nofile={few}:")).args([env!("CARGO_BIN_EXE_formgate"), "serve", "--config"]).arg(config);
+        command.env_remove("FORMGATE_CONFIG").env_remove("RUST_LOG");
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        Self::start(command)
+    }
+
     /// Starts a node on listening sockets that are open already, as systemd does.
     pub(crate) fn spawn_on(config: &Path, sockets: [&TcpListener; 2], environment: &[(&str, &str)]) -> Self {
         Self::start(on_sockets(config, sockets, environment))
