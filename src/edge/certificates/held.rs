@@ -87,7 +87,7 @@ pub(super) struct Loader {
     since: Instant,
     pub(super) pace: Pace,
     pub(super) metrics: CertificateMetrics,
-    /// Told when a certificate is another than it was.
+    /// Told when a certificate is another than it was, or can't become the one that its files hold.
     pub(super) changed: Notify,
 }
 
@@ -169,6 +169,7 @@ impl Loader {
                 if fault_of(held).replace(told.clone()).is_none_or(|before| before != told) {
                     let goes_on = "a renewed certificate can't be served; the one before it goes on";
                     tracing::error!(tenant, fault = told, "{goes_on}");
+                    self.note_change();
                 }
                 None
             }
