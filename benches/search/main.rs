@@ -85,8 +85,15 @@ fn searches() -> Vec<Search> {
         first("= linear: keyword of 2, most", keyword("an")),
         first("= linear: term, 8 %", term(103, "standard")),
         first(
-            "= linear: form, label, keyword",
+            "= few: form, label, keyword of 3 in most",
             SubmissionFilter { labels: vec![3], search: Keyword::new("ing"), ..form() },
+        ),
+        first("= few: label, keyword of 2 in most", SubmissionFilter { labels: vec![3], ..keyword("an") }),
+        first("= few: a month, keyword of 8 in 10 %", SubmissionFilter { search: Keyword::new("complete"), ..month() }),
+        first("= few: form, keyword of 3 in 20", SubmissionFilter { search: Keyword::new("zqv"), ..form() }),
+        first(
+            "= few: form, label, keyword of 3 in 20",
+            SubmissionFilter { labels: vec![3], search: Keyword::new("zqv"), ..form() },
         ),
     ]
 }

@@ -6,16 +6,17 @@
 //! - Searches by forms, statuses, days or one label, and those by nothing, take the total from `submission_counts` and
 //!   the page from an index in its order ([`Kept`]). Beyond the first page they ask for the total first, and read the
 //!   page from where it is nearest.
-//! - All others make the set of what matches once, count it and cut the page out of it: they cost what matches, whatever
-//!   is stored. Left to itself, a planner that is told of a limit walks through everything in the page's order, in the
-//!   hope to meet a page's worth early.
+//! - All others make the set of what matches once ([`matched`]), count it and cut the page out of it: they cost what
+//!   matches, whatever is stored. Left to itself, a planner that is told of a limit walks through everything in the page's
+//!   order, in the hope to meet a page's worth early.
 
 pub(super) mod conditions;
 mod kept;
+mod matched;
 
 use serde::Deserialize;
 
-use conditions::{is_short, write_conditions};
+use conditions::is_short;
 use kept::Kept;
 
 use super::database::Row;
@@ -197,10 +198,9 @@ fn write_page_with_total(sql: &mut Sql, kept: Option<&Kept<'_>>, filter: &Submis
         write_kept_page(sql, kept, filter, page);
     } else {
         let reading = Reading::from_the_start(page, direction);
-        sql.plan_anew().push("WITH matched (id, at) AS MATERIALIZED (SELECT s.id, s.").push(column(filter.sort_by));
-        sql.push(" FROM submissions s WHERE ");
-        write_conditions(sql, filter);
-        sql.push("), found (total) AS (SELECT count(*) FROM matched), page (id, at) AS (SELECT id, at FROM matched");
+        sql.plan_anew().push("WITH ");
+        matched::write(sql, filter);
+        sql.push(", found (total) AS (SELECT count(*) FROM matched), page (id, at) AS (SELECT id, at FROM matched");
         sql.push(by_place(direction)).limit(&reading).push(")");
     }
     sql.push(" SELECT total, (").push_records(&["id"]).push(" FROM (SELECT id FROM page");

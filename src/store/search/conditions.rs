@@ -19,7 +19,7 @@ const INDEXED_PREFIX: usize = 64;
 /// What a submission must have to be returned by itself; the words are those of the partial indexes.
 pub(in crate::store) const LISTED: &str = "NOT s.draft AND s.child_of IS NULL";
 
-/// Adds what a submission `s` must have to be found.
+/// Adds what a submission `s` must have to be found, the keyword apart.
 pub(super) fn write_conditions(sql: &mut Sql, filter: &SubmissionFilter) {
     sql.push(LISTED);
     if !filter.forms.is_empty() {
@@ -53,9 +53,11 @@ pub(super) fn write_conditions(sql: &mut Sql, filter: &SubmissionFilter) {
     for term in &filter.terms {
         write_term(sql, term);
     }
-    if let Some(keyword) = &filter.search {
-        write_keyword(sql, keyword);
-    }
+}
+
+/// Adds that a submission `s` has the keyword.
+pub(super) fn write_keyword(sql: &mut Sql, keyword: &Keyword) {
+    write_shown(sql, |sql| write_hits(sql, keyword));
 }
 
 /// Adds the ids of forms and of their sub-forms, as a table of one column `id`.
@@ -68,10 +70,13 @@ pub(super) fn write_forms(sql: &mut Sql, forms: &[i64]) {
 fn write_shown(sql: &mut Sql, write_hits: impl FnOnce(&mut Sql)) {
     sql.push(" AND s.id IN (WITH hits (id) AS MATERIALIZED (");
     write_hits(sql);
-    // UNION and not UNION ALL: of the latter the planner has no idea how many ids it has.
-    sql.push(") SELECT id FROM hits UNION SELECT m.child_of FROM hits CROSS JOIN submissions m");
-    sql.push(" WHERE m.id = hits.id AND m.child_of IS NOT NULL AND NOT m.draft)");
+    sql.push(") ").push(SHOWN_BY_HITS).push(")");
 }
+
+/// The submissions that show the answers of those in `hits (id)`: themselves, or the parents of graduated children. By UNION
+/// and not by UNION ALL: of the latter the planner has no idea how many ids it has.
+pub(super) const SHOWN_BY_HITS: &str = "SELECT id FROM hits UNION SELECT m.child_of FROM hits CROSS JOIN submissions m \
+    WHERE m.id = hits.id AND m.child_of IS NOT NULL AND NOT m.draft";
 
 fn write_term(sql: &mut Sql, term: &Term) {
     let element = term.element.expect("a search with a key that names no element finds nothing, and is not written");
@@ -91,31 +96,40 @@ pub(super) fn is_short(keyword: &Keyword) -> bool {
     keyword.as_str().chars().count() < TRIGRAM
 }
 
-fn write_keyword(sql: &mut Sql, keyword: &Keyword) {
-    let short = is_short(keyword);
-    let keyword = keyword.as_str();
-    write_shown(sql, |sql| match sql.dialect() {
-        _ if keyword.contains(DOCUMENT_SEPARATOR) => {
-            // In a document it would match across two answers.
+/// Whether a keyword can't be looked up in a document, in which it would match across two answers.
+pub(super) fn spans_answers(keyword: &Keyword) -> bool {
+    keyword.as_str().contains(DOCUMENT_SEPARATOR)
+}
+
+/// Adds the query of the submissions whose own answers have a keyword.
+pub(super) fn write_hits(sql: &mut Sql, keyword: &Keyword) {
+    let text = keyword.as_str();
+    match sql.dialect() {
+        _ if spans_answers(keyword) => {
             sql.push("SELECT submission_id FROM answers WHERE ").push_either("strpos(folded, ", "instr(folded, ");
-            sql.bind(keyword).push(") > 0");
+            sql.bind(text).push(") > 0");
         }
         Dialect::Postgres => {
             sql.push("SELECT submission_id FROM submission_documents WHERE ");
-            if short {
+            if is_short(keyword) {
                 // And not LIKE, for which the planner would go through all trigrams besides.
-                sql.push("formgate_bigrams(document) @@ ").bind(bigram(keyword)).push("::tsquery");
-                sql.push(" AND strpos(document, ").bind(keyword).push(") > 0");
+                sql.push("formgate_bigrams(document) @@ ").bind(bigram(text)).push("::tsquery AND ");
+                write_in_document(sql, keyword);
             } else {
-                sql.push("document LIKE ").bind(format!("%{}%", escape_like(keyword)));
+                sql.push("document LIKE ").bind(format!("%{}%", escape_like(text)));
             }
         }
-        Dialect::Sqlite if short => write_short_keyword(sql, keyword),
+        Dialect::Sqlite if is_short(keyword) => write_short_keyword(sql, text),
         Dialect::Sqlite => {
             sql.push("SELECT rowid FROM submission_trigrams WHERE submission_trigrams MATCH ");
-            sql.bind(format!("\"{}\"", keyword.replace('"', "\"\"")));
+            sql.bind(format!("\"{}\"", text.replace('"', "\"\"")));
         }
-    });
+    }
+}
+
+/// Adds that a document has a keyword, which is looked for from its beginning to its end.
+pub(super) fn write_in_document(sql: &mut Sql, keyword: &Keyword) {
+    sql.push_either("strpos(document, ", "instr(document, ").bind(keyword.as_str()).push(") > 0");
 }
 
 /// Adds the documents with a keyword of two characters, which begins some trigrams of the index or ends the document.

@@ -7,8 +7,9 @@ use crate::api::account::{Account, account};
 use crate::support::database::Database;
 use crate::support::fixture::{Engine, on_both_databases};
 
-/// How many submissions there are: so many that reading all of them never looks cheap.
-const SUBMISSIONS: i64 = 20_000;
+/// How many submissions there are: so many that reading all of them never looks cheap, and that a keyword in most of them
+/// is in more than are looked up whatever else is asked for.
+const SUBMISSIONS: i64 = 22_000;
 
 /// Fills an account by SQL: 20 forms, 1,000 users, 20 labels, one answer a submission, a minute between them.
 async fn filled(engine: Engine) -> (Account, Store) {
@@ -96,6 +97,7 @@ fn plans() -> Vec<Plan> {
     let terms = vec![Term { element: Some(80), answers: vec!["rare jq answer".to_owned()] }];
     let forms = || SubmissionFilter { forms: vec![1], ..everything() };
     let statuses = || vec![Status::Escalate];
+    let of_a_few = |text| SubmissionFilter { pending: vec![77], ..keyword(text) };
     vec![
         both(everything(), "submissions_updated"),
         both(oldest_first(everything()), "submissions_updated"),
@@ -119,6 +121,11 @@ fn plans() -> Vec<Plan> {
         // In nearly every document.
         first(keyword("an"), "submission_documents_bigrams", "submission_trigrams VIRTUAL TABLE INDEX"),
         first(keyword("rare jq"), "submission_documents_trigrams", "submission_trigrams VIRTUAL TABLE INDEX"),
+        // What other filters leave is looked through by its documents' ids.
+        first(of_a_few("rare jq"), "submission_documents_trigrams", "submission_trigrams VIRTUAL TABLE INDEX"),
+        first(of_a_few("rare jq"), "submission_documents_pkey", "submission_documents USING INTEGER PRIMARY KEY"),
+        first(of_a_few("an"), "submission_documents_bigrams", "submission_trigrams VIRTUAL TABLE INDEX"),
+        first(of_a_few("an"), "submission_documents_pkey", "submission_documents USING INTEGER PRIMARY KEY"),
     ]
 }
 
@@ -140,6 +147,60 @@ on_both_databases! {
             // A subquery of the name is read from its own index.
             let scans = plan.lines().any(|line| line == "SCAN s" || line == "SCAN m") && !plan.contains("CO-ROUTINE s");
             assert!(!scans, "submissions are read whole for {filter:?}:\n{plan}");
+        }
+        store.close().await;
+    }
+
+    async fn a_keyword_beside_other_filters_finds_the_same_from_either_side(engine: Engine) {
+        let (account, store) = filled(engine).await;
+        let database = account.database().await;
+        // Those of form 1, which are those with label 1 too, have the keywords in their children alone: every third one.
+        for statement in [
+            "UPDATE answers SET value = 'Nothing' WHERE submission_id % 20 = 0",
+            "UPDATE forms SET graduated = true WHERE id = 1",
+            "INSERT INTO submissions (id, form_id, parent_id, status, draft, created_at, updated_at) \
+             SELECT 100000 + id, 2, id, 'info', id % 60 = 20, created_at, updated_at FROM submissions \
+             WHERE id % 60 IN (0, 20)",
+            "INSERT INTO answers (submission_id, element_id, value, updated_at) \
+             SELECT id, 20, 'In a case of its own', updated_at FROM submissions WHERE parent_id IS NOT NULL",
+        ] {
+            database.execute(statement).await;
+        }
+        let has_case = |id: &i64| if id % 20 == 0 { id % 60 == 0 } else { id % 1000 != 7 };
+        let is_rare = |id: &i64| id % 1000 == 7;
+        let all = || everything();
+        let label = |id| SubmissionFilter { labels: vec![id], ..all() };
+        let pending = || SubmissionFilter { statuses: vec![Status::Pending], ..all() };
+        let mixed = || SubmissionFilter { forms: vec![1, 2], ..label(1) };
+        type Holds<'h> = &'h dyn Fn(&i64) -> bool;
+        let cases: [(&str, SubmissionFilter, Holds<'_>); 12] = [
+            // A few are looked through, by what is common.
+            ("case", label(1), &|id| id % 20 == 0 && has_case(id)),
+            ("ca", label(1), &|id| id % 20 == 0 && has_case(id)),
+            ("case", label(8), &|id| id % 20 == 7 && has_case(id)),
+            ("ca", label(8), &|id| id % 20 == 7 && has_case(id)),
+            ("CASE", mixed(), &|id| id % 20 == 0 && has_case(id)),
+            // What is common is looked up among many.
+            ("case", pending(), &|id| id % 100 != 0 && has_case(id)),
+            ("ca", pending(), &|id| id % 100 != 0 && has_case(id)),
+            // What is rare is looked up, whatever else is asked for.
+            ("rare jq", label(8), &|id| id % 20 == 7 && is_rare(id)),
+            ("jq", label(8), &|id| id % 20 == 7 && is_rare(id)),
+            ("rare jq", pending(), &is_rare),
+            ("own", label(1), &|id| id % 60 == 0),
+            ("jq", label(1), &|_| false),
+        ];
+        for (text, filter, holds) in cases {
+            let filter = SubmissionFilter { search: Keyword::new(text), ..filter };
+            let expected: Vec<i64> = (1..=SUBMISSIONS).rev().filter(|id| holds(id)).collect();
+            let last = expected.len().div_ceil(20).max(1);
+            for number in [1, last / 2 + 1, last] {
+                let page = PageRequest { number: (number as u64).try_into().unwrap(), size: 20 };
+                let found = store.search(&filter, page).await.unwrap();
+                assert_eq!(found.total, expected.len() as u64, "{filter:?}");
+                let shown: Vec<i64> = found.submissions.read().unwrap().submissions.iter().map(|found| found.id).collect();
+                assert_eq!(shown, expected.chunks(20).nth(number - 1).unwrap_or_default(), "page {number} of {filter:?}");
+            }
         }
         store.close().await;
     }

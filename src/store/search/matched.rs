@@ -1,0 +1,123 @@
+//! The set of what a search matches, for searches whose total nothing keeps.
+//!
+//! A keyword beside other filters can be looked up from two sides: by the index of keywords, or in the documents of what the
+//! other filters leave. No database knows beforehand which of them has less: SQLite keeps no figures of its index, and those
+//! of Postgres end where documents are long. So both are counted, but only so far that what is counted in vain is a part of
+//! what the search costs anyway. A common keyword costs what the other filters leave, a rare one what it finds.
+
+use super::column;
+use super::conditions::{SHOWN_BY_HITS, spans_answers, write_conditions, write_hits, write_in_document, write_keyword};
+use crate::store::filter::{Keyword, SubmissionFilter};
+use crate::store::sql::{Dialect, Sql};
+
+/// How far both sides are counted, in turns: where a keyword finds no more than the first number, it is looked up; else where
+/// the other filters leave no more than the second, each of those is looked through; and so on. More to look up at a time, and a
+/// common keyword costs that much where next to nothing has to be looked through; more to look through, and that
+/// takes longer than to look up, which costs a seventh (SQLite) to a half (Postgres) for each.
+const STEPS: [(i64, i64); 2] = [(20_000, 5_000), (320_000, 80_000)];
+
+/// Adds `matched (id, at)`, and the tables that it is made of.
+pub(super) fn write(sql: &mut Sql, filter: &SubmissionFilter) {
+    match &filter.search {
+        Some(keyword) if filter.narrows_by_more_than_a_keyword() && !spans_answers(keyword) => match sql.dialect() {
+            Dialect::Postgres => write_on_postgres(sql, filter, keyword),
+            Dialect::Sqlite => write_on_sqlite(sql, filter, keyword),
+        },
+        keyword => {
+            sql.push("matched (id, at) AS MATERIALIZED (");
+            write_others(sql, filter, "");
+            if let Some(keyword) = keyword {
+                write_keyword(sql, keyword);
+            }
+            sql.push(")");
+        }
+    }
+}
+
+/// A table that is made once is read here only as far as it is asked for, and goes on from there: so it is both what is counted
+/// and what is found.
+fn write_on_postgres(sql: &mut Sql, filter: &SubmissionFilter, keyword: &Keyword) {
+    sql.push("hits (id) AS MATERIALIZED (");
+    write_hits(sql, keyword);
+    sql.push("), others (id, at) AS MATERIALIZED (");
+    write_others(sql, filter, "");
+    sql.push("), few (yes) AS MATERIALIZED (SELECT CASE");
+    for (hits, others) in STEPS {
+        write_step(sql, Then::LookUp, hits, |sql| _ = sql.push("SELECT 1 FROM hits"));
+        write_step(sql, Then::LookThrough, others, |sql| _ = sql.push("SELECT 1 FROM others"));
+    }
+    sql.push(" ELSE false END), matched (id, at) AS MATERIALIZED (");
+    sql.push("SELECT o.id, o.at FROM others o WHERE (SELECT yes FROM few) AND ");
+    write_looked_through(sql, "o.id", keyword);
+    sql.push(" UNION ALL SELECT * FROM (");
+    write_others(sql, filter, "");
+    sql.push(" AND s.id IN (").push(SHOWN_BY_HITS).push(")) AS found WHERE NOT (SELECT yes FROM few))");
+}
+
+/// A table is read whole here, and so holds no more than the first step asks for; in most searches that is all there is. What
+/// is to be read only if a row says so is joined behind it.
+fn write_on_sqlite(sql: &mut Sql, filter: &SubmissionFilter, keyword: &Keyword) {
+    let [(first, _), ..] = STEPS;
+    sql.push("hits (id) AS MATERIALIZED (");
+    write_hits(sql, keyword);
+    sql.push(" LIMIT ").bind(first + 1);
+    sql.push("), whole (yes) AS MATERIALIZED (SELECT count(*) <= ").bind(first);
+    sql.push(" FROM hits), few (yes) AS MATERIALIZED (SELECT CASE");
+    for (hits, others) in STEPS {
+        write_step(sql, Then::LookUp, hits, |sql| {
+            if hits == first {
+                sql.push("SELECT 1 FROM hits");
+            } else {
+                write_hits(sql, keyword);
+            }
+        });
+        write_step(sql, Then::LookThrough, others, |sql| write_others(sql, filter, ""));
+    }
+    sql.push(" ELSE false END), matched (id, at) AS MATERIALIZED (");
+    write_others(sql, filter, "few CROSS JOIN ");
+    sql.push(" AND few.yes AND ");
+    write_looked_through(sql, "s.id", keyword);
+    sql.push(" UNION ALL ");
+    write_others(sql, filter, "whole CROSS JOIN ");
+    sql.push(" AND whole.yes AND s.id IN (").push(SHOWN_BY_HITS).push(") UNION ALL ");
+    write_others(sql, filter, "whole CROSS JOIN few CROSS JOIN ");
+    sql.push(" AND NOT (whole.yes OR few.yes)");
+    write_keyword(sql, keyword);
+    sql.push(")");
+}
+
+/// What is done where one side has few.
+#[derive(Clone, Copy)]
+enum Then {
+    /// The hits of the keyword are looked up among the others.
+    LookUp,
+    /// The others are looked through for the keyword.
+    LookThrough,
+}
+
+/// Adds what is done where a side has no more than so many.
+fn write_step(sql: &mut Sql, then: Then, few: i64, write_side: impl FnOnce(&mut Sql)) {
+    sql.push(" WHEN (SELECT count(*) <= ").bind(few).push(" FROM (");
+    write_side(sql);
+    sql.push(" LIMIT ").bind(few + 1).push(") AS first) THEN ");
+    sql.push(match then {
+        Then::LookUp => "false",
+        Then::LookThrough => "true",
+    });
+}
+
+/// Adds the query of what all filters but the keyword leave, joined behind tables of one row.
+fn write_others(sql: &mut Sql, filter: &SubmissionFilter, behind: &'static str) {
+    sql.push("SELECT s.id, s.").push(column(filter.sort_by)).push(" FROM ").push(behind).push("submissions s WHERE ");
+    write_conditions(sql, filter);
+}
+
+/// Adds that a submission's document, or that of a graduated child, has a keyword.
+fn write_looked_through(sql: &mut Sql, id: &'static str, keyword: &Keyword) {
+    sql.push("(EXISTS (SELECT 1 FROM submission_documents WHERE submission_id = ").push(id).push(" AND ");
+    write_in_document(sql, keyword);
+    sql.push(") OR EXISTS (SELECT 1 FROM submissions m CROSS JOIN submission_documents WHERE m.child_of = ").push(id);
+    sql.push(" AND NOT m.draft AND submission_id = m.id AND ");
+    write_in_document(sql, keyword);
+    sql.push("))");
+}
