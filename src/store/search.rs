@@ -1,7 +1,8 @@
 //! Searching submissions: what is found and how many there are, page by page.
 //!
 //! A fixed number of statements, however many submissions there are: one for the total and the ids of a page, one for all
-//! that the page shows; or one for both. What the total and the ids cost:
+//! that the page shows; or one for both; and one more beforehand where a keyword stands beside other filters. What the total
+//! and the ids cost:
 //!
 //! - Searches by forms, statuses, days or one label, and those by nothing, take the total from `submission_counts` and
 //!   the page from an index in its order ([`Kept`]). Beyond the first page they ask for the total first, and read the
@@ -18,6 +19,7 @@ use serde::Deserialize;
 
 use conditions::is_short;
 use kept::Kept;
+use matched::Beginning;
 
 use super::database::Row;
 use super::filter::{SortBy, SortDirection, SubmissionFilter};
@@ -76,7 +78,10 @@ impl Store {
                 write_later_page(&mut sql, &kept, filter, &reading);
             }
             Some(kept) if kept.is_read_at_once(reader.dialect()) => write_first_page(&mut sql, &kept, filter, page),
-            kept => write_page_with_total(&mut sql, kept.as_ref(), filter, page),
+            kept => {
+                let beginning = beginning_of(&mut reader, filter).await?;
+                write_page_with_total(&mut sql, kept.as_ref(), filter, beginning, page);
+            }
         }
         // SQLite tells the number of each step, of the one that it is a part of and of nothing, and then the step.
         let column = if sql.dialect() == Dialect::Postgres { 0 } else { 3 };
@@ -128,12 +133,22 @@ async fn page_with_total(
     filter: &SubmissionFilter,
     page: PageRequest,
 ) -> Result<(Vec<i64>, i64), StoreError> {
+    let beginning = beginning_of(reader, filter).await?;
     let mut sql = reader.sql();
-    write_page_with_total(&mut sql, kept, filter, page);
+    write_page_with_total(&mut sql, kept, filter, beginning, page);
     let rows = fetch(reader, filter, sql).await?;
     let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
     let ids: Vec<Placed> = row.records(1)?;
     Ok((ids.iter().map(|placed| placed.id).collect(), row.get(0)?))
+}
+
+/// Where a search begins: at either side of a keyword only where that is worth a longer statement.
+async fn beginning_of(reader: &mut Lent, filter: &SubmissionFilter) -> Result<Beginning, StoreError> {
+    let Some(keyword) = matched::keyword_beside_others(filter) else { return Ok(Beginning::Planned) };
+    let mut sql = reader.sql();
+    matched::write_is_rare(&mut sql, keyword);
+    let is_rare: bool = fetch(reader, filter, sql).await?.first().ok_or(sqlx::Error::RowNotFound)?.get(0)?;
+    Ok(if is_rare { Beginning::Planned } else { Beginning::EitherSide })
 }
 
 /// A place on a page.
@@ -192,14 +207,20 @@ fn write_first_page(sql: &mut Sql, kept: &Kept<'_>, filter: &SubmissionFilter, p
 }
 
 /// The total, and the ids of a page as a list in its order.
-fn write_page_with_total(sql: &mut Sql, kept: Option<&Kept<'_>>, filter: &SubmissionFilter, page: PageRequest) {
+fn write_page_with_total(
+    sql: &mut Sql,
+    kept: Option<&Kept<'_>>,
+    filter: &SubmissionFilter,
+    beginning: Beginning,
+    page: PageRequest,
+) {
     let direction = filter.sort_direction;
     if let Some(kept) = kept {
         write_kept_page(sql, kept, filter, page);
     } else {
         let reading = Reading::from_the_start(page, direction);
         sql.plan_anew().push("WITH ");
-        matched::write(sql, filter);
+        matched::write(sql, filter, beginning);
         sql.push(", found (total) AS (SELECT count(*) FROM matched), page (id, at) AS (SELECT id, at FROM matched");
         sql.push(by_place(direction)).limit(&reading).push(")");
     }
