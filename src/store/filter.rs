@@ -155,10 +155,21 @@ impl SubmissionFilter {
     /// Whether anything but a keyword narrows the search.
     pub(super) fn narrows_by_more_than_a_keyword(&self) -> bool {
         // Each is named, so that a new one is not forgotten.
-        #[rustfmt::skip]
         let Self {
-            forms, statuses, search: _, submitters, pending, participants, terms, start, end, labels, shared_labels, flows,
-            sort_by: _, sort_direction: _,
+            forms,
+            statuses,
+            search: _,
+            submitters,
+            pending,
+            participants,
+            terms,
+            start,
+            end,
+            labels,
+            shared_labels,
+            flows,
+            sort_by: _,
+            sort_direction: _,
         } = self;
         let lists = [forms, submitters, pending, participants, labels, shared_labels, flows];
         lists.iter().any(|ids| !ids.is_empty())
