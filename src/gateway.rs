@@ -19,6 +19,7 @@ use futures_util::FutureExt;
 use futures_util::future::{FusedFuture, join_all};
 use jiff::Timestamp;
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -34,6 +35,7 @@ use crate::store::Connections;
 use crate::supervisor::{HandOverError, Inherited};
 use crate::tenant::certificate::CertificateError;
 use crate::tenant::{Directory, Due, LastUsed, TokenChanges, TokenVerifier};
+use crate::workers::Workers;
 use readiness::Parts;
 pub use reload::{Reloader, watch};
 
@@ -77,6 +79,7 @@ pub struct Running {
     draining: Arc<AtomicBool>,
     last_used: AbortOnDropHandle<()>,
     _inspection: AbortOnDropHandle<()>,
+    _workers: Workers,
 }
 
 /// Starts a gateway, on sockets of its own and those that a supervisor opened: when this returns, its addresses accept
@@ -124,6 +127,7 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
         Some(address) => Some(edge::bind(address, &mut inherited).await?),
         None => None,
     };
+    let workers = Workers::follow_load(Handle::current(), metrics.workers_at_work.clone());
     let draining = Arc::new(AtomicBool::new(false));
     let parts = Parts {
         gate: Arc::clone(&gate),
@@ -149,6 +153,7 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
         shutdown_delay: config.gateway.shutdown_delay,
         drain: config.gateway.drain,
         draining,
+        _workers: workers,
     })
 }
 

@@ -36,3 +36,4 @@ pub mod store;
 pub mod supervisor;
 pub mod telemetry;
 pub mod tenant;
+mod workers;

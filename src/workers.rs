@@ -1,0 +1,291 @@
+//! The threads that serve: as many of the runtime's workers are at work as the load needs, and the others rest.
+//!
+//! Tokio has a worker for each core and wakes another one whenever a worker has two things to do. As long as one has time
+//! to spare, that costs more than it brings: two share what would be warm in one core's memory, each finds less to do at a
+//! time, and both are woken more often. So a worker that is not needed is given a task that blocks its thread, which is
+//! all that a runtime has for it. One thread [looks](LOOK) at what the process spends, and [`Load`] decides.
+//!
+//! What waits in the queue of a worker whose thread is blocked waits until another has nothing to do. So none is blocked
+//! while something waits there, which only an unstable part of Tokio tells (`--cfg tokio_unstable`, in
+//! `.cargo/config.toml`). Built without it, all workers are at work.
+
+mod load;
+
+use std::future::poll_fn;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use prometheus::IntGauge;
+use rustix::time::{ClockId, clock_gettime};
+use tokio::runtime::Handle;
+
+use load::Load;
+
+/// How often is looked at the load while a worker rests that may soon be needed. Longer, and a burst waits for that; shorter
+/// costs more than it tells.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// How often while those at work have time to spare, or none rests.
+const GLANCE: Duration = Duration::from_millis(20);
+
+/// The workers of a runtime, of which as many are at work as its load needs. Dropped, all of them are.
+#[derive(Debug)]
+pub(crate) struct Workers {
+    rest: Arc<Rest>,
+    looking: Option<JoinHandle<()>>,
+}
+
+impl Workers {
+    /// Begins to look at the load of a runtime. `at_work` tells how many it needs.
+    pub(crate) fn follow_load(runtime: Handle, at_work: IntGauge) -> Self {
+        let rest = Arc::new(Rest::default());
+        let all = runtime.metrics().num_workers();
+        at_work.set(i64::try_from(all).unwrap_or(i64::MAX));
+        if all == 1 || cfg!(not(tokio_unstable)) {
+            return Self { rest, looking: None };
+        }
+        let look = Look { rest: Arc::clone(&rest), runtime, at_work };
+        let looking = thread::Builder::new().name("workers".to_owned()).spawn(move || look.follow(all));
+        if let Err(error) = &looking {
+            tracing::warn!(%error, "no thread looks at the load: all workers are at work");
+        }
+        Self { rest, looking: looking.ok() }
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.rest.lock().ended = true;
+        self.rest.changed.notify_all();
+        if let Some(looking) = self.looking.take() {
+            looking.thread().unpark();
+            if looking.join().is_err() {
+                tracing::error!("the thread that looks at the load panicked");
+            }
+        }
+    }
+}
+
+/// The thread that looks at the load.
+struct Look {
+    rest: Arc<Rest>,
+    runtime: Handle,
+    at_work: IntGauge,
+}
+
+impl Look {
+    fn follow(self, all: usize) {
+        let mut load = Load::new(all);
+        let (mut since, mut spent) = (Instant::now(), processor_time());
+        let mut until_next = GLANCE;
+        loop {
+            thread::park_timeout(until_next);
+            let (now, spent_now) = (Instant::now(), processor_time());
+            let wall = now - since;
+            let cores = spent_now.saturating_sub(spent).as_secs_f64() / wall.as_secs_f64().max(f64::MIN_POSITIVE);
+            (since, spent) = (now, spent_now);
+
+            let needed = load.observe(wall, cores);
+            let rest = self.rest.lock();
+            if rest.ended {
+                return;
+            }
+            until_next = if rest.wanted == 0 || load.has_time_to_spare(cores) { GLANCE } else { LOOK };
+            if rest.wanted != all - needed {
+                self.want(rest, all - needed);
+                self.at_work.set(i64::try_from(needed).unwrap_or(i64::MAX));
+            }
+        }
+    }
+
+    /// Has so many workers rest. Those that are to do so are given a task, by which they do.
+    fn want(&self, mut rest: MutexGuard<'_, Resting>, wanted: usize) {
+        for _ in rest.wanted..wanted {
+            let rest = Arc::clone(&self.rest);
+            self.runtime.spawn(async move { rest.take().await });
+        }
+        rest.wanted = wanted;
+        drop(rest);
+        self.rest.changed.notify_all();
+    }
+}
+
+/// Where workers rest.
+#[derive(Debug, Default)]
+struct Rest {
+    resting: Mutex<Resting>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Resting {
+    /// How many are to rest: always fewer than there are.
+    wanted: usize,
+    /// How many do.
+    resting: usize,
+    /// Whether nobody rests any more.
+    ended: bool,
+}
+
+impl Rest {
+    fn lock(&self) -> MutexGuard<'_, Resting> {
+        self.resting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Blocks a worker until it is wanted at work, unless enough others rest, and once nothing waits for it.
+    async fn take(&self) {
+        while self.has_room() && something_waits() {
+            after_what_waits().await;
+        }
+        let mut rest = self.lock();
+        if rest.resting >= rest.wanted {
+            return;
+        }
+        rest.resting += 1;
+        while !rest.ended && rest.resting <= rest.wanted {
+            rest = self.changed.wait(rest).unwrap_or_else(PoisonError::into_inner);
+        }
+        rest.resting -= 1;
+    }
+
+    fn has_room(&self) -> bool {
+        let rest = self.lock();
+        rest.resting < rest.wanted
+    }
+}
+
+/// Whether a task waits in the queue of the worker that runs this.
+#[cfg(tokio_unstable)]
+fn something_waits() -> bool {
+    let (metrics, this) = (Handle::current().metrics(), thread::current().id());
+    let mut workers = 0..metrics.num_workers();
+    let worker = workers.find(|&worker| metrics.worker_thread_id(worker) == Some(this));
+    worker.is_some_and(|worker| metrics.worker_local_queue_depth(worker) > 0)
+}
+
+/// Nobody can tell.
+#[cfg(not(tokio_unstable))]
+fn something_waits() -> bool {
+    true
+}
+
+/// Comes back behind what waits for this worker now. `yield_now` would take up first what arrives meanwhile.
+async fn after_what_waits() {
+    let mut came = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut came, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// What all threads of the process took of the processors. Those of SQLite are among them: while they are busy, the
+/// workers that hand over to them are not what is scarce, and none of them needs to rest.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
+}
+
+#[cfg(all(test, tokio_unstable))]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    /// A worker that is always busy takes nothing from another's queue.
+    #[test]
+    fn nothing_is_left_behind_with_a_worker_that_rests() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let (rest, stop) = (Arc::new(Rest::default()), Arc::new(AtomicBool::new(false)));
+        rest.lock().wanted = 1;
+        let (begun, has_begun) = std::sync::mpsc::channel();
+        let (busy, busy_stop) = (begun.clone(), Arc::clone(&stop));
+        let busy = runtime.spawn(async move {
+            busy.send(()).unwrap();
+            while !busy_stop.load(Ordering::Relaxed) {
+                after_what_waits().await;
+            }
+        });
+        has_begun.recv().unwrap();
+        let (to_rest, done) = (Arc::clone(&rest), Arc::new(Mutex::new(0)));
+        let (all_done, are_all_done) = std::sync::mpsc::channel();
+        runtime.spawn(async move {
+            for _ in 0..50 {
+                let (done, all_done) = (Arc::clone(&done), all_done.clone());
+                tokio::spawn(async move {
+                    after_what_waits().await;
+                    *done.lock().unwrap() += 1;
+                    if *done.lock().unwrap() == 50 {
+                        all_done.send(()).unwrap();
+                    }
+                });
+            }
+            to_rest.take().await;
+        });
+        let all_were_done = are_all_done.recv_timeout(Duration::from_secs(20));
+        while rest.lock().resting != 1 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        rest.lock().ended = true;
+        rest.changed.notify_all();
+        stop.store(true, Ordering::Relaxed);
+        runtime.block_on(busy).unwrap();
+        all_were_done.unwrap();
+    }
+
+    #[test]
+    fn what_is_begun_is_done_whoever_rests_meanwhile() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
+        let look = Look {
+            rest: Arc::default(),
+            runtime: runtime.handle().clone(),
+            at_work: IntGauge::new("at_work", "Workers.").unwrap(),
+        };
+        for wanted in [3, 0, 2, 3, 1, 0, 3] {
+            let tasks: Vec<_> = (0..200).map(|_| runtime.spawn(to_and_fro())).collect();
+            look.want(look.rest.lock(), wanted);
+            for task in tasks {
+                runtime.block_on(task).unwrap();
+            }
+            while look.rest.lock().resting != wanted {
+                thread::sleep(Duration::from_millis(1));
+            }
+            runtime.block_on(runtime.spawn(to_and_fro())).unwrap();
+        }
+        look.rest.lock().ended = true;
+        look.rest.changed.notify_all();
+        // Waits for all of its workers.
+        drop(runtime);
+    }
+
+    async fn to_and_fro() {
+        for _ in 0..20 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            tokio::spawn(async { tokio::task::yield_now().await }).await.unwrap();
+        }
+    }
+
+    #[test]
+    fn an_idle_runtime_keeps_one_worker_and_has_all_of_them_when_it_ends() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(3).enable_all().build().unwrap();
+        let at_work = IntGauge::new("at_work", "Workers.").unwrap();
+        let rest = Arc::new(Rest::default());
+        let look = Look { rest: Arc::clone(&rest), runtime: runtime.handle().clone(), at_work: at_work.clone() };
+        let workers = Workers { rest: Arc::clone(&rest), looking: Some(thread::spawn(move || look.follow(3))) };
+        // Other tests of this process are a load, too, which ends.
+        while rest.lock().resting != 2 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        runtime.block_on(runtime.spawn(to_and_fro())).unwrap();
+        drop(workers);
+        while rest.lock().resting != 0 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        drop(runtime);
+    }
+}
