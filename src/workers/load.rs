@@ -8,7 +8,7 @@ const FULL: f64 = 0.93;
 
 /// Of a core: what it takes that work is shared with one more, and what more of it the callers bring who are answered
 /// sooner. Where one more takes less, those before could have done it. If they could not, what they left undone shows.
-const SHARING: f64 = 0.2;
+const SHARING: f64 = 0.1;
 
 /// Of a core: below that, a worker has time to spare.
 const HALF: f64 = 0.5;
