@@ -52,7 +52,7 @@ async fn promtool_finds_no_fault() {
 
 #[tokio::test]
 async fn one_worker_is_left_where_there_is_little_to_do_and_serves() {
-    let acme = Acme::of(Site::new().tenant("acme", Engine::Sqlite));
+    let mut acme = Acme::of(Site::new().tenant("acme", Engine::Sqlite));
     let operator = acme.node.operator_address();
     let since = std::time::Instant::now();
     while !exposition(operator).await.lines().any(|line| line == "formgate_workers_at_work 1") {
