@@ -5,14 +5,18 @@ use std::process::ExitCode;
 use clap::Parser;
 use formgate::cli::{self, Arguments};
 use formgate::telemetry::Telemetry;
+use formgate::workers;
 use mimalloc::MiMalloc;
 
 /// Requests move between threads, and with them what they allocated: the C library's allocator pays for that with locks.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-#[tokio::main]
-async fn main() -> ExitCode {
+fn main() -> ExitCode {
+    workers::runtime().expect("a runtime can be built").block_on(run())
+}
+
+async fn run() -> ExitCode {
     let arguments = Arguments::parse();
     let telemetry = Telemetry::set_up();
     // Redis asks rustls for the process's provider; everything else is given it.

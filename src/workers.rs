@@ -5,23 +5,46 @@
 //! time, and both are woken more often. So a worker that is not needed is given a task that blocks its thread, which is
 //! all that a runtime has for it. One thread [looks](LOOK) at what the process spends, and [`Load`] decides.
 //!
-//! What waits in the queue of a worker whose thread is blocked waits until another has nothing to do. So none is blocked
-//! while something waits there, which only an unstable part of Tokio tells (`--cfg tokio_unstable`, in
-//! `.cargo/config.toml`). Built without it, all workers are at work.
+//! Tasks that wait for a worker whose thread is blocked may wait as long: another takes them out of its queue once it has
+//! nothing to do itself, and never those that yielded. So a worker goes only when nothing waits for it, which is told by
+//! an unstable part of Tokio (`--cfg tokio_unstable`, in `.cargo/config.toml`). Built without it, all are at work.
 
 mod load;
 
+use std::cell::Cell;
 use std::future::poll_fn;
+use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
-use std::thread::{self, JoinHandle};
+use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
 use prometheus::IntGauge;
 use rustix::time::{ClockId, clock_gettime};
-use tokio::runtime::Handle;
+use tokio::runtime::{Builder, Handle, Runtime};
 
 use load::Load;
+
+thread_local! {
+    /// How many times a task was polled on this thread.
+    static POLLS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The runtime of the program, with a worker for each core. Only of such a one can workers rest.
+///
+/// # Errors
+/// The system has no threads to spare, or no way to wait for sockets.
+pub fn runtime() -> io::Result<Runtime> {
+    builder().build()
+}
+
+fn builder() -> Builder {
+    let mut builder = Builder::new_multi_thread();
+    builder.enable_all();
+    #[cfg(tokio_unstable)]
+    builder.on_before_task_poll(|_| POLLS.set(POLLS.get().wrapping_add(1)));
+    builder
+}
 
 /// How often is looked at the load while a worker rests that may soon be needed. Longer, and a burst waits for that; shorter
 /// costs more than it tells.
@@ -136,8 +159,20 @@ impl Rest {
 
     /// Blocks a worker until it is wanted at work, unless enough others rest, and once nothing waits for it.
     async fn take(&self) {
-        while self.has_room() && something_waits() {
+        loop {
+            let (thread, polls) = polls_here();
+            // Now whatever yielded before is woken, and what arrived is in the queue; then comes what is in it. If nothing
+            // else was polled in all this, there was nothing, and nothing could yield meanwhile.
+            tokio::task::yield_now().await;
             after_what_waits().await;
+            let (thread_now, polls_now) = polls_here();
+            if !self.has_room() || (thread, polls) == (thread_now, polls_now) {
+                // Enough others rest, or nobody counts.
+                return;
+            }
+            if (thread, polls.wrapping_add(2)) == (thread_now, polls_now) {
+                break;
+            }
         }
         let mut rest = self.lock();
         if rest.resting >= rest.wanted {
@@ -156,22 +191,12 @@ impl Rest {
     }
 }
 
-/// Whether a task waits in the queue of the worker that runs this.
-#[cfg(tokio_unstable)]
-fn something_waits() -> bool {
-    let (metrics, this) = (Handle::current().metrics(), thread::current().id());
-    let mut workers = 0..metrics.num_workers();
-    let worker = workers.find(|&worker| metrics.worker_thread_id(worker) == Some(this));
-    worker.is_some_and(|worker| metrics.worker_local_queue_depth(worker) > 0)
+/// Which thread this is, and how many times a task was polled on it.
+fn polls_here() -> (ThreadId, u64) {
+    (thread::current().id(), POLLS.get())
 }
 
-/// Nobody can tell.
-#[cfg(not(tokio_unstable))]
-fn something_waits() -> bool {
-    true
-}
-
-/// Comes back behind what waits for this worker now. `yield_now` would take up first what arrives meanwhile.
+/// Comes back behind what is in the queue of this worker now. Who yields comes back once that and all others' are empty.
 async fn after_what_waits() {
     let mut came = false;
     poll_fn(|context| {
@@ -200,7 +225,7 @@ mod tests {
     /// A worker that is always busy takes nothing from another's queue.
     #[test]
     fn nothing_is_left_behind_with_a_worker_that_rests() {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let runtime = builder().worker_threads(2).build().unwrap();
         let (rest, stop) = (Arc::new(Rest::default()), Arc::new(AtomicBool::new(false)));
         rest.lock().wanted = 1;
         let (begun, has_begun) = std::sync::mpsc::channel();
@@ -215,10 +240,15 @@ mod tests {
         let (to_rest, done) = (Arc::clone(&rest), Arc::new(Mutex::new(0)));
         let (all_done, are_all_done) = std::sync::mpsc::channel();
         runtime.spawn(async move {
-            for _ in 0..50 {
+            for number in 0..50 {
                 let (done, all_done) = (Arc::clone(&done), all_done.clone());
                 tokio::spawn(async move {
-                    after_what_waits().await;
+                    for _ in 0..number {
+                        match number % 2 {
+                            0 => after_what_waits().await,
+                            _ => tokio::task::yield_now().await,
+                        }
+                    }
                     *done.lock().unwrap() += 1;
                     if *done.lock().unwrap() == 50 {
                         all_done.send(()).unwrap();
@@ -240,7 +270,7 @@ mod tests {
 
     #[test]
     fn what_is_begun_is_done_whoever_rests_meanwhile() {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
+        let runtime = builder().worker_threads(4).build().unwrap();
         let look = Look {
             rest: Arc::default(),
             runtime: runtime.handle().clone(),
@@ -272,7 +302,7 @@ mod tests {
 
     #[test]
     fn an_idle_runtime_keeps_one_worker_and_has_all_of_them_when_it_ends() {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(3).enable_all().build().unwrap();
+        let runtime = builder().worker_threads(3).build().unwrap();
         let at_work = IntGauge::new("at_work", "Workers.").unwrap();
         let rest = Arc::new(Rest::default());
         let look = Look { rest: Arc::clone(&rest), runtime: runtime.handle().clone(), at_work: at_work.clone() };
