@@ -3,7 +3,7 @@
 //! Tokio has a worker for each core and wakes another one whenever a worker has two things to do. As long as one has time
 //! to spare, that costs more than it brings: two share what would be warm in one core's memory, each finds less to do at a
 //! time, and both are woken more often. So a worker that is not needed is given a task that blocks its thread, which is
-//! all that a runtime has for it. One thread [looks](LOOK) at what the process spends, and [`Load`] decides.
+//! all that a runtime has for it. One thread looks at what the process spends some hundred times a second, and `load.rs` decides.
 //!
 //! Tasks that wait for a worker whose thread is blocked may wait as long: another takes them out of its queue once it has
 //! nothing to do itself, and never those that yielded. So a worker goes only when nothing waits for it, which is told by
@@ -80,13 +80,9 @@ impl Workers {
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        self.rest.lock().ended = true;
-        self.rest.changed.notify_all();
-        if let Some(looking) = self.looking.take() {
-            looking.thread().unpark();
-            if looking.join().is_err() {
-                tracing::error!("the thread that looks at the load panicked");
-            }
+        self.rest.end();
+        if self.looking.take().is_some_and(|looking| looking.join().is_err()) {
+            tracing::error!("the thread that looks at the load panicked");
         }
     }
 }
@@ -104,7 +100,9 @@ impl Look {
         let (mut since, mut spent) = (Instant::now(), processor_time());
         let mut until_next = GLANCE;
         loop {
-            thread::park_timeout(until_next);
+            if !self.wait(until_next) {
+                return;
+            }
             let (now, spent_now) = (Instant::now(), processor_time());
             let wall = now - since;
             let cores = spent_now.saturating_sub(spent).as_secs_f64() / wall.as_secs_f64().max(f64::MIN_POSITIVE);
@@ -112,14 +110,30 @@ impl Look {
 
             let needed = load.observe(wall, cores);
             let rest = self.rest.lock();
-            if rest.ended {
-                return;
-            }
             until_next = if rest.wanted == 0 || load.has_time_to_spare(cores) { GLANCE } else { LOOK };
             if rest.wanted != all - needed {
                 self.want(rest, all - needed);
                 self.at_work.set(i64::try_from(needed).unwrap_or(i64::MAX));
             }
+        }
+    }
+
+    /// Waits for the time of the next look, unless all this has ended. When a worker goes to rest meanwhile, wakes another:
+    /// who waits for sockets was perhaps the one that went, or looked whether it could while that one did.
+    fn wait(&self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        let mut rest = self.rest.lock();
+        loop {
+            if std::mem::take(&mut rest.one_went) {
+                drop(rest);
+                self.runtime.spawn(async {});
+                rest = self.rest.lock();
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if rest.ended || left.is_zero() {
+                return !rest.ended;
+            }
+            rest = self.rest.went.wait_timeout(rest, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -139,7 +153,10 @@ impl Look {
 #[derive(Debug, Default)]
 struct Rest {
     resting: Mutex<Resting>,
+    /// Another number is wanted.
     changed: Condvar,
+    /// One went to rest, or all this has ended.
+    went: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -148,6 +165,8 @@ struct Resting {
     wanted: usize,
     /// How many do.
     resting: usize,
+    /// Whether one went, of which nobody took notice yet.
+    one_went: bool,
     /// Whether nobody rests any more.
     ended: bool,
 }
@@ -155,6 +174,12 @@ struct Resting {
 impl Rest {
     fn lock(&self) -> MutexGuard<'_, Resting> {
         self.resting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end(&self) {
+        self.lock().ended = true;
+        self.changed.notify_all();
+        self.went.notify_all();
     }
 
     /// Blocks a worker until it is wanted at work, unless enough others rest, and once nothing waits for it.
@@ -179,6 +204,8 @@ impl Rest {
             return;
         }
         rest.resting += 1;
+        rest.one_went = true;
+        self.went.notify_one();
         while !rest.ended && rest.resting <= rest.wanted {
             rest = self.changed.wait(rest).unwrap_or_else(PoisonError::into_inner);
         }
@@ -261,8 +288,7 @@ mod tests {
         while rest.lock().resting != 1 {
             thread::sleep(Duration::from_millis(1));
         }
-        rest.lock().ended = true;
-        rest.changed.notify_all();
+        rest.end();
         stop.store(true, Ordering::Relaxed);
         runtime.block_on(busy).unwrap();
         all_were_done.unwrap();
@@ -276,25 +302,27 @@ mod tests {
             runtime: runtime.handle().clone(),
             at_work: IntGauge::new("at_work", "Workers.").unwrap(),
         };
-        for wanted in [3, 0, 2, 3, 1, 0, 3] {
-            let tasks: Vec<_> = (0..200).map(|_| runtime.spawn(to_and_fro())).collect();
-            look.want(look.rest.lock(), wanted);
-            for task in tasks {
-                runtime.block_on(task).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| while look.wait(LOOK) {});
+            for wanted in [3, 0, 2, 3, 1, 0, 3].repeat(20) {
+                let tasks: Vec<_> = (0..200).map(|_| runtime.spawn(to_and_fro())).collect();
+                look.want(look.rest.lock(), wanted);
+                for task in tasks {
+                    runtime.block_on(task).unwrap();
+                }
+                while look.rest.lock().resting != wanted {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                runtime.block_on(runtime.spawn(to_and_fro())).unwrap();
             }
-            while look.rest.lock().resting != wanted {
-                thread::sleep(Duration::from_millis(1));
-            }
-            runtime.block_on(runtime.spawn(to_and_fro())).unwrap();
-        }
-        look.rest.lock().ended = true;
-        look.rest.changed.notify_all();
+            look.rest.end();
+        });
         // Waits for all of its workers.
         drop(runtime);
     }
 
     async fn to_and_fro() {
-        for _ in 0..20 {
+        for _ in 0..3 {
             tokio::time::sleep(Duration::from_millis(1)).await;
             tokio::spawn(async { tokio::task::yield_now().await }).await.expect("it does not panic");
         }
