@@ -3,7 +3,8 @@
 //! Tokio has a worker for each core and wakes another one whenever a worker has two things to do. As long as one has time
 //! to spare, that costs more than it brings: two share what would be warm in one core's memory, each finds less to do at a
 //! time, and both are woken more often. So a worker that is not needed is given a task that blocks its thread, which is
-//! all that a runtime has for it. One thread looks at what the process spends some hundred times a second, and `load.rs` decides.
+//! all that a runtime has for it. One thread looks at what the process spends, some hundred times a second, and `load.rs`
+//! decides.
 //!
 //! Tasks that wait for a worker whose thread is blocked may wait as long: another takes them out of its queue once it has
 //! nothing to do itself, and never those that yielded. So a worker goes only when nothing waits for it, which is told by
@@ -187,15 +188,16 @@ impl Rest {
         loop {
             let (thread, polls) = polls_here();
             // Now whatever yielded before is woken, and what arrived is in the queue; then comes what is in it. If nothing
-            // else was polled in all this, there was nothing, and nothing could yield meanwhile.
+            // else was polled here in all this, there was nothing, and nothing could yield meanwhile.
             tokio::task::yield_now().await;
+            let yielded = polls_here();
             after_what_waits().await;
-            let (thread_now, polls_now) = polls_here();
-            if !self.has_room() || (thread, polls) == (thread_now, polls_now) {
+            let came_back = polls_here();
+            if !self.has_room() || came_back == (thread, polls) {
                 // Enough others rest, or nobody counts.
                 return;
             }
-            if (thread, polls.wrapping_add(2)) == (thread_now, polls_now) {
+            if yielded == (thread, polls.wrapping_add(1)) && came_back == (thread, polls.wrapping_add(2)) {
                 break;
             }
         }
