@@ -56,7 +56,7 @@ async fn one_worker_is_left_where_there_is_little_to_do_and_serves() {
     let operator = acme.node.operator_address();
     let since = std::time::Instant::now();
     while !exposition(operator).await.lines().any(|line| line == "formgate_workers_at_work 1") {
-        assert!(since.elapsed().as_secs() < 30, "the others go to rest");
+        assert!(since.elapsed().as_secs() < 30, "the others go to rest, in a build with --cfg tokio_unstable");
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
     for _ in 0..20 {
