@@ -31,10 +31,12 @@ pub(crate) struct Held {
 }
 
 /// A command for a program that receives a signal (`KILL`, `TERM`) when we end, and may open as many files as the system
-/// lets us: the usual 1,024 are few for a server.
+/// lets us: the usual 1,024 are few for a server. It has a session of its own, as a service has: between sessions Linux
+/// shares the cores, where threads of one session put each other off them (`sched(7)`, "The autogroup feature").
 pub(crate) fn bound_to_us(program: impl AsRef<OsStr>, end: &str) -> Command {
     let mut command = Command::new("sh");
-    command.args(["-c", r#"ulimit -n "$(ulimit -H -n)"; exec setpriv --pdeathsig "$0" -- "$@""#, end]).arg(program);
+    let script = r#"ulimit -n "$(ulimit -H -n)"; exec setsid setpriv --pdeathsig "$0" -- "$@""#;
+    command.args(["-c", script, end]).arg(program);
     command
 }
 
@@ -49,7 +51,7 @@ impl Process {
         &mut self.child
     }
 
-    /// Its number, which is the program's own: shell and `setpriv` turn into it.
+    /// Its number, which is the program's own: shell, `setsid` and `setpriv` turn into it.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }

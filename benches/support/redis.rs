@@ -27,11 +27,12 @@ impl Server {
         program.context("this bench needs `redis-server` in the PATH (Debian: apt-get install redis-server)")?;
         let folder = tempfile::tempdir()?;
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "--", "redis-server", "--port", &port, "--bind", "127.0.0.1"]);
+        // In a session of its own, as a service has (process.rs tells why).
+        let mut command = Command::new("setsid");
+        command.args(["setpriv", "--pdeathsig", "KILL", "--", "redis-server", "--port", &port, "--bind", "127.0.0.1"]);
         command.args(["--save", "", "--appendonly", "no", "--tcp-backlog", "4096"]).args(options);
         command.arg("--dir").arg(folder.path()).stdin(Stdio::null()).stdout(Stdio::null());
-        let process = command.spawn().context("this bench needs `setpriv` (Debian: apt-get install util-linux)")?;
+        let process = command.spawn().context("this bench needs `setsid` and `setpriv` (Debian: apt-get install util-linux)")?;
         let mut server = Self { port, process, _folder: folder };
         let began = Instant::now();
         while !server.answers() {
