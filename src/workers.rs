@@ -3,33 +3,28 @@
 //! Tokio has a worker for each core and wakes another one whenever a worker has two things to do. As long as one has time
 //! to spare, that costs more than it brings: two share what would be warm in one core's memory, each finds less to do at a
 //! time, and both are woken more often. So a worker that is not needed is given a task that blocks its thread, which is
-//! all that a runtime has for it. One thread looks at what the process spends, some hundred times a second, and `load.rs`
-//! decides.
+//! all that a runtime has for it. One thread looks at what the workers spend (`clock.rs`), some hundred times a second, and
+//! `load.rs` decides.
 //!
 //! Tasks that wait for a worker whose thread is blocked may wait as long: another takes them out of its queue once it has
 //! nothing to do itself, and never those that yielded. So a worker goes only when nothing waits for it, which is told by
 //! an unstable part of Tokio (`--cfg tokio_unstable`, in `.cargo/config.toml`). Built without it, all are at work.
 
+mod clock;
 mod load;
 
-use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
-use std::thread::{self, JoinHandle, ThreadId};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use prometheus::IntGauge;
-use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::{Builder, Handle, Runtime};
 
+use clock::polls_here;
 use load::Load;
-
-thread_local! {
-    /// How many times a task was polled on this thread.
-    static POLLS: Cell<u64> = const { Cell::new(0) };
-}
 
 /// The runtime of the program, with a worker for each core. Only of such a one can workers rest.
 ///
@@ -43,7 +38,7 @@ fn builder() -> Builder {
     let mut builder = Builder::new_multi_thread();
     builder.enable_all();
     #[cfg(tokio_unstable)]
-    builder.on_before_task_poll(|_| POLLS.set(POLLS.get().wrapping_add(1)));
+    builder.on_before_task_poll(|_| clock::count_poll());
     builder
 }
 
@@ -98,16 +93,17 @@ struct Look {
 impl Look {
     fn follow(self, all: usize) {
         let mut load = Load::new(all);
-        let (mut since, mut spent) = (Instant::now(), processor_time());
+        let (mut since, mut spent) = (Instant::now(), clock::spent());
         let mut until_next = GLANCE;
         loop {
             if !self.wait(until_next) {
                 return;
             }
-            let (now, spent_now) = (Instant::now(), processor_time());
-            let wall = now - since;
-            let cores = spent_now.saturating_sub(spent).as_secs_f64() / wall.as_secs_f64().max(f64::MIN_POSITIVE);
+            let (now, spent_now) = (Instant::now(), clock::spent());
+            let (wall, took) = (now - since, spent_now.zip(spent).map(|(now, before)| now.saturating_sub(before)));
             (since, spent) = (now, spent_now);
+            let Some(took) = took else { continue };
+            let cores = took.as_secs_f64() / wall.as_secs_f64().max(f64::MIN_POSITIVE);
 
             let needed = load.observe(wall, cores);
             let rest = self.rest.lock();
@@ -220,11 +216,6 @@ impl Rest {
     }
 }
 
-/// Which thread this is, and how many times a task was polled on it.
-fn polls_here() -> (ThreadId, u64) {
-    (thread::current().id(), POLLS.get())
-}
-
 /// Comes back behind what is in the queue of this worker now. Who yields comes back once that and all others' are empty.
 async fn after_what_waits() {
     let mut came = false;
@@ -236,13 +227,6 @@ async fn after_what_waits() {
         Poll::Pending
     })
     .await;
-}
-
-/// What all threads of the process took of the processors. Those of SQLite are among them: while they are busy, the
-/// workers that hand over to them are not what is scarce, and none of them needs to rest.
-fn processor_time() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
 #[cfg(all(test, tokio_unstable))]
