@@ -32,7 +32,8 @@ impl Server {
         command.args(["setpriv", "--pdeathsig", "KILL", "--", "redis-server", "--port", &port, "--bind", "127.0.0.1"]);
         command.args(["--save", "", "--appendonly", "no", "--tcp-backlog", "4096"]).args(options);
         command.arg("--dir").arg(folder.path()).stdin(Stdio::null()).stdout(Stdio::null());
-        let process = command.spawn().context("this bench needs `setsid` and `setpriv` (Debian: apt-get install util-linux)")?;
+        let process =
+            command.spawn().context("this bench needs `setsid` and `setpriv` (Debian: apt-get install util-linux)")?;
         let mut server = Self { port, process, _folder: folder };
         let began = Instant::now();
         while !server.answers() {
