@@ -200,6 +200,7 @@ impl Gate {
             trail.route = Some(redirect::NAME);
             return redirect::to_https(&authority, https_port, head);
         }
+        tenant.prefetch();
         trail.tenant = Some(Arc::clone(&tenant));
         head::check_size(head, &self.limits)?;
         head::check_method(&head.method)?;

@@ -99,6 +99,12 @@ impl Account {
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether nobody panicked with its window in hand.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        !self.own.is_poisoned()
+    }
+
     fn last_look(&self) -> std::sync::MutexGuard<'_, Option<(u64, u32)>> {
         self.last_look.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -65,6 +65,12 @@ impl TenantMeter {
     pub fn new(slug: &Arc<str>) -> Self {
         Self { slug: Arc::clone(slug), new: AtomicU64::new(0), series: ArcSwapOption::empty() }
     }
+
+    /// Whether it was not asked for since it was last looked who is busy.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.new.load(Ordering::Relaxed) == 0
+    }
 }
 
 /// Requests by tenant.

@@ -1,8 +1,13 @@
 //! Who used a window: how many of its requests each token made.
 
+use smallvec::SmallVec;
+
 /// The shares of an account's tokens in its window, the largest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Usage(Vec<Share>);
+pub struct Usage(Shares);
+
+/// Shares of tokens. Most accounts use one or two, which stand in place.
+pub(super) type Shares = SmallVec<[Share; 2]>;
 
 /// One token's part of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +21,7 @@ pub struct Share {
 impl Usage {
     /// Counts the tokens of a window's requests. Most accounts have few, so that one token makes long runs of them.
     pub(super) fn of(tokens: impl IntoIterator<Item = u32>) -> Self {
-        let mut runs: Vec<Share> = Vec::new();
+        let mut runs = Shares::new();
         tokens.into_iter().for_each(|token| match runs.last_mut() {
             Some(run) if run.token == token => run.requests += 1,
             _ => runs.push(Share { token, requests: 1 }),
@@ -31,7 +36,7 @@ impl Usage {
     }
 
     /// The shares of tokens whose requests were counted.
-    pub(super) fn counted(mut shares: Vec<Share>) -> Self {
+    pub(super) fn counted(mut shares: Shares) -> Self {
         shares.sort_unstable_by_key(|share| (std::cmp::Reverse(share.requests), share.token));
         Self(shares)
     }

@@ -6,16 +6,15 @@
 
 use std::collections::VecDeque;
 
-use super::usage::{Share, Usage};
+use super::usage::{Share, Shares, Usage};
 
 /// The admissions of one account, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Window {
     admitted: VecDeque<Admission>,
     /// How many of them each token made, by token: telling that costs what there are tokens, not what there are requests.
-    /// Most accounts use few tokens, and an account that is asked for rarely has all of this out of the cache: a list is
-    /// one place to fetch.
-    by_token: Vec<Share>,
+    /// An account that is asked for rarely has all of this out of the cache: a list is at most one place to fetch.
+    by_token: Shares,
 }
 
 /// One admitted request.

@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
+use smallvec::SmallVec;
+
 use super::names::TokenNames;
 use super::token::TokenDigest;
 use super::verify::Token;
@@ -48,9 +50,10 @@ pub(super) struct Asked {
 }
 
 /// The tokens that callers come with, and the database knew. They stand at the tenant, which a request has at hand, and
-/// where no flood of invented ones takes their place.
+/// where no flood of invented ones takes their place. The only one
+/// that many tenants have stands in place.
 #[derive(Debug, Default)]
-pub(super) struct InUse(RwLock<Vec<Known>>);
+pub(super) struct InUse(RwLock<SmallVec<[Known; 1]>>);
 
 #[derive(Debug)]
 struct Known {
@@ -60,6 +63,11 @@ struct Known {
 }
 
 impl InUse {
+    /// Whether nobody panicked while they changed.
+    pub(super) fn is_sound(&self) -> bool {
+        !self.0.is_poisoned()
+    }
+
     /// A token, if what the database said of it still holds.
     pub(super) fn find(&self, digest: &TokenDigest, holds: impl FnOnce(Asked) -> bool) -> Option<Arc<Token>> {
         // A list is whole between any two of its statements: a panic elsewhere leaves it usable.
