@@ -5,7 +5,7 @@
 //! arrives ([`TokenChanges`]), which names a tenant by its slug.
 
 use std::borrow::Borrow;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -24,12 +24,14 @@ use crate::store::{Connections, DatabaseLimits};
 pub struct Directory {
     /// Those of their databases.
     connections: Arc<Connections>,
-    by_host: HashSet<ByHost>,
+    /// A host stands beside its entry, which is in no cache of thousands: told by the entry, it would be two more places to
+    /// fetch.
+    by_host: HashMap<HostName, Arc<Entry>>,
     by_slug: HashSet<BySlug>,
 }
 
-/// An entry at its place among the slugs. The slug itself stands in the entry alone, as a host does: with very many
-/// tenants a map of them would be as large again.
+/// An entry at its place among the slugs. The slug itself stands in the entry alone: with very many tenants a map of them
+/// would be as large again.
 #[derive(Debug)]
 struct BySlug(Arc<Entry>);
 
@@ -39,34 +41,19 @@ impl Borrow<str> for BySlug {
     }
 }
 
-/// An entry at its place among the hosts, and which of its hosts it has there.
-#[derive(Debug)]
-struct ByHost(Arc<Entry>, u32);
-
-impl Borrow<HostName> for ByHost {
-    fn borrow(&self) -> &HostName {
-        self.0.config.hosts().nth(self.1 as usize).expect("it was counted among them")
+impl PartialEq for BySlug {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.config.slug == other.0.config.slug
     }
 }
 
-/// Compares and hashes places as what they are looked up by.
-macro_rules! is_looked_up_by {
-    ($place:ty, $by:ty) => {
-        impl PartialEq for $place {
-            fn eq(&self, other: &Self) -> bool {
-                Borrow::<$by>::borrow(self) == Borrow::<$by>::borrow(other)
-            }
-        }
-        impl Eq for $place {}
-        impl Hash for $place {
-            fn hash<H: Hasher>(&self, state: &mut H) {
-                Borrow::<$by>::borrow(self).hash(state);
-            }
-        }
-    };
+impl Eq for BySlug {}
+
+impl Hash for BySlug {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.config.slug.hash(state);
+    }
 }
-is_looked_up_by!(BySlug, str);
-is_looked_up_by!(ByHost, HostName);
 
 /// One tenant, asked for or not.
 #[derive(Debug)]
@@ -117,7 +104,7 @@ impl Directory {
     /// No tenants yet, and the connections that their databases will share.
     #[must_use]
     pub fn empty(connections: Arc<Connections>) -> Self {
-        Self { connections, by_host: HashSet::new(), by_slug: HashSet::new() }
+        Self { connections, by_host: HashMap::new(), by_slug: HashSet::new() }
     }
 
     /// The tenants of a configuration; those that were there before go on with what did not change.
@@ -126,7 +113,7 @@ impl Directory {
         let hosts = config.tenants.iter().map(|tenant| 1 + tenant.domains.len()).sum();
         let mut directory = Self {
             connections: Arc::clone(&before.connections),
-            by_host: HashSet::with_capacity(hosts),
+            by_host: HashMap::with_capacity(hosts),
             by_slug: HashSet::with_capacity(config.tenants.len()),
         };
         for tenant in &config.tenants {
@@ -135,7 +122,7 @@ impl Directory {
                 Some(same) => Arc::clone(same),
                 None => Arc::new(Entry::new(tenant, &before.connections, known)),
             };
-            let hosts = (0..).zip(entry.config.hosts()).map(|(nth, _)| ByHost(Arc::clone(&entry), nth));
+            let hosts = entry.config.hosts().map(|host| (host.clone(), Arc::clone(&entry)));
             directory.by_host.extend(hosts);
             directory.by_slug.insert(BySlug(entry));
         }
@@ -147,7 +134,7 @@ impl Directory {
     }
 
     fn entry_at(&self, host: &HostName) -> Option<&Arc<Entry>> {
-        self.by_host.get(host).map(|ByHost(entry, _)| entry)
+        self.by_host.get(host)
     }
 
     /// The tenant that answers at a host.
