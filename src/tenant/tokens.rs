@@ -50,8 +50,7 @@ pub(super) struct Asked {
 }
 
 /// The tokens that callers come with, and the database knew. They stand at the tenant, which a request has at hand, and
-/// where no flood of invented ones takes their place. The only one
-/// that many tenants have stands in place.
+/// where no flood of invented ones takes their place. The only one that many tenants have stands in the list itself.
 #[derive(Debug, Default)]
 pub(super) struct InUse(RwLock<SmallVec<[Known; 1]>>);
 
