@@ -183,6 +183,13 @@ impl Activity {
         self.state().bytes.asked += bytes as u64;
     }
 
+    /// The same where a head is whole with them.
+    pub(super) fn asked_with_head(&self, bytes: usize) {
+        let mut state = self.state();
+        state.head = Head::None;
+        state.bytes.asked += bytes as u64;
+    }
+
     /// Notes bytes of an answer.
     pub(super) fn answered(&self, bytes: usize) {
         let mut state = self.state();

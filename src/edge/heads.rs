@@ -113,11 +113,10 @@ impl<IO> Heads<IO> {
     }
 
     fn note(&self, followed: Followed) {
-        if followed.heads > 0 {
-            self.activity.head_ended();
-        }
-        if followed.payload > 0 {
-            self.activity.asked(followed.payload);
+        match followed {
+            Followed { payload: 0, .. } => {}
+            Followed { heads: 0, payload, .. } => self.activity.asked(payload),
+            Followed { payload, .. } => self.activity.asked_with_head(payload),
         }
     }
 }

@@ -89,11 +89,9 @@ impl Lingering {
 impl<IO: AsyncRead + Unpin> AsyncRead for Socket<IO> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        let poll = Pin::new(&mut self.io).poll_read(cx, buf);
-        if let Err(abuse) = self.activity.received(buf.filled().len() - before) {
-            return Poll::Ready(Err(abuse.into()));
-        }
-        poll
+        ready!(Pin::new(&mut self.io).poll_read(cx, buf))?;
+        self.activity.received(buf.filled().len() - before)?;
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -108,7 +106,11 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Socket<IO> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let poll = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
+        // For one piece, `send` takes the kernel less than `writev`.
+        let poll = match bufs {
+            [piece] => Pin::new(&mut self.io).poll_write(cx, piece),
+            pieces => Pin::new(&mut self.io).poll_write_vectored(cx, pieces),
+        };
         self.noted(poll)
     }
 
