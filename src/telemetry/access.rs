@@ -35,6 +35,10 @@ macro_rules! name {
 /// costs more writes.
 const GATHERING: Duration = Duration::from_millis(50);
 
+/// How many bytes are no longer waited with. More, and they leave the core's cache before they are written; fewer, and a busy
+/// gateway wakes who writes too often.
+const ENOUGH: usize = 128 * 1024;
+
 /// How many bytes wait at most: some seconds of a busy gateway. More costs memory while the log is not read; less leaves
 /// out lines sooner.
 const MOST: usize = 8 * 1024 * 1024;
@@ -167,7 +171,8 @@ static LINES: OnceLock<Arc<Lines>> = OnceLock::new();
 #[derive(Debug, Default)]
 struct Lines {
     waiting: Mutex<Waiting>,
-    first_came: Condvar,
+    /// The first of them, or enough.
+    came: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -196,20 +201,22 @@ impl Lines {
                 waiting.left_out += 1;
                 return;
             }
-            let is_first = waiting.lines.is_empty();
+            let before = waiting.lines.len();
             waiting.lines.extend_from_slice(draft);
-            if is_first {
-                self.first_came.notify_one();
+            let are_enough = before < ENOUGH && waiting.lines.len() >= ENOUGH;
+            drop(waiting);
+            if before == 0 || are_enough {
+                self.came.notify_one();
             }
         });
     }
 
-    /// Takes what waits, after some has; nothing when there will be no more.
-    fn gather(&self, room: Vec<u8>) -> Option<(Vec<u8>, u64)> {
+    /// Takes what waits, after some has for so long, or enough does; nothing when there will be no more.
+    fn gather(&self, room: Vec<u8>, gathering: Duration) -> Option<(Vec<u8>, u64)> {
         let nothing = |waiting: &mut Waiting| waiting.lines.is_empty() && !waiting.ended;
-        let waiting = self.first_came.wait_while(self.waiting(), nothing).unwrap_or_else(PoisonError::into_inner);
-        let going_on = |waiting: &mut Waiting| !waiting.ended;
-        let waited = self.first_came.wait_timeout_while(waiting, GATHERING, going_on);
+        let waiting = self.came.wait_while(self.waiting(), nothing).unwrap_or_else(PoisonError::into_inner);
+        let few = |waiting: &mut Waiting| waiting.lines.len() < ENOUGH && !waiting.ended;
+        let waited = self.came.wait_timeout_while(waiting, gathering, few);
         let (mut waiting, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if waiting.lines.is_empty() {
             return None;
@@ -219,7 +226,7 @@ impl Lines {
 
     fn write_until_the_end(&self) {
         let mut room = Vec::new();
-        while let Some((mut lines, left_out)) = self.gather(room) {
+        while let Some((mut lines, left_out)) = self.gather(room, GATHERING) {
             // As with every other line, nobody is left to be told that the log can't be written.
             let _ = stderr().lock().write_all(&lines);
             if left_out > 0 {
@@ -249,7 +256,7 @@ impl Drop for Writer {
     fn drop(&mut self) {
         if let (Some(lines), Some(thread)) = (LINES.get(), self.0.take()) {
             lines.waiting().ended = true;
-            lines.first_came.notify_one();
+            lines.came.notify_one();
             // It does not panic; and if it did, the stop goes on.
             let _ = thread.join();
         }
@@ -258,6 +265,8 @@ impl Drop for Writer {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     fn access() -> Access<'static> {
@@ -280,7 +289,7 @@ mod tests {
     fn a_line_is_one_object_with_what_is_known() {
         let lines = Lines::default();
         lines.add(&access());
-        let (text, _) = lines.gather(Vec::new()).expect("a line");
+        let (text, _) = lines.gather(Vec::new(), GATHERING).expect("a line");
         let text = String::from_utf8(text).unwrap();
         let (timestamp, rest) = text.split_at(r#"{"timestamp":"2026-01-01T00:00:00.000000Z""#.len());
         assert!(timestamp.ends_with("Z\""), "{timestamp}");
@@ -300,8 +309,25 @@ mod tests {
         lines.waiting().lines = vec![b'x'; MOST - 10];
         lines.add(&access());
         lines.add(&access());
-        let (text, left_out) = lines.gather(Vec::new()).expect("lines");
+        let (text, left_out) = lines.gather(Vec::new(), GATHERING).expect("lines");
         assert_eq!((text.len(), left_out), (MOST - 10, 2));
+    }
+
+    #[test]
+    fn enough_lines_are_not_waited_with() {
+        const LIMIT: Duration = Duration::from_secs(20);
+        let (lines, began) = (Lines::default(), Instant::now());
+        std::thread::scope(|threads| {
+            let gathered = threads.spawn(|| lines.gather(Vec::new(), LIMIT));
+            lines.add(&access());
+            let line = lines.waiting().lines.len();
+            for _ in 0..ENOUGH / line {
+                lines.add(&access());
+            }
+            let (text, _) = gathered.join().unwrap().expect("lines");
+            assert!(text.len() >= ENOUGH, "{}", text.len());
+        });
+        assert!(began.elapsed() < LIMIT);
     }
 
     #[test]
@@ -309,7 +335,7 @@ mod tests {
         let lines = Lines::default();
         lines.add(&access());
         lines.waiting().ended = true;
-        assert!(lines.gather(Vec::new()).is_some());
-        assert!(lines.gather(Vec::new()).is_none());
+        assert!(lines.gather(Vec::new(), GATHERING).is_some());
+        assert!(lines.gather(Vec::new(), GATHERING).is_none());
     }
 }
