@@ -2,9 +2,9 @@
 //!
 //! On a terminal it is text among the rest of the log. Elsewhere a line is JSON like all others, but goes by a way of its
 //! own: nothing costs a request as much as a line that is put together field by field and written by itself. Lines are
-//! gathered, and a thread writes them some times a second. So whoever reads the log slowly never holds up a request: past
-//! [`MOST`] bytes lines are left out, and how many is logged. A process that is killed loses the lines of the last moment;
-//! one that stops by itself writes them.
+//! gathered, and a thread writes them some times a second, and whenever there are enough. So whoever reads the log slowly
+//! never holds up a request: past [`MOST`] bytes lines are left out, and how many is logged. A process that is killed loses
+//! the lines of the last moment; one that stops by itself writes them.
 
 use std::cell::RefCell;
 use std::io::{Write, stderr};
