@@ -112,7 +112,7 @@ pub(super) async fn search(admitted: &Admitted, call: &Call<'_>) -> Result<Reply
 
 pub(super) async fn show(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
     let id = Kind::Submission.parse(id).ok_or(Refusal::SubmissionNotFound)?;
-    let found = store(admitted).await?.submissions(&[id]).await?;
+    let found = store(admitted).await?.submission(id).await?;
     let shown = found.read()?;
     let submission = shown.submissions.first().ok_or(Refusal::SubmissionNotFound)?;
     let mut json = Json::of_about(2048);

@@ -27,7 +27,7 @@ use super::lent::Lent;
 use super::page::{PageRequest, Reading};
 use super::records::{Fields, Malformed, Record};
 use super::sql::{Dialect, Sql};
-use super::submissions::{self, Submissions, read_submissions, write_rows};
+use super::submissions::{self, Submissions, TellFields, read_submissions, write_rows};
 use super::{Store, StoreError};
 
 /// The submissions of one page, and how many there are on all of them.
@@ -200,7 +200,7 @@ async fn reading_of(
 fn write_first_page(sql: &mut Sql, kept: &Kept<'_>, filter: &SubmissionFilter, page: PageRequest) {
     write_kept_page(sql, kept, filter, page);
     sql.push(" SELECT shown.*, found.total FROM found LEFT JOIN (");
-    write_rows(sql, |sql| {
+    write_rows(sql, TellFields::OnceAForm, |sql| {
         sql.push(" = ANY (ARRAY (SELECT id FROM page))");
     });
     sql.push(") AS shown ON true");

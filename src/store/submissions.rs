@@ -185,36 +185,51 @@ fn add_entries<'f, 'r: 'f>(
 }
 
 impl Store {
-    /// Submissions by id, in the order of the ids and with all that they show: one statement. Leaves out drafts, graduated
-    /// children and unknown ids, which are not returned by themselves.
+    /// A submission with all that it shows: one statement. None if it is a draft, a graduated child, or unknown: those are
+    /// not returned by themselves.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn submissions(&self, ids: &[i64]) -> Result<Submissions, StoreError> {
-        read_submissions(&mut self.database.reader().await?, ids.to_vec()).await
+    pub async fn submission(&self, id: i64) -> Result<Submissions, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
+        write_rows(&mut sql, TellFields::WithEachRow, |sql| {
+            sql.push(" = ").bind(id);
+        });
+        Ok(Submissions { rows: in_order(&[id], reader.fetch_all(sql).await?)? })
     }
 }
 
-/// The same over a connection that is lent already.
+/// Submissions by id, in the order of the ids. Leaves out what is not returned by itself.
 pub(super) async fn read_submissions(reader: &mut Lent, ids: Vec<i64>) -> Result<Submissions, StoreError> {
     if ids.is_empty() {
         return Ok(Submissions::default());
     }
     let mut sql = reader.sql();
-    write_rows(&mut sql, |sql| {
+    write_rows(&mut sql, TellFields::OnceAForm, |sql| {
         sql.in_some_ids(&ids);
     });
     Ok(Submissions { rows: in_order(&ids, reader.fetch_all(sql).await?)? })
 }
 
+/// Which rows tell the fields of their form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TellFields {
+    /// The first one of each form.
+    OnceAForm,
+    /// All of them: for one submission, whose children are few, that takes less than to find out which are the first.
+    WithEachRow,
+}
+
 /// Adds the query of the rows that [`Submissions`] are told by, [`COLUMNS`] of them, of submissions whose ids are `among`.
-pub(super) fn write_rows(sql: &mut Sql, among: impl Fn(&mut Sql)) {
+pub(super) fn write_rows(sql: &mut Sql, fields: TellFields, among: impl Fn(&mut Sql)) {
     let files = if sql.dialect() == Dialect::Postgres { "a.files::text" } else { "a.files" };
     sql.push("SELECT m.id, m.child_of, m.form_id, m.status, m.created_at, m.updated_at, ");
-    sql.push("CASE WHEN row_number() OVER (PARTITION BY m.form_id) = 1 THEN (");
+    let once = fields == TellFields::OnceAForm;
+    sql.push(if once { "CASE WHEN row_number() OVER (PARTITION BY m.form_id) = 1 THEN (" } else { "(" });
     sql.push_records(&["id", "gid", "name", "type"]);
     sql.push(" FROM (SELECT e.id, e.gid, e.name, e.type FROM elements e WHERE e.form_id = m.form_id ");
-    sql.push("ORDER BY e.position, e.id) AS fields) END AS fields, (");
+    sql.push("ORDER BY e.position, e.id) AS fields)").push(if once { " END" } else { "" }).push(" AS fields, (");
     sql.push_records(&["a.element_id", "a.value", files, "a.updated_at"]);
     sql.push(" FROM answers a WHERE a.submission_id = m.id) AS answers FROM (");
     sql.push("SELECT id, child_of, form_id, status, created_at, updated_at FROM submissions ");

@@ -114,7 +114,7 @@ pub(super) async fn a_file_is_loaded_as_it_says(location: DatabaseLocation) {
     assert_nothing_to_mend(&location).await;
 
     let store = Store::open(&location, 1).await.unwrap();
-    let found = store.submissions(&[1001]).await.unwrap();
+    let found = store.submission(1001).await.unwrap();
     let submission = found.read().unwrap().submissions.remove(0);
     // Cut to the microsecond, and brought to UTC.
     assert_eq!(submission.created_at.to_string(), "2024-05-01T13:45:30.123456Z");
