@@ -115,7 +115,7 @@ pub(super) async fn show(admitted: &Admitted, id: &str) -> Result<Reply, Refusal
     let found = store(admitted).await?.submission(id).await?;
     let shown = found.read()?;
     let submission = shown.submissions.first().ok_or(Refusal::SubmissionNotFound)?;
-    let mut json = Json::of_about(2048);
+    let mut json = Json::of_about(8 * 1024);
     json.raw("{\"data\":");
     FieldsJson::of(&shown.fields).write(&mut json, submission, &admitted.tenant().timezone);
     json.raw("}");

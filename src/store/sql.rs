@@ -121,10 +121,13 @@ pub(crate) struct Sql {
     planned_anew: bool,
 }
 
+/// How many bytes a statement is given room for at first: most have fewer, and the others need more once.
+const ROOM: usize = 1024;
+
 impl Sql {
     /// An empty statement.
     pub(crate) fn new(dialect: Dialect) -> Self {
-        Self { dialect, text: String::new(), binds: Vec::new(), planned_anew: false }
+        Self { dialect, text: String::with_capacity(ROOM), binds: Vec::new(), planned_anew: false }
     }
 
     /// Has Postgres plan the statement for the values that it has: what is right for one keyword or form is wrong for the
