@@ -185,8 +185,8 @@ fn add_entries<'f, 'r: 'f>(
 }
 
 impl Store {
-    /// A submission with all that it shows: one statement. None if it is a draft, a graduated child, or unknown: those are
-    /// not returned by themselves.
+    /// A submission with all that it shows: one statement. Nothing where it is a draft, a graduated child or unknown, which
+    /// are not returned by themselves.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
