@@ -15,6 +15,7 @@ use crate::config::{Config, OnRedisFailure, TenantConfig};
 use crate::metrics::Metrics;
 use crate::quota::{Account, Quota};
 use crate::shared::{Lanes, Link};
+use crate::store::DatabaseIdentity;
 use crate::tenant::host::HostName;
 use crate::tenant::token::PresentedToken;
 
@@ -160,8 +161,9 @@ impl<'c> Guide<'c> {
 
     /// The steps behind the edge. A token is looked at unless nobody asks for one.
     async fn walk_inside(&self, way: &mut Way, tenant: &TenantConfig, token: Option<Option<&str>>) {
-        let (finding, tokens) = database::find(tenant).await;
+        let (finding, found) = database::find(tenant).await;
         way.step("database", finding);
+        let (identity, tokens) = found.unzip();
         if let Some(tokens) = tokens {
             way.step(
                 "token",
@@ -175,7 +177,7 @@ impl<'c> Guide<'c> {
         {
             way.step("token", malformed(token));
         }
-        way.step("budget", self.find_budget(tenant).await);
+        way.step("budget", self.find_budget(tenant, identity.as_ref()).await);
     }
 
     fn find(&self, host: &str) -> Result<(&'c HostName, &'c TenantConfig), Finding> {
@@ -203,15 +205,20 @@ impl<'c> Guide<'c> {
         })
     }
 
-    async fn find_budget(&self, tenant: &TenantConfig) -> Finding {
+    async fn find_budget(&self, tenant: &TenantConfig, database: Option<&DatabaseIdentity>) -> Finding {
         let (limit, seconds) = (tenant.requests_per_minute, self.config.gateway.quota_window.as_secs());
         let Some((quota, policy)) = &self.quota else {
             return Finding::passes(format!(
                 "{limit} requests in {seconds} s, counted in the memory of the running node: only its answers tell what is left"
             ));
         };
-        let account = Account::new(&tenant.slug, limit);
-        match quota.look_shared(&account).await {
+        let Some(database) = database else {
+            return Finding::warns(
+                "Redis has it under the identity of the database, which can't be read: what is left is unknown",
+                "fix the database first",
+            );
+        };
+        match quota.look_shared(Account::new(&tenant.slug, database).limited(limit)).await {
             Some((budget, wait)) if budget.remaining == 0 => Finding::stops(
                 format!(
                     "all {limit} requests of the last {seconds} s are spent: 429 for another {} s",

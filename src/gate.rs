@@ -12,6 +12,7 @@
 mod allowance;
 mod bad_tokens;
 mod body;
+mod budget;
 mod encoding;
 mod head;
 mod in_flight;
@@ -38,13 +39,13 @@ use tracing::Instrument;
 use crate::api::{self, Call};
 use crate::error::Refusal;
 use crate::metrics::Metrics;
-use crate::quota::{Budget, NotAdmitted, Quota, Telling, Usage};
+use crate::quota::{Budget, Quota, Telling, Usage};
 use crate::reply::Reply;
 use crate::store::Spent;
 use crate::telemetry::{self, step};
 use crate::tenant::host::CertificateNames;
 use crate::tenant::token::PresentedToken;
-use crate::tenant::{Directory, LastUsed, Tenant, Token, TokenVerifier, Turn};
+use crate::tenant::{Directory, Tenant, Token, TokenVerifier, Turn};
 use allowance::Allowance;
 pub use bad_tokens::BadTokens;
 use head::Authority;
@@ -134,8 +135,6 @@ pub struct Gate {
     pub quota: Quota,
     /// Their tokens.
     pub tokens: TokenVerifier,
-    /// When the tokens were used.
-    pub last_used: LastUsed,
     /// How much a request may hold, and how long it may take.
     pub limits: Limits,
     /// The requests that are worked on.
@@ -169,7 +168,7 @@ impl Gate {
             Err(refusal) => (refusal.reply(), Some(refusal)),
         };
         if let (None, Some(tenant)) = (trail.budget, &trail.tenant) {
-            trail.budget = Some(self.quota.look(&tenant.account).await);
+            trail.budget = Some(self.look(tenant).await);
         }
         body::discard_rest(head.version, body);
         let status = reply.status;
@@ -215,7 +214,7 @@ impl Gate {
         let admitting = self.admit(&tenant, &token, telling, trail).instrument(step!("admit"));
         let (budget, usage) = allowance.spend(pin!(admitting)).await?;
         trail.budget = Some(budget);
-        self.last_used.note(&tenant, &token, Timestamp::now());
+        tenant.tokens.last_used.note(&token, Timestamp::now());
         let turn = tenant.in_flight.enter().ok_or_else(|| {
             tenant.database.refuse_in_flight();
             Refusal::TenantBusy
@@ -257,7 +256,7 @@ impl Gate {
         if let Some(token) = self.tokens.recall(tenant, &digest) {
             return Ok(token);
         }
-        let attempt = self.bad_tokens.attempt(address, &tenant.slug, digest)?;
+        let attempt = self.bad_tokens.attempt(address, tenant.tokens.generation, digest)?;
         // Boxed: it is rarely needed, and large.
         match Box::pin(self.tokens.verify(tenant, digest)).await {
             Ok(Some(token)) => {
@@ -273,24 +272,6 @@ impl Gate {
                 attempt.put_back();
                 Err(Refusal::DatabaseUnavailable(error))
             }
-        }
-    }
-
-    async fn admit(
-        &self,
-        tenant: &Tenant,
-        token: &Token,
-        telling: Telling,
-        trail: &mut Trail,
-    ) -> Result<(Budget, Option<Usage>), Refusal> {
-        match self.quota.admit(&tenant.account, token.id, telling).await {
-            Ok(admission) => Ok(admission),
-            Err(NotAdmitted::Exhausted { wait, usage }) => {
-                trail.budget = Some(tenant.account.spent());
-                let usage = tenant.tokens.names.name(&usage, token, &tenant.database).await;
-                Err(Refusal::QuotaExhausted { wait, usage })
-            }
-            Err(NotAdmitted::StoreFailed) => Err(Refusal::QuotaUnavailable),
         }
     }
 }

@@ -34,7 +34,8 @@ use crate::shared::{Lanes, Link, LinkError};
 use crate::store::Connections;
 use crate::supervisor::{HandOverError, Inherited};
 use crate::tenant::certificate::CertificateError;
-use crate::tenant::{Directory, Due, LastUsed, TokenChanges, TokenVerifier};
+use crate::tenant::last_used::{self, Due};
+use crate::tenant::{Directory, TokenChanges, TokenVerifier};
 use crate::workers::Workers;
 use readiness::Parts;
 pub use reload::{Reloader, watch};
@@ -110,7 +111,6 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
         directory,
         quota: Quota::new(config.gateway.quota_window, windows, metrics.clone()),
         tokens: TokenVerifier::new(listening, missed, metrics.clone()),
-        last_used: LastUsed::default(),
         limits: limits.gate,
         in_flight: InFlight::new(limits.gate.in_flight, metrics.gate.clone()),
         bad_tokens: BadTokens::new(limits.gate.bad_tokens_burst, limits.gate.bad_tokens_rate, metrics.gate.clone()),
@@ -167,7 +167,8 @@ async fn write_last_used(gate: Arc<Gate>) {
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        gate.last_used.write(Due::Late, gate.directory.load().tenants()).await;
+        let due = gate.directory.load().tenants().filter_map(|tenant| tenant.last_used(Due::Late)).collect();
+        last_used::write(due).await;
     }
 }
 
@@ -214,7 +215,7 @@ impl Running {
         // Stopped before the last writing, so that the two don't write at once.
         drop(self.last_used);
         let directory = self.gate.directory.load_full();
-        self.gate.last_used.write(Due::All, directory.tenants()).await;
+        last_used::write(directory.tenants().filter_map(|tenant| tenant.last_used(Due::All)).collect()).await;
         // All at once: one that hangs must not hold up the others.
         let closed = join_all(directory.tenants().map(|tenant| tenant.database.close()));
         if timeout(CLOSE_LIMIT, closed).await.is_err() {

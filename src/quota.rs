@@ -4,22 +4,22 @@
 //! Redis, whose clock is then the clock. In no span of the window's length are more requests admitted than the limit.
 //! What this node admits is noted in its own window too, so that it is no stranger when it must decide alone.
 
+mod accounts;
 mod shared;
 mod usage;
 mod window;
 
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-use arc_swap::ArcSwapOption;
 
 use crate::config::OnRedisFailure;
 use crate::metrics::{Metrics, RateDecision};
 use crate::shared::Lanes;
-use shared::{Answer, Ask, Failure, Question, SharedWindows};
+use crate::store::DatabaseIdentity;
+use accounts::{Accounts, Full};
+pub use accounts::{Account, LimitedAccount};
+use shared::{Answer, Ask, Failure, SharedWindows};
 pub use usage::{Entry, Share, Usage};
-use window::Window;
 
 /// What an account may spend in one window, and what is left of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,90 +53,9 @@ pub enum Telling {
     Nothing,
 }
 
-/// The part of a budget that this node holds for one account.
-#[derive(Debug)]
-pub struct Account {
-    key: Arc<str>,
-    limit: AtomicU32,
-    /// What this node admitted; the whole truth where no store is shared.
-    own: Mutex<Window>,
-    /// What the shared window last said of itself when it was full. Only the passing of time frees a place, so until
-    /// then nobody need ask.
-    full: ArcSwapOption<Full>,
-    /// What the shared window last said was left, for requests that spend nothing.
-    last_look: Mutex<Option<(u64, u32)>>,
-    /// Held while one request looks and others wait for what it sees.
-    looking: tokio::sync::Mutex<()>,
-}
-
-#[derive(Debug)]
-struct Full {
-    /// In microseconds of [`Quota::now`].
-    until: u64,
-    usage: Arc<Usage>,
-}
-
 /// How old, in microseconds, what is told to requests that spend nothing may be. Older, and a 401 tells what was; newer,
 /// and a flood of invalid tokens costs the shared store a call each.
 const LOOK_AGE: u64 = 1_000_000;
-
-impl Account {
-    /// The account of a tenant, with its limit a window.
-    #[must_use]
-    pub fn new(slug: &str, limit: u32) -> Self {
-        Self {
-            key: format!("formgate:window:{slug}").into(),
-            limit: AtomicU32::new(limit),
-            own: Mutex::default(),
-            full: ArcSwapOption::empty(),
-            last_look: Mutex::default(),
-            looking: tokio::sync::Mutex::default(),
-        }
-    }
-
-    fn own(&self) -> std::sync::MutexGuard<'_, Window> {
-        // A window is whole between any two of its statements: a panic elsewhere leaves it usable.
-        self.own.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether nobody panicked with its window in hand.
-    #[must_use]
-    pub fn is_sound(&self) -> bool {
-        !self.own.is_poisoned()
-    }
-
-    fn last_look(&self) -> std::sync::MutexGuard<'_, Option<(u64, u32)>> {
-        self.last_look.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Changes the limit from the next request on. What was known of a full window no longer holds.
-    pub fn set_limit(&self, limit: u32) {
-        if self.limit.swap(limit, Ordering::Relaxed) != limit {
-            self.full.store(None);
-            *self.last_look() = None;
-        }
-    }
-
-    fn limit(&self) -> u32 {
-        self.limit.load(Ordering::Relaxed)
-    }
-
-    /// The budget with nothing left.
-    #[must_use]
-    pub fn spent(&self) -> Budget {
-        self.budget(0)
-    }
-
-    fn question(&self, ask: Ask, token: u32) -> Question {
-        let (key, limit) = (Arc::clone(&self.key), self.limit());
-        let held = self.last_look().map_or(0, |(_, remaining)| limit.saturating_sub(remaining));
-        Question { key, limit, ask, token, held }
-    }
-
-    fn budget(&self, remaining: u32) -> Budget {
-        Budget { limit: self.limit(), remaining }
-    }
-}
 
 /// Why a node decides alone.
 #[derive(Clone, Copy, Debug)]
@@ -153,6 +72,7 @@ pub struct Quota {
     span: Duration,
     epoch: Instant,
     shared: Option<(SharedWindows, OnRedisFailure)>,
+    accounts: Accounts,
     metrics: Metrics,
 }
 
@@ -161,7 +81,21 @@ impl Quota {
     #[must_use]
     pub fn new(span: Duration, shared: Option<(Arc<Lanes>, OnRedisFailure)>, metrics: Metrics) -> Self {
         let shared = shared.map(|(lanes, policy)| (SharedWindows::new(lanes, span), policy));
-        Self { span, epoch: Instant::now(), shared, metrics }
+        Self { span, epoch: Instant::now(), shared, accounts: Accounts::default(), metrics }
+    }
+
+    /// The account of a tenant whose database is known. The same one as before where the account is still in use or has
+    /// requests in its window: after its tenant was removed and came back, or when its database is reached by another
+    /// address.
+    #[must_use]
+    pub fn account(&self, slug: &str, database: &DatabaseIdentity) -> Arc<Account> {
+        self.accounts.find_or_insert(Account::new(slug, database))
+    }
+
+    /// Forgets the accounts that no tenant has any more, once their windows are empty.
+    pub fn forget_unused_accounts(&self) {
+        let (now, span) = (self.now(), self.span_in_micros());
+        self.accounts.retain(|account| !account.own().is_empty(now, span));
     }
 
     /// Spends one request of an account's budget for a token, or says why not; a refusal spends nothing.
@@ -170,7 +104,7 @@ impl Quota {
     /// [`NotAdmitted`].
     pub async fn admit(
         &self,
-        account: &Account,
+        account: LimitedAccount<'_>,
         token: i64,
         telling: Telling,
     ) -> Result<(Budget, Option<Usage>), NotAdmitted> {
@@ -185,14 +119,14 @@ impl Quota {
         match windows.ask(account.question(ask, Entry::short(token))).await {
             Ok(answer @ Answer { wait: None, .. }) => {
                 let now = self.now();
-                account.own().note(now, self.span_in_micros(), account.limit(), Entry::short(token));
-                *account.last_look() = Some((now, answer.remaining));
+                account.own().note(now, self.span_in_micros(), account.limit, Entry::short(token));
+                account.note_look(now, answer.remaining);
                 self.metrics.rate_decisions.count(RateDecision::AdmittedShared);
                 Ok((account.budget(answer.remaining), (telling == Telling::Usage).then_some(answer.usage)))
             }
             Ok(Answer { wait: Some(wait), usage, .. }) => {
                 let usage = Arc::new(usage);
-                let full = Full { until: self.now() + micros(wait), usage: Arc::clone(&usage) };
+                let full = Full { until: self.now() + micros(wait), limit: account.limit, usage: Arc::clone(&usage) };
                 account.full.store(Some(Arc::new(full)));
                 self.metrics.rate_decisions.count(RateDecision::RefusedShared);
                 Err(NotAdmitted::Exhausted { wait, usage })
@@ -205,7 +139,7 @@ impl Quota {
                 match policy {
                     OnRedisFailure::Local => self.admit_alone(account, token, telling, Alone::Local),
                     OnRedisFailure::Allow => {
-                        account.own().note(self.now(), self.span_in_micros(), account.limit(), Entry::short(token));
+                        account.own().note(self.now(), self.span_in_micros(), account.limit, Entry::short(token));
                         self.metrics.rate_decisions.count(RateDecision::AdmittedAllow);
                         Ok((self.look_alone(account), self.usage_alone(account, telling)))
                     }
@@ -219,10 +153,10 @@ impl Quota {
     }
 
     /// What is left of an account's budget, without spending: of a shared window, as it was at most a second ago.
-    pub async fn look(&self, account: &Account) -> Budget {
+    pub async fn look(&self, account: LimitedAccount<'_>) -> Budget {
         let Some((windows, _)) = &self.shared else { return self.look_alone(account) };
         if self.known_full(account).is_some() {
-            return account.spent();
+            return account.budget(0);
         }
         if let Some(remaining) = self.seen_lately(account) {
             return account.budget(remaining);
@@ -233,7 +167,7 @@ impl Quota {
         }
         match windows.ask(account.question(Ask::Look, 0)).await {
             Ok(answer) => {
-                *account.last_look() = Some((self.now(), answer.remaining));
+                account.note_look(self.now(), answer.remaining);
                 account.budget(answer.remaining)
             }
             Err(_) => self.look_alone(account),
@@ -242,7 +176,7 @@ impl Quota {
 
     /// What is left of an account's shared window now, and how long until there is a place where there is none; nothing
     /// while the shared store does not answer, or there is none.
-    pub async fn look_shared(&self, account: &Account) -> Option<(Budget, Duration)> {
+    pub async fn look_shared(&self, account: LimitedAccount<'_>) -> Option<(Budget, Duration)> {
         let (windows, _) = self.shared.as_ref()?;
         let answer = windows.ask(account.question(Ask::Look, 0)).await.ok()?;
         Some((account.budget(answer.remaining), answer.wait.unwrap_or_default()))
@@ -250,14 +184,14 @@ impl Quota {
 
     fn admit_alone(
         &self,
-        account: &Account,
+        account: LimitedAccount<'_>,
         token: i64,
         telling: Telling,
         alone: Alone,
     ) -> Result<(Budget, Option<Usage>), NotAdmitted> {
         let (now, span) = (self.now(), self.span_in_micros());
         let mut own = account.own();
-        let decision = own.admit(now, span, account.limit(), Entry::short(token));
+        let decision = own.admit(now, span, account.limit, Entry::short(token));
         let usage = (decision.is_err() || telling == Telling::Usage).then(|| own.usage(now, span));
         drop(own);
         self.metrics.rate_decisions.count(match (decision.is_ok(), alone) {
@@ -275,22 +209,22 @@ impl Quota {
         }
     }
 
-    fn look_alone(&self, account: &Account) -> Budget {
-        account.budget(account.own().remaining(self.now(), self.span_in_micros(), account.limit()))
+    fn look_alone(&self, account: LimitedAccount<'_>) -> Budget {
+        account.budget(account.own().remaining(self.now(), self.span_in_micros(), account.limit))
     }
 
-    fn usage_alone(&self, account: &Account, telling: Telling) -> Option<Usage> {
+    fn usage_alone(&self, account: LimitedAccount<'_>, telling: Telling) -> Option<Usage> {
         (telling == Telling::Usage).then(|| account.own().usage(self.now(), self.span_in_micros()))
     }
 
-    fn seen_lately(&self, account: &Account) -> Option<u32> {
-        let (at, remaining) = (*account.last_look())?;
-        (self.now() - at < LOOK_AGE).then_some(remaining)
+    fn seen_lately(&self, account: LimitedAccount<'_>) -> Option<u32> {
+        let look = (*account.last_look()).filter(|look| look.limit == account.limit)?;
+        (self.now() - look.at < LOOK_AGE).then_some(look.remaining)
     }
 
-    fn known_full(&self, account: &Account) -> Option<NotAdmitted> {
+    fn known_full(&self, account: LimitedAccount<'_>) -> Option<NotAdmitted> {
         let full = account.full.load();
-        let full = full.as_ref()?;
+        let full = full.as_ref().filter(|full| full.limit == account.limit)?;
         let left = full.until.checked_sub(self.now()).filter(|left| *left > 0)?;
         Some(NotAdmitted::Exhausted { wait: Duration::from_micros(left), usage: Arc::clone(&full.usage) })
     }

@@ -11,6 +11,7 @@ mod database;
 pub mod filter;
 mod forms;
 mod groups;
+mod identity;
 pub(crate) mod import;
 mod lent;
 mod limits;
@@ -47,6 +48,7 @@ pub use groups::{
     Deletion, Durability, Group, GroupFilter, GroupSummary, GroupWrite, GroupWriteError, Guard, Member, MemberChange,
     NewMembers, Report, Written,
 };
+pub use identity::DatabaseIdentity;
 pub use limits::DatabaseLimits;
 pub use location::{DatabaseLocation, InvalidLocation};
 pub use page::{Page, PageRequest};
@@ -66,6 +68,7 @@ use retry::Tries;
 #[derive(Clone, Debug)]
 pub struct Store {
     database: Database,
+    identity: DatabaseIdentity,
     /// Held by the one write of a group that this node does at a time, or shared by those that need not be alone: who waits
     /// here holds no connection that a reader could use, and half of them at most are ever held by writes.
     group_writes: Arc<RwLock<()>>,
@@ -148,18 +151,28 @@ impl Store {
 
     async fn check(database: Database, max_connections: u32) -> Result<Self, StoreError> {
         let mut reader = database.opening().await?;
-        let checked = schema::require_newest(&mut reader).await;
+        let identified = async {
+            schema::require_newest(&mut reader).await?;
+            Ok(DatabaseIdentity::read(&mut reader).await?)
+        }
+        .await;
         drop(reader);
-        match checked {
-            Ok(()) => {
+        match identified {
+            Ok(identity) => {
                 let group_writes = Arc::new(RwLock::with_max_readers((), max_connections.div_ceil(2)));
-                Ok(Self { database, group_writes })
+                Ok(Self { database, identity, group_writes })
             }
             Err(error) => {
                 database.close().await;
                 Err(error)
             }
         }
+    }
+
+    /// Which database this is.
+    #[must_use]
+    pub fn identity(&self) -> &DatabaseIdentity {
+        &self.identity
     }
 
     /// Closes every connection, waiting for those in use.

@@ -7,28 +7,28 @@ mod database;
 mod directory;
 pub mod host;
 mod in_flight;
-mod last_used;
+pub mod last_used;
 mod names;
 pub mod token;
 mod tokens;
 mod verify;
 
 use std::hint::black_box;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use jiff::tz::TimeZone;
 
 use crate::config::TenantConfig;
 use crate::metrics::TenantMeter;
-use crate::quota::Account;
+use crate::quota::{Account, LimitedAccount};
 use crate::store::{Connections, Guard};
 
 pub use database::TenantDatabase;
-pub use directory::{Directory, TokenChanges};
+pub use directory::{Directory, LeftOut, TokenChanges};
+use last_used::{Due, Writes};
 pub use in_flight::{InFlight, Turn};
-pub use last_used::{Due, LastUsed};
 pub use names::{NamedShare, TokenNames};
-pub use tokens::Tokens;
+pub use tokens::{Generation, Tokens};
 pub use verify::{Token, TokenVerifier};
 
 /// One tenant as the gateway serves it.
@@ -40,8 +40,11 @@ pub struct Tenant {
     pub name: String,
     /// The zone of plain dates and of `time` answers.
     pub timezone: TimeZone,
-    /// The tenant's budget.
-    pub account: Arc<Account>,
+    /// Requests that it may make in a window.
+    pub requests_per_minute: u32,
+    /// The tenant's budget, once its database was opened and said which one it is. So it is known before the first request
+    /// is admitted: no token is good before the database said so.
+    account: OnceLock<Arc<Account>>,
     /// How much of a group one write may detach.
     pub group_guard: Option<Guard>,
     /// Its requests, for the metrics.
@@ -65,13 +68,31 @@ impl Tenant {
             slug,
             name: config.name.to_string(),
             timezone: config.timezone.clone(),
-            account: Arc::new(Account::new(&config.slug, config.requests_per_minute)),
+            requests_per_minute: config.requests_per_minute,
+            account: OnceLock::new(),
             group_guard: config.group_guard,
             meter: Arc::new(TenantMeter::new(&config.slug)),
-            tokens: Arc::default(),
+            tokens: Arc::new(Tokens::new()),
             in_flight: Arc::new(InFlight::new(config.max_in_flight)),
             database: Arc::new(database),
         }
+    }
+
+    /// Its budget, if it is known which one that is.
+    #[must_use]
+    pub fn account(&self) -> Option<LimitedAccount<'_>> {
+        self.account.get().map(|account| account.limited(self.requests_per_minute))
+    }
+
+    /// Keeps its budget from now on, for which `account` is asked unless another request was quicker.
+    pub fn learn_account(&self, account: impl FnOnce() -> Arc<Account>) -> LimitedAccount<'_> {
+        self.account.get_or_init(account).limited(self.requests_per_minute)
+    }
+
+    /// When its tokens were used, as far as that is to be written.
+    #[must_use]
+    pub fn last_used(&self, due: Due) -> Option<Writes> {
+        Writes::find(&self.slug, &self.tokens, &self.database, due)
     }
 
     /// Looks once at each part that a request will look at, so that they come from memory together. Of thousands of tenants
@@ -79,7 +100,7 @@ impl Tenant {
     pub fn prefetch(&self) {
         black_box((
             self.tokens.in_use.is_sound(),
-            self.account.is_sound(),
+            self.account.get().is_none_or(|account| account.is_sound()),
             self.in_flight.most(),
             self.meter.is_quiet(),
             self.name.as_bytes().first(),
@@ -87,21 +108,21 @@ impl Tenant {
     }
 
     /// This tenant as it is configured now: what the change does not touch goes on as it is, its connections and the
-    /// requests in its window above all.
+    /// requests in its window above all. With another address of its database it is a new [`Generation`], of which nothing
+    /// is known; the account is the same all the same if the database turns out to be ([`crate::quota::Quota::account`]).
     #[must_use]
     pub fn renewed(&self, config: &TenantConfig, connections: &Arc<Connections>) -> Self {
         let mut tenant = Self::new(config, connections);
         tenant.meter = Arc::clone(&self.meter);
-        tenant.account = Arc::clone(&self.account);
-        tenant.account.set_limit(config.requests_per_minute);
         if self.in_flight.most() == config.max_in_flight {
             tenant.in_flight = Arc::clone(&self.in_flight);
         }
-        if self.database.is(&config.database, config.max_connections) {
+        if self.database.is_at(&config.database) {
             tenant.tokens = Arc::clone(&self.tokens);
-            tenant.database = Arc::clone(&self.database);
-        } else {
-            tenant.tokens = Arc::new(self.tokens.of_another_database());
+            tenant.account = self.account.clone();
+            if self.database.max_connections() == config.max_connections {
+                tenant.database = Arc::clone(&self.database);
+            }
         }
         tenant
     }

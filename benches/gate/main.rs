@@ -12,6 +12,7 @@ use formgate::api;
 use formgate::config::Config;
 use formgate::metrics::{Metrics, RateDecision, TenantLabels, TenantMeter, TokenCheck};
 use formgate::quota::{Account, Quota, Telling};
+use formgate::store::DatabaseIdentity;
 use formgate::tenant::Directory;
 use formgate::tenant::host::HostName;
 use formgate::tenant::token::PresentedToken;
@@ -56,11 +57,11 @@ fn admit(criterion: &mut Criterion) {
     const LIMIT: u32 = 60;
     let mut group = criterion.benchmark_group("admit");
     let decide = |quota: &Quota, account: &Account| {
-        quota.admit(account, 7, Telling::Nothing).now_or_never().expect("the embedded window never waits")
+        quota.admit(account.limited(LIMIT), 7, Telling::Nothing).now_or_never().expect("the embedded window never waits")
     };
     // A window that is over before the next request, and one that nobody leaves.
     for (name, span) in [("admitted", Duration::from_nanos(1)), ("refused", Duration::from_secs(3600))] {
-        let (quota, account) = (Quota::new(span, None, Metrics::default()), Account::new("acme", LIMIT));
+        let (quota, account) = (Quota::new(span, None, Metrics::default()), Account::new("acme", &DatabaseIdentity::from("0")));
         for _ in 0..LIMIT {
             let _ = decide(&quota, &account);
         }

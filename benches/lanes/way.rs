@@ -8,6 +8,7 @@ use formgate::config::{OnRedisFailure, RedisTarget};
 use formgate::metrics::Metrics;
 use formgate::quota::{Account, Quota, Telling};
 use formgate::shared::{Lanes, Link};
+use formgate::store::DatabaseIdentity;
 use redis::aio::ConnectionLike;
 use redis::{Client, RedisResult, Script};
 
@@ -46,7 +47,7 @@ impl Way {
         let lanes = Arc::new(Lanes::open(Arc::new(link), LIMIT, Metrics::default()).await);
         let windows = Some((Arc::clone(&lanes), OnRedisFailure::Deny));
         let quota = Quota::new(SPAN, windows, Metrics::default());
-        let accounts = (0..callers).map(|caller| Account::new(&caller.to_string(), LARGE)).collect();
+        let accounts = (0..callers).map(|caller| Account::new(&caller.to_string(), &DatabaseIdentity::from("0"))).collect();
         let pool = deadpool_redis::Config::from_url(&url).builder()?.max_size(POOL).runtime(Runtime::Tokio1).build()?;
         let shared = Self::Shared { quota, accounts };
         Ok([shared, Self::Lanes(lanes), Self::Pool(pool), Self::New(Client::open(url)?)].map(Arc::new).into())
@@ -66,7 +67,7 @@ impl Way {
         let key = &caller.to_string();
         match self {
             Self::Shared { quota, accounts } => {
-                let admission = quota.admit(&accounts[caller], 7, Telling::Nothing).await;
+                let admission = quota.admit(accounts[caller].limited(LARGE), 7, Telling::Nothing).await;
                 admission.map_err(|refusal| anyhow::anyhow!("{refusal:?}"))?;
             }
             Self::Lanes(lanes) => lanes.call(async |connection| ask(connection, key).await).await?,

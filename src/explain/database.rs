@@ -4,23 +4,23 @@ use std::time::Instant;
 
 use super::Finding;
 use crate::config::TenantConfig;
-use crate::store::{Store, StoreError, TokenRecord};
+use crate::store::{DatabaseIdentity, Store, StoreError, TokenRecord};
 
-/// Opens the database as serving does. The tokens in it, where it can be read.
-pub(super) async fn find(tenant: &TenantConfig) -> (Finding, Option<Vec<TokenRecord>>) {
+/// Opens the database as serving does. Which one it is and the tokens in it, where it can be read.
+pub(super) async fn find(tenant: &TenantConfig) -> (Finding, Option<(DatabaseIdentity, Vec<TokenRecord>)>) {
     let began = Instant::now();
     let location = &tenant.database;
     let store = match Store::open(location, 1).await {
         Ok(store) => store,
         Err(error) => return (fault(&error, tenant), None),
     };
-    let tokens = store.list_tokens().await;
+    let (identity, tokens) = (store.identity().clone(), store.list_tokens().await);
     store.close().await;
     match tokens {
         Ok(tokens) => {
             let what =
                 format!("{location:?} answers in {} ms, at the schema that is needed", began.elapsed().as_millis());
-            (Finding::passes(what), Some(tokens))
+            (Finding::passes(what), Some((identity, tokens)))
         }
         Err(error) => (fault(&error, tenant), None),
     }

@@ -15,7 +15,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use moka::sync::Cache;
@@ -23,6 +23,7 @@ use moka::sync::Cache;
 use super::network::network_of;
 use crate::error::Refusal;
 use crate::metrics::GateMetrics;
+use crate::tenant::Generation;
 use crate::tenant::token::TokenDigest;
 
 /// How many addresses have a bucket at once. A flood from more addresses than this is not slowed by this means.
@@ -48,8 +49,8 @@ pub struct BadTokens {
     metrics: GateMetrics,
 }
 
-/// A token at a tenant.
-type Key = (Arc<str>, TokenDigest);
+/// A token at a generation of a tenant.
+type Key = (Generation, TokenDigest);
 
 #[derive(Debug, Default)]
 struct State {
@@ -104,10 +105,10 @@ impl BadTokens {
     pub(super) fn attempt(
         &self,
         address: Option<IpAddr>,
-        tenant: &Arc<str>,
+        tenant: Generation,
         token: TokenDigest,
     ) -> Result<Attempt<'_>, Refusal> {
-        let key = (Arc::clone(tenant), token);
+        let key = (tenant, token);
         let standing = match address {
             None => Standing::Free,
             Some(_) if self.proven.contains_key(&key) => Standing::Proven,
@@ -117,7 +118,7 @@ impl BadTokens {
                     Standing::Free
                 } else {
                     self.take_at(&mut state, address, Instant::now())?;
-                    state.trying.insert(key.clone());
+                    state.trying.insert(key);
                     Standing::Paid(address)
                 }
             }
@@ -148,7 +149,7 @@ impl Attempt<'_> {
     pub(super) fn was_good(&self) {
         self.put_back();
         if let Standing::Paid(_) = self.standing {
-            self.of.proven.insert(self.key.clone(), ());
+            self.of.proven.insert(self.key, ());
         }
     }
 
@@ -215,35 +216,35 @@ mod tests {
     #[test]
     fn a_good_token_costs_nothing_and_is_exempt_from_then_on() {
         let attempts = attempts(1, 1);
-        let acme: Arc<str> = "acme".into();
+        let [acme, globex] = [Generation::begin(), Generation::begin()];
         let (good, bad) = (PresentedToken::generate().digest(), PresentedToken::generate().digest());
         for _ in 0..3 {
-            attempts.attempt(Some(address(1)), &acme, PresentedToken::generate().digest()).unwrap().put_back();
-            attempts.attempt(Some(address(1)), &acme, good).unwrap().was_good();
+            attempts.attempt(Some(address(1)), acme, PresentedToken::generate().digest()).unwrap().put_back();
+            attempts.attempt(Some(address(1)), acme, good).unwrap().was_good();
         }
-        attempts.attempt(Some(address(1)), &acme, bad).unwrap().was_bad();
-        attempts.attempt(Some(address(1)), &acme, bad).unwrap_err();
-        attempts.attempt(Some(address(1)), &acme, good).unwrap().was_good();
-        attempts.attempt(Some(address(1)), &"globex".into(), good).unwrap_err();
-        attempts.attempt(Some(address(1)), &acme, good).unwrap().was_bad();
-        attempts.attempt(Some(address(1)), &acme, good).unwrap_err();
+        attempts.attempt(Some(address(1)), acme, bad).unwrap().was_bad();
+        attempts.attempt(Some(address(1)), acme, bad).unwrap_err();
+        attempts.attempt(Some(address(1)), acme, good).unwrap().was_good();
+        attempts.attempt(Some(address(1)), globex, good).unwrap_err();
+        attempts.attempt(Some(address(1)), acme, good).unwrap().was_bad();
+        attempts.attempt(Some(address(1)), acme, good).unwrap_err();
     }
 
     #[test]
     fn one_token_that_is_tried_by_many_requests_at_once_is_one_attempt() {
         let attempts = attempts(1, 1);
-        let (acme, token): (Arc<str>, _) = ("acme".into(), PresentedToken::generate().digest());
-        let at_once: Vec<_> = (0..100).map(|_| attempts.attempt(Some(address(1)), &acme, token).unwrap()).collect();
-        attempts.attempt(Some(address(1)), &acme, PresentedToken::generate().digest()).unwrap_err();
+        let (acme, token) = (Generation::begin(), PresentedToken::generate().digest());
+        let at_once: Vec<_> = (0..100).map(|_| attempts.attempt(Some(address(1)), acme, token).unwrap()).collect();
+        attempts.attempt(Some(address(1)), acme, PresentedToken::generate().digest()).unwrap_err();
         drop(at_once);
-        attempts.attempt(Some(address(1)), &acme, token).unwrap_err();
+        attempts.attempt(Some(address(1)), acme, token).unwrap_err();
     }
 
     #[test]
     fn where_callers_have_no_addresses_none_is_limited() {
-        let attempts = attempts(1, 1);
+        let (attempts, acme) = (attempts(1, 1), Generation::begin());
         for _ in 0..10 {
-            attempts.attempt(None, &"acme".into(), PresentedToken::generate().digest()).unwrap().was_bad();
+            attempts.attempt(None, acme, PresentedToken::generate().digest()).unwrap().was_bad();
             attempts.take(None).unwrap();
         }
     }

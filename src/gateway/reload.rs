@@ -8,7 +8,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
@@ -22,7 +22,8 @@ use crate::edge::{Certificates, Prepared};
 use crate::file_stamp::FileStamp;
 use crate::gate::Gate;
 use crate::supervisor;
-use crate::tenant::{Directory, Due, Tenant, TenantDatabase};
+use crate::tenant::last_used;
+use crate::tenant::{Directory, LeftOut};
 
 /// How many faults of a refused configuration are logged. With more, one slip in a pattern of thousands of tenants fills
 /// the log; with fewer, an operator mends them in more rounds. `formgate check` tells all.
@@ -111,14 +112,14 @@ impl Reloader {
             }
         };
         let tenants = standing.tenants;
-        // What goes is written first: its notes of used tokens would go with it.
-        let leaving: Vec<_> = before.left_out_of(&directory).iter().filter_map(|left| left.0.upgrade()).collect();
-        self.gate.last_used.write(Due::All, &leaving).await;
+        // What goes is written first: a stop soon after this must not lose it.
+        last_used::write(before.left_out_of(&directory).iter().filter_map(LeftOut::last_used).collect()).await;
         // Certificates before tenants: a new tenant is served from its first handshake on.
         self.certificates.replace(certificate);
         let after = Arc::new(directory);
         self.gate.directory.store(Arc::clone(&after));
         metrics.tenants.retain(|slug| after.config(slug).is_some());
+        self.gate.quota.forget_unused_accounts();
         metrics.tenants_served.set(i64::try_from(tenants).unwrap_or(i64::MAX));
         metrics.reloads.with_label_values(&["done"]).inc();
         metrics.last_reload_successful.set(1);
@@ -213,11 +214,13 @@ fn first_of(problems: &Problems) -> String {
 async fn close_left(before: Arc<Directory>, after: Arc<Directory>) {
     // Letting go of very many tenants takes its time, too.
     let left = tokio::task::spawn_blocking(move || before.left_out_of(&after)).await;
-    let mut left: Vec<(Weak<Tenant>, Arc<TenantDatabase>)> = left.unwrap_or_default();
+    let mut left: Vec<LeftOut> = left.unwrap_or_default();
     while !left.is_empty() {
-        let unused: Vec<_> = left.extract_if(.., |(tenant, _)| tenant.strong_count() == 0).collect();
-        for (_, database) in unused {
-            database.close().await;
+        let unused: Vec<_> = left.extract_if(.., |left| !left.is_in_use()).collect();
+        // Of the requests that were in flight when it was left out.
+        last_used::write(unused.iter().filter_map(LeftOut::last_used).collect()).await;
+        for left in unused {
+            left.close().await;
         }
         sleep(LOOK_AFTER_LEFT).await;
     }

@@ -53,6 +53,12 @@ impl Window {
         Usage::counted(self.by_token.clone())
     }
 
+    /// Whether no request counts any more.
+    pub(super) fn is_empty(&mut self, now: u64, span: u64) -> bool {
+        self.forget(now, span);
+        self.admitted.is_empty()
+    }
+
     /// How many requests would be admitted now.
     pub(super) fn remaining(&mut self, now: u64, span: u64, limit: u32) -> u32 {
         self.forget(now, span);

@@ -13,9 +13,9 @@ use super::lent::Lent;
 use super::session::Session;
 
 /// The schema that this program serves from.
-pub(crate) const VERSION: i64 = 8;
+pub(crate) const VERSION: i64 = 9;
 
-const POSTGRES: [(&str, &str); 8] = [
+const POSTGRES: [(&str, &str); 9] = [
     ("forms and submissions", include_str!("schema/postgres-1.sql")),
     ("subscriptions", include_str!("schema/postgres-2.sql")),
     ("counts", include_str!("schema/postgres-3.sql")),
@@ -24,8 +24,9 @@ const POSTGRES: [(&str, &str); 8] = [
     ("groups at once", include_str!("schema/postgres-6.sql")),
     ("cheaper group writes", include_str!("schema/postgres-7.sql")),
     ("a directory's first list", include_str!("schema/postgres-8.sql")),
+    ("the identity of the database", include_str!("schema/postgres-9.sql")),
 ];
-const SQLITE: [(&str, &str); 8] = [
+const SQLITE: [(&str, &str); 9] = [
     ("forms and submissions", include_str!("schema/sqlite-1.sql")),
     ("subscriptions", include_str!("schema/sqlite-2.sql")),
     ("counts", include_str!("schema/sqlite-3.sql")),
@@ -34,6 +35,7 @@ const SQLITE: [(&str, &str); 8] = [
     ("groups at once", include_str!("schema/sqlite-6.sql")),
     ("cheaper group writes", include_str!("schema/sqlite-7.sql")),
     ("a directory's first list", include_str!("schema/sqlite-8.sql")),
+    ("the identity of the database", include_str!("schema/sqlite-9.sql")),
 ];
 
 fn migrator(scripts: &'static [(&'static str, &'static str)]) -> Migrator {

@@ -52,9 +52,13 @@ impl TenantDatabase {
         }
     }
 
-    /// Whether this is the database at a location, with as many connections.
-    pub(super) fn is(&self, location: &DatabaseLocation, max_connections: u32) -> bool {
-        self.location == *location && self.max_connections == max_connections
+    /// Whether this is the database at a location.
+    pub(super) fn is_at(&self, location: &DatabaseLocation) -> bool {
+        self.location == *location
+    }
+
+    pub(super) fn max_connections(&self) -> u32 {
+        self.max_connections
     }
 
     /// The open store.

@@ -13,7 +13,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use arc_swap::{ArcSwap, ArcSwapOption};
 
 use super::host::{HostName, HostPattern};
-use super::{Tenant, TenantDatabase};
+use super::last_used::{Due, Writes};
+use super::{Tenant, TenantDatabase, Tokens};
 use crate::config::{Config, TenantConfig};
 use crate::metrics::DatabaseMetrics;
 use crate::shared::announce::Listener;
@@ -166,17 +167,54 @@ impl Directory {
         self.entry(slug).map(|entry| &entry.config)
     }
 
-    /// The databases in use here that `after` does without, each with the tenant whose requests may still be using it.
+    /// The databases in use here that `after` does without.
     #[must_use]
-    pub fn left_out_of(&self, after: &Self) -> Vec<(Weak<Tenant>, Arc<TenantDatabase>)> {
+    pub fn left_out_of(&self, after: &Self) -> Vec<LeftOut> {
         let stays = |tenant: &Tenant| {
             let entry = after.entry(&tenant.slug);
             entry.is_some_and(|entry| Arc::ptr_eq(&entry.tenant().database, &tenant.database))
         };
-        let left = self.tenants().filter(|tenant| !stays(tenant));
-        left.map(|tenant| (Arc::downgrade(tenant), Arc::clone(&tenant.database))).collect()
+        self.tenants().filter(|tenant| !stays(tenant)).map(LeftOut::of).collect()
     }
 }
+
+/// A database that is no longer configured, or with other connections, and the tenant whose requests may still use it.
+#[derive(Debug)]
+pub struct LeftOut {
+    user: Weak<Tenant>,
+    slug: Arc<str>,
+    tokens: Arc<Tokens>,
+    database: Arc<TenantDatabase>,
+}
+
+impl LeftOut {
+    fn of(tenant: &Arc<Tenant>) -> Self {
+        Self {
+            user: Arc::downgrade(tenant),
+            slug: Arc::clone(&tenant.slug),
+            tokens: Arc::clone(&tenant.tokens),
+            database: Arc::clone(&tenant.database),
+        }
+    }
+
+    /// Whether a request may still use it.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        self.user.strong_count() > 0
+    }
+
+    /// When its tokens were used, as far as that is not written.
+    #[must_use]
+    pub fn last_used(&self) -> Option<Writes> {
+        Writes::find(&self.slug, &self.tokens, &self.database, Due::All)
+    }
+
+    /// Closes the connections, waiting for those in use.
+    pub async fn close(self) {
+        self.database.close().await;
+    }
+}
+
 
 impl Default for Directory {
     /// No tenants, and connections that nobody counts.

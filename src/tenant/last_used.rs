@@ -6,13 +6,14 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 
-use super::{Tenant, Token};
+use super::{TenantDatabase, Token, Tokens};
+use crate::store::Store;
 
 const MINUTE: i64 = 60;
 
@@ -27,11 +28,9 @@ const AT_ONCE: usize = 32;
 /// How long one writing may take, so that databases that hang don't hold up a stop.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// What is to be written.
+/// The uses of one tenant's tokens that were noted.
 #[derive(Debug, Default)]
-pub struct LastUsed {
-    noted: Mutex<HashMap<(Arc<str>, i64), Noted>>,
-}
+pub struct LastUsed(Mutex<HashMap<i64, Noted>>);
 
 /// Which notes are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,51 +58,68 @@ impl Noted {
 }
 
 impl LastUsed {
-    /// Notes that a tenant's token was used. All but the first use in a minute cost nothing.
-    pub fn note(&self, tenant: &Tenant, token: &Token, now: Timestamp) {
+    /// Notes that a token was used. All but the first use in a minute cost nothing.
+    pub fn note(&self, token: &Token, now: Timestamp) {
         let minute = now.as_second().div_euclid(MINUTE);
         if token.noted.swap(minute, Ordering::Relaxed) == minute {
             return;
         }
-        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (Arc::clone(&tenant.slug), token.id);
-        let noted = noted.entry(key).or_insert(Noted::NEVER);
+        let mut noted = self.lock();
+        let noted = noted.entry(token.id).or_insert(Noted::NEVER);
         noted.used = noted.used.max(minute);
     }
 
-    /// Writes what is due, tenant by tenant. A tenant whose database can't be written keeps its notes for the next time.
-    pub async fn write<'a>(&self, due: Due, tenants: impl IntoIterator<Item = &'a Arc<Tenant>>) {
-        let mut new: HashMap<Arc<str>, Vec<(i64, Timestamp)>> = HashMap::new();
-        for ((slug, token), noted) in self.noted.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            if noted.is_due(due) {
-                let at = Timestamp::from_second(noted.used * MINUTE).expect("a minute that a clock has shown");
-                new.entry(Arc::clone(slug)).or_default().push((*token, at));
-            }
-        }
-        let writes = tenants
-            .into_iter()
-            .filter_map(|tenant| Some((tenant, new.remove(&tenant.slug)?, tenant.database.if_open()?)));
-        // Several at once: a tenant whose database hangs must not hold up the others.
-        let written = stream::iter(writes).for_each_concurrent(AT_ONCE, async |(tenant, used, store)| {
-            match store.touch_tokens(&used).await {
-                Ok(()) => self.mark_written(&tenant.slug, &used),
-                Err(error) => {
-                    tracing::warn!(tenant = &*tenant.slug, %error, "when tokens were last used can't be written now");
-                }
-            }
-        });
-        if tokio::time::timeout(LIMIT, written).await.is_err() {
-            tracing::warn!("when tokens were last used can't be written in time");
-        }
+    /// The uses to write, by token.
+    fn due(&self, due: Due) -> Vec<(i64, Timestamp)> {
+        let at = |minute| Timestamp::from_second(minute * MINUTE).expect("a minute that a clock has shown");
+        let noted = self.lock();
+        noted.iter().filter(|(_, noted)| noted.is_due(due)).map(|(token, noted)| (*token, at(noted.used))).collect()
     }
 
-    fn mark_written(&self, slug: &Arc<str>, used: &[(i64, Timestamp)]) {
-        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+    fn mark_written(&self, used: &[(i64, Timestamp)]) {
+        let mut noted = self.lock();
         for (token, at) in used {
-            if let Some(noted) = noted.get_mut(&(Arc::clone(slug), *token)) {
+            if let Some(noted) = noted.get_mut(token) {
                 noted.written = noted.written.max(at.as_second() / MINUTE);
             }
         }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<i64, Noted>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is to be written to the database of one tenant.
+#[derive(Debug)]
+pub struct Writes {
+    slug: Arc<str>,
+    tokens: Arc<Tokens>,
+    store: Arc<Store>,
+    used: Vec<(i64, Timestamp)>,
+}
+
+impl Writes {
+    /// What is due, if anything is and the database is open: whoever noted a use has opened it.
+    pub(super) fn find(slug: &Arc<str>, tokens: &Arc<Tokens>, database: &TenantDatabase, due: Due) -> Option<Self> {
+        let used = Some(tokens.last_used.due(due)).filter(|used| !used.is_empty())?;
+        Some(Self { slug: Arc::clone(slug), tokens: Arc::clone(tokens), store: database.if_open()?, used })
+    }
+}
+
+/// Writes, tenant by tenant. A tenant whose database can't be written keeps its notes for the next time.
+pub async fn write(writes: Vec<Writes>) {
+    // Several at once: a tenant whose database hangs must not hold up the others.
+    let written = stream::iter(writes).for_each_concurrent(AT_ONCE, async |Writes { slug, tokens, store, used }| {
+        match store.touch_tokens(&used).await {
+            Ok(()) => tokens.last_used.mark_written(&used),
+            Err(error) => {
+                tracing::warn!(tenant = &*slug, %error, "when tokens were last used can't be written now");
+            }
+        }
+    });
+    if tokio::time::timeout(LIMIT, written).await.is_err() {
+        tracing::warn!("when tokens were last used can't be written in time");
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use smallvec::SmallVec;
 
+use super::last_used::LastUsed;
 use super::names::TokenNames;
 use super::token::TokenDigest;
 use super::verify::Token;
@@ -14,20 +15,46 @@ use super::verify::Token;
 /// with many callers has more of its requests look in what is remembered of all tenants.
 const MOST: usize = 64;
 
-/// What is known of the tokens in one database. A tenant that gets another database has other tokens.
-#[derive(Debug, Default)]
+/// One tenant with one database, for as long as the configuration has both without a break. A tenant that gets another
+/// database begins a new generation, and so does one that comes back after a reload without it: its slug, and the numbers of
+/// its tokens, may mean something else by then. Whatever is remembered of tokens is filed under this and not under the slug,
+/// so that what a request of the old generation still notes never concerns the new one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Generation(u64);
+
+impl Generation {
+    /// One that there was not before.
+    #[must_use]
+    pub fn begin() -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        Self(LAST.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// What is known of the tokens of one generation of a tenant.
+#[derive(Debug)]
 pub struct Tokens {
+    /// Which generation.
+    pub generation: Generation,
     /// What they are called.
     pub names: TokenNames,
+    /// When they were used.
+    pub last_used: LastUsed,
     /// Those that callers come with.
     pub(super) in_use: InUse,
     changes: AtomicU64,
 }
 
 impl Tokens {
-    /// Of a database that takes the place of these tokens' one.
-    pub(super) fn of_another_database(&self) -> Self {
-        Self { changes: AtomicU64::new(self.changes() + 1), ..Self::default() }
+    /// Of a new generation: nothing is known yet.
+    pub(super) fn new() -> Self {
+        Self {
+            generation: Generation::begin(),
+            names: TokenNames::default(),
+            last_used: LastUsed::default(),
+            in_use: InUse::default(),
+            changes: AtomicU64::new(0),
+        }
     }
 
     /// How often they changed, as far as this node heard.

@@ -19,7 +19,7 @@ use moka::future::Cache;
 
 use super::Tenant;
 use super::token::TokenDigest;
-use super::tokens::Asked;
+use super::tokens::{Asked, Generation};
 use crate::metrics::{Metrics, TokenCheck};
 use crate::shared::announce::Listening;
 use crate::store::{CommitStamp, StoreError};
@@ -60,8 +60,8 @@ impl Token {
 /// Verifies tokens for all tenants.
 #[derive(Debug)]
 pub struct TokenVerifier {
-    /// Keyed by tenant too: the same token at another tenant is unknown there.
-    remembered: Cache<(Arc<str>, TokenDigest), Remembered>,
+    /// Keyed by the generation of a tenant too: the same token at another tenant is unknown there.
+    remembered: Cache<(Generation, TokenDigest), Remembered>,
     listening: Option<Listening>,
     missed: Arc<AtomicU64>,
     metrics: Metrics,
@@ -114,7 +114,7 @@ impl TokenVerifier {
     /// # Errors
     /// The [`StoreError`] when the tenant's database can't say.
     pub async fn verify(&self, tenant: &Tenant, digest: TokenDigest) -> Result<Option<Arc<Token>>, Arc<StoreError>> {
-        let (changes, key) = (self.changes(tenant), (Arc::clone(&tenant.slug), digest));
+        let (changes, key) = (self.changes(tenant), (tenant.tokens.generation, digest));
         let before = self.remembered.get(&key).await;
         let mut from_memory = true;
         let look_up = async {
@@ -222,7 +222,7 @@ mod tests {
         for (key, remembered) in &verifier.remembered {
             let at = remembered.asked.at.checked_sub(2 * ALONE).expect("the machine runs for longer");
             let asked = Asked { at, ..remembered.asked };
-            verifier.remembered.insert((*key).clone(), Remembered { asked, ..remembered }).await;
+            verifier.remembered.insert(*key, Remembered { asked, ..remembered }).await;
         }
     }
 

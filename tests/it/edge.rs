@@ -4,6 +4,7 @@ mod admin;
 mod balancer;
 mod certificates;
 mod descriptors;
+mod generations;
 mod handshake;
 mod reload;
 mod restart;

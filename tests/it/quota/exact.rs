@@ -19,7 +19,7 @@ struct Nodes {
     redis: Redis,
     clients: Vec<Client>,
     _nodes: Vec<Node>,
-    _site: Site,
+    site: Site,
 }
 
 impl Nodes {
@@ -48,7 +48,7 @@ impl Nodes {
         };
         assert!(hours(&mut nodes[1]) > 70 && hours(&mut nodes[2]) < 0, "the clocks are right");
         let clients = nodes.iter().map(|node| node.client().to(&site.host("acme")).with(&token)).collect();
-        Self { redis, clients, _nodes: nodes, _site: site }
+        Self { redis, clients, _nodes: nodes, site }
     }
 }
 
@@ -61,13 +61,14 @@ fn faketime() -> PathBuf {
 /// Follows the log in Redis, which holds each admission, stamped by the server, for longer than a window.
 struct Follower {
     connection: redis::Connection,
+    window: String,
     last: Vec<[u8; 8]>,
     stamps: Vec<u64>,
 }
 
 impl Follower {
     fn look(&mut self) {
-        let log: Vec<u8> = redis::cmd("GET").arg("formgate:window:acme").query(&mut self.connection).unwrap();
+        let log: Vec<u8> = redis::cmd("GET").arg(&self.window).query(&mut self.connection).unwrap();
         let log = log.as_chunks::<8>().0.to_vec();
         // The head has left since the last look, and the rest stands at the beginning now.
         let left = (0..=self.last.len()).find(|left| log.starts_with(&self.last[*left..])).expect("nothing fits last");
@@ -102,7 +103,8 @@ async fn no_window_has_more_than_the_limit_whatever_the_nodes_and_their_clocks()
         admitted
     });
     let follow = async {
-        let mut follower = Follower { connection: nodes.redis.connect(), last: Vec::new(), stamps: Vec::new() };
+        let (connection, window) = (nodes.redis.connect(), nodes.site.window_key("acme").await);
+        let mut follower = Follower { connection, window, last: Vec::new(), stamps: Vec::new() };
         while Instant::now() < end {
             follower.look();
             tokio::time::sleep(Duration::from_millis(20)).await;

@@ -127,6 +127,6 @@ async fn the_master_that_sentinels_name() {
 
 #[tokio::test]
 async fn a_cluster() {
-    let cluster = Cluster::start("formgate:window:acme");
+    let cluster = Cluster::start("{acme}");
     assert_shared(&[("redis_cluster", cluster.urls().into())], &[]).await;
 }

@@ -77,6 +77,16 @@ impl Database {
         row.unwrap_or_else(|error| panic!("{query}: {error}")).try_into().expect("as many columns as were read")
     }
 
+    /// The text in the first row of an answer.
+    pub(crate) async fn text(&self, query: &str) -> String {
+        let text = AssertSqlSafe(query.to_owned());
+        let value = match self {
+            Self::Postgres(pool) => sqlx::query_scalar(text).fetch_one(pool).await,
+            Self::Sqlite(pool) => sqlx::query_scalar(text).fetch_one(pool).await,
+        };
+        value.unwrap_or_else(|error| panic!("{query}: {error}"))
+    }
+
     /// Begins to count the rows that anybody inserts, updates or deletes in the tables of groups and users: triggers see
     /// each, one that stays as it was too.
     pub(crate) async fn count_row_writes(&self) {

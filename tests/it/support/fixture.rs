@@ -20,6 +20,7 @@ use tempfile::TempDir;
 use toml::{Table, Value};
 
 use super::certificate::{self, Issued};
+use super::database::Database;
 use super::folder;
 use super::postgres::Postgres;
 use super::process::{self, Node, Output, Writable};
@@ -173,6 +174,14 @@ impl Site {
     pub(crate) fn database_url(&self, slug: &str) -> &str {
         let tenant = self.tenants.iter().find(|tenant| tenant.table["slug"].as_str() == Some(slug));
         tenant.and_then(|tenant| tenant.table["database"].as_str()).expect("the site has the tenant")
+    }
+
+    /// Where a tenant's window is in Redis; its database is migrated.
+    pub(crate) async fn window_key(&self, slug: &str) -> String {
+        let database = Database::connect(self.database_url(slug)).await;
+        let identity = database.text("SELECT id FROM database_identity").await;
+        database.close().await;
+        format!("formgate:window:{{{slug}}}:{identity}")
     }
 
     /// Brings every database to the newest schema.

@@ -75,7 +75,7 @@ async fn sentinels_name_another_master() {
 
 #[tokio::test]
 async fn a_cluster_promotes_a_replica() {
-    let mut cluster = Cluster::start("formgate:window:acme");
+    let mut cluster = Cluster::start("{acme}");
     let urls = cluster.urls();
     outlive("redis_cluster", urls, &mut cluster.masters[0]).await;
 }

@@ -30,7 +30,7 @@ pub(super) struct Scene {
     pub(super) node: Node,
     /// Calls with a token of the tenant.
     pub(super) client: Client,
-    _site: Site,
+    pub(super) site: Site,
 }
 
 impl Scene {
@@ -50,7 +50,7 @@ impl Scene {
         let token = site.token("acme", "tests");
         let node = site.start();
         let client = node.client().to(&site.host("acme")).with(&token);
-        Self { redis, node, client, _site: site }
+        Self { redis, node, client, site }
     }
 
     /// One request.

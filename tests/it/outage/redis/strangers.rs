@@ -6,8 +6,6 @@ use super::scene::{GONE, Scene};
 use crate::support::fixture::{Engine, Site};
 use crate::support::redis::Redis;
 
-const WINDOW: &str = "formgate:window:acme";
-
 #[tokio::test]
 async fn a_script_that_was_forgotten_is_sent_again() {
     let mut scene = Scene::new(100, "deny").await;
@@ -60,21 +58,23 @@ async fn a_window_that_is_no_text_concerns_its_account_alone() {
     let mut node = site.start();
     let [acme, globex] =
         ["acme", "globex"].map(|slug| node.client().to(&site.host(slug)).with(&site.token(slug, "tests")));
-    redis.run::<()>(&["HSET", WINDOW, "a", "b"]);
+    let window = site.window_key("acme").await;
+    redis.run::<()>(&["HSET", &window, "a", "b"]);
     for left in (90..100).rev() {
         assert_eq!(acme.get("/api/v1/form").send().await.status, 503);
         let answer = globex.get("/api/v1/form").send().await;
         assert_eq!((answer.status.as_u16(), answer.number("x-ratelimit-remaining")), (200, Some(left)));
     }
     assert!(!node.log().contains(GONE));
-    redis.run::<()>(&["DEL", WINDOW]);
+    redis.run::<()>(&["DEL", &window]);
     assert_eq!(acme.get("/api/v1/form").send().await.number("x-ratelimit-remaining"), Some(99));
 }
 
 #[tokio::test]
 async fn a_text_that_is_no_window_is_replaced() {
     let scene = Scene::new(10, "deny").await;
-    scene.redis.run::<()>(&["SET", WINDOW, "somebody else's"]);
+    let window = scene.site.window_key("acme").await;
+    scene.redis.run::<()>(&["SET", &window, "somebody else's"]);
     assert_eq!(scene.call().await.number("x-ratelimit-remaining"), Some(9));
 }
 
@@ -87,9 +87,10 @@ async fn a_text_that_looks_like_a_window_is_outlived() {
     site.migrate();
     let node = site.start();
     let client = node.client().to(&site.host("acme")).with(&site.token("acme", "tests"));
+    let window = site.window_key("acme").await;
     // Half of the texts are from the past, whatever the time is, and half from the future.
     for first in ["\u{1}", "A"] {
-        redis.run::<()>(&["SET", WINDOW, &format!("{first}AAAAAAA").repeat(10)]);
+        redis.run::<()>(&["SET", &window, &format!("{first}AAAAAAA").repeat(10)]);
         let answer = client.get("/api/v1/form").send().await;
         if answer.status == 429 {
             tokio::time::sleep(Duration::from_secs(answer.number("retry-after").unwrap())).await;

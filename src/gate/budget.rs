@@ -1,0 +1,86 @@
+//! A request and the budget of its account: a place in it, or only a look at what is left.
+//!
+//! Which account is a tenant's is known once its database was opened, since the database says which one it is. A request
+//! that is admitted has a token that the database vouched for, so for it that is no step of its own. One that spends nothing
+//! and is the first of its tenant opens the database for the report in its headers, and waits for that only for a moment.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+
+use super::{Gate, Trail};
+use crate::error::Refusal;
+use crate::quota::{Budget, LimitedAccount, NotAdmitted, Telling, Usage};
+use crate::store::StoreError;
+use crate::tenant::{Tenant, Token};
+
+/// How long a report waits for a database to be opened.
+///
+/// Larger: a 401 waits for a database that hangs. Smaller: the first 401 of a tenant reports a full budget where a loaded
+/// machine takes longer to open the database.
+const REPORT_WAIT: Duration = Duration::from_millis(500);
+
+/// How many databases are opened at once for reports; while that many are, a report is of a full budget.
+///
+/// Larger: callers without a token can have more connections opened at once, by naming one host after another. Smaller:
+/// fewer databases that hang keep the others from being opened for this.
+static REPORTS: Semaphore = Semaphore::const_new(32);
+
+impl Gate {
+    /// Spends one request of the account's budget.
+    pub(super) async fn admit(
+        &self,
+        tenant: &Tenant,
+        token: &Token,
+        telling: Telling,
+        trail: &mut Trail,
+    ) -> Result<(Budget, Option<Usage>), Refusal> {
+        let account = match tenant.account() {
+            Some(account) => account,
+            // Boxed: it is rarely needed.
+            None => {
+                let learned = Box::pin(self.learn_account(tenant)).await;
+                learned.map_err(|error| Refusal::DatabaseUnavailable(Arc::new(error)))?
+            }
+        };
+        match self.quota.admit(account, token.id, telling).await {
+            Ok(admission) => Ok(admission),
+            Err(NotAdmitted::Exhausted { wait, usage }) => {
+                trail.budget = Some(Budget { limit: tenant.requests_per_minute, remaining: 0 });
+                let usage = tenant.tokens.names.name(&usage, token, &tenant.database).await;
+                Err(Refusal::QuotaExhausted { wait, usage })
+            }
+            Err(NotAdmitted::StoreFailed) => Err(Refusal::QuotaUnavailable),
+        }
+    }
+
+    /// What is left of the account's budget, for a request that spends nothing. Full where the account can't be known.
+    pub(super) async fn look(&self, tenant: &Arc<Tenant>) -> Budget {
+        let account = match tenant.account() {
+            Some(account) => Some(account),
+            None => Box::pin(self.learn_account_soon(tenant)).await,
+        };
+        match account {
+            Some(account) => self.quota.look(account).await,
+            None => Budget { limit: tenant.requests_per_minute, remaining: tenant.requests_per_minute },
+        }
+    }
+
+    async fn learn_account<'t>(&self, tenant: &'t Tenant) -> Result<LimitedAccount<'t>, StoreError> {
+        let store = tenant.database.store().await?;
+        Ok(tenant.learn_account(|| self.quota.account(&tenant.slug, store.identity())))
+    }
+
+    async fn learn_account_soon<'t>(&self, tenant: &'t Arc<Tenant>) -> Option<LimitedAccount<'t>> {
+        let report = REPORTS.try_acquire().ok()?;
+        let database = Arc::clone(&tenant.database);
+        // A task of its own: one that hangs is noticed by the breaker although the report does not wait for that.
+        let opening = tokio::spawn(async move {
+            let _report = report;
+            database.store().await.map(drop)
+        });
+        tokio::time::timeout(REPORT_WAIT, opening).await.ok()?.ok()?.ok()?;
+        self.learn_account(tenant).await.ok()
+    }
+}

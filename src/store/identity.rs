@@ -1,0 +1,41 @@
+//! The identity of a database: a random text that `formgate migrate` stores in it once.
+//!
+//! It tells databases apart where their addresses can't. Nodes reach the same database by different addresses (a
+//! `PgBouncer` on each), and one address leads to another database after a change of the configuration, a DNS record or a
+//! file. It never changes, so it is read once, when a store is opened.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::lent::Lent;
+
+/// Which database a store is open on. Equal for copies of one database.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct DatabaseIdentity(Arc<str>);
+
+impl DatabaseIdentity {
+    /// Reads it from a database at the newest schema.
+    pub(super) async fn read(reader: &mut Lent) -> Result<Self, sqlx::Error> {
+        let mut sql = reader.sql();
+        sql.push("SELECT id FROM database_identity");
+        Ok(Self(reader.fetch_one(sql).await?.get::<String>(0)?.into()))
+    }
+
+    /// The text itself.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for DatabaseIdentity {
+    fn from(text: &str) -> Self {
+        Self(text.into())
+    }
+}
+
+impl fmt::Debug for DatabaseIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
