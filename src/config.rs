@@ -44,6 +44,7 @@ pub use self::include::Sources;
 pub use self::limits::Limits;
 pub use self::listen::{ListenConfig, Speaks};
 pub use self::problem::{Origin, Problem, Problems};
+pub use self::secret::holds_password;
 use self::tenant::Listed;
 use crate::metrics::TenantLabels;
 use crate::store::{DatabaseLimits, DatabaseLocation, Guard};

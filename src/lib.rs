@@ -29,6 +29,7 @@ pub mod gate;
 pub mod gateway;
 pub mod import;
 pub mod metrics;
+mod owner_only;
 mod patience;
 pub mod quota;
 pub mod reply;

@@ -186,7 +186,7 @@ impl Store {
 /// # Errors
 /// [`StoreError::Unavailable`] when it can't be reached, [`StoreError::Migration`] when a step fails.
 pub async fn migrate(location: &DatabaseLocation) -> Result<(i64, i64), StoreError> {
-    location.make_folder()?;
+    location.create_file()?;
     let mut tries = Tries::default();
     loop {
         match try_to_migrate(location).await {

@@ -1,5 +1,7 @@
 //! `formgate check`: everything that would keep a tenant from being served, all at once.
 
+mod exposed;
+
 use anyhow::{Result, bail};
 use clap::Args;
 use futures_util::{StreamExt, stream};
@@ -24,9 +26,12 @@ pub(super) struct Check {
 
 pub(super) async fn run(Check { file, deep }: &Check) -> Result<()> {
     // A fault elsewhere does not keep a database from being tried: an operator learns of everything at once.
-    let Examination { gateway, tenants, mut problems, .. } = Config::examine(&file.config, None);
+    let Examination { gateway, tenants, sources, mut problems, .. } = Config::examine(&file.config, None);
     let tried: Vec<_> = stream::iter(&tenants).map(|tenant| try_database(tenant)).buffered(AT_ONCE).collect().await;
     problems.extend(tried.into_iter().flatten());
+    for warning in exposed::warnings(gateway.as_ref(), &tenants, &sources) {
+        print(&warning)?;
+    }
     let faults = match Problems::none_of(problems) {
         Err(problems) => {
             print(&problems.to_string())?;

@@ -41,6 +41,39 @@ pub(super) fn expand<'t>(text: &'t str, environment: Environment<'_>) -> Result<
     if errors.is_empty() { Ok(Cow::Owned(expanded)) } else { Err(errors) }
 }
 
+/// Whether a file of a configuration has a password in it, and not only the names of variables: in a URL, as its
+/// parameter, or under the key `password`. One that is no TOML has none: it is a fault already.
+#[must_use]
+pub fn holds_password(text: &str) -> bool {
+    fn within(key: &str, value: &toml::Value) -> bool {
+        match value {
+            toml::Value::String(text) => {
+                let text = without_variables(text);
+                key == "password" && !text.is_empty() || url_has_password(&text)
+            }
+            toml::Value::Array(values) => values.iter().any(|value| within(key, value)),
+            toml::Value::Table(table) => table.iter().any(|(key, value)| within(key, value)),
+            _ => false,
+        }
+    }
+    text.parse::<toml::Table>().is_ok_and(|table| table.iter().any(|(key, value)| within(key, value)))
+}
+
+fn url_has_password(url: &str) -> bool {
+    let Some((_, rest)) = url.split_once("://") else { return false };
+    let (authority, rest) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    let user = authority.rsplit_once('@').and_then(|(user, _)| user.split_once(':'));
+    let parameters = rest.split_once('?').map_or("", |(_, parameters)| parameters);
+    let parameter = parameters.split('&').any(|pair| pair.strip_prefix("password=").is_some_and(|it| !it.is_empty()));
+    user.is_some_and(|(_, password)| !password.is_empty()) || parameter
+}
+
+fn without_variables(text: &str) -> String {
+    let mut pieces = text.split("${");
+    let first = pieces.next().unwrap_or_default().to_owned();
+    pieces.fold(first, |plain, piece| plain + piece.split_once('}').map_or(piece, |(_, rest)| rest))
+}
+
 /// A name that a shell can set: letters, digits and `_`, no digit first.
 fn is_name(text: &str) -> bool {
     !text.is_empty()
@@ -68,6 +101,24 @@ mod tests {
             ("${EMPTY}", ""),
         ] {
             assert_eq!(expand(text, &environment).unwrap(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_password_is_found_where_it_is_written_and_not_where_a_variable_is() {
+        for (line, expected) in [
+            ("database = 'postgres://app:secret@db/x'", true),
+            ("database = 'postgres://app:${PASSWORD}@db/x'", false),
+            ("database = 'postgres://app:a${PASSWORD}@${HOST}/x'", true),
+            ("database = 'postgres://app@db/x?password=secret'", true),
+            ("database = 'postgres://app@db:5432/x?sslmode=require'", false),
+            ("database = 'sqlite:a:b@c.db'", false),
+            ("redis_cluster = ['redis://a', 'redis://:secret@b']", true),
+            ("[redis_sentinel]\npassword = 'secret'", true),
+            ("[redis_sentinel]\npassword = '${PASSWORD}'", false),
+            ("no toml", false),
+        ] {
+            assert_eq!(holds_password(line), expected, "{line}");
         }
     }
 

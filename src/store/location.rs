@@ -19,6 +19,7 @@ use super::database::Database;
 use super::pool::{Plan, Pool};
 use super::session::Address;
 use super::{Breaker, Connections, StoreError};
+use crate::owner_only;
 
 /// How long SQLite waits for another process's write lock before it reports busy: a product's transaction may take a
 /// moment. Longer, and a file that somebody keeps locked holds its callers.
@@ -135,12 +136,15 @@ impl DatabaseLocation {
         }
     }
 
-    /// Makes the folder of a SQLite file where it is missing.
-    pub(super) fn make_folder(&self) -> Result<(), StoreError> {
-        let Some(folder) = self.file().and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty()) else {
-            return Ok(());
-        };
-        std::fs::create_dir_all(folder).map_err(|cause| StoreError::Folder { folder: folder.to_owned(), cause })
+    /// Creates a SQLite file and its folder where they are missing, for their owner only: SQLite itself would create a file
+    /// that everybody may read. Blocks on them.
+    pub(super) fn create_file(&self) -> Result<(), StoreError> {
+        let Some(file) = self.file() else { return Ok(()) };
+        if let Some(folder) = file.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            let failed = |cause| StoreError::Folder { folder: folder.to_owned(), cause };
+            owner_only::create_folder(folder).map_err(failed)?;
+        }
+        owner_only::create_file(file).map_err(|cause| StoreError::Unavailable(sqlx::Error::Io(cause)))
     }
 
     /// Pools for serving; nothing is connected before the first statement.

@@ -3,15 +3,14 @@
 //! A folder of the operator's is written to only when it is empty or a demo's already, and what a demo finds there it
 //! keeps: the configuration may have been changed, and the certificate may be trusted somewhere.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
 use crate::config::Config;
+use crate::owner_only;
 
 const CONFIG: &str = include_str!("tenants.toml");
 
@@ -45,9 +44,7 @@ impl Folder {
         }
         if !self.certificate().exists() || !self.private_key().exists() {
             let issued = rcgen::generate_simple_self_signed(NAMES.map(str::to_owned))?;
-            let mut private_key =
-                OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(self.private_key())?;
-            private_key.write_all(issued.signing_key.serialize_pem().as_bytes())?;
+            owner_only::write_file(&self.private_key(), issued.signing_key.serialize_pem().as_bytes())?;
             fs::write(self.certificate(), issued.cert.pem())?;
         }
         Ok(())
@@ -75,9 +72,9 @@ impl Folder {
     }
 }
 
-/// Makes a folder where there is none. One that is there must be empty or a demo's.
+/// Makes a folder where there is none, which only its owner may read: answers and tokens come to lie in it. One that is there must be empty or a demo's.
 fn claim(dir: &Path) -> Result<PathBuf> {
-    fs::create_dir_all(dir).with_context(|| format!("can't make the folder {}", dir.display()))?;
+    owner_only::create_folder(dir).with_context(|| format!("can't make the folder {}", dir.display()))?;
     let path = dir.canonicalize().with_context(|| format!("can't read the folder {}", dir.display()))?;
     let mark = CONFIG.lines().next().expect("the configuration has a first line");
     match fs::read_to_string(path.join("tenants.toml")) {

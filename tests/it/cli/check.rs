@@ -1,6 +1,9 @@
 //! `formgate check`.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
 
 use crate::support::child;
 use crate::support::fixture::{Engine, Site, on_both_databases};
@@ -101,4 +104,46 @@ fn the_configuration_is_found_by_option_by_variable_and_by_name() {
     assert_eq!(formgate_in(&elsewhere, Some(("FORMGATE_CONFIG", path)), &["check"]).code, 0);
     assert_eq!(formgate_in(site.folder(), Some(("FORMGATE_CONFIG", broken.as_os_str())), &["check"]).code, 1);
     assert_eq!(formgate_in(&elsewhere, Some(("FORMGATE_CONFIG", broken.as_os_str())), &as_option).code, 0);
+}
+
+#[test]
+fn files_with_secrets_that_others_may_read_are_warned_about_and_are_no_fault() {
+    let site = Site::new().tenant("acme", Engine::Sqlite).tenant("globex", Engine::Sqlite).write();
+    site.migrate();
+    let site = site.gateway("redis", "redis://:marker-7f3a@127.0.0.1:6379").write();
+    let [database, log] = ["acme.db", "acme.db-wal"].map(|name| site.folder().join(name));
+    let key = site.folder().join("certs/wildcard.example.test.key");
+    fs::write(&log, "").expect("the site's folder can be written");
+    let expose = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).expect("the file is ours");
+    let exposed = [&database, &log, &key, &site.config_path];
+    for (path, mode) in exposed.iter().zip([0o644, 0o644, 0o644, 0o664]) {
+        expose(path, mode);
+    }
+    let output = site.run(&["check"], b"");
+    assert_eq!((output.code, output.stderr.as_str()), (0, ""));
+    for path in exposed {
+        assert!(output.stdout.contains(&format!("`{}`", path.display())), "{}:\n{}", path.display(), output.stdout);
+    }
+    assert_eq!(output.stdout.lines().filter(|line| line.starts_with("warning: ")).count(), 3, "{}", output.stdout);
+    assert!(output.stdout.contains("no faults, 2 tenants"), "{}", output.stdout);
+    assert!(!output.stdout.contains("marker-7f3a") && !output.stdout.contains("globex.db"), "{}", output.stdout);
+
+    for path in exposed {
+        expose(path, 0o640);
+    }
+    let output = site.run(&["check"], b"");
+    assert_eq!(output.stdout, format!("{}: no faults, 2 tenants\n", site.config_path.display()));
+}
+
+#[test]
+fn a_limit_of_open_files_that_is_too_low_for_the_configuration_is_warned_about() {
+    let site = Site::new().tenant("acme", Engine::Sqlite).write();
+    site.migrate();
+    let config = site.config_path.to_str().expect("the temporary folder has a UTF-8 name");
+    let check = ["--nofile=256:256", env!("CARGO_BIN_EXE_formgate"), "check", "--config", config];
+    let output = Command::new("prlimit").args(check).output().expect("prlimit is a part of util-linux");
+    let stdout = String::from_utf8(output.stdout).expect("formgate writes UTF-8");
+    assert!(output.status.success() && stdout.contains("no faults, 1 tenant"), "{stdout}");
+    assert!(stdout.contains("warning: `limits.connections` = 10000 is lowered to "), "{stdout}");
+    assert!(stdout.contains("the limit of open files is 256"), "{stdout}");
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -101,6 +102,10 @@ fn every_printed_call_works_as_it_is_pasted() {
     let dir = temporary.path().join("it's a demo");
     let demo = Demo::start(&["--dir", dir.to_str().unwrap()], temporary.path());
     assert_eq!(demo.calls().len(), 10, "each is tried here:\n{}", demo.printed);
+    for (file, expected) in [("", 0o700), ("acme.db", 0o600), ("globex.db", 0o600), ("certificate.key", 0o600)] {
+        let mode = dir.join(file).metadata().expect("the demo keeps it").permissions().mode() & 0o777;
+        assert_eq!(mode, expected, "{file:?}");
+    }
 
     let me = paste(demo.call("Whose token is it?")).to_lowercase();
     for expected in [" 200", "x-ratelimit-limit: 60", "x-ratelimit-remaining: 59", "welcome to acme"] {

@@ -1,5 +1,9 @@
 //! `formgate migrate`.
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
 use crate::support::child;
 use crate::support::fixture::{Engine, Site, on_both_databases};
 
@@ -64,4 +68,38 @@ fn the_trouble_of_one_tenant_is_its_own() {
     assert!(output.stderr.contains("tenant `acme`") && output.stderr.contains("1 of 2 tenants"), "{}", output.stderr);
     assert!(output.stderr.to_lowercase().contains("connection refused"), "why is told: {}", output.stderr);
     assert!(!output.stderr.contains("marker-7f3a"), "{}", output.stderr);
+}
+
+/// They hold all answers and the digests of tokens. SQLite gives its log and its shared memory the mode of the file.
+#[tokio::test]
+async fn a_sqlite_file_and_its_folder_are_created_for_their_owner_only() {
+    let site = Site::new();
+    let folder = site.folder().join("data/acme");
+    let url = format!("sqlite:{}", folder.join("acme.db").display());
+    let site = site.tenant_with("acme", Engine::Sqlite, |tenant| tenant.set("database", url)).write();
+    site.migrate();
+    site.import("acme", r#"{"type":"user","id":7,"email":"ana@example.com","name":"Ana"}"#);
+    let token = site.token("acme", "tests");
+    let node = site.start();
+    let group = serde_json::json!({"name": "Staff", "members": []});
+    let caller = node.client().to(&site.host("acme")).with(&token);
+    assert_eq!(caller.put("/api/v1/group").json(&group).send().await.status, 201);
+    for (file, expected) in [("", 0o700), ("acme.db", 0o600), ("acme.db-wal", 0o600), ("acme.db-shm", 0o600)] {
+        assert_eq!(mode(&folder.join(file)), expected, "{file:?}");
+    }
+    assert_eq!(mode(&site.folder().join("data")), 0o700);
+}
+
+#[test]
+fn a_sqlite_file_that_exists_keeps_its_mode() {
+    let site = Site::new().tenant("acme", Engine::Sqlite).write();
+    let file = site.folder().join("acme.db");
+    fs::write(&file, "").expect("the site's folder can be written");
+    fs::set_permissions(&file, Permissions::from_mode(0o640)).expect("the file is ours");
+    site.migrate();
+    assert_eq!(mode(&file), 0o640);
+}
+
+fn mode(path: &Path) -> u32 {
+    path.metadata().expect("it is there").permissions().mode() & 0o777
 }

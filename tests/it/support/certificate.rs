@@ -2,8 +2,9 @@
 //!
 //! The test client trusts this authority and no other, so that an answer proves which certificate was served.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::ops::Range;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
@@ -54,6 +55,7 @@ fn issue_with(folder: &Path, names: &[&str], differ: impl FnOnce(&mut Certificat
     fs::create_dir_all(folder).expect("the folder of this run can be written");
     fs::write(&issued.certificate, leaf.pem()).expect("the folder of this run can be written");
     fs::write(&issued.private_key, key.serialize_pem()).expect("the folder of this run can be written");
+    fs::set_permissions(&issued.private_key, Permissions::from_mode(0o600)).expect("the file is ours");
     issued
 }
 

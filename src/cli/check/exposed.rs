@@ -1,0 +1,53 @@
+//! Files that hold secrets and that others than formgate's user may read: a warning each, since somebody may want that.
+//!
+//! SQLite files hold all answers and the digests of tokens, and so do the log and the shared memory next to them; private
+//! keys and passwords in the configuration let their reader act as the gateway. Looks only at the mode of each file: a folder
+//! that others can't enter protects it only until the file is moved or the folder is opened.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::config::{GatewayConfig, Sources, TenantConfig, holds_password};
+use crate::owner_only::{OTHERS, OTHERS_OR_GROUP_WRITE, exposed_by};
+
+/// The warnings, one a file, and one for a database with what is next to it.
+pub(super) fn warnings(
+    gateway: Option<&GatewayConfig>,
+    tenants: &[Arc<TenantConfig>],
+    sources: &Sources,
+) -> Vec<String> {
+    let with_password = |file: &PathBuf| std::fs::read_to_string(file).is_ok_and(|text| holds_password(&text));
+    let configuration = sources.files().into_iter().filter(with_password).collect::<BTreeSet<_>>();
+    let own = gateway.and_then(|gateway| gateway.certificate.as_ref()).into_iter();
+    let of_tenants = tenants.iter().flat_map(|tenant| tenant.certificates.iter().map(|(_, files)| files));
+    let keys: BTreeSet<&Path> = own.chain(of_tenants).map(|files| &*files.private_key).collect();
+    let databases = tenants.iter().filter_map(|tenant| tenant.database.file()).filter_map(database);
+    let configuration = configuration.iter().filter_map(|file| one(file, "holds a password"));
+    configuration.chain(keys.into_iter().filter_map(|file| one(file, "is a private key"))).chain(databases).collect()
+}
+
+fn one(file: &Path, what: &str) -> Option<String> {
+    let mode = exposed_by(file, OTHERS_OR_GROUP_WRITE)?;
+    let file = file.display();
+    Some(format!("warning: `{file}` {what}, and its mode {mode:04o} opens it to others: chmod g-w,o= {file}"))
+}
+
+fn database(file: &Path) -> Option<String> {
+    // SQLite puts the others next to the file that a link leads to.
+    let file = file.canonicalize().ok()?;
+    let next_to_it = |end: &str| {
+        let mut name = file.clone().into_os_string();
+        name.push(end);
+        PathBuf::from(name)
+    };
+    let all = [file.clone(), next_to_it("-wal"), next_to_it("-shm")];
+    let exposed: Vec<_> = all.iter().filter_map(|file| Some((file.display(), exposed_by(file, OTHERS)?))).collect();
+    let (_, mode) = exposed.first()?;
+    let files = exposed.iter().map(|(file, _)| format!("`{file}`")).collect::<Vec<_>>().join(", ");
+    let (answers, its) = if exposed.len() == 1 { ("holds answers", "its") } else { ("hold answers", "their") };
+    Some(format!(
+        "warning: {files} {answers} and token digests, and {its} mode {mode:04o} lets others read: chmod o= {}*",
+        file.display()
+    ))
+}

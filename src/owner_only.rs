@@ -1,0 +1,75 @@
+//! Files and folders that only their owner may read, and whether others may.
+//!
+//! Owns the modes of what formgate creates and holds secrets in: a SQLite file (its log and shared memory get the mode of
+//! the file from SQLite), and the folders of such files. The mode is given when the file is created and not afterwards, so
+//! that there is no moment in between. What exists already keeps its mode: it may have been opened to others on purpose,
+//! and `formgate check` warns about it.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+/// Creates a folder and those above it where they are missing.
+pub(crate) fn create_folder(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Creates an empty file where there is none. A file that exists is not even opened: closing it would release the locks
+/// that SQLite holds on it in this process (fcntl(2)).
+pub(crate) fn create_file(path: &Path) -> io::Result<()> {
+    if path.exists() { Ok(()) } else { open(path).map(drop) }
+}
+
+/// Writes a file, in place of what it held.
+pub(crate) fn write_file(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut file = open(path)?;
+    file.set_len(0)?;
+    io::Write::write_all(&mut file, content)
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    // Not `create_new`: the path may be a link to a file that is still to be created.
+    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)
+}
+
+/// The mode of a file, if it has any of these bits; none where it can't be looked at.
+pub(crate) fn exposed_by(path: &Path, bits: u32) -> Option<u32> {
+    let mode = path.metadata().ok()?.permissions().mode() & 0o777;
+    (mode & bits != 0).then_some(mode)
+}
+
+/// Read, written or executed by others than the owner and the group.
+pub(crate) const OTHERS: u32 = 0o007;
+
+/// The same, or written by the group.
+pub(crate) const OTHERS_OR_GROUP_WRITE: u32 = 0o027;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        path.metadata().unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn what_is_created_is_its_owners_and_what_exists_keeps_its_mode() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("a/b");
+        create_folder(&inner).unwrap();
+        assert_eq!([mode(&inner), mode(&folder.path().join("a"))], [0o700; 2]);
+
+        let (file, link, open) = (inner.join("file"), inner.join("link"), inner.join("open"));
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        create_file(&link).unwrap();
+        assert_eq!(mode(&file), 0o600, "also through a link");
+        std::fs::write(&open, "content").unwrap();
+        std::fs::set_permissions(&open, PermissionsExt::from_mode(0o644)).unwrap();
+        create_file(&open).unwrap();
+        assert_eq!((mode(&open), std::fs::read(&open).unwrap()), (0o644, b"content".to_vec()));
+        assert_eq!((exposed_by(&open, OTHERS), exposed_by(&file, OTHERS_OR_GROUP_WRITE)), (Some(0o644), None));
+        write_file(&open, b"new").unwrap();
+        assert_eq!(std::fs::read(&open).unwrap(), b"new");
+    }
+}
