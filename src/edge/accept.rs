@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::net::sockopt::set_tcp_user_timeout;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep};
@@ -48,7 +49,7 @@ pub(super) async fn every<S: Serve>(
     lifecycle: Lifecycle,
 ) {
     let Listener { socket, entry, origin } = listener;
-    let mut acceptor = Acceptor::new(socket);
+    let mut acceptor = Acceptor::new(socket, edge.limits.write);
     let serve = |stream, client, slot: Option<OwnedSemaphorePermit>| {
         edge.metrics.edge.connections_accepted.inc();
         let (entry, edge, its_lifecycle) = (Arc::clone(&entry), Arc::clone(&edge), lifecycle.clone());
@@ -98,7 +99,15 @@ fn queued(listener: TcpListener) -> impl Iterator<Item = (TcpStream, SocketAddr)
 }
 
 impl Acceptor {
-    pub(super) fn new(listener: TcpListener) -> Self {
+    /// Accepts connections that the kernel ends once their peer has taken none of what was sent to it for `untaken`. An
+    /// answer that fits into the buffers of the kernel is written at once, and only the kernel sees whether it is taken: a
+    /// thousand readers who take nothing would otherwise be a thousand idle connections.
+    pub(super) fn new(listener: TcpListener, untaken: Duration) -> Self {
+        // Accepted connections have it from their listener (tcp(7)): no system call for each.
+        let untaken = u32::try_from(untaken.as_millis()).unwrap_or(u32::MAX);
+        if let Err(error) = set_tcp_user_timeout(&listener, untaken) {
+            tracing::warn!(%error, "TCP_USER_TIMEOUT could not be set: readers who stall hold their connections for longer");
+        }
         Self { listener, told: None }
     }
 

@@ -99,6 +99,9 @@ pub(super) enum Abuse {
     /// Requests that are given up before they are answered.
     #[error("too many requests were reset")]
     Resets,
+    /// Takes nothing of what the kernel has for it.
+    #[error("nothing of an answer was taken")]
+    Stall,
 }
 
 impl From<Abuse> for io::Error {

@@ -29,9 +29,9 @@ use crate::metrics::Metrics;
 ///
 /// Larger: whoever reaches the port can take the callers' file descriptors. Smaller: two scrapers and a few probes that
 /// keep their connections lock an operator out.
-const CONNECTIONS: usize = 64;
+pub const CONNECTIONS: usize = 64;
 
-/// How long a connection may take for a head, the wait between two requests included.
+/// How long a connection may take for a head, the wait between two requests included, and may leave an answer untaken.
 ///
 /// Larger: forgotten connections hold the few slots. Smaller: a scraper that asks every 30 s connects each time.
 const QUIET: Duration = Duration::from_secs(60);
@@ -67,7 +67,7 @@ pub fn serve(listener: TcpListener, metrics: Metrics, readiness: TellReadiness) 
 }
 
 async fn accept_every(listener: TcpListener, metrics: Metrics, readiness: TellReadiness) {
-    let mut acceptor = Acceptor::new(listener);
+    let mut acceptor = Acceptor::new(listener, QUIET);
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {

@@ -77,6 +77,7 @@ impl Attendant<'_> {
                             match self.activity.abuse() {
                                 Some(Abuse::Flood) => self.count("flood"),
                                 Some(Abuse::Resets) => self.count("resets"),
+                                Some(Abuse::Stall) => self.count("stalled"),
                                 None => {}
                             }
                             return ended;

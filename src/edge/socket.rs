@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::activity::Activity;
+use super::activity::{Abuse, Activity};
 use super::limits::Limits;
 
 /// How much is discarded at a time.
@@ -45,11 +45,20 @@ impl<IO> Socket<IO> {
         Self { io, activity, limits, lingering: None }
     }
 
+    /// Notes that the kernel gave the peer up, by `TCP_USER_TIMEOUT` (`Acceptor::new`). hyper keeps the error of an idle
+    /// connection to itself.
+    fn note_stall(&self, error: &io::Error) {
+        if error.kind() == io::ErrorKind::TimedOut {
+            self.activity.abused(Abuse::Stall);
+        }
+    }
+
     fn noted(&self, poll: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         match &poll {
             Poll::Ready(Ok(1..)) => self.activity.wrote(),
             Poll::Pending => self.activity.blocked(),
-            Poll::Ready(_) => {}
+            Poll::Ready(Err(error)) => self.note_stall(error),
+            Poll::Ready(Ok(0)) => {}
         }
         poll
     }
@@ -89,7 +98,8 @@ impl Lingering {
 impl<IO: AsyncRead + Unpin> AsyncRead for Socket<IO> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        ready!(Pin::new(&mut self.io).poll_read(cx, buf))?;
+        let read = ready!(Pin::new(&mut self.io).poll_read(cx, buf));
+        read.inspect_err(|error| self.note_stall(error))?;
         self.activity.received(buf.filled().len() - before)?;
         Poll::Ready(Ok(()))
     }

@@ -30,7 +30,10 @@ pub(super) const SLOW: Duration = Duration::from_millis(300);
 /// How long the answer to `/big` is: more than all buffers on the way hold.
 pub(super) const BIG: usize = 32 * 1024 * 1024;
 
-/// Answers `/slow` late, `/never` never, `/panic` with a panic, `/big` at length, `/empty` with nothing, `/read` with the
+/// How long the answer to `/buffered` is: the kernel takes all of it, and more than a small receive window.
+const BUFFERED: usize = 256 * 1024;
+
+/// Answers `/slow` late, `/never` never, `/panic` with a panic, `/big` and `/buffered` at length, `/empty` with nothing, `/read` with the
 /// length of the body, `/refuse` with 413 before it read any of the body; all else with the one of two hosts that the
 /// certificate covers. What the edge refused, it refuses as the gate does.
 pub(super) struct Handler;
@@ -49,6 +52,7 @@ impl Serve for Handler {
                 "late".to_owned()
             }
             "/big" => "x".repeat(BIG),
+            "/buffered" => "x".repeat(BUFFERED),
             "/empty" => String::new(),
             "/never" => std::future::pending().await,
             "/panic" => panic!("as the test wants it"),

@@ -1,5 +1,6 @@
 //! Peers that say nothing, say it slowly, or stop.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -243,4 +244,28 @@ async fn an_address_has_no_more_connections_than_it_may_and_others_have_theirs()
         }
     })
     .await;
+}
+
+/// The kernel takes such an answer at once, and to us the connection looks idle.
+#[tokio::test]
+async fn many_readers_who_take_nothing_of_an_answer_that_the_kernel_buffers_are_cut_off() {
+    const READERS: usize = 150;
+    let fixture = Fixture::start(short_of(|limits| limits.write = 5 * SHORT)).await;
+    let mut readers = Vec::new();
+    for _ in 0..READERS {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        let socket = socket.connect(fixture.address).await.unwrap();
+        let roots = Arc::clone(&fixture.roots);
+        let mut stream = Hello::to("acme.example.com").shake_on(socket, roots).await.unwrap();
+        stream.write_all(b"GET /buffered HTTP/1.1\r\nhost: acme.example.com\r\n\r\n").await.unwrap();
+        readers.push(stream);
+    }
+    soon(async {
+        while fixture.ended("stalled") < READERS as u64 {
+            sleep(SHORT / 10).await;
+        }
+    })
+    .await;
+    assert_eq!((fixture.open("http/1.1"), fixture.ended("idle")), (0, 0));
 }
