@@ -4,6 +4,7 @@
 //! (not ready, a while for balancers, no new connections, requests in flight, what was noted and not yet written, databases).
 
 mod changes;
+mod descriptors;
 mod readiness;
 mod reload;
 
@@ -37,6 +38,7 @@ use crate::tenant::certificate::CertificateError;
 use crate::tenant::last_used::{self, Due};
 use crate::tenant::{Directory, TokenChanges, TokenVerifier};
 use crate::workers::Workers;
+pub use descriptors::{Share, raise_limit};
 use readiness::Parts;
 pub use reload::{Reloader, watch};
 
@@ -89,11 +91,16 @@ pub struct Running {
 /// # Errors
 /// [`StartError`]; nothing is left running then.
 pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running, StartError> {
-    let (metrics, limits) = (Metrics::new(config.gateway.tenant_labels), config.gateway.limits);
+    let share = Share::now(&config.gateway);
+    for lowered in share.lowered(&config.gateway) {
+        tracing::warn!("{lowered}");
+    }
+    let (limits, databases) = share.apply(&config.gateway);
+    let metrics = Metrics::new(config.gateway.tenant_labels);
     metrics.last_reload.set(Timestamp::now().as_second());
     metrics.last_reload_successful.set(1);
     metrics.tenants_served.set(i64::try_from(config.tenants.len()).unwrap_or(i64::MAX));
-    let connections = Connections::new(config.gateway.databases, metrics.database.clone());
+    let connections = Connections::new(databases, metrics.database.clone());
     let directory = Directory::new(config, &Directory::empty(connections));
     let directory = Arc::new(ArcSwap::from_pointee(directory));
     let missed = Arc::new(AtomicU64::new(0));

@@ -10,6 +10,7 @@ use super::ConfigFile;
 use super::output::print;
 use crate::config::{Config, Examination, Problem, Problems, TenantConfig};
 use crate::explain::{Finding, Guide, Way};
+use crate::gateway::Share;
 use crate::store::{Store, StoreError};
 
 /// How many databases are tried at once.
@@ -29,6 +30,10 @@ pub(super) async fn run(Check { file, deep }: &Check) -> Result<()> {
     let Examination { gateway, tenants, sources, mut problems, .. } = Config::examine(&file.config, None);
     let tried: Vec<_> = stream::iter(&tenants).map(|tenant| try_database(tenant)).buffered(AT_ONCE).collect().await;
     problems.extend(tried.into_iter().flatten());
+    let lowered = gateway.as_ref().map(|gateway| Share::once_raised(gateway).lowered(gateway)).unwrap_or_default();
+    for warning in lowered {
+        print(&format!("warning: {warning}, as far as this shell may raise it"))?;
+    }
     for warning in exposed::warnings(gateway.as_ref(), &tenants, &sources) {
         print(&warning)?;
     }

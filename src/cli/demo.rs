@@ -47,6 +47,7 @@ pub(super) async fn run(command: &Demo) -> Result<()> {
     let [acme, globex] = SAMPLES;
     let (acme, globex) = (load(&config, acme).await?, load(&config, globex).await?);
 
+    gateway::raise_limit();
     // Tokens come last: a start that fails leaves none behind.
     let stop = StopSignals::new()?;
     let running = start(&config).await?;

@@ -1,7 +1,6 @@
 //! `formgate serve`.
 
 use anyhow::{Context, Result};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::ConfigFile;
@@ -12,7 +11,7 @@ use crate::supervisor::{self, Inherited};
 pub(super) async fn run(file: &ConfigFile) -> Result<()> {
     // First of all: it changes the environment, which every later part may read.
     let inherited = Inherited::take()?;
-    raise_open_files();
+    gateway::raise_limit();
     let stop = StopSignals::new()?;
     let config = file.load()?;
     let running = gateway::start(&config, inherited).await?;
@@ -21,17 +20,6 @@ pub(super) async fn run(file: &ConfigFile) -> Result<()> {
     let _watchdog = supervisor::keep_watchdog_quiet();
     announce(&running, tenants);
     until_told_to_stop(running, stop).await
-}
-
-/// Lets the process open as many files as the system will ever let it: each connection takes one. Shells and containers
-/// grant 1024 at first, for programs that wait by `select`, which takes no higher numbers (select(2)); nothing here does.
-fn raise_open_files() {
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    if current != maximum
-        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
-    {
-        tracing::warn!(%error, open_files = current, "the limit of open files can't be raised");
-    }
 }
 
 fn announce(running: &Running, tenants: usize) {

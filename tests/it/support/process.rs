@@ -202,6 +202,15 @@ impl Node {
         Self::start(command)
     }
 
+    /// Starts a node that may not open more files than this.
+    pub(crate) fn spawn_with_at_most_files(config: &Path, most: u32) -> Self {
+        let mut command = child::bound_to_us("prlimit", "KILL", &[]);
+        command.arg(format!("--nofile={most}:{most}")).args([env!("CARGO_BIN_EXE_formgate"), "serve", "--config"]);
+        command.arg(config).env_remove("FORMGATE_CONFIG").env_remove("RUST_LOG");
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        Self::start(command)
+    }
+
     /// Starts a node on listening sockets that are open already, as systemd does.
     pub(crate) fn spawn_on(config: &Path, sockets: [&TcpListener; 2], environment: &[(&str, &str)]) -> Self {
         Self::start(on_sockets(config, sockets, environment))

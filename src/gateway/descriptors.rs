@@ -1,0 +1,170 @@
+//! How the file descriptors of the process are shared out: callers get what is left.
+//!
+//! A connection of a caller takes one, and so does everything that serves it. Callers that hold all of them would keep the
+//! gateway from reaching Redis and the databases, so the descriptors for those are set aside first and the cap on
+//! connections is lowered where the limit of the system is too low for what is configured.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::config::{GatewayConfig, Limits, RedisTarget};
+use crate::edge::admin;
+use crate::store::DatabaseLimits;
+
+/// For what is open from the start (the log, the runtime, signals, watched folders, the connection to a collector) and what
+/// is open for a moment: files of certificates and of the configuration, sockets that look up names.
+///
+/// Larger: fewer callers where the limit is low. Smaller: a reload or a handshake fails while all connections are taken.
+const PROCESS: u64 = 64;
+
+/// For each server of Redis: the connections in use, the one that listens, and their successors before they are closed.
+const REDIS: u64 = 8;
+
+/// For a connection to a SQLite database: the file, its log, and its shared memory. One to Postgres takes one.
+const DATABASE: u64 = 3;
+
+/// Lets the process open as many files as the system will ever let it. Shells and containers grant 1024 at first, for
+/// programs that wait by `select`, which takes no higher numbers (select(2)); nothing here does.
+pub fn raise_limit() {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current != maximum
+        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
+    {
+        tracing::warn!(%error, open_files = current, "the limit of open files can't be raised");
+    }
+}
+
+/// What callers and databases may have open, by the configuration or by the limit of the system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// The limit of the system.
+    pub open_files: u64,
+    /// The most connections of callers.
+    pub connections: usize,
+    /// The most of one address.
+    pub connections_per_address: u32,
+    /// The most connections to databases.
+    pub databases: u32,
+}
+
+impl Share {
+    /// By the limit that holds for this process.
+    #[must_use]
+    pub fn now(config: &GatewayConfig) -> Self {
+        Self::of(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX), config)
+    }
+
+    /// By the limit that will hold once a gateway has raised it ([`raise_limit`]).
+    #[must_use]
+    pub fn once_raised(config: &GatewayConfig) -> Self {
+        Self::of(getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX), config)
+    }
+
+    fn of(open_files: u64, config: &GatewayConfig) -> Self {
+        let admin = if config.admin_listen.is_some() { 1 + admin::CONNECTIONS } else { 0 };
+        let redis = match config.redis.as_ref().map(|redis| &redis.target) {
+            None => 0,
+            Some(RedisTarget::Server { .. }) => 1,
+            // Their servers, and one Sentinel at a time.
+            Some(RedisTarget::Sentinel { .. }) => 2,
+            Some(RedisTarget::Cluster { nodes }) => nodes.len(),
+        };
+        let listeners = config.listen.len() + admin;
+        let own = PROCESS + REDIS * as_u64(redis) + as_u64(listeners);
+        // At least something is left for both, where the limit is hopeless.
+        let rest = open_files.saturating_sub(own).max(open_files / 4);
+        let Limits { edge, .. } = config.limits;
+        let databases = (DATABASE * u64::from(config.databases.max_connections)).min(rest / 2).max(DATABASE);
+        let connections = as_u64(edge.connections).min(rest.saturating_sub(databases)).max(1);
+        let connections = usize::try_from(connections).unwrap_or(usize::MAX);
+        let is_lowered = connections < edge.connections;
+        // Where one address may not take all by the configuration, it may not by the lowered cap either.
+        let half = u32::try_from(connections.div_ceil(2)).unwrap_or(u32::MAX);
+        let bounded = is_lowered && as_u64(edge.connections) > u64::from(edge.connections_per_address);
+        let connections_per_address =
+            if bounded { edge.connections_per_address.min(half) } else { edge.connections_per_address };
+        let databases = u32::try_from(databases / DATABASE).unwrap_or(u32::MAX);
+        Self { open_files, connections, connections_per_address, databases }
+    }
+
+    /// The limits of the edge and of the databases that these are.
+    pub(super) fn apply(self, config: &GatewayConfig) -> (Limits, DatabaseLimits) {
+        let (mut limits, mut databases) = (config.limits, config.databases);
+        limits.edge.connections = self.connections;
+        limits.edge.connections_per_address = self.connections_per_address;
+        databases.max_connections = self.databases;
+        (limits, databases)
+    }
+
+    /// What is lower than configured, a line each.
+    #[must_use]
+    pub fn lowered(self, config: &GatewayConfig) -> Vec<String> {
+        let limits = config.limits.edge;
+        let lines = [
+            ("limits.connections", as_u64(limits.connections), as_u64(self.connections)),
+            (
+                "limits.connections_per_address",
+                limits.connections_per_address.into(),
+                self.connections_per_address.into(),
+            ),
+            ("databases.max_connections", config.databases.max_connections.into(), self.databases.into()),
+        ];
+        let lowered = lines.into_iter().filter(|(_, configured, had)| had < configured);
+        let line = |(key, configured, had)| {
+            let limit = self.open_files;
+            format!("`{key}` = {configured} is lowered to {had}: the limit of open files is {limit}")
+        };
+        lowered.map(line).collect()
+    }
+}
+
+fn as_u64(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn config(lines: &str) -> GatewayConfig {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("tenants.toml");
+        let text = format!("[gateway]\nlisten = [{{ address = '127.0.0.1:0', tls = false }}]\n{lines}");
+        let tenant = "\n[[tenant]]\nslug = 'acme'\nname = 'Acme'\naddress = 'a.example.com'\ndatabase = 'sqlite:a.db'";
+        std::fs::write(&file, text + tenant).unwrap();
+        Config::load(&file).unwrap().gateway
+    }
+
+    #[test]
+    fn with_room_for_all_nothing_is_lowered() {
+        let config = config("redis = 'redis://127.0.0.1'\nadmin_listen = '127.0.0.1:0'");
+        let share = Share::of(20_000, &config);
+        assert_eq!(share.lowered(&config), Vec::<String>::new());
+        let (limits, databases) = share.apply(&config);
+        assert_eq!((limits, databases), (config.limits, config.databases));
+    }
+
+    #[test]
+    fn callers_get_what_the_databases_redis_and_the_operator_leave() {
+        let config = config("redis = 'redis://127.0.0.1'\nadmin_listen = '127.0.0.1:0'");
+        let share = Share::of(256, &config);
+        let own = PROCESS + REDIS + 2 + as_u64(admin::CONNECTIONS);
+        let databases = DATABASE * u64::from(share.databases);
+        assert!(share.databases >= 10 && share.connections >= 40, "{share:?}");
+        assert!(own + databases + as_u64(share.connections) <= 256, "{share:?}");
+        assert!(share.connections_per_address as usize <= share.connections.div_ceil(2), "{share:?}");
+        let lowered = share.lowered(&config).join("\n");
+        let expected = format!("`limits.connections` = 10000 is lowered to {}: the limit of open files is 256", share.connections);
+        assert!(lowered.contains(&expected), "{lowered}");
+    }
+
+    #[test]
+    fn something_is_left_for_callers_and_databases_whatever_the_limit_is() {
+        let config = config("admin_listen = '127.0.0.1:0'\nlimits = { connections_per_address = 1000000 }");
+        for limit in [0, 1, 16, 64, 100, 200, 1024, u64::MAX] {
+            let share = Share::of(limit, &config);
+            assert!(share.connections >= 1 && share.databases >= 1, "{share:?}");
+            assert_eq!(share.connections_per_address, 1_000_000, "nobody wants this one limited");
+        }
+    }
+}
