@@ -34,7 +34,7 @@ use http::{Method, Request, Response, request};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use jiff::Timestamp;
-use tracing::Instrument;
+use tracing::{Instrument, Span};
 
 use crate::api::{self, Call};
 use crate::error::Refusal;
@@ -115,6 +115,15 @@ impl Admitted {
     }
 }
 
+/// A request whose token was found good.
+struct Verified<'r> {
+    tenant: Arc<Tenant>,
+    token: Arc<Token>,
+    authority: &'r Authority<'r>,
+    /// Behind [`API`].
+    path: &'r str,
+}
+
 /// What became known of a request on its way, for the answer's headers and the log.
 #[derive(Debug, Default)]
 struct Trail {
@@ -124,6 +133,8 @@ struct Trail {
     route: Option<&'static str>,
     /// What its statements took.
     database: Spent,
+    /// Its span from the token check on, where that is another one.
+    span: Option<Span>,
 }
 
 /// The gate that every request passes.
@@ -179,7 +190,7 @@ impl Gate {
             self.metrics.tenants.count(&tenant.meter, status, took);
         }
         let tenant = trail.tenant.as_ref().map(|tenant| &*tenant.slug);
-        telemetry::end_request(&span, trail.route, status, tenant, respond::id_of(&response));
+        telemetry::end_request(trail.span.as_ref().unwrap_or(&span), trail.route, status, tenant, respond::id_of(&response));
         respond::log(connection, &head, &trail, &response, refusal.as_ref(), took);
         response
     }
@@ -210,6 +221,24 @@ impl Gate {
         // A step is pinned where it stands: handed on by value, it would take its place again in each future around it.
         let token = allowance.spend(pin!(self.verify(connection, &tenant, head).instrument(step!("verify")))).await?;
         trail.token = Some(Arc::clone(&token));
+        trail.span = telemetry::authenticated_span(&head.headers, &head.method);
+        let span = trail.span.clone();
+        let rest = pin!(self.serve(Verified { tenant, token, authority: &authority, path }, head, body, allowance, trail));
+        match span {
+            Some(span) => rest.instrument(span).await,
+            None => rest.await,
+        }
+    }
+
+    /// The steps from the token check on.
+    async fn serve(
+        &self,
+        Verified { tenant, token, authority, path }: Verified<'_>,
+        head: &request::Parts,
+        body: &mut Incoming,
+        mut allowance: Allowance,
+        trail: &mut Trail,
+    ) -> Result<Reply, Refusal> {
         let telling = if api::tells_usage(path) { Telling::Usage } else { Telling::Nothing };
         let admitting = self.admit(&tenant, &token, telling, trail).instrument(step!("admit"));
         let (budget, usage) = allowance.spend(pin!(admitting)).await?;

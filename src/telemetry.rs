@@ -5,10 +5,12 @@
 //! made. What a span may hold is what the log may hold: no token, no query, no filter, no answer.
 
 mod access;
+mod sampling;
 
 use std::io::IsTerminal;
 
 use http::{HeaderMap, StatusCode};
+use opentelemetry::Context;
 use opentelemetry::propagation::{Extractor, TextMapPropagator};
 use opentelemetry::trace::{TraceContextExt, TracerProvider};
 use opentelemetry_otlp::SpanExporter;
@@ -26,6 +28,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 pub use self::access::Access;
+use self::sampling::{CallerSampler, InvalidSampler};
 
 /// What the log shows unless `FORMGATE_LOG` says otherwise.
 const LOG: &str = "info,sqlx=warn,rustls=error";
@@ -47,10 +50,11 @@ impl Telemetry {
     /// Outside of a Tokio runtime, or a second time.
     #[must_use]
     pub fn set_up() -> Self {
-        let provider = collector_is_named().then(provider).transpose();
-        let (provider, failure) = match provider {
-            Ok(provider) => (provider, None),
-            Err(failure) => (None, Some(failure)),
+        let (provider, failure) = match collector_is_named().then(provider) {
+            None => (None, None),
+            Some(Ok((provider, None))) => (Some(provider), None),
+            Some(Ok((provider, Some(fault)))) => (Some(provider), Some(format!("{fault}; using parentbased_always_on"))),
+            Some(Err(failure)) => (None, Some(failure)),
         };
         let (log, access) = log();
         let mut layers = vec![log];
@@ -63,7 +67,7 @@ impl Telemetry {
         }));
         tracing_subscriber::registry().with(layers).init();
         if let Some(failure) = failure {
-            tracing::error!(failure, "there are no traces");
+            tracing::error!(failure, "traces are not set up as the environment says");
         }
         Self { provider, _access: access }
     }
@@ -99,7 +103,7 @@ fn collector_is_named() -> bool {
     !disabled && (is_set("OTEL_EXPORTER_OTLP_ENDPOINT") || is_set("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"))
 }
 
-fn provider() -> Result<SdkTracerProvider, String> {
+fn provider() -> Result<(SdkTracerProvider, Option<InvalidSampler>), String> {
     let exporter = SpanExporter::builder().with_http().build().map_err(|error| error.to_string())?;
     let name = std::env::var("OTEL_SERVICE_NAME").unwrap_or_else(|_| "formgate".to_owned());
     let resource = Resource::builder()
@@ -107,14 +111,55 @@ fn provider() -> Result<SdkTracerProvider, String> {
         .with_attribute(opentelemetry::KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
     // On this runtime: the client that sends is Tokio's, too.
     let processor = BatchSpanProcessor::builder(exporter, runtime::Tokio).build();
-    Ok(SdkTracerProvider::builder().with_resource(resource.build()).with_span_processor(processor).build())
+    let provider = SdkTracerProvider::builder().with_resource(resource.build()).with_span_processor(processor);
+    let variable = |name| std::env::var(name).ok();
+    let sampler =
+        CallerSampler::parse(variable("OTEL_TRACES_SAMPLER").as_deref(), variable("OTEL_TRACES_SAMPLER_ARG").as_deref());
+    let (sampler, fault) = match sampler {
+        Ok(sampler) => (sampler, None),
+        Err(fault) => (CallerSampler::default(), Some(fault)),
+    };
+    Ok((provider.with_sampler(sampler).build(), fault))
 }
 
 /// The span of one request, a child of the caller's where it sent a `traceparent` (W3C Trace Context).
 #[must_use]
 pub fn request_span(headers: &HeaderMap, method: &http::Method) -> Span {
-    let span = tracing::info_span!(
+    let span = new_request_span(method);
+    if !span.is_disabled() {
+        // It fails only without the layer, and then the span is disabled.
+        let _ = span.set_parent(caller(headers));
+    }
+    span
+}
+
+/// The span of the current request from its token check on, where the caller's `traceparent` has it exported and nothing
+/// else did. The caller was not known before, so what it asked did not count ([`sampling`]).
+#[must_use]
+pub fn authenticated_span(headers: &HeaderMap, method: &http::Method) -> Option<Span> {
+    let current = Span::current();
+    if current.is_disabled() || is_sampled(&current.context()) {
+        return None;
+    }
+    let caller = Some(caller(headers)).filter(is_sampled)?;
+    let span = new_request_span(method);
+    span.set_parent(sampling::trusted(&caller)).ok()?;
+    is_sampled(&span.context()).then_some(span)
+}
+
+fn is_sampled(context: &Context) -> bool {
+    context.span().span_context().is_sampled()
+}
+
+fn caller(headers: &HeaderMap) -> Context {
+    // Without the span that is current now.
+    TraceContextPropagator::new().extract_with_context(&Context::new(), &Headers(headers))
+}
+
+fn new_request_span(method: &http::Method) -> Span {
+    tracing::info_span!(
         target: TRACE,
+        parent: None,
         "request",
         otel.kind = "server",
         http.request.method = method.as_str(),
@@ -122,13 +167,7 @@ pub fn request_span(headers: &HeaderMap, method: &http::Method) -> Span {
         http.response.status_code = tracing::field::Empty,
         formgate.tenant = tracing::field::Empty,
         formgate.request_id = tracing::field::Empty,
-    );
-    if !span.is_disabled() {
-        let caller = TraceContextPropagator::new().extract(&Headers(headers));
-        // It fails only without the layer, and then the span is disabled.
-        let _ = span.set_parent(caller);
-    }
-    span
+    )
 }
 
 /// What became of a request.

@@ -145,3 +145,36 @@ async fn a_collector_that_is_away_costs_nothing_but_its_traces() {
     }
     assert_eq!(node.stop(LIMIT).await, 0);
 }
+
+/// Anybody can ask to be traced, and a flood would have all of itself exported.
+#[tokio::test]
+async fn a_caller_is_traced_at_its_own_wish_only_once_its_token_was_found_good() {
+    let collector = Collector::start();
+    let site = Site::new().tenant("acme", Engine::Sqlite).write();
+    site.migrate();
+    let token = site.token("acme", "tests");
+    let endpoint = format!("http://{}", collector.address);
+    let environment = [("OTEL_EXPORTER_OTLP_ENDPOINT", &*endpoint), ("OTEL_TRACES_SAMPLER", "parentbased_always_off")];
+    let mut node = Node::spawn_in(&site.config_path, &environment);
+    let stranger = node.client().to(&site.host("acme"));
+    let wish = |trace: u128| format!("00-{trace:032x}-00f067aa0ba902b7-01");
+    for (trace, path) in (100..).zip(["/api/v1/me", "/", "/api/v1/me", "/api/v1/form"].repeat(5)) {
+        let unknown = formgate::tenant::token::PresentedToken::generate();
+        for caller in [&stranger, &stranger.with(unknown.expose())] {
+            let answer = caller.get(path).header("traceparent", &wish(trace)).send().await;
+            assert!(answer.status == 401 || answer.status == 404 || answer.status == 429, "{answer:?}");
+        }
+    }
+    let caller = stranger.with(&token);
+    assert_eq!(caller.get("/api/v1/me").send().await.status, 200);
+    assert_eq!(caller.get("/api/v1/me").header("traceparent", &wish(7)).send().await.status, 200);
+    assert_eq!(node.stop(LIMIT).await, 0);
+
+    let (spans, _) = collector.spans_until(&["GET /me", "admit", "handle"]);
+    let traces: Vec<_> = spans.iter().map(|span| (&*span.name, u128::from_be_bytes(span.trace_id[..].try_into().unwrap()))).collect();
+    assert!(traces.iter().all(|(_, trace)| *trace == 7), "{traces:?}");
+    let request: Vec<_> = spans.iter().filter(|span| span.name == "GET /me").collect();
+    assert_eq!(request.len(), 1, "{traces:?}");
+    assert_eq!(request[0].parent_span_id, [0x00, 0xf0, 0x67, 0xaa, 0x0b, 0xa9, 0x02, 0xb7]);
+    assert_eq!(attributes(request[0]).get("http.response.status_code").map(String::as_str), Some("200"));
+}

@@ -1,0 +1,162 @@
+//! Which requests are traced: the operator's decision, by `OTEL_TRACES_SAMPLER` as the OpenTelemetry specification has it.
+//!
+//! Anybody can send a `traceparent`. Its trace id and parent are kept, so that a trace of several services is one, but
+//! nothing in it makes the gateway export a span before the token check: a flood could otherwise have all of itself
+//! exported where the operator samples one request in a thousand. So the sampled flag counts from the token check on, and
+//! the ratio is not applied to a trace id that the caller chose. The unsampled flag always counts under a `parentbased_…`
+//! sampler: it only spares work.
+
+use opentelemetry::trace::{Link, SpanKind, TraceContextExt, TraceId, TraceState};
+use opentelemetry::{Context, KeyValue};
+use opentelemetry_sdk::trace::{Sampler, SamplingDecision, SamplingResult, ShouldSample};
+
+/// A parent whose sampled flag counts, as a value in the context of a span.
+#[derive(Debug)]
+struct Trusted;
+
+/// The parent of a span, for a caller whose token was found good.
+pub(super) fn trusted(parent: &Context) -> Context {
+    parent.with_value(Trusted)
+}
+
+/// The operator's sampler.
+#[derive(Clone, Debug)]
+pub(super) struct CallerSampler {
+    /// For requests whose parent, if any, does not decide.
+    root: Sampler,
+    /// Whether a trusted parent decides.
+    parent_based: bool,
+}
+
+/// The environment names no sampler that there is.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum InvalidSampler {
+    /// Another name.
+    #[error("OTEL_TRACES_SAMPLER=`{0}` is unknown; there are: always_on, always_off, traceidratio, and each with parentbased_ before it")]
+    Unknown(String),
+    /// A ratio that is none.
+    #[error("OTEL_TRACES_SAMPLER_ARG is no number from 0 to 1")]
+    Ratio,
+}
+
+impl CallerSampler {
+    /// By the values of `OTEL_TRACES_SAMPLER` and `OTEL_TRACES_SAMPLER_ARG`.
+    ///
+    /// # Errors
+    /// [`InvalidSampler`].
+    pub(super) fn parse(name: Option<&str>, argument: Option<&str>) -> Result<Self, InvalidSampler> {
+        let name = name.filter(|name| !name.is_empty()).unwrap_or("parentbased_always_on");
+        let (kind, parent_based) = match name.strip_prefix("parentbased_") {
+            Some(kind) => (kind, true),
+            None => (name, false),
+        };
+        let root = match kind {
+            "always_on" => Sampler::AlwaysOn,
+            "always_off" => Sampler::AlwaysOff,
+            "traceidratio" => {
+                let ratio = argument.filter(|argument| !argument.is_empty()).unwrap_or("1");
+                let ratio = ratio.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio));
+                Sampler::TraceIdRatioBased(ratio.ok_or(InvalidSampler::Ratio)?)
+            }
+            _ => return Err(InvalidSampler::Unknown(name.to_owned())),
+        };
+        Ok(Self { root, parent_based })
+    }
+
+    /// The same as where the environment names none.
+    pub(super) fn default() -> Self {
+        Self { root: Sampler::AlwaysOn, parent_based: true }
+    }
+
+    fn decide(&self, parent: Option<&Context>, trace: TraceId) -> SamplingDecision {
+        let span = parent.map(TraceContextExt::span).filter(|span| span.span_context().is_valid());
+        let Some(caller) = span.as_ref().map(|span| span.span_context()) else { return self.of_root(trace) };
+        // A step of a request goes with its request.
+        let follows = !caller.is_remote() || self.parent_based && parent.is_some_and(|it| it.get::<Trusted>().is_some());
+        match caller.is_sampled() {
+            true if follows => SamplingDecision::RecordAndSample,
+            false if follows || self.parent_based => SamplingDecision::Drop,
+            // Not by the trace id, which the caller chose.
+            _ => self.of_root(TraceId::from(rand::random::<u128>())),
+        }
+    }
+
+    fn of_root(&self, trace: TraceId) -> SamplingDecision {
+        self.root.should_sample(None, trace, "", &SpanKind::Server, &[], &[]).decision
+    }
+}
+
+impl ShouldSample for CallerSampler {
+    fn should_sample(
+        &self,
+        parent: Option<&Context>,
+        trace: TraceId,
+        _name: &str,
+        _kind: &SpanKind,
+        _attributes: &[KeyValue],
+        _links: &[Link],
+    ) -> SamplingResult {
+        let state = parent.map(|parent| parent.span().span_context().trace_state().clone());
+        let trace_state = state.unwrap_or_else(|| TraceState::NONE.clone());
+        SamplingResult { decision: self.decide(parent, trace), attributes: Vec::new(), trace_state }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use opentelemetry::trace::{SpanContext, SpanId, TraceFlags};
+
+    use super::*;
+
+    /// A trace id that every ratio above 0 takes, as a caller may choose it.
+    const CHOSEN: TraceId = TraceId::from_bytes([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+
+    fn parent(sampled: bool, is_remote: bool) -> Context {
+        let flags = TraceFlags::default().with_sampled(sampled);
+        let span = SpanContext::new(CHOSEN, SpanId::from_bytes([1; 8]), flags, is_remote, TraceState::NONE);
+        Context::new().with_remote_span_context(span)
+    }
+
+    fn samples(name: &str, argument: &str, parent: Option<&Context>) -> bool {
+        let sampler = CallerSampler::parse(Some(name), Some(argument)).unwrap();
+        sampler.decide(parent, CHOSEN) == SamplingDecision::RecordAndSample
+    }
+
+    #[test]
+    fn a_caller_who_is_not_authenticated_never_switches_sampling_on() {
+        for (name, argument) in
+            [("always_off", ""), ("parentbased_always_off", ""), ("traceidratio", "0.0001"), ("parentbased_traceidratio", "0.0001")]
+        {
+            let sampled = (0..100).filter(|_| samples(name, argument, Some(&parent(true, true)))).count();
+            assert!(sampled < 5, "{name}: {sampled} of 100");
+        }
+        assert!(samples("always_on", "", Some(&parent(false, true))));
+        assert!(!samples("parentbased_always_on", "", Some(&parent(false, true))));
+    }
+
+    #[test]
+    fn an_authenticated_caller_decides_under_a_parent_based_sampler_and_no_other() {
+        for (name, expected) in [("parentbased_always_off", true), ("always_off", false)] {
+            assert_eq!(samples(name, "", Some(&trusted(&parent(true, true)))), expected, "{name}");
+        }
+        assert!(!samples("parentbased_always_on", "", Some(&trusted(&parent(false, true)))));
+    }
+
+    #[test]
+    fn without_a_caller_the_sampler_decides_and_a_step_goes_with_its_request() {
+        for (name, expected) in [("always_on", true), ("always_off", false), ("parentbased_always_on", true)] {
+            assert_eq!(samples(name, "", None), expected, "{name}");
+            for sampled in [true, false] {
+                assert_eq!(samples(name, "", Some(&parent(sampled, false))), sampled, "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_sampler_that_there_is_not_is_refused() {
+        let fault = |name, argument| CallerSampler::parse(Some(name), Some(argument)).unwrap_err();
+        assert_eq!(fault("xray", ""), InvalidSampler::Unknown("xray".to_owned()));
+        assert_eq!(fault("traceidratio", "2"), InvalidSampler::Ratio);
+        assert!(CallerSampler::parse(None, None).is_ok());
+    }
+}
