@@ -14,6 +14,7 @@
 pub(super) mod conditions;
 mod kept;
 mod matched;
+mod terms;
 
 use serde::Deserialize;
 

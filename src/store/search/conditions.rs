@@ -4,7 +4,8 @@
 //! on answers see a graduated child's answers through its parent: they find submissions by their own answers and then
 //! step up to `child_of`; all others look at the parent alone.
 
-use crate::store::filter::{Keyword, SubmissionFilter, Term};
+use super::terms::write_terms;
+use crate::store::filter::{Keyword, SubmissionFilter};
 use crate::store::sql::{Dialect, Sql};
 
 /// Joins the answers of one document; a keyword that has it can't be looked up there.
@@ -12,9 +13,6 @@ pub(in crate::store) const DOCUMENT_SEPARATOR: char = '\u{1f}';
 
 /// The shortest text that trigrams can find.
 const TRIGRAM: usize = 3;
-
-/// How much of an answer the terms index holds; the rest is compared with the row.
-const INDEXED_PREFIX: usize = 64;
 
 /// What a submission must have to be returned by itself; the words are those of the partial indexes.
 pub(in crate::store) const LISTED: &str = "NOT s.draft AND s.child_of IS NULL";
@@ -50,9 +48,7 @@ pub(super) fn write_conditions(sql: &mut Sql, filter: &SubmissionFilter) {
     if let Some(end) = filter.end {
         sql.push(" AND s.created_at <= ").bind(end);
     }
-    for term in &filter.terms {
-        write_term(sql, term);
-    }
+    write_terms(sql, &filter.terms);
 }
 
 /// Adds that a submission `s` has the keyword.
@@ -67,7 +63,7 @@ pub(super) fn write_forms(sql: &mut Sql, forms: &[i64]) {
 }
 
 /// Adds that the answers of `s` or of a graduated child meet what `write_hits` asks of a submission's own answers.
-fn write_shown(sql: &mut Sql, write_hits: impl FnOnce(&mut Sql)) {
+pub(super) fn write_shown(sql: &mut Sql, write_hits: impl FnOnce(&mut Sql)) {
     sql.push(" AND s.id IN (WITH hits (id) AS MATERIALIZED (");
     write_hits(sql);
     sql.push(") ").push(SHOWN_BY_HITS).push(")");
@@ -77,19 +73,6 @@ fn write_shown(sql: &mut Sql, write_hits: impl FnOnce(&mut Sql)) {
 /// and not by UNION ALL: of the latter the planner has no idea how many ids it has.
 pub(super) const SHOWN_BY_HITS: &str = "SELECT id FROM hits UNION SELECT m.child_of FROM hits CROSS JOIN submissions m \
     WHERE m.id = hits.id AND m.child_of IS NOT NULL AND NOT m.draft";
-
-fn write_term(sql: &mut Sql, term: &Term) {
-    let element = term.element.expect("a search with a key that names no element finds nothing, and is not written");
-    let prefixes = || term.answers.iter().map(|answer| answer.chars().take(INDEXED_PREFIX).collect::<String>());
-    write_shown(sql, |sql| {
-        sql.push("SELECT submission_id FROM answers WHERE element_id = ").bind(element);
-        sql.push_either(" AND left(folded, 64)", " AND substr(folded, 1, 64)").in_texts(prefixes());
-        sql.push(" AND folded").in_texts(&term.answers);
-        sql.push(" UNION ALL SELECT submission_id FROM answer_lines WHERE element_id = ").bind(element);
-        sql.push_either(" AND left(line, 64)", " AND substr(line, 1, 64)").in_texts(prefixes());
-        sql.push(" AND line").in_texts(&term.answers);
-    });
-}
 
 /// Whether a keyword is too short for trigrams.
 pub(super) fn is_short(keyword: &Keyword) -> bool {
