@@ -10,8 +10,10 @@ pub enum Trouble {
     Unreachable,
     /// The connection is gone.
     Lost,
-    /// It did not answer in time.
+    /// It ended a statement that ran longer than it may.
     TimedOut,
+    /// It did not answer in time, not even to say so.
+    Unresponsive,
     /// The server takes no more connections.
     Full,
     /// It has no room or no memory left.
@@ -30,7 +32,7 @@ impl Trouble {
     /// The trouble of an error; none where the statement itself is at fault.
     pub(super) fn of(error: &sqlx::Error) -> Option<Self> {
         match error {
-            sqlx::Error::Io(error) if error.kind() == io::ErrorKind::TimedOut => Some(Self::TimedOut),
+            sqlx::Error::Io(error) if error.kind() == io::ErrorKind::TimedOut => Some(Self::Unresponsive),
             sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed => {
                 Some(Self::Lost)
             }
@@ -88,9 +90,14 @@ impl Trouble {
         })
     }
 
-    /// Whether it counts against the database: what two callers do to each other does not.
+    /// Whether it shows that the database does not work, for any caller. All else is the answer of one that works: to what
+    /// this caller asked (a slow statement, one that needs too much memory), to what two of them did at once, or to a write
+    /// where reads can go on.
     pub(super) fn lies_in_the_database(self) -> bool {
-        !matches!(self, Self::Collision | Self::Full)
+        match self {
+            Self::Unreachable | Self::Lost | Self::Unresponsive | Self::Other => true,
+            Self::TimedOut | Self::Full | Self::OutOfSpace | Self::ReadOnly | Self::Locked | Self::Collision => false,
+        }
     }
 
     /// As metrics call it.
@@ -100,6 +107,7 @@ impl Trouble {
             Self::Unreachable => "unreachable",
             Self::Lost => "lost",
             Self::TimedOut => "timeout",
+            Self::Unresponsive => "unresponsive",
             Self::Full => "full",
             Self::OutOfSpace => "space",
             Self::ReadOnly => "read_only",
@@ -110,10 +118,11 @@ impl Trouble {
     }
 
     /// Every kind.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Unreachable,
         Self::Lost,
         Self::TimedOut,
+        Self::Unresponsive,
         Self::Full,
         Self::OutOfSpace,
         Self::ReadOnly,

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use http::Request;
 use http::header::{AUTHORIZATION, HOST};
 use http_body_util::Full;
@@ -94,7 +95,7 @@ on_both_databases! {
             let call = scene.acme.get("/api/v1/form").fresh().send();
             tokio::time::timeout(Duration::from_millis(300), call)
         });
-        let answers = futures_util::future::join_all(calls).await;
+        let answers = join_all(calls).await;
         assert!(answers.iter().all(Result::is_err), "nobody was answered");
         if engine == Engine::Postgres {
             let [running] = database.integers(STATEMENTS).await;
@@ -113,5 +114,20 @@ on_both_databases! {
         slow_down(&database).await;
         assert_eq!(scene.ask_within(PATIENCE).await.status, 503);
         assert_eq!(scene.acme.get("/api/v1/group").send().await.status, 200, "and its connection serves on");
+    }
+
+    /// What one caller asks for takes too long; that is no reason to refuse the others.
+    async fn statements_past_their_limit_in_a_row(engine: Engine) {
+        let site = Site::new().databases("statement_seconds", 1);
+        let mut scene = Scene::with(site, engine, |tenant| tenant);
+        let database = Database::connect(scene.site.database_url("acme")).await;
+        slow_down(&database).await;
+        for _ in 0..5 {
+            let answers = join_all((0..3).map(|_| scene.acme.get("/api/v1/form").send())).await;
+            assert!(answers.iter().all(|answer| answer.status == 503));
+            assert_eq!(scene.acme.get("/api/v1/group").send().await.status, 200);
+        }
+        assert_eq!(scene.count("formgate_database_breaker_trips_total").await, 0);
+        assert!(scene.count(r#"formgate_database_failures_total{reason="timeout"}"#).await >= 15);
     }
 }

@@ -113,7 +113,7 @@ async fn a_flood_of_unknown_tokens_does_not_lock_out_known_ones() {
 
 #[tokio::test]
 async fn a_table_that_somebody_keeps_locked_costs_its_callers_a_moment() {
-    let scene = Scene::on(Engine::Postgres);
+    let mut scene = Scene::on(Engine::Postgres);
     assert_eq!(scene.ask_within(PATIENCE).await.status, 200);
     let database = Database::connect(scene.site.database_url("acme")).await;
     database.execute("BEGIN; LOCK TABLE forms").await;
@@ -121,6 +121,8 @@ async fn a_table_that_somebody_keeps_locked_costs_its_callers_a_moment() {
     assert_eq!(count(&answers, 503), 30);
     assert!(answers.iter().all(|(_, took)| *took < PATIENCE));
     scene.others_are_served().await;
+    assert_eq!(scene.acme.get("/api/v1/group").send().await.status, 200, "another table of the tenant");
+    assert_eq!(scene.count("formgate_database_breaker_trips_total").await, 0);
     database.execute("COMMIT").await;
     scene.comes_back().await;
 }
