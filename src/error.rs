@@ -127,9 +127,11 @@ pub enum Refusal {
 impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
         match error {
-            StoreError::Unavailable(_) | StoreError::Resting | StoreError::Busy | StoreError::SchemaOlder { .. } => {
-                Self::DatabaseUnavailable(Arc::new(error))
-            }
+            StoreError::Unavailable(_)
+            | StoreError::Resting
+            | StoreError::Busy
+            | StoreError::Locked(_)
+            | StoreError::SchemaOlder { .. } => Self::DatabaseUnavailable(Arc::new(error)),
             StoreError::Folder { .. } | StoreError::Migration(_) | StoreError::Statement(_) => {
                 Self::StatementFailed(error)
             }

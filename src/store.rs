@@ -33,6 +33,7 @@ mod subscriptions;
 mod texts;
 mod tokens;
 mod trouble;
+mod write_lock;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -89,6 +90,9 @@ pub enum StoreError {
     /// No connection was free in time.
     #[error("no connection to the database was free in time")]
     Busy,
+    /// Another program holds the write lock of a SQLite file; nothing was written.
+    #[error("another program holds the write lock of the SQLite file")]
+    Locked(#[source] sqlx::Error),
     /// The database has an older schema than this program serves.
     #[error("the database is at schema version {found}, this program needs {wanted}")]
     SchemaOlder {

@@ -4,7 +4,7 @@
 //! databases. (`sqlx::Any` would do neither: it knows no arrays, no instants and no JSON; being generic over the driver
 //! repeats a page of bounds on every function.)
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use sqlx::Row as _;
@@ -15,6 +15,7 @@ use super::StoreError;
 use super::lent::Lent;
 use super::pool::Pool;
 use super::sql::{Dialect, Sql};
+use super::write_lock::is_held;
 
 /// The connections of one tenant's database.
 #[derive(Clone, Debug)]
@@ -51,18 +52,22 @@ impl Database {
 
     /// Begins a transaction that may write.
     pub(crate) async fn begin(&self) -> Result<Transaction, StoreError> {
-        let mut lent = self.writers.lend().await?;
-        lent.begin_transaction("BEGIN").await?;
-        Ok(Transaction { lent })
+        let asked = Instant::now();
+        let lent = self.writers.lend().await?;
+        begin(lent, "BEGIN", asked).await
     }
 
-    /// The same where each statement may take so long. Postgres is told how to begin, and that limit, by statements of
-    /// which `BEGIN` is the first.
-    pub(super) async fn begin_by(&self, on_postgres: &'static str, limit: Duration) -> Result<Transaction, StoreError> {
+    /// The same for a caller that has been waiting since `asked`, where each statement may take so long. Postgres is told how
+    /// to begin, and that limit, by statements of which `BEGIN` is the first.
+    pub(super) async fn begin_by(
+        &self,
+        on_postgres: &'static str,
+        limit: Duration,
+        asked: Instant,
+    ) -> Result<Transaction, StoreError> {
         let mut lent = self.writers.lend().await?;
         lent.limit_statements(limit);
-        lent.begin_transaction(on_postgres).await?;
-        Ok(Transaction { lent })
+        begin(lent, on_postgres, asked).await
     }
 
     /// An empty statement for this database.
@@ -82,6 +87,14 @@ impl Database {
     pub(crate) async fn close(&self) {
         self.readers.close().await;
         self.writers.close().await;
+    }
+}
+
+async fn begin(mut lent: Lent, on_postgres: &'static str, asked: Instant) -> Result<Transaction, StoreError> {
+    match lent.begin_transaction(on_postgres, asked).await {
+        Ok(()) => Ok(Transaction { lent }),
+        Err(error) if lent.dialect() == Dialect::Sqlite && is_held(&error) => Err(StoreError::Locked(error)),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -6,6 +6,7 @@ mod members;
 mod write;
 
 use std::borrow::Cow;
+use std::time::Instant;
 
 use serde::Deserialize;
 
@@ -162,18 +163,19 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn delete_group(&self, id: i64) -> Result<Deletion, StoreError> {
+        let asked = Instant::now();
         let _turn = self.group_writes.write().await;
         let mut tries = Tries::default();
         loop {
-            match self.try_to_delete_group(id).await {
+            match self.try_to_delete_group(id, asked).await {
                 Err(error) if tries.another(&error).await => {}
                 outcome => return outcome,
             }
         }
     }
 
-    async fn try_to_delete_group(&self, id: i64) -> Result<Deletion, StoreError> {
-        let mut transaction = write::begin(&self.database).await?;
+    async fn try_to_delete_group(&self, id: i64, asked: Instant) -> Result<Deletion, StoreError> {
+        let mut transaction = write::begin(&self.database, asked).await?;
         let mut sql = transaction.sql();
         sql.push("SELECT g.built_in, EXISTS (SELECT 1 FROM flow_step_groups f WHERE f.group_id = g.id)");
         sql.push(" FROM groups g WHERE g.id = ").bind(id);

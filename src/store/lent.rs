@@ -16,6 +16,7 @@ use super::pool::{NotOpened, Pool};
 use super::session::{Session, timed_out};
 use super::spent::Timing;
 use super::sql::{Dialect, Sql};
+use super::write_lock::{Pause, is_held};
 use crate::telemetry::step;
 
 /// How much later than the database a statement is given up here, for a database that hangs. Longer, and callers wait
@@ -109,11 +110,38 @@ impl Lent {
         self.end(began, outcome)
     }
 
-    /// Begins a transaction that may write. On SQLite it has the write lock from the start, so that it can't fail half
-    /// way for want of it; Postgres is told how to begin.
-    pub(super) async fn begin_transaction(&mut self, on_postgres: &'static str) -> Result<(), sqlx::Error> {
-        let begin = if self.dialect() == Dialect::Sqlite { "BEGIN IMMEDIATE" } else { on_postgres };
-        let (began, unheard) = (Instant::now(), self.unheard);
+    /// Begins a transaction that may write, for a caller that has been waiting since `asked`. On SQLite it has the write lock
+    /// from the start, so that it can't fail half way for want of it; Postgres is told how to begin.
+    pub(super) async fn begin_transaction(
+        &mut self,
+        on_postgres: &'static str,
+        asked: Instant,
+    ) -> Result<(), sqlx::Error> {
+        let began = Instant::now();
+        let outcome = match self.dialect() {
+            Dialect::Postgres => self.begin_by(on_postgres).await?,
+            Dialect::Sqlite => self.begin_with_write_lock(asked).await?,
+        };
+        self.end(began, outcome)
+    }
+
+    async fn begin_with_write_lock(&mut self, asked: Instant) -> Result<Result<(), Failure>, sqlx::Error> {
+        let (pool, mut pause) = (self.pool.clone(), Pause::default());
+        loop {
+            let tried = Instant::now();
+            let outcome = self.begin_by("BEGIN IMMEDIATE").await?;
+            if !matches!(&outcome, Err(Failure::Said(error)) if is_held(error)) {
+                pool.write_lock().is_free();
+                return Ok(outcome);
+            }
+            if !pool.write_lock().wait(&mut pause, asked, tried, pool.lock_wait()).await {
+                return Ok(outcome);
+            }
+        }
+    }
+
+    async fn begin_by(&mut self, begin: &'static str) -> Result<Result<(), Failure>, sqlx::Error> {
+        let unheard = self.unheard;
         self.in_transaction = true;
         let mut outcome = {
             let limit = self.begin();
@@ -123,10 +151,11 @@ impl Lent {
             self.renew().await?;
             let limit = self.begin();
             outcome = within(limit, self.session().command(begin)).await;
+            self.is_lost(&outcome);
         }
         // Postgres may have begun and then failed at what it was told besides.
         self.in_transaction = outcome.is_ok() || self.running || self.dialect() == Dialect::Postgres;
-        self.end(began, outcome)
+        Ok(outcome)
     }
 
     /// Ends the transaction by `COMMIT` or `ROLLBACK`.

@@ -21,15 +21,18 @@ use super::session::Address;
 use super::{Breaker, Connections, StoreError};
 use crate::owner_only;
 
-/// How long SQLite waits for another process's write lock before it reports busy: a product's transaction may take a
-/// moment. Longer, and a file that somebody keeps locked holds its callers.
+/// How long a command waits for another program that holds the write lock of a SQLite file. Larger: a command hangs while
+/// that program does. Smaller: it fails beside a transaction of the forms product that takes a moment.
 const BUSY_WAIT: Duration = Duration::from_secs(5);
 
-/// The same for reading, which in WAL mode waits only for one who has locked the whole file.
+/// How long SQLite itself waits, in a thread, where a request reads or opens the file. In WAL mode that is only for a program
+/// that has locked the whole file. Larger: such a program holds its callers, and threads. Smaller: callers are refused while
+/// another program recovers the file after a crash.
 const READER_BUSY_WAIT: Duration = Duration::from_secs(1);
 
-/// How long a statement of a request waits for a lock in Postgres. Longer, and a table that somebody keeps locked holds
-/// every connection; shorter, and a write is refused that another one's would have let go on.
+/// How long a request waits for a lock that another program holds: each of its statements in Postgres, all of it together
+/// for the write lock of a SQLite file. Larger: a lock that is never released holds every connection. Smaller: a write is
+/// refused that could have gone on after a moment.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
 
 /// How long a short write waits for the one writing connection, which a large group may hold for seconds.
@@ -156,7 +159,9 @@ impl DatabaseLocation {
     ) -> Database {
         let limits = connections.limits();
         let (wait, limit) = (limits.wait, Some(limits.statement));
-        let pool = |address, most, wait| Pool::new(Plan { address, most, wait, limit }, connections, breaker);
+        let lock_wait = if breaker.is_some() { LOCK_WAIT } else { BUSY_WAIT };
+        let pool =
+            |address, most, wait| Pool::new(Plan { address, most, wait, limit, lock_wait }, connections, breaker);
         match &self.kind {
             Kind::Postgres(options) => {
                 let all = pool(postgres(self.options(options), limit), max_connections, wait);
@@ -168,7 +173,12 @@ impl DatabaseLocation {
                     max_connections,
                     wait,
                 ),
-                pool(sqlite(path, BUSY_WAIT, |options| options), 1, wait.max(WRITER_WAIT)),
+                pool(
+                    // Once it is open, writers wait by `write_lock`.
+                    sqlite(path, READER_BUSY_WAIT, |options| options.pragma("busy_timeout", "0")),
+                    1,
+                    wait.max(WRITER_WAIT),
+                ),
             ),
         }
     }
@@ -186,7 +196,8 @@ impl DatabaseLocation {
     fn connect_without_limits(&self, create: bool) -> Database {
         let connections = Connections::of_a_command();
         let wait = connections.limits().wait;
-        let pool = |address, most| Pool::new(Plan { address, most, wait, limit: None }, &connections, None);
+        let plan = |address, most| Plan { address, most, wait, limit: None, lock_wait: BUSY_WAIT };
+        let pool = |address, most| Pool::new(plan(address, most), &connections, None);
         match &self.kind {
             Kind::Postgres(options) => {
                 let all = pool(postgres(self.options(options), None), 2);

@@ -18,6 +18,7 @@ use super::connections::{Connections, Grant, PoolId, Slot};
 use super::lent::Lent;
 use super::session::{Address, CLOSE_LIMIT, CONNECT_LIMIT, Session, timed_out};
 use super::sql::Dialect;
+use super::write_lock::WriteLock;
 use super::{StoreError, Trouble};
 use crate::patience::{ONCE_MORE, within};
 
@@ -42,6 +43,7 @@ struct Inner {
     plan: Plan,
     connections: Arc<Connections>,
     breaker: Option<Arc<Breaker>>,
+    write_lock: WriteLock,
     closed: AtomicBool,
 }
 
@@ -55,6 +57,8 @@ pub(super) struct Plan {
     pub(super) wait: Duration,
     /// How long a statement may run.
     pub(super) limit: Option<Duration>,
+    /// How long a writer waits for another program that holds the write lock of a SQLite file.
+    pub(super) lock_wait: Duration,
 }
 
 impl Pool {
@@ -65,6 +69,7 @@ impl Pool {
             plan,
             connections: Arc::clone(connections),
             breaker: breaker.map(Arc::clone),
+            write_lock: WriteLock::default(),
             closed: AtomicBool::new(false),
         }))
     }
@@ -83,6 +88,14 @@ impl Pool {
 
     pub(super) fn limit(&self) -> Option<Duration> {
         self.0.plan.limit
+    }
+
+    pub(super) fn write_lock(&self) -> &WriteLock {
+        &self.0.write_lock
+    }
+
+    pub(super) fn lock_wait(&self) -> Duration {
+        self.0.plan.lock_wait
     }
 
     pub(super) fn is_closed(&self) -> bool {

@@ -16,6 +16,8 @@ mod kept;
 mod matched;
 mod terms;
 
+use std::time::Instant;
+
 use serde::Deserialize;
 
 use conditions::is_short;
@@ -100,7 +102,7 @@ async fn fetch(reader: &mut Lent, filter: &SubmissionFilter, sql: Sql) -> Result
     if reader.dialect() == Dialect::Sqlite || !filter.search.as_ref().is_some_and(is_short) {
         return reader.fetch_all(sql).await;
     }
-    reader.begin_transaction(BY_INDEX).await?;
+    reader.begin_transaction(BY_INDEX, Instant::now()).await?;
     let rows = reader.fetch_all(sql).await?;
     reader.end_transaction("COMMIT").await?;
     Ok(rows)
@@ -259,5 +261,60 @@ fn by_place(direction: SortDirection) -> &'static str {
     match direction {
         SortDirection::Ascending => " ORDER BY at, id",
         SortDirection::Descending => " ORDER BY at DESC, id DESC",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::filter::{Keyword, Status, Term};
+    use super::*;
+
+    fn ids(count: i64) -> Vec<i64> {
+        (1..=count).collect()
+    }
+
+    /// One filter a list, each of so many values.
+    fn filters(values: i64) -> Vec<SubmissionFilter> {
+        let none = SubmissionFilter::default;
+        let answers = || (0..values).map(|answer| answer.to_string()).collect();
+        let term = |element: i64, answers| Term { element: Some(element), answers };
+        let statuses = Status::ALL.iter().copied().cycle().take(usize::try_from(values).unwrap()).collect();
+        vec![
+            SubmissionFilter { forms: ids(values), ..none() },
+            SubmissionFilter { forms: ids(values), sort_by: SortBy::CreatedAt, ..none() },
+            SubmissionFilter { statuses, ..none() },
+            SubmissionFilter { submitters: ids(values), ..none() },
+            SubmissionFilter { pending: ids(values), ..none() },
+            SubmissionFilter { participants: ids(values), ..none() },
+            SubmissionFilter { labels: ids(values), ..none() },
+            SubmissionFilter { shared_labels: ids(values), ..none() },
+            SubmissionFilter { flows: ids(values), ..none() },
+            SubmissionFilter { terms: vec![term(1, answers())], ..none() },
+            SubmissionFilter {
+                terms: (1..=values).map(|element| term(element, vec!["a".to_owned()])).collect(),
+                ..none()
+            },
+        ]
+    }
+
+    #[test]
+    fn the_text_of_a_statement_does_not_grow_with_what_a_caller_sends() {
+        let page = PageRequest { number: 1.try_into().unwrap(), size: 20 };
+        for dialect in [Dialect::Postgres, Dialect::Sqlite] {
+            let text = |filter: &SubmissionFilter, beginning| {
+                let mut sql = Sql::new(dialect);
+                write_page_with_total(&mut sql, Kept::of(filter).as_ref(), filter, beginning, page);
+                match dialect {
+                    Dialect::Postgres => sql.into_postgres().unwrap().0,
+                    Dialect::Sqlite => sql.into_sqlite().unwrap().0,
+                }
+            };
+            for (mut few, mut many) in filters(3).into_iter().zip(filters(3000)) {
+                assert_eq!(text(&few, Beginning::Planned), text(&many, Beginning::Planned));
+                (few.search, many.search) = (Keyword::new("word"), Keyword::new(&"word".repeat(1000)));
+                let lengths = [&few, &many].map(|filter| text(filter, Beginning::EitherSide).len());
+                assert!(lengths[1] < 2 * lengths[0], "{lengths:?} for {few:?}");
+            }
+        }
     }
 }

@@ -14,7 +14,11 @@ fn connections(max_connections: u32) -> Arc<Connections> {
 
 fn pool(connections: &Arc<Connections>, most: u32) -> Pool {
     let address = Address::Sqlite(Box::new(SqliteConnectOptions::new().in_memory(true)));
-    Pool::new(Plan { address, most, wait: connections.limits().wait, limit: None }, connections, None)
+    Pool::new(
+        Plan { address, most, wait: connections.limits().wait, limit: None, lock_wait: Duration::ZERO },
+        connections,
+        None,
+    )
 }
 
 #[tokio::test]

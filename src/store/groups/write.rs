@@ -12,7 +12,7 @@
 //! more to it, or two of them make the same user, that call does nothing, and the write waits for a turn of its own.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::store::database::{Database, Row, Transaction};
 use crate::store::retry::Tries;
@@ -139,9 +139,10 @@ const STATEMENT_LIMIT: Duration = Duration::from_secs(60);
 const BEGIN: &str = "BEGIN; SET LOCAL statement_timeout = '60s'; SET LOCAL lock_timeout = 0; \
     SELECT pg_advisory_xact_lock(7310577365311121506)";
 
-/// Begins a transaction that writes groups when it is its turn. SQLite's transactions take turns by themselves.
-pub(super) async fn begin(database: &Database) -> Result<Transaction, StoreError> {
-    database.begin_by(BEGIN, STATEMENT_LIMIT).await
+/// Begins a transaction that writes groups when it is its turn, for a caller that has been waiting since `asked`. SQLite's
+/// transactions take turns by themselves.
+pub(super) async fn begin(database: &Database, asked: Instant) -> Result<Transaction, StoreError> {
+    database.begin_by(BEGIN, STATEMENT_LIMIT, asked).await
 }
 
 impl Store {
@@ -161,10 +162,11 @@ impl Store {
         {
             return Ok(Written { group, created: false, members });
         }
+        let asked = Instant::now();
         let _turn = self.group_writes.write().await;
         let mut tries = Tries::default();
         loop {
-            match self.try_to_write_group(write, guard, durability, report, tries.again()).await {
+            match self.try_to_write_group(write, guard, durability, report, tries.again(), asked).await {
                 Err(error) if tries.another(&error).await => {}
                 outcome => return outcome,
             }
@@ -178,8 +180,9 @@ impl Store {
         durability: Durability,
         report: Report,
         again: bool,
+        asked: Instant,
     ) -> Result<Written, GroupWriteError> {
-        let mut transaction = begin(&self.database).await?;
+        let mut transaction = begin(&self.database, asked).await?;
         if again {
             pass_ids_given_by_others(&mut transaction).await?;
         }

@@ -6,3 +6,4 @@ mod heal;
 mod limits;
 mod ready;
 mod scene;
+mod write_lock;

@@ -1,0 +1,104 @@
+//! The write lock of a SQLite file, which one program holds at a time.
+//!
+//! Writers of this process queue for the one writing connection of a tenant, so only the first of them waits for a lock that
+//! another program holds (the forms product, a backup, an import). Owns how long: every writer waits once, and the time in
+//! the queue counts while the first one is waiting for that lock. Four writers are refused after one wait, not after four.
+//!
+//! The lock is tried again and again from here and not by SQLite's own busy handler, which would block a thread that nothing
+//! can interrupt.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::Trouble;
+
+/// The longest pause between two tries. Larger: the lock is idle for longer before a writer takes it, and other programs get
+/// it first. Smaller: waiting costs more CPU.
+const LONGEST_PAUSE: Duration = Duration::from_millis(25);
+
+/// What one process knows of the lock.
+#[derive(Debug, Default)]
+pub(super) struct WriteLock {
+    /// Since when another program has been holding it, as far as the last try showed.
+    held_since: Mutex<Option<Instant>>,
+}
+
+impl WriteLock {
+    /// Whether a writer that has been waiting since `asked` tries again, after a pause; it gives up once another program has
+    /// held the lock for `limit` of that time. `tried` is when the try began that found the lock held.
+    pub(super) async fn wait(&self, pause: &mut Pause, asked: Instant, tried: Instant, limit: Duration) -> bool {
+        let held_since = *self.held().get_or_insert(tried);
+        let left = limit.saturating_sub(held_since.max(asked).elapsed());
+        if left.is_zero() {
+            return false;
+        }
+        tokio::time::sleep(pause.next().min(left)).await;
+        true
+    }
+
+    /// A try showed that no other program holds it.
+    pub(super) fn is_free(&self) {
+        *self.held() = None;
+    }
+
+    fn held(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.held_since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The pauses of one writer: short ones first, since most transactions take milliseconds.
+#[derive(Debug)]
+pub(super) struct Pause(Duration);
+
+impl Default for Pause {
+    fn default() -> Self {
+        Self(Duration::from_millis(1))
+    }
+}
+
+impl Pause {
+    fn next(&mut self) -> Duration {
+        let pause = self.0;
+        self.0 = (pause * 2).min(LONGEST_PAUSE);
+        pause
+    }
+}
+
+/// Whether an error reports that another program holds the lock.
+pub(super) fn is_held(error: &sqlx::Error) -> bool {
+    Trouble::of(error) == Some(Trouble::Locked)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_millis(200);
+
+    /// How long a writer waits for a lock that is never released.
+    async fn refused_after(lock: &WriteLock, asked: Instant) -> Duration {
+        let (began, mut pause) = (Instant::now(), Pause::default());
+        while lock.wait(&mut pause, asked, Instant::now(), LIMIT).await {}
+        began.elapsed()
+    }
+
+    #[tokio::test]
+    async fn time_in_the_queue_counts_while_the_lock_is_held() {
+        let lock = WriteLock::default();
+        let asked = Instant::now();
+        assert!(refused_after(&lock, asked).await >= LIMIT);
+        for _ in 0..3 {
+            assert!(refused_after(&lock, asked).await < LIMIT, "it waited in the queue");
+        }
+        assert!(refused_after(&lock, Instant::now()).await >= LIMIT, "it came later");
+    }
+
+    #[tokio::test]
+    async fn time_in_the_queue_does_not_count_while_the_lock_was_free() {
+        let lock = WriteLock::default();
+        let asked = Instant::now();
+        assert!(refused_after(&lock, asked).await >= LIMIT);
+        lock.is_free();
+        assert!(refused_after(&lock, asked).await >= LIMIT);
+    }
+}
