@@ -30,9 +30,10 @@ pub(super) const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 /// waits for run on; shorter costs the server more.
 pub(super) const LOOK: Duration = Duration::from_secs(1);
 
-/// After how many instructions SQLite asks whether to go on: well below a millisecond's worth. More delays a cancellation;
-/// fewer shows in every search.
-const INSTRUCTIONS: i32 = 5000;
+/// How many instructions SQLite runs between two calls of its progress handler: a few microseconds' worth, unless each of
+/// them reads a long text. Larger: a search through long texts runs on long after its time. Smaller: the calls show in every
+/// search.
+const INSTRUCTIONS: i32 = 1000;
 
 /// Tells Postgres to look. Version 13 and older, and servers on some systems, can't; they run a statement to its limit.
 const SET_LOOK: &str = "SELECT set_config(name, '1s', false) FROM pg_settings \

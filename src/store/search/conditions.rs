@@ -4,6 +4,8 @@
 //! on answers see a graduated child's answers through its parent: they find submissions by their own answers and then
 //! step up to `child_of`; all others look at the parent alone.
 
+use std::collections::HashMap;
+
 use super::terms::write_terms;
 use crate::store::filter::{Keyword, SubmissionFilter};
 use crate::store::sql::{Dialect, Sql};
@@ -99,14 +101,26 @@ pub(super) fn write_hits(sql: &mut Sql, keyword: &Keyword) {
                 sql.push("formgate_bigrams(document) @@ ").bind(bigram(text)).push("::tsquery AND ");
                 write_in_document(sql, keyword);
             } else {
-                sql.push("document LIKE ").bind(format!("%{}%", escape_like(text)));
+                let part = distinct_part(text);
+                sql.push("document LIKE ").bind(format!("%{}%", escape_like(part)));
+                write_rest(sql, keyword, part);
             }
         }
         Dialect::Sqlite if is_short(keyword) => write_short_keyword(sql, text),
         Dialect::Sqlite => {
+            let part = distinct_part(text);
             sql.push("SELECT rowid FROM submission_trigrams WHERE submission_trigrams MATCH ");
-            sql.bind(format!("\"{}\"", text.replace('"', "\"\"")));
+            sql.bind(format!("\"{}\"", part.replace('"', "\"\"")));
+            write_rest(sql, keyword, part);
         }
+    }
+}
+
+/// Adds that a document that has a part of the keyword has all of it.
+fn write_rest(sql: &mut Sql, keyword: &Keyword, part: &str) {
+    if part != keyword.as_str() {
+        sql.push(" AND ");
+        write_in_document(sql, keyword);
     }
 }
 
@@ -130,6 +144,27 @@ fn bigram(keyword: &str) -> String {
     format!("'{}' | long", keyword.replace('\\', r"\\").replace('\'', "''"))
 }
 
+/// The longest part of a keyword that has no trigram twice: of most keywords, all of it.
+///
+/// FTS5 compares the positions of every trigram of a phrase, and LIKE starts again at every character, so a keyword of a
+/// thousand equal letters costs a thousand times the length of a text of that letter: ten seconds for half a megabyte. While no
+/// trigram repeats, both cost at most a small multiple of the length of the text. A scan by `instr` or `strpos` then checks
+/// the few documents that are left.
+fn distinct_part(keyword: &str) -> &str {
+    let starts: Vec<usize> = keyword.char_indices().map(|(start, _)| start).chain([keyword.len()]).collect();
+    let mut last_seen = HashMap::new();
+    let (mut first, mut longest) = (0, 0..0);
+    for (place, span) in starts.windows(TRIGRAM + 1).enumerate() {
+        if let Some(before) = last_seen.insert(&keyword[span[0]..span[TRIGRAM]], place) {
+            first = first.max(before + 1);
+        }
+        if place + 1 - first > longest.len() {
+            longest = first..place + 1;
+        }
+    }
+    &keyword[starts[longest.start]..starts[longest.end + TRIGRAM - 1]]
+}
+
 /// Makes `%`, `_` and `\` ordinary characters of a LIKE pattern.
 fn escape_like(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len());
@@ -140,4 +175,28 @@ fn escape_like(text: &str) -> String {
         pattern.push(character);
     }
     pattern
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_part_that_an_index_looks_up_has_no_trigram_twice() {
+        for (keyword, part) in [
+            ("abc", "abc"),
+            ("rare jq answer", "rare jq answer"),
+            ("aaa", "aaa"),
+            ("aaaaaaaaaa", "aaa"),
+            ("abababab", "abab"),
+            ("aaaaaword", "aaaword"),
+            ("wordaaaaa", "wordaaa"),
+            ("the cat the dog", "e cat the dog"),
+            ("\u{e4}\u{e4}\u{e4}\u{e4}\u{f6}", "\u{e4}\u{e4}\u{e4}\u{f6}"),
+        ] {
+            assert_eq!(distinct_part(keyword), part, "{keyword}");
+        }
+        let long = "ab".repeat(500) + "c";
+        assert_eq!(distinct_part(&long), "ababc");
+    }
 }
