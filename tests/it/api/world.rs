@@ -421,8 +421,10 @@ impl World {
 
     fn terms(&mut self) -> Value {
         let mut terms = Map::new();
-        for _ in 0..self.random.random_range(1..=2) {
-            let submission = self.random.random_range(0..self.submissions.len());
+        // Often the answers of one submission, of which its parent shows more than one.
+        let (of_one, one) = (self.random.random_bool(0.5), self.random.random_range(0..self.submissions.len()));
+        for _ in 0..self.random.random_range(1..=6) {
+            let submission = if of_one { one } else { self.random.random_range(0..self.submissions.len()) };
             let mut answers: Vec<(i64, String)> =
                 self.submissions[submission].answers.iter().map(|(id, answer)| (*id, answer.value.clone())).collect();
             answers.sort();

@@ -151,6 +151,38 @@ on_both_databases! {
         store.close().await;
     }
 
+    async fn a_plan_does_not_grow_with_what_a_caller_sends(engine: Engine) {
+        let (_account, store) = filled(engine).await;
+        let page = PageRequest { number: 1.try_into().unwrap(), size: 20 };
+        let terms = |keys: i64, answers: usize| SubmissionFilter {
+            terms: (1..=keys)
+                .map(|key| Term { element: Some(key), answers: (0..answers).map(|answer| format!("case {answer}")).collect() })
+                .collect(),
+            ..keyword("case")
+        };
+        let lists = |values: i64| {
+            let ids = || (1..=values).collect::<Vec<_>>();
+            let many = SubmissionFilter { forms: ids(), submitters: ids(), pending: ids(), ..everything() };
+            [
+                SubmissionFilter { forms: ids(), ..everything() },
+                SubmissionFilter { participants: ids(), labels: ids(), shared_labels: ids(), flows: ids(), ..keyword("case") },
+                SubmissionFilter { statuses: Status::ALL.iter().copied().cycle().take(ids().len()).collect(), ..many },
+            ]
+        };
+        for (few, many) in [(terms(2, 1), terms(50, 20)), (terms(3, 1), terms(400, 2)), (terms(3, 1), terms(3, 300))]
+            .into_iter()
+            .chain(lists(7).into_iter().zip(lists(1000)))
+        {
+            let few = store.explain_search(&few, page).await.unwrap();
+            let many = store.explain_search(&many, page).await.unwrap();
+            // The planner may choose otherwise, but has no more to choose from.
+            assert!(many.len() <= few.len() + 10, "{} and {} steps:\n{}", few.len(), many.len(), many.join("\n"));
+            let bytes = |plan: &[String]| plan.iter().map(|line| line.split("ANY (").next().unwrap().len()).sum::<usize>();
+            assert!(bytes(&many) < 2 * bytes(&few), "{}", many.join("\n"));
+        }
+        store.close().await;
+    }
+
     async fn a_keyword_beside_other_filters_finds_the_same_from_either_side(engine: Engine) {
         let (account, store) = filled(engine).await;
         let database = account.database().await;

@@ -60,6 +60,92 @@ on_both_databases! {
         }
     }
 
+    async fn a_keyword_of_a_thousand_letters_is_found_where_the_text_repeats_it(engine: Engine) {
+        let form = json!({"type": "form", "id": 1, "name": "F", "elements": [
+            {"id": 11, "gid": "g", "name": "N", "type": "text"}]});
+        // What an index compares grows with how often the parts of the keyword are in the text.
+        let values = ["a".repeat(900_000), "ab".repeat(450_000), format!("{}b", "a".repeat(998)), "ÄÖ".repeat(600)];
+        let mut lines = form.to_string();
+        for (id, value) in (1..).zip(values) {
+            let at = "2024-05-01T00:00:00Z";
+            let answers = json!([{"element_id": 11, "value": value}]);
+            let submission = json!({"type": "submission", "id": id, "form_id": 1, "status": "pending", "created_at": at, "updated_at": at, "answers": answers});
+            lines.push_str(&format!("\n{submission}"));
+        }
+        let account = account(engine, &lines);
+        for (keyword, expected) in [
+            ("a".repeat(1000), vec!["sub_1"]),
+            ("A".repeat(998), vec!["sub_3", "sub_1"]),
+            (format!("{}b", "a".repeat(998)), vec!["sub_3"]),
+            (format!("{}b", "a".repeat(999)), vec![]),
+            (format!("{}!", "a".repeat(999)), vec![]),
+            (format!("b{}", "a".repeat(999)), vec![]),
+            ("ba".repeat(500), vec!["sub_2"]),
+            (format!("{}bb", "ab".repeat(499)), vec![]),
+            ("öä".repeat(500), vec!["sub_4"]),
+            ("a".repeat(4), vec!["sub_3", "sub_1"]),
+        ] {
+            for others in [json!({}), json!({"forms": [1]})] {
+                let mut filter = others;
+                filter["search"] = keyword.as_str().into();
+                let found = account.search("", &filter).await;
+                assert_eq!(ids(found["data"].as_array().unwrap()), expected, "{keyword:?}");
+            }
+        }
+    }
+
+    async fn every_term_of_many_must_match_in_the_submission_or_its_children(engine: Engine) {
+        let elements = |form: i64| -> Vec<Value> {
+            (0..60).map(|at| json!({"id": form * 100 + at, "gid": "g", "name": "N", "type": "text"})).collect()
+        };
+        let mut lines = vec![
+            json!({"type": "form", "id": 1, "name": "F", "graduated": true, "elements": elements(1)}),
+            json!({"type": "form", "id": 2, "name": "G", "parent_id": 1, "elements": elements(2)}),
+        ];
+        let at = "2024-05-01T00:00:00Z";
+        let mut submission = |id: i64, parent: Option<i64>, draft: bool, answers: Vec<Value>| {
+            lines.push(json!({"type": "submission", "id": id, "form_id": if parent.is_some() { 2 } else { 1 }, "parent_id": parent,
+                "status": "pending", "draft": draft, "created_at": at, "updated_at": at, "answers": answers}));
+        };
+        let answers = |form: i64, upto: i64| -> Vec<Value> {
+            (0..upto).map(|at| json!({"element_id": form * 100 + at, "value": format!("Value {at}\nOther {at}")})).collect()
+        };
+        submission(1, None, false, answers(1, 60));
+        submission(2, None, false, answers(1, 49));
+        submission(3, None, false, answers(1, 1));
+        submission(4, Some(3), false, answers(2, 30));
+        submission(5, Some(3), false, answers(2, 60).split_off(30));
+        submission(6, None, false, answers(1, 1));
+        submission(7, Some(6), true, answers(2, 60));
+        let lines: Vec<String> = lines.iter().map(Value::to_string).collect();
+        let account = account(engine, &lines.join("\n"));
+        let terms = |from: i64, to: i64, answers: Value| -> Value {
+            (from..to).map(|element| (element.to_string(), answers.clone())).collect::<serde_json::Map<_, _>>().into()
+        };
+        let of = |form: i64, upto: i64| -> Value {
+            (0..upto).map(|at| ((form * 100 + at).to_string(), json!([format!("OTHER {at}"), "none"]))).collect::<serde_json::Map<_, _>>().into()
+        };
+        let with = |mut terms: Value, key: &str, answers: Value| { terms[key] = answers; terms };
+        for (terms, expected) in [
+            (of(1, 1), vec!["sub_6", "sub_3", "sub_2", "sub_1"]),
+            (of(1, 3), vec!["sub_2", "sub_1"]),
+            (of(1, 49), vec!["sub_2", "sub_1"]),
+            (of(1, 50), vec!["sub_1"]),
+            // Half of them in one child, half in another; a draft child adds nothing.
+            (of(2, 50), vec!["sub_3"]),
+            (with(of(2, 49), "100", json!(["value 0\nother 0"])), vec!["sub_3"]),
+            (with(of(1, 49), "149", json!(["absent"])), vec![]),
+            (with(of(1, 49), "N", json!(["Other 1"])), vec![]),
+            (terms(100, 103, json!(["other 0"])), vec![]),
+            // Two keys that name one element are two terms.
+            (with(of(1, 3), "0100", json!(["Value 0"])), vec!["sub_2", "sub_1"]),
+            (with(of(1, 3), "0100", json!(["Value 1"])), vec![]),
+        ] {
+            let found = account.search("", &json!({"terms": terms})).await;
+            assert_eq!(ids(found["data"].as_array().unwrap()), expected, "{terms}");
+        }
+    }
+
     async fn the_pages_hold_everything_once_in_a_total_order(engine: Engine) {
         let world = World::new(8, 0, 130);
         let account = account(engine, &world.ndjson());
