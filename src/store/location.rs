@@ -22,7 +22,7 @@ use super::{Breaker, Connections, StoreError};
 use crate::owner_only;
 
 /// How long a command waits for another program that holds the write lock of a SQLite file. Larger: a command hangs while
-/// that program does. Smaller: it fails beside a transaction of the forms product that takes a moment.
+/// that program does. Smaller: it fails while the forms product runs a short transaction.
 const BUSY_WAIT: Duration = Duration::from_secs(5);
 
 /// How long SQLite itself waits, in a thread, where a request reads or opens the file. In WAL mode that is only for a program
