@@ -9,6 +9,7 @@ mod filter;
 mod forms;
 mod groups;
 mod id;
+mod ignored;
 mod json;
 mod me;
 mod members;
@@ -32,6 +33,8 @@ use crate::gate::{Admitted, Limits};
 use crate::reply::Reply;
 use crate::store::Store;
 use crate::tenant::host::HostName;
+
+pub use ignored::Ignored;
 
 /// What a handler reads of a request.
 #[derive(Clone, Debug)]
@@ -195,6 +198,31 @@ impl Route {
         }
     }
 
+    /// The query parameters that the route knows; all others are ignored, and named in the answer.
+    #[must_use]
+    pub fn parameters(&self) -> &'static [&'static str] {
+        match self {
+            Self::ListForms | Self::SearchSubmissions | Self::ListSubscriptions => &["page"],
+            Self::ListGroups => &["managed", "external_id", "page"],
+            Self::WriteGroup => &["dry_run", "confirm", "report"],
+            Self::ShowMe
+            | Self::ShowOpenApi
+            | Self::ShowForm { .. }
+            | Self::ShowSubmission { .. }
+            | Self::ShowGroup { .. }
+            | Self::DeleteGroup { .. }
+            | Self::Subscribe
+            | Self::ShowSubscription { .. }
+            | Self::Unsubscribe => &[],
+        }
+    }
+
+    /// The names in a query that the route does not know.
+    #[must_use]
+    pub fn ignored(&self, query: &str) -> Ignored {
+        Ignored::of_query(query, self.parameters())
+    }
+
     /// The most bytes that a body may have.
     #[must_use]
     pub fn body_limit(&self, limits: &Limits) -> usize {
@@ -265,6 +293,10 @@ async fn store(admitted: &Admitted) -> Result<Arc<Store>, Refusal> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
     use super::*;
 
     #[test]
@@ -273,6 +305,32 @@ mod tests {
         assert!(matches!(route(&Method::GET, "/me//"), Err(Refusal::UnknownPath)));
         assert!(matches!(route(&Method::GET, ""), Err(Refusal::UnknownPath)));
         assert!(matches!(route(&Method::GET, "/"), Err(Refusal::UnknownPath)));
+    }
+
+    #[test]
+    fn every_route_knows_exactly_the_query_parameters_that_the_description_gives_it() {
+        let description: Value = yaml_serde::from_str(include_str!("../deploy/openapi.yaml")).unwrap();
+        let in_query = |item: &Value| -> BTreeSet<String> {
+            let parameters = item["parameters"].as_array().into_iter().flatten();
+            let followed = parameters.map(|parameter| match parameter["$ref"].as_str() {
+                Some(reference) => description.pointer(reference.trim_start_matches('#')).unwrap(),
+                None => parameter,
+            });
+            followed.filter(|of| of["in"] == "query").map(|of| of["name"].as_str().unwrap().to_owned()).collect()
+        };
+        let mut operations = 0;
+        for (path, resource) in PATHS {
+            let item = &description["paths"][path];
+            for (method, operation) in item.as_object().unwrap().iter().filter(|(key, _)| *key != "parameters") {
+                let method = if method == "head" { "get" } else { method };
+                let route = resource.route(&method.to_uppercase().parse().unwrap(), Some("1")).unwrap();
+                let described = &in_query(item) | &in_query(operation);
+                let known: BTreeSet<String> = route.parameters().iter().map(ToString::to_string).collect();
+                assert_eq!(known, described, "{method} {path}");
+                operations += 1;
+            }
+        }
+        assert!(operations > PATHS.len(), "{operations}");
     }
 
     #[test]

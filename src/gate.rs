@@ -131,6 +131,8 @@ struct Trail {
     token: Option<Arc<Token>>,
     budget: Option<Budget>,
     route: Option<&'static str>,
+    /// Query parameters that the route does not know.
+    ignored: api::Ignored,
     /// What its statements took.
     database: Spent,
     /// Its span from the token check on, where that is another one.
@@ -178,6 +180,7 @@ impl Gate {
             Ok(reply) => (reply, None),
             Err(refusal) => (refusal.reply(), Some(refusal)),
         };
+        let reply = std::mem::take(&mut trail.ignored).name_in(reply);
         if let (None, Some(tenant)) = (trail.budget, &trail.tenant) {
             trail.budget = Some(self.look(tenant).await);
         }
@@ -254,6 +257,9 @@ impl Gate {
         let method = if head.method == Method::HEAD { &Method::GET } else { &head.method };
         let route = api::route(method, path)?;
         trail.route = Some(route.name());
+        if let Some(query) = head.uri.query() {
+            trail.ignored = route.ignored(query);
+        }
         let body = body::read(&head.headers, body, route.body_limit(&self.limits), &self.limits).await?;
         let call = Call { origin: authority.origin(), query: head.uri.query().unwrap_or_default(), body };
         allowance.change(route.time_limit(&self.limits));

@@ -3,18 +3,13 @@
 use std::collections::HashMap;
 use std::fmt::{self, Display};
 
-use http::header::{HeaderName, HeaderValue};
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::error::Category;
 use serde_json_borrow::{KeyStrType, ObjectAsVec, Value};
 
+use super::ignored::Ignored;
 use crate::error::{Faults, Refusal};
 use crate::reply::Reply;
-
-const IGNORED: HeaderName = HeaderName::from_static("x-ignored-parameters");
-
-/// How much of `X-Ignored-Parameters` is shown: enough for every mistake, too little to fill a proxy's header buffer.
-const IGNORED_LIMIT: usize = 1024;
 
 /// A body that is a JSON object, its keys in the order in which they came. Its texts stay where they were sent.
 #[derive(Debug, Default)]
@@ -54,25 +49,9 @@ impl<'b> Body<'b> {
         entries(&self.0).map(|(name, _)| name)
     }
 
-    /// Names the parameters that were ignored in a header of the answer, so that a caller who wrote `status` for
-    /// `statuses` can see why it did nothing. What can't stand in a header is percent-encoded.
+    /// Names the keys that are not among the known ones in `X-Ignored-Parameters`.
     pub(super) fn name_ignored(&self, reply: Reply, known: &[&str]) -> Reply {
-        let mut names = String::new();
-        // One without a name can't be named.
-        for name in self.keys().filter(|name| !name.is_empty() && !known.contains(name)) {
-            let name: String = form_urlencoded::byte_serialize(name.as_bytes()).collect();
-            if names.len() + name.len() + 2 > IGNORED_LIMIT {
-                break;
-            }
-            if !names.is_empty() {
-                names.push_str(", ");
-            }
-            names.push_str(&name);
-        }
-        if names.is_empty() {
-            return reply;
-        }
-        reply.with_header(IGNORED, HeaderValue::from_str(&names).expect("percent-encoded names are visible ASCII"))
+        Ignored::of(self.keys(), known).name_in(reply)
     }
 
     /// Everything that was sent with a value: `null` is as if it were not sent.
@@ -141,9 +120,6 @@ fn present<'o, 'b>(object: &'o [(KeyStrType<'o>, Value<'b>)]) -> impl Iterator<I
 
 #[cfg(test)]
 mod tests {
-    use http::StatusCode;
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -159,17 +135,5 @@ mod tests {
             let letters: Vec<_> = read.into_iter().filter(|(name, _)| name.chars().all(char::is_alphabetic)).collect();
             assert_eq!(letters, expected, "{text}");
         }
-    }
-
-    #[test]
-    fn ignored_parameters_are_named_and_one_without_a_name_is_not() {
-        let named = |body: serde_json::Value| {
-            let text = body.to_string();
-            let body = Body::parse(text.as_bytes()).unwrap();
-            let reply = body.name_ignored(Reply::json(StatusCode::OK, &json!({})), &["known"]);
-            reply.headers.get(IGNORED).map(|value| value.to_str().unwrap().to_owned())
-        };
-        assert_eq!(named(json!({"a": 1, "": 2, "known": 3, "b ü": 4})).as_deref(), Some("a, b+%C3%BC"));
-        assert_eq!(named(json!({"": 1, "known": 2})), None);
     }
 }

@@ -3,6 +3,7 @@
 mod account;
 mod form;
 mod group;
+mod ignored;
 mod me;
 mod openapi;
 mod submission;

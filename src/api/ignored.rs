@@ -1,0 +1,138 @@
+//! `X-Ignored-Parameters`: names that a caller sent and that the API does not know.
+//!
+//! Unknown parameters are ignored, so a caller who writes `status` for `statuses`, or `per_page`, needs a way to see why
+//! it did nothing. This module owns the header: how a name is written, how many fit, and that names of the query and of the
+//! body share it. What is known is not decided here: a [`Route`](super::Route) declares its query parameters, a handler
+//! knows the keys of its body.
+
+use http::header::{HeaderName, HeaderValue};
+
+use crate::reply::Reply;
+
+const HEADER: HeaderName = HeaderName::from_static("x-ignored-parameters");
+
+/// The most bytes of the header. Larger: a proxy's header buffer overflows, and the whole answer is lost. Smaller: not
+/// every mistake of one request is named.
+const LONGEST: usize = 1024;
+
+/// The most bytes of one encoded name. Larger: a single name fills the header. Smaller: long names that differ only at
+/// their end look the same.
+const LONGEST_NAME: usize = 64;
+
+/// Ignored names, percent-encoded, in the order in which they were added, each once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ignored(String);
+
+impl Ignored {
+    /// The names in a query that are not among the known ones. Names are compared exactly: `PAGE` is not `page`.
+    pub(super) fn of_query(query: &str, known: &[&str]) -> Self {
+        Self::of(form_urlencoded::parse(query.as_bytes()).map(|(name, _)| name), known)
+    }
+
+    /// Those of some names that are not among the known ones.
+    pub(super) fn of<N: AsRef<str>>(names: impl Iterator<Item = N>, known: &[&str]) -> Self {
+        let mut ignored = Self::default();
+        for name in names {
+            // A parameter without a name can't be named.
+            if !name.as_ref().is_empty() && !known.contains(&name.as_ref()) && !ignored.add(&encoded(name.as_ref())) {
+                break;
+            }
+        }
+        ignored
+    }
+
+    /// Adds an encoded name; false if there is no room left.
+    fn add(&mut self, name: &str) -> bool {
+        if self.0.split(", ").any(|known| known == name) {
+            return true;
+        }
+        let separator = if self.0.is_empty() { "" } else { ", " };
+        let fits = self.0.len() + separator.len() + name.len() <= LONGEST;
+        if fits {
+            self.0.push_str(separator);
+            self.0.push_str(name);
+        }
+        fits
+    }
+
+    /// Names them in a reply, before those that it names already.
+    #[must_use]
+    pub fn name_in(mut self, reply: Reply) -> Reply {
+        if self.0.is_empty() {
+            return reply;
+        }
+        if let Some(named) = reply.headers.get(HEADER).and_then(|named| named.to_str().ok()) {
+            // Stops at the first name that does not fit.
+            let _ = named.split(", ").all(|name| self.add(name));
+        }
+        let value = HeaderValue::try_from(self.0).expect("percent-encoded names are visible ASCII");
+        reply.with_header(HEADER, value)
+    }
+}
+
+/// A name encoded as in the query of a URL, cut between two characters.
+fn encoded(name: &str) -> String {
+    let mut encoded = String::new();
+    for character in name.chars() {
+        let mut utf8 = [0; 4];
+        let before = encoded.len();
+        encoded.extend(form_urlencoded::byte_serialize(character.encode_utf8(&mut utf8).as_bytes()));
+        if encoded.len() > LONGEST_NAME {
+            encoded.truncate(before);
+            break;
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use http::StatusCode;
+    use serde_json::json;
+
+    use super::*;
+
+    fn named(ignored: Ignored, reply: Reply) -> Option<String> {
+        ignored.name_in(reply).headers.get(HEADER).map(|value| value.to_str().unwrap().to_owned())
+    }
+
+    fn in_query(query: &str, known: &[&str]) -> Option<String> {
+        named(Ignored::of_query(query, known), Reply::json(StatusCode::OK, &json!({})))
+    }
+
+    #[test]
+    fn unknown_names_of_a_query_are_named_once_each_and_compared_exactly() {
+        for (query, expected) in [
+            ("", None),
+            ("page=2&page=3", None),
+            ("PAGE=2", Some("PAGE")),
+            ("page[number]=2&page%5Bsize%5D=3", Some("page%5Bnumber%5D, page%5Bsize%5D")),
+            ("limit=5&offset=20&limit=6", Some("limit, offset")),
+            ("statuses[]=denied&b+%C3%BC", Some("statuses%5B%5D, b+%C3%BC")),
+            ("=5&&=", None),
+            ("%ff=1", Some("%EF%BF%BD")),
+        ] {
+            assert_eq!(in_query(query, &["page"]).as_deref(), expected, "{query}");
+        }
+    }
+
+    #[test]
+    fn a_long_name_is_cut_between_two_characters() {
+        assert_eq!(encoded(&"x".repeat(65)), "x".repeat(64));
+        assert_eq!(encoded(&format!("x{}", "ü".repeat(20))), format!("x{}", "%C3%BC".repeat(10)));
+        assert_eq!(encoded(&"😀".repeat(9)), "%F0%9F%98%80".repeat(5));
+    }
+
+    #[test]
+    fn names_of_the_query_and_of_the_body_share_one_header_of_at_most_1024_bytes() {
+        let of_body =
+            |names: Vec<String>| Ignored::of(names.iter(), &[]).name_in(Reply::json(StatusCode::OK, &json!({})));
+        let few = of_body(vec!["status".to_owned(), "limit".to_owned()]);
+        assert_eq!(named(Ignored::of_query("limit=5", &[]), few).as_deref(), Some("limit, status"));
+        let many = |prefix: &str| -> Vec<String> { (0..1000).map(|at| format!("{prefix}{at}")).collect() };
+        let full = named(Ignored::of_query("limit=5", &[]), of_body(many("key"))).unwrap();
+        assert!(full.starts_with("limit, key0, key1, ") && (1000..=LONGEST).contains(&full.len()), "{full}");
+        let full = named(Ignored::of_query(&many("key").join("&"), &[]), of_body(vec!["status".to_owned()])).unwrap();
+        assert!(full.starts_with("key0, key1, ") && (1000..=LONGEST).contains(&full.len()), "{full}");
+    }
+}
