@@ -16,6 +16,7 @@ pub(crate) mod import;
 mod lent;
 mod limits;
 pub mod location;
+pub mod mailbox;
 mod page;
 mod pool;
 #[cfg(test)]

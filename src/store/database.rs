@@ -114,6 +114,11 @@ impl Transaction {
         self.lent.dialect()
     }
 
+    /// The connection that the transaction is on, for what reads with and without one.
+    pub(super) fn connection(&mut self) -> &mut Lent {
+        &mut self.lent
+    }
+
     pub(crate) async fn fetch_all(&mut self, sql: Sql) -> Result<Vec<Row>, sqlx::Error> {
         self.lent.fetch_all(sql).await
     }

@@ -3,6 +3,7 @@
 //! The built-in group has every user as a member, without rows that would have to be kept in step.
 
 mod members;
+mod spellings;
 mod write;
 
 use std::borrow::Cow;

@@ -57,6 +57,15 @@ const FAULTS: &[(&str, &str)] = &[
         "`elements[0]`: missing field `type`",
     ),
     // What the database knows.
+    (
+        r#"{"type":"user","id":9,"email":▸"ana\u200b@x"}"#,
+        "`email`: the address must not contain the invisible character U+200B",
+    ),
+    (
+        r#"{"type":"user","id":9,"email":▸"mailto:ana@x"}"#,
+        "`email`: the address must be an email address without mailto:",
+    ),
+    (r#"{"type":"user","id":9,"email":▸"e\u0301va@example.com"}"#, "`email`: user 8 has this e-mail address"),
     (r#"{"type":"user","id":9,"email":▸"ÉVA@example.com"}"#, "`email`: user 8 has this e-mail address"),
     (r#"{"type":"group","id":9,"name":"a","external_id":▸"ext-4"}"#, "`external_id`: group 4 has this external id"),
     (r#"{"type":"group","id":9,"name":"a","members":[7, ▸99]}"#, "`members[1]`: there is no user 99"),

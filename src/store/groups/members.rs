@@ -3,6 +3,7 @@
 //! However many they are, they are bound once, as one value.
 
 use super::GroupSummary;
+use super::spellings::find_spellings;
 use super::write::{GroupWrite, GroupWriteError, Guard, MemberChange, NewMembers, Report};
 use crate::store::database::{Row, Transaction};
 use crate::store::filter::fold;
@@ -128,11 +129,17 @@ impl Store {
             return Ok(None);
         }
         let _turn = self.group_writes.read().await;
-        let mut sql = self.database.sql();
+        let mut writer = self.database.writer().await?;
+        let (members, are_users) = find_spellings(members, &mut writer).await?;
+        // Two writes that share a turn could each make a user of one mailbox.
+        if !are_users {
+            return Ok(None);
+        }
+        let mut sql = writer.sql();
         sql.push("SELECT group_id, group_external_id, attached, detached, created FROM formgate_write_members(");
         sql.bind(write.name.as_str()).push(", ").bind(write.external_id.clone()).push(", ");
-        push_arrays(&mut sql, members).push(")");
-        let row = self.database.writer().await?.fetch_one(sql).await?;
+        push_arrays(&mut sql, &members).push(")");
+        let row = writer.fetch_one(sql).await?;
         let Some(id) = row.get::<Option<i64>>(0)? else { return Ok(None) };
         let (name, external_id) = (write.name.clone(), row.get(1)?);
         let group = GroupSummary { id, name, external_id, managed: true, members: members.count() as u64 };

@@ -17,10 +17,11 @@ use std::time::{Duration, Instant};
 use crate::store::database::{Database, Row, Transaction};
 use crate::store::retry::Tries;
 use crate::store::sql::Dialect;
-use crate::store::{Store, StoreError, Texts};
+use crate::store::{Store, StoreError, Texts, mailbox};
 
 use super::GroupSummary;
 use super::members::{count_members, replace_members};
+use super::spellings::find_spellings;
 
 /// A group as it is asked for.
 #[derive(Clone, Debug)]
@@ -36,15 +37,29 @@ pub struct GroupWrite {
 /// The members as they are asked for, in columns: so they are bound, and not copied for that.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewMembers {
-    /// The addresses as the caller wrote them.
+    /// The addresses as they are to be stored.
     pub emails: Arc<Texts>,
-    /// The same, folded.
+    /// What users are found by: the folded form of each address. Until [`find_spellings`] has looked for the spelling that
+    /// is stored, that of a mailbox with several is its key.
     pub folded: Arc<Texts>,
     /// The names of those who are new.
     pub names: Arc<Texts>,
+    /// The places of those whose mailbox has several spellings: mostly none.
+    pub(super) spelled: Vec<usize>,
 }
 
 impl NewMembers {
+    /// The members with their addresses, the key of each once, and whether any of them has several spellings ([`mailbox`]).
+    #[must_use]
+    pub fn new(emails: Texts, keys: Texts, names: Texts, have_spellings: bool) -> Self {
+        let spelled = if have_spellings {
+            keys.iter().enumerate().filter(|(_, key)| mailbox::has_spellings(key)).map(|(place, _)| place).collect()
+        } else {
+            Vec::new()
+        };
+        Self { emails: Arc::new(emails), folded: Arc::new(keys), names: Arc::new(names), spelled }
+    }
+
     pub(super) fn count(&self) -> usize {
         self.folded.len()
     }
@@ -199,7 +214,8 @@ impl Store {
         };
         let (members, count) = match &write.members {
             Some(members) => {
-                let change = replace_members(&mut transaction, id, members, guard, report).await?;
+                let (members, _) = find_spellings(members, transaction.connection()).await?;
+                let change = replace_members(&mut transaction, id, &members, guard, report).await?;
                 // All of them, and nobody else.
                 (change, members.count() as u64)
             }

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use super::known::{FormFacts, Known, Place};
 use super::record::{FlowStepRecord, FormRecord, GroupRecord, LabelRecord, Record, SubmissionRecord, UserRecord};
-use crate::store::filter::fold;
+use crate::store::mailbox::key;
 
 /// The name of the group that every user is in.
 pub(super) const ALL_USERS: &str = "All Users";
@@ -60,11 +60,11 @@ impl Known {
     }
 
     fn accept_user(&mut self, user: &UserRecord) -> Result<(), Refusal> {
-        let folded = fold(&user.email);
-        if let Some(other) = self.emails.owner(&folded).filter(|other| *other != user.id) {
+        let key = key(&user.email);
+        if let Some(other) = self.emails.owner(&key).filter(|other| *other != user.id) {
             return Err(Refusal::at("email", format!("user {other} has this e-mail address")));
         }
-        self.emails.set(user.id, Some(folded));
+        self.emails.set(user.id, Some(key.into_owned()));
         self.users.insert(user.id);
         Ok(())
     }

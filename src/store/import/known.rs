@@ -12,6 +12,7 @@ use super::record::FormRecord;
 use super::touched::Touched;
 use crate::store::StoreError;
 use crate::store::database::{Row, Transaction};
+use crate::store::mailbox::key;
 
 /// What a form is to others.
 #[derive(Clone, Copy, Debug)]
@@ -133,7 +134,7 @@ impl Known {
         let with_ids = "SELECT id, email_folded FROM users WHERE email_folded IS NOT NULL AND id";
         let or_texts = " UNION SELECT id, email_folded FROM users WHERE email_folded";
         for row in owners(transaction, with_ids, &touched.written_users, or_texts, &touched.emails).await? {
-            self.emails.set(row.get(0)?, Some(row.get(1)?));
+            self.emails.set(row.get(0)?, Some(key(&row.get::<String>(1)?).into_owned()));
         }
         let with_ids = "SELECT id, external_id FROM groups WHERE external_id IS NOT NULL AND id";
         let or_texts = " UNION SELECT id, external_id FROM groups WHERE external_id";

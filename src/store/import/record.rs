@@ -13,6 +13,7 @@ use serde::de::{Error as _, IgnoredAny, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::store::filter::Status;
+use crate::store::mailbox::check_visible;
 
 /// The longest name of a group, and external id, in characters.
 const GROUP_TEXT: usize = 255;
@@ -277,6 +278,7 @@ fn email<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error>
     if !email.contains('@') || email.chars().nth(EMAIL).is_some() {
         return Err(D::Error::custom("expected an e-mail address of at most 320 characters"));
     }
+    check_visible(&email).map_err(|invalid| D::Error::custom(format_args!("the address {invalid}")))?;
     Ok(email)
 }
 

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use super::batch::Batch;
 use super::record::{FormRecord, GroupRecord, Record, SubmissionRecord};
 use crate::store::filter::fold;
+use crate::store::mailbox::{key, spellings};
 
 #[derive(Debug, Default)]
 pub(super) struct Touched<'b> {
@@ -35,7 +36,11 @@ impl<'b> Touched<'b> {
             match record {
                 Record::User(user) => {
                     touched.written_users.push(user.id);
-                    touched.emails.push(fold(&user.email));
+                    let (key, folded) = (key(&user.email), fold(&user.email));
+                    if *key != folded {
+                        touched.emails.push(folded);
+                    }
+                    touched.emails.extend(spellings(&key));
                 }
                 Record::Label(_) => {}
                 Record::Form(form) => touched.add_form(form),
