@@ -98,10 +98,10 @@ impl Resource {
     /// The methods of a resource, as `Allow` lists them.
     fn allow(self) -> &'static str {
         match self {
-            Self::Me | Self::OpenApi | Self::Forms | Self::Form | Self::Submission | Self::Subscription => "GET, HEAD",
+            Self::Me | Self::OpenApi | Self::Forms | Self::Form | Self::Submission => "GET, HEAD",
             Self::Submissions | Self::Unsubscription => "POST",
             Self::Groups => "GET, HEAD, PUT",
-            Self::Group => "GET, HEAD, DELETE",
+            Self::Group | Self::Subscription => "GET, HEAD, DELETE",
             Self::Subscriptions => "GET, HEAD, POST",
         }
     }
@@ -122,6 +122,7 @@ impl Resource {
             (Self::Subscriptions, &Method::GET) => Route::ListSubscriptions,
             (Self::Subscriptions, &Method::POST) => Route::Subscribe,
             (Self::Subscription, &Method::GET) => Route::ShowSubscription { id },
+            (Self::Subscription, &Method::DELETE) => Route::DeleteSubscription { id },
             (Self::Unsubscription, &Method::POST) => Route::Unsubscribe,
             _ => return None,
         })
@@ -172,6 +173,11 @@ pub enum Route {
         /// As it stands in the path.
         id: String,
     },
+    /// `DELETE /subscribe/{id}`
+    DeleteSubscription {
+        /// As it stands in the path.
+        id: String,
+    },
     /// `POST /unsubscribe`
     Unsubscribe,
 }
@@ -194,6 +200,7 @@ impl Route {
             Self::ListSubscriptions => "GET /subscribe",
             Self::Subscribe => "POST /subscribe",
             Self::ShowSubscription { .. } => "GET /subscribe/{id}",
+            Self::DeleteSubscription { .. } => "DELETE /subscribe/{id}",
             Self::Unsubscribe => "POST /unsubscribe",
         }
     }
@@ -213,6 +220,7 @@ impl Route {
             | Self::DeleteGroup { .. }
             | Self::Subscribe
             | Self::ShowSubscription { .. }
+            | Self::DeleteSubscription { .. }
             | Self::Unsubscribe => &[],
         }
     }
@@ -282,6 +290,7 @@ pub async fn handle(admitted: &Admitted, route: Route, call: Call<'_>) -> Result
         Route::ListSubscriptions => Box::pin(subscriptions::list(admitted, &call)).await,
         Route::Subscribe => Box::pin(subscriptions::subscribe(admitted, &call)).await,
         Route::ShowSubscription { id } => Box::pin(subscriptions::show(admitted, &id)).await,
+        Route::DeleteSubscription { id } => Box::pin(subscriptions::delete(admitted, &id)).await,
         Route::Unsubscribe => Box::pin(subscriptions::unsubscribe(admitted, &call)).await,
     }
 }

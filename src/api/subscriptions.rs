@@ -1,4 +1,5 @@
-//! `GET /subscribe`, `POST /subscribe`, `GET /subscribe/{id}`, `POST /unsubscribe`: for automation tools.
+//! `GET /subscribe`, `POST /subscribe`, `GET /subscribe/{id}`, `DELETE /subscribe/{id}`, `POST /unsubscribe`: for automation
+//! tools.
 //!
 //! Nothing is delivered yet; a subscription holds what delivery will need. Its secret is shown once, in the answer that
 //! makes it.
@@ -30,6 +31,10 @@ const PAGE_SIZE: u32 = 100;
 
 /// The most characters of a target URL. More than any tool uses, and little enough for an index entry.
 const LONGEST_URL: usize = 2048;
+
+/// The keys that bodies may have. Only `POST /unsubscribe` knows the first; the four after it are names of one value, which
+/// automation tools call differently.
+const KNOWN: [&str; 7] = ["id", "target_url", "hookUrl", "targetUrl", "url", "event", "form"];
 
 /// Bytes of a secret: as many as the HMAC-SHA256 that it will sign with has.
 const SECRET: usize = 32;
@@ -96,7 +101,15 @@ pub(super) async fn subscribe(admitted: &Admitted, call: &Call<'_>) -> Result<Re
         Subscribed::UnknownForm => return Err(Faults::only("form", "The form does not exist.")),
     };
     let reply = Reply::json(status, &json!({ "data": subscription }));
-    Ok(body.name_ignored(reply, &["target_url", "hookUrl", "event", "form"]))
+    Ok(body.name_ignored(reply, &KNOWN[1..]))
+}
+
+/// Deletes one by its id, as tools do that keep the id which `POST /subscribe` answered. Deleting it again is a success, as it
+/// is for [`unsubscribe`]: tools repeat the call, and take an error for a subscription that is still there.
+pub(super) async fn delete(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
+    let id = Kind::Subscription.parse(id).ok_or(Refusal::SubscriptionNotFound)?;
+    let deleted = store(admitted).await?.unsubscribe(&Unsubscription::Id(id)).await?;
+    Ok(Reply::json(StatusCode::OK, &json!({ "deleted": deleted })))
 }
 
 pub(super) async fn unsubscribe(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
@@ -116,7 +129,7 @@ pub(super) async fn unsubscribe(admitted: &Admitted, call: &Call<'_>) -> Result<
     };
     let deleted = store(admitted).await?.unsubscribe(&which).await?;
     let reply = Reply::json(StatusCode::OK, &json!({ "deleted": deleted }));
-    Ok(body.name_ignored(reply, &["id", "target_url", "hookUrl", "event", "form"]))
+    Ok(body.name_ignored(reply, &KNOWN))
 }
 
 /// What a body asks for, as far as it was sent.
@@ -135,12 +148,21 @@ impl Asked {
         if body.keys().any(|name| name == "form") {
             asked.form = Some(None);
         }
+        let mut first_url: Option<(&str, &Value<'_>)> = None;
         for (name, value) in body.sent() {
             match name {
-                "target_url" | "hookUrl" => {
-                    asked.url_was_sent = true;
-                    asked.target_url = target_url(value, name.into(), faults);
-                }
+                "target_url" | "hookUrl" | "targetUrl" | "url" => match first_url {
+                    None => {
+                        first_url = Some((name, value));
+                        asked.url_was_sent = true;
+                        asked.target_url = target_url(value, name.into(), faults);
+                    }
+                    Some((first, sent)) if sent != value => faults.add(
+                        name,
+                        format_args!("The {name} and the {first} are names of one value, and differ: send only one."),
+                    ),
+                    Some(_) => {}
+                },
                 "event" => asked.event = event(value, faults),
                 "form" => asked.form = Some(form(value, faults)),
                 _ => {}

@@ -99,6 +99,10 @@ on_both_databases! {
             let expected = example(method, template, status, name, host);
             assert_eq!(without_chance(answer.json()), without_chance(expected), "{method} {path}");
         }
+        let again = client.post("/api/v1/subscribe").json(asked("post", "/subscribe", "oneForm")).send().await;
+        let path = format!("/api/v1/subscribe/{}", again.json()["data"]["id"].as_str().unwrap());
+        let deleted = client.delete(&path).send().await.json();
+        assert_eq!(deleted, example("delete", "/subscribe/{id}", 200, "deleted", host));
     }
 
     async fn every_body_that_the_description_shows_is_taken(engine: Engine) {

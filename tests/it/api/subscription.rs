@@ -1,5 +1,6 @@
-//! `GET /subscribe`, `POST /subscribe`, `GET /subscribe/{id}`, `POST /unsubscribe`.
+//! `GET /subscribe`, `POST /subscribe`, `GET /subscribe/{id}`, `DELETE /subscribe/{id}`, `POST /unsubscribe`.
 
+mod delete;
 mod list;
 mod subscribe;
 mod unsubscribe;

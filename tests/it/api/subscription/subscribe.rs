@@ -63,6 +63,9 @@ on_both_databases! {
         }
         for same in [
             json!({"hookUrl": TARGET}),
+            json!({"targetUrl": TARGET}),
+            json!({"url": TARGET}),
+            json!({"url": TARGET, "target_url": null, "hookUrl": TARGET}),
             json!({"target_url": TARGET, "event": null, "form": null}),
             json!({"target_url": TARGET, "event": "submission.created"}),
         ] {
@@ -113,7 +116,7 @@ on_both_databases! {
             json!("https://hooks.example/a b"), json!("https://hooks.example/\0"), json!(" https://hooks.example/"),
             json!("https://hooks.example:99999/"), json!("javascript:alert(1)"), json!(long), json!(7), json!([TARGET]),
         ] {
-            for key in ["target_url", "hookUrl"] {
+            for key in ["target_url", "hookUrl", "targetUrl", "url"] {
                 assert_eq!(faulty_fields(&subscribe(client, &json!({key: target})).await), [key], "{target}");
             }
         }
@@ -134,6 +137,23 @@ on_both_databases! {
             assert_eq!(faulty_fields(&subscribe(client, &body).await), fields, "{body}");
         }
         assert_eq!(ids(client).await, [Value::Null; 0]);
+    }
+
+    async fn names_of_the_target_with_different_values_are_refused(engine: Engine) {
+        let client = &account(engine, "").client;
+        for (body, fields) in [
+            (json!({"target_url": TARGET, "url": "https://hooks.example/other"}), vec!["url"]),
+            (json!({"targetUrl": TARGET, "hookUrl": 7, "url": TARGET}), vec!["hookUrl"]),
+            (json!({"url": "no URL", "target_url": TARGET}), vec!["url", "target_url"]),
+        ] {
+            let answer = subscribe(client, &body).await;
+            assert_eq!(faulty_fields(&answer), fields, "{body}");
+            let last = fields[fields.len() - 1];
+            let text = answer.json()["errors"][last][0].as_str().unwrap().to_owned();
+            assert!(text.contains("are names of one value, and differ"), "{text}");
+            assert_eq!(faulty_fields(&super::unsubscribe(client, &body).await), fields, "{body}");
+        }
+        assert_eq!(ids(client).await.len(), 0);
     }
 
     async fn an_unknown_key_is_ignored_and_named(engine: Engine) {

@@ -56,6 +56,8 @@ on_both_databases! {
         for (body, count) in [
             (json!({"target_url": TARGET}), 6),
             (json!({"hookUrl": TARGET}), 6),
+            (json!({"targetUrl": TARGET}), 6),
+            (json!({"url": TARGET}), 6),
             (json!({"target_url": TARGET, "event": "submission.updated"}), 3),
             (json!({"target_url": TARGET, "form": "for_3"}), 2),
             (json!({"target_url": TARGET, "form": "4"}), 2),
