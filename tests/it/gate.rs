@@ -3,6 +3,7 @@
 mod admit;
 mod bad_tokens;
 mod body;
+mod cors;
 mod head;
 mod hostile;
 mod limits;
