@@ -193,7 +193,13 @@ impl Gate {
             self.metrics.tenants.count(&tenant.meter, status, took);
         }
         let tenant = trail.tenant.as_ref().map(|tenant| &*tenant.slug);
-        telemetry::end_request(trail.span.as_ref().unwrap_or(&span), trail.route, status, tenant, respond::id_of(&response));
+        telemetry::end_request(
+            trail.span.as_ref().unwrap_or(&span),
+            trail.route,
+            status,
+            tenant,
+            respond::id_of(&response),
+        );
         respond::log(connection, &head, &trail, &response, refusal.as_ref(), took);
         response
     }
@@ -226,7 +232,8 @@ impl Gate {
         trail.token = Some(Arc::clone(&token));
         trail.span = telemetry::authenticated_span(&head.headers, &head.method);
         let span = trail.span.clone();
-        let rest = pin!(self.serve(Verified { tenant, token, authority: &authority, path }, head, body, allowance, trail));
+        let rest =
+            pin!(self.serve(Verified { tenant, token, authority: &authority, path }, head, body, allowance, trail));
         match span {
             Some(span) => rest.instrument(span).await,
             None => rest.await,

@@ -16,8 +16,8 @@ use crate::config::OnRedisFailure;
 use crate::metrics::{Metrics, RateDecision};
 use crate::shared::Lanes;
 use crate::store::DatabaseIdentity;
-use accounts::{Accounts, Full};
 pub use accounts::{Account, LimitedAccount};
+use accounts::{Accounts, Full};
 use shared::{Answer, Ask, Failure, SharedWindows};
 pub use usage::{Entry, Share, Usage};
 

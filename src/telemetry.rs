@@ -53,7 +53,9 @@ impl Telemetry {
         let (provider, failure) = match collector_is_named().then(provider) {
             None => (None, None),
             Some(Ok((provider, None))) => (Some(provider), None),
-            Some(Ok((provider, Some(fault)))) => (Some(provider), Some(format!("{fault}; using parentbased_always_on"))),
+            Some(Ok((provider, Some(fault)))) => {
+                (Some(provider), Some(format!("{fault}; using parentbased_always_on")))
+            }
             Some(Err(failure)) => (None, Some(failure)),
         };
         let (log, access) = log();
@@ -113,8 +115,10 @@ fn provider() -> Result<(SdkTracerProvider, Option<InvalidSampler>), String> {
     let processor = BatchSpanProcessor::builder(exporter, runtime::Tokio).build();
     let provider = SdkTracerProvider::builder().with_resource(resource.build()).with_span_processor(processor);
     let variable = |name| std::env::var(name).ok();
-    let sampler =
-        CallerSampler::parse(variable("OTEL_TRACES_SAMPLER").as_deref(), variable("OTEL_TRACES_SAMPLER_ARG").as_deref());
+    let sampler = CallerSampler::parse(
+        variable("OTEL_TRACES_SAMPLER").as_deref(),
+        variable("OTEL_TRACES_SAMPLER_ARG").as_deref(),
+    );
     let (sampler, fault) = match sampler {
         Ok(sampler) => (sampler, None),
         Err(fault) => (CallerSampler::default(), Some(fault)),

@@ -25,8 +25,8 @@ use crate::store::{Connections, Guard};
 
 pub use database::TenantDatabase;
 pub use directory::{Directory, LeftOut, TokenChanges};
-use last_used::{Due, Writes};
 pub use in_flight::{InFlight, Turn};
+use last_used::{Due, Writes};
 pub use names::{NamedShare, TokenNames};
 pub use tokens::{Generation, Tokens};
 pub use verify::{Token, TokenVerifier};

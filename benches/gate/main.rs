@@ -57,11 +57,15 @@ fn admit(criterion: &mut Criterion) {
     const LIMIT: u32 = 60;
     let mut group = criterion.benchmark_group("admit");
     let decide = |quota: &Quota, account: &Account| {
-        quota.admit(account.limited(LIMIT), 7, Telling::Nothing).now_or_never().expect("the embedded window never waits")
+        quota
+            .admit(account.limited(LIMIT), 7, Telling::Nothing)
+            .now_or_never()
+            .expect("the embedded window never waits")
     };
     // A window that is over before the next request, and one that nobody leaves.
     for (name, span) in [("admitted", Duration::from_nanos(1)), ("refused", Duration::from_secs(3600))] {
-        let (quota, account) = (Quota::new(span, None, Metrics::default()), Account::new("acme", &DatabaseIdentity::from("0")));
+        let (quota, account) =
+            (Quota::new(span, None, Metrics::default()), Account::new("acme", &DatabaseIdentity::from("0")));
         for _ in 0..LIMIT {
             let _ = decide(&quota, &account);
         }

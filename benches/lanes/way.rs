@@ -47,7 +47,8 @@ impl Way {
         let lanes = Arc::new(Lanes::open(Arc::new(link), LIMIT, Metrics::default()).await);
         let windows = Some((Arc::clone(&lanes), OnRedisFailure::Deny));
         let quota = Quota::new(SPAN, windows, Metrics::default());
-        let accounts = (0..callers).map(|caller| Account::new(&caller.to_string(), &DatabaseIdentity::from("0"))).collect();
+        let accounts =
+            (0..callers).map(|caller| Account::new(&caller.to_string(), &DatabaseIdentity::from("0"))).collect();
         let pool = deadpool_redis::Config::from_url(&url).builder()?.max_size(POOL).runtime(Runtime::Tokio1).build()?;
         let shared = Self::Shared { quota, accounts };
         Ok([shared, Self::Lanes(lanes), Self::Pool(pool), Self::New(Client::open(url)?)].map(Arc::new).into())

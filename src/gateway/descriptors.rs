@@ -154,7 +154,8 @@ mod tests {
         assert!(own + databases + as_u64(share.connections) <= 256, "{share:?}");
         assert!(share.connections_per_address as usize <= share.connections.div_ceil(2), "{share:?}");
         let lowered = share.lowered(&config).join("\n");
-        let expected = format!("`limits.connections` = 10000 is lowered to {}: the limit of open files is 256", share.connections);
+        let expected =
+            format!("`limits.connections` = 10000 is lowered to {}: the limit of open files is 256", share.connections);
         assert!(lowered.contains(&expected), "{lowered}");
     }
 

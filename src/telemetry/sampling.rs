@@ -32,7 +32,9 @@ pub(super) struct CallerSampler {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum InvalidSampler {
     /// Another name.
-    #[error("OTEL_TRACES_SAMPLER=`{0}` is unknown; there are: always_on, always_off, traceidratio, and each with parentbased_ before it")]
+    #[error(
+        "OTEL_TRACES_SAMPLER=`{0}` is unknown; there are: always_on, always_off, traceidratio, and each with parentbased_ before it"
+    )]
     Unknown(String),
     /// A ratio that is none.
     #[error("OTEL_TRACES_SAMPLER_ARG is no number from 0 to 1")]
@@ -72,7 +74,8 @@ impl CallerSampler {
         let span = parent.map(TraceContextExt::span).filter(|span| span.span_context().is_valid());
         let Some(caller) = span.as_ref().map(|span| span.span_context()) else { return self.of_root(trace) };
         // A step of a request goes with its request.
-        let follows = !caller.is_remote() || self.parent_based && parent.is_some_and(|it| it.get::<Trusted>().is_some());
+        let follows =
+            !caller.is_remote() || self.parent_based && parent.is_some_and(|it| it.get::<Trusted>().is_some());
         match caller.is_sampled() {
             true if follows => SamplingDecision::RecordAndSample,
             false if follows || self.parent_based => SamplingDecision::Drop,
@@ -124,9 +127,12 @@ mod tests {
 
     #[test]
     fn a_caller_who_is_not_authenticated_never_switches_sampling_on() {
-        for (name, argument) in
-            [("always_off", ""), ("parentbased_always_off", ""), ("traceidratio", "0.0001"), ("parentbased_traceidratio", "0.0001")]
-        {
+        for (name, argument) in [
+            ("always_off", ""),
+            ("parentbased_always_off", ""),
+            ("traceidratio", "0.0001"),
+            ("parentbased_traceidratio", "0.0001"),
+        ] {
             let sampled = (0..100).filter(|_| samples(name, argument, Some(&parent(true, true)))).count();
             assert!(sampled < 5, "{name}: {sampled} of 100");
         }

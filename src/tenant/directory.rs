@@ -215,7 +215,6 @@ impl LeftOut {
     }
 }
 
-
 impl Default for Directory {
     /// No tenants, and connections that nobody counts.
     fn default() -> Self {

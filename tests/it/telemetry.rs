@@ -171,7 +171,8 @@ async fn a_caller_is_traced_at_its_own_wish_only_once_its_token_was_found_good()
     assert_eq!(node.stop(LIMIT).await, 0);
 
     let (spans, _) = collector.spans_until(&["GET /me", "admit", "handle"]);
-    let traces: Vec<_> = spans.iter().map(|span| (&*span.name, u128::from_be_bytes(span.trace_id[..].try_into().unwrap()))).collect();
+    let traces: Vec<_> =
+        spans.iter().map(|span| (&*span.name, u128::from_be_bytes(span.trace_id[..].try_into().unwrap()))).collect();
     assert!(traces.iter().all(|(_, trace)| *trace == 7), "{traces:?}");
     let request: Vec<_> = spans.iter().filter(|span| span.name == "GET /me").collect();
     assert_eq!(request.len(), 1, "{traces:?}");

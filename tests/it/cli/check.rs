@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::support::child;
+use crate::support::database::Database;
 use crate::support::fixture::{Engine, Site, on_both_databases};
 use crate::support::process::formgate_in;
 
@@ -106,14 +107,16 @@ fn the_configuration_is_found_by_option_by_variable_and_by_name() {
     assert_eq!(formgate_in(&elsewhere, Some(("FORMGATE_CONFIG", broken.as_os_str())), &as_option).code, 0);
 }
 
-#[test]
-fn files_with_secrets_that_others_may_read_are_warned_about_and_are_no_fault() {
+#[tokio::test]
+async fn files_with_secrets_that_others_may_read_are_warned_about_and_are_no_fault() {
     let site = Site::new().tenant("acme", Engine::Sqlite).tenant("globex", Engine::Sqlite).write();
     site.migrate();
     let site = site.gateway("redis", "redis://:marker-7f3a@127.0.0.1:6379").write();
     let [database, log] = ["acme.db", "acme.db-wal"].map(|name| site.folder().join(name));
     let key = site.folder().join("certs/wildcard.example.test.key");
-    fs::write(&log, "").expect("the site's folder can be written");
+    // The log is there for as long as somebody has the database open.
+    let open = Database::connect(site.database_url("acme")).await;
+    open.execute("CREATE TABLE of_a_product (id INTEGER)").await;
     let expose = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).expect("the file is ours");
     let exposed = [&database, &log, &key, &site.config_path];
     for (path, mode) in exposed.iter().zip([0o644, 0o644, 0o644, 0o664]) {
@@ -133,6 +136,7 @@ fn files_with_secrets_that_others_may_read_are_warned_about_and_are_no_fault() {
     }
     let output = site.run(&["check"], b"");
     assert_eq!(output.stdout, format!("{}: no faults, 2 tenants\n", site.config_path.display()));
+    open.close().await;
 }
 
 #[test]
