@@ -16,9 +16,11 @@ mod members;
 mod openapi;
 mod page;
 mod query;
+mod shape;
 mod submissions;
 mod subscriptions;
 mod time;
+mod unique;
 
 use std::fmt;
 use std::sync::{Arc, LazyLock};
@@ -231,6 +233,12 @@ impl Route {
         Ignored::of_query(query, self.parameters())
     }
 
+    /// Whether a body is looked at.
+    #[must_use]
+    pub fn takes_body(&self) -> bool {
+        matches!(self, Self::SearchSubmissions | Self::WriteGroup | Self::Subscribe | Self::Unsubscribe)
+    }
+
     /// The most bytes that a body may have.
     #[must_use]
     pub fn body_limit(&self, limits: &Limits) -> usize {
@@ -284,7 +292,7 @@ pub async fn handle(admitted: &Admitted, route: Route, call: Call<'_>) -> Result
         Route::SearchSubmissions => Box::pin(submissions::search(admitted, &call)).await,
         Route::ShowSubmission { id } => Box::pin(submissions::show(admitted, &id)).await,
         Route::ListGroups => Box::pin(groups::list(admitted, &call)).await,
-        Route::WriteGroup => Box::pin(groups::write(admitted, &call)).await,
+        Route::WriteGroup => Box::pin(groups::write(admitted, call)).await,
         Route::ShowGroup { id } => Box::pin(groups::show(admitted, &id)).await,
         Route::DeleteGroup { id } => Box::pin(groups::delete(admitted, &id)).await,
         Route::ListSubscriptions => Box::pin(subscriptions::list(admitted, &call)).await,

@@ -9,14 +9,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
-use http::header::{ALLOW, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{ACCEPT_ENCODING, ALLOW, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use serde::Serialize;
 
+use crate::memory::MemorySpent;
 use crate::reply::{Reply, number};
 use crate::store::StoreError;
 use crate::tenant::NamedShare;
 
-pub use faults::Faults;
+pub use faults::{Faults, cut};
 
 /// Why a request is not served.
 #[derive(Debug, thiserror::Error)]
@@ -86,6 +87,21 @@ pub enum Refusal {
     /// The body did not arrive in time.
     #[error("the request body did not arrive in time")]
     BodyTooSlow,
+    /// The body has a content coding that is not taken.
+    #[error("the request body has an unsupported content coding")]
+    UnsupportedCoding,
+    /// The body has a charset that is not taken.
+    #[error("the request body has an unsupported charset")]
+    UnsupportedCharset,
+    /// The body is a form.
+    #[error("the request body is {sent}")]
+    UnsupportedForm {
+        /// Its type.
+        sent: &'static str,
+    },
+    /// There is no memory left for the body or the answer.
+    #[error(transparent)]
+    MemorySpent(#[from] MemorySpent),
     /// The body broke off.
     #[error("the request body broke off")]
     BodyBroken(#[source] hyper::Error),
@@ -132,6 +148,7 @@ impl From<StoreError> for Refusal {
             | StoreError::Busy
             | StoreError::Locked(_)
             | StoreError::SchemaOlder { .. } => Self::DatabaseUnavailable(Arc::new(error)),
+            StoreError::MemorySpent(spent) => Self::MemorySpent(spent),
             StoreError::Folder { .. } | StoreError::Migration(_) | StoreError::Statement(_) => {
                 Self::StatementFailed(error)
             }
@@ -148,7 +165,11 @@ impl Refusal {
     #[must_use]
     pub fn is_one_of_many(&self) -> bool {
         match self {
-            Self::QuotaUnavailable | Self::TenantBusy | Self::Overloaded | Self::UnknownMethod => true,
+            Self::QuotaUnavailable
+            | Self::TenantBusy
+            | Self::Overloaded
+            | Self::MemorySpent(_)
+            | Self::UnknownMethod => true,
             Self::DatabaseUnavailable(error) => matches!(**error, StoreError::Resting | StoreError::Busy),
             _ => false,
         }
@@ -181,10 +202,27 @@ impl Refusal {
                 let body = Exhausted { message: "Too Many Attempts.", usage };
                 retry_after(Reply::json(StatusCode::TOO_MANY_REQUESTS, &body), *wait)
             }
-            Self::Overloaded | Self::QuotaUnavailable | Self::DatabaseUnavailable(_) | Self::TenantBusy => {
+            Self::Overloaded
+            | Self::QuotaUnavailable
+            | Self::DatabaseUnavailable(_)
+            | Self::TenantBusy
+            | Self::MemorySpent(_) => {
                 retry_after(message(StatusCode::SERVICE_UNAVAILABLE, "Service Unavailable"), OUTAGE_WAIT)
             }
             Self::BodyTooLarge => message(StatusCode::PAYLOAD_TOO_LARGE, "The request body is too large"),
+            // RFC 9110, section 15.5.16.
+            Self::UnsupportedCoding => message(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "The content coding of the request body must be gzip or none",
+            )
+            .with_header(ACCEPT_ENCODING, HeaderValue::from_static("gzip")),
+            Self::UnsupportedCharset => {
+                message(StatusCode::UNSUPPORTED_MEDIA_TYPE, "The charset of the request body must be UTF-8")
+            }
+            Self::UnsupportedForm { sent } => message(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                &format!("The request body must be JSON (Content-Type: application/json), not {sent}"),
+            ),
             Self::BodyTooSlow => message(StatusCode::REQUEST_TIMEOUT, "The request body did not arrive in time"),
             Self::BodyBroken(_) => message(StatusCode::BAD_REQUEST, "The request body is malformed or incomplete"),
             Self::Invalid(faults) => Reply::json(StatusCode::UNPROCESSABLE_ENTITY, faults),

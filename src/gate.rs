@@ -13,9 +13,11 @@ mod allowance;
 mod bad_tokens;
 mod body;
 mod budget;
+mod coding;
 mod encoding;
 mod head;
 mod in_flight;
+mod inflow;
 mod limits;
 mod network;
 mod redirect;
@@ -32,12 +34,13 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{Method, Request, Response, request};
 use http_body_util::Full;
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use jiff::Timestamp;
 use tracing::{Instrument, Span};
 
 use crate::api::{self, Call};
 use crate::error::Refusal;
+use crate::memory::{Memory, MemoryShare};
 use crate::metrics::Metrics;
 use crate::quota::{Budget, Quota, Telling, Usage};
 use crate::reply::Reply;
@@ -48,9 +51,11 @@ use crate::tenant::token::PresentedToken;
 use crate::tenant::{Directory, Tenant, Token, TokenVerifier, Turn};
 use allowance::Allowance;
 pub use bad_tokens::BadTokens;
+use coding::Announced;
 use head::Authority;
 pub use head::{FirstAuthority, HeadFault};
 pub use in_flight::InFlight;
+use inflow::Received;
 pub use limits::Limits;
 pub use network::network_of;
 use respond::RequestId;
@@ -132,7 +137,7 @@ struct Trail {
     budget: Option<Budget>,
     route: Option<&'static str>,
     /// Query parameters that the route does not know.
-    ignored: api::Ignored,
+    ignored: Option<api::Ignored>,
     /// What its statements took.
     database: Spent,
     /// Its span from the token check on, where that is another one.
@@ -152,6 +157,8 @@ pub struct Gate {
     pub limits: Limits,
     /// The requests that are worked on.
     pub in_flight: InFlight,
+    /// What bodies and answers hold.
+    pub memory: Arc<Memory>,
     /// The addresses that try tokens.
     pub bad_tokens: BadTokens,
     /// What is counted.
@@ -180,7 +187,10 @@ impl Gate {
             Ok(reply) => (reply, None),
             Err(refusal) => (refusal.reply(), Some(refusal)),
         };
-        let reply = std::mem::take(&mut trail.ignored).name_in(reply);
+        let reply = match trail.ignored.take() {
+            Some(ignored) => ignored.name_in(reply),
+            None => reply,
+        };
         if let (None, Some(tenant)) = (trail.budget, &trail.tenant) {
             trail.budget = Some(self.look(tenant).await);
         }
@@ -264,13 +274,19 @@ impl Gate {
         let method = if head.method == Method::HEAD { &Method::GET } else { &head.method };
         let route = api::route(method, path)?;
         trail.route = Some(route.name());
-        if let Some(query) = head.uri.query() {
-            trail.ignored = route.ignored(query);
-        }
-        let body = body::read(&head.headers, body, route.body_limit(&self.limits), &self.limits).await?;
+        trail.ignored = head.uri.query().map(|query| route.ignored(query));
+        let has_body = route.takes_body() && !body.is_end_stream();
+        let announced = if has_body { Announced::of(&head.headers)? } else { Announced::JSON };
+        let share = MemoryShare::new(&self.memory, &admitted.tenant.memory);
+        let (limit, limits) = (route.body_limit(&self.limits), &self.limits);
+        let Received { bytes: body, permit: _permit } =
+            body::read(&head.headers, body, announced.coding, limit, limits, &share).await?;
+        announced.check(&body)?;
         let call = Call { origin: authority.origin(), query: head.uri.query().unwrap_or_default(), body };
         allowance.change(route.time_limit(&self.limits));
-        allowance.spend(pin!(api::handle(&admitted, route, call).instrument(step!("handle")))).await
+        let handling = api::handle(&admitted, route, call).instrument(step!("handle"));
+        let serving = share.clone().serve(async { respond::hold(handling.await?, &share) });
+        allowance.spend(pin!(serving)).await
     }
 
     fn resolve(&self, connection: &Connection, authority: &Authority<'_>) -> Result<Arc<Tenant>, Refusal> {

@@ -28,6 +28,7 @@ use crate::config::Config;
 use crate::edge::admin::{self, Admin};
 use crate::edge::{self, Addresses, BindError, Certificates, Drained, Edge, Pace, Serving};
 use crate::gate::{BadTokens, Gate, InFlight};
+use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::quota::Quota;
 use crate::shared::announce::Listening;
@@ -120,6 +121,11 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
         tokens: TokenVerifier::new(listening, missed, metrics.clone()),
         limits: limits.gate,
         in_flight: InFlight::new(limits.gate.in_flight, metrics.gate.clone()),
+        memory: Arc::new(Memory::new(
+            limits.gate.memory_bytes,
+            limits.gate.memory_bytes_per_tenant,
+            metrics.gate.clone(),
+        )),
         bad_tokens: BadTokens::new(limits.gate.bad_tokens_burst, limits.gate.bad_tokens_rate, metrics.gate.clone()),
         metrics: metrics.clone(),
     });

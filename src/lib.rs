@@ -28,6 +28,7 @@ mod file_stamp;
 pub mod gate;
 pub mod gateway;
 pub mod import;
+pub mod memory;
 pub mod metrics;
 mod owner_only;
 mod patience;

@@ -7,11 +7,13 @@ use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, StatusCode};
 use serde::Serialize;
 
+use crate::memory::MemoryPermit;
+
 /// How many fields an answer has when it is dressed: so many find room without moving.
 const FIELDS: usize = 10;
 
 /// An answer with a JSON body.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Reply {
     /// The status.
     pub status: StatusCode,
@@ -19,6 +21,8 @@ pub struct Reply {
     pub headers: HeaderMap,
     /// JSON text.
     pub body: Bytes,
+    /// What is reserved for the body until it is sent.
+    pub held: Option<MemoryPermit>,
 }
 
 impl Reply {
@@ -32,7 +36,7 @@ impl Reply {
     /// An answer with JSON that is written already.
     #[must_use]
     pub(crate) fn of_json(status: StatusCode, body: Vec<u8>) -> Self {
-        Self { status, headers: HeaderMap::with_capacity(FIELDS), body: body.into() }
+        Self { status, headers: HeaderMap::with_capacity(FIELDS), body: body.into(), held: None }
     }
 
     /// The same answer with one more header.

@@ -47,7 +47,7 @@ pub use commit_stamp::CommitStamp;
 pub use connections::Connections;
 pub use forms::{Element, Form, FormSummary};
 pub use groups::{
-    Deletion, Durability, Group, GroupFilter, GroupSummary, GroupWrite, GroupWriteError, Guard, Member, MemberChange,
+    Deletion, Durability, Group, GroupFilter, GroupSummary, GroupWrite, GroupWriteError, Guard, MemberChange,
     NewMembers, Report, Written,
 };
 pub use identity::DatabaseIdentity;
@@ -63,6 +63,7 @@ pub use texts::Texts;
 pub use tokens::{NewToken, TokenRecord};
 pub use trouble::Trouble;
 
+use crate::memory::MemorySpent;
 use database::Database;
 use retry::Tries;
 
@@ -114,6 +115,9 @@ pub enum StoreError {
     /// A migration failed; what it did is rolled back.
     #[error("the migration failed")]
     Migration(#[source] MigrateError),
+    /// There is no memory left for its rows.
+    #[error(transparent)]
+    MemorySpent(#[from] MemorySpent),
     /// A statement failed for a reason that no other try mends.
     #[error("a statement failed")]
     Statement(#[source] sqlx::Error),
@@ -121,7 +125,11 @@ pub enum StoreError {
 
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
-        if Trouble::of(&error).is_some() { Self::Unavailable(error) } else { Self::Statement(error) }
+        match &error {
+            sqlx::Error::Decode(cause) if let Some(spent) = cause.downcast_ref() => Self::MemorySpent(*spent),
+            _ if Trouble::of(&error).is_some() => Self::Unavailable(error),
+            _ => Self::Statement(error),
+        }
     }
 }
 

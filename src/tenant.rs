@@ -19,6 +19,7 @@ use std::sync::{Arc, OnceLock};
 use jiff::tz::TimeZone;
 
 use crate::config::TenantConfig;
+use crate::memory::TenantMemory;
 use crate::metrics::TenantMeter;
 use crate::quota::{Account, LimitedAccount};
 use crate::store::{Connections, Guard};
@@ -53,6 +54,8 @@ pub struct Tenant {
     pub tokens: Arc<Tokens>,
     /// Its requests that are being served.
     pub in_flight: Arc<InFlight>,
+    /// What its bodies and answers hold.
+    pub memory: Arc<TenantMemory>,
     /// The tenant's database, opened when first needed.
     pub database: Arc<TenantDatabase>,
 }
@@ -74,6 +77,7 @@ impl Tenant {
             meter: Arc::new(TenantMeter::new(&config.slug)),
             tokens: Arc::new(Tokens::new()),
             in_flight: Arc::new(InFlight::new(config.max_in_flight)),
+            memory: Arc::default(),
             database: Arc::new(database),
         }
     }
@@ -114,6 +118,7 @@ impl Tenant {
     pub fn renewed(&self, config: &TenantConfig, connections: &Arc<Connections>) -> Self {
         let mut tenant = Self::new(config, connections);
         tenant.meter = Arc::clone(&self.meter);
+        tenant.memory = Arc::clone(&self.memory);
         if self.in_flight.most() == config.max_in_flight {
             tenant.in_flight = Arc::clone(&self.in_flight);
         }

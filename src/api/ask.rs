@@ -1,15 +1,19 @@
-//! Reading a request's JSON: every fault is noted under its path, and reading goes on.
+//! Reading a request's values: every fault is added under its path, and reading goes on.
 //!
-//! Derived deserialisation stops at the first wrong type; callers are to learn of all faults at once.
+//! Derived deserialization stops at the first wrong type; callers learn of all faults at once. How values are taken from
+//! JSON without building them is [`super::shape`]'s.
 
-use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde_json_borrow::{Number, Value};
-
+use super::body::Sent;
 use super::id::{Kind, parse_number};
-use crate::error::Faults;
+use super::shape::{Item, List, Scalar};
+use crate::error::{Faults, Refusal, cut};
+
+/// The most values of a list of `POST /submission`.
+///
+/// Larger: one search makes the database compare more. Smaller: callers that select by hundreds of ids search twice.
+pub(super) const MOST_VALUES: usize = 1_000;
 
 /// Where a value stands, as its faults name it: `members.3.email`. It becomes a text with the first fault, since a body may
 /// have a hundred thousand members.
@@ -24,7 +28,7 @@ impl fmt::Display for Path<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Top(name) => f.write_str(name),
-            Self::Key(of, key) => write!(f, "{of}.{key}"),
+            Self::Key(of, key) => write!(f, "{of}.{}", cut(key)),
             Self::Item(of, at) => write!(f, "{of}.{at}"),
         }
     }
@@ -36,45 +40,54 @@ impl<'p> From<&'p str> for Path<'p> {
     }
 }
 
-/// A text without NUL, which no database here can hold.
-pub(super) fn text<'a>(value: &'a Value<'_>, path: Path<'_>, faults: &mut Faults) -> Option<&'a str> {
+/// A text without NUL, which no database here can hold; or what the value must be.
+pub(super) fn checked<'a>(value: &Scalar<'a>) -> Result<&'a str, &'static str> {
     match value {
-        // JSON has no NUL that is not escaped, and what is escaped is not borrowed.
-        Value::Str(Cow::Borrowed(text)) => Some(text),
-        Value::Str(text) if !text.contains('\0') => Some(text),
-        Value::Str(_) => {
-            faults.add(path, format_args!("The {path} must not contain NUL characters."));
-            None
-        }
-        _ => {
-            faults.add(path, format_args!("The {path} must be a string."));
-            None
-        }
+        Scalar::Text(text) if text.contains('\0') => Err("must not contain NUL characters"),
+        Scalar::Text(text) => Ok(text),
+        _ => Err("must be a string"),
     }
 }
 
-/// Every item of an array, read one by one; the faulty ones are left out.
-pub(super) fn list<'v, 'b, T>(
-    value: &'v Value<'b>,
-    path: Path<'_>,
+/// A text without NUL.
+pub(super) fn text<'a>(value: &Scalar<'a>, path: Path<'_>, faults: &mut Faults) -> Option<&'a str> {
+    checked(value).map_err(|fault| faults.add(path, format_args!("The {path} {fault}."))).ok()
+}
+
+/// A value that is neither a list nor an object, read by a function of its kind.
+///
+/// # Errors
+/// As of [`Sent::read`].
+pub(super) fn one<T>(
+    sent: &Sent<'_>,
     faults: &mut Faults,
-    mut read: impl FnMut(&'v Value<'b>, Path<'_>, &mut Faults) -> Option<T>,
-) -> Vec<T> {
-    let Some(items) = value.as_array() else {
-        faults.add(path, format_args!("The {path} must be an array."));
-        return Vec::new();
-    };
-    let mut read_items = Vec::with_capacity(items.len());
-    read_items.extend(items.iter().enumerate().filter_map(|(at, item)| read(item, Path::Item(&path, at), faults)));
-    read_items
+    read: impl FnOnce(&Scalar<'_>, Path<'_>, &mut Faults) -> T,
+) -> Result<T, Refusal> {
+    sent.read(Item(|value: Scalar<'_>| read(&value, sent.name.into(), faults)))
+}
+
+/// Every item of an array of at most [`MOST_VALUES`], read one by one; the faulty ones are left out.
+///
+/// # Errors
+/// As of [`Sent::read`].
+pub(super) fn list<T>(
+    sent: &Sent<'_>,
+    faults: &mut Faults,
+    read: impl FnMut(&Scalar<'_>, Path<'_>, &mut Faults) -> Option<T>,
+) -> Result<Vec<T>, Refusal> {
+    let path = Path::Top(sent.name);
+    let items = sent.read(List { path, most: MOST_VALUES, faults: &mut *faults, read })?;
+    Ok(items.unwrap_or_else(|| {
+        faults.add(path, format_args!("The {path} must have at most {MOST_VALUES} values."));
+        Vec::new()
+    }))
 }
 
 /// A positive 64-bit number, or a text of one.
-pub(super) fn number(value: &Value<'_>, path: Path<'_>, faults: &mut Faults) -> Option<i64> {
+pub(super) fn number(value: &Scalar<'_>, path: Path<'_>, faults: &mut Faults) -> Option<i64> {
     let number = match value {
-        Value::Number(number) => whole(number),
-        Value::Str(text) => parse_number(text),
-        _ => None,
+        Scalar::Text(text) => parse_number(text),
+        number => whole(number),
     };
     if number.is_none() {
         faults.add(path, format_args!("The {path} must be a positive integer."));
@@ -84,22 +97,21 @@ pub(super) fn number(value: &Value<'_>, path: Path<'_>, faults: &mut Faults) -> 
 
 /// A positive 64-bit number, however it is spelled: JSON has one kind of numbers, and languages that do so too write
 /// `7.0` or `7e0`.
-fn whole(number: &Number) -> Option<i64> {
+fn whole(number: &Scalar<'_>) -> Option<i64> {
     const END: f64 = 9_223_372_036_854_775_808.0;
-    let spelled_otherwise = || {
-        let number = number.as_f64().filter(|number| number.fract() == 0.0 && (1.0..END).contains(number))?;
+    match *number {
+        Scalar::Integer(number) if number > 0 => Some(number),
         #[expect(clippy::cast_possible_truncation, reason = "it is whole, and within 64 bits")]
-        Some(number as i64)
-    };
-    number.as_i64().filter(|&number| number > 0).or_else(spelled_otherwise)
+        Scalar::Float(number) if number.fract() == 0.0 && (1.0..END).contains(&number) => Some(number as i64),
+        _ => None,
+    }
 }
 
 /// A prefixed or bare id.
-pub(super) fn id(value: &Value<'_>, path: Path<'_>, kind: Kind, faults: &mut Faults) -> Option<i64> {
+pub(super) fn id(value: &Scalar<'_>, path: Path<'_>, kind: Kind, faults: &mut Faults) -> Option<i64> {
     let id = match value {
-        Value::Number(number) => whole(number),
-        Value::Str(text) => kind.parse(text),
-        _ => None,
+        Scalar::Text(text) => kind.parse(text),
+        number => whole(number),
     };
     if id.is_none() {
         faults
@@ -108,84 +120,11 @@ pub(super) fn id(value: &Value<'_>, path: Path<'_>, kind: Kind, faults: &mut Fau
     id
 }
 
-/// What becomes of a value that may be of any kind, read as it comes.
-pub(super) trait Shape<'b>: Sized {
-    type Value;
-
-    /// Of an object.
-    fn object<A: MapAccess<'b>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
-        while entries.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        Ok(self.other())
-    }
-
-    /// Of an array.
-    fn array<A: SeqAccess<'b>>(self, mut items: A) -> Result<Self::Value, A::Error> {
-        while items.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(self.other())
-    }
-
-    /// Of `null`.
-    fn null(self) -> Self::Value {
-        self.other()
-    }
-
-    /// Of all else.
-    fn other(self) -> Self::Value;
-}
-
-/// Reads a value by its [`Shape`].
-pub(super) struct Any<S>(pub(super) S);
-
-impl<'b, S: Shape<'b>> DeserializeSeed<'b> for Any<S> {
-    type Value = S::Value;
-
-    fn deserialize<D: Deserializer<'b>>(self, value: D) -> Result<S::Value, D::Error> {
-        value.deserialize_any(self)
-    }
-}
-
-impl<'b, S: Shape<'b>> Visitor<'b> for Any<S> {
-    type Value = S::Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("any value")
-    }
-
-    fn visit_map<A: MapAccess<'b>>(self, entries: A) -> Result<S::Value, A::Error> {
-        self.0.object(entries)
-    }
-
-    fn visit_seq<A: SeqAccess<'b>>(self, items: A) -> Result<S::Value, A::Error> {
-        self.0.array(items)
-    }
-
-    fn visit_unit<E>(self) -> Result<S::Value, E> {
-        Ok(self.0.null())
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<S::Value, E> {
-        Ok(self.0.other())
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<S::Value, E> {
-        Ok(self.0.other())
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<S::Value, E> {
-        Ok(self.0.other())
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<S::Value, E> {
-        Ok(self.0.other())
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<S::Value, E> {
-        Ok(self.0.other())
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use serde::de::DeserializeSeed;
+
+    use super::super::shape::Any;
     use super::*;
 
     #[test]
@@ -203,9 +142,8 @@ mod tests {
             ("0.0", None),
             ("-7.0", None),
         ] {
-            let read = serde_json::from_str(text)
-                .ok()
-                .and_then(|value| number(&value, Path::Top("x"), &mut Faults::default()));
+            let reader = Any(Item(|value: Scalar<'_>| number(&value, Path::Top("x"), &mut Faults::default())));
+            let read = reader.deserialize(&mut serde_json::Deserializer::from_str(text)).ok().flatten();
             assert_eq!(read, expected, "{text}");
         }
     }

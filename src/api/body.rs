@@ -1,82 +1,111 @@
 //! The body of a request: a JSON object, name by name.
+//!
+//! Owns which names are kept. A body is read in two steps: here it is checked as a whole and split into the texts of its
+//! known values, then each value is read by its shape ([`super::ask`]). Nothing is built of what no shape asks for, so a
+//! body of 16 MiB costs its own bytes however many values it has.
 
-use std::collections::HashMap;
 use std::fmt::{self, Display};
 
-use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, Visitor};
 use serde_json::error::Category;
-use serde_json_borrow::{KeyStrType, ObjectAsVec, Value};
+use serde_json::value::RawValue;
 
 use super::ignored::Ignored;
+use super::shape::{Any, Shape, Skip, Text};
 use crate::error::{Faults, Refusal};
 use crate::reply::Reply;
 
-/// A body that is a JSON object, its keys in the order in which they came. Its texts stay where they were sent.
+/// What some editors and PowerShell put before a text (RFC 8259, section 8.1, allows to ignore it).
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// A body that is a JSON object.
 #[derive(Debug, Default)]
-pub(super) struct Body<'b>(Vec<(KeyStrType<'b>, Value<'b>)>);
+pub(super) struct Body<'b> {
+    /// The known values in the order of the body.
+    sent: Vec<Sent<'b>>,
+    ignored: Ignored,
+}
+
+/// A value that was sent, as its JSON text.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent<'b> {
+    /// Its name.
+    pub(super) name: &'static str,
+    /// Its JSON.
+    pub(super) text: &'b RawValue,
+}
 
 impl<'b> Body<'b> {
-    /// Reads a body; an empty one is an empty object.
+    /// Reads a body; an empty one is an empty object. Of a name that comes twice the last value counts, as for most who
+    /// read JSON (RFC 8259, section 4).
     ///
     /// # Errors
     /// [`Refusal::Invalid`] on `body` for malformed JSON, invalid UTF-8, nesting deeper than 127, and anything but an
     /// object.
-    pub(super) fn parse(bytes: &'b [u8]) -> Result<Self, Refusal> {
-        Self::parse_with(bytes, &mut AsSent)
-    }
-
-    /// The same, each value read by a reader.
-    ///
-    /// # Errors
-    /// As of [`Self::parse`].
-    pub(super) fn parse_with(bytes: &'b [u8], reader: &mut impl Reader<'b>) -> Result<Self, Refusal> {
+    pub(super) fn parse(bytes: &'b [u8], known: &[&'static str]) -> Result<Self, Refusal> {
+        let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
         if bytes.trim_ascii().is_empty() {
             return Ok(Self::default());
         }
-        let malformed =
-            |error: &dyn Display| Faults::only("body", format_args!("The body must be valid JSON: {error}."));
+        if bytes.iter().take(4).any(|byte| *byte == 0) {
+            return Err(Faults::only("body", "The body must be JSON in UTF-8, not in UTF-16 or UTF-32."));
+        }
         let text = str::from_utf8(bytes).map_err(|error| malformed(&error))?;
         let mut json = serde_json::Deserializer::from_str(text);
-        let body = json.deserialize_map(BodyVisitor(reader)).and_then(|body| json.end().map(|()| body));
+        let body = json.deserialize_map(BodyVisitor { known }).and_then(|body| json.end().map(|()| body));
         body.map_err(|error| match error.classify() {
             Category::Data => Faults::only("body", "The body must be a JSON object."),
             _ => malformed(&error),
         })
     }
 
-    /// The names of everything that was sent.
-    pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
-        entries(&self.0).map(|(name, _)| name)
+    /// Adds the names that were ignored to an answer: [`Ignored::name_in`].
+    pub(super) fn name_ignored(self, reply: Reply) -> Reply {
+        self.ignored.name_in(reply)
     }
 
-    /// Names the keys that are not among the known ones in `X-Ignored-Parameters`.
-    pub(super) fn name_ignored(&self, reply: Reply, known: &[&str]) -> Reply {
-        Ignored::of(self.keys(), known).name_in(reply)
+    /// What is left to say of a body that has been read.
+    pub(super) fn into_ignored(self) -> Ignored {
+        self.ignored
     }
 
-    /// Everything that was sent with a value: `null` is as if it were not sent.
-    pub(super) fn sent(&self) -> impl Iterator<Item = (&str, &Value<'b>)> {
-        present(&self.0)
+    /// Everything known that was sent with a value: `null` is as if it were not sent.
+    pub(super) fn sent(&self) -> impl Iterator<Item = &Sent<'b>> {
+        self.sent.iter().filter(|sent| !is_null(sent.text))
     }
-}
 
-/// Reads the values of a body as they come, where one is better not kept as a [`Value`].
-pub(super) trait Reader<'b> {
-    /// The value of a name; what is returned stands in the body for it.
-    fn value<A: MapAccess<'b>>(&mut self, name: &str, from: &mut A) -> Result<Value<'b>, A::Error>;
-}
-
-struct AsSent;
-
-impl<'b> Reader<'b> for AsSent {
-    fn value<A: MapAccess<'b>>(&mut self, _: &str, from: &mut A) -> Result<Value<'b>, A::Error> {
-        from.next_value()
+    /// Whether a known name was sent, be it with `null`.
+    pub(super) fn names(&self, name: &str) -> bool {
+        self.sent.iter().any(|sent| sent.name == name)
     }
 }
 
-struct BodyVisitor<'r, R>(&'r mut R);
+impl<'b> Sent<'b> {
+    /// Reads the value by its shape.
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`] on `body` for what is no JSON after all: a number that no machine holds, half a surrogate
+    /// pair, nesting deeper than 127.
+    pub(super) fn read<S: Shape<'b>>(&self, shape: S) -> Result<S::Value, Refusal> {
+        let value = Any(shape).deserialize(&mut serde_json::Deserializer::from_str(self.text.get()));
+        value.map_err(|error| malformed(&format_args!("{error} of `{}`", self.name)))
+    }
+}
 
-impl<'b, R: Reader<'b>> Visitor<'b> for BodyVisitor<'_, R> {
+/// Whether the text of a value is `null`.
+pub(super) fn is_null(text: &RawValue) -> bool {
+    text.get() == "null"
+}
+
+fn malformed(error: &dyn Display) -> Refusal {
+    Faults::only("body", format_args!("The body must be valid JSON: {error}."))
+}
+
+struct BodyVisitor<'k> {
+    known: &'k [&'static str],
+}
+
+impl<'b> Visitor<'b> for BodyVisitor<'_> {
     type Value = Body<'b>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -84,56 +113,80 @@ impl<'b, R: Reader<'b>> Visitor<'b> for BodyVisitor<'_, R> {
     }
 
     fn visit_map<A: MapAccess<'b>>(self, mut map: A) -> Result<Body<'b>, A::Error> {
-        let mut entries = Vec::new();
-        while let Some(name) = map.next_key::<KeyStrType<'b>>()? {
-            let value = self.0.value(&name, &mut map)?;
-            entries.push((name, value));
+        let (mut sent, mut ignored) = (Vec::new(), Ignored::default());
+        let mut known = |name: &str| {
+            let known = self.known.iter().copied().find(|known| *known == name);
+            if known.is_none() {
+                ignored.add(name);
+            }
+            known
+        };
+        while let Some(name) = map.next_key_seed(Text(&mut known))? {
+            match name {
+                Some(name) => {
+                    let text = map.next_value()?;
+                    sent.retain(|sent: &Sent<'_>| sent.name != name);
+                    sent.push(Sent { name, text });
+                }
+                None => map.next_value_seed(Skip)?,
+            }
         }
-        Ok(Body(entries))
+        Ok(Body { sent, ignored })
     }
-}
-
-/// Up to so many names of an object are compared with each other. Of more a table is made: a body may have a million.
-const FEW: usize = 16;
-
-/// The names and values of an object. Of a name that comes twice the last one counts, as for most who read JSON (RFC 8259,
-/// section 4).
-fn entries<'o, 'b>(object: &'o [(KeyStrType<'o>, Value<'b>)]) -> impl Iterator<Item = (&'o str, &'o Value<'b>)> {
-    let last: Option<HashMap<&str, usize>> =
-        (object.len() > FEW).then(|| object.iter().enumerate().map(|(at, (name, _))| (&**name, at)).collect());
-    let is_last = move |at: usize, name: &str| match &last {
-        Some(last) => last[name] == at,
-        None => object[at + 1..].iter().all(|(later, _)| *later != name),
-    };
-    let named = object.iter().map(|(name, value)| (&**name, value));
-    named.enumerate().filter(move |&(at, (name, _))| is_last(at, name)).map(|(_, entry)| entry)
-}
-
-/// The same without what is `null`, which is as if it were not sent.
-pub(super) fn sent<'o, 'b>(object: &'o ObjectAsVec<'b>) -> impl Iterator<Item = (&'o str, &'o Value<'b>)> {
-    present(object.as_vec())
-}
-
-fn present<'o, 'b>(object: &'o [(KeyStrType<'o>, Value<'b>)]) -> impl Iterator<Item = (&'o str, &'o Value<'b>)> {
-    entries(object).filter(|(_, value)| !value.is_null())
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::ask;
+    use super::super::shape::{Item, Scalar};
     use super::*;
 
     #[test]
-    fn of_a_name_that_comes_twice_the_last_one_counts() {
-        let many: String = (0..2 * FEW).map(|at| format!("\"{at}\": 1, ")).collect();
+    fn of_a_name_that_comes_twice_the_last_value_counts() {
         for (text, expected) in [
-            (r#"{"a": 1, "b": 2, "a": 3}"#.to_owned(), vec![("b", 2), ("a", 3)]),
-            (r#"{"a": 1, "a": null}"#.to_owned(), vec![]),
-            (format!(r#"{{"a": 1, {many}"b": 2, "a": 3}}"#), vec![("b", 2), ("a", 3)]),
+            (r#"{"a": 1, "b": 2, "a": 3}"#, vec![("b", 2), ("a", 3)]),
+            (r#"{"a": 1, "a": null}"#, vec![]),
+            (r#"{"a": [1e999, "\ud800"], "\u0061": 4, "c": [[]]}"#, vec![("a", 4)]),
         ] {
-            let body = Body::parse(text.as_bytes()).unwrap();
-            let read: Vec<_> = body.sent().map(|(name, value)| (name, value.as_i64().unwrap())).collect();
-            let letters: Vec<_> = read.into_iter().filter(|(name, _)| name.chars().all(char::is_alphabetic)).collect();
-            assert_eq!(letters, expected, "{text}");
+            let body = Body::parse(text.as_bytes(), &["a", "b"]).unwrap();
+            let mut faults = Faults::default();
+            let number = |sent: &Sent<'_>, faults: &mut Faults| {
+                sent.read(Item(|value: Scalar<'_>| ask::number(&value, sent.name.into(), faults))).unwrap()
+            };
+            let read: Vec<_> = body.sent().map(|sent| (sent.name, number(sent, &mut faults).unwrap())).collect();
+            assert_eq!(read, expected, "{text}");
         }
+    }
+
+    #[test]
+    fn what_is_no_json_object_is_a_fault_of_the_body() {
+        let deep = |inside: &str| format!("{inside}{}{}", "[".repeat(100_000), "]".repeat(100_000)).into_bytes();
+        for body in [
+            b"[]".to_vec(),
+            b"null".to_vec(),
+            b"1".to_vec(),
+            b"{".to_vec(),
+            b"{\"a\":1}x".to_vec(),
+            b"\xff".to_vec(),
+            b"{\"a\":\"\xff\"}".to_vec(),
+            b"\xef\xbb\xbf\xef\xbb\xbf{}".to_vec(),
+            b"{\0}\0".to_vec(),
+            b"{\"unknown\": 1e999}".to_vec(),
+            deep(""),
+            [deep("{\"unknown\":"), b"}".to_vec()].concat(),
+        ] {
+            assert!(Body::parse(&body, &["a"]).is_err(), "{:?}", String::from_utf8_lossy(&body[..body.len().min(40)]));
+        }
+        for body in [&b""[..], b" \n", b"{}", b"\xef\xbb\xbf", b"\xef\xbb\xbf{}"] {
+            assert_eq!(Body::parse(body, &["a"]).unwrap().sent().count(), 0);
+        }
+    }
+
+    #[test]
+    fn unknown_names_are_ignored_once_each_however_many_they_are() {
+        let ignored = |text: &str| Body::parse(text.as_bytes(), &["known"]).unwrap().into_ignored();
+        let expected = Ignored::of(["a", "b ü"].into_iter(), &[]);
+        assert_eq!(ignored(r#"{"a": 1, "": 2, "known": 3, "b ü": 4, "a": []}"#), expected);
+        assert_eq!(ignored(r#"{"": 1, "known": 2}"#), Ignored::default());
     }
 }

@@ -1,13 +1,16 @@
 //! The filters of `POST /submission`, from what was sent to a [`SubmissionFilter`].
 
+use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use serde_json_borrow::Value;
+use serde::de::{MapAccess, SeqAccess};
+use serde_json::value::RawValue;
 
 use super::ask::{self, Path};
-use super::body::{self, Body};
+use super::body::{self, Body, Sent};
 use super::id::{Kind, parse_number};
+use super::shape::{List, Scalar, Shape, Skip, Text};
 use super::time::{Bound, parse_bound};
-use crate::error::Faults;
+use crate::error::{Faults, Refusal};
 use crate::store::filter::{Keyword, SortBy, SortDirection, Status, SubmissionFilter, Term, fold};
 
 /// Every filter that there is; all else that is sent is ignored.
@@ -28,30 +31,48 @@ pub(super) const PARAMETERS: [&str; 14] = [
     "sortDirection",
 ];
 
+/// The most characters of a keyword.
+///
+/// Larger: a search compares each answer with more. Smaller: a sentence that is searched for is refused.
+const LONGEST_KEYWORD: usize = 1_000;
+
+/// The most elements that `terms` may name.
+///
+/// Larger: a search looks up more, an index scan each. Smaller: long forms can't be searched by all of their fields.
+const MOST_TERMS: usize = 50;
+
+/// The most answers that `terms` may have, those of all elements together.
+///
+/// Larger: the same. Smaller: callers that look up hundreds of reference numbers search twice.
+const MOST_ANSWERS: usize = 1_000;
+
 /// Reads all filters, in the order of the body; what is faulty is noted and left out.
-pub(super) fn parse(body: &Body<'_>, zone: &TimeZone, faults: &mut Faults) -> SubmissionFilter {
+///
+/// # Errors
+/// As of [`Sent::read`].
+pub(super) fn parse(body: &Body<'_>, zone: &TimeZone, faults: &mut Faults) -> Result<SubmissionFilter, Refusal> {
     let mut filter = SubmissionFilter::default();
-    for (name, value) in body.sent() {
-        match name {
-            "forms" => filter.forms = ask::list(value, name.into(), faults, form),
-            "statuses" => filter.statuses = ask::list(value, name.into(), faults, status),
-            "search" => filter.search = keyword(value, faults),
-            "submitters" => filter.submitters = ask::list(value, name.into(), faults, ask::number),
-            "pending" => filter.pending = ask::list(value, name.into(), faults, ask::number),
-            "participants" => filter.participants = ask::list(value, name.into(), faults, ask::number),
-            "terms" => filter.terms = terms(value, faults),
-            "start" => filter.start = date(value, name.into(), Bound::Start, zone, faults),
-            "end" => filter.end = date(value, name.into(), Bound::End, zone, faults),
-            "labels" => filter.labels = ask::list(value, name.into(), faults, ask::number),
-            "sharedLabels" => filter.shared_labels = ask::list(value, name.into(), faults, ask::number),
-            "flows" => filter.flows = ask::list(value, name.into(), faults, ask::number),
+    for sent in body.sent() {
+        match sent.name {
+            "forms" => filter.forms = ask::list(sent, faults, form)?,
+            "statuses" => filter.statuses = ask::list(sent, faults, status)?,
+            "search" => filter.search = ask::one(sent, faults, keyword)?,
+            "submitters" => filter.submitters = ask::list(sent, faults, ask::number)?,
+            "pending" => filter.pending = ask::list(sent, faults, ask::number)?,
+            "participants" => filter.participants = ask::list(sent, faults, ask::number)?,
+            "terms" => filter.terms = terms(sent, faults)?,
+            "start" => filter.start = date(sent, Bound::Start, zone, faults)?,
+            "end" => filter.end = date(sent, Bound::End, zone, faults)?,
+            "labels" => filter.labels = ask::list(sent, faults, ask::number)?,
+            "sharedLabels" => filter.shared_labels = ask::list(sent, faults, ask::number)?,
+            "flows" => filter.flows = ask::list(sent, faults, ask::number)?,
             "sortBy" => {
                 let choices = [("created_at", SortBy::CreatedAt), ("updated_at", SortBy::UpdatedAt)];
-                filter.sort_by = choice(value, name.into(), choices, faults).unwrap_or_default();
+                filter.sort_by = choice(sent, choices, faults)?.unwrap_or_default();
             }
             "sortDirection" => {
                 let choices = [("asc", SortDirection::Ascending), ("desc", SortDirection::Descending)];
-                filter.sort_direction = choice(value, name.into(), choices, faults).unwrap_or_default();
+                filter.sort_direction = choice(sent, choices, faults)?.unwrap_or_default();
             }
             _ => {}
         }
@@ -61,70 +82,135 @@ pub(super) fn parse(body: &Body<'_>, zone: &TimeZone, faults: &mut Faults) -> Su
     {
         faults.add("end", "The end must not be before the start.");
     }
-    filter
+    Ok(filter)
 }
 
-fn form(value: &Value<'_>, path: Path<'_>, faults: &mut Faults) -> Option<i64> {
+fn form(value: &Scalar<'_>, path: Path<'_>, faults: &mut Faults) -> Option<i64> {
     ask::id(value, path, Kind::Form, faults)
 }
 
-fn status(value: &Value<'_>, path: Path<'_>, faults: &mut Faults) -> Option<Status> {
-    let status = value.as_str().and_then(Status::parse);
+fn status(value: &Scalar<'_>, path: Path<'_>, faults: &mut Faults) -> Option<Status> {
+    let status = if let Scalar::Text(text) = value { Status::parse(text) } else { None };
     if status.is_none() {
         faults.add(path, format_args!("The {path} must be one of {}.", Status::ALL.map(Status::as_str).join(", ")));
     }
     status
 }
 
-fn keyword(value: &Value<'_>, faults: &mut Faults) -> Option<Keyword> {
-    let keyword = Keyword::new(ask::text(value, Path::Top("search"), faults)?);
+fn keyword(value: &Scalar<'_>, path: Path<'_>, faults: &mut Faults) -> Option<Keyword> {
+    let text = ask::text(value, path, faults)?;
+    if text.chars().nth(LONGEST_KEYWORD).is_some() {
+        faults.add(path, format_args!("The {path} must be at most {LONGEST_KEYWORD} characters."));
+        return None;
+    }
+    let keyword = Keyword::new(text);
     if keyword.is_none() {
-        faults.add("search", "The search must be at least 2 characters.");
+        faults.add(path, format_args!("The {path} must be at least 2 characters."));
     }
     keyword
 }
 
 /// An object of element ids and lists of answers. A key that is no number matches nothing; an empty list is as if its
 /// key were not sent.
-fn terms(value: &Value<'_>, faults: &mut Faults) -> Vec<Term> {
-    let Some(object) = value.as_object() else {
-        if value.as_array().is_none_or(|items| !items.is_empty()) {
-            faults.add("terms", "The terms must be an object of element ids and lists of answers.");
-        }
-        return Vec::new();
+fn terms(sent: &Sent<'_>, faults: &mut Faults) -> Result<Vec<Term>, Refusal> {
+    let mark = faults.mark();
+    let too_many = |faults: &mut Faults, what: &str| {
+        faults.back_to(mark);
+        faults.add("terms", format_args!("The terms must have at most {what}."));
+        Ok(Vec::new())
     };
-    let mut terms = Vec::new();
-    for (key, value) in body::sent(object) {
-        let answer = |value: &Value<'_>, path: Path<'_>, faults: &mut Faults| ask::text(value, path, faults).map(fold);
-        let answers = ask::list(value, Path::Key(&Path::Top("terms"), key), faults, answer);
+    let entries = match sent.read(TermEntries)? {
+        Entries::Few(entries) => entries,
+        Entries::TooMany => return too_many(faults, &format!("{MOST_TERMS} elements")),
+        Entries::None => {
+            faults.add("terms", "The terms must be an object of element ids and lists of answers.");
+            return Ok(Vec::new());
+        }
+    };
+    let (mut terms, mut answers_left) = (Vec::new(), MOST_ANSWERS);
+    for (key, text) in entries {
+        let (path, most) = (Path::Key(&Path::Top("terms"), &key), answers_left);
+        let read = |value: &Scalar<'_>, path: Path<'_>, faults: &mut Faults| {
+            answers_left -= 1;
+            ask::text(value, path, faults).map(fold)
+        };
+        let Some(answers) = Sent { text, ..*sent }.read(List { path, most, faults: &mut *faults, read })? else {
+            return too_many(faults, &format!("{MOST_ANSWERS} answers in all"));
+        };
         if !answers.is_empty() {
-            terms.push(Term { element: parse_number(key), answers });
+            terms.push(Term { element: parse_number(&key), answers });
         }
     }
-    terms
+    Ok(terms)
 }
 
-fn date(
-    value: &Value<'_>,
-    path: Path<'_>,
-    bound: Bound,
-    zone: &TimeZone,
-    faults: &mut Faults,
-) -> Option<jiff::Timestamp> {
-    let date = parse_bound(ask::text(value, path, faults)?, bound, zone);
-    if date.is_none() {
-        faults.add(path, format_args!("The {path} must be a date (YYYY-MM-DD) or an RFC 3339 date-time."));
-    }
-    date
+/// The entries of `terms` as JSON.
+struct TermEntries;
+
+enum Entries<'b> {
+    Few(Vec<(String, &'b RawValue)>),
+    TooMany,
+    None,
 }
 
-fn choice<T>(value: &Value<'_>, path: Path<'_>, choices: [(&str, T); 2], faults: &mut Faults) -> Option<T> {
-    let names = choices.each_ref().map(|(name, _)| *name);
-    let chosen = choices.into_iter().find(|(name, _)| value.as_str() == Some(name));
-    if chosen.is_none() {
-        faults.add(path, format_args!("The {path} must be {} or {}.", names[0], names[1]));
+impl<'b> Shape<'b> for TermEntries {
+    type Value = Entries<'b>;
+
+    /// Of a key that comes twice the last value counts; what is `null` is as if it were not sent.
+    fn object<A: MapAccess<'b>>(self, mut object: A) -> Result<Entries<'b>, A::Error> {
+        let mut entries: Vec<(String, &RawValue)> = Vec::new();
+        while let Some(known) = object.next_key_seed(Text(|key: &str| {
+            entries.retain(|(known, _)| known != key);
+            (entries.len() < MOST_TERMS).then(|| key.to_owned())
+        }))? {
+            let text: &RawValue = object.next_value()?;
+            match known {
+                _ if body::is_null(text) => {}
+                Some(key) => entries.push((key, text)),
+                None => {
+                    while object.next_key_seed(Skip)?.is_some() {
+                        object.next_value_seed(Skip)?;
+                    }
+                    return Ok(Entries::TooMany);
+                }
+            }
+        }
+        Ok(Entries::Few(entries))
     }
-    chosen.map(|(_, chosen)| chosen)
+
+    /// Some languages write an empty object so.
+    fn array<A: SeqAccess<'b>>(self, mut items: A) -> Result<Entries<'b>, A::Error> {
+        let mut entries = Entries::Few(Vec::new());
+        while items.next_element_seed(Skip)?.is_some() {
+            entries = Entries::None;
+        }
+        Ok(entries)
+    }
+
+    fn scalar(self, _: Scalar<'_>) -> Entries<'b> {
+        Entries::None
+    }
+}
+
+fn date(sent: &Sent<'_>, bound: Bound, zone: &TimeZone, faults: &mut Faults) -> Result<Option<Timestamp>, Refusal> {
+    ask::one(sent, faults, |value, path, faults| {
+        let date = parse_bound(ask::text(value, path, faults)?, bound, zone);
+        if date.is_none() {
+            faults.add(path, format_args!("The {path} must be a date (YYYY-MM-DD) or an RFC 3339 date-time."));
+        }
+        date
+    })
+}
+
+fn choice<T>(sent: &Sent<'_>, choices: [(&str, T); 2], faults: &mut Faults) -> Result<Option<T>, Refusal> {
+    ask::one(sent, faults, |value, path, faults| {
+        let names = choices.each_ref().map(|(name, _)| *name);
+        let chosen = choices.into_iter().find(|(name, _)| *value == Scalar::Text(name));
+        if chosen.is_none() {
+            faults.add(path, format_args!("The {path} must be {} or {}.", names[0], names[1]));
+        }
+        chosen.map(|(_, chosen)| chosen)
+    })
 }
 
 #[cfg(test)]
@@ -135,7 +221,7 @@ mod tests {
 
     fn faults_of(body: &Value) -> Vec<String> {
         let mut faults = Faults::default();
-        parse(&Body::parse(body.to_string().as_bytes()).unwrap(), &TimeZone::UTC, &mut faults);
+        parse(&Body::parse(body.to_string().as_bytes(), &PARAMETERS).unwrap(), &TimeZone::UTC, &mut faults).unwrap();
         let Err(refusal) = faults.or_else(()) else { return Vec::new() };
         let answer: Value = serde_json::from_slice(&refusal.reply().body).unwrap();
         answer["errors"].as_object().unwrap().keys().cloned().collect()
@@ -180,8 +266,9 @@ mod tests {
         let empty = json!({"forms": [], "statuses": [], "terms": {"1": [], "name": null}, "labels": []});
         for body in [Value::Object(nulls), empty, json!({"terms": []})] {
             let mut faults = Faults::default();
-            let filter = parse(&Body::parse(body.to_string().as_bytes()).unwrap(), &TimeZone::UTC, &mut faults);
-            assert_eq!((filter, faults), (SubmissionFilter::default(), Faults::default()), "{body}");
+            let text = body.to_string();
+            let filter = parse(&Body::parse(text.as_bytes(), &PARAMETERS).unwrap(), &TimeZone::UTC, &mut faults);
+            assert_eq!((filter.unwrap(), faults), (SubmissionFilter::default(), Faults::default()), "{body}");
         }
     }
 
@@ -197,15 +284,66 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_a_fault_of_the_body() {
-        let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
-        for body in
-            [b"[]".as_slice(), b"null", b"1", b"{", b"{\"a\":1}x", b"\xff", b"{\"a\":\"\xff\"}", deep.as_bytes()]
-        {
-            assert!(Body::parse(body).is_err());
+    fn a_list_that_is_too_long_is_one_fault_of_its_own() {
+        let values = |count: usize| vec!["7"; count];
+        let of_one_term = |count| json!({"terms": {"1": values(count)}});
+        let terms = |count: usize| {
+            let terms: serde_json::Map<_, _> = (0..count).map(|at| (at.to_string(), json!(["7"]))).collect();
+            json!({ "terms": terms })
+        };
+        for (body, fault) in [
+            (json!({"forms": values(1_000), "flows": values(1_000)}), None),
+            (json!({"forms": values(1_001)}), Some("forms")),
+            (json!({"labels": vec![true; 1_001]}), Some("labels")),
+            (json!({"statuses": vec![json!([[]]); 100_000]}), Some("statuses")),
+            (of_one_term(1_000), None),
+            (of_one_term(1_001), Some("terms")),
+            (json!({"terms": {"1": values(500), "2": values(501)}}), Some("terms")),
+            (json!({"terms": {"1": vec![7; 500], "2": values(501)}}), Some("terms")),
+            (terms(50), None),
+            (terms(51), Some("terms")),
+            (terms(60_000), Some("terms")),
+            (json!({"search": "ü".repeat(1_000)}), None),
+            (json!({"search": "ü".repeat(1_001)}), Some("search")),
+        ] {
+            assert_eq!(faults_of(&body), fault.into_iter().collect::<Vec<_>>(), "{fault:?}");
         }
-        for body in [b"".as_slice(), b" \n", b"{}"] {
-            assert_eq!(Body::parse(body).unwrap().keys().count(), 0);
+    }
+
+    #[test]
+    fn only_the_last_value_of_a_key_counts_against_a_bound() {
+        for (body, sound) in [
+            (format!(r#"{{"terms": {{"1": [{0}"a"], "\u0031": ["b"], "1": [{0}"c"]}}}}"#, r#""x","#.repeat(999)), true),
+            (
+                format!(
+                    r#"{{"terms": {{{} "1": ["a"]}}}}"#,
+                    (0..100).map(|at| format!(r#""{at}": null,"#)).collect::<String>()
+                ),
+                true,
+            ),
+            (format!(r#"{{"terms": {{{} "1": ["a"]}}}}"#, r#""1": [7],"#.repeat(100)), true),
+            (r#"{"forms": ["x"], "forms": [1]}"#.to_owned(), true),
+            (r#"{"forms": [1], "forms": ["x"]}"#.to_owned(), false),
+        ] {
+            let mut faults = Faults::default();
+            parse(&Body::parse(body.as_bytes(), &PARAMETERS).unwrap(), &TimeZone::UTC, &mut faults).unwrap();
+            assert_eq!(faults.or_else(()).is_ok(), sound, "{body}");
+        }
+    }
+
+    #[test]
+    fn a_long_key_is_cut_where_a_fault_repeats_it() {
+        let key = "k".repeat(500_000);
+        let cut = format!("terms.{}…", "k".repeat(63));
+        assert_eq!(faults_of(&json!({"terms": {&key: [1, 2]}})), [format!("{cut}.0"), format!("{cut}.1")]);
+    }
+
+    #[test]
+    fn json_that_no_machine_holds_is_a_fault_of_the_body() {
+        let deep = format!(r#"{{"forms": {}{}}}"#, "[".repeat(200), "]".repeat(200));
+        for body in [r#"{"forms": [1e999]}"#, r#"{"search": "\ud800"}"#, r#"{"terms": {"\ud800": []}}"#, &deep] {
+            let body = Body::parse(body.as_bytes(), &PARAMETERS).unwrap();
+            assert!(parse(&body, &TimeZone::UTC, &mut Faults::default()).is_err(), "{body:?}");
         }
     }
 }

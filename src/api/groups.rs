@@ -5,19 +5,19 @@ use std::borrow::Cow;
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::json;
-use serde_json_borrow::Value;
 
 use super::ask::{self, Path};
 use super::body::Body;
 use super::id::{Id, Kind};
 use super::json::Json;
-use super::members::{self, Members};
+use super::members;
+use super::shape::Scalar;
 use super::{Call, page, query, store};
 use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
 use crate::reply::Reply;
 use crate::store::{
-    Deletion, Durability, GroupFilter, GroupSummary, GroupWrite, GroupWriteError, MemberChange, Report, Written,
+    Deletion, Durability, Group, GroupFilter, GroupSummary, GroupWrite, GroupWriteError, MemberChange, Report, Written,
 };
 
 /// Groups on a page.
@@ -25,6 +25,11 @@ const PAGE_SIZE: u32 = 100;
 
 /// Bodies from this size on are read while other tasks move to another thread; below it, that costs more than it saves.
 const LARGE: usize = 256 * 1024;
+
+/// An answer with more members is written while other tasks move to another thread.
+///
+/// Larger: other requests wait longer for it. Smaller: answers pay for the move that would be written sooner.
+const MANY: usize = 10_000;
 
 /// The most characters of a name and of an external id.
 const LONGEST_NAME: usize = 255;
@@ -36,19 +41,6 @@ struct GroupJson<'g> {
     external_id: Option<&'g str>,
     managed: bool,
     members_count: u64,
-}
-
-#[derive(Serialize)]
-struct WholeGroupJson<'g> {
-    #[serde(flatten)]
-    summary: GroupJson<'g>,
-    members: Vec<MemberJson<'g>>,
-}
-
-#[derive(Serialize)]
-struct MemberJson<'g> {
-    email: &'g str,
-    name: &'g str,
 }
 
 #[derive(Serialize)]
@@ -101,11 +93,21 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
 pub(super) async fn show(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
     let id = Kind::Group.parse(id).ok_or(Refusal::GroupNotFound)?;
     let group = store(admitted).await?.find_group(id).await?.ok_or(Refusal::GroupNotFound)?;
-    let members = group.members.iter().map(|member| MemberJson { email: &member.email, name: &member.name }).collect();
-    let group = WholeGroupJson { summary: GroupJson::from(&group.summary), members };
-    let mut json = Json::of_about(128 * (1 + group.members.len()));
-    json.raw("{\"data\":").value(&group).raw("}");
-    Ok(json.reply(StatusCode::OK))
+    let write = || whole(&group).reply(StatusCode::OK);
+    Ok(if group.emails.len() > MANY { tokio::task::block_in_place(write) } else { write() })
+}
+
+fn whole(group: &Group) -> Json {
+    let GroupSummary { id, name, external_id, managed, members } = &group.summary;
+    let mut json = Json::of_about(256 + 64 * group.emails.len());
+    json.raw("{\"data\":{\"id\":").id(Kind::Group.show(*id)).raw(",\"name\":").text(name);
+    json.raw(",\"external_id\":").value(external_id).raw(",\"managed\":").value(managed);
+    json.raw(",\"members_count\":").value(members).raw(",\"members\":");
+    json.list(group.emails.iter().zip(group.names.iter()), |json, (email, name)| {
+        json.raw("{\"email\":").text(email).raw(",\"name\":").text(name).raw("}");
+    });
+    json.raw("}}");
+    json
 }
 
 pub(super) async fn delete(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
@@ -121,11 +123,11 @@ pub(super) async fn delete(admitted: &Admitted, id: &str) -> Result<Reply, Refus
     Ok(Reply::json(StatusCode::OK, &report))
 }
 
-pub(super) async fn write(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
+pub(super) async fn write(admitted: &Admitted, call: Call<'_>) -> Result<Reply, Refusal> {
     let mut faults = Faults::default();
-    let dry_run = query::switch(call, "dry_run", &mut faults);
-    let confirmed = query::switch(call, "confirm", &mut faults);
-    let report = match query::value(call, "report").as_deref() {
+    let dry_run = query::switch(&call, "dry_run", &mut faults);
+    let confirmed = query::switch(&call, "confirm", &mut faults);
+    let report = match query::value(&call, "report").as_deref() {
         None => Report::Counts,
         Some("members") => Report::Members,
         Some(_) => {
@@ -134,21 +136,22 @@ pub(super) async fn write(admitted: &Admitted, call: &Call<'_>) -> Result<Reply,
         }
     };
     let mut read = || {
-        let mut members = Members::default();
-        let body = Body::parse_with(&call.body, &mut members)?;
-        let write = parse(&body, members, &mut faults);
-        Ok::<_, Refusal>((body, write))
+        let body = Body::parse(&call.body, &["name", "external_id", members::NAME])?;
+        let write = parse(&body, &mut faults)?;
+        Ok::<_, Refusal>((body.into_ignored(), write))
     };
     // A hundred thousand members take a while to read, which other requests must not wait for.
-    let (body, write) = if call.body.len() > LARGE { tokio::task::block_in_place(read)? } else { read()? };
+    let (ignored, write) = if call.body.len() > LARGE { tokio::task::block_in_place(read)? } else { read()? };
     let write = faults.or_else(write)?;
+    // The columns have all of it that the database needs, and the driver needs as much again.
+    drop(call);
 
     let guard = admitted.tenant().group_guard.filter(|_| !confirmed);
     let durability = if dry_run { Durability::DryRun } else { Durability::Commit };
     let written = store(admitted).await?.write_group(&write, guard, durability, report).await;
     let written = written.map_err(refusal)?;
     let status = if written.created { StatusCode::CREATED } else { StatusCode::OK };
-    Ok(body.name_ignored(Reply::json(status, &answer(&written, dry_run)), &["name", "external_id", "members"]))
+    Ok(ignored.name_in(Reply::json(status, &answer(&written, dry_run))))
 }
 
 fn answer(written: &Written, dry_run: bool) -> WrittenJson<'_> {
@@ -184,28 +187,26 @@ fn refusal(error: GroupWriteError) -> Refusal {
     }
 }
 
-fn parse(body: &Body<'_>, mut members: Members, faults: &mut Faults) -> GroupWrite {
+fn parse(body: &Body<'_>, faults: &mut Faults) -> Result<GroupWrite, Refusal> {
     let mut write = GroupWrite { name: String::new(), external_id: None, members: None };
-    if body.sent().all(|(name, _)| name != "name") {
+    if body.sent().all(|sent| sent.name != "name") {
         faults.add("name", "The name is required.");
     }
-    for (name, value) in body.sent() {
-        match name {
-            "name" => write.name = label(value, name.into(), faults).unwrap_or_default(),
-            "external_id" => write.external_id = label(value, name.into(), faults),
-            members::NAME => {
-                write.members = Some(std::mem::take(&mut members).finish(faults));
-            }
+    for sent in body.sent() {
+        match sent.name {
+            "name" => write.name = ask::one(sent, faults, label)?.unwrap_or_default(),
+            "external_id" => write.external_id = ask::one(sent, faults, label)?,
+            members::NAME => write.members = Some(members::read(sent, faults)?),
             _ => {}
         }
     }
-    write
+    Ok(write)
 }
 
 /// A text of 1 to 255 characters.
-fn label(value: &Value<'_>, path: Path<'_>, faults: &mut Faults) -> Option<String> {
+fn label(value: &Scalar<'_>, path: Path<'_>, faults: &mut Faults) -> Option<String> {
     let text = ask::text(value, path, faults)?;
-    let fits = (1..=LONGEST_NAME).contains(&text.chars().count());
+    let fits = !text.is_empty() && text.chars().nth(LONGEST_NAME).is_none();
     if !fits {
         faults.add(path, format_args!("The {path} must have 1 to {LONGEST_NAME} characters."));
     }

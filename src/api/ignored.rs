@@ -5,6 +5,8 @@
 //! body share it. What is known is not decided here: a [`Route`](super::Route) declares its query parameters, a handler
 //! knows the keys of its body.
 
+use std::collections::BTreeSet;
+
 use http::header::{HeaderName, HeaderValue};
 
 use crate::reply::Reply;
@@ -19,9 +21,14 @@ const LONGEST: usize = 1024;
 /// their end look the same.
 const LONGEST_NAME: usize = 64;
 
-/// Ignored names, percent-encoded, in the order in which they were added, each once.
+/// Ignored names in the order in which they were added, each once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ignored(String);
+pub struct Ignored {
+    header: String,
+    /// The names in the header, percent-encoded. A body can repeat its names a million times.
+    named: BTreeSet<String>,
+    is_full: bool,
+}
 
 impl Ignored {
     /// The names in a query that are not among the known ones. Names are compared exactly: `PAGE` is not `page`.
@@ -32,40 +39,41 @@ impl Ignored {
     /// Those of some names that are not among the known ones.
     pub(super) fn of<N: AsRef<str>>(names: impl Iterator<Item = N>, known: &[&str]) -> Self {
         let mut ignored = Self::default();
-        for name in names {
-            // A parameter without a name can't be named.
-            if !name.as_ref().is_empty() && !known.contains(&name.as_ref()) && !ignored.add(&encoded(name.as_ref())) {
-                break;
-            }
-        }
+        names.filter(|name| !known.contains(&name.as_ref())).for_each(|name| ignored.add(name.as_ref()));
         ignored
     }
 
-    /// Adds an encoded name; false if there is no room left.
-    fn add(&mut self, name: &str) -> bool {
-        if self.0.split(", ").any(|known| known == name) {
-            return true;
+    /// Adds a name, as far as the header has room. A parameter without a name can't be named.
+    pub(super) fn add(&mut self, name: &str) {
+        if !self.is_full && !name.is_empty() {
+            self.add_encoded(encoded(name));
         }
-        let separator = if self.0.is_empty() { "" } else { ", " };
-        let fits = self.0.len() + separator.len() + name.len() <= LONGEST;
-        if fits {
-            self.0.push_str(separator);
-            self.0.push_str(name);
+    }
+
+    fn add_encoded(&mut self, name: String) {
+        if self.is_full || self.named.contains(&name) {
+            return;
         }
-        fits
+        let separator = if self.header.is_empty() { "" } else { ", " };
+        if self.header.len() + separator.len() + name.len() > LONGEST {
+            self.is_full = true;
+            return;
+        }
+        self.header.push_str(separator);
+        self.header.push_str(&name);
+        self.named.insert(name);
     }
 
     /// Names them in a reply, before those that it names already.
     #[must_use]
     pub fn name_in(mut self, reply: Reply) -> Reply {
-        if self.0.is_empty() {
+        if self.header.is_empty() {
             return reply;
         }
         if let Some(named) = reply.headers.get(HEADER).and_then(|named| named.to_str().ok()) {
-            // Stops at the first name that does not fit.
-            let _ = named.split(", ").all(|name| self.add(name));
+            named.split(", ").for_each(|name| self.add_encoded(name.to_owned()));
         }
-        let value = HeaderValue::try_from(self.0).expect("percent-encoded names are visible ASCII");
+        let value = HeaderValue::try_from(self.header).expect("percent-encoded names are visible ASCII");
         reply.with_header(HEADER, value)
     }
 }

@@ -1,76 +1,113 @@
 //! The members in a body of `PUT /group`, read as they come.
 //!
 //! A body may have a hundred thousand, which as values of their own would be as many pieces of memory, and most of what a
-//! group costs a node. Here a member is two texts of the body, which are looked at and put into columns.
+//! group costs a node. Here each text is checked where it is in the body and copied once, into its column.
 
-use std::collections::HashMap;
-use std::hash::BuildHasher;
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
 
-use foldhash::fast::FixedState;
 use serde::Deserialize;
-use serde::de::{IgnoredAny, MapAccess, SeqAccess};
-use serde_json_borrow::Value;
+use serde::de::{MapAccess, SeqAccess};
 
-use super::ask::{self, Any, Path, Shape};
-use super::body::Reader;
-use crate::error::Faults;
-use crate::store::mailbox::Address;
+use super::ask::{self, Path};
+use super::body::Sent;
+use super::shape::{Any, Item, Scalar, Shape, Skip};
+use super::unique::each_once;
+use crate::error::{Faults, Refusal};
+use crate::store::mailbox::{self, Address, InvalidAddress};
 use crate::store::{NewMembers, Texts};
 
 /// Its name in the body.
 pub(super) const NAME: &str = "members";
 
-/// Memory is asked for at once for so many of them.
-const ROOM: usize = 64;
+/// The members of a body, each address once. What is wrong with them is added to the faults.
+///
+/// # Errors
+/// As of [`Sent::read`].
+pub(super) fn read(sent: &Sent<'_>, faults: &mut Faults) -> Result<NewMembers, Refusal> {
+    let mut columns = Columns::of_up_to(sent.text.get().len());
+    sent.read(Members { columns: &mut columns, faults })?;
+    let Columns { emails, keys, names, have_spellings, .. } = columns;
+    let emails = Arc::new(emails);
+    let keys = keys.map_or_else(|| Arc::clone(&emails), Arc::new);
+    let (emails, keys, names) = each_once(emails, keys, Arc::new(names));
+    Ok(NewMembers::new(emails, keys, names, have_spellings))
+}
 
-/// The members of a body, each address once, and what is wrong with them.
-#[derive(Debug, Default)]
-pub(super) struct Members {
+/// The fewest bytes of a member in a body: `{"email":"a@b"},`.
+const SHORTEST: usize = 16;
+
+/// What each member has, in the order of the body.
+#[derive(Debug)]
+struct Columns {
+    /// How many bytes a column has at most. Each has room for so many, since one that grows is copied again and again.
+    most: usize,
     emails: Texts,
-    keys: Texts,
+    /// What the addresses are compared by. As long as it would be the same as `emails`, there is none.
+    keys: Option<Texts>,
     names: Texts,
+    /// Whether the mailbox of any address has several spellings.
     have_spellings: bool,
-    faults: Faults,
 }
 
-impl<'b> Reader<'b> for Members {
-    fn value<A: MapAccess<'b>>(&mut self, name: &str, from: &mut A) -> Result<Value<'b>, A::Error> {
-        if name != NAME {
-            return from.next_value();
+impl Columns {
+    fn of_up_to(most: usize) -> Self {
+        let column = || Texts::with_capacity(most / SHORTEST, most);
+        Self { most, emails: column(), keys: None, names: column(), have_spellings: false }
+    }
+
+    /// Adds the key of the address that was added last.
+    fn add_key(&mut self) {
+        let email = self.emails.last().unwrap_or_default();
+        let key = mailbox::key(email);
+        self.have_spellings |= mailbox::has_spellings(&key);
+        match (&mut self.keys, key) {
+            (Some(all), key) => all.push(&key),
+            (None, Cow::Borrowed(_)) => {}
+            (None, Cow::Owned(key)) => {
+                let mut all = Texts::with_capacity(self.most / SHORTEST, self.most);
+                all.extend(self.emails.iter().take(self.emails.len() - 1));
+                all.push(&key);
+                self.keys = Some(all);
+            }
         }
-        // Where the name comes twice, the last one counts.
-        *self = Self::with_room();
-        from.next_value_seed(Any(List(self)))
     }
 }
 
-/// The list of them. In the body, one that is empty stands for it.
-struct List<'m>(&'m mut Members);
+/// The list of them.
+struct Members<'m> {
+    columns: &'m mut Columns,
+    faults: &'m mut Faults,
+}
 
-impl<'b> Shape<'b> for List<'_> {
-    type Value = Value<'b>;
+impl<'b> Shape<'b> for Members<'_> {
+    type Value = ();
 
-    fn array<A: SeqAccess<'b>>(self, mut items: A) -> Result<Self::Value, A::Error> {
-        let mut at = 0;
-        while items.next_element_seed(Any(Member { members: &mut *self.0, at }))?.is_some() {
-            at += 1;
+    fn array<A: SeqAccess<'b>>(self, mut items: A) -> Result<(), A::Error> {
+        let Self { columns, faults } = self;
+        for at in 0.. {
+            let next = if faults.is_full() {
+                items.next_element_seed(Skip)?
+            } else {
+                items.next_element_seed(Any(Member { columns, faults, at }))?
+            };
+            if next.is_none() {
+                break;
+            }
         }
-        Ok(Value::Array(Vec::new()))
+        Ok(())
     }
 
-    fn null(self) -> Self::Value {
-        Value::Null
-    }
-
-    fn other(self) -> Self::Value {
-        self.0.faults.add(NAME, format_args!("The {NAME} must be an array."));
-        Value::Array(Vec::new())
+    fn scalar(self, _: Scalar<'_>) {
+        self.faults.add(NAME, format_args!("The {NAME} must be an array."));
     }
 }
 
 /// One of them, and its place.
 struct Member<'m> {
-    members: &'m mut Members,
+    columns: &'m mut Columns,
+    faults: &'m mut Faults,
     at: usize,
 }
 
@@ -83,112 +120,125 @@ enum Key {
     Other,
 }
 
+/// Why a text of a member can't be taken. Each reads on after the name of the field.
+#[derive(Clone, Copy)]
+enum Fault {
+    Missing,
+    Text(&'static str),
+    Address(InvalidAddress),
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing => f.write_str("is required"),
+            Self::Text(fault) => f.write_str(fault),
+            Self::Address(invalid) => invalid.fmt(f),
+        }
+    }
+}
+
+/// What was sent for a text of a member. Of a name that comes twice the last value counts; what is `null` is as if it were
+/// not sent.
+#[derive(Clone, Copy)]
+enum Given {
+    Nothing,
+    /// It is the last of its column.
+    Text,
+    /// It must be something else.
+    Faulty(Fault),
+}
+
+impl Given {
+    /// Reads a text into its column, where the one before it has no more use.
+    fn read<'b, A: MapAccess<'b>>(
+        self,
+        entries: &mut A,
+        column: &mut Texts,
+        add: impl FnOnce(&mut Texts, &str) -> Result<(), Fault>,
+    ) -> Result<Self, A::Error> {
+        self.drop_from(column);
+        entries.next_value_seed(Any(Item(|value: Scalar<'_>| {
+            if value == Scalar::Null {
+                return Self::Nothing;
+            }
+            match ask::checked(&value).map_err(Fault::Text).and_then(|text| add(column, text)) {
+                Ok(()) => Self::Text,
+                Err(fault) => Self::Faulty(fault),
+            }
+        })))
+    }
+
+    fn drop_from(self, column: &mut Texts) {
+        if matches!(self, Self::Text) {
+            column.pop();
+        }
+    }
+
+    fn fault(self) -> Option<Fault> {
+        if let Self::Faulty(fault) = self { Some(fault) } else { None }
+    }
+}
+
 impl<'b> Shape<'b> for Member<'_> {
     type Value = ();
 
     fn object<A: MapAccess<'b>>(self, mut entries: A) -> Result<(), A::Error> {
-        // Of a name that comes twice the last one counts; what is null is as if it were not sent.
-        let (mut email, mut name, mut name_is_first) = (Value::Null, Value::Null, false);
+        let Self { columns, faults, at } = self;
+        let (mut email, mut name, mut email_is_last) = (Given::Nothing, Given::Nothing, false);
         while let Some(key) = entries.next_key()? {
             match key {
-                Key::Email => (email, name_is_first) = (entries.next_value()?, true),
-                Key::Name => (name, name_is_first) = (entries.next_value()?, false),
-                Key::Other => _ = entries.next_value::<IgnoredAny>()?,
+                Key::Email => {
+                    (email, email_is_last) = (email.read(&mut entries, &mut columns.emails, add_address)?, true);
+                }
+                Key::Name => {
+                    (name, email_is_last) = (name.read(&mut entries, &mut columns.names, add_name)?, false);
+                }
+                Key::Other => entries.next_value_seed(Skip)?,
             }
         }
-        self.add(&email, &name, name_is_first);
+        if matches!(email, Given::Nothing) {
+            (email, email_is_last) = (Given::Faulty(Fault::Missing), true);
+        }
+        if email.fault().is_none() && name.fault().is_none() {
+            if matches!(name, Given::Nothing) {
+                columns.names.push("");
+            }
+            columns.add_key();
+            return Ok(());
+        }
+        email.drop_from(&mut columns.emails);
+        name.drop_from(&mut columns.names);
+        let mut found = [("email", email), ("name", name)];
+        if email_is_last {
+            found.reverse();
+        }
+        for (key, given) in found {
+            if let Some(fault) = given.fault() {
+                let path = Path::Item(&Path::Top(NAME), at);
+                let path = Path::Key(&path, key);
+                faults.add(path, format_args!("The {path} {fault}."));
+            }
+        }
         Ok(())
     }
 
-    fn other(self) {
-        let path = self.path();
-        self.members.faults.add(path, format_args!("The {path} must be an object with an email."));
+    fn scalar(self, _: Scalar<'_>) {
+        let path = Path::Item(&Path::Top(NAME), self.at);
+        self.faults.add(path, format_args!("The {path} must be an object with an email."));
     }
 }
 
-impl Member<'_> {
-    fn path(&self) -> Path<'static> {
-        Path::Item(&Path::Top(NAME), self.at)
-    }
-
-    /// Notes its faults in the order of the body, or adds it.
-    fn add(self, email: &Value<'_>, name: &Value<'_>, name_is_first: bool) {
-        let path = self.path();
-        let Members { emails, keys, names, have_spellings, faults } = self.members;
-        let name_of = |faults: &mut Faults| match name {
-            Value::Null => Some(""),
-            name => ask::text(name, Path::Key(&path, "name"), faults),
-        };
-        let (email, name) = if email.is_null() || name_is_first {
-            let name = name_of(faults);
-            (address(email, Path::Key(&path, "email"), faults), name)
-        } else {
-            (address(email, Path::Key(&path, "email"), faults), name_of(faults))
-        };
-        if let (Some(email), Some(name)) = (email, name) {
-            emails.push(&email.stored);
-            keys.push(&email.key);
-            names.push(name);
-            *have_spellings |= email.has_spellings;
-        }
-    }
+fn add_address(emails: &mut Texts, text: &str) -> Result<(), Fault> {
+    let address = Address::parse(text).map_err(Fault::Address)?;
+    emails.push(&address.stored);
+    Ok(())
 }
 
-fn address<'a>(value: &'a Value<'_>, path: Path<'_>, faults: &mut Faults) -> Option<Address<'a>> {
-    if value.is_null() {
-        faults.add(path, format_args!("The {path} is required."));
-        return None;
-    }
-    let text = ask::text(value, path, faults)?;
-    Address::parse(text).map_err(|invalid| faults.add(path, format_args!("The {path} {invalid}."))).ok()
-}
-
-impl Members {
-    fn with_room() -> Self {
-        let column = || Texts::with_capacity(ROOM, ROOM * 32);
-        Self { emails: column(), keys: column(), names: column(), ..Self::default() }
-    }
-
-    /// The members, and notes what is wrong with them.
-    pub(super) fn finish(mut self, faults: &mut Faults) -> NewMembers {
-        faults.append(std::mem::take(&mut self.faults));
-        let Self { emails, keys, names, have_spellings, .. } = self.each_once();
-        NewMembers::new(emails, keys, names, have_spellings)
-    }
-
-    /// Each address once: the last name that was given wins, and the first place stays.
-    fn each_once(self) -> Self {
-        if all_differ(&self.keys) {
-            return self;
-        }
-        let (mut places, mut once) = (HashMap::new(), Vec::new());
-        for ((key, email), mut name) in self.keys.iter().zip(self.emails.iter()).zip(self.names.iter()) {
-            let place = *places.entry(key).or_insert(once.len());
-            if place == once.len() {
-                once.push((key, email, name));
-            } else {
-                if name.is_empty() {
-                    name = once[place].2;
-                }
-                once[place] = (key, email, name);
-            }
-        }
-        Self {
-            emails: once.iter().map(|member| member.1).collect(),
-            keys: once.iter().map(|member| member.0).collect(),
-            names: once.iter().map(|member| member.2).collect(),
-            have_spellings: self.have_spellings,
-            faults: self.faults,
-        }
-    }
-}
-
-/// Whether no text comes twice. Where two have the same hash by chance, or by intent, it tells that one does.
-fn all_differ(texts: &Texts) -> bool {
-    let hasher = FixedState::default();
-    let mut hashes: Vec<u64> = texts.iter().map(|text| hasher.hash_one(text)).collect();
-    hashes.sort_unstable();
-    hashes.array_windows().all(|[one, next]| one != next)
+#[expect(clippy::unnecessary_wraps, reason = "it is handed over in the place of `add_address`")]
+fn add_name(names: &mut Texts, text: &str) -> Result<(), Fault> {
+    names.push(text);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -196,24 +246,49 @@ mod tests {
     use super::super::body::Body;
     use super::*;
 
+    fn members(body: &str) -> (NewMembers, Faults) {
+        let body = Body::parse(body.as_bytes(), &[NAME]).unwrap();
+        let mut faults = Faults::default();
+        let members = read(body.sent().next().unwrap(), &mut faults).unwrap();
+        (members, faults)
+    }
+
     #[test]
     fn an_address_listed_twice_counts_once_and_the_last_name_wins() {
-        let mut members = Members::default();
-        let body = br#"{"name": "G", "members": [{"email": "A@x.de", "name": "1"}, {"email": "b@x.de"},
-            {"email": "a@X.de", "name": "2"}, {"email": "a@x.DE"}]}"#;
-        Body::parse_with(body, &mut members).unwrap();
-        let members = members.finish(&mut Faults::default());
+        let (members, _) = members(
+            r#"{"members": [{"email": "A@x.de", "name": "1"}, {"email": "b@x.de"}, {"email": "a@X.de", "name": "2"},
+            {"email": "a@x.DE"}]}"#,
+        );
         let read: Vec<_> = members.folded.iter().zip(members.names.iter()).collect();
         assert_eq!(read, [("a@x.de", "2"), ("b@x.de", "")]);
+        assert_eq!(members.emails.iter().collect::<Vec<_>>(), ["a@x.DE", "b@x.de"]);
     }
 
     #[test]
     fn of_a_name_that_comes_twice_the_last_one_counts() {
-        let mut members = Members::default();
-        let body =
-            br#"{"members": [7, {}], "members": [{"email": "a@x.de", "email": "b@x.de", "name": 7, "name": null}]}"#;
-        Body::parse_with(body, &mut members).unwrap();
-        assert_eq!(members.faults, Faults::default());
-        assert_eq!(members.emails.iter().collect::<Vec<_>>(), ["b@x.de"]);
+        let (members, faults) = members(
+            r#"{"members": [7, {}], "members": [{"email": "a@x.de", "email": "b@x.de", "name": 7, "name": null},
+            {"name": "n", "email": "c@x.de", "name": "m", "other": [{}], "email": "C@x.de"}]}"#,
+        );
+        assert_eq!(faults, Faults::default());
+        assert_eq!(members.emails.iter().collect::<Vec<_>>(), ["b@x.de", "C@x.de"]);
+        assert_eq!(members.folded.iter().collect::<Vec<_>>(), ["b@x.de", "c@x.de"]);
+        assert_eq!(members.names.iter().collect::<Vec<_>>(), ["", "m"]);
+    }
+
+    #[test]
+    fn addresses_that_folding_does_not_change_are_kept_once() {
+        let (members, _) = members(r#"{"members": [{"email": "a@x.de"}, {"email": "b@x.de"}]}"#);
+        assert!(Arc::ptr_eq(&members.emails, &members.folded));
+    }
+
+    #[test]
+    fn a_faulty_member_leaves_nothing_in_the_columns() {
+        let (members, faults) = members(
+            r#"{"members": [{"email": "a@x.de", "name": 7}, {"email": 7, "name": "n"}, {"email": "b@x.de", "name": "m"}]}"#,
+        );
+        assert_eq!(members.emails.iter().zip(members.names.iter()).collect::<Vec<_>>(), [("b@x.de", "m")]);
+        let answer = String::from_utf8(faults.or_else(()).unwrap_err().reply().body.to_vec()).unwrap();
+        assert!(answer.contains("members.0.name") && answer.contains("members.1.email"), "{answer}");
     }
 }

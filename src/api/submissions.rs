@@ -96,8 +96,8 @@ pub(super) async fn search(admitted: &Admitted, call: &Call<'_>) -> Result<Reply
     let zone = &admitted.tenant().timezone;
     let mut faults = Faults::default();
     let request = page::requested(call, PAGE_SIZE, &mut faults);
-    let body = Body::parse(&call.body)?;
-    let filter = filter::parse(&body, zone, &mut faults);
+    let body = Body::parse(&call.body, &filter::PARAMETERS)?;
+    let filter = filter::parse(&body, zone, &mut faults)?;
     let filter = faults.or_else(filter)?;
 
     let found = store(admitted).await?.search(&filter, request).await?;
@@ -107,7 +107,7 @@ pub(super) async fn search(admitted: &Admitted, call: &Call<'_>) -> Result<Reply
     let reply = page::reply(call, "/api/v1/submission", request, page, |json, submission| {
         fields.write(json, &submission, zone);
     });
-    Ok(body.name_ignored(reply, &filter::PARAMETERS))
+    Ok(body.name_ignored(reply))
 }
 
 pub(super) async fn show(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {

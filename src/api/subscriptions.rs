@@ -11,13 +11,13 @@ use jiff::Timestamp;
 use rand::Rng;
 use serde::Serialize;
 use serde_json::json;
-use serde_json_borrow::Value;
 use url::Url;
 
 use super::ask::{self, Path};
-use super::body::Body;
+use super::body::{Body, Sent};
 use super::id::{Id, Kind};
 use super::page;
+use super::shape::Scalar;
 use super::time::Instant;
 use super::{Call, store};
 use crate::error::{Faults, Refusal};
@@ -80,9 +80,9 @@ pub(super) async fn show(admitted: &Admitted, id: &str) -> Result<Reply, Refusal
 }
 
 pub(super) async fn subscribe(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
-    let body = Body::parse(&call.body)?;
+    let body = Body::parse(&call.body, &KNOWN[1..])?;
     let mut faults = Faults::default();
-    let asked = Asked::read(&body, &mut faults);
+    let asked = Asked::read(&body, &mut faults)?;
     if asked.target_url.is_none() && !asked.url_was_sent {
         faults.add("target_url", "The target_url is required.");
     }
@@ -101,7 +101,7 @@ pub(super) async fn subscribe(admitted: &Admitted, call: &Call<'_>) -> Result<Re
         Subscribed::UnknownForm => return Err(Faults::only("form", "The form does not exist.")),
     };
     let reply = Reply::json(status, &json!({ "data": subscription }));
-    Ok(body.name_ignored(reply, &KNOWN[1..]))
+    Ok(body.name_ignored(reply))
 }
 
 /// Deletes one by its id, as tools do that keep the id which `POST /subscribe` answered. Deleting it again is a success, as it
@@ -113,10 +113,11 @@ pub(super) async fn delete(admitted: &Admitted, id: &str) -> Result<Reply, Refus
 }
 
 pub(super) async fn unsubscribe(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
-    let body = Body::parse(&call.body)?;
+    let body = Body::parse(&call.body, &KNOWN)?;
     let mut faults = Faults::default();
-    let asked = Asked::read(&body, &mut faults);
-    let id = body.sent().find(|(name, _)| *name == "id").map(|(_, value)| subscription_id(value, &mut faults));
+    let asked = Asked::read(&body, &mut faults)?;
+    let id = body.sent().find(|sent| sent.name == "id");
+    let id = id.map(|sent| ask::one(sent, &mut faults, subscription_id)).transpose()?;
     if id.is_none() && !asked.url_was_sent {
         faults.add("id", "The id or the target_url is required.");
     }
@@ -129,7 +130,7 @@ pub(super) async fn unsubscribe(admitted: &Admitted, call: &Call<'_>) -> Result<
     };
     let deleted = store(admitted).await?.unsubscribe(&which).await?;
     let reply = Reply::json(StatusCode::OK, &json!({ "deleted": deleted }));
-    Ok(body.name_ignored(reply, &KNOWN))
+    Ok(body.name_ignored(reply))
 }
 
 /// What a body asks for, as far as it was sent.
@@ -143,36 +144,40 @@ struct Asked {
 }
 
 impl Asked {
-    fn read(body: &Body<'_>, faults: &mut Faults) -> Self {
+    fn read(body: &Body<'_>, faults: &mut Faults) -> Result<Self, Refusal> {
         let mut asked = Self::default();
-        if body.keys().any(|name| name == "form") {
+        if body.names("form") {
             asked.form = Some(None);
         }
-        let mut first_url: Option<(&str, &Value<'_>)> = None;
-        for (name, value) in body.sent() {
+        let mut first_url: Option<&Sent<'_>> = None;
+        for sent in body.sent() {
+            let name = sent.name;
             match name {
                 "target_url" | "hookUrl" | "targetUrl" | "url" => match first_url {
                     None => {
-                        first_url = Some((name, value));
+                        first_url = Some(sent);
                         asked.url_was_sent = true;
-                        asked.target_url = target_url(value, name.into(), faults);
+                        asked.target_url = ask::one(sent, faults, target_url)?;
                     }
-                    Some((first, sent)) if sent != value => faults.add(
+                    Some(first) if first.text.get() != sent.text.get() => faults.add(
                         name,
-                        format_args!("The {name} and the {first} are names of one value, and differ: send only one."),
+                        format_args!(
+                            "The {name} and the {} are names of one value, and differ: send only one.",
+                            first.name
+                        ),
                     ),
                     Some(_) => {}
                 },
-                "event" => asked.event = event(value, faults),
-                "form" => asked.form = Some(form(value, faults)),
+                "event" => asked.event = ask::one(sent, faults, event)?,
+                "form" => asked.form = Some(ask::one(sent, faults, form)?),
                 _ => {}
             }
         }
-        asked
+        Ok(asked)
     }
 }
 
-fn target_url(value: &Value<'_>, path: Path<'_>, faults: &mut Faults) -> Option<String> {
+fn target_url(value: &Scalar<'_>, path: Path<'_>, faults: &mut Faults) -> Option<String> {
     let text = ask::text(value, path, faults)?;
     let fault = match Url::parse(text) {
         _ if text.len() > LONGEST_URL => Some("must have at most 2048 characters"),
@@ -200,20 +205,20 @@ fn names_a_host(url: &str) -> bool {
     authority.is_some_and(|authority| HostName::parse_authority(authority).is_ok())
 }
 
-fn event(value: &Value<'_>, faults: &mut Faults) -> Option<Event> {
-    let event = value.as_str().and_then(Event::parse);
+fn event(value: &Scalar<'_>, path: Path<'_>, faults: &mut Faults) -> Option<Event> {
+    let event = if let Scalar::Text(text) = value { Event::parse(text) } else { None };
     if event.is_none() {
-        faults.add("event", format_args!("The event must be one of {}.", Event::ALL.map(Event::as_str).join(", ")));
+        faults.add(path, format_args!("The {path} must be one of {}.", Event::ALL.map(Event::as_str).join(", ")));
     }
     event
 }
 
-fn form(value: &Value<'_>, faults: &mut Faults) -> Option<i64> {
-    ask::id(value, Path::Top("form"), Kind::Form, faults)
+fn form(value: &Scalar<'_>, path: Path<'_>, faults: &mut Faults) -> Option<i64> {
+    ask::id(value, path, Kind::Form, faults)
 }
 
-fn subscription_id(value: &Value<'_>, faults: &mut Faults) -> Option<i64> {
-    ask::id(value, Path::Top("id"), Kind::Subscription, faults)
+fn subscription_id(value: &Scalar<'_>, path: Path<'_>, faults: &mut Faults) -> Option<i64> {
+    ask::id(value, path, Kind::Subscription, faults)
 }
 
 /// A secret in the form of the Standard Webhooks specification.
@@ -256,7 +261,11 @@ mod tests {
             (long.as_str(), false),
         ] {
             let mut faults = Faults::default();
-            assert_eq!(target_url(&text.into(), Path::Top("target_url"), &mut faults).is_some(), sound, "{text}");
+            assert_eq!(
+                target_url(&Scalar::Text(text), Path::Top("target_url"), &mut faults).is_some(),
+                sound,
+                "{text}"
+            );
             assert_eq!(faults.or_else(()).is_ok(), sound, "{text}");
         }
     }

@@ -50,6 +50,8 @@ pub(super) fn read(table: Option<Table<'_, '_>>) -> Limits {
     bytes(&mut table, "connections", 1..=1_000_000, &mut edge.connections);
     number(&mut table, "connections_per_address", 1..=1_000_000, &mut edge.connections_per_address);
     bytes(&mut table, "in_flight", 1..=1_000_000, &mut gate.in_flight);
+    bytes(&mut table, "memory_bytes", MIB..=4095 * MIB, &mut gate.memory_bytes);
+    bytes(&mut table, "memory_bytes_per_tenant", MIB..=4095 * MIB, &mut gate.memory_bytes_per_tenant);
     number(&mut table, "bad_tokens_burst", 1..=1_000_000, &mut gate.bad_tokens_burst);
     number(&mut table, "bad_tokens_per_second", 1..=100_000, &mut gate.bad_tokens_rate);
     table.finish();

@@ -1,5 +1,9 @@
-//! What is wrong with a request, field by field.
+//! The faults of a request, field by field.
+//!
+//! Owns the bound on them: an answer repeats little of the request ([`cut`]) and has at most [`MOST_BYTES`] of faults,
+//! so that its size never follows from what a caller sent. Readers ask [`Faults::is_full`] and stop reading there.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt::Display;
 
@@ -8,32 +12,73 @@ use serde::ser::{SerializeMap, Serializer};
 
 use super::Refusal;
 
-/// So many faults are told, and of the rest how many they are. Fewer, and a directory is mended in more rounds; more, and a
-/// body of nothing but faults, which may have millions, is answered at many times its length.
-const TOLD: usize = 10_000;
+/// The most bytes of an answer's faults, counted as JSON.
+///
+/// Larger: a body of nothing but faults is answered at many times its length. Smaller: the faults of a large group are
+/// fixed in more rounds.
+const MOST_BYTES: usize = 64 * 1024;
+
+/// What the answer has besides its faults: the keys, the count, and the first fault again as the message.
+///
+/// Larger: fewer faults are listed. Smaller than the longest fault: an answer can exceed [`MOST_BYTES`].
+const MESSAGE_BYTES: usize = 2 * 1024;
+
+/// The most characters that a fault repeats of the request.
+///
+/// Larger: fewer faults fit into an answer. Smaller: callers can't recognize what they sent.
+const MOST_REPEATED: usize = 64;
 
 /// The faults of a request, in the order in which they were found: a field's path, and what is wrong with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    told: Vec<(String, String)>,
-    untold: usize,
+    listed: Vec<(String, String)>,
+    /// The bytes of the listed ones as JSON.
+    bytes: usize,
+    /// How many more were found.
+    unlisted: usize,
+}
+
+/// A point in the list of faults, to go back to.
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    listed: usize,
+    bytes: usize,
+    unlisted: usize,
 }
 
 impl Faults {
-    /// Notes one fault of one field.
+    /// Adds one fault of one field, or only counts it where there is no room.
     pub fn add(&mut self, field: impl Display, text: impl Display) {
-        if self.told.len() < TOLD {
-            self.told.push((field.to_string(), text.to_string()));
+        if self.is_full() {
+            self.unlisted += 1;
+            return;
+        }
+        let (field, text) = (field.to_string(), text.to_string());
+        let bytes = json_bytes(&field) + json_bytes(&text) + r#""":[""],"#.len();
+        if self.bytes + bytes > MOST_BYTES - MESSAGE_BYTES {
+            self.unlisted += 1;
         } else {
-            self.untold += 1;
+            self.bytes += bytes;
+            self.listed.push((field, text));
         }
     }
 
-    /// Notes what was found elsewhere.
-    pub fn append(&mut self, found: Self) {
-        let room = TOLD - self.told.len();
-        self.untold += found.untold + found.told.len().saturating_sub(room);
-        self.told.extend(found.told.into_iter().take(room));
+    /// Whether a fault was found that did not fit. Nothing that is read from there on changes the answer.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.unlisted > 0
+    }
+
+    /// The current end of the list.
+    #[must_use]
+    pub fn mark(&self) -> Mark {
+        Mark { listed: self.listed.len(), bytes: self.bytes, unlisted: self.unlisted }
+    }
+
+    /// Forgets what was added since a mark.
+    pub fn back_to(&mut self, mark: Mark) {
+        self.listed.truncate(mark.listed);
+        (self.bytes, self.unlisted) = (mark.bytes, mark.unlisted);
     }
 
     /// The value when nothing was found.
@@ -41,7 +86,7 @@ impl Faults {
     /// # Errors
     /// [`Refusal::Invalid`] with what was found.
     pub fn or_else<T>(self, value: T) -> Result<T, Refusal> {
-        if self.told.is_empty() { Ok(value) } else { Err(Refusal::Invalid(self)) }
+        if self.listed.is_empty() && !self.is_full() { Ok(value) } else { Err(Refusal::Invalid(self)) }
     }
 
     /// A refusal for one fault.
@@ -55,7 +100,7 @@ impl Faults {
     fn by_field(&self) -> Vec<(&str, Vec<&str>)> {
         let mut fields: Vec<(&str, Vec<&str>)> = Vec::new();
         let mut places: HashMap<&str, usize> = HashMap::new();
-        for (field, text) in &self.told {
+        for (field, text) in &self.listed {
             let place = *places.entry(field).or_insert(fields.len());
             match fields.get_mut(place) {
                 Some((_, texts)) => texts.push(text),
@@ -64,6 +109,25 @@ impl Faults {
         }
         fields
     }
+}
+
+/// The beginning of a text of the request, as a fault may repeat it.
+#[must_use]
+pub fn cut(text: &str) -> Cow<'_, str> {
+    if text.chars().nth(MOST_REPEATED).is_none() {
+        return text.into();
+    }
+    text.chars().take(MOST_REPEATED - 1).chain(['…']).collect::<String>().into()
+}
+
+/// The most bytes that a text takes as JSON, without its quotes.
+fn json_bytes(text: &str) -> usize {
+    let bytes = text.bytes().map(|byte| match byte {
+        b'"' | b'\\' => 2,
+        0..0x20 => r"\u0000".len(),
+        _ => 1,
+    });
+    bytes.sum()
 }
 
 /// The answer's body: a message that sums up, and the faults by field.
@@ -75,11 +139,13 @@ impl Serialize for Faults {
                 serializer.collect_map(self.0.by_field())
             }
         }
-        let first = self.told.first().map_or("", |(_, text)| text.as_str());
-        let message = match (self.told.len() + self.untold).saturating_sub(1) {
+        let first = self.listed.first().map_or("", |(_, text)| text.as_str());
+        // Where reading stopped, nobody knows how many would have followed.
+        let at_least = if self.is_full() { "at least " } else { "" };
+        let message = match (self.listed.len() + self.unlisted).saturating_sub(1) {
             0 => first.to_owned(),
-            1 => format!("{first} (and 1 more error)"),
-            more => format!("{first} (and {more} more errors)"),
+            1 => format!("{first} (and {at_least}1 more error)"),
+            more => format!("{first} (and {at_least}{more} more errors)"),
         };
         let mut map = serializer.serialize_map(Some(2))?;
         map.serialize_entry("message", &message)?;
@@ -105,18 +171,36 @@ mod tests {
     }
 
     #[test]
-    fn of_very_many_faults_the_first_are_told_and_all_are_counted() {
-        let faults_of = |fields: std::ops::Range<usize>| {
+    fn the_faults_of_an_answer_fill_64_kib_whatever_they_consist_of() {
+        for field in ["members", "\"\\\u{1}", "é"] {
             let mut faults = Faults::default();
-            fields.for_each(|at| faults.add(format_args!("members.{at}"), "M."));
-            faults
-        };
-        for first in [TOLD - 1, TOLD, TOLD + 5] {
-            let mut faults = faults_of(0..first);
-            faults.append(faults_of(2 * TOLD..4 * TOLD));
-            let body = serde_json::to_value(&faults).unwrap();
-            assert_eq!(body["message"], format!("M. (and {} more errors)", first + 2 * TOLD - 1));
-            assert_eq!(body["errors"].as_object().unwrap().len(), TOLD);
+            let mut added = 0;
+            while !faults.is_full() {
+                faults.add(format_args!("{field}.{added}"), format_args!("The {field} must be an array."));
+                added += 1;
+            }
+            let body = serde_json::to_vec(&faults).unwrap();
+            assert!(body.len() <= MOST_BYTES && body.len() > MOST_BYTES / 2, "{} bytes", body.len());
+            let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            assert_eq!(body["errors"].as_object().unwrap().len(), added - 1);
+            let message = body["message"].as_str().unwrap();
+            assert!(message.ends_with(&format!(" (and at least {} more errors)", added - 1)), "{message}");
         }
+    }
+
+    #[test]
+    fn one_fault_that_is_too_long_is_still_a_fault() {
+        let mut faults = Faults::default();
+        let mark = faults.mark();
+        faults.add("x", "y".repeat(2 * MOST_BYTES));
+        assert!(faults.clone().or_else(()).is_err());
+        faults.back_to(mark);
+        assert_eq!(faults, Faults::default());
+    }
+
+    #[test]
+    fn what_is_repeated_has_at_most_64_characters() {
+        assert_eq!(cut(&"é".repeat(64)), "é".repeat(64));
+        assert_eq!(cut(&"é".repeat(65)), format!("{}…", "é".repeat(63)));
     }
 }

@@ -43,6 +43,7 @@ fn fault(error: &StoreError, tenant: &TenantConfig) -> Finding {
         | StoreError::Resting
         | StoreError::Busy
         | StoreError::Locked(_)
+        | StoreError::MemorySpent(_)
         | StoreError::Migration(_)
         | StoreError::Statement(_) => format!(
             "mend the database, or `database` of the tenant `{slug}`; the running node tries again every second"

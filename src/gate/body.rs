@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, Version};
 use http_body_util::BodyExt;
@@ -10,41 +10,61 @@ use hyper::body::{Body, Incoming};
 use tokio::time::{Instant, timeout_at};
 
 use super::Limits;
+use super::coding::Coding;
+use super::inflow::{AT_ONCE, Inflow, Received};
 use crate::error::Refusal;
+use crate::memory::MemoryShare;
 
-/// Reads a body of at most `limit` bytes. A declared length over the limit is refused before anything is read, so that
-/// a caller who waits for `100 Continue` sends nothing.
+/// How much of a body is decoded in one step: gzip makes up to a thousand times as much of it.
+///
+/// Larger: one step takes longer than other requests should wait. Smaller: large bodies are copied in more steps.
+const PIECE: usize = 4 * 1024;
+
+/// Reads a body of at most `limit` bytes, before and after it is decoded. A declared length over the limit, or for which
+/// there is no memory, is refused before anything is read, so that a caller who waits for `100 Continue` sends nothing.
 pub(super) async fn read(
     headers: &HeaderMap,
     body: &mut Incoming,
+    coding: Coding,
     limit: usize,
     limits: &Limits,
-) -> Result<Bytes, Refusal> {
+    share: &MemoryShare,
+) -> Result<Received, Refusal> {
     let declared = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    if declared.is_some_and(|length| length > limit as u64) {
+    let declared = declared.map(|length| usize::try_from(length).unwrap_or(usize::MAX));
+    if declared.is_some_and(|length| length > limit) {
         return Err(Refusal::BodyTooLarge);
     }
-    collect(body, limit, limits).await
+    collect(body, Inflow::begin(coding, declared, limit, share)?, limit, limits).await
 }
 
 async fn collect(
     mut body: impl Body<Data = Bytes, Error = hyper::Error> + Unpin,
+    mut inflow: Inflow<'_>,
     limit: usize,
     limits: &Limits,
-) -> Result<Bytes, Refusal> {
+) -> Result<Received, Refusal> {
     let began = Instant::now();
-    let mut collected = BytesMut::new();
+    let (mut received, mut decoded) = (0, 0);
     loop {
-        let due = began + time_for(collected.len(), limits);
+        let due = began + time_for(received, limits);
         let Some(frame) = timeout_at(due, body.frame()).await.map_err(|_| Refusal::BodyTooSlow)? else { break };
         // Trailers are not read.
         let Ok(data) = frame.map_err(Refusal::BodyBroken)?.into_data() else { continue };
-        if collected.len() + data.len() > limit {
+        received += data.len();
+        if received > limit {
             return Err(Refusal::BodyTooLarge);
         }
-        collected.extend_from_slice(&data);
+        for piece in data.chunks(PIECE) {
+            decoded += inflow.push(piece)?;
+            if decoded > AT_ONCE {
+                decoded = 0;
+                tokio::task::yield_now().await;
+            }
+        }
     }
-    Ok(collected.freeze())
+    // Whoever announces gzip and sends nothing sends an empty body.
+    if received == 0 { Ok(Received::default()) } else { inflow.end() }
 }
 
 /// How long a body may take of which so much has come: the grace, and the time that the bytes take at the least rate.
@@ -92,6 +112,15 @@ mod tests {
         StreamBody::new(stream::iter(pieces).chain(stream::pending()))
     }
 
+    async fn collect_plain(
+        body: impl Body<Data = Bytes, Error = hyper::Error> + Unpin,
+        limit: usize,
+        limits: &Limits,
+    ) -> Result<Received, Refusal> {
+        let share = MemoryShare::unlimited();
+        collect(body, Inflow::begin(Coding::Identity, None, limit, &share)?, limit, limits).await
+    }
+
     const SHORT: Duration = Duration::from_millis(50);
 
     #[tokio::test]
@@ -99,7 +128,7 @@ mod tests {
         for (body, body_grace) in [(SHORT, Duration::from_secs(5)), (Duration::from_secs(30), SHORT)] {
             let limits = Limits { body, body_grace, ..Limits::default() };
             let began = Instant::now();
-            let outcome = collect(stalling(&["ab", "cd"]), 5, &limits).await;
+            let outcome = collect_plain(stalling(&["ab", "cd"]), 5, &limits).await;
             assert!(matches!(outcome, Err(Refusal::BodyTooSlow)), "{outcome:?}");
             assert!(began.elapsed() >= SHORT && began.elapsed() < Duration::from_secs(4));
         }
@@ -114,7 +143,7 @@ mod tests {
                 tokio::time::sleep(4 * SHORT).await;
                 Ok(Frame::data(Bytes::from_static(b"x")))
             });
-            let outcome = collect(StreamBody::new(Box::pin(at_once.chain(late))), 100_000, &limits).await;
+            let outcome = collect_plain(StreamBody::new(Box::pin(at_once.chain(late))), 100_000, &limits).await;
             assert_eq!(outcome.is_ok(), taken, "{bytes} bytes: {outcome:?}");
         }
     }
@@ -129,7 +158,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_without_an_end_is_given_up_at_the_first_byte_too_many() {
-        let outcome = collect(stalling(&["ab", "cd", "e"]), 4, &Limits::default()).await;
+        let outcome = collect_plain(stalling(&["ab", "cd", "e"]), 4, &Limits::default()).await;
         assert!(matches!(outcome, Err(Refusal::BodyTooLarge)), "{outcome:?}");
     }
 }

@@ -52,6 +52,18 @@ pub struct Limits {
     /// Larger: each holds its body and its answer, and all become slow. Smaller: callers are refused that could have
     /// been served.
     pub in_flight: usize,
+    /// How many bytes the bodies and answers of all requests may hold at once. Small ones are not counted, the three
+    /// times that serving a body costs are.
+    ///
+    /// Larger: with the connections and what is cached, more than a node of 2 GiB has. Smaller: callers of several
+    /// tenants whose bodies or answers are large are refused at the same time.
+    pub memory_bytes: usize,
+    /// How many of them one tenant may hold.
+    ///
+    /// Larger: fewer tenants spend [`Limits::memory_bytes`] for all others. Smaller than three times
+    /// [`Limits::group_body_bytes`]: the largest groups are never taken. Smaller than twice an answer, compressed and
+    /// not: it is never given.
+    pub memory_bytes_per_tenant: usize,
     /// How many bad tokens an address may try in a row. See [`super::BadTokens`].
     ///
     /// Larger: a flood asks the databases more before it is slowed. Smaller: many callers behind one address whose
@@ -76,6 +88,8 @@ impl Default for Limits {
             request: Duration::from_secs(15),
             group_request: Duration::from_secs(60),
             in_flight: 1024,
+            memory_bytes: 768 * 1024 * 1024,
+            memory_bytes_per_tenant: 256 * 1024 * 1024,
             bad_tokens_burst: 100,
             bad_tokens_rate: 10,
         }

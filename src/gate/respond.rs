@@ -18,6 +18,7 @@ use uuid::{ContextV7, Timestamp, Uuid};
 use super::encoding::{Encoding, SMALLEST};
 use super::{Connection, Trail};
 use crate::error::Refusal;
+use crate::memory::{self, MemoryPermit, MemoryShare};
 use crate::quota::Budget;
 use crate::reply::{Reply, number};
 use crate::store::with_causes;
@@ -67,6 +68,43 @@ pub(super) fn id_of<B>(response: &Response<B>) -> &str {
     id.expect("every answer has one, of visible ASCII")
 }
 
+/// An answer of up to so many bytes is not reserved.
+///
+/// Larger: callers that read slowly hold more that nobody counts, up to 100 answers on each connection. Smaller: the
+/// shortest answers, which are most, pay for counting.
+const UNCOUNTED: usize = 4 * 1024;
+
+/// An answer and what is reserved for it: given back when the last of its bytes was handed to the socket.
+struct Held {
+    body: Bytes,
+    _permit: MemoryPermit,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.body
+    }
+}
+
+/// Reserves what an answer takes: its body and, until that is compressed, as much again. What was reserved for the rows
+/// that it was made of counts towards that.
+///
+/// # Errors
+/// [`Refusal::MemorySpent`].
+pub(super) fn hold(mut reply: Reply, share: &MemoryShare) -> Result<Reply, Refusal> {
+    if reply.body.len() > UNCOUNTED {
+        let bytes = 2 * reply.body.len();
+        reply.held = Some(match memory::take_rows() {
+            Some(mut rows) => {
+                rows.resize(bytes)?;
+                rows
+            }
+            None => share.reserve(bytes)?,
+        });
+    }
+    Ok(reply)
+}
+
 /// Makes the response of a reply.
 pub(super) async fn dress(
     reply: Reply,
@@ -74,7 +112,7 @@ pub(super) async fn dress(
     id: RequestId,
     budget: Option<Budget>,
 ) -> Response<Full<Bytes>> {
-    let Reply { status, mut headers, mut body } = reply;
+    let Reply { status, mut headers, mut body, held } = reply;
     headers.insert(REQUEST_ID, id.0);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     // An account's data is nobody else's: no cache on the way may keep it.
@@ -113,6 +151,10 @@ pub(super) async fn dress(
         // Of a body that is sent, hyper says it.
         headers.insert(CONTENT_LENGTH, body.len().into());
         body = Bytes::new();
+    }
+    if let Some(mut permit) = held {
+        permit.shrink_to(body.len());
+        body = Bytes::from_owner(Held { body, _permit: permit });
     }
     let mut response = Response::new(Full::new(body));
     *response.status_mut() = status;

@@ -13,7 +13,9 @@ use super::register::{Register, begin};
 pub struct GateMetrics {
     /// Requests that are worked on, counted by who limits them.
     pub in_flight: Arc<CachePadded<AtomicUsize>>,
-    /// Requests refused to protect the gateway, by `reason`: `in_flight`, `bad_tokens`.
+    /// Bytes that bodies and answers have reserved, counted by who limits them.
+    pub memory_reserved: Arc<CachePadded<AtomicUsize>>,
+    /// Requests refused to protect the gateway, by `reason`: `in_flight`, `bad_tokens`, `memory`, `tenant_memory`.
     pub refused: IntCounterVec,
 }
 
@@ -24,11 +26,15 @@ impl GateMetrics {
             "Requests refused to protect the gateway, by reason.",
             &["reason"],
         );
-        begin(&refused, &["in_flight", "bad_tokens"]);
+        begin(&refused, &["in_flight", "bad_tokens", "memory", "tenant_memory"]);
         let in_flight = Arc::<CachePadded<AtomicUsize>>::default();
         let watched = Arc::clone(&in_flight);
         let now = move || watched.load(Ordering::Acquire) as f64;
         register.watched("formgate_requests_in_flight", "Requests that are worked on.", now);
-        Self { refused, in_flight }
+        let memory_reserved = Arc::<CachePadded<AtomicUsize>>::default();
+        let watched = Arc::clone(&memory_reserved);
+        let now = move || watched.load(Ordering::Acquire) as f64;
+        register.watched("formgate_memory_reserved_bytes", "Memory reserved for bodies and answers.", now);
+        Self { refused, in_flight, memory_reserved }
     }
 }

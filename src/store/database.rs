@@ -7,9 +7,9 @@
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 use sqlx::sqlite::SqliteRow;
+use sqlx::{Row as _, TypeInfo, ValueRef};
 
 use super::StoreError;
 use super::lent::Lent;
@@ -144,11 +144,37 @@ pub(crate) enum Row {
     Sqlite(SqliteRow),
 }
 
+/// What a driver takes for a row besides its values, and for each of those: about 200 bytes in all for a row of two.
+///
+/// Larger: requests that read many short rows are refused too early. Smaller: they hold more than is reserved.
+const ROW: usize = 128;
+const VALUE: usize = 64;
+
 impl Row {
+    /// About how many bytes it takes.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::Postgres(row) => {
+                ROW + (0..row.len()).map(|column| VALUE + postgres_bytes(row, column)).sum::<usize>()
+            }
+            Self::Sqlite(row) => ROW + (0..row.len()).map(|column| VALUE + sqlite_bytes(row, column)).sum::<usize>(),
+        }
+    }
+
     /// The value of a column, counted from 0.
     pub(crate) fn get<T: Column>(&self, column: usize) -> Result<T, sqlx::Error> {
         T::of(self, column)
     }
+}
+
+fn postgres_bytes(row: &PgRow, column: usize) -> usize {
+    row.try_get_raw(column).ok().and_then(|value| value.as_bytes().ok()).map_or(0, <[u8]>::len)
+}
+
+fn sqlite_bytes(row: &SqliteRow, column: usize) -> usize {
+    // Of a number, asking for its bytes would make a text.
+    let has_bytes = row.try_get_raw(column).is_ok_and(|value| matches!(value.type_info().name(), "TEXT" | "BLOB"));
+    if has_bytes { row.try_get_unchecked::<&[u8], _>(column).map_or(0, <[u8]>::len) } else { 0 }
 }
 
 /// A type that a column of either database can be read as.

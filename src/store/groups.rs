@@ -13,11 +13,13 @@ use serde::Deserialize;
 
 use super::database::Row;
 use super::filter::SortDirection;
+use super::lent::{hold, refused};
 use super::page::{Page, PageRequest, Reading};
 use super::records::{Fields, Malformed, Record, truth};
 use super::retry::Tries;
 use super::sql::Sql;
-use super::{Store, StoreError};
+use super::{Store, StoreError, Texts};
+use crate::memory::{self, MemorySpent};
 
 pub use write::{Durability, GroupWrite, GroupWriteError, Guard, MemberChange, NewMembers, Report, Written};
 
@@ -42,17 +44,10 @@ pub struct GroupSummary {
 pub struct Group {
     /// What lists show.
     pub summary: GroupSummary,
-    /// By e-mail address, ascending, case folded.
-    pub members: Vec<Member>,
-}
-
-/// A member of a group.
-#[derive(Clone, Debug)]
-pub struct Member {
-    /// As it was first written.
-    pub email: String,
-    /// The user's name.
-    pub name: String,
+    /// The e-mail addresses of its members as they were first written, ascending, case folded.
+    pub emails: Texts,
+    /// Their names.
+    pub names: Texts,
 }
 
 /// Which groups are listed.
@@ -82,6 +77,43 @@ pub enum Deletion {
     /// There is no such group.
     NotFound,
 }
+
+/// What a member takes of a group that is read, in bytes: both texts, and both once more in the answer and in its
+/// compressed form. Longer texts are counted as they come.
+///
+/// Larger: groups are refused for which there would be memory. Smaller: some are given up half read.
+const MEMBER: usize = 128;
+
+impl Group {
+    /// A group without its members yet, for which memory is reserved.
+    fn begin(id: i64, row: &Row, room: i64) -> Result<Self, sqlx::Error> {
+        let members: i64 = row.get(3)?;
+        let (name, external_id, managed) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        let members_count = u64::try_from(members).expect("a count is not negative");
+        let bytes = usize::try_from(members_count).unwrap_or(usize::MAX).saturating_mul(MEMBER);
+        if bytes > SMALL {
+            memory::expect_rows(bytes).map_err(refused)?;
+        }
+        if members > room {
+            return Err(refused(MemorySpent));
+        }
+        let summary = GroupSummary { id, name, external_id, managed, members: members_count };
+        Ok(Self { summary, emails: Texts::default(), names: Texts::default() })
+    }
+
+    fn add_member(&mut self, row: &Row) -> Result<(), sqlx::Error> {
+        let (email, name) = (row.text(0)?, row.text(1)?);
+        hold(email.len() + name.len() + 2 * size_of::<u32>())?;
+        self.emails.push(email);
+        self.names.push(name);
+        Ok(())
+    }
+}
+
+/// A group of up to so many bytes is not reserved before it is read.
+///
+/// Larger: requests in flight hold more that nobody counts. Smaller: ordinary groups pay for counting.
+const SMALL: usize = 64 * 1024;
 
 const MEMBERS: &str = "CASE WHEN g.built_in THEN (SELECT count(*) FROM users) \
     ELSE (SELECT count(*) FROM group_members m WHERE m.group_id = g.id) END";
@@ -127,36 +159,39 @@ impl Store {
         Ok(Page { items: row.records(1)?, total: u64::try_from(total).expect("a count is not negative") })
     }
 
-    /// One group with all its members: one statement, so that no write comes between them.
+    /// One group with all its members: one statement, so that no write comes between them. Members are read only where
+    /// there is memory for all of them.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    /// [`StoreError::MemorySpent`], [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn find_group(&self, id: i64) -> Result<Option<Group>, StoreError> {
         let mut reader = self.database.reader().await?;
+        let room = i64::try_from(memory::room_for_rows() / MEMBER).unwrap_or(i64::MAX);
         let mut sql = reader.sql();
         // A plan that was kept from when users were few reads all of them for each member.
-        sql.plan_anew().push("SELECT name, detail, managed FROM (");
-        sql.push("SELECT g.name, g.external_id AS detail, g.managed, NULL AS folded, 0 AS user_id ");
-        sql.push("FROM groups g WHERE g.id = ").bind(id);
-        sql.push(" UNION ALL SELECT u.email, u.name, NULL, u.email_folded, u.id FROM groups g ");
+        sql.plan_anew().push("SELECT name, detail, managed, members FROM (");
+        sql.push("SELECT g.name, g.external_id AS detail, g.managed, ").push(MEMBERS).push(" AS members, ");
+        sql.push("NULL AS folded, 0 AS user_id FROM groups g WHERE g.id = ").bind(id);
+        sql.push(" UNION ALL SELECT u.email, u.name, NULL, NULL, u.email_folded, u.id FROM groups g ");
         sql.push("JOIN group_members m ON m.group_id = g.id JOIN users u ON u.id = m.user_id ");
         sql.push("WHERE NOT g.built_in AND g.id = ").bind(id);
-        sql.push(" UNION ALL SELECT u.email, u.name, NULL, u.email_folded, u.id FROM users u ");
-        sql.push("WHERE (SELECT g.built_in FROM groups g WHERE g.id = ").bind(id);
-        sql.push(")) AS shown ORDER BY folded").push_either(" COLLATE \"C\"", "").push(" NULLS FIRST, user_id");
-        let rows = reader.fetch_all(sql).await?;
-        // The group comes first, having no address; where there is no group, there are no members.
-        let Some((group, members)) = rows.split_first() else { return Ok(None) };
-        let member = |row: &Row| Ok(Member { email: row.get(0)?, name: row.get(1)? });
-        let members: Vec<Member> = members.iter().map(member).collect::<Result<_, sqlx::Error>>()?;
-        let summary = GroupSummary {
-            id,
-            name: group.get(0)?,
-            external_id: group.get(1)?,
-            managed: group.get(2)?,
-            members: members.len() as u64,
+        sql.push(" AND (SELECT count(*) FROM group_members WHERE group_id = ").bind(id).push(") <= ").bind(room);
+        sql.push(" UNION ALL SELECT u.email, u.name, NULL, NULL, u.email_folded, u.id FROM users u ");
+        // In this order, since counting all users takes a while.
+        sql.push("WHERE CASE WHEN (SELECT g.built_in FROM groups g WHERE g.id = ").bind(id);
+        sql.push(") THEN (SELECT count(*) FROM users) <= ").bind(room).push(" ELSE false END");
+        sql.push(") AS shown ORDER BY folded").push_either(" COLLATE \"C\"", "").push(" NULLS FIRST, user_id");
+        let mut found: Option<Group> = None;
+        let mut each = |row: Row| {
+            match &mut found {
+                // The group comes first, having no address; where there is no group, there are no members.
+                None => found = Some(Group::begin(id, &row, room)?),
+                Some(group) => group.add_member(&row)?,
+            }
+            Ok(())
         };
-        Ok(Some(Group { summary, members }))
+        reader.fetch_each(sql, &mut each).await?;
+        Ok(found)
     }
 
     /// Detaches all members of a group, and deletes it unless a flow step asks it: all or nothing.

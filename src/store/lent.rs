@@ -13,15 +13,21 @@ use super::breaker::{Entry, TRIAL_LIMIT};
 use super::connections::Slot;
 use super::database::Row;
 use super::pool::{NotOpened, Pool};
-use super::session::{Session, timed_out};
+use super::session::{Each, Session, timed_out};
 use super::spent::Timing;
 use super::sql::{Dialect, Sql};
 use super::write_lock::{Pause, is_held};
+use crate::memory::{self, MemorySpent};
 use crate::telemetry::step;
 
 /// How much later than the database a statement is given up here, for a database that hangs. Longer, and callers wait
 /// for it; shorter, and a connection is cut that the database would have freed.
 const GRACE: Duration = Duration::from_secs(1);
+
+/// A connection whose statement, or whose rows, had more bytes than this gives its buffers back.
+///
+/// Larger: idle connections hold more. Smaller: ordinary reads pay for new buffers.
+const LARGE: usize = 256 * 1024;
 
 /// A connection, and what is to become of it.
 #[derive(Debug)]
@@ -40,6 +46,8 @@ pub(crate) struct Lent {
     lost: bool,
     /// A transaction is open, or may be.
     in_transaction: bool,
+    /// Its buffers have grown.
+    was_large: bool,
 }
 
 impl Lent {
@@ -54,6 +62,7 @@ impl Lent {
             running: false,
             lost: false,
             in_transaction: false,
+            was_large: false,
         }
     }
 
@@ -76,20 +85,40 @@ impl Lent {
         self.limit = self.limit.map(|_| limit);
     }
 
-    /// All rows of a statement.
+    /// All rows of a statement, which the current request holds from now on.
     pub(crate) async fn fetch_all(&mut self, sql: Sql) -> Result<Vec<Row>, sqlx::Error> {
+        let mut rows = Vec::new();
+        self.fetch_each(sql, &mut |row| {
+            hold(row.bytes())?;
+            rows.push(row);
+            Ok(())
+        })
+        .await?;
+        Ok(rows)
+    }
+
+    /// The same, each row handed over as it comes. An error of the callee ends the statement.
+    pub(crate) async fn fetch_each(&mut self, sql: Sql, each: &mut Each<'_>) -> Result<(), sqlx::Error> {
+        let (asked, mut came) = (sql.bytes(), 0);
         let again = self.unheard.then(|| sql.clone());
         let began = Instant::now();
-        let mut outcome = {
-            let limit = self.begin();
-            within(limit, self.session().fetch_all(sql)).await
-        };
-        if let (true, Some(sql)) = (self.is_lost(&outcome), again) {
+        let mut outcome = self.hand_over(sql, &mut came, each).await;
+        // Of a connection that broke at the first statement after a pause, no rows came.
+        if let (true, Some(sql), 0) = (self.is_lost(&outcome), again, came) {
             self.renew().await?;
-            let limit = self.begin();
-            outcome = within(limit, self.session().fetch_all(sql)).await;
+            outcome = self.hand_over(sql, &mut came, each).await;
         }
+        self.was_large |= asked + came > LARGE;
         self.end(began, outcome)
+    }
+
+    async fn hand_over(&mut self, sql: Sql, came: &mut usize, each: &mut Each<'_>) -> Result<(), Failure> {
+        let mut each = |row: Row| {
+            *came += row.bytes();
+            each(row)
+        };
+        let limit = self.begin();
+        within(limit, self.session().fetch_each(sql, &mut each)).await
     }
 
     /// The only row of a statement, or none.
@@ -104,6 +133,7 @@ impl Lent {
 
     /// Runs a statement and tells how many rows it touched.
     pub(super) async fn execute(&mut self, sql: Sql) -> Result<u64, sqlx::Error> {
+        self.was_large |= sql.bytes() > LARGE;
         let began = Instant::now();
         let limit = self.begin();
         let outcome = within(limit, self.session().execute(sql)).await;
@@ -180,6 +210,8 @@ impl Lent {
     fn is_lost<T>(&mut self, outcome: &Result<T, Failure>) -> bool {
         self.running = matches!(outcome, Err(Failure::TimedOut));
         self.unheard = false;
+        // The rows that nobody wants any more stand before those of the next statement.
+        self.lost |= matches!(outcome, Err(Failure::Said(error)) if is_refused(error));
         self.lost |= matches!(outcome, Err(Failure::Said(error)) if match Trouble::of(error) {
             Some(Trouble::Lost) => true,
             // SQLite opens a file for reading alone where it may not write, and the connection stays that way.
@@ -238,9 +270,12 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        let (Some(session), Some(slot)) = (self.session.take(), self.slot.take()) else { return };
+        let (Some(mut session), Some(slot)) = (self.session.take(), self.slot.take()) else { return };
         if self.lost {
             return;
+        }
+        if self.was_large {
+            session.shrink_buffers();
         }
         // Without a runtime the program is about to end.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
@@ -260,6 +295,20 @@ impl Drop for Lent {
             slot.keep(session);
         }
     }
+}
+
+/// Has the current request hold bytes of rows; where it can't, that is the error of its statement.
+pub(super) fn hold(bytes: usize) -> Result<(), sqlx::Error> {
+    memory::hold_rows(bytes).map_err(refused)
+}
+
+/// The error of a statement for whose rows there is no memory. [`super::StoreError`] tells it from those of the driver.
+pub(super) fn refused(spent: MemorySpent) -> sqlx::Error {
+    sqlx::Error::Decode(Box::new(spent))
+}
+
+fn is_refused(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Decode(cause) if cause.is::<MemorySpent>())
 }
 
 /// Why a statement has no answer.

@@ -139,7 +139,7 @@ fn has_a_label(domain: &str) -> bool {
 
 /// What an address is compared by: the same for all spellings of a mailbox. That of an address with an impossible domain,
 /// which another writer may have stored, is its folded form.
-pub(super) fn key(address: &str) -> Cow<'_, str> {
+pub(crate) fn key(address: &str) -> Cow<'_, str> {
     if is_plain(address) {
         return folded(address);
     }
@@ -148,7 +148,7 @@ pub(super) fn key(address: &str) -> Cow<'_, str> {
 }
 
 /// Whether users with a key can be stored under more than the key itself.
-pub(super) fn has_spellings(key: &str) -> bool {
+pub(crate) fn has_spellings(key: &str) -> bool {
     !is_plain(key)
 }
 

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
+use futures_util::TryStreamExt;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, Connection, Executor};
@@ -38,6 +39,9 @@ const INSTRUCTIONS: i32 = 1000;
 /// Tells Postgres to look. Version 13 and older, and servers on some systems, can't; they run a statement to its limit.
 const SET_LOOK: &str = "SELECT set_config(name, '1s', false) FROM pg_settings \
     WHERE name = 'client_connection_check_interval'";
+
+/// What becomes of a row; an error ends its statement.
+pub(super) type Each<'e> = dyn FnMut(Row) -> Result<(), sqlx::Error> + Send + 'e;
 
 /// Where a session is opened, and how.
 #[derive(Clone, Debug)]
@@ -102,19 +106,25 @@ impl Session {
         }
     }
 
-    pub(super) async fn fetch_all(&mut self, sql: Sql) -> Result<Vec<Row>, sqlx::Error> {
+    /// Runs a statement and hands over each of its rows as it comes.
+    pub(super) async fn fetch_each(&mut self, sql: Sql, each: &mut Each<'_>) -> Result<(), sqlx::Error> {
         match self {
             Self::Postgres(connection) => {
                 let (text, arguments) = sql.into_postgres().map_err(sqlx::Error::Encode)?;
-                let rows = sqlx::query_with(AssertSqlSafe(text), arguments).fetch_all(connection).await?;
-                Ok(rows.into_iter().map(Row::Postgres).collect())
+                let mut rows = sqlx::query_with(AssertSqlSafe(text), arguments).fetch(connection);
+                while let Some(row) = rows.try_next().await? {
+                    each(Row::Postgres(row))?;
+                }
             }
             Self::Sqlite { connection, .. } => {
                 let (text, arguments) = sql.into_sqlite().map_err(sqlx::Error::Encode)?;
-                let rows = sqlx::query_with(AssertSqlSafe(text), arguments).fetch_all(connection).await?;
-                Ok(rows.into_iter().map(Row::Sqlite).collect())
+                let mut rows = sqlx::query_with(AssertSqlSafe(text), arguments).fetch(connection);
+                while let Some(row) = rows.try_next().await? {
+                    each(Row::Sqlite(row))?;
+                }
             }
         }
+        Ok(())
     }
 
     pub(super) async fn execute(&mut self, sql: Sql) -> Result<u64, sqlx::Error> {
@@ -129,6 +139,14 @@ impl Session {
                 let done = sqlx::query_with(AssertSqlSafe(text), arguments).execute(connection).await?;
                 Ok(done.rows_affected())
             }
+        }
+    }
+
+    /// Gives back the memory that the driver's buffers took for a large statement or its rows.
+    pub(super) fn shrink_buffers(&mut self) {
+        match self {
+            Self::Postgres(connection) => connection.shrink_buffers(),
+            Self::Sqlite { connection, .. } => connection.shrink_buffers(),
         }
     }
 

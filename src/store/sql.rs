@@ -41,6 +41,8 @@ pub(crate) enum Bind {
     /// Lists are shared with whoever asks, and with the statement that is sent again.
     Integers(Arc<[i64]>),
     Texts(Arc<Texts>),
+    /// The same for a long text.
+    SharedText(Arc<str>),
     OptionalText(Option<String>),
     OptionalInteger(Option<i64>),
     Truth(bool),
@@ -55,6 +57,12 @@ impl From<i64> for Bind {
 impl From<&str> for Bind {
     fn from(value: &str) -> Self {
         Self::Text(value.to_owned())
+    }
+}
+
+impl From<&Arc<str>> for Bind {
+    fn from(value: &Arc<str>) -> Self {
+        Self::SharedText(Arc::clone(value))
     }
 }
 
@@ -160,6 +168,13 @@ impl Sql {
         self
     }
 
+    /// Adds the placeholder of the value that was bound last, which is not sent twice.
+    pub(crate) fn bind_again(&mut self) -> &mut Self {
+        self.text.push('$');
+        self.text.push_str(&self.binds.len().to_string());
+        self
+    }
+
     /// Adds ` LIMIT … OFFSET …`: as text where Postgres keeps its plan, since that counts on how much is read.
     pub(crate) fn limit(&mut self, reading: &Reading) -> &mut Self {
         self.push(" LIMIT ").number(reading.length).push(" OFFSET ").number(reading.offset)
@@ -228,6 +243,21 @@ impl Sql {
         }
     }
 
+    /// How many bytes its texts have: about what the driver makes of them.
+    pub(super) fn bytes(&self) -> usize {
+        let of = |bind: &Bind| match bind {
+            Bind::Text(text) | Bind::OptionalText(Some(text)) => text.len(),
+            Bind::Bytes(bytes) => bytes.len(),
+            Bind::Texts(texts) => texts.bytes(),
+            Bind::SharedText(text) => text.len(),
+            Bind::Integers(list) => size_of_val(&**list),
+            Bind::Integer(_) | Bind::Time(_) | Bind::OptionalText(None) | Bind::OptionalInteger(_) | Bind::Truth(_) => {
+                0
+            }
+        };
+        self.binds.iter().map(of).sum()
+    }
+
     /// The database that the statement is for.
     pub(crate) fn dialect(&self) -> Dialect {
         self.dialect
@@ -250,6 +280,7 @@ impl Sql {
                 Bind::Time(value) => arguments.add(jiff_sqlx::Timestamp::from(value))?,
                 Bind::Integers(value) => arguments.add(&value[..])?,
                 Bind::Texts(value) => arguments.add(&*value)?,
+                Bind::SharedText(value) => arguments.add(&*value)?,
                 Bind::OptionalText(value) => arguments.add(value)?,
                 Bind::OptionalInteger(value) => arguments.add(value)?,
                 Bind::Truth(value) => arguments.add(value)?,
@@ -269,6 +300,7 @@ impl Sql {
                 Bind::Time(value) => arguments.add(value.as_microsecond())?,
                 Bind::Integers(value) => arguments.add(serde_json::to_string(&*value)?)?,
                 Bind::Texts(value) => arguments.add(serde_json::to_string(&*value)?)?,
+                Bind::SharedText(value) => arguments.add(value)?,
                 Bind::OptionalText(value) => arguments.add(value)?,
                 Bind::OptionalInteger(value) => arguments.add(value)?,
                 Bind::Truth(value) => arguments.add(value)?,

@@ -255,7 +255,7 @@ fn in_order(ids: &[i64], rows: Vec<Row>) -> Result<Vec<Row>, sqlx::Error> {
 
 impl Row {
     /// The text of a column, where it stands.
-    fn text(&self, column: usize) -> Result<&str, sqlx::Error> {
+    pub(super) fn text(&self, column: usize) -> Result<&str, sqlx::Error> {
         match self {
             Self::Postgres(row) => sqlx::Row::try_get(row, column),
             Self::Sqlite(row) => sqlx::Row::try_get(row, column),

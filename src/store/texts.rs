@@ -12,12 +12,13 @@ use sqlx::types::Type;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Texts {
     all: String,
-    /// Where each ends in `all`; it begins where the one before it ends.
-    ends: Vec<usize>,
+    /// Where each ends in `all`; it begins where the one before it ends. Four bytes each, since texts may be as short; a
+    /// body that fills them is sixteen times as long as the largest that is taken.
+    ends: Vec<u32>,
 }
 
 impl Texts {
-    /// No texts, and memory for so many, of so many bytes together.
+    /// No texts yet, and room for so many of so many bytes together. What is not used takes no memory.
     #[must_use]
     pub fn with_capacity(texts: usize, bytes: usize) -> Self {
         Self { all: String::with_capacity(bytes), ends: Vec::with_capacity(texts) }
@@ -26,13 +27,41 @@ impl Texts {
     /// Adds one.
     pub fn push(&mut self, text: &str) {
         self.all.push_str(text);
-        self.ends.push(self.all.len());
+        self.ends.push(u32::try_from(self.all.len()).expect("no body has 4 GiB"));
+    }
+
+    /// Removes the last one.
+    pub fn pop(&mut self) {
+        self.ends.pop();
+        self.all.truncate(self.ends.last().map_or(0, |end| *end as usize));
+    }
+
+    /// One by its place.
+    ///
+    /// # Panics
+    /// Where there are not as many.
+    #[must_use]
+    pub fn get(&self, at: usize) -> &str {
+        let start = if at == 0 { 0 } else { self.ends[at - 1] as usize };
+        &self.all[start..self.ends[at] as usize]
+    }
+
+    /// The last one.
+    #[must_use]
+    pub fn last(&self) -> Option<&str> {
+        self.len().checked_sub(1).map(|at| self.get(at))
     }
 
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
         self.ends.len()
+    }
+
+    /// How many bytes they take.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.all.len() + size_of_val(self.ends.as_slice())
     }
 
     /// Whether there is none.
@@ -44,7 +73,7 @@ impl Texts {
     /// Each in turn.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
         let mut start = 0;
-        self.ends.iter().map(move |&end| &self.all[std::mem::replace(&mut start, end)..end])
+        self.ends.iter().map(move |&end| &self.all[std::mem::replace(&mut start, end as usize)..end as usize])
     }
 }
 

@@ -3,10 +3,12 @@
 mod admit;
 mod bad_tokens;
 mod body;
+mod coding;
 mod cors;
 mod head;
 mod hostile;
 mod limits;
+mod memory;
 mod outage;
 mod resolve;
 mod respond;

@@ -2,6 +2,8 @@
 //!
 //! However many they are, they are bound once, as one value.
 
+use std::sync::Arc;
+
 use super::GroupSummary;
 use super::spellings::find_spellings;
 use super::write::{GroupWrite, GroupWriteError, Guard, MemberChange, NewMembers, Report};
@@ -14,19 +16,15 @@ use crate::store::{Store, StoreError};
 enum Wanted<'m> {
     /// As arrays.
     Postgres(&'m NewMembers),
-    /// As JSON.
-    Sqlite(String),
+    /// As JSON: the folded address, the name and, where folding changed it, the address.
+    Sqlite(Arc<str>),
 }
 
 impl<'m> Wanted<'m> {
     fn new(dialect: Dialect, members: &'m NewMembers) -> Self {
         match dialect {
             Dialect::Postgres => Self::Postgres(members),
-            Dialect::Sqlite => {
-                let columns = members.folded.iter().zip(members.emails.iter()).zip(members.names.iter());
-                let rows: Vec<_> = columns.map(|((folded, email), name)| (folded, email, name)).collect();
-                Self::Sqlite(serde_json::to_string(&rows).expect("texts are JSON"))
-            }
+            Dialect::Sqlite => Self::Sqlite(json_of(members).into()),
         }
     }
 
@@ -38,16 +36,40 @@ impl<'m> Wanted<'m> {
                 push_arrays(sql, members).push(") AS w (folded, email, name)");
             }
             Self::Sqlite(rows) => {
-                sql.push_rows(rows.clone(), &[("folded", "text"), ("email", "text"), ("name", "text")]).push(" AS w");
+                sql.push("(SELECT value->>0 AS folded, coalesce(value->>2, value->>0) AS email, value->>1 AS name");
+                sql.push(" FROM json_each(").bind(rows).push(")) AS w");
             }
         }
     }
 }
 
+fn json_of(members: &NewMembers) -> String {
+    // Brackets, quotes and commas come to each text; what is escaped or was folded makes it longer once in a while.
+    let count = members.count();
+    let mut json = Vec::with_capacity(members.emails.bytes() + members.names.bytes() + 8 * count + 2);
+    let columns = members.folded.iter().zip(members.emails.iter()).zip(members.names.iter());
+    for ((folded, email), name) in columns {
+        json.push(if json.is_empty() { b'[' } else { b',' });
+        let written = if folded == email {
+            serde_json::to_writer(&mut json, &(folded, name))
+        } else {
+            serde_json::to_writer(&mut json, &(folded, name, email))
+        };
+        written.expect("texts are JSON, and memory takes them");
+    }
+    json.extend_from_slice(if json.is_empty() { b"[]" } else { b"]" });
+    String::from_utf8(json).expect("JSON is UTF-8")
+}
+
 /// Adds members to a statement for Postgres as three arrays: folded addresses, addresses, names.
 fn push_arrays<'s>(sql: &'s mut Sql, members: &NewMembers) -> &'s mut Sql {
-    sql.bind(&members.folded).push("::text[], ").bind(&members.emails).push("::text[], ");
-    sql.bind(&members.names).push("::text[]")
+    sql.bind(&members.folded).push("::text[], ");
+    if Arc::ptr_eq(&members.folded, &members.emails) {
+        sql.bind_again()
+    } else {
+        sql.bind(&members.emails)
+    };
+    sql.push("::text[], ").bind(&members.names).push("::text[]")
 }
 
 /// The most members that are replaced by one call: the statements of a transaction may take longer.

@@ -51,13 +51,13 @@ pub struct NewMembers {
 impl NewMembers {
     /// The members with their addresses, the key of each once, and whether any of them has several spellings ([`mailbox`]).
     #[must_use]
-    pub fn new(emails: Texts, keys: Texts, names: Texts, have_spellings: bool) -> Self {
+    pub fn new(emails: Arc<Texts>, keys: Arc<Texts>, names: Arc<Texts>, have_spellings: bool) -> Self {
         let spelled = if have_spellings {
             keys.iter().enumerate().filter(|(_, key)| mailbox::has_spellings(key)).map(|(place, _)| place).collect()
         } else {
             Vec::new()
         };
-        Self { emails: Arc::new(emails), folded: Arc::new(keys), names: Arc::new(names), spelled }
+        Self { emails, folded: keys, names, spelled }
     }
 
     pub(super) fn count(&self) -> usize {

@@ -120,7 +120,7 @@ async fn what_is_no_json_object_is_a_fault_of_the_body() {
         b"{}x".to_vec(),
         b"{\"search\": \"\xff\xfe\"}".to_vec(),
         b"{\"search\": \"\xed\xa0\x80\"}".to_vec(),
-        b"\xef\xbb\xbf{}".to_vec(),
+        b"{\0\"\0s\0\"\0:\0\"\0x\0\"\0}\0".to_vec(),
         b"{\"search\": \"\\ud800\"}".to_vec(),
         b"{\"search\": \"a\x00b\"}".to_vec(),
         b"{\"search\": nul}".to_vec(),
@@ -140,7 +140,7 @@ async fn what_is_no_json_object_is_a_fault_of_the_body() {
         let answer = acme.caller().post(SEARCH).body(body).send().await;
         assert_eq!((answer.status.as_u16(), faults(&answer)), (422, vec!["body".to_owned()]), "{shown:?}");
     }
-    for body in [&b""[..], b"  \r\n\t", b"{}", b" {} \n"] {
+    for body in [&b""[..], b"  \r\n\t", b"{}", b" {} \n", b"\xef\xbb\xbf{}"] {
         let answer = acme.caller().post(SEARCH).body(body).send().await;
         assert_eq!(answer.status, 200, "{:?}", String::from_utf8_lossy(body));
     }
@@ -191,4 +191,28 @@ async fn hostile_values_are_faults_of_their_fields() {
         let answer = acme.caller().post(&format!("{SEARCH}?page={page}")).send().await;
         assert!([200, 422].contains(&answer.status.as_u16()), "{page}: {answer:?}");
     }
+}
+
+#[tokio::test]
+async fn an_answer_repeats_little_of_a_body_however_many_faults_that_has() {
+    let acme = Acme::start();
+    let key = |length: usize| "k".repeat(length);
+    let list = |item: &str, count: usize| format!("[{}]", vec![item; count].join(","));
+    let keys: String = (0..30_000).map(|at| format!(r#""{at}":[1],"#)).collect();
+    for (body, field) in [
+        (format!(r#"{{"terms": {{"{}": [1]}}}}"#, key(900_000)), format!("terms.{}….0", key(63))),
+        (format!(r#"{{"terms": {{"{}": {}}}}}"#, key(500_000), list("1", 900)), format!("terms.{}….0", key(63))),
+        (format!(r#"{{"terms": {{"{}": {}}}}}"#, key(500_000), list("1", 200_000)), "terms".to_owned()),
+        (format!(r#"{{"terms": {{{keys}"x": [1]}}}}"#), "terms".to_owned()),
+        (format!(r#"{{"forms": {}}}"#, list(r#""xxxxxxxxxxxxxxxxxxxxxxxxxxxx""#, 1_000)), "forms.0".to_owned()),
+        (format!(r#"{{"flows": {}}}"#, list("[[0]]", 100_000)), "flows".to_owned()),
+        (format!(r#"{{"search": "{}"}}"#, key(900_000)), "search".to_owned()),
+    ] {
+        let answer = acme.caller().post(SEARCH).body(body).send().await;
+        assert_eq!((answer.status.as_u16(), faults(&answer).first()), (422, Some(&field)));
+        assert!(answer.body.len() <= 64 * 1024, "{field}: {} bytes", answer.body.len());
+    }
+    let ignored = format!(r#"{{"{}": 1}}"#, key(900_000));
+    let answer = acme.caller().post(SEARCH).body(ignored).send().await;
+    assert_eq!(answer.header("x-ignored-parameters"), Some(&*format!("{}%E2%80%A6", key(63))));
 }

@@ -1,0 +1,165 @@
+//! The form that a request's body may come in: JSON in UTF-8, as it is or compressed by gzip.
+//!
+//! Owns what the head says of the form; the bytes are looked at where they are read. A `Content-Type` that says nothing
+//! of it (none, `text/plain`, a type of somebody's own) is taken for JSON, since many callers send one of those.
+
+use http::HeaderMap;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+
+use crate::error::Refusal;
+
+/// A content coding that is taken (RFC 9110, section 8.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Coding {
+    Identity,
+    Gzip,
+}
+
+/// What a head says of its body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Announced {
+    pub(super) coding: Coding,
+    /// It says that the body is a form.
+    is_form: bool,
+}
+
+/// The type that `curl -d` and PowerShell send unless they are told another, for JSON too.
+const FORM: &str = "application/x-www-form-urlencoded";
+
+impl Announced {
+    /// What is taken for JSON as it is.
+    pub(super) const JSON: Self = Self { coding: Coding::Identity, is_form: false };
+
+    /// What a head says.
+    ///
+    /// # Errors
+    /// [`Refusal::UnsupportedCoding`], [`Refusal::UnsupportedCharset`], [`Refusal::UnsupportedForm`].
+    pub(super) fn of(headers: &HeaderMap) -> Result<Self, Refusal> {
+        let mut announced = Self::JSON;
+        for value in headers.get_all(CONTENT_TYPE) {
+            // What is no text names nothing that is known here.
+            if let Ok(text) = value.to_str() {
+                announced.is_form |= check_type(text)?;
+            }
+        }
+        for value in headers.get_all(CONTENT_ENCODING) {
+            let names = value.to_str().map_err(|_| Refusal::UnsupportedCoding)?.split(',').map(str::trim);
+            for name in names.filter(|name| !name.is_empty() && !name.eq_ignore_ascii_case("identity")) {
+                let is_gzip = name.eq_ignore_ascii_case("gzip") || name.eq_ignore_ascii_case("x-gzip");
+                // A body that is compressed twice can be a thousand times as large in either step.
+                if !is_gzip || announced.coding == Coding::Gzip {
+                    return Err(Refusal::UnsupportedCoding);
+                }
+                announced.coding = Coding::Gzip;
+            }
+        }
+        Ok(announced)
+    }
+
+    /// Refuses a body that is a form, and not JSON by a client that did not set its type.
+    ///
+    /// # Errors
+    /// [`Refusal::UnsupportedForm`].
+    pub(super) fn check(self, body: &[u8]) -> Result<(), Refusal> {
+        let first = body.trim_ascii_start().first();
+        let is_json = matches!(first, None | Some(b'{' | b'[' | b'"' | 0xef));
+        if self.is_form && !is_json { Err(Refusal::UnsupportedForm { sent: FORM }) } else { Ok(()) }
+    }
+}
+
+/// Whether a type is that of a form.
+fn check_type(text: &str) -> Result<bool, Refusal> {
+    let mut parts = text.split(';').map(str::trim);
+    let media_type = parts.next().unwrap_or_default();
+    if media_type.get(.."multipart/".len()).is_some_and(|start| start.eq_ignore_ascii_case("multipart/")) {
+        return Err(Refusal::UnsupportedForm { sent: "multipart/form-data" });
+    }
+    let mut parameters = parts.filter_map(|part| part.split_once('='));
+    let charset = parameters.find(|(name, _)| name.trim().eq_ignore_ascii_case("charset"));
+    let charset = charset.map_or("", |(_, charset)| charset.trim().trim_matches('"'));
+    // ASCII is a part of UTF-8.
+    let taken = ["", "utf-8", "utf8", "us-ascii", "ascii"];
+    if taken.iter().any(|taken| charset.eq_ignore_ascii_case(taken)) {
+        Ok(media_type.eq_ignore_ascii_case(FORM))
+    } else {
+        Err(Refusal::UnsupportedCharset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(name: http::HeaderName, values: &[&str]) -> Result<Announced, String> {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append(&name, value.parse().unwrap());
+        }
+        Announced::of(&headers).map_err(|refusal| format!("{refusal:?}"))
+    }
+
+    #[test]
+    fn gzip_is_the_only_coding_and_may_come_once() {
+        for (values, coding) in [
+            (&[][..], Some(Coding::Identity)),
+            (&["identity"], Some(Coding::Identity)),
+            (&["", "identity, Identity"], Some(Coding::Identity)),
+            (&["gzip"], Some(Coding::Gzip)),
+            (&["X-GZip"], Some(Coding::Gzip)),
+            (&["identity, gzip"], Some(Coding::Gzip)),
+            (&["gzip, gzip"], None),
+            (&["gzip", "x-gzip"], None),
+            (&["br"], None),
+            (&["deflate, gzip"], None),
+            (&["zstd"], None),
+            (&["aws-chunked"], None),
+        ] {
+            assert_eq!(of(CONTENT_ENCODING, values).ok().map(|announced| announced.coding), coding, "{values:?}");
+        }
+    }
+
+    #[test]
+    fn json_in_utf_8_is_taken_under_any_type_but_that_of_a_form() {
+        for value in [
+            "application/json",
+            "application/json; charset=utf-8",
+            "application/json;charset=\"UTF-8\"",
+            "application/json; Charset=utf8; profile=x",
+            "application/vnd.api+json",
+            "text/plain",
+            "text/plain; charset=us-ascii",
+            "application/octet-stream",
+            "nonsense",
+            "",
+        ] {
+            assert_eq!(of(CONTENT_TYPE, &[value]), Ok(Announced::JSON), "{value:?}");
+        }
+        for (value, refusal) in [
+            ("application/json; charset=utf-16", "UnsupportedCharset"),
+            ("application/json; charset=\"ISO-8859-1\"", "UnsupportedCharset"),
+            ("text/plain;charset=windows-1252", "UnsupportedCharset"),
+            ("Application/X-WWW-Form-URLencoded; charset=latin1", "UnsupportedCharset"),
+            ("multipart/form-data; boundary=x", "multipart"),
+            ("Multipart/Mixed", "multipart"),
+        ] {
+            assert!(of(CONTENT_TYPE, &[value]).is_err_and(|refused| refused.contains(refusal)), "{value:?}");
+        }
+    }
+
+    #[test]
+    fn a_form_is_refused_and_json_that_curl_sends_as_one_is_not() {
+        let announced = of(CONTENT_TYPE, &["Application/X-WWW-Form-URLencoded"]).unwrap();
+        for (body, taken) in [
+            ("", true),
+            (" \n{\"search\": \"a=b\"}", true),
+            ("\u{feff}{}", true),
+            ("[]", true),
+            ("search=abc", false),
+            ("%7B%7D", false),
+            ("a", false),
+        ] {
+            assert_eq!(announced.check(body.as_bytes()).is_ok(), taken, "{body:?}");
+            assert!(Announced::JSON.check(body.as_bytes()).is_ok());
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! What has come of a body, decoded: bounded, and reserved before it takes memory.
+//!
+//! A buffer has the declared length from its first byte on, so that it never moves; pages that nothing was written to
+//! take no memory. A caller who declares 16 MiB and sends nothing costs nothing but its reservation, which ends with the
+//! body's time.
+
+use std::io::{self, Write};
+
+use bytes::Bytes;
+use flate2::write::MultiGzDecoder;
+
+use super::coding::Coding;
+use crate::error::{Faults, Refusal};
+use crate::memory::{MemoryPermit, MemoryShare};
+
+/// What serving a body costs, in times its size: the body, the values read from it, and what the database's driver makes
+/// of them. The body is dropped before the driver works; each of its statements has the values once more, twice at most.
+///
+/// Larger: fewer bodies are served at once than would fit. Smaller: bodies take more than is reserved for them.
+const COST: usize = 3;
+
+/// A body of up to so many bytes is not reserved.
+///
+/// Larger: requests in flight hold more that nobody counts. Smaller: ordinary bodies pay for counting.
+const UNCOUNTED: usize = 16 * 1024;
+
+/// How much of a body is decoded before other requests have their turn.
+///
+/// Larger: one body holds up a thread. Smaller: bodies are decoded more slowly.
+pub(super) const AT_ONCE: usize = 256 * 1024;
+
+/// A body that was read.
+#[derive(Debug, Default)]
+pub(super) struct Received {
+    /// All of it, decoded.
+    pub(super) bytes: Bytes,
+    /// What is reserved for serving it.
+    pub(super) permit: Option<MemoryPermit>,
+}
+
+/// The decoded bytes so far.
+#[derive(Debug)]
+pub(super) struct Buffer<'m> {
+    bytes: Vec<u8>,
+    /// The length that was declared for them.
+    declared: Option<usize>,
+    limit: usize,
+    share: &'m MemoryShare,
+    permit: Option<MemoryPermit>,
+}
+
+impl Buffer<'_> {
+    /// Reserves what a body of so many bytes costs.
+    fn reserve(&mut self, length: usize) -> Result<(), Refusal> {
+        if length <= UNCOUNTED {
+            return Ok(());
+        }
+        let bytes = length.saturating_mul(COST);
+        match &mut self.permit {
+            Some(permit) if permit.bytes() >= bytes => {}
+            Some(permit) => permit.resize(bytes)?,
+            None => self.permit = Some(self.share.reserve(bytes)?),
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, piece: &[u8]) -> Result<(), Refusal> {
+        let (length, capacity) = (self.bytes.len() + piece.len(), self.bytes.capacity());
+        if length > self.limit {
+            return Err(Refusal::BodyTooLarge);
+        }
+        if length > capacity {
+            let doubled = capacity.saturating_mul(2).min(self.limit);
+            let capacity = self.declared.unwrap_or(doubled).max(length);
+            self.reserve(capacity)?;
+            self.bytes.reserve_exact(capacity - self.bytes.len());
+        }
+        self.bytes.extend_from_slice(piece);
+        Ok(())
+    }
+}
+
+/// Where the pieces of a body go as they come.
+#[derive(Debug)]
+pub(super) enum Inflow<'m> {
+    AsItIs(Buffer<'m>),
+    Gzip(Box<MultiGzDecoder<Decoded<'m>>>),
+}
+
+/// What a decoder writes to.
+#[derive(Debug)]
+pub(super) struct Decoded<'m> {
+    buffer: Buffer<'m>,
+    /// Why it could not be taken.
+    refused: Option<Refusal>,
+}
+
+impl Write for Decoded<'_> {
+    fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
+        match self.buffer.push(piece) {
+            Ok(()) => Ok(piece.len()),
+            Err(refusal) => {
+                self.refused = Some(refusal);
+                Err(io::ErrorKind::Other.into())
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'m> Inflow<'m> {
+    /// For a body whose declared length, if any, is within the limit: that much is reserved now.
+    ///
+    /// # Errors
+    /// [`Refusal::MemorySpent`].
+    pub(super) fn begin(
+        coding: Coding,
+        declared: Option<usize>,
+        limit: usize,
+        share: &'m MemoryShare,
+    ) -> Result<Self, Refusal> {
+        let mut buffer = Buffer { bytes: Vec::new(), declared, limit, share, permit: None };
+        buffer.reserve(declared.unwrap_or(0))?;
+        Ok(match coding {
+            Coding::Identity => Self::AsItIs(buffer),
+            Coding::Gzip => {
+                buffer.declared = None;
+                Self::Gzip(Box::new(MultiGzDecoder::new(Decoded { buffer, refused: None })))
+            }
+        })
+    }
+
+    /// Takes the next piece; the number of bytes that it is decoded.
+    ///
+    /// # Errors
+    /// [`Refusal::BodyTooLarge`], [`Refusal::MemorySpent`], and [`Refusal::Invalid`] on `body` for what is not gzip.
+    pub(super) fn push(&mut self, piece: &[u8]) -> Result<usize, Refusal> {
+        match self {
+            Self::AsItIs(buffer) => buffer.push(piece).map(|()| piece.len()),
+            Self::Gzip(decoder) => {
+                let before = decoder.get_ref().buffer.bytes.len();
+                let outcome = decoder.write_all(piece);
+                let decoded = decoder.get_mut();
+                match outcome {
+                    Ok(()) => Ok(decoded.buffer.bytes.len() - before),
+                    Err(_) => Err(decoded.refused.take().unwrap_or_else(not_gzip)),
+                }
+            }
+        }
+    }
+
+    /// The whole body.
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`] on `body` where gzip breaks off.
+    pub(super) fn end(self) -> Result<Received, Refusal> {
+        let buffer = match self {
+            Self::AsItIs(buffer) => buffer,
+            Self::Gzip(mut decoder) => {
+                if decoder.try_finish().is_err() {
+                    return Err(decoder.get_mut().refused.take().unwrap_or_else(not_gzip));
+                }
+                decoder.finish().map_err(|_| not_gzip())?.buffer
+            }
+        };
+        Ok(Received { bytes: buffer.bytes.into(), permit: buffer.permit })
+    }
+}
+
+fn not_gzip() -> Refusal {
+    Faults::only("body", "The body must be valid gzip, as its Content-Encoding says.")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::iter::repeat_n;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+
+    use super::*;
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn decode(pieces: &[&[u8]], limit: usize) -> Result<Bytes, Refusal> {
+        let share = MemoryShare::unlimited();
+        let mut inflow = Inflow::begin(Coding::Gzip, None, limit, &share)?;
+        for piece in pieces {
+            inflow.push(piece)?;
+        }
+        inflow.end().map(|received| received.bytes)
+    }
+
+    #[test]
+    fn gzip_is_decoded_whatever_pieces_and_members_it_comes_in() {
+        let (whole, two) = (gzip(b"{\"a\": 1}"), [gzip(b"{\"a\":"), gzip(b" 1}")].concat());
+        for bytes in [whole, two] {
+            let pieces: Vec<&[u8]> = bytes.chunks(3).collect();
+            assert_eq!(&*decode(&pieces, 8).unwrap(), b"{\"a\": 1}");
+            assert_eq!(&*decode(&[&bytes], 8).unwrap(), b"{\"a\": 1}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_gzip_or_breaks_off_is_a_fault_of_the_body() {
+        let whole = gzip(b"{}");
+        let broken = [whole.as_slice(), b"x"].concat();
+        for bytes in [b"{}".as_slice(), &whole[..whole.len() - 1], &whole[..5], &broken] {
+            assert!(matches!(decode(&[bytes], 100), Err(Refusal::Invalid(_))), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn a_bomb_is_given_up_at_the_first_byte_too_many() {
+        let bomb = gzip(&vec![b' '; 1 << 20]);
+        assert!(bomb.len() < 2000);
+        assert!(matches!(decode(&[&bomb], (1 << 20) - 1), Err(Refusal::BodyTooLarge)));
+        assert_eq!(decode(&[&bomb], 1 << 20).unwrap().len(), 1 << 20);
+    }
+
+    #[test]
+    fn a_body_takes_memory_as_it_comes_and_reserves_three_times_as_much() {
+        let share = MemoryShare::unlimited();
+        let mut inflow = Inflow::begin(Coding::Identity, Some(1 << 20), 1 << 20, &share).unwrap();
+        inflow.push(&[b' '; 100]).unwrap();
+        let Inflow::AsItIs(buffer) = &inflow else { panic!("{inflow:?}") };
+        assert_eq!(buffer.bytes.capacity(), 1 << 20, "it never moves");
+        assert_eq!(buffer.permit.as_ref().map(MemoryPermit::bytes), Some(3 << 20));
+        for piece in repeat_n([b' '; 4096], 255) {
+            inflow.push(&piece).unwrap();
+        }
+        let received = inflow.end().unwrap();
+        assert_eq!(
+            (received.bytes.len(), received.permit.map(|permit| permit.bytes())),
+            (255 * 4096 + 100, Some(3 << 20))
+        );
+        let small = Inflow::begin(Coding::Identity, Some(UNCOUNTED), 1 << 20, &share).unwrap().end().unwrap();
+        assert!(small.permit.is_none());
+    }
+}

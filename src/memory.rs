@@ -1,0 +1,262 @@
+//! How many bytes the bodies and answers of requests may hold at once, for each tenant and for the node.
+//!
+//! Owns both counters and the order in which they are asked. What is large is reserved before it is built, as a
+//! [`MemoryPermit`] that goes with it and is given back when the last byte is dropped: of an answer, when it was handed to
+//! the socket. What is small is not counted; the caps on requests in flight bound it. Knows no HTTP.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crossbeam_utils::CachePadded;
+
+use crate::metrics::GateMetrics;
+
+/// How many bytes of rows a request may read before they are reserved.
+///
+/// Larger: requests in flight hold more that nobody counts. Smaller: ordinary pages of submissions pay for counting.
+const UNCOUNTED_ROWS: usize = 64 * 1024;
+
+/// Rows are reserved in steps of so many bytes.
+///
+/// Larger: a request reserves more than it reads. Smaller: the counters are written more often.
+const STEP: usize = 1024 * 1024;
+
+/// The memory of a node.
+#[derive(Debug)]
+pub struct Memory {
+    most: usize,
+    most_per_tenant: usize,
+    metrics: GateMetrics,
+}
+
+/// What one tenant has reserved.
+#[derive(Debug, Default)]
+pub struct TenantMemory(CachePadded<AtomicUsize>);
+
+/// The tenant or the node has no room for the bytes that were to be reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no memory is left for the request")]
+pub struct MemorySpent;
+
+impl Memory {
+    /// A node that may hold so many bytes, and each tenant so many of them.
+    #[must_use]
+    pub fn new(most: usize, most_per_tenant: usize, metrics: GateMetrics) -> Self {
+        Self { most, most_per_tenant, metrics }
+    }
+}
+
+/// The node's memory as one tenant may use it.
+#[derive(Clone, Debug)]
+pub struct MemoryShare {
+    memory: Arc<Memory>,
+    tenant: Arc<TenantMemory>,
+}
+
+impl MemoryShare {
+    /// A tenant's share of a node's memory.
+    #[must_use]
+    pub fn new(memory: &Arc<Memory>, tenant: &Arc<TenantMemory>) -> Self {
+        Self { memory: Arc::clone(memory), tenant: Arc::clone(tenant) }
+    }
+
+    /// A share that never ends.
+    #[cfg(test)]
+    pub(crate) fn unlimited() -> Self {
+        let memory = Memory::new(usize::MAX, usize::MAX, crate::metrics::Metrics::default().gate);
+        Self { memory: Arc::new(memory), tenant: Arc::default() }
+    }
+
+    /// Reserves bytes until the permit is dropped.
+    ///
+    /// # Errors
+    /// [`MemorySpent`].
+    pub fn reserve(&self, bytes: usize) -> Result<MemoryPermit, MemorySpent> {
+        let mut permit = MemoryPermit { share: self.clone(), bytes: 0 };
+        permit.resize(bytes)?;
+        Ok(permit)
+    }
+
+    /// Runs the handler of a request, which reserves the rows that it reads: [`hold_rows`]. The output is made of them
+    /// while they are still reserved.
+    pub async fn serve<T>(self, work: impl Future<Output = T>) -> T {
+        CURRENT.scope(RefCell::new(Rows { share: self, bytes: 0, permit: None }), work).await
+    }
+
+    /// How many bytes can be reserved now.
+    fn free(&self) -> usize {
+        let free = |used: &AtomicUsize, most: usize| most.saturating_sub(used.load(Ordering::Acquire));
+        free(&self.tenant.0, self.memory.most_per_tenant)
+            .min(free(&self.memory.metrics.memory_reserved, self.memory.most))
+    }
+}
+
+/// Bytes that are reserved.
+#[derive(Debug)]
+pub struct MemoryPermit {
+    share: MemoryShare,
+    bytes: usize,
+}
+
+impl MemoryPermit {
+    /// How many they are.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Reserves more or gives some back, so that there are so many.
+    ///
+    /// # Errors
+    /// [`MemorySpent`]; then there are as many as before.
+    pub fn resize(&mut self, bytes: usize) -> Result<(), MemorySpent> {
+        let MemoryShare { memory, tenant } = &self.share;
+        if let Some(more) = bytes.checked_sub(self.bytes).filter(|more| *more > 0) {
+            // The tenant's own first: one that has spent its share does not touch what all write to.
+            if !add(&tenant.0, more, memory.most_per_tenant) {
+                memory.metrics.refused.with_label_values(&["tenant_memory"]).inc();
+                return Err(MemorySpent);
+            }
+            if !add(&memory.metrics.memory_reserved, more, memory.most) {
+                tenant.0.fetch_sub(more, Ordering::AcqRel);
+                memory.metrics.refused.with_label_values(&["memory"]).inc();
+                return Err(MemorySpent);
+            }
+            self.bytes = bytes;
+        } else {
+            self.shrink_to(bytes);
+        }
+        Ok(())
+    }
+
+    /// Gives back all but so many.
+    pub fn shrink_to(&mut self, bytes: usize) {
+        let less = self.bytes.saturating_sub(bytes);
+        if less > 0 {
+            self.share.memory.metrics.memory_reserved.fetch_sub(less, Ordering::AcqRel);
+            self.share.tenant.0.fetch_sub(less, Ordering::AcqRel);
+            self.bytes -= less;
+        }
+    }
+}
+
+impl Drop for MemoryPermit {
+    fn drop(&mut self) {
+        self.shrink_to(0);
+    }
+}
+
+fn add(used: &AtomicUsize, more: usize, most: usize) -> bool {
+    let add = |used: usize| used.checked_add(more).filter(|sum| *sum <= most);
+    used.fetch_update(Ordering::AcqRel, Ordering::Acquire, add).is_ok()
+}
+
+tokio::task_local! {
+    static CURRENT: RefCell<Rows>;
+}
+
+/// The rows that a request has read and not yet made its answer of.
+#[derive(Debug)]
+struct Rows {
+    share: MemoryShare,
+    bytes: usize,
+    permit: Option<MemoryPermit>,
+}
+
+impl Rows {
+    fn reserve(&mut self, bytes: usize) -> Result<(), MemorySpent> {
+        match &mut self.permit {
+            Some(permit) if permit.bytes() >= bytes => Ok(()),
+            Some(permit) => permit.resize(bytes),
+            None => {
+                self.permit = Some(self.share.reserve(bytes)?);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Counts bytes of rows that the current request keeps. Nobody counts those of commands and of background work.
+///
+/// # Errors
+/// [`MemorySpent`].
+pub fn hold_rows(bytes: usize) -> Result<(), MemorySpent> {
+    let hold = |rows: &RefCell<Rows>| {
+        let mut rows = rows.borrow_mut();
+        rows.bytes += bytes;
+        let total = rows.bytes;
+        if total <= UNCOUNTED_ROWS { Ok(()) } else { rows.reserve(total.next_multiple_of(STEP)) }
+    };
+    CURRENT.try_with(hold).unwrap_or(Ok(()))
+}
+
+/// Reserves bytes for rows that the current request is about to read, counted or not.
+///
+/// # Errors
+/// [`MemorySpent`].
+pub fn expect_rows(bytes: usize) -> Result<(), MemorySpent> {
+    CURRENT.try_with(|rows| rows.borrow_mut().reserve(bytes)).unwrap_or(Ok(()))
+}
+
+/// How many bytes of rows the current request could reserve now.
+#[must_use]
+pub fn room_for_rows() -> usize {
+    CURRENT.try_with(|rows| rows.borrow().share.free()).unwrap_or(usize::MAX)
+}
+
+/// Takes over what the current request has reserved for its rows, once its answer is made of them.
+#[must_use]
+pub fn take_rows() -> Option<MemoryPermit> {
+    CURRENT.try_with(|rows| rows.borrow_mut().permit.take()).ok().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Metrics;
+
+    fn node(most: usize, most_per_tenant: usize) -> Arc<Memory> {
+        Arc::new(Memory::new(most, most_per_tenant, Metrics::default().gate))
+    }
+
+    #[test]
+    fn a_tenant_can_reserve_its_share_and_the_node_the_sum() {
+        let memory = node(10, 6);
+        let [acme, globex] = [(); 2].map(|()| MemoryShare::new(&memory, &Arc::default()));
+        let mut first = acme.reserve(4).unwrap();
+        assert_eq!(acme.reserve(3).err(), Some(MemorySpent));
+        let second = globex.reserve(6).unwrap();
+        assert_eq!(first.resize(5), Err(MemorySpent));
+        assert_eq!((first.bytes(), acme.free(), globex.free()), (4, 0, 0));
+        drop(second);
+        first.resize(6).unwrap();
+        assert_eq!((acme.free(), globex.free()), (0, 4));
+        first.shrink_to(1);
+        drop(first);
+        assert_eq!((acme.free(), globex.free()), (6, 6));
+    }
+
+    #[tokio::test]
+    async fn rows_are_reserved_once_there_are_many_and_go_over_to_the_answer() {
+        let memory = node(3 * STEP, 3 * STEP);
+        let share = MemoryShare::new(&memory, &Arc::default());
+        let reserved = || memory.metrics.memory_reserved.load(Ordering::Acquire);
+        let work = async {
+            hold_rows(UNCOUNTED_ROWS).unwrap();
+            assert_eq!(reserved(), 0);
+            hold_rows(1).unwrap();
+            assert_eq!(reserved(), STEP);
+            hold_rows(STEP).unwrap();
+            assert_eq!((reserved(), room_for_rows()), (2 * STEP, STEP));
+            assert_eq!(hold_rows(2 * STEP), Err(MemorySpent));
+            assert_eq!(expect_rows(4 * STEP), Err(MemorySpent));
+            take_rows()
+        };
+        let permit = share.serve(work).await;
+        assert_eq!(reserved(), 2 * STEP);
+        drop(permit);
+        assert_eq!(reserved(), 0);
+        assert_eq!(hold_rows(usize::MAX), Ok(()));
+    }
+}
