@@ -23,6 +23,7 @@ mod framing;
 mod heads;
 mod limits;
 mod listener;
+mod opening;
 mod proxy;
 mod socket;
 #[cfg(test)]

@@ -12,7 +12,9 @@ mod tests;
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -24,7 +26,38 @@ use super::limits::Limits;
 pub(super) struct Activity {
     state: Mutex<State>,
     last_request: Notify,
+    /// A [`Parting`], which is read with each write.
+    parting: AtomicU8,
     limits: Limits,
+}
+
+/// What the peer makes of a GOAWAY.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Goaway {
+    /// The peer did not say anything yet, or speaks HTTP/1.1.
+    Unknown,
+    /// It takes the responses that come after it, as RFC 9113 (section 6.8) asks for.
+    Warning,
+    /// It loses every response that comes after it.
+    Last,
+}
+
+/// Which GOAWAY an HTTP/2 connection is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Parting {
+    /// None.
+    None,
+    /// One that warns: every request is still answered.
+    Warning,
+    /// The last one, together with the response to the last request.
+    WithResponse,
+    /// The last one, once the requests that were read are answered. No more are read.
+    Now,
+}
+
+impl Parting {
+    const ALL: [Self; 4] = [Self::None, Self::Warning, Self::WithResponse, Self::Now];
 }
 
 #[derive(Debug)]
@@ -49,10 +82,16 @@ struct State {
     answers: HashMap<u32, Instant>,
     /// Whether the connection is too old, or had too many requests, for another one.
     worn: bool,
+    /// When the peer was warned by a GOAWAY, after which it may still finish.
+    warned_since: Option<Instant>,
     /// When the connection was told to end.
     leaving_since: Option<Instant>,
-    /// Whether the peer may have an answer to lose: not if it was told to end while nothing was going on.
-    lingers: bool,
+    /// How long the peer may take for its next bytes once our half is closed. None where it has no answer to lose: it was
+    /// told to end while nothing was going on.
+    linger: Option<Duration>,
+    /// Whether our half of the connection is closed.
+    closed: bool,
+    goaway: Goaway,
     bytes: Bytes,
     abuse: Option<Abuse>,
 }
@@ -84,6 +123,8 @@ pub(super) enum Outlook {
     Until(Instant),
     /// There was no request for too long: say goodbye.
     Idle,
+    /// The peer was warned, and has had its time to finish: say goodbye.
+    Warned,
     /// The connection had its time, or its requests: say goodbye.
     Worn,
     /// A head, an answer that is not taken, or the goodbye, takes too long: cut.
@@ -113,6 +154,10 @@ impl From<Abuse> for io::Error {
 impl State {
     /// How long it may stay as it is while nothing is handled and all answers are taken.
     fn silence_ends(&self, limits: &Limits) -> (Instant, Outlook) {
+        if let (Some(warned), None) = (self.warned_since, self.leaving_since) {
+            // A request that the peer sent before it read the warning arrives within a round trip or two.
+            return (warned.max(self.quiet_since) + limits.last_call, Outlook::Warned);
+        }
         match (self.last_call, self.leaving_since, self.head) {
             // The rest of a head is not given the time here that callers on a bad link get elsewhere.
             (Some(called), _, Head::Begun { since }) => {
@@ -132,7 +177,7 @@ impl State {
     fn end_for(&mut self, abuse: Abuse) {
         self.abuse = Some(abuse);
         // What it still sends is not worth reading.
-        self.lingers = false;
+        self.linger = None;
     }
 }
 
@@ -150,12 +195,15 @@ impl Activity {
             blocked_since: None,
             answers: HashMap::new(),
             worn: false,
+            warned_since: None,
             leaving_since: None,
-            lingers: true,
+            linger: Some(limits.linger),
+            closed: false,
+            goaway: Goaway::Unknown,
             bytes: Bytes::default(),
             abuse: None,
         });
-        Arc::new(Self { state, last_request: Notify::new(), limits })
+        Arc::new(Self { state, last_request: Notify::new(), parting: AtomicU8::new(Parting::None as u8), limits })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -255,13 +303,22 @@ impl Activity {
     pub(super) fn handle(self: &Arc<Self>) -> Handling {
         let mut state = self.state();
         state.handling += 1;
-        (state.lingers, state.asked) = (true, true);
+        (state.linger, state.asked) = (Some(self.limits.linger), true);
         state.requests += 1;
-        if state.requests >= self.limits.requests || state.began.elapsed() >= self.limits.age {
+        let has_had_its_share = state.requests >= self.limits.requests || state.began.elapsed() >= self.limits.age;
+        // In a drain, the first HTTP/2 request is the last. HTTP/1.1 has `Connection: close` for that.
+        if has_had_its_share || (state.last_call.is_some() && state.goaway != Goaway::Unknown) {
             state.worn = true;
+            self.part_with_response(&state);
             self.last_request.notify_one();
         }
         Handling { activity: Arc::clone(self), is_last: state.worn }
+    }
+
+    /// Whether the connection ended with the response to its last request.
+    pub(super) fn ended_worn(&self) -> bool {
+        let state = self.state();
+        state.worn && state.warned_since.or(state.leaving_since).is_none()
     }
 
     /// Ready once a request came that is to be the last; then the outlook is another.
@@ -271,36 +328,92 @@ impl Activity {
 
     /// Notes that the edge drains: what is not asked soon is not asked any more.
     pub(super) fn call_last(&self) {
-        self.state().last_call = Some(Instant::now());
+        let mut state = self.state();
+        state.last_call = Some(Instant::now());
+        self.part_with_response(&state);
     }
 
-    /// Notes that the connection was told to end.
+    /// Before the response is written, so that the GOAWAY reaches the peer together with it.
+    fn part_with_response(&self, state: &State) {
+        if state.goaway == Goaway::Last && state.leaving_since.is_none() {
+            self.parting.store(Parting::WithResponse as u8, Ordering::Release);
+        }
+    }
+
+    /// Notes that the connection is told to end: by a warning first, where that helps the peer.
     pub(super) fn leave(&self) {
         let mut state = self.state();
-        state.lingers = state.handling > 0 || !state.answers.is_empty() || matches!(state.head, Head::Begun { .. });
+        if state.goaway == Goaway::Warning && state.warned_since.is_none() {
+            state.warned_since = Some(Instant::now());
+            self.parting.store(Parting::Warning as u8, Ordering::Release);
+            return;
+        }
+        let is_idle = state.handling == 0 && state.answers.is_empty() && !matches!(state.head, Head::Begun { .. });
+        // Some peers learn of their end only when they send the next request, which must not meet a closed socket.
+        let is_unaware = state.goaway == Goaway::Last && state.asked;
+        state.linger = match (is_idle, is_unaware, state.last_call) {
+            (false, ..) => Some(self.limits.linger),
+            (true, true, None) => Some(self.limits.linger_total),
+            (true, true, Some(_)) => Some(self.limits.last_call),
+            (true, false, _) => None,
+        };
         state.leaving_since = Some(Instant::now());
+        self.parting.store(Parting::Now as u8, Ordering::Release);
     }
 
-    /// Whether the peer may still be sending when the connection closes.
-    pub(super) fn lingers(&self) -> bool {
-        self.state().lingers
+    /// Notes what the peer makes of a GOAWAY.
+    pub(super) fn takes_goaway(&self, goaway: Goaway) {
+        self.state().goaway = goaway;
+    }
+
+    /// What the peer makes of a GOAWAY.
+    pub(super) fn goaway(&self) -> Goaway {
+        self.state().goaway
+    }
+
+    /// Which GOAWAY the connection is due.
+    pub(super) fn parting(&self) -> Parting {
+        Parting::ALL[usize::from(self.parting.load(Ordering::Acquire))]
+    }
+
+    /// Whether an HTTP/2 answer was begun and did not end.
+    pub(super) fn is_answering(&self) -> bool {
+        !self.state().answers.is_empty()
+    }
+
+    /// Notes that our half of the connection is closed; how long the peer's next bytes are waited for, if at all.
+    pub(super) fn closed(&self) -> Option<Duration> {
+        let mut state = self.state();
+        state.closed = true;
+        state.linger
     }
 
     /// What is due, or when to ask again.
     pub(super) fn outlook(&self, now: Instant) -> Outlook {
         let (state, limits) = (self.state(), &self.limits);
-        if state.worn && state.leaving_since.is_none() {
+        if state.closed && state.last_call.is_none() {
+            // The socket limits how long it lingers.
+            return Outlook::Until(now + limits.linger);
+        }
+        let told = state.leaving_since.or(state.warned_since);
+        // The response to its last request ends a connection whose GOAWAY comes with it.
+        if state.worn && told.is_none() && state.goaway != Goaway::Last {
             return Outlook::Worn;
         }
+        if let (Some(warned), None) = (state.warned_since, state.leaving_since)
+            && now >= warned + limits.farewell
+        {
+            return Outlook::Warned;
+        }
         // An answer of which the peer takes nothing, whether or not a handler works on another.
-        let (patience, since) = match state.leaving_since.or(state.last_call) {
+        let (patience, since) = match told.or(state.last_call) {
             Some(told) => (limits.farewell.min(limits.write), told),
             None => (limits.write, state.began),
         };
         let untaken = state.blocked_since.iter().chain(state.answers.values()).min();
         let untaken = untaken.map(|&taken| (taken.max(since) + patience, Outlook::Stalled));
         // Nothing that begins after `now` is overdue before this.
-        let shortest = match (state.last_call, state.leaving_since) {
+        let shortest = match (state.last_call.or(state.warned_since), state.leaving_since) {
             (Some(_), _) => limits.last_call,
             (None, Some(_)) => limits.farewell,
             (None, None) => limits.head.min(limits.idle),

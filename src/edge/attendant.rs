@@ -11,18 +11,10 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep_until};
 
-use super::activity::{Abuse, Activity, Outlook};
+use super::activity::{Abuse, Activity, Goaway, Outlook};
 use super::at_once::Poller;
 use super::drain::Lifecycle;
 use crate::metrics::EdgeMetrics;
-
-/// How a protocol ends a connection.
-pub(super) struct Ending<F> {
-    pub(super) say_goodbye: F,
-    /// Whether the peer is told, and can send what is under way all the same: GOAWAY. HTTP/1.1 closes without a word,
-    /// and a request that crosses that is lost.
-    pub(super) announced: bool,
-}
 
 /// Why a connection is looked at.
 enum Interruption {
@@ -45,7 +37,7 @@ impl Attendant<'_> {
         self,
         mut poller: Box<Poller>,
         mut connection: Pin<Box<C>>,
-        end: Ending<impl Fn(Pin<&mut C>)>,
+        say_goodbye: impl Fn(Pin<&mut C>),
     ) -> hyper::Result<()>
     where
         C: Future<Output = hyper::Result<()>>,
@@ -64,8 +56,9 @@ impl Attendant<'_> {
                     }
                     goodbye_due = true;
                 }
+                Outlook::Warned => goodbye_due = true,
                 Outlook::Worn => {
-                    self.count("age");
+                    self.count_worn();
                     goodbye_due = true;
                 }
                 Outlook::Until(then) => {
@@ -78,6 +71,7 @@ impl Attendant<'_> {
                                 Some(Abuse::Flood) => self.count("flood"),
                                 Some(Abuse::Resets) => self.count("resets"),
                                 Some(Abuse::Stall) => self.count("stalled"),
+                                None if self.activity.ended_worn() => self.count_worn(),
                                 None => {}
                             }
                             return ended;
@@ -85,7 +79,9 @@ impl Attendant<'_> {
                         interruption = interruption.next() => if let Some(Interruption::Drain) = interruption {
                             leaving = true;
                             self.activity.call_last();
-                            goodbye_due = end.announced;
+                            // The peer still sends what is under way. Without such a warning, a request that crosses the
+                            // end is lost, so a connection has a while to bring one.
+                            goodbye_due = self.activity.goaway() == Goaway::Warning;
                         }
                     }
                 }
@@ -93,7 +89,7 @@ impl Attendant<'_> {
             if goodbye_due {
                 (leaving, goodbye_due) = (true, false);
                 self.activity.leave();
-                (end.say_goodbye)(connection.as_mut());
+                say_goodbye(connection.as_mut());
                 poller.told();
             }
         }
@@ -107,6 +103,12 @@ impl Attendant<'_> {
             () = self.lifecycle.draining(), if !leaving => Interruption::Drain,
             () = self.activity.last_request() => Interruption::Outlook,
             () = sleep_until(then) => Interruption::Outlook,
+        }
+    }
+
+    fn count_worn(&self) {
+        if !self.lifecycle.is_draining() {
+            self.count("age");
         }
     }
 

@@ -5,6 +5,7 @@
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ use tokio::time::{Instant, timeout};
 use super::activity::Activity;
 use super::answers::Asked;
 use super::at_once::Poller;
-use super::attendant::{Attendant, Ending};
+use super::attendant::Attendant;
 use super::drain::Lifecycle;
 use super::frames::Frames;
 use super::heads::Heads;
@@ -194,8 +195,8 @@ impl<'a, S: Serve> Arrival<'a, S> {
                     Arc::clone(&conversation).answer(request)
                 });
                 let connection = http1_settings(&edge.limits).serve_connection(TokioIo::new(heads), answer);
-                let end = Ending { say_goodbye: http1::Connection::graceful_shutdown, announced: false };
-                Either::Left(attendant.attend(Poller::new(None), Box::pin(connection), end))
+                let say_goodbye = http1::Connection::graceful_shutdown;
+                Either::Left(attendant.attend(Poller::new(None), Box::pin(connection), say_goodbye))
             }
             Protocol::Http2 => {
                 let asked = Asked::default();
@@ -204,8 +205,9 @@ impl<'a, S: Serve> Arrival<'a, S> {
                 // Boxed: on its way to [`Asked`], each is handed on by value.
                 let answer = service_fn(move |request| Box::pin(Arc::clone(&conversation).answer(request)));
                 let connection = http2_settings(&edge.limits, asked).serve_connection(TokioIo::new(frames), answer);
-                let end = Ending { say_goodbye: http2::Connection::graceful_shutdown, announced: true };
-                Either::Right(attendant.attend(poller, Box::pin(connection), end))
+                // `Frames` says it.
+                let say_goodbye = |_: Pin<&mut _>| {};
+                Either::Right(attendant.attend(poller, Box::pin(connection), say_goodbye))
             }
         };
         attended.map(move |ended| {

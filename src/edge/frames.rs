@@ -5,9 +5,13 @@
 //! nine bytes before each frame (RFC 9113, section 4.1) are read along, in both directions, and [`Activity`] is told what
 //! served a request, and which answers are on their way.
 //!
-//! Nothing is changed or held back, and nothing is parsed but frame headers and the length of padding; what is malformed
-//! is the library's to refuse. It lies above TLS.
+//! Nothing is parsed but frame headers and the length of padding; what is malformed is the library's to refuse. Nothing
+//! is changed or held back until the connection ends. Its end is not the library's, which is too hasty for one half of
+//! the clients and too talkative for the other (see [`Parting`]): a GOAWAY that warns, where the peer can be warned, and
+//! then every request is answered that still arrives; at last a GOAWAY that names the newest request that was processed,
+//! with nothing after it. It lies above TLS.
 
+mod ending;
 mod reader;
 
 use std::collections::HashSet;
@@ -18,8 +22,10 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use self::reader::{DATA, Frame, HEADERS, RST_STREAM, Reader};
-use super::activity::{Abuse, Activity};
+use self::ending::Ending;
+use self::reader::{ACK, DATA, Frame, HEADERS, PING, RST_STREAM, Reader};
+use super::activity::{Abuse, Activity, Parting};
+use super::opening::Opening;
 
 /// The most requests that may look open at once. The library refuses those over its own limit, but has yet to do so
 /// when they are counted here.
@@ -34,6 +40,9 @@ pub(super) struct Frames<IO> {
     io: IO,
     incoming: Reader,
     outgoing: Reader,
+    /// None once the peer's first SETTINGS have come.
+    opening: Option<Opening>,
+    ending: Ending,
     requests: Requests,
 }
 
@@ -43,6 +52,14 @@ struct Requests {
     activity: Arc<Activity>,
     /// Those whose answers did not end.
     open: HashSet<u32>,
+    /// Those that did not arrive whole.
+    arriving: HashSet<u32>,
+    /// Whether the library waits for the answer to a PING.
+    pinging: bool,
+    /// How many requests the peer had open at once.
+    most_open: usize,
+    /// Whether those that were read are the last.
+    are_last: bool,
     newest: u32,
     resets: u64,
     /// Resets of requests that were not answered.
@@ -59,9 +76,19 @@ impl Requests {
         if frame.kind == HEADERS && frame.stream > self.newest {
             self.newest = frame.stream;
             self.open.insert(frame.stream);
+            self.most_open = self.most_open.max(self.open.len());
+            if !frame.ends() {
+                self.arriving.insert(frame.stream);
+            }
+        } else if frame.ends() {
+            self.arriving.remove(&frame.stream);
+        }
+        if frame.is_ping_answer() {
+            self.pinging = false;
         }
         if frame.kind == RST_STREAM {
             self.resets += 1;
+            self.arriving.remove(&frame.stream);
             if self.open.remove(&frame.stream) {
                 self.early += 1;
             }
@@ -73,12 +100,32 @@ impl Requests {
         if frame.is_of_a_message() {
             self.activity.answered(frame.content);
         }
+        if frame.kind == RST_STREAM {
+            self.arriving.remove(&frame.stream);
+        } else if frame.kind == PING && frame.flags & ACK == 0 {
+            self.pinging = true;
+        }
         if frame.ends() || frame.kind == RST_STREAM {
             self.open.remove(&frame.stream);
             self.activity.answer_ended(frame.stream);
         } else if matches!(frame.kind, DATA | HEADERS) {
             self.activity.answering(frame.stream);
         }
+    }
+
+    /// Whether there is a request, and never was another one with it.
+    fn are_alone(&self) -> bool {
+        self.most_open <= 1 && !self.open.is_empty()
+    }
+
+    /// Whether all requests that were read are answered.
+    fn are_done(&self) -> bool {
+        self.open.is_empty() && self.arriving.is_empty()
+    }
+
+    /// Whether those that were read can be answered without reading anything more.
+    fn are_whole(&self) -> bool {
+        self.arriving.is_empty() && !self.pinging && !self.activity.is_answering()
     }
 
     fn abuse(&self) -> Option<Abuse> {
@@ -90,8 +137,35 @@ impl Requests {
 impl<IO> Frames<IO> {
     /// Reads along from the preface on.
     pub(super) fn new(io: IO, activity: Arc<Activity>, resets_allowed: u64) -> Self {
-        let requests = Requests { activity, open: HashSet::new(), newest: 0, resets: 0, early: 0, resets_allowed };
-        Self { io, incoming: Reader::after_preface(), outgoing: Reader::default(), requests }
+        let requests = Requests {
+            activity,
+            open: HashSet::new(),
+            arriving: HashSet::new(),
+            pinging: false,
+            most_open: 0,
+            are_last: false,
+            newest: 0,
+            resets: 0,
+            early: 0,
+            resets_allowed,
+        };
+        Self {
+            io,
+            incoming: Reader::after_preface(),
+            outgoing: Reader::default(),
+            opening: Some(Opening::default()),
+            ending: Ending::default(),
+            requests,
+        }
+    }
+
+    fn came(&mut self, bytes: &[u8]) {
+        let Self { incoming, opening, requests, .. } = self;
+        if let Some(goaway) = opening.as_mut().and_then(|opening| opening.read(bytes)) {
+            requests.activity.takes_goaway(goaway);
+            *opening = None;
+        }
+        incoming.read(bytes, |frame| requests.came(frame));
     }
 
     fn went(&mut self, bytes: &[u8]) {
@@ -100,16 +174,117 @@ impl<IO> Frames<IO> {
     }
 }
 
-impl<IO: AsyncRead + Unpin> AsyncRead for Frames<IO> {
+impl<IO: AsyncWrite + Unpin> Frames<IO> {
+    /// Decides whether the requests that were read are the last. A peer with several under way would else never be done.
+    fn note_last(&mut self) {
+        let requests = &mut self.requests;
+        requests.are_last |= match requests.activity.parting() {
+            Parting::None | Parting::Warning => false,
+            Parting::WithResponse => requests.most_open > 1 && !requests.open.is_empty(),
+            Parting::Now => true,
+        };
+    }
+
+    /// Appends the last GOAWAY, if it is due and between two frames: a peer that sends one request after another gets it
+    /// together with the last response.
+    fn finish_if_due(&mut self, ends_response: bool) {
+        let Self { outgoing, ending, requests, .. } = self;
+        let is_due = match requests.activity.parting() {
+            Parting::None | Parting::Warning => false,
+            Parting::WithResponse => ends_response && requests.most_open <= 1,
+            Parting::Now => true,
+        };
+        if is_due && requests.are_done() && outgoing.is_between_frames() {
+            ending.finish(requests.newest);
+        }
+    }
+
+    /// Appends the GOAWAY that warns, after its pause.
+    fn poll_warning(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.outgoing.is_between_frames() { self.ending.poll_warning(cx) } else { Poll::Ready(()) }
+    }
+
+    /// Takes what the library writes, and what is due behind it: both go out together.
+    fn poll_write_ending(&mut self, cx: &mut Context<'_>, bufs: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        let taken = bufs.iter().map(|buf| buf.len()).sum();
+        if self.ending.is_over() {
+            return Poll::Ready(Ok(taken));
+        }
+        match self.requests.activity.parting() {
+            Parting::Warning => ready!(self.poll_warning(cx)),
+            Parting::WithResponse if self.requests.are_alone() && self.outgoing.is_between_frames() => {
+                ready!(self.ending.poll_alone(cx));
+            }
+            Parting::None | Parting::WithResponse | Parting::Now => {}
+        }
+        ready!(self.ending.poll_write(&mut self.io, cx))?;
+        self.note_last();
+        let was_open = !self.requests.open.is_empty();
+        for buf in bufs {
+            self.ending.hold(buf);
+            self.went(buf);
+        }
+        self.finish_if_due(was_open && self.requests.open.is_empty());
+        // What does not pass now passes with the flush.
+        if let Poll::Ready(written) = self.ending.poll_write(&mut self.io, cx) {
+            written?;
+        }
+        // Reading may have waited for this.
+        cx.waker().wake_by_ref();
+        Poll::Ready(Ok(taken))
+    }
+}
+
+impl<IO: AsyncRead + AsyncWrite + Unpin> Frames<IO> {
+    /// Does what the end of the connection asks for; whether it is over.
+    fn poll_end(&mut self, cx: &mut Context<'_>, parting: Parting) -> Poll<io::Result<bool>> {
+        if parting == Parting::Warning {
+            let _ = self.poll_warning(cx);
+        }
+        self.note_last();
+        self.finish_if_due(false);
+        if !self.ending.is_over() {
+            if let Poll::Ready(written) = self.ending.poll_write(&mut self.io, cx) {
+                written?;
+            }
+            let Self { io, incoming, outgoing, ending, requests, .. } = self;
+            if !(requests.are_last && requests.are_whole() && incoming.is_between_frames()) {
+                return Poll::Ready(Ok(false));
+            }
+            if !(requests.are_done() && outgoing.is_between_frames()) {
+                return Poll::Pending;
+            }
+            // The peer has several requests under way. httpx loses a response that it reads together with the GOAWAY while
+            // it waits for another one, and a request that it is sending. So the GOAWAY comes when the peer has its
+            // responses and waits for those to its next requests, which were not read, and which it then sends again.
+            let Requests { activity, most_open, newest, .. } = requests;
+            let note = |bytes: &[u8]| {
+                let mut ended = 0;
+                activity.asked(bytes.len());
+                incoming.read(bytes, |frame| ended += usize::from(frame.ends() && frame.stream > *newest));
+                ended
+            };
+            ready!(ending.poll_crossing(io, *most_open, note, cx))?;
+            ending.finish(requests.newest);
+        }
+        self.ending.poll_write(&mut self.io, cx).map_ok(|()| true)
+    }
+}
+
+impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for Frames<IO> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
+        let parting = this.requests.activity.parting();
+        if !this.ending.passes(parting) && ready!(this.poll_end(cx, parting))? {
+            // For the library, the stream has ended.
+            return Poll::Ready(Ok(()));
+        }
         let before = buf.filled().len();
         ready!(Pin::new(&mut this.io).poll_read(cx, buf))?;
-        let requests = &mut this.requests;
-        this.incoming.read(&buf.filled()[before..], |frame| requests.came(frame));
-        match requests.abuse() {
+        this.came(&buf.filled()[before..]);
+        match this.requests.abuse() {
             Some(abuse) => {
-                requests.activity.abused(abuse);
+                this.requests.activity.abused(abuse);
                 Poll::Ready(Err(abuse.into()))
             }
             None => Poll::Ready(Ok(())),
@@ -119,6 +294,9 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Frames<IO> {
 
 impl<IO: AsyncWrite + Unpin> AsyncWrite for Frames<IO> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if !self.ending.passes(self.requests.activity.parting()) {
+            return self.poll_write_ending(cx, &[io::IoSlice::new(buf)]);
+        }
         let written = ready!(Pin::new(&mut self.io).poll_write(cx, buf))?;
         self.went(&buf[..written]);
         Poll::Ready(Ok(written))
@@ -129,6 +307,9 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Frames<IO> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if !self.ending.passes(self.requests.activity.parting()) {
+            return self.poll_write_ending(cx, bufs);
+        }
         let written = ready!(Pin::new(&mut self.io).poll_write_vectored(cx, bufs))?;
         let mut left = written;
         for buf in bufs {
@@ -144,10 +325,14 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Frames<IO> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
+        let Self { io, ending, .. } = &mut *self;
+        ready!(ending.poll_write(io, cx))?;
+        Pin::new(io).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
+        let Self { io, ending, .. } = &mut *self;
+        ready!(ending.poll_write(io, cx))?;
+        Pin::new(io).poll_shutdown(cx)
     }
 }

@@ -79,23 +79,41 @@ pub struct Limits {
     /// Larger: a stop waits for connections that ask nothing more. Smaller: requests that crossed the stop on a slow link
     /// are lost, and handshakes that were under way.
     pub last_call: Duration,
-    /// How long a closed connection waits for the peer's next bytes, and at most [`Limits::LINGER_ROUNDS`] times that
-    /// in all, to read and discard what the peer still sends.
+    /// How long a closed connection waits for the peer's next bytes, which are read and discarded.
     ///
-    /// Larger: closing costs a slot for longer. Smaller: an uploader that reads its answer only after its last byte
-    /// finds a reset in place of a 413.
+    /// Larger: a peer that is gone holds a connection for longer. Smaller: an uploader that pauses, and reads its answer
+    /// only after its last byte, finds a reset in place of a 413.
     pub linger: Duration,
+    /// How long a closed connection is kept in all for a peer that goes on sending.
+    ///
+    /// Larger: an answered flood is read for longer. Smaller: a client on a slow link that sends its whole body before it
+    /// reads loses its answer. An upload of 16 MiB in this time needs 5 Mbit/s.
+    pub linger_total: Duration,
+    /// How much of what a peer still sends is discarded on a closed connection.
+    ///
+    /// Larger: an answered flood is read for longer. Smaller than the largest body that any route takes, as TLS carries it:
+    /// the answer to an upload of that size is lost.
+    pub linger_bytes: usize,
 }
 
 impl Limits {
-    /// See [`Limits::linger`].
-    pub const LINGER_ROUNDS: u32 = 5;
-
-    /// How much of what a peer still sends is read and discarded after the last response.
+    /// How long an HTTP/2 connection is quiet before a GOAWAY, where the peer has several requests under way.
     ///
-    /// Larger: an answered flood is read for longer. Smaller: the answer to an upload of the largest body that any
-    /// route takes, 16 MiB, is lost.
-    pub const LINGER_BYTES: usize = 16 * 1024 * 1024;
+    /// Larger: requests at the end of a connection take longer. Smaller: a busy client reads the GOAWAY together with the
+    /// response before it, or while it sends a request, and some clients lose that one.
+    pub const PAUSE: Duration = Duration::from_millis(100);
+
+    /// How long the next bytes of such a peer are waited for, until it has sent as many requests as it had open at once, so
+    /// that it is not sending one when the GOAWAY arrives.
+    ///
+    /// Larger: a peer that sends nothing more is ended later. Smaller: a client that is slow to read its last responses
+    /// loses a request.
+    pub const CROSSING: Duration = Duration::from_secs(1);
+
+    /// How long they may take in all.
+    ///
+    /// Larger: a peer that sends without end is ended later. Smaller: as for [`Limits::CROSSING`].
+    pub const CROSSING_TOTAL: Duration = Duration::from_secs(5);
 
     /// The most header fields of an HTTP/1.1 head before it is refused unread.
     ///
@@ -142,7 +160,9 @@ impl Default for Limits {
             connections_per_address: 256,
             farewell: Duration::from_secs(5),
             last_call: Duration::from_secs(1),
-            linger: Duration::from_secs(2),
+            linger: Duration::from_secs(5),
+            linger_total: Duration::from_secs(30),
+            linger_bytes: 32 * 1024 * 1024,
         }
     }
 }

@@ -3,7 +3,7 @@
 //! A refusal is often written while its request's body is still on the way (413). Closing a socket whose peer still
 //! sends makes the kernel answer with a reset, and the peer's kernel or library throws the unread answer away (RFC 9112,
 //! section 9.6). So a shutdown here closes the sending half, then reads and discards until the peer closes too, falls
-//! silent, or has sent [`Limits::LINGER_BYTES`].
+//! silent, or exhausts [`Limits::linger_total`] or [`Limits::linger_bytes`].
 //!
 //! It lies below TLS: the bytes are thrown away without being decrypted, and hyper and rustls meet it as `poll_shutdown`.
 
@@ -35,6 +35,7 @@ pub(super) struct Socket<IO> {
 #[derive(Debug)]
 struct Lingering {
     silence: Pin<Box<Sleep>>,
+    limit: Duration,
     until: Instant,
     left: usize,
 }
@@ -65,17 +66,14 @@ impl<IO> Socket<IO> {
 }
 
 impl Lingering {
-    fn new(silence: Duration) -> Self {
+    fn new(limit: Duration, limits: &Limits) -> Self {
         let now = Instant::now();
-        Self {
-            silence: Box::pin(sleep_until(now + silence)),
-            until: now + silence * Limits::LINGER_ROUNDS,
-            left: Limits::LINGER_BYTES,
-        }
+        let silence = Box::pin(sleep_until(now + limit));
+        Self { silence, limit, until: now + limits.linger_total, left: limits.linger_bytes }
     }
 
     /// Ready when nothing that the peer still does matters.
-    fn poll_over<IO: AsyncRead + Unpin>(&mut self, io: &mut IO, limit: Duration, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_over<IO: AsyncRead + Unpin>(&mut self, io: &mut IO, cx: &mut Context<'_>) -> Poll<()> {
         let mut scratch = [0; SCRATCH];
         loop {
             let mut buf = ReadBuf::new(&mut scratch);
@@ -86,7 +84,7 @@ impl Lingering {
                     if self.left == 0 || now >= self.until {
                         return Poll::Ready(());
                     }
-                    self.silence.as_mut().reset(self.until.min(now + limit));
+                    self.silence.as_mut().reset(self.until.min(now + self.limit));
                 }
                 Poll::Ready(Ok(()) | Err(_)) => return Poll::Ready(()),
                 Poll::Pending => return self.silence.as_mut().poll(cx),
@@ -134,14 +132,13 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Socket<IO> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        let silence = this.limits.linger;
         if this.lingering.is_none() {
             ready!(Pin::new(&mut this.io).poll_shutdown(cx))?;
-            if !this.activity.lingers() {
-                return Poll::Ready(Ok(()));
-            }
+            let Some(limit) = this.activity.closed() else { return Poll::Ready(Ok(())) };
+            this.lingering = Some(Lingering::new(limit, &this.limits));
         }
-        let lingering = this.lingering.get_or_insert_with(|| Lingering::new(silence));
-        lingering.poll_over(&mut this.io, silence, cx).map(Ok)
+        let Self { io, lingering, .. } = this;
+        let lingering = lingering.as_mut().expect("it began above");
+        lingering.poll_over(io, cx).map(Ok)
     }
 }

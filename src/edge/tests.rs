@@ -9,6 +9,7 @@ mod floods;
 mod fragments;
 mod frames;
 mod framing;
+mod goodbye;
 mod limits;
 mod plain;
 mod proxy;

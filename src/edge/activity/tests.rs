@@ -34,8 +34,8 @@ fn each_state_of_a_connection_has_its_own_time() {
     drop(second);
     assert_overdue_after(&activity, limits.idle, Outlook::Idle);
     activity.leave();
-    assert!(!activity.lingers(), "nothing was going on");
     assert_overdue_after(&activity, limits.farewell, Outlook::Stalled);
+    assert_eq!(activity.closed(), None, "nothing was going on");
 }
 
 #[test]
@@ -115,4 +115,54 @@ fn bytes_of_no_request_are_allowed_in_proportion_to_those_of_requests_and_answer
     activity.received(80).unwrap();
     assert_eq!(activity.received(1), Err(Abuse::Flood));
     assert_eq!(activity.abuse(), Some(Abuse::Flood));
+}
+
+#[test]
+fn a_warned_peer_may_finish_and_is_not_waited_for_without_end() {
+    let limits = Limits::default();
+    let later = |limit: Duration| Instant::now() + limit;
+    let activity = new(limits);
+    activity.takes_goaway(Goaway::Warning);
+    let handling = activity.handle();
+    activity.leave();
+    assert_eq!(activity.parting(), Parting::Warning);
+    assert!(matches!(activity.outlook(later(limits.last_call)), Outlook::Until(_)), "a request is being handled");
+    assert_eq!(activity.outlook(later(limits.farewell)), Outlook::Warned, "others would come for ever");
+    drop(handling);
+    assert_overdue_after(&activity, limits.last_call, Outlook::Warned);
+    activity.leave();
+    assert_eq!(activity.parting(), Parting::Now);
+    assert_overdue_after(&activity, limits.farewell, Outlook::Stalled);
+}
+
+#[test]
+fn a_peer_that_loses_what_comes_after_a_goaway_gets_it_with_a_response() {
+    let limits = Limits { requests: 1, ..Limits::default() };
+    let activity = new(limits);
+    activity.takes_goaway(Goaway::Last);
+    let handling = activity.handle();
+    assert_eq!(activity.parting(), Parting::WithResponse);
+    assert!(matches!(activity.outlook(Instant::now() + 100 * limits.idle), Outlook::Until(_)));
+    drop(handling);
+    assert!(activity.ended_worn());
+    assert_overdue_after(&activity, limits.idle, Outlook::Idle);
+    activity.leave();
+    assert_eq!(activity.parting(), Parting::Now);
+    assert_eq!(activity.closed(), Some(limits.linger_total), "its next request may be under way");
+    let long = Instant::now() + 100 * limits.linger;
+    assert!(matches!(activity.outlook(long), Outlook::Until(_)), "the socket counts that time");
+}
+
+#[test]
+fn a_stop_gives_such_a_peer_one_more_request() {
+    let limits = Limits::default();
+    let activity = new(limits);
+    activity.takes_goaway(Goaway::Last);
+    drop(activity.handle());
+    activity.call_last();
+    assert_eq!(activity.parting(), Parting::WithResponse);
+    assert_overdue_after(&activity, limits.last_call, Outlook::Idle);
+    assert!(activity.handle().is_last());
+    activity.leave();
+    assert_eq!(activity.closed(), Some(limits.last_call));
 }

@@ -9,9 +9,11 @@ const HEADER: usize = 9;
 pub(super) const DATA: u8 = 0;
 pub(super) const HEADERS: u8 = 1;
 pub(super) const RST_STREAM: u8 = 3;
+pub(super) const PING: u8 = 6;
 pub(super) const CONTINUATION: u8 = 9;
 
 pub(super) const END_STREAM: u8 = 0x1;
+pub(super) const ACK: u8 = 0x1;
 const PADDED: u8 = 0x8;
 
 /// Reads along the frames of one direction.
@@ -38,6 +40,11 @@ pub(super) struct Frame {
 impl Reader {
     pub(super) fn after_preface() -> Self {
         Self { skip: PREFACE, ..Self::default() }
+    }
+
+    /// Whether the next byte begins a frame.
+    pub(super) fn is_between_frames(&self) -> bool {
+        self.skip == 0 && self.filled == 0
     }
 
     /// Reads bytes, and tells of every frame whose beginning has come.
@@ -84,6 +91,10 @@ impl Frame {
 
     pub(super) fn is_of_a_message(self) -> bool {
         matches!(self.kind, DATA | HEADERS | CONTINUATION)
+    }
+
+    pub(super) fn is_ping_answer(self) -> bool {
+        self.kind == PING && self.flags & ACK != 0
     }
 
     pub(super) fn ends(self) -> bool {

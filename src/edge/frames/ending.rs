@@ -1,0 +1,208 @@
+//! What is written while an HTTP/2 connection ends: the library's last frames, and the GOAWAYs among them.
+//!
+//! The library's own graceful shutdown is not used. It sends GOAWAY and PING at once, and takes no request that arrives
+//! after the PONG. h2 (Python) breaks on the PING, and nghttp2 (Node, curl) sends its PONG before the requests that it has
+//! queued. What is done instead depends on what the client makes of a GOAWAY ([`Parting`]); after the last one nothing is
+//! written, since some clients take any other frame for an error.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep};
+
+use crate::edge::activity::Parting;
+use crate::edge::limits::Limits;
+
+const GOAWAY: u8 = 7;
+
+/// A whole one.
+const PING: [u8; 17] = [0, 0, 8, 6, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// How much is discarded at a time.
+const SCRATCH: usize = 4 * 1024;
+
+/// The largest id of a stream: a GOAWAY with it refuses no request.
+const LARGEST: u32 = u32::MAX >> 1;
+
+/// The bytes that are due before the connection is closed.
+#[derive(Debug, Default)]
+pub(super) struct Ending {
+    /// Accepted from the library, and not written yet.
+    held: BytesMut,
+    /// Runs before a GOAWAY that warns, or that comes with a response.
+    pause: Option<Pin<Box<Sleep>>>,
+    /// The requests that are discarded, while that is done.
+    crossing: Option<Box<Crossing>>,
+    is_warned: bool,
+    /// Whether the last response was held back.
+    is_alone: bool,
+    /// Whether the last GOAWAY was appended.
+    is_over: bool,
+}
+
+/// Requests that arrive after the last one that is processed.
+#[derive(Debug)]
+struct Crossing {
+    silence: Pin<Box<Sleep>>,
+    until: Instant,
+    /// How many arrived whole.
+    requests: usize,
+    /// How many PINGs are still to be sent, once that was begun.
+    pings: Option<usize>,
+}
+
+impl Crossing {
+    fn new() -> Self {
+        let until = Instant::now() + Limits::CROSSING_TOTAL;
+        Self { silence: Box::pin(sleep(Limits::CROSSING)), until, requests: 0, pings: None }
+    }
+
+    fn wait(&mut self, silence: Duration) {
+        self.silence.as_mut().reset(self.until.min(Instant::now() + silence));
+    }
+
+    /// Ready when the peer sent nothing for a while, or for too long.
+    fn poll_quiet<IO: AsyncRead + Unpin>(
+        &mut self,
+        io: &mut IO,
+        silence: Duration,
+        note: &mut impl FnMut(&[u8]) -> usize,
+        cx: &mut Context<'_>,
+    ) -> io::Result<Poll<()>> {
+        let mut scratch = [0; SCRATCH];
+        loop {
+            let mut buf = ReadBuf::new(&mut scratch);
+            let Poll::Ready(read) = Pin::new(&mut *io).poll_read(cx, &mut buf) else {
+                return Ok(self.silence.as_mut().poll(cx));
+            };
+            read?;
+            if buf.filled().is_empty() || Instant::now() >= self.until {
+                return Ok(Poll::Ready(()));
+            }
+            self.requests += note(buf.filled());
+            self.wait(silence);
+        }
+    }
+}
+
+impl Ending {
+    /// Whether the library's bytes pass unchanged: no GOAWAY is due, or the one that warns is out.
+    pub(super) fn passes(&self, parting: Parting) -> bool {
+        match parting {
+            Parting::None => true,
+            Parting::Warning => self.is_warned && self.held.is_empty(),
+            Parting::WithResponse | Parting::Now => false,
+        }
+    }
+
+    /// Whether the last GOAWAY was appended, after which nothing is accepted.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Accepts bytes of the library.
+    pub(super) fn hold(&mut self, bytes: &[u8]) {
+        self.held.extend_from_slice(bytes);
+    }
+
+    /// Appends the GOAWAY that warns. Before it, nothing is written for a moment: a client that reads a response together
+    /// with the GOAWAY may have submitted its next request in between, and nghttp2 then drops that one unsent.
+    pub(super) fn poll_warning(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if !self.is_warned {
+            ready!(self.poll_pause(cx));
+            self.is_warned = true;
+            self.append(LARGEST);
+        }
+        Poll::Ready(())
+    }
+
+    /// Holds back the last response for a moment, once. A client that sends requests from several tasks may have had each
+    /// answered before it sent the next; by then, another one has come.
+    pub(super) fn poll_alone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if !self.is_alone {
+            ready!(self.poll_pause(cx));
+            self.is_alone = true;
+        }
+        Poll::Ready(())
+    }
+
+    fn poll_pause(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let pause = self.pause.get_or_insert_with(|| Box::pin(sleep(Limits::PAUSE)));
+        ready!(pause.as_mut().poll(cx));
+        self.pause = None;
+        Poll::Ready(())
+    }
+
+    /// Discards requests that the last GOAWAY will refuse, until the peer has sent them, and has its responses. Of the bytes,
+    /// `note` counts the requests that end in them; as many as the peer had open at once are waited for longer.
+    ///
+    /// The PINGs are for httpcore, which has one task of a connection read for all. A task whose response was read by
+    /// another one takes it only when that one has read something more, and loses it if that is the GOAWAY. Each PING lets
+    /// one task go on, provided that it arrives in a TLS record of its own.
+    pub(super) fn poll_crossing<IO: AsyncRead + AsyncWrite + Unpin>(
+        &mut self,
+        io: &mut IO,
+        expected: usize,
+        mut note: impl FnMut(&[u8]) -> usize,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        let mut crossing = self.crossing.take().unwrap_or_else(|| Box::new(Crossing::new()));
+        loop {
+            let silence = if crossing.requests < expected { Limits::CROSSING } else { Limits::PAUSE };
+            let quiet = crossing.poll_quiet(io, silence, &mut note, cx)?;
+            match (quiet, crossing.pings) {
+                (Poll::Pending, _) => {
+                    self.crossing = Some(crossing);
+                    return Poll::Pending;
+                }
+                (Poll::Ready(()), Some(0)) => return Poll::Ready(Ok(())),
+                (Poll::Ready(()), pings) => {
+                    let left = pings.unwrap_or(crossing.requests + 1);
+                    self.held.extend_from_slice(&PING);
+                    crossing.pings = Some(left - 1);
+                    if self.poll_write(io, cx)?.is_pending() {
+                        self.crossing = Some(crossing);
+                        return Poll::Pending;
+                    }
+                    if left == 1 {
+                        crossing.wait(Limits::PAUSE);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Appends the last GOAWAY, which names the newest request that is processed.
+    pub(super) fn finish(&mut self, newest: u32) {
+        if !self.is_over {
+            self.is_over = true;
+            self.append(newest);
+        }
+    }
+
+    /// A GOAWAY without an error (RFC 9113, section 6.8).
+    fn append(&mut self, newest: u32) {
+        self.held.extend_from_slice(&[0, 0, 8, GOAWAY, 0, 0, 0, 0, 0]);
+        self.held.extend_from_slice(&newest.to_be_bytes());
+        self.held.extend_from_slice(&[0; 4]);
+    }
+
+    /// Writes what is held.
+    pub(super) fn poll_write<IO: AsyncWrite + Unpin>(
+        &mut self,
+        io: &mut IO,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        while !self.held.is_empty() {
+            match ready!(Pin::new(&mut *io).poll_write(cx, &self.held))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                written => self.held.advance(written),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
