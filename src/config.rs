@@ -17,6 +17,7 @@ mod database;
 mod databases;
 mod file;
 mod gateway;
+mod hsts;
 mod include;
 mod limits;
 mod listen;
@@ -36,6 +37,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use http::HeaderValue;
 use jiff::tz::TimeZone;
 use secrecy::{ExposeSecret, SecretString};
 
@@ -216,6 +218,8 @@ pub struct GatewayConfig {
     pub shutdown_delay: Duration,
     /// How long a stop then waits for requests in flight.
     pub drain: Duration,
+    /// What every response over HTTPS has as `Strict-Transport-Security`, if it has one.
+    pub hsts: Option<HeaderValue>,
     /// Which tenants are counted by themselves.
     pub tenant_labels: TenantLabels,
     /// What callers may take.

@@ -22,6 +22,7 @@ mod limits;
 mod network;
 mod redirect;
 mod respond;
+mod unread;
 
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
@@ -29,9 +30,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
 use futures_util::FutureExt;
+use http::header::{HeaderValue, STRICT_TRANSPORT_SECURITY};
 use http::{Method, Request, Response, request};
 use http_body_util::Full;
 use hyper::body::{Body, Incoming};
@@ -85,6 +87,17 @@ pub enum Transport {
         /// The port of the addresses they are sent to.
         https_port: u16,
     },
+}
+
+impl Transport {
+    /// Whether the client meets HTTPS: browsers must not be sent `Strict-Transport-Security` over anything else (RFC 6797,
+    /// section 7.2). To a client, the balancer's TLS is the gateway's.
+    fn is_protected(&self) -> bool {
+        match self {
+            Self::Tls(_) | Self::Balancer => true,
+            Self::Redirect { .. } => false,
+        }
+    }
 }
 
 /// Where everything of an account's API stands.
@@ -155,6 +168,8 @@ pub struct Gate {
     pub tokens: TokenVerifier,
     /// How much a request may hold, and how long it may take.
     pub limits: Limits,
+    /// The value of `Strict-Transport-Security`, if responses have one.
+    pub hsts: ArcSwapOption<HeaderValue>,
     /// The requests that are worked on.
     pub in_flight: InFlight,
     /// What bodies and answers hold.
@@ -194,9 +209,13 @@ impl Gate {
         if let (None, Some(tenant)) = (trail.budget, &trail.tenant) {
             trail.budget = Some(self.look(tenant).await);
         }
-        body::discard_rest(head.version, body);
         let status = reply.status;
-        let response = respond::dress(reply, &head, id, trail.budget).await;
+        let mut response = respond::dress(reply, &head, id, trail.budget).await;
+        if let Some(hsts) = &*self.hsts.load()
+            && connection.transport.is_protected()
+        {
+            response.headers_mut().insert(STRICT_TRANSPORT_SECURITY, HeaderValue::clone(hsts));
+        }
         let took = began.elapsed();
         self.metrics.requests.count(trail.route.unwrap_or("none"), &head.method, status, took);
         if let Some(tenant) = &trail.tenant {
@@ -211,6 +230,11 @@ impl Gate {
             respond::id_of(&response),
         );
         respond::log(connection, &head, &trail, &response, refusal.as_ref(), took);
+        // A request that only waits for what nobody reads is not in flight.
+        drop(place);
+        if !body.is_end_stream() {
+            unread::settle(&head, body, &mut response).await;
+        }
         response
     }
 

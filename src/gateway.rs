@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use futures_util::FutureExt;
 use futures_util::future::{FusedFuture, join_all};
 use jiff::Timestamp;
@@ -120,6 +120,7 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
         quota: Quota::new(config.gateway.quota_window, windows, metrics.clone()),
         tokens: TokenVerifier::new(listening, missed, metrics.clone()),
         limits: limits.gate,
+        hsts: ArcSwapOption::new(config.gateway.hsts.clone().map(Arc::new)),
         in_flight: InFlight::new(limits.gate.in_flight, metrics.gate.clone()),
         memory: Arc::new(Memory::new(
             limits.gate.memory_bytes,

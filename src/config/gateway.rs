@@ -13,7 +13,7 @@ use super::databases;
 use super::file::{Reading, Table, Text};
 use super::problem::Problem;
 use super::source::Place;
-use super::{CertificateFiles, GatewayConfig, OnRedisFailure, RedisConfig, RedisTarget, Speaks, limits, listen};
+use super::{CertificateFiles, GatewayConfig, OnRedisFailure, RedisConfig, RedisTarget, Speaks, hsts, limits, listen};
 use crate::metrics::TenantLabels;
 
 /// How long the shared store may take: with more, a slow store slows every answer; with less, a busy one is given up.
@@ -65,6 +65,7 @@ pub(super) fn read(mut table: Table<'_, '_>, folder: &Path) -> Gateway {
     let drain = table.integer("drain_seconds", 0..=LONGEST_DRAIN_SECONDS, DRAIN_SECONDS);
     let delay = table.integer("shutdown_delay_seconds", 0..=LONGEST_DRAIN_SECONDS, SHUTDOWN_DELAY_SECONDS);
     let window = table.integer("window_seconds", 1..=LONGEST_WINDOW_SECONDS, WINDOW_SECONDS);
+    let hsts = hsts::read(&mut table);
     let tenant_labels = read_tenant_labels(&mut table);
     let databases = databases::read(table.table("databases"));
     let limits = limits::read(table.table("limits"));
@@ -92,6 +93,7 @@ pub(super) fn read(mut table: Table<'_, '_>, folder: &Path) -> Gateway {
         quota_window: Duration::from_secs(window.into()),
         shutdown_delay: Duration::from_secs(delay.into()),
         drain: Duration::from_secs(drain.into()),
+        hsts,
         tenant_labels,
         limits,
     });

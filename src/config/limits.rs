@@ -57,6 +57,8 @@ pub(super) fn read(table: Option<Table<'_, '_>>) -> Limits {
     table.finish();
     // See `edge::Limits::head_bytes`: the gate must meet what it is to refuse.
     edge.head_bytes = 2 * gate.head_bytes.max(gate.http2_head_bytes).max(gate.target_bytes);
+    // See `edge::Limits::linger_bytes`.
+    edge.linger_bytes = 2 * gate.group_body_bytes.max(gate.body_bytes);
     limits
 }
 

@@ -15,7 +15,7 @@ use toml::de::{DeTable, DeValue};
 use super::pieces::{Pieces, parse_tenant};
 
 /// The keys whose values a report may show. A mistyped key (`databse`) is not among them, and so its value is hidden.
-const PLAIN_KEYS: [&str; 21] = [
+const PLAIN_KEYS: [&str; 22] = [
     "include",
     "listen",
     "admin_listen",
@@ -23,6 +23,7 @@ const PLAIN_KEYS: [&str; 21] = [
     "redis_timeout_ms",
     "drain_seconds",
     "window_seconds",
+    "hsts",
     "certificate",
     "private_key",
     "cache_mib",

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, Version};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use tokio::time::{Instant, timeout_at};
@@ -71,31 +71,6 @@ async fn collect(
 fn time_for(bytes: usize, limits: &Limits) -> Duration {
     let earned = Duration::from_secs_f64(bytes as f64 / f64::from(limits.body_rate));
     limits.body.min(limits.body_grace + earned)
-}
-
-/// How much of a body that nobody wants is read all the same. Larger lets a caller send more for nothing; smaller cuts
-/// off callers that read no answer before they have sent everything.
-const DISCARDED: usize = 32 * 1024 * 1024;
-
-/// How long that is done.
-const DISCARDING_LIMIT: Duration = Duration::from_secs(5);
-
-/// Reads on in the background what was left of a body when its request was answered. On HTTP/2 a stream that is dropped
-/// half read is reset, and some callers take that for a failure and lose the answer. HTTP/1 connections linger instead
-/// when they close.
-pub(super) fn discard_rest(version: Version, mut body: Incoming) {
-    if version != Version::HTTP_2 || body.is_end_stream() {
-        return;
-    }
-    tokio::spawn(tokio::time::timeout(DISCARDING_LIMIT, async move {
-        let mut discarded = 0;
-        while let Some(Ok(frame)) = body.frame().await {
-            discarded += frame.data_ref().map_or(0, Bytes::len);
-            if discarded > DISCARDED {
-                break;
-            }
-        }
-    }));
 }
 
 #[cfg(test)]

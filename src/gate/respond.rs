@@ -133,10 +133,10 @@ pub(super) async fn dress(
             }
         }
     }
-    // What comes next may be the rest of a body that is not read. After a head that is no request, it may be anything.
-    let unread =
-        matches!(status, StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT);
-    if unread && head.version <= Version::HTTP_11 {
+    // After a head that is no request, anything may come next; and a body that stalled has no end in sight. An answer to a
+    // body of which some is unread is settled by `unread`.
+    let is_last = matches!(status, StatusCode::BAD_REQUEST | StatusCode::REQUEST_TIMEOUT);
+    if is_last && head.version <= Version::HTTP_11 {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
     if head.version == Version::HTTP_2 {

@@ -118,6 +118,7 @@ impl Reloader {
         self.certificates.replace(certificate);
         let after = Arc::new(directory);
         self.gate.directory.store(Arc::clone(&after));
+        self.gate.hsts.store(standing.gateway.hsts.clone().map(Arc::new));
         metrics.tenants.retain(|slug| after.config(slug).is_some());
         self.gate.quota.forget_unused_accounts();
         metrics.tenants_served.set(i64::try_from(tenants).unwrap_or(i64::MAX));

@@ -3,9 +3,11 @@
 mod admin;
 mod balancer;
 mod certificates;
+mod clients;
 mod descriptors;
 mod generations;
 mod handshake;
+mod hsts;
 mod reload;
 mod restart;
 mod stop;

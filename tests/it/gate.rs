@@ -13,6 +13,7 @@ mod outage;
 mod resolve;
 mod respond;
 mod route;
+mod unread;
 mod verify;
 
 use serde_json::json;

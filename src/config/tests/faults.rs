@@ -41,6 +41,8 @@ fn faults_of_the_gateway_are_placed() {
         (listen, "listen = [\"[::]:7\"]\ndatabases = { wait = 5 }", "3:15 unknown key `wait`"),
         (listen, "listen = [\"[::]:7\"]\nwindow_seconds = 0", "3:18 `window_seconds` must be from 1 to 3600"),
         (listen, "listen = [\"[::]:7\"]\nwindow_seconds = 1.5", "3:18 expected an integer"),
+        (listen, "listen = [\"[::]:7\"]\nhsts = 7", "3:8 expected a string"),
+        (listen, "listen = [\"[::]:7\"]\nhsts = \"max-age\"", "3:8 not a value of `Strict-Transport-Security`"),
         (listen, "listen = [\"[::]:7\"]\nlisten_on = 7", "3:1 unknown key `listen_on`"),
         (listen, "listen = [\"[::]:7\"]\nlimits = 7", "3:10 expected a table"),
         (listen, "listen = [\"[::]:7\"]\nlimits = { streams = 0 }", "3:22 `streams` must be from 1 to 1000"),

@@ -1,0 +1,95 @@
+//! `hsts`: the value of the header `Strict-Transport-Security` (RFC 6797, section 6.1).
+//!
+//! Owns its grammar. The header is sent as it is written here, so a value that browsers would ignore is refused: without
+//! `max-age`, with a directive twice, or with one that no browser knows, which is mostly a typing error.
+
+use http::HeaderValue;
+
+use super::file::Table;
+use super::problem::Problem;
+
+/// Reads the key; absent when it is left out or faulty.
+pub(super) fn read(table: &mut Table<'_, '_>) -> Option<HeaderValue> {
+    let text = table.text("hsts")?;
+    match check(&text.value) {
+        Ok(()) => HeaderValue::try_from(text.value).ok(),
+        Err(fault) => {
+            let problem = Problem::at(&text.place, "not a value of `Strict-Transport-Security`").label(fault);
+            let help = "write `max-age=` and seconds, and after it, where it holds, `; includeSubDomains; preload`";
+            table.reading().report(problem.help(help));
+            None
+        }
+    }
+}
+
+/// Names and values are compared as browsers do: without case, a value with or without quotes.
+fn check(value: &str) -> Result<(), String> {
+    let mut seen = Vec::new();
+    for directive in value.split(';').map(|part| part.trim_matches([' ', '\t'])).filter(|part| !part.is_empty()) {
+        let (name, value) = match directive.split_once('=') {
+            Some((name, value)) => (name.trim_end_matches([' ', '\t']), Some(value.trim_start_matches([' ', '\t']))),
+            None => (directive, None),
+        };
+        let name = name.to_ascii_lowercase();
+        match (name.as_str(), value) {
+            ("max-age", Some(age)) => {
+                let quoted = age.strip_prefix('"').and_then(|age| age.strip_suffix('"'));
+                let seconds = quoted.unwrap_or(age);
+                if seconds.is_empty() || !seconds.bytes().all(|byte| byte.is_ascii_digit()) {
+                    return Err("`max-age` needs a number of seconds".to_owned());
+                }
+            }
+            ("max-age", None) => return Err("`max-age` needs a number of seconds".to_owned()),
+            ("includesubdomains" | "preload", None) => {}
+            ("includesubdomains" | "preload", Some(_)) => return Err("this directive has no value".to_owned()),
+            _ => return Err("expected `max-age`, `includeSubDomains` or `preload`".to_owned()),
+        }
+        if seen.contains(&name) {
+            return Err("a directive is given twice".to_owned());
+        }
+        seen.push(name);
+    }
+    if seen.iter().any(|name| name == "max-age") { Ok(()) } else { Err("`max-age` is missing".to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_that_browsers_take_is_taken() {
+        for value in [
+            "max-age=0",
+            "max-age=31536000",
+            "max-age=63072000; includeSubDomains; preload",
+            "INCLUDESUBDOMAINS;Max-Age = \"300\" ;",
+            " max-age=1\t;; ",
+        ] {
+            assert_eq!(check(value), Ok(()), "{value:?}");
+            assert!(HeaderValue::try_from(value).is_ok(), "{value:?}");
+        }
+    }
+
+    #[test]
+    fn a_value_that_browsers_ignore_is_refused() {
+        for value in [
+            ";",
+            "31536000",
+            "includeSubDomains",
+            "max-age",
+            "max-age=",
+            "max-age=\"\"",
+            "max-age=\"5",
+            "max-age=-1",
+            "max-age=1y",
+            "max-age=1, includeSubDomains",
+            "max-age=1; max-age=1",
+            "max-age=1; includeSubDomains; INCLUDESUBDOMAINS",
+            "max-age=1; includeSubDomains=1",
+            "max-age=1; includeSubDomain",
+            "max-age=1\r\nx: y",
+        ] {
+            assert!(check(value).is_err(), "{value:?}");
+        }
+    }
+}
