@@ -38,6 +38,7 @@ const QUIET: Duration = Duration::from_secs(60);
 /// A listener whose failures are told once in a while.
 pub(super) struct Acceptor {
     listener: TcpListener,
+    untaken: Duration,
     told: Option<Instant>,
 }
 
@@ -73,14 +74,14 @@ pub(super) async fn every<S: Serve>(
     if origin == Origin::Own {
         // What the kernel completed before we close would be reset, and its callers took it for accepted. An inherited
         // socket keeps its queue for the next process.
-        for (stream, client) in queued(acceptor.listener).take(QUEUE) {
+        for (stream, client) in queued(acceptor.listener, acceptor.untaken).take(QUEUE) {
             serve(stream, client, Arc::clone(&slots).try_acquire_owned().ok());
         }
     }
 }
 
 /// The connections that wait in a listener's queue, which is closed after the last one.
-fn queued(listener: TcpListener) -> impl Iterator<Item = (TcpStream, SocketAddr)> {
+fn queued(listener: TcpListener, untaken: Duration) -> impl Iterator<Item = (TcpStream, SocketAddr)> {
     // Asked for directly: Tokio may not have heard of the newest ones yet.
     let listener = listener.into_std().ok();
     std::iter::from_fn(move || {
@@ -88,7 +89,7 @@ fn queued(listener: TcpListener) -> impl Iterator<Item = (TcpStream, SocketAddr)
             match listener.as_ref()?.accept() {
                 Ok((stream, client)) => {
                     let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream)).ok()?;
-                    set_up(&stream, client);
+                    set_up(&stream, client, untaken);
                     return Some((stream, client));
                 }
                 Err(error) if concerns_one_connection(&error) => {}
@@ -103,12 +104,7 @@ impl Acceptor {
     /// answer that fits into the buffers of the kernel is written at once, and only the kernel sees whether it is taken: a
     /// thousand readers who take nothing would otherwise be a thousand idle connections.
     pub(super) fn new(listener: TcpListener, untaken: Duration) -> Self {
-        // Accepted connections have it from their listener (tcp(7)): no system call for each.
-        let untaken = u32::try_from(untaken.as_millis()).unwrap_or(u32::MAX);
-        if let Err(error) = set_tcp_user_timeout(&listener, untaken) {
-            tracing::warn!(%error, "TCP_USER_TIMEOUT could not be set: readers who stall hold their connections for longer");
-        }
-        Self { listener, told: None }
+        Self { listener, untaken, told: None }
     }
 
     /// The next connection, however often the system fails to give one.
@@ -116,7 +112,7 @@ impl Acceptor {
         loop {
             match self.listener.accept().await {
                 Ok((stream, client)) => {
-                    set_up(&stream, client);
+                    set_up(&stream, client, self.untaken);
                     return (stream, client);
                 }
                 Err(error) if concerns_one_connection(&error) => {}
@@ -136,7 +132,11 @@ impl Acceptor {
     }
 }
 
-fn set_up(stream: &TcpStream, client: SocketAddr) {
+fn set_up(stream: &TcpStream, client: SocketAddr, untaken: Duration) {
+    // Not set on the listener, from which a socket would inherit it: connections that were queued before would not have it.
+    if let Err(error) = set_tcp_user_timeout(stream, u32::try_from(untaken.as_millis()).unwrap_or(u32::MAX)) {
+        tracing::debug!(%client, %error, "TCP_USER_TIMEOUT could not be set");
+    }
     // Answers are written whole; waiting for more to send along (Nagle) only delays them.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%client, %error, "TCP_NODELAY could not be set");

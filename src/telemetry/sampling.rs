@@ -6,7 +6,7 @@
 //! the ratio is not applied to a trace id that the caller chose. The unsampled flag always counts under a `parentbased_…`
 //! sampler: it only spares work.
 
-use opentelemetry::trace::{Link, SpanKind, TraceContextExt, TraceId, TraceState};
+use opentelemetry::trace::{Link, SpanKind, SpanRef, TraceContextExt, TraceId, TraceState};
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::trace::{Sampler, SamplingDecision, SamplingResult, ShouldSample};
 
@@ -72,7 +72,7 @@ impl CallerSampler {
 
     fn decide(&self, parent: Option<&Context>, trace: TraceId) -> SamplingDecision {
         let span = parent.map(TraceContextExt::span).filter(|span| span.span_context().is_valid());
-        let Some(caller) = span.as_ref().map(|span| span.span_context()) else { return self.of_root(trace) };
+        let Some(caller) = span.as_ref().map(SpanRef::span_context) else { return self.of_root(trace) };
         // A step of a request goes with its request.
         let follows =
             !caller.is_remote() || self.parent_based && parent.is_some_and(|it| it.get::<Trusted>().is_some());

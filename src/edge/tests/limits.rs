@@ -261,11 +261,12 @@ async fn many_readers_who_take_nothing_of_an_answer_that_the_kernel_buffers_are_
         stream.write_all(b"GET /buffered HTTP/1.1\r\nhost: acme.example.com\r\n\r\n").await.unwrap();
         readers.push(stream);
     }
-    soon(async {
-        while fixture.ended("stalled") < READERS as u64 {
-            sleep(SHORT / 10).await;
-        }
-    })
-    .await;
+    let began = Instant::now();
+    while fixture.ended("stalled") < READERS as u64 {
+        let counts = ["stalled", "idle", "flood", "age"].map(|reason| fixture.ended(reason));
+        let open = fixture.open("http/1.1");
+        assert!(began.elapsed() < 20 * SHORT + Duration::from_secs(20), "{counts:?} ended, {open} open");
+        sleep(SHORT / 10).await;
+    }
     assert_eq!((fixture.open("http/1.1"), fixture.ended("idle")), (0, 0));
 }
