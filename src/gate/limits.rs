@@ -52,7 +52,7 @@ pub struct Limits {
     /// Larger: each holds its body and its answer, and all become slow. Smaller: callers are refused that could have
     /// been served.
     pub in_flight: usize,
-    /// How many bytes the bodies and answers of all requests may hold at once. Small ones are not counted, the three
+    /// How many bytes the bodies and answers of all requests may hold at once. Small ones are not counted, the four
     /// times that serving a body costs are.
     ///
     /// Larger: with the connections and what is cached, more than a node of 2 GiB has. Smaller: callers of several
@@ -60,7 +60,7 @@ pub struct Limits {
     pub memory_bytes: usize,
     /// How many of them one tenant may hold.
     ///
-    /// Larger: fewer tenants spend [`Limits::memory_bytes`] for all others. Smaller than three times
+    /// Larger: fewer tenants spend [`Limits::memory_bytes`] for all others. Smaller than four times
     /// [`Limits::group_body_bytes`]: the largest groups are never taken. Smaller than twice an answer, compressed and
     /// not: it is never given.
     pub memory_bytes_per_tenant: usize,

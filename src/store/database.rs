@@ -14,6 +14,7 @@ use sqlx::{Row as _, TypeInfo, ValueRef};
 use super::StoreError;
 use super::lent::Lent;
 use super::pool::Pool;
+use super::session::Each;
 use super::sql::{Dialect, Sql};
 use super::write_lock::is_held;
 
@@ -121,6 +122,11 @@ impl Transaction {
 
     pub(crate) async fn fetch_all(&mut self, sql: Sql) -> Result<Vec<Row>, sqlx::Error> {
         self.lent.fetch_all(sql).await
+    }
+
+    /// Runs a statement and hands over each of its rows as it comes.
+    pub(crate) async fn fetch_each(&mut self, sql: Sql, each: &mut Each<'_>) -> Result<(), sqlx::Error> {
+        self.lent.fetch_each(sql, each).await
     }
 
     /// Runs a statement and tells how many rows it touched.

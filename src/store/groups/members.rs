@@ -24,7 +24,10 @@ impl<'m> Wanted<'m> {
     fn new(dialect: Dialect, members: &'m NewMembers) -> Self {
         match dialect {
             Dialect::Postgres => Self::Postgres(members),
-            Dialect::Sqlite => Self::Sqlite(json_of(members).into()),
+            Dialect::Sqlite => {
+                let all = next_json(&mut rows_of(members), usize::MAX);
+                Self::Sqlite(all.map_or_else(|| "[]".into(), Arc::from))
+            }
         }
     }
 
@@ -43,22 +46,31 @@ impl<'m> Wanted<'m> {
     }
 }
 
-fn json_of(members: &NewMembers) -> String {
-    // Brackets, quotes and commas come to each text; what is escaped or was folded makes it longer once in a while.
-    let count = members.count();
-    let mut json = Vec::with_capacity(members.emails.bytes() + members.names.bytes() + 8 * count + 2);
+/// The members as rows, each folded address, address and name.
+fn rows_of(members: &NewMembers) -> impl Iterator<Item = [&str; 3]> {
     let columns = members.folded.iter().zip(members.emails.iter()).zip(members.names.iter());
-    for ((folded, email), name) in columns {
+    columns.map(|((folded, email), name)| [folded, email, name])
+}
+
+/// So many bytes of the next members as JSON, or some more; nothing after the last.
+fn next_json<'m>(rows: &mut impl Iterator<Item = [&'m str; 3]>, bytes: usize) -> Option<String> {
+    let mut json = Vec::new();
+    while json.len() < bytes
+        && let Some([folded, email, name]) = rows.next()
+    {
         json.push(if json.is_empty() { b'[' } else { b',' });
         let written = if folded == email {
-            serde_json::to_writer(&mut json, &(folded, name))
+            serde_json::to_writer(&mut json, &[folded, name])
         } else {
-            serde_json::to_writer(&mut json, &(folded, name, email))
+            serde_json::to_writer(&mut json, &[folded, name, email])
         };
         written.expect("texts are JSON, and memory takes them");
     }
-    json.extend_from_slice(if json.is_empty() { b"[]" } else { b"]" });
-    String::from_utf8(json).expect("JSON is UTF-8")
+    if json.is_empty() {
+        return None;
+    }
+    json.push(b']');
+    Some(String::from_utf8(json).expect("JSON is UTF-8"))
 }
 
 /// Adds members to a statement for Postgres as three arrays: folded addresses, addresses, names.
@@ -83,10 +95,12 @@ pub(super) async fn replace_members(
     guard: Option<Guard>,
     report: Report,
 ) -> Result<MemberChange, GroupWriteError> {
-    let wanted = Wanted::new(transaction.dialect(), members);
     let report = match report {
         Report::Counts => None,
-        Report::Members => Some(list_changes(transaction, id, &wanted).await?),
+        Report::Members => {
+            let wanted = Wanted::new(transaction.dialect(), members);
+            Some(list_changes(transaction, id, &wanted).await?)
+        }
     };
 
     // How many there were matters to a guard alone.
@@ -94,7 +108,7 @@ pub(super) async fn replace_members(
         Dialect::Postgres => change_members_at_once(transaction, id, members).await?,
         Dialect::Sqlite => {
             let before = if guard.is_some() { count_members(transaction, id).await? } else { 0 };
-            (before, change_members(transaction, id, &wanted).await?)
+            (before, change_members(transaction, id, members).await?)
         }
     };
     if let Some(guard) = guard
@@ -169,32 +183,49 @@ impl Store {
     }
 }
 
-/// On SQLite. A `CROSS JOIN` is one whose sides SQLite does not exchange: where it counts on fewer users than there are, it would
-/// read all that are wanted for each of them.
+/// How many bytes of members SQLite is given at once: it copies what is bound, and makes a form of its own of JSON.
+///
+/// Larger: a write takes several times that. Smaller: it takes more statements.
+const CHUNK: usize = 256 * 1024;
+
+/// On SQLite, chunk by chunk. A `CROSS JOIN` is one whose sides SQLite does not exchange: where it counts on fewer users than
+/// there are, it would read all that are wanted for each of them.
 async fn change_members(
     transaction: &mut Transaction,
     id: i64,
-    wanted: &Wanted<'_>,
+    members: &NewMembers,
 ) -> Result<MemberChange, sqlx::Error> {
+    let (mut change, mut rows) = (MemberChange::default(), rows_of(members));
+    let mut ids: Vec<i64> = Vec::with_capacity(members.count());
+    while let Some(chunk) = next_json(&mut rows, CHUNK) {
+        let wanted = Wanted::Sqlite(chunk.into());
+        let mut sql = transaction.sql();
+        sql.push("INSERT INTO users (email, name, email_folded) SELECT w.email, w.name, w.folded FROM ");
+        wanted.write(&mut sql);
+        sql.push(" WHERE NOT EXISTS (SELECT 1 FROM users u WHERE u.email_folded = w.folded)");
+        change.created += transaction.execute(sql).await?;
+
+        let mut sql = transaction.sql();
+        sql.push("SELECT u.id FROM ");
+        wanted.write(&mut sql);
+        sql.push(" CROSS JOIN users u ON u.email_folded = w.folded");
+        let before = ids.len();
+        let mut each = |row: Row| {
+            ids.push(row.get(0)?);
+            Ok(())
+        };
+        transaction.fetch_each(sql, &mut each).await?;
+
+        let mut sql = transaction.sql();
+        sql.push("INSERT INTO group_members (group_id, user_id) SELECT ").bind(id).push(", value FROM json_each(");
+        sql.bind(ids[before..].to_vec()).push(") WHERE true ON CONFLICT DO NOTHING");
+        change.attached += transaction.execute(sql).await?;
+    }
     let mut sql = transaction.sql();
     sql.push("DELETE FROM group_members WHERE group_id = ").bind(id);
-    sql.push(" AND user_id NOT IN (SELECT u.id FROM ");
-    wanted.write(&mut sql);
-    sql.push(" CROSS JOIN users u ON u.email_folded = w.folded)");
-    let detached = transaction.execute(sql).await?;
-
-    let mut sql = transaction.sql();
-    sql.push("INSERT INTO users (email, name, email_folded) SELECT w.email, w.name, w.folded FROM ");
-    wanted.write(&mut sql);
-    sql.push(" WHERE NOT EXISTS (SELECT 1 FROM users u WHERE u.email_folded = w.folded)");
-    let created = transaction.execute(sql).await?;
-
-    let mut sql = transaction.sql();
-    sql.push("INSERT INTO group_members (group_id, user_id) SELECT ").bind(id).push(", u.id FROM ");
-    wanted.write(&mut sql);
-    sql.push(" CROSS JOIN users u ON u.email_folded = w.folded WHERE true ON CONFLICT DO NOTHING");
-    let attached = transaction.execute(sql).await?;
-    Ok(MemberChange { attached, detached, created, report: None })
+    sql.push(" AND user_id NOT IN (SELECT value FROM json_each(").bind(ids).push("))");
+    change.detached = transaction.execute(sql).await?;
+    Ok(change)
 }
 
 /// Whom the write will attach, detach and create. Planned anew: a plan that was kept from when users were few reads all of them
