@@ -230,7 +230,7 @@ impl Gate {
             respond::id_of(&response),
         );
         respond::log(connection, &head, &trail, &response, refusal.as_ref(), took);
-        // A request that only waits for what nobody reads is not in flight.
+        // From here on the request only discards its unread body, which takes no place among those in flight.
         drop(place);
         if !body.is_end_stream() {
             unread::settle(&head, body, &mut response).await;

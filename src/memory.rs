@@ -14,10 +14,10 @@ use crate::metrics::GateMetrics;
 
 /// How many bytes of rows a request may read before they are reserved.
 ///
-/// Larger: requests in flight hold more that nobody counts. Smaller: ordinary pages of submissions pay for counting.
+/// Larger: requests in flight hold more memory that is not counted. Smaller: ordinary pages of submissions pay for counting.
 const UNCOUNTED_ROWS: usize = 64 * 1024;
 
-/// Rows are reserved in steps of so many bytes.
+/// The step in which rows are reserved, in bytes.
 ///
 /// Larger: a request reserves more than it reads. Smaller: the counters are written more often.
 const STEP: usize = 1024 * 1024;
@@ -40,7 +40,7 @@ pub struct TenantMemory(CachePadded<AtomicUsize>);
 pub struct MemorySpent;
 
 impl Memory {
-    /// A node that may hold so many bytes, and each tenant so many of them.
+    /// A node whose requests may hold `most` bytes, those of one tenant `most_per_tenant` of them.
     #[must_use]
     pub fn new(most: usize, most_per_tenant: usize, metrics: GateMetrics) -> Self {
         Self { most, most_per_tenant, metrics }
@@ -106,7 +106,7 @@ impl MemoryPermit {
         self.bytes
     }
 
-    /// Reserves more or gives some back, so that there are so many.
+    /// Reserves more bytes, or releases some, until the permit covers `bytes`.
     ///
     /// # Errors
     /// [`MemorySpent`]; then there are as many as before.
@@ -130,7 +130,7 @@ impl MemoryPermit {
         Ok(())
     }
 
-    /// Gives back all but so many.
+    /// Releases all but `bytes`.
     pub fn shrink_to(&mut self, bytes: usize) {
         let less = self.bytes.saturating_sub(bytes);
         if less > 0 {

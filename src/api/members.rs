@@ -41,7 +41,7 @@ const SHORTEST: usize = 16;
 /// What each member has, in the order of the body.
 #[derive(Debug)]
 struct Columns {
-    /// How many bytes a column has at most. Each has room for so many, since one that grows is copied again and again.
+    /// The most bytes that a column can have. It gets room for all of them at once: one that grows is copied again and again.
     most: usize,
     emails: Texts,
     /// What the addresses are compared by. As long as it would be the same as `emails`, there is none.

@@ -1,6 +1,6 @@
 //! JSON values read as they come: by their shape, without building what no reader asks for.
 //!
-//! A tree of values costs up to sixteen times its JSON. So a reader gives a [`Shape`] that says what becomes of a value
+//! A tree of values costs up to sixteen times its JSON. So a reader gives a [`Shape`] that decides what to keep of a value
 //! of each kind, and gets texts as they are in the body; a list is read item by item, and [`Skip`] passes over the rest.
 
 use std::fmt;

@@ -39,7 +39,7 @@ pub(super) fn each_once(emails: Column, keys: Column, names: Column) -> (Column,
 /// A member whose address is listed more than once.
 struct Repeated {
     at: u32,
-    /// What stands in its place; nothing but for the first of them.
+    /// What replaces it. None for all but the first occurrence.
     instead: Option<Place>,
 }
 

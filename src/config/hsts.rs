@@ -1,6 +1,6 @@
 //! `hsts`: the value of the header `Strict-Transport-Security` (RFC 6797, section 6.1).
 //!
-//! Owns its grammar. The header is sent as it is written here, so a value that browsers would ignore is refused: without
+//! Owns its grammar. The header is sent exactly as configured, so a value that browsers would ignore is refused: without
 //! `max-age`, with a directive twice, or with one that no browser knows, which is mostly a typing error.
 
 use http::HeaderValue;

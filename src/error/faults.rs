@@ -18,7 +18,7 @@ use super::Refusal;
 /// fixed in more rounds.
 const MOST_BYTES: usize = 64 * 1024;
 
-/// What the answer has besides its faults: the keys, the count, and the first fault again as the message.
+/// Room for the rest of the answer: the keys, the count, and the first fault repeated as the message.
 ///
 /// Larger: fewer faults are listed. Smaller than the longest fault: an answer can exceed [`MOST_BYTES`].
 const MESSAGE_BYTES: usize = 2 * 1024;
@@ -140,7 +140,7 @@ impl Serialize for Faults {
             }
         }
         let first = self.listed.first().map_or("", |(_, text)| text.as_str());
-        // Where reading stopped, nobody knows how many would have followed.
+        // Reading stopped there, so the number of faults that would have followed is unknown.
         let at_least = if self.is_full() { "at least " } else { "" };
         let message = match (self.listed.len() + self.unlisted).saturating_sub(1) {
             0 => first.to_owned(),

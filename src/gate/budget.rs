@@ -1,4 +1,4 @@
-//! A request and the budget of its account: a place in it, or only a look at what is left.
+//! The budget of an account, as a request meets it: admission, or only a report of the remaining requests.
 //!
 //! Which account is a tenant's is known once its database was opened, since the database says which one it is. A request
 //! that is admitted has a token that the database vouched for, so for it that is no step of its own. One that spends nothing

@@ -1,7 +1,7 @@
-//! The form that a request's body may come in: JSON in UTF-8, as it is or compressed by gzip.
+//! The formats of a request's body: JSON in UTF-8, plain or compressed by gzip.
 //!
 //! Owns what the head says of the form; the bytes are looked at where they are read. A `Content-Type` that says nothing
-//! of it (none, `text/plain`, a type of somebody's own) is taken for JSON, since many callers send one of those.
+//! of it (none, `text/plain`, a private type) means JSON, since many clients send one of those.
 
 use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
@@ -23,11 +23,11 @@ pub(super) struct Announced {
     is_form: bool,
 }
 
-/// The type that `curl -d` and PowerShell send unless they are told another, for JSON too.
+/// The type that `curl -d` and PowerShell send by default, even for JSON.
 const FORM: &str = "application/x-www-form-urlencoded";
 
 impl Announced {
-    /// What is taken for JSON as it is.
+    /// Plain JSON.
     pub(super) const JSON: Self = Self { coding: Coding::Identity, is_form: false };
 
     /// What a head says.

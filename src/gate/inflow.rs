@@ -1,4 +1,4 @@
-//! What has come of a body, decoded: bounded, and reserved before it takes memory.
+//! The received part of a body, decoded: bounded, and reserved before it takes memory.
 //!
 //! A buffer has the declared length from its first byte on, so that it never moves; pages that nothing was written to
 //! take no memory. A caller who declares 16 MiB and sends nothing costs nothing but its reservation, which ends with the
@@ -20,9 +20,9 @@ use crate::memory::{MemoryPermit, MemoryShare};
 /// Larger: fewer bodies are served at once than would fit. Smaller: bodies take more than is reserved for them.
 const COST: usize = 4;
 
-/// A body of up to so many bytes is not reserved.
+/// Bodies up to this size are not reserved.
 ///
-/// Larger: requests in flight hold more that nobody counts. Smaller: ordinary bodies pay for counting.
+/// Larger: requests in flight hold more memory that is not counted. Smaller: ordinary bodies pay for counting.
 const UNCOUNTED: usize = 16 * 1024;
 
 /// How much of a body is decoded before other requests have their turn.
@@ -51,7 +51,7 @@ pub(super) struct Buffer<'m> {
 }
 
 impl Buffer<'_> {
-    /// Reserves what a body of so many bytes costs.
+    /// Reserves what a body of this length costs.
     fn reserve(&mut self, length: usize) -> Result<(), Refusal> {
         if length <= UNCOUNTED {
             return Ok(());

@@ -68,9 +68,9 @@ pub(super) fn id_of<B>(response: &Response<B>) -> &str {
     id.expect("every answer has one, of visible ASCII")
 }
 
-/// An answer of up to so many bytes is not reserved.
+/// Answers up to this size are not reserved.
 ///
-/// Larger: callers that read slowly hold more that nobody counts, up to 100 answers on each connection. Smaller: the
+/// Larger: slow readers hold more memory that is not counted, up to 100 answers a connection. Smaller: the
 /// shortest answers, which are most, pay for counting.
 const UNCOUNTED: usize = 4 * 1024;
 

@@ -30,7 +30,7 @@ const SMALL: usize = 64 * 1024;
 /// the body arrives a few round trips after the head, the connection is closed.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 
-/// How much of a body that nobody wants is read over HTTP/2.
+/// The most bytes of an unread body that are discarded over HTTP/2.
 ///
 /// Larger: a client can send more for nothing. Smaller: a client that reads the answer only after its last byte finds a
 /// reset stream instead.
@@ -59,7 +59,7 @@ pub(super) async fn settle<B>(head: &request::Parts, body: Incoming, response: &
     }
 }
 
-/// Reads and drops a body; whether it ended within so many bytes.
+/// Discards a body. Returns whether it ended within `left` bytes.
 async fn drain<E>(mut body: impl Body<Data = Bytes, Error = E> + Unpin, mut left: usize) -> bool {
     while let Some(frame) = body.frame().await {
         let Ok(frame) = frame else { return false };

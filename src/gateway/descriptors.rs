@@ -1,4 +1,4 @@
-//! How the file descriptors of the process are shared out: callers get what is left.
+//! The file descriptors of the process: set aside for its own needs first, the rest for client connections.
 //!
 //! A connection of a caller takes one, and so does everything that serves it. Callers that hold all of them would keep the
 //! gateway from reaching Redis and the databases, so the descriptors for those are set aside first and the cap on

@@ -23,7 +23,7 @@ pub struct Account {
     /// What this node admitted; the whole truth where no store is shared.
     own: Mutex<Window>,
     /// What the shared window last said of itself when it was full. Only the passing of time frees a place, so until
-    /// then nobody need ask.
+    /// then no node needs to ask it.
     pub(super) full: ArcSwapOption<Full>,
     /// What the shared window last said was left, for requests that spend nothing.
     last_look: Mutex<Option<Look>>,
@@ -76,7 +76,7 @@ impl Account {
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether nobody panicked with its window in hand.
+    /// Whether no thread panicked while it held the window.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         !self.own.is_poisoned()

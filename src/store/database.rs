@@ -150,7 +150,7 @@ pub(crate) enum Row {
     Sqlite(SqliteRow),
 }
 
-/// What a driver takes for a row besides its values, and for each of those: about 200 bytes in all for a row of two.
+/// The overhead of a driver for each row, and for each value of it: about 200 bytes for a row of two values.
 ///
 /// Larger: requests that read many short rows are refused too early. Smaller: they hold more than is reserved.
 const ROW: usize = 128;

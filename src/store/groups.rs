@@ -110,9 +110,9 @@ impl Group {
     }
 }
 
-/// A group of up to so many bytes is not reserved before it is read.
+/// Groups up to this size are not reserved before they are read.
 ///
-/// Larger: requests in flight hold more that nobody counts. Smaller: ordinary groups pay for counting.
+/// Larger: requests in flight hold more memory that is not counted. Smaller: ordinary groups pay for counting.
 const SMALL: usize = 64 * 1024;
 
 const MEMBERS: &str = "CASE WHEN g.built_in THEN (SELECT count(*) FROM users) \

@@ -210,7 +210,7 @@ impl Lent {
     fn is_lost<T>(&mut self, outcome: &Result<T, Failure>) -> bool {
         self.running = matches!(outcome, Err(Failure::TimedOut));
         self.unheard = false;
-        // The rows that nobody wants any more stand before those of the next statement.
+        // Its unread rows would precede those of the next statement.
         self.lost |= matches!(outcome, Err(Failure::Said(error)) if is_refused(error));
         self.lost |= matches!(outcome, Err(Failure::Said(error)) if match Trouble::of(error) {
             Some(Trouble::Lost) => true,

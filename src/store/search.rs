@@ -273,7 +273,7 @@ mod tests {
         (1..=count).collect()
     }
 
-    /// One filter a list, each of so many values.
+    /// A filter for each list, with `values` values.
     fn filters(values: i64) -> Vec<SubmissionFilter> {
         let none = SubmissionFilter::default;
         let answers = || (0..values).map(|answer| answer.to_string()).collect();

@@ -243,7 +243,7 @@ impl Sql {
         }
     }
 
-    /// How many bytes its texts have: about what the driver makes of them.
+    /// The length of its texts in bytes, which is about what the driver copies.
     pub(super) fn bytes(&self) -> usize {
         let of = |bind: &Bind| match bind {
             Bind::Text(text) | Bind::OptionalText(Some(text)) => text.len(),

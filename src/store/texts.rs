@@ -18,7 +18,7 @@ pub struct Texts {
 }
 
 impl Texts {
-    /// No texts yet, and room for so many of so many bytes together. What is not used takes no memory.
+    /// An empty column with room for `texts` texts of `bytes` bytes in all. Unused room takes no physical memory.
     #[must_use]
     pub fn with_capacity(texts: usize, bytes: usize) -> Self {
         Self { all: String::with_capacity(bytes), ends: Vec::with_capacity(texts) }

@@ -1,4 +1,5 @@
-//! Files that hold secrets and that others than formgate's user may read: a warning each, since somebody may want that.
+//! Warnings about files that hold secrets and that users other than formgate's may read. It can be intended, so `check`
+//! does not fail.
 //!
 //! SQLite files hold all answers and the digests of tokens, and so do the log and the shared memory next to them; private
 //! keys and passwords in the configuration let their reader act as the gateway. Looks only at the mode of each file: a folder

@@ -114,7 +114,7 @@ async fn files_with_secrets_that_others_may_read_are_warned_about_and_are_no_fau
     let site = site.gateway("redis", "redis://:marker-7f3a@127.0.0.1:6379").write();
     let [database, log] = ["acme.db", "acme.db-wal"].map(|name| site.folder().join(name));
     let key = site.folder().join("certs/wildcard.example.test.key");
-    // The log is there for as long as somebody has the database open.
+    // The log exists as long as a connection is open.
     let open = Database::connect(site.database_url("acme")).await;
     open.execute("CREATE TABLE of_a_product (id INTEGER)").await;
     let expose = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).expect("the file is ours");
