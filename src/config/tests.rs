@@ -253,9 +253,8 @@ fn columns_count_characters() {
 fn many_tenants_and_many_faults_are_read_in_linear_time() {
     let folder = Folder::new();
     let read = |count: usize| {
-        let tenants = |faults: &str| -> String {
-            (0..count).map(|n| ACME.replace("acme", &format!("t{n}")) + faults).collect()
-        };
+        let tenants =
+            |faults: &str| -> String { (0..count).map(|n| ACME.replace("acme", &format!("t{n}")) + faults).collect() };
         let started = Instant::now();
         assert_eq!(folder.load(&format!("{GATEWAY}{}", tenants(""))).unwrap().tenants.len(), count);
         let faults = tenants("timezone = \"x\"\nmax_connections = 0\n");

@@ -214,5 +214,5 @@ async fn an_answer_repeats_little_of_a_body_however_many_faults_that_has() {
     }
     let ignored = format!(r#"{{"{}": 1}}"#, key(900_000));
     let answer = acme.caller().post(SEARCH).body(ignored).send().await;
-    assert_eq!(answer.header("x-ignored-parameters"), Some(&*format!("{}%E2%80%A6", key(63))));
+    assert_eq!(answer.header("x-ignored-parameters"), Some(&*key(64)));
 }
