@@ -24,6 +24,7 @@ mod heads;
 mod limits;
 mod listener;
 mod opening;
+mod parting;
 mod proxy;
 mod socket;
 #[cfg(test)]

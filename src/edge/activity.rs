@@ -20,6 +20,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::limits::Limits;
+use super::parting::{Goaway, Parting};
 
 /// The state of one connection, shared by its socket, its requests and the task that ends it.
 #[derive(Debug)]
@@ -29,35 +30,6 @@ pub(super) struct Activity {
     /// A [`Parting`], which is read with each write.
     parting: AtomicU8,
     limits: Limits,
-}
-
-/// What the peer makes of a GOAWAY.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Goaway {
-    /// The peer did not say anything yet, or speaks HTTP/1.1.
-    Unknown,
-    /// It takes the responses that come after it, as RFC 9113 (section 6.8) asks for.
-    Warning,
-    /// It loses every response that comes after it.
-    Last,
-}
-
-/// Which GOAWAY an HTTP/2 connection is due.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum Parting {
-    /// None.
-    None,
-    /// One that warns: every request is still answered.
-    Warning,
-    /// The last one, together with the response to the last request.
-    WithResponse,
-    /// The last one, once the requests that were read are answered. No more are read.
-    Now,
-}
-
-impl Parting {
-    const ALL: [Self; 4] = [Self::None, Self::Warning, Self::WithResponse, Self::Now];
 }
 
 #[derive(Debug)]
@@ -373,7 +345,7 @@ impl Activity {
 
     /// Which GOAWAY the connection is due.
     pub(super) fn parting(&self) -> Parting {
-        Parting::ALL[usize::from(self.parting.load(Ordering::Acquire))]
+        Parting::of(self.parting.load(Ordering::Acquire))
     }
 
     /// Whether an HTTP/2 answer was begun and did not end.

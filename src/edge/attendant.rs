@@ -11,9 +11,10 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep_until};
 
-use super::activity::{Abuse, Activity, Goaway, Outlook};
+use super::activity::{Abuse, Activity, Outlook};
 use super::at_once::Poller;
 use super::drain::Lifecycle;
+use super::parting::Goaway;
 use crate::metrics::EdgeMetrics;
 
 /// Why a connection is looked at.

@@ -11,6 +11,7 @@
 //! then every request is answered that still arrives; at last a GOAWAY that names the newest request that was processed,
 //! with nothing after it. It lies above TLS.
 
+mod crossing;
 mod ending;
 mod reader;
 
@@ -24,8 +25,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use self::ending::Ending;
 use self::reader::{ACK, DATA, Frame, HEADERS, PING, RST_STREAM, Reader};
-use super::activity::{Abuse, Activity, Parting};
+use super::activity::{Abuse, Activity};
 use super::opening::Opening;
+use super::parting::Parting;
 
 /// The most requests that may look open at once. The library refuses those over its own limit, but has yet to do so
 /// when they are counted here.
@@ -192,7 +194,7 @@ impl<IO: AsyncWrite + Unpin> Frames<IO> {
         let is_due = match requests.activity.parting() {
             Parting::None | Parting::Warning => false,
             Parting::WithResponse => ends_response && requests.most_open <= 1,
-            Parting::Now => true,
+            Parting::Now => !ending.is_crossing(),
         };
         if is_due && requests.are_done() && outgoing.is_between_frames() {
             ending.finish(requests.newest);

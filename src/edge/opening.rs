@@ -7,7 +7,7 @@
 //! tells them apart but this: `h2` spells out settings that have the default value anyway. A peer that is taken for `h2` by
 //! mistake is ended within the RFC all the same.
 
-use super::activity::Goaway;
+use super::parting::Goaway;
 
 const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 const HEADER: usize = 9;

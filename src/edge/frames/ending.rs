@@ -8,22 +8,19 @@
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Sleep, sleep};
 
-use crate::edge::activity::Parting;
+use super::crossing::Crossing;
 use crate::edge::limits::Limits;
+use crate::edge::parting::Parting;
 
 const GOAWAY: u8 = 7;
 
 /// A whole one.
 const PING: [u8; 17] = [0, 0, 8, 6, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-
-/// How much is discarded at a time.
-const SCRATCH: usize = 4 * 1024;
 
 /// The largest id of a stream: a GOAWAY with it refuses no request.
 const LARGEST: u32 = u32::MAX >> 1;
@@ -42,51 +39,6 @@ pub(super) struct Ending {
     is_alone: bool,
     /// Whether the last GOAWAY was appended.
     is_over: bool,
-}
-
-/// Requests that arrive after the last one that is processed.
-#[derive(Debug)]
-struct Crossing {
-    silence: Pin<Box<Sleep>>,
-    until: Instant,
-    /// How many arrived whole.
-    requests: usize,
-    /// How many PINGs are still to be sent, once that was begun.
-    pings: Option<usize>,
-}
-
-impl Crossing {
-    fn new() -> Self {
-        let until = Instant::now() + Limits::CROSSING_TOTAL;
-        Self { silence: Box::pin(sleep(Limits::CROSSING)), until, requests: 0, pings: None }
-    }
-
-    fn wait(&mut self, silence: Duration) {
-        self.silence.as_mut().reset(self.until.min(Instant::now() + silence));
-    }
-
-    /// Ready when the peer sent nothing for a while, or for too long.
-    fn poll_quiet<IO: AsyncRead + Unpin>(
-        &mut self,
-        io: &mut IO,
-        silence: Duration,
-        note: &mut impl FnMut(&[u8]) -> usize,
-        cx: &mut Context<'_>,
-    ) -> io::Result<Poll<()>> {
-        let mut scratch = [0; SCRATCH];
-        loop {
-            let mut buf = ReadBuf::new(&mut scratch);
-            let Poll::Ready(read) = Pin::new(&mut *io).poll_read(cx, &mut buf) else {
-                return Ok(self.silence.as_mut().poll(cx));
-            };
-            read?;
-            if buf.filled().is_empty() || Instant::now() >= self.until {
-                return Ok(Poll::Ready(()));
-            }
-            self.requests += note(buf.filled());
-            self.wait(silence);
-        }
-    }
 }
 
 impl Ending {
@@ -150,30 +102,36 @@ impl Ending {
         mut note: impl FnMut(&[u8]) -> usize,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
-        let mut crossing = self.crossing.take().unwrap_or_else(|| Box::new(Crossing::new()));
+        let mut crossing = self.crossing.take().unwrap_or_else(|| Box::new(Crossing::new(expected)));
+        let quiet = self.poll_crossed(&mut crossing, io, expected, &mut note, cx);
+        self.crossing = Some(crossing);
+        quiet
+    }
+
+    fn poll_crossed<IO: AsyncRead + AsyncWrite + Unpin>(
+        &mut self,
+        crossing: &mut Crossing,
+        io: &mut IO,
+        expected: usize,
+        note: &mut impl FnMut(&[u8]) -> usize,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
         loop {
-            let silence = if crossing.requests < expected { Limits::CROSSING } else { Limits::PAUSE };
-            let quiet = crossing.poll_quiet(io, silence, &mut note, cx)?;
-            match (quiet, crossing.pings) {
-                (Poll::Pending, _) => {
-                    self.crossing = Some(crossing);
-                    return Poll::Pending;
-                }
-                (Poll::Ready(()), Some(0)) => return Poll::Ready(Ok(())),
-                (Poll::Ready(()), pings) => {
-                    let left = pings.unwrap_or(crossing.requests + 1);
-                    self.held.extend_from_slice(&PING);
-                    crossing.pings = Some(left - 1);
-                    if self.poll_write(io, cx)?.is_pending() {
-                        self.crossing = Some(crossing);
-                        return Poll::Pending;
-                    }
-                    if left == 1 {
-                        crossing.wait(Limits::PAUSE);
-                    }
-                }
+            while crossing.takes_ping() {
+                ready!(self.poll_write(io, cx))?;
+                self.held.extend_from_slice(&PING);
+            }
+            ready!(self.poll_write(io, cx))?;
+            ready!(crossing.poll_quiet(io, expected, note, cx))?;
+            if crossing.is_counted() {
+                return Poll::Ready(Ok(()));
             }
         }
+    }
+
+    /// Whether requests are being discarded.
+    pub(super) fn is_crossing(&self) -> bool {
+        self.crossing.is_some()
     }
 
     /// Appends the last GOAWAY, which names the newest request that is processed.
