@@ -138,7 +138,7 @@ pub fn request_span(headers: &HeaderMap, method: &http::Method) -> Span {
 }
 
 /// The span of the current request from its token check on, where the caller's `traceparent` has it exported and nothing
-/// else did. The caller was not known before, so what it asked did not count ([`sampling`]).
+/// else did. The caller was not known before, so what it asked did not count (`sampling`).
 #[must_use]
 pub fn authenticated_span(headers: &HeaderMap, method: &http::Method) -> Option<Span> {
     // Without a collector, this is all that it takes.

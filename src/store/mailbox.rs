@@ -2,7 +2,7 @@
 //!
 //! A user's address is unique by its folded form, the column `users.email_folded`, which the database keeps whoever writes
 //! the row. That does not see that `a@bücher.example` and `a@xn--bcher-kva.example` are one mailbox, nor that `é` can be one
-//! code point or two. The [`key`] of an address is the same for all its spellings; [`spellings`] lists the folded forms under
+//! code point or two. The `key` of an address is the same for all its spellings; `spellings` lists the folded forms under
 //! which a user with that key can be stored.
 //!
 //! Invariants: addresses with the same folded form have the same key, and [`Address::stored`] folds to one of the spellings

@@ -1,6 +1,6 @@
 //! When tokens were last used, to the minute: noted in memory, written behind, one statement a tenant.
 //!
-//! The first use of a token is written soon, and while it goes on being used every [`PAUSE`], however often that is: each
+//! The first use of a token is written soon, and while it goes on being used every `PAUSE`, however often that is: each
 //! write opens a SQLite file where a gateway has thousands of them. What is noted and not yet written is written on a
 //! normal stop; a crash loses at most the time between two writes.
 

@@ -39,7 +39,7 @@ pub struct GroupWrite {
 pub struct NewMembers {
     /// The addresses as they are to be stored.
     pub emails: Arc<Texts>,
-    /// What users are found by: the folded form of each address. Until [`find_spellings`] has looked for the spelling that
+    /// What users are found by: the folded form of each address. Until `find_spellings` has looked for the spelling that
     /// is stored, that of a mailbox with several is its key.
     pub folded: Arc<Texts>,
     /// The names of those who are new.
