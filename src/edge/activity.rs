@@ -7,11 +7,11 @@
 //! No timer is reset when something happens: [`Activity::outlook`] names the earliest instant at which anything could be
 //! overdue, whatever happens until then, and is asked again at that instant.
 
+mod abuse;
 #[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
-use std::io;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,6 +19,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+pub(super) use self::abuse::Abuse;
+use self::abuse::Bytes;
 use super::limits::Limits;
 use super::parting::{Goaway, Parting};
 
@@ -68,16 +70,6 @@ struct State {
     abuse: Option<Abuse>,
 }
 
-#[derive(Debug, Default)]
-struct Bytes {
-    /// What came from the socket.
-    received: u64,
-    /// How much of it was heads and bodies of requests.
-    asked: u64,
-    /// How much of what was sent was answers.
-    answered: u64,
-}
-
 #[derive(Clone, Copy, Debug)]
 enum Head {
     /// Between two requests, or handling one.
@@ -101,26 +93,6 @@ pub(super) enum Outlook {
     Worn,
     /// A head, an answer that is not taken, or the goodbye, takes too long: cut.
     Stalled,
-}
-
-/// What a peer does that no honest one does; its connection is cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Abuse {
-    /// Bytes that serve no request.
-    #[error("too many bytes that belong to no request")]
-    Flood,
-    /// Requests that are given up before they are answered.
-    #[error("too many requests were reset")]
-    Resets,
-    /// Takes nothing of what the kernel has for it.
-    #[error("nothing of an answer was taken")]
-    Stall,
-}
-
-impl From<Abuse> for io::Error {
-    fn from(abuse: Abuse) -> Self {
-        Self::other(abuse)
-    }
 }
 
 impl State {
@@ -226,12 +198,8 @@ impl Activity {
     /// [`Abuse::Flood`] when too many of them belonged to no request.
     pub(super) fn received(&self, bytes: usize) -> Result<(), Abuse> {
         let mut state = self.state();
-        let Bytes { received, asked, answered } = &mut state.bytes;
-        *received += bytes as u64;
-        let overhead = received.saturating_sub(*asked);
-        // What serves an answer (window updates, above all) is paid for by the answer.
-        let allowed = self.limits.overhead_bytes + (*asked + *answered).saturating_mul(self.limits.overhead_factor);
-        if overhead > allowed {
+        state.bytes.received += bytes as u64;
+        if state.bytes.are_too_many(&self.limits) {
             state.end_for(Abuse::Flood);
             return Err(Abuse::Flood);
         }

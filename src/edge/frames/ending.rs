@@ -117,11 +117,13 @@ impl Ending {
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         loop {
-            while crossing.takes_ping() {
+            loop {
                 ready!(self.poll_write(io, cx))?;
+                if !crossing.takes_ping() {
+                    break;
+                }
                 self.held.extend_from_slice(&PING);
             }
-            ready!(self.poll_write(io, cx))?;
             ready!(crossing.poll_quiet(io, expected, note, cx))?;
             if crossing.is_counted() {
                 return Poll::Ready(Ok(()));
