@@ -23,6 +23,7 @@ mod network;
 mod redirect;
 mod respond;
 mod unread;
+mod verify;
 
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
@@ -49,7 +50,6 @@ use crate::reply::Reply;
 use crate::store::Spent;
 use crate::telemetry::{self, step};
 use crate::tenant::host::CertificateNames;
-use crate::tenant::token::PresentedToken;
 use crate::tenant::{Directory, Tenant, Token, TokenVerifier, Turn};
 use allowance::Allowance;
 pub use bad_tokens::BadTokens;
@@ -322,47 +322,6 @@ impl Gate {
         }
         self.directory.load().resolve(authority.host()).cloned().ok_or(Refusal::UnknownAccount)
     }
-
-    async fn verify(
-        &self,
-        connection: &Connection,
-        tenant: &Tenant,
-        head: &request::Parts,
-    ) -> Result<Arc<Token>, Refusal> {
-        let address = connection.caller;
-        let Some(presented) = presented(head) else {
-            self.bad_tokens.take(address)?;
-            return Err(Refusal::Unauthenticated);
-        };
-        let digest = presented.digest();
-        if let Some(token) = self.tokens.recall(tenant, &digest) {
-            return Ok(token);
-        }
-        let attempt = self.bad_tokens.attempt(address, tenant.tokens.generation, digest)?;
-        // Boxed: it is rarely needed, and large.
-        match Box::pin(self.tokens.verify(tenant, digest)).await {
-            Ok(Some(token)) => {
-                attempt.was_good();
-                Ok(token)
-            }
-            Ok(None) => {
-                attempt.was_bad();
-                Err(Refusal::Unauthenticated)
-            }
-            // A database that can't say is no fault of the token's.
-            Err(error) => {
-                attempt.put_back();
-                Err(Refusal::DatabaseUnavailable(error))
-            }
-        }
-    }
-}
-
-/// The token that a request presents, if that can be one.
-fn presented(head: &request::Parts) -> Option<PresentedToken> {
-    let mut values = head.headers.get_all(http::header::AUTHORIZATION).iter();
-    let (Some(value), None) = (values.next(), values.next()) else { return None };
-    PresentedToken::from_authorization(value.as_bytes())
 }
 
 /// Turns a panic on the way into a refusal: it costs its own request alone, and that is answered.
