@@ -142,6 +142,7 @@ on_both_databases! {
             wait_until_reserved(&mut acme, "the answers", |bytes| (least..least + 2 * MIB).contains(&bytes)).await;
         }
         assert_eq!(acme.caller().get(&path).fresh().send().await.status, 200, "there is room for another one");
+        wait_until_reserved(&mut acme, "two answers", |bytes| (32 * MIB..34 * MIB).contains(&bytes)).await;
         readers.push(begin(&acme, &format!("GET {path} HTTP/1.1")).await);
         wait_until_reserved(&mut acme, "three answers", |bytes| (48 * MIB..50 * MIB).contains(&bytes)).await;
         let refused = acme.caller().get(&path).fresh().send().await;
