@@ -280,7 +280,7 @@ impl Activity {
         }
     }
 
-    /// Notes that the connection is told to end: by a warning first, where that helps the peer.
+    /// Begins to end the connection, with a warning first if the peer can use one.
     pub(super) fn leave(&self) {
         let mut state = self.state();
         if state.goaway == Goaway::Warning && state.warned_since.is_none() {

@@ -19,11 +19,11 @@ const PADDED: u8 = 0x8;
 /// Reads along the frames of one direction.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
-    /// Bytes that are no frame header: the preface, then what is left of a frame's payload.
+    /// Bytes to skip before the next frame header: the preface, then the rest of a payload.
     skip: usize,
     header: [u8; HEADER],
     filled: usize,
-    /// The frame whose payload is passing; none once its header is told.
+    /// The frame whose payload is passing. None once its header was reported.
     padded: Option<Frame>,
 }
 
@@ -47,7 +47,7 @@ impl Reader {
         self.skip == 0 && self.filled == 0
     }
 
-    /// Reads bytes, and tells of every frame whose beginning has come.
+    /// Reads bytes and reports every frame whose header is complete.
     pub(super) fn read(&mut self, mut bytes: &[u8], mut tell: impl FnMut(Frame)) {
         while !bytes.is_empty() {
             if let Some(mut frame) = self.padded.take() {

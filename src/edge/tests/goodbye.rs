@@ -1,4 +1,4 @@
-//! The end of an HTTP/2 connection, frame by frame: what it sends to whom, and what becomes of requests that cross it.
+//! The end of an HTTP/2 connection, frame by frame: the frames that each client gets, and the fate of requests that cross it.
 
 use std::time::Duration;
 
