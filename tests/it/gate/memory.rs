@@ -17,6 +17,7 @@ use crate::support::connection::{Protocol, handshake};
 use crate::support::fixture::{Engine, Site, on_both_databases};
 
 const SEARCH: &str = "/api/v1/submission";
+const OK: &[u8; 12] = b"HTTP/1.1 200";
 const MIB: usize = 1024 * 1024;
 
 /// `acme` and `globex`, which share a node with little memory.
@@ -55,6 +56,16 @@ async fn begin(acme: &Acme, head: &str) -> TlsStream<TcpStream> {
     );
     stream.write_all(head.as_bytes()).await.expect("a fresh connection");
     stream.flush().await.expect("a fresh connection");
+    stream
+}
+
+/// Begins a request and reads no more of its answer than the status: by then it is built and what it was made of is
+/// given back.
+async fn begin_to_read(acme: &Acme, head: &str) -> TlsStream<TcpStream> {
+    let mut stream = begin(acme, head).await;
+    let mut status = [0; OK.len()];
+    stream.read_exact(&mut status).await.expect("an answer");
+    assert_eq!(status, *OK, "{}", String::from_utf8_lossy(&status));
     stream
 }
 
@@ -121,7 +132,8 @@ on_both_databases! {
             for answer in join_all((0..8).map(|_| call(body))).await {
                 assert_eq!(answer.status, status);
             }
-            let grown = peak(&acme) - before;
+            // The kernel sums up the resident pages of threads late, so that even the most may sink a little.
+            let grown = peak(&acme).saturating_sub(before);
             assert!(grown < 48 * MIB, "{} MiB more for 8 bodies of 1 MiB", grown / MIB);
         }
     }
@@ -137,20 +149,20 @@ on_both_databases! {
 
         let mut readers = Vec::new();
         for count in 1..=2 {
-            readers.push(begin(&acme, &format!("GET {path} HTTP/1.1")).await);
+            readers.push(begin_to_read(&acme, &format!("GET {path} HTTP/1.1")).await);
             let least = count * 16 * MIB;
             wait_until_reserved(&mut acme, "the answers", |bytes| (least..least + 2 * MIB).contains(&bytes)).await;
         }
         assert_eq!(acme.caller().get(&path).fresh().send().await.status, 200, "there is room for another one");
         wait_until_reserved(&mut acme, "two answers", |bytes| (32 * MIB..34 * MIB).contains(&bytes)).await;
-        readers.push(begin(&acme, &format!("GET {path} HTTP/1.1")).await);
+        readers.push(begin_to_read(&acme, &format!("GET {path} HTTP/1.1")).await);
         wait_until_reserved(&mut acme, "three answers", |bytes| (48 * MIB..50 * MIB).contains(&bytes)).await;
         let refused = acme.caller().get(&path).fresh().send().await;
         assert_eq!((refused.status.as_u16(), refused.header("retry-after")), (503, Some("1")));
         assert_eq!(acme.caller().get("/api/v1/me").send().await.status, 200);
         assert_eq!(globex.get("/api/v1/group").send().await.status, 200);
 
-        let mut whole = Vec::new();
+        let mut whole = OK.to_vec();
         readers.remove(0).read_to_end(&mut whole).await.expect("the whole answer");
         assert_eq!(Answer::read(&whole).expect("an answer").json()["data"]["members"].as_array().map(Vec::len), Some(2_100));
         drop(readers);
