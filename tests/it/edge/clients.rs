@@ -135,6 +135,10 @@ fn early(token: &str) -> Value {
     ])
 }
 
+/// The programs of [`a_restart_under_load_loses_no_request_of_any_client_over_http_2`] call one tenant each, so that the
+/// metrics of the node tell their requests apart.
+const TENANTS: [&str; 3] = ["acme", "globex", "initech"];
+
 /// How many requests that makes, and how many of them are too large.
 const EARLY: (usize, u64) = (122, 22);
 
@@ -217,36 +221,48 @@ async fn the_end_of_a_connection_loses_no_request_of_any_client_over_http_2() {
 async fn a_restart_under_load_loses_no_request_of_any_client_over_http_2() {
     let sockets = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("there are free ports"));
     let [callers, operator] = sockets.each_ref().map(|socket| socket.local_addr().expect("it is bound"));
-    let site = Site::new().tenant("acme", Engine::Sqlite).requests_per_minute(100_000);
-    let site = site.gateway("listen", vec![callers.to_string()]).gateway("admin_listen", operator.to_string()).write();
+    let site = TENANTS.iter().fold(Site::new(), |site, tenant| site.tenant(tenant, Engine::Sqlite));
+    let site = site.requests_per_minute(100_000).gateway("listen", vec![callers.to_string()]);
+    let site = site.gateway("admin_listen", operator.to_string()).write();
     site.migrate();
-    let (token, host) = (site.token("acme", "tests"), site.host("acme"));
     let start = |sockets: [TcpListener; 2], config: PathBuf| {
         spawn_blocking(move || Node::spawn_on(&config, sockets.each_ref(), &[]))
     };
     let cloned = || sockets.each_ref().map(|socket| socket.try_clone().expect("it can be cloned"));
     let mut node = start(cloned(), site.config_path.clone()).await.expect("it starts");
-    let programs = [PYTHON, GO, NODE].map(|program| Program::start(program, "steady", callers, &host, &token));
+    let programs: Vec<Program> = [PYTHON, GO, NODE]
+        .into_iter()
+        .zip(TENANTS)
+        .map(|(name, tenant)| Program::start(name, "steady", callers, &site.host(tenant), &site.token(tenant, "tests")))
+        .collect();
     for _ in 0..2 {
-        until_all_are_connected(operator).await;
+        until_all_were_answered(operator).await;
         assert_eq!(node.stop(STOP).await, 0);
         // Nobody serves now, and connections wait in the supervisor's socket.
         let waiting = TcpStream::connect(callers).await.expect("the supervisor's socket takes connections");
         node = start(cloned(), site.config_path.clone()).await.expect("it starts");
         drop(waiting);
     }
-    until_all_are_connected(operator).await;
+    until_all_were_answered(operator).await;
     for program in programs {
         let name = program.name;
         let outcome = program.finish(&Value::Null).await;
         outcome.assert_nothing_lost(name);
-        assert!(outcome.answered() > 5, "{name}: {outcome:?}");
+        assert!(outcome.answered() > 20, "{name}: {outcome:?}");
     }
 }
 
-/// Waits until each program has a connection, and the one in Python two.
-async fn until_all_are_connected(operator: SocketAddr) {
+/// Waits until the node has answered ten requests of each program, and holds a connection of each: the one in Python
+/// has two.
+async fn until_all_were_answered(operator: SocketAddr) {
     let since = Instant::now();
+    for tenant in TENANTS {
+        let series = format!("formgate_tenant_requests_total{{class=\"2xx\",tenant=\"{tenant}\"}}");
+        while operator_count(operator, &series).await < 10 {
+            assert!(since.elapsed() < LIMIT, "the client of {tenant} is missing");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
     while operator_count(operator, "formgate_connections_open{protocol=\"h2\"}").await < 4 {
         assert!(since.elapsed() < LIMIT, "a client is missing");
         tokio::time::sleep(Duration::from_millis(20)).await;
