@@ -35,6 +35,12 @@ pub(super) fn read(sent: &Sent<'_>, faults: &mut Faults) -> Result<NewMembers, R
     Ok(NewMembers::new(emails, keys, names, have_spellings))
 }
 
+/// The most characters of a member's name.
+///
+/// Larger: a single name costs SQLite, which copies what is bound and parses it as JSON, many times its bytes. Smaller:
+/// directories hold names that are refused.
+const LONGEST_NAME: usize = 1_000;
+
 /// The fewest bytes of a member in a body: `{"email":"a@b"},`.
 const SHORTEST: usize = 16;
 
@@ -125,6 +131,7 @@ enum Key {
 enum Fault {
     Missing,
     Text(&'static str),
+    LongName,
     Address(InvalidAddress),
 }
 
@@ -133,6 +140,7 @@ impl fmt::Display for Fault {
         match self {
             Self::Missing => f.write_str("is required"),
             Self::Text(fault) => f.write_str(fault),
+            Self::LongName => write!(f, "must have at most {LONGEST_NAME} characters"),
             Self::Address(invalid) => invalid.fmt(f),
         }
     }
@@ -235,8 +243,10 @@ fn add_address(emails: &mut Texts, text: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "it is handed over in the place of `add_address`")]
 fn add_name(names: &mut Texts, text: &str) -> Result<(), Fault> {
+    if text.len() > LONGEST_NAME && text.chars().nth(LONGEST_NAME).is_some() {
+        return Err(Fault::LongName);
+    }
     names.push(text);
     Ok(())
 }

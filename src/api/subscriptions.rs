@@ -179,22 +179,30 @@ impl Asked {
 
 fn target_url(value: &Scalar<'_>, path: Path<'_>, faults: &mut Faults) -> Option<String> {
     let text = ask::text(value, path, faults)?;
-    let fault = match Url::parse(text) {
-        _ if text.len() > LONGEST_URL => Some("must have at most 2048 characters"),
-        // The parser forgives blanks around it and characters that should be percent-encoded; a URL that is to be found
-        // again by its text is not forgiven.
-        _ if !text.bytes().all(|byte| byte.is_ascii_graphic()) => Some("must be ASCII, the rest percent-encoded"),
+    if let Some(fault) = fault_of_url(text) {
+        faults.add(path, format_args!("The {path} {fault}."));
+        return None;
+    }
+    Some(text.to_owned())
+}
+
+fn fault_of_url(text: &str) -> Option<&'static str> {
+    // Before it is parsed, which copies it.
+    if text.len() > LONGEST_URL {
+        return Some("must have at most 2048 characters");
+    }
+    // The parser forgives blanks around it and characters that should be percent-encoded; a URL that is to be found again by
+    // its text is not forgiven.
+    if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Some("must be ASCII, the rest percent-encoded");
+    }
+    match Url::parse(text) {
         Ok(url) if url.scheme() != "https" || !url.has_host() => Some("must be an https URL"),
         Ok(url) if !url.username().is_empty() || url.password().is_some() => Some("must not contain credentials"),
         Ok(_) if !names_a_host(text) => Some("must have a host that can be looked up"),
         Ok(_) => None,
         Err(_) => Some("must be an https URL"),
-    };
-    if let Some(fault) = fault {
-        faults.add(path, format_args!("The {path} {fault}."));
-        return None;
     }
-    Some(text.to_owned())
 }
 
 /// Whether a URL has two slashes and then a host that a resolver or a certificate can name. The parser takes more: `*`,

@@ -126,6 +126,7 @@ on_both_databases! {
             (format!(r#"{{"name": "G", "unknown": {objects}}}"#), 200),
             (format!(r#"{{"name": {zeros}}}"#), 422),
             (format!(r#"{{"name": "G", "members": [{{"email": "a@x.example", "more": {objects}}}]}}"#), 200),
+            (format!(r#"{{"name": "G", "members": [{{"email": "a@x.example", "name": "{}"}}]}}"#, "n".repeat(MIB)), 422),
         ] {
             let before = peak(&acme);
             let (call, body) = (|body: &String| acme.caller().put("/api/v1/group").body(body.clone()).send(), &body);

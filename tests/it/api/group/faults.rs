@@ -33,6 +33,8 @@ on_both_databases! {
             (json!({"name": "S", "members": [{"email": long_email}]}), vec!["members.0.email"]),
             (json!({"name": "S", "members": [{"email": "a@x.example", "name": 7}]}), vec!["members.0.name"]),
             (json!({"name": "S", "members": [{"email": "a@x.example", "name": "\0"}]}), vec!["members.0.name"]),
+            (json!({"name": "S", "members": [{"email": "a@x.example", "name": "ü".repeat(1001)}]}), vec!["members.0.name"]),
+            (json!({"name": "S", "members": [{"email": "a@x.example", "name": "n".repeat(500_000)}]}), vec!["members.0.name"]),
         ] {
             let answer = put(client, "", &body).await;
             assert_eq!(faulty_fields(&answer), fields, "{body}");
