@@ -94,7 +94,7 @@ pub enum StoreError {
     Busy,
     /// Another program holds the write lock of a SQLite file; nothing was written.
     #[error("another program holds the write lock of the SQLite file")]
-    Locked(#[source] sqlx::Error),
+    Locked(#[source] Option<sqlx::Error>),
     /// The database has an older schema than this program serves.
     #[error("the database is at schema version {found}, this program needs {wanted}")]
     SchemaOlder {

@@ -11,12 +11,12 @@ use sqlx::postgres::PgRow;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, TypeInfo, ValueRef};
 
-use super::StoreError;
 use super::lent::Lent;
 use super::pool::Pool;
 use super::session::Each;
 use super::sql::{Dialect, Sql};
 use super::write_lock::is_held;
+use super::{StoreError, Trouble};
 
 /// The connections of one tenant's database.
 #[derive(Clone, Debug)]
@@ -54,8 +54,26 @@ impl Database {
     /// Begins a transaction that may write.
     pub(crate) async fn begin(&self) -> Result<Transaction, StoreError> {
         let asked = Instant::now();
-        let lent = self.writers.lend().await?;
+        let lent = self.queue(asked, self.writers.lend()).await??;
         begin(lent, "BEGIN", asked).await
+    }
+
+    /// Waits in a queue of writers, for a caller that has been waiting since `asked`.
+    ///
+    /// # Errors
+    /// [`StoreError::Locked`] once another program has held the write lock of a SQLite file for as long as a writer waits.
+    pub(super) async fn queue<T>(&self, asked: Instant, queue: impl Future<Output = T>) -> Result<T, StoreError> {
+        if self.dialect() == Dialect::Postgres {
+            return Ok(queue.await);
+        }
+        tokio::select! {
+            biased;
+            outcome = queue => Ok(outcome),
+            () = self.writers.write_lock().given_up(asked, self.writers.lock_wait()) => {
+                self.writers.connections().metrics().failed(Trouble::Locked);
+                Err(StoreError::Locked(None))
+            }
+        }
     }
 
     /// The same for a caller that has been waiting since `asked`, where each statement may take so long. Postgres is told how
@@ -66,7 +84,7 @@ impl Database {
         limit: Duration,
         asked: Instant,
     ) -> Result<Transaction, StoreError> {
-        let mut lent = self.writers.lend().await?;
+        let mut lent = self.queue(asked, self.writers.lend()).await??;
         lent.limit_statements(limit);
         begin(lent, on_postgres, asked).await
     }
@@ -94,7 +112,7 @@ impl Database {
 async fn begin(mut lent: Lent, on_postgres: &'static str, asked: Instant) -> Result<Transaction, StoreError> {
     match lent.begin_transaction(on_postgres, asked).await {
         Ok(()) => Ok(Transaction { lent }),
-        Err(error) if lent.dialect() == Dialect::Sqlite && is_held(&error) => Err(StoreError::Locked(error)),
+        Err(error) if lent.dialect() == Dialect::Sqlite && is_held(&error) => Err(StoreError::Locked(Some(error))),
         Err(error) => Err(error.into()),
     }
 }

@@ -200,7 +200,7 @@ impl Store {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn delete_group(&self, id: i64) -> Result<Deletion, StoreError> {
         let asked = Instant::now();
-        let _turn = self.group_writes.write().await;
+        let _turn = self.database.queue(asked, self.group_writes.write()).await?;
         let mut tries = Tries::default();
         loop {
             match self.try_to_delete_group(id, asked).await {

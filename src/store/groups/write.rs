@@ -178,7 +178,7 @@ impl Store {
             return Ok(Written { group, created: false, members });
         }
         let asked = Instant::now();
-        let _turn = self.group_writes.write().await;
+        let _turn = self.database.queue(asked, self.group_writes.write()).await?;
         let mut tries = Tries::default();
         loop {
             match self.try_to_write_group(write, guard, durability, report, tries.again(), asked).await {

@@ -53,6 +53,37 @@ async fn writes_at_once_are_refused_after_one_wait_and_reads_go_on() {
     assert_eq!(scene.write().await, 201);
 }
 
+/// Writes of all kinds share one connection, and those of groups also take turns: their waits must not add up.
+#[tokio::test]
+async fn writes_of_all_kinds_that_come_one_after_another_are_each_refused_after_one_wait() {
+    const EACH: Duration = Duration::from_millis(250);
+    const WRITES: u32 = 48;
+    // Closer than for writes at once: each of these begins while the node has little else to do.
+    const ONE_WAIT: Duration = Duration::from_secs(5);
+    let scene = Scene::on(Engine::Sqlite);
+    let product = Database::connect(scene.site.database_url("acme")).await;
+    product.execute("BEGIN IMMEDIATE").await;
+    let acme = &scene.acme;
+    let write = async |number: u32| {
+        tokio::time::sleep(EACH * number).await;
+        let call = match number % 4 {
+            0 => acme.put("/api/v1/group").json(&json!({"name": "Staff"})),
+            1 => acme.post("/api/v1/subscribe").json(&json!({"target_url": "https://hooks.example.com/1"})),
+            2 => acme.delete("/api/v1/group/1"),
+            _ => acme.delete("/api/v1/subscribe/1"),
+        };
+        let began = Instant::now();
+        (call.send().await, began.elapsed())
+    };
+    for (number, (answer, took)) in join_all((0..WRITES).map(write)).await.into_iter().enumerate() {
+        assert_eq!(answer.status, 503, "write {number} after {took:?}: {answer:?}");
+        assert!(answer.number("retry-after") >= Some(1), "{answer:?}");
+        assert!(took < ONE_WAIT, "write {number} is refused after {took:?}");
+    }
+    product.execute("ROLLBACK").await;
+    assert_eq!(scene.write().await, 201);
+}
+
 #[tokio::test]
 async fn a_write_waits_for_a_short_transaction_of_another_program() {
     let scene = Scene::on(Engine::Sqlite);
