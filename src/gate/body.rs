@@ -45,7 +45,7 @@ async fn collect(
     limits: &Limits,
 ) -> Result<Received, Refusal> {
     let began = Instant::now();
-    let (mut received, mut decoded) = (0, 0);
+    let (mut received, mut work) = (0, 0);
     loop {
         let due = began + time_for(received, limits);
         let Some(frame) = timeout_at(due, body.frame()).await.map_err(|_| Refusal::BodyTooSlow)? else { break };
@@ -56,9 +56,9 @@ async fn collect(
             return Err(Refusal::BodyTooLarge);
         }
         for piece in data.chunks(PIECE) {
-            decoded += inflow.push(piece)?;
-            if decoded > AT_ONCE {
-                decoded = 0;
+            work += inflow.push(piece)?;
+            if work > AT_ONCE {
+                work = 0;
                 tokio::task::yield_now().await;
             }
         }

@@ -7,7 +7,7 @@
 use std::io::{self, Write};
 
 use bytes::Bytes;
-use flate2::write::MultiGzDecoder;
+use flate2::write::GzDecoder;
 
 use super::coding::Coding;
 use crate::error::{Faults, Refusal};
@@ -29,6 +29,21 @@ const UNCOUNTED: usize = 16 * 1024;
 ///
 /// Larger: one body holds up a thread. Smaller: bodies are decoded more slowly.
 pub(super) const AT_ONCE: usize = 256 * 1024;
+
+/// A byte of gzip takes about as long as so many bytes of output, even where it has none.
+///
+/// Larger: ordinary gzip is decoded more slowly. Smaller: empty members hold up a thread.
+const INPUT_WORK: usize = 16;
+
+/// How much more than its output a gzip body may have, beyond the eighth that is allowed of any length.
+///
+/// Larger: more can be spent on bodies that decode to nothing. Smaller: honest bodies of a few members are refused.
+const GZIP_OVERHEAD: usize = 64 * 1024;
+
+/// How many bytes of input a gzip member counts as, besides those that it has.
+///
+/// Larger: bodies of honest small members are refused. Smaller: tiny members, which cost microseconds each, pass.
+const MEMBER: usize = 1024;
 
 /// A body that was read.
 #[derive(Debug, Default)]
@@ -85,7 +100,75 @@ impl Buffer<'_> {
 #[derive(Debug)]
 pub(super) enum Inflow<'m> {
     AsItIs(Buffer<'m>),
-    Gzip(Box<MultiGzDecoder<Decoded<'m>>>),
+    Gzip(Box<Members<'m>>),
+}
+
+/// The members of a gzip body.
+///
+/// Gzip never makes data an eighth larger; only empty or tiny members and blocks do, which take CPU time and decode to
+/// nothing.
+#[derive(Debug)]
+pub(super) struct Members<'m> {
+    /// That of the current member; none after a failure.
+    decoder: Option<GzDecoder<Decoded<'m>>>,
+    /// How many came before it.
+    ended: usize,
+    /// The bytes of all so far.
+    taken: usize,
+}
+
+impl<'m> Members<'m> {
+    fn new(output: Decoded<'m>) -> Self {
+        Self { decoder: Some(GzDecoder::new(output)), ended: 0, taken: 0 }
+    }
+
+    fn decoded(&self) -> usize {
+        self.decoder.as_ref().map_or(0, |decoder| decoder.get_ref().buffer.bytes.len())
+    }
+
+    fn push(&mut self, piece: &[u8]) -> Result<(), Refusal> {
+        let mut rest = piece;
+        while !rest.is_empty() {
+            let decoder = self.decoder.as_mut().ok_or_else(not_gzip)?;
+            match decoder.write(rest) {
+                // The member has ended.
+                Ok(0) => self.begin_next()?,
+                Ok(taken) => rest = &rest[taken..],
+                Err(_) => return Err(self.fail()),
+            }
+        }
+        self.taken += piece.len();
+        let decoded = self.decoded();
+        if self.taken + self.ended * MEMBER > decoded + decoded / 8 + GZIP_OVERHEAD {
+            return Err(Faults::only(
+                "body",
+                "The body must not consist of so many empty or tiny gzip members: compress it as a whole.",
+            ));
+        }
+        Ok(())
+    }
+
+    fn begin_next(&mut self) -> Result<(), Refusal> {
+        let output = self.finish()?;
+        self.decoder = Some(GzDecoder::new(output));
+        self.ended += 1;
+        Ok(())
+    }
+
+    /// Ends the current member.
+    fn finish(&mut self) -> Result<Decoded<'m>, Refusal> {
+        let decoder = self.decoder.as_mut().ok_or_else(not_gzip)?;
+        if decoder.try_finish().is_err() {
+            return Err(self.fail());
+        }
+        self.decoder.take().and_then(|decoder| decoder.finish().ok()).ok_or_else(not_gzip)
+    }
+
+    /// Why the decoder failed: for its output, or for its input.
+    fn fail(&mut self) -> Refusal {
+        let decoder = self.decoder.take();
+        decoder.and_then(|mut decoder| decoder.get_mut().refused.take()).unwrap_or_else(not_gzip)
+    }
 }
 
 /// What a decoder writes to.
@@ -129,26 +212,23 @@ impl<'m> Inflow<'m> {
             Coding::Identity => Self::AsItIs(buffer),
             Coding::Gzip => {
                 buffer.declared = None;
-                Self::Gzip(Box::new(MultiGzDecoder::new(Decoded { buffer, refused: None })))
+                Self::Gzip(Box::new(Members::new(Decoded { buffer, refused: None })))
             }
         })
     }
 
-    /// Takes the next piece; the number of bytes that it is decoded.
+    /// Takes the next piece. Returns the work that it was, to compare with [`AT_ONCE`].
     ///
     /// # Errors
-    /// [`Refusal::BodyTooLarge`], [`Refusal::MemorySpent`], and [`Refusal::Invalid`] on `body` for what is not gzip.
+    /// [`Refusal::BodyTooLarge`], [`Refusal::MemorySpent`], and [`Refusal::Invalid`] on `body` for what is not gzip, or
+    /// more members than such a body needs.
     pub(super) fn push(&mut self, piece: &[u8]) -> Result<usize, Refusal> {
         match self {
             Self::AsItIs(buffer) => buffer.push(piece).map(|()| piece.len()),
-            Self::Gzip(decoder) => {
-                let before = decoder.get_ref().buffer.bytes.len();
-                let outcome = decoder.write_all(piece);
-                let decoded = decoder.get_mut();
-                match outcome {
-                    Ok(()) => Ok(decoded.buffer.bytes.len() - before),
-                    Err(_) => Err(decoded.refused.take().unwrap_or_else(not_gzip)),
-                }
+            Self::Gzip(members) => {
+                let before = members.decoded();
+                members.push(piece)?;
+                Ok(members.decoded() - before + piece.len() * INPUT_WORK)
             }
         }
     }
@@ -160,12 +240,7 @@ impl<'m> Inflow<'m> {
     pub(super) fn end(self) -> Result<Received, Refusal> {
         let buffer = match self {
             Self::AsItIs(buffer) => buffer,
-            Self::Gzip(mut decoder) => {
-                if decoder.try_finish().is_err() {
-                    return Err(decoder.get_mut().refused.take().unwrap_or_else(not_gzip));
-                }
-                decoder.finish().map_err(|_| not_gzip())?.buffer
-            }
+            Self::Gzip(mut members) => members.finish()?.buffer,
         };
         Ok(Received { bytes: buffer.bytes.into(), permit: buffer.permit })
     }
@@ -213,7 +288,10 @@ mod tests {
     fn what_is_no_gzip_or_breaks_off_is_a_fault_of_the_body() {
         let whole = gzip(b"{}");
         let broken = [whole.as_slice(), b"x"].concat();
-        for bytes in [b"{}".as_slice(), &whole[..whole.len() - 1], &whole[..5], &broken] {
+        let mut corrupt = whole.clone();
+        corrupt[whole.len() - 5] ^= 1;
+        let corrupt_first = [corrupt.as_slice(), &whole].concat();
+        for bytes in [b"{}".as_slice(), &whole[..whole.len() - 1], &whole[..5], &broken, &corrupt, &corrupt_first] {
             assert!(matches!(decode(&[bytes], 100), Err(Refusal::Invalid(_))), "{bytes:?}");
         }
     }

@@ -60,6 +60,24 @@ async fn the_limit_of_a_body_is_that_of_its_decoded_bytes() {
 }
 
 #[tokio::test]
+async fn gzip_of_many_empty_or_tiny_members_is_refused_by_name() {
+    let acme = Acme::start();
+    let document = gzip(br#"{"name": "G"}"#);
+    let send = async |body: Vec<u8>| {
+        acme.caller().put(GROUP).header("content-encoding", "gzip").fresh().body(body).send().await
+    };
+    let empty_blocks = [&document[..10], &b"\0\0\0\xff\xff".repeat(100_000), &document[10..]].concat();
+    for body in [gzip(b"").repeat(20_000), gzip(&[b' '; 40]).repeat(20_000), empty_blocks] {
+        let answer = send([body, document.clone()].concat()).await;
+        assert_eq!(answer.status, 422, "{answer:?}");
+        let fault = answer.json()["errors"]["body"][0].clone();
+        assert!(fault.as_str().is_some_and(|fault| fault.contains("gzip members")), "{fault}");
+    }
+    let large = gzip(&[b' '; 64 * 1024]).repeat(100);
+    assert!([200, 201].contains(&send([large, document].concat()).await.status.as_u16()));
+}
+
+#[tokio::test]
 async fn another_coding_charset_or_type_is_415_and_says_what_to_send() {
     let acme = Acme::start();
     for protocol in [Protocol::Http1, Protocol::Http2] {
