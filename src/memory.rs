@@ -45,6 +45,11 @@ impl Memory {
     pub fn new(most: usize, most_per_tenant: usize, metrics: GateMetrics) -> Self {
         Self { most, most_per_tenant, metrics }
     }
+
+    fn refused(&self, reason: &str) -> MemorySpent {
+        self.metrics.refused.with_label_values(&[reason]).inc();
+        MemorySpent
+    }
 }
 
 /// The node's memory as one tenant may use it.
@@ -76,6 +81,24 @@ impl MemoryShare {
         let mut permit = MemoryPermit { share: self.clone(), bytes: 0 };
         permit.resize(bytes)?;
         Ok(permit)
+    }
+
+    /// Refuses bytes for which there is no room now. Reserves none.
+    ///
+    /// # Errors
+    /// [`MemorySpent`].
+    pub fn check_room(&self, bytes: usize) -> Result<(), MemorySpent> {
+        let Self { memory, tenant } = self;
+        let has_room = |used: &AtomicUsize, most: usize| {
+            used.load(Ordering::Acquire).checked_add(bytes).is_some_and(|sum| sum <= most)
+        };
+        if !has_room(&tenant.0, memory.most_per_tenant) {
+            return Err(memory.refused("tenant_memory"));
+        }
+        if !has_room(&memory.metrics.memory_reserved, memory.most) {
+            return Err(memory.refused("memory"));
+        }
+        Ok(())
     }
 
     /// Runs the handler of a request, which reserves the rows that it reads: [`hold_rows`]. The output is made of them
@@ -115,13 +138,11 @@ impl MemoryPermit {
         if let Some(more) = bytes.checked_sub(self.bytes).filter(|more| *more > 0) {
             // The tenant's own first: one that has spent its share does not touch what all write to.
             if !add(&tenant.0, more, memory.most_per_tenant) {
-                memory.metrics.refused.with_label_values(&["tenant_memory"]).inc();
-                return Err(MemorySpent);
+                return Err(memory.refused("tenant_memory"));
             }
             if !add(&memory.metrics.memory_reserved, more, memory.most) {
                 tenant.0.fetch_sub(more, Ordering::AcqRel);
-                memory.metrics.refused.with_label_values(&["memory"]).inc();
-                return Err(MemorySpent);
+                return Err(memory.refused("memory"));
             }
             self.bytes = bytes;
         } else {
@@ -226,6 +247,8 @@ mod tests {
         let [acme, globex] = [(); 2].map(|()| MemoryShare::new(&memory, &Arc::default()));
         let mut first = acme.reserve(4).unwrap();
         assert_eq!(acme.reserve(3).err(), Some(MemorySpent));
+        assert_eq!((acme.check_room(3), acme.check_room(2)), (Err(MemorySpent), Ok(())));
+        assert_eq!((globex.check_room(7), globex.check_room(6)), (Err(MemorySpent), Ok(())));
         let second = globex.reserve(6).unwrap();
         assert_eq!(first.resize(5), Err(MemorySpent));
         assert_eq!((first.bytes(), acme.free(), globex.free()), (4, 0, 0));

@@ -21,7 +21,7 @@ use crate::memory::MemoryShare;
 const PIECE: usize = 4 * 1024;
 
 /// Reads a body of at most `limit` bytes, before and after it is decoded. A declared length over the limit, or for which
-/// there is no memory, is refused before anything is read, so a client that waits for `100 Continue` sends nothing.
+/// there is no memory now, is refused before anything is read, so a client that waits for `100 Continue` sends nothing.
 pub(super) async fn read(
     headers: &HeaderMap,
     body: &mut Incoming,

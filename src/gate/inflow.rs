@@ -1,8 +1,10 @@
 //! The received part of a body, decoded: bounded, and reserved before it takes memory.
 //!
 //! A buffer has the declared length from its first byte on, so that it never moves; pages that nothing was written to
-//! take no memory. A caller who declares 16 MiB and sends nothing costs nothing but its reservation, which ends with the
-//! body's time.
+//! take no memory. So memory is reserved for the bytes that arrived and not for those that were declared: a client that
+//! declares 16 MiB and sends nothing takes nothing from others.
+//!
+//! Gzip is decoded member by member, since each costs the same whatever is in it: [`Members`] bounds them.
 
 use std::io::{self, Write};
 
@@ -25,7 +27,12 @@ const COST: usize = 4;
 /// Larger: requests in flight hold more memory that is not counted. Smaller: ordinary bodies pay for counting.
 const UNCOUNTED: usize = 16 * 1024;
 
-/// How much of a body is decoded before other requests have their turn.
+/// The step in which memory is reserved, in bytes of body.
+///
+/// Larger: a body that stalls holds more than it has. Smaller: the counters are written more often.
+const STEP: usize = 64 * 1024;
+
+/// How much of a body is decoded before other requests have their turn, in bytes of output.
 ///
 /// Larger: one body holds up a thread. Smaller: bodies are decoded more slowly.
 pub(super) const AT_ONCE: usize = 256 * 1024;
@@ -66,12 +73,14 @@ pub(super) struct Buffer<'m> {
 }
 
 impl Buffer<'_> {
-    /// Reserves what a body of this length costs.
+    /// Reserves what a body costs of which so many bytes are there.
     fn reserve(&mut self, length: usize) -> Result<(), Refusal> {
         if length <= UNCOUNTED {
             return Ok(());
         }
-        let bytes = length.saturating_mul(COST);
+        // No more than the whole body costs: the budget may be no larger.
+        let most = self.declared.unwrap_or(self.limit).max(length);
+        let bytes = length.next_multiple_of(STEP).min(most).saturating_mul(COST);
         match &mut self.permit {
             Some(permit) if permit.bytes() >= bytes => {}
             Some(permit) => permit.resize(bytes)?,
@@ -85,10 +94,10 @@ impl Buffer<'_> {
         if length > self.limit {
             return Err(Refusal::BodyTooLarge);
         }
+        self.reserve(length)?;
         if length > capacity {
             let doubled = capacity.saturating_mul(2).min(self.limit);
             let capacity = self.declared.unwrap_or(doubled).max(length);
-            self.reserve(capacity)?;
             self.bytes.reserve_exact(capacity - self.bytes.len());
         }
         self.bytes.extend_from_slice(piece);
@@ -196,18 +205,20 @@ impl Write for Decoded<'_> {
 }
 
 impl<'m> Inflow<'m> {
-    /// For a body whose declared length, if any, is within the limit: that much is reserved now.
+    /// For a body whose declared length, if any, is within the limit.
     ///
     /// # Errors
-    /// [`Refusal::MemorySpent`].
+    /// [`Refusal::MemorySpent`] where there is no room for that much now.
     pub(super) fn begin(
         coding: Coding,
         declared: Option<usize>,
         limit: usize,
         share: &'m MemoryShare,
     ) -> Result<Self, Refusal> {
+        if let Some(length) = declared.filter(|length| *length > UNCOUNTED) {
+            share.check_room(length.saturating_mul(COST))?;
+        }
         let mut buffer = Buffer { bytes: Vec::new(), declared, limit, share, permit: None };
-        buffer.reserve(declared.unwrap_or(0))?;
         Ok(match coding {
             Coding::Identity => Self::AsItIs(buffer),
             Coding::Gzip => {
@@ -305,13 +316,57 @@ mod tests {
     }
 
     #[test]
-    fn a_body_takes_memory_as_it_comes_and_reserves_four_times_as_much() {
+    fn members_and_blocks_that_decode_to_nearly_nothing_are_refused_and_all_others_taken() {
+        let noise: Vec<u8> = (0_u32..100_000).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let stored = {
+            let mut encoder = GzEncoder::new(Vec::new(), Compression::none());
+            encoder.write_all(&noise).unwrap();
+            encoder.finish().unwrap()
+        };
+        for bytes in [gzip(&noise), stored, noise.chunks(10_000).flat_map(gzip).collect(), gzip(b"").repeat(50)] {
+            let pieces: Vec<&[u8]> = bytes.chunks(4096).collect();
+            decode(&pieces, 1 << 20).unwrap();
+        }
+        let empty_blocks = [&gzip(b"")[..10], &b"\0\0\0\xff\xff".repeat(20_000), &gzip(b"")[10..]].concat();
+        // Of a name and a comment.
+        let texts = [&[b'n'; 60_000][..], b"\0", &[b'c'; 60_000], b"\0"].concat();
+        let long_head = [&b"\x1f\x8b\x08\x18\0\0\0\0\0\x03"[..], &texts, &gzip(b"")[10..]].concat();
+        for bytes in [gzip(b"").repeat(100), gzip(&[b' '; 40]).repeat(1000), empty_blocks, long_head] {
+            let pieces: Vec<&[u8]> = bytes.chunks(4096).collect();
+            let Err(Refusal::Invalid(faults)) = decode(&pieces, 1 << 20) else { panic!("{} bytes", bytes.len()) };
+            assert!(format!("{faults:?}").contains("tiny gzip members"), "{faults:?}");
+        }
+    }
+
+    #[test]
+    fn input_is_work_even_where_it_decodes_to_nothing() {
+        let share = MemoryShare::unlimited();
+        let mut inflow = Inflow::begin(Coding::Gzip, None, 1 << 20, &share).unwrap();
+        let work = inflow.push(&gzip(b"").repeat(50)).unwrap();
+        assert_eq!(work, 50 * 20 * INPUT_WORK);
+    }
+
+    #[test]
+    fn a_body_takes_and_reserves_memory_as_it_comes_four_times_as_much() {
         let share = MemoryShare::unlimited();
         let mut inflow = Inflow::begin(Coding::Identity, Some(1 << 20), 1 << 20, &share).unwrap();
+        let reserved = |inflow: &Inflow<'_>| {
+            let Inflow::AsItIs(buffer) = inflow else { panic!("{inflow:?}") };
+            assert_eq!(buffer.bytes.capacity(), 1 << 20, "it never moves");
+            buffer.permit.as_ref().map(MemoryPermit::bytes)
+        };
         inflow.push(&[b' '; 100]).unwrap();
-        let Inflow::AsItIs(buffer) = &inflow else { panic!("{inflow:?}") };
-        assert_eq!(buffer.bytes.capacity(), 1 << 20, "it never moves");
-        assert_eq!(buffer.permit.as_ref().map(MemoryPermit::bytes), Some(4 << 20));
+        assert_eq!(reserved(&inflow), None);
+        inflow.push(&[b' '; UNCOUNTED]).unwrap();
+        assert_eq!(reserved(&inflow), Some(4 * STEP));
+        inflow.push(&vec![b' '; STEP]).unwrap();
+        assert_eq!(reserved(&inflow), Some(8 * STEP));
+        let mut inflow = Inflow::begin(Coding::Identity, Some(100_000), 1 << 20, &share).unwrap();
+        inflow.push(&[b' '; 90_000]).unwrap();
+        assert_eq!(inflow.end().unwrap().permit.map(|permit| permit.bytes()), Some(400_000), "not of a whole step");
+
+        let mut inflow = Inflow::begin(Coding::Identity, Some(1 << 20), 1 << 20, &share).unwrap();
+        inflow.push(&[b' '; 100]).unwrap();
         for piece in repeat_n([b' '; 4096], 255) {
             inflow.push(&piece).unwrap();
         }

@@ -59,6 +59,14 @@ async fn begin(acme: &Acme, head: &str) -> TlsStream<TcpStream> {
     stream
 }
 
+/// Begins a search whose body is declared as 1 MiB, and stops after so many bytes of it.
+async fn begin_body(acme: &Acme, sent: usize) -> TlsStream<TcpStream> {
+    let mut stream = begin(acme, &format!("POST {SEARCH} HTTP/1.1\r\nContent-Length: {MIB}")).await;
+    stream.write_all(&vec![b' '; sent]).await.expect("it is read");
+    stream.flush().await.expect("it is read");
+    stream
+}
+
 /// Begins a request and reads no more of its answer than the status: by then it is built and what it was made of is
 /// given back.
 async fn begin_to_read(acme: &Acme, head: &str) -> TlsStream<TcpStream> {
@@ -78,8 +86,7 @@ async fn refused(acme: &mut Acme, reason: &str) -> u64 {
 async fn a_body_is_refused_while_the_others_of_its_tenant_hold_its_share() {
     let (mut acme, globex) = limited(Engine::Sqlite, "memory_bytes = 9437184\nmemory_bytes_per_tenant = 5242880");
     let search = |caller: &Client| caller.post(SEARCH).fresh().body(vec![b' '; MIB]).send();
-    let head = format!("POST {SEARCH} HTTP/1.1\r\nContent-Length: {MIB}");
-    let mut held = begin(&acme, &head).await;
+    let mut held = begin_body(&acme, MIB - 1).await;
     wait_until_reserved(&mut acme, "4 MiB", |bytes| bytes == 4 * MIB).await;
     let answer = search(&acme.caller()).await;
     assert_eq!((answer.status.as_u16(), answer.header("retry-after")), (503, Some("1")), "{answer:?}");
@@ -87,7 +94,7 @@ async fn a_body_is_refused_while_the_others_of_its_tenant_hold_its_share() {
     assert_eq!(refused(&mut acme, "tenant_memory").await, 1);
     assert_eq!(search(&globex).await.status, 200, "another tenant has a share of its own");
     assert_eq!(acme.caller().post(SEARCH).body("{}").send().await.status, 200, "a small body takes none");
-    held.write_all(&vec![b' '; MIB]).await.expect("it is read");
+    held.write_all(b" ").await.expect("it is read");
     held.flush().await.expect("it is read");
     let mut bytes = Vec::new();
     held.read_to_end(&mut bytes).await.expect("an answer and the end");
@@ -99,13 +106,51 @@ async fn a_body_is_refused_while_the_others_of_its_tenant_hold_its_share() {
 #[tokio::test]
 async fn the_bodies_of_all_tenants_share_the_memory_of_the_node() {
     let (mut acme, globex) = limited(Engine::Sqlite, "memory_bytes = 5242880");
-    let held = begin(&acme, &format!("POST {SEARCH} HTTP/1.1\r\nContent-Length: {MIB}")).await;
+    let held = begin_body(&acme, MIB - 1).await;
     wait_until_reserved(&mut acme, "4 MiB", |bytes| bytes == 4 * MIB).await;
     assert_eq!(globex.post(SEARCH).fresh().body(vec![b' '; MIB]).send().await.status, 503);
     assert_eq!(refused(&mut acme, "memory").await, 1);
     drop(held);
     wait_until_reserved(&mut acme, "none", |bytes| bytes == 0).await;
     assert_eq!(globex.post(SEARCH).fresh().body(vec![b' '; MIB]).send().await.status, 200);
+}
+
+#[tokio::test]
+async fn bodies_that_are_declared_and_not_sent_hold_nothing_that_others_need() {
+    let (mut acme, globex) = limited(Engine::Sqlite, "memory_bytes = 9437184\nmemory_bytes_per_tenant = 6291456");
+    let mut held = Vec::new();
+    for _ in 0..8 {
+        held.push(begin_body(&acme, 8 * 1024).await);
+    }
+    let search = |caller: &Client| caller.post(SEARCH).fresh().body(vec![b' '; MIB]).send();
+    for caller in [&acme.caller(), &globex] {
+        assert_eq!(search(caller).await.status, 200);
+    }
+    wait_until_reserved(&mut acme, "none", |bytes| bytes == 0).await;
+    drop(held);
+}
+
+#[tokio::test]
+async fn a_body_that_finds_no_more_memory_half_way_is_refused_and_gives_its_part_back() {
+    let (mut acme, _) = limited(Engine::Sqlite, "memory_bytes_per_tenant = 6291456");
+    let mut first = begin_body(&acme, MIB / 2).await;
+    wait_until_reserved(&mut acme, "2 MiB", |bytes| bytes == 2 * MIB).await;
+    let mut second = begin_body(&acme, MIB - 1).await;
+    wait_until_reserved(&mut acme, "6 MiB", |bytes| bytes == 6 * MIB).await;
+    first.write_all(&vec![b' '; MIB / 2]).await.expect("it is read");
+    first.flush().await.expect("it is read");
+    let mut bytes = Vec::new();
+    first.read_to_end(&mut bytes).await.expect("an answer and the end");
+    let answer = Answer::read(&bytes).expect("an answer");
+    assert_eq!((answer.status.as_u16(), answer.header("retry-after")), (503, Some("1")), "{answer:?}");
+    assert_eq!(refused(&mut acme, "tenant_memory").await, 1);
+    wait_until_reserved(&mut acme, "4 MiB", |bytes| bytes == 4 * MIB).await;
+    second.write_all(b" ").await.expect("it is read");
+    second.flush().await.expect("it is read");
+    bytes.clear();
+    second.read_to_end(&mut bytes).await.expect("an answer and the end");
+    assert_eq!(Answer::read(&bytes).expect("an answer").status, 200);
+    wait_until_reserved(&mut acme, "none", |bytes| bytes == 0).await;
 }
 
 /// The most memory that a node had so far.
