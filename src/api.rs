@@ -23,7 +23,7 @@ mod time;
 mod unique;
 
 use std::fmt;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -47,6 +47,8 @@ pub struct Call<'a> {
     pub query: &'a str,
     /// The whole body.
     pub body: Bytes,
+    /// Where the names in the body that its endpoint does not know are noted, for an answer with or without faults.
+    pub ignored: &'a OnceLock<Ignored>,
 }
 
 /// The address that a caller used, as links begin: `https://acme.example.com:8443`.

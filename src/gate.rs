@@ -28,7 +28,7 @@ mod verify;
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -151,6 +151,8 @@ struct Trail {
     route: Option<&'static str>,
     /// Query parameters that the route does not know.
     ignored: Option<api::Ignored>,
+    /// The same of the body's keys.
+    ignored_in_body: OnceLock<api::Ignored>,
     /// What its statements took.
     database: Spent,
     /// Its span from the token check on, where that is another one.
@@ -202,10 +204,9 @@ impl Gate {
             Ok(reply) => (reply, None),
             Err(refusal) => (refusal.reply(), Some(refusal)),
         };
-        let reply = match trail.ignored.take() {
-            Some(ignored) => ignored.name_in(reply),
-            None => reply,
-        };
+        // Each names its own before those that are named: the query's come first.
+        let ignored = [trail.ignored_in_body.take(), trail.ignored.take()];
+        let reply = ignored.into_iter().flatten().fold(reply, |reply, ignored| ignored.name_in(reply));
         if let (None, Some(tenant)) = (trail.budget, &trail.tenant) {
             trail.budget = Some(self.look(tenant).await);
         }
@@ -306,7 +307,12 @@ impl Gate {
         let Received { bytes: body, permit: _permit } =
             body::read(&head.headers, body, announced.coding, limit, limits, &share).await?;
         announced.check(&body)?;
-        let call = Call { origin: authority.origin(), query: head.uri.query().unwrap_or_default(), body };
+        let call = Call {
+            origin: authority.origin(),
+            query: head.uri.query().unwrap_or_default(),
+            body,
+            ignored: &trail.ignored_in_body,
+        };
         allowance.change(route.time_limit(&self.limits));
         let handling = api::handle(&admitted, route, call).instrument(step!("handle"));
         let serving = share.clone().serve(async { respond::hold(handling.await?, &share) });

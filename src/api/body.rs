@@ -5,15 +5,16 @@
 //! body of 16 MiB costs its own bytes however many values it has.
 
 use std::fmt::{self, Display};
+use std::mem;
 
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, Visitor};
 use serde_json::error::Category;
 use serde_json::value::RawValue;
 
+use super::Call;
 use super::ignored::Ignored;
 use super::shape::{Any, Shape, Skip, Text};
 use crate::error::{Faults, Refusal};
-use crate::reply::Reply;
 
 /// What some editors and PowerShell put before a text (RFC 8259, section 8.1, allows to ignore it).
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -36,6 +37,16 @@ pub(super) struct Sent<'b> {
 }
 
 impl<'b> Body<'b> {
+    /// Reads the body of a call, and notes which of its names are not known.
+    ///
+    /// # Errors
+    /// As of [`Body::parse`].
+    pub(super) fn of(call: &'b Call<'_>, known: &[&'static str]) -> Result<Self, Refusal> {
+        let mut body = Self::parse(&call.body, known)?;
+        call.ignored.get_or_init(|| mem::take(&mut body.ignored));
+        Ok(body)
+    }
+
     /// Reads a body; an empty one is an empty object. Of a name that comes twice the last value counts, as for most who
     /// read JSON (RFC 8259, section 4).
     ///
@@ -57,16 +68,6 @@ impl<'b> Body<'b> {
             Category::Data => Faults::only("body", "The body must be a JSON object."),
             _ => malformed(&error),
         })
-    }
-
-    /// Adds the names that were ignored to an answer: [`Ignored::name_in`].
-    pub(super) fn name_ignored(self, reply: Reply) -> Reply {
-        self.ignored.name_in(reply)
-    }
-
-    /// What is left to say of a body that has been read.
-    pub(super) fn into_ignored(self) -> Ignored {
-        self.ignored
     }
 
     /// Everything known that was sent with a value: `null` is as if it were not sent.
@@ -184,7 +185,7 @@ mod tests {
 
     #[test]
     fn unknown_names_are_ignored_once_each_however_many_they_are() {
-        let ignored = |text: &str| Body::parse(text.as_bytes(), &["known"]).unwrap().into_ignored();
+        let ignored = |text: &str| Body::parse(text.as_bytes(), &["known"]).unwrap().ignored;
         let expected = Ignored::of(["a", "b ü"].into_iter(), &[]);
         assert_eq!(ignored(r#"{"a": 1, "": 2, "known": 3, "b ü": 4, "a": []}"#), expected);
         assert_eq!(ignored(r#"{"": 1, "known": 2}"#), Ignored::default());

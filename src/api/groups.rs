@@ -136,12 +136,11 @@ pub(super) async fn write(admitted: &Admitted, call: Call<'_>) -> Result<Reply, 
         }
     };
     let mut read = || {
-        let body = Body::parse(&call.body, &["name", "external_id", members::NAME])?;
-        let write = parse(&body, &mut faults)?;
-        Ok::<_, Refusal>((body.into_ignored(), write))
+        let body = Body::of(&call, &["name", "external_id", members::NAME])?;
+        parse(&body, &mut faults)
     };
     // A hundred thousand members take a while to read, which other requests must not wait for.
-    let (ignored, write) = if call.body.len() > LARGE { tokio::task::block_in_place(read)? } else { read()? };
+    let write = if call.body.len() > LARGE { tokio::task::block_in_place(read)? } else { read()? };
     let write = faults.or_else(write)?;
     // The columns have all of it that the database needs, and the driver needs as much again.
     drop(call);
@@ -151,7 +150,7 @@ pub(super) async fn write(admitted: &Admitted, call: Call<'_>) -> Result<Reply, 
     let written = store(admitted).await?.write_group(&write, guard, durability, report).await;
     let written = written.map_err(refusal)?;
     let status = if written.created { StatusCode::CREATED } else { StatusCode::OK };
-    Ok(ignored.name_in(Reply::json(status, &answer(&written, dry_run))))
+    Ok(Reply::json(status, &answer(&written, dry_run)))
 }
 
 fn answer(written: &Written, dry_run: bool) -> WrittenJson<'_> {

@@ -86,6 +86,8 @@ pub(super) fn reply<T>(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::OnceLock;
+
     use bytes::Bytes;
     use serde_json::{Value, json};
 
@@ -96,7 +98,7 @@ mod tests {
     fn envelope(query: &str, items: usize, total: u64) -> Value {
         let host = HostName::parse("acme.test").unwrap();
         let origin = Origin { host: &host, port: Some("8443") };
-        let call = Call { origin, query, body: Bytes::new() };
+        let call = Call { origin, query, body: Bytes::new(), ignored: &OnceLock::new() };
         let request = requested(&call, 20, &mut Faults::default());
         let page = Page { items: vec![0; items], total };
         let reply = reply(&call, "/api/v1/submission", request, page, |json, item| _ = json.value(&item));
@@ -152,7 +154,7 @@ mod tests {
             let mut faults = Faults::default();
             let host = HostName::parse("acme.test").unwrap();
             let origin = Origin { host: &host, port: None };
-            requested(&Call { origin, query, body: Bytes::new() }, 20, &mut faults);
+            requested(&Call { origin, query, body: Bytes::new(), ignored: &OnceLock::new() }, 20, &mut faults);
             assert!(faults.or_else(()).is_err(), "{query}");
         }
     }

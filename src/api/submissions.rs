@@ -96,7 +96,7 @@ pub(super) async fn search(admitted: &Admitted, call: &Call<'_>) -> Result<Reply
     let zone = &admitted.tenant().timezone;
     let mut faults = Faults::default();
     let request = page::requested(call, PAGE_SIZE, &mut faults);
-    let body = Body::parse(&call.body, &filter::PARAMETERS)?;
+    let body = Body::of(call, &filter::PARAMETERS)?;
     let filter = filter::parse(&body, zone, &mut faults)?;
     let filter = faults.or_else(filter)?;
 
@@ -104,10 +104,9 @@ pub(super) async fn search(admitted: &Admitted, call: &Call<'_>) -> Result<Reply
     let shown = found.submissions.read()?;
     let fields = FieldsJson::of(&shown.fields);
     let page = Page { items: shown.submissions, total: found.total };
-    let reply = page::reply(call, "/api/v1/submission", request, page, |json, submission| {
+    Ok(page::reply(call, "/api/v1/submission", request, page, |json, submission| {
         fields.write(json, &submission, zone);
-    });
-    Ok(body.name_ignored(reply))
+    }))
 }
 
 pub(super) async fn show(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {

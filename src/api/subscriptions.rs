@@ -80,7 +80,7 @@ pub(super) async fn show(admitted: &Admitted, id: &str) -> Result<Reply, Refusal
 }
 
 pub(super) async fn subscribe(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
-    let body = Body::parse(&call.body, &KNOWN[1..])?;
+    let body = Body::of(call, &KNOWN[1..])?;
     let mut faults = Faults::default();
     let asked = Asked::read(&body, &mut faults)?;
     if asked.target_url.is_none() && !asked.url_was_sent {
@@ -100,8 +100,7 @@ pub(super) async fn subscribe(admitted: &Admitted, call: &Call<'_>) -> Result<Re
         Subscribed::Existing(known) => (StatusCode::OK, known.into()),
         Subscribed::UnknownForm => return Err(Faults::only("form", "The form does not exist.")),
     };
-    let reply = Reply::json(status, &json!({ "data": subscription }));
-    Ok(body.name_ignored(reply))
+    Ok(Reply::json(status, &json!({ "data": subscription })))
 }
 
 /// Deletes one by its id, as tools do that keep the id which `POST /subscribe` answered. Deleting it again is a success, as it
@@ -113,7 +112,7 @@ pub(super) async fn delete(admitted: &Admitted, id: &str) -> Result<Reply, Refus
 }
 
 pub(super) async fn unsubscribe(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
-    let body = Body::parse(&call.body, &KNOWN)?;
+    let body = Body::of(call, &KNOWN)?;
     let mut faults = Faults::default();
     let asked = Asked::read(&body, &mut faults)?;
     let id = body.sent().find(|sent| sent.name == "id");
@@ -129,8 +128,7 @@ pub(super) async fn unsubscribe(admitted: &Admitted, call: &Call<'_>) -> Result<
         }
     };
     let deleted = store(admitted).await?.unsubscribe(&which).await?;
-    let reply = Reply::json(StatusCode::OK, &json!({ "deleted": deleted }));
-    Ok(body.name_ignored(reply))
+    Ok(Reply::json(StatusCode::OK, &json!({ "deleted": deleted })))
 }
 
 /// What a body asks for, as far as it was sent.

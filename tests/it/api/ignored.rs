@@ -68,6 +68,21 @@ async fn names_of_the_query_and_the_body_are_in_one_header_with_or_without_fault
 }
 
 #[tokio::test]
+async fn unknown_keys_of_a_body_with_faults_are_named_on_every_endpoint_that_takes_one() {
+    let account = account(Engine::Sqlite, "");
+    for (method, path, body) in [
+        (Method::POST, "submission", json!({"status": 1, "search": "x", "per_page": 5})),
+        (Method::PUT, "group", json!({"status": 1, "name": "", "per_page": 5})),
+        (Method::POST, "subscribe", json!({"status": 1, "target_url": "http://x.example", "per_page": 5})),
+        (Method::POST, "subscribe", json!({"status": 1, "target_url": "https://x.example", "form": 7, "per_page": 5})),
+        (Method::POST, "unsubscribe", json!({"status": 1, "per_page": 5})),
+    ] {
+        let answer = account.client.method(method, &format!("/api/v1/{path}?limit=1")).json(&body).send().await;
+        assert_eq!((answer.status.as_u16(), named(&answer)), (422, Some("limit, status, per_page")), "{path} {body}");
+    }
+}
+
+#[tokio::test]
 async fn a_request_that_reaches_no_route_has_nothing_named() {
     let account = account(Engine::Sqlite, "");
     for (method, path, status) in [
