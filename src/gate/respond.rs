@@ -17,7 +17,7 @@ use uuid::{ContextV7, Timestamp, Uuid};
 
 use super::encoding::{Encoding, SMALLEST};
 use super::{Connection, Trail};
-use crate::error::Refusal;
+use crate::error::{Refusal, cut};
 use crate::memory::{self, MemoryPermit, MemoryShare};
 use crate::quota::Budget;
 use crate::reply::{Reply, number};
@@ -187,7 +187,7 @@ pub(super) fn log(
         client: &connection.client,
         tenant,
         token: trail.token.as_ref().map(|token| &*token.name),
-        method: head.method.as_str(),
+        method: &cut(head.method.as_str()),
         route: trail.route,
         status: response.status().as_u16(),
         duration_ms: took.as_secs_f64() * 1000.0,

@@ -125,6 +125,17 @@ async fn a_caller_that_hangs_up_gives_its_place_back() {
 }
 
 #[tokio::test]
+async fn a_long_method_is_cut_in_the_log() {
+    let mut acme = Acme::start();
+    let method = "BREW".repeat(5000);
+    let answer = acme.raw(format!("{method} {ME} HTTP/1.1\r\nHost: acme.example.test\r\nConnection: close\r\n\r\n"));
+    assert_eq!(answer.await.status, 501);
+    let log = acme.stop().await;
+    let line = log.lines().find(|line| line.contains("BREWBREW")).expect("a line of the request");
+    assert!(line.contains(&format!("\"method\":\"{}…\"", &method[..63])) && line.len() < 600, "{line}");
+}
+
+#[tokio::test]
 async fn methods_that_nobody_knows_are_501_and_tunnels_are_400() {
     let acme = Acme::start();
     for protocol in [Protocol::Http1, Protocol::Http2] {
