@@ -5,14 +5,21 @@
 //! that there is no moment in between. What exists already keeps its mode: it may have been opened to others on purpose,
 //! and `formgate check` warns about it.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
+use tempfile::TempDir;
+
 /// Creates a folder and those above it where they are missing.
 pub(crate) fn create_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Creates a temporary folder, which is removed on drop.
+pub(crate) fn create_temporary_folder(prefix: &str) -> io::Result<TempDir> {
+    tempfile::Builder::new().prefix(prefix).permissions(Permissions::from_mode(0o700)).tempdir()
 }
 
 /// Creates an empty file where there is none. A file that exists is not even opened: closing it would release the locks

@@ -29,7 +29,7 @@ impl Folder {
         let folder = match dir {
             Some(dir) => Self { path: claim(dir)?, temporary: None },
             None => {
-                let temporary = tempfile::Builder::new().prefix("formgate-demo-").tempdir();
+                let temporary = owner_only::create_temporary_folder("formgate-demo-");
                 let temporary = temporary.context("no temporary folder can be made; name one with --dir")?;
                 Self { path: temporary.path().canonicalize()?, temporary: Some(temporary) }
             }

@@ -202,6 +202,8 @@ fn a_demo_without_a_folder_leaves_nothing_behind() {
     let temporary = folder::temporary("demo");
     let demo = Demo::start(&[], temporary.path());
     assert!(demo.printed.contains(&format!("{}/formgate-demo-", temporary.path().display())), "{}", demo.printed);
+    let made = fs::read_dir(temporary.path()).unwrap().map(|entry| entry.unwrap().path()).find(|path| path.is_dir());
+    assert_eq!(made.expect("its folder").metadata().unwrap().permissions().mode() & 0o777, 0o700);
     demo.stop();
     let left: Vec<_> = fs::read_dir(temporary.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["log"]);
