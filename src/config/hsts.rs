@@ -22,6 +22,10 @@ pub(super) fn read(table: &mut Table<'_, '_>) -> Option<HeaderValue> {
     }
 }
 
+/// The most digits of `max-age`: three centuries. Larger: browsers count with 32 or 64 bits, and ignore what does not fit.
+/// Smaller: a long time that they understand is refused.
+const MOST_DIGITS: usize = 10;
+
 /// Names and values are compared as browsers do: without case, a value with or without quotes.
 fn check(value: &str) -> Result<(), String> {
     let mut seen = Vec::new();
@@ -37,6 +41,9 @@ fn check(value: &str) -> Result<(), String> {
                 let seconds = quoted.unwrap_or(age);
                 if seconds.is_empty() || !seconds.bytes().all(|byte| byte.is_ascii_digit()) {
                     return Err("`max-age` needs a number of seconds".to_owned());
+                }
+                if seconds.len() > MOST_DIGITS {
+                    return Err(format!("`max-age` has more than {MOST_DIGITS} digits"));
                 }
             }
             ("max-age", None) => return Err("`max-age` needs a number of seconds".to_owned()),
@@ -61,6 +68,7 @@ mod tests {
         for value in [
             "max-age=0",
             "max-age=31536000",
+            "max-age=\"9999999999\"",
             "max-age=63072000; includeSubDomains; preload",
             "INCLUDESUBDOMAINS;Max-Age = \"300\" ;",
             " max-age=1\t;; ",
@@ -82,6 +90,8 @@ mod tests {
             "max-age=\"5",
             "max-age=-1",
             "max-age=1y",
+            "max-age=99999999999",
+            "max-age=99999999999999999999",
             "max-age=1, includeSubDomains",
             "max-age=1; max-age=1",
             "max-age=1; includeSubDomains; INCLUDESUBDOMAINS",
