@@ -58,9 +58,6 @@ impl<'b> Body<'b> {
         if bytes.trim_ascii().is_empty() {
             return Ok(Self::default());
         }
-        if bytes.iter().take(4).any(|byte| *byte == 0) {
-            return Err(Faults::only("body", "The body must be JSON in UTF-8, not in UTF-16 or UTF-32."));
-        }
         let text = str::from_utf8(bytes).map_err(|error| malformed(&error))?;
         let mut json = serde_json::Deserializer::from_str(text);
         let body = json.deserialize_map(BodyVisitor { known }).and_then(|body| json.end().map(|()| body));

@@ -56,14 +56,28 @@ impl Announced {
         Ok(announced)
     }
 
-    /// Refuses a body that is a form, and not JSON by a client that did not set its type.
+    /// Refuses a body that is in UTF-16 or UTF-32 without saying so, and one that is a form, and not JSON by a client that
+    /// did not set its type.
     ///
     /// # Errors
-    /// [`Refusal::UnsupportedForm`].
+    /// [`Refusal::UnsupportedCharset`], [`Refusal::UnsupportedForm`].
     pub(super) fn check(self, body: &[u8]) -> Result<(), Refusal> {
+        if is_utf_16_or_32(body) {
+            return Err(Refusal::UnsupportedCharset);
+        }
         let first = body.trim_ascii_start().first();
         let is_json = matches!(first, None | Some(b'{' | b'[' | b'"' | 0xef));
         if self.is_form && !is_json { Err(Refusal::UnsupportedForm { sent: FORM }) } else { Ok(()) }
+    }
+}
+
+/// Whether a text begins with the mark of UTF-16 or UTF-32, or with zeros where these have them in JSON, whose first
+/// character is ASCII (RFC 4627, section 3).
+fn is_utf_16_or_32(body: &[u8]) -> bool {
+    match body {
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [0, 0, 0xfe, 0xff, ..] | [0, 0, 0, 1..=255, ..] => true,
+        [first, second, ..] => (*first == 0) != (*second == 0),
+        _ => false,
     }
 }
 

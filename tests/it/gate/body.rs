@@ -120,7 +120,6 @@ async fn what_is_no_json_object_is_a_fault_of_the_body() {
         b"{}x".to_vec(),
         b"{\"search\": \"\xff\xfe\"}".to_vec(),
         b"{\"search\": \"\xed\xa0\x80\"}".to_vec(),
-        b"{\0\"\0s\0\"\0:\0\"\0x\0\"\0}\0".to_vec(),
         b"{\"search\": \"\\ud800\"}".to_vec(),
         b"{\"search\": \"a\x00b\"}".to_vec(),
         b"{\"search\": nul}".to_vec(),

@@ -96,6 +96,20 @@ async fn another_coding_charset_or_type_is_415_and_says_what_to_send() {
             let call = acme.caller().over(protocol).post(SEARCH).header("content-type", kind).fresh();
             is_unsupported(&call.body("{}").send().await, message);
         }
+        for body in [
+            &b"{\0\"\0s\0\"\0:\0\"\0x\0\"\0}\0"[..],
+            b"{\0}\0",
+            b"\0{\0}",
+            b"\xff\xfe{\0}\0",
+            b"\xfe\xff\0{\0}",
+            b"{\0\0\0}\0\0\0",
+            b"\0\0\xfe\xff\0\0\0{\0\0\0}",
+        ] {
+            is_unsupported(
+                &acme.caller().over(protocol).post(SEARCH).fresh().body(body.to_vec()).send().await,
+                "UTF-8",
+            );
+        }
         let form = |body: &'static str| {
             let call = acme.caller().over(protocol).post(SEARCH).fresh();
             call.header("content-type", "application/x-www-form-urlencoded").body(body)
