@@ -12,11 +12,11 @@ use crate::store::filter::fold;
 use crate::store::sql::{Dialect, Sql};
 use crate::store::{Store, StoreError};
 
-/// The wanted members as each database reads them fastest.
+/// The wanted members of a report, as each database reads them fastest.
 enum Wanted<'m> {
     /// As arrays.
     Postgres(&'m NewMembers),
-    /// As JSON: the folded address, the name and, where folding changed it, the address.
+    /// As JSON: the folded address, the name (empty in a report) and, where folding changed it, the address.
     Sqlite(Arc<str>),
 }
 
@@ -25,7 +25,9 @@ impl<'m> Wanted<'m> {
         match dialect {
             Dialect::Postgres => Self::Postgres(members),
             Dialect::Sqlite => {
-                let all = next_json(&mut rows_of(members), usize::MAX);
+                // A report reads no names, which are most of what a member may have.
+                let mut rows = rows_of(members).map(|[folded, email, _]| [folded, email, ""]);
+                let all = next_json(&mut rows, usize::MAX);
                 Self::Sqlite(all.map_or_else(|| "[]".into(), Arc::from))
             }
         }
