@@ -147,6 +147,7 @@ impl From<StoreError> for Refusal {
             | StoreError::Resting
             | StoreError::Busy
             | StoreError::Locked(_)
+            | StoreError::Unsettled
             | StoreError::SchemaOlder { .. } => Self::DatabaseUnavailable(Arc::new(error)),
             StoreError::MemorySpent(spent) => Self::MemorySpent(spent),
             StoreError::Folder { .. } | StoreError::Migration(_) | StoreError::Statement(_) => {

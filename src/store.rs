@@ -8,6 +8,7 @@ mod breaker;
 mod commit_stamp;
 mod connections;
 mod database;
+mod database_file;
 pub mod filter;
 mod forms;
 mod groups;
@@ -24,9 +25,11 @@ pub(crate) mod raw;
 mod records;
 mod reindex;
 mod retry;
+mod rows;
 mod schema;
 mod search;
 mod session;
+mod settle;
 mod spent;
 mod sql;
 mod submissions;
@@ -34,6 +37,7 @@ mod subscriptions;
 mod texts;
 mod tokens;
 mod trouble;
+mod users;
 mod write_lock;
 
 use std::path::PathBuf;
@@ -55,6 +59,7 @@ pub use limits::DatabaseLimits;
 pub use location::{DatabaseLocation, InvalidLocation};
 pub use page::{Page, PageRequest};
 pub use reindex::{Reindexed, reindex};
+pub use schema::Reach;
 pub use search::Found;
 pub use spent::Spent;
 pub use submissions::{Answer, Field, Shown, Submission, Submissions};
@@ -65,7 +70,9 @@ pub use trouble::Trouble;
 
 use crate::memory::MemorySpent;
 use database::Database;
+use database_file::DatabaseFile;
 use retry::Tries;
+use settle::Settler;
 
 /// An open, migrated database of one tenant. Cloning shares the connections.
 #[derive(Clone, Debug)]
@@ -75,6 +82,8 @@ pub struct Store {
     /// Held by the one write of a group that this node does at a time, or shared by those that need not be alone: who waits
     /// here holds no connection that a reader could use, and half of them at most are ever held by writes.
     group_writes: Arc<RwLock<()>>,
+    settler: Settler,
+    file: Option<DatabaseFile>,
 }
 
 /// What [`StoreError::Unavailable`] says.
@@ -95,6 +104,9 @@ pub enum StoreError {
     /// Another program holds the write lock of a SQLite file; nothing was written.
     #[error("another program holds the write lock of the SQLite file")]
     Locked(#[source] Option<sqlx::Error>),
+    /// More was written than could be derived from in the time of a request; that goes on.
+    #[error("more was written to the database than searches have been prepared for yet")]
+    Unsettled,
     /// The database has an older schema than this program serves.
     #[error("the database is at schema version {found}, this program needs {wanted}")]
     SchemaOlder {
@@ -145,7 +157,8 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`] when it can't be reached, [`StoreError::SchemaOlder`] before it was migrated.
     pub async fn open(location: &DatabaseLocation, max_connections: u32) -> Result<Self, StoreError> {
-        Self::check(location.connect(max_connections, &Connections::of_a_command(), None), max_connections).await
+        let connections = Connections::of_a_command();
+        Self::check(location, location.connect(max_connections, &connections, None), max_connections).await
     }
 
     /// Opens a database for serving: with connections of those that all tenants share, and a breaker before it. That is
@@ -159,13 +172,14 @@ impl Store {
         connections: &Arc<Connections>,
         breaker: &Arc<Breaker>,
     ) -> Result<Self, StoreError> {
-        Self::check(location.connect(max_connections, connections, Some(breaker)), max_connections).await
+        Self::check(location, location.connect(max_connections, connections, Some(breaker)), max_connections).await
     }
 
-    async fn check(database: Database, max_connections: u32) -> Result<Self, StoreError> {
+    async fn check(location: &DatabaseLocation, database: Database, max_connections: u32) -> Result<Self, StoreError> {
+        let file = DatabaseFile::at(location);
         let mut reader = database.opening().await?;
         let identified = async {
-            schema::require_newest(&mut reader).await?;
+            schema::require_served(&mut reader).await?;
             Ok(DatabaseIdentity::read(&mut reader).await?)
         }
         .await;
@@ -173,7 +187,7 @@ impl Store {
         match identified {
             Ok(identity) => {
                 let group_writes = Arc::new(RwLock::with_max_readers((), max_connections.div_ceil(2)));
-                Ok(Self { database, identity, group_writes })
+                Ok(Self { database, identity, group_writes, settler: Settler::default(), file })
             }
             Err(error) => {
                 database.close().await;
@@ -188,21 +202,35 @@ impl Store {
         &self.identity
     }
 
-    /// Closes every connection, waiting for those in use.
+    /// Whether it is still the database that its location leads to: no other file was put in the place of its own.
+    #[must_use]
+    pub fn is_in_place(&self) -> bool {
+        self.file.as_ref().is_none_or(DatabaseFile::is_in_place)
+    }
+
+    /// Closes every connection, waiting for those in use. If another file has replaced the database's own, the log that
+    /// SQLite leaves at its path is removed.
     pub async fn close(&self) {
+        let left_behind = self.file.as_ref().filter(|file| !file.is_in_place()).map(DatabaseFile::logs_left_behind);
         self.database.close().await;
+        for log in left_behind.into_iter().flatten() {
+            if let Err(error) = std::fs::remove_file(&log) {
+                tracing::warn!(file = %log.display(), %error, "the log of a replaced SQLite file can't be removed");
+            }
+        }
     }
 }
 
-/// Brings a database to the newest schema, making it where it can (SQLite), and tells the versions before and after.
+/// Migrates a database, making it where it can (SQLite), derives from what is in it, and tells the versions before and
+/// after.
 ///
 /// # Errors
 /// [`StoreError::Unavailable`] when it can't be reached, [`StoreError::Migration`] when a step fails.
-pub async fn migrate(location: &DatabaseLocation) -> Result<(i64, i64), StoreError> {
+pub async fn migrate(location: &DatabaseLocation, reach: Reach) -> Result<(i64, i64), StoreError> {
     location.create_file()?;
     let mut tries = Tries::default();
     loop {
-        match try_to_migrate(location).await {
+        match try_to_migrate(location, reach).await {
             // While one command turns a new SQLite file to WAL, another one is refused at once and not made to wait.
             Err(error) if tries.another(&error).await => {}
             outcome => return outcome,
@@ -210,17 +238,22 @@ pub async fn migrate(location: &DatabaseLocation) -> Result<(i64, i64), StoreErr
     }
 }
 
-async fn try_to_migrate(location: &DatabaseLocation) -> Result<(i64, i64), StoreError> {
+async fn try_to_migrate(location: &DatabaseLocation, reach: Reach) -> Result<(i64, i64), StoreError> {
     let database = location.create();
     let mut writer = database.writer().await?;
     let before = schema::version(&mut writer).await?;
-    schema::migrate(&mut writer).await.map_err(|error| match error {
+    schema::migrate(&mut writer, reach).await.map_err(|error| match error {
         // No step of a migration, but the connection beneath.
         MigrateError::Execute(error) => error.into(),
         step => StoreError::Migration(step),
     })?;
     let after = schema::version(&mut writer).await?;
     drop(writer);
+    let mut transaction = database.begin().await?;
+    users::fold_new(&mut transaction).await?;
+    transaction.commit().await?;
+    settle::settle_all(&database).await?;
+    settle::make_indexes(&database).await?;
     database.close().await;
     Ok((before, after))
 }

@@ -22,7 +22,7 @@ use super::{serve, token};
 use crate::config::{Config, TenantConfig};
 use crate::gateway::{self, Running, StartError};
 use crate::import::{self, OnFault};
-use crate::store::{self, PageRequest, Store};
+use crate::store::{self, PageRequest, Reach, Store};
 use crate::supervisor::Inherited;
 
 #[derive(Debug, Args)]
@@ -63,7 +63,7 @@ async fn load<'c>(config: &'c Config, (slug, sample): (&str, &'static str)) -> R
     let tenant = config.tenants.iter().find(|tenant| *tenant.slug == *slug);
     let tenant = tenant.with_context(|| format!("the demo's tenants.toml has no tenant `{slug}` any more"))?;
     let loading = async {
-        store::migrate(&tenant.database).await?;
+        store::migrate(&tenant.database, Reach::Served).await?;
         let store = Store::open(&tenant.database, 1).await?;
         let forms = store.list_forms(PageRequest { number: NonZeroU64::MIN, size: 1 }).await?;
         store.close().await;

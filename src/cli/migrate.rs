@@ -5,7 +5,7 @@ use clap::Args;
 
 use super::output::{print, tell};
 use super::{ConfigFile, find_tenant};
-use crate::store;
+use crate::store::{self, Reach};
 
 #[derive(Debug, Args)]
 pub(super) struct Migrate {
@@ -14,6 +14,9 @@ pub(super) struct Migrate {
     /// Only this tenant; all where it is left out.
     #[arg(long, value_name = "SLUG")]
     tenant: Option<String>,
+    /// Takes away what only nodes of an older version need. Once no such node is left, writers pay less.
+    #[arg(long)]
+    finish: bool,
 }
 
 pub(super) async fn run(command: &Migrate) -> Result<()> {
@@ -22,10 +25,11 @@ pub(super) async fn run(command: &Migrate) -> Result<()> {
         Some(slug) => vec![find_tenant(config, slug)?],
         None => config.tenants,
     };
+    let reach = if command.finish { Reach::Newest } else { Reach::Served };
     let (mut failed, mut told) = (0, Ok(()));
     for tenant in &tenants {
         // One tenant's trouble is its own: the others are migrated all the same.
-        let versions = match store::migrate(&tenant.database).await {
+        let versions = match store::migrate(&tenant.database, reach).await {
             Ok((before, after)) if before == after => format!("at version {after}"),
             Ok((before, after)) => format!("from version {before} to {after}"),
             Err(error) => {

@@ -14,13 +14,21 @@ pub(super) async fn find(tenant: &TenantConfig) -> (Finding, Option<(DatabaseIde
         Ok(store) => store,
         Err(error) => return (fault(&error, tenant), None),
     };
-    let (identity, tokens) = (store.identity().clone(), store.list_tokens().await);
+    let (identity, tokens, wrong) = (store.identity().clone(), store.list_tokens().await, store.count_wrong().await);
     store.close().await;
     match tokens {
         Ok(tokens) => {
             let what =
                 format!("{location:?} answers in {} ms, at the schema that is needed", began.elapsed().as_millis());
-            (Finding::passes(what), Some((identity, tokens)))
+            let finding = match wrong {
+                Ok(wrong @ 1..) => Finding::warns(
+                    format!("{what}; {wrong} rows that searches read are not what they are derived from"),
+                    format!("formgate reindex --tenant {}", tenant.slug),
+                ),
+                // Of many submissions, counting may take longer than a statement may.
+                Ok(0) | Err(_) => Finding::passes(what),
+            };
+            (finding, Some((identity, tokens)))
         }
         Err(error) => (fault(&error, tenant), None),
     }
@@ -43,6 +51,7 @@ fn fault(error: &StoreError, tenant: &TenantConfig) -> Finding {
         | StoreError::Resting
         | StoreError::Busy
         | StoreError::Locked(_)
+        | StoreError::Unsettled
         | StoreError::MemorySpent(_)
         | StoreError::Migration(_)
         | StoreError::Statement(_) => format!(

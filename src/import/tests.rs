@@ -6,7 +6,7 @@ mod loading;
 use std::io::Cursor;
 
 use crate::import::{ImportError, Imported, OnFault, run};
-use crate::store::{DatabaseLocation, migrate};
+use crate::store::{DatabaseLocation, Reach, migrate};
 
 /// The lines that most cases begin with.
 const BASE: &str = r#"
@@ -48,7 +48,7 @@ macro_rules! on_sqlite {
         async fn $name() {
             let folder = tempfile::tempdir().unwrap();
             let location = DatabaseLocation::parse("sqlite:forms.db", folder.path()).unwrap();
-            migrate(&location).await.unwrap();
+            migrate(&location, Reach::Served).await.unwrap();
             $case(location).await;
         }
     )*};
@@ -87,7 +87,7 @@ async fn reindex_folds_what_sql_wrote_beyond_ascii() {
 
     let folder = tempfile::tempdir().unwrap();
     let location = DatabaseLocation::parse("sqlite:forms.db", folder.path()).unwrap();
-    migrate(&location).await.unwrap();
+    migrate(&location, Reach::Served).await.unwrap();
     load(&location, BASE).await;
     for statement in [
         "INSERT INTO users (id, email) VALUES (20, 'ÖZ@example.com')",
@@ -97,9 +97,10 @@ async fn reindex_folds_what_sql_wrote_beyond_ascii() {
     ] {
         raw::execute(&location, statement).await;
     }
-    assert_eq!(reindex(&location).await.unwrap(), Reindexed { users: 1, answers: 1, documents: 1, counts: 0 });
+    let mended = Reindexed { users: 1, ..Reindexed::default() };
+    assert_eq!(reindex(&location).await.unwrap(), mended, "answers beyond ASCII need no mending");
     assert_eq!(
-        raw::select(&location, "SELECT email_folded FROM users WHERE id >= 20 ORDER BY id").await,
-        ["öz@example.com", "Éva@example.com"]
+        raw::select(&location, "SELECT coalesce(email_folded, 'none') FROM users WHERE id >= 20 ORDER BY id").await,
+        ["öz@example.com", "none"]
     );
 }

@@ -18,6 +18,8 @@ pub struct DatabaseMetrics {
     breakers_open: IntGauge,
     breaker_trips: IntCounter,
     refused: IntCounterVec,
+    settled: IntCounter,
+    behind: IntGauge,
 }
 
 /// From a look-up by key to the limit of a statement.
@@ -51,13 +53,21 @@ impl DatabaseMetrics {
                 .counter("formgate_database_breaker_trips_total", "How often a tenant's callers began to be refused."),
             refused: register.counters(
                 "formgate_database_refused_total",
-                "Requests that were refused before their database was asked, by reason.",
+                "Requests that were refused though their database works, or before it was asked, by reason.",
                 &["reason"],
+            ),
+            settled: register.counter(
+                "formgate_database_settled_total",
+                "Notes of what writers touched from which searches' tables were derived.",
+            ),
+            behind: register.gauge(
+                "formgate_database_behind",
+                "Databases to which more was written than is derived from yet: their searches are refused.",
             ),
         };
         // There from the start: an alert on the first one needs to see the 0 before it.
         Trouble::ALL.iter().for_each(|trouble| drop(metrics.failures.with_label_values(&[trouble.name()])));
-        for reason in ["breaker", "in_flight", "wait"] {
+        for reason in ["breaker", "in_flight", "wait", "behind"] {
             drop(metrics.refused.with_label_values(&[reason]));
         }
         metrics
@@ -90,9 +100,19 @@ impl DatabaseMetrics {
         self.failures.with_label_values(&[trouble.name()]).inc();
     }
 
-    /// Counts a refusal: `breaker`, `in_flight` or `wait`.
+    /// Counts a refusal: `breaker`, `in_flight`, `wait` or `behind`.
     pub(crate) fn refused(&self, reason: &str) {
         self.refused.with_label_values(&[reason]).inc();
+    }
+
+    /// Counts notes that were derived from.
+    pub(crate) fn settled(&self, notes: usize) {
+        self.settled.inc_by(notes as u64);
+    }
+
+    /// Counts databases that fell behind or, below zero, no longer are.
+    pub(crate) fn behind(&self, change: i64) {
+        self.behind.add(change);
     }
 
     pub(crate) fn breaker_opened(&self) {

@@ -45,7 +45,7 @@ impl CommitStamp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{migrate, raw};
+    use crate::store::{Reach, migrate, raw};
 
     /// Late enough for any write until now to show.
     fn look(file: &Path) -> Option<CommitStamp> {
@@ -57,7 +57,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("acme.db");
         let location = DatabaseLocation::parse("sqlite:acme.db", folder.path()).unwrap();
-        migrate(&location).await.unwrap();
+        migrate(&location, Reach::Served).await.unwrap();
         let link = folder.path().join("link.db");
         std::os::unix::fs::symlink(&file, &link).unwrap();
 

@@ -17,6 +17,7 @@ use super::session::Each;
 use super::sql::{Dialect, Sql};
 use super::write_lock::is_held;
 use super::{StoreError, Trouble};
+use crate::metrics::DatabaseMetrics;
 
 /// The connections of one tenant's database.
 #[derive(Clone, Debug)]
@@ -34,6 +35,10 @@ impl Database {
 
     pub(crate) fn dialect(&self) -> Dialect {
         self.readers.dialect()
+    }
+
+    pub(super) fn metrics(&self) -> &DatabaseMetrics {
+        self.readers.connections().metrics()
     }
 
     /// A connection to read by. Whoever reads more than once for one answer keeps it meanwhile.

@@ -6,6 +6,8 @@ use std::borrow::Cow;
 
 use jiff::Timestamp;
 
+use super::settle::searchable;
+
 /// A submission's status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Status {
@@ -47,10 +49,16 @@ impl Status {
     }
 }
 
-/// Lower case for all of Unicode: the one way in which keywords, terms and e-mail addresses are compared.
+/// Lower case for all of Unicode: the one way in which keywords, answers and e-mail addresses are compared.
+///
+/// One character at a time, so that a part of a text folds to a part of what the whole folds to: `str::to_lowercase` makes a
+/// capital sigma another letter at the end of a word than within it. The two small sigmas are one here.
 #[must_use]
 pub fn fold(text: &str) -> String {
-    if text.is_ascii() { text.to_ascii_lowercase() } else { text.to_lowercase() }
+    if text.is_ascii() {
+        return text.to_ascii_lowercase();
+    }
+    text.chars().flat_map(char::to_lowercase).map(|letter| if letter == 'ς' { 'σ' } else { letter }).collect()
 }
 
 /// The same, where most texts are what it makes of them.
@@ -61,7 +69,7 @@ pub fn folded(text: &str) -> Cow<'_, str> {
     if changes { Cow::Owned(fold(text)) } else { Cow::Borrowed(text) }
 }
 
-/// A keyword of at least two characters, folded; free of NUL, which Postgres can't take.
+/// A keyword of at least two characters, folded as documents are; free of NUL, which Postgres can't take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keyword(String);
 
@@ -69,7 +77,7 @@ impl Keyword {
     /// Folds a keyword. None when it has fewer than two characters, or a NUL.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
-        (text.chars().nth(1).is_some() && !text.contains('\0')).then(|| Self(fold(text)))
+        (text.chars().nth(1).is_some() && !text.contains('\0')).then(|| Self(searchable(&fold(text))))
     }
 
     /// The folded text.

@@ -5,40 +5,30 @@
 
 pub(crate) mod batch;
 pub(crate) mod check;
-mod documents;
 mod keys;
 mod known;
 pub(crate) mod record;
-pub(super) mod rows;
-pub(super) mod submissions;
+mod submissions;
 mod touched;
 mod write;
 
 use batch::Batch;
 use check::Refusal;
-use documents::Documents;
 use known::Known;
 use record::Record;
 
 use super::database::{Database, Transaction};
 use super::location::DatabaseLocation;
+use super::settle::settle_within;
 use super::sql::Dialect;
-use super::{StoreError, schema};
+use super::{StoreError, schema, users};
 
 /// The tables whose ids a product may give and the database may have to continue.
 const IDENTITIES: [&str; 7] = ["users", "forms", "elements", "labels", "groups", "flow_steps", "submissions"];
 
-/// What the keyword indexes took in last lies in lists that each search reads whole; so much that reading every document
-/// looks cheaper. Without `pg_trgm` there is one of them. To who does not own them, Postgres leaves that for a vacuum.
-const CLEAN: &str = "SELECT gin_clean_pending_list(oid) FROM pg_class \
-    WHERE oid IN (to_regclass('submission_documents_trigrams'), to_regclass('submission_documents_bigrams')) \
-    AND pg_has_role(relowner, 'USAGE')";
-
-/// Every table that a load writes, and no other that the database may have. Without figures of the bigrams, which are most of
-/// what this takes, a keyword of two characters that most documents have takes twice as long.
+/// Every plain table that a load writes, and no other that the database may have.
 const ANALYZE: &str = "ANALYZE users, labels, forms, elements, groups, group_members, flow_steps, flow_step_groups, \
-    submissions, answers, submission_labels, submission_pending, submission_participants, submission_flow_steps, \
-    submission_documents, answer_lines";
+    submissions, answers, submission_labels, submission_pending, submission_participants, submission_flow_steps";
 
 /// A load under way; dropping it takes everything back.
 #[derive(Debug)]
@@ -46,7 +36,7 @@ pub(crate) struct Import {
     database: Database,
     transaction: Transaction,
     known: Known,
-    documents: Documents,
+    is_first: bool,
     batches: u64,
 }
 
@@ -54,15 +44,16 @@ impl Import {
     /// Begins to load into a database at the newest schema.
     pub(crate) async fn begin(location: &DatabaseLocation) -> Result<Self, StoreError> {
         let database = location.connect_for_long();
-        schema::require_newest(&mut database.reader().await?).await?;
+        schema::require_served(&mut database.reader().await?).await?;
         let mut transaction = database.begin().await?;
         prepare(&mut transaction).await?;
+        users::fold_new(&mut transaction).await?;
         let known = Known::at_start(&mut transaction).await?;
-        let documents = Documents::for_load(&mut transaction).await?;
-        if documents == Documents::AtTheEnd {
+        let is_first = transaction.dialect() == Dialect::Postgres && is_empty(&mut transaction).await?;
+        if is_first {
             keys::take_away(&mut transaction).await?;
         }
-        Ok(Self { database, transaction, known, documents, batches: 0 })
+        Ok(Self { database, transaction, known, is_first, batches: 0 })
     }
 
     /// Loads what can be loaded of a batch, and tells for each of its records whether it was refused.
@@ -75,7 +66,7 @@ impl Import {
             .zip(&refusals)
             .filter_map(|(record, refusal)| refusal.is_none().then_some(record))
             .collect();
-        write::write(&mut self.transaction, &self.known, self.documents, &accepted).await?;
+        write::write(&mut self.transaction, &self.known, &accepted).await?;
         self.batches += 1;
         if self.batches.is_power_of_two() && self.transaction.dialect() == Dialect::Postgres {
             // What was planned when the tables were half as large: of empty ones, a whole index is read as cheaply as a row.
@@ -86,17 +77,17 @@ impl Import {
 
     /// Keeps what was loaded.
     pub(crate) async fn finish(mut self) -> Result<(), StoreError> {
-        if self.documents == Documents::AtTheEnd {
+        if self.is_first {
             keys::put_back(&mut self.transaction).await?;
         }
-        self.documents.make_all(&mut self.transaction).await?;
+        settle_within(&mut self.transaction).await?;
         complete(&mut self.transaction).await?;
         self.transaction.commit().await?;
-        // Gives space back: that of the log, which is as large as the load, or that of the changes which were settled, which
-        // every count would read. Where a reader hinders it, a later one does it.
+        // Gives space back: that of the log, which is as large as the load, or that of the intake, which every search would
+        // read. Where a reader hinders it, a later one does it.
         if let Ok(mut writer) = self.database.writer().await {
             let mut sql = writer.sql();
-            sql.push_either("VACUUM count_changes", "PRAGMA wal_checkpoint(TRUNCATE)");
+            sql.push_either("VACUUM intake", "PRAGMA wal_checkpoint(TRUNCATE)");
             writer.fetch_all(sql).await.ok();
         }
         self.database.close().await;
@@ -123,15 +114,12 @@ async fn prepare(transaction: &mut Transaction) -> Result<(), StoreError> {
             // To empty the lists of the keyword indexes is most of what a load takes. Longer ones, and searches beside it
             // take longer: each reads them.
             run(transaction, "SET LOCAL gin_pending_list_limit = '32MB'").await?;
-            // Counts are settled once, at the end.
-            run(transaction, "SET LOCAL formgate.settled = 'yes'").await?;
             run(transaction, "SET LOCAL work_mem = '64MB'").await?;
             run(transaction, "SET LOCAL maintenance_work_mem = '256MB'").await
         }
         Dialect::Sqlite => {
             // 64 MiB for the indexes that the load jumps about in: with the usual 2 MiB, pages are written many times.
-            run(transaction, "PRAGMA cache_size = -65536").await?;
-            rest_triggers(transaction, true).await
+            run(transaction, "PRAGMA cache_size = -65536").await
         }
     }
 }
@@ -150,12 +138,9 @@ async fn complete(transaction: &mut Transaction) -> Result<(), StoreError> {
                 sql.push(") AS identity WHERE largest IS NOT NULL");
                 transaction.fetch_all(sql).await?;
             }
-            run(transaction, "SELECT formgate_settle_counts()").await?;
-            run(transaction, CLEAN).await?;
             run(transaction, ANALYZE).await
         }
         Dialect::Sqlite => {
-            rest_triggers(transaction, false).await?;
             // A look at a thousand rows of each index tells as much as one at all of them.
             run(transaction, "PRAGMA analysis_limit = 1000").await?;
             run(transaction, "ANALYZE").await
@@ -163,15 +148,12 @@ async fn complete(transaction: &mut Transaction) -> Result<(), StoreError> {
     }
 }
 
-/// Whether the triggers leave the documents and the lines, and on SQLite the folded texts, to the rest of this transaction.
-pub(super) async fn rest_triggers(transaction: &mut Transaction, resting: bool) -> Result<(), StoreError> {
-    let statement = match (transaction.dialect(), resting) {
-        (Dialect::Postgres, true) => "SET LOCAL formgate.resting = 'on'",
-        (Dialect::Postgres, false) => "SET LOCAL formgate.resting = 'off'",
-        (Dialect::Sqlite, true) => "UPDATE upkeep SET resting = 1",
-        (Dialect::Sqlite, false) => "UPDATE upkeep SET resting = 0",
-    };
-    run(transaction, statement).await
+/// Whether no submission has an answer yet.
+async fn is_empty(transaction: &mut Transaction) -> Result<bool, StoreError> {
+    let mut sql = transaction.sql();
+    sql.push("SELECT NOT EXISTS (SELECT 1 FROM answers)");
+    let rows = transaction.fetch_all(sql).await?;
+    Ok(rows.first().map(|row| row.get(0)).transpose()?.unwrap_or(false))
 }
 
 async fn run(transaction: &mut Transaction, statement: &'static str) -> Result<(), StoreError> {

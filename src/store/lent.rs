@@ -155,6 +155,18 @@ impl Lent {
         self.end(began, outcome)
     }
 
+    /// Begins a transaction that sees one state of the database and writes nothing.
+    pub(super) async fn begin_reading(&mut self) -> Result<(), sqlx::Error> {
+        let began = Instant::now();
+        let outcome = self
+            .begin_by(match self.dialect() {
+                Dialect::Postgres => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+                Dialect::Sqlite => "BEGIN",
+            })
+            .await?;
+        self.end(began, outcome)
+    }
+
     async fn begin_with_write_lock(&mut self, asked: Instant) -> Result<Result<(), Failure>, sqlx::Error> {
         let (pool, mut pause) = (self.pool.clone(), Pause::default());
         loop {

@@ -220,6 +220,9 @@ impl fmt::Debug for DatabaseLocation {
 fn postgres(options: &PgConnectOptions, limit: Option<Duration>) -> Address {
     let mut settings = vec![
         ("timezone", "UTC".to_owned()),
+        // What a DBA may have set for the role or the database, and no statement here counts on.
+        ("standard_conforming_strings", "on".to_owned()),
+        ("plan_cache_mode", "auto".to_owned()),
         // Who waited for a turn is to see what was done in it, whatever the database's default is.
         ("default_transaction_isolation", "read committed".to_owned()),
         // With the usual 4 MB, a keyword that a million submissions have makes an index remember pages in place of rows,

@@ -1,7 +1,8 @@
 //! The schema and its versions, built into the program.
 //!
-//! One list of migrations a database, the same numbers in both; [`VERSION`] is the newest. A released migration never
-//! changes: sqlx keeps a checksum of each and refuses a database whose past differs.
+//! One list of migrations a database, the same numbers in both; [`SERVED`] is the one that this program serves from. Those
+//! after it take away what only nodes of an older version read. A released migration never changes: sqlx keeps a checksum
+//! of each and refuses a database whose past differs.
 
 use std::borrow::Cow;
 
@@ -12,10 +13,10 @@ use super::StoreError;
 use super::lent::Lent;
 use super::session::Session;
 
-/// The schema that this program serves from.
-pub(crate) const VERSION: i64 = 9;
+/// The oldest schema that this program serves from.
+pub(crate) const SERVED: i64 = 10;
 
-const POSTGRES: [(&str, &str); 9] = [
+const POSTGRES: [(&str, &str); 11] = [
     ("forms and submissions", include_str!("schema/postgres-1.sql")),
     ("subscriptions", include_str!("schema/postgres-2.sql")),
     ("counts", include_str!("schema/postgres-3.sql")),
@@ -25,8 +26,10 @@ const POSTGRES: [(&str, &str); 9] = [
     ("cheaper group writes", include_str!("schema/postgres-7.sql")),
     ("a directory's first list", include_str!("schema/postgres-8.sql")),
     ("the identity of the database", include_str!("schema/postgres-9.sql")),
+    ("derived by the program", include_str!("schema/postgres-10.sql")),
+    ("no longer derived by triggers", include_str!("schema/postgres-11.sql")),
 ];
-const SQLITE: [(&str, &str); 9] = [
+const SQLITE: [(&str, &str); 11] = [
     ("forms and submissions", include_str!("schema/sqlite-1.sql")),
     ("subscriptions", include_str!("schema/sqlite-2.sql")),
     ("counts", include_str!("schema/sqlite-3.sql")),
@@ -36,10 +39,12 @@ const SQLITE: [(&str, &str); 9] = [
     ("cheaper group writes", include_str!("schema/sqlite-7.sql")),
     ("a directory's first list", include_str!("schema/sqlite-8.sql")),
     ("the identity of the database", include_str!("schema/sqlite-9.sql")),
+    ("derived by the program", include_str!("schema/sqlite-10.sql")),
+    ("no longer derived by triggers", include_str!("schema/sqlite-11.sql")),
 ];
 
-fn migrator(scripts: &'static [(&'static str, &'static str)]) -> Migrator {
-    let migrations = (1..).zip(scripts).map(|(version, &(name, text))| {
+fn migrator(scripts: &'static [(&'static str, &'static str)], through: usize) -> Migrator {
+    let migrations = (1..).zip(&scripts[..through]).map(|(version, &(name, text))| {
         Migration::new(version, Cow::Borrowed(name), MigrationType::Simple, text.into_sql_str(), false)
     });
     let mut migrator = Migrator::with_migrations(migrations.collect());
@@ -48,23 +53,35 @@ fn migrator(scripts: &'static [(&'static str, &'static str)]) -> Migrator {
     migrator
 }
 
-/// Brings a database to [`VERSION`]; each step is a transaction, and commands that do it at once wait for each other.
-pub(crate) async fn migrate(writer: &mut Lent) -> Result<(), sqlx::migrate::MigrateError> {
+/// How far a database is migrated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// As far as this program needs, so that nodes of the version before can go on; a new database as far as it goes.
+    Served,
+    /// As far as it goes: no node of an older version can serve any more.
+    Newest,
+}
+
+/// Migrates a database; each step is a transaction, and commands that do it at once wait for each other.
+pub(crate) async fn migrate(writer: &mut Lent, reach: Reach) -> Result<(), sqlx::migrate::MigrateError> {
+    let is_new = version(writer).await? == 0;
+    let through =
+        if is_new || reach == Reach::Newest { POSTGRES.len() } else { usize::try_from(SERVED).expect("it is small") };
     match writer.session() {
-        Session::Postgres(connection) => migrator(&POSTGRES).run(connection).await,
+        Session::Postgres(connection) => migrator(&POSTGRES, through).run(connection).await,
         Session::Sqlite { connection, .. } => {
             // On Postgres sqlx holds a lock of its own; here the write lock of the file is one, over all steps at once.
             let mut all = connection.begin_with("BEGIN IMMEDIATE").await?;
-            migrator(&SQLITE).run(&mut *all).await?;
+            migrator(&SQLITE, through).run(&mut *all).await?;
             Ok(all.commit().await?)
         }
     }
 }
 
-/// Refuses a database that was not migrated to [`VERSION`].
-pub(crate) async fn require_newest(reader: &mut Lent) -> Result<(), StoreError> {
+/// Refuses a database that was not migrated to [`SERVED`].
+pub(crate) async fn require_served(reader: &mut Lent) -> Result<(), StoreError> {
     let found = version(reader).await?;
-    if found < VERSION { Err(StoreError::SchemaOlder { found, wanted: VERSION }) } else { Ok(()) }
+    if found < SERVED { Err(StoreError::SchemaOlder { found, wanted: SERVED }) } else { Ok(()) }
 }
 
 /// The version that a database is at; 0 before its first migration.

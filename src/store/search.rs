@@ -4,7 +4,7 @@
 //! that the page shows; or one for both; and one more beforehand where a keyword stands beside other filters. What the total
 //! and the ids cost:
 //!
-//! - Searches by forms, statuses, days or one label, and those by nothing, take the total from `submission_counts` and
+//! - Searches by forms, statuses, days or one label, and those by nothing, take the total from `listed_counts` and
 //!   the page from an index in its order ([`Kept`]). Beyond the first page they ask for the total first, and read the
 //!   page from where it is nearest.
 //! - All others make the set of what matches once ([`matched`]), count it and cut the page out of it: they cost what
@@ -29,6 +29,8 @@ use super::filter::{SortBy, SortDirection, SubmissionFilter};
 use super::lent::Lent;
 use super::page::{PageRequest, Reading};
 use super::records::{Fields, Malformed, Record};
+use super::retry::Tries;
+use super::settle::{Overlay, Settled, write_is_settled};
 use super::sql::{Dialect, Sql};
 use super::submissions::{self, Submissions, TellFields, read_submissions, write_rows};
 use super::{Store, StoreError};
@@ -51,15 +53,62 @@ impl Store {
         if filter.terms.iter().any(|term| term.element.is_none()) {
             return Ok(Found { submissions: Submissions::default(), total: 0 });
         }
+        let mut tries = Tries::default();
+        loop {
+            match self.try_to_search(filter, page).await {
+                // A TRUNCATE of several tables locks them in its own order, so reads can be part of a deadlock.
+                Err(error) if tries.another(&error).await => {}
+                Err(StoreError::Unsettled) => {
+                    self.database.metrics().refused("behind");
+                    return Err(StoreError::Unsettled);
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn try_to_search(&self, filter: &SubmissionFilter, page: PageRequest) -> Result<Found, StoreError> {
+        let (found, is_settled) = self.search_once(filter, page).await?;
+        if is_settled {
+            return Ok(found);
+        }
+        match self.settle().await? {
+            // What was written since then is not waited for.
+            Settled::Yes => Ok(self.search_once(filter, page).await?.0),
+            Settled::Hindered => self.search_beside_the_intake(filter, page).await,
+        }
+    }
+
+    /// What is found where nothing can be derived for good.
+    async fn search_beside_the_intake(
+        &self,
+        filter: &SubmissionFilter,
+        page: PageRequest,
+    ) -> Result<Found, StoreError> {
         let mut reader = self.database.reader().await?;
-        let (ids, total) = match Kept::of(filter) {
+        reader.begin_reading().await?;
+        let overlay = Overlay::read(&mut reader).await?;
+        let mut sql = reader.sql();
+        overlay.write(&mut sql, |sql| write_page_with_total(sql, None, filter, Beginning::ReadThrough, page));
+        let rows = reader.fetch_all(sql).await?;
+        let (ids, total) = ids_and_total(&rows)?;
+        let submissions = read_submissions(&mut reader, ids).await?;
+        reader.end_transaction("COMMIT").await?;
+        Ok(Found { submissions, total: not_negative(total.submissions) })
+    }
+
+    /// What is found, and whether everything that was written until then had been derived from.
+    async fn search_once(&self, filter: &SubmissionFilter, page: PageRequest) -> Result<(Found, bool), StoreError> {
+        let mut reader = self.database.reader().await?;
+        let (ids, Total { submissions: total, is_settled }) = match Kept::of(filter) {
             Some(kept) if page.offset() > 0 => later_page(&mut reader, &kept, filter, page).await?,
             Some(kept) if kept.is_read_at_once(reader.dialect()) => {
                 return first_page(&mut reader, &kept, filter, page).await;
             }
             kept => page_with_total(&mut reader, kept.as_ref(), filter, page).await?,
         };
-        Ok(Found { submissions: read_submissions(&mut reader, ids).await?, total: not_negative(total) })
+        let submissions = read_submissions(&mut reader, ids).await?;
+        Ok((Found { submissions, total: not_negative(total) }, is_settled))
     }
 
     /// The database's plan of a search, line by line: for whoever wants to know what a search costs, or why.
@@ -108,6 +157,21 @@ async fn fetch(reader: &mut Lent, filter: &SubmissionFilter, sql: Sql) -> Result
     Ok(rows)
 }
 
+/// How many submissions match.
+#[derive(Clone, Copy, Debug)]
+struct Total {
+    submissions: i64,
+    /// Whether that is counted of all that was committed before.
+    is_settled: bool,
+}
+
+impl Total {
+    /// Reads both from neighbouring columns, as [`Kept::write_total`] has them.
+    fn of(row: &Row, column: usize) -> Result<Self, sqlx::Error> {
+        Ok(Self { submissions: row.get(column)?, is_settled: row.get(column + 1)? })
+    }
+}
+
 fn not_negative(total: i64) -> u64 {
     u64::try_from(total).expect("a count is not negative")
 }
@@ -118,16 +182,19 @@ async fn first_page(
     kept: &Kept<'_>,
     filter: &SubmissionFilter,
     page: PageRequest,
-) -> Result<Found, StoreError> {
+) -> Result<(Found, bool), StoreError> {
     let mut sql = reader.sql();
     write_first_page(&mut sql, kept, filter, page);
     let rows = reader.fetch_all(sql).await?;
     let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
-    let total = not_negative(first.get(submissions::COLUMNS)?);
-    if first.get::<Option<i64>>(0)?.is_none() {
-        return Ok(Found { submissions: Submissions::default(), total });
-    }
-    Ok(Found { submissions: Submissions::sorted(rows, filter.sort_by, filter.sort_direction)?, total })
+    let Total { submissions: total, is_settled } = Total::of(first, submissions::COLUMNS)?;
+    let total = not_negative(total);
+    let submissions = if first.get::<Option<i64>>(0)?.is_none() {
+        Submissions::default()
+    } else {
+        Submissions::sorted(rows, filter.sort_by, filter.sort_direction)?
+    };
+    Ok((Found { submissions, total }, is_settled))
 }
 
 async fn page_with_total(
@@ -135,14 +202,18 @@ async fn page_with_total(
     kept: Option<&Kept<'_>>,
     filter: &SubmissionFilter,
     page: PageRequest,
-) -> Result<(Vec<i64>, i64), StoreError> {
+) -> Result<(Vec<i64>, Total), StoreError> {
     let beginning = beginning_of(reader, filter).await?;
     let mut sql = reader.sql();
     write_page_with_total(&mut sql, kept, filter, beginning, page);
-    let rows = fetch(reader, filter, sql).await?;
+    ids_and_total(&fetch(reader, filter, sql).await?)
+}
+
+/// What [`write_page_with_total`] asks for.
+fn ids_and_total(rows: &[Row]) -> Result<(Vec<i64>, Total), StoreError> {
     let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
-    let ids: Vec<Placed> = row.records(1)?;
-    Ok((ids.iter().map(|placed| placed.id).collect(), row.get(0)?))
+    let ids: Vec<Placed> = row.records(2)?;
+    Ok((ids.iter().map(|placed| placed.id).collect(), Total::of(row, 0)?))
 }
 
 /// Where a search begins: at either side of a keyword only where that is worth a longer statement.
@@ -171,7 +242,7 @@ async fn later_page(
     kept: &Kept<'_>,
     filter: &SubmissionFilter,
     page: PageRequest,
-) -> Result<(Vec<i64>, i64), StoreError> {
+) -> Result<(Vec<i64>, Total), StoreError> {
     let (total, reading) = reading_of(reader, kept, filter, page).await?;
     let Some(reading) = reading else { return Ok((Vec::new(), total)) };
     let mut sql = reader.sql();
@@ -186,11 +257,12 @@ async fn reading_of(
     kept: &Kept<'_>,
     filter: &SubmissionFilter,
     page: PageRequest,
-) -> Result<(i64, Option<Reading>), StoreError> {
+) -> Result<(Total, Option<Reading>), StoreError> {
     let mut sql = reader.sql();
     kept.write_total(&mut sql);
-    let total: i64 = reader.fetch_one(sql).await?.get(0)?;
-    let Some(mut reading) = Reading::nearest(page, total, filter.sort_direction) else { return Ok((total, None)) };
+    let total = Total::of(&reader.fetch_one(sql).await?, 0)?;
+    let nearest = Reading::nearest(page, total.submissions, filter.sort_direction);
+    let Some(mut reading) = nearest else { return Ok((total, None)) };
     let mut sql = reader.sql();
     if kept.write_days_before(&mut sql, filter.sort_by, &reading) {
         let days = reader.fetch_one(sql).await?;
@@ -202,7 +274,7 @@ async fn reading_of(
 /// What a page shows and the total, in no order; the total alone where the page is empty.
 fn write_first_page(sql: &mut Sql, kept: &Kept<'_>, filter: &SubmissionFilter, page: PageRequest) {
     write_kept_page(sql, kept, filter, page);
-    sql.push(" SELECT shown.*, found.total FROM found LEFT JOIN (");
+    sql.push(" SELECT shown.*, found.total, found.is_settled FROM found LEFT JOIN (");
     write_rows(sql, TellFields::OnceAForm, |sql| {
         sql.push(" = ANY (ARRAY (SELECT id FROM page))");
     });
@@ -224,16 +296,18 @@ fn write_page_with_total(
         let reading = Reading::from_the_start(page, direction);
         sql.plan_anew().push("WITH ");
         matched::write(sql, filter, beginning);
-        sql.push(", found (total) AS (SELECT count(*) FROM matched), page (id, at) AS (SELECT id, at FROM matched");
+        sql.push(", found (total, is_settled) AS (SELECT count(*), ");
+        write_is_settled(sql);
+        sql.push(" FROM matched), page (id, at) AS (SELECT id, at FROM matched");
         sql.push(by_place(direction)).limit(&reading).push(")");
     }
-    sql.push(" SELECT total, (").push_records(&["id"]).push(" FROM (SELECT id FROM page");
+    sql.push(" SELECT total, is_settled, (").push_records(&["id"]).push(" FROM (SELECT id FROM page");
     sql.push(by_place(direction)).push(") AS page) FROM found");
 }
 
-/// The total and a page, as `found (total)` and `page (id, at)`.
+/// The total and a page, as `found (total, is_settled)` and `page (id, at)`.
 fn write_kept_page(sql: &mut Sql, kept: &Kept<'_>, filter: &SubmissionFilter, page: PageRequest) {
-    sql.push("WITH found (total) AS (");
+    sql.push("WITH found (total, is_settled) AS (");
     kept.write_total(sql);
     sql.push("), page (id, at) AS (");
     kept.write_page(sql, filter.sort_by, &Reading::from_the_start(page, filter.sort_direction));

@@ -37,8 +37,13 @@ pub(super) const LOOK: Duration = Duration::from_secs(1);
 const INSTRUCTIONS: i32 = 1000;
 
 /// Tells Postgres to look. Version 13 and older, and servers on some systems, can't; they run a statement to its limit.
-const SET_LOOK: &str = "SELECT set_config(name, '1s', false) FROM pg_settings \
-    WHERE name = 'client_connection_check_interval'";
+///
+/// And has it find our tables where the `search_path` of the role or the database leads past them.
+const SET_UP: &str = "SELECT set_config(name, '1s', false) FROM pg_settings \
+    WHERE name = 'client_connection_check_interval'; \
+    SELECT set_config('search_path', concat_ws(', ', min(quote_ident(nspname)), nullif(current_setting('search_path'), '')), false) \
+    FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace \
+    WHERE relname = 'database_identity' AND to_regclass('database_identity') IS NULL HAVING count(*) = 1";
 
 /// What becomes of a row; an error ends its statement.
 pub(super) type Each<'e> = dyn FnMut(Row) -> Result<(), sqlx::Error> + Send + 'e;
@@ -74,7 +79,7 @@ impl Session {
             Address::Postgres(options) => {
                 let connecting = async {
                     let mut connection = PgConnection::connect_with(options).await?;
-                    match connection.execute(SET_LOOK).await {
+                    match connection.execute(SET_UP).await {
                         Err(sqlx::Error::Database(_)) | Ok(_) => Ok(Self::Postgres(connection)),
                         Err(error) => Err(error),
                     }

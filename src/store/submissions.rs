@@ -231,14 +231,24 @@ pub(super) fn write_rows(sql: &mut Sql, fields: TellFields, among: impl Fn(&mut 
     sql.push(" FROM (SELECT e.id, e.gid, e.name, e.type FROM elements e WHERE e.form_id = m.form_id ");
     sql.push("ORDER BY e.position, e.id) AS fields)").push(if once { " END" } else { "" }).push(" AS fields, (");
     sql.push_records(&["a.element_id", "a.value", files, "a.updated_at"]);
-    sql.push(" FROM answers a WHERE a.submission_id = m.id) AS answers FROM (");
-    sql.push("SELECT id, child_of, form_id, status, created_at, updated_at FROM submissions ");
-    sql.push("WHERE NOT draft AND child_of IS NULL AND id");
+    sql.push(" FROM (SELECT element_id, value, files, ").push_instant("updated_at");
+    sql.push(" AS updated_at FROM answers WHERE submission_id = m.id) AS a) AS answers FROM (");
+    // A subquery of one value, which is not asked where there is no parent, and which Postgres never makes a table of.
+    write_head(sql, "CAST(NULL AS bigint)");
+    sql.push(" FROM submissions m WHERE NOT m.draft AND NOT coalesce((SELECT f.graduated FROM submissions p ");
+    sql.push("JOIN forms f ON f.id = p.form_id WHERE p.id = m.parent_id), false) AND m.id");
     among(sql);
-    sql.push(" UNION ALL SELECT id, child_of, form_id, status, created_at, updated_at FROM submissions ");
-    sql.push("WHERE NOT draft AND child_of");
+    sql.push(" UNION ALL ");
+    write_head(sql, "m.parent_id");
+    sql.push(" FROM submissions p JOIN forms f ON f.id = p.form_id CROSS JOIN submissions m ");
+    sql.push("WHERE f.graduated AND m.parent_id = p.id AND NOT m.draft AND p.id");
     among(sql);
     sql.push(") AS m");
+}
+
+fn write_head(sql: &mut Sql, child_of: &'static str) {
+    sql.push("SELECT m.id, ").push(child_of).push(" AS child_of, m.form_id, m.status, ").push_instant("m.created_at");
+    sql.push(" AS created_at, ").push_instant("m.updated_at").push(" AS updated_at");
 }
 
 /// The rows in the order of the ids, children after their parents and by their own ids.

@@ -66,14 +66,16 @@ impl TenantDatabase {
     /// # Errors
     /// Why it can't be opened; [`StoreError::Resting`] for a while after that.
     pub async fn store(&self) -> Result<Arc<Store>, StoreError> {
-        if let Some(store) = self.open.load_full() {
+        if let Some(store) = self.in_place() {
             return Ok(store);
         }
         let entry = self.breaker.enter()?;
         let _opening = self.opening.lock().await;
-        if let Some(store) = self.open.load_full() {
+        if let Some(store) = self.in_place() {
             return Ok(store);
         }
+        // Before the other file is opened: with the last connection, SQLite takes away the log that lies at the path.
+        self.close().await;
         // It may have failed for the one who was waited for.
         let entry = if entry.is_stale() { self.breaker.enter()? } else { entry };
         let opened = Store::open_for_serving(&self.location, self.max_connections, &self.connections, &self.breaker);
@@ -91,6 +93,11 @@ impl TenantDatabase {
                 Err(error)
             }
         }
+    }
+
+    /// The open store, unless another file was put in the place of its own.
+    fn in_place(&self) -> Option<Arc<Store>> {
+        self.open.load_full().filter(|store| store.is_in_place())
     }
 
     /// The open store for looking up a token, and the turn that the look-up has meanwhile.
@@ -121,7 +128,7 @@ impl TenantDatabase {
     /// What is wrong with it, while its callers are refused.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
-        self.breaker.trouble()
+        self.breaker.trouble().or_else(|| self.open.load().as_ref()?.backlog())
     }
 
     /// The store if it is open: what only tidies up need not open it.

@@ -202,7 +202,7 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
-    use crate::store::{NewToken, Store, migrate};
+    use crate::store::{NewToken, Reach, Store, migrate};
     use crate::tenant::Directory;
     use crate::tenant::host::HostName;
     use crate::tenant::token::PresentedToken;
@@ -233,7 +233,7 @@ mod tests {
         std::fs::write(&file, CONFIG).unwrap();
         let config = Config::load(&file).unwrap();
         let location = &config.tenants[0].database;
-        migrate(location).await.unwrap();
+        migrate(location, Reach::Served).await.unwrap();
         let store = Store::open(location, 1).await.unwrap();
         let token = PresentedToken::generate();
         let new = NewToken { name: "one".into(), prefix: "fg_".into(), digest: *token.digest().as_bytes() };

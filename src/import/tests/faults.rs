@@ -187,7 +187,7 @@ pub(super) async fn a_faulty_line_leaves_nothing_behind(location: DatabaseLocati
     let text = format!("{BASE}\n{}", r#"{"type":"label","id":9}"#);
     assert_eq!(fault(&location, &text).await, "line 16, column 1: missing field `name`");
     let left = "SELECT CAST((SELECT count(*) FROM users) + (SELECT count(*) FROM forms) \
-        + (SELECT count(*) FROM submissions) + (SELECT count(*) FROM submission_documents) AS text)";
+        + (SELECT count(*) FROM submissions) + (SELECT count(*) FROM listed_documents) AS text)";
     assert_eq!(raw::select(&location, left).await, ["0"]);
 }
 

@@ -16,14 +16,15 @@ const EVERYTHING: &str = "
     UNION ALL SELECT 'member ' || group_id || ' ' || user_id FROM group_members
     UNION ALL SELECT 'step ' || id || ' ' || form_id || ' ' || name FROM flow_steps
     UNION ALL SELECT 'asks ' || flow_step_id || ' ' || group_id FROM flow_step_groups
-    UNION ALL SELECT 'submission ' || id || ' ' || form_id || ' ' || coalesce(parent_id, 0) || ' ' || coalesce(child_of, 0) || ' ' || status || ' ' || coalesce(submitter_id, 0) FROM submissions
-    UNION ALL SELECT 'answer ' || submission_id || ' ' || element_id || ' ' || value || ' ' || folded || CASE WHEN files IS NULL THEN '' ELSE ' files' END FROM answers
+    UNION ALL SELECT 'submission ' || id || ' ' || form_id || ' ' || coalesce(parent_id, 0) || ' ' || status || ' ' || coalesce(submitter_id, 0) FROM submissions
+    UNION ALL SELECT 'answer ' || submission_id || ' ' || element_id || ' ' || value || CASE WHEN files IS NULL THEN '' ELSE ' files' END FROM answers
     UNION ALL SELECT 'on ' || submission_id || ' ' || label_id || CASE WHEN shared THEN ' shared' ELSE '' END FROM submission_labels
     UNION ALL SELECT 'pending ' || submission_id || ' ' || user_id FROM submission_pending
     UNION ALL SELECT 'participant ' || submission_id || ' ' || user_id FROM submission_participants
     UNION ALL SELECT 'at ' || submission_id || ' ' || flow_step_id FROM submission_flow_steps
-    UNION ALL SELECT 'document ' || submission_id || ' ' || document FROM submission_documents
-    UNION ALL SELECT 'line ' || submission_id || ' ' || element_id || ' ' || line FROM answer_lines";
+    UNION ALL SELECT 'listed ' || id || ' ' || form_id || ' ' || status || ' ' || coalesce(submitter_id, 0) FROM listed_submissions
+    UNION ALL SELECT 'document ' || submission_id || ' ' || shown_in || ' ' || document FROM listed_documents
+    UNION ALL SELECT 'terms ' || submission_id || ' ' || shown_in || ' ' || count(*) FROM listed_terms GROUP BY submission_id, shown_in";
 
 async fn everything(location: &DatabaseLocation) -> Vec<String> {
     let mut lines = raw::select(location, EVERYTHING).await;
@@ -69,16 +70,16 @@ pub(super) async fn a_file_is_loaded_as_it_says(location: DatabaseLocation) {
     assert_eq!(
         everything(&location).await,
         [
-            "answer 1001 101 École d'ÉTÉ école d'été",
-            "answer 1001 102 Montag\nDIENSTAG\n montag\ndienstag\n",
-            "answer 1001 103 https://files.example/a.pdf,https://files.example/b https://files.example/a.pdf,https://files.example/b files",
-            "answer 1002 201  ",
-            "answer 1003 301 Łódź łódź",
+            "answer 1001 101 École d'ÉTÉ",
+            "answer 1001 102 Montag\nDIENSTAG\n",
+            "answer 1001 103 https://files.example/a.pdf,https://files.example/b files",
+            "answer 1002 201 ",
+            "answer 1003 301 Łódź",
             "asks 11 4",
             "at 1001 11",
-            "document 1001 école d'été\u{1f}montag\ndienstag\n\u{1f}https://files.example/a.pdf,https://files.example/b",
-            "document 1002 ",
-            "document 1003 łódź",
+            "document 1001 1001 école d'été\u{fdd0}montag\ndienstag\n\u{fdd0}https://files.example/a.pdf,https://files.example/b",
+            "document 1002 1002 ",
+            "document 1003 1002 łódź",
             "element 101 1 0 g-101 Reason text",
             "element 102 1 1 g-102 Days checkbox",
             "element 103 1 2 g-103 Proof file",
@@ -92,9 +93,8 @@ pub(super) async fn a_file_is_loaded_as_it_says(location: DatabaseLocation) {
             "group 9007199254740991 All Users -",
             "label 3 Urgent ",
             "label 4 Team shared",
-            "line 1001 102 ",
-            "line 1001 102 dienstag",
-            "line 1001 102 montag",
+            "listed 1001 1 pending 7",
+            "listed 1002 2 approved 0",
             "member 4 7",
             "member 4 8",
             "on 1001 3",
@@ -104,9 +104,12 @@ pub(super) async fn a_file_is_loaded_as_it_says(location: DatabaseLocation) {
             "participant 1001 8",
             "pending 1001 7",
             "step 11 1 Approval",
-            "submission 1001 1 0 0 pending 7",
-            "submission 1002 2 0 0 approved 0",
-            "submission 1003 3 1002 1002 approved 0",
+            "submission 1001 1 0 pending 7",
+            "submission 1002 2 0 approved 0",
+            "submission 1003 3 1002 approved 0",
+            "terms 1001 1001 6",
+            "terms 1002 1002 1",
+            "terms 1003 1002 1",
             "user 7 ana@example.com Ana ana@example.com",
             "user 8 Éva@example.com  éva@example.com",
         ]
@@ -159,41 +162,46 @@ pub(super) async fn a_line_replaces_what_it_lists(location: DatabaseLocation) {
     assert_eq!(
         changes(&before, &after),
         [
-            "-answer 1001 101 École d'ÉTÉ école d'été",
-            "-answer 1001 102 Montag\nDIENSTAG\n montag\ndienstag\n",
-            "-answer 1001 103 https://files.example/a.pdf,https://files.example/b https://files.example/a.pdf,https://files.example/b files",
-            "-answer 1002 201  ",
+            "-answer 1001 101 École d'ÉTÉ",
+            "-answer 1001 102 Montag\nDIENSTAG\n",
+            "-answer 1001 103 https://files.example/a.pdf,https://files.example/b files",
+            "-answer 1002 201 ",
             "-asks 11 4",
             "-at 1001 11",
-            "-document 1001 école d'été\u{1f}montag\ndienstag\n\u{1f}https://files.example/a.pdf,https://files.example/b",
-            "-document 1002 ",
+            "-document 1001 1001 école d'été\u{fdd0}montag\ndienstag\n\u{fdd0}https://files.example/a.pdf,https://files.example/b",
+            "-document 1002 1002 ",
+            "-document 1003 1002 łódź",
             "-element 201 2 0 g-201 Where text",
             "-form 2 Trip 0 graduated",
             "-group 4 Managers ext-4 managed",
-            "-line 1001 102 ",
-            "-line 1001 102 dienstag",
-            "-line 1001 102 montag",
+            "-listed 1001 1 pending 7",
             "-member 4 7",
             "-on 1001 3",
             "-on 1001 4 shared",
             "-participant 1001 7",
             "-participant 1001 8",
             "-pending 1001 7",
-            "-submission 1001 1 0 0 pending 7",
-            "-submission 1003 3 1002 1002 approved 0",
+            "-submission 1001 1 0 pending 7",
+            "-terms 1001 1001 6",
+            "-terms 1002 1002 1",
+            "-terms 1003 1002 1",
             "-user 7 ana@example.com Ana ana@example.com",
-            "+answer 1001 101 Ferien ferien",
-            "+answer 1001 102 mittwoch mittwoch",
+            "+answer 1001 101 Ferien",
+            "+answer 1001 102 mittwoch",
             "+asks 11 5",
-            "+document 1001 ferien\u{1f}mittwoch",
+            "+document 1001 1001 ferien\u{fdd0}mittwoch",
+            "+document 1003 1003 łódź",
             "+element 201 2 1 g-201 Where text",
             "+element 202 2 0 g-202 When date",
             "+form 2 Trip 0",
             "+group 4 Managers -",
+            "+listed 1001 1 denied 0",
+            "+listed 1003 3 approved 0",
             "+on 1001 4",
             "+pending 1001 8",
-            "+submission 1001 1 0 0 denied 0",
-            "+submission 1003 3 1002 0 approved 0",
+            "+submission 1001 1 0 denied 0",
+            "+terms 1001 1001 2",
+            "+terms 1003 1003 1",
             "+user 7 ANA@example.com Ana B ana@example.com",
         ]
     );
@@ -275,9 +283,9 @@ pub(super) async fn lines_of_one_object_are_loaded_in_their_order(location: Data
     for came in [
         "+user 7 other@example.com Ana other@example.com",
         "+user 9 ana@example.com  ana@example.com",
-        "+submission 1001 3 0 0 back 0",
-        "+answer 1001 301 second second",
-        "+document 1001 second",
+        "+submission 1001 3 0 back 0",
+        "+answer 1001 301 second",
+        "+document 1001 1001 second",
         "+element 101 3 1 g-101 Reason text",
         "+form 3 Stop 1",
         "+member 5 9",
@@ -313,11 +321,12 @@ pub(super) async fn rows_written_by_sql_after_an_import_are_kept_up(location: Da
         raw::select(&location, "SELECT id || ' ' || email_folded FROM users WHERE email = 'NEW@example.com'").await,
         ["9 new@example.com"]
     );
-    raw::execute(&location, "UPDATE answers SET value = 'Krank' WHERE submission_id = 1001 AND element_id = 101").await;
+    raw::execute(&location, "UPDATE answers SET value = 'KRÄNK' WHERE submission_id = 1001 AND element_id = 101").await;
     raw::execute(&location, "DELETE FROM answers WHERE submission_id = 1001 AND element_id = 103").await;
+    assert_eq!(found_by_keyword(&location, "kränk").await, [1001]);
     assert_eq!(
-        raw::select(&location, "SELECT document FROM submission_documents WHERE submission_id = 1001").await,
-        ["krank\u{1f}montag\ndienstag\n"]
+        raw::select(&location, "SELECT document FROM listed_documents WHERE submission_id = 1001").await,
+        ["kränk\u{fdd0}montag\ndienstag\n"]
     );
     assert_nothing_to_mend(&location).await;
 }
@@ -326,23 +335,19 @@ pub(super) async fn reindex_mends_what_was_written_past_the_database(location: D
     load(&location, BASE).await;
     let before = everything(&location).await;
     for statement in [
-        "UPDATE submission_documents SET document = 'wrong' WHERE submission_id = 1001",
-        "INSERT INTO submission_documents (submission_id, document) VALUES (77, 'nobody''s')",
-        "DELETE FROM answer_lines",
-        "INSERT INTO answer_lines (submission_id, element_id, line) VALUES (1003, 301, 'łódź')",
-        if location.file().is_some() {
-            "UPDATE submission_counts SET listed = listed + 1 WHERE counted = 'form' AND listed > 0"
-        } else {
-            // As many counts as there are rows that have not been settled yet.
-            "INSERT INTO count_changes SELECT counted, key, status, 1 FROM submission_counts_anew WHERE counted = 'form'"
-        },
-        "DELETE FROM listed_labels WHERE shared",
+        "UPDATE listed_documents SET document = 'wrong' WHERE submission_id = 1001",
+        "INSERT INTO listed_documents (submission_id, shown_in, document) VALUES (77, 77, 'nobody''s')",
+        "DELETE FROM listed_terms",
+        "INSERT INTO listed_terms (term, shown_in, submission_id) VALUES (4711, 1003, 1003)",
+        "UPDATE listed_counts SET listed = listed + 1 WHERE counted = 'form' AND listed > 0",
+        "DELETE FROM listed_by_label WHERE shared",
+        "UPDATE listed_submissions SET status = 'denied' WHERE id = 1002",
     ] {
         raw::execute(&location, statement).await;
     }
     let mended = reindex(&location).await.unwrap();
-    // Two counts of forms are too high, two shared labels are gone, and so are their counts.
-    assert_eq!(mended, Reindexed { users: 0, answers: 0, documents: 3, counts: 2 * 2 + 2 + 2 });
+    // The counts of both forms are too high, and that of the wrong status is found one too low when it goes.
+    assert_eq!(mended, Reindexed { users: 0, submissions: 1, documents: 4, labels: 1, counts: 5 });
     assert_eq!(everything(&location).await, before);
     assert_nothing_to_mend(&location).await;
 }
@@ -350,15 +355,15 @@ pub(super) async fn reindex_mends_what_was_written_past_the_database(location: D
 pub(super) async fn reindex_makes_the_trigram_index_anew(location: DatabaseLocation) {
     load(&location, BASE).await;
     if location.file().is_some() {
-        raw::execute(&location, "INSERT INTO submission_trigrams (submission_trigrams) VALUES ('delete-all')").await;
+        raw::execute(&location, "INSERT INTO listed_trigrams (listed_trigrams) VALUES ('delete-all')").await;
         assert_eq!(found_by_keyword(&location, "montag").await, [0; 0]);
     } else {
-        raw::execute(&location, "DROP INDEX submission_documents_trigrams").await;
+        raw::execute(&location, "DROP INDEX listed_documents_trigrams").await;
     }
     assert_nothing_to_mend(&location).await;
     assert_eq!(found_by_keyword(&location, "montag").await, [1001]);
     if location.file().is_none() {
-        let index = "SELECT indexname::text FROM pg_indexes WHERE indexname = 'submission_documents_trigrams'";
+        let index = "SELECT indexname::text FROM pg_indexes WHERE indexname = 'listed_documents_trigrams'";
         assert_eq!(raw::select(&location, index).await.len(), 1);
     }
 }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use crate::store::database::{Database, Row, Transaction};
 use crate::store::retry::Tries;
 use crate::store::sql::Dialect;
-use crate::store::{Store, StoreError, Texts, mailbox};
+use crate::store::{Store, StoreError, Texts, mailbox, users};
 
 use super::GroupSummary;
 use super::members::{count_members, replace_members};
@@ -201,6 +201,7 @@ impl Store {
         if again {
             pass_ids_given_by_others(&mut transaction).await?;
         }
+        users::fold_new(&mut transaction).await?;
         let found = find(&mut transaction, write).await?;
         let (id, external_id, created) = match found {
             Some(found) => {

@@ -1,21 +1,12 @@
 //! Submissions, their answers and all that hangs on them as rows.
-//!
-//! On Postgres, the database folds answers by itself, and makes the documents and the lines by triggers; for submissions
-//! that are new, it is told when to make them ([`Documents`]). On SQLite, whose triggers rest during an import, all of it is
-//! made here.
 
 use std::collections::HashSet;
 
-use super::documents::Documents;
 use super::record::SubmissionRecord;
-use super::rest_triggers;
-use super::rows::{Instant, Rows, Table};
 use super::write::distinct;
 use crate::store::StoreError;
 use crate::store::database::Transaction;
-use crate::store::filter::fold;
-use crate::store::search::conditions::DOCUMENT_SEPARATOR;
-use crate::store::sql::Dialect;
+use crate::store::rows::{Instant, Rows, Table};
 
 const SUBMISSIONS: Table = Table {
     name: "submissions",
@@ -44,28 +35,6 @@ const ANSWERS: Table = Table {
     key: 2,
 };
 
-const ANSWERS_FOLDED: Table = Table {
-    name: "answers",
-    columns: &[
-        ("submission_id", "bigint"),
-        ("element_id", "bigint"),
-        ("value", "text"),
-        ("files", "jsonb"),
-        ("updated_at", "timestamptz"),
-        ("folded", "text"),
-    ],
-    key: 2,
-};
-
-pub(in crate::store) const DOCUMENTS: Table =
-    Table { name: "submission_documents", columns: &[("submission_id", "bigint"), ("document", "text")], key: 1 };
-
-pub(in crate::store) const LINES: Table = Table {
-    name: "answer_lines",
-    columns: &[("submission_id", "bigint"), ("element_id", "bigint"), ("line", "text")],
-    key: 3,
-};
-
 const LABELS: Table = Table {
     name: "submission_labels",
     columns: &[("submission_id", "bigint"), ("label_id", "bigint"), ("shared", "boolean")],
@@ -89,7 +58,6 @@ pub(super) async fn write(
     transaction: &mut Transaction,
     submissions: &[&SubmissionRecord],
     stored: &HashSet<i64>,
-    documents: Documents,
 ) -> Result<(), StoreError> {
     let stored: Vec<i64> = submissions.iter().map(|s| s.id).filter(|id| stored.contains(id)).collect();
     let dialect = transaction.dialect();
@@ -100,16 +68,18 @@ pub(super) async fn write(
         rows.push(&(s.id, s.form_id, s.parent_id, status, s.draft, s.submitter_id, created_at, updated_at));
     }
     SUBMISSIONS.upsert(transaction, &rows).await?;
-    match dialect {
-        Dialect::Postgres => write_answers(transaction, submissions, &stored, documents).await?,
-        Dialect::Sqlite => write_answers_and_documents(transaction, submissions, &stored).await?,
-    }
 
-    let mut labels = Rows::new();
+    let (mut answers, mut labels) = (Rows::new(), Rows::new());
     for submission in submissions {
+        for answer in &submission.answers {
+            let files = (!answer.files.is_empty()).then_some(&answer.files);
+            let updated_at = Instant::new(answer.updated_at.unwrap_or(submission.updated_at), dialect);
+            answers.push(&(submission.id, answer.element_id, answer.stored_value(), files, updated_at));
+        }
         distinct(&submission.labels).for_each(|label| labels.push(&(submission.id, label, false)));
         distinct(&submission.shared_labels).for_each(|label| labels.push(&(submission.id, label, true)));
     }
+    ANSWERS.replace(transaction, &stored, &answers).await?;
     LABELS.replace(transaction, &stored, &labels).await?;
     let (mut pending, mut participants, mut steps) = (Rows::new(), Rows::new(), Rows::new());
     for submission in submissions {
@@ -120,78 +90,4 @@ pub(super) async fn write(
     PENDING.replace(transaction, &stored, &pending).await?;
     PARTICIPANTS.replace(transaction, &stored, &participants).await?;
     FLOW_STEPS.replace(transaction, &stored, &steps).await
-}
-
-async fn write_answers(
-    transaction: &mut Transaction,
-    submissions: &[&SubmissionRecord],
-    stored: &[i64],
-    documents: Documents,
-) -> Result<(), StoreError> {
-    let (mut changed, mut new, mut new_ids) = (Rows::new(), Rows::new(), Vec::new());
-    let is_stored: HashSet<i64> = stored.iter().copied().collect();
-    for submission in submissions {
-        let rows = if is_stored.contains(&submission.id) {
-            &mut changed
-        } else {
-            new_ids.push(submission.id);
-            &mut new
-        };
-        for answer in &submission.answers {
-            let files = (!answer.files.is_empty()).then_some(&answer.files);
-            let updated_at = Instant::new(answer.updated_at.unwrap_or(submission.updated_at), Dialect::Postgres);
-            rows.push(&(submission.id, answer.element_id, answer.stored_value(), files, updated_at));
-        }
-    }
-    ANSWERS.replace(transaction, stored, &changed).await?;
-    if !new.is_empty() {
-        rest_triggers(transaction, true).await?;
-        ANSWERS.insert(transaction, &new).await?;
-        rest_triggers(transaction, false).await?;
-        documents.make_for(transaction, &new_ids).await?;
-    }
-    Ok(())
-}
-
-async fn write_answers_and_documents(
-    transaction: &mut Transaction,
-    submissions: &[&SubmissionRecord],
-    stored: &[i64],
-) -> Result<(), StoreError> {
-    let (mut rows, mut documents, mut lines) = (Rows::new(), Rows::new(), Rows::new());
-    for submission in submissions {
-        let mut parts = Vec::with_capacity(submission.answers.len());
-        for answer in &submission.answers {
-            let value = answer.stored_value();
-            let folded = fold(&value);
-            let files = (!answer.files.is_empty()).then_some(&answer.files);
-            let updated_at = Instant::new(answer.updated_at.unwrap_or(submission.updated_at), Dialect::Sqlite);
-            rows.push(&(submission.id, answer.element_id, &value, files, updated_at, &folded));
-            if folded.contains('\n') {
-                folded.split('\n').for_each(|line| lines.push(&(submission.id, answer.element_id, line)));
-            }
-            parts.push((answer.element_id, folded));
-        }
-        if !parts.is_empty() {
-            documents.push(&(submission.id, document(parts)));
-        }
-    }
-    ANSWERS_FOLDED.replace(transaction, stored, &rows).await?;
-    DOCUMENTS.replace(transaction, stored, &documents).await?;
-    // Lines have no key: an answer may have one twice.
-    LINES.keep_only(transaction, stored, &Rows::new()).await?;
-    LINES.insert(transaction, &lines).await
-}
-
-/// What the keyword search reads of a submission: its folded answers by element, joined.
-pub(in crate::store) fn document(mut parts: Vec<(i64, String)>) -> String {
-    parts.sort_unstable_by_key(|(element, _)| *element);
-    let mut document = String::with_capacity(parts.iter().map(|(_, folded)| folded.len() + 1).sum());
-    for (at, (_, folded)) in parts.iter().enumerate() {
-        if at > 0 {
-            document.push(DOCUMENT_SEPARATOR);
-        }
-        document.push_str(folded);
-    }
-    document
 }

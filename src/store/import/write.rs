@@ -3,14 +3,13 @@
 use std::collections::HashSet;
 
 use super::check::ALL_USERS;
-use super::documents::Documents;
 use super::known::Known;
 use super::record::{FlowStepRecord, FormRecord, GroupRecord, LabelRecord, Record, UserRecord};
-use super::rows::{Rows, Table};
 use super::submissions;
 use crate::store::StoreError;
 use crate::store::database::Transaction;
 use crate::store::filter::fold;
+use crate::store::rows::{Rows, Table};
 use crate::store::sql::Dialect;
 
 const USERS: Table = Table { name: "users", columns: &[("id", "bigint"), ("email", "text"), ("name", "text")], key: 1 };
@@ -70,7 +69,6 @@ const STEP_GROUPS: Table =
 pub(super) async fn write(
     transaction: &mut Transaction,
     known: &Known,
-    documents: Documents,
     accepted: &[&Record],
 ) -> Result<(), StoreError> {
     let (mut users, mut labels, mut forms, mut groups, mut steps, mut submissions) =
@@ -90,7 +88,7 @@ pub(super) async fn write(
     write_forms(transaction, &forms, &known.dropped).await?;
     write_groups(transaction, &groups).await?;
     write_flow_steps(transaction, &steps).await?;
-    submissions::write(transaction, &submissions, &known.stored, documents).await
+    submissions::write(transaction, &submissions, &known.stored).await
 }
 
 async fn write_users(transaction: &mut Transaction, users: &[&UserRecord]) -> Result<(), StoreError> {

@@ -1,8 +1,7 @@
 //! The conditions of a [`SubmissionFilter`] as SQL.
 //!
-//! A condition on a list of rows elsewhere is an `IN (SELECT …)`, which lets the planner start from either side. Filters
-//! on answers see a graduated child's answers through its parent: they find submissions by their own answers and then
-//! step up to `child_of`; all others look at the parent alone.
+//! A condition on a list of rows elsewhere is an `IN (SELECT …)`, which lets the planner start from either side. What is
+//! derived of answers names the submission that shows them, so that a graduated child is found through its parent.
 
 use std::collections::HashMap;
 
@@ -10,18 +9,12 @@ use super::terms::write_terms;
 use crate::store::filter::{Keyword, SubmissionFilter};
 use crate::store::sql::{Dialect, Sql};
 
-/// Joins the answers of one document; a keyword that has it can't be looked up there.
-pub(in crate::store) const DOCUMENT_SEPARATOR: char = '\u{1f}';
-
 /// The shortest text that trigrams can find.
 const TRIGRAM: usize = 3;
 
-/// What a submission must have to be returned by itself; the words are those of the partial indexes.
-pub(in crate::store) const LISTED: &str = "NOT s.draft AND s.child_of IS NULL";
-
-/// Adds what a submission `s` must have to be found, the keyword apart.
+/// Adds what a listed submission `s` must have to be found, the keyword apart.
 pub(super) fn write_conditions(sql: &mut Sql, filter: &SubmissionFilter) {
-    sql.push(LISTED);
+    sql.push("true");
     if !filter.forms.is_empty() {
         sql.push(" AND s.form_id IN ");
         write_forms(sql, &filter.forms);
@@ -53,9 +46,12 @@ pub(super) fn write_conditions(sql: &mut Sql, filter: &SubmissionFilter) {
     write_terms(sql, &filter.terms);
 }
 
-/// Adds that a submission `s` has the keyword.
+/// Adds that a submission `s` shows an answer with the keyword.
 pub(super) fn write_keyword(sql: &mut Sql, keyword: &Keyword) {
-    write_shown(sql, |sql| write_hits(sql, keyword));
+    // A table of its own, so that Postgres doesn't read all documents in the order of the submissions instead.
+    sql.push(" AND s.id IN (WITH hits (id) AS MATERIALIZED (");
+    write_hits(sql, keyword);
+    sql.push(") SELECT id FROM hits)");
 }
 
 /// Adds the ids of forms and of their sub-forms, as a table of one column `id`.
@@ -64,41 +60,20 @@ pub(super) fn write_forms(sql: &mut Sql, forms: &[i64]) {
     sql.push(" UNION SELECT f.id FROM forms f JOIN wanted ON f.parent_id = wanted.id) SELECT id FROM wanted)");
 }
 
-/// Adds that the answers of `s` or of a graduated child meet what `write_hits` asks of a submission's own answers.
-pub(super) fn write_shown(sql: &mut Sql, write_hits: impl FnOnce(&mut Sql)) {
-    sql.push(" AND s.id IN (WITH hits (id) AS MATERIALIZED (");
-    write_hits(sql);
-    sql.push(") ").push(SHOWN_BY_HITS).push(")");
-}
-
-/// The submissions that show the answers of those in `hits (id)`: themselves, or the parents of graduated children. By UNION
-/// and not by UNION ALL: of the latter the planner has no idea how many ids it has.
-pub(super) const SHOWN_BY_HITS: &str = "SELECT id FROM hits UNION SELECT m.child_of FROM hits CROSS JOIN submissions m \
-    WHERE m.id = hits.id AND m.child_of IS NOT NULL AND NOT m.draft";
-
 /// Whether a keyword is too short for trigrams.
 pub(super) fn is_short(keyword: &Keyword) -> bool {
     keyword.as_str().chars().count() < TRIGRAM
 }
 
-/// Whether a keyword can't be looked up in a document, in which it would match across two answers.
-pub(super) fn spans_answers(keyword: &Keyword) -> bool {
-    keyword.as_str().contains(DOCUMENT_SEPARATOR)
-}
-
-/// Adds the query of the submissions whose own answers have a keyword.
+/// Adds the query of the submissions that show an answer with a keyword; one of them may come more than once.
 pub(super) fn write_hits(sql: &mut Sql, keyword: &Keyword) {
     let text = keyword.as_str();
     match sql.dialect() {
-        _ if spans_answers(keyword) => {
-            sql.push("SELECT submission_id FROM answers WHERE ").push_either("strpos(folded, ", "instr(folded, ");
-            sql.bind(text).push(") > 0");
-        }
         Dialect::Postgres => {
-            sql.push("SELECT submission_id FROM submission_documents WHERE ");
+            sql.push("SELECT shown_in FROM listed_documents WHERE ");
             if is_short(keyword) {
                 // And not LIKE, for which the planner would go through all trigrams besides.
-                sql.push("formgate_bigrams(document) @@ ").bind(bigram(text)).push("::tsquery AND ");
+                sql.push("formgate_pairs(document) @@ ").bind(pair(text)).push("::tsquery AND ");
                 write_in_document(sql, keyword);
             } else {
                 let part = distinct_part(text);
@@ -106,12 +81,18 @@ pub(super) fn write_hits(sql: &mut Sql, keyword: &Keyword) {
                 write_rest(sql, keyword, part);
             }
         }
-        Dialect::Sqlite if is_short(keyword) => write_short_keyword(sql, text),
         Dialect::Sqlite => {
-            let part = distinct_part(text);
-            sql.push("SELECT rowid FROM submission_trigrams WHERE submission_trigrams MATCH ");
-            sql.bind(format!("\"{}\"", part.replace('"', "\"\"")));
-            write_rest(sql, keyword, part);
+            // By their ids and not by a join: SQLite then reads of a document no more than its head.
+            sql.push("SELECT shown_in FROM listed_documents WHERE submission_id IN (");
+            if is_short(keyword) {
+                write_short_keyword(sql, text);
+            } else {
+                let part = distinct_part(text);
+                sql.push("SELECT rowid FROM listed_trigrams WHERE listed_trigrams MATCH ");
+                sql.bind(format!("\"{}\"", part.replace('"', "\"\"")));
+                write_rest(sql, keyword, part);
+            }
+            sql.push(")");
         }
     }
 }
@@ -132,15 +113,15 @@ pub(super) fn write_in_document(sql: &mut Sql, keyword: &Keyword) {
 /// Adds the documents with a keyword of two characters, which begins some trigrams of the index or ends the document.
 fn write_short_keyword(sql: &mut Sql, keyword: &str) {
     let beyond = format!("{keyword}{}", char::MAX);
-    sql.push("SELECT rowid FROM submission_trigrams WHERE submission_trigrams MATCH (");
+    sql.push("SELECT rowid FROM listed_trigrams WHERE listed_trigrams MATCH (");
     // Without any such trigram, the phrase that nothing matches.
     sql.push(r#"SELECT coalesce(group_concat('"' || replace(term, '"', '""') || '"', ' OR '), '""')"#);
-    sql.push(" FROM submission_trigram_terms WHERE term >= ").bind(keyword).push(" AND term < ").bind(beyond);
-    sql.push(") UNION ALL SELECT submission_id FROM submission_documents WHERE substr(document, -2) = ").bind(keyword);
+    sql.push(" FROM listed_trigram_terms WHERE term >= ").bind(keyword).push(" AND term < ").bind(beyond);
+    sql.push(") UNION ALL SELECT submission_id FROM listed_documents WHERE substr(document, -2) = ").bind(keyword);
 }
 
 /// A keyword of two characters as a tsquery. Documents that are too long for the index are among what it finds.
-fn bigram(keyword: &str) -> String {
+fn pair(keyword: &str) -> String {
     format!("'{}' | long", keyword.replace('\\', r"\\").replace('\'', "''"))
 }
 

@@ -1,14 +1,15 @@
 //! The searches whose total the database keeps, and whose pages stand in an index in their order.
 //!
-//! The counts are exact: triggers change them in the transactions that change what they count.
+//! The counts are exact, since they change in the transactions that change what they count.
 
 use jiff::Timestamp;
 
-use super::conditions::{LISTED, write_forms};
+use super::conditions::write_forms;
 use super::{by_place, column};
 use crate::store::Texts;
 use crate::store::filter::{SortBy, SortDirection, Status, SubmissionFilter};
 use crate::store::page::Reading;
+use crate::store::settle::write_is_settled;
 use crate::store::sql::{Dialect, Sql};
 
 /// What a search is narrowed by, where that is kept.
@@ -68,8 +69,16 @@ impl<'f> Kept<'f> {
         dialect == Dialect::Postgres && matches!(self, Self::Everything | Self::Label { .. })
     }
 
-    /// Adds the query of the total.
+    /// Adds the query of the total, and of whether everything that was written has been counted.
     pub(super) fn write_total(&self, sql: &mut Sql) {
+        sql.push("SELECT (");
+        self.write_count(sql);
+        sql.push(") AS total, ");
+        write_is_settled(sql);
+        sql.push(" AS is_settled");
+    }
+
+    fn write_count(&self, sql: &mut Sql) {
         match self {
             Self::Everything => {
                 sql.push(SUM).push("'form'");
@@ -120,7 +129,7 @@ impl<'f> Kept<'f> {
         sql.plan_anew().push("SELECT CAST(coalesce(max(through), 0) AS bigint), ");
         sql.push(if descending { "min(key)" } else { "max(key)" });
         sql.push(" FROM (SELECT key, sum(listed) OVER (ORDER BY key").push(if descending { " DESC" } else { "" });
-        sql.push(") AS through FROM submission_counts WHERE counted = ").push(match by {
+        sql.push(") AS through FROM listed_counts WHERE counted = ").push(match by {
             SortBy::CreatedAt => "'created'",
             SortBy::UpdatedAt => "'updated'",
         });
@@ -129,14 +138,14 @@ impl<'f> Kept<'f> {
     }
 }
 
-const SUM: &str = "SELECT CAST(coalesce(sum(listed), 0) AS bigint) AS total FROM submission_counts WHERE counted = ";
+const SUM: &str = "SELECT CAST(coalesce(sum(listed), 0) AS bigint) FROM listed_counts WHERE counted = ";
 
 fn texts(statuses: &[Status]) -> impl Iterator<Item = &'static str> + '_ {
     statuses.iter().map(|status| status.as_str())
 }
 
 fn write_listed(sql: &mut Sql, by: SortBy) {
-    sql.push("SELECT s.id, s.").push(column(by)).push(" AS at FROM submissions s WHERE ").push(LISTED);
+    sql.push("SELECT s.id, s.").push(column(by)).push(" AS at FROM listed_submissions s WHERE true");
 }
 
 /// The order of an index of submissions.
@@ -161,8 +170,8 @@ fn write_page_of_groups(sql: &mut Sql, forms: &[i64], statuses: &[Status], readi
         sql.push_either("unnest(", "(SELECT value AS status FROM json_each(").bind(texts(statuses).collect::<Texts>());
         sql.push_either(") AS g (status)", ")) AS g").push(" CROSS JOIN ");
     }
-    sql.push_either("LATERAL (", "submissions s WHERE s.id IN (");
-    sql.push_either("SELECT s.id, s.updated_at", "SELECT s.id").push(" FROM submissions s WHERE ").push(LISTED);
+    sql.push_either("LATERAL (", "listed_submissions s WHERE s.id IN (");
+    sql.push_either("SELECT s.id, s.updated_at", "SELECT s.id").push(" FROM listed_submissions s WHERE true");
     if !forms.is_empty() {
         sql.push(" AND s.form_id = f.form");
     }
@@ -182,7 +191,7 @@ fn write_total_of_span(sql: &mut Sql, start: Option<Timestamp>, end: Option<Time
     let after = end.map(|end| (end.as_microsecond() + 1).div_euclid(DAY));
     let instant = |day: i64| Timestamp::from_microsecond(day.saturating_mul(DAY)).ok();
     let count = |sql: &mut Sql, from: Option<Timestamp>, through: Option<Timestamp>, before: Option<Timestamp>| {
-        sql.push("(SELECT count(*) FROM submissions s WHERE ").push(LISTED);
+        sql.push("(SELECT count(*) FROM listed_submissions s WHERE true");
         for (bound, condition) in
             [(from, " AND s.created_at >= "), (through, " AND s.created_at <= "), (before, " AND s.created_at < ")]
         {
@@ -197,7 +206,6 @@ fn write_total_of_span(sql: &mut Sql, start: Option<Timestamp>, end: Option<Time
         && first >= after
     {
         count(sql, start, end, None);
-        sql.push(" AS total");
         return;
     }
     sql.push("(").push(SUM).push("'created'");
@@ -216,7 +224,6 @@ fn write_total_of_span(sql: &mut Sql, start: Option<Timestamp>, end: Option<Time
         sql.push(" + ");
         count(sql, instant(after), end, None);
     }
-    sql.push(" AS total");
 }
 
 fn write_span(sql: &mut Sql, start: Option<Timestamp>, end: Option<Timestamp>) {
@@ -246,7 +253,7 @@ fn write_page_of_span(sql: &mut Sql, start: Option<Timestamp>, end: Option<Times
         return;
     }
     sql.push("WITH near (id, at) AS MATERIALIZED (SELECT s.id, s.updated_at FROM (");
-    sql.push("SELECT s.id, s.updated_at, s.created_at FROM submissions s WHERE ").push(LISTED);
+    sql.push("SELECT s.id, s.updated_at, s.created_at FROM listed_submissions s WHERE true");
     sql.push(in_order(by, reading.direction)).limit(&Reading { offset: 0, length: LOOKED_THROUGH, ..*reading });
     sql.push(") AS s WHERE true");
     write_span(sql, start, end);
@@ -254,61 +261,24 @@ fn write_page_of_span(sql: &mut Sql, start: Option<Timestamp>, end: Option<Times
     sql.push(" SELECT near.id, near.at FROM enough CROSS JOIN near WHERE enough.yes UNION ALL ");
     // A condition that the database works out before it reads anything: each has one way to write it.
     sql.push_either(
-        "SELECT id, at FROM (SELECT s.id, s.updated_at AS at FROM submissions s WHERE ",
-        "SELECT s.id, s.updated_at FROM enough CROSS JOIN submissions s WHERE NOT enough.yes AND ",
-    )
-    .push(LISTED);
+        "SELECT id, at FROM (SELECT s.id, s.updated_at AS at FROM listed_submissions s WHERE true",
+        "SELECT s.id, s.updated_at FROM enough CROSS JOIN listed_submissions s WHERE NOT enough.yes",
+    );
     write_span(sql, start, end);
     sql.push_either(") AS span WHERE NOT (SELECT yes FROM enough)", "");
     sql.push(by_place(reading.direction)).limit(reading);
 }
 
-/// On Postgres, the labels of some submissions may be unsettled: those are left out of what is kept and looked up.
-const UNSETTLED: &str = " AND submission_id = ANY (ARRAY (SELECT submission_id FROM unsettled_labels))";
-
-fn write_label(sql: &mut Sql, id: i64, shared: bool) {
-    sql.push(" WHERE label_id = ").bind(id).push(if shared { " AND shared = true" } else { " AND shared = false" });
-}
-
 fn write_total_of_label(sql: &mut Sql, id: i64, shared: bool) {
-    let write_sum = |sql: &mut Sql| {
-        sql.push(SUM).push(if shared { "'shared label'" } else { "'label'" });
-        sql.push(" AND key = ").bind(id);
-    };
-    match sql.dialect() {
-        Dialect::Sqlite => write_sum(sql),
-        Dialect::Postgres => {
-            sql.push("SELECT (");
-            write_sum(sql);
-            for (sign, table) in [(") + (", "listed_labels_anew"), (") - (", "listed_labels")] {
-                sql.push(sign).push("SELECT count(*) FROM ").push(table);
-                write_label(sql, id, shared);
-                sql.push(UNSETTLED);
-            }
-            sql.push(") AS total");
-        }
-    }
+    sql.push(SUM).push(if shared { "'shared label'" } else { "'label'" }).push(" AND key = ").bind(id);
 }
 
 fn write_page_of_label(sql: &mut Sql, id: i64, shared: bool, reading: &Reading) {
-    let order = match reading.direction {
+    sql.push("SELECT submission_id AS id, updated_at AS at FROM listed_by_label WHERE label_id = ").bind(id);
+    sql.push(if shared { " AND shared = true" } else { " AND shared = false" });
+    sql.push(match reading.direction {
         SortDirection::Ascending => " ORDER BY updated_at, submission_id",
         SortDirection::Descending => " ORDER BY updated_at DESC, submission_id DESC",
-    };
-    match sql.dialect() {
-        Dialect::Sqlite => {
-            sql.push("SELECT submission_id AS id, updated_at AS at FROM listed_labels");
-            write_label(sql, id, shared);
-            sql.push(order).limit(reading);
-        }
-        Dialect::Postgres => {
-            sql.push("SELECT id, at FROM ((SELECT submission_id AS id, updated_at AS at FROM listed_labels");
-            write_label(sql, id, shared);
-            sql.push(" AND submission_id NOT IN (SELECT submission_id FROM unsettled_labels)");
-            sql.push(order).limit(&reading.with_all_before());
-            sql.push(") UNION ALL SELECT submission_id, updated_at FROM listed_labels_anew");
-            write_label(sql, id, shared);
-            sql.push(UNSETTLED).push(") AS labelled").push(by_place(reading.direction)).limit(reading);
-        }
-    }
+    });
+    sql.limit(reading);
 }

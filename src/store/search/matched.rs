@@ -6,7 +6,7 @@
 //! what the search costs anyway. A common keyword costs what the other filters leave, a rare one what it finds.
 
 use super::column;
-use super::conditions::{SHOWN_BY_HITS, spans_answers, write_conditions, write_hits, write_in_document, write_keyword};
+use super::conditions::{write_conditions, write_hits, write_in_document, write_keyword};
 use crate::store::filter::{Keyword, SubmissionFilter};
 use crate::store::sql::{Dialect, Sql};
 
@@ -28,12 +28,13 @@ pub(super) enum Beginning {
     Planned,
     /// By the keyword or by the other filters, whichever has less.
     EitherSide,
+    /// Where the planner finds it best, but no index has what the keyword finds.
+    ReadThrough,
 }
 
 /// The keyword of a search that can begin at either side.
 pub(super) fn keyword_beside_others(filter: &SubmissionFilter) -> Option<&Keyword> {
-    let keyword = filter.search.as_ref().filter(|keyword| !spans_answers(keyword))?;
-    filter.narrows_by_more_than_a_keyword().then_some(keyword)
+    filter.search.as_ref().filter(|_| filter.narrows_by_more_than_a_keyword())
 }
 
 /// Adds the query of whether a keyword is rare.
@@ -50,6 +51,13 @@ pub(super) fn write(sql: &mut Sql, filter: &SubmissionFilter, beginning: Beginni
             Dialect::Postgres => write_on_postgres(sql, filter, keyword),
             Dialect::Sqlite => write_on_sqlite(sql, filter, keyword),
         },
+        (Beginning::ReadThrough, Some(keyword)) => {
+            sql.push("matched (id, at) AS MATERIALIZED (");
+            write_others(sql, filter, "");
+            sql.push(" AND s.id IN (SELECT shown_in FROM listed_documents WHERE ");
+            write_in_document(sql, keyword);
+            sql.push("))");
+        }
         (_, keyword) => {
             sql.push("matched (id, at) AS MATERIALIZED (");
             write_others(sql, filter, "");
@@ -78,7 +86,7 @@ fn write_on_postgres(sql: &mut Sql, filter: &SubmissionFilter, keyword: &Keyword
     write_looked_through(sql, "o.id", keyword);
     sql.push(" UNION ALL SELECT * FROM (");
     write_others(sql, filter, "");
-    sql.push(" AND s.id IN (").push(SHOWN_BY_HITS).push(")) AS found WHERE NOT (SELECT yes FROM few))");
+    sql.push(" AND s.id IN (SELECT id FROM hits)) AS found WHERE NOT (SELECT yes FROM few))");
 }
 
 /// A table is read whole here, and so holds no more than the first step asks for; in most searches that is all there is. What
@@ -106,7 +114,7 @@ fn write_on_sqlite(sql: &mut Sql, filter: &SubmissionFilter, keyword: &Keyword) 
     write_looked_through(sql, "s.id", keyword);
     sql.push(" UNION ALL ");
     write_others(sql, filter, "whole CROSS JOIN ");
-    sql.push(" AND whole.yes AND s.id IN (").push(SHOWN_BY_HITS).push(") UNION ALL ");
+    sql.push(" AND whole.yes AND s.id IN (SELECT id FROM hits) UNION ALL ");
     write_others(sql, filter, "whole CROSS JOIN few CROSS JOIN ");
     sql.push(" AND NOT (whole.yes OR few.yes)");
     write_keyword(sql, keyword);
@@ -135,19 +143,18 @@ fn write_step(sql: &mut Sql, then: Then, few: i64, write_side: impl FnOnce(&mut 
 
 /// Adds the query of what all filters but the keyword leave, joined behind tables of one row.
 fn write_others(sql: &mut Sql, filter: &SubmissionFilter, behind: &'static str) {
-    sql.push("SELECT s.id, s.").push(column(filter.sort_by)).push(" FROM ").push(behind).push("submissions s WHERE ");
+    sql.push("SELECT s.id, s.")
+        .push(column(filter.sort_by))
+        .push(" FROM ")
+        .push(behind)
+        .push("listed_submissions s WHERE ");
     write_conditions(sql, filter);
 }
 
 /// Adds that a submission's document, or that of a graduated child, has a keyword.
 fn write_looked_through(sql: &mut Sql, id: &'static str, keyword: &Keyword) {
+    sql.push("EXISTS (SELECT 1 FROM listed_documents WHERE shown_in = ").push(id).push(" AND ");
+    write_in_document(sql, keyword);
     // For Postgres, an offset is what keeps it from finding all that have the keyword first, and each among them.
-    let by_itself = " LIMIT 1 OFFSET 0)";
-    sql.push("(EXISTS (SELECT 1 FROM submission_documents WHERE submission_id = ").push(id).push(" AND ");
-    write_in_document(sql, keyword);
-    sql.push(by_itself)
-        .push(" OR EXISTS (SELECT 1 FROM submissions m CROSS JOIN submission_documents WHERE m.child_of = ");
-    sql.push(id).push(" AND NOT m.draft AND submission_id = m.id AND ");
-    write_in_document(sql, keyword);
-    sql.push(by_itself).push(")");
+    sql.push(" LIMIT 1 OFFSET 0)");
 }

@@ -5,40 +5,41 @@
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::store::StoreError;
-use crate::store::database::Transaction;
-use crate::store::sql::{Dialect, Sql};
+use super::StoreError;
+use super::database::Transaction;
+use super::sql::{Dialect, Sql};
 
 /// A table, and the columns that are written: names and Postgres types, those of the key first.
-pub(in crate::store) struct Table {
-    pub(in crate::store) name: &'static str,
-    pub(in crate::store) columns: &'static [(&'static str, &'static str)],
-    pub(in crate::store) key: usize,
+pub(super) struct Table {
+    pub(super) name: &'static str,
+    pub(super) columns: &'static [(&'static str, &'static str)],
+    pub(super) key: usize,
 }
 
 /// The rows of one table: a JSON array of arrays in the making.
-pub(in crate::store) struct Rows {
+pub(super) struct Rows {
     json: Vec<u8>,
 }
 
 impl Rows {
-    pub(in crate::store) fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { json: vec![b'['] }
     }
 
-    pub(in crate::store) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.json.len() == 1
     }
 
     /// Adds a row: a tuple with a value a column.
-    pub(in crate::store) fn push(&mut self, row: &impl Serialize) {
+    pub(super) fn push(&mut self, row: &impl Serialize) {
         if !self.is_empty() {
             self.json.push(b',');
         }
         serde_json::to_writer(&mut self.json, row).expect("numbers, texts and booleans are JSON, and memory takes it");
     }
 
-    fn text(&self) -> String {
+    /// All of them.
+    pub(super) fn text(&self) -> String {
         let mut json = self.json.clone();
         json.push(b']');
         String::from_utf8(json).expect("the serializer writes UTF-8")
@@ -48,13 +49,13 @@ impl Rows {
 /// An instant as [`Sql::push_rows`] takes it: text for Postgres, microseconds for SQLite.
 #[derive(Serialize)]
 #[serde(untagged)]
-pub(in crate::store) enum Instant {
+pub(super) enum Instant {
     Text(Timestamp),
     Microseconds(i64),
 }
 
 impl Instant {
-    pub(in crate::store) fn new(instant: Timestamp, dialect: Dialect) -> Self {
+    pub(super) fn new(instant: Timestamp, dialect: Dialect) -> Self {
         match dialect {
             Dialect::Postgres => Self::Text(instant),
             Dialect::Sqlite => Self::Microseconds(instant.as_microsecond()),
@@ -64,7 +65,7 @@ impl Instant {
 
 impl Table {
     /// Adds the rows as a table with the name `batch`.
-    pub(in crate::store) fn batch(&self, sql: &mut Sql, rows: &Rows) {
+    pub(super) fn batch(&self, sql: &mut Sql, rows: &Rows) {
         sql.push_rows(rows.text(), self.columns).push(" AS batch");
     }
 
@@ -80,7 +81,7 @@ impl Table {
     }
 
     /// Inserts the rows, and updates those whose key is there and whose other columns differ.
-    pub(in crate::store) async fn upsert(&self, transaction: &mut Transaction, rows: &Rows) -> Result<(), StoreError> {
+    pub(super) async fn upsert(&self, transaction: &mut Transaction, rows: &Rows) -> Result<(), StoreError> {
         if rows.is_empty() {
             return Ok(());
         }
@@ -106,7 +107,7 @@ impl Table {
     }
 
     /// Inserts the rows, of which none is there.
-    pub(in crate::store) async fn insert(&self, transaction: &mut Transaction, rows: &Rows) -> Result<(), StoreError> {
+    pub(super) async fn insert(&self, transaction: &mut Transaction, rows: &Rows) -> Result<(), StoreError> {
         if rows.is_empty() {
             return Ok(());
         }
@@ -114,8 +115,38 @@ impl Table {
         Ok(())
     }
 
+    /// Inserts the rows; where the key is there, adds the last column to what stands there.
+    pub(super) async fn add(
+        &self,
+        transaction: &mut Transaction,
+        rows: &Rows,
+        sum: &'static str,
+    ) -> Result<(), StoreError> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let mut sql = self.insertion(transaction, rows);
+        sql.push(" WHERE true ON CONFLICT (");
+        names(&mut sql, &self.columns[..self.key]);
+        sql.push(") DO UPDATE SET ").push(sum).push(" = ").push(self.name).push(".").push(sum);
+        sql.push(" + excluded.").push(sum);
+        transaction.execute(sql).await?;
+        Ok(())
+    }
+
+    /// Deletes all rows of some owners (the first column of the key).
+    pub(super) async fn delete(&self, transaction: &mut Transaction, owners: &[i64]) -> Result<(), StoreError> {
+        if owners.is_empty() {
+            return Ok(());
+        }
+        let mut sql = transaction.sql();
+        sql.push("DELETE FROM ").push(self.name).push(" WHERE ").push(self.columns[0].0).in_ids(owners);
+        transaction.execute(sql).await?;
+        Ok(())
+    }
+
     /// Deletes the rows of some owners (the first column of the key) that are not among `rows`.
-    pub(in crate::store) async fn keep_only(
+    pub(super) async fn keep_only(
         &self,
         transaction: &mut Transaction,
         owners: &[i64],
@@ -140,7 +171,7 @@ impl Table {
     }
 
     /// Makes the rows of some owners exactly these. Others, whose rows come with them, have none yet.
-    pub(in crate::store) async fn replace(
+    pub(super) async fn replace(
         &self,
         transaction: &mut Transaction,
         owners: &[i64],

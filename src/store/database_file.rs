@@ -1,0 +1,53 @@
+//! Which file a SQLite database was opened from.
+//!
+//! A backup is often restored by moving it to the path of the running database. Open connections would keep using the old
+//! file, which no longer has a name. So each request checks that the path still leads to the open file, which takes a
+//! microsecond.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::DatabaseLocation;
+use crate::file_stamp::FileStamp;
+
+/// A file as it was found at its path.
+#[derive(Clone, Debug)]
+pub(super) struct DatabaseFile {
+    path: PathBuf,
+    stamp: Option<FileStamp>,
+}
+
+impl DatabaseFile {
+    /// The file at a location, if it is one.
+    pub(super) fn at(location: &DatabaseLocation) -> Option<Self> {
+        location.file().map(|path| Self { path: path.to_owned(), stamp: FileStamp::of(path) })
+    }
+
+    /// Whether the path still leads to it.
+    pub(super) fn is_in_place(&self) -> bool {
+        match (&self.stamp, FileStamp::of(&self.path)) {
+            (Some(opened), Some(found)) => opened.is_of_same_file(&found),
+            _ => false,
+        }
+    }
+
+    /// The log and its index at the path, if this process has them open: then they belong to the old file. SQLite leaves them
+    /// there when it finds that its file is gone, and would apply the log to the new file.
+    pub(super) fn logs_left_behind(&self) -> Vec<PathBuf> {
+        // SQLite creates them next to the file that a link leads to.
+        let path = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
+        let logs = ["-wal", "-shm"].map(|end| {
+            let mut log = path.clone().into_os_string();
+            log.push(end);
+            PathBuf::from(log)
+        });
+        logs.into_iter().filter(|log| is_open_here(log)).collect()
+    }
+}
+
+/// Whether this process has a file open.
+fn is_open_here(path: &Path) -> bool {
+    let Some(wanted) = FileStamp::of(path) else { return false };
+    let open = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    open.filter_map(|descriptor| FileStamp::of(&descriptor.path())).any(|stamp| stamp.is_of_same_file(&wanted))
+}

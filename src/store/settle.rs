@@ -1,0 +1,369 @@
+//! Derives what searches read: which submissions are listed, their documents, terms and labels, and the counts.
+//!
+//! Writers only append the ids of the submissions they change to the table `intake`. A settler removes these notes and
+//! derives from committed rows, in one transaction, one settler at a time per database. When the intake is empty, derived
+//! rows are right. Each search checks that in its own statement; if there are notes, it settles first and searches again.
+//! So everything committed before a request is in its answer.
+//!
+//! Triggers in the writers' transactions did this until schema 9. They could not see rows that other transactions were
+//! changing, so they derived wrong rows, and writers paid two to twenty times the cost of a bare statement.
+//!
+//! A transaction that commits while a settler runs still has its notes in the intake. Whatever the settler read of it is
+//! derived again later, and deriving what is right already changes nothing.
+
+mod counts;
+mod derived;
+mod intake;
+mod keyword_indexes;
+mod overlay;
+mod reading;
+mod writing;
+mod wrong;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+pub(super) use derived::{searchable, term_of_answer};
+pub(super) use intake::write_is_settled;
+pub(super) use overlay::Overlay;
+
+use super::database::{Database, Transaction};
+use super::retry::Tries;
+use super::sql::Dialect;
+use super::{Store, StoreError, Trouble};
+use crate::metrics::DatabaseMetrics;
+use intake::Notes;
+pub(super) use writing::Differences;
+
+/// How a settler works.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    /// How many notes it takes at once.
+    ///
+    /// Larger: other settlers, and SQLite's other writers, wait longer. Smaller: more transactions.
+    notes: i64,
+    /// How its transactions begin on Postgres.
+    begin: &'static str,
+}
+
+/// For a request that waits. A statement gets more time than those of requests: a TRUNCATE notes every submission.
+const FOR_A_REQUEST: Pace = Pace {
+    notes: 2_000,
+    begin: "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = '30s'; SET LOCAL enable_seqscan = off; \
+        SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL gin_pending_list_limit = '256kB'; \
+        SELECT pg_advisory_xact_lock(7310577365311121507)",
+};
+
+/// For a command, whose statements have no limit.
+const FOR_A_COMMAND: Pace = Pace {
+    notes: 20_000,
+    begin: "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL enable_seqscan = off; \
+        SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL gin_pending_list_limit = '256kB'; \
+        SELECT pg_advisory_xact_lock(7310577365311121507)",
+};
+
+/// How many submissions are mended at once, while writers of a SQLite file wait.
+const MENDED_AT_ONCE: i64 = 500;
+
+/// How long a request waits for what was written before it to be derived. Then it is refused, and settling goes on.
+///
+/// Larger: callers wait longer during a bulk load and occupy connections. Smaller: more of them are refused.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long a statement of a settler for a request may take, as [`FOR_A_REQUEST`] tells Postgres.
+const STATEMENT: Duration = Duration::from_secs(30);
+
+/// One settler at a time for each database, by a lock that ends with the transaction. The number is arbitrary; until schema
+/// 9, the settling of counts used it.
+///
+/// Settlers also turn off sequential scans and kept plans, because tables that were small when they were last analyzed would
+/// be read whole for every batch, and keep the lists short that GIN indexes collect new entries in, because each search reads
+/// these lists.
+const LOCK: &str = "SELECT pg_advisory_xact_lock(7310577365311121507)";
+
+/// What the keyword indexes took in last lies in lists that each search reads whole. To who does not own them, Postgres
+/// leaves that for a vacuum.
+const CLEAN: &str = "SELECT gin_clean_pending_list(oid) FROM pg_class \
+    WHERE oid IN (to_regclass('listed_documents_trigrams'), to_regclass('listed_documents_pairs')) \
+    AND pg_has_role(relowner, 'USAGE')";
+
+/// Without figures of the pairs, which are most of what this takes, a keyword of two characters that most documents have
+/// takes twice as long.
+const ANALYZE: &str = "ANALYZE listed_submissions, listed_documents, listed_terms, listed_by_label, listed_counts";
+
+/// After how many notes the intake of Postgres is vacuumed.
+///
+/// Larger: each search skips more dead rows, at about 100 ns each. Smaller: more vacuums.
+const VACUUMED: usize = 2_000;
+
+/// How long after an attempt that could not write the next one is made.
+///
+/// Larger: what is written is derived later once writing works again, and searches read more until then. Smaller: more
+/// searches wait for SQLite's write lock in vain.
+const HINDERED: Duration = Duration::from_secs(1);
+
+/// The settlers of this node for one database: one at a time, so that the others hold no connection meanwhile.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Settler {
+    turn: Arc<Mutex<()>>,
+    state: Arc<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// When nothing could be written.
+    hindered_at: std::sync::Mutex<Option<Instant>>,
+    /// How many notes were taken since the intake was vacuumed.
+    taken: AtomicUsize,
+    /// Whether requests were refused since more is noted than they wait for.
+    is_behind: AtomicBool,
+}
+
+impl State {
+    fn is_hindered(&self) -> bool {
+        let hindered_at = self.hindered_at.lock().unwrap_or_else(PoisonError::into_inner);
+        hindered_at.is_some_and(|at| at.elapsed() < HINDERED)
+    }
+
+    fn note_hindered(&self) {
+        *self.hindered_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    fn set_behind(&self, is_behind: bool, metrics: &DatabaseMetrics) {
+        if self.is_behind.swap(is_behind, Ordering::AcqRel) != is_behind {
+            metrics.behind(if is_behind { 1 } else { -1 });
+        }
+    }
+}
+
+/// Whether everything has been derived from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Settled {
+    Yes,
+    /// Nothing can be written to the database now. What is derived can still be worked out: [`Overlay`].
+    Hindered,
+}
+
+impl Store {
+    /// Derives from all that was committed before this call.
+    ///
+    /// # Errors
+    /// [`StoreError::Unsettled`] where there is too much of it to wait for: then it is settled on.
+    pub(super) async fn settle(&self) -> Result<Settled, StoreError> {
+        let state = &self.settler.state;
+        if state.is_hindered() {
+            return Ok(Settled::Hindered);
+        }
+        let until = Instant::now() + PATIENCE;
+        let turn = timeout(PATIENCE, Arc::clone(&self.settler.turn).lock_owned()).await;
+        let turn = turn.map_err(|_| StoreError::Unsettled)?;
+        // The previous settler may have settled everything, or found that it can't write.
+        if state.is_hindered() {
+            return Ok(Settled::Hindered);
+        }
+        if intake::is_settled(&mut self.database.reader().await?).await? {
+            return Ok(Settled::Yes);
+        }
+        let (database, shared) = (self.database.clone(), Arc::clone(state));
+        // In a task, so that it continues when the request gives up.
+        let mut settling = tokio::spawn(async move {
+            let _turn = turn;
+            let settled = loop {
+                match settle_some(&database, FOR_A_REQUEST).await {
+                    Ok(0) => break Ok(()),
+                    Ok(taken) => _ = shared.taken.fetch_add(taken, Ordering::AcqRel),
+                    Err(error) => break Err(error),
+                }
+            };
+            shared.set_behind(false, database.metrics());
+            if shared.taken.load(Ordering::Acquire) >= VACUUMED {
+                shared.taken.store(0, Ordering::Release);
+                vacuum(&database).await;
+            }
+            settled
+        });
+        match timeout(until.saturating_duration_since(Instant::now()), &mut settling).await {
+            Ok(Ok(Ok(()))) => Ok(Settled::Yes),
+            Ok(Ok(Err(error))) if hinders(&error) => {
+                state.note_hindered();
+                Ok(Settled::Hindered)
+            }
+            Ok(Ok(Err(error))) => Err(error),
+            // The runtime ends.
+            Ok(Err(_)) => Err(StoreError::Unsettled),
+            Err(_) => {
+                state.set_behind(true, self.database.metrics());
+                if settling.is_finished() {
+                    state.set_behind(false, self.database.metrics());
+                }
+                Err(StoreError::Unsettled)
+            }
+        }
+    }
+
+    /// What keeps searches from being answered, while something does.
+    #[must_use]
+    pub fn backlog(&self) -> Option<String> {
+        self.settler.state.is_behind.load(Ordering::Acquire).then(|| StoreError::Unsettled.to_string())
+    }
+}
+
+/// Whether an error prevents writing but not reading.
+fn hinders(error: &StoreError) -> bool {
+    match error {
+        StoreError::Locked(_) => true,
+        StoreError::Unavailable(error) => {
+            matches!(Trouble::of(error), Some(Trouble::ReadOnly | Trouble::Locked | Trouble::OutOfSpace))
+        }
+        _ => false,
+    }
+}
+
+/// Settles until the intake is empty.
+pub(super) async fn settle_all(database: &Database) -> Result<(), StoreError> {
+    while settle_some(database, FOR_A_COMMAND).await? > 0 {}
+    vacuum(database).await;
+    Ok(())
+}
+
+async fn begin(database: &Database, pace: Pace) -> Result<Transaction, StoreError> {
+    database.begin_by(pace.begin, STATEMENT, Instant::now()).await
+}
+
+/// Makes the keyword indexes that are missing, and gathers figures of what was derived for the planner.
+pub(super) async fn make_indexes(database: &Database) -> Result<(), StoreError> {
+    let mut transaction = begin(database, FOR_A_COMMAND).await?;
+    keyword_indexes::make(&mut transaction).await?;
+    if transaction.dialect() == Dialect::Postgres {
+        run(&mut transaction, ANALYZE).await?;
+    }
+    Ok(transaction.commit().await?)
+}
+
+/// Removes the dead rows that settled notes leave behind on Postgres, because each search reads them. If a transaction may
+/// still see them, or another role owns the table, autovacuum does it later.
+async fn vacuum(database: &Database) {
+    if database.dialect() == Dialect::Postgres
+        && let Ok(mut writer) = database.writer().await
+    {
+        let mut sql = writer.sql();
+        sql.push("VACUUM intake");
+        if let Err(error) = writer.execute(sql).await {
+            tracing::debug!(%error, "the intake could not be vacuumed");
+        }
+    }
+}
+
+/// Takes some notes and derives from them, in a transaction of their own; how many there were.
+async fn settle_some(database: &Database, pace: Pace) -> Result<usize, StoreError> {
+    let mut tries = Tries::default();
+    loop {
+        match try_to_settle_some(database, pace).await {
+            // A TRUNCATE of several tables locks them in its own order, so reads can be part of a deadlock.
+            Err(error) if tries.another(&error).await => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+async fn try_to_settle_some(database: &Database, pace: Pace) -> Result<usize, StoreError> {
+    let mut transaction = begin(database, pace).await?;
+    let taken = settle_in(&mut transaction, pace.notes).await?;
+    transaction.commit().await?;
+    database.metrics().settled(taken);
+    Ok(taken)
+}
+
+/// Takes notes and derives from them, in a transaction that is the only one to settle; how many there were.
+async fn settle_in(transaction: &mut Transaction, most: i64) -> Result<usize, StoreError> {
+    let notes = Notes::take(transaction, most).await?;
+    notes.note_others(transaction).await?;
+    let ids: Vec<i64> = notes.submissions.iter().copied().collect();
+    derive(transaction, &ids).await?;
+    Ok(notes.taken)
+}
+
+/// Makes what is stored of submissions what it ought to be.
+async fn derive(transaction: &mut Transaction, ids: &[i64]) -> Result<Differences, StoreError> {
+    let mut differences = Differences::default();
+    if ids.is_empty() {
+        return Ok(differences);
+    }
+    for portion in reading::portions(transaction.connection(), ids).await? {
+        let wanted = reading::wanted(transaction.connection(), &portion).await?;
+        let stored = reading::stored(transaction.connection(), &portion).await?;
+        differences += writing::write(transaction, &portion, &wanted, &stored).await?;
+    }
+    Ok(differences)
+}
+
+/// Settles within a transaction, including what the transaction itself has written.
+pub(super) async fn settle_within(transaction: &mut Transaction) -> Result<(), StoreError> {
+    let is_postgres = transaction.dialect() == Dialect::Postgres;
+    if is_postgres {
+        run(transaction, LOCK).await?;
+    }
+    keyword_indexes::take_away(transaction).await?;
+    // All notes at once: until the transaction ends, each further DELETE would read the rows deleted before.
+    while settle_in(transaction, i64::MAX).await? > 0 {}
+    keyword_indexes::make(transaction).await?;
+    if is_postgres {
+        run(transaction, CLEAN).await?;
+        run(transaction, ANALYZE).await?;
+    }
+    Ok(())
+}
+
+async fn run(transaction: &mut Transaction, statement: &'static str) -> Result<(), StoreError> {
+    let mut sql = transaction.sql();
+    sql.push(statement);
+    transaction.execute(sql).await?;
+    Ok(())
+}
+
+/// Derives from every submission again, and recounts. Returns what was wrong, and how many counts were.
+pub(super) async fn mend(database: &Database) -> Result<(Differences, u64), StoreError> {
+    settle_all(database).await?;
+    mend_trigrams(database).await?;
+    let (mut differences, mut last) = (Differences::default(), 0);
+    loop {
+        let mut transaction = begin(database, FOR_A_COMMAND).await?;
+        let ids = intake::ids_after(&mut transaction, last, MENDED_AT_ONCE).await?;
+        let Some(&end) = ids.last() else { break };
+        differences += derive(&mut transaction, &ids).await?;
+        transaction.commit().await?;
+        last = end;
+    }
+    let mut transaction = begin(database, FOR_A_COMMAND).await?;
+    let counts = counts::mend(&mut transaction).await?;
+    transaction.commit().await?;
+    make_indexes(database).await?;
+    Ok((differences, counts))
+}
+
+/// Rebuilds the keyword index of SQLite if it does not match the documents.
+async fn mend_trigrams(database: &Database) -> Result<(), StoreError> {
+    if database.dialect() == Dialect::Postgres {
+        return Ok(());
+    }
+    // 1: compare with the documents as well.
+    let mut check = database.sql();
+    check.push("INSERT INTO listed_trigrams (listed_trigrams, rank) VALUES ('integrity-check', 1)");
+    match database.execute(check).await {
+        Err(StoreError::Unavailable(sqlx::Error::Database(error))) if is_corrupt(&*error) => {
+            let mut rebuild = database.sql();
+            rebuild.push("INSERT INTO listed_trigrams (listed_trigrams) VALUES ('rebuild')");
+            database.execute(rebuild).await.map(drop)
+        }
+        checked => checked.map(drop),
+    }
+}
+
+/// `SQLITE_CORRUPT` and its extensions.
+fn is_corrupt(error: &dyn sqlx::error::DatabaseError) -> bool {
+    error.code().and_then(|code| code.parse::<i64>().ok()).is_some_and(|code| code & 0xff == 11)
+}

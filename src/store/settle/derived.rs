@@ -1,0 +1,125 @@
+//! What is derived from a submission.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use sha2::{Digest, Sha256};
+
+use crate::store::filter::{fold, folded};
+
+/// Joins the answers of a document. No text is meant to hold this code point (a noncharacter, Unicode 23.7): where one does,
+/// [`searchable`] makes it U+FFFD, in answers as in keywords, so that no keyword matches across two answers.
+const SEPARATOR: char = '\u{fdd0}';
+
+/// What is derived from one submission.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Derived {
+    /// What it is listed by, if it is returned by itself.
+    pub(super) listed: Option<Listed>,
+    /// What the keyword search reads: its answers, if it has any and they are shown.
+    pub(super) document: Option<Document>,
+    /// The submission that shows the answers, and the digests that the terms filter looks up.
+    pub(super) terms: BTreeSet<(i64, i64)>,
+    /// Label, whether it is shared, and the last change of the submission.
+    pub(super) labels: BTreeSet<(i64, bool, Timestamp)>,
+}
+
+/// What a submission is listed by.
+#[derive(Debug, PartialEq)]
+pub(super) struct Listed {
+    pub(super) form: i64,
+    pub(super) status: String,
+    pub(super) submitter: Option<i64>,
+    pub(super) created_at: Timestamp,
+    pub(super) updated_at: Timestamp,
+}
+
+/// The folded answers of a submission.
+#[derive(Debug, PartialEq)]
+pub(super) struct Document {
+    /// The submission that shows them: itself, or its parent.
+    pub(super) shown_in: i64,
+    pub(super) text: String,
+}
+
+impl Derived {
+    /// Adds an answer of a submission whose answers are shown; in the order of the elements.
+    pub(super) fn add_answer(&mut self, shown_in: i64, element: i64, value: &str) {
+        let folded = searchable(&fold(value));
+        for line in folded.split('\n').chain([&*folded]) {
+            self.terms.insert((shown_in, term(element, line)));
+        }
+        match &mut self.document {
+            Some(document) => {
+                document.text.push(SEPARATOR);
+                document.text.push_str(&folded);
+            }
+            None => self.document = Some(Document { shown_in, text: folded }),
+        }
+    }
+
+    /// The counts that include it: what is counted, its key and status.
+    pub(super) fn counts(&self) -> impl Iterator<Item = (&'static str, i64, &str)> {
+        let of_listed = self.listed.iter().flat_map(|listed| {
+            [
+                ("form", listed.form, &*listed.status),
+                ("created", day(listed.created_at), ""),
+                ("updated", day(listed.updated_at), ""),
+            ]
+        });
+        let of_labels =
+            self.labels.iter().map(|(label, shared, _)| (if *shared { "shared label" } else { "label" }, *label, ""));
+        of_listed.chain(of_labels)
+    }
+}
+
+/// A folded text as documents contain it.
+pub(in crate::store) fn searchable(folded: &str) -> String {
+    folded.replace(SEPARATOR, "\u{fffd}")
+}
+
+/// A folded answer, or a line of it, as the terms filter looks it up: 64 bits of SHA-256. That two texts of one database
+/// meet by chance is less likely than a wrong bit in memory; and who writes two that meet has them found for each other.
+pub(in crate::store) fn term(element: i64, folded: &str) -> i64 {
+    let digest = Sha256::new().chain_update(element.to_le_bytes()).chain_update(folded).finalize();
+    i64::from_le_bytes(*digest.first_chunk().expect("SHA-256 has 32 bytes"))
+}
+
+/// The term of an answer as a caller sends it.
+pub(in crate::store) fn term_of_answer(element: i64, answer: &str) -> i64 {
+    term(element, &searchable(&folded(answer)))
+}
+
+/// Days since 1970-01-01 in UTC.
+fn day(instant: Timestamp) -> i64 {
+    instant.as_microsecond().div_euclid(86_400_000_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_has_the_answers_in_order_and_the_terms_their_lines() {
+        let mut derived = Derived::default();
+        derived.add_answer(7, 1, "ΟΔΥΣ");
+        derived.add_answer(7, 2, "Red\nBlue");
+        derived.add_answer(7, 3, "a\u{fdd0}b");
+        let document = derived.document.as_ref().unwrap();
+        assert_eq!((document.shown_in, &*document.text), (7, "οδυσ\u{fdd0}red\nblue\u{fdd0}a\u{fffd}b"));
+        let terms: BTreeSet<_> = [(1, "οδυσ"), (2, "red\nblue"), (2, "red"), (2, "blue"), (3, "a\u{fffd}b")]
+            .map(|(element, text)| (7, term(element, text)))
+            .into();
+        assert_eq!(derived.terms, terms);
+        assert_ne!(term(1, "red"), term(2, "red"));
+    }
+
+    #[test]
+    fn days_before_1970_are_whole_too() {
+        for (instant, expected) in
+            [("1970-01-01T00:00:00Z", 0), ("1969-12-31T23:59:59.999999Z", -1), ("2026-02-28T12:00:00Z", 20_512)]
+        {
+            assert_eq!(day(instant.parse().unwrap()), expected, "{instant}");
+        }
+    }
+}

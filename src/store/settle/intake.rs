@@ -1,0 +1,166 @@
+//! The intake: what writers noted.
+
+use std::collections::BTreeSet;
+
+use crate::store::StoreError;
+use crate::store::database::Transaction;
+use crate::store::lent::Lent;
+use crate::store::sql::{Dialect, Sql};
+
+/// Notes that were taken out of the intake.
+#[derive(Debug, Default)]
+pub(super) struct Notes {
+    /// How many there were.
+    pub(super) taken: usize,
+    /// The submissions to derive from.
+    pub(super) submissions: BTreeSet<i64>,
+    /// Whose children may have changed sides.
+    parents: Vec<i64>,
+    /// Forms that became graduated, or ceased to be.
+    forms: Vec<i64>,
+    everything: bool,
+}
+
+/// Every submission, existing or with derived rows left.
+const EVERY_ID: &str = "SELECT id FROM submissions UNION SELECT id FROM listed_submissions \
+    UNION SELECT submission_id FROM listed_documents UNION SELECT submission_id FROM listed_terms \
+    UNION SELECT submission_id FROM listed_by_label";
+
+/// Whether there is nothing left to derive from.
+const NOTHING_IS_LEFT: &str = "SELECT NOT EXISTS (SELECT 1 FROM submissions)";
+
+impl Notes {
+    /// Takes at most `most` notes out of the intake.
+    pub(super) async fn take(transaction: &mut Transaction, most: i64) -> Result<Self, StoreError> {
+        let mut sql = transaction.sql();
+        sql.push_either(
+            "DELETE FROM intake WHERE ctid = ANY (ARRAY (SELECT ctid FROM intake LIMIT ",
+            "DELETE FROM intake WHERE rowid IN (SELECT rowid FROM intake LIMIT ",
+        );
+        sql.bind(most).push_either("))", ")").push(" RETURNING submission_id, children, form_id");
+        let mut notes = Self::default();
+        transaction
+            .fetch_each(sql, &mut |row| {
+                notes.taken += 1;
+                let (submission, form): (Option<i64>, Option<i64>) = (row.get(0)?, row.get(2)?);
+                match (submission, form) {
+                    (Some(id), _) => {
+                        notes.submissions.insert(id);
+                        if row.get(1)? {
+                            notes.parents.push(id);
+                        }
+                    }
+                    (None, Some(form)) => notes.forms.push(form),
+                    (None, None) => notes.everything = true,
+                }
+                Ok(())
+            })
+            .await?;
+        Ok(notes)
+    }
+
+    /// Adds notes for the submissions that these notes affect indirectly: children, and submissions of forms.
+    pub(super) async fn note_others(&self, transaction: &mut Transaction) -> Result<(), StoreError> {
+        if self.everything {
+            return note_everything(transaction).await;
+        }
+        let below = "INSERT INTO intake (submission_id) SELECT c.id FROM submissions c WHERE c.parent_id IS NOT NULL \
+            AND (SELECT p.form_id FROM submissions p WHERE p.id = c.parent_id)";
+        let children = "INSERT INTO intake (submission_id) SELECT id FROM submissions WHERE parent_id";
+        for (statement, ids) in [(below, &self.forms), (children, &self.parents)] {
+            if !ids.is_empty() {
+                let mut sql = transaction.sql();
+                sql.push(statement).in_ids(ids);
+                transaction.execute(sql).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Adds a note for every submission. If there is none, deletes all derived rows.
+async fn note_everything(transaction: &mut Transaction) -> Result<(), StoreError> {
+    let mut sql = transaction.sql();
+    sql.push(NOTHING_IS_LEFT);
+    let rows = transaction.fetch_all(sql).await?;
+    let nothing_is_left = rows.first().map(|row| row.get(0)).transpose()?.unwrap_or(false);
+    let statements: &[&'static str] = match (nothing_is_left, transaction.dialect()) {
+        (false, _) => &[],
+        // And not TRUNCATE, which waits for readers, and shows those with an older snapshot nothing.
+        (true, Dialect::Postgres) => &[
+            "DELETE FROM listed_submissions",
+            "DELETE FROM listed_documents",
+            "DELETE FROM listed_terms",
+            "DELETE FROM listed_by_label",
+            "DELETE FROM listed_counts",
+        ],
+        (true, Dialect::Sqlite) => &[
+            "DELETE FROM listed_submissions",
+            "INSERT INTO listed_trigrams (listed_trigrams) VALUES ('delete-all')",
+            "DELETE FROM listed_documents",
+            "DELETE FROM listed_terms",
+            "DELETE FROM listed_by_label",
+            "DELETE FROM listed_counts",
+        ],
+    };
+    for statement in statements {
+        let mut sql = transaction.sql();
+        sql.push(statement);
+        transaction.execute(sql).await?;
+    }
+    let mut sql = transaction.sql();
+    sql.push("INSERT INTO intake (submission_id) ").push(EVERY_ID);
+    transaction.execute(sql).await?;
+    Ok(())
+}
+
+/// Adds whether nothing is noted, as an expression.
+pub(in crate::store) fn write_is_settled(sql: &mut Sql) {
+    sql.push("NOT EXISTS (SELECT 1 FROM intake)");
+}
+
+/// Whether nothing is noted.
+pub(super) async fn is_settled(reader: &mut Lent) -> Result<bool, sqlx::Error> {
+    let mut sql = reader.sql();
+    sql.push("SELECT ");
+    write_is_settled(&mut sql);
+    reader.fetch_one(sql).await?.get(0)
+}
+
+/// The submissions that notes are about, those that [`Notes::note_others`] would note included; at most `most`.
+pub(super) async fn noted(reader: &mut Lent, most: i64) -> Result<Vec<i64>, StoreError> {
+    let mut sql = reader.sql();
+    sql.push("SELECT submission_id FROM intake WHERE submission_id IS NOT NULL ");
+    sql.push("UNION SELECT c.id FROM intake i JOIN submissions c ON c.parent_id = i.submission_id WHERE i.children ");
+    sql.push("UNION SELECT c.id FROM intake i JOIN submissions p ON p.form_id = i.form_id ");
+    sql.push("JOIN submissions c ON c.parent_id = p.id ");
+    sql.push("UNION SELECT every.id FROM (SELECT 1 FROM intake WHERE submission_id IS NULL AND form_id IS NULL LIMIT 1) AS e ");
+    sql.push("CROSS JOIN (").push(EVERY_ID).push(") AS every LIMIT ").bind(most);
+    Ok(reader.fetch_all(sql).await?.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?)
+}
+
+/// The next submissions by their ids, whether they are there or something is still derived of them.
+pub(super) async fn ids_after(transaction: &mut Transaction, last: i64, most: i64) -> Result<Vec<i64>, StoreError> {
+    let mut sql = transaction.sql();
+    for (at, (select, order)) in [
+        ("SELECT id FROM submissions WHERE id > ", " ORDER BY id LIMIT "),
+        ("SELECT id FROM listed_submissions WHERE id > ", " ORDER BY id LIMIT "),
+        ("SELECT submission_id AS id FROM listed_documents WHERE submission_id > ", " ORDER BY submission_id LIMIT "),
+        (
+            "SELECT DISTINCT submission_id AS id FROM listed_terms WHERE submission_id > ",
+            " ORDER BY submission_id LIMIT ",
+        ),
+        (
+            "SELECT DISTINCT submission_id AS id FROM listed_by_label WHERE submission_id > ",
+            " ORDER BY submission_id LIMIT ",
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        sql.push(if at == 0 { "SELECT id FROM (" } else { " UNION SELECT id FROM (" });
+        sql.push(select).bind(last).push(order).bind(most).push(") AS following");
+    }
+    sql.push(" ORDER BY id LIMIT ").bind(most);
+    Ok(transaction.fetch_all(sql).await?.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?)
+}

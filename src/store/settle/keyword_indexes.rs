@@ -1,0 +1,70 @@
+//! The GIN indexes of Postgres for the keyword search, which the program creates and not the schema.
+//!
+//! Building a GIN index from all documents takes half the time of inserting them one by one, and half the space. So code
+//! that fills an empty table drops the indexes first and creates them afterwards. The trigram index needs the extension
+//! `pg_trgm`. Without it, keyword searches read every document and find the same.
+
+use crate::store::StoreError;
+use crate::store::database::Transaction;
+use crate::store::sql::Dialect;
+
+/// The indexes stay if there are documents, or if the table is locked or owned by another role.
+const TAKE_AWAY: &str = "DO $$
+DECLARE
+  patience text := current_setting('lock_timeout');
+BEGIN
+  IF EXISTS (SELECT FROM listed_documents) THEN
+    RETURN;
+  END IF;
+  BEGIN
+    PERFORM set_config('lock_timeout', '2s', true);
+    DROP INDEX IF EXISTS listed_documents_trigrams, listed_documents_pairs;
+  EXCEPTION WHEN lock_not_available OR deadlock_detected OR insufficient_privilege THEN
+    NULL;
+  END;
+  PERFORM set_config('lock_timeout', patience, true);
+END
+$$";
+
+/// The operator class is named with the schema of the extension, which need not be on the search path.
+const MAKE: &str = "DO $$
+DECLARE
+  extension_schema text;
+BEGIN
+  IF to_regclass('listed_documents_pairs') IS NULL THEN
+    CREATE INDEX listed_documents_pairs ON listed_documents USING gin (formgate_pairs(document));
+  END IF;
+  IF to_regclass('listed_documents_trigrams') IS NULL THEN
+    BEGIN
+      CREATE EXTENSION IF NOT EXISTS pg_trgm;
+    EXCEPTION WHEN insufficient_privilege OR undefined_file OR feature_not_supported THEN
+      RAISE WARNING 'pg_trgm cannot be created here: keyword searches read every document';
+    END;
+    SELECT nspname INTO extension_schema
+      FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE extname = 'pg_trgm';
+    IF FOUND THEN
+      EXECUTE format(
+        'CREATE INDEX listed_documents_trigrams ON listed_documents USING gin (document %I.gin_trgm_ops)', extension_schema);
+    END IF;
+  END IF;
+END
+$$";
+
+/// Drops the indexes if there are no documents yet.
+pub(in crate::store) async fn take_away(transaction: &mut Transaction) -> Result<(), StoreError> {
+    run(transaction, TAKE_AWAY).await
+}
+
+/// Creates the indexes that are missing.
+pub(in crate::store) async fn make(transaction: &mut Transaction) -> Result<(), StoreError> {
+    run(transaction, MAKE).await
+}
+
+async fn run(transaction: &mut Transaction, statement: &'static str) -> Result<(), StoreError> {
+    if transaction.dialect() == Dialect::Postgres {
+        let mut sql = transaction.sql();
+        sql.push(statement);
+        transaction.execute(sql).await?;
+    }
+    Ok(())
+}

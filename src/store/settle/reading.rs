@@ -1,0 +1,140 @@
+//! Reads what should be derived from submissions, and what is stored.
+
+use std::collections::HashMap;
+
+use super::derived::{Derived, Document, Listed};
+use crate::store::StoreError;
+use crate::store::database::Row;
+use crate::store::lent::Lent;
+use crate::store::sql::{Dialect, Sql};
+
+/// Submissions by id; of one that is not among them, nothing is derived.
+pub(super) type All = HashMap<i64, Derived>;
+
+/// How many bytes of answers are derived from at once.
+///
+/// Larger: settling takes more memory, several times as much. Smaller: more statements.
+const AT_ONCE: i64 = 4 * 1024 * 1024;
+
+/// How many submissions are derived from at once.
+///
+/// Larger: settling takes more memory. Smaller: more statements.
+const MOST: usize = 1000;
+
+/// Submissions that can be derived from together, in the order of their ids.
+pub(super) async fn portions(reader: &mut Lent, ids: &[i64]) -> Result<Vec<Vec<i64>>, StoreError> {
+    let mut sql = reader.sql();
+    sql.push("SELECT submission_id, CAST(sum(octet_length(value)) AS bigint) FROM answers WHERE submission_id");
+    sql.in_ids(ids).push(" GROUP BY submission_id");
+    let mut bytes: HashMap<i64, i64> = HashMap::with_capacity(ids.len());
+    for row in reader.fetch_all(sql).await? {
+        bytes.insert(row.get(0)?, row.get(1)?);
+    }
+    let (mut portions, mut portion, mut sum) = (Vec::new(), Vec::new(), 0);
+    for id in ids {
+        sum += bytes.get(id).copied().unwrap_or(0);
+        if !portion.is_empty() && (sum > AT_ONCE || portion.len() == MOST) {
+            sum = bytes.get(id).copied().unwrap_or(0);
+            portions.push(std::mem::take(&mut portion));
+        }
+        portion.push(*id);
+    }
+    portions.push(portion);
+    Ok(portions)
+}
+
+/// What ought to be derived of submissions.
+pub(super) async fn wanted(reader: &mut Lent, ids: &[i64]) -> Result<All, StoreError> {
+    let mut all = All::with_capacity(ids.len());
+    let mut shown_in: HashMap<i64, i64> = HashMap::with_capacity(ids.len());
+    let mut sql = reader.sql();
+    // The parent is looked up for each: a join would be planned by figures of the tables, which may say that they are empty.
+    sql.push("SELECT s.id, CASE WHEN (SELECT f.graduated FROM submissions p JOIN forms f ON f.id = p.form_id ");
+    sql.push("WHERE p.id = s.parent_id) THEN s.parent_id ELSE s.id END, s.form_id, s.status, s.submitter_id, ");
+    sql.push_instant("s.created_at").push(", ").push_instant("s.updated_at");
+    sql.push(" FROM submissions s WHERE NOT s.draft AND s.id").in_ids(ids);
+    for row in reader.fetch_all(sql).await? {
+        let (id, shown): (i64, i64) = (row.get(0)?, row.get(1)?);
+        shown_in.insert(id, shown);
+        if shown == id {
+            all.insert(id, Derived { listed: Some(listed(&row, 2)?), ..Derived::default() });
+        }
+    }
+    let shown: Vec<i64> = shown_in.keys().copied().collect();
+    if shown.is_empty() {
+        return Ok(all);
+    }
+
+    let mut sql = reader.sql();
+    sql.push("SELECT submission_id, element_id, value FROM answers WHERE submission_id").in_ids(&shown);
+    sql.push(" ORDER BY submission_id, element_id");
+    reader
+        .fetch_each(sql, &mut |row| {
+            let id: i64 = row.get(0)?;
+            if let Some(shown_in) = shown_in.get(&id) {
+                all.entry(id).or_default().add_answer(*shown_in, row.get(1)?, row.text(2)?);
+            }
+            Ok(())
+        })
+        .await?;
+
+    let mut sql = reader.sql();
+    sql.push("SELECT submission_id, label_id, shared FROM submission_labels WHERE submission_id").in_ids(&shown);
+    for row in reader.fetch_all(sql).await? {
+        if let Some(Derived { listed: Some(listed), labels, .. }) = all.get_mut(&row.get(0)?) {
+            labels.insert((row.get(1)?, row.get(2)?, listed.updated_at));
+        }
+    }
+    Ok(all)
+}
+
+/// What is stored of them.
+pub(super) async fn stored(reader: &mut Lent, ids: &[i64]) -> Result<All, StoreError> {
+    let mut all = All::with_capacity(ids.len());
+    let select = "SELECT id, form_id, status, submitter_id, created_at, updated_at FROM listed_submissions WHERE id";
+    for row in rows(reader, select, ids).await? {
+        all.entry(row.get(0)?).or_default().listed = Some(listed(&row, 1)?);
+    }
+    let select = "SELECT submission_id, shown_in, document FROM listed_documents WHERE submission_id";
+    for row in rows(reader, select, ids).await? {
+        all.entry(row.get(0)?).or_default().document = Some(Document { shown_in: row.get(1)?, text: row.get(2)? });
+    }
+    let select = "SELECT submission_id, shown_in, term FROM listed_terms WHERE submission_id";
+    for row in rows(reader, select, ids).await? {
+        all.entry(row.get(0)?).or_default().terms.insert((row.get(1)?, row.get(2)?));
+    }
+    let select = "SELECT submission_id, label_id, shared, updated_at FROM listed_by_label WHERE submission_id";
+    for row in rows(reader, select, ids).await? {
+        all.entry(row.get(0)?).or_default().labels.insert((row.get(1)?, row.get(2)?, row.get(3)?));
+    }
+    Ok(all)
+}
+
+fn listed(row: &Row, from: usize) -> Result<Listed, sqlx::Error> {
+    Ok(Listed {
+        form: row.get(from)?,
+        status: row.get(from + 1)?,
+        submitter: row.get(from + 2)?,
+        created_at: row.get(from + 3)?,
+        updated_at: row.get(from + 4)?,
+    })
+}
+
+async fn rows(reader: &mut Lent, select: &'static str, ids: &[i64]) -> Result<Vec<Row>, StoreError> {
+    let mut sql = reader.sql();
+    sql.push(select).in_ids(ids);
+    Ok(reader.fetch_all(sql).await?)
+}
+
+impl Sql {
+    /// Adds an instant of the plain tables, made one that can be shown where it is none: a program could write such before
+    /// the schema refused them.
+    pub(in crate::store) fn push_instant(&mut self, column: &'static str) -> &mut Self {
+        match self.dialect() {
+            Dialect::Postgres => {
+                self.push("greatest('0001-01-01 00:00:00+00', least(").push(column).push(", '9999-12-30 22:00:00+00'))")
+            }
+            Dialect::Sqlite => self.push("max(-62135596800000000, min(").push(column).push(", 253402207200000000))"),
+        }
+    }
+}

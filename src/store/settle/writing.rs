@@ -1,0 +1,206 @@
+//! Writes the differences between what should be derived and what is stored.
+
+use std::collections::HashMap;
+
+use super::derived::Derived;
+use super::reading::All;
+use crate::store::StoreError;
+use crate::store::database::Transaction;
+use crate::store::rows::{Instant, Rows, Table};
+use crate::store::sql::Dialect;
+
+const SUBMISSIONS: Table = Table {
+    name: "listed_submissions",
+    columns: &[
+        ("id", "bigint"),
+        ("form_id", "bigint"),
+        ("status", "text"),
+        ("submitter_id", "bigint"),
+        ("created_at", "timestamptz"),
+        ("updated_at", "timestamptz"),
+    ],
+    key: 1,
+};
+
+const DOCUMENTS: Table = Table {
+    name: "listed_documents",
+    columns: &[("submission_id", "bigint"), ("shown_in", "bigint"), ("document", "text")],
+    key: 1,
+};
+
+const TERMS: Table = Table {
+    name: "listed_terms",
+    columns: &[("submission_id", "bigint"), ("shown_in", "bigint"), ("term", "bigint")],
+    key: 1,
+};
+
+const LABELS: Table = Table {
+    name: "listed_by_label",
+    columns: &[
+        ("submission_id", "bigint"),
+        ("label_id", "bigint"),
+        ("shared", "boolean"),
+        ("updated_at", "timestamptz"),
+    ],
+    key: 1,
+};
+
+const COUNTS: Table = Table {
+    name: "listed_counts",
+    columns: &[("counted", "text"), ("key", "bigint"), ("status", "text"), ("listed", "bigint")],
+    key: 3,
+};
+
+/// How many submissions differed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::store) struct Differences {
+    /// In what they are listed by.
+    pub(in crate::store) listed: u64,
+    /// In the document or the terms.
+    pub(in crate::store) documents: u64,
+    /// In the labels.
+    pub(in crate::store) labels: u64,
+}
+
+impl std::ops::AddAssign for Differences {
+    fn add_assign(&mut self, other: Self) {
+        self.listed += other.listed;
+        self.documents += other.documents;
+        self.labels += other.labels;
+    }
+}
+
+/// Rows that take the place of others of the same submissions.
+struct Replaced {
+    /// Whose rows go.
+    gone: Vec<i64>,
+    rows: Rows,
+}
+
+impl Replaced {
+    fn new() -> Self {
+        Self { gone: Vec::new(), rows: Rows::new() }
+    }
+}
+
+/// What is to be written.
+struct Changes {
+    submissions: Replaced,
+    documents: Replaced,
+    terms: Replaced,
+    labels: Replaced,
+    counts: HashMap<(&'static str, i64, String), i64>,
+    differences: Differences,
+}
+
+/// Makes what is stored of submissions what it ought to be.
+pub(super) async fn write(
+    transaction: &mut Transaction,
+    ids: &[i64],
+    wanted: &All,
+    stored: &All,
+) -> Result<Differences, StoreError> {
+    let changes = Changes::between(ids, wanted, stored, transaction.dialect());
+    let Changes { submissions, documents, terms, labels, counts, differences } = changes;
+    SUBMISSIONS.delete(transaction, &submissions.gone).await?;
+    SUBMISSIONS.upsert(transaction, &submissions.rows).await?;
+    write_documents(transaction, &documents).await?;
+    for (table, replaced) in [(TERMS, terms), (LABELS, labels)] {
+        table.delete(transaction, &replaced.gone).await?;
+        table.insert(transaction, &replaced.rows).await?;
+    }
+    let mut rows = Rows::new();
+    // In one order, as every writer of several rows should have it.
+    let mut counts: Vec<_> = counts.into_iter().filter(|(_, change)| *change != 0).collect();
+    counts.sort_unstable();
+    counts.iter().for_each(|((counted, key, status), change)| rows.push(&(counted, key, status, change)));
+    COUNTS.add(transaction, &rows, "listed").await?;
+    Ok(differences)
+}
+
+/// Replaces documents. On SQLite, the full-text index has to be told the old text and the new.
+async fn write_documents(transaction: &mut Transaction, documents: &Replaced) -> Result<(), StoreError> {
+    let has_index = transaction.dialect() == Dialect::Sqlite;
+    if has_index && !documents.gone.is_empty() {
+        let mut sql = transaction.sql();
+        sql.push("INSERT INTO listed_trigrams (listed_trigrams, rowid, document) ");
+        sql.push("SELECT 'delete', submission_id, document FROM listed_documents WHERE submission_id");
+        sql.in_ids(&documents.gone);
+        transaction.execute(sql).await?;
+    }
+    DOCUMENTS.delete(transaction, &documents.gone).await?;
+    DOCUMENTS.insert(transaction, &documents.rows).await?;
+    if has_index && !documents.rows.is_empty() {
+        let mut sql = transaction.sql();
+        sql.push("INSERT INTO listed_trigrams (rowid, document) SELECT submission_id, document FROM ");
+        DOCUMENTS.batch(&mut sql, &documents.rows);
+        transaction.execute(sql).await?;
+    }
+    Ok(())
+}
+
+impl Changes {
+    fn between(ids: &[i64], wanted: &All, stored: &All, dialect: Dialect) -> Self {
+        let mut changes = Self {
+            submissions: Replaced::new(),
+            documents: Replaced::new(),
+            terms: Replaced::new(),
+            labels: Replaced::new(),
+            counts: HashMap::new(),
+            differences: Differences::default(),
+        };
+        let nothing = Derived::default();
+        for id in ids {
+            let [wanted, stored] = [wanted, stored].map(|all| all.get(id).unwrap_or(&nothing));
+            changes.add(*id, wanted, stored, dialect);
+        }
+        changes
+    }
+
+    fn add(&mut self, id: i64, wanted: &Derived, stored: &Derived, dialect: Dialect) {
+        if wanted == stored {
+            return;
+        }
+        for (derived, change) in [(wanted, 1), (stored, -1)] {
+            for (counted, key, status) in derived.counts() {
+                *self.counts.entry((counted, key, status.to_owned())).or_default() += change;
+            }
+        }
+        if wanted.listed != stored.listed {
+            self.differences.listed += 1;
+            match &wanted.listed {
+                Some(listed) => {
+                    let [created, updated] =
+                        [listed.created_at, listed.updated_at].map(|instant| Instant::new(instant, dialect));
+                    let row = (id, listed.form, &listed.status, listed.submitter, created, updated);
+                    self.submissions.rows.push(&row);
+                }
+                None => self.submissions.gone.push(id),
+            }
+        }
+        if wanted.document != stored.document {
+            if stored.document.is_some() {
+                self.documents.gone.push(id);
+            }
+            if let Some(document) = &wanted.document {
+                self.documents.rows.push(&(id, document.shown_in, &document.text));
+            }
+        }
+        if wanted.terms != stored.terms {
+            if !stored.terms.is_empty() {
+                self.terms.gone.push(id);
+            }
+            wanted.terms.iter().for_each(|(shown_in, term)| self.terms.rows.push(&(id, shown_in, term)));
+        }
+        self.differences.documents += u64::from(wanted.document != stored.document || wanted.terms != stored.terms);
+        if wanted.labels != stored.labels {
+            self.differences.labels += 1;
+            if !stored.labels.is_empty() {
+                self.labels.gone.push(id);
+            }
+            for (label, shared, instant) in &wanted.labels {
+                self.labels.rows.push(&(id, label, shared, Instant::new(*instant, dialect)));
+            }
+        }
+    }
+}

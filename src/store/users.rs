@@ -1,0 +1,59 @@
+//! The folded e-mail addresses of users, by which they are found.
+//!
+//! Postgres folds every address as it is written. SQLite's triggers fold ASCII only and leave other addresses to the next
+//! code that looks for users: [`fold_new`].
+
+use super::StoreError;
+use super::database::{Database, Transaction};
+use super::filter::fold;
+use super::sql::Dialect;
+
+/// How many users are read together. More, and writers wait; fewer, and the statements' own cost counts.
+const TOGETHER: i64 = 500;
+
+/// Folds the addresses that a program wrote into SQLite and SQLite could not fold. If another user has the same folded
+/// address, the address stays unfolded.
+pub(super) async fn fold_new(transaction: &mut Transaction) -> Result<(), sqlx::Error> {
+    if transaction.dialect() == Dialect::Postgres {
+        return Ok(());
+    }
+    let mut sql = transaction.sql();
+    sql.push("SELECT id, email FROM users WHERE email_folded IS NULL");
+    for user in transaction.fetch_all(sql).await? {
+        let mut sql = transaction.sql();
+        sql.push("UPDATE OR IGNORE users SET email_folded = ").bind(fold(&user.get::<String>(1)?));
+        sql.push(" WHERE id = ").bind(user.get::<i64>(0)?);
+        transaction.execute(sql).await?;
+    }
+    Ok(())
+}
+
+/// Corrects every folded address that is wrong. Returns how many were.
+pub(super) async fn mend(database: &Database) -> Result<u64, StoreError> {
+    if database.dialect() == Dialect::Postgres {
+        let all = "UPDATE users SET email = email WHERE email_folded IS DISTINCT FROM formgate_fold(email)";
+        let mut sql = database.sql();
+        sql.push(all);
+        return database.execute(sql).await;
+    }
+    let mut mended = 0;
+    let mut last = 0;
+    loop {
+        let mut transaction = database.begin().await?;
+        let mut sql = transaction.sql();
+        sql.push("SELECT id, email, email_folded FROM users WHERE id > ").bind(last);
+        sql.push(" ORDER BY id LIMIT ").bind(TOGETHER);
+        let users = transaction.fetch_all(sql).await?;
+        let Some(end) = users.last() else { return Ok(mended) };
+        last = end.get(0)?;
+        for user in users {
+            let (id, folded) = (user.get::<i64>(0)?, fold(&user.get::<String>(1)?));
+            if user.get::<Option<String>>(2)?.as_ref() != Some(&folded) {
+                let mut sql = transaction.sql();
+                sql.push("UPDATE OR IGNORE users SET email_folded = ").bind(folded).push(" WHERE id = ").bind(id);
+                mended += transaction.execute(sql).await?;
+            }
+        }
+        transaction.commit().await?;
+    }
+}
