@@ -8,7 +8,7 @@ use crate::api::world::ZONE;
 use crate::support::client::Client;
 use crate::support::database::Database;
 use crate::support::fixture::{Engine, Site, Tenant};
-use crate::support::process::Node;
+use crate::support::process::{Node, Output};
 
 /// A running account with a world in it.
 pub(crate) struct Account {
@@ -73,6 +73,11 @@ impl Account {
         let done = self.site.run(&["reindex", "--tenant", "acme"], b"");
         assert_eq!(done.code, 0, "{done:?}");
         done.stdout
+    }
+
+    /// Runs a command on the account's site.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Output {
+        self.site.run(arguments, b"")
     }
 
     /// SQL on the account's database.

@@ -538,31 +538,22 @@ impl World {
             && filter["start"].as_str().is_none_or(|start| submission.created_at >= first_instant(start))
             && filter["end"].as_str().is_none_or(|end| submission.created_at <= last_instant(end))
             && filter["search"].as_str().is_none_or(|keyword| {
-                let contains = |answer: &Answer| answer.value.to_lowercase().contains(&keyword.to_lowercase());
+                let contains = |answer: &Answer| lower_case(&answer.value).contains(&lower_case(keyword));
                 self.shown_in(submission).iter().any(|shown| shown.answers.values().any(contains))
             })
             && filter["terms"].as_object().is_none_or(|terms| {
                 terms.iter().all(|(key, wanted)| {
                     let equals = |text: &str| {
+                        let wanted = wanted.as_array().expect("a list").iter();
                         wanted
-                            .as_array()
-                            .expect("a list")
-                            .iter()
-                            .any(|wanted| wanted.as_str().expect("a text").to_lowercase() == text.to_lowercase())
+                            .map(|wanted| wanted.as_str().expect("a text"))
+                            .any(|wanted| lower_case(wanted) == lower_case(text))
                     };
                     let Ok(element) = key.parse::<i64>() else { return false };
-                    self.shown_in(submission).iter().filter_map(|shown| shown.answers.get(&element)).any(|answer| {
-                        // A line is folded as part of its answer: whether a sigma is final depends on what follows.
-                        let folded = answer.value.to_lowercase();
-                        equals(&answer.value)
-                            || folded.split('\n').any(|line| {
-                                wanted
-                                    .as_array()
-                                    .expect("a list")
-                                    .iter()
-                                    .any(|wanted| wanted.as_str().expect("a text").to_lowercase() == line)
-                            })
-                    })
+                    self.shown_in(submission)
+                        .iter()
+                        .filter_map(|shown| shown.answers.get(&element))
+                        .any(|answer| equals(&answer.value) || answer.value.split('\n').any(equals))
                 })
             })
     }
@@ -626,4 +617,9 @@ fn first_instant(text: &str) -> Timestamp {
 fn last_instant(text: &str) -> Timestamp {
     let end = |date: jiff::civil::Date| midnight(date.tomorrow().expect("a next day")) - 1.microsecond();
     day(text).map_or_else(|| text.parse().expect("an instant"), end)
+}
+
+/// What texts are compared by: in lower case, and both small sigmas are one.
+fn lower_case(text: &str) -> String {
+    text.to_lowercase().replace('ς', "σ")
 }

@@ -12,8 +12,8 @@ use crate::support::fixture::{Engine, Site};
 
 /// How many keyword indexes there are, which, and how they are defined.
 const INDEXES: &str = "SELECT count(*), sum(indexrelid::bigint)::bigint, sum(hashtext(pg_get_indexdef(indexrelid))) \
-    FROM pg_index JOIN pg_class ON oid = indexrelid \
-    WHERE indrelid = 'submission_documents'::regclass AND NOT indisprimary";
+    FROM pg_index JOIN pg_class c ON c.oid = indexrelid JOIN pg_am a ON a.oid = relam \
+    WHERE indrelid = 'listed_documents'::regclass AND amname = 'gin'";
 
 /// How many foreign keys there are that were checked, which, and how they are defined.
 const KEYS: &str = "SELECT count(*) FILTER (WHERE convalidated), sum(oid::bigint)::bigint, \
@@ -39,7 +39,7 @@ async fn assert_found(site: &Site, world: &mut World) {
     filters.extend((0..40).map(|_| world.filter()));
     world.assert_found(&client, filters).await;
     let mended = site.run(&["reindex", "--tenant", "acme"], b"");
-    assert_eq!(mended.stdout, "mended 0 users, 0 answers, 0 documents, 0 counts\n");
+    assert_eq!(mended.stdout, "mended 0 users, 0 submissions, 0 documents, 0 labels, 0 counts\n");
 }
 
 /// Asks once, and waits until nobody is connected to the account's database any more.
@@ -152,7 +152,7 @@ async fn a_first_load_leaves_the_indexes_to_who_does_not_let_go_of_the_documents
 
     let reader = Database::connect(site.database_url("acme")).await;
     reader.execute("BEGIN").await;
-    let [none] = reader.integers("SELECT count(*) FROM submission_documents").await;
+    let [none] = reader.integers("SELECT count(*) FROM listed_documents").await;
     site.import("acme", &world.ndjson());
     assert_eq!(database.integers(INDEXES).await, before);
     reader.execute("COMMIT").await;

@@ -40,12 +40,16 @@ impl Database {
 
     /// Runs statements.
     pub(crate) async fn execute(&self, statements: &str) {
+        self.try_execute(statements).await.unwrap_or_else(|error| panic!("{statements}: {error}"));
+    }
+
+    /// Runs statements that the database may refuse.
+    pub(crate) async fn try_execute(&self, statements: &str) -> Result<(), sqlx::Error> {
         let text = AssertSqlSafe(statements.to_owned());
-        let done = match self {
+        match self {
             Self::Postgres(pool) => sqlx::raw_sql(text).execute(pool).await.map(drop),
             Self::Sqlite(pool) => sqlx::raw_sql(text).execute(pool).await.map(drop),
-        };
-        done.unwrap_or_else(|error| panic!("{statements}: {error}"));
+        }
     }
 
     /// Adds users with these ids and addresses, but for those whose id or address is taken.
@@ -85,6 +89,16 @@ impl Database {
             Self::Sqlite(pool) => sqlx::query_scalar(text).fetch_one(pool).await,
         };
         value.unwrap_or_else(|error| panic!("{query}: {error}"))
+    }
+
+    /// The text in each row of an answer.
+    pub(crate) async fn texts(&self, query: &str) -> Vec<String> {
+        let text = AssertSqlSafe(query.to_owned());
+        let values = match self {
+            Self::Postgres(pool) => sqlx::query_scalar(text).fetch_all(pool).await,
+            Self::Sqlite(pool) => sqlx::query_scalar(text).fetch_all(pool).await,
+        };
+        values.unwrap_or_else(|error| panic!("{query}: {error}"))
     }
 
     /// Begins to count the rows that anybody inserts, updates or deletes in the tables of groups and users: triggers see

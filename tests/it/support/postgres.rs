@@ -31,7 +31,12 @@ pub(crate) struct Postgres {
     port: u16,
     databases: AtomicU32,
     server: Child,
+    /// Settings beyond those of every server.
+    settings: &'static [&'static str],
 }
+
+/// What lets others replicate what a server has, physically or logically.
+const REPLICATED: &[&str] = &["wal_level=logical", "max_wal_senders=10"];
 
 impl Postgres {
     /// The URL of a fresh, empty database on the server that every test of the process shares.
@@ -57,7 +62,7 @@ impl Postgres {
     /// Starts the server again, on the port that it had.
     pub(crate) fn recover(&mut self) {
         self.server = (0..ATTEMPTS)
-            .find_map(|_| serve(&self.programs, &self.data, self.port))
+            .find_map(|_| serve(&self.programs, &self.data, self.port, self.settings))
             .unwrap_or_else(|| panic!("Postgres did not start again:\n{}", log_of(&self.data)));
     }
 
@@ -88,10 +93,32 @@ impl Postgres {
 
     /// A server of the caller's own.
     pub(crate) fn start() -> Self {
-        static SERVERS: AtomicU32 = AtomicU32::new(0);
+        Self::start_with(&[])
+    }
+
+    /// The same for one that others can replicate.
+    pub(crate) fn start_replicated() -> Self {
+        Self::start_with(REPLICATED)
+    }
+
+    /// A hot standby of this server, from a base backup.
+    pub(crate) fn start_standby(&self) -> Self {
+        let data = new_folder();
+        checked(
+            Command::new("setpriv")
+                .args(setpriv_options())
+                .arg("--")
+                .arg(self.programs.join("pg_basebackup"))
+                .args(["--write-recovery-conf", "--checkpoint=fast", "--no-sync", "--pgdata"])
+                .arg(&data)
+                .arg(format!("--dbname={}", self.url("postgres"))),
+        );
+        Self::serve_from(self.programs.clone(), data, self.settings)
+    }
+
+    fn start_with(settings: &'static [&'static str]) -> Self {
         let programs = find_programs();
-        let name = format!("postgres-{}", SERVERS.fetch_add(1, Ordering::Relaxed));
-        let data = prepare_folder(&folder::of_this_run().join(name));
+        let data = new_folder();
         checked(
             Command::new("setpriv")
                 .args(setpriv_options())
@@ -100,11 +127,15 @@ impl Postgres {
                 .args(["--no-sync", "--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8"])
                 .arg(&data),
         );
-        let attempt = |port| Some((port, serve(&programs, &data, port)?));
+        Self::serve_from(programs, data, settings)
+    }
+
+    fn serve_from(programs: PathBuf, data: PathBuf, settings: &'static [&'static str]) -> Self {
+        let attempt = |port| Some((port, serve(&programs, &data, port, settings)?));
         let (port, server) = (0..ATTEMPTS)
             .find_map(|_| attempt(child::free_port()))
             .unwrap_or_else(|| panic!("Postgres did not start:\n{}", log_of(&data)));
-        Self { programs, data, port, databases: AtomicU32::new(0), server }
+        Self { programs, data, port, databases: AtomicU32::new(0), server, settings }
     }
 
     /// Runs one statement as the superuser, in the maintenance database.
@@ -119,7 +150,7 @@ impl Postgres {
 }
 
 /// Starts the server and waits until it takes connections; nothing when it ends instead.
-fn serve(programs: &Path, data: &Path, port: u16) -> Option<Child> {
+fn serve(programs: &Path, data: &Path, port: u16, settings: &[&str]) -> Option<Child> {
     let log = fs::OpenOptions::new().create(true).append(true).open(data.with_extension("log"));
     let mut command = child::bound_to_us(programs.join("postgres"), "QUIT", setpriv_options());
     command.arg("-D").arg(data).args(["-h", "127.0.0.1", "-p", &port.to_string()]);
@@ -130,7 +161,10 @@ fn serve(programs: &Path, data: &Path, port: u16) -> Option<Child> {
         "full_page_writes=off",
         "wal_level=minimal",
         "max_wal_senders=0",
-    ] {
+    ]
+    .iter()
+    .chain(settings)
+    {
         command.args(["-c", setting]);
     }
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log.expect("the folder of this run can be written"));
@@ -161,6 +195,12 @@ fn find_programs() -> PathBuf {
     let numbered = versions.filter_map(|entry| Some((entry.file_name().to_str()?.parse::<u32>().ok()?, entry.path())));
     let newest = numbered.map(|(version, path)| (version, path.join("bin"))).filter(|(_, bin)| has_server(bin)).max();
     newest.expect("Postgres is not installed (Debian: apt-get install postgresql, or run tests/run)").1
+}
+
+/// A data folder for a server of this run.
+fn new_folder() -> PathBuf {
+    static SERVERS: AtomicU32 = AtomicU32::new(0);
+    prepare_folder(&folder::of_this_run().join(format!("postgres-{}", SERVERS.fetch_add(1, Ordering::Relaxed))))
 }
 
 /// Makes the data folder, which has to belong to whom the server runs as.

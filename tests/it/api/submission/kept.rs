@@ -2,12 +2,11 @@
 
 use serde_json::{Value, json};
 
+use super::NOTHING_WRONG;
 use crate::api::account::{Account, account};
 use crate::api::world::{STATUSES, World};
 use crate::support::database::Database;
 use crate::support::fixture::{Engine, on_both_databases};
-
-const NOTHING_WRONG: &str = "mended 0 users, 0 answers, 0 documents, 0 counts\n";
 
 /// Searches whose totals are kept.
 fn kept_filters(base: i64) -> Vec<Value> {
@@ -149,10 +148,9 @@ async fn labels_put_on_in_opposite_order_wait_for_nobody_on_postgres() {
     assert_labelled(&account, 1, &["sub_3", "sub_2", "sub_1"]).await;
     assert_labelled(&account, 2, &["sub_2", "sub_1"]).await;
 
-    // Whoever changes one next settles it.
     one.execute("UPDATE submissions SET updated_at = updated_at + interval '1 hour' WHERE id IN (1, 2)").await;
-    assert_eq!(one.integers("SELECT count(*) FROM unsettled_labels").await, [0]);
     assert_labelled(&account, 1, &["sub_2", "sub_1", "sub_3"]).await;
+    assert_eq!(one.integers("SELECT count(*) FROM intake").await, [0]);
     assert_eq!(account.reindex(), NOTHING_WRONG);
 }
 
@@ -177,7 +175,7 @@ async fn labels_change_beside_their_submissions_on_postgres() {
         assert_labelled(&account, 1, &["sub_3", "sub_2"]).await;
         assert_labelled(&account, 2, &["sub_1"]).await;
         assert_eq!(account.reindex(), NOTHING_WRONG);
-        assert_eq!(one.integers("SELECT count(*) FROM unsettled_labels").await, [0]);
+        assert_eq!(one.integers("SELECT count(*) FROM intake").await, [0]);
         assert_labelled(&account, 1, &["sub_3", "sub_2"]).await;
         one.execute("DELETE FROM submission_labels; INSERT INTO submission_labels (submission_id, label_id) VALUES (1, 1), (2, 1)").await;
     }
