@@ -29,7 +29,7 @@ use crate::{BARE, Bench, WARM_UP, generate};
 const MOST: f64 = 1.5;
 
 /// What is returned by itself, newest change first.
-const LISTED: &str = "FROM submissions WHERE NOT draft AND child_of IS NULL";
+const LISTED: &str = "FROM listed_submissions WHERE true";
 const NEWEST: &str = "ORDER BY updated_at DESC, id DESC LIMIT 20";
 
 /// What a bare process is told to do.
@@ -130,7 +130,7 @@ fn listed(url: &str) -> anyhow::Result<Vec<i64>> {
 }
 
 fn total() -> Statement {
-    let text = "SELECT sum(listed) FROM submission_counts WHERE counted = 'form'";
+    let text = "SELECT sum(listed) FROM listed_counts WHERE counted = 'form'";
     Statement { text: text.to_owned(), value: None }
 }
 
@@ -152,8 +152,7 @@ fn one(id: i64) -> Statement {
 
 fn with_keyword(word: &str) -> Vec<Statement> {
     let value = Some(Value::Text(format!("\"{word}\"")));
-    let found =
-        format!("{LISTED} AND id IN (SELECT rowid FROM submission_trigrams WHERE submission_trigrams MATCH $1)");
+    let found = format!("{LISTED} AND id IN (SELECT rowid FROM listed_trigrams WHERE listed_trigrams MATCH $1)");
     let total = Statement { text: format!("SELECT count(*) {found}"), value: value.clone() };
     vec![total, page(&format!("SELECT * {found} {NEWEST}"), value)]
 }

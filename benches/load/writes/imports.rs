@@ -92,12 +92,13 @@ async fn insert_same(from: &str, to: &str) -> anyhow::Result<Duration> {
     sqlx::query("ATTACH $1 AS loaded").bind(from).execute(&mut connection).await?;
     let began = Instant::now();
     let mut all = connection.begin().await?;
-    all.execute("UPDATE main.upkeep SET resting = 1").await?;
-    for table in data::TABLES.map(|(table, _)| table).into_iter().chain(["submission_documents", "answer_lines"]) {
+    let derived = ["listed_submissions", "listed_documents", "listed_terms", "listed_by_label", "listed_counts"];
+    for table in data::TABLES.map(|(table, _)| table).into_iter().chain(derived) {
         let text = format!("INSERT INTO main.{table} SELECT * FROM loaded.{table}");
         all.execute(sqlx::raw_sql(sqlx::AssertSqlSafe(text))).await?;
     }
-    all.execute("UPDATE main.upkeep SET resting = 0").await?;
+    all.execute("INSERT INTO main.listed_trigrams (listed_trigrams) VALUES ('rebuild'); DELETE FROM main.intake")
+        .await?;
     all.commit().await?;
     Ok(began.elapsed())
 }
