@@ -51,7 +51,17 @@ pub(super) fn write_keyword(sql: &mut Sql, keyword: &Keyword) {
     // A table of its own, so that Postgres doesn't read all documents in the order of the submissions instead.
     sql.push(" AND s.id IN (WITH hits (id) AS MATERIALIZED (");
     write_hits(sql, keyword);
-    sql.push(") SELECT id FROM hits)");
+    let ids = ids_of_hits(sql.dialect());
+    sql.push(") ").push(ids).push(")");
+}
+
+/// The query of the ids in `hits (id)`. For Postgres it is a union, which it expects to have as many ids as its parts; of the
+/// table alone it expects 200, and then looks up each of a hundred thousand by itself.
+pub(super) fn ids_of_hits(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::Postgres => "SELECT id FROM hits UNION SELECT NULL",
+        Dialect::Sqlite => "SELECT id FROM hits",
+    }
 }
 
 /// Adds the ids of forms and of their sub-forms, as a table of one column `id`.

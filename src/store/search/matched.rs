@@ -6,7 +6,7 @@
 //! what the search costs anyway. A common keyword costs what the other filters leave, a rare one what it finds.
 
 use super::column;
-use super::conditions::{write_conditions, write_hits, write_in_document, write_keyword};
+use super::conditions::{ids_of_hits, write_conditions, write_hits, write_in_document, write_keyword};
 use crate::store::filter::{Keyword, SubmissionFilter};
 use crate::store::sql::{Dialect, Sql};
 
@@ -86,7 +86,9 @@ fn write_on_postgres(sql: &mut Sql, filter: &SubmissionFilter, keyword: &Keyword
     write_looked_through(sql, "o.id", keyword);
     sql.push(" UNION ALL SELECT * FROM (");
     write_others(sql, filter, "");
-    sql.push(" AND s.id IN (SELECT id FROM hits)) AS found WHERE NOT (SELECT yes FROM few))");
+    sql.push(" AND s.id IN (")
+        .push(ids_of_hits(Dialect::Postgres))
+        .push(")) AS found WHERE NOT (SELECT yes FROM few))");
 }
 
 /// A table is read whole here, and so holds no more than the first step asks for; in most searches that is all there is. What
