@@ -47,15 +47,12 @@ pub enum InvalidAddress {
     /// Not something, an @ and a domain.
     #[error("must be a valid email address")]
     Malformed,
-    /// A link, or an address as a directory or a mail program notes it.
-    #[error("must be an email address without {0}")]
-    Link(&'static str),
+    /// A link.
+    #[error("must be an email address without mailto:")]
+    Link,
     /// Copied from a chat or a sheet, and not to be seen there.
     #[error("must not contain the invisible character U+{:04X}", u32::from(*.0))]
     Invisible(char),
-    /// A domain that no resolver can look up (RFC 1035, section 2.3.4; RFC 1123, section 2.1).
-    #[error("must have a domain whose labels have 1 to 63 characters and no hyphen at their beginning or end")]
-    InvalidLabel,
     /// A domain beyond ASCII, or with an A-label, that no resolver can look up.
     #[error("must have a domain that is a valid internationalized domain name")]
     InvalidDomain,
@@ -69,16 +66,11 @@ impl<'a> Address<'a> {
     pub fn parse(text: &'a str) -> Result<Self, InvalidAddress> {
         check_visible(text)?;
         let domain = domain_of(text).ok_or(InvalidAddress::Malformed)?;
-        if domain.contains('?') {
-            return Err(InvalidAddress::Link("? and what follows it"));
-        }
         if text.is_ascii() && !has_a_label(domain) {
-            check_labels(domain, domain)?;
             return Ok(Self { stored: Cow::Borrowed(text), key: folded(text), has_spellings: false });
         }
         let folded = fold(text);
         let mailbox = Mailbox::of(&folded).ok_or(InvalidAddress::InvalidDomain)?;
-        check_labels(&mailbox.ascii, &mailbox.unicode)?;
         let stored = if mailbox.spellings().contains(&folded) {
             Cow::Borrowed(text)
         } else {
@@ -93,13 +85,9 @@ impl<'a> Address<'a> {
 
 /// Refuses a link, and characters that do not show: whoever reads such an address sees another one.
 pub(super) fn check_visible(text: &str) -> Result<(), InvalidAddress> {
-    /// Those of links, and of the attribute `proxyAddresses` of Active Directory.
-    const PREFIXES: [&str; 3] = ["mailto:", "mailto%3a", "smtp:"];
-    let begins_with = |prefix: &str| {
-        text.as_bytes().get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix.as_bytes()))
-    };
-    if let Some(prefix) = PREFIXES.into_iter().find(|prefix| begins_with(prefix)) {
-        return Err(InvalidAddress::Link(prefix));
+    const LINK: &[u8] = b"mailto:";
+    if text.as_bytes().get(..LINK.len()).is_some_and(|start| start.eq_ignore_ascii_case(LINK)) {
+        return Err(InvalidAddress::Link);
     }
     if text.is_ascii() {
         return Ok(());
@@ -137,14 +125,6 @@ fn domain_of(text: &str) -> Option<&str> {
         }
     }
     domain.filter(|_| short && visible && label < text.len()).map(|domain| &text[domain..])
-}
-
-/// Refuses a domain, given in A-labels and in U-labels, with a label that is too long or has a hyphen at an end (for U-labels:
-/// RFC 5891, section 4.2.3.1).
-fn check_labels(ascii: &str, unicode: &str) -> Result<(), InvalidAddress> {
-    let are_short = ascii.split('.').all(|label| label.len() <= LONGEST_LABEL);
-    let has_hyphen = |label: &str| label.starts_with('-') || label.ends_with('-');
-    if are_short && !unicode.split('.').any(has_hyphen) { Ok(()) } else { Err(InvalidAddress::InvalidLabel) }
 }
 
 /// Whether an address, or a key, has no other spelling than its lower-case form.
@@ -252,7 +232,6 @@ mod tests {
 
     #[test]
     fn an_address_has_one_at_sign_and_a_domain() {
-        let longest_label = format!("a@{}.example", "a".repeat(63));
         for text in [
             "ana@example.com",
             "a.b+c@sub.example.com",
@@ -263,12 +242,6 @@ mod tests {
             "a@☕.example",
             "xn--@example.com",
             "ünï@foo_bar.example",
-            "smtp@example.com",
-            "a?b=c%3A@example.com",
-            "a@[192.0.2.1]",
-            "a@[IPv6:2001:db8::1]",
-            "a@a--b.r3---sn.example",
-            longest_label.as_str(),
         ] {
             let address = Address::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
             assert_eq!(address.stored, text);
@@ -301,16 +274,7 @@ mod tests {
     #[test]
     fn links_invisible_characters_and_impossible_domains_are_refused_each_by_its_name() {
         for text in ["mailto:ana@example.com", "MailTo:ana@bücher.example"] {
-            assert_eq!(Address::parse(text), Err(InvalidAddress::Link("mailto:")), "{text}");
-        }
-        for text in [
-            "MAILTO%3Aana@example.com",
-            "smtp:ana@example.com",
-            "SMTP:ana@bücher.example",
-            "ana@example.com?subject=1",
-            "ana@bücher.example?subject=1",
-        ] {
-            assert!(Address::parse(text).unwrap_err().to_string().contains("email address without"), "{text}");
+            assert_eq!(Address::parse(text), Err(InvalidAddress::Link), "{text}");
         }
         let invisible = "\u{ad}\u{34f}\u{61c}\u{115f}\u{180e}\u{200b}\u{200c}\u{200d}\u{200e}\u{200f}\u{202a}\u{202e}\u{2060}\
             \u{2066}\u{2069}\u{2800}\u{3164}\u{fe0f}\u{feff}\u{fff9}\u{e0001}\u{e007f}";
@@ -321,7 +285,6 @@ mod tests {
             }
         }
         let long_label = format!("a@{}.example", "ü".repeat(64));
-        let long_ascii_label = format!("a@example.{}", "a".repeat(64));
         let long_domain = format!("a@{}example", "bücher.".repeat(20));
         for text in [
             "a@xn--.example",
@@ -334,15 +297,7 @@ mod tests {
             "a@ü,b",
             "a@ü_b.example",
             "a@\u{301}a.example",
-            "a@-x.example",
-            "a@x-.example",
-            "a@x.-example",
-            "a@x.example-",
-            "a@ü-.example",
-            "a@-ü.example",
-            "ü@-x.example",
             &long_label,
-            &long_ascii_label,
             &long_domain,
         ] {
             assert!(Address::parse(text).is_err(), "{text}");
