@@ -37,7 +37,7 @@ const STEP: usize = 64 * 1024;
 /// Larger: one body holds up a thread. Smaller: bodies are decoded more slowly.
 pub(super) const AT_ONCE: usize = 256 * 1024;
 
-/// A byte of gzip takes about as long as so many bytes of output, even where it has none.
+/// The work of a byte of gzip input, in bytes of output. Empty members cost it too.
 ///
 /// Larger: ordinary gzip is decoded more slowly. Smaller: empty members hold up a thread.
 const INPUT_WORK: usize = 16;

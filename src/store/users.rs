@@ -1,7 +1,7 @@
 //! The folded e-mail addresses of users, by which they are found.
 //!
-//! Postgres folds every address as it is written. SQLite's triggers fold ASCII only and leave other addresses to the next
-//! code that looks for users: [`fold_new`].
+//! Postgres folds every address as it is written. SQLite's triggers fold only ASCII; [`fold_new`] folds the rest before
+//! code looks for users.
 
 use super::StoreError;
 use super::database::{Database, Transaction};

@@ -118,7 +118,7 @@ pub(super) async fn write(
     Ok(differences)
 }
 
-/// Replaces documents. On SQLite, the full-text index has to be told the old text and the new.
+/// Replaces documents. On SQLite, the full-text index needs the old text and the new.
 async fn write_documents(transaction: &mut Transaction, documents: &Replaced) -> Result<(), StoreError> {
     let has_index = transaction.dialect() == Dialect::Sqlite;
     if has_index && !documents.gone.is_empty() {

@@ -61,7 +61,7 @@ async fn take_back(site: &Site, engine: Engine) {
         database.execute(&format!("INSERT INTO {table} ({columns}) SELECT {columns} FROM newest.{table}")).await;
     }
     if engine == Engine::Sqlite {
-        // As an import left it: SQL folds ASCII letters alone there.
+        // As an import left it, because SQL folds only ASCII letters there.
         database
             .execute("UPDATE users SET email_folded = (SELECT email_folded FROM newest.users u WHERE u.id = users.id)")
             .await;
@@ -103,7 +103,7 @@ on_both_databases! {
         filters.extend((1..=5).flat_map(|id| [json!({"labels": [id]}), json!({"sharedLabels": [id]}), json!({"forms": [id]})]));
         filters.extend((0..40).map(|_| world.filter()));
         world.assert_found(&client, filters.clone()).await;
-        // Once no node of an older version is left, the rest: beside a node that serves.
+        // The second step, while a node serves.
         let finished = site.run(&["migrate", "--finish"], b"");
         assert!(finished.stdout.starts_with("acme: from version "), "{finished:?}");
         world.assert_found(&client, filters).await;

@@ -59,7 +59,7 @@ async fn begin(acme: &Acme, head: &str) -> TlsStream<TcpStream> {
     stream
 }
 
-/// Begins a search whose body is declared as 1 MiB, and stops after so many bytes of it.
+/// Begins a search whose body is declared as 1 MiB, and stops after `sent` bytes of it.
 async fn begin_body(acme: &Acme, sent: usize) -> TlsStream<TcpStream> {
     let mut stream = begin(acme, &format!("POST {SEARCH} HTTP/1.1\r\nContent-Length: {MIB}")).await;
     stream.write_all(&vec![b' '; sent]).await.expect("it is read");

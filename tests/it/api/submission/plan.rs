@@ -69,7 +69,7 @@ async fn filled(engine: Engine) -> (Account, Store) {
     let store = Store::open(&location, 1).await.unwrap();
     settle(&store).await;
     store.close().await;
-    // As the database does by itself in time: an index alone answers only for pages that are known to be seen by all.
+    // As autovacuum does in time: an index-only scan needs pages that are known to be visible to all.
     database.execute(if engine == Engine::Postgres { "VACUUM ANALYZE" } else { "ANALYZE" }).await;
     // On a new connection, which has prepared nothing yet.
     (account, Store::open(&location, 1).await.unwrap())
