@@ -75,6 +75,17 @@ impl Redis {
         answer.unwrap_or_else(|error| panic!("{command:?}: {error}"))
     }
 
+    /// Reads each command from now on, also those of scripts, as `MONITOR` writes them.
+    pub(crate) fn monitor(&self) -> BufReader<TcpStream> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("Redis takes connections");
+        stream.write_all(b"MONITOR\r\n").expect("Redis takes commands");
+        let mut reader = BufReader::new(stream);
+        let mut answer = String::new();
+        reader.read_line(&mut answer).expect("Redis answers");
+        assert_eq!(answer, "+OK\r\n");
+        reader
+    }
+
     /// How many commands the server has run, this one and what scripts called among them.
     pub(crate) fn commands(&self) -> u64 {
         let stats: String = self.run(&["INFO", "stats"]);
