@@ -146,7 +146,8 @@ impl From<StoreError> for Refusal {
             StoreError::Unavailable(_)
             | StoreError::Resting
             | StoreError::Busy
-            | StoreError::Locked(_)
+            | StoreError::Locked { .. }
+            | StoreError::ReadOnly(_)
             | StoreError::Unsettled
             | StoreError::SchemaOlder { .. } => Self::DatabaseUnavailable(Arc::new(error)),
             StoreError::MemorySpent(spent) => Self::MemorySpent(spent),

@@ -11,6 +11,7 @@ mod database;
 mod database_file;
 pub mod filter;
 mod forms;
+mod frozen;
 mod groups;
 mod identity;
 pub(crate) mod import;
@@ -38,9 +39,10 @@ mod texts;
 mod tokens;
 mod trouble;
 mod users;
+mod write_access;
 mod write_lock;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sqlx::migrate::MigrateError;
@@ -71,8 +73,11 @@ pub use trouble::Trouble;
 use crate::memory::MemorySpent;
 use database::Database;
 use database_file::DatabaseFile;
+pub(crate) use database_file::{LOG, SHARED_MEMORY, next_to};
 use retry::Tries;
 use settle::Settler;
+pub use write_access::ReadOnlyFile;
+use write_access::after_colon;
 
 /// An open, migrated database of one tenant. Cloning shares the connections.
 #[derive(Clone, Debug)]
@@ -102,8 +107,14 @@ pub enum StoreError {
     #[error("no connection to the database was free in time")]
     Busy,
     /// Another program holds the write lock of a SQLite file; nothing was written.
-    #[error("another program holds the write lock of the SQLite file")]
-    Locked(#[source] Option<sqlx::Error>),
+    #[error("another program holds the write lock of the SQLite file{}", after_colon(holder.as_deref()))]
+    Locked {
+        /// Which process it is, if that is known.
+        holder: Option<String>,
+    },
+    /// A SQLite file can be read and not written.
+    #[error(transparent)]
+    ReadOnly(Box<ReadOnlyFile>),
     /// More was written than could be derived from in the time of a request; that goes on.
     #[error("more was written to the database than searches have been prepared for yet")]
     Unsettled,
@@ -137,11 +148,23 @@ pub enum StoreError {
 
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
-        match &error {
-            sqlx::Error::Decode(cause) if let Some(spent) = cause.downcast_ref() => Self::MemorySpent(*spent),
+        match error {
+            sqlx::Error::Decode(cause) => match cause.downcast().map(|spent| Self::MemorySpent(*spent)) {
+                Ok(spent) => spent,
+                Err(cause) => match cause.downcast() {
+                    Ok(file) => Self::ReadOnly(file),
+                    Err(cause) => Self::Statement(sqlx::Error::Decode(cause)),
+                },
+            },
             _ if Trouble::of(&error).is_some() => Self::Unavailable(error),
             _ => Self::Statement(error),
         }
+    }
+}
+
+impl StoreError {
+    fn locked(file: &Path) -> Self {
+        Self::Locked { holder: write_access::lock_holder(file) }
     }
 }
 
@@ -233,6 +256,9 @@ pub async fn migrate(location: &DatabaseLocation, reach: Reach) -> Result<(i64, 
         match try_to_migrate(location, reach).await {
             // While one command turns a new SQLite file to WAL, another one is refused at once and not made to wait.
             Err(error) if tries.another(&error).await => {}
+            Err(StoreError::Unavailable(error)) if Trouble::of(&error) == Some(Trouble::Locked) => {
+                return Err(location.file().map_or(StoreError::Unavailable(error), StoreError::locked));
+            }
             outcome => return outcome,
         }
     }

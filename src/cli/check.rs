@@ -97,7 +97,8 @@ async fn try_database(tenant: &TenantConfig) -> Option<Problem> {
     match Store::open(&tenant.database, 1).await {
         Ok(store) => {
             store.close().await;
-            None
+            let read_only = tenant.database.require_writable().err()?;
+            Some(tenant.database_problem(format!("{read_only}; reads are served, writes are refused")))
         }
         Err(error @ StoreError::SchemaOlder { .. }) => {
             let mend = format!("{error}: run `formgate migrate --tenant {}`", tenant.slug);

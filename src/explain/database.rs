@@ -50,7 +50,8 @@ fn fault(error: &StoreError, tenant: &TenantConfig) -> Finding {
         StoreError::Unavailable(_)
         | StoreError::Resting
         | StoreError::Busy
-        | StoreError::Locked(_)
+        | StoreError::Locked { .. }
+        | StoreError::ReadOnly(_)
         | StoreError::Unsettled
         | StoreError::MemorySpent(_)
         | StoreError::Migration(_)

@@ -3,10 +3,11 @@
 //! A commit writes to the database's file or, in WAL mode, to the log beside it, and a write shows in what the file
 //! system says of the file. Opening costs a hundred times as much: SQLite reads the whole schema first.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use super::DatabaseLocation;
+use super::database_file::{LOG, next_to};
 use crate::file_stamp::FileStamp;
 
 /// How old a write must be for the next one to show: file systems keep times in steps, the longest (FAT) of two seconds.
@@ -30,13 +31,9 @@ impl CommitStamp {
     }
 
     fn look(file: &Path, now: SystemTime) -> Option<Self> {
-        // SQLite puts the log beside the file that a link leads to.
-        let file = file.canonicalize().ok()?;
-        let mut log = file.clone().into_os_string();
-        log.push("-wal");
         // An empty log is what the first connection makes and the last one takes away.
-        let log = FileStamp::of(&PathBuf::from(log)).filter(|log| log.size() > 0);
-        let file = FileStamp::of(&file)?;
+        let log = FileStamp::of(&next_to(file, LOG)).filter(|log| log.size() > 0);
+        let file = FileStamp::of(file)?;
         let settled = |stamp: &FileStamp| stamp.changed_before(now - STEP);
         (settled(&file) && log.as_ref().is_none_or(settled)).then_some(Self { file, log })
     }

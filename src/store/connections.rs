@@ -122,6 +122,9 @@ pub(super) struct Slot {
 impl Slot {
     /// Puts the connection back for the next one to use.
     pub(super) fn keep(mut self, session: Session) {
+        if session.is_frozen() {
+            return;
+        }
         // Without a runtime the program is about to end.
         let Ok(runtime) = Handle::try_current() else { return };
         self.kept = true;

@@ -15,7 +15,6 @@ use super::lent::Lent;
 use super::pool::Pool;
 use super::session::Each;
 use super::sql::{Dialect, Sql};
-use super::write_lock::is_held;
 use super::{StoreError, Trouble};
 use crate::metrics::DatabaseMetrics;
 
@@ -68,15 +67,13 @@ impl Database {
     /// # Errors
     /// [`StoreError::Locked`] once another program has held the write lock of a SQLite file for as long as a writer waits.
     pub(super) async fn queue<T>(&self, asked: Instant, queue: impl Future<Output = T>) -> Result<T, StoreError> {
-        if self.dialect() == Dialect::Postgres {
-            return Ok(queue.await);
-        }
+        let Some(file) = self.writers.address().file() else { return Ok(queue.await) };
         tokio::select! {
             biased;
             outcome = queue => Ok(outcome),
             () = self.writers.write_lock().given_up(asked, self.writers.lock_wait()) => {
                 self.writers.connections().metrics().failed(Trouble::Locked);
-                Err(StoreError::Locked(None))
+                Err(StoreError::locked(file))
             }
         }
     }
@@ -117,8 +114,10 @@ impl Database {
 async fn begin(mut lent: Lent, on_postgres: &'static str, asked: Instant) -> Result<Transaction, StoreError> {
     match lent.begin_transaction(on_postgres, asked).await {
         Ok(()) => Ok(Transaction { lent }),
-        Err(error) if lent.dialect() == Dialect::Sqlite && is_held(&error) => Err(StoreError::Locked(Some(error))),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(match (lent.file(), Trouble::of(&error)) {
+            (Some(file), Some(Trouble::Locked)) => StoreError::locked(file),
+            _ => error.into(),
+        }),
     }
 }
 

@@ -34,15 +34,21 @@ impl DatabaseFile {
     /// The log and its index at the path, if this process has them open: then they belong to the old file. SQLite leaves them
     /// there when it finds that its file is gone, and would apply the log to the new file.
     pub(super) fn logs_left_behind(&self) -> Vec<PathBuf> {
-        // SQLite creates them next to the file that a link leads to.
-        let path = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
-        let logs = ["-wal", "-shm"].map(|end| {
-            let mut log = path.clone().into_os_string();
-            log.push(end);
-            PathBuf::from(log)
-        });
-        logs.into_iter().filter(|log| is_open_here(log)).collect()
+        [LOG, SHARED_MEMORY].map(|end| next_to(&self.path, end)).into_iter().filter(|log| is_open_here(log)).collect()
     }
+}
+
+/// The end of the name of a file's log.
+pub(crate) const LOG: &str = "-wal";
+
+/// The end of the name of the memory that the users of a file share, which is an index of the log.
+pub(crate) const SHARED_MEMORY: &str = "-shm";
+
+/// The file with this end of its name that SQLite creates next to a database, or next to the one that a link leads to.
+pub(crate) fn next_to(database: &Path, end: &str) -> PathBuf {
+    let mut path = database.canonicalize().unwrap_or_else(|_| database.to_owned()).into_os_string();
+    path.push(end);
+    path.into()
 }
 
 /// Whether this process has a file open.

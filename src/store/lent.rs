@@ -4,11 +4,11 @@
 //! counted, and that it ends when nobody waits for it any more. Dropping a `Lent` gives the connection back, as fit for
 //! the next one as it was: a statement that still runs is cancelled and a transaction rolled back before.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use tracing::Instrument;
 
-use super::Trouble;
 use super::breaker::{Entry, TRIAL_LIMIT};
 use super::connections::Slot;
 use super::database::Row;
@@ -17,6 +17,7 @@ use super::session::{Each, Session, timed_out};
 use super::spent::Timing;
 use super::sql::{Dialect, Sql};
 use super::write_lock::{Pause, is_held};
+use super::{ReadOnlyFile, Trouble};
 use crate::memory::{self, MemorySpent};
 use crate::telemetry::step;
 
@@ -73,6 +74,11 @@ impl Lent {
 
     pub(crate) fn dialect(&self) -> Dialect {
         self.pool.dialect()
+    }
+
+    /// The file of a SQLite database.
+    pub(super) fn file(&self) -> Option<&Path> {
+        self.pool.address().file()
     }
 
     /// The connection itself, for the driver's own work.
@@ -238,7 +244,10 @@ impl Lent {
         self.is_lost(&outcome);
         let outcome = outcome.map_err(|failure| match failure {
             Failure::TimedOut => timed_out(),
-            Failure::Said(error) => error,
+            Failure::Said(error) => match self.file() {
+                Some(file) if Trouble::of(&error) == Some(Trouble::ReadOnly) => ReadOnlyFile::refuses(file, error),
+                _ => error,
+            },
         });
         let metrics = self.pool.connections().metrics();
         metrics.called(self.dialect().name(), began.elapsed());
@@ -270,6 +279,7 @@ impl Lent {
                 Ok(())
             }
             Err(NotOpened::ServerFull) => Err(sqlx::Error::PoolTimedOut),
+            Err(NotOpened::ReadOnly(_, error)) => Err(error),
             Err(NotOpened::Failed(error)) => {
                 if let Some(entry) = self.entry.take() {
                     entry.broken(&error);

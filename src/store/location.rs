@@ -18,7 +18,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use super::database::Database;
 use super::pool::{Plan, Pool};
 use super::session::Address;
-use super::{Breaker, Connections, StoreError};
+use super::{Breaker, Connections, ReadOnlyFile, StoreError};
 use crate::owner_only;
 
 /// How long a command waits for another program that holds the write lock of a SQLite file. Larger: a command hangs while
@@ -139,6 +139,17 @@ impl DatabaseLocation {
         }
     }
 
+    /// What keeps this process from writing to a SQLite file: a right that it has not, by the file's mode and owner.
+    ///
+    /// # Errors
+    /// [`StoreError::ReadOnly`].
+    pub fn require_writable(&self) -> Result<(), StoreError> {
+        match self.file().and_then(ReadOnlyFile::without_right) {
+            Some(file) => Err(StoreError::ReadOnly(file)),
+            None => Ok(()),
+        }
+    }
+
     /// Creates a SQLite file and its folder where they are missing, for their owner only: SQLite itself would create a file
     /// that everybody may read. Blocks on them.
     pub(super) fn create_file(&self) -> Result<(), StoreError> {
@@ -168,14 +179,10 @@ impl DatabaseLocation {
                 Database::new(all.clone(), all)
             }
             Kind::Sqlite(path) => Database::new(
-                pool(
-                    sqlite(path, READER_BUSY_WAIT, |options| options.pragma("query_only", "1")),
-                    max_connections,
-                    wait,
-                ),
+                pool(sqlite_reader(path, READER_BUSY_WAIT), max_connections, wait),
                 pool(
                     // Once it is open, writers wait by `write_lock`.
-                    sqlite(path, READER_BUSY_WAIT, |options| options.pragma("busy_timeout", "0")),
+                    sqlite_writer(sqlite(path, READER_BUSY_WAIT).pragma("busy_timeout", "0")),
                     1,
                     wait.max(WRITER_WAIT),
                 ),
@@ -204,8 +211,8 @@ impl DatabaseLocation {
                 Database::new(all.clone(), all)
             }
             Kind::Sqlite(path) => Database::new(
-                pool(sqlite(path, BUSY_WAIT, |options| options.pragma("query_only", "1")), 1),
-                pool(sqlite(path, BUSY_WAIT, |options| options.create_if_missing(create)), 1),
+                pool(sqlite_reader(path, BUSY_WAIT), 1),
+                pool(sqlite_writer(sqlite(path, BUSY_WAIT).create_if_missing(create)), 1),
             ),
         }
     }
@@ -241,18 +248,21 @@ fn postgres(options: &PgConnectOptions, limit: Option<Duration>) -> Address {
     Address::Postgres(Box::new(options))
 }
 
-fn sqlite(
-    path: &Path,
-    busy_wait: Duration,
-    differ: impl FnOnce(SqliteConnectOptions) -> SqliteConnectOptions,
-) -> Address {
-    let options = SqliteConnectOptions::new()
+fn sqlite_reader(path: &Path, busy_wait: Duration) -> Address {
+    Address::Sqlite { options: Box::new(sqlite(path, busy_wait).pragma("query_only", "1")), only_reads: true }
+}
+
+fn sqlite_writer(options: SqliteConnectOptions) -> Address {
+    Address::Sqlite { options: Box::new(options), only_reads: false }
+}
+
+fn sqlite(path: &Path, busy_wait: Duration) -> SqliteConnectOptions {
+    SqliteConnectOptions::new()
         .filename(path)
         .foreign_keys(true)
         .journal_mode(SqliteJournalMode::Wal)
         // In WAL mode a power failure can lose the newest transactions, never corrupt or tear one.
         .synchronous(SqliteSynchronous::Normal)
         .busy_timeout(busy_wait)
-        .disable_statement_logging();
-    Address::Sqlite(Box::new(differ(options)))
+        .disable_statement_logging()
 }

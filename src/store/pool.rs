@@ -7,6 +7,7 @@
 //! share one cap, each asks a connection for its health before and after every use, and one whose server refuses goes on
 //! trying until the caller's wait is over.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -19,7 +20,7 @@ use super::lent::Lent;
 use super::session::{Address, CLOSE_LIMIT, CONNECT_LIMIT, Session, timed_out};
 use super::sql::Dialect;
 use super::write_lock::WriteLock;
-use super::{StoreError, Trouble};
+use super::{ReadOnlyFile, StoreError, Trouble};
 use crate::patience::{ONCE_MORE, within};
 
 /// A connection that was unused for longer is asked whether it still works. Longer, and more statements meet one that
@@ -94,6 +95,10 @@ impl Pool {
         &self.0.write_lock
     }
 
+    pub(super) fn address(&self) -> &Address {
+        &self.0.plan.address
+    }
+
     pub(super) fn lock_wait(&self) -> Duration {
         self.0.plan.lock_wait
     }
@@ -134,6 +139,9 @@ impl Pool {
             match self.open(slot).await {
                 Ok((session, slot)) => return Ok(Lent::of(self, session, slot, entry, false)),
                 Err(NotOpened::ServerFull) => {}
+                Err(NotOpened::ReadOnly(file, error)) => {
+                    return Err(StoreError::ReadOnly(ReadOnlyFile::new(&file, error)));
+                }
                 Err(NotOpened::Failed(error)) => {
                     let error = StoreError::Unavailable(error);
                     if let Some(entry) = entry {
@@ -165,6 +173,10 @@ impl Pool {
     }
 
     fn not_opened(&self, error: sqlx::Error, slot: &Slot) -> NotOpened {
+        if let Some(file) = self.address().readable_despite(&error) {
+            self.connections().metrics().failed(Trouble::ReadOnly);
+            return NotOpened::ReadOnly(file.to_owned(), error);
+        }
         let full = Trouble::of(&error) == Some(Trouble::Full);
         self.connections().metrics().failed(if full { Trouble::Full } else { Trouble::Unreachable });
         if full && slot.is_full(Instant::now() + FULL) { NotOpened::ServerFull } else { NotOpened::Failed(error) }
@@ -187,6 +199,8 @@ impl Pool {
 pub(super) enum NotOpened {
     /// The server takes no more, and the pool has others, of which one may soon be free.
     ServerFull,
+    /// It is a SQLite file that can only be read.
+    ReadOnly(PathBuf, sqlx::Error),
     /// It can't be connected to.
     Failed(sqlx::Error),
 }

@@ -5,6 +5,8 @@
 //! second connection, and the driver keeps the key for one to itself.) SQLite asks a handler every few thousand
 //! instructions whether to go on; the connection goes on afterwards.
 
+use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -16,6 +18,7 @@ use sqlx::{AssertSqlSafe, Connection, Executor};
 
 use super::connections::Slot;
 use super::database::Row;
+use super::frozen::{self, Frozen};
 use super::sql::{Dialect, Sql};
 use crate::patience::{ONCE_MORE, within};
 
@@ -52,14 +55,37 @@ pub(super) type Each<'e> = dyn FnMut(Row) -> Result<(), sqlx::Error> + Send + 'e
 #[derive(Clone, Debug)]
 pub(super) enum Address {
     Postgres(Box<PgConnectOptions>),
-    Sqlite(Box<SqliteConnectOptions>),
+    Sqlite {
+        options: Box<SqliteConnectOptions>,
+        /// Whether nothing is ever written by it.
+        only_reads: bool,
+    },
 }
 
 impl Address {
     pub(super) fn dialect(&self) -> Dialect {
         match self {
             Self::Postgres(_) => Dialect::Postgres,
-            Self::Sqlite(_) => Dialect::Sqlite,
+            Self::Sqlite { .. } => Dialect::Sqlite,
+        }
+    }
+
+    /// The file of a SQLite database.
+    pub(super) fn file(&self) -> Option<&Path> {
+        match self {
+            Self::Postgres(_) => None,
+            Self::Sqlite { options, .. } => Some(options.get_filename()),
+        }
+    }
+
+    /// The file of a SQLite database that could not be opened for writing, if it can still be read.
+    pub(super) fn readable_despite(&self, error: &sqlx::Error) -> Option<&Path> {
+        match self {
+            Self::Sqlite { options, only_reads: false } if frozen::is_caused_by_writing(error) => {
+                let file = options.get_filename();
+                Frozen::of(file).map(|_| file)
+            }
+            _ => None,
         }
     }
 }
@@ -68,7 +94,7 @@ impl Address {
 #[derive(Debug)]
 pub(crate) enum Session {
     Postgres(PgConnection),
-    Sqlite { connection: SqliteConnection, watch: Arc<Watch> },
+    Sqlite { connection: SqliteConnection, watch: Arc<Watch>, frozen: Option<Frozen> },
 }
 
 impl Session {
@@ -86,12 +112,19 @@ impl Session {
                 };
                 within(CONNECT_LIMIT, ONCE_MORE, connecting).await.unwrap_or_else(|| Err(timed_out()))
             }
-            Address::Sqlite(options) => {
-                let mut connection = SqliteConnection::connect_with(options).await?;
+            Address::Sqlite { options, only_reads } => {
+                let (mut connection, frozen) = match SqliteConnection::connect_with(options).await {
+                    Ok(connection) => (connection, None),
+                    Err(error) if *only_reads && frozen::is_caused_by_writing(&error) => {
+                        let frozen = Frozen::of(options.get_filename()).ok_or(error)?;
+                        (frozen.open().await?, Some(frozen))
+                    }
+                    Err(error) => return Err(error),
+                };
                 let watch = Arc::<Watch>::default();
                 let asked = Arc::clone(&watch);
                 connection.lock_handle().await?.set_progress_handler(INSTRUCTIONS, move || asked.may_go_on());
-                Ok(Self::Sqlite { connection, watch })
+                Ok(Self::Sqlite { connection, watch, frozen })
             }
         }
     }
@@ -101,6 +134,11 @@ impl Session {
             Self::Postgres(_) => Dialect::Postgres,
             Self::Sqlite { .. } => Dialect::Sqlite,
         }
+    }
+
+    /// Whether it is for one loan, as its file may change without its noticing.
+    pub(super) fn is_frozen(&self) -> bool {
+        matches!(self, Self::Sqlite { frozen: Some(_), .. })
     }
 
     /// Asks for an answer that needs nothing but a server that works.
@@ -121,11 +159,14 @@ impl Session {
                     each(Row::Postgres(row))?;
                 }
             }
-            Self::Sqlite { connection, .. } => {
+            Self::Sqlite { connection, frozen, .. } => {
                 let (text, arguments) = sql.into_sqlite().map_err(sqlx::Error::Encode)?;
                 let mut rows = sqlx::query_with(AssertSqlSafe(text), arguments).fetch(connection);
                 while let Some(row) = rows.try_next().await? {
                     each(Row::Sqlite(row))?;
+                }
+                if frozen.as_ref().is_some_and(|frozen| !frozen.is_unchanged()) {
+                    return Err(sqlx::Error::Io(io::Error::other("the file was changed while it was read")));
                 }
             }
         }
@@ -199,9 +240,9 @@ impl Session {
                 tokio::time::sleep(LOOK).await;
                 None
             }
-            Self::Sqlite { connection, watch } => {
+            Self::Sqlite { connection, watch, frozen } => {
                 watch.cancelled.store(true, Ordering::Release);
-                let mut session = Self::Sqlite { connection, watch: Arc::clone(&watch) };
+                let mut session = Self::Sqlite { connection, watch: Arc::clone(&watch), frozen };
                 // It is answered once the statement has ended.
                 session.ping().await.ok()?;
                 watch.cancelled.store(false, Ordering::Release);
@@ -248,5 +289,5 @@ impl Watch {
 
 /// A database that did not answer in time.
 pub(super) fn timed_out() -> sqlx::Error {
-    sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, "no answer in time"))
+    sqlx::Error::Io(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"))
 }

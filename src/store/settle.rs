@@ -215,7 +215,7 @@ impl Store {
 /// Whether an error prevents writing but not reading.
 fn hinders(error: &StoreError) -> bool {
     match error {
-        StoreError::Locked(_) => true,
+        StoreError::Locked { .. } | StoreError::ReadOnly(_) => true,
         StoreError::Unavailable(error) => {
             matches!(Trouble::of(error), Some(Trouble::ReadOnly | Trouble::Locked | Trouble::OutOfSpace))
         }

@@ -3,6 +3,8 @@
 
 use std::io;
 
+use super::ReadOnlyFile;
+
 /// Trouble that may pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
@@ -36,6 +38,7 @@ impl Trouble {
             sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed => {
                 Some(Self::Lost)
             }
+            sqlx::Error::Decode(cause) if cause.is::<ReadOnlyFile>() => Some(Self::ReadOnly),
             sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::BeginFailed => Some(Self::Other),
             sqlx::Error::Database(database) => {
                 let code = database.code().unwrap_or_default();

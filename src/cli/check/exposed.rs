@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use crate::config::{GatewayConfig, Sources, TenantConfig, holds_password};
 use crate::owner_only::{OTHERS, OTHERS_OR_GROUP_WRITE, exposed_by};
+use crate::store::{LOG, SHARED_MEMORY, next_to};
 
 /// The warnings, one a file, and one for a database with what is next to it.
 pub(super) fn warnings(
@@ -35,14 +36,8 @@ fn one(file: &Path, what: &str) -> Option<String> {
 }
 
 fn database(file: &Path) -> Option<String> {
-    // SQLite puts the others next to the file that a link leads to.
     let file = file.canonicalize().ok()?;
-    let next_to_it = |end: &str| {
-        let mut name = file.clone().into_os_string();
-        name.push(end);
-        PathBuf::from(name)
-    };
-    let all = [file.clone(), next_to_it("-wal"), next_to_it("-shm")];
+    let all = [file.clone(), next_to(&file, LOG), next_to(&file, SHARED_MEMORY)];
     let exposed: Vec<_> = all.iter().filter_map(|file| Some((file.display(), exposed_by(file, OTHERS)?))).collect();
     let (_, mode) = exposed.first()?;
     let files = exposed.iter().map(|(file, _)| format!("`{file}`")).collect::<Vec<_>>().join(", ");

@@ -13,7 +13,7 @@ fn connections(max_connections: u32) -> Arc<Connections> {
 }
 
 fn pool(connections: &Arc<Connections>, most: u32) -> Pool {
-    let address = Address::Sqlite(Box::new(SqliteConnectOptions::new().in_memory(true)));
+    let address = Address::Sqlite { options: Box::new(SqliteConnectOptions::new().in_memory(true)), only_reads: false };
     Pool::new(
         Plan { address, most, wait: connections.limits().wait, limit: None, lock_wait: Duration::ZERO },
         connections,

@@ -1,14 +1,14 @@
 //! `formgate check`.
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
 use crate::support::child;
 use crate::support::database::Database;
 use crate::support::fixture::{Engine, Site, on_both_databases};
-use crate::support::process::formgate_in;
+use crate::support::process::{formgate_held_by_permissions, formgate_in};
 
 /// The line of the configuration that a text stands on, counted from 1.
 fn line_of(site: &Site, text: &str) -> usize {
@@ -45,6 +45,27 @@ on_both_databases! {
         assert!(!output.stdout.contains("acme.db"), "{}", output.stdout);
         assert_eq!(output.stderr, "error: 1 fault\n");
     }
+}
+
+#[test]
+fn a_file_that_can_only_be_read_is_a_fault_with_its_path_its_owner_and_the_missing_right() {
+    let site = Site::new().tenant("acme", Engine::Sqlite).write();
+    site.migrate();
+    let file = site.folder().join("acme.db");
+    fs::set_permissions(&file, Permissions::from_mode(0o440)).expect("it is ours");
+    let output = formgate_held_by_permissions(&["check", "--config", site.config_path.to_str().expect("UTF-8")]);
+    assert_eq!(output.code, 1, "{output:?}");
+    let owner = if child::is_root() {
+        "root".to_owned()
+    } else {
+        format!("user {}", fs::metadata(&file).expect("it is ours").uid())
+    };
+    let said = format!(
+        "the SQLite file `{}` can only be read: it belongs to {owner} (mode 0440), and {owner} may not write to it; \
+         reads are served, writes are refused",
+        file.display()
+    );
+    assert!(output.stdout.contains(&said), "{output:?}");
 }
 
 #[test]

@@ -61,6 +61,11 @@ pub(crate) fn formgate_with_environment<S: AsRef<OsStr>>(arguments: &[S], enviro
     run(command, b"")
 }
 
+/// Runs a command without input for which permissions of files count, also where root runs it.
+pub(crate) fn formgate_held_by_permissions<S: AsRef<OsStr>>(arguments: &[S]) -> Output {
+    run(held_by_permissions(arguments), b"")
+}
+
 /// Runs a command whose result goes where `stdout` says, and the rest where `stderr` says; the exit code, and what the
 /// test could read of both.
 pub(crate) fn formgate_into<S: AsRef<OsStr>>(arguments: &[S], stdout: Writable, stderr: Writable) -> Output {
@@ -116,6 +121,13 @@ fn wait(command: Command, input: &[u8]) -> Output {
 
 fn command<S: AsRef<OsStr>>(arguments: &[S]) -> Command {
     let mut command = child::bound_to_us(env!("CARGO_BIN_EXE_formgate"), "KILL", &[]);
+    command.args(arguments).env_remove("FORMGATE_CONFIG").env_remove("RUST_LOG");
+    command
+}
+
+fn held_by_permissions<S: AsRef<OsStr>>(arguments: &[S]) -> Command {
+    let options: &[&str] = if child::is_root() { &["--bounding-set=-dac_override"] } else { &[] };
+    let mut command = child::bound_to_us(env!("CARGO_BIN_EXE_formgate"), "KILL", options);
     command.args(arguments).env_remove("FORMGATE_CONFIG").env_remove("RUST_LOG");
     command
 }
@@ -177,9 +189,7 @@ impl Node {
 
     /// Starts a node whom permissions of files hold, also where root starts it.
     pub(crate) fn spawn_held_by_permissions(config: &Path) -> Self {
-        let options: &[&str] = if child::is_root() { &["--bounding-set=-dac_override"] } else { &[] };
-        let mut command = child::bound_to_us(env!("CARGO_BIN_EXE_formgate"), "KILL", options);
-        command.args(["serve", "--config"]).arg(config).env_remove("FORMGATE_CONFIG").env_remove("RUST_LOG");
+        let mut command = held_by_permissions(&[OsStr::new("serve"), OsStr::new("--config"), config.as_os_str()]);
         command.stdin(Stdio::null()).stdout(Stdio::null());
         Self::start(command)
     }

@@ -1,9 +1,12 @@
 //! What breaks is one tenant alone, is refused at once, and heals without anybody's help.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
+
+use serde_json::json;
 
 use super::scene::{PATIENCE, Scene};
 use crate::support::client::operator_get;
@@ -182,6 +185,37 @@ async fn a_disk_that_is_full_keeps_writes_out_and_not_reads() {
     assert_eq!(scene.write().await, 201);
 }
 
+/// SQLite's shared memory can't be created then, which readers need too.
+#[tokio::test]
+async fn a_disk_that_is_full_when_a_file_is_opened_keeps_writes_out_and_not_reads() {
+    let site = Site::new().tenant("acme", Engine::Sqlite).tenant("globex", Engine::Sqlite);
+    let site = site.requests_per_minute(100_000).write();
+    site.migrate();
+    let tokens = ["acme", "globex"].map(|slug| site.token(slug, "before"));
+    let mut node = crate::support::process::Node::spawn_with_bounded_files(&site.config_path);
+    let limit_files = |bytes: &str| {
+        let done =
+            Command::new("prlimit").args(["--pid", &node.id().to_string(), &format!("--fsize={bytes}")]).status();
+        assert!(done.expect("prlimit is a part of util-linux").success());
+    };
+    limit_files("4096:unlimited");
+    let acme = node.client().to(&site.host("acme")).with(&tokens[0]);
+    let globex = node.client().to(&site.host("globex")).with(&tokens[1]);
+    let group = json!({"name": "Staff"});
+    for _ in 0..5 {
+        assert_eq!(acme.get("/api/v1/form").send().await.status, 200, "{}", node.log());
+        assert_eq!(acme.post("/api/v1/submission").json(&json!({})).send().await.status, 200);
+        assert_eq!(acme.put("/api/v1/group").json(&group).send().await.status, 503);
+        assert_eq!(globex.get("/api/v1/form").send().await.status, 200);
+    }
+    limit_files("unlimited:unlimited");
+    let until = Instant::now() + PATIENCE;
+    while acme.put("/api/v1/group").json(&group).send().await.status != 201 {
+        assert!(Instant::now() < until, "writes are still refused");
+    }
+    assert!(node.log().contains("can only be read"), "{}", node.log());
+}
+
 /// Takes the right to write from a file or a folder, or gives it back.
 fn let_write(path: &Path, may: bool) {
     let mode = if path.is_dir() { 0o555 } else { 0o444 } | if may { 0o200 } else { 0 };
@@ -213,9 +247,11 @@ async fn a_file_that_may_not_be_written_keeps_writes_out_and_not_reads() {
         scene.others_are_served().await;
     }
     assert!(scene.said("readonly database") > 0, "{}", scene.node.log());
+    let said = format!("the SQLite file `{}` can only be read: it belongs to ", file.display());
+    assert!(scene.said(&said) > 0, "{}", scene.node.log());
     assert!(scene.count(r#"formgate_database_failures_total{reason="read_only"}"#).await > 0);
     let_write(&file, true);
-    let mended = std::time::Instant::now();
+    let mended = Instant::now();
     while scene.write().await != 201 {
         assert!(mended.elapsed() < PATIENCE, "writes are still refused");
     }
@@ -228,12 +264,24 @@ async fn a_folder_that_may_not_be_written() {
     let_write(&folder, false);
     let node = crate::support::process::Node::spawn_held_by_permissions(&site.config_path);
     let client = node.client().to(&site.host("acme")).with(&token);
-    // What SQLite needs beside the file can't be made there.
+    // What SQLite needs next to the file can't be created there.
     for _ in 0..5 {
-        assert_eq!(client.get("/api/v1/form").send().await.status, 503);
+        assert_eq!(client.get("/api/v1/form").send().await.status, 200);
+        assert_eq!(client.post("/api/v1/submission").json(&json!({})).send().await.status, 200);
+        let written = client.put("/api/v1/group").json(&json!({"name": "Staff"})).send().await;
+        assert_eq!((written.status.as_u16(), written.number("retry-after")), (503, Some(1)));
     }
     let_write(&folder, true);
-    let scene = Scene::of(site, node);
+    let mut scene = Scene::of(site, node);
+    let owner = fs::metadata(&folder).unwrap().uid();
+    let owner = if owner == 0 { "root".to_owned() } else { format!("user {owner}") };
+    let said = format!(
+        "the SQLite file `{}` can only be read: its folder `{}` belongs to {owner} (mode 0555), and {owner} may not create files there",
+        folder.join("acme.db").display(),
+        folder.display()
+    );
+    assert!(scene.said(&said) > 0, "{said}: {}", scene.node.log());
+    assert_eq!(scene.count("formgate_database_breaker_trips_total").await, 0);
     scene.comes_back().await;
     let_write(&folder, false);
     assert_eq!(scene.ask_within(PATIENCE).await.status, 200, "what is open stays open");

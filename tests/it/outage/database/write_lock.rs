@@ -98,12 +98,20 @@ async fn a_write_waits_for_a_short_transaction_of_another_program() {
 }
 
 #[tokio::test]
-async fn a_command_says_that_the_file_is_locked() {
+async fn a_command_says_who_locks_the_file() {
     let scene = Scene::on(Engine::Sqlite);
     let product = Database::connect(scene.site.database_url("acme")).await;
     product.execute("BEGIN IMMEDIATE").await;
-    let done = scene.site.run(&["token", "create", "--tenant", "acme", "--name", "another"], b"");
-    assert_eq!(done.code, 1);
-    assert!(done.stderr.contains("another program holds the write lock of the SQLite file"), "{done:?}");
+    let form = br#"{"type":"form","id":1,"name":"Leave"}"#;
+    for (command, input) in [
+        (["token", "create", "--tenant", "acme", "--name", "another"].as_slice(), b"".as_slice()),
+        (&["import", "--tenant", "acme", "-"], form),
+        (&["migrate", "--tenant", "acme"], b""),
+    ] {
+        let done = scene.site.run(command, input);
+        assert_eq!(done.code, 1, "{done:?}");
+        assert!(done.stderr.contains("another program holds the write lock of the SQLite file"), "{done:?}");
+        assert!(done.stderr.contains(&format!(": process {} (`it", std::process::id())), "{done:?}");
+    }
     product.execute("ROLLBACK").await;
 }
