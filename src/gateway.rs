@@ -4,6 +4,7 @@
 //! (not ready, a while for balancers, no new connections, requests in flight, what was noted and not yet written, databases).
 
 mod changes;
+mod databases;
 mod descriptors;
 mod readiness;
 mod reload;
@@ -39,6 +40,7 @@ use crate::tenant::certificate::CertificateError;
 use crate::tenant::last_used::{self, Due};
 use crate::tenant::{Directory, TokenChanges, TokenVerifier};
 use crate::workers::Workers;
+use databases::Databases;
 pub use descriptors::{Share, raise_limit};
 use readiness::Parts;
 pub use reload::{Reloader, watch};
@@ -82,7 +84,8 @@ pub struct Running {
     drain: Duration,
     draining: Arc<AtomicBool>,
     last_used: AbortOnDropHandle<()>,
-    _inspection: AbortOnDropHandle<()>,
+    databases: Arc<Databases>,
+    _inspections: [AbortOnDropHandle<()>; 2],
     _workers: Workers,
 }
 
@@ -143,8 +146,10 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
     };
     let workers = Workers::follow_load(Handle::current(), metrics.workers_at_work.clone());
     let draining = Arc::new(AtomicBool::new(false));
+    let databases = Arc::new(Databases::new(Arc::clone(&gate.directory), metrics.database.clone()));
     let parts = Parts {
         gate: Arc::clone(&gate),
+        databases: Arc::clone(&databases),
         certificates: Arc::clone(&certificates),
         draining: Arc::clone(&draining),
         redis: config.gateway.redis.as_ref().map(|redis| redis.on_failure),
@@ -161,7 +166,11 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
         serving: edge.serve(listeners),
         admin,
         last_used: AbortOnDropHandle::new(tokio::spawn(write_last_used(Arc::clone(&gate)))),
-        _inspection: certificates.inspect(),
+        _inspections: [
+            certificates.inspect(),
+            AbortOnDropHandle::new(tokio::spawn(Arc::clone(&databases).inspect_for_ever())),
+        ],
+        databases,
         gate,
         certificates,
         shutdown_delay: config.gateway.shutdown_delay,
@@ -202,7 +211,7 @@ impl Running {
     /// What takes a changed configuration into service.
     #[must_use]
     pub fn reloader(&self) -> Reloader {
-        Reloader::new(Arc::clone(&self.gate), Arc::clone(&self.certificates))
+        Reloader::new(Arc::clone(&self.gate), Arc::clone(&self.certificates), Arc::clone(&self.databases))
     }
 
     /// Stops in good order, or at once as soon as `hurry` is ready, and tells whether every request in flight was

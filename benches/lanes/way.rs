@@ -30,7 +30,7 @@ const LARGE: u32 = 1_000_000;
 /// Where a request's connection comes from.
 pub(crate) enum Way {
     /// The gateway's own: over the lanes, where those who wait share a call.
-    Shared { quota: Quota, accounts: Vec<Account> },
+    Shared { quota: Box<Quota>, accounts: Vec<Account> },
     /// Over the same lanes, a call a request.
     Lanes(Arc<Lanes>),
     /// Out of a pool, and back.
@@ -50,7 +50,7 @@ impl Way {
         let accounts =
             (0..callers).map(|caller| Account::new(&caller.to_string(), &DatabaseIdentity::from("0"))).collect();
         let pool = deadpool_redis::Config::from_url(&url).builder()?.max_size(POOL).runtime(Runtime::Tokio1).build()?;
-        let shared = Self::Shared { quota, accounts };
+        let shared = Self::Shared { quota: Box::new(quota), accounts };
         Ok([shared, Self::Lanes(lanes), Self::Pool(pool), Self::New(Client::open(url)?)].map(Arc::new).into())
     }
 

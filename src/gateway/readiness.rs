@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::databases::Databases;
 use crate::config::OnRedisFailure;
 use crate::edge::Certificates;
 use crate::edge::admin::Readiness;
@@ -20,6 +21,7 @@ const NAMED: usize = 100;
 pub(super) struct Parts {
     pub(super) gate: Arc<Gate>,
     pub(super) certificates: Arc<Certificates>,
+    pub(super) databases: Arc<Databases>,
     pub(super) draining: Arc<AtomicBool>,
     /// What happens without Redis, where there is one.
     pub(super) redis: Option<OnRedisFailure>,
@@ -47,12 +49,7 @@ impl Parts {
             parts.insert("redis", state.to_owned());
         }
         let mut tenants = BTreeMap::new();
-        let directory = self.gate.directory.load();
-        let databases = directory.tenants().filter_map(|tenant| {
-            let trouble = tenant.database.trouble()?;
-            Some((Arc::clone(&tenant.slug), trouble))
-        });
-        parts.insert("databases", note(databases, &mut tenants));
+        parts.insert("databases", note(self.databases.faulty(), &mut tenants));
         parts.insert("certificates", note(self.certificates.faulty(), &mut tenants));
         tenants = tenants.into_iter().take(NAMED).collect();
         Readiness { ready, parts, tenants }

@@ -17,6 +17,7 @@ use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::changes::{Change, Changes, fingerprint, is_watched};
+use super::databases::Databases;
 use crate::config::{CertificateFiles, Config, GatewayConfig, Problems, Served, Sources, TenantConfig, WatchedFolders};
 use crate::edge::{Certificates, Prepared};
 use crate::file_stamp::FileStamp;
@@ -37,6 +38,7 @@ const LOOK_AFTER_LEFT: Duration = Duration::from_millis(100);
 pub struct Reloader {
     gate: Arc<Gate>,
     certificates: Arc<Certificates>,
+    databases: Arc<Databases>,
 }
 
 /// What a reload compares with. The tenants themselves are in the directory, and nowhere else.
@@ -82,8 +84,8 @@ struct Read {
 }
 
 impl Reloader {
-    pub(super) fn new(gate: Arc<Gate>, certificates: Arc<Certificates>) -> Self {
-        Self { gate, certificates }
+    pub(super) fn new(gate: Arc<Gate>, certificates: Arc<Certificates>, databases: Arc<Databases>) -> Self {
+        Self { gate, certificates, databases }
     }
 
     /// Reads the configuration anew and serves it, or says in the log why not.
@@ -118,6 +120,7 @@ impl Reloader {
         self.certificates.replace(certificate);
         let after = Arc::new(directory);
         self.gate.directory.store(Arc::clone(&after));
+        self.databases.inspect_soon();
         self.gate.hsts.store(standing.gateway.hsts.clone().map(Arc::new));
         metrics.tenants.retain(|slug| after.config(slug).is_some());
         self.gate.quota.forget_unused_accounts();

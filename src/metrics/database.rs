@@ -20,6 +20,8 @@ pub struct DatabaseMetrics {
     refused: IntCounterVec,
     settled: IntCounter,
     behind: IntGauge,
+    faulty: IntGauge,
+    wrong: IntGauge,
 }
 
 /// From a look-up by key to the limit of a statement.
@@ -63,6 +65,12 @@ impl DatabaseMetrics {
             behind: register.gauge(
                 "formgate_database_behind",
                 "Databases to which more was written than is derived from yet: their searches are refused.",
+            ),
+            faulty: register
+                .gauge("formgate_databases_faulty", "Databases that could not be used when they were last inspected."),
+            wrong: register.gauge(
+                "formgate_database_wrong_rows",
+                "Rows that searches read and that were derived wrongly when they were last counted.",
             ),
         };
         // There from the start: an alert on the first one needs to see the 0 before it.
@@ -113,6 +121,12 @@ impl DatabaseMetrics {
     /// Counts databases that fell behind or, below zero, no longer are.
     pub(crate) fn behind(&self, change: i64) {
         self.behind.add(change);
+    }
+
+    /// Tells what inspecting all databases found.
+    pub(crate) fn inspected(&self, faulty: usize, wrong: u64) {
+        self.faulty.set(i64::try_from(faulty).unwrap_or(i64::MAX));
+        self.wrong.set(i64::try_from(wrong).unwrap_or(i64::MAX));
     }
 
     pub(crate) fn breaker_opened(&self) {

@@ -92,7 +92,8 @@ impl Breaker {
     }
 
     /// Whether callers are refused now.
-    pub(super) fn is_open(&self) -> bool {
+    #[must_use]
+    pub fn is_open(&self) -> bool {
         matches!(&*self.lock(), State::Open(_))
     }
 

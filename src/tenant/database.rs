@@ -131,6 +131,12 @@ impl TenantDatabase {
         self.breaker.trouble().or_else(|| self.open.load().as_ref()?.backlog())
     }
 
+    /// Whether it is known to work or not to work: it is open, or its callers are refused.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.open.load().is_some() || self.breaker.is_open()
+    }
+
     /// The store if it is open: what only tidies up need not open it.
     #[must_use]
     pub fn if_open(&self) -> Option<Arc<Store>> {

@@ -156,6 +156,13 @@ impl Directory {
         self.by_slug.iter().filter_map(|BySlug(entry)| entry.awake())
     }
 
+    /// The database of a tenant, if it has been opened, or could not be.
+    #[must_use]
+    pub fn in_use(&self, slug: &str) -> Option<&TenantDatabase> {
+        let database = &self.entry(slug)?.awake()?.database;
+        database.is_known().then_some(database)
+    }
+
     /// Every tenant as it is configured.
     pub fn configs(&self) -> impl Iterator<Item = &Arc<TenantConfig>> {
         self.by_slug.iter().map(|BySlug(entry)| &entry.config)

@@ -93,6 +93,11 @@ impl Account {
         client
     }
 
+    /// Has every node read its configuration again.
+    pub(crate) fn reload(&mut self) {
+        self.nodes.iter_mut().for_each(|node| node.signal("HUP"));
+    }
+
     /// Kills every node as a crash would, and starts one again.
     pub(crate) fn crash(&mut self) {
         for node in &mut self.nodes {

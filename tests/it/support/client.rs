@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, HOST};
@@ -282,6 +282,19 @@ pub(crate) async fn operator_count(address: SocketAddr, series: &str) -> u64 {
     let text = String::from_utf8(answer.body).expect("metrics are UTF-8");
     let value = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
     value.map_or(0, |value| value.parse().expect("a counter is a number"))
+}
+
+/// Waits until a series of the metrics has a value, for longer than anything takes that happens in the background.
+pub(crate) async fn wait_for_count(address: SocketAddr, series: &str, value: u64) {
+    let since = Instant::now();
+    loop {
+        let found = operator_count(address, series).await;
+        if found == value {
+            return;
+        }
+        assert!(since.elapsed() < LIMIT, "{series} is {found} and not {value}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 /// A plain HTTP answer of the operator's listener, to which the rules for callers do not apply.

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::NOTHING_WRONG;
 use crate::api::account::{Account, account};
 use crate::api::world::{STATUSES, World};
+use crate::support::client::wait_for_count;
 use crate::support::database::Database;
 use crate::support::fixture::{Engine, on_both_databases};
 
@@ -186,4 +187,26 @@ async fn labels_change_beside_their_submissions_on_postgres() {
     one.execute("COMMIT").await;
     assert_labelled(&account, 1, &["sub_1"]).await;
     assert_eq!(account.reindex(), NOTHING_WRONG);
+}
+
+on_both_databases! {
+    async fn rows_that_are_derived_wrongly_are_counted_and_reported(engine: Engine) {
+        let mut account = account(engine, "");
+        let database = account.database().await;
+        let form = "INSERT INTO forms (id, name) VALUES (1, 'Leave');";
+        let at = if engine == Engine::Postgres { "now()" } else { "1700000000000000" };
+        let submission = format!(
+            "INSERT INTO submissions (id, form_id, status, created_at, updated_at) VALUES (1, 1, 'approved', {at}, {at})"
+        );
+        database.execute(&format!("{form} {submission}")).await;
+        assert_eq!(account.search("", &json!({})).await["meta"]["total"], 1);
+        database.execute("DELETE FROM listed_submissions").await;
+        // The submission that is not listed, and the sum of the counts. The next count is due in a day, or when a node starts.
+        account.crash();
+        let operator = account.operator();
+        wait_for_count(operator, "formgate_database_wrong_rows", 2).await;
+        account.reindex();
+        account.reload();
+        wait_for_count(operator, "formgate_database_wrong_rows", 0).await;
+    }
 }

@@ -1,0 +1,191 @@
+//! All tenants' databases, inspected in the background: which can't be used, and which hold rows that are derived wrongly.
+//!
+//! A gateway starts without opening the databases of its tenants. A wrong password or a database that was never migrated is
+//! found here, before its callers find it. Databases are inspected one after another, each over a connection of its own that
+//! is closed afterwards. A database in use is only counted in: its [breaker](crate::store::Breaker) knows whether it works.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+
+use crate::config::TenantConfig;
+use crate::metrics::DatabaseMetrics;
+use crate::store::{Store, StoreError, with_causes};
+use crate::tenant::Directory;
+
+/// The pause between two rounds.
+///
+/// Larger: a database that nobody uses is reported later. Smaller: quiet databases are opened more often.
+const BETWEEN_ROUNDS: Duration = Duration::from_secs(60);
+
+/// The shortest pause between two databases.
+///
+/// Larger: a round through thousands of databases takes longer. Smaller: opening them takes more of the servers' time.
+const BETWEEN_DATABASES: Duration = Duration::from_millis(100);
+
+/// The pause after a database, in times of what inspecting it took.
+///
+/// Larger: as for [`BETWEEN_DATABASES`]. Smaller: counting takes more of the servers' time.
+const REST: u32 = 3;
+
+/// How often wrong rows are counted where none were found, which takes seconds for a million submissions.
+///
+/// Larger: wrong rows are reported later. Smaller: databases do this work more often.
+const COUNTED_EVERY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How many new faults of one round are logged one by one.
+///
+/// Larger: when a server of many tenants goes away, the log fills with them. Smaller: fewer are named there.
+const LOGGED: usize = 10;
+
+/// What the inspection found.
+#[derive(Debug)]
+pub(super) struct Databases {
+    directory: Arc<ArcSwap<Directory>>,
+    metrics: DatabaseMetrics,
+    /// By the slug of the tenant.
+    found: Mutex<HashMap<Arc<str>, Found>>,
+    changed: Notify,
+}
+
+/// What is known of one database.
+#[derive(Clone, Debug)]
+struct Found {
+    /// The tenant whose database it is: with a change of its configuration it may be another one.
+    tenant: Arc<TenantConfig>,
+    /// Why it can't be used.
+    fault: Option<String>,
+    /// How many rows are derived wrongly, and when that was counted.
+    counted: Option<(u64, Instant)>,
+}
+
+impl Found {
+    fn nothing_yet(tenant: &Arc<TenantConfig>) -> Self {
+        Self { tenant: Arc::clone(tenant), fault: None, counted: None }
+    }
+
+    fn is_count_due(&self) -> bool {
+        self.counted.is_none_or(|(wrong, at)| wrong > 0 || at.elapsed() > COUNTED_EVERY)
+    }
+}
+
+impl Databases {
+    pub(super) fn new(directory: Arc<ArcSwap<Directory>>, metrics: DatabaseMetrics) -> Self {
+        Self { directory, metrics, found: Mutex::default(), changed: Notify::new() }
+    }
+
+    /// Starts a round now: the tenants have changed.
+    pub(super) fn inspect_soon(&self) {
+        self.changed.notify_one();
+    }
+
+    /// The tenants whose databases do not work, and why.
+    pub(super) fn faulty(&self) -> Vec<(Arc<str>, String)> {
+        let directory = self.directory.load();
+        let in_use = |slug: &str| directory.in_use(slug).is_some();
+        let is_current = |found: &Found| {
+            directory.config(&found.tenant.slug).is_some_and(|tenant| Arc::ptr_eq(tenant, &found.tenant))
+        };
+        let used =
+            directory.tenants().filter_map(|tenant| Some((Arc::clone(&tenant.slug), tenant.database.trouble()?)));
+        let found = self.lock();
+        let unused = found.iter().filter_map(|(slug, found)| {
+            let fault = found.fault.clone().filter(|_| !in_use(slug) && is_current(found))?;
+            Some((Arc::clone(slug), fault))
+        });
+        used.chain(unused).collect()
+    }
+
+    /// Inspects all databases now, when the tenants have changed, and from time to time.
+    pub(super) async fn inspect_for_ever(self: Arc<Self>) {
+        loop {
+            self.inspect().await;
+            // Either way it is time.
+            let _ = timeout(BETWEEN_ROUNDS, self.changed.notified()).await;
+        }
+    }
+
+    async fn inspect(&self) {
+        let tenants: Vec<_> = self.directory.load().configs().map(Arc::clone).collect();
+        let mut new_faults = 0;
+        for tenant in &tenants {
+            let began = Instant::now();
+            let before = self.lock().get(&tenant.slug).filter(|found| Arc::ptr_eq(&found.tenant, tenant)).cloned();
+            let before = before.unwrap_or_else(|| Found::nothing_yet(tenant));
+            let found = self.inspect_one(tenant, &before).await;
+            new_faults += usize::from(found.fault.is_some() && found.fault != before.fault);
+            report(&found, &before, new_faults <= LOGGED);
+            self.lock().insert(Arc::clone(&tenant.slug), found);
+            self.tell();
+            sleep(BETWEEN_DATABASES.max(REST * began.elapsed())).await;
+        }
+        if new_faults > LOGGED {
+            tracing::warn!(
+                databases = new_faults - LOGGED,
+                "more databases can't be used: `formgate check` names them all"
+            );
+        }
+        let directory = self.directory.load();
+        self.lock().retain(|slug, _| directory.config(slug).is_some());
+        self.tell();
+    }
+
+    async fn inspect_one(&self, tenant: &TenantConfig, before: &Found) -> Found {
+        let mut found = before.clone();
+        let is_in_use = self.directory.load().in_use(&tenant.slug).is_some();
+        if is_in_use && !before.is_count_due() {
+            found.fault = None;
+            return found;
+        }
+        match look(tenant, before.is_count_due()).await {
+            Ok(wrong) => {
+                found.fault = None;
+                // If it could not be counted in time, it won't be a minute later either.
+                found.counted = wrong.map(|wrong| (wrong.unwrap_or_default(), Instant::now())).or(found.counted);
+            }
+            Err(error) => found.fault = Some(with_causes(&error)),
+        }
+        found
+    }
+
+    fn tell(&self) {
+        let found = self.lock();
+        let faulty = found.values().filter(|found| found.fault.is_some()).count();
+        let wrong: u64 = found.values().filter_map(|found| found.counted).map(|(wrong, _)| wrong).sum();
+        self.metrics.inspected(faulty, wrong);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Found>> {
+        // Each change is one call to the map.
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Opens a database as serving does, and counts its wrong rows if that is due: nothing where that takes too long.
+async fn look(tenant: &TenantConfig, is_count_due: bool) -> Result<Option<Option<u64>>, StoreError> {
+    let store = Store::open(&tenant.database, 1).await?;
+    let wrong = if is_count_due { Some(store.count_wrong().await.ok()) } else { None };
+    store.close().await;
+    Ok(wrong)
+}
+
+/// Logs what is new.
+fn report(found: &Found, before: &Found, names_fault: bool) {
+    let slug = &*found.tenant.slug;
+    match (&found.fault, &before.fault) {
+        (Some(fault), before) if before.as_ref() != Some(fault) && names_fault => {
+            tracing::warn!(tenant = slug, fault, "a database can't be used: its tenant's callers will get 503");
+        }
+        (None, Some(_)) => tracing::info!(tenant = slug, "a database can be used again"),
+        _ => {}
+    }
+    let wrong = |found: &Found| found.counted.map_or(0, |(wrong, _)| wrong);
+    if wrong(found) > 0 && wrong(found) != wrong(before) {
+        let remedy = format!("formgate reindex --tenant {slug}");
+        tracing::warn!(tenant = slug, rows = wrong(found), remedy, "rows that searches read are derived wrongly");
+    }
+}
