@@ -36,7 +36,7 @@ pub(crate) enum Way {
     /// Out of a pool, and back.
     Pool(Pool),
     /// A new one, closed after its answer.
-    New(Client),
+    New(Box<Client>),
 }
 
 impl Way {
@@ -51,7 +51,7 @@ impl Way {
             (0..callers).map(|caller| Account::new(&caller.to_string(), &DatabaseIdentity::from("0"))).collect();
         let pool = deadpool_redis::Config::from_url(&url).builder()?.max_size(POOL).runtime(Runtime::Tokio1).build()?;
         let shared = Self::Shared { quota: Box::new(quota), accounts };
-        Ok([shared, Self::Lanes(lanes), Self::Pool(pool), Self::New(Client::open(url)?)].map(Arc::new).into())
+        Ok([shared, Self::Lanes(lanes), Self::Pool(pool), Self::New(Client::open(url)?.into())].map(Arc::new).into())
     }
 
     pub(crate) fn name(&self) -> &'static str {
