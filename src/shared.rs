@@ -5,8 +5,10 @@
 //! [`announce`]. A store that fails costs nobody its time limit for long: `lanes` holds the breaker.
 
 pub mod announce;
+mod eviction;
 mod lanes;
 mod link;
+mod shards;
 
 pub use lanes::{CallError, Lanes};
 pub use link::{Connection, Link, LinkError};

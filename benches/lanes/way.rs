@@ -71,7 +71,7 @@ impl Way {
                 let admission = quota.admit(accounts[caller].limited(LARGE), 7, Telling::Nothing).await;
                 admission.map_err(|refusal| anyhow::anyhow!("{refusal:?}"))?;
             }
-            Self::Lanes(lanes) => lanes.call(async |connection| ask(connection, key).await).await?,
+            Self::Lanes(lanes) => lanes.call(key, async |connection| ask(connection, key).await).await?,
             Self::Pool(pool) => ask(pool.get().await?, key).await?,
             Self::New(client) => ask(client.get_multiplexed_async_connection().await?, key).await?,
         }

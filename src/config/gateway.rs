@@ -16,8 +16,11 @@ use super::source::Place;
 use super::{CertificateFiles, GatewayConfig, OnRedisFailure, RedisConfig, RedisTarget, Speaks, hsts, limits, listen};
 use crate::metrics::TenantLabels;
 
-/// How long the shared store may take: with more, a slow store slows every answer; with less, a busy one is given up.
-const REDIS_TIMEOUT_MS: u32 = 50;
+/// How long the shared store may take.
+///
+/// Larger: one that hangs holds its first callers for longer. Smaller: nodes on a busy machine decide alone while the store
+/// is well, and admit more than the limit together.
+const REDIS_TIMEOUT_MS: u32 = 500;
 /// Past this, callers rather wait for the store than for us to decide without it.
 const LONGEST_REDIS_TIMEOUT_MS: u32 = 60_000;
 /// Long enough for the slowest search; below the 30 s after which most supervisors kill.

@@ -40,13 +40,18 @@ impl Parts {
         if let Some(policy) = self.redis {
             let up = metrics.redis.up.get() == 1;
             ready &= up || policy != OnRedisFailure::Deny;
-            let state = match policy {
-                _ if up => "ok",
-                OnRedisFailure::Local => "away; this node limits alone",
-                OnRedisFailure::Deny => "away; every request is refused",
-                OnRedisFailure::Allow => "away; nothing is limited",
+            let state = match (policy, metrics.redis.shards_down.get()) {
+                (_, 0) if up && metrics.redis.evicts.get() == 1 => {
+                    "it may evict budgets; set maxmemory-policy to noeviction".to_owned()
+                }
+                (_, 0) if up => "ok".to_owned(),
+                (_, 1) if up => "1 shard is away".to_owned(),
+                (_, down) if up => format!("{down} shards are away"),
+                (OnRedisFailure::Local, _) => "away; this node limits alone".to_owned(),
+                (OnRedisFailure::Deny, _) => "away; every request is refused".to_owned(),
+                (OnRedisFailure::Allow, _) => "away; nothing is limited".to_owned(),
             };
-            parts.insert("redis", state.to_owned());
+            parts.insert("redis", state);
         }
         let mut tenants = BTreeMap::new();
         parts.insert("databases", note(self.databases.faulty(), &mut tenants));

@@ -14,10 +14,14 @@ pub struct RedisMetrics {
     /// Calls that came to nothing, by `reason`: `down` (no connection is open), `timeout`, `connection` (it broke),
     /// `refused` (an answer that is an error).
     pub failures: IntCounterVec,
+    /// How many shards of a cluster do not answer.
+    pub shards_down: IntGauge,
+    /// Whether it may evict windows: 1 or 0.
+    pub evicts: IntGauge,
 }
 
-/// A call takes a fraction of a millisecond nearby and is given up after 50 ms, unless configured otherwise.
-const BUCKETS: [f64; 9] = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05];
+/// A call takes a fraction of a millisecond nearby and is given up after 500 ms, unless configured otherwise.
+const BUCKETS: [f64; 12] = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5];
 
 impl RedisMetrics {
     pub(super) fn new(register: &Register<'_>) -> Self {
@@ -35,6 +39,10 @@ impl RedisMetrics {
                 &BUCKETS,
             ),
             failures,
+            shards_down: register
+                .gauge("formgate_redis_shards_down", "Shards of the shared Redis cluster that do not answer."),
+            evicts: register
+                .gauge("formgate_redis_evicts", "Whether the shared Redis may evict keys, and with them budgets."),
         }
     }
 }

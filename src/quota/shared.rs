@@ -219,7 +219,8 @@ impl Inner {
         questions: impl ExactSizeIterator<Item = &'q Question> + Clone,
     ) -> Result<Vec<Result<Answer, Failure>>, Failure> {
         let command = self.command(questions.clone());
-        let call = self.lanes.call(async |mut connection| match command.query_async(&mut connection).await {
+        let key = questions.clone().next().map_or("", |question| &*question.key);
+        let call = self.lanes.call(key, async |mut connection| match command.query_async(&mut connection).await {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
                 SCRIPT.prepare_invoke().load_async(&mut connection).await?;
                 command.query_async(&mut connection).await

@@ -104,7 +104,7 @@ async fn listen(link: &Link, lanes: &Lanes, listener: &dyn Listener, hears: &Ato
                 }
             }
             _ = checks.tick() => {
-                let newest = lanes.call(async |mut redis| redis.get::<_, Option<u64>>(NEWEST).await);
+                let newest = lanes.call(NEWEST, async |mut redis| redis.get::<_, Option<u64>>(NEWEST).await);
                 let newest = match tokio::time::timeout(CHECK_LIMIT, newest).await {
                     Ok(Ok(newest)) => newest.unwrap_or(0),
                     Ok(Err(error)) => return error.to_string(),
@@ -125,7 +125,7 @@ async fn listen(link: &Link, lanes: &Lanes, listener: &dyn Listener, hears: &Ato
 /// What Redis says, or that it did not answer in time.
 pub async fn announce(link: &Link, slug: &str) -> Result<(), String> {
     let announcing = async {
-        let mut redis = link.connect().await.map_err(|error| error.to_string())?;
+        let mut redis = link.connect().await?;
         let number: u64 = redis.incr(NEWEST, 1).await.map_err(|error| error.to_string())?;
         redis.publish::<_, _, ()>(CHANNEL, format!("{number} {slug}")).await.map_err(|error| error.to_string())
     };

@@ -16,7 +16,9 @@ use redis::RedisResult;
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::eviction;
 use super::link::{Connection, Link};
+use super::shards::Shards;
 use crate::metrics::Metrics;
 use crate::patience::{Timer, within};
 
@@ -43,6 +45,11 @@ const TURNS: u32 = 10;
 /// each request.
 const TIMERS: usize = 8;
 
+/// How often is looked whether the store may evict keys.
+///
+/// Larger: a changed setting is noticed later. Smaller: the store answers more questions.
+const EVICTION_CHECK: Duration = Duration::from_secs(60);
+
 /// The key that opening writes to, and how: as a window does, and for as long as it takes to see that it can.
 const PROBE: &str = "formgate:probe";
 const PROBING: &str = "redis.call('SET', KEYS[1], 1, 'PX', 1000) redis.call('APPEND', KEYS[1], 1) \
@@ -66,7 +73,7 @@ pub struct Lanes {
     limit: Duration,
     /// Of calls that are over.
     timers: Mutex<Vec<Timer>>,
-    many_keys: bool,
+    is_cluster: bool,
     state: Arc<State>,
 }
 
@@ -75,14 +82,15 @@ impl Lanes {
     /// gateway from starting: its lanes open when it is back.
     pub async fn open(link: Arc<Link>, limit: Duration, metrics: Metrics) -> Self {
         let failure = Mutex::new(format!("no answer within {OPEN_LIMIT:?}"));
-        let state = Arc::new(State { open: Mutex::new(0), opened: Notify::new(), failure, metrics });
-        let many_keys = !link.is_cluster();
+        let (open, opened, shards) = (Mutex::new(0), Notify::new(), ArcSwapOption::empty());
+        let state = Arc::new(State { open, opened, failure, shards, metrics });
+        let is_cluster = link.is_cluster();
         let lanes = (0..LANES).map(|_| {
             let lane = Arc::new(Lane { connection: ArcSwapOption::empty(), lost: Notify::new() });
             let keeping = tokio::spawn(keep_open(Arc::clone(&lane), Arc::clone(&link), Arc::clone(&state), limit));
             (lane, AbortOnDropHandle::new(keeping))
         });
-        let lanes = Self { lanes: lanes.collect(), limit, timers: Mutex::default(), many_keys, state };
+        let lanes = Self { lanes: lanes.collect(), limit, timers: Mutex::default(), is_cluster, state };
         if tokio::time::timeout(OPEN_LIMIT, lanes.state.opened.notified()).await.is_err() {
             let failure = lanes.state.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
             tracing::warn!(failure, "the shared store can't be reached; its policy decides until it can");
@@ -90,18 +98,21 @@ impl Lanes {
         lanes
     }
 
-    /// Runs one call on the first lane that is open.
+    /// Runs one call that uses a key, on the first lane that is open.
     ///
     /// # Errors
-    /// [`CallError::Unavailable`] at the latest when the time limit is over, at once while every lane is closed.
-    pub async fn call<T, F>(&self, call: impl FnOnce(Connection) -> F) -> Result<T, CallError>
+    /// [`CallError::Unavailable`] at the latest when the time limit is over, at once while every lane is closed or the
+    /// key's shard does not answer.
+    pub async fn call<T, F>(&self, key: &str, call: impl FnOnce(Connection) -> F) -> Result<T, CallError>
     where
         F: Future<Output = RedisResult<T>>,
     {
         let open = self.lanes.iter().find_map(|(lane, _)| Some((lane, lane.connection.load_full()?)));
         let metrics = &self.state.metrics.redis;
         let failed = |reason: &str| metrics.failures.with_label_values(&[reason]).inc();
-        let Some((lane, connection)) = open else {
+        let shards = self.state.shards.load_full();
+        let Some((lane, connection)) = open.filter(|_| shards.as_ref().is_none_or(|shards| !shards.is_down(key)))
+        else {
             failed("down");
             return Err(CallError::Unavailable);
         };
@@ -109,7 +120,7 @@ impl Lanes {
         let mut timer = self.timers().pop().unwrap_or_else(|| Timer::new(self.limit));
         let outcome = timer.within(self.limit, TURNS, call((*connection).clone())).await;
         self.keep(timer);
-        let failure = match outcome {
+        let (failure, is_timeout) = match outcome {
             Some(Ok(answer)) => {
                 metrics.call_duration.observe(began.elapsed().as_secs_f64());
                 return Ok(answer);
@@ -120,26 +131,25 @@ impl Lanes {
             }
             Some(Err(error)) => {
                 failed("connection");
-                error.to_string()
+                (error.to_string(), false)
             }
             None => {
                 failed("timeout");
-                let failure = format!("no answer within {:?}", self.limit);
-                // The store hangs, or this connection does. Whichever it is, the next call must not wait to find out.
-                if lane.close(&connection, &failure, &self.state) {
-                    self.close_all(&failure);
-                }
-                return Err(CallError::Unavailable);
+                (format!("no answer within {:?}", self.limit), true)
             }
         };
-        lane.close(&connection, &failure, &self.state);
+        let concerns_all = shards.is_none_or(|shards| shards.failed(key, &failure, &connection));
+        // A store that hangs, or a connection that does: whichever it is, the next call must not wait to find out.
+        if concerns_all && lane.close(&connection, &failure, &self.state) && is_timeout {
+            self.close_all(&failure);
+        }
         Err(CallError::Unavailable)
     }
 
     /// Whether one call may use keys that have nothing to do with one another: in a cluster, they stand on other nodes.
     #[must_use]
     pub fn carry_many_keys(&self) -> bool {
-        self.many_keys
+        !self.is_cluster
     }
 
     fn keep(&self, timer: Timer) {
@@ -170,6 +180,8 @@ struct State {
     opened: Notify,
     /// Why none could be opened last.
     failure: Mutex<String>,
+    /// Those of a cluster.
+    shards: ArcSwapOption<Shards>,
     metrics: Metrics,
 }
 
@@ -187,6 +199,19 @@ impl State {
     fn not_opened(&self, failure: String) {
         tracing::debug!(failure, "the shared store can't be reached");
         *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
+    }
+
+    fn note_eviction(&self, policy: Option<String>) {
+        let before = self.metrics.redis.evicts.get();
+        self.metrics.redis.evicts.set(i64::from(policy.is_some()));
+        if let Some(policy) = policy.filter(|_| before == 0) {
+            let remedy = "set maxmemory-policy to noeviction";
+            tracing::warn!(
+                policy,
+                remedy,
+                "Redis may evict budgets: an account whose budget is evicted gets a new one"
+            );
+        }
     }
 
     fn closed(&self, failure: &str) {
@@ -230,14 +255,15 @@ async fn keep_open(lane: Arc<Lane>, link: Arc<Link>, state: Arc<State>, limit: D
     let mut waits = WAITS.into_iter();
     let mut wait = WAITS[0];
     loop {
-        match tokio::time::timeout(OPEN_LIMIT, open(&link)).await {
-            Ok(Ok(connection)) => {
+        match tokio::time::timeout(OPEN_LIMIT, open(&link, &state)).await {
+            Ok(Ok((connection, shards))) => {
                 let connection = Arc::new(connection);
+                state.shards.store(shards);
                 // In this order: from the moment it is stored, a call may close it.
                 state.opened();
                 lane.connection.store(Some(Arc::clone(&connection)));
                 let opened_at = Instant::now();
-                attend(&lane, &connection, &state, limit).await;
+                attend(&lane, &connection, &state, link.is_cluster(), limit).await;
                 // A store that opens and fails at the first call is not tried as often as one that went away.
                 if opened_at.elapsed() > CHECK {
                     waits = WAITS.into_iter();
@@ -252,22 +278,44 @@ async fn keep_open(lane: Arc<Lane>, link: Arc<Link>, state: Arc<State>, limit: D
     }
 }
 
-async fn open(link: &Link) -> Result<Connection, String> {
-    let mut connection = link.connect().await.map_err(|error| error.to_string())?;
-    let mut probe = redis::cmd("EVAL");
-    probe.arg(PROBING).arg(1).arg(PROBE);
-    probe.query_async::<()>(&mut connection).await.map_err(|error| error.to_string())?;
-    Ok(connection)
+async fn open(link: &Link, state: &State) -> Result<(Connection, Option<Arc<Shards>>), String> {
+    let mut connection = link.connect().await?;
+    if link.is_cluster() {
+        let shards = Shards::find(connection.clone(), state.metrics.redis.clone()).await?;
+        return Ok((connection, Some(shards)));
+    }
+    probe(&mut connection, PROBE).await?;
+    Ok((connection, None))
 }
 
-/// Waits until a lane is lost, trying it now and then.
-async fn attend(lane: &Lane, connection: &Arc<Connection>, state: &State, limit: Duration) {
+/// Tries to write to a key.
+pub(super) async fn probe(connection: &mut Connection, key: &str) -> Result<(), String> {
+    let mut probe = redis::cmd("EVAL");
+    probe.arg(PROBING).arg(1).arg(key);
+    probe.query_async::<()>(connection).await.map_err(|error| error.to_string())
+}
+
+/// Waits until a lane is lost, trying it now and then. In a cluster, calls and [`Shards`] try each shard.
+async fn attend(lane: &Lane, connection: &Arc<Connection>, state: &State, is_cluster: bool, limit: Duration) {
+    let mut eviction_check = Instant::now();
     loop {
+        let mut checked = (**connection).clone();
+        if eviction_check <= Instant::now() {
+            eviction_check += EVICTION_CHECK;
+            // Where we may not ask, it stays unknown.
+            match within(limit, TURNS, eviction::policy(&mut checked)).await {
+                Some(Ok(policy)) => state.note_eviction(policy),
+                Some(Err(error)) => tracing::debug!(%error, "whether Redis evicts keys is not known"),
+                None => {}
+            }
+        }
         tokio::select! {
             () = lane.lost.notified() => return,
             () = tokio::time::sleep(CHECK) => {}
         }
-        let mut checked = (**connection).clone();
+        if is_cluster {
+            continue;
+        }
         let ping = redis::cmd("PING");
         let failure = match within(limit, TURNS, ping.query_async::<()>(&mut checked)).await {
             Some(Ok(())) => continue,

@@ -6,8 +6,9 @@
 use std::time::Duration;
 
 use deadpool_redis::sentinel::{SentinelNodeConnectionInfo, SentinelServerType, TlsMode};
-use deadpool_redis::{Manager, RedisConnectionInfo, Runtime, cluster, sentinel};
+use deadpool_redis::{Manager, RedisConnectionInfo, Runtime, sentinel};
 use redis::aio::{ConnectionLike, MultiplexedConnection, PubSub};
+use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
 use redis::sentinel::SentinelClient;
 use redis::{AsyncConnectionConfig, Client, Cmd, ConnectionInfo, IntoConnectionInfo, Pipeline, RedisFuture, Value};
@@ -21,6 +22,11 @@ const CONNECTIONS: usize = 8;
 
 /// How long opening one connection may take.
 const OPEN_LIMIT: Duration = Duration::from_secs(1);
+
+/// How often the client of a cluster sends a command again, after it was sent to another node or a connection broke.
+///
+/// Larger: commands to a shard that is away go on for longer. Smaller: more of them fail after slots moved.
+const CLUSTER_RETRIES: u32 = 3;
 
 /// The configured Redis can't be used, whatever its state. Never quotes a URL: a password may stand in it.
 #[derive(Debug, thiserror::Error)]
@@ -39,7 +45,7 @@ pub struct Link(Kind);
 enum Kind {
     Server { pool: deadpool_redis::Pool, client: Client },
     Sentinel { pool: sentinel::Pool, finder: Mutex<SentinelClient> },
-    Cluster { pool: cluster::Pool, nodes: Vec<Client> },
+    Cluster { client: ClusterClient, nodes: Vec<Client> },
 }
 
 /// A connection that can be cloned, and carries the calls of all clones at once.
@@ -94,9 +100,13 @@ impl Link {
             RedisTarget::Cluster { nodes } => {
                 let addresses = addresses(nodes)?;
                 let nodes = addresses.iter().map(|address| Client::open(address.clone())).collect::<Result<_, _>>();
-                let manager = cluster::Manager::new(addresses, false).map_err(|_| LinkError::Url)?;
-                let pool = cluster::Pool::builder(manager).max_size(CONNECTIONS).runtime(Runtime::Tokio1).build()?;
-                Kind::Cluster { pool, nodes: nodes.map_err(|_| LinkError::Url)? }
+                let client = ClusterClient::builder(addresses)
+                    // Whoever calls has a limit of its own, and tries again later.
+                    .retries(CLUSTER_RETRIES)
+                    .connection_timeout(OPEN_LIMIT)
+                    .build()
+                    .map_err(|_| LinkError::Url)?;
+                Kind::Cluster { client, nodes: nodes.map_err(|_| LinkError::Url)? }
             }
         }))
     }
@@ -110,11 +120,18 @@ impl Link {
     ///
     /// # Errors
     /// What the client, or Redis, says.
-    pub(super) async fn connect(&self) -> Result<Connection, deadpool_redis::PoolError> {
+    pub(super) async fn connect(&self) -> Result<Connection, String> {
+        let failure = |error: deadpool_redis::PoolError| error.to_string();
         Ok(match &self.0 {
-            Kind::Server { pool, .. } => Connection::Server(deadpool_redis::Connection::take(pool.get().await?)),
-            Kind::Sentinel { pool, .. } => Connection::Server(sentinel::Connection::take(pool.get().await?)),
-            Kind::Cluster { pool, .. } => Connection::Cluster(cluster::Connection::take(pool.get().await?)),
+            Kind::Server { pool, .. } => {
+                Connection::Server(deadpool_redis::Connection::take(pool.get().await.map_err(failure)?))
+            }
+            Kind::Sentinel { pool, .. } => {
+                Connection::Server(sentinel::Connection::take(pool.get().await.map_err(failure)?))
+            }
+            Kind::Cluster { client, .. } => {
+                Connection::Cluster(client.get_async_connection().await.map_err(|error| error.to_string())?)
+            }
         })
     }
 

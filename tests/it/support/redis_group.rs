@@ -73,19 +73,23 @@ pub(crate) struct Cluster {
     /// The masters. The first holds the key that the cluster was started for, and has the replica.
     pub(crate) masters: Vec<Redis>,
     replica: Redis,
+    /// The third that the first master holds.
+    first: usize,
 }
+
+/// Where the thirds of the slots begin, and the last one ends.
+const BOUNDS: [usize; 4] = [0, 5461, 10923, 16384];
 
 impl Cluster {
     /// Starts it, and waits until all nodes agree that it is whole.
     pub(crate) fn start(key: &str) -> Self {
         let masters: Vec<Redis> = (0..3).map(|_| start_node()).collect();
         let slot: usize = masters[0].run(&["CLUSTER", "KEYSLOT", key]);
-        let bounds = [0, 5461, 10923, 16384];
         let replica = start_node();
-        let first = bounds.iter().rposition(|bound| *bound <= slot).expect("slots start at 0");
+        let first = BOUNDS.iter().rposition(|bound| *bound <= slot).expect("slots start at 0");
         for (n, master) in masters.iter().enumerate() {
             let third = (first + n) % 3;
-            let (from, to) = (bounds[third].to_string(), (bounds[third + 1] - 1).to_string());
+            let (from, to) = (BOUNDS[third].to_string(), (BOUNDS[third + 1] - 1).to_string());
             master.run::<()>(&["CLUSTER", "ADDSLOTSRANGE", &from, &to]);
             master.run::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &(n + 1).to_string()]);
         }
@@ -93,18 +97,32 @@ impl Cluster {
             let (port, bus) = (node.port().to_string(), bus_port(node));
             masters[0].run::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
         }
-        let group = Self { masters, replica };
+        let group = Self { masters, replica, first };
         for node in group.nodes() {
             until(|| says(node, &["CLUSTER", "INFO"], "cluster_known_nodes:4"));
         }
-        let first: String = group.masters[0].run(&["CLUSTER", "MYID"]);
-        group.replica.run::<()>(&["CLUSTER", "REPLICATE", &first]);
+        let id: String = group.masters[0].run(&["CLUSTER", "MYID"]);
+        group.replica.run::<()>(&["CLUSTER", "REPLICATE", &id]);
         until(|| says(&group.replica, &["INFO", "replication"], "master_link_status:up"));
         for node in group.nodes() {
             until(|| says(node, &["CLUSTER", "INFO"], "cluster_state:ok"));
             until(|| says(node, &["CLUSTER", "NODES"], "slave "));
         }
         group
+    }
+
+    /// Has the masters go on while slots of others can't be reached.
+    pub(crate) fn serve_without_all_slots(&self) {
+        for node in self.nodes() {
+            node.run::<()>(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+        }
+    }
+
+    /// Which of the masters holds a key.
+    pub(crate) fn place_of(&self, key: &str) -> usize {
+        let slot: usize = self.masters[0].run(&["CLUSTER", "KEYSLOT", key]);
+        let holds = |third: usize| (BOUNDS[third]..BOUNDS[third + 1]).contains(&slot);
+        (0..3).find(|n| holds((self.first + n) % 3)).expect("every slot is held")
     }
 
     /// Where some of its nodes are; the dying one is not among them.

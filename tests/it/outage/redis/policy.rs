@@ -1,6 +1,9 @@
 //! What `on_redis_failure` decides while Redis is away.
 
 use super::scene::Scene;
+use crate::support::client::{operator_count, wait_for_count};
+use crate::support::fixture::{Engine, Site};
+use crate::support::redis::Redis;
 
 /// What this node admitted while Redis was there counts when it is not.
 #[tokio::test]
@@ -46,4 +49,24 @@ async fn a_full_window_stays_full_when_redis_goes() {
     assert_eq!((scene.count(200, 5).await, scene.count(429, 1).await), (5, 1));
     scene.redis.kill();
     assert_eq!(scene.count(429, 5).await, 5);
+}
+
+/// A busy machine keeps Redis, or the node, from the processor for some tenths of a second while Redis is well.
+#[tokio::test]
+async fn a_moment_without_an_answer_does_not_make_a_node_decide_alone() {
+    let redis = Redis::start();
+    let site = Site::new().tenant("acme", Engine::Sqlite).requests_per_minute(1000).redis(&redis).write();
+    site.migrate();
+    let mut node = site.start();
+    let client = node.client().to(&site.host("acme")).with(&site.token("acme", "tests"));
+    let operator = node.operator_address();
+    wait_for_count(operator, "formgate_redis_up", 1).await;
+    for _ in 0..5 {
+        redis.run::<()>(&["CLIENT", "PAUSE", "200", "ALL"]);
+        assert_eq!(client.get("/api/v1/form").send().await.status, 200);
+    }
+    let decided = async |by: &str| {
+        operator_count(operator, &format!(r#"formgate_rate_decisions_total{{by="{by}",decision="admitted"}}"#)).await
+    };
+    assert_eq!((decided("shared").await, decided("local").await), (5, 0));
 }

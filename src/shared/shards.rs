@@ -1,0 +1,170 @@
+//! The shards of a Redis cluster, each with a breaker: while one does not answer, accounts on the others are limited as usual.
+//!
+//! A shard is a range of hash slots. Its breaker opens with the first call that fails, so later calls don't wait, and closes
+//! once a script that writes to one of its slots succeeds. The ranges are those found when a connection was opened. If slots
+//! move later, a breaker may cover accounts of another master too, until the next connection is opened.
+
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use crc::{CRC_16_XMODEM, Crc};
+use futures_util::future::join_all;
+use redis::Value;
+
+use super::lanes::probe;
+use super::link::Connection;
+use crate::metrics::RedisMetrics;
+
+/// How often a shard that does not answer is tried.
+///
+/// Larger: its accounts return to the shared window later. Smaller: a broken shard costs the client more reconnects.
+const RETRY: Duration = Duration::from_millis(400);
+
+/// How long a try may take.
+///
+/// Larger: a shard that hangs delays opening a connection to the cluster. Smaller: a distant shard is never reached.
+const LIMIT: Duration = Duration::from_millis(500);
+
+/// The hash of keys (redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec, "Key distribution model").
+const HASH: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
+
+/// The number of slots.
+const SLOTS: u16 = 16384;
+
+/// All shards of a cluster.
+#[derive(Debug)]
+pub(super) struct Shards {
+    shards: Vec<Shard>,
+    metrics: RedisMetrics,
+}
+
+#[derive(Debug)]
+struct Shard {
+    slots: RangeInclusive<u16>,
+    /// A key in one of the slots.
+    probe: String,
+    is_down: AtomicBool,
+}
+
+impl Shards {
+    /// Reads the ranges of a cluster and tries each of them, those that fail again and again.
+    ///
+    /// # Errors
+    /// What Redis says; of the shards, if none of them answers.
+    pub(super) async fn find(mut connection: Connection, metrics: RedisMetrics) -> Result<Arc<Self>, String> {
+        let ranges = redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut connection).await;
+        let ranges: Vec<Vec<Value>> = ranges.map_err(|error| error.to_string())?;
+        let shards = ranges.iter().filter_map(|range| match range.as_slice() {
+            [Value::Int(first), Value::Int(last), ..] => {
+                Shard::new(u16::try_from(*first).ok()?..=u16::try_from(*last).ok()?)
+            }
+            _ => None,
+        });
+        let shards = Arc::new(Self { shards: shards.collect(), metrics });
+        let tries = join_all(shards.shards.iter().map(|shard| shard.try_on(connection.clone()))).await;
+        for (at, outcome) in tries.into_iter().enumerate() {
+            let Err(failure) = outcome else { continue };
+            if shards.open_breaker(at, &failure, &connection) {
+                return Err(failure);
+            }
+        }
+        shards.tell();
+        Ok(shards)
+    }
+
+    /// Whether the shard of a key does not answer.
+    pub(super) fn is_down(&self, key: &str) -> bool {
+        self.at(key).is_some_and(|at| self.shards[at].is_down())
+    }
+
+    /// Opens the breaker of a key's shard after a call failed. Returns whether no shard is left that answers.
+    pub(super) fn failed(self: &Arc<Self>, key: &str, failure: &str, connection: &Connection) -> bool {
+        self.at(key).is_none_or(|at| self.open_breaker(at, failure, connection))
+    }
+
+    fn open_breaker(self: &Arc<Self>, at: usize, failure: &str, connection: &Connection) -> bool {
+        let shard = &self.shards[at];
+        if !shard.is_down.swap(true, Ordering::AcqRel) {
+            tracing::warn!(slots = ?shard.slots, failure, "a shard of Redis does not answer; its policy decides until it does");
+            self.tell();
+            tokio::spawn(mend(Arc::downgrade(self), at, connection.clone()));
+        }
+        self.shards.iter().all(Shard::is_down)
+    }
+
+    fn at(&self, key: &str) -> Option<usize> {
+        let slot = slot(key);
+        self.shards.iter().position(|shard| shard.slots.contains(&slot))
+    }
+
+    fn tell(&self) {
+        let down = self.shards.iter().filter(|shard| shard.is_down()).count();
+        self.metrics.shards_down.set(i64::try_from(down).unwrap_or(i64::MAX));
+    }
+}
+
+/// Tries a shard until it answers, or until other shards have taken the place of these.
+async fn mend(shards: Weak<Shards>, at: usize, connection: Connection) {
+    loop {
+        tokio::time::sleep(RETRY).await;
+        let Some(shards) = shards.upgrade() else { return };
+        let shard = &shards.shards[at];
+        if shard.try_on(connection.clone()).await.is_ok() {
+            shard.is_down.store(false, Ordering::Release);
+            tracing::info!(slots = ?shard.slots, "the shard of Redis answers again");
+            shards.tell();
+            return;
+        }
+    }
+}
+
+impl Shard {
+    fn new(slots: RangeInclusive<u16>) -> Option<Self> {
+        // Each number has a slot at random, so a sixteenth of these is enough for nearly every range of one.
+        let probe = (0..16 * u32::from(SLOTS)).map(|number| format!("formgate:probe:{number}"));
+        let probe = probe.into_iter().find(|key| slots.contains(&slot(key)))?;
+        Some(Self { slots, probe, is_down: AtomicBool::new(false) })
+    }
+
+    fn is_down(&self) -> bool {
+        self.is_down.load(Ordering::Acquire)
+    }
+
+    async fn try_on(&self, mut connection: Connection) -> Result<(), String> {
+        match tokio::time::timeout(LIMIT, probe(&mut connection, &self.probe)).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(format!("no answer within {LIMIT:?}")),
+        }
+    }
+}
+
+/// The slot of a key: by what is in its first braces, if there is anything.
+fn slot(key: &str) -> u16 {
+    let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
+    HASH.checksum(tag.filter(|tag| !tag.is_empty()).unwrap_or(key).as_bytes()) % SLOTS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As `CLUSTER KEYSLOT` answers.
+    #[test]
+    fn keys_are_in_the_slots_that_redis_has_them_in() {
+        for (key, expected) in
+            [("123456789", 12739), ("{acme}", 11304), ("formgate:window:{acme}:1", 11304), ("a{}b", 13694), ("", 0)]
+        {
+            assert_eq!(slot(key), expected, "{key}");
+        }
+    }
+
+    #[test]
+    fn every_range_has_a_key_to_try_it_with() {
+        for slots in [0..=0, 5461..=5461, 16383..=16383, 0..=5460] {
+            let shard = Shard::new(slots.clone()).expect("there is one");
+            assert!(slots.contains(&slot(&shard.probe)));
+        }
+    }
+}
