@@ -5,6 +5,7 @@
 //! statement: only `sql`, `session` and `location` know where they part.
 
 mod breaker;
+mod causes;
 mod commit_stamp;
 mod connections;
 mod database;
@@ -24,6 +25,7 @@ mod pool;
 pub(crate) mod raw;
 mod records;
 mod reindex;
+mod remedy;
 mod retry;
 mod rows;
 mod schema;
@@ -59,6 +61,7 @@ pub use limits::DatabaseLimits;
 pub use location::{DatabaseLocation, InvalidLocation};
 pub use page::{Page, PageRequest};
 pub use reindex::{Reindexed, reindex};
+pub use remedy::remedy;
 pub use schema::Reach;
 pub use search::Found;
 pub use spent::Spent;
@@ -69,6 +72,7 @@ pub use tokens::{NewToken, TokenRecord};
 pub use trouble::Trouble;
 
 use crate::memory::MemorySpent;
+pub(crate) use causes::with_causes;
 use database::Database;
 use database_file::DatabaseFile;
 use retry::Tries;
@@ -143,12 +147,6 @@ impl From<sqlx::Error> for StoreError {
             _ => Self::Statement(error),
         }
     }
-}
-
-/// An error and all its sources.
-pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 impl Store {

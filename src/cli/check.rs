@@ -11,7 +11,7 @@ use super::output::print;
 use crate::config::{Config, Examination, Problem, Problems, TenantConfig};
 use crate::explain::{Finding, Guide, Way};
 use crate::gateway::Share;
-use crate::store::{Store, StoreError};
+use crate::store::{Store, remedy, with_causes};
 
 /// How many databases are tried at once.
 const AT_ONCE: usize = 16;
@@ -99,13 +99,9 @@ async fn try_database(tenant: &TenantConfig) -> Option<Problem> {
             store.close().await;
             None
         }
-        Err(error @ StoreError::SchemaOlder { .. }) => {
-            let mend = format!("{error}: run `formgate migrate --tenant {}`", tenant.slug);
-            Some(tenant.database_problem(mend))
-        }
         Err(error) => {
-            let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
-            Some(tenant.database_problem(format!("{error}{cause}")))
+            let problem = tenant.database_problem(with_causes(&error));
+            Some(problem.help(remedy(&error, &tenant.database, &tenant.slug)))
         }
     }
 }

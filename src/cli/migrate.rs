@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use super::output::{print, tell};
-use super::{ConfigFile, find_tenant};
+use super::{ConfigFile, OfTenant, find_tenant, report};
 use crate::store::{self, Reach};
 
 #[derive(Debug, Args)]
@@ -29,12 +29,12 @@ pub(super) async fn run(command: &Migrate) -> Result<()> {
     let (mut failed, mut told) = (0, Ok(()));
     for tenant in &tenants {
         // One tenant's trouble is its own: the others are migrated all the same.
-        let versions = match store::migrate(&tenant.database, reach).await {
+        let versions = match store::migrate(&tenant.database, reach).await.of_tenant(tenant) {
             Ok((before, after)) if before == after => format!("at version {after}"),
             Ok((before, after)) => format!("from version {before} to {after}"),
             Err(error) => {
                 failed += 1;
-                tell(&format!("error: tenant `{}`: {:#}", tenant.slug, anyhow::Error::new(error)));
+                tell(&report(&error));
                 continue;
             }
         };

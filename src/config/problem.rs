@@ -68,7 +68,8 @@ impl Problem {
     }
 
     /// What would mend it.
-    pub(super) fn help(mut self, help: impl Into<String>) -> Self {
+    #[must_use]
+    pub fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
     }

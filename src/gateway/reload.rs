@@ -21,6 +21,7 @@ use crate::config::{CertificateFiles, Config, GatewayConfig, Problems, Served, S
 use crate::edge::{Certificates, Prepared};
 use crate::file_stamp::FileStamp;
 use crate::gate::Gate;
+use crate::store::with_causes;
 use crate::supervisor;
 use crate::tenant::last_used;
 use crate::tenant::{Directory, LeftOut};
@@ -184,7 +185,7 @@ fn read(
         Err(problems) => return Err((first_of(&problems), refused)),
     };
     let certificate = certificates.prepare(config.gateway.certificate.as_ref());
-    let certificate = certificate.map_err(|error| (error.to_string(), refused))?;
+    let certificate = certificate.map_err(|error| (with_causes(&error), refused))?;
     let directory = Directory::new(&config, before);
     Ok(Read { directory, certificate, standing: Standing::of(config) })
 }
