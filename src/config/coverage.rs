@@ -99,11 +99,13 @@ impl Coverage<'_> {
                 Some((given, files, Some(names)))
                     if !names.covers(&host.value) && !is_served(served.as_deref(), &host.value, files.as_ref()) =>
                 {
-                    self.reading.report(problem().earlier(given, "the certificate given for it has other names"));
+                    let problem = problem().earlier(given, "the certificate given for it has other names");
+                    self.reading.report(problem.help(other_names(names)));
                 }
                 None if !self.is_shared(served.as_deref(), &host.value) => {
                     let table = format!("[tenant.tls.\"{}\"]", host.value);
-                    let help = format!("add {table} or a gateway certificate with that name");
+                    let names = self.shared.as_ref().map(|(_, names)| other_names(names)).unwrap_or_default();
+                    let help = format!("add {table} or a gateway certificate with that name; the gateway's: {names}");
                     self.reading.report(problem().help(help));
                 }
                 _ => {}
@@ -155,6 +157,18 @@ impl Coverage<'_> {
     }
 }
 
+/// Which names a certificate has.
+fn other_names(names: &CertificateNames) -> String {
+    match names.listed(SHOWN_NAMES) {
+        Some(listed) => format!("it covers {listed}"),
+        None => "it has no DNS name in subjectAltName; clients ignore a common name".to_owned(),
+    }
+}
+
+/// How many names of a certificate a report shows. Larger: certificates of many names fill the screen. Smaller: an operator
+/// looks them up by hand.
+const SHOWN_NAMES: usize = 5;
+
 /// A certificate of a tenant's: where it was given, its files, and its names where they are known.
 type Own = (HostPattern, (Place, Option<CertificateFiles>, Option<Arc<CertificateNames>>));
 
@@ -186,9 +200,13 @@ fn problem(error: &CertificateError, named: &NamedFiles) -> Problem {
         }
         CertificateError::KeyUnreadable { .. } => (private_key, &files.private_key, "can't read the private key"),
         CertificateError::NoKey { .. } => (private_key, &files.private_key, "no private key in PEM form"),
+        CertificateError::KeyEncrypted { .. } => (private_key, &files.private_key, "the private key is encrypted"),
         CertificateError::KeyUnusable { .. } => (private_key, &files.private_key, "the private key can't be used"),
         CertificateError::KeyMismatch { .. } => {
             (private_key, &files.private_key, "the private key does not fit the certificate")
+        }
+        CertificateError::LeafNotFirst { .. } => {
+            (certificate, &files.certificate, "the certificate of the private key is not the first in its file")
         }
         CertificateError::OutOfDate { .. } => (certificate, &files.certificate, "the certificate is out of date"),
     };
@@ -196,5 +214,11 @@ fn problem(error: &CertificateError, named: &NamedFiles) -> Problem {
     if let Some(cause) = std::error::Error::source(error) {
         problem = problem.label(cause.to_string());
     }
-    if *from_environment { problem } else { problem.help(format!("the file is `{}`", path.display())) }
+    match (error, from_environment) {
+        (CertificateError::CertificateUnreadable { .. } | CertificateError::KeyUnreadable { .. }, true) => {
+            problem.help("check the variable, the path in it, and the rights to the file")
+        }
+        (_, true) => problem.help(error.remedy()),
+        (_, false) => problem.help(format!("{}; the file is `{}`", error.remedy(), path.display())),
+    }
 }

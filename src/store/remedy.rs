@@ -57,7 +57,9 @@ fn of_driver(error: &sqlx::Error, location: &DatabaseLocation, slug: &str) -> St
         }
         sqlx::Error::Io(error) => of_connection(error, location, slug),
         sqlx::Error::Tls(_) => {
-            format!("check `sslmode` and `sslrootcert` in `database` of the tenant `{slug}`: the file of the authority that signed the server's certificate belongs there")
+            format!(
+                "check `sslmode` and `sslrootcert` in `database` of the tenant `{slug}`: the file of the authority that signed the server's certificate belongs there"
+            )
         }
         sqlx::Error::RowNotFound => {
             "the database has lost rows that `formgate migrate` wrote: restore a backup".to_owned()
@@ -89,7 +91,9 @@ fn of_postgres(error: &PgDatabaseError, slug: &str) -> Option<String> {
         "42P01" | "42703" => {
             format!("tables are missing or altered: correct `search_path` in {key}, or restore a backup")
         }
-        "53300" => "raise `max_connections` of Postgres, or lower that of `[gateway.databases]` on every node".to_owned(),
+        "53300" => {
+            "raise `max_connections` of Postgres, or lower that of `[gateway.databases]` on every node".to_owned()
+        }
         "53100" => "free space on the disk of the Postgres server".to_owned(),
         "57P03" => "wait: Postgres is starting or recovering".to_owned(),
         "25006" => format!("this server takes no writes: name the primary in {key}"),
@@ -99,8 +103,7 @@ fn of_postgres(error: &PgDatabaseError, slug: &str) -> Option<String> {
 }
 
 /// How the extension of keyword searches gets there; a command follows.
-pub(super) const PG_TRGM: &str =
-    "install the package of Postgres's contrib modules, run CREATE EXTENSION pg_trgm in this database as a superuser, then";
+pub(super) const PG_TRGM: &str = "install the package of Postgres's contrib modules, run CREATE EXTENSION pg_trgm in this database as a superuser, then";
 
 /// A connection that could not be opened, or broke.
 fn of_connection(error: &io::Error, location: &DatabaseLocation, slug: &str) -> String {
@@ -123,5 +126,7 @@ fn of_connection(error: &io::Error, location: &DatabaseLocation, slug: &str) -> 
 }
 
 fn otherwise(slug: &str) -> String {
-    format!("repair the database, or correct `database` of the tenant `{slug}`; a running node tries again every second")
+    format!(
+        "repair the database, or correct `database` of the tenant `{slug}`; a running node tries again every second"
+    )
 }

@@ -4,6 +4,10 @@
 //! none. A [`Certificate`] exists only when its key signs for its leaf, so a handshake never meets a broken pair; one that
 //! is out of date is whole all the same, and who reads it decides what that means.
 
+mod concerns;
+mod contents;
+mod remedy;
+mod unusable;
 mod validity;
 
 use std::io;
@@ -19,6 +23,9 @@ use rustls::sign::CertifiedKey;
 use crate::file_stamp::FileStamp;
 use crate::tenant::host::CertificateNames;
 
+pub use self::concerns::{Concern, Roots, concerns};
+pub use self::contents::Contents;
+pub use self::unusable::Unusable;
 pub use self::validity::{OutOfDate, Validity};
 
 /// A certificate chain and its private key, both PEM.
@@ -70,6 +77,8 @@ pub enum CertificateError {
     NoCertificate {
         /// The file.
         path: PathBuf,
+        /// What it holds instead.
+        source: Contents,
     },
     /// The first section of the chain is no X.509 certificate of a server.
     #[error("the first certificate in `{}` is malformed", path.display())]
@@ -92,14 +101,22 @@ pub enum CertificateError {
     NoKey {
         /// The file.
         path: PathBuf,
+        /// What it holds instead.
+        source: Contents,
+    },
+    /// The key is there, and needs a passphrase.
+    #[error("the private key in `{}` is encrypted", path.display())]
+    KeyEncrypted {
+        /// The file.
+        path: PathBuf,
     },
     /// The key is of a kind that TLS can't use, or it is damaged.
     #[error("the private key in `{}` can't be used", path.display())]
     KeyUnusable {
         /// The file.
         path: PathBuf,
-        /// What the TLS library says.
-        source: rustls::Error,
+        /// Why.
+        source: Unusable,
     },
     /// Both files are sound, but the key is another certificate's.
     #[error("the private key in `{}` does not fit the certificate in `{}`", key.display(), certificate.display())]
@@ -108,6 +125,14 @@ pub enum CertificateError {
         certificate: PathBuf,
         /// The file of the key.
         key: PathBuf,
+    },
+    /// Both files are sound, but the key belongs to a certificate further down in its file.
+    #[error("the certificate in `{}` that belongs to the private key is not the first, but number {position}", path.display())]
+    LeafNotFirst {
+        /// The file of the chain.
+        path: PathBuf,
+        /// Of the leaf, counted from 1.
+        position: usize,
     },
     /// Both files are sound and belong together, but callers refuse the certificate now.
     #[error("the certificate in `{}` is out of date", path.display())]
@@ -155,11 +180,14 @@ pub fn check_date(validity: Validity, files: &CertificateFiles, now: Timestamp) 
 /// # Errors
 /// The file can't be read, or it holds no certificate.
 pub fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
-    let no_certificate = || CertificateError::NoCertificate { path: path.to_owned() };
     let text = std::fs::read(path)
         .map_err(|source| CertificateError::CertificateUnreadable { path: path.to_owned(), source })?;
-    let chain: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(&text).collect();
-    chain.ok().filter(|chain| !chain.is_empty()).ok_or_else(no_certificate)
+    let text = without_mark(&text);
+    let chain: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(text).collect();
+    chain.ok().filter(|chain| !chain.is_empty()).ok_or_else(|| CertificateError::NoCertificate {
+        path: path.to_owned(),
+        source: Contents::in_place_of_certificate(text),
+    })
 }
 
 /// Reads a key: the first PKCS #8, PKCS #1 or SEC 1 section of a PEM file.
@@ -169,7 +197,20 @@ pub fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, Certifica
 pub fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, CertificateError> {
     let text =
         std::fs::read(path).map_err(|source| CertificateError::KeyUnreadable { path: path.to_owned(), source })?;
-    PrivateKeyDer::from_pem_slice(&text).map_err(|_| CertificateError::NoKey { path: path.to_owned() })
+    let text = without_mark(&text);
+    PrivateKeyDer::from_pem_slice(text).map_err(|_| {
+        let path = path.to_owned();
+        if contents::is_encrypted_key(text) {
+            CertificateError::KeyEncrypted { path }
+        } else {
+            CertificateError::NoKey { path, source: Contents::in_place_of_key(text) }
+        }
+    })
+}
+
+/// A text without the byte order mark that some editors write before UTF-8.
+fn without_mark(text: &[u8]) -> &[u8] {
+    text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text)
 }
 
 /// Joins a chain and a key that were read from `files`.
@@ -184,14 +225,29 @@ pub fn pair(
     let malformed = |source| CertificateError::CertificateMalformed { path: files.certificate.to_path_buf(), source };
     let names = names(&chain).map_err(|source| malformed(source.into()))?;
     let validity = validity(&chain).ok_or_else(|| malformed(Malformed::NotX509))?;
-    let key = CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider()).map_err(|fault| match fault {
-        rustls::Error::InconsistentKeys(_) => {
-            let (certificate, key) = (files.certificate.to_path_buf(), files.private_key.to_path_buf());
-            CertificateError::KeyMismatch { certificate, key }
-        }
-        source => CertificateError::KeyUnusable { path: files.private_key.to_path_buf(), source },
-    })?;
+    let paired = CertifiedKey::from_der(chain.clone(), key.clone_key(), &aws_lc_rs::default_provider());
+    let key = paired.map_err(|fault| unpaired(fault, &chain, &key, files))?;
     Ok(Certificate { key: Arc::new(key), names: Arc::new(names), validity })
+}
+
+/// Why a chain and a key are no pair.
+fn unpaired(
+    fault: rustls::Error,
+    chain: &[CertificateDer<'static>],
+    key: &PrivateKeyDer<'static>,
+    files: &CertificateFiles,
+) -> CertificateError {
+    let (certificate, private_key) = (files.certificate.to_path_buf(), files.private_key.to_path_buf());
+    let rustls::Error::InconsistentKeys(_) = fault else {
+        return CertificateError::KeyUnusable { path: private_key, source: Unusable::of(chain.first(), fault) };
+    };
+    let is_leaf = |other: &CertificateDer<'static>| {
+        CertifiedKey::from_der(vec![other.clone()], key.clone_key(), &aws_lc_rs::default_provider()).is_ok()
+    };
+    match chain.iter().position(is_leaf) {
+        Some(index) => CertificateError::LeafNotFirst { path: certificate, position: index + 1 },
+        None => CertificateError::KeyMismatch { certificate, key: private_key },
+    }
 }
 
 /// When callers take the leaf.
