@@ -68,7 +68,7 @@ impl Refused {
 
 impl Standing {
     fn of(config: Config) -> Self {
-        let Config { gateway, tenants, folders, sources, read_at } = config;
+        let Config { gateway, tenants, folders, sources, read_at, warnings: _ } = config;
         let files = tenants.iter().filter_map(|tenant| tenant.database.file());
         let databases = files.filter(|file| is_watched(file, &folders)).map(fingerprint).collect();
         Self { gateway, folders, databases, sources, read_at, tenants: tenants.len() }
@@ -186,6 +186,7 @@ fn read(
     };
     let certificate = certificates.prepare(config.gateway.certificate.as_ref());
     let certificate = certificate.map_err(|error| (with_causes(&error), refused))?;
+    config.log_warnings();
     let directory = Directory::new(&config, before);
     Ok(Read { directory, certificate, standing: Standing::of(config) })
 }
