@@ -7,6 +7,7 @@
 pub mod announce;
 mod lanes;
 mod link;
+pub mod trial;
 
 pub use lanes::{CallError, Lanes};
 pub use link::{Connection, Link, LinkError};

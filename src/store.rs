@@ -7,6 +7,7 @@
 mod breaker;
 mod causes;
 mod commit_stamp;
+mod concerns;
 mod connections;
 mod database;
 mod database_file;
@@ -50,6 +51,7 @@ use tokio::sync::RwLock;
 
 pub use breaker::{Breaker, Entry};
 pub use commit_stamp::CommitStamp;
+pub use concerns::Concern;
 pub use connections::Connections;
 pub use forms::{Element, Form, FormSummary};
 pub use groups::{

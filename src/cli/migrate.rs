@@ -5,7 +5,8 @@ use clap::Args;
 
 use super::output::{print, tell};
 use super::{ConfigFile, OfTenant, find_tenant, report};
-use crate::store::{self, Reach};
+use crate::config::TenantConfig;
+use crate::store::{self, Reach, Store};
 
 #[derive(Debug, Args)]
 pub(super) struct Migrate {
@@ -39,9 +40,19 @@ pub(super) async fn run(command: &Migrate) -> Result<()> {
             }
         };
         told = told.and(print(&format!("{}: {versions}", tenant.slug)));
+        warn(tenant).await;
     }
     if failed > 0 {
         bail!("{failed} of {} tenants could not be migrated", tenants.len());
     }
     told.context("the tenants are migrated")
+}
+
+/// Says what somebody should look at, although the tenant is migrated.
+async fn warn(tenant: &TenantConfig) {
+    let Ok(store) = Store::open(&tenant.database, 1).await else { return };
+    for concern in store.concerns().await.unwrap_or_default() {
+        tell(&format!("warning: tenant `{}`: {concern}: {}", tenant.slug, concern.remedy(&tenant.slug)));
+    }
+    store.close().await;
 }

@@ -4,7 +4,8 @@ use jiff::{Timestamp, Unit};
 
 use super::Finding;
 use crate::config::{Config, TenantConfig};
-use crate::tenant::certificate::{self, OutOfDate};
+use crate::store::with_causes;
+use crate::tenant::certificate::{self, OutOfDate, Roots};
 use crate::tenant::host::{HostName, HostPattern};
 
 /// From how many days before its end an operator is told: what renews certificates by itself does so a month before, and
@@ -12,7 +13,7 @@ use crate::tenant::host::{HostName, HostPattern};
 const SOON_DAYS: i64 = 21;
 
 /// Reads the certificate of a host as a handshake would.
-pub(super) fn find(config: &Config, tenant: &TenantConfig, host: &HostName, now: Timestamp) -> Finding {
+pub(super) fn find(config: &Config, tenant: &TenantConfig, host: &HostName, roots: &Roots, now: Timestamp) -> Finding {
     let Some(shared) = &config.gateway.certificate else {
         return Finding::passes("none is needed: no entry of `listen` speaks TLS");
     };
@@ -22,9 +23,8 @@ pub(super) fn find(config: &Config, tenant: &TenantConfig, host: &HostName, now:
     let certificate = match certificate::read(files) {
         Ok(certificate) => certificate,
         Err(error) => {
-            let cause = std::error::Error::source(&error).map(|cause| format!(" ({cause})")).unwrap_or_default();
-            let what = format!("{error}{cause}: handshakes for `{host}` fail");
-            return Finding::stops(what, "put a sound pair of files there; it is taken up by itself");
+            let what = format!("{}: handshakes for `{host}` fail", with_causes(&error));
+            return Finding::stops(what, format!("{}; new files are used without a restart", error.remedy()));
         }
     };
     if !certificate.names.covers(host) {
@@ -39,6 +39,7 @@ pub(super) fn find(config: &Config, tenant: &TenantConfig, host: &HostName, now:
         };
         return Finding::stops(format!("callers refuse `{file}`: {out_of_date}"), mend);
     }
+    let concern = certificate::concerns(&certificate.key.cert, roots, now).into_iter().next();
     let Ok(expires) = Timestamp::from_second(certificate.validity.until) else {
         return Finding::passes(format!("`{file}`, which never expires"));
     };
@@ -49,6 +50,8 @@ pub(super) fn find(config: &Config, tenant: &TenantConfig, host: &HostName, now:
             format!("`{file}` for `{host}` expires on {until}, in {days} days"),
             "renew it; new files are taken up by themselves",
         )
+    } else if let Some(concern) = concern {
+        Finding::warns(format!("`{file}`: {concern}"), concern.remedy())
     } else {
         Finding::passes(format!("`{file}`, until {until} ({days} days)"))
     }

@@ -15,12 +15,16 @@ pub(super) async fn find(tenant: &TenantConfig) -> (Finding, Option<(DatabaseIde
         Err(error) => return (fault(&error, tenant), None),
     };
     let (identity, tokens, wrong) = (store.identity().clone(), store.list_tokens().await, store.count_wrong().await);
+    let concern = store.concerns().await.ok().and_then(|concerns| concerns.into_iter().next());
     store.close().await;
     match tokens {
         Ok(tokens) => {
             let what =
                 format!("{location:?} answers in {} ms, at the schema that is needed", began.elapsed().as_millis());
             let finding = match wrong {
+                _ if let Some(concern) = concern => {
+                    Finding::warns(format!("{what}; {concern}"), concern.remedy(&tenant.slug))
+                }
                 Ok(wrong @ 1..) => Finding::warns(
                     format!("{what}; {wrong} rows that searches read are not what they are derived from"),
                     format!("formgate reindex --tenant {}", tenant.slug),

@@ -243,7 +243,7 @@ async fn keep_open(lane: Arc<Lane>, link: Arc<Link>, state: Arc<State>, limit: D
                     waits = WAITS.into_iter();
                 }
             }
-            Ok(Err(failure)) => state.not_opened(failure),
+            Ok(Err(error)) => state.not_opened(error.to_string()),
             Err(_) => state.not_opened(format!("no answer within {OPEN_LIMIT:?}")),
         }
         wait = waits.next().unwrap_or(wait);
@@ -252,11 +252,12 @@ async fn keep_open(lane: Arc<Lane>, link: Arc<Link>, state: Arc<State>, limit: D
     }
 }
 
-async fn open(link: &Link) -> Result<Connection, String> {
-    let mut connection = link.connect().await.map_err(|error| error.to_string())?;
+/// Opens a connection that can do what a window needs.
+pub(super) async fn open(link: &Link) -> RedisResult<Connection> {
+    let mut connection = link.connect().await?;
     let mut probe = redis::cmd("EVAL");
     probe.arg(PROBING).arg(1).arg(PROBE);
-    probe.query_async::<()>(&mut connection).await.map_err(|error| error.to_string())?;
+    probe.query_async::<()>(&mut connection).await?;
     Ok(connection)
 }
 

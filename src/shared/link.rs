@@ -110,11 +110,18 @@ impl Link {
     ///
     /// # Errors
     /// What the client, or Redis, says.
-    pub(super) async fn connect(&self) -> Result<Connection, deadpool_redis::PoolError> {
-        Ok(match &self.0 {
-            Kind::Server { pool, .. } => Connection::Server(deadpool_redis::Connection::take(pool.get().await?)),
-            Kind::Sentinel { pool, .. } => Connection::Server(sentinel::Connection::take(pool.get().await?)),
-            Kind::Cluster { pool, .. } => Connection::Cluster(cluster::Connection::take(pool.get().await?)),
+    pub(super) async fn connect(&self) -> redis::RedisResult<Connection> {
+        let opening = async {
+            Ok(match &self.0 {
+                Kind::Server { pool, .. } => Connection::Server(deadpool_redis::Connection::take(pool.get().await?)),
+                Kind::Sentinel { pool, .. } => Connection::Server(sentinel::Connection::take(pool.get().await?)),
+                Kind::Cluster { pool, .. } => Connection::Cluster(cluster::Connection::take(pool.get().await?)),
+            })
+        };
+        opening.await.map_err(|error| match error {
+            deadpool_redis::PoolError::Backend(error) => error,
+            // The pool has no waits, and is never closed.
+            other => (redis::ErrorKind::Client, "the pool gives no connection", other.to_string()).into(),
         })
     }
 
