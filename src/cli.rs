@@ -21,6 +21,7 @@ use clap::{Args, Parser, Subcommand};
 
 use self::output::tell;
 use crate::config::{Config, Problems, TenantConfig};
+use crate::gateway::StartError;
 use crate::store::{self, Store, StoreError, with_causes};
 
 /// A multi-tenant gateway that serves each account's forms and submissions from its own database.
@@ -137,8 +138,13 @@ fn report(error: &anyhow::Error) -> String {
         return problems.to_string();
     }
     let text = format!("error: {}", with_causes(error.as_ref()));
-    match error.chain().find_map(|cause| cause.downcast_ref::<DatabaseFailed>()) {
-        Some(failed) => format!("{text}\nhelp: {}", failed.remedy),
+    let database = error.chain().find_map(|cause| cause.downcast_ref()).map(|failed: &DatabaseFailed| &failed.remedy);
+    let certificate = match error.downcast_ref() {
+        Some(StartError::Certificate(error)) => Some(error.remedy()),
+        _ => None,
+    };
+    match database.or(certificate.as_ref()) {
+        Some(remedy) => format!("{text}\nhelp: {remedy}"),
         None => text,
     }
 }

@@ -236,7 +236,7 @@ impl<'c> Guide<'c> {
             }
             None => {
                 let (why, remedy) = match &self.redis {
-                    Some(failed) => (format!(" ({})", failed.what), &*failed.remedy),
+                    Some(failed) => (format!(" ({})", failed.cause), &*failed.remedy),
                     None => (String::new(), "try again"),
                 };
                 let remedy = format!("{remedy}; the nodes use Redis again as soon as it answers");

@@ -109,7 +109,7 @@ fn warns(way: &Way) -> bool {
 async fn try_redis(examination: &Examination) -> Option<Problem> {
     let redis = examination.gateway.as_ref()?.redis.as_ref()?;
     let failed = trial::run(&redis.target).await.err()?;
-    Some(examination.redis_problem(failed.what)?.help(failed.remedy))
+    Some(examination.redis_problem(format!("Redis can't be used: {}", failed.cause))?.help(failed.remedy))
 }
 
 /// What keeps a tenant's database from being served, and warnings about one that is.

@@ -100,12 +100,14 @@ impl Coverage<'_> {
                     if !names.covers(&host.value) && !is_served(served.as_deref(), &host.value, files.as_ref()) =>
                 {
                     let problem = problem().earlier(given, "the certificate given for it has other names");
-                    self.reading.report(problem.help(other_names(names)));
+                    self.reading.report(problem.help(names_of("it", names)));
                 }
                 None if !self.is_shared(served.as_deref(), &host.value) => {
                     let table = format!("[tenant.tls.\"{}\"]", host.value);
-                    let names = self.shared.as_ref().map(|(_, names)| other_names(names)).unwrap_or_default();
-                    let help = format!("add {table} or a gateway certificate with that name; the gateway's: {names}");
+                    let shared =
+                        self.shared.as_ref().map(|(_, names)| format!("; {}", names_of("the gateway's", names)));
+                    let shared = shared.unwrap_or_default();
+                    let help = format!("add {table} or a gateway certificate with that name{shared}");
                     self.reading.report(problem().help(help));
                 }
                 _ => {}
@@ -158,10 +160,10 @@ impl Coverage<'_> {
 }
 
 /// Which names a certificate has.
-fn other_names(names: &CertificateNames) -> String {
+fn names_of(certificate: &str, names: &CertificateNames) -> String {
     match names.listed(SHOWN_NAMES) {
-        Some(listed) => format!("it covers {listed}"),
-        None => "it has no DNS name in subjectAltName; clients ignore a common name".to_owned(),
+        Some(listed) => format!("{certificate} covers {listed}"),
+        None => format!("{certificate} has no DNS name in subjectAltName, and clients ignore a common name"),
     }
 }
 
@@ -211,7 +213,9 @@ fn problem(error: &CertificateError, named: &NamedFiles) -> Problem {
         CertificateError::OutOfDate { .. } => (certificate, &files.certificate, "the certificate is out of date"),
     };
     let mut problem = Problem::at(place, title);
-    if let Some(cause) = std::error::Error::source(error) {
+    if let CertificateError::LeafNotFirst { position, .. } = error {
+        problem = problem.label(format!("it is number {position}"));
+    } else if let Some(cause) = std::error::Error::source(error) {
         problem = problem.label(cause.to_string());
     }
     match (error, from_environment) {

@@ -257,7 +257,7 @@ impl<'r, 't> Table<'r, 't> {
         let Some((place, value)) = self.take(key) else { return Vec::new() };
         let DeValue::Array(items) = value else {
             let problem = Problem::at(&place, "expected an array of tables").label(found(&value));
-            self.reading.report(problem.help(format!("write `[[{key}]]`, with two brackets")));
+            self.reading.report(problem.help(format!("write `[[{key}]]`, with two pairs of brackets, for each {key}")));
             return Vec::new();
         };
         items.into_iter().filter_map(|item| self.read_table(self.placed(item))).collect()
@@ -269,6 +269,11 @@ impl<'r, 't> Table<'r, 't> {
         let read = |(key, value): (Spanned<_>, Spanned<DeValue<'t>>)| {
             let place = Place::new(&source, key.span());
             let value_place = Place::new(&source, value.span());
+            if !value.get_ref().is_table() {
+                let problem = Problem::at(&value_place, "expected a table").label(found(value.get_ref()));
+                reading.report(problem.help("the keys here are hosts, each with a table: `[tenant.tls.\"HOST\"]`"));
+                return None;
+            }
             let table = read_table(reading, &source, (value_place, value.into_inner()))?;
             Some((Text { value: String::from(key.into_inner()), place, from_environment: false }, table))
         };
@@ -295,7 +300,7 @@ impl<'r, 't> Table<'r, 't> {
 
     /// Reports what nobody took.
     pub(super) fn finish(self) {
-        for (key, _) in &self.values {
+        for (key, value) in &self.values {
             let name = key.get_ref();
             let place = Place::new(&self.source, key.span());
             let problem = Problem::at(&place, format!("unknown key `{name}`"));
@@ -303,7 +308,10 @@ impl<'r, 't> Table<'r, 't> {
             self.reading.report(match nearest(name, &self.known) {
                 _ if !homes.is_empty() => {
                     let problem = problem.label(format!("it belongs in {homes}"));
-                    problem.help("in TOML a key belongs to the last header above it: move it there")
+                    problem.help(match homes.strip_prefix("`[").and_then(|home| home.strip_suffix("]`")) {
+                        Some(home) if value.get_ref().is_table() => format!("write `[{home}.{name}]`"),
+                        _ => "in TOML a key belongs to the last header above it: move it there".to_owned(),
+                    })
                 }
                 Some(near) => problem.label(format!("did you mean `{near}`?")),
                 None => problem.help(format!("the keys here are {}", listed(&self.known))),

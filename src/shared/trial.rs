@@ -17,8 +17,8 @@ const LIMIT: Duration = Duration::from_secs(3);
 /// Why a Redis can't be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failed {
-    /// What was found, in one line.
-    pub what: String,
+    /// Why, in one line.
+    pub cause: String,
     /// What fixes it.
     pub remedy: String,
 }
@@ -29,20 +29,18 @@ pub struct Failed {
 /// [`Failed`].
 pub async fn run(target: &RedisTarget) -> Result<(), Failed> {
     let link = Link::new(target)
-        .map_err(|error| Failed { what: error.to_string(), remedy: "correct the address".to_owned() })?;
+        .map_err(|error| Failed { cause: error.to_string(), remedy: "correct the address".to_owned() })?;
     match tokio::time::timeout(LIMIT, super::lanes::open(&link)).await {
         Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) => Err(Failed { what: format!("Redis can't be used: {error}"), remedy: remedy(&error, target) }),
-        Err(_) => {
-            Err(Failed { what: format!("Redis does not answer within {LIMIT:?}"), remedy: UNREACHABLE.to_owned() })
-        }
+        Ok(Err(error)) => Err(Failed { cause: error.to_string(), remedy: remedy(&error) }),
+        Err(_) => Err(Failed { cause: format!("no answer within {LIMIT:?}"), remedy: UNREACHABLE.to_owned() }),
     }
 }
 
-const UNREACHABLE: &str = "check the address, that Redis listens on it (`bind`), and firewalls in between";
+const UNREACHABLE: &str = "check the address, that Redis listens on it (`bind`), with TLS for `rediss://` and without it for `redis://`, and firewalls in between";
 
 /// By the kind of the error, and where Redis or the client has none for it, by its text.
-fn remedy(error: &RedisError, target: &RedisTarget) -> String {
+fn remedy(error: &RedisError) -> String {
     let text = error.to_string();
     let says = |part: &str| text.contains(part);
     let credentials = "correct the user and the password of Redis";
@@ -73,9 +71,6 @@ fn remedy(error: &RedisError, target: &RedisTarget) -> String {
             "install the authority of Redis's certificate on this machine, or name its file in SSL_CERT_FILE".to_owned()
         }
         ErrorKind::Io if error.is_connection_refusal() => "start Redis, or correct its address".to_owned(),
-        ErrorKind::Io if matches!(target, RedisTarget::Server { .. }) && error.is_connection_dropped() => {
-            "check whether Redis speaks TLS: `rediss://` is with TLS, `redis://` without".to_owned()
-        }
         _ => UNREACHABLE.to_owned(),
     }
 }

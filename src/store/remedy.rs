@@ -58,7 +58,7 @@ fn of_driver(error: &sqlx::Error, location: &DatabaseLocation, slug: &str) -> St
         sqlx::Error::Io(error) => of_connection(error, location, slug),
         sqlx::Error::Tls(_) => {
             format!(
-                "check `sslmode` and `sslrootcert` in `database` of the tenant `{slug}`: the file of the authority that signed the server's certificate belongs there"
+                "correct the parameters of `database` of the tenant `{slug}`: `sslmode=disable` is for a server without TLS, and `sslrootcert` names the file of the authority that signed the server's certificate"
             )
         }
         sqlx::Error::RowNotFound => {

@@ -7,6 +7,8 @@
 mod concerns;
 mod contents;
 mod remedy;
+#[cfg(test)]
+mod tests;
 mod unusable;
 mod validity;
 
@@ -261,88 +263,4 @@ fn names(chain: &[CertificateDer<'static>]) -> Result<CertificateNames, webpki::
     let leaf = chain.first().expect("a chain is read with at least one certificate");
     let leaf = webpki::EndEntityCert::try_from(leaf)?;
     Ok(CertificateNames::new(leaf.valid_dns_names()))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use rcgen::{CertifiedKey, KeyPair};
-
-    use super::*;
-    use crate::tenant::host::HostName;
-
-    fn write(folder: &Path, chain: &str, key: &str) -> CertificateFiles {
-        let (certificate, private_key) = (folder.join("chain.pem").into(), folder.join("key.pem").into());
-        let files = CertificateFiles { certificate, private_key };
-        fs::write(&files.certificate, chain).unwrap();
-        fs::write(&files.private_key, key).unwrap();
-        files
-    }
-
-    fn issue(names: &[&str]) -> CertifiedKey<KeyPair> {
-        rcgen::generate_simple_self_signed(names.iter().map(ToString::to_string).collect::<Vec<_>>()).unwrap()
-    }
-
-    #[test]
-    fn a_sound_pair_is_read_with_the_names_it_vouches_for() {
-        let folder = tempfile::tempdir().unwrap();
-        let issued = issue(&["*.example.com", "forms.acme.org"]);
-        let files = write(folder.path(), &issued.cert.pem(), &issued.signing_key.serialize_pem());
-        let certificate = read(&files).unwrap();
-        for (host, covered) in [("acme.example.com", true), ("forms.acme.org", true), ("acme.org", false)] {
-            assert_eq!(certificate.names.covers(&HostName::parse(host).unwrap()), covered, "{host}");
-        }
-        assert_eq!(certificate.key.cert.len(), 1);
-        let [from, until] = [1975, 4096].map(|year| rcgen::date_time_ymd(year, 1, 1).unix_timestamp());
-        assert_eq!(certificate.validity, Validity { from, until }, "what rcgen leaves it at");
-        let before = Timestamp::from_second(from - 1).unwrap();
-        let fault = check_date(certificate.validity, &files, before).unwrap_err().to_string();
-        assert!(fault.ends_with("chain.pem` is out of date"), "{fault}");
-    }
-
-    #[test]
-    fn a_stamp_changes_with_each_of_the_files() {
-        let folder = tempfile::tempdir().unwrap();
-        let files = write(folder.path(), "chain", "key");
-        let mut last = files.stamp();
-        assert_eq!(files.stamp(), last);
-        for step in 0..3 {
-            match step {
-                0 => fs::write(&files.certificate, "longer than before").unwrap(),
-                1 => {
-                    let draft = folder.path().join("draft");
-                    fs::write(&draft, "yek").unwrap();
-                    fs::rename(draft, &files.private_key).unwrap();
-                }
-                _ => fs::remove_file(&files.certificate).unwrap(),
-            }
-            assert_ne!(files.stamp(), last, "step {step}");
-            last = files.stamp();
-        }
-    }
-
-    #[test]
-    fn each_fault_names_its_file() {
-        let folder = tempfile::tempdir().unwrap();
-        let (ours, other) = (issue(&["a.example"]), issue(&["b.example"]));
-        let (chain, key) = (ours.cert.pem(), ours.signing_key.serialize_pem());
-        let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
-        let damaged = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
-        for (chain, key, expected) in [
-            ("", key.as_str(), "chain.pem` holds no certificate in PEM form"),
-            (broken, &key, "chain.pem` is malformed"),
-            (&chain, "", "key.pem` holds no private key in PEM form"),
-            (&chain, damaged, "key.pem` can't be used"),
-            (&chain, &other.signing_key.serialize_pem(), "key.pem` does not fit the certificate in `"),
-        ] {
-            let files = write(folder.path(), chain, key);
-            let fault = read(&files).unwrap_err().to_string();
-            assert!(fault.contains(expected), "{fault}");
-        }
-        let (certificate, private_key) = (Path::new("/nowhere.pem").into(), Path::new("/nowhere.key").into());
-        let missing = CertificateFiles { certificate, private_key };
-        assert!(matches!(read(&missing), Err(CertificateError::CertificateUnreadable { .. })));
-        assert!(matches!(read_key(&missing.private_key), Err(CertificateError::KeyUnreadable { .. })));
-    }
 }

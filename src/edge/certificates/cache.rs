@@ -109,7 +109,8 @@ impl Cache {
                 Err(error) => {
                     let (fault, error) = (with_causes(&error), Arc::new(error));
                     if before.as_ref().is_none_or(|before| with_causes(&*before.error) != fault) {
-                        tracing::error!(tenant = &**owner, fault, "the tenant's certificate can't be served");
+                        let remedy = error.remedy();
+                        tracing::error!(tenant = &**owner, fault, remedy, "the tenant's certificate can't be served");
                     }
                     let failure = Failure { at: Instant::now(), error: Arc::clone(&error) };
                     self.failures.insert(files.clone(), failure).await;

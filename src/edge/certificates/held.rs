@@ -169,7 +169,7 @@ impl Loader {
                 let told = with_causes(&error);
                 if fault_of(held).replace(told.clone()).is_none_or(|before| before != told) {
                     let goes_on = "a renewed certificate can't be served; the one before it goes on";
-                    tracing::error!(tenant, fault = told, "{goes_on}");
+                    tracing::error!(tenant, fault = told, remedy = error.remedy(), "{goes_on}");
                     self.note_change();
                 }
                 None

@@ -97,7 +97,9 @@ impl Contents {
                     .to_owned()
             }
             Self::Pkcs7 => "convert it: openssl pkcs7 -print_certs -in FILE -out NEW".to_owned(),
-            Self::PrivateKey | Self::Certificate => "are `certificate` and `private_key` swapped?".to_owned(),
+            Self::PrivateKey | Self::Certificate => {
+                "check whether `certificate` and `private_key` are swapped".to_owned()
+            }
             Self::Request => "name the certificate that the authority issued for it".to_owned(),
             Self::PublicKey => "name the private key that belongs to it".to_owned(),
             Self::OpenSsh => "convert it: ssh-keygen -p -m PEM -N '' -f FILE".to_owned(),
