@@ -100,14 +100,12 @@ impl Coverage<'_> {
                     if !names.covers(&host.value) && !is_served(served.as_deref(), &host.value, files.as_ref()) =>
                 {
                     let problem = problem().earlier(given, "the certificate given for it has other names");
-                    self.reading.report(problem.help(names_of("it", names)));
+                    self.reading.report(problem.help(certificate::no_cover(&host.value, "it", names)));
                 }
                 None if !self.is_shared(served.as_deref(), &host.value) => {
-                    let table = format!("[tenant.tls.\"{}\"]", host.value);
-                    let shared =
-                        self.shared.as_ref().map(|(_, names)| format!("; {}", names_of("the gateway's", names)));
-                    let shared = shared.unwrap_or_default();
-                    let help = format!("add {table} or a gateway certificate with that name{shared}");
+                    let no_names = CertificateNames::default();
+                    let names = self.shared.as_ref().map_or(&no_names, |(_, names)| names);
+                    let help = certificate::no_cover(&host.value, "the gateway's", names);
                     self.reading.report(problem().help(help));
                 }
                 _ => {}
@@ -152,24 +150,12 @@ impl Coverage<'_> {
         let chain = certificate::read_chain(&files.certificate).map_err(told).ok();
         let key = certificate::read_key(&files.private_key).map_err(told).ok();
         let Some((chain, key)) = chain.zip(key) else { return };
-        let paired = certificate::pair(chain, key, files);
+        let paired = certificate::pair(&chain, &key, files);
         if let Err(error) = paired.and_then(|read| certificate::check_date(read.validity, files, self.now)) {
             told(error);
         }
     }
 }
-
-/// Which names a certificate has.
-fn names_of(certificate: &str, names: &CertificateNames) -> String {
-    match names.listed(SHOWN_NAMES) {
-        Some(listed) => format!("{certificate} covers {listed}"),
-        None => format!("{certificate} has no DNS name in subjectAltName, and clients ignore a common name"),
-    }
-}
-
-/// How many names of a certificate a report shows. Larger: certificates of many names fill the screen. Smaller: an operator
-/// looks them up by hand.
-const SHOWN_NAMES: usize = 5;
 
 /// A certificate of a tenant's: where it was given, its files, and its names where they are known.
 type Own = (HostPattern, (Place, Option<CertificateFiles>, Option<Arc<CertificateNames>>));

@@ -97,7 +97,7 @@ pub(super) fn read(path: &Path, reading: &Reading<'_>) -> Written {
     for pattern in &patterns {
         let Some(files) = matching(pattern, &folder, reading) else { continue };
         if files.is_empty() {
-            let problem = Problem::at(&pattern.place, "no file matches this pattern").as_warning();
+            let problem = Problem::at(&pattern.place, "no file matches this pattern").into_warning();
             let help = format!("a relative pattern starts at `{}`; `*` does not match `/`", folder.display());
             written.warnings.push(problem.help(help));
         }

@@ -52,7 +52,7 @@ pub(super) fn homes_of(key: &str) -> Vec<&'static str> {
     let has = |reader: &fn(Table<'_, '_>)| {
         let reading = Reading::new(&|_| None, None, 1);
         reader(Table::empty(&reading));
-        reading.take_known().iter().any(|known| *known == key)
+        reading.take_known().contains(&key)
     };
     READERS.iter().filter(|(_, reader)| has(reader)).map(|(header, _)| *header).collect()
 }

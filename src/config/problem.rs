@@ -61,7 +61,7 @@ impl Problem {
     }
 
     /// The same as a warning: somebody should look at it, and the configuration is served.
-    pub(super) fn as_warning(mut self) -> Self {
+    pub(super) fn into_warning(mut self) -> Self {
         self.is_warning = true;
         self
     }

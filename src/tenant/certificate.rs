@@ -27,6 +27,7 @@ use crate::tenant::host::CertificateNames;
 
 pub use self::concerns::{Concern, Roots, concerns};
 pub use self::contents::Contents;
+pub use self::remedy::no_cover;
 pub use self::unusable::Unusable;
 pub use self::validity::{OutOfDate, Validity};
 
@@ -165,7 +166,7 @@ pub enum Malformed {
 pub fn read(files: &CertificateFiles) -> Result<Certificate, CertificateError> {
     let chain = read_chain(&files.certificate)?;
     let key = read_key(&files.private_key)?;
-    pair(chain, key, files)
+    pair(&chain, &key, files)
 }
 
 /// Whether callers take a certificate that was read from `files` at `now`.
@@ -220,15 +221,15 @@ fn without_mark(text: &[u8]) -> &[u8] {
 /// # Errors
 /// The leaf is malformed, the key is unusable, or they do not belong together.
 pub fn pair(
-    chain: Vec<CertificateDer<'static>>,
-    key: PrivateKeyDer<'static>,
+    chain: &[CertificateDer<'static>],
+    key: &PrivateKeyDer<'static>,
     files: &CertificateFiles,
 ) -> Result<Certificate, CertificateError> {
     let malformed = |source| CertificateError::CertificateMalformed { path: files.certificate.to_path_buf(), source };
-    let names = names(&chain).map_err(|source| malformed(source.into()))?;
-    let validity = validity(&chain).ok_or_else(|| malformed(Malformed::NotX509))?;
-    let paired = CertifiedKey::from_der(chain.clone(), key.clone_key(), &aws_lc_rs::default_provider());
-    let key = paired.map_err(|fault| unpaired(fault, &chain, &key, files))?;
+    let names = names(chain).map_err(|source| malformed(source.into()))?;
+    let validity = validity(chain).ok_or_else(|| malformed(Malformed::NotX509))?;
+    let paired = CertifiedKey::from_der(chain.to_vec(), key.clone_key(), &aws_lc_rs::default_provider());
+    let key = paired.map_err(|fault| unpaired(fault, chain, key, files))?;
     Ok(Certificate { key: Arc::new(key), names: Arc::new(names), validity })
 }
 

@@ -9,7 +9,7 @@ use crate::config::{GatewayConfig, TenantConfig};
 /// How many tenants the warning names. Larger: it fills the screen. Smaller: an operator searches for them.
 const NAMED: usize = 5;
 
-/// A warning where `redis` is configured beside tenants with SQLite files.
+/// A warning where Redis is configured and tenants have SQLite files.
 pub(super) fn warning(gateway: Option<&GatewayConfig>, tenants: &[Arc<TenantConfig>]) -> Option<String> {
     gateway?.redis.as_ref()?;
     let files: Vec<_> = tenants.iter().filter(|tenant| tenant.database.file().is_some()).collect();

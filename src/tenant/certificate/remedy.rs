@@ -9,6 +9,7 @@ use std::path::Path;
 use super::contents::Contents;
 use super::{CertificateError, Malformed, OutOfDate};
 use crate::rights;
+use crate::tenant::host::{CertificateNames, HostName};
 
 impl CertificateError {
     /// What fixes it. A renewed file is used without a restart.
@@ -48,6 +49,20 @@ impl CertificateError {
         }
     }
 }
+
+/// What fixes that a certificate does not have the name of a host.
+#[must_use]
+pub fn no_cover(host: &HostName, certificate: &str, names: &CertificateNames) -> String {
+    let names = match names.listed(SHOWN_NAMES) {
+        Some(listed) => format!("{certificate} covers {listed}"),
+        None => format!("{certificate} has no DNS name in subjectAltName, and clients ignore a common name"),
+    };
+    format!("add [tenant.tls.\"{host}\"] or a gateway certificate with that name; {names}")
+}
+
+/// How many names of a certificate a report shows. Larger: certificates of many names fill the screen. Smaller: an operator
+/// looks them up by hand.
+const SHOWN_NAMES: usize = 5;
 
 fn unreadable(path: &Path, error: &io::Error) -> String {
     let relative = "a relative path starts at the folder of the configuration file that names it";

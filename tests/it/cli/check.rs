@@ -109,9 +109,12 @@ fn the_configuration_is_found_by_option_by_variable_and_by_name() {
 
 #[tokio::test]
 async fn files_with_secrets_that_others_may_read_are_warned_about_and_are_no_fault() {
-    let site = Site::new().tenant("acme", Engine::Sqlite).tenant("globex", Engine::Sqlite).write();
+    let with_password = Engine::Postgres.database(Path::new(""), "").replace("postgres@", "postgres:marker-7f3a@");
+    let site = Site::new()
+        .tenant("acme", Engine::Sqlite)
+        .tenant_with("globex", Engine::Postgres, |tenant| tenant.set("database", with_password))
+        .write();
     site.migrate();
-    let site = site.gateway("redis", "redis://:marker-7f3a@127.0.0.1:6379").write();
     let [database, log] = ["acme.db", "acme.db-wal"].map(|name| site.folder().join(name));
     let key = site.folder().join("certs/wildcard.example.test.key");
     // The log exists as long as a connection is open.

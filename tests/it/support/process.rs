@@ -61,6 +61,14 @@ pub(crate) fn formgate_with_environment<S: AsRef<OsStr>>(arguments: &[S], enviro
     run(command, b"")
 }
 
+/// Runs a command that permissions of files hold, even if root starts it.
+pub(crate) fn formgate_held_by_permissions<S: AsRef<OsStr>>(arguments: &[S]) -> Output {
+    let options: &[&str] = if child::is_root() { &["--bounding-set=-dac_override,-dac_read_search"] } else { &[] };
+    let mut command = child::bound_to_us(env!("CARGO_BIN_EXE_formgate"), "KILL", options);
+    command.args(arguments).env_remove("FORMGATE_CONFIG");
+    run(command, b"")
+}
+
 /// Runs a command whose result goes where `stdout` says, and the rest where `stderr` says; the exit code, and what the
 /// test could read of both.
 pub(crate) fn formgate_into<S: AsRef<OsStr>>(arguments: &[S], stdout: Writable, stderr: Writable) -> Output {
