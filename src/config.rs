@@ -30,11 +30,12 @@ mod tenant;
 #[cfg(test)]
 mod tests;
 mod unique;
+mod watched;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::num::NonZero;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -50,6 +51,7 @@ pub use self::problem::{Origin, Problem, Problems};
 pub use self::secret::holds_password;
 use self::source::Place;
 use self::tenant::Listed;
+pub use self::watched::WatchedFolders;
 use crate::metrics::TenantLabels;
 use crate::store::{DatabaseLimits, DatabaseLocation, Guard};
 pub use crate::tenant::certificate::CertificateFiles;
@@ -188,35 +190,6 @@ impl Examination {
         let gateway = gateway.expect("without a fault, the gateway's table is whole");
         let warnings = warnings.iter().map(ToString::to_string).collect();
         Ok(Config { gateway, tenants, folders, sources, read_at, warnings })
-    }
-}
-
-/// The folders in which a change of a file matters. Folders and not files: a file is replaced by a rename more often than
-/// it is written to.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct WatchedFolders {
-    /// Of the configuration, and of what it includes.
-    pub configuration: BTreeSet<PathBuf>,
-    /// Of certificates; not all, where they stand in very many.
-    pub certificates: BTreeSet<PathBuf>,
-}
-
-/// How many folders of certificates are watched. Each costs the kernel a kilobyte and one of the watches that a user may
-/// have, which are 8,192 on small machines. With fewer, more renewals are noticed only when their host is next asked for.
-const WATCHED_FOLDERS: usize = 256;
-
-impl WatchedFolders {
-    fn of(configuration: BTreeSet<PathBuf>, gateway: Option<&GatewayConfig>, tenants: &[Arc<TenantConfig>]) -> Self {
-        let own = tenants.iter().flat_map(|tenant| tenant.certificates.iter().map(|(_, files)| files));
-        let files = gateway.and_then(|gateway| gateway.certificate.as_ref()).into_iter().chain(own);
-        let mut certificates = BTreeSet::new();
-        for folder in files.flat_map(|files| [&files.certificate, &files.private_key]).filter_map(|file| file.parent())
-        {
-            if certificates.len() < WATCHED_FOLDERS && !certificates.contains(folder) {
-                certificates.insert(folder.to_owned());
-            }
-        }
-        Self { configuration, certificates }
     }
 }
 
