@@ -16,12 +16,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::{Args, Parser, Subcommand};
 
 use self::output::tell;
-use crate::config::{Config, TenantConfig};
-use crate::store::{Store, StoreError};
+use crate::config::{Config, Problems, TenantConfig};
+use crate::gateway::StartError;
+use crate::store::{self, Store, StoreError, with_causes};
 
 /// A multi-tenant gateway that serves each account's forms and submissions from its own database.
 #[derive(Debug, Parser)]
@@ -29,6 +30,14 @@ use crate::store::{Store, StoreError};
 pub struct Arguments {
     #[command(subcommand)]
     command: Command,
+}
+
+impl Arguments {
+    /// Whether the command serves requests until it is stopped.
+    #[must_use]
+    pub fn serves(&self) -> bool {
+        matches!(self.command, Command::Serve(_) | Command::Demo(_))
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -61,8 +70,7 @@ struct ConfigFile {
 
 impl ConfigFile {
     fn load(&self) -> Result<Config> {
-        // The reports say all that there is to say, each with its file and line.
-        Config::load(&self.config).map_err(|problems| anyhow::anyhow!("{problems}"))
+        Ok(Config::load(&self.config)?)
     }
 }
 
@@ -81,10 +89,10 @@ impl TenantChoice {
         find_tenant(self.file.load()?, &self.tenant)
     }
 
-    async fn open(&self) -> Result<Store> {
+    async fn open(&self) -> Result<(Arc<TenantConfig>, Store)> {
         let tenant = self.find()?;
-        let opened = Store::open(&tenant.database, 1).await;
-        opened.with_context(|| format!("tenant `{}`", tenant.slug)).with_context_for_schema(&tenant.slug)
+        let store = Store::open(&tenant.database, 1).await.of_tenant(&tenant)?;
+        Ok((tenant, store))
     }
 }
 
@@ -97,17 +105,47 @@ fn find_tenant(config: Config, slug: &str) -> Result<Arc<TenantConfig>> {
     }
 }
 
-/// Adds the command that mends a schema that is too old.
-trait SchemaContext {
-    fn with_context_for_schema(self, slug: &str) -> Self;
+/// A tenant's database failed, and what fixes that.
+#[derive(Debug, thiserror::Error)]
+#[error("tenant `{slug}`")]
+struct DatabaseFailed {
+    slug: Arc<str>,
+    remedy: String,
+    source: StoreError,
 }
 
-impl<T> SchemaContext for Result<T> {
-    fn with_context_for_schema(self, slug: &str) -> Self {
-        self.map_err(|error| match error.downcast_ref::<StoreError>() {
-            Some(StoreError::SchemaOlder { .. }) => error.context(format!("run `formgate migrate --tenant {slug}`")),
-            _ => error,
+/// Adds the tenant and the remedy to an error of its database.
+trait OfTenant<T> {
+    fn of_tenant(self, tenant: &TenantConfig) -> Result<T>;
+}
+
+impl<T, E: Into<anyhow::Error>> OfTenant<T> for Result<T, E> {
+    fn of_tenant(self, tenant: &TenantConfig) -> Result<T> {
+        self.map_err(|error| match error.into().downcast::<StoreError>() {
+            Ok(source) => {
+                let (slug, remedy) = (Arc::clone(&tenant.slug), store::remedy(&source, &tenant.database, &tenant.slug));
+                DatabaseFailed { slug, remedy, source }.into()
+            }
+            Err(other) => other,
         })
+    }
+}
+
+/// An error as standard error shows it, with the remedy where there is one.
+fn report(error: &anyhow::Error) -> String {
+    if let Some(problems) = error.downcast_ref::<Problems>() {
+        // Each report of a fault begins with `error:` already.
+        return problems.to_string();
+    }
+    let text = format!("error: {}", with_causes(error.as_ref()));
+    let database = error.chain().find_map(|cause| cause.downcast_ref()).map(|failed: &DatabaseFailed| &failed.remedy);
+    let certificate = match error.downcast_ref() {
+        Some(StartError::Certificate(error)) => Some(error.remedy()),
+        _ => None,
+    };
+    match database.or(certificate.as_ref()) {
+        Some(remedy) => format!("{text}\nhelp: {remedy}"),
+        None => text,
     }
 }
 
@@ -126,7 +164,7 @@ pub async fn run(arguments: Arguments) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tell(&format!("error: {error:#}"));
+            tell(&report(&error));
             ExitCode::FAILURE
         }
     }

@@ -19,6 +19,7 @@ mod file;
 mod gateway;
 mod hsts;
 mod include;
+mod keys;
 mod limits;
 mod listen;
 mod pieces;
@@ -29,11 +30,12 @@ mod tenant;
 #[cfg(test)]
 mod tests;
 mod unique;
+mod watched;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::num::NonZero;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -47,7 +49,9 @@ pub use self::limits::Limits;
 pub use self::listen::{ListenConfig, Speaks};
 pub use self::problem::{Origin, Problem, Problems};
 pub use self::secret::holds_password;
+use self::source::Place;
 use self::tenant::Listed;
+pub use self::watched::WatchedFolders;
 use crate::metrics::TenantLabels;
 use crate::store::{DatabaseLimits, DatabaseLocation, Guard};
 pub use crate::tenant::certificate::CertificateFiles;
@@ -66,6 +70,8 @@ pub struct Config {
     pub sources: Sources,
     /// When the reading of the files began.
     pub read_at: SystemTime,
+    /// What somebody should look at, although the configuration has no fault.
+    pub warnings: Vec<String>,
 }
 
 impl Config {
@@ -79,6 +85,13 @@ impl Config {
         let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
         let read = Examination::read(path, &Reading::new(&environment, None, threads), Certificates::Unread);
         read.into_config()
+    }
+
+    /// Logs what somebody should look at.
+    pub fn log_warnings(&self) {
+        for warning in &self.warnings {
+            tracing::warn!(warning, "the configuration is served, with a warning");
+        }
     }
 
     /// Reads as [`load`](Self::load) does and checks everything that can be known without a connection, certificates
@@ -134,10 +147,13 @@ pub struct Examination {
     pub tenants: Vec<Arc<TenantConfig>>,
     /// Every fault.
     pub problems: Vec<Problem>,
+    /// What somebody should look at, in the order of the files.
+    pub warnings: Vec<Problem>,
     /// Where a change may mend it.
     pub folders: WatchedFolders,
     /// What was read.
     pub sources: Sources,
+    redis: Option<Place>,
     read_at: SystemTime,
 }
 
@@ -149,11 +165,19 @@ impl Examination {
         if certificates == Certificates::Checked {
             coverage::check(written.gateway.as_ref(), &written.tenants, reading);
         }
+        let redis = written.gateway.as_ref().and_then(|gateway| gateway.redis.clone());
         let gateway = written.gateway.and_then(|gateway| gateway.config);
         let mut tenants = Vec::with_capacity(written.tenants.len());
         tenants.extend(written.tenants.into_iter().filter_map(Listed::into_config));
         let folders = WatchedFolders::of(written.folders, gateway.as_ref(), &tenants);
-        Self { gateway, tenants, problems: reading.take_problems(), folders, sources: written.sources, read_at }
+        let (problems, sources, warnings) = (reading.take_problems(), written.sources, written.warnings);
+        Self { gateway, tenants, problems, warnings, folders, sources, redis, read_at }
+    }
+
+    /// A fault of the Redis that the gateway's table names; the report points at the key and does not show its value.
+    #[must_use]
+    pub fn redis_problem(&self, title: impl Into<String>) -> Option<Problem> {
+        self.redis.as_ref().map(|place| Problem::at(place, title))
     }
 
     /// The configuration, if it has no fault.
@@ -161,39 +185,11 @@ impl Examination {
     /// # Errors
     /// Every fault, in the order of the files.
     pub fn into_config(self) -> Result<Config, Problems> {
-        let Self { gateway, tenants, problems, folders, sources, read_at } = self;
+        let Self { gateway, tenants, problems, warnings, folders, sources, redis: _, read_at } = self;
         Problems::none_of(problems)?;
         let gateway = gateway.expect("without a fault, the gateway's table is whole");
-        Ok(Config { gateway, tenants, folders, sources, read_at })
-    }
-}
-
-/// The folders in which a change of a file matters. Folders and not files: a file is replaced by a rename more often than
-/// it is written to.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct WatchedFolders {
-    /// Of the configuration, and of what it includes.
-    pub configuration: BTreeSet<PathBuf>,
-    /// Of certificates; not all, where they stand in very many.
-    pub certificates: BTreeSet<PathBuf>,
-}
-
-/// How many folders of certificates are watched. Each costs the kernel a kilobyte and one of the watches that a user may
-/// have, which are 8,192 on small machines. With fewer, more renewals are noticed only when their host is next asked for.
-const WATCHED_FOLDERS: usize = 256;
-
-impl WatchedFolders {
-    fn of(configuration: BTreeSet<PathBuf>, gateway: Option<&GatewayConfig>, tenants: &[Arc<TenantConfig>]) -> Self {
-        let own = tenants.iter().flat_map(|tenant| tenant.certificates.iter().map(|(_, files)| files));
-        let files = gateway.and_then(|gateway| gateway.certificate.as_ref()).into_iter().chain(own);
-        let mut certificates = BTreeSet::new();
-        for folder in files.flat_map(|files| [&files.certificate, &files.private_key]).filter_map(|file| file.parent())
-        {
-            if certificates.len() < WATCHED_FOLDERS && !certificates.contains(folder) {
-                certificates.insert(folder.to_owned());
-            }
-        }
-        Self { configuration, certificates }
+        let warnings = warnings.iter().map(ToString::to_string).collect();
+        Ok(Config { gateway, tenants, folders, sources, read_at, warnings })
     }
 }
 

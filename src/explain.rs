@@ -14,8 +14,9 @@ use jiff::Timestamp;
 use crate::config::{Config, OnRedisFailure, TenantConfig};
 use crate::metrics::Metrics;
 use crate::quota::{Account, Quota};
-use crate::shared::{Lanes, Link};
+use crate::shared::{Lanes, Link, trial};
 use crate::store::DatabaseIdentity;
+use crate::tenant::certificate::Roots;
 use crate::tenant::host::HostName;
 use crate::tenant::token::PresentedToken;
 
@@ -106,6 +107,9 @@ impl fmt::Display for Way {
 pub struct Guide<'c> {
     config: &'c Config,
     quota: Option<(Quota, OnRedisFailure)>,
+    /// Why Redis can't be used, where it can't.
+    redis: Option<trial::Failed>,
+    roots: Roots,
     now: Timestamp,
 }
 
@@ -115,16 +119,17 @@ impl<'c> Guide<'c> {
     /// # Panics
     /// Outside of a Tokio runtime.
     pub async fn new(config: &'c Config) -> Self {
-        let mut quota = None;
+        let (mut quota, mut failed) = (None, None);
         if let Some(redis) = &config.gateway.redis
             && let Ok(link) = Link::new(&redis.target)
         {
             let metrics = Metrics::default();
             let lanes = Lanes::open(link.into(), redis.timeout, metrics.clone()).await;
             let shared = Some((lanes.into(), redis.on_failure));
+            failed = trial::run(&redis.target).await.err();
             quota = Some((Quota::new(config.gateway.quota_window, shared, metrics), redis.on_failure));
         }
-        Self { config, quota, now: Timestamp::now() }
+        Self { config, quota, redis: failed, roots: Roots::of_system(), now: Timestamp::now() }
     }
 
     /// The way of a request to a host, as it may stand in a URL, with a token or without.
@@ -139,7 +144,7 @@ impl<'c> Guide<'c> {
         };
         let known_as = if *host == tenant.address { "sign-in address" } else { "custom domain" };
         way.step("name", Finding::passes(format!("`{host}` is the {known_as} of the tenant `{}`", tenant.slug)));
-        way.step("certificate", certificate::find(self.config, tenant, host, self.now));
+        way.step("certificate", certificate::find(self.config, tenant, host, &self.roots, self.now));
         let zone = tenant.timezone.iana_name().unwrap_or("UTC");
         way.step(
             "tenant",
@@ -153,7 +158,7 @@ impl<'c> Guide<'c> {
     pub async fn walk_tenant(&self, tenant: &TenantConfig) -> Way {
         let mut way = Way::default();
         for host in tenant.hosts() {
-            way.step("certificate", certificate::find(self.config, tenant, host, self.now));
+            way.step("certificate", certificate::find(self.config, tenant, host, &self.roots, self.now));
         }
         self.walk_inside(&mut way, tenant, None).await;
         way
@@ -229,20 +234,31 @@ impl<'c> Guide<'c> {
             Some((budget, _)) => {
                 Finding::passes(format!("{} of {limit} requests in {seconds} s are left, by Redis", budget.remaining))
             }
-            None => match policy {
-                OnRedisFailure::Deny => Finding::stops(
-                    "Redis does not answer, and the policy is `deny`: every request is answered with 503",
-                    "bring Redis back, or set `on_redis_failure` to `local`",
-                ),
-                OnRedisFailure::Local => Finding::warns(
-                    format!("Redis does not answer: each node admits {limit} requests in {seconds} s by itself"),
-                    "bring Redis back; the nodes return to the shared window by themselves",
-                ),
-                OnRedisFailure::Allow => Finding::warns(
-                    "Redis does not answer, and the policy is `allow`: nothing is limited",
-                    "bring Redis back; the nodes return to the shared window by themselves",
-                ),
-            },
+            None => {
+                let (why, remedy) = match &self.redis {
+                    Some(failed) => (format!(" ({})", failed.cause), &*failed.remedy),
+                    None => (String::new(), "try again"),
+                };
+                let remedy = format!("{remedy}; the nodes use Redis again as soon as it answers");
+                match policy {
+                    OnRedisFailure::Deny => Finding::stops(
+                        format!(
+                            "Redis does not answer{why}, and the policy is `deny`: every request is answered with 503"
+                        ),
+                        format!("{remedy}; or set `on_redis_failure` to `local`"),
+                    ),
+                    OnRedisFailure::Local => Finding::warns(
+                        format!(
+                            "Redis does not answer{why}: each node admits {limit} requests in {seconds} s by itself"
+                        ),
+                        remedy,
+                    ),
+                    OnRedisFailure::Allow => Finding::warns(
+                        format!("Redis does not answer{why}, and the policy is `allow`: nothing is limited"),
+                        remedy,
+                    ),
+                }
+            }
         }
     }
 }

@@ -34,6 +34,7 @@ mod owner_only;
 mod patience;
 pub mod quota;
 pub mod reply;
+mod rights;
 pub mod shared;
 pub mod store;
 pub mod supervisor;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use formgate::cli::{self, Arguments};
-use formgate::telemetry::Telemetry;
+use formgate::telemetry::{Log, Telemetry};
 use formgate::workers;
 use mimalloc::MiMalloc;
 
@@ -18,7 +18,7 @@ fn main() -> ExitCode {
 
 async fn run() -> ExitCode {
     let arguments = Arguments::parse();
-    let telemetry = Telemetry::set_up();
+    let telemetry = Telemetry::set_up(if arguments.serves() { Log::OfService } else { Log::OfCommand });
     // Redis asks rustls for the process's provider; everything else is given it.
     rustls::crypto::aws_lc_rs::default_provider().install_default().expect("nothing was installed before");
     let code = cli::run(arguments).await;

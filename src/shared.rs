@@ -9,6 +9,7 @@ mod eviction;
 mod lanes;
 mod link;
 mod shards;
+pub mod trial;
 
 pub use lanes::{CallError, Lanes};
 pub use link::{Connection, Link, LinkError};

@@ -5,7 +5,9 @@
 //! statement: only `sql`, `session` and `location` know where they part.
 
 mod breaker;
+mod causes;
 mod commit_stamp;
+mod concerns;
 mod connections;
 mod database;
 mod database_file;
@@ -25,6 +27,7 @@ mod pool;
 pub(crate) mod raw;
 mod records;
 mod reindex;
+mod remedy;
 mod retry;
 mod rows;
 mod schema;
@@ -50,6 +53,7 @@ use tokio::sync::RwLock;
 
 pub use breaker::{Breaker, Entry};
 pub use commit_stamp::CommitStamp;
+pub use concerns::Concern;
 pub use connections::Connections;
 pub use forms::{Element, Form, FormSummary};
 pub use groups::{
@@ -61,6 +65,7 @@ pub use limits::DatabaseLimits;
 pub use location::{DatabaseLocation, InvalidLocation};
 pub use page::{Page, PageRequest};
 pub use reindex::{Reindexed, reindex};
+pub use remedy::remedy;
 pub use schema::Reach;
 pub use search::Found;
 pub use spent::Spent;
@@ -71,6 +76,7 @@ pub use tokens::{NewToken, TokenRecord};
 pub use trouble::Trouble;
 
 use crate::memory::MemorySpent;
+pub(crate) use causes::with_causes;
 use database::Database;
 use database_file::DatabaseFile;
 pub(crate) use database_file::{LOG, SHARED_MEMORY, next_to};
@@ -166,12 +172,6 @@ impl StoreError {
     fn locked(file: &Path) -> Self {
         Self::Locked { holder: write_access::lock_holder(file) }
     }
-}
-
-/// An error and all its sources.
-pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 impl Store {

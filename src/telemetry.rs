@@ -31,7 +31,22 @@ pub use self::access::Access;
 use self::sampling::{CallerSampler, InvalidSampler};
 
 /// What the log shows unless `FORMGATE_LOG` says otherwise.
-const LOG: &str = "info,sqlx=warn,rustls=error";
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Log {
+    /// Of a process that serves: what operators watch.
+    OfService,
+    /// Of a command that ends by itself: nothing. It reports failures in its own output, which log lines would interrupt.
+    OfCommand,
+}
+
+impl Log {
+    fn filter(self) -> &'static str {
+        match self {
+            Self::OfService => "info,sqlx=warn,rustls=error",
+            Self::OfCommand => "off",
+        }
+    }
+}
 
 /// The target of all spans: the log leaves it out, and without a collector its spans cost nothing.
 const TRACE: &str = "formgate::trace";
@@ -49,7 +64,7 @@ impl Telemetry {
     /// # Panics
     /// Outside of a Tokio runtime, or a second time.
     #[must_use]
-    pub fn set_up() -> Self {
+    pub fn set_up(log: Log) -> Self {
         let (provider, failure) = match collector_is_named().then(provider) {
             None => (None, None),
             Some(Ok((provider, None))) => (Some(provider), None),
@@ -58,7 +73,7 @@ impl Telemetry {
             }
             Some(Err(failure)) => (None, Some(failure)),
         };
-        let (log, access) = log();
+        let (log, access) = layer(log);
         let mut layers = vec![log];
         // Without a collector there is no layer for spans, so that none is ever made.
         layers.extend(provider.as_ref().map(|provider| {
@@ -86,8 +101,8 @@ impl Telemetry {
 }
 
 /// Text on a terminal, else one JSON object a line. `FORMGATE_LOG` filters as `RUST_LOG` does elsewhere.
-fn log() -> (Box<dyn Layer<Registry> + Send + Sync>, Option<access::Writer>) {
-    let filter = EnvFilter::try_from_env("FORMGATE_LOG").unwrap_or_else(|_| EnvFilter::new(LOG));
+fn layer(log: Log) -> (Box<dyn Layer<Registry> + Send + Sync>, Option<access::Writer>) {
+    let filter = EnvFilter::try_from_env("FORMGATE_LOG").unwrap_or_else(|_| EnvFilter::new(log.filter()));
     let filter = filter.add_directive(format!("{TRACE}=off").parse().expect("a directive"));
     let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     if std::io::stderr().is_terminal() {

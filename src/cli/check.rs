@@ -1,6 +1,8 @@
 //! `formgate check`: everything that would keep a tenant from being served, all at once.
 
+mod chains;
 mod exposed;
+mod nodes;
 
 use anyhow::{Result, bail};
 use clap::Args;
@@ -11,7 +13,8 @@ use super::output::print;
 use crate::config::{Config, Examination, Problem, Problems, TenantConfig};
 use crate::explain::{Finding, Guide, Way};
 use crate::gateway::Share;
-use crate::store::{Store, StoreError};
+use crate::shared::trial;
+use crate::store::{Concern, Store, remedy, with_causes};
 
 /// How many databases are tried at once.
 const AT_ONCE: usize = 16;
@@ -27,14 +30,25 @@ pub(super) struct Check {
 
 pub(super) async fn run(Check { file, deep }: &Check) -> Result<()> {
     // A fault elsewhere does not keep a database from being tried: an operator learns of everything at once.
-    let Examination { gateway, tenants, sources, mut problems, .. } = Config::examine(&file.config, None);
+    let examination = Config::examine(&file.config, None);
+    let (redis, eviction) = try_redis(&examination).await;
+    let Examination { gateway, tenants, sources, mut problems, warnings, .. } = examination;
     let tried: Vec<_> = stream::iter(&tenants).map(|tenant| try_database(tenant)).buffered(AT_ONCE).collect().await;
-    problems.extend(tried.into_iter().flatten());
+    let (faults, concerns): (Vec<_>, Vec<_>) = tried.into_iter().unzip();
+    problems.extend(redis);
+    problems.extend(faults.into_iter().flatten());
+    for warning in warnings {
+        print(&format!("{warning}\n"))?;
+    }
     let lowered = gateway.as_ref().map(|gateway| Share::once_raised(gateway).lowered(gateway)).unwrap_or_default();
     for warning in lowered {
         print(&format!("warning: {warning}, as far as this shell may raise it"))?;
     }
-    for warning in exposed::warnings(gateway.as_ref(), &tenants, &sources) {
+    let others = exposed::warnings(gateway.as_ref(), &tenants, &sources);
+    let others = others.into_iter().chain(chains::warnings(gateway.as_ref(), &tenants));
+    for warning in
+        others.chain(nodes::warning(gateway.as_ref(), &tenants)).chain(eviction).chain(concerns.into_iter().flatten())
+    {
         print(&warning)?;
     }
     let faults = match Problems::none_of(problems) {
@@ -93,20 +107,38 @@ fn warns(way: &Way) -> bool {
     way.steps().iter().any(|step| matches!(step.finding, Finding::Warns { .. }))
 }
 
-async fn try_database(tenant: &TenantConfig) -> Option<Problem> {
-    match Store::open(&tenant.database, 1).await {
-        Ok(store) => {
-            store.close().await;
-            let read_only = tenant.database.require_writable().err()?;
-            Some(tenant.database_problem(format!("{read_only}; reads are served, writes are refused")))
+/// What keeps the nodes from using Redis, and a warning about one that they can use.
+async fn try_redis(examination: &Examination) -> (Option<Problem>, Option<String>) {
+    let Some(redis) = examination.gateway.as_ref().and_then(|gateway| gateway.redis.as_ref()) else {
+        return (None, None);
+    };
+    match trial::run(&redis.target).await {
+        Ok(warning) => (None, warning.map(|warning| format!("warning: {warning}"))),
+        Err(failed) => {
+            let problem = examination.redis_problem(format!("Redis can't be used: {}", failed.cause));
+            (problem.map(|problem| problem.help(failed.remedy)), None)
         }
-        Err(error @ StoreError::SchemaOlder { .. }) => {
-            let mend = format!("{error}: run `formgate migrate --tenant {}`", tenant.slug);
-            Some(tenant.database_problem(mend))
+    }
+}
+
+/// What keeps a tenant's database from being served, and warnings about one that is.
+async fn try_database(tenant: &TenantConfig) -> (Option<Problem>, Vec<String>) {
+    let (location, slug) = (&tenant.database, &*tenant.slug);
+    let tried = async {
+        let store = Store::open(location, 1).await?;
+        let concerns = store.concerns().await;
+        store.close().await;
+        location.require_writable()?;
+        concerns
+    };
+    match tried.await {
+        Ok(concerns) => {
+            let warning = |concern: Concern| format!("warning: tenant `{slug}`: {concern}: {}", concern.remedy(slug));
+            (None, concerns.into_iter().map(warning).collect())
         }
         Err(error) => {
-            let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
-            Some(tenant.database_problem(format!("{error}{cause}")))
+            let problem = tenant.database_problem(with_causes(&error));
+            (Some(problem.help(remedy(&error, location, slug))), Vec::new())
         }
     }
 }

@@ -18,7 +18,7 @@ use self::calls::Account;
 use self::folder::Folder;
 use super::output::print;
 use super::serve::StopSignals;
-use super::{serve, token};
+use super::{OfTenant, serve, token};
 use crate::config::{Config, TenantConfig};
 use crate::gateway::{self, Running, StartError};
 use crate::import::{self, OnFault};
@@ -72,7 +72,7 @@ async fn load<'c>(config: &'c Config, (slug, sample): (&str, &'static str)) -> R
         }
         anyhow::Ok(())
     };
-    loading.await.with_context(|| format!("tenant `{slug}`"))?;
+    loading.await.of_tenant(tenant)?;
     Ok(tenant)
 }
 

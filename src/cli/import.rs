@@ -10,7 +10,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::output::{print, tell};
-use super::{SchemaContext, TenantChoice};
+use super::{OfTenant, TenantChoice};
 use crate::import::{self, ImportError, Imported, OnFault, Stage};
 use crate::store;
 
@@ -52,7 +52,7 @@ pub(super) async fn run(command: &Import) -> Result<()> {
     let imported = match loaded {
         Ok(imported) => imported,
         Err(ImportError::Faulty(fault)) => bail!("{}: {fault}; nothing of the file is kept", name(&command.file)),
-        Err(ImportError::Store(error)) => return Err(error).context("import").with_context_for_schema(&tenant.slug),
+        Err(ImportError::Store(error)) => return Err(error).of_tenant(&tenant),
         Err(error @ ImportError::Unreadable { .. }) => return Err(error).context(name(&command.file)),
     };
     let told = print(&summary(&imported)).with_context(|| format!("{}: loaded", name(&command.file)));
@@ -110,7 +110,6 @@ fn summary(imported: &Imported) -> String {
 
 pub(super) async fn reindex(command: &Reindex) -> Result<()> {
     let tenant = command.tenant.find()?;
-    let mended = store::reindex(&tenant.database).await;
-    let mended = mended.context("reindex").with_context_for_schema(&tenant.slug)?;
+    let mended = store::reindex(&tenant.database).await.of_tenant(&tenant)?;
     print(&mended.to_string()).context("the rows are made anew")
 }

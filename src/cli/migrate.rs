@@ -4,8 +4,9 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use super::output::{print, tell};
-use super::{ConfigFile, find_tenant};
-use crate::store::{self, Reach};
+use super::{ConfigFile, OfTenant, find_tenant, report};
+use crate::config::TenantConfig;
+use crate::store::{self, Reach, Store};
 
 #[derive(Debug, Args)]
 pub(super) struct Migrate {
@@ -29,19 +30,29 @@ pub(super) async fn run(command: &Migrate) -> Result<()> {
     let (mut failed, mut told) = (0, Ok(()));
     for tenant in &tenants {
         // One tenant's trouble is its own: the others are migrated all the same.
-        let versions = match store::migrate(&tenant.database, reach).await {
+        let versions = match store::migrate(&tenant.database, reach).await.of_tenant(tenant) {
             Ok((before, after)) if before == after => format!("at version {after}"),
             Ok((before, after)) => format!("from version {before} to {after}"),
             Err(error) => {
                 failed += 1;
-                tell(&format!("error: tenant `{}`: {:#}", tenant.slug, anyhow::Error::new(error)));
+                tell(&report(&error));
                 continue;
             }
         };
         told = told.and(print(&format!("{}: {versions}", tenant.slug)));
+        warn(tenant).await;
     }
     if failed > 0 {
         bail!("{failed} of {} tenants could not be migrated", tenants.len());
     }
     told.context("the tenants are migrated")
+}
+
+/// Says what somebody should look at, although the tenant is migrated.
+async fn warn(tenant: &TenantConfig) {
+    let Ok(store) = Store::open(&tenant.database, 1).await else { return };
+    for concern in store.concerns().await.unwrap_or_default() {
+        tell(&format!("warning: tenant `{}`: {concern}: {}", tenant.slug, concern.remedy(&tenant.slug)));
+    }
+    store.close().await;
 }

@@ -14,6 +14,7 @@ pub(super) async fn run(file: &ConfigFile) -> Result<()> {
     gateway::raise_limit();
     let stop = StopSignals::new()?;
     let config = file.load()?;
+    config.log_warnings();
     let running = gateway::start(&config, inherited).await?;
     let tenants = config.tenants.len();
     let _watching = gateway::watch(&file.config, config, running.reloader());

@@ -5,10 +5,10 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::TenantChoice;
 use super::output::{hand_over, print, tell};
+use super::{OfTenant, TenantChoice};
 use crate::shared::{Link, announce};
-use crate::store::{NewToken, Store, TokenRecord};
+use crate::store::{NewToken, Store, TokenRecord, with_causes};
 use crate::tenant::token::PresentedToken;
 
 #[derive(Debug, Subcommand)]
@@ -50,22 +50,22 @@ pub(super) struct Revoke {
 pub(super) async fn run(command: &Token) -> Result<()> {
     match command {
         Token::Create(command) => {
-            let store = command.tenant.open().await?;
-            let token = create(&store, &command.name).await?;
+            let (tenant, store) = command.tenant.open().await?;
+            let token = create(&store, &command.name).await.of_tenant(&tenant)?;
             let shown = show(&store, &token).await;
             store.close().await;
             shown?;
             announce(&command.tenant).await;
         }
         Token::List(command) => {
-            let store = command.tenant.open().await?;
-            let tokens = store.list_tokens().await?;
+            let (tenant, store) = command.tenant.open().await?;
+            let tokens = store.list_tokens().await.of_tenant(&tenant)?;
             store.close().await;
             print(&if command.json { as_json(&tokens) } else { as_table(&tokens) })?;
         }
         Token::Revoke(command) => {
-            let store = command.tenant.open().await?;
-            let known = store.revoke_token(command.id, Timestamp::now()).await?;
+            let (tenant, store) = command.tenant.open().await?;
+            let known = store.revoke_token(command.id, Timestamp::now()).await.of_tenant(&tenant)?;
             store.close().await;
             if !known {
                 bail!("tenant `{}` has no token {}", command.tenant.tenant, command.id);
@@ -89,7 +89,10 @@ async fn show(store: &Store, token: &PresentedToken) -> Result<()> {
     };
     match revoking.await {
         Ok(()) => bail!("{unseen:#}; the token is revoked again"),
-        Err(failure) => bail!("{unseen:#}; and the token {}… can't be revoked: {failure:#}", token.shown()),
+        Err(failure) => {
+            let failure = with_causes(failure.as_ref());
+            bail!("{unseen:#}; and the token {}… can't be revoked: {failure}", token.shown())
+        }
     }
 }
 

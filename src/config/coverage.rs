@@ -99,11 +99,13 @@ impl Coverage<'_> {
                 Some((given, files, Some(names)))
                     if !names.covers(&host.value) && !is_served(served.as_deref(), &host.value, files.as_ref()) =>
                 {
-                    self.reading.report(problem().earlier(given, "the certificate given for it has other names"));
+                    let problem = problem().earlier(given, "the certificate given for it has other names");
+                    self.reading.report(problem.help(certificate::no_cover(&host.value, "it", names)));
                 }
                 None if !self.is_shared(served.as_deref(), &host.value) => {
-                    let table = format!("[tenant.tls.\"{}\"]", host.value);
-                    let help = format!("add {table} or a gateway certificate with that name");
+                    let no_names = CertificateNames::default();
+                    let names = self.shared.as_ref().map_or(&no_names, |(_, names)| names);
+                    let help = certificate::no_cover(&host.value, "the gateway's", names);
                     self.reading.report(problem().help(help));
                 }
                 _ => {}
@@ -148,7 +150,7 @@ impl Coverage<'_> {
         let chain = certificate::read_chain(&files.certificate).map_err(told).ok();
         let key = certificate::read_key(&files.private_key).map_err(told).ok();
         let Some((chain, key)) = chain.zip(key) else { return };
-        let paired = certificate::pair(chain, key, files);
+        let paired = certificate::pair(&chain, &key, files);
         if let Err(error) = paired.and_then(|read| certificate::check_date(read.validity, files, self.now)) {
             told(error);
         }
@@ -186,15 +188,27 @@ fn problem(error: &CertificateError, named: &NamedFiles) -> Problem {
         }
         CertificateError::KeyUnreadable { .. } => (private_key, &files.private_key, "can't read the private key"),
         CertificateError::NoKey { .. } => (private_key, &files.private_key, "no private key in PEM form"),
+        CertificateError::KeyEncrypted { .. } => (private_key, &files.private_key, "the private key is encrypted"),
         CertificateError::KeyUnusable { .. } => (private_key, &files.private_key, "the private key can't be used"),
         CertificateError::KeyMismatch { .. } => {
             (private_key, &files.private_key, "the private key does not fit the certificate")
         }
+        CertificateError::LeafNotFirst { .. } => {
+            (certificate, &files.certificate, "the certificate of the private key is not the first in its file")
+        }
         CertificateError::OutOfDate { .. } => (certificate, &files.certificate, "the certificate is out of date"),
     };
     let mut problem = Problem::at(place, title);
-    if let Some(cause) = std::error::Error::source(error) {
+    if let CertificateError::LeafNotFirst { position, .. } = error {
+        problem = problem.label(format!("it is number {position}"));
+    } else if let Some(cause) = std::error::Error::source(error) {
         problem = problem.label(cause.to_string());
     }
-    if *from_environment { problem } else { problem.help(format!("the file is `{}`", path.display())) }
+    match (error, from_environment) {
+        (CertificateError::CertificateUnreadable { .. } | CertificateError::KeyUnreadable { .. }, true) => {
+            problem.help("check the variable, the path in it, and the rights to the file")
+        }
+        (_, true) => problem.help(error.remedy()),
+        (_, false) => problem.help(format!("{}; the file is `{}`", error.remedy(), path.display())),
+    }
 }

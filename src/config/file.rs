@@ -16,9 +16,10 @@ use toml::de::{DeTable, DeValue};
 
 use super::Served;
 use super::include::Folders;
+use super::keys;
 use super::problem::Problem;
 use super::secret::{self, Environment};
-use super::source::{Place, Source};
+use super::source::{Place, Source, SourceFile};
 
 /// What files of one configuration are read with: the environment, what is served already, and the faults so far. Each
 /// thread that reads has one of its own.
@@ -28,11 +29,14 @@ pub(super) struct Reading<'e> {
     threads: usize,
     folders: Folders,
     problems: RefCell<Vec<Problem>>,
+    /// The keys that tables were asked for, as they were finished.
+    known: RefCell<Vec<&'static str>>,
 }
 
 impl<'e> Reading<'e> {
     pub(super) fn new(environment: Environment<'e>, served: Option<&'e Served<'e>>, threads: usize) -> Self {
-        Self { environment, served, threads, folders: Folders::default(), problems: RefCell::default() }
+        let (folders, problems, known) = (Folders::default(), RefCell::default(), RefCell::default());
+        Self { environment, served, threads, folders, problems, known }
     }
 
     /// A reading of the same whose faults may still be thrown away.
@@ -51,6 +55,10 @@ impl<'e> Reading<'e> {
 
     pub(super) fn take_problems(&self) -> Vec<Problem> {
         self.problems.take()
+    }
+
+    pub(super) fn take_known(&self) -> Vec<&'static str> {
+        self.known.take()
     }
 
     pub(super) fn served(&self) -> Option<&'e Served<'e>> {
@@ -142,6 +150,12 @@ impl<'r, 't> Table<'r, 't> {
         Self { reading, source: Arc::clone(source), place, values: document, known: Vec::new() }
     }
 
+    /// A table without keys, which is nowhere.
+    pub(super) fn empty(reading: &'r Reading<'r>) -> Self {
+        let file = SourceFile::new(Path::new(""), 0, String::new());
+        Self::root(reading, &Source::new(&file, 0), DeTable::new())
+    }
+
     pub(super) fn reading(&self) -> &'r Reading<'r> {
         self.reading
     }
@@ -224,6 +238,11 @@ impl<'r, 't> Table<'r, 't> {
     /// A table that may be left out.
     pub(super) fn table(&mut self, key: &'static str) -> Option<Table<'r, 't>> {
         let value = self.take(key)?;
+        if let (place, DeValue::Array(_)) = &value {
+            let problem = Problem::at(place, "expected a table").label("found an array of tables");
+            self.reading.report(problem.help(format!("there is only one: write `{key}` with one pair of brackets")));
+            return None;
+        }
         self.read_table(value)
     }
 
@@ -238,7 +257,7 @@ impl<'r, 't> Table<'r, 't> {
         let Some((place, value)) = self.take(key) else { return Vec::new() };
         let DeValue::Array(items) = value else {
             let problem = Problem::at(&place, "expected an array of tables").label(found(&value));
-            self.reading.report(problem.help(format!("write `[[{key}]]`, with two brackets")));
+            self.reading.report(problem.help(format!("write `[[{key}]]`, with two pairs of brackets, for each {key}")));
             return Vec::new();
         };
         items.into_iter().filter_map(|item| self.read_table(self.placed(item))).collect()
@@ -250,6 +269,11 @@ impl<'r, 't> Table<'r, 't> {
         let read = |(key, value): (Spanned<_>, Spanned<DeValue<'t>>)| {
             let place = Place::new(&source, key.span());
             let value_place = Place::new(&source, value.span());
+            if !value.get_ref().is_table() {
+                let problem = Problem::at(&value_place, "expected a table").label(found(value.get_ref()));
+                reading.report(problem.help("the keys here are hosts, each with a table: `[tenant.tls.\"HOST\"]`"));
+                return None;
+            }
             let table = read_table(reading, &source, (value_place, value.into_inner()))?;
             Some((Text { value: String::from(key.into_inner()), place, from_environment: false }, table))
         };
@@ -263,6 +287,12 @@ impl<'r, 't> Table<'r, 't> {
         }
     }
 
+    /// Where a key is, whatever its value.
+    pub(super) fn place_of(&self, key: &str) -> Option<Place> {
+        let (key, _) = self.values.get_key_value(key)?;
+        Some(Place::new(&self.source, key.span()))
+    }
+
     /// Whether a key is there, whatever its value.
     pub(super) fn contains(&self, key: &str) -> bool {
         self.values.contains_key(key)
@@ -270,15 +300,24 @@ impl<'r, 't> Table<'r, 't> {
 
     /// Reports what nobody took.
     pub(super) fn finish(self) {
-        for (key, _) in &self.values {
+        for (key, value) in &self.values {
             let name = key.get_ref();
             let place = Place::new(&self.source, key.span());
             let problem = Problem::at(&place, format!("unknown key `{name}`"));
+            let homes = keys::homes_of(name).join(" or ");
             self.reading.report(match nearest(name, &self.known) {
+                _ if !homes.is_empty() => {
+                    let problem = problem.label(format!("it belongs in {homes}"));
+                    problem.help(match homes.strip_prefix("`[").and_then(|home| home.strip_suffix("]`")) {
+                        Some(home) if value.get_ref().is_table() => format!("write `[{home}.{name}]`"),
+                        _ => "in TOML a key belongs to the last header above it: move it there".to_owned(),
+                    })
+                }
                 Some(near) => problem.label(format!("did you mean `{near}`?")),
                 None => problem.help(format!("the keys here are {}", listed(&self.known))),
             });
         }
+        self.reading.known.borrow_mut().extend(&self.known);
     }
 
     fn take(&mut self, key: &'static str) -> Option<(Place, DeValue<'t>)> {

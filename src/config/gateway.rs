@@ -48,7 +48,12 @@ pub(super) struct Gateway {
     pub(super) speaks_tls: bool,
     /// Absent when the paths were faulty, and where nothing speaks TLS.
     pub(super) certificate: Option<NamedFiles>,
+    /// The key that says where Redis is.
+    pub(super) redis: Option<Place>,
 }
+
+/// The keys that say where Redis is; one of them at most.
+const REDIS_KEYS: [&str; 3] = ["redis", "redis_sentinel", "redis_cluster"];
 
 /// A certificate and a key as a file names them.
 #[derive(Clone)]
@@ -64,6 +69,7 @@ pub(super) struct NamedFiles {
 /// Reads the `[gateway]` table.
 pub(super) fn read(mut table: Table<'_, '_>, folder: &Path) -> Gateway {
     let (listen, admin_listen) = listen::read(&mut table);
+    let redis_place = REDIS_KEYS.iter().find_map(|key| table.place_of(key));
     let redis = read_redis(&mut table);
     let drain = table.integer("drain_seconds", 0..=LONGEST_DRAIN_SECONDS, DRAIN_SECONDS);
     let delay = table.integer("shutdown_delay_seconds", 0..=LONGEST_DRAIN_SECONDS, SHUTDOWN_DELAY_SECONDS);
@@ -80,9 +86,10 @@ pub(super) fn read(mut table: Table<'_, '_>, folder: &Path) -> Gateway {
             "an entry of `listen` speaks TLS; behind a balancer that ends TLS, write `{ address = …, tls = false }`";
         table.reading().report(Problem::at(table.place(), "missing table `tls`").help(help));
     }
-    let certificate = table.table("tls").and_then(|mut tls| {
-        cache_mib = tls.integer("cache_mib", 1..=LARGEST_CACHE_MIB, CACHE_MIB);
-        read_files(tls, folder)
+    let certificate = table.table("tls").and_then(|tls| {
+        let files;
+        (cache_mib, files) = read_tls(tls, folder);
+        files
     });
     table.finish();
     let certificate = certificate.filter(|_| speaks_tls);
@@ -100,7 +107,13 @@ pub(super) fn read(mut table: Table<'_, '_>, folder: &Path) -> Gateway {
         tenant_labels,
         limits,
     });
-    Gateway { config, speaks_tls, certificate }
+    Gateway { config, speaks_tls, certificate, redis: redis_place }
+}
+
+/// Reads `[gateway.tls]`: the size of the cache, and the files.
+pub(super) fn read_tls(mut table: Table<'_, '_>, folder: &Path) -> (u32, Option<NamedFiles>) {
+    let cache_mib = table.integer("cache_mib", 1..=LARGEST_CACHE_MIB, CACHE_MIB);
+    (cache_mib, read_files(table, folder))
 }
 
 /// Reads a table of two paths, which are relative to the folder of the file.
@@ -136,6 +149,8 @@ fn read_tenant_labels(table: &mut Table<'_, '_>) -> TenantLabels {
 }
 
 fn read_redis(table: &mut Table<'_, '_>) -> Option<RedisConfig> {
+    let mut given: Vec<_> = REDIS_KEYS.iter().filter_map(|key| table.place_of(key)).collect();
+    given.sort_by_key(Place::line_and_column);
     let url = table.text("redis");
     let timeout = table.integer("redis_timeout_ms", 1..=LONGEST_REDIS_TIMEOUT_MS, REDIS_TIMEOUT_MS);
     let on_failure = table.text("on_redis_failure");
@@ -160,7 +175,12 @@ fn read_redis(table: &mut Table<'_, '_>) -> Option<RedisConfig> {
         (None, None, nodes) => RedisTarget::Cluster { nodes },
         _ => {
             let title = "`redis`, `redis_sentinel` and `redis_cluster` exclude each other";
-            table.reading().report(Problem::at(table.place(), title));
+            let [first, others @ ..] = given.as_slice() else { return None };
+            for other in others {
+                let problem =
+                    Problem::at(other, title).label("keep this one, or the other").earlier(first, "first here");
+                table.reading().report(problem.help("`redis` is for one server, the others for a group of them"));
+            }
             return None;
         }
     };
@@ -183,7 +203,7 @@ fn read_url(text: Text, schemes: &[&str], reading: &Reading<'_>) -> Option<Secre
     None
 }
 
-fn read_sentinel(mut table: Table<'_, '_>) -> Option<RedisTarget> {
+pub(super) fn read_sentinel(mut table: Table<'_, '_>) -> Option<RedisTarget> {
     let sentinels = table.required_texts("sentinels");
     let sentinels: Vec<_> =
         sentinels.into_iter().filter_map(|url| read_url(url, &TCP_SCHEMES, table.reading())).collect();

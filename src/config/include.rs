@@ -28,6 +28,7 @@ pub(super) struct Written {
     pub(super) folders: BTreeSet<PathBuf>,
     /// What was read, to tell later whether it changed.
     pub(super) sources: Sources,
+    pub(super) warnings: Vec<Problem>,
 }
 
 /// The files of a configuration in the state in which they were read.
@@ -92,11 +93,17 @@ pub(super) fn read(path: &Path, reading: &Reading<'_>) -> Written {
         written.gateway = root.required_table("gateway").map(|table| gateway::read(table, &folder));
     });
     let mut seen = HashSet::from([reading.identity(path)]);
-    let included = patterns.iter().flat_map(|pattern| {
-        let files = matching(pattern, &folder, reading);
-        files.into_iter().map(move |file| (file, &pattern.place))
-    });
-    let (included, places): (Vec<_>, Vec<_>) = included.unzip();
+    let (mut included, mut places) = (Vec::new(), Vec::new());
+    for pattern in &patterns {
+        let Some(files) = matching(pattern, &folder, reading) else { continue };
+        if files.is_empty() {
+            let problem = Problem::at(&pattern.place, "no file matches this pattern").into_warning();
+            let help = format!("a relative pattern starts at `{}`; `*` does not match `/`", folder.display());
+            written.warnings.push(problem.help(help));
+        }
+        places.extend(std::iter::repeat_n(&pattern.place, files.len()));
+        included.extend(files);
+    }
     written.sources.patterns = patterns.iter().map(|pattern| pattern.value.clone()).collect();
     written.sources.stamp = stamp(first, &included);
     written.folders.extend(patterns.iter().map(|pattern| fixed_folder(&folder.join(&pattern.value))));
@@ -187,36 +194,48 @@ fn read_text<'r>(
         }
         Err(_) => pieces::faults(file.text()),
     };
+    let single = pieces::single_brackets(file.text());
     let source = Source::new(&file.into_broken(), 0);
-    for (span, message) in faults {
+    for span in &single {
+        let problem =
+            Problem::at(&Place::new(&source, span.clone()), "expected an array of tables").label("found a table");
+        reading.report(problem.help("write `[[tenant]]`, with two pairs of brackets, for each tenant"));
+    }
+    // What follows from such a header is said of it, and where it is.
+    let follows = |message: &str| !single.is_empty() && message.contains("duplicate key");
+    for (span, message) in faults.into_iter().filter(|(_, message)| !follows(message)) {
         reading.report(Problem::at(&Place::new(&source, span), message));
     }
     Vec::new()
 }
 
-/// The files that a pattern matches, sorted.
-fn matching(pattern: &Text, folder: &Path, reading: &Reading<'_>) -> Vec<PathBuf> {
+/// The files that a pattern matches, sorted; nothing when that is unknown, which is reported.
+fn matching(pattern: &Text, folder: &Path, reading: &Reading<'_>) -> Option<Vec<PathBuf>> {
     let problem = |title: &str| Problem::at(&pattern.place, title);
     let written = &pattern.value;
     let entries = match glob::glob(&whole_pattern(written, folder)) {
         Ok(entries) => entries,
         Err(error) => {
             reading.report(problem("not a pattern of file names").label(error.msg));
-            return Vec::new();
+            return None;
         }
     };
-    let mut files = Vec::new();
+    let (mut files, mut is_known) = (Vec::new(), true);
     for entry in entries {
         match entry {
             Ok(file) => files.push(file),
-            Err(error) => reading
-                .report(problem("can't read a folder that the pattern leads to").label(error.error().to_string())),
+            Err(error) => {
+                is_known = false;
+                reading
+                    .report(problem("can't read a folder that the pattern leads to").label(error.error().to_string()));
+            }
         }
     }
     if files.is_empty() && !written.contains(['*', '?', '[']) {
         reading.report(problem("the included file does not exist"));
+        return None;
     }
-    files
+    (is_known || !files.is_empty()).then_some(files)
 }
 
 /// A pattern as it is looked up; a relative one starts at the folder.

@@ -61,6 +61,14 @@ pub(super) fn read(table: &mut Table<'_, '_>) -> (Vec<ListenConfig>, Option<Sock
     (listen, table.text("admin_listen").and_then(|text| addresses.read(&text)))
 }
 
+/// Asks for every key that an entry may have, whatever the others say.
+pub(super) fn read_every_key(mut table: Table<'_, '_>) {
+    for key in ["address", "proxy_protocol_from", "tls", "http2", "redirect_to_https", "https_port"] {
+        table.text(key);
+    }
+    table.finish();
+}
+
 fn read_table(mut table: Table<'_, '_>, addresses: &mut Addresses<'_>) -> Option<ListenConfig> {
     let address = table.required_text("address").and_then(|text| addresses.read(&text));
     let speaks = read_speaks(&mut table);

@@ -101,6 +101,23 @@ pub(super) fn faults(text: &str) -> Vec<(Range<usize>, String)> {
     of(0..text.len())
 }
 
+/// The headers `[tenant]`, which make an error of every `[[tenant]]` in the same file. Lines within a string over several
+/// lines are not told apart, so this is for files that are no TOML.
+pub(super) fn single_brackets(text: &str) -> Vec<Range<usize>> {
+    let mut offset = 0;
+    let mut found = Vec::new();
+    for line in text.split_inclusive('\n') {
+        let start = offset + line.len() - line.trim_start().len();
+        offset += line.len();
+        let Some((inner, rest)) = line.trim().strip_prefix('[').and_then(|line| line.split_once(']')) else { continue };
+        let is_alone = rest.is_empty() || rest.trim_start().starts_with('#');
+        if is_alone && inner.trim() == "tenant" {
+            found.push(start..start + inner.len() + 2);
+        }
+    }
+    found
+}
+
 enum Header {
     /// `[[tenant]]`.
     Tenant,

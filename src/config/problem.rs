@@ -15,10 +15,11 @@ use annotate_snippets::{
 
 use super::source::Place;
 
-/// One fault of a configuration. Its `Display` is a report of some lines, without colours.
+/// One fault of a configuration, or a warning. Its `Display` is a report of some lines, without colours.
 #[derive(Clone, Debug)]
 pub struct Problem {
     title: String,
+    is_warning: bool,
     at: At,
     label: Option<String>,
     /// Boxed, to keep a `Result` with a problem small.
@@ -47,12 +48,22 @@ struct Line {
 impl Problem {
     /// A fault at a place in a file.
     pub(super) fn at(place: &Place, title: impl Into<String>) -> Self {
-        Self { title: title.into(), at: At::Place(place.clone()), label: None, earlier: None, help: None }
+        Self::new(title, At::Place(place.clone()))
     }
 
     /// A fault of a file as a whole, as when it can't be read.
     pub(super) fn of_file(path: &Path, title: impl Into<String>) -> Self {
-        Self { title: title.into(), at: At::File(path.to_owned()), label: None, earlier: None, help: None }
+        Self::new(title, At::File(path.to_owned()))
+    }
+
+    fn new(title: impl Into<String>, at: At) -> Self {
+        Self { title: title.into(), is_warning: false, at, label: None, earlier: None, help: None }
+    }
+
+    /// The same as a warning: somebody should look at it, and the configuration is served.
+    pub(super) fn into_warning(mut self) -> Self {
+        self.is_warning = true;
+        self
     }
 
     /// What stands beside the place.
@@ -68,7 +79,8 @@ impl Problem {
     }
 
     /// What would mend it.
-    pub(super) fn help(mut self, help: impl Into<String>) -> Self {
+    #[must_use]
+    pub fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
     }
@@ -111,7 +123,8 @@ impl Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut report = Group::with_title(Level::ERROR.primary_title(&self.title));
+        let level = if self.is_warning { Level::WARNING } else { Level::ERROR };
+        let mut report = Group::with_title(level.primary_title(normalize_untrusted_str(&self.title)));
         report = report.elements(shown(&self.at, AnnotationKind::Primary, self.label.as_deref()));
         if let Some((at, label)) = self.earlier.as_deref() {
             report = report.elements(shown(at, AnnotationKind::Context, Some(label)));
@@ -247,13 +260,7 @@ impl Origin {
             let covered = "slug = ".len()..line.len();
             (line, covered)
         });
-        let mut problem = Problem {
-            title: message.into(),
-            at: self.line(self.database, None),
-            label: None,
-            earlier: None,
-            help: None,
-        };
+        let mut problem = Problem::new(message, self.line(self.database, None));
         problem.earlier = Some(Box::new((self.line(self.slug, shown), "the database of this tenant".to_owned())));
         problem
     }

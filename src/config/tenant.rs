@@ -319,7 +319,7 @@ fn read_timezone(text: &Text, table: &Table<'_, '_>) -> Option<TimeZone> {
     zone
 }
 
-fn read_group_guard(mut table: Table<'_, '_>) -> Guard {
+pub(super) fn read_group_guard(mut table: Table<'_, '_>) -> Guard {
     if !table.contains("max_detached_percent") {
         table.reading().report(Problem::at(table.place(), "missing key `max_detached_percent`"));
     }

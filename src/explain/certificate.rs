@@ -4,7 +4,8 @@ use jiff::{Timestamp, Unit};
 
 use super::Finding;
 use crate::config::{Config, TenantConfig};
-use crate::tenant::certificate::{self, OutOfDate};
+use crate::store::with_causes;
+use crate::tenant::certificate::{self, Roots};
 use crate::tenant::host::{HostName, HostPattern};
 
 /// From how many days before its end an operator is told: what renews certificates by itself does so a month before, and
@@ -12,7 +13,7 @@ use crate::tenant::host::{HostName, HostPattern};
 const SOON_DAYS: i64 = 21;
 
 /// Reads the certificate of a host as a handshake would.
-pub(super) fn find(config: &Config, tenant: &TenantConfig, host: &HostName, now: Timestamp) -> Finding {
+pub(super) fn find(config: &Config, tenant: &TenantConfig, host: &HostName, roots: &Roots, now: Timestamp) -> Finding {
     let Some(shared) = &config.gateway.certificate else {
         return Finding::passes("none is needed: no entry of `listen` speaks TLS");
     };
@@ -22,23 +23,19 @@ pub(super) fn find(config: &Config, tenant: &TenantConfig, host: &HostName, now:
     let certificate = match certificate::read(files) {
         Ok(certificate) => certificate,
         Err(error) => {
-            let cause = std::error::Error::source(&error).map(|cause| format!(" ({cause})")).unwrap_or_default();
-            let what = format!("{error}{cause}: handshakes for `{host}` fail");
-            return Finding::stops(what, "put a sound pair of files there; it is taken up by itself");
+            let what = format!("{}: handshakes for `{host}` fail", with_causes(&error));
+            return Finding::stops(what, format!("{}; new files are used without a restart", error.remedy()));
         }
     };
     if !certificate.names.covers(host) {
         let what =
             format!("`{file}` does not vouch for `{host}`: callers refuse it, and a request is answered with 421");
-        return Finding::stops(what, format!("issue a certificate with that name, for [tenant.tls.\"{host}\"]"));
+        return Finding::stops(what, certificate::no_cover(host, "it", &certificate.names));
     }
-    if let Err(out_of_date) = certificate.validity.check(now) {
-        let mend = match out_of_date {
-            OutOfDate::Expired(_) => "renew it; new files are taken up by themselves",
-            OutOfDate::NotYet(_) => "look at the clock of this machine; new files are taken up by themselves",
-        };
-        return Finding::stops(format!("callers refuse `{file}`: {out_of_date}"), mend);
+    if let Err(error) = certificate::check_date(certificate.validity, files, now) {
+        return Finding::stops(format!("callers refuse it: {}", with_causes(&error)), error.remedy());
     }
+    let concern = certificate::concerns(&certificate.key.cert, roots, now).into_iter().next();
     let Ok(expires) = Timestamp::from_second(certificate.validity.until) else {
         return Finding::passes(format!("`{file}`, which never expires"));
     };
@@ -47,8 +44,10 @@ pub(super) fn find(config: &Config, tenant: &TenantConfig, host: &HostName, now:
     if days < SOON_DAYS {
         Finding::warns(
             format!("`{file}` for `{host}` expires on {until}, in {days} days"),
-            "renew it; new files are taken up by themselves",
+            "renew it; new files are used without a restart",
         )
+    } else if let Some(concern) = concern {
+        Finding::warns(format!("`{file}`: {concern}"), concern.remedy())
     } else {
         Finding::passes(format!("`{file}`, until {until} ({days} days)"))
     }

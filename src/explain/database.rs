@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::Finding;
 use crate::config::TenantConfig;
-use crate::store::{DatabaseIdentity, Store, StoreError, TokenRecord};
+use crate::store::{DatabaseIdentity, Store, StoreError, TokenRecord, remedy, with_causes};
 
 /// Opens the database as serving does. Which one it is and the tokens in it, where it can be read.
 pub(super) async fn find(tenant: &TenantConfig) -> (Finding, Option<(DatabaseIdentity, Vec<TokenRecord>)>) {
@@ -15,12 +15,20 @@ pub(super) async fn find(tenant: &TenantConfig) -> (Finding, Option<(DatabaseIde
         Err(error) => return (fault(&error, tenant), None),
     };
     let (identity, tokens, wrong) = (store.identity().clone(), store.list_tokens().await, store.count_wrong().await);
+    let concern = store.concerns().await.ok().and_then(|concerns| concerns.into_iter().next());
     store.close().await;
     match tokens {
         Ok(tokens) => {
             let what =
                 format!("{location:?} answers in {} ms, at the schema that is needed", began.elapsed().as_millis());
             let finding = match wrong {
+                _ if let Err(error) = location.require_writable() => {
+                    let what = format!("{}. Reads are served, and writes are answered with 503", with_causes(&error));
+                    Finding::warns(what, remedy(&error, location, &tenant.slug))
+                }
+                _ if let Some(concern) = concern => {
+                    Finding::warns(format!("{what}; {concern}"), concern.remedy(&tenant.slug))
+                }
                 Ok(wrong @ 1..) => Finding::warns(
                     format!("{what}; {wrong} rows that searches read are not what they are derived from"),
                     format!("formgate reindex --tenant {}", tenant.slug),
@@ -35,29 +43,6 @@ pub(super) async fn find(tenant: &TenantConfig) -> (Finding, Option<(DatabaseIde
 }
 
 fn fault(error: &StoreError, tenant: &TenantConfig) -> Finding {
-    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
-    let what = format!("{error}{cause}. Requests are answered with 503");
-    let slug = &tenant.slug;
-    let is_missing = tenant.database.file().is_some_and(|file| !file.exists());
-    let mend = match error {
-        StoreError::SchemaOlder { .. } => {
-            format!("formgate migrate --tenant {slug}; the running node goes on by itself")
-        }
-        StoreError::Unavailable(_) | StoreError::Folder { .. } if is_missing => {
-            format!("there is no such file yet: formgate migrate --tenant {slug} makes it")
-        }
-        StoreError::Folder { .. } => "make the folder, or let the process make it".to_owned(),
-        StoreError::Unavailable(_)
-        | StoreError::Resting
-        | StoreError::Busy
-        | StoreError::Locked { .. }
-        | StoreError::ReadOnly(_)
-        | StoreError::Unsettled
-        | StoreError::MemorySpent(_)
-        | StoreError::Migration(_)
-        | StoreError::Statement(_) => format!(
-            "mend the database, or `database` of the tenant `{slug}`; the running node tries again every second"
-        ),
-    };
-    Finding::stops(what, mend)
+    let what = format!("{}. Requests are answered with 503", with_causes(error));
+    Finding::stops(what, remedy(error, &tenant.database, &tenant.slug))
 }

@@ -22,6 +22,7 @@ use crate::config::{CertificateFiles, Config, GatewayConfig, Problems, Served, S
 use crate::edge::{Certificates, Prepared};
 use crate::file_stamp::FileStamp;
 use crate::gate::Gate;
+use crate::store::with_causes;
 use crate::supervisor;
 use crate::tenant::last_used;
 use crate::tenant::{Directory, LeftOut};
@@ -69,7 +70,7 @@ impl Refused {
 
 impl Standing {
     fn of(config: Config) -> Self {
-        let Config { gateway, tenants, folders, sources, read_at } = config;
+        let Config { gateway, tenants, folders, sources, read_at, warnings: _ } = config;
         let files = tenants.iter().filter_map(|tenant| tenant.database.file());
         let databases = files.filter(|file| is_watched(file, &folders)).map(fingerprint).collect();
         Self { gateway, folders, databases, sources, read_at, tenants: tenants.len() }
@@ -187,7 +188,8 @@ fn read(
         Err(problems) => return Err((first_of(&problems), refused)),
     };
     let certificate = certificates.prepare(config.gateway.certificate.as_ref());
-    let certificate = certificate.map_err(|error| (error.to_string(), refused))?;
+    let certificate = certificate.map_err(|error| (with_causes(&error), refused))?;
+    config.log_warnings();
     let directory = Directory::new(&config, before);
     Ok(Read { directory, certificate, standing: Standing::of(config) })
 }

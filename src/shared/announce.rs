@@ -125,7 +125,7 @@ async fn listen(link: &Link, lanes: &Lanes, listener: &dyn Listener, hears: &Ato
 /// What Redis says, or that it did not answer in time.
 pub async fn announce(link: &Link, slug: &str) -> Result<(), String> {
     let announcing = async {
-        let mut redis = link.connect().await?;
+        let mut redis = link.connect().await.map_err(|error| error.to_string())?;
         let number: u64 = redis.incr(NEWEST, 1).await.map_err(|error| error.to_string())?;
         redis.publish::<_, _, ()>(CHANNEL, format!("{number} {slug}")).await.map_err(|error| error.to_string())
     };

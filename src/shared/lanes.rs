@@ -19,7 +19,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::eviction;
 use super::link::{Connection, Link};
 use super::shards::Shards;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, RedisMetrics};
 use crate::patience::{Timer, within};
 
 /// How many connections are held. With one, no request could be admitted from when it is lost until it is open again; more
@@ -255,7 +255,7 @@ async fn keep_open(lane: Arc<Lane>, link: Arc<Link>, state: Arc<State>, limit: D
     let mut waits = WAITS.into_iter();
     let mut wait = WAITS[0];
     loop {
-        match tokio::time::timeout(OPEN_LIMIT, open(&link, &state)).await {
+        match tokio::time::timeout(OPEN_LIMIT, open(&link, &state.metrics.redis)).await {
             Ok(Ok((connection, shards))) => {
                 let connection = Arc::new(connection);
                 state.shards.store(shards);
@@ -269,7 +269,7 @@ async fn keep_open(lane: Arc<Lane>, link: Arc<Link>, state: Arc<State>, limit: D
                     waits = WAITS.into_iter();
                 }
             }
-            Ok(Err(failure)) => state.not_opened(failure),
+            Ok(Err(error)) => state.not_opened(error.to_string()),
             Err(_) => state.not_opened(format!("no answer within {OPEN_LIMIT:?}")),
         }
         wait = waits.next().unwrap_or(wait);
@@ -278,10 +278,11 @@ async fn keep_open(lane: Arc<Lane>, link: Arc<Link>, state: Arc<State>, limit: D
     }
 }
 
-async fn open(link: &Link, state: &State) -> Result<(Connection, Option<Arc<Shards>>), String> {
+/// Opens a connection that can do what a window needs; to a cluster, where at least one shard can.
+pub(super) async fn open(link: &Link, metrics: &RedisMetrics) -> RedisResult<(Connection, Option<Arc<Shards>>)> {
     let mut connection = link.connect().await?;
     if link.is_cluster() {
-        let shards = Shards::find(connection.clone(), state.metrics.redis.clone()).await?;
+        let shards = Shards::find(connection.clone(), metrics.clone()).await?;
         return Ok((connection, Some(shards)));
     }
     probe(&mut connection, PROBE).await?;
@@ -289,10 +290,10 @@ async fn open(link: &Link, state: &State) -> Result<(Connection, Option<Arc<Shar
 }
 
 /// Tries to write to a key.
-pub(super) async fn probe(connection: &mut Connection, key: &str) -> Result<(), String> {
+pub(super) async fn probe(connection: &mut Connection, key: &str) -> RedisResult<()> {
     let mut probe = redis::cmd("EVAL");
     probe.arg(PROBING).arg(1).arg(key);
-    probe.query_async::<()>(connection).await.map_err(|error| error.to_string())
+    probe.query_async(connection).await
 }
 
 /// Waits until a lane is lost, trying it now and then. In a cluster, calls and [`Shards`] try each shard.

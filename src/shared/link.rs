@@ -120,18 +120,18 @@ impl Link {
     ///
     /// # Errors
     /// What the client, or Redis, says.
-    pub(super) async fn connect(&self) -> Result<Connection, String> {
-        let failure = |error: deadpool_redis::PoolError| error.to_string();
-        Ok(match &self.0 {
-            Kind::Server { pool, .. } => {
-                Connection::Server(deadpool_redis::Connection::take(pool.get().await.map_err(failure)?))
-            }
-            Kind::Sentinel { pool, .. } => {
-                Connection::Server(sentinel::Connection::take(pool.get().await.map_err(failure)?))
-            }
-            Kind::Cluster { client, .. } => {
-                Connection::Cluster(client.get_async_connection().await.map_err(|error| error.to_string())?)
-            }
+    pub(super) async fn connect(&self) -> redis::RedisResult<Connection> {
+        let opening = async {
+            Ok(match &self.0 {
+                Kind::Server { pool, .. } => Connection::Server(deadpool_redis::Connection::take(pool.get().await?)),
+                Kind::Sentinel { pool, .. } => Connection::Server(sentinel::Connection::take(pool.get().await?)),
+                Kind::Cluster { client, .. } => Connection::Cluster(client.get_async_connection().await?),
+            })
+        };
+        opening.await.map_err(|error| match error {
+            deadpool_redis::PoolError::Backend(error) => error,
+            // The pool has no waits, and is never closed.
+            other => (redis::ErrorKind::Client, "the pool gives no connection", other.to_string()).into(),
         })
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crc::{CRC_16_XMODEM, Crc};
 use futures_util::future::join_all;
-use redis::Value;
+use redis::{RedisResult, Value};
 
 use super::lanes::probe;
 use super::link::Connection;
@@ -53,9 +53,8 @@ impl Shards {
     ///
     /// # Errors
     /// What Redis says; of the shards, if none of them answers.
-    pub(super) async fn find(mut connection: Connection, metrics: RedisMetrics) -> Result<Arc<Self>, String> {
-        let ranges = redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut connection).await;
-        let ranges: Vec<Vec<Value>> = ranges.map_err(|error| error.to_string())?;
+    pub(super) async fn find(mut connection: Connection, metrics: RedisMetrics) -> RedisResult<Arc<Self>> {
+        let ranges: Vec<Vec<Value>> = redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut connection).await?;
         let shards = ranges.iter().filter_map(|range| match range.as_slice() {
             [Value::Int(first), Value::Int(last), ..] => {
                 Shard::new(u16::try_from(*first).ok()?..=u16::try_from(*last).ok()?)
@@ -66,7 +65,7 @@ impl Shards {
         let tries = join_all(shards.shards.iter().map(|shard| shard.try_on(connection.clone()))).await;
         for (at, outcome) in tries.into_iter().enumerate() {
             let Err(failure) = outcome else { continue };
-            if shards.open_breaker(at, &failure, &connection) {
+            if shards.open_breaker(at, &failure.to_string(), &connection) {
                 return Err(failure);
             }
         }
@@ -132,10 +131,10 @@ impl Shard {
         self.is_down.load(Ordering::Acquire)
     }
 
-    async fn try_on(&self, mut connection: Connection) -> Result<(), String> {
+    async fn try_on(&self, mut connection: Connection) -> RedisResult<()> {
         match tokio::time::timeout(LIMIT, probe(&mut connection, &self.probe)).await {
             Ok(outcome) => outcome,
-            Err(_) => Err(format!("no answer within {LIMIT:?}")),
+            Err(_) => Err((redis::ErrorKind::Io, "no answer", format!("within {LIMIT:?}")).into()),
         }
     }
 }

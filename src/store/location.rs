@@ -130,6 +130,16 @@ impl DatabaseLocation {
         })
     }
 
+    /// Where the server of a Postgres database listens, as an operator reads it; empty for a SQLite file.
+    pub(super) fn server(&self) -> String {
+        let Kind::Postgres(options) = &self.kind else { return String::new() };
+        let options = self.options(options);
+        match options.get_socket() {
+            Some(socket) => socket.display().to_string(),
+            None => format!("{}:{}", options.get_host(), options.get_port()),
+        }
+    }
+
     /// The file of a SQLite database.
     #[must_use]
     pub fn file(&self) -> Option<&Path> {

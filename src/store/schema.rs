@@ -16,6 +16,10 @@ use super::session::Session;
 /// The oldest schema that this program serves from.
 pub(crate) const SERVED: i64 = 10;
 
+/// The newest schema that this program knows.
+#[expect(clippy::cast_possible_wrap, reason = "the list is short")]
+pub(crate) const NEWEST: i64 = POSTGRES.len() as i64;
+
 const POSTGRES: [(&str, &str); 11] = [
     ("forms and submissions", include_str!("schema/postgres-1.sql")),
     ("subscriptions", include_str!("schema/postgres-2.sql")),

@@ -226,7 +226,7 @@ impl Session {
             }
         };
         if let Ok(Err(error)) = tokio::time::timeout(CLOSE_LIMIT, closing).await {
-            tracing::debug!(%error, "a connection could not be closed in good order");
+            tracing::debug!(cause = super::with_causes(&error), "a connection could not be closed in good order");
         }
     }
 

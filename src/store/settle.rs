@@ -34,7 +34,7 @@ pub(super) use overlay::Overlay;
 use super::database::{Database, Transaction};
 use super::retry::Tries;
 use super::sql::Dialect;
-use super::{Store, StoreError, Trouble};
+use super::{Store, StoreError, Trouble, with_causes};
 use crate::metrics::DatabaseMetrics;
 use intake::Notes;
 pub(super) use writing::Differences;
@@ -253,7 +253,7 @@ async fn vacuum(database: &Database) {
         let mut sql = writer.sql();
         sql.push("VACUUM intake");
         if let Err(error) = writer.execute(sql).await {
-            tracing::debug!(%error, "the intake could not be vacuumed");
+            tracing::debug!(cause = with_causes(&error), "the intake could not be vacuumed");
         }
     }
 }

@@ -1,14 +1,12 @@
 //! What keeps formgate from writing to a SQLite file: a right that is missing, or another program that holds the write lock.
 
-use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, access};
-use rustix::io::Errno;
-use rustix::process::geteuid;
+use rustix::fs::Access;
 
 use super::database_file::{SHARED_MEMORY, next_to};
+use crate::rights;
 
 /// A SQLite file can be read and not written.
 #[derive(Debug, thiserror::Error)]
@@ -43,34 +41,13 @@ pub(super) fn after_colon(text: Option<&str>) -> String {
     text.map(|text| format!(": {text}")).unwrap_or_default()
 }
 
-/// Which right is missing to write to a file, and to create SQLite's log next to it.
+/// The right that is missing to write to a file, or to create SQLite's log next to it.
 fn missing_right(file: &Path) -> Option<String> {
     // The log is created next to the file that a link leads to.
     let file = file.canonicalize().unwrap_or_else(|_| file.to_owned());
-    let of_file = || missing(&file, Access::WRITE_OK, "it", "write to it");
-    let of_folder = || {
-        let folder = file.parent()?;
-        let named = format!("its folder `{}`", folder.display());
-        missing(folder, Access::WRITE_OK | Access::EXEC_OK, &named, "create files there")
-    };
-    of_file().or_else(of_folder)
-}
-
-fn missing(path: &Path, right: Access, named: &str, deed: &str) -> Option<String> {
-    let errno = access(path, right).err()?;
-    if errno == Errno::ROFS {
-        return Some(format!("{named} is on a read-only file system"));
-    }
-    let owner = path.metadata().as_ref().map(owner).unwrap_or_default();
-    Some(format!("{named}{owner}, and {} may not {deed}", user(geteuid().as_raw())))
-}
-
-fn owner(data: &Metadata) -> String {
-    format!(" belongs to {} (mode {:04o})", user(data.uid()), data.mode() & 0o7777)
-}
-
-fn user(id: u32) -> String {
-    if id == 0 { "root".to_owned() } else { format!("user {id}") }
+    let of_folder =
+        || rights::missing(file.parent()?, Access::WRITE_OK | Access::EXEC_OK, "create the log of SQLite in");
+    rights::missing(&file, Access::WRITE_OK, "write to").or_else(of_folder)
 }
 
 /// The process that holds the write lock of a file, as far as the kernel tells: not across machines and containers.

@@ -4,6 +4,12 @@
 //! none. A [`Certificate`] exists only when its key signs for its leaf, so a handshake never meets a broken pair; one that
 //! is out of date is whole all the same, and who reads it decides what that means.
 
+mod concerns;
+mod contents;
+mod remedy;
+#[cfg(test)]
+mod tests;
+mod unusable;
 mod validity;
 
 use std::io;
@@ -19,6 +25,10 @@ use rustls::sign::CertifiedKey;
 use crate::file_stamp::FileStamp;
 use crate::tenant::host::CertificateNames;
 
+pub use self::concerns::{Concern, Roots, concerns};
+pub use self::contents::Contents;
+pub use self::remedy::no_cover;
+pub use self::unusable::Unusable;
 pub use self::validity::{OutOfDate, Validity};
 
 /// A certificate chain and its private key, both PEM.
@@ -70,6 +80,8 @@ pub enum CertificateError {
     NoCertificate {
         /// The file.
         path: PathBuf,
+        /// What it holds instead.
+        source: Contents,
     },
     /// The first section of the chain is no X.509 certificate of a server.
     #[error("the first certificate in `{}` is malformed", path.display())]
@@ -92,14 +104,22 @@ pub enum CertificateError {
     NoKey {
         /// The file.
         path: PathBuf,
+        /// What it holds instead.
+        source: Contents,
+    },
+    /// The key is there, and needs a passphrase.
+    #[error("the private key in `{}` is encrypted", path.display())]
+    KeyEncrypted {
+        /// The file.
+        path: PathBuf,
     },
     /// The key is of a kind that TLS can't use, or it is damaged.
     #[error("the private key in `{}` can't be used", path.display())]
     KeyUnusable {
         /// The file.
         path: PathBuf,
-        /// What the TLS library says.
-        source: rustls::Error,
+        /// Why.
+        source: Unusable,
     },
     /// Both files are sound, but the key is another certificate's.
     #[error("the private key in `{}` does not fit the certificate in `{}`", key.display(), certificate.display())]
@@ -108,6 +128,14 @@ pub enum CertificateError {
         certificate: PathBuf,
         /// The file of the key.
         key: PathBuf,
+    },
+    /// Both files are sound, but the key belongs to a certificate further down in its file.
+    #[error("the certificate in `{}` that belongs to the private key is not the first, but number {position}", path.display())]
+    LeafNotFirst {
+        /// The file of the chain.
+        path: PathBuf,
+        /// Of the leaf, counted from 1.
+        position: usize,
     },
     /// Both files are sound and belong together, but callers refuse the certificate now.
     #[error("the certificate in `{}` is out of date", path.display())]
@@ -138,7 +166,7 @@ pub enum Malformed {
 pub fn read(files: &CertificateFiles) -> Result<Certificate, CertificateError> {
     let chain = read_chain(&files.certificate)?;
     let key = read_key(&files.private_key)?;
-    pair(chain, key, files)
+    pair(&chain, &key, files)
 }
 
 /// Whether callers take a certificate that was read from `files` at `now`.
@@ -155,11 +183,14 @@ pub fn check_date(validity: Validity, files: &CertificateFiles, now: Timestamp) 
 /// # Errors
 /// The file can't be read, or it holds no certificate.
 pub fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
-    let no_certificate = || CertificateError::NoCertificate { path: path.to_owned() };
     let text = std::fs::read(path)
         .map_err(|source| CertificateError::CertificateUnreadable { path: path.to_owned(), source })?;
-    let chain: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(&text).collect();
-    chain.ok().filter(|chain| !chain.is_empty()).ok_or_else(no_certificate)
+    let text = without_mark(&text);
+    let chain: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(text).collect();
+    chain.ok().filter(|chain| !chain.is_empty()).ok_or_else(|| CertificateError::NoCertificate {
+        path: path.to_owned(),
+        source: Contents::in_place_of_certificate(text),
+    })
 }
 
 /// Reads a key: the first PKCS #8, PKCS #1 or SEC 1 section of a PEM file.
@@ -169,7 +200,20 @@ pub fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, Certifica
 pub fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, CertificateError> {
     let text =
         std::fs::read(path).map_err(|source| CertificateError::KeyUnreadable { path: path.to_owned(), source })?;
-    PrivateKeyDer::from_pem_slice(&text).map_err(|_| CertificateError::NoKey { path: path.to_owned() })
+    let text = without_mark(&text);
+    PrivateKeyDer::from_pem_slice(text).map_err(|_| {
+        let path = path.to_owned();
+        if contents::is_encrypted_key(text) {
+            CertificateError::KeyEncrypted { path }
+        } else {
+            CertificateError::NoKey { path, source: Contents::in_place_of_key(text) }
+        }
+    })
+}
+
+/// A text without the byte order mark that some editors write before UTF-8.
+fn without_mark(text: &[u8]) -> &[u8] {
+    text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text)
 }
 
 /// Joins a chain and a key that were read from `files`.
@@ -177,21 +221,36 @@ pub fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, CertificateError>
 /// # Errors
 /// The leaf is malformed, the key is unusable, or they do not belong together.
 pub fn pair(
-    chain: Vec<CertificateDer<'static>>,
-    key: PrivateKeyDer<'static>,
+    chain: &[CertificateDer<'static>],
+    key: &PrivateKeyDer<'static>,
     files: &CertificateFiles,
 ) -> Result<Certificate, CertificateError> {
     let malformed = |source| CertificateError::CertificateMalformed { path: files.certificate.to_path_buf(), source };
-    let names = names(&chain).map_err(|source| malformed(source.into()))?;
-    let validity = validity(&chain).ok_or_else(|| malformed(Malformed::NotX509))?;
-    let key = CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider()).map_err(|fault| match fault {
-        rustls::Error::InconsistentKeys(_) => {
-            let (certificate, key) = (files.certificate.to_path_buf(), files.private_key.to_path_buf());
-            CertificateError::KeyMismatch { certificate, key }
-        }
-        source => CertificateError::KeyUnusable { path: files.private_key.to_path_buf(), source },
-    })?;
+    let names = names(chain).map_err(|source| malformed(source.into()))?;
+    let validity = validity(chain).ok_or_else(|| malformed(Malformed::NotX509))?;
+    let paired = CertifiedKey::from_der(chain.to_vec(), key.clone_key(), &aws_lc_rs::default_provider());
+    let key = paired.map_err(|fault| unpaired(fault, chain, key, files))?;
     Ok(Certificate { key: Arc::new(key), names: Arc::new(names), validity })
+}
+
+/// Why a chain and a key are no pair.
+fn unpaired(
+    fault: rustls::Error,
+    chain: &[CertificateDer<'static>],
+    key: &PrivateKeyDer<'static>,
+    files: &CertificateFiles,
+) -> CertificateError {
+    let (certificate, private_key) = (files.certificate.to_path_buf(), files.private_key.to_path_buf());
+    let rustls::Error::InconsistentKeys(_) = fault else {
+        return CertificateError::KeyUnusable { path: private_key, source: Unusable::of(chain.first(), fault) };
+    };
+    let is_leaf = |other: &CertificateDer<'static>| {
+        CertifiedKey::from_der(vec![other.clone()], key.clone_key(), &aws_lc_rs::default_provider()).is_ok()
+    };
+    match chain.iter().position(is_leaf) {
+        Some(index) => CertificateError::LeafNotFirst { path: certificate, position: index + 1 },
+        None => CertificateError::KeyMismatch { certificate, key: private_key },
+    }
 }
 
 /// When callers take the leaf.
@@ -205,88 +264,4 @@ fn names(chain: &[CertificateDer<'static>]) -> Result<CertificateNames, webpki::
     let leaf = chain.first().expect("a chain is read with at least one certificate");
     let leaf = webpki::EndEntityCert::try_from(leaf)?;
     Ok(CertificateNames::new(leaf.valid_dns_names()))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use rcgen::{CertifiedKey, KeyPair};
-
-    use super::*;
-    use crate::tenant::host::HostName;
-
-    fn write(folder: &Path, chain: &str, key: &str) -> CertificateFiles {
-        let (certificate, private_key) = (folder.join("chain.pem").into(), folder.join("key.pem").into());
-        let files = CertificateFiles { certificate, private_key };
-        fs::write(&files.certificate, chain).unwrap();
-        fs::write(&files.private_key, key).unwrap();
-        files
-    }
-
-    fn issue(names: &[&str]) -> CertifiedKey<KeyPair> {
-        rcgen::generate_simple_self_signed(names.iter().map(ToString::to_string).collect::<Vec<_>>()).unwrap()
-    }
-
-    #[test]
-    fn a_sound_pair_is_read_with_the_names_it_vouches_for() {
-        let folder = tempfile::tempdir().unwrap();
-        let issued = issue(&["*.example.com", "forms.acme.org"]);
-        let files = write(folder.path(), &issued.cert.pem(), &issued.signing_key.serialize_pem());
-        let certificate = read(&files).unwrap();
-        for (host, covered) in [("acme.example.com", true), ("forms.acme.org", true), ("acme.org", false)] {
-            assert_eq!(certificate.names.covers(&HostName::parse(host).unwrap()), covered, "{host}");
-        }
-        assert_eq!(certificate.key.cert.len(), 1);
-        let [from, until] = [1975, 4096].map(|year| rcgen::date_time_ymd(year, 1, 1).unix_timestamp());
-        assert_eq!(certificate.validity, Validity { from, until }, "what rcgen leaves it at");
-        let before = Timestamp::from_second(from - 1).unwrap();
-        let fault = check_date(certificate.validity, &files, before).unwrap_err().to_string();
-        assert!(fault.ends_with("chain.pem` is out of date"), "{fault}");
-    }
-
-    #[test]
-    fn a_stamp_changes_with_each_of_the_files() {
-        let folder = tempfile::tempdir().unwrap();
-        let files = write(folder.path(), "chain", "key");
-        let mut last = files.stamp();
-        assert_eq!(files.stamp(), last);
-        for step in 0..3 {
-            match step {
-                0 => fs::write(&files.certificate, "longer than before").unwrap(),
-                1 => {
-                    let draft = folder.path().join("draft");
-                    fs::write(&draft, "yek").unwrap();
-                    fs::rename(draft, &files.private_key).unwrap();
-                }
-                _ => fs::remove_file(&files.certificate).unwrap(),
-            }
-            assert_ne!(files.stamp(), last, "step {step}");
-            last = files.stamp();
-        }
-    }
-
-    #[test]
-    fn each_fault_names_its_file() {
-        let folder = tempfile::tempdir().unwrap();
-        let (ours, other) = (issue(&["a.example"]), issue(&["b.example"]));
-        let (chain, key) = (ours.cert.pem(), ours.signing_key.serialize_pem());
-        let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
-        let damaged = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
-        for (chain, key, expected) in [
-            ("", key.as_str(), "chain.pem` holds no certificate in PEM form"),
-            (broken, &key, "chain.pem` is malformed"),
-            (&chain, "", "key.pem` holds no private key in PEM form"),
-            (&chain, damaged, "key.pem` can't be used"),
-            (&chain, &other.signing_key.serialize_pem(), "key.pem` does not fit the certificate in `"),
-        ] {
-            let files = write(folder.path(), chain, key);
-            let fault = read(&files).unwrap_err().to_string();
-            assert!(fault.contains(expected), "{fault}");
-        }
-        let (certificate, private_key) = (Path::new("/nowhere.pem").into(), Path::new("/nowhere.key").into());
-        let missing = CertificateFiles { certificate, private_key };
-        assert!(matches!(read(&missing), Err(CertificateError::CertificateUnreadable { .. })));
-        assert!(matches!(read_key(&missing.private_key), Err(CertificateError::KeyUnreadable { .. })));
-    }
 }

@@ -171,6 +171,15 @@ impl CertificateNames {
         Self { names: names.into_iter().map(|name| name.to_ascii_lowercase().into()).collect() }
     }
 
+    /// The first of the names, as a report shows them; nothing where there are none.
+    #[must_use]
+    pub fn listed(&self, most: usize) -> Option<String> {
+        let shown: Vec<_> = self.names.iter().take(most).map(|name| format!("`{name}`")).collect();
+        let more =
+            if self.names.len() > most { format!(" and {} more", self.names.len() - most) } else { String::new() };
+        (!shown.is_empty()).then(|| format!("{}{more}", shown.join(", ")))
+    }
+
     /// Whether the certificate vouches for a host. A wildcard stands for exactly one whole left-most label (RFC 9525,
     /// section 6.3).
     #[must_use]

@@ -13,7 +13,7 @@ use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 
 use super::{TenantDatabase, Token, Tokens};
-use crate::store::Store;
+use crate::store::{Store, with_causes};
 
 const MINUTE: i64 = 60;
 
@@ -114,7 +114,8 @@ pub async fn write(writes: Vec<Writes>) {
         match store.touch_tokens(&used).await {
             Ok(()) => tokens.last_used.mark_written(&used),
             Err(error) => {
-                tracing::warn!(tenant = &*slug, %error, "when tokens were last used can't be written now");
+                let cause = with_causes(&error);
+                tracing::warn!(tenant = &*slug, cause, "when tokens were last used can't be written now");
             }
         }
     });

@@ -11,6 +11,7 @@ use tokio::sync::Mutex;
 
 use super::{TenantDatabase, Token};
 use crate::quota::{Entry, Share, Usage};
+use crate::store::with_causes;
 
 /// How often the names are read for numbers that had none: one without a token, as after a restored backup, must not cost
 /// each report a statement. So often they are tried, too, while they can't be read.
@@ -91,7 +92,7 @@ impl TokenNames {
                 *last = Some(Reading { at: Instant::now(), nameless: Some(unknown) });
                 self.known.store(Arc::new(known));
             }
-            Err(error) => tracing::debug!(%error, "the names of tokens can't be read"),
+            Err(error) => tracing::debug!(cause = with_causes(&error), "the names of tokens can't be read"),
         }
     }
 }

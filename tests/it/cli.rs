@@ -4,12 +4,14 @@ use crate::support::folder;
 use crate::support::process::{formgate, formgate_in};
 
 mod check;
+mod concerns;
 mod demo;
 mod explain;
 mod import;
 mod migrate;
 mod migrate_filled;
 mod output;
+mod remedies;
 mod serve;
 mod token;
 

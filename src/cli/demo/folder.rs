@@ -52,7 +52,7 @@ impl Folder {
 
     /// The configuration as it stands in the folder.
     pub(super) fn load_config(&self) -> Result<Config> {
-        Config::load(&self.config()).map_err(|problems| anyhow::anyhow!("{problems}"))
+        Ok(Config::load(&self.config())?)
     }
 
     pub(super) fn is_temporary(&self) -> bool {

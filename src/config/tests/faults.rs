@@ -32,7 +32,7 @@ fn faults_of_the_gateway_are_placed() {
         (
             listen,
             "listen = [\"[::]:7\"]\nredis = \"redis://x\"\nredis_cluster = [\"redis://y\"]",
-            "1:1 `redis`, `redis_sentinel` and `redis_cluster` exclude each other",
+            "4:1 `redis`, `redis_sentinel` and `redis_cluster` exclude each other",
         ),
         (listen, "listen = [\"[::]:7\"]\non_redis_failure = \"hope\"", "3:20 unknown policy"),
         (listen, "listen = [\"[::]:7\"]\nredis_timeout_ms = 0", "3:20 `redis_timeout_ms` must be from 1 to 60000"),
@@ -290,4 +290,70 @@ fn a_certificate_that_callers_refuse_now_is_placed_at_its_path() {
     for cause in ["it expired on 2021-01-01 00:00 UTC", "it is not valid before 3000-01-01 00:00 UTC"] {
         assert!(report.contains(cause), "{report}");
     }
+}
+
+#[test]
+fn a_key_below_the_wrong_header_is_told_where_it_belongs() {
+    let key = "private_key = \"certs/wildcard.key\"";
+    let slug = "slug = \"acme\"";
+    for (line, below, name, home) in [
+        (key, "redis = \"redis://x\"", "redis", "`[gateway]`"),
+        (key, "listen = [\"[::]:7\"]", "listen", "`[gateway]`"),
+        (key, "timezone = \"UTC\"", "timezone", "`[[tenant]]`"),
+        (key, "max_connections = 7", "max_connections", "`[gateway.databases]` or `[[tenant]]`"),
+        ("[gateway]", "sentinels = []", "sentinels", "`[gateway.redis_sentinel]`"),
+        ("[gateway]", "cache_mib = 7", "cache_mib", "`[gateway.tls]`"),
+        ("[gateway]", "streams = 7", "streams", "`[gateway.limits]`"),
+        ("[gateway]", "https_port = 7", "https_port", "an entry of `listen`"),
+        (slug, "certificate = \"x\"", "certificate", "`[gateway.tls]` or `[tenant.tls.\"HOST\"]`"),
+        (slug, "max_detached_percent = 7", "max_detached_percent", "`[tenant.group_guard]`"),
+        (slug, "include = []", "include", "the top of the file"),
+    ] {
+        let report = Folder::new().load(&with(line, &format!("{line}\n{below}"))).unwrap_err().to_string();
+        let expected = [format!("unknown key `{name}`"), format!("it belongs in {home}")];
+        assert!(expected.iter().all(|text| report.contains(text)), "{below}: {report}");
+    }
+    let header = Folder::new().load(&format!("{GATEWAY}{ACME}[databases]\nwait_ms = 7\n")).unwrap_err().to_string();
+    assert!(header.contains("write `[gateway.databases]`"), "{header}");
+    let near = Folder::new().load(&with(key, &format!("{key}\ncache_mb = 7"))).unwrap_err().to_string();
+    assert!(near.contains("did you mean `cache_mib`?"), "{near}");
+}
+
+#[test]
+fn a_tenant_in_single_brackets_is_found_at_its_own_line() {
+    let single = ACME.replace("[[tenant]]", "[tenant]");
+    let other = ACME.replace("acme", "other");
+    let second = other.replace("[[tenant]]", " [ tenant ]  # the second");
+    for (tenants, expected) in [
+        (format!("{single}{other}"), &["7:1"][..]),
+        (format!("{other}{single}"), &["12:1"]),
+        (format!("{single}{second}"), &["7:1", "12:2"]),
+        (format!("{single}[tenant.group_guard]\nmax_detached_percent = 7\n{other}"), &["7:1"]),
+    ] {
+        let expected: Vec<_> =
+            expected.iter().map(|place| format!("tenants.toml:{place} expected an array of tables")).collect();
+        assert_eq!(Folder::new().faults(&format!("{GATEWAY}{tenants}")), expected, "{tenants}");
+        let report = Folder::new().load(&format!("{GATEWAY}{tenants}")).unwrap_err().to_string();
+        assert!(report.contains("write `[[tenant]]`"), "{report}");
+    }
+    let report = Folder::new().load(&with("[gateway]", "[[gateway]]")).unwrap_err().to_string();
+    assert!(report.contains("one pair of brackets"), "{report}");
+}
+
+#[test]
+fn keys_of_redis_that_exclude_each_other_are_pointed_at() {
+    let text = with("[gateway.tls]", "redis_cluster = [\"redis://a\"]\nredis = \"redis://:hunter2@b\"\n[gateway.tls]");
+    let report = Folder::new().load(&text).unwrap_err().to_string();
+    for place in ["tenants.toml:4:1", "tenants.toml:3:1"] {
+        assert!(report.contains(place), "{place}: {report}");
+    }
+    assert!(!report.contains("hunter2"), "{report}");
+}
+
+#[test]
+fn a_certificate_without_the_name_of_a_host_is_told_with_its_names() {
+    let folder = Folder::new();
+    let text = format!("{GATEWAY}{ACME}").replace("acme.example.com", "acme.example.org");
+    let report = folder.load(&text).unwrap_err().to_string();
+    assert!(report.contains("the gateway's covers `*.example.com`"), "{report}");
 }

@@ -68,6 +68,16 @@ fn tenants_may_stand_in_included_files() {
 }
 
 #[test]
+fn a_pattern_that_matches_nothing_is_a_warning_at_its_place() {
+    let folder = Folder::new();
+    folder.write("tenants.d/a.toml", ACME);
+    let config = folder.load(&format!("include = [\"tenants.d/*.toml\", \"none/*\"]\n{GATEWAY}")).unwrap();
+    let [warning] = config.warnings.as_slice() else { panic!("{:?}", config.warnings) };
+    assert!(warning.starts_with("warning: no file matches this pattern"), "{warning}");
+    assert!(warning.contains("tenants.toml:1:32"), "{warning}");
+}
+
+#[test]
 fn a_file_that_can_not_be_read_is_named() {
     let folder = Folder::new();
     let problems = Config::load(&folder.path("none.toml")).unwrap_err();

@@ -12,7 +12,8 @@ use std::time::Instant;
 use futures_util::FutureExt;
 use moka::future::Cache as Moka;
 
-use super::held::{Held, Loader, ServedCertificate, changed, told};
+use super::held::{Held, Loader, ServedCertificate, changed};
+use crate::store::with_causes;
 use crate::tenant::certificate::{CertificateError, CertificateFiles};
 
 /// Of how many broken certificates it is remembered what was wrong. With fewer, a gateway with more of them logs their
@@ -106,9 +107,10 @@ impl Cache {
                     Ok(Arc::new(held))
                 }
                 Err(error) => {
-                    let (fault, error) = (told(&error), Arc::new(error));
-                    if before.as_ref().is_none_or(|before| told(&before.error) != fault) {
-                        tracing::error!(tenant = &**owner, fault, "the tenant's certificate can't be served");
+                    let (fault, error) = (with_causes(&error), Arc::new(error));
+                    if before.as_ref().is_none_or(|before| with_causes(&*before.error) != fault) {
+                        let remedy = error.remedy();
+                        tracing::error!(tenant = &**owner, fault, remedy, "the tenant's certificate can't be served");
                     }
                     let failure = Failure { at: Instant::now(), error: Arc::clone(&error) };
                     self.failures.insert(files.clone(), failure).await;

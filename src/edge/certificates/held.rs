@@ -19,6 +19,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use super::Pace;
 use crate::metrics::CertificateMetrics;
+use crate::store::with_causes;
 use crate::tenant::certificate::{self, Certificate, CertificateError, CertificateFiles, Stamp, Validity};
 use crate::tenant::host::CertificateNames;
 
@@ -165,10 +166,10 @@ impl Loader {
                 Some(renewed)
             }
             Err(error) => {
-                let told = told(&error);
+                let told = with_causes(&error);
                 if fault_of(held).replace(told.clone()).is_none_or(|before| before != told) {
                     let goes_on = "a renewed certificate can't be served; the one before it goes on";
-                    tracing::error!(tenant, fault = told, "{goes_on}");
+                    tracing::error!(tenant, fault = told, remedy = error.remedy(), "{goes_on}");
                     self.note_change();
                 }
                 None
@@ -215,14 +216,6 @@ pub(super) async fn changed(mut some: Vec<Arc<Held>>) -> Vec<Arc<Held>> {
 
 fn fault_of(held: &Held) -> std::sync::MutexGuard<'_, Option<String>> {
     held.fault.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A fault with its cause, as the log tells it: the files by their paths, nothing of a key.
-pub(super) fn told(error: &CertificateError) -> String {
-    match std::error::Error::source(error) {
-        Some(cause) => format!("{error}: {cause}"),
-        None => error.to_string(),
-    }
 }
 
 /// Does work that blocks where no request waits for it.

@@ -11,10 +11,11 @@ use std::time::Instant;
 
 use jiff::Timestamp;
 
-use super::held::{off_the_workers, told};
+use super::held::off_the_workers;
 use super::{Certificates, GATEWAY};
 use crate::config::TenantConfig;
 use crate::metrics::CertificateMetrics;
+use crate::store::with_causes;
 use crate::tenant::certificate::{self, CertificateFiles, Validity};
 use crate::tenant::host::{CertificateNames, HostName, HostPattern};
 
@@ -123,7 +124,7 @@ impl Round {
         };
         let in_date = |validity| certificate::check_date(validity, files, Timestamp::now());
         let fault = match &looked {
-            Ok(validity) => in_date(*validity).err().map(|error| told(&error)),
+            Ok(validity) => in_date(*validity).err().map(|error| with_causes(&error)),
             Err(fault) => Some(fault.clone()),
         };
         self.faults.extend(fault.map(|fault| (Arc::clone(owner), fault)));
@@ -142,7 +143,7 @@ impl Round {
 
 /// When callers take the certificate in a pair of files that is sound for its hosts; else what is wrong with it.
 fn look(files: &CertificateFiles, hosts: &[&HostName]) -> Result<Validity, String> {
-    let certificate = certificate::read(files).map_err(|error| told(&error))?;
+    let certificate = certificate::read(files).map_err(|error| with_causes(&error))?;
     match hosts.iter().find(|host| !certificate.names.covers(host)) {
         Some(host) => Err(format!("the certificate `{}` does not cover `{host}`", files.certificate.display())),
         None => Ok(certificate.validity),

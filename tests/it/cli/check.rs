@@ -1,13 +1,14 @@
 //! `formgate check`.
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
 use crate::support::child;
 use crate::support::database::Database;
 use crate::support::fixture::{Engine, Site, on_both_databases};
+use crate::support::folder::owner_of;
 use crate::support::process::{formgate_held_by_permissions, formgate_in};
 
 /// The line of the configuration that a text stands on, counted from 1.
@@ -55,15 +56,10 @@ fn a_file_that_can_only_be_read_is_a_fault_with_its_path_its_owner_and_the_missi
     fs::set_permissions(&file, Permissions::from_mode(0o440)).expect("it is ours");
     let output = formgate_held_by_permissions(&["check", "--config", site.config_path.to_str().expect("UTF-8")]);
     assert_eq!(output.code, 1, "{output:?}");
-    let owner = if child::is_root() {
-        "root".to_owned()
-    } else {
-        format!("user {}", fs::metadata(&file).expect("it is ours").uid())
-    };
     let said = format!(
-        "the SQLite file `{}` can only be read: it belongs to {owner} (mode 0440), and {owner} may not write to it; \
-         reads are served, writes are refused",
-        file.display()
+        "the SQLite file `{0}` can only be read: `{0}` belongs to {1} (mode 0440), and {1} may not write to it",
+        file.display(),
+        owner_of(&file)
     );
     assert!(output.stdout.contains(&said), "{output:?}");
 }
@@ -130,9 +126,12 @@ fn the_configuration_is_found_by_option_by_variable_and_by_name() {
 
 #[tokio::test]
 async fn files_with_secrets_that_others_may_read_are_warned_about_and_are_no_fault() {
-    let site = Site::new().tenant("acme", Engine::Sqlite).tenant("globex", Engine::Sqlite).write();
+    let with_password = Engine::Postgres.database(Path::new(""), "").replace("postgres@", "postgres:marker-7f3a@");
+    let site = Site::new()
+        .tenant("acme", Engine::Sqlite)
+        .tenant_with("globex", Engine::Postgres, |tenant| tenant.set("database", with_password))
+        .write();
     site.migrate();
-    let site = site.gateway("redis", "redis://:marker-7f3a@127.0.0.1:6379").write();
     let [database, log] = ["acme.db", "acme.db-wal"].map(|name| site.folder().join(name));
     let key = site.folder().join("certs/wildcard.example.test.key");
     // The log exists as long as a connection is open.

@@ -21,7 +21,7 @@ static AUTHORITY: LazyLock<CertifiedIssuer<'static, KeyPair>> = LazyLock::new(||
 
 /// A certificate and its key, both PEM.
 pub(crate) struct Issued {
-    /// The leaf; the authority above it is known to the client.
+    /// The leaf and the authority above it, which the client knows.
     pub(crate) certificate: PathBuf,
     /// The key of the leaf.
     pub(crate) private_key: PathBuf,
@@ -53,7 +53,7 @@ fn issue_with(folder: &Path, names: &[&str], differ: impl FnOnce(&mut Certificat
     let issued =
         Issued { certificate: folder.join(format!("{stem}.pem")), private_key: folder.join(format!("{stem}.key")) };
     fs::create_dir_all(folder).expect("the folder of this run can be written");
-    fs::write(&issued.certificate, leaf.pem()).expect("the folder of this run can be written");
+    fs::write(&issued.certificate, leaf.pem() + &AUTHORITY.pem()).expect("the folder of this run can be written");
     fs::write(&issued.private_key, key.serialize_pem()).expect("the folder of this run can be written");
     fs::set_permissions(&issued.private_key, Permissions::from_mode(0o600)).expect("the file is ours");
     issued

@@ -55,3 +55,9 @@ fn sweep() {
         }
     }
 }
+
+/// The name of a file's owner.
+pub(crate) fn owner_of(path: &Path) -> String {
+    let done = Command::new("stat").args(["--format", "%U"]).arg(path).output().expect("stat is a part of coreutils");
+    String::from_utf8(done.stdout).expect("UTF-8").trim().to_owned()
+}

@@ -126,7 +126,7 @@ fn command<S: AsRef<OsStr>>(arguments: &[S]) -> Command {
 }
 
 fn held_by_permissions<S: AsRef<OsStr>>(arguments: &[S]) -> Command {
-    let options: &[&str] = if child::is_root() { &["--bounding-set=-dac_override"] } else { &[] };
+    let options: &[&str] = if child::is_root() { &["--bounding-set=-dac_override,-dac_read_search"] } else { &[] };
     let mut command = child::bound_to_us(env!("CARGO_BIN_EXE_formgate"), "KILL", options);
     command.args(arguments).env_remove("FORMGATE_CONFIG").env_remove("RUST_LOG");
     command

@@ -1,7 +1,7 @@
 //! What breaks is one tenant alone, is refused at once, and heals without anybody's help.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
@@ -12,6 +12,7 @@ use super::scene::{PATIENCE, Scene};
 use crate::support::client::operator_get;
 use crate::support::database::Database;
 use crate::support::fixture::{Engine, Site, on_both_databases};
+use crate::support::folder::owner_of;
 use crate::support::postgres::Postgres;
 
 /// What the log says when the database breaks.
@@ -247,7 +248,7 @@ async fn a_file_that_may_not_be_written_keeps_writes_out_and_not_reads() {
         scene.others_are_served().await;
     }
     assert!(scene.said("readonly database") > 0, "{}", scene.node.log());
-    let said = format!("the SQLite file `{}` can only be read: it belongs to ", file.display());
+    let said = format!("the SQLite file `{0}` can only be read: `{0}` belongs to ", file.display());
     assert!(scene.said(&said) > 0, "{}", scene.node.log());
     assert!(scene.count(r#"formgate_database_failures_total{reason="read_only"}"#).await > 0);
     let_write(&file, true);
@@ -273,12 +274,10 @@ async fn a_folder_that_may_not_be_written() {
     }
     let_write(&folder, true);
     let mut scene = Scene::of(site, node);
-    let owner = fs::metadata(&folder).unwrap().uid();
-    let owner = if owner == 0 { "root".to_owned() } else { format!("user {owner}") };
     let said = format!(
-        "the SQLite file `{}` can only be read: its folder `{}` belongs to {owner} (mode 0555), and {owner} may not create files there",
-        folder.join("acme.db").display(),
-        folder.display()
+        "the SQLite file `{0}/acme.db` can only be read: `{0}` belongs to {1} (mode 0555), and {1} may not create the log of SQLite in it",
+        folder.display(),
+        owner_of(&folder)
     );
     assert!(scene.said(&said) > 0, "{said}: {}", scene.node.log());
     assert_eq!(scene.count("formgate_database_breaker_trips_total").await, 0);

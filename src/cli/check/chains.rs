@@ -1,0 +1,25 @@
+//! Warnings about certificate chains that are served, and that some clients refuse.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use crate::config::{GatewayConfig, TenantConfig};
+use crate::tenant::certificate::{self, CertificateFiles, Roots};
+
+/// The warnings, by file; none where nothing speaks TLS. Files that are no pair are faults already.
+pub(super) fn warnings(gateway: Option<&GatewayConfig>, tenants: &[Arc<TenantConfig>]) -> Vec<String> {
+    let Some(shared) = gateway.and_then(|gateway| gateway.certificate.as_ref()) else { return Vec::new() };
+    let own = tenants.iter().flat_map(|tenant| tenant.certificates.iter().map(|(_, files)| files));
+    let mut seen = HashSet::new();
+    let files = std::iter::once(shared).chain(own).filter(|files| seen.insert(&files.certificate));
+    let (roots, now) = (Roots::of_system(), Timestamp::now());
+    let of_files = |files: &CertificateFiles| {
+        let chain = certificate::read(files).map(|certificate| certificate.key.cert.clone()).unwrap_or_default();
+        let file = files.certificate.display().to_string();
+        let concerns = certificate::concerns(&chain, &roots, now).into_iter();
+        concerns.map(move |concern| format!("warning: `{file}`: {concern}: {}", concern.remedy()))
+    };
+    files.flat_map(of_files).collect()
+}

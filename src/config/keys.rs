@@ -1,0 +1,58 @@
+//! The keys of every table, to say of a key below the wrong header where it belongs.
+//!
+//! In TOML a key belongs to the last header above it, so a key that is appended to `[gateway]` often ends up in
+//! `[gateway.tls]`. The lists are not written down twice: each reader is run on an empty table and notes the keys that it
+//! asks for. That costs some microseconds, and happens only when there is an unknown key to report.
+
+use std::path::Path;
+
+use super::file::{Reading, Table};
+use super::{databases, gateway, limits, listen, tenant};
+
+/// A table's header, and how it is read.
+type Reader = (&'static str, fn(Table<'_, '_>));
+
+const READERS: [Reader; 10] = [
+    ("the top of the file, above every header", |mut table| {
+        table.texts("include");
+        for key in ["gateway", "tenant"] {
+            table.table(key);
+        }
+        table.finish();
+    }),
+    ("`[gateway]`", |table| {
+        gateway::read(table, Path::new(""));
+    }),
+    ("`[gateway.tls]`", |table| {
+        gateway::read_tls(table, Path::new(""));
+    }),
+    ("`[gateway.databases]`", |table| {
+        databases::read(Some(table));
+    }),
+    ("`[gateway.limits]`", |table| {
+        limits::read(Some(table));
+    }),
+    ("`[gateway.redis_sentinel]`", |table| {
+        gateway::read_sentinel(table);
+    }),
+    ("an entry of `listen`", listen::read_every_key),
+    ("`[[tenant]]`", |table| {
+        tenant::read(table, Path::new(""));
+    }),
+    ("`[tenant.tls.\"HOST\"]`", |table| {
+        gateway::read_files(table, Path::new(""));
+    }),
+    ("`[tenant.group_guard]`", |table| {
+        tenant::read_group_guard(table);
+    }),
+];
+
+/// The tables that have a key, by their headers.
+pub(super) fn homes_of(key: &str) -> Vec<&'static str> {
+    let has = |reader: &fn(Table<'_, '_>)| {
+        let reading = Reading::new(&|_| None, None, 1);
+        reader(Table::empty(&reading));
+        reading.take_known().contains(&key)
+    };
+    READERS.iter().filter(|(_, reader)| has(reader)).map(|(header, _)| *header).collect()
+}

@@ -1,0 +1,63 @@
+//! Whether this process may use a file, and whose the file is where it may not.
+//!
+//! Asks the system for the rights of this process, which knows of access lists and read-only file systems too, and opens
+//! nothing: closing a file would release the locks that SQLite holds on it in this process (fcntl(2)).
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+
+/// What keeps this process from doing something to a file that the caller names, and the remedy.
+pub(crate) fn denied(path: &Path, right: Access, to: &str) -> Option<String> {
+    let missing = missing(path, right, to)?;
+    let shown = path.display();
+    match access(path, right) {
+        Err(Errno::ROFS) => Some(format!("{missing}: remount it for writing")),
+        _ if path.exists() => {
+            let us = user(geteuid().as_raw());
+            Some(format!("{missing}: chown {us} '{shown}', and run every command as the user that serves"))
+        }
+        _ => unreachable(path).or(Some(missing)),
+    }
+}
+
+/// The right to do something to a file, named by the caller, that this process lacks.
+pub(crate) fn missing(path: &Path, right: Access, to: &str) -> Option<String> {
+    let shown = path.display();
+    match access(path, right) {
+        Err(Errno::ROFS) => Some(format!("`{shown}` is on a file system that is mounted read-only")),
+        Err(Errno::ACCESS | Errno::PERM) => {
+            let us = user(geteuid().as_raw());
+            let Ok(data) = fs::metadata(path) else { return Some(format!("{us} may not {to} `{shown}`")) };
+            let (owner, mode) = (user(data.uid()), data.permissions().mode() & 0o7777);
+            Some(format!("`{shown}` belongs to {owner} (mode {mode:04o}), and {us} may not {to} it"))
+        }
+        _ => None,
+    }
+}
+
+/// The outermost folder above a file that this process may not enter, and the remedy.
+pub(crate) fn unreachable(file: &Path) -> Option<String> {
+    let folders: Vec<_> = file.ancestors().skip(1).filter(|folder| !folder.as_os_str().is_empty()).collect();
+    folders.into_iter().rev().find_map(|folder| denied(folder, Access::EXEC_OK, "enter"))
+}
+
+/// What keeps this process from reading a file, and the remedy.
+pub(crate) fn unreadable(file: &Path) -> Option<String> {
+    unreachable(file).or_else(|| denied(file, Access::READ_OK, "read"))
+}
+
+/// The name of a user, or the number where the system has no name for it.
+fn user(id: u32) -> String {
+    let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let name = users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(id)).then(|| name.to_owned())
+    });
+    name.unwrap_or_else(|| format!("user {id}"))
+}

@@ -1,0 +1,90 @@
+//! Tries the configured Redis once, for people: what keeps the nodes from using it, and the remedy.
+//!
+//! Connects as the lanes do and runs the script that they open with, so what passes here is used by a node. Checks of the
+//! server's settings belong here too, as warnings. Nothing is counted in any window.
+
+use std::time::Duration;
+
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+
+use super::eviction;
+use super::link::Link;
+use crate::config::RedisTarget;
+use crate::metrics::Metrics;
+
+/// How long the whole trial may take. Larger: `check` waits for a host that drops packets. Smaller: a distant Redis with
+/// TLS fails the trial and works.
+const LIMIT: Duration = Duration::from_secs(3);
+
+/// Why a Redis can't be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failed {
+    /// Why, in one line.
+    pub cause: String,
+    /// What fixes it.
+    pub remedy: String,
+}
+
+/// Connects to what is configured and writes as a window does. Returns a warning about its settings, if there is one.
+///
+/// # Errors
+/// [`Failed`].
+pub async fn run(target: &RedisTarget) -> Result<Option<String>, Failed> {
+    let link = Link::new(target)
+        .map_err(|error| Failed { cause: error.to_string(), remedy: "correct the address".to_owned() })?;
+    let trial = async {
+        let (mut connection, _shards) = super::lanes::open(&link, &Metrics::default().redis).await?;
+        // A server may not let us ask.
+        Ok::<_, RedisError>(eviction::policy(&mut connection).await.ok().flatten())
+    };
+    match tokio::time::timeout(LIMIT, trial).await {
+        Ok(Ok(policy)) => Ok(policy.map(|policy| {
+            format!("Redis may evict budgets, since its maxmemory-policy is {policy}: set it to noeviction")
+        })),
+        Ok(Err(error)) => Err(Failed { cause: error.to_string(), remedy: remedy(&error) }),
+        Err(_) => Err(Failed { cause: format!("no answer within {LIMIT:?}"), remedy: UNREACHABLE.to_owned() }),
+    }
+}
+
+const UNREACHABLE: &str = "check the address, that Redis listens on it (`bind`), with TLS for `rediss://` and without it for `redis://`, and firewalls in between";
+
+/// By the kind of the error, and where Redis or the client has none for it, by its text.
+fn remedy(error: &RedisError) -> String {
+    let text = error.to_string();
+    let says = |part: &str| text.contains(part);
+    let credentials = "correct the user and the password of Redis";
+    match error.kind() {
+        ErrorKind::AuthenticationFailed => credentials.to_owned(),
+        _ if says("NOAUTH") || says("WRONGPASS") || says("invalid password") => credentials.to_owned(),
+        ErrorKind::Server(ServerErrorKind::NoPerm) => RIGHTS.to_owned(),
+        _ if says("NOPERM") || says("No permissions") => RIGHTS.to_owned(),
+        ErrorKind::Server(ServerErrorKind::ReadOnly) => REPLICA.to_owned(),
+        _ if says("READONLY") => REPLICA.to_owned(),
+        ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask) => CLUSTER.to_owned(),
+        _ if says("MOVED") => CLUSTER.to_owned(),
+        ErrorKind::Server(ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown | ServerErrorKind::TryAgain) => {
+            "wait: Redis is loading its data, or has just lost its master".to_owned()
+        }
+        ErrorKind::Server(ServerErrorKind::ClusterDown) => {
+            "repair the cluster: `redis-cli --cluster check` names the slots that no master serves".to_owned()
+        }
+        _ if says("OOM") => "raise `maxmemory` of Redis, or free memory there".to_owned(),
+        _ if says("MISCONF") => {
+            "Redis can't save and so takes no writes: free space on its disk, and read its log".to_owned()
+        }
+        _ if says("cluster support disabled") => "this server is no cluster: use `redis`".to_owned(),
+        ErrorKind::MasterNameNotFoundBySentinel => {
+            "correct `master` of `redis_sentinel`: `redis-cli -p 26379 sentinel masters` lists the names".to_owned()
+        }
+        _ if says("certificate") => {
+            "install the authority of Redis's certificate on this machine, or name its file in SSL_CERT_FILE".to_owned()
+        }
+        ErrorKind::Io if error.is_connection_refusal() => "start Redis, or correct its address".to_owned(),
+        _ => UNREACHABLE.to_owned(),
+    }
+}
+
+const RIGHTS: &str =
+    "let the ACL user do what README.md lists: ACL SETUSER … ~formgate:* &formgate:* and the commands named there";
+const REPLICA: &str = "this server is a replica: name the master, or use `redis_sentinel`";
+const CLUSTER: &str = "this server is a node of a cluster: use `redis_cluster`";

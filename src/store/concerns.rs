@@ -1,0 +1,57 @@
+//! What an operator should know about a database that is served all the same.
+
+use super::remedy::PG_TRGM;
+use super::sql::Dialect;
+use super::{Store, StoreError, schema};
+
+/// Something that somebody should look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Concern {
+    /// A newer version of this program migrated the database.
+    #[error("the database is at schema version {found}, and this program knows versions up to {known}")]
+    NewerSchema {
+        /// The version that the database is at.
+        found: i64,
+        /// The newest that this program knows.
+        known: i64,
+    },
+    /// Postgres lacks the extension of keyword searches, or the index that needs it.
+    #[error("the trigram index is missing, so every keyword search reads all documents")]
+    NoTrigramIndex,
+}
+
+impl Concern {
+    /// What fixes it.
+    #[must_use]
+    pub fn remedy(self, slug: &str) -> String {
+        match self {
+            Self::NewerSchema { .. } => {
+                "run the version of formgate that migrated it, once every node is replaced".to_owned()
+            }
+            Self::NoTrigramIndex => format!("{PG_TRGM} `formgate migrate --tenant {slug}`"),
+        }
+    }
+}
+
+impl Store {
+    /// Every concern about the database.
+    ///
+    /// # Errors
+    /// It can't be read.
+    pub async fn concerns(&self) -> Result<Vec<Concern>, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut concerns = Vec::new();
+        let found = schema::version(&mut reader).await?;
+        if found > schema::NEWEST {
+            concerns.push(Concern::NewerSchema { found, known: schema::NEWEST });
+        }
+        if self.database.dialect() == Dialect::Postgres {
+            let mut sql = reader.sql();
+            sql.push("SELECT to_regclass('listed_documents_trigrams') IS NULL");
+            if reader.fetch_one(sql).await?.get::<bool>(0)? {
+                concerns.push(Concern::NoTrigramIndex);
+            }
+        }
+        Ok(concerns)
+    }
+}
