@@ -20,6 +20,8 @@ pub mod location;
 pub mod mailbox;
 mod page;
 mod pool;
+mod pooler;
+mod postgres;
 #[cfg(test)]
 pub(crate) mod raw;
 mod records;
@@ -58,6 +60,7 @@ pub use identity::DatabaseIdentity;
 pub use limits::DatabaseLimits;
 pub use location::{DatabaseLocation, InvalidLocation};
 pub use page::{Page, PageRequest};
+pub use pooler::Pooler;
 pub use reindex::{Reindexed, reindex};
 pub use schema::Reach;
 pub use search::Found;
@@ -242,13 +245,9 @@ async fn try_to_migrate(location: &DatabaseLocation, reach: Reach) -> Result<(i6
     let database = location.create();
     let mut writer = database.writer().await?;
     let before = schema::version(&mut writer).await?;
-    schema::migrate(&mut writer, reach).await.map_err(|error| match error {
-        // No step of a migration, but the connection beneath.
-        MigrateError::Execute(error) => error.into(),
-        step => StoreError::Migration(step),
-    })?;
-    let after = schema::version(&mut writer).await?;
     drop(writer);
+    schema::migrate(&database, reach).await?;
+    let after = schema::version(&mut database.writer().await?).await?;
     let mut transaction = database.begin().await?;
     users::fold_new(&mut transaction).await?;
     transaction.commit().await?;

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use super::breaker::{Breaker, Entry};
 use super::connections::{Connections, Grant, PoolId, Slot};
 use super::lent::Lent;
-use super::session::{Address, CLOSE_LIMIT, CONNECT_LIMIT, Session, timed_out};
+use super::session::{Address, CLOSE_LIMIT, Session, timed_out};
 use super::sql::Dialect;
 use super::write_lock::WriteLock;
 use super::{StoreError, Trouble};
@@ -84,6 +84,11 @@ impl Pool {
 
     pub(super) fn breaker(&self) -> Option<&Arc<Breaker>> {
         self.0.breaker.as_ref()
+    }
+
+    /// Looks at the error of a statement for a pooler.
+    pub(super) fn notice_pooler(&self, error: &sqlx::Error) {
+        self.0.plan.address.notice_pooler(error);
     }
 
     pub(super) fn limit(&self) -> Option<Duration> {
@@ -158,7 +163,8 @@ impl Pool {
                 slot.keep(session);
             }
         });
-        match within(CONNECT_LIMIT + CONNECT_LIMIT / 10, ONCE_MORE, told).await {
+        let limit = self.0.plan.address.connect_limit();
+        match within(limit + limit / 10, ONCE_MORE, told).await {
             Some(opened) => opened.expect("opening does not panic"),
             None => Err(NotOpened::Failed(timed_out())),
         }

@@ -250,9 +250,7 @@ async fn vacuum(database: &Database) {
     if database.dialect() == Dialect::Postgres
         && let Ok(mut writer) = database.writer().await
     {
-        let mut sql = writer.sql();
-        sql.push("VACUUM intake");
-        if let Err(error) = writer.execute(sql).await {
+        if let Err(error) = writer.command("VACUUM intake").await {
             tracing::debug!(%error, "the intake could not be vacuumed");
         }
     }

@@ -3,6 +3,8 @@
 
 use std::io;
 
+use super::pooler::is_lost_statement;
+
 /// Trouble that may pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
@@ -58,6 +60,8 @@ impl Trouble {
             // Shut down, crashed, starting; the database dropped.
             "57P01" | "57P02" | "57P03" | "57P04" | "57P05" => Self::Lost,
             "25006" => Self::ReadOnly,
+            // A pooler has put another server connection behind ours, and will again.
+            code if is_lost_statement(code) => Self::Lost,
             _ => match code.get(..2)? {
                 "08" => Self::Lost,
                 // Authorisation, no such database.
