@@ -11,7 +11,7 @@ use super::output::print;
 use crate::config::{Config, Examination, Problem, Problems, TenantConfig};
 use crate::explain::{Finding, Guide, Way};
 use crate::gateway::Share;
-use crate::store::{Store, StoreError};
+use crate::store::{Pooler, Store, StoreError};
 
 /// How many databases are tried at once.
 const AT_ONCE: usize = 16;
@@ -30,6 +30,12 @@ pub(super) async fn run(Check { file, deep }: &Check) -> Result<()> {
     let Examination { gateway, tenants, sources, mut problems, .. } = Config::examine(&file.config, None);
     let tried: Vec<_> = stream::iter(&tenants).map(|tenant| try_database(tenant)).buffered(AT_ONCE).collect().await;
     problems.extend(tried.into_iter().flatten());
+    for tenant in &tenants {
+        if let Some(pooler) = tenant.database.noticed_pooler() {
+            let slug = &tenant.slug;
+            print(&format!("warning: the database of the tenant `{slug}` is behind {pooler}: {}", Pooler::REMEDY))?;
+        }
+    }
     let lowered = gateway.as_ref().map(|gateway| Share::once_raised(gateway).lowered(gateway)).unwrap_or_default();
     for warning in lowered {
         print(&format!("warning: {warning}, as far as this shell may raise it"))?;

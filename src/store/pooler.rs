@@ -96,9 +96,8 @@ pub(super) fn without_startup_parameters(options: &PgConnectOptions) -> PgConnec
 
 /// The statement that makes settings, in the session or in its transaction.
 pub(super) fn set_all(settings: &[(String, String)], in_transaction: bool) -> String {
-    let set = |(name, value): &(String, String)| {
-        format!("set_config({}, {}, {in_transaction})", quoted(name), quoted(value))
-    };
+    let set =
+        |(name, value): &(String, String)| format!("set_config({}, {}, {in_transaction})", quoted(name), quoted(value));
     format!("SELECT {}", settings.iter().map(set).collect::<Vec<_>>().join(", "))
 }
 

@@ -57,7 +57,9 @@ impl PostgresSession {
     pub(super) async fn begin(&mut self, begin: &'static str) -> Result<(), sqlx::Error> {
         match &self.settings {
             None => self.connection.execute(begin).await.map(drop),
-            Some(settings) => self.connection.execute(AssertSqlSafe(pooler::begin_with(settings, begin))).await.map(drop),
+            Some(settings) => {
+                self.connection.execute(AssertSqlSafe(pooler::begin_with(settings, begin))).await.map(drop)
+            }
         }
     }
 

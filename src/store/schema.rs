@@ -86,8 +86,7 @@ pub(crate) async fn migrate(database: &Database, reach: Reach) -> Result<(), Sto
     };
     let is_wanted = |version| before == 0 || reach == Reach::Newest || version <= SERVED;
     for (version, &(name, text)) in (1..).zip(scripts).filter(|(version, _)| is_wanted(*version)) {
-        let step =
-            Migration::new(version, Cow::Borrowed(name), MigrationType::Simple, text.into_sql_str(), false);
+        let step = Migration::new(version, Cow::Borrowed(name), MigrationType::Simple, text.into_sql_str(), false);
         if !is_applied(&step, &applied)? {
             applied = apply(database, &step, text).await?;
         }

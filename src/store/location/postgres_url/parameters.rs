@@ -13,8 +13,8 @@ use url::form_urlencoded::Serializer;
 
 use super::settings;
 use crate::store::location::InvalidLocation;
-use crate::store::postgres::{CONNECT_LIMIT, PostgresServer, SessionAttributes};
 use crate::store::pooler::Pooling;
+use crate::store::postgres::{CONNECT_LIMIT, PostgresServer, SessionAttributes};
 
 /// The parameters that have an effect; `options[NAME]` too.
 pub(in crate::store::location) const TAKEN: [&str; 18] = [
@@ -160,13 +160,12 @@ impl Parameters {
             "connect_timeout" => {
                 let seconds = value.trim().parse::<i32>().ok();
                 let seconds = seconds.ok_or(invalid(name, "a number of seconds, or 0 for the default"))?;
-                self.connect_limit = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0).map(Duration::from_secs);
+                self.connect_limit =
+                    u64::try_from(seconds).ok().filter(|seconds| *seconds > 0).map(Duration::from_secs);
             }
             "target_session_attrs" => {
-                self.attributes = SessionAttributes::parse(value).ok_or(invalid(
-                    name,
-                    "any, read-write, read-only, primary, standby or prefer-standby",
-                ))?;
+                self.attributes = SessionAttributes::parse(value)
+                    .ok_or(invalid(name, "any, read-write, read-only, primary, standby or prefer-standby"))?;
             }
             "options" => {
                 let (settings, words) = settings::split(value);
@@ -248,7 +247,9 @@ impl Parameters {
 /// Whether a text can be the host of a server: a name, an address or the directory of a socket.
 pub(super) fn is_host(text: &str) -> bool {
     let is_in_name = |character: char| {
-        character.is_ascii_alphanumeric() || ['-', '.', '_', ':', '%', '~'].contains(&character) || !character.is_ascii()
+        character.is_ascii_alphanumeric()
+            || ['-', '.', '_', ':', '%', '~'].contains(&character)
+            || !character.is_ascii()
     };
     text.starts_with('/') || (!text.is_empty() && text.chars().all(is_in_name))
 }

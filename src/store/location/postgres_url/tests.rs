@@ -47,7 +47,10 @@ fn a_url_means_what_libpq_reads_in_it() {
         ("postgres://app@?host=/run/postgresql&port=1&dbname=forms", "postgres /run/postgresql:1/forms "),
         ("postgres://app@/forms?host=/cloudsql/p:r:i/&port=1", "postgres /cloudsql/p:r:i/:1/forms "),
         ("postgres://app@db:1/f%C3%BCr%20alle", "postgres db:1/für alle "),
-        ("postgres://app@db:1/forms?options=-csearch_path%3Da endpoint%3Dep-x", "postgres db:1/forms endpoint=ep-x -c search_path=a"),
+        (
+            "postgres://app@db:1/forms?options=-csearch_path%3Da endpoint%3Dep-x",
+            "postgres db:1/forms endpoint=ep-x -c search_path=a",
+        ),
         ("postgres://app@db:1/forms?options[search_path]=a", "postgres db:1/forms  -c search_path=a"),
     ] {
         assert_eq!(parsed(text), identity, "{text}");

@@ -191,7 +191,7 @@ on_both_databases! {
         let database = account.database().await;
         database.execute("INSERT INTO forms (id, name) VALUES (1, 'F')").await;
         let (instants, drop): (&[&str], &str) = match engine {
-            Engine::Postgres => (
+            Engine::Postgres | Engine::PostgresOn(_) => (
                 &["'infinity'", "'-infinity'", "'10000-01-01'", "'4000-01-01 BC'"],
                 "ALTER TABLE submissions DROP CONSTRAINT submissions_instants",
             ),
@@ -228,7 +228,7 @@ on_both_databases! {
             ("submissions", ["listed_submissions", "listed_counts WHERE listed <> 0"]),
         ] {
             let empty = match engine {
-                Engine::Postgres => format!("TRUNCATE {emptied} CASCADE"),
+                Engine::Postgres | Engine::PostgresOn(_) => format!("TRUNCATE {emptied} CASCADE"),
                 Engine::Sqlite => format!("DELETE FROM {emptied}"),
             };
             database.execute(&empty).await;
