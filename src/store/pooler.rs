@@ -82,6 +82,11 @@ pub(super) fn is_lost_statement(code: &str) -> bool {
     ["26000", "42P05"].contains(&code)
 }
 
+/// Whether `PgBouncer` takes no more clients. It has one code for all its errors.
+pub(super) fn is_full(message: &str) -> bool {
+    message.starts_with("no more connections allowed")
+}
+
 /// A setting that only a startup parameter makes: a session without it has a pooler before it.
 pub(super) const MARK: (&str, &str) = ("formgate.direct", "1");
 
@@ -107,8 +112,9 @@ fn quoted(text: &str) -> String {
     if text.contains('\\') { format!("E'{}'", text.replace('\\', r"\\")) } else { format!("'{text}'") }
 }
 
-/// The settings for each transaction: those given, and what depends on the server: [`super::session`] has it look whether
-/// callers are still there, and finds our tables where the `search_path` leads past them.
+/// The settings for each transaction: those given, and two that depend on the server. It looks whether callers are still
+/// there, and it finds our tables where the `search_path` leads past them. The path is set even where it is right: the
+/// pooler may open a connection later, when the default has changed.
 pub(super) async fn settings_of_transactions(
     connection: &mut PgConnection,
     mut settings: Vec<(String, String)>,
@@ -116,9 +122,11 @@ pub(super) async fn settings_of_transactions(
     let probe = format!(
         "{}; SELECT set_config('client_connection_check_interval', '1s', true) \
             WHERE current_setting('client_connection_check_interval', true) IS NOT NULL; \
-        SELECT 'search path', concat_ws(', ', min(quote_ident(nspname)), nullif(current_setting('search_path'), '')) \
+        SELECT 'search path', coalesce( \
+            (SELECT concat_ws(', ', min(quote_ident(nspname)), nullif(current_setting('search_path'), '')) \
             FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace \
-            WHERE relname = 'database_identity' AND to_regclass('database_identity') IS NULL HAVING count(*) = 1; \
+            WHERE relname = 'database_identity' AND to_regclass('database_identity') IS NULL HAVING count(*) = 1), \
+            current_setting('search_path')); \
         SELECT 'looks', '1s' WHERE current_setting('client_connection_check_interval', true) IS NOT NULL",
         set_all(&settings, true)
     );

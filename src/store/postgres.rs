@@ -78,13 +78,14 @@ impl PostgresSession {
         has_one: bool,
         outcome: Result<T, sqlx::Error>,
     ) -> Result<T, sqlx::Error> {
-        match &outcome {
-            _ if !has_one => {}
-            Ok(_) => drop(self.connection.execute("COMMIT").await?),
+        let end = match &outcome {
+            _ if !has_one => return outcome,
+            Ok(_) => "COMMIT",
             // The connection is not used again.
-            Err(error) if is_refused(error) || Trouble::of(error) == Some(Trouble::Lost) => {}
-            Err(_) => drop(self.connection.execute("ROLLBACK").await?),
-        }
+            Err(error) if is_refused(error) || Trouble::of(error) == Some(Trouble::Lost) => return outcome,
+            Err(_) => "ROLLBACK",
+        };
+        self.connection.execute(end).await?;
         outcome
     }
 

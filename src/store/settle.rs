@@ -249,10 +249,9 @@ pub(super) async fn make_indexes(database: &Database) -> Result<(), StoreError> 
 async fn vacuum(database: &Database) {
     if database.dialect() == Dialect::Postgres
         && let Ok(mut writer) = database.writer().await
+        && let Err(error) = writer.command("VACUUM intake").await
     {
-        if let Err(error) = writer.command("VACUUM intake").await {
-            tracing::debug!(%error, "the intake could not be vacuumed");
-        }
+        tracing::debug!(%error, "the intake could not be vacuumed");
     }
 }
 

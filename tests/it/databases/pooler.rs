@@ -182,3 +182,18 @@ async fn tables_outside_the_search_path_are_found_through_a_pooler() {
     let client = node.client().to(&site.host("acme")).with(&site.token("acme", "more"));
     assert_eq!(find(&client, "zür").await, 1);
 }
+
+/// A tenant makes do with the connections that it gets, as with a server that takes no more.
+#[tokio::test]
+async fn a_pooler_that_takes_no_more_clients_serves_those_that_it_has() {
+    let pooler = PgBouncer::start("transaction", "max_client_conn = 2");
+    let site = site(&pooler.url(&Postgres::database(), "?pooler=transaction"));
+    site.migrate();
+    let token = site.token("acme", "tests");
+    let node = site.start();
+    let client = &node.client().to(&site.host("acme")).with(&token);
+    for _ in 0..5 {
+        let calls = (0..12).map(async |_| client.get("/api/v1/form").fresh().send().await.status);
+        assert_eq!(join_all(calls).await, [200; 12]);
+    }
+}

@@ -9,7 +9,7 @@ use crate::api::account::{Account, account};
 use crate::api::world::{World, ZONE};
 use crate::support::client::{Client, operator_count, operator_get};
 use crate::support::database::Database;
-use crate::support::fixture::{Engine, Site, on_both_databases};
+use crate::support::fixture::{Engine, Server, Site, on_both_databases};
 use crate::support::postgres::Postgres;
 
 /// The plain tables that a world fills.
@@ -315,7 +315,17 @@ async fn searches_are_refused_for_a_while_where_deriving_takes_too_long() {
 
 #[tokio::test]
 async fn settings_of_the_database_change_no_answer_on_postgres() {
-    let account = account(Engine::Postgres, &World::new(47, 0, 20).ndjson());
+    settings_of_the_database_change_no_answer(Engine::Postgres).await;
+}
+
+/// The pooler opens new connections to the server, which have new defaults, for sessions that began before.
+#[tokio::test]
+async fn settings_of_the_database_change_no_answer_through_a_pooler() {
+    settings_of_the_database_change_no_answer(Engine::PostgresOn(Server::Pooled)).await;
+}
+
+async fn settings_of_the_database_change_no_answer(engine: Engine) {
+    let account = account(engine, &World::new(47, 0, 20).ndjson());
     let filters = [json!({}), json!({"search": "an"}), json!({"search": "ing"}), json!({"labels": [1]})];
     let mut before = Vec::new();
     for filter in &filters {
