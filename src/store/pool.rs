@@ -89,6 +89,14 @@ impl Pool {
     /// Looks at the error of a statement for a pooler.
     pub(super) fn notice_pooler(&self, error: &sqlx::Error) {
         self.0.plan.address.notice_pooler(error);
+        self.log_pooler();
+    }
+
+    /// Logs the pooler that was noticed, once, where it serves.
+    fn log_pooler(&self) {
+        if self.0.breaker.is_some() {
+            self.0.plan.address.log_pooler();
+        }
     }
 
     pub(super) fn limit(&self) -> Option<Duration> {
@@ -159,6 +167,7 @@ impl Pool {
                 Ok(session) => Ok((session, slot)),
                 Err(error) => Err(pool.not_opened(error, &slot)),
             };
+            pool.log_pooler();
             if let Err(Ok((session, slot))) = tell.send(opened) {
                 slot.keep(session);
             }

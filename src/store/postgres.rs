@@ -3,6 +3,7 @@
 //! Owns which settings a session has and how they reach the server: as startup parameters, by `SET`, or in each
 //! transaction, as [`super::pooler`] says. Knows nothing of URLs.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -42,6 +43,7 @@ pub(super) struct PostgresServer {
     attributes: SessionAttributes,
     pooling: Pooling,
     noticed: OnceLock<Pooler>,
+    is_reported: AtomicBool,
 }
 
 /// A connection, and the settings that each of its transactions begins with.
@@ -155,7 +157,15 @@ impl PostgresServer {
         attributes: SessionAttributes,
         pooling: Pooling,
     ) -> Self {
-        Self { options, settings, connect_limit, attributes, pooling, noticed: OnceLock::new() }
+        Self {
+            options,
+            settings,
+            connect_limit,
+            attributes,
+            pooling,
+            noticed: OnceLock::new(),
+            is_reported: AtomicBool::new(false),
+        }
     }
 
     /// A text that is equal for two servers exactly when they lead to the same tables.
@@ -187,8 +197,18 @@ impl PostgresServer {
     }
 
     pub(super) fn notice(&self, pooler: Pooler) {
-        if self.pooling != Pooling::Transaction && self.noticed.set(pooler).is_ok() {
-            tracing::info!("{} is reached through {pooler}; {}", self.identity(), Pooler::REMEDY);
+        if self.pooling != Pooling::Transaction {
+            // Of two ways in which it is noticed, the first is as good.
+            self.noticed.get_or_init(|| pooler);
+        }
+    }
+
+    /// Logs the pooler that was noticed, once. Commands report it themselves.
+    pub(super) fn log_pooler(&self) {
+        if let Some(pooler) = self.noticed()
+            && !self.is_reported.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(database = self.identity().trim_end(), "reached through {pooler}; {}", Pooler::REMEDY);
         }
     }
 

@@ -62,6 +62,13 @@ impl Address {
         }
     }
 
+    /// Logs the pooler that was noticed, once.
+    pub(super) fn log_pooler(&self) {
+        if let Self::Postgres(address) = self {
+            address.server.log_pooler();
+        }
+    }
+
     /// Looks at the error of a statement for a pooler.
     pub(super) fn notice_pooler(&self, error: &sqlx::Error) {
         if let Self::Postgres(address) = self

@@ -92,7 +92,7 @@ async fn one_in_transaction_mode_that_drops_startup_parameters() {
 fn check_names_the_remedy(site: &Site, pooler: &str) {
     for command in [&["check"][..], &["explain", &site.host("acme")]] {
         let told = site.run(command, b"");
-        assert_eq!(told.code, 0, "{told:?}");
+        assert_eq!((told.code, &*told.stderr), (0, ""), "{told:?}");
         assert!(told.stdout.contains(pooler) && told.stdout.contains("`pooler=transaction`"), "{told:?}");
     }
 }
