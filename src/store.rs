@@ -23,6 +23,8 @@ pub mod location;
 pub mod mailbox;
 mod page;
 mod pool;
+mod pooler;
+mod postgres;
 #[cfg(test)]
 pub(crate) mod raw;
 mod records;
@@ -64,6 +66,7 @@ pub use identity::DatabaseIdentity;
 pub use limits::DatabaseLimits;
 pub use location::{DatabaseLocation, InvalidLocation};
 pub use page::{Page, PageRequest};
+pub use pooler::Pooler;
 pub use reindex::{Reindexed, reindex};
 pub use remedy::remedy;
 pub use schema::Reach;
@@ -266,15 +269,14 @@ pub async fn migrate(location: &DatabaseLocation, reach: Reach) -> Result<(i64, 
 
 async fn try_to_migrate(location: &DatabaseLocation, reach: Reach) -> Result<(i64, i64), StoreError> {
     let database = location.create();
+    if let Some(name) = location.schema() {
+        schema::create_namespace(&database, name).await?;
+    }
     let mut writer = database.writer().await?;
     let before = schema::version(&mut writer).await?;
-    schema::migrate(&mut writer, reach).await.map_err(|error| match error {
-        // No step of a migration, but the connection beneath.
-        MigrateError::Execute(error) => error.into(),
-        step => StoreError::Migration(step),
-    })?;
-    let after = schema::version(&mut writer).await?;
     drop(writer);
+    schema::migrate(&database, reach).await?;
+    let after = schema::version(&mut database.writer().await?).await?;
     let mut transaction = database.begin().await?;
     users::fold_new(&mut transaction).await?;
     transaction.commit().await?;

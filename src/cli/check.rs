@@ -14,7 +14,7 @@ use crate::config::{Config, Examination, Problem, Problems, TenantConfig};
 use crate::explain::{Finding, Guide, Way};
 use crate::gateway::Share;
 use crate::shared::trial;
-use crate::store::{Concern, Store, remedy, with_causes};
+use crate::store::{Concern, Pooler, Store, remedy, with_causes};
 
 /// How many databases are tried at once.
 const AT_ONCE: usize = 16;
@@ -39,6 +39,12 @@ pub(super) async fn run(Check { file, deep }: &Check) -> Result<()> {
     problems.extend(faults.into_iter().flatten());
     for warning in warnings {
         print(&format!("{warning}\n"))?;
+    }
+    for tenant in &tenants {
+        if let Some(pooler) = tenant.database.noticed_pooler() {
+            let slug = &tenant.slug;
+            print(&format!("warning: the database of the tenant `{slug}` is behind {pooler}: {}", Pooler::REMEDY))?;
+        }
     }
     let lowered = gateway.as_ref().map(|gateway| Share::once_raised(gateway).lowered(gateway)).unwrap_or_default();
     for warning in lowered {

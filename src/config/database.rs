@@ -42,11 +42,14 @@ fn problem(text: &Text, error: &InvalidLocation) -> Problem {
         InvalidLocation::NoFile => {
             problem("not the path of a SQLite file").label("expected `sqlite:PATH`, without parameters")
         }
-        InvalidLocation::UnknownParameter { .. } | InvalidLocation::InvalidParameter { .. } => {
+        InvalidLocation::UnknownParameter { .. }
+        | InvalidLocation::InvalidParameter { .. }
+        | InvalidLocation::UnsupportedParameter { .. } => {
             problem("a faulty parameter of a Postgres URL").label(error.to_string())
         }
+        InvalidLocation::SeveralHosts => problem("not the URL of one Postgres server").label(error.to_string()),
         InvalidLocation::NotAUrl => problem("not a Postgres URL")
-            .label("expected `postgres://USER:PASSWORD@HOST:PORT/DATABASE`")
+            .label("expected `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, or for a socket `postgres://USER@/DATABASE?host=/FOLDER`")
             .help("special characters in the user and the password are percent-encoded"),
     }
 }

@@ -155,7 +155,7 @@ fn the_example_shows_every_default_as_it_is() {
     let (shown, default) = (folder.load(&uncommented).unwrap(), folder.load(example).unwrap());
     assert!(shown.gateway.admin_listen.is_some());
     let redis = shown.gateway.redis.expect("the example shows redis");
-    assert_eq!((redis.timeout, redis.on_failure), (Duration::from_millis(50), OnRedisFailure::Local));
+    assert_eq!((redis.timeout, redis.on_failure), (Duration::from_millis(500), OnRedisFailure::Local));
     assert_eq!(shown.gateway.drain, default.gateway.drain);
     assert_eq!(shown.gateway.shutdown_delay, default.gateway.shutdown_delay);
     assert_eq!(shown.gateway.quota_window, default.gateway.quota_window);

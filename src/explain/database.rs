@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::Finding;
 use crate::config::TenantConfig;
-use crate::store::{DatabaseIdentity, Store, StoreError, TokenRecord, remedy, with_causes};
+use crate::store::{DatabaseIdentity, Pooler, Store, StoreError, TokenRecord, remedy, with_causes};
 
 /// Opens the database as serving does. Which one it is and the tokens in it, where it can be read.
 pub(super) async fn find(tenant: &TenantConfig) -> (Finding, Option<(DatabaseIdentity, Vec<TokenRecord>)>) {
@@ -33,6 +33,9 @@ pub(super) async fn find(tenant: &TenantConfig) -> (Finding, Option<(DatabaseIde
                     format!("{what}; {wrong} rows that searches read are not what they are derived from"),
                     format!("formgate reindex --tenant {}", tenant.slug),
                 ),
+                Ok(0) | Err(_) if let Some(pooler) = location.noticed_pooler() => {
+                    Finding::warns(format!("{what}; it is behind {pooler}"), Pooler::REMEDY)
+                }
                 // Of many submissions, counting may take longer than a statement may.
                 Ok(0) | Err(_) => Finding::passes(what),
             };

@@ -13,6 +13,7 @@ use sqlx::{Row as _, TypeInfo, ValueRef};
 
 use super::lent::Lent;
 use super::pool::Pool;
+use super::pooler;
 use super::session::Each;
 use super::sql::{Dialect, Sql};
 use super::{StoreError, Trouble};
@@ -59,7 +60,7 @@ impl Database {
     pub(crate) async fn begin(&self) -> Result<Transaction, StoreError> {
         let asked = Instant::now();
         let lent = self.queue(asked, self.writers.lend()).await??;
-        begin(lent, "BEGIN", asked).await
+        begin(lent, pooler::BEGIN, asked).await
     }
 
     /// Waits in a queue of writers, for a caller that has been waiting since `asked`.
@@ -154,6 +155,11 @@ impl Transaction {
     /// Runs a statement and tells how many rows it touched.
     pub(crate) async fn execute(&mut self, sql: Sql) -> Result<u64, sqlx::Error> {
         self.lent.execute(sql).await
+    }
+
+    /// Runs statements without values.
+    pub(super) async fn command(&mut self, text: &'static str) -> Result<(), sqlx::Error> {
+        self.lent.command(text).await
     }
 
     pub(crate) async fn commit(mut self) -> Result<(), sqlx::Error> {

@@ -86,9 +86,11 @@ impl Import {
         // Gives space back: that of the log, which is as large as the load, or that of the intake, which every search would
         // read. Where a reader hinders it, a later one does it.
         if let Ok(mut writer) = self.database.writer().await {
-            let mut sql = writer.sql();
-            sql.push_either("VACUUM intake", "PRAGMA wal_checkpoint(TRUNCATE)");
-            writer.fetch_all(sql).await.ok();
+            let give_back = match writer.dialect() {
+                Dialect::Postgres => "VACUUM intake",
+                Dialect::Sqlite => "PRAGMA wal_checkpoint(TRUNCATE)",
+            };
+            writer.command(give_back).await.ok();
         }
         self.database.close().await;
         Ok(())

@@ -81,8 +81,7 @@ impl Lent {
         self.pool.address().file()
     }
 
-    /// The connection itself, for the driver's own work.
-    pub(super) fn session(&mut self) -> &mut Session {
+    fn session(&mut self) -> &mut Session {
         self.session.as_mut().expect("it is there until the loan ends")
     }
 
@@ -123,8 +122,8 @@ impl Lent {
             *came += row.bytes();
             each(row)
         };
-        let limit = self.begin();
-        within(limit, self.session().fetch_each(sql, &mut each)).await
+        let (limit, in_transaction) = (self.begin(), self.in_transaction);
+        within(limit, self.session().fetch_each(sql, in_transaction, &mut each)).await
     }
 
     /// The only row of a statement, or none.
@@ -141,8 +140,17 @@ impl Lent {
     pub(super) async fn execute(&mut self, sql: Sql) -> Result<u64, sqlx::Error> {
         self.was_large |= sql.bytes() > LARGE;
         let began = Instant::now();
+        let (limit, in_transaction) = (self.begin(), self.in_transaction);
+        let outcome = within(limit, self.session().execute(sql, in_transaction)).await;
+        self.end(began, outcome)
+    }
+
+    /// Runs statements without values: in the transaction that is open, or as they are, such as a `VACUUM`, which can't be
+    /// in one.
+    pub(super) async fn command(&mut self, text: &'static str) -> Result<(), sqlx::Error> {
+        let began = Instant::now();
         let limit = self.begin();
-        let outcome = within(limit, self.session().execute(sql)).await;
+        let outcome = within(limit, self.session().command(text)).await;
         self.end(began, outcome)
     }
 
@@ -193,12 +201,12 @@ impl Lent {
         self.in_transaction = true;
         let mut outcome = {
             let limit = self.begin();
-            within(limit, self.session().command(begin)).await
+            within(limit, self.session().begin(begin)).await
         };
         if self.is_lost(&outcome) && unheard {
             self.renew().await?;
             let limit = self.begin();
-            outcome = within(limit, self.session().command(begin)).await;
+            outcome = within(limit, self.session().begin(begin)).await;
             self.is_lost(&outcome);
         }
         // Postgres may have begun and then failed at what it was told besides.
@@ -230,6 +238,9 @@ impl Lent {
         self.unheard = false;
         // Its unread rows would precede those of the next statement.
         self.lost |= matches!(outcome, Err(Failure::Said(error)) if is_refused(error));
+        if let Err(Failure::Said(error)) = outcome {
+            self.pool.notice_pooler(error);
+        }
         self.lost |= matches!(outcome, Err(Failure::Said(error)) if match Trouble::of(error) {
             Some(Trouble::Lost) => true,
             // SQLite opens a file for reading alone where it may not write, and the connection stays that way.
@@ -329,7 +340,7 @@ pub(super) fn refused(spent: MemorySpent) -> sqlx::Error {
     sqlx::Error::Decode(Box::new(spent))
 }
 
-fn is_refused(error: &sqlx::Error) -> bool {
+pub(super) fn is_refused(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Decode(cause) if cause.is::<MemorySpent>())
 }
 

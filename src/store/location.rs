@@ -6,19 +6,18 @@ mod postgres_url;
 
 use std::fmt;
 use std::path::Path;
-use std::str::FromStr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::ConnectOptions;
-use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 
 use super::database::Database;
 use super::pool::{Plan, Pool};
+use super::postgres::{PostgresAddress, PostgresServer};
 use super::session::Address;
-use super::{Breaker, Connections, ReadOnlyFile, StoreError};
+use super::{Breaker, Connections, Pooler, ReadOnlyFile, StoreError};
 use crate::owner_only;
 
 /// How long a command waits for another program that holds the write lock of a SQLite file. Larger: a command hangs while
@@ -55,7 +54,7 @@ impl PartialEq for DatabaseLocation {
 #[derive(Clone)]
 enum Kind {
     /// Made when it is first connected to: most of many tenants are quiet, and the driver's options are large.
-    Postgres(OnceLock<Box<PgConnectOptions>>),
+    Postgres(OnceLock<Arc<PostgresServer>>),
     Sqlite(Box<Path>),
 }
 
@@ -71,11 +70,22 @@ pub enum InvalidLocation {
     /// What follows `postgres://` is no connection URL.
     #[error("not a Postgres URL")]
     NotAUrl,
+    /// A URL of libpq with several hosts, of which one is to be chosen.
+    #[error("several hosts are not supported: name one, such as that of a proxy that follows the primary")]
+    SeveralHosts,
     /// A parameter of the Postgres URL, counted from 1, that the driver would pass over.
-    #[error("parameter {number} is unknown; there are: {}", postgres_url::PARAMETERS.join(", "))]
+    #[error("parameter {number} is unknown; there are: {}", postgres_url::TAKEN.join(", "))]
     UnknownParameter {
         /// Its place in the URL; its name may be a part of a password.
         number: usize,
+    },
+    /// A parameter that libpq or a provider knows, and that would be ignored here.
+    #[error("`{name}` is not supported: {remedy}")]
+    UnsupportedParameter {
+        /// Its name.
+        name: &'static str,
+        /// What to do instead.
+        remedy: &'static str,
     },
     /// A known parameter of the Postgres URL with a value that it can't have.
     #[error("`{name}`: expected {expected}")]
@@ -94,7 +104,9 @@ impl DatabaseLocation {
     /// [`InvalidLocation`] says what was expected; it never repeats the text.
     pub fn parse(text: &str, folder: &Path) -> Result<Self, InvalidLocation> {
         if text.starts_with("postgres://") || text.starts_with("postgresql://") {
-            postgres_url::check(text)?;
+            if postgres_url::plain_identity(text).is_none() {
+                postgres_url::parse(text)?;
+            }
             return Ok(Self { kind: Kind::Postgres(OnceLock::new()), text: text.into() });
         }
         let path = text.strip_prefix("sqlite:").ok_or(InvalidLocation::UnknownScheme)?;
@@ -109,34 +121,39 @@ impl DatabaseLocation {
     #[must_use]
     pub fn identity(&self) -> String {
         match &self.kind {
-            Kind::Postgres(options) => postgres_url::plain_identity(self.text.expose_secret()).unwrap_or_else(|| {
-                let options = self.options(options);
-                format!(
-                    "postgres {}:{}/{} {}",
-                    options.get_host(),
-                    options.get_port(),
-                    options.get_database().unwrap_or(options.get_username()),
-                    options.get_options().unwrap_or_default(),
-                )
-            }),
+            Kind::Postgres(server) => postgres_url::plain_identity(self.text.expose_secret())
+                .unwrap_or_else(|| self.server(server).identity()),
             Kind::Sqlite(path) => format!("sqlite {}", path.display()),
         }
     }
 
-    fn options<'o>(&self, options: &'o OnceLock<Box<PgConnectOptions>>) -> &'o PgConnectOptions {
-        options.get_or_init(|| {
-            let parsed = PgConnectOptions::from_str(self.text.expose_secret());
-            Box::new(parsed.expect("the text was checked when it was read"))
+    fn server<'s>(&self, server: &'s OnceLock<Arc<PostgresServer>>) -> &'s Arc<PostgresServer> {
+        server.get_or_init(|| {
+            let parsed = postgres_url::parse(self.text.expose_secret());
+            parsed.expect("the text was checked when it was read").into()
         })
     }
 
+    /// The schema of a Postgres database that is this one's, if the URL names one.
+    pub(super) fn schema(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::Postgres(server) => self.server(server).schema(),
+            Kind::Sqlite(_) => None,
+        }
+    }
+
     /// Where the server of a Postgres database listens, as an operator reads it; empty for a SQLite file.
-    pub(super) fn server(&self) -> String {
-        let Kind::Postgres(options) = &self.kind else { return String::new() };
-        let options = self.options(options);
-        match options.get_socket() {
-            Some(socket) => socket.display().to_string(),
-            None => format!("{}:{}", options.get_host(), options.get_port()),
+    pub(super) fn server_address(&self) -> String {
+        let Kind::Postgres(server) = &self.kind else { return String::new() };
+        self.server(server).address()
+    }
+
+    /// The pooler that was noticed on the way to the database, and that the URL does not mention.
+    #[must_use]
+    pub fn noticed_pooler(&self) -> Option<Pooler> {
+        match &self.kind {
+            Kind::Postgres(server) => server.get().and_then(|server| server.noticed()),
+            Kind::Sqlite(_) => None,
         }
     }
 
@@ -184,8 +201,8 @@ impl DatabaseLocation {
         let pool =
             |address, most, wait| Pool::new(Plan { address, most, wait, limit, lock_wait }, connections, breaker);
         match &self.kind {
-            Kind::Postgres(options) => {
-                let all = pool(postgres(self.options(options), limit), max_connections, wait);
+            Kind::Postgres(server) => {
+                let all = pool(postgres(self.server(server), limit), max_connections, wait);
                 Database::new(all.clone(), all)
             }
             Kind::Sqlite(path) => Database::new(
@@ -216,8 +233,8 @@ impl DatabaseLocation {
         let plan = |address, most| Plan { address, most, wait, limit: None, lock_wait: BUSY_WAIT };
         let pool = |address, most| Pool::new(plan(address, most), &connections, None);
         match &self.kind {
-            Kind::Postgres(options) => {
-                let all = pool(postgres(self.options(options), None), 2);
+            Kind::Postgres(server) => {
+                let all = pool(postgres(self.server(server), None), 2);
                 Database::new(all.clone(), all)
             }
             Kind::Sqlite(path) => Database::new(
@@ -234,7 +251,7 @@ impl fmt::Debug for DatabaseLocation {
     }
 }
 
-fn postgres(options: &PgConnectOptions, limit: Option<Duration>) -> Address {
+fn postgres(server: &Arc<PostgresServer>, limit: Option<Duration>) -> Address {
     let mut settings = vec![
         ("timezone", "UTC".to_owned()),
         // What a DBA may have set for the role or the database, and no statement here counts on.
@@ -254,8 +271,7 @@ fn postgres(options: &PgConnectOptions, limit: Option<Duration>) -> Address {
         settings.push(("statement_timeout", limit.as_millis().to_string()));
         settings.push(("lock_timeout", LOCK_WAIT.min(limit).as_millis().to_string()));
     }
-    let options = options.clone().application_name("formgate").options(settings).disable_statement_logging();
-    Address::Postgres(Box::new(options))
+    Address::Postgres(PostgresAddress { server: Arc::clone(server), settings: settings.into() })
 }
 
 fn sqlite_reader(path: &Path, busy_wait: Duration) -> Address {

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use super::breaker::{Breaker, Entry};
 use super::connections::{Connections, Grant, PoolId, Slot};
 use super::lent::Lent;
-use super::session::{Address, CLOSE_LIMIT, CONNECT_LIMIT, Session, timed_out};
+use super::session::{Address, CLOSE_LIMIT, Session, timed_out};
 use super::sql::Dialect;
 use super::write_lock::WriteLock;
 use super::{ReadOnlyFile, StoreError, Trouble};
@@ -85,6 +85,19 @@ impl Pool {
 
     pub(super) fn breaker(&self) -> Option<&Arc<Breaker>> {
         self.0.breaker.as_ref()
+    }
+
+    /// Looks at the error of a statement for a pooler.
+    pub(super) fn notice_pooler(&self, error: &sqlx::Error) {
+        self.0.plan.address.notice_pooler(error);
+        self.log_pooler();
+    }
+
+    /// Logs the pooler that was noticed, once, where it serves.
+    fn log_pooler(&self) {
+        if self.0.breaker.is_some() {
+            self.0.plan.address.log_pooler();
+        }
     }
 
     pub(super) fn limit(&self) -> Option<Duration> {
@@ -162,11 +175,13 @@ impl Pool {
                 Ok(session) => Ok((session, slot)),
                 Err(error) => Err(pool.not_opened(error, &slot)),
             };
+            pool.log_pooler();
             if let Err(Ok((session, slot))) = tell.send(opened) {
                 slot.keep(session);
             }
         });
-        match within(CONNECT_LIMIT + CONNECT_LIMIT / 10, ONCE_MORE, told).await {
+        let limit = self.0.plan.address.connect_limit();
+        match within(limit + limit / 10, ONCE_MORE, told).await {
             Some(opened) => opened.expect("opening does not panic"),
             None => Err(NotOpened::Failed(timed_out())),
         }

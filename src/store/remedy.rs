@@ -111,7 +111,7 @@ pub(super) const PG_TRGM: &str = "install the package of Postgres's contrib modu
 
 /// A connection that could not be opened, or broke.
 fn of_connection(error: &io::Error, location: &DatabaseLocation, slug: &str) -> String {
-    let server = location.server();
+    let server = location.server_address();
     match error.kind() {
         ErrorKind::ConnectionRefused | ErrorKind::NotFound => {
             format!("nothing listens at {server}: start Postgres, or correct `database` of the tenant `{slug}`")

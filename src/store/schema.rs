@@ -1,17 +1,20 @@
 //! The schema and its versions, built into the program.
 //!
 //! One list of migrations a database, the same numbers in both; [`SERVED`] is the one that this program serves from. Those
-//! after it take away what only nodes of an older version read. A released migration never changes: sqlx keeps a checksum
-//! of each and refuses a database whose past differs.
+//! after it take away what only nodes of an older version read. A released migration never changes: the database has a
+//! checksum of each, and one whose past differs is refused.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
-use sqlx::migrate::{Migration, MigrationType, Migrator};
-use sqlx::{Connection, SqlSafeStr};
+use sqlx::SqlSafeStr;
+use sqlx::migrate::{MigrateError, Migration, MigrationType};
 
 use super::StoreError;
+use super::database::Database;
 use super::lent::Lent;
-use super::session::Session;
+use super::sql::Dialect;
 
 /// The oldest schema that this program serves from.
 pub(crate) const SERVED: i64 = 10;
@@ -47,16 +50,6 @@ const SQLITE: [(&str, &str); 11] = [
     ("no longer derived by triggers", include_str!("schema/sqlite-11.sql")),
 ];
 
-fn migrator(scripts: &'static [(&'static str, &'static str)], through: usize) -> Migrator {
-    let migrations = (1..).zip(&scripts[..through]).map(|(version, &(name, text))| {
-        Migration::new(version, Cow::Borrowed(name), MigrationType::Simple, text.into_sql_str(), false)
-    });
-    let mut migrator = Migrator::with_migrations(migrations.collect());
-    // A node of the old version may start again beside a newer schema while nodes are replaced one by one.
-    migrator.set_ignore_missing(true);
-    migrator
-}
-
 /// How far a database is migrated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
@@ -66,20 +59,108 @@ pub enum Reach {
     Newest,
 }
 
-/// Migrates a database; each step is a transaction, and commands that do it at once wait for each other.
-pub(crate) async fn migrate(writer: &mut Lent, reach: Reach) -> Result<(), sqlx::migrate::MigrateError> {
-    let is_new = version(writer).await? == 0;
-    let through =
-        if is_new || reach == Reach::Newest { POSTGRES.len() } else { usize::try_from(SERVED).expect("it is small") };
-    match writer.session() {
-        Session::Postgres(connection) => migrator(&POSTGRES, through).run(connection).await,
-        Session::Sqlite { connection, .. } => {
-            // On Postgres sqlx holds a lock of its own; here the write lock of the file is one, over all steps at once.
-            let mut all = connection.begin_with("BEGIN IMMEDIATE").await?;
-            migrator(&SQLITE, through).run(&mut *all).await?;
-            Ok(all.commit().await?)
+/// The step that begins here creates the trigram index of a table that step 10 drops. It does not find the extension in a
+/// schema outside the search path, so it is left out; [`super::settle`] creates the index that is used.
+const OBSOLETE: &str = "\n-- Trigrams make the keyword search independent of what is stored.";
+
+/// Migrations take turns, by a lock that ends with the transaction. (That of sqlx's own migrator is one of the session,
+/// which a pooler may give to others.)
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_advisory_xact_lock(7310577365311121508)";
+
+/// The table and its columns are those of sqlx, which made it until version 11.
+const TABLE: [&str; 2] = [
+    "CREATE TABLE IF NOT EXISTS _sqlx_migrations (version bigint PRIMARY KEY, description text NOT NULL, \
+        installed_on timestamptz NOT NULL DEFAULT now(), success boolean NOT NULL, checksum bytea NOT NULL, \
+        execution_time bigint NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS _sqlx_migrations (version BIGINT PRIMARY KEY, description TEXT NOT NULL, \
+        installed_on TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, success BOOLEAN NOT NULL, checksum BLOB NOT NULL, \
+        execution_time BIGINT NOT NULL)",
+];
+
+/// Migrates a database; each step is a transaction, and commands that do it at once wait for each other. A newer schema is
+/// left as it is: a node of the old version may start again beside it while nodes are replaced one by one.
+pub(crate) async fn migrate(database: &Database, reach: Reach) -> Result<(), StoreError> {
+    let mut reader = database.reader().await?;
+    let before = version(&mut reader).await?;
+    let mut applied = if before == 0 { HashMap::new() } else { read_applied(&mut reader).await? };
+    drop(reader);
+    let scripts = match database.dialect() {
+        Dialect::Postgres => &POSTGRES,
+        Dialect::Sqlite => &SQLITE,
+    };
+    let is_wanted = |version| before == 0 || reach == Reach::Newest || version <= SERVED;
+    for (version, &(name, text)) in (1..).zip(scripts).filter(|(version, _)| is_wanted(*version)) {
+        let step = Migration::new(version, Cow::Borrowed(name), MigrationType::Simple, text.into_sql_str(), false);
+        if !is_applied(&step, &applied)? {
+            applied = apply(database, &step, text).await?;
         }
     }
+    Ok(())
+}
+
+/// Creates the schema, in the sense of Postgres, that a URL names, unless it exists.
+pub(super) async fn create_namespace(database: &Database, name: &str) -> Result<(), StoreError> {
+    let mut reader = database.reader().await?;
+    let mut sql = reader.sql();
+    sql.push("SELECT to_regnamespace(quote_ident(").bind(name).push(")) IS NULL");
+    let is_missing: bool = reader.fetch_one(sql).await?.get(0)?;
+    drop(reader);
+    if is_missing {
+        let mut transaction = database.begin_by(BEGIN, Duration::MAX, Instant::now()).await?;
+        let mut sql = transaction.sql();
+        sql.push("SELECT set_config('formgate.schema', ").bind(name).push(", true)");
+        transaction.fetch_all(sql).await?;
+        transaction.command(CREATE_NAMESPACE).await?;
+        transaction.commit().await?;
+    }
+    Ok(())
+}
+
+/// A statement that creates something takes no values.
+const CREATE_NAMESPACE: &str = "DO $$ BEGIN \
+    EXECUTE format('CREATE SCHEMA IF NOT EXISTS %I', current_setting('formgate.schema')); END $$";
+
+/// What was applied, by version: the checksum, and whether it was completed.
+type Applied = HashMap<i64, (Vec<u8>, bool)>;
+
+async fn read_applied(reader: &mut Lent) -> Result<Applied, sqlx::Error> {
+    let mut sql = reader.sql();
+    sql.push("SELECT version, checksum, success FROM _sqlx_migrations");
+    let rows = reader.fetch_all(sql).await?;
+    rows.iter().map(|row| Ok((row.get(0)?, (row.get(1)?, row.get(2)?)))).collect()
+}
+
+fn is_applied(step: &Migration, applied: &Applied) -> Result<bool, StoreError> {
+    match applied.get(&step.version) {
+        None => Ok(false),
+        Some((_, false)) => Err(StoreError::Migration(MigrateError::Dirty(step.version))),
+        Some((checksum, true)) if **checksum == *step.checksum => Ok(true),
+        Some(_) => Err(StoreError::Migration(MigrateError::VersionMismatch(step.version))),
+    }
+}
+
+/// Applies a step, unless another command did meanwhile. What is applied then.
+async fn apply(database: &Database, step: &Migration, text: &'static str) -> Result<Applied, StoreError> {
+    let began = Instant::now();
+    let mut transaction = database.begin_by(BEGIN, Duration::MAX, began).await?;
+    let [postgres, sqlite] = TABLE;
+    let table = if transaction.dialect() == Dialect::Postgres { postgres } else { sqlite };
+    transaction.command(table).await?;
+    let applied = read_applied(transaction.connection()).await?;
+    if is_applied(step, &applied)? {
+        transaction.roll_back().await?;
+        return Ok(applied);
+    }
+    let failed = |error| StoreError::Migration(MigrateError::ExecuteMigration(error, step.version));
+    let script = text.split_once(OBSOLETE).map_or(text, |(script, _)| script);
+    transaction.command(script).await.map_err(failed)?;
+    let mut sql = transaction.sql();
+    sql.push("INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) VALUES (");
+    sql.bind(step.version).push(", ").bind(&*step.description).push(", TRUE, ").bind(step.checksum.to_vec());
+    sql.push(", ").bind(i64::try_from(began.elapsed().as_nanos()).unwrap_or(i64::MAX)).push(")");
+    transaction.execute(sql).await.map_err(failed)?;
+    transaction.commit().await.map_err(failed)?;
+    Ok(applied)
 }
 
 /// Refuses a database that was not migrated to [`SERVED`].

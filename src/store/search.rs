@@ -144,7 +144,7 @@ impl Store {
 /// Postgres takes what an index finds to be looked at again, and so takes a keyword of two characters that nearly every
 /// document has to cost by the index what it costs without: a hundred times as much, since that would make the bigrams of
 /// every document anew. So it is not given the choice.
-const BY_INDEX: &str = "BEGIN READ ONLY; SET LOCAL enable_seqscan = off";
+const BY_INDEX: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; SET LOCAL enable_seqscan = off";
 
 /// All rows of a search's statement.
 async fn fetch(reader: &mut Lent, filter: &SubmissionFilter, sql: Sql) -> Result<Vec<Row>, sqlx::Error> {

@@ -12,19 +12,19 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use futures_util::TryStreamExt;
-use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, Connection, Executor};
 
 use super::connections::Slot;
 use super::database::Row;
 use super::frozen::{self, Frozen};
+use super::pooler::Pooler;
+use super::postgres::{PostgresAddress, PostgresSession};
 use super::sql::{Dialect, Sql};
-use crate::patience::{ONCE_MORE, within};
 
-/// How long connecting may take. Longer, and a server that hangs holds its callers; shorter, and one that is busy
-/// starting processes is taken for one that hangs.
-pub(super) const CONNECT_LIMIT: Duration = Duration::from_secs(2);
+/// How long opening a SQLite file may take. Larger: one that is locked holds its callers. Smaller: a file whose log is
+/// long is taken for one that can't be opened.
+const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 
 /// How long closing may take. Longer, and a server that hangs holds a slot; shorter, and a SQLite file whose log is
 /// long is taken for closed while it is not.
@@ -39,22 +39,13 @@ pub(super) const LOOK: Duration = Duration::from_secs(1);
 /// search.
 const INSTRUCTIONS: i32 = 1000;
 
-/// Tells Postgres to look. Version 13 and older, and servers on some systems, can't; they run a statement to its limit.
-///
-/// And has it find our tables where the `search_path` of the role or the database leads past them.
-const SET_UP: &str = "SELECT set_config(name, '1s', false) FROM pg_settings \
-    WHERE name = 'client_connection_check_interval'; \
-    SELECT set_config('search_path', concat_ws(', ', min(quote_ident(nspname)), nullif(current_setting('search_path'), '')), false) \
-    FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace \
-    WHERE relname = 'database_identity' AND to_regclass('database_identity') IS NULL HAVING count(*) = 1";
-
 /// What becomes of a row; an error ends its statement.
 pub(super) type Each<'e> = dyn FnMut(Row) -> Result<(), sqlx::Error> + Send + 'e;
 
 /// Where a session is opened, and how.
 #[derive(Clone, Debug)]
 pub(super) enum Address {
-    Postgres(Box<PgConnectOptions>),
+    Postgres(PostgresAddress),
     Sqlite {
         options: Box<SqliteConnectOptions>,
         /// Whether nothing is ever written by it.
@@ -88,12 +79,36 @@ impl Address {
             _ => None,
         }
     }
+
+    /// How long connecting may take.
+    pub(super) fn connect_limit(&self) -> Duration {
+        match self {
+            Self::Postgres(address) => address.server.connect_limit(),
+            Self::Sqlite { .. } => CONNECT_LIMIT,
+        }
+    }
+
+    /// Logs the pooler that was noticed, once.
+    pub(super) fn log_pooler(&self) {
+        if let Self::Postgres(address) = self {
+            address.server.log_pooler();
+        }
+    }
+
+    /// Looks at the error of a statement for a pooler.
+    pub(super) fn notice_pooler(&self, error: &sqlx::Error) {
+        if let Self::Postgres(address) = self
+            && let Some(pooler) = Pooler::of_lost_statement(error)
+        {
+            address.server.notice(pooler);
+        }
+    }
 }
 
 /// An open connection.
 #[derive(Debug)]
 pub(crate) enum Session {
-    Postgres(PgConnection),
+    Postgres(PostgresSession),
     Sqlite { connection: SqliteConnection, watch: Arc<Watch>, frozen: Option<Frozen> },
 }
 
@@ -102,16 +117,7 @@ impl Session {
     /// file can't be given up: that ends by itself, after the driver's own waits.
     pub(super) async fn open(address: &Address) -> Result<Self, sqlx::Error> {
         match address {
-            Address::Postgres(options) => {
-                let connecting = async {
-                    let mut connection = PgConnection::connect_with(options).await?;
-                    match connection.execute(SET_UP).await {
-                        Err(sqlx::Error::Database(_)) | Ok(_) => Ok(Self::Postgres(connection)),
-                        Err(error) => Err(error),
-                    }
-                };
-                within(CONNECT_LIMIT, ONCE_MORE, connecting).await.unwrap_or_else(|| Err(timed_out()))
-            }
+            Address::Postgres(address) => address.server.connect(&address.settings).await.map(Self::Postgres),
             Address::Sqlite { options, only_reads } => {
                 let (mut connection, frozen) = match SqliteConnection::connect_with(options).await {
                     Ok(connection) => (connection, None),
@@ -144,20 +150,23 @@ impl Session {
     /// Asks for an answer that needs nothing but a server that works.
     pub(super) async fn ping(&mut self) -> Result<(), sqlx::Error> {
         match self {
-            Self::Postgres(connection) => connection.ping().await,
+            Self::Postgres(session) => session.connection.ping().await,
             Self::Sqlite { connection, .. } => connection.ping().await,
         }
     }
 
-    /// Runs a statement and hands over each of its rows as it comes.
-    pub(super) async fn fetch_each(&mut self, sql: Sql, each: &mut Each<'_>) -> Result<(), sqlx::Error> {
+    /// Runs a statement and hands over each of its rows as it comes. Whether it is in a transaction, the caller knows.
+    pub(super) async fn fetch_each(
+        &mut self,
+        sql: Sql,
+        in_transaction: bool,
+        each: &mut Each<'_>,
+    ) -> Result<(), sqlx::Error> {
         match self {
-            Self::Postgres(connection) => {
-                let (text, arguments) = sql.into_postgres().map_err(sqlx::Error::Encode)?;
-                let mut rows = sqlx::query_with(AssertSqlSafe(text), arguments).fetch(connection);
-                while let Some(row) = rows.try_next().await? {
-                    each(Row::Postgres(row))?;
-                }
+            Self::Postgres(session) => {
+                let is_alone = session.begin_alone(in_transaction).await?;
+                let outcome = session.fetch_each(sql, each).await;
+                session.end_alone(is_alone, outcome).await
             }
             Self::Sqlite { connection, frozen, .. } => {
                 let (text, arguments) = sql.into_sqlite().map_err(sqlx::Error::Encode)?;
@@ -165,20 +174,22 @@ impl Session {
                 while let Some(row) = rows.try_next().await? {
                     each(Row::Sqlite(row))?;
                 }
-                if frozen.as_ref().is_some_and(|frozen| !frozen.is_unchanged()) {
-                    return Err(sqlx::Error::Io(io::Error::other("the file was changed while it was read")));
+                match frozen {
+                    Some(frozen) if !frozen.is_unchanged() => {
+                        Err(sqlx::Error::Io(io::Error::other("the file was changed while it was read")))
+                    }
+                    _ => Ok(()),
                 }
             }
         }
-        Ok(())
     }
 
-    pub(super) async fn execute(&mut self, sql: Sql) -> Result<u64, sqlx::Error> {
+    pub(super) async fn execute(&mut self, sql: Sql, in_transaction: bool) -> Result<u64, sqlx::Error> {
         match self {
-            Self::Postgres(connection) => {
-                let (text, arguments) = sql.into_postgres().map_err(sqlx::Error::Encode)?;
-                let done = sqlx::query_with(AssertSqlSafe(text), arguments).execute(connection).await?;
-                Ok(done.rows_affected())
+            Self::Postgres(session) => {
+                let is_alone = session.begin_alone(in_transaction).await?;
+                let outcome = session.execute(sql).await;
+                session.end_alone(is_alone, outcome).await
             }
             Self::Sqlite { connection, .. } => {
                 let (text, arguments) = sql.into_sqlite().map_err(sqlx::Error::Encode)?;
@@ -191,15 +202,23 @@ impl Session {
     /// Gives back the memory that the driver's buffers took for a large statement or its rows.
     pub(super) fn shrink_buffers(&mut self) {
         match self {
-            Self::Postgres(connection) => connection.shrink_buffers(),
+            Self::Postgres(session) => session.connection.shrink_buffers(),
             Self::Sqlite { connection, .. } => connection.shrink_buffers(),
         }
     }
 
-    /// Runs a statement without values: `BEGIN` and its like.
+    /// Begins a transaction by statements of which `BEGIN` is the first.
+    pub(super) async fn begin(&mut self, begin: &'static str) -> Result<(), sqlx::Error> {
+        match self {
+            Self::Postgres(session) => session.begin(begin).await,
+            Self::Sqlite { .. } => self.command(begin).await,
+        }
+    }
+
+    /// Runs statements without values, in the transaction that is open, or as they are.
     pub(super) async fn command(&mut self, text: &'static str) -> Result<(), sqlx::Error> {
         match self {
-            Self::Postgres(connection) => connection.execute(text).await.map(drop),
+            Self::Postgres(session) => session.connection.execute(text).await.map(drop),
             Self::Sqlite { connection, .. } => connection.execute(text).await.map(drop),
         }
     }
@@ -221,7 +240,7 @@ impl Session {
     pub(super) async fn close(self) {
         let closing = async {
             match self {
-                Self::Postgres(connection) => connection.close().await,
+                Self::Postgres(session) => session.connection.close().await,
                 Self::Sqlite { connection, .. } => connection.close().await,
             }
         };
@@ -234,8 +253,8 @@ impl Session {
     /// be used again.
     pub(super) async fn cancel(self) -> Option<Self> {
         match self {
-            Self::Postgres(connection) => {
-                drop(connection);
+            Self::Postgres(session) => {
+                drop(session);
                 // The server's end lives on until it has looked: as long it counts as a connection.
                 tokio::time::sleep(LOOK).await;
                 None

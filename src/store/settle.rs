@@ -249,12 +249,9 @@ pub(super) async fn make_indexes(database: &Database) -> Result<(), StoreError> 
 async fn vacuum(database: &Database) {
     if database.dialect() == Dialect::Postgres
         && let Ok(mut writer) = database.writer().await
+        && let Err(error) = writer.command("VACUUM intake").await
     {
-        let mut sql = writer.sql();
-        sql.push("VACUUM intake");
-        if let Err(error) = writer.execute(sql).await {
-            tracing::debug!(cause = with_causes(&error), "the intake could not be vacuumed");
-        }
+        tracing::debug!(cause = with_causes(&error), "the intake could not be vacuumed");
     }
 }
 

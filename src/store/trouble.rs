@@ -3,7 +3,7 @@
 
 use std::io;
 
-use super::ReadOnlyFile;
+use super::{ReadOnlyFile, pooler};
 
 /// Trouble that may pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl Trouble {
             sqlx::Error::Database(database) => {
                 let code = database.code().unwrap_or_default();
                 if database.try_downcast_ref::<sqlx::postgres::PgDatabaseError>().is_some() {
-                    Self::of_postgres(&code)
+                    if pooler::is_full(database.message()) { Some(Self::Full) } else { Self::of_postgres(&code) }
                 } else {
                     Self::of_sqlite(code.parse().ok()?)
                 }
@@ -61,6 +61,8 @@ impl Trouble {
             // Shut down, crashed, starting; the database dropped.
             "57P01" | "57P02" | "57P03" | "57P04" | "57P05" => Self::Lost,
             "25006" => Self::ReadOnly,
+            // A pooler has put another server connection behind ours, and will again.
+            code if pooler::is_lost_statement(code) => Self::Lost,
             _ => match code.get(..2)? {
                 "08" => Self::Lost,
                 // Authorisation, no such database.

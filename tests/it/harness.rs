@@ -44,7 +44,7 @@ on_both_databases! {
         let folder = folder::temporary("engine");
         let url = engine.database(folder.path(), "acme");
         let one: i32 = match engine {
-            Engine::Postgres => {
+            Engine::Postgres | Engine::PostgresOn(_) => {
                 let mut connection = PgConnection::connect(&url).await.expect("the database takes connections");
                 sqlx::query_scalar("SELECT 1").fetch_one(&mut connection).await
             }

@@ -7,6 +7,7 @@
 
 mod api;
 mod cli;
+mod databases;
 mod edge;
 mod gate;
 mod harness;

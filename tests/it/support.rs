@@ -16,6 +16,7 @@ pub(crate) mod description;
 pub(crate) mod fixture;
 pub(crate) mod folder;
 pub(crate) mod load;
+pub(crate) mod pgbouncer;
 pub(crate) mod postgres;
 pub(crate) mod process;
 pub(crate) mod prometheus;

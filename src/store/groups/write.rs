@@ -151,8 +151,8 @@ const STATEMENT_LIMIT: Duration = Duration::from_secs(60);
 
 /// Begins a transaction, waits for its turn, and has Postgres keep to [`STATEMENT_LIMIT`] meanwhile: a turn is a lock. Any
 /// number does that nothing else in the account's own database uses; the schema's `formgate_write_members` shares the lock.
-const BEGIN: &str = "BEGIN; SET LOCAL statement_timeout = '60s'; SET LOCAL lock_timeout = 0; \
-    SELECT pg_advisory_xact_lock(7310577365311121506)";
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = '60s'; \
+    SET LOCAL lock_timeout = 0; SELECT pg_advisory_xact_lock(7310577365311121506)";
 
 /// Begins a transaction that writes groups when it is its turn, for a caller that has been waiting since `asked`. SQLite's
 /// transactions take turns by themselves.

@@ -1,53 +1,52 @@
-//! The URL of a Postgres database: what of it the driver reads, and what it would pass over.
+//! Reads the URL of a Postgres database: the grammar of libpq (PostgreSQL documentation, 32.1.1.2).
+//!
+//! The driver's own parser takes fewer forms, and ignores what it does not know. So the URL is read here, and the driver
+//! gets one that consists of parameters alone, each of which it knows. It still adds the environment and `~/.pgpass`.
 
-use std::net::IpAddr;
-use std::str::FromStr;
+mod parameters;
+mod settings;
+
+use std::net::Ipv6Addr;
 use std::sync::LazyLock;
 
-use sqlx::postgres::{PgConnectOptions, PgSslMode};
+use percent_encoding::percent_decode_str;
 use url::Url;
 
 use super::InvalidLocation;
+use crate::store::postgres::PostgresServer;
+pub(super) use parameters::TAKEN;
+use parameters::{Parameters, SSL_MODES};
 
-/// The parameters that a URL may have, as libpq names them (PostgreSQL documentation, 32.1.2), as far as the driver knows
-/// them; `options[NAME]` besides.
-pub(super) const PARAMETERS: [&str; 13] = [
-    "sslmode",
-    "sslrootcert",
-    "sslcert",
-    "sslkey",
-    "host",
-    "hostaddr",
-    "port",
-    "dbname",
-    "user",
-    "password",
-    "application_name",
-    "options",
-    "statement-cache-capacity",
-];
-
-/// Other names of some, which the driver takes as well.
-const ALIASES: [&str; 5] = ["ssl-mode", "ssl-root-cert", "ssl-ca", "ssl-cert", "ssl-key"];
-
-/// The values of `sslmode`.
-const SSL_MODES: [&str; 6] = ["disable", "allow", "prefer", "require", "verify-ca", "verify-full"];
-
-/// Refuses what the driver refuses, and what it would pass over: a mistyped `sslmode` must not turn verification off, and
-/// a password that is not percent-encoded must not be taken for a host.
-pub(super) fn check(text: &str) -> Result<(), InvalidLocation> {
-    if plain_identity(text).is_some() {
-        return Ok(());
-    }
-    let url = Url::parse(text).map_err(|_| InvalidLocation::NotAUrl)?;
-    if has_stray_parts(&url) {
-        return Err(InvalidLocation::NotAUrl);
-    }
+/// What a URL describes.
+///
+/// # Errors
+/// [`InvalidLocation`] for everything that libpq refuses and everything that would be ignored: a mistyped `sslmode` must not
+/// turn verification off, and a password that is not percent-encoded must not be taken for a host.
+pub(super) fn parse(text: &str) -> Result<PostgresServer, InvalidLocation> {
+    let (host, url) = split(text)?;
+    let mut parameters = Parameters::default();
+    let (host, port) = host_and_port(host)?;
+    parameters.set("host", &host);
+    parameters.set("port", port);
+    parameters.set("user", &decoded(url.username())?);
+    parameters.set("password", &decoded(url.password().unwrap_or_default())?);
+    parameters.set("dbname", &decoded(url.path().trim_start_matches('/'))?);
     for (index, (name, value)) in url.query_pairs().enumerate() {
-        check_parameter(index + 1, &name, &value)?;
+        parameters.read(index + 1, &name, &value)?;
     }
-    PgConnectOptions::from_str(text).map_err(|_| InvalidLocation::NotAUrl)?;
-    Ok(())
+    parameters.into_server()
+}
+
+/// The host and port as they are written, and the rest as a URL with another host: that parser refuses a URL with a user and
+/// no host, which for libpq is the socket of this machine.
+fn split(text: &str) -> Result<(&str, Url), InvalidLocation> {
+    let (_, after) = text.split_once("://").ok_or(InvalidLocation::NotAUrl)?;
+    let end = after.find(['/', '?', '#']).unwrap_or(after.len());
+    let (authority, rest) = after.split_at(end);
+    let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
+    let at = if user.is_empty() { "" } else { "@" };
+    let url = Url::parse(&format!("postgres://{user}{at}host{rest}")).map_err(|_| InvalidLocation::NotAUrl)?;
+    if has_stray_parts(&url) { Err(InvalidLocation::NotAUrl) } else { Ok((host, url)) }
 }
 
 /// A database's name does not go on after a `/` or an `@`, and no URL of a database has a fragment: a password with such
@@ -56,23 +55,31 @@ fn has_stray_parts(url: &Url) -> bool {
     url.fragment().is_some() || url.path().trim_start_matches('/').contains(['/', '@'])
 }
 
-fn check_parameter(number: usize, name: &str, value: &str) -> Result<(), InvalidLocation> {
-    let expect = |good: bool, name, expected| {
-        if good { Ok(()) } else { Err(InvalidLocation::InvalidParameter { name, expected }) }
-    };
-    match name {
-        "sslmode" | "ssl-mode" => expect(
-            value.parse::<PgSslMode>().is_ok(),
-            "sslmode",
-            "disable, allow, prefer, require, verify-ca or verify-full",
-        ),
-        "hostaddr" => expect(value.parse::<IpAddr>().is_ok(), "hostaddr", "an IP address"),
-        "port" => expect(value.parse::<u16>().is_ok(), "port", "a number up to 65535"),
-        "statement-cache-capacity" => expect(value.parse::<usize>().is_ok(), "statement-cache-capacity", "a number"),
-        name if PARAMETERS.contains(&name) || ALIASES.contains(&name) => Ok(()),
-        name if name.starts_with("options[") && name.ends_with(']') => Ok(()),
-        _ => Err(InvalidLocation::UnknownParameter { number }),
+/// The host without the brackets of an IPv6 literal, and the port; each is empty where it is left out.
+fn host_and_port(text: &str) -> Result<(String, &str), InvalidLocation> {
+    if text.contains(',') {
+        return Err(InvalidLocation::SeveralHosts);
     }
+    let (host, port) = match text.strip_prefix('[') {
+        Some(literal) => {
+            let (literal, after) = literal.split_once(']').ok_or(InvalidLocation::NotAUrl)?;
+            let (address, _zone) = literal.split_once('%').unwrap_or((literal, ""));
+            address.parse::<Ipv6Addr>().map_err(|_| InvalidLocation::NotAUrl)?;
+            let port = if after.is_empty() { Some("") } else { after.strip_prefix(':') };
+            (literal, port.ok_or(InvalidLocation::NotAUrl)?)
+        }
+        None => text.split_once(':').unwrap_or((text, "")),
+    };
+    if !port.is_empty() && port.parse::<u16>().is_err() {
+        return Err(InvalidLocation::NotAUrl);
+    }
+    // A zone is written `%25eth0` by RFC 6874, and `%eth0` by libpq.
+    Ok((if host.contains("%25") || !text.starts_with('[') { decoded(host)? } else { host.to_owned() }, port))
+}
+
+fn decoded(text: &str) -> Result<String, InvalidLocation> {
+    let text = percent_decode_str(text).decode_utf8().map_err(|_| InvalidLocation::NotAUrl)?;
+    if text.contains('\0') { Err(InvalidLocation::NotAUrl) } else { Ok(text.into_owned()) }
 }
 
 /// The identity of a URL that says plainly where its database is and leaves nothing to the environment; none for any
@@ -81,90 +88,40 @@ fn check_parameter(number: usize, name: &str, value: &str) -> Result<(), Invalid
 pub(super) fn plain_identity(text: &str) -> Option<String> {
     static OPTIONS_GIVEN: LazyLock<bool> = LazyLock::new(|| std::env::var_os("PGOPTIONS").is_some());
     static PORT_GIVEN: LazyLock<bool> = LazyLock::new(|| std::env::var_os("PGPORT").is_some());
-    let url = Url::parse(text).ok().filter(|url| !*OPTIONS_GIVEN && !has_stray_parts(url))?;
-    let encoded =
-        [url.username(), url.password().unwrap_or_default(), url.path()].iter().any(|part| part.contains('%'));
-    let plain_query =
-        url.query().is_none_or(|query| query.strip_prefix("sslmode=").is_some_and(|mode| SSL_MODES.contains(&mode)));
-    let host = url.host_str().filter(|host| !host.is_empty() && !host.contains('%'))?;
+    if *OPTIONS_GIVEN {
+        return None;
+    }
+    let (host, url) = split(text).ok()?;
+    let is_encoded =
+        [host, url.username(), url.password().unwrap_or_default(), url.path()].iter().any(|part| part.contains('%'));
+    let is_plain_query = url.query().is_none_or(|query| query.split('&').all(is_plain_parameter));
+    let (host, port) = host_and_port(host).ok()?;
     let database = url.path().trim_start_matches('/');
-    let port = match url.port() {
-        Some(port) => port,
-        None if *PORT_GIVEN => return None,
-        None => 5432,
+    let port = match port {
+        "" if *PORT_GIVEN => return None,
+        "" => "5432",
+        port => port,
     };
-    let plain = !encoded && plain_query && !url.username().is_empty() && !database.is_empty();
-    plain.then(|| format!("postgres {host}:{port}/{database} "))
+    let is_plain = !is_encoded
+        && is_plain_query
+        && parameters::is_host(&host)
+        && !url.username().is_empty()
+        && !database.is_empty();
+    let schema = url.query_pairs().find(|(name, _)| name == "schema").map(|(_, schema)| schema);
+    let setting = schema.map(|schema| format!(" -c search_path=\"{schema}\"")).unwrap_or_default();
+    is_plain.then(|| format!("postgres {host}:{port}/{database} {setting}"))
+}
+
+fn is_plain_parameter(parameter: &str) -> bool {
+    match parameter.split_once('=') {
+        Some(("schema", name)) => {
+            !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        }
+        Some(("sslmode", mode)) => SSL_MODES.contains(&mode),
+        Some(("pooler", mode)) => ["session", "transaction"].contains(&mode),
+        _ => false,
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_said_plainly_means_what_the_driver_reads() {
-        let by_driver = |text: &str| {
-            let options = PgConnectOptions::from_str(text).expect("a URL");
-            let database = options.get_database().unwrap_or(options.get_username());
-            format!("postgres {}:{}/{database} ", options.get_host(), options.get_port())
-        };
-        for text in [
-            "postgres://app:secret@db.internal/forms",
-            "postgresql://app@10.0.0.1:6432/forms?sslmode=verify-full",
-            "postgres://app:@[::1]:6432//forms",
-        ] {
-            assert_eq!(plain_identity(text), Some(by_driver(text)), "{text}");
-        }
-        for text in [
-            "postgres://app@db",
-            "postgres://db/forms",
-            "postgres://app:se%63ret@db/forms",
-            "postgres://app@%2Frun%2Fpostgresql/forms",
-            "postgres:///forms",
-            "postgres://app@db/forms?sslmode=maybe",
-            "postgres://app@db/forms?host=other",
-            "postgres://app@db/forms?sslmode=require&port=7",
-        ] {
-            assert_eq!(plain_identity(text), None, "{text}");
-        }
-    }
-
-    #[test]
-    fn every_parameter_that_the_driver_knows_is_taken() {
-        let names = PARAMETERS.iter().chain(&ALIASES).chain(&["options[work_mem]"]);
-        let parameters: Vec<String> = names
-            .map(|name| match *name {
-                "sslmode" | "ssl-mode" => format!("{name}=verify-full"),
-                "hostaddr" => format!("{name}=::1"),
-                name => format!("{name}=7"),
-            })
-            .collect();
-        assert!(check(&format!("postgres://app@db/forms?{}", parameters.join("&"))).is_ok());
-        for mode in SSL_MODES {
-            assert!(check(&format!("postgres://app@db/forms?sslmode={mode}")).is_ok(), "{mode}");
-        }
-    }
-
-    #[test]
-    fn what_the_driver_would_pass_over_is_refused() {
-        for (text, told) in [
-            ("postgres://app@db/forms?sslmod=verify-full", "parameter 1 is unknown; there are: sslmode, "),
-            ("postgres://app@db/forms?sslmode=require&connect_timeout=9", "parameter 2 is unknown; "),
-            ("postgres://app@db/forms?options[work_mem=1", "parameter 1 is unknown; "),
-            ("postgres://app@db/forms?=", "parameter 1 is unknown; "),
-            ("postgres://app@db/forms?sslmode=full", "`sslmode`: expected disable, allow, "),
-            ("postgres://app@db/forms?ssl-mode=", "`sslmode`: expected disable, allow, "),
-            ("postgres://app@db/forms?port=65536", "`port`: expected a number up to 65535"),
-            ("postgres://app@db/forms?hostaddr=db", "`hostaddr`: expected an IP address"),
-            ("postgres://app@db/forms?statement-cache-capacity=-1", "`statement-cache-capacity`: expected a number"),
-            ("postgres://app:p@ss/w#?@db/forms", "not a Postgres URL"),
-            ("postgres://app:p@ss/w@db/forms", "not a Postgres URL"),
-            ("postgres://app:7#w@db/forms", "not a Postgres URL"),
-            ("postgres://app:secret@db/forms#", "not a Postgres URL"),
-            ("postgres://app:p/ss@db/forms", "not a Postgres URL"),
-        ] {
-            let error = check(text).expect_err(text).to_string();
-            assert!(error.starts_with(told), "{text}: {error}");
-        }
-    }
-}
+mod tests;

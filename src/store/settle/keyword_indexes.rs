@@ -42,7 +42,12 @@ BEGIN
     END;
     SELECT nspname INTO extension_schema
       FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE extname = 'pg_trgm';
-    IF FOUND THEN
+    IF extension_schema IS NULL THEN
+      RETURN;
+    END IF;
+    IF NOT has_schema_privilege(extension_schema, 'USAGE') THEN
+      RAISE WARNING 'pg_trgm is in a schema that this role may not use: keyword searches read every document';
+    ELSE
       EXECUTE format(
         'CREATE INDEX listed_documents_trigrams ON listed_documents USING gin (document %I.gin_trgm_ops)', extension_schema);
     END IF;

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use crate::support::child;
-use crate::support::fixture::{Engine, Site, on_both_databases};
+use crate::support::fixture::{Engine, Site, on_all_databases};
 
 /// `acme: from version 0 to 7`: the newest version.
 fn newest(stdout: &str) -> u32 {
@@ -13,7 +13,7 @@ fn newest(stdout: &str) -> u32 {
     version.parse().unwrap_or_else(|_| panic!("no version at the end: {stdout:?}"))
 }
 
-on_both_databases! {
+on_all_databases! {
     async fn a_database_is_brought_to_the_newest_schema_once(engine: Engine) {
         let site = Site::new().tenant("acme", engine).write();
         let first = site.run(&["migrate"], b"");

@@ -42,7 +42,7 @@ async fn take_back(site: &Site, engine: Engine) {
     }
     let database = Database::connect(url).await;
     let scripts = match engine {
-        Engine::Postgres => {
+        Engine::Postgres | Engine::PostgresOn(_) => {
             database
                 .execute("ALTER SCHEMA public RENAME TO newest; CREATE SCHEMA public; ALTER EXTENSION pg_trgm SET SCHEMA public")
                 .await;
@@ -70,7 +70,7 @@ async fn take_back(site: &Site, engine: Engine) {
     let history = "CREATE TABLE _sqlx_migrations AS SELECT * FROM newest._sqlx_migrations WHERE version <= ";
     database.execute(&format!("{history}{EARLIER}")).await;
     match engine {
-        Engine::Postgres => {
+        Engine::Postgres | Engine::PostgresOn(_) => {
             database.execute("ALTER TABLE _sqlx_migrations ALTER installed_on SET DEFAULT now()").await;
             database.execute("DROP SCHEMA newest CASCADE").await;
             // The product's own role, as an operator would have made it.

@@ -231,7 +231,9 @@ on_both_databases! {
 fn another_address_of(scene: &Scene, engine: Engine) -> String {
     let url = scene.site.database_url("acme");
     match engine {
-        Engine::Postgres => format!("{url}{}application_name=pooler", if url.contains('?') { '&' } else { '?' }),
+        Engine::Postgres | Engine::PostgresOn(_) => {
+            format!("{url}{}application_name=pooler", if url.contains('?') { '&' } else { '?' })
+        }
         Engine::Sqlite => {
             let link = scene.site.folder().join("link.db");
             let file = url.strip_prefix("sqlite:").expect("a SQLite URL");
@@ -247,7 +249,7 @@ fn another_address_of(scene: &Scene, engine: Engine) -> String {
 async fn copy_of_the_first(scene: &Scene, engine: Engine) -> String {
     let url = scene.site.database_url("acme");
     match engine {
-        Engine::Postgres => {
+        Engine::Postgres | Engine::PostgresOn(_) => {
             let name = url.rsplit('/').next().and_then(|rest| rest.split('?').next()).expect("a name");
             let mut other = PgConnection::connect(scene.site.database_url("globex")).await.expect("a connection");
             let copy = format!("CREATE DATABASE copy_of_{name} TEMPLATE {name}");

@@ -5,10 +5,20 @@ use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use sqlx::{AssertSqlSafe, PgPool, SqlitePool};
 
+use super::postgres::Postgres;
+
 /// A connection to a tenant's database.
 pub(crate) enum Database {
     Postgres(PgPool),
     Sqlite(SqlitePool),
+}
+
+/// The URL of a database on the server itself, for one through the shared PgBouncer.
+fn past_the_pooler(url: &str) -> String {
+    match url.strip_suffix("?pooler=transaction").and_then(|url| url.rsplit_once('/')) {
+        Some((_, name)) => Postgres::shared().url(name),
+        None => url.to_owned(),
+    }
 }
 
 /// The tables that a write of a group may write.
@@ -24,7 +34,7 @@ impl Database {
                 Self::Sqlite(pool.expect("the database's file is there"))
             }
             None => {
-                let pool = PgPoolOptions::new().max_connections(1).connect(url).await;
+                let pool = PgPoolOptions::new().max_connections(1).connect(&past_the_pooler(url)).await;
                 Self::Postgres(pool.expect("the database's server is there"))
             }
         }

@@ -22,7 +22,8 @@ use toml::{Table, Value};
 use super::certificate::{self, Issued};
 use super::database::Database;
 use super::folder;
-use super::postgres::Postgres;
+use super::pgbouncer::PgBouncer;
+use super::postgres::{Postgres, Version};
 use super::process::{self, Node, Output, Writable};
 use super::redis::Redis;
 
@@ -36,6 +37,17 @@ pub(crate) enum Engine {
     Sqlite,
     /// A database on the server of the test process.
     Postgres,
+    /// A Postgres database that is had in another way.
+    PostgresOn(Server),
+}
+
+/// Postgres, had in another way than most tests have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Server {
+    /// On a server of another version.
+    Version(Version),
+    /// Through a PgBouncer in transaction mode.
+    Pooled,
 }
 
 impl Engine {
@@ -44,6 +56,8 @@ impl Engine {
         match self {
             Self::Sqlite => format!("sqlite:{}", folder.join(format!("{name}.db")).display()),
             Self::Postgres => Postgres::database(),
+            Self::PostgresOn(Server::Version(version)) => Postgres::of_version(version).new_database(),
+            Self::PostgresOn(Server::Pooled) => PgBouncer::shared().url(&Postgres::database(), "?pooler=transaction"),
         }
     }
 }
@@ -70,6 +84,45 @@ macro_rules! on_both_databases {
     )+};
 }
 pub(crate) use on_both_databases;
+
+/// The same, and three more: `a_test::postgres_17`, `a_test::postgres_18` and `a_test::pooled`.
+macro_rules! on_all_databases {
+    ($($(#[$meta:meta])* async fn $name:ident($engine:ident: Engine) $body:block)+) => {$(
+        $(#[$meta])*
+        async fn $name($engine: $crate::support::fixture::Engine) $body
+
+        mod $name {
+            use $crate::support::fixture::{Engine, Server};
+            use $crate::support::postgres::Version;
+
+            #[tokio::test]
+            async fn sqlite() {
+                super::$name(Engine::Sqlite).await;
+            }
+
+            #[tokio::test]
+            async fn postgres() {
+                super::$name(Engine::Postgres).await;
+            }
+
+            #[tokio::test]
+            async fn postgres_17() {
+                super::$name(Engine::PostgresOn(Server::Version(Version::V17))).await;
+            }
+
+            #[tokio::test]
+            async fn postgres_18() {
+                super::$name(Engine::PostgresOn(Server::Version(Version::V18))).await;
+            }
+
+            #[tokio::test]
+            async fn pooled() {
+                super::$name(Engine::PostgresOn(Server::Pooled)).await;
+            }
+        }
+    )+};
+}
+pub(crate) use on_all_databases;
 
 /// A configuration and what belongs to it; its folder is removed on drop.
 pub(crate) struct Site {

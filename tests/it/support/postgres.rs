@@ -32,7 +32,14 @@ pub(crate) struct Postgres {
     databases: AtomicU32,
     server: Child,
     /// Settings beyond those of every server.
-    settings: &'static [&'static str],
+    settings: Vec<String>,
+}
+
+/// A major version that is tested besides the installed one: `tests/run` puts it into `target/`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Version {
+    V17,
+    V18,
 }
 
 /// What lets others replicate what a server has, physically or logically.
@@ -41,8 +48,28 @@ const REPLICATED: &[&str] = &["wal_level=logical", "max_wal_senders=10"];
 impl Postgres {
     /// The URL of a fresh, empty database on the server that every test of the process shares.
     pub(crate) fn database() -> String {
+        Self::shared().new_database()
+    }
+
+    /// The server that every test of the process shares.
+    pub(crate) fn shared() -> &'static Self {
         static SHARED: LazyLock<Postgres> = LazyLock::new(Postgres::start);
-        SHARED.new_database()
+        &SHARED
+    }
+
+    /// The same for another version.
+    pub(crate) fn of_version(version: Version) -> &'static Self {
+        static V17: LazyLock<Postgres> = LazyLock::new(|| Postgres::start_from(downloaded(17), &[]));
+        static V18: LazyLock<Postgres> = LazyLock::new(|| Postgres::start_from(downloaded(18), &[]));
+        match version {
+            Version::V17 => &V17,
+            Version::V18 => &V18,
+        }
+    }
+
+    /// The port that it listens on.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
     }
 
     /// The URL of a fresh, empty database on this server.
@@ -62,7 +89,7 @@ impl Postgres {
     /// Starts the server again, on the port that it had.
     pub(crate) fn recover(&mut self) {
         self.server = (0..ATTEMPTS)
-            .find_map(|_| serve(&self.programs, &self.data, self.port, self.settings))
+            .find_map(|_| serve(&self.programs, &self.data, self.port, &self.settings))
             .unwrap_or_else(|| panic!("Postgres did not start again:\n{}", log_of(&self.data)));
     }
 
@@ -113,11 +140,15 @@ impl Postgres {
                 .arg(&data)
                 .arg(format!("--dbname={}", self.url("postgres"))),
         );
-        Self::serve_from(self.programs.clone(), data, self.settings)
+        Self::serve_from(self.programs.clone(), data, self.settings.clone())
     }
 
-    fn start_with(settings: &'static [&'static str]) -> Self {
-        let programs = find_programs();
+    /// A server with further settings.
+    pub(crate) fn start_with(settings: &[&str]) -> Self {
+        Self::start_from(find_programs(), settings)
+    }
+
+    fn start_from(programs: PathBuf, settings: &[&str]) -> Self {
         let data = new_folder();
         checked(
             Command::new("setpriv")
@@ -127,11 +158,11 @@ impl Postgres {
                 .args(["--no-sync", "--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8"])
                 .arg(&data),
         );
-        Self::serve_from(programs, data, settings)
+        Self::serve_from(programs, data, settings.iter().map(|setting| (*setting).to_owned()).collect())
     }
 
-    fn serve_from(programs: PathBuf, data: PathBuf, settings: &'static [&'static str]) -> Self {
-        let attempt = |port| Some((port, serve(&programs, &data, port, settings)?));
+    fn serve_from(programs: PathBuf, data: PathBuf, settings: Vec<String>) -> Self {
+        let attempt = |port| Some((port, serve(&programs, &data, port, &settings)?));
         let (port, server) = (0..ATTEMPTS)
             .find_map(|_| attempt(child::free_port()))
             .unwrap_or_else(|| panic!("Postgres did not start:\n{}", log_of(&data)));
@@ -140,17 +171,22 @@ impl Postgres {
 
     /// Runs one statement as the superuser, in the maintenance database.
     pub(crate) fn execute(&self, statement: &str) {
+        Self::execute_in(&self.url("postgres"), statement);
+    }
+
+    /// The same in the database of a URL.
+    pub(crate) fn execute_in(database: &str, statement: &str) {
         checked(
-            Command::new(self.programs.join("psql"))
+            Command::new(find_client("psql"))
                 .args(["--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1"])
-                .arg(format!("--dbname={}", self.url("postgres")))
+                .arg(format!("--dbname={database}"))
                 .arg(format!("--command={statement}")),
         );
     }
 }
 
 /// Starts the server and waits until it takes connections; nothing when it ends instead.
-fn serve(programs: &Path, data: &Path, port: u16, settings: &[&str]) -> Option<Child> {
+fn serve(programs: &Path, data: &Path, port: u16, settings: &[String]) -> Option<Child> {
     let log = fs::OpenOptions::new().create(true).append(true).open(data.with_extension("log"));
     let mut command = child::bound_to_us(programs.join("postgres"), "QUIT", setpriv_options());
     command.arg("-D").arg(data).args(["-h", "127.0.0.1", "-p", &port.to_string()]);
@@ -162,8 +198,8 @@ fn serve(programs: &Path, data: &Path, port: u16, settings: &[&str]) -> Option<C
         "wal_level=minimal",
         "max_wal_senders=0",
     ]
-    .iter()
-    .chain(settings)
+    .into_iter()
+    .chain(settings.iter().map(String::as_str))
     {
         command.args(["-c", setting]);
     }
@@ -197,6 +233,19 @@ fn find_programs() -> PathBuf {
     newest.expect("Postgres is not installed (Debian: apt-get install postgresql, or run tests/run)").1
 }
 
+/// A client program. The versions of `tests/run` have none.
+pub(crate) fn find_client(name: &str) -> PathBuf {
+    static INSTALLED: LazyLock<PathBuf> = LazyLock::new(find_programs);
+    INSTALLED.join(name)
+}
+
+/// The programs of a version that `tests/run` has downloaded.
+fn downloaded(major: u32) -> PathBuf {
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("target/postgres/{major}/bin"));
+    assert!(programs.join("postgres").is_file(), "{} has no Postgres: run tests/run", programs.display());
+    programs
+}
+
 /// A data folder for a server of this run.
 fn new_folder() -> PathBuf {
     static SERVERS: AtomicU32 = AtomicU32::new(0);
@@ -204,7 +253,7 @@ fn new_folder() -> PathBuf {
 }
 
 /// Makes the data folder, which has to belong to whom the server runs as.
-fn prepare_folder(data: &Path) -> PathBuf {
+pub(super) fn prepare_folder(data: &Path) -> PathBuf {
     let mut command = Command::new("install");
     command.args(["-d", "-m", "700"]);
     if is_root() {
@@ -214,7 +263,7 @@ fn prepare_folder(data: &Path) -> PathBuf {
     data.to_path_buf()
 }
 
-fn setpriv_options() -> &'static [&'static str] {
+pub(super) fn setpriv_options() -> &'static [&'static str] {
     if is_root() { AS_POSTGRES } else { &[] }
 }
 

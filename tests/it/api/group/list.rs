@@ -25,7 +25,7 @@ on_both_databases! {
         let account = account(engine, "");
         let (insert, mut all) = many();
         let insert = match engine {
-            Engine::Postgres => insert.replace("MANAGED", "true").replace("OTHER", "false"),
+            Engine::Postgres | Engine::PostgresOn(_) => insert.replace("MANAGED", "true").replace("OTHER", "false"),
             Engine::Sqlite => insert.replace("MANAGED", "1").replace("OTHER", "0"),
         };
         account.database().await.execute(&insert).await;

@@ -6,11 +6,11 @@ use rand::seq::IndexedRandom;
 use super::model::{Model, Writes, number};
 use super::{GROUPS, everything, faulty_fields, put};
 use crate::api::account::account;
-use crate::support::fixture::on_both_databases;
+use crate::support::fixture::on_all_databases;
 
 const STEPS: usize = 150;
 
-on_both_databases! {
+on_all_databases! {
     async fn every_step_of_a_long_sequence_leaves_what_the_rules_say(engine: Engine) {
         let account = account(engine, "");
         let database = account.database().await;

@@ -18,13 +18,13 @@ async fn filled(engine: Engine) -> (Account, Store) {
     let account = account(engine, "");
     let database = account.database().await;
     let numbers = |to: i64| match engine {
-        Engine::Postgres => format!("generate_series(1, {to}) AS n (i)"),
+        Engine::Postgres | Engine::PostgresOn(_) => format!("generate_series(1, {to}) AS n (i)"),
         Engine::Sqlite => format!(
             "(WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {to}) SELECT i FROM n) AS n"
         ),
     };
     let at = match engine {
-        Engine::Postgres => "timestamptz '2024-01-01T00:00:00Z' + i * interval '1 minute'",
+        Engine::Postgres | Engine::PostgresOn(_) => "timestamptz '2024-01-01T00:00:00Z' + i * interval '1 minute'",
         Engine::Sqlite => "1704067200000000 + i * 60000000",
     };
     let statuses = "CASE WHEN i % 100 = 0 THEN 'escalate' ELSE 'pending' END";

@@ -4,13 +4,13 @@ use serde_json::{Value, json};
 
 use crate::api::account::account;
 use crate::api::world::World;
-use crate::support::fixture::on_both_databases;
+use crate::support::fixture::{on_all_databases, on_both_databases};
 
 fn ids(submissions: &[Value]) -> Vec<&str> {
     submissions.iter().map(|submission| submission["id"].as_str().expect("an id")).collect()
 }
 
-on_both_databases! {
+on_all_databases! {
     async fn every_search_returns_what_a_walk_over_everything_finds(engine: Engine) {
         let mut world = World::new(7, 1000, 220);
         let account = account(engine, &world.ndjson());
@@ -30,7 +30,9 @@ on_both_databases! {
         }
         assert!(hits > 100, "only {hits} of the searches found anything: they prove little");
     }
+}
 
+on_both_databases! {
     async fn two_characters_are_found_wherever_they_stand(engine: Engine) {
         let form = json!({"type": "form", "id": 1, "name": "F", "elements": [
             {"id": 11, "gid": "g", "name": "N", "type": "text"}, {"id": 12, "gid": "h", "name": "M", "type": "text"}]});

@@ -9,7 +9,7 @@ use crate::api::account::{Account, account};
 use crate::api::world::{World, ZONE};
 use crate::support::client::{Client, operator_count, operator_get};
 use crate::support::database::Database;
-use crate::support::fixture::{Engine, Site, on_both_databases};
+use crate::support::fixture::{Engine, Server, Site, on_both_databases};
 use crate::support::postgres::Postgres;
 
 /// The plain tables that a world fills.
@@ -191,7 +191,7 @@ on_both_databases! {
         let database = account.database().await;
         database.execute("INSERT INTO forms (id, name) VALUES (1, 'F')").await;
         let (instants, drop): (&[&str], &str) = match engine {
-            Engine::Postgres => (
+            Engine::Postgres | Engine::PostgresOn(_) => (
                 &["'infinity'", "'-infinity'", "'10000-01-01'", "'4000-01-01 BC'"],
                 "ALTER TABLE submissions DROP CONSTRAINT submissions_instants",
             ),
@@ -228,7 +228,7 @@ on_both_databases! {
             ("submissions", ["listed_submissions", "listed_counts WHERE listed <> 0"]),
         ] {
             let empty = match engine {
-                Engine::Postgres => format!("TRUNCATE {emptied} CASCADE"),
+                Engine::Postgres | Engine::PostgresOn(_) => format!("TRUNCATE {emptied} CASCADE"),
                 Engine::Sqlite => format!("DELETE FROM {emptied}"),
             };
             database.execute(&empty).await;
@@ -315,7 +315,17 @@ async fn searches_are_refused_for_a_while_where_deriving_takes_too_long() {
 
 #[tokio::test]
 async fn settings_of_the_database_change_no_answer_on_postgres() {
-    let account = account(Engine::Postgres, &World::new(47, 0, 20).ndjson());
+    settings_of_the_database_change_no_answer(Engine::Postgres).await;
+}
+
+/// The pooler opens new connections to the server, which have new defaults, for sessions that began before.
+#[tokio::test]
+async fn settings_of_the_database_change_no_answer_through_a_pooler() {
+    settings_of_the_database_change_no_answer(Engine::PostgresOn(Server::Pooled)).await;
+}
+
+async fn settings_of_the_database_change_no_answer(engine: Engine) {
+    let account = account(engine, &World::new(47, 0, 20).ndjson());
     let filters = [json!({}), json!({"search": "an"}), json!({"search": "ing"}), json!({"labels": [1]})];
     let mut before = Vec::new();
     for filter in &filters {

@@ -70,7 +70,7 @@ impl Writer {
     fn instant(&mut self) -> String {
         let seconds = self.random.random_range(1_700_000_000..1_700_400_000_i64);
         match self.engine {
-            Engine::Postgres => format!("to_timestamp({seconds})"),
+            Engine::Postgres | Engine::PostgresOn(_) => format!("to_timestamp({seconds})"),
             Engine::Sqlite => format!("{seconds}000000"),
         }
     }
@@ -125,7 +125,7 @@ impl Writer {
             _ => {
                 let what = ["answers", "submission_labels", "submissions"].choose(&mut self.random).expect("three");
                 match self.engine {
-                    Engine::Postgres => format!("TRUNCATE {what} CASCADE"),
+                    Engine::Postgres | Engine::PostgresOn(_) => format!("TRUNCATE {what} CASCADE"),
                     Engine::Sqlite => format!("DELETE FROM {what} WHERE true"),
                 }
             }
@@ -139,7 +139,7 @@ impl Writer {
             "BEGIN ISOLATION LEVEL SERIALIZABLE",
         ];
         match self.engine {
-            Engine::Postgres => levels.choose(&mut self.random).expect("three"),
+            Engine::Postgres | Engine::PostgresOn(_) => levels.choose(&mut self.random).expect("three"),
             Engine::Sqlite => "BEGIN IMMEDIATE",
         }
     }

@@ -61,7 +61,7 @@ async fn hang_up(scene: &Scene, engine: Engine, database: &Database, protocol: P
         connection.send(request.body(Full::<Bytes>::default()).unwrap()).await
     });
     assert!(sent.await.is_err(), "the statement is not slow");
-    if engine == Engine::Postgres {
+    if engine != Engine::Sqlite {
         let hung_up = Instant::now();
         while database.integers(STATEMENTS).await != [0] {
             assert!(hung_up.elapsed() < SOON, "the statement runs on");
@@ -97,7 +97,7 @@ on_both_databases! {
         });
         let answers = join_all(calls).await;
         assert!(answers.iter().all(Result::is_err), "nobody was answered");
-        if engine == Engine::Postgres {
+        if engine != Engine::Sqlite {
             let [running] = database.integers(STATEMENTS).await;
             assert!(running <= 1, "{running} statements on one connection");
         }
@@ -129,5 +129,21 @@ on_both_databases! {
         }
         assert_eq!(scene.count("formgate_database_breaker_trips_total").await, 0);
         assert!(scene.count(r#"formgate_database_failures_total{reason="timeout"}"#).await >= 6);
+    }
+}
+
+mod pooled {
+    use crate::support::fixture::{Engine, Server};
+
+    const POOLED: Engine = Engine::PostgresOn(Server::Pooled);
+
+    #[tokio::test]
+    async fn a_caller_who_closes_the_connection() {
+        super::a_caller_who_closes_the_connection(POOLED).await;
+    }
+
+    #[tokio::test]
+    async fn a_statement_past_its_limit() {
+        super::a_statement_past_its_limit(POOLED).await;
     }
 }
