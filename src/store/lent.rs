@@ -13,6 +13,7 @@ use super::breaker::{Entry, TRIAL_LIMIT};
 use super::connections::Slot;
 use super::database::Row;
 use super::pool::{NotOpened, Pool};
+use super::pooler::Pooler;
 use super::session::{Each, Session, timed_out};
 use super::spent::Timing;
 use super::sql::{Dialect, Sql};
@@ -241,6 +242,7 @@ impl Lent {
         if let Err(Failure::Said(error)) = outcome {
             self.pool.notice_pooler(error);
         }
+        self.lost |= matches!(outcome, Err(Failure::Said(error)) if Pooler::of_lost_statement(error).is_some());
         self.lost |= matches!(outcome, Err(Failure::Said(error)) if match Trouble::of(error) {
             Some(Trouble::Lost) => true,
             // SQLite opens a file for reading alone where it may not write, and the connection stays that way.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use rand::RngExt;
 
 use super::StoreError;
+use super::pooler::is_lost_statement;
 
 /// How often a transaction is tried. More hides a collision that never ends; fewer shows callers what a moment mends.
 const TRIES: u32 = 6;
@@ -73,6 +74,7 @@ fn is_collision(error: &StoreError) -> bool {
     error.is_unique_violation()
         || error.is_foreign_key_violation()
         || ["40001", "40P01"].contains(&&*code)
+        || is_lost_statement(&code)
         || (error.try_downcast_ref::<sqlx::sqlite::SqliteError>().is_some()
             && code.parse::<i64>().is_ok_and(|code| code & 0xff == 5))
 }

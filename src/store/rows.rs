@@ -69,14 +69,29 @@ impl Table {
         sql.push_rows(rows.text(), self.columns).push(" AS batch");
     }
 
+    /// Adds the names of all columns.
+    pub(super) fn names(&self, sql: &mut Sql) {
+        names(sql, self.columns);
+    }
+
     fn insertion(&self, transaction: &Transaction, rows: &Rows) -> Sql {
         let mut sql = transaction.sql();
         sql.push("INSERT INTO ").push(self.name).push(" (");
-        names(&mut sql, self.columns);
+        self.names(&mut sql);
         sql.push(") SELECT ");
-        names(&mut sql, self.columns);
+        self.names(&mut sql);
         sql.push(" FROM ");
         self.batch(&mut sql, rows);
+        sql
+    }
+
+    /// The same, up to what is done with a row whose key is there.
+    fn insertion_or(&self, transaction: &Transaction, rows: &Rows) -> Sql {
+        let mut sql = self.insertion(transaction, rows);
+        // Without WHERE, SQLite takes ON for the beginning of a join.
+        sql.push(" WHERE true ON CONFLICT (");
+        names(&mut sql, &self.columns[..self.key]);
+        sql.push(") DO ");
         sql
     }
 
@@ -85,15 +100,12 @@ impl Table {
         if rows.is_empty() {
             return Ok(());
         }
-        let (key, others) = self.columns.split_at(self.key);
-        let mut sql = self.insertion(transaction, rows);
-        // Without WHERE, SQLite takes ON for the beginning of a join.
-        sql.push(" WHERE true ON CONFLICT (");
-        names(&mut sql, key);
+        let others = &self.columns[self.key..];
+        let mut sql = self.insertion_or(transaction, rows);
         if others.is_empty() {
-            sql.push(") DO NOTHING");
+            sql.push("NOTHING");
         } else {
-            sql.push(") DO UPDATE SET ");
+            sql.push("UPDATE SET ");
             for (at, (column, _)) in others.iter().enumerate() {
                 sql.push(if at == 0 { "" } else { ", " }).push(column).push(" = excluded.").push(column);
             }
@@ -125,10 +137,8 @@ impl Table {
         if rows.is_empty() {
             return Ok(());
         }
-        let mut sql = self.insertion(transaction, rows);
-        sql.push(" WHERE true ON CONFLICT (");
-        names(&mut sql, &self.columns[..self.key]);
-        sql.push(") DO UPDATE SET ").push(sum).push(" = ").push(self.name).push(".").push(sum);
+        let mut sql = self.insertion_or(transaction, rows);
+        sql.push("UPDATE SET ").push(sum).push(" = ").push(self.name).push(".").push(sum);
         sql.push(" + excluded.").push(sum);
         transaction.execute(sql).await?;
         Ok(())

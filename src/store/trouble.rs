@@ -61,8 +61,8 @@ impl Trouble {
             // Shut down, crashed, starting; the database dropped.
             "57P01" | "57P02" | "57P03" | "57P04" | "57P05" => Self::Lost,
             "25006" => Self::ReadOnly,
-            // A pooler has put another server connection behind ours, and will again.
-            code if pooler::is_lost_statement(code) => Self::Lost,
+            // A pooler has put a server connection behind ours that another client used meanwhile.
+            code if pooler::is_lost_statement(code) => Self::Collision,
             _ => match code.get(..2)? {
                 "08" => Self::Lost,
                 // Authorisation, no such database.

@@ -6,6 +6,6 @@ mod group;
 mod ignored;
 mod me;
 mod openapi;
-mod submission;
+pub(crate) mod submission;
 mod subscription;
 pub(crate) mod world;

@@ -2,6 +2,7 @@
 //! extension in a schema of its own.
 
 mod pooler;
+mod restored;
 mod shared;
 mod trigrams;
 mod url;

@@ -10,6 +10,7 @@ use serde_json::json;
 use super::derived::Derived;
 use super::intake;
 use super::reading::{self, All};
+use super::writing::{DOCUMENTS, SUBMISSIONS, TERMS};
 use crate::store::StoreError;
 use crate::store::lent::Lent;
 use crate::store::rows::{Instant, Rows};
@@ -55,46 +56,35 @@ impl Overlay {
             if let Some(document) = document {
                 documents.push(&(id, document.shown_in, &document.text));
             }
-            digests.iter().for_each(|(shown_in, term)| terms.push(&(term, shown_in, id)));
+            digests.iter().for_each(|(shown_in, term)| terms.push(&(id, shown_in, term)));
         }
-        // Within the expression, Postgres takes the name for the real table. SQLite needs the schema.
-        sql.push("WITH listed_submissions AS (SELECT id, form_id, status, submitter_id, created_at, updated_at FROM ");
-        sql.push_either("", "main.").push("listed_submissions WHERE ");
-        self.write_rest(sql, "id", &submissions, &SUBMISSIONS);
-        sql.push("), listed_documents AS (SELECT submission_id, shown_in, document FROM ");
-        sql.push_either("", "main.").push("listed_documents WHERE ");
-        self.write_rest(sql, "submission_id", &documents, &DOCUMENTS);
-        sql.push("), listed_terms AS (SELECT term, shown_in, submission_id FROM ");
-        sql.push_either("", "main.").push("listed_terms WHERE ");
-        self.write_rest(sql, "submission_id", &terms, &TERMS);
-        sql.push(") SELECT * FROM (");
+        for (at, (table, rows)) in
+            [(SUBMISSIONS, submissions), (DOCUMENTS, documents), (TERMS, terms)].into_iter().enumerate()
+        {
+            sql.push(if at == 0 { "WITH " } else { ", " }).push(table.name).push(" AS (SELECT ");
+            table.names(sql);
+            // Within the expression, Postgres takes the name for the real table. SQLite needs the schema.
+            sql.push(" FROM ").push_either("", "main.").push(table.name).push(" WHERE ").push(table.columns[0].0);
+            self.write_others(sql);
+            sql.push(" UNION ALL SELECT ");
+            table.names(sql);
+            sql.push(" FROM ");
+            table.batch(sql, &rows);
+            sql.push(")");
+        }
+        sql.push(" SELECT * FROM (");
         write_statement(sql);
         sql.push(") AS overlaid");
     }
 
-    fn write_rest(&self, sql: &mut Sql, id: &'static str, rows: &Rows, columns: &[(&'static str, &'static str)]) {
+    /// Adds the condition that an id is not among those that are noted.
+    fn write_others(&self, sql: &mut Sql) {
         match sql.dialect() {
-            Dialect::Postgres => sql.push(id).push(" <> ALL (").bind(self.ids.clone()).push(")"),
+            Dialect::Postgres => sql.push(" <> ALL (").bind(self.ids.clone()).push(")"),
             Dialect::Sqlite => {
                 let ids = json!(self.ids).to_string();
-                sql.push(id).push(" NOT IN (SELECT value FROM json_each(").bind(ids).push("))")
+                sql.push(" NOT IN (SELECT value FROM json_each(").bind(ids).push("))")
             }
         };
-        sql.push(" UNION ALL SELECT ");
-        for (at, (column, _)) in columns.iter().enumerate() {
-            sql.push(if at == 0 { "" } else { ", " }).push(column);
-        }
-        sql.push(" FROM ").push_rows(rows.text(), columns).push(" AS noted");
     }
 }
-
-const SUBMISSIONS: [(&str, &str); 6] = [
-    ("id", "bigint"),
-    ("form_id", "bigint"),
-    ("status", "text"),
-    ("submitter_id", "bigint"),
-    ("created_at", "timestamptz"),
-    ("updated_at", "timestamptz"),
-];
-const DOCUMENTS: [(&str, &str); 3] = [("submission_id", "bigint"), ("shown_in", "bigint"), ("document", "text")];
-const TERMS: [(&str, &str); 3] = [("term", "bigint"), ("shown_in", "bigint"), ("submission_id", "bigint")];

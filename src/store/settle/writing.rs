@@ -9,7 +9,7 @@ use crate::store::database::Transaction;
 use crate::store::rows::{Instant, Rows, Table};
 use crate::store::sql::Dialect;
 
-const SUBMISSIONS: Table = Table {
+pub(super) const SUBMISSIONS: Table = Table {
     name: "listed_submissions",
     columns: &[
         ("id", "bigint"),
@@ -22,13 +22,13 @@ const SUBMISSIONS: Table = Table {
     key: 1,
 };
 
-const DOCUMENTS: Table = Table {
+pub(super) const DOCUMENTS: Table = Table {
     name: "listed_documents",
     columns: &[("submission_id", "bigint"), ("shown_in", "bigint"), ("document", "text")],
     key: 1,
 };
 
-const TERMS: Table = Table {
+pub(super) const TERMS: Table = Table {
     name: "listed_terms",
     columns: &[("submission_id", "bigint"), ("shown_in", "bigint"), ("term", "bigint")],
     key: 1,

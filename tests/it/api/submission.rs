@@ -8,4 +8,4 @@ mod unsettled;
 mod writers;
 
 /// What `formgate reindex` says where it had nothing to do.
-const NOTHING_WRONG: &str = "mended 0 users, 0 submissions, 0 documents, 0 labels, 0 counts\n";
+pub(crate) const NOTHING_WRONG: &str = "mended 0 users, 0 submissions, 0 documents, 0 labels, 0 counts\n";

@@ -17,6 +17,10 @@ async fn a_redis_that_may_evict_budgets_is_reported() {
     let redis = readiness.json()["parts"]["redis"].as_str().expect("a state").to_owned();
     assert!(redis.contains("maxmemory-policy"), "{redis}");
     assert_eq!(scene.said(r#""policy":"allkeys-lru""#), 1, "{}", scene.node.log());
+    let checked = scene.site.run(&["check"], b"");
+    assert_eq!(checked.code, 0, "{checked:?}");
+    let warning = "warning: Redis may evict budgets, since its maxmemory-policy is allkeys-lru: set it to noeviction\n";
+    assert!(checked.stdout.contains(warning), "{checked:?}");
 }
 
 #[tokio::test]

@@ -1,0 +1,51 @@
+//! Rows that `pg_restore --data-only` writes into a migrated database, as deploy/README.md describes it.
+
+use std::process::Command;
+
+use serde_json::json;
+
+use crate::api::submission::NOTHING_WRONG;
+use crate::api::world::World;
+use crate::support::fixture::{Engine, Site};
+use crate::support::folder;
+use crate::support::postgres::{Postgres, find_client};
+
+fn run(program: &str, arguments: &[&str]) {
+    let done = Command::new(find_client(program)).args(arguments).output().expect("Postgres is installed");
+    assert!(done.status.success(), "{program}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+fn site(database: &str) -> Site {
+    let site = Site::new().tenant_with("acme", Engine::Sqlite, |tenant| tenant.set("database", database)).write();
+    site.migrate();
+    site
+}
+
+#[tokio::test]
+async fn the_data_of_another_database_is_found_in_one_that_was_migrated() {
+    let (from, to) = (Postgres::database(), Postgres::database());
+    let original = site(&from);
+    original.import("acme", &World::new(71, 0, 60).ndjson());
+    let token = original.token("acme", "tests");
+    let dump = folder::of_this_run().join("data-only.dump");
+    let dump = dump.to_str().expect("the temporary folder has a UTF-8 name");
+    let left_out = ["--exclude-table=_sqlx_migrations", "--exclude-table=database_identity"];
+    run("pg_dump", &["--data-only", "--format=custom", left_out[0], left_out[1], "--file", dump, &from]);
+
+    let restored = site(&to);
+    Postgres::execute_in(&to, "DELETE FROM groups");
+    run("pg_restore", &["--data-only", "--exit-on-error", "--dbname", &to, dump]);
+    let nodes = [original.start(), restored.start()];
+    let clients = nodes.each_ref().map(|node| node.client().to(&original.host("acme")).with(&token));
+    for filter in [json!({}), json!({"search": "an"}), json!({"search": "ing"}), json!({"labels": [1]})] {
+        let found = clients.each_ref().map(async |client| {
+            let answer = client.post("/api/v1/submission").json(&filter).send().await;
+            assert_eq!(answer.status, 200, "{filter}: {answer:?}");
+            answer.json()
+        });
+        let [original, restored] = found;
+        assert_eq!(original.await, restored.await, "{filter}");
+    }
+    let done = restored.run(&["reindex", "--tenant", "acme"], b"");
+    assert_eq!((done.code, done.stdout.as_str()), (0, NOTHING_WRONG), "{done:?}");
+}
