@@ -70,7 +70,7 @@ pub struct Config {
     pub sources: Sources,
     /// When the reading of the files began.
     pub read_at: SystemTime,
-    /// What somebody should look at, although the configuration has no fault.
+    /// What needs attention although the configuration has no fault.
     pub warnings: Vec<String>,
 }
 
@@ -87,7 +87,7 @@ impl Config {
         read.into_config()
     }
 
-    /// Logs what somebody should look at.
+    /// Logs what needs attention.
     pub fn log_warnings(&self) {
         for warning in &self.warnings {
             tracing::warn!(warning, "the configuration is served, with a warning");
@@ -147,7 +147,7 @@ pub struct Examination {
     pub tenants: Vec<Arc<TenantConfig>>,
     /// Every fault.
     pub problems: Vec<Problem>,
-    /// What somebody should look at, in the order of the files.
+    /// What needs attention, in the order of the files.
     pub warnings: Vec<Problem>,
     /// Where a change may mend it.
     pub folders: WatchedFolders,

@@ -48,7 +48,7 @@ pub(super) async fn run(command: &Migrate) -> Result<()> {
     told.context("the tenants are migrated")
 }
 
-/// Says what somebody should look at, although the tenant is migrated.
+/// Prints what needs attention although the tenant is migrated.
 async fn warn(tenant: &TenantConfig) {
     let Ok(store) = Store::open(&tenant.database, 1).await else { return };
     for concern in store.concerns().await.unwrap_or_default() {

@@ -18,8 +18,8 @@ use crate::metrics::TenantLabels;
 
 /// How long the shared store may take.
 ///
-/// Larger: one that hangs holds its first callers for longer. Smaller: nodes on a busy machine decide alone while the store
-/// is well, and admit more than the limit together.
+/// Larger: one that hangs holds its first callers for longer. Smaller: nodes on a busy machine decide by themselves while the
+/// store is well, and admit more than the limit together.
 const REDIS_TIMEOUT_MS: u32 = 500;
 /// Past this, callers rather wait for the store than for us to decide without it.
 const LONGEST_REDIS_TIMEOUT_MS: u32 = 60_000;

@@ -60,7 +60,7 @@ impl Problem {
         Self { title: title.into(), is_warning: false, at, label: None, earlier: None, help: None }
     }
 
-    /// The same as a warning: somebody should look at it, and the configuration is served.
+    /// The same as a warning: it needs attention, and the configuration is served.
     pub(super) fn into_warning(mut self) -> Self {
         self.is_warning = true;
         self

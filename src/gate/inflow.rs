@@ -47,7 +47,7 @@ const INPUT_WORK: usize = 16;
 /// Larger: more can be spent on bodies that decode to nothing. Smaller: honest bodies of a few members are refused.
 const GZIP_OVERHEAD: usize = 64 * 1024;
 
-/// How many bytes of input a gzip member counts as, besides those that it has.
+/// How many bytes of input a gzip member counts as, in addition to its own.
 ///
 /// Larger: bodies of honest small members are refused. Smaller: tiny members, which cost microseconds each, pass.
 const MEMBER: usize = 1024;

@@ -19,7 +19,7 @@ use crate::tenant::Directory;
 
 /// The pause between two rounds.
 ///
-/// Larger: a database that nobody uses is reported later. Smaller: quiet databases are opened more often.
+/// Larger: an unused database is reported later. Smaller: quiet databases are opened more often.
 const BETWEEN_ROUNDS: Duration = Duration::from_secs(60);
 
 /// The shortest pause between two databases.

@@ -1,6 +1,6 @@
 //! An error and its causes in one line, for the log and for people.
 //!
-//! Owns what is left out of the texts of libraries. Many repeat the text of their source in their own, so a plain walk
+//! Owns what is omitted from the texts of libraries. Many repeat the text of their source in their own, so a plain walk
 //! along the sources says everything twice or three times; and sqlx appends the line of Postgres's source code at which
 //! an error was raised, which reads as a line of the configuration. Each cause is said once, and a database's message is
 //! followed by its code.

@@ -4,7 +4,7 @@ use super::remedy::PG_TRGM;
 use super::sql::Dialect;
 use super::{Store, StoreError, schema};
 
-/// Something that somebody should look at.
+/// Something that needs attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Concern {
     /// A newer version of this program migrated the database.

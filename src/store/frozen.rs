@@ -2,7 +2,7 @@
 //! full disk.
 //!
 //! In WAL mode even readers create a log and shared memory next to the file. If they can't, and there is no log with changes
-//! in it, the file is opened as one that nobody changes (`immutable`). Such a connection takes no locks, so another program
+//! in it, the file is opened as one that never changes (`immutable`). Such a connection takes no locks, so another program
 //! could write to the file meanwhile: the connection is closed after one loan, and each of its statements fails if the file
 //! has changed since it was opened.
 

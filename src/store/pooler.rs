@@ -154,7 +154,7 @@ pub(super) fn begin_with(settings: &str, begin: &str) -> String {
 
 /// The query of a `search_path` with our tables, where a DBA has set one for the database or the server that leads past them.
 ///
-/// A path that the URL or the role has, and the default path, which depends on the role, are left alone: several accounts
+/// A path that the URL or the role has, and the default path, which depends on the role, are not changed: several accounts
 /// may share a database, each with a schema of its own, and one that is not migrated yet must not be served another's.
 macro_rules! our_path {
     () => {

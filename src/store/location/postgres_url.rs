@@ -1,7 +1,7 @@
 //! Reads the URL of a Postgres database: the grammar of libpq (PostgreSQL documentation, 32.1.1.2).
 //!
 //! The driver's own parser takes fewer forms, and ignores what it does not know. So the URL is read here, and the driver
-//! gets one that consists of parameters alone, each of which it knows. It still adds the environment and `~/.pgpass`.
+//! gets one that consists only of parameters that it knows. It still adds the environment and `~/.pgpass`.
 
 mod parameters;
 mod settings;

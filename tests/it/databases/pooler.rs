@@ -97,7 +97,7 @@ fn check_names_the_remedy(site: &Site, pooler: &str) {
     }
 }
 
-/// Settings seem to have arrived, as behind a pooler that passes them on to the server. One that loses statements is told by that.
+/// Settings seem to have arrived, as behind a pooler that passes them on to the server. It is noticed because it loses statements.
 #[tokio::test]
 async fn one_that_is_noticed_by_the_statements_that_it_loses() {
     let query = "SET formgate.direct = 1";

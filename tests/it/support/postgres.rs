@@ -35,7 +35,7 @@ pub(crate) struct Postgres {
     settings: Vec<String>,
 }
 
-/// A major version that is tested besides the installed one: `tests/run` puts it into `target/`.
+/// A major version that is tested in addition to the installed one: `tests/run` puts it into `target/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Version {
     V17,

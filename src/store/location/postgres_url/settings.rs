@@ -1,7 +1,7 @@
 //! Reads `options`, the command line that a server applies to a session (PostgreSQL documentation, 32.1.2).
 //!
 //! A pooler does not pass it on, so the settings in it are taken apart. What is no setting, such as the `endpoint=…` of
-//! Neon, is for whatever answers the connection, and stays as it is.
+//! Neon, is for whatever answers the connection, and is not changed.
 
 /// The settings of a command line, `-c name=value` or `--name=value`, and the other words of it.
 pub(super) fn split(options: &str) -> (Vec<(String, String)>, Vec<String>) {

@@ -1,3 +1,5 @@
+//! What URLs mean, and which are refused.
+
 use super::*;
 
 fn parsed(text: &str) -> String {

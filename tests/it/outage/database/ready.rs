@@ -58,7 +58,7 @@ on_both_databases! {
     }
 }
 
-/// Waits until `/readyz` says something of a tenant; nobody has sent it a request.
+/// Waits until `/readyz` says something of a tenant that has not had a request.
 async fn fault_of(operator: SocketAddr, tenant: &str) -> String {
     let since = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! A Redis that may evict keys is served from, and everybody who looks is told.
+//! A Redis that may evict keys is used, and reported everywhere an operator looks.
 
 use super::scene::Scene;
 use crate::support::client::{operator_get, wait_for_count};

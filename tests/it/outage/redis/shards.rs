@@ -1,4 +1,4 @@
-//! A cluster of which one master goes away and nobody takes its place: accounts on the others don't notice.
+//! A cluster that loses one master without a replica: accounts on the other masters don't notice.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ async fn status(client: &Client) -> u16 {
     client.get("/api/v1/form").send().await.status.as_u16()
 }
 
-/// Breaks the second master and mends it. The policy is to deny, so that a status tells what decided.
+/// Breaks the second master and mends it. The policy is to deny, so that the status shows what decided.
 async fn outlive(break_master: impl FnOnce(&mut Redis), mend: impl FnOnce(&mut Redis)) {
     let slugs: Vec<String> = (0..12).map(|n| format!("tenant{n}")).collect();
     let mut cluster = Cluster::start("{tenant0}");
