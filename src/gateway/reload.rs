@@ -234,17 +234,32 @@ async fn close_left(before: Arc<Directory>, after: Arc<Directory>) {
 
 /// The changed keys that the running process can't follow.
 fn needs_restart(before: &GatewayConfig, after: &GatewayConfig) -> Vec<&'static str> {
+    // Named one by one, so that a new key is not forgotten here.
+    let GatewayConfig {
+        listen,
+        admin_listen,
+        redis,
+        databases,
+        certificate: _,
+        certificate_cache,
+        quota_window,
+        shutdown_delay,
+        drain,
+        hsts: _,
+        tenant_labels,
+        limits,
+    } = before;
     let changes = [
-        ("listen", before.listen != after.listen),
-        ("admin_listen", before.admin_listen != after.admin_listen),
-        ("redis", before.redis != after.redis),
-        ("databases", before.databases != after.databases),
-        ("window_seconds", before.quota_window != after.quota_window),
-        ("shutdown_delay_seconds", before.shutdown_delay != after.shutdown_delay),
-        ("drain_seconds", before.drain != after.drain),
-        ("tenant_metrics", before.tenant_labels != after.tenant_labels),
-        ("tls.cache_mib", before.certificate_cache != after.certificate_cache),
-        ("limits", before.limits != after.limits),
+        ("listen", *listen != after.listen),
+        ("admin_listen", *admin_listen != after.admin_listen),
+        ("redis", *redis != after.redis),
+        ("databases", *databases != after.databases),
+        ("window_seconds", *quota_window != after.quota_window),
+        ("shutdown_delay_seconds", *shutdown_delay != after.shutdown_delay),
+        ("drain_seconds", *drain != after.drain),
+        ("tenant_metrics", *tenant_labels != after.tenant_labels),
+        ("tls.cache_mib", *certificate_cache != after.certificate_cache),
+        ("limits", *limits != after.limits),
     ];
     changes.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key).collect()
 }

@@ -7,9 +7,9 @@
 use std::time::Duration;
 
 use rand::RngExt;
+use sqlx::sqlite::SqliteError;
 
-use super::StoreError;
-use super::pooler::is_lost_statement;
+use super::{StoreError, Trouble};
 
 /// How often a transaction is tried. More hides a collision that never ends; fewer shows callers what a moment mends.
 const TRIES: u32 = 6;
@@ -64,17 +64,14 @@ impl Tries {
 }
 
 fn is_collision(error: &StoreError) -> bool {
-    let (StoreError::Unavailable(sqlx::Error::Database(error)) | StoreError::Statement(sqlx::Error::Database(error))) =
-        error
-    else {
-        return false;
-    };
-    let code = error.code().unwrap_or_default();
-    // Postgres: serialization_failure, deadlock_detected. SQLite: BUSY and its kinds.
-    error.is_unique_violation()
-        || error.is_foreign_key_violation()
-        || ["40001", "40P01"].contains(&&*code)
-        || is_lost_statement(&code)
-        || (error.try_downcast_ref::<sqlx::sqlite::SqliteError>().is_some()
-            && code.parse::<i64>().is_ok_and(|code| code & 0xff == 5))
+    let (StoreError::Unavailable(error) | StoreError::Statement(error)) = error else { return false };
+    let sqlx::Error::Database(database) = error else { return false };
+    let is_sqlite = database.try_downcast_ref::<SqliteError>().is_some();
+    database.is_unique_violation()
+        || database.is_foreign_key_violation()
+        || match Trouble::of(error) {
+            Some(Trouble::Collision) => true,
+            Some(Trouble::Locked) => is_sqlite,
+            _ => false,
+        }
 }
