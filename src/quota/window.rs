@@ -137,6 +137,17 @@ mod tests {
     }
 
     #[test]
+    fn what_is_noted_beyond_the_limit_makes_room_for_the_newest() {
+        let mut window = Window::default();
+        for now in 0..100 {
+            window.note(now, 1000, 4, u32::from(now >= 98));
+        }
+        assert_eq!(window.admitted.len(), 4);
+        assert_eq!(window.usage(99, 1000), Usage::of([0, 0, 1, 1]));
+        assert_eq!(window.admit(99, 1000, 4, 1), Err(96 + 1000 + 1 - 99));
+    }
+
+    #[test]
     fn a_lowered_limit_waits_until_enough_have_left() {
         let mut window = Window::default();
         for now in [0, 10, 20, 30] {
