@@ -228,6 +228,11 @@ impl Store {
         &self.identity
     }
 
+    /// Where the database is, equal for two stores that are open on the same one; none where that is not told.
+    pub async fn place(&self) -> Option<String> {
+        DatabaseIdentity::place(&mut self.database.reader().await.ok()?).await
+    }
+
     /// Whether it is still the database that its location leads to: no other file was put in the place of its own.
     #[must_use]
     pub fn is_in_place(&self) -> bool {

@@ -4,6 +4,10 @@ mod chains;
 mod exposed;
 mod nodes;
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
 use anyhow::{Result, bail};
 use clap::Args;
 use futures_util::{StreamExt, stream};
@@ -34,8 +38,9 @@ pub(super) async fn run(Check { file, deep }: &Check) -> Result<()> {
     let (redis, eviction) = try_redis(&examination).await;
     let Examination { gateway, tenants, sources, mut problems, warnings, .. } = examination;
     let tried: Vec<_> = stream::iter(&tenants).map(|tenant| try_database(tenant)).buffered(AT_ONCE).collect().await;
-    let (faults, concerns): (Vec<_>, Vec<_>) = tried.into_iter().unzip();
     problems.extend(redis);
+    problems.extend(reached_twice(&tenants, &tried));
+    let (faults, concerns): (Vec<_>, Vec<_>) = tried.into_iter().map(|tried| (tried.fault, tried.concerns)).unzip();
     problems.extend(faults.into_iter().flatten());
     for warning in warnings {
         print(&format!("{warning}\n"))?;
@@ -127,24 +132,53 @@ async fn try_redis(examination: &Examination) -> (Option<Problem>, Option<String
     }
 }
 
-/// What keeps a tenant's database from being served, and warnings about one that is.
-async fn try_database(tenant: &TenantConfig) -> (Option<Problem>, Vec<String>) {
+/// What was found of a tenant's database.
+struct Tried {
+    /// What keeps it from being served.
+    fault: Option<Problem>,
+    /// Warnings about one that is.
+    concerns: Vec<String>,
+    /// Where it is, if that is told.
+    place: Option<String>,
+}
+
+/// A fault for each tenant whose URL leads to the database of another one. URLs that differ in the name of the host, for
+/// example, only show this once they are connected to.
+fn reached_twice(tenants: &[Arc<TenantConfig>], tried: &[Tried]) -> Vec<Problem> {
+    let mut seen = HashMap::new();
+    let mut problems = Vec::new();
+    for (tenant, place) in tenants.iter().zip(tried).filter_map(|(tenant, tried)| Some((tenant, tried.place.as_ref()?)))
+    {
+        match seen.entry(place) {
+            Entry::Vacant(first) => _ = first.insert(&tenant.slug),
+            Entry::Occupied(first) => {
+                let fault = format!("this is the database of the tenant `{}` too", first.get());
+                problems
+                    .push(tenant.database_problem(fault).help("give each tenant a database or a `schema` of its own"));
+            }
+        }
+    }
+    problems
+}
+
+async fn try_database(tenant: &TenantConfig) -> Tried {
     let (location, slug) = (&tenant.database, &*tenant.slug);
     let tried = async {
         let store = Store::open(location, 1).await?;
-        let concerns = store.concerns().await;
+        let (concerns, place) = (store.concerns().await, store.place().await);
         store.close().await;
         location.require_writable()?;
-        concerns
+        Ok((concerns?, place))
     };
     match tried.await {
-        Ok(concerns) => {
+        Ok((concerns, place)) => {
             let warning = |concern: Concern| format!("warning: tenant `{slug}`: {concern}: {}", concern.remedy(slug));
-            (None, concerns.into_iter().map(warning).collect())
+            Tried { fault: None, concerns: concerns.into_iter().map(warning).collect(), place }
         }
         Err(error) => {
             let problem = tenant.database_problem(with_causes(&error));
-            (Some(problem.help(remedy(&error, location, slug))), Vec::new())
+            let fault = Some(problem.help(remedy(&error, location, slug)));
+            Tried { fault, concerns: Vec::new(), place: None }
         }
     }
 }

@@ -4,6 +4,8 @@
 //! databases. (`sqlx::Any` would do neither: it knows no arrays, no instants and no JSON; being generic over the driver
 //! repeats a page of bounds on every function.)
 
+use std::collections::HashMap;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -175,7 +177,36 @@ impl Transaction {
 #[derive(Debug)]
 pub(crate) enum Row {
     Postgres(PgRow),
-    Sqlite(SqliteRow),
+    Sqlite(SqliteRow, Repairs),
+}
+
+/// Columns of a SQLite row that are no UTF-8, with U+FFFD in place of what is none. SQLite stores whatever a program calls
+/// text, and one such text must not fail the page that it is on.
+#[derive(Debug, Default)]
+pub(crate) struct Repairs(OnceLock<HashMap<usize, String>>);
+
+impl Repairs {
+    fn text(&self, row: &SqliteRow, column: usize) -> Option<&str> {
+        let repaired = |column| {
+            let is_text = row.try_get_raw(column).is_ok_and(|value| value.type_info().name() == "TEXT");
+            let bytes = is_text.then(|| row.try_get_unchecked::<&[u8], _>(column).ok())??;
+            std::str::from_utf8(bytes).is_err().then(|| (column, String::from_utf8_lossy(bytes).into_owned()))
+        };
+        let all = self.0.get_or_init(|| (0..row.len()).filter_map(repaired).collect());
+        all.get(&column).map(String::as_str)
+    }
+}
+
+/// The text of a SQLite column, with what is no UTF-8 replaced.
+pub(super) fn sqlite_text<'r>(
+    row: &'r SqliteRow,
+    repairs: &'r Repairs,
+    column: usize,
+) -> Result<Option<&'r str>, sqlx::Error> {
+    match row.try_get(column) {
+        Err(error @ sqlx::Error::ColumnDecode { .. }) => repairs.text(row, column).map(Some).ok_or(error),
+        outcome => outcome,
+    }
 }
 
 /// The overhead of a driver for each row, and for each value of it: about 200 bytes for a row of two values.
@@ -191,7 +222,7 @@ impl Row {
             Self::Postgres(row) => {
                 ROW + (0..row.len()).map(|column| VALUE + postgres_bytes(row, column)).sum::<usize>()
             }
-            Self::Sqlite(row) => ROW + (0..row.len()).map(|column| VALUE + sqlite_bytes(row, column)).sum::<usize>(),
+            Self::Sqlite(row, _) => ROW + (0..row.len()).map(|column| VALUE + sqlite_bytes(row, column)).sum::<usize>(),
         }
     }
 
@@ -222,14 +253,29 @@ macro_rules! column_as_both_drivers_have_it {
             fn of(row: &Row, column: usize) -> Result<Self, sqlx::Error> {
                 match row {
                     Row::Postgres(row) => row.try_get(column),
-                    Row::Sqlite(row) => row.try_get(column),
+                    Row::Sqlite(row, _) => row.try_get(column),
                 }
             }
         }
     )*};
 }
 
-column_as_both_drivers_have_it!(i64, Option<i64>, bool, String, Option<String>, Vec<u8>);
+column_as_both_drivers_have_it!(i64, Option<i64>, bool, Vec<u8>);
+
+impl Column for String {
+    fn of(row: &Row, column: usize) -> Result<Self, sqlx::Error> {
+        Option::<Self>::of(row, column)?.ok_or_else(|| sqlx::Error::Decode("a text that must be there is NULL".into()))
+    }
+}
+
+impl Column for Option<String> {
+    fn of(row: &Row, column: usize) -> Result<Self, sqlx::Error> {
+        match row {
+            Row::Postgres(row) => row.try_get(column),
+            Row::Sqlite(row, repairs) => Ok(sqlite_text(row, repairs, column)?.map(str::to_owned)),
+        }
+    }
+}
 
 impl Column for Timestamp {
     fn of(row: &Row, column: usize) -> Result<Self, sqlx::Error> {
@@ -244,7 +290,7 @@ impl Column for Option<Timestamp> {
             Row::Postgres(row) => {
                 Ok(row.try_get::<Option<jiff_sqlx::Timestamp>, _>(column)?.map(jiff_sqlx::Timestamp::to_jiff))
             }
-            Row::Sqlite(row) => row
+            Row::Sqlite(row, _) => row
                 .try_get::<Option<i64>, _>(column)?
                 .map(Timestamp::from_microsecond)
                 .transpose()

@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::lent::Lent;
+use super::sql::Dialect;
 
 /// Which database a store is open on. Equal for copies of one database.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -19,6 +20,19 @@ impl DatabaseIdentity {
         let mut sql = reader.sql();
         sql.push("SELECT id FROM database_identity");
         Ok(Self(reader.fetch_one(sql).await?.get::<String>(0)?.into()))
+    }
+
+    /// Where the database is, for comparing two that may be one, reached by different URLs: none where that is not told.
+    /// Unlike the identity, it differs for copies.
+    pub(super) async fn place(reader: &mut Lent) -> Option<String> {
+        if reader.dialect() == Dialect::Sqlite {
+            return None;
+        }
+        let mut sql = reader.sql();
+        sql.push("SELECT concat_ws(' ', (SELECT system_identifier FROM pg_control_system()), ");
+        sql.push("(SELECT oid FROM pg_database WHERE datname = current_database()), ");
+        sql.push("to_regclass('database_identity')::oid)");
+        reader.fetch_one(sql).await.ok()?.get(0).ok()
     }
 
     /// The text itself.

@@ -267,6 +267,12 @@ fn postgres(server: &Arc<PostgresServer>, limit: Option<Duration>) -> Address {
         // Starting workers takes longer than most searches, and one search would take the cores of many.
         ("max_parallel_workers_per_gather", "0".to_owned()),
     ];
+    // What a provider or a DBA may limit: a command's statements take as long as they take.
+    settings.push(("idle_in_transaction_session_timeout", "0".to_owned()));
+    if limit.is_none() {
+        settings.push(("statement_timeout", "0".to_owned()));
+        settings.push(("lock_timeout", "0".to_owned()));
+    }
     if let Some(limit) = limit {
         settings.push(("statement_timeout", limit.as_millis().to_string()));
         settings.push(("lock_timeout", LOCK_WAIT.min(limit).as_millis().to_string()));

@@ -167,6 +167,15 @@ macro_rules! our_path {
 }
 pub(super) use our_path;
 
+/// A `search_path` in one spelling: names as Postgres reads them, without blanks and quotes.
+pub(super) fn plain_path(path: &str) -> String {
+    let name = |name: &str| match name.trim().strip_prefix('"').and_then(|name| name.strip_suffix('"')) {
+        Some(quoted) => quoted.replace("\"\"", "\""),
+        None => name.trim().to_lowercase(),
+    };
+    path.split(',').map(name).collect::<Vec<_>>().join(",")
+}
+
 /// How the transaction of a single statement begins.
 pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 

@@ -177,7 +177,13 @@ impl PostgresServer {
     pub(super) fn identity(&self) -> String {
         let options = &self.options;
         let host = options.get_socket().map_or(options.get_host().into(), |socket| socket.to_string_lossy());
-        let settings = self.settings.iter().map(|(name, value)| format!(" -c {name}={value}"));
+        let settings = self.settings.iter().filter_map(|(name, value)| {
+            match &**name {
+                "search_path" => Some(pooler::plain_path(value)).filter(|path| path != "public"),
+                _ => Some(value.clone()),
+            }
+            .map(|value| format!(" -c {name}={value}"))
+        });
         format!(
             "postgres {host}:{}/{} {}{}",
             options.get_port(),

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Deserializer};
 use sqlx::{Row as _, ValueRef as _};
 
-use super::database::Row;
+use super::database::{Row, sqlite_text};
 use super::sql::Sql;
 
 /// A record of a list.
@@ -44,8 +44,8 @@ impl Row {
                 let bytes = value.as_bytes().map_err(sqlx::Error::Decode)?;
                 list(bytes).map_err(|error| sqlx::Error::Decode(error.into()))
             }
-            Self::Sqlite(row) => {
-                let json: Option<&str> = row.try_get(column)?;
+            Self::Sqlite(row, repairs) => {
+                let json = sqlite_text(row, repairs, column)?;
                 serde_json::from_str(json.unwrap_or("[]")).map_err(|error| sqlx::Error::Decode(error.into()))
             }
         }

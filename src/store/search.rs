@@ -87,7 +87,7 @@ impl Store {
     ) -> Result<Found, StoreError> {
         let mut reader = self.database.reader().await?;
         reader.begin_reading().await?;
-        let overlay = Overlay::read(&mut reader).await?;
+        let overlay = self.note_overlay(Overlay::read(&mut reader).await)?;
         let mut sql = reader.sql();
         overlay.write(&mut sql, |sql| write_page_with_total(sql, None, filter, Beginning::ReadThrough, page));
         let rows = reader.fetch_all(sql).await?;

@@ -16,7 +16,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, Connection, Executor};
 
 use super::connections::Slot;
-use super::database::Row;
+use super::database::{Repairs, Row};
 use super::frozen::{self, Frozen};
 use super::pooler::Pooler;
 use super::postgres::{PostgresAddress, PostgresSession};
@@ -172,7 +172,7 @@ impl Session {
                 let (text, arguments) = sql.into_sqlite().map_err(sqlx::Error::Encode)?;
                 let mut rows = sqlx::query_with(AssertSqlSafe(text), arguments).fetch(connection);
                 while let Some(row) = rows.try_next().await? {
-                    each(Row::Sqlite(row))?;
+                    each(Row::Sqlite(row, Repairs::default()))?;
                 }
                 match frozen {
                     Some(frozen) if !frozen.is_unchanged() => {

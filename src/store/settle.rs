@@ -55,7 +55,7 @@ const FOR_A_REQUEST: Pace = Pace {
     notes: 2_000,
     begin: "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = '30s'; SET LOCAL enable_seqscan = off; \
         SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL gin_pending_list_limit = '256kB'; \
-        SELECT pg_advisory_xact_lock(7310577365311121507)",
+        SELECT pg_advisory_xact_lock(hashtextextended(coalesce(current_schema(), ''), 7310577365311121507))",
 };
 
 /// For a command, whose statements have no limit.
@@ -63,7 +63,7 @@ const FOR_A_COMMAND: Pace = Pace {
     notes: 20_000,
     begin: "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL enable_seqscan = off; \
         SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL gin_pending_list_limit = '256kB'; \
-        SELECT pg_advisory_xact_lock(7310577365311121507)",
+        SELECT pg_advisory_xact_lock(hashtextextended(coalesce(current_schema(), ''), 7310577365311121507))",
 };
 
 /// How many submissions are mended at once, while writers of a SQLite file wait.
@@ -77,13 +77,14 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// How long a statement of a settler for a request may take, as [`FOR_A_REQUEST`] tells Postgres.
 const STATEMENT: Duration = Duration::from_secs(30);
 
-/// One settler at a time for each database, by a lock that ends with the transaction. The number is arbitrary; until schema
-/// 9, the settling of counts used it.
+/// One settler at a time for each database, by a lock that ends with the transaction. Accounts that share a database have a
+/// schema each, and so a lock each. The number is arbitrary.
 ///
 /// Settlers also turn off sequential scans and kept plans, because tables that were small when they were last analyzed would
 /// be read whole for every batch, and keep the lists short that GIN indexes collect new entries in, because each search reads
 /// these lists.
-const LOCK: &str = "SELECT pg_advisory_xact_lock(7310577365311121507)";
+const LOCK: &str =
+    "SELECT pg_advisory_xact_lock(hashtextextended(coalesce(current_schema(), ''), 7310577365311121507))";
 
 /// What the keyword indexes took in last lies in lists that each search reads whole. To who does not own them, Postgres
 /// leaves that for a vacuum.
@@ -117,6 +118,8 @@ pub(super) struct Settler {
 struct State {
     /// When nothing could be written.
     hindered_at: std::sync::Mutex<Option<Instant>>,
+    /// All that was committed before this instant has been derived from.
+    settled_until: std::sync::Mutex<Option<Instant>>,
     /// How many notes were taken since the intake was vacuumed.
     taken: AtomicUsize,
     /// Whether requests were refused since more is noted than they wait for.
@@ -131,6 +134,15 @@ impl State {
 
     fn note_hindered(&self) {
         *self.hindered_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    fn is_settled_since(&self, asked: Instant) -> bool {
+        let settled_until = self.settled_until.lock().unwrap_or_else(PoisonError::into_inner);
+        settled_until.is_some_and(|until| until >= asked)
+    }
+
+    fn note_settled(&self, began: Instant) {
+        *self.settled_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(began);
     }
 
     fn set_behind(&self, is_behind: bool, metrics: &DatabaseMetrics) {
@@ -158,12 +170,16 @@ impl Store {
         if state.is_hindered() {
             return Ok(Settled::Hindered);
         }
-        let until = Instant::now() + PATIENCE;
+        let asked = Instant::now();
+        let until = asked + PATIENCE;
         let turn = timeout(PATIENCE, Arc::clone(&self.settler.turn).lock_owned()).await;
         let turn = turn.map_err(|_| StoreError::Unsettled)?;
-        // The previous settler may have settled everything, or found that it can't write.
+        // The previous settler may have settled all that matters here, or found that it can't write.
         if state.is_hindered() {
             return Ok(Settled::Hindered);
+        }
+        if state.is_settled_since(asked) {
+            return Ok(Settled::Yes);
         }
         if intake::is_settled(&mut self.database.reader().await?).await? {
             return Ok(Settled::Yes);
@@ -172,10 +188,17 @@ impl Store {
         // In a task, so that it continues when the request gives up.
         let mut settling = tokio::spawn(async move {
             let _turn = turn;
+            // Until all notes are taken that there were: under a steady stream of writes the intake is never empty.
             let settled = loop {
+                let began = Instant::now();
                 match settle_some(&database, FOR_A_REQUEST).await {
-                    Ok(0) => break Ok(()),
-                    Ok(taken) => _ = shared.taken.fetch_add(taken, Ordering::AcqRel),
+                    Ok(taken) => {
+                        shared.taken.fetch_add(taken.notes, Ordering::AcqRel);
+                        if taken.is_all {
+                            shared.note_settled(began);
+                            break Ok(());
+                        }
+                    }
                     Err(error) => break Err(error),
                 }
             };
@@ -205,6 +228,13 @@ impl Store {
         }
     }
 
+    /// Notes whether too much is noted for searches where nothing can be written.
+    pub(super) fn note_overlay(&self, outcome: Result<Overlay, StoreError>) -> Result<Overlay, StoreError> {
+        let is_behind = matches!(outcome, Err(StoreError::Unsettled));
+        self.settler.state.set_behind(is_behind, self.database.metrics());
+        outcome
+    }
+
     /// What keeps searches from being answered, while something does.
     #[must_use]
     pub fn backlog(&self) -> Option<String> {
@@ -223,9 +253,9 @@ fn hinders(error: &StoreError) -> bool {
     }
 }
 
-/// Settles until the intake is empty.
+/// Settles all that was committed before this call.
 pub(super) async fn settle_all(database: &Database) -> Result<(), StoreError> {
-    while settle_some(database, FOR_A_COMMAND).await? > 0 {}
+    while !settle_some(database, FOR_A_COMMAND).await?.is_all {}
     vacuum(database).await;
     Ok(())
 }
@@ -255,8 +285,16 @@ async fn vacuum(database: &Database) {
     }
 }
 
-/// Takes some notes and derives from them, in a transaction of their own; how many there were.
-async fn settle_some(database: &Database, pace: Pace) -> Result<usize, StoreError> {
+/// What was taken out of the intake.
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    notes: usize,
+    /// Whether these were all notes that were committed when it began.
+    is_all: bool,
+}
+
+/// Takes some notes and derives from them, in a transaction of their own.
+async fn settle_some(database: &Database, pace: Pace) -> Result<Taken, StoreError> {
     let mut tries = Tries::default();
     loop {
         match try_to_settle_some(database, pace).await {
@@ -267,21 +305,22 @@ async fn settle_some(database: &Database, pace: Pace) -> Result<usize, StoreErro
     }
 }
 
-async fn try_to_settle_some(database: &Database, pace: Pace) -> Result<usize, StoreError> {
+async fn try_to_settle_some(database: &Database, pace: Pace) -> Result<Taken, StoreError> {
     let mut transaction = begin(database, pace).await?;
     let taken = settle_in(&mut transaction, pace.notes).await?;
     transaction.commit().await?;
-    database.metrics().settled(taken);
+    database.metrics().settled(taken.notes);
     Ok(taken)
 }
 
-/// Takes notes and derives from them, in a transaction that is the only one to settle; how many there were.
-async fn settle_in(transaction: &mut Transaction, most: i64) -> Result<usize, StoreError> {
+/// Takes notes and derives from them, in a transaction that is the only one to settle.
+async fn settle_in(transaction: &mut Transaction, most: i64) -> Result<Taken, StoreError> {
     let notes = Notes::take(transaction, most).await?;
     notes.note_others(transaction).await?;
     let ids: Vec<i64> = notes.submissions.iter().copied().collect();
     derive(transaction, &ids).await?;
-    Ok(notes.taken)
+    let is_all = i64::try_from(notes.taken).is_ok_and(|taken| taken < most) && !notes.may_affect_others();
+    Ok(Taken { notes: notes.taken, is_all })
 }
 
 /// Makes what is stored of submissions what it ought to be.
@@ -306,7 +345,7 @@ pub(super) async fn settle_within(transaction: &mut Transaction) -> Result<(), S
     }
     keyword_indexes::take_away(transaction).await?;
     // All notes at once: until the transaction ends, each further DELETE would read the rows deleted before.
-    while settle_in(transaction, i64::MAX).await? > 0 {}
+    while settle_in(transaction, i64::MAX).await?.notes > 0 {}
     keyword_indexes::make(transaction).await?;
     if is_postgres {
         run(transaction, CLEAN).await?;

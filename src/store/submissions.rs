@@ -11,7 +11,7 @@ use std::ops::Range;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use super::database::Row;
+use super::database::{Row, sqlite_text};
 use super::filter::{SortBy, SortDirection};
 use super::lent::Lent;
 use super::records::{Fields, Malformed, Record};
@@ -268,7 +268,7 @@ impl Row {
     pub(super) fn text(&self, column: usize) -> Result<&str, sqlx::Error> {
         match self {
             Self::Postgres(row) => sqlx::Row::try_get(row, column),
-            Self::Sqlite(row) => sqlx::Row::try_get(row, column),
+            Self::Sqlite(row, repairs) => Ok(sqlite_text(row, repairs, column)?.unwrap_or_default()),
         }
     }
 }

@@ -60,7 +60,8 @@ impl Trouble {
             "57014" => Self::TimedOut,
             // Shut down, crashed, starting; the database dropped.
             "57P01" | "57P02" | "57P03" | "57P04" | "57P05" => Self::Lost,
-            "25006" => Self::ReadOnly,
+            // A read-only transaction; a right that is missing.
+            "25006" | "42501" => Self::ReadOnly,
             // A pooler has put a server connection behind ours that another client used meanwhile.
             code if pooler::is_lost_statement(code) => Self::Collision,
             _ => match code.get(..2)? {

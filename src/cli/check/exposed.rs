@@ -6,6 +6,8 @@
 //! that others can't enter protects it only until the file is moved or the folder is opened.
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -29,6 +31,14 @@ pub(super) fn warnings(
     configuration.chain(keys.into_iter().filter_map(|file| one(file, "is a private key"))).chain(databases).collect()
 }
 
+/// Whether a file holds a SQLite database: the advice to change the mode of any other could do harm.
+fn is_database(file: &Path) -> bool {
+    let mut head = [0; 16];
+    file.is_file()
+        && File::open(file).and_then(|mut file| file.read_exact(&mut head)).is_ok()
+        && head == *b"SQLite format 3\0"
+}
+
 fn one(file: &Path, what: &str) -> Option<String> {
     let mode = exposed_by(file, OTHERS_OR_GROUP_WRITE)?;
     let file = file.display();
@@ -36,7 +46,7 @@ fn one(file: &Path, what: &str) -> Option<String> {
 }
 
 fn database(file: &Path) -> Option<String> {
-    let file = file.canonicalize().ok()?;
+    let file = file.canonicalize().ok().filter(|file| is_database(file))?;
     let all = [file.clone(), next_to(&file, LOG), next_to(&file, SHARED_MEMORY)];
     let exposed: Vec<_> = all.iter().filter_map(|file| Some((file.display(), exposed_by(file, OTHERS)?))).collect();
     let (_, mode) = exposed.first()?;

@@ -107,15 +107,21 @@ pub(super) fn plain_identity(text: &str) -> Option<String> {
         && parameters::is_host(&host)
         && !url.username().is_empty()
         && !database.is_empty();
-    let schema = url.query_pairs().find(|(name, _)| name == "schema").map(|(_, schema)| schema);
-    let setting = schema.map(|schema| format!(" -c search_path=\"{schema}\"")).unwrap_or_default();
+    let mut schemas = url.query_pairs().filter(|(name, _)| name == "schema").map(|(_, schema)| schema);
+    let schema = schemas.next();
+    if schemas.next().is_some() {
+        return None;
+    }
+    let setting = schema.filter(|schema| schema != "public").map(|schema| format!(" -c search_path={schema}"));
+    let setting = setting.unwrap_or_default();
     is_plain.then(|| format!("postgres {host}:{port}/{database} {setting}"))
 }
 
 fn is_plain_parameter(parameter: &str) -> bool {
     match parameter.split_once('=') {
         Some(("schema", name)) => {
-            !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+            let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+            is_plain && parameters::is_schema(name)
         }
         Some(("sslmode", mode)) => SSL_MODES.contains(&mode),
         Some(("pooler", mode)) => ["session", "transaction"].contains(&mode),

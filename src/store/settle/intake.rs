@@ -59,6 +59,11 @@ impl Notes {
         Ok(notes)
     }
 
+    /// Whether others may have to be noted because of these.
+    pub(super) fn may_affect_others(&self) -> bool {
+        self.everything || !self.parents.is_empty() || !self.forms.is_empty()
+    }
+
     /// Adds notes for the submissions that these notes affect indirectly: children, and submissions of forms.
     pub(super) async fn note_others(&self, transaction: &mut Transaction) -> Result<(), StoreError> {
         if self.everything {

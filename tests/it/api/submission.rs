@@ -1,5 +1,6 @@
 //! `POST /submission`, `GET /submission/{id}`.
 
+mod foreign;
 mod kept;
 mod plan;
 mod search;

@@ -36,6 +36,31 @@ async fn assert_kept_apart(site: &Site) {
     assert_eq!(call(&node, "acme").get("/api/v1/form").send().await.status, 401, "a token of the other account");
 }
 
+/// Spellings of one place that the URLs show, and one that shows only once both are connected to.
+#[test]
+fn a_database_that_two_accounts_would_share_is_a_fault() {
+    let database = Postgres::database();
+    let long = "x".repeat(63);
+    let (one, other) = (format!("{database}?schema={long}a"), format!("{database}?schema={long}b"));
+    let option = format!("{database}?options=-csearch_path%3Dopt");
+    let alias = database.replace("127.0.0.1", "localhost");
+    for (acme, globex, fault) in [
+        (database.clone(), format!("{database}?schema=public"), "each tenant needs a database of its own"),
+        (option, format!("{database}?schema=opt"), "each tenant needs a database of its own"),
+        (one, other, "at most 63 bytes"),
+        (format!("{database}?schema=a&schema=b"), format!("{database}?schema=c"), "one schema of your own"),
+        (format!("{database}?schema=pg_catalog"), format!("{database}?schema=c"), "one schema of your own"),
+        (format!("{database}?schema=loc"), format!("{alias}?schema=loc"), "the database of the tenant `acme` too"),
+    ] {
+        let site = site(&acme, &globex);
+        // Where the configuration is refused, nothing is migrated.
+        site.run(&["migrate"], b"");
+        let checked = site.run(&["check"], b"");
+        assert_eq!(checked.code, 1, "{acme} and {globex}: {checked:?}");
+        assert!(checked.stdout.contains(fault), "{acme} and {globex}: {}", checked.stdout);
+    }
+}
+
 /// `formgate migrate` creates the schema that a URL names.
 #[tokio::test]
 async fn by_the_schema_that_the_url_names() {

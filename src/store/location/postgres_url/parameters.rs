@@ -174,7 +174,8 @@ impl Parameters {
                 self.words.extend(words);
             }
             "schema" => {
-                expect(!value.is_empty() && !value.contains('\0'), name, "the name of a schema")?;
+                let expected = "one schema of your own, whose name has at most 63 bytes";
+                expect(is_schema(value) && self.schema.is_none(), name, expected)?;
                 self.settings.push(("search_path".to_owned(), format!("\"{}\"", value.replace('"', "\"\""))));
                 self.schema = Some(value.to_owned());
             }
@@ -249,6 +250,12 @@ impl Parameters {
             self.schema,
         ))
     }
+}
+
+/// Whether a text can be the name of an account's own schema. Postgres cuts longer names, so that two of them may be one.
+pub(super) fn is_schema(name: &str) -> bool {
+    let is_of_postgres = name.starts_with("pg_") || name == "information_schema";
+    (1..=63).contains(&name.len()) && !name.contains('\0') && !is_of_postgres
 }
 
 /// Whether a text can be the host of a server: a name, an address or the directory of a socket.

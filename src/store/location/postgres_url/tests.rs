@@ -14,6 +14,8 @@ fn what_is_said_plainly_means_what_the_driver_reads() {
         "postgres://app:@[::1]:6432//forms",
         "postgres://app@db:6432/forms?sslmode=require&pooler=transaction",
         "postgres://app@db:6432/forms?schema=acme_1",
+        "postgres://app@db:6432/forms?schema=Acme",
+        "postgres://app@db:6432/forms?schema=public",
     ] {
         assert_eq!(plain_identity(text), Some(parsed(text)), "{text}");
     }
@@ -38,6 +40,10 @@ fn what_is_said_plainly_means_what_the_driver_reads() {
 fn a_url_means_what_libpq_reads_in_it() {
     for (text, identity) in [
         ("postgres://app@[::1]:6432/forms", "postgres ::1:6432/forms "),
+        ("postgres://app@db:1/forms?schema=public", "postgres db:1/forms "),
+        ("postgres://app@db:1/forms?schema=opt", "postgres db:1/forms  -c search_path=opt"),
+        ("postgres://app@db:1/forms?options=-csearch_path%3DOpt", "postgres db:1/forms  -c search_path=opt"),
+        ("postgres://app@db:1/forms?options[search_path]=%22Opt%22,%20b", "postgres db:1/forms  -c search_path=Opt,b"),
         ("postgres://app@[fe80::1%25eth0]:6432/forms", "postgres fe80::1%eth0:6432/forms "),
         ("postgres://app@[fe80::1%eth0]:6432/forms", "postgres fe80::1%eth0:6432/forms "),
         ("postgres://app@x:1/forms?hostaddr=::1&port=2&host=y", "postgres ::1:2/forms "),
