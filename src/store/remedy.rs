@@ -11,6 +11,7 @@ use std::io::{self, ErrorKind};
 use sqlx::migrate::MigrateError;
 use sqlx::postgres::PgDatabaseError;
 
+use super::pooler::is_lost_statement;
 use super::{DatabaseLocation, StoreError};
 
 /// What fixes an error of the tenant `slug`, whose database is at a location. Blocks on a look at the files of a SQLite
@@ -95,6 +96,15 @@ fn of_postgres(error: &PgDatabaseError, slug: &str) -> Option<String> {
         "42P01" | "42703" => {
             format!("tables are missing or altered: correct `search_path` in {key}, or restore a backup")
         }
+        code if is_lost_statement(code) => {
+            format!("the server is behind a pooler in transaction mode: write `pooler=transaction` in {key}")
+        }
+        _ if error.message().contains("statement pooling mode") => {
+            "set `pool_mode` of the pooler to transaction or session: writes are transactions".to_owned()
+        }
+        "22P05" | "22021" => {
+            "create the database with the encoding UTF8: createdb --encoding=UTF8 --template=template0 NAME".to_owned()
+        }
         "53300" => {
             "raise `max_connections` of Postgres, or lower that of `[gateway.databases]` on every node".to_owned()
         }
@@ -112,6 +122,9 @@ pub(super) const PG_TRGM: &str = "install the package of Postgres's contrib modu
 /// A connection that could not be opened, or broke.
 fn of_connection(error: &io::Error, location: &DatabaseLocation, slug: &str) -> String {
     let server = location.server_address();
+    if error.to_string().contains("target_session_attrs") {
+        return format!("name a server of that kind in `database` of the tenant `{slug}`, or correct the parameter");
+    }
     match error.kind() {
         ErrorKind::ConnectionRefused | ErrorKind::NotFound => {
             format!("nothing listens at {server}: start Postgres, or correct `database` of the tenant `{slug}`")

@@ -75,6 +75,16 @@ async fn one_in_transaction_mode_that_the_url_mentions() {
     }
 }
 
+/// It takes no transactions, and writes are some.
+#[tokio::test]
+async fn one_in_statement_mode_is_refused_with_the_remedy() {
+    let pooler = PgBouncer::start("statement", REFUSES);
+    let site = site(&pooler.url(&Postgres::database(), "?pooler=transaction"));
+    let checked = site.run(&["check"], b"");
+    assert_eq!(checked.code, 1, "{checked:?}");
+    assert!(checked.stdout.contains("set `pool_mode` of the pooler to transaction or session"), "{checked:?}");
+}
+
 #[tokio::test]
 async fn one_in_transaction_mode_that_refuses_startup_parameters() {
     let pooler = PgBouncer::start("transaction", REFUSES);

@@ -60,6 +60,7 @@ async fn a_server_without_the_wanted_attributes_is_refused() {
         if on_standby == 1 {
             let told = format!("target_session_attrs={wanted}");
             assert!(checked.stdout.contains(&told), "{checked:?}");
+            assert!(checked.stdout.contains("name a server of that kind"), "{checked:?}");
         }
     }
 }
