@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::config::TenantConfig;
 use crate::metrics::DatabaseMetrics;
-use crate::store::{Store, StoreError, remedy, with_causes};
+use crate::store::{Store, StoreError, with_causes};
 use crate::tenant::Directory;
 
 /// The pause between two rounds.
@@ -58,16 +58,9 @@ struct Found {
     /// The tenant whose database it is: with a change of its configuration it may be another one.
     tenant: Arc<TenantConfig>,
     /// Why it can't be used.
-    fault: Option<Fault>,
+    fault: Option<String>,
     /// How many rows are derived wrongly, and when that was counted.
     counted: Option<(u64, Instant)>,
-}
-
-/// What is wrong with a database.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Fault {
-    cause: String,
-    remedy: String,
 }
 
 impl Found {
@@ -102,7 +95,7 @@ impl Databases {
         let found = self.lock();
         let unused = found.iter().filter_map(|(slug, found)| {
             let fault = found.fault.as_ref().filter(|_| !in_use(slug) && is_current(found))?;
-            Some((Arc::clone(slug), fault.cause.clone()))
+            Some((Arc::clone(slug), fault.clone()))
         });
         used.chain(unused).collect()
     }
@@ -154,10 +147,7 @@ impl Databases {
                 // If it could not be counted in time, it won't be a minute later either.
                 found.counted = wrong.map(|wrong| (wrong.unwrap_or_default(), Instant::now())).or(found.counted);
             }
-            Err(error) => {
-                let remedy = remedy(&error, &tenant.database, &tenant.slug);
-                found.fault = Some(Fault { cause: with_causes(&error), remedy });
-            }
+            Err(error) => found.fault = Some(with_causes(&error)),
         }
         found
     }
@@ -187,9 +177,8 @@ async fn look(tenant: &TenantConfig, is_count_due: bool) -> Result<Option<Option
 fn report(found: &Found, before: &Found, names_fault: bool) {
     let slug = &*found.tenant.slug;
     match (&found.fault, &before.fault) {
-        (Some(fault), before) if before.as_ref() != Some(fault) && names_fault => {
-            let Fault { cause, remedy } = fault;
-            tracing::warn!(tenant = slug, cause, remedy, "a database can't be used: its tenant's callers will get 503");
+        (Some(cause), before) if before.as_ref() != Some(cause) && names_fault => {
+            tracing::warn!(tenant = slug, cause, "a database can't be used; `formgate check` names the remedy");
         }
         (None, Some(_)) => tracing::info!(tenant = slug, "a database can be used again"),
         _ => {}
