@@ -228,7 +228,7 @@ impl Store {
         &self.identity
     }
 
-    /// Where the database is, equal for two stores that are open on the same one; none where that is not told.
+    /// Where the database is, equal for two stores that are open on the same one; none on SQLite, or if the server does not say.
     pub async fn place(&self) -> Option<String> {
         DatabaseIdentity::place(&mut self.database.reader().await.ok()?).await
     }

@@ -138,7 +138,7 @@ struct Tried {
     fault: Option<Problem>,
     /// Warnings about one that is.
     concerns: Vec<String>,
-    /// Where it is, if that is told.
+    /// Where it is, if the server says so.
     place: Option<String>,
 }
 

@@ -102,7 +102,7 @@ pub(super) fn faults(text: &str) -> Vec<(Range<usize>, String)> {
 }
 
 /// The headers `[tenant]`, which make an error of every `[[tenant]]` in the same file. Lines within a string over several
-/// lines are not told apart, so this is for files that are no TOML.
+/// lines are not distinguished, so this is for files that are not TOML.
 pub(super) fn single_brackets(text: &str) -> Vec<Range<usize>> {
     let mut offset = 0;
     let mut found = Vec::new();

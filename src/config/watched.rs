@@ -12,7 +12,7 @@ use super::{GatewayConfig, TenantConfig};
 pub struct WatchedFolders {
     /// Of the configuration, and of what it includes.
     pub configuration: BTreeSet<PathBuf>,
-    /// Of certificates; not all, where they stand in very many.
+    /// Folders of certificates, up to a limit.
     pub certificates: BTreeSet<PathBuf>,
 }
 

@@ -22,7 +22,7 @@ impl DatabaseIdentity {
         Ok(Self(reader.fetch_one(sql).await?.get::<String>(0)?.into()))
     }
 
-    /// Where the database is, for comparing two that may be one, reached by different URLs: none where that is not told.
+    /// Where the database is, for comparing two that may be one, reached by different URLs. None on SQLite, or if the server does not say.
     /// Unlike the identity, it differs for copies.
     pub(super) async fn place(reader: &mut Lent) -> Option<String> {
         if reader.dialect() == Dialect::Sqlite {

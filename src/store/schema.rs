@@ -78,7 +78,7 @@ const TABLE: [&str; 2] = [
 ];
 
 /// Migrates a database; each step is a transaction, and commands that do it at once wait for each other. A newer schema is
-/// not touched: a node of the old version may start again beside it while nodes are replaced one by one.
+/// not touched: nodes of the old version may still start while nodes are replaced one by one.
 pub(crate) async fn migrate(database: &Database, reach: Reach) -> Result<(), StoreError> {
     let mut reader = database.reader().await?;
     let before = version(&mut reader).await?;

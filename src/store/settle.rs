@@ -17,11 +17,12 @@ mod intake;
 mod keyword_indexes;
 mod overlay;
 mod reading;
+mod state;
 mod writing;
 mod wrong;
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tokio::sync::Mutex;
@@ -35,8 +36,8 @@ use super::database::{Database, Transaction};
 use super::retry::Tries;
 use super::sql::Dialect;
 use super::{Store, StoreError, Trouble, with_causes};
-use crate::metrics::DatabaseMetrics;
 use intake::Notes;
+use state::State;
 pub(super) use writing::Differences;
 
 /// How a settler works.
@@ -101,55 +102,11 @@ const ANALYZE: &str = "ANALYZE listed_submissions, listed_documents, listed_term
 /// Larger: each search skips more dead rows, at about 100 ns each. Smaller: more vacuums.
 const VACUUMED: usize = 2_000;
 
-/// How long after an attempt that could not write the next one is made.
-///
-/// Larger: what is written is derived later once writing works again, and searches read more until then. Smaller: more
-/// searches wait for SQLite's write lock in vain.
-const HINDERED: Duration = Duration::from_secs(1);
-
 /// The settlers of this node for one database: one at a time, so that the others hold no connection meanwhile.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Settler {
     turn: Arc<Mutex<()>>,
     state: Arc<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    /// When nothing could be written.
-    hindered_at: std::sync::Mutex<Option<Instant>>,
-    /// All that was committed before this instant has been derived from.
-    settled_until: std::sync::Mutex<Option<Instant>>,
-    /// How many notes were taken since the intake was vacuumed.
-    taken: AtomicUsize,
-    /// Whether requests were refused since more is noted than they wait for.
-    is_behind: AtomicBool,
-}
-
-impl State {
-    fn is_hindered(&self) -> bool {
-        let hindered_at = self.hindered_at.lock().unwrap_or_else(PoisonError::into_inner);
-        hindered_at.is_some_and(|at| at.elapsed() < HINDERED)
-    }
-
-    fn note_hindered(&self) {
-        *self.hindered_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-    }
-
-    fn is_settled_since(&self, asked: Instant) -> bool {
-        let settled_until = self.settled_until.lock().unwrap_or_else(PoisonError::into_inner);
-        settled_until.is_some_and(|until| until >= asked)
-    }
-
-    fn note_settled(&self, began: Instant) {
-        *self.settled_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(began);
-    }
-
-    fn set_behind(&self, is_behind: bool, metrics: &DatabaseMetrics) {
-        if self.is_behind.swap(is_behind, Ordering::AcqRel) != is_behind {
-            metrics.behind(if is_behind { 1 } else { -1 });
-        }
-    }
 }
 
 /// Whether everything has been derived from.

@@ -1,6 +1,6 @@
 //! The folded e-mail addresses of users, by which they are found.
 //!
-//! Postgres folds every address as it is written. SQLite's triggers fold only ASCII; [`fold_new`] folds the rest before
+//! Postgres folds every address when it is written. SQLite's triggers fold only ASCII; [`fold_new`] folds the rest before
 //! code looks for users.
 
 use super::StoreError;
