@@ -175,6 +175,10 @@ impl StoreError {
     fn locked(file: &Path) -> Self {
         Self::Locked { holder: write_access::lock_holder(file) }
     }
+
+    fn is_lost_statement(&self) -> bool {
+        matches!(self, Self::Unavailable(error) if Pooler::of_lost_statement(error).is_some())
+    }
 }
 
 impl Store {
@@ -203,13 +207,11 @@ impl Store {
 
     async fn check(location: &DatabaseLocation, database: Database, max_connections: u32) -> Result<Self, StoreError> {
         let file = DatabaseFile::at(location);
-        let mut reader = database.opening().await?;
-        let identified = async {
-            schema::require_served(&mut reader).await?;
-            Ok(DatabaseIdentity::read(&mut reader).await?)
-        }
-        .await;
-        drop(reader);
+        let identified = match Self::identify(&database).await {
+            // A pooler in transaction mode was noticed; the next connection names no statements.
+            Err(error) if error.is_lost_statement() => Self::identify(&database).await,
+            identified => identified,
+        };
         match identified {
             Ok(identity) => {
                 let group_writes = Arc::new(RwLock::with_max_readers((), max_connections.div_ceil(2)));
@@ -220,6 +222,12 @@ impl Store {
                 Err(error)
             }
         }
+    }
+
+    async fn identify(database: &Database) -> Result<DatabaseIdentity, StoreError> {
+        let mut reader = database.opening().await?;
+        schema::require_served(&mut reader).await?;
+        Ok(DatabaseIdentity::read(&mut reader).await?)
     }
 
     /// Which database this is.
