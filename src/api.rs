@@ -32,9 +32,9 @@ use matchit::Router;
 
 use crate::error::Refusal;
 use crate::gate::{Admitted, Limits};
+use crate::host::HostName;
 use crate::reply::Reply;
 use crate::store::Store;
-use crate::tenant::host::HostName;
 
 pub use ignored::Ignored;
 

@@ -52,10 +52,10 @@ pub use self::secret::holds_password;
 use self::source::Place;
 use self::tenant::Listed;
 pub use self::watched::WatchedFolders;
+pub use crate::certificate::CertificateFiles;
+use crate::host::{HostName, HostPattern};
 use crate::metrics::TenantLabels;
 use crate::store::{DatabaseLimits, DatabaseLocation, Guard};
-pub use crate::tenant::certificate::CertificateFiles;
-use crate::tenant::host::{HostName, HostPattern};
 
 /// Everything that `serve` needs.
 #[derive(Clone, Debug)]

@@ -11,13 +11,13 @@ use std::fmt;
 
 use jiff::Timestamp;
 
+use crate::certificate::Roots;
 use crate::config::{Config, OnRedisFailure, TenantConfig};
+use crate::host::HostName;
 use crate::metrics::Metrics;
 use crate::quota::{Account, Quota};
 use crate::shared::{Lanes, Link, trial};
 use crate::store::DatabaseIdentity;
-use crate::tenant::certificate::Roots;
-use crate::tenant::host::HostName;
 use crate::tenant::token::PresentedToken;
 
 /// What was found at one step of the way.

@@ -43,13 +43,13 @@ use tracing::{Instrument, Span};
 
 use crate::api::{self, Call};
 use crate::error::Refusal;
+use crate::host::CertificateNames;
 use crate::memory::{Memory, MemoryShare};
 use crate::metrics::Metrics;
 use crate::quota::{Budget, Quota, Telling, Usage};
 use crate::reply::Reply;
 use crate::store::Spent;
 use crate::telemetry::{self, step};
-use crate::tenant::host::CertificateNames;
 use crate::tenant::{Directory, Tenant, Token, TokenVerifier, Turn};
 use allowance::Allowance;
 pub use bad_tokens::BadTokens;

@@ -25,6 +25,7 @@ use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::certificate::CertificateError;
 use crate::config::Config;
 use crate::edge::admin::{self, Admin};
 use crate::edge::{self, Addresses, BindError, Certificates, Drained, Edge, Pace, Serving};
@@ -36,7 +37,6 @@ use crate::shared::announce::Listening;
 use crate::shared::{Lanes, Link, LinkError};
 use crate::store::Connections;
 use crate::supervisor::{HandOverError, Inherited};
-use crate::tenant::certificate::CertificateError;
 use crate::tenant::last_used::{self, Due};
 use crate::tenant::{Directory, TokenChanges, TokenVerifier};
 use crate::workers::Workers;

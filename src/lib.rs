@@ -19,6 +19,7 @@
 //! knows no sockets, and only `store` names a database.
 
 pub mod api;
+pub mod certificate;
 pub mod cli;
 pub mod config;
 pub mod edge;
@@ -27,6 +28,7 @@ pub mod explain;
 mod file_stamp;
 pub mod gate;
 pub mod gateway;
+pub mod host;
 pub mod import;
 pub mod memory;
 pub mod metrics;

@@ -2,10 +2,8 @@
 //!
 //! Owns its names, its database, its tokens and its part of the budget; knows no sockets, no HTTP and no SQL.
 
-pub mod certificate;
 mod database;
 mod directory;
-pub mod host;
 mod in_flight;
 pub mod last_used;
 mod names;

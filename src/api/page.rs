@@ -93,7 +93,7 @@ mod tests {
 
     use super::*;
     use crate::api::Origin;
-    use crate::tenant::host::HostName;
+    use crate::host::HostName;
 
     fn envelope(query: &str, items: usize, total: u64) -> Value {
         let host = HostName::parse("acme.test").unwrap();

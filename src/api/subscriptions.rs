@@ -22,9 +22,9 @@ use super::time::Instant;
 use super::{Call, store};
 use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
+use crate::host::HostName;
 use crate::reply::Reply;
 use crate::store::{Event, Subscribed, Subscription, Triple, Unsubscription};
-use crate::tenant::host::HostName;
 
 /// Subscriptions on a page.
 const PAGE_SIZE: u32 = 100;

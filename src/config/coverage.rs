@@ -19,8 +19,8 @@ use super::problem::Problem;
 use super::source::Place;
 use super::tenant::{Listed, Tenant};
 use super::{CertificateFiles, Served, TenantConfig};
-use crate::tenant::certificate::{self, Certificate, CertificateError, Validity};
-use crate::tenant::host::{CertificateNames, HostName, HostPattern};
+use crate::certificate::{self, Certificate, CertificateError, Validity};
+use crate::host::{CertificateNames, HostName, HostPattern};
 
 /// Reports files that are no certificate, and hosts that none covers.
 pub(super) fn check(gateway: Option<&Gateway>, tenants: &[Listed], reading: &Reading<'_>) {

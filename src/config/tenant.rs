@@ -20,8 +20,8 @@ use super::include::folder_of;
 use super::pieces::parse_tenant;
 use super::problem::{Origin, Problem};
 use super::source::{Place, Source, SourceFile};
+use crate::host::{HostName, HostPattern};
 use crate::store::{DatabaseLocation, Guard};
-use crate::tenant::host::{HostName, HostPattern};
 
 /// The budget of the service description.
 const REQUESTS_PER_MINUTE: u32 = 60;

@@ -12,7 +12,7 @@ use super::file::Reading;
 use super::problem::Problem;
 use super::source::Place;
 use super::tenant::{Listed, Placed, Tenant};
-use crate::tenant::host::HostPattern;
+use crate::host::HostPattern;
 
 /// Reports every second claim, with the first one beside it. One kind of claim after another: with very many tenants each
 /// takes some memory.

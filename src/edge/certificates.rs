@@ -24,11 +24,11 @@ use tokio_util::task::AbortOnDropHandle;
 
 use self::cache::Cache;
 use self::held::{Held, Loader};
+use crate::certificate::{CertificateError, CertificateFiles};
 use crate::config::GatewayConfig;
+use crate::host::HostName;
 use crate::metrics::Metrics;
 use crate::tenant::Directory;
-use crate::tenant::certificate::{CertificateError, CertificateFiles};
-use crate::tenant::host::HostName;
 
 pub use self::held::ServedCertificate;
 

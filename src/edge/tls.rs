@@ -14,7 +14,7 @@ use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::certificates::Certificates;
-use crate::tenant::host::{CertificateNames, HostName, InvalidHost};
+use crate::host::{CertificateNames, HostName, InvalidHost};
 
 /// A stream that is ready for requests.
 pub(super) struct Secured<IO> {

@@ -3,10 +3,10 @@
 use jiff::{Timestamp, Unit};
 
 use super::Finding;
+use crate::certificate::{self, Roots};
 use crate::config::{Config, TenantConfig};
+use crate::host::{HostName, HostPattern};
 use crate::store::with_causes;
-use crate::tenant::certificate::{self, Roots};
-use crate::tenant::host::{HostName, HostPattern};
 
 /// From how many days before its end an operator is told: what renews certificates by itself does so a month before, and
 /// has failed for a week by then.

@@ -8,7 +8,7 @@ use http::{Method, Version, request};
 use super::Limits;
 use crate::api::Origin;
 use crate::error::Refusal;
-use crate::tenant::host::HostName;
+use crate::host::HostName;
 
 /// Why the edge let a head not pass. The request that the gate sees in its place carries this as an extension, and
 /// nothing else that is true of it.

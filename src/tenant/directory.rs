@@ -12,10 +12,10 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 
-use super::host::{HostName, HostPattern};
 use super::last_used::{Due, Writes};
 use super::{Tenant, TenantDatabase, Tokens};
 use crate::config::{Config, TenantConfig};
+use crate::host::{HostName, HostPattern};
 use crate::metrics::DatabaseMetrics;
 use crate::shared::announce::Listener;
 use crate::store::{Connections, DatabaseLimits};

@@ -202,9 +202,9 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
+    use crate::host::HostName;
     use crate::store::{NewToken, Reach, Store, migrate};
     use crate::tenant::Directory;
-    use crate::tenant::host::HostName;
     use crate::tenant::token::PresentedToken;
 
     const CONFIG: &str = r#"

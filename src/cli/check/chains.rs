@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use crate::certificate::{self, CertificateFiles, Roots};
 use crate::config::{GatewayConfig, TenantConfig};
-use crate::tenant::certificate::{self, CertificateFiles, Roots};
 
 /// The warnings, by file; none where nothing speaks TLS. Files that are no pair are faults already.
 pub(super) fn warnings(gateway: Option<&GatewayConfig>, tenants: &[Arc<TenantConfig>]) -> Vec<String> {

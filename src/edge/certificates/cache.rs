@@ -13,8 +13,8 @@ use futures_util::FutureExt;
 use moka::future::Cache as Moka;
 
 use super::held::{Held, Loader, ServedCertificate, changed};
+use crate::certificate::{CertificateError, CertificateFiles};
 use crate::store::with_causes;
-use crate::tenant::certificate::{CertificateError, CertificateFiles};
 
 /// Of how many broken certificates it is remembered what was wrong. With fewer, a gateway with more of them logs their
 /// faults again and again; each takes some hundred bytes.

@@ -18,10 +18,10 @@ use rustls::sign::SingleCertAndKey;
 use tokio::sync::{Notify, Semaphore};
 
 use super::Pace;
+use crate::certificate::{self, Certificate, CertificateError, CertificateFiles, Stamp, Validity};
+use crate::host::CertificateNames;
 use crate::metrics::CertificateMetrics;
 use crate::store::with_causes;
-use crate::tenant::certificate::{self, Certificate, CertificateError, CertificateFiles, Stamp, Validity};
-use crate::tenant::host::CertificateNames;
 
 /// How many pairs of files are read at once. With more, a rush of first handshakes takes threads and processor time from
 /// requests; with fewer, folders that answer slowly hold up the certificates of others.

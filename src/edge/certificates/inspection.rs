@@ -13,11 +13,11 @@ use jiff::Timestamp;
 
 use super::held::off_the_workers;
 use super::{Certificates, GATEWAY};
+use crate::certificate::{self, CertificateFiles, Validity};
 use crate::config::TenantConfig;
+use crate::host::{CertificateNames, HostName, HostPattern};
 use crate::metrics::CertificateMetrics;
 use crate::store::with_causes;
-use crate::tenant::certificate::{self, CertificateFiles, Validity};
-use crate::tenant::host::{CertificateNames, HostName, HostPattern};
 
 /// How many tenants are inspected at once; then the thread rests three times as long as they took. More of them take the
 /// processor from requests for longer at a time; fewer cost more changes between the two.

@@ -11,9 +11,9 @@ use tempfile::TempDir;
 
 use super::{Certificates, Pace, ServedCertificate};
 use crate::config::Config;
+use crate::host::HostName;
 use crate::metrics::Metrics;
 use crate::tenant::Directory;
-use crate::tenant::host::HostName;
 
 /// What a test waits for comes well within this.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -19,10 +19,10 @@ use crate::config::{Config, ListenConfig};
 use crate::edge::{Addresses, Certificates, Edge, Limits, Pace, Serve, Serving, listen};
 use crate::error::Refusal;
 use crate::gate::{Connection, HeadFault, Transport};
+use crate::host::HostName;
 use crate::metrics::Metrics;
 use crate::supervisor::Inherited;
 use crate::tenant::Directory;
-use crate::tenant::host::HostName;
 
 /// How long the handler takes for `/slow`.
 pub(super) const SLOW: Duration = Duration::from_millis(300);

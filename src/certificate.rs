@@ -23,7 +23,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
 use crate::file_stamp::FileStamp;
-use crate::tenant::host::CertificateNames;
+use crate::host::CertificateNames;
 
 pub use self::concerns::{Concern, Roots, concerns};
 pub use self::contents::Contents;

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use super::contents::Contents;
 use super::{CertificateError, Malformed, OutOfDate};
+use crate::host::{CertificateNames, HostName};
 use crate::rights;
-use crate::tenant::host::{CertificateNames, HostName};
 
 impl CertificateError {
     /// What fixes it. A renewed file is used without a restart.

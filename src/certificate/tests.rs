@@ -5,7 +5,7 @@ use std::fs;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, CertifiedKey, DnType, IsCa, KeyPair};
 
 use super::*;
-use crate::tenant::host::HostName;
+use crate::host::HostName;
 
 fn write(folder: &Path, chain: &str, key: &str) -> CertificateFiles {
     let (certificate, private_key) = (folder.join("chain.pem").into(), folder.join("key.pem").into());
@@ -83,7 +83,7 @@ fn each_fault_names_its_file() {
 
 /// Reads a chain and a key of `samples`, which OpenSSL made: what rcgen does not.
 fn read_samples(chain: &str, key: &str) -> Result<Certificate, CertificateError> {
-    let file = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("src/tenant/certificate/samples").join(name);
+    let file = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("src/certificate/samples").join(name);
     read(&CertificateFiles { certificate: file(chain).into(), private_key: file(key).into() })
 }
 
