@@ -30,8 +30,9 @@ use bytes::Bytes;
 use http::Method;
 use matchit::Router;
 
+use crate::config::RequestLimits;
 use crate::error::Refusal;
-use crate::gate::{Admitted, Limits};
+use crate::gate::Admitted;
 use crate::host::HostName;
 use crate::reply::Reply;
 use crate::store::Store;
@@ -243,13 +244,13 @@ impl Route {
 
     /// The most bytes that a body may have.
     #[must_use]
-    pub fn body_limit(&self, limits: &Limits) -> usize {
+    pub fn body_limit(&self, limits: &RequestLimits) -> usize {
         if *self == Self::WriteGroup { limits.group_body_bytes } else { limits.body_bytes }
     }
 
     /// How long the request may take, without its body.
     #[must_use]
-    pub fn time_limit(&self, limits: &Limits) -> Duration {
+    pub fn time_limit(&self, limits: &RequestLimits) -> Duration {
         if *self == Self::WriteGroup { limits.group_request } else { limits.request }
     }
 }

@@ -45,7 +45,7 @@ use secrecy::{ExposeSecret, SecretString};
 
 use self::file::Reading;
 pub use self::include::Sources;
-pub use self::limits::Limits;
+pub use self::limits::{ConnectionLimits, Limits, RequestLimits};
 pub use self::listen::{ListenConfig, Speaks};
 pub use self::problem::{Origin, Problem, Problems};
 pub use self::secret::holds_password;

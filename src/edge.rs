@@ -6,7 +6,7 @@
 //!
 //! Owns sockets, TLS, the time that a peer may take, and the stop without a lost request. Knows no tenant beyond the
 //! names in [`Certificates`], and reads of requests only where they begin and end. The invariant: whatever a peer does or
-//! leaves undone, its connection ends after a time that [`Limits`] names, except while a handler works on a request of its.
+//! leaves undone, its connection ends after a time that [`ConnectionLimits`] names, except while a handler works on a request of its.
 
 mod accept;
 mod activity;
@@ -21,7 +21,6 @@ mod drain;
 mod frames;
 mod framing;
 mod heads;
-mod limits;
 mod listener;
 mod opening;
 mod parting;
@@ -42,8 +41,8 @@ use tokio::sync::Semaphore;
 pub use self::addresses::Addresses;
 pub use self::certificates::{Certificates, Pace, Prepared, ServedCertificate};
 pub use self::drain::{Drained, Serving};
-pub use self::limits::Limits;
 pub use self::listener::{BindError, Listener, bind, listen};
+use crate::config::ConnectionLimits;
 use crate::gate::{Connection, Gate};
 use crate::metrics::Metrics;
 
@@ -71,7 +70,7 @@ pub struct Edge<S = Gate> {
     /// What answers.
     pub gate: Arc<S>,
     /// How long and how much a peer may take.
-    pub limits: Limits,
+    pub limits: ConnectionLimits,
     /// Where handshakes and connections are counted.
     pub metrics: Metrics,
     /// How many connections each address has.

@@ -18,7 +18,6 @@ mod encoding;
 mod head;
 mod in_flight;
 mod inflow;
-mod limits;
 mod network;
 mod redirect;
 mod respond;
@@ -42,6 +41,7 @@ use jiff::Timestamp;
 use tracing::{Instrument, Span};
 
 use crate::api::{self, Call};
+use crate::config::RequestLimits;
 use crate::error::Refusal;
 use crate::host::CertificateNames;
 use crate::memory::{Memory, MemoryShare};
@@ -58,7 +58,6 @@ use head::Authority;
 pub use head::{FirstAuthority, HeadFault};
 pub use in_flight::InFlight;
 use inflow::Received;
-pub use limits::Limits;
 pub use network::network_of;
 use respond::RequestId;
 
@@ -169,7 +168,7 @@ pub struct Gate {
     /// Their tokens.
     pub tokens: TokenVerifier,
     /// How much a request may hold, and how long it may take.
-    pub limits: Limits,
+    pub limits: RequestLimits,
     /// The value of `Strict-Transport-Security`, if responses have one.
     pub hsts: ArcSwapOption<HeaderValue>,
     /// The requests that are worked on.

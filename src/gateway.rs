@@ -122,15 +122,19 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
         directory,
         quota: Quota::new(config.gateway.quota_window, windows, metrics.clone()),
         tokens: TokenVerifier::new(listening, missed, metrics.clone()),
-        limits: limits.gate,
+        limits: limits.request,
         hsts: ArcSwapOption::new(config.gateway.hsts.clone().map(Arc::new)),
-        in_flight: InFlight::new(limits.gate.in_flight, metrics.gate.clone()),
+        in_flight: InFlight::new(limits.request.in_flight, metrics.gate.clone()),
         memory: Arc::new(Memory::new(
-            limits.gate.memory_bytes,
-            limits.gate.memory_bytes_per_tenant,
+            limits.request.memory_bytes,
+            limits.request.memory_bytes_per_tenant,
             metrics.gate.clone(),
         )),
-        bad_tokens: BadTokens::new(limits.gate.bad_tokens_burst, limits.gate.bad_tokens_rate, metrics.gate.clone()),
+        bad_tokens: BadTokens::new(
+            limits.request.bad_tokens_burst,
+            limits.request.bad_tokens_rate,
+            metrics.gate.clone(),
+        ),
         metrics: metrics.clone(),
     });
     let directory = Arc::clone(&gate.directory);
@@ -158,8 +162,8 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
     let edge = Edge {
         certificates: Arc::clone(&certificates),
         gate: Arc::clone(&gate),
-        limits: limits.edge,
-        addresses: Addresses::new(limits.edge.connections_per_address),
+        limits: limits.connection,
+        addresses: Addresses::new(limits.connection.connections_per_address),
         metrics,
     };
     Ok(Running {

@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use crate::caller::{dial, shake};
 use crate::gateway::{FLOODED, HOST, Reach};
 
-/// How many callers flood at once. More than [`formgate::edge::Limits::connections_per_address`] for those that hold on.
+/// How many callers flood at once. More than [`formgate::config::ConnectionLimits::connections_per_address`] for those that hold on.
 const QUICK: usize = 16;
 const HOLDING: usize = 400;
 

@@ -21,8 +21,8 @@ use tokio::time::Instant;
 
 pub(super) use self::abuse::Abuse;
 use self::abuse::Bytes;
-use super::limits::Limits;
 use super::parting::{Goaway, Parting};
+use crate::config::ConnectionLimits;
 
 /// The state of one connection, shared by its socket, its requests and the task that ends it.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(super) struct Activity {
     last_request: Notify,
     /// A [`Parting`], which is read with each write.
     parting: AtomicU8,
-    limits: Limits,
+    limits: ConnectionLimits,
 }
 
 #[derive(Debug)]
@@ -97,7 +97,7 @@ pub(super) enum Outlook {
 
 impl State {
     /// How long it may stay as it is while nothing is handled and all answers are taken.
-    fn silence_ends(&self, limits: &Limits) -> (Instant, Outlook) {
+    fn silence_ends(&self, limits: &ConnectionLimits) -> (Instant, Outlook) {
         if let (Some(warned), None) = (self.warned_since, self.leaving_since) {
             // A request that the peer sent before it read the warning arrives within a round trip or two.
             return (warned.max(self.quiet_since) + limits.last_call, Outlook::Warned);
@@ -127,7 +127,7 @@ impl State {
 
 impl Activity {
     /// A connection that begins now.
-    pub(super) fn new(now: Instant, limits: Limits) -> Arc<Self> {
+    pub(super) fn new(now: Instant, limits: ConnectionLimits) -> Arc<Self> {
         let state = Mutex::new(State {
             began: now,
             requests: 0,

@@ -31,11 +31,11 @@ use super::attendant::Attendant;
 use super::drain::Lifecycle;
 use super::frames::Frames;
 use super::heads::Heads;
-use super::limits::Limits;
 use super::proxy::{self, BadHeader};
 use super::socket::Socket;
 use super::tls::{self, Protocol, Secured};
 use super::{Edge, Serve};
+use crate::config::ConnectionLimits;
 use crate::config::{ListenConfig, Speaks};
 use crate::gate::{Connection, FirstAuthority, Transport};
 
@@ -253,29 +253,29 @@ impl<S: Serve> Conversation<S> {
 /// Larger: a connection buffers more. Smaller: hyper may find its buffer full before a head that is to pass is whole.
 const BESIDE_A_HEAD: usize = 8 * 1024;
 
-fn http1_settings(limits: &Limits) -> http1::Builder {
+fn http1_settings(limits: &ConnectionLimits) -> http1::Builder {
     let mut settings = http1::Builder::new();
     settings
         .timer(TokioTimer::new())
         // `Activity` keeps this time: hyper's clock also runs between two requests.
         .header_read_timeout(None)
-        .max_headers(Limits::HEAD_FIELDS)
+        .max_headers(ConnectionLimits::HEAD_FIELDS)
         .max_buf_size(limits.head_bytes + BESIDE_A_HEAD)
         // A caller that closes its half is gone, and its handler is dropped: a search that nobody waits for ends.
         .half_close(false);
     settings
 }
 
-fn http2_settings(limits: &Limits, asked: Asked) -> http2::Builder<Asked> {
+fn http2_settings(limits: &ConnectionLimits, asked: Asked) -> http2::Builder<Asked> {
     let mut settings = http2::Builder::new(asked);
     settings
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.streams)
         .max_header_list_size(u32::try_from(limits.head_bytes).unwrap_or(u32::MAX))
-        .initial_stream_window_size(Limits::STREAM_WINDOW)
-        .initial_connection_window_size(Limits::CONNECTION_WINDOW)
-        .keep_alive_interval(Limits::PING_EVERY)
-        .keep_alive_timeout(Limits::PING_ANSWER);
+        .initial_stream_window_size(ConnectionLimits::STREAM_WINDOW)
+        .initial_connection_window_size(ConnectionLimits::CONNECTION_WINDOW)
+        .keep_alive_interval(ConnectionLimits::PING_EVERY)
+        .keep_alive_timeout(ConnectionLimits::PING_ANSWER);
     settings
 }
 

@@ -32,7 +32,7 @@ use super::parting::Parting;
 /// The most requests that may look open at once. The library refuses those over its own limit, but has yet to do so
 /// when they are counted here.
 ///
-/// Larger: a peer has us remember more. Smaller than a few times [`super::Limits::streams`]: a burst of an honest
+/// Larger: a peer has us remember more. Smaller than a few times [`super::ConnectionLimits::streams`]: a burst of an honest
 /// caller that did not yet read our settings ends its connection.
 const OPEN: usize = 4096;
 

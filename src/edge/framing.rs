@@ -13,7 +13,7 @@ use std::mem::MaybeUninit;
 use httparse::{Header, Request, Status};
 use memchr::memchr_iter;
 
-use super::limits::Limits;
+use crate::config::ConnectionLimits;
 use crate::gate::HeadFault;
 
 /// The most bytes of chunk extensions and trailers in one body; hyper takes as many.
@@ -220,7 +220,7 @@ struct Head {
 
 /// Parses a head, or what there is of one.
 fn parse(bytes: &[u8]) -> Result<Option<Head>, Fault> {
-    let mut fields = [const { MaybeUninit::uninit() }; Limits::HEAD_FIELDS];
+    let mut fields = [const { MaybeUninit::uninit() }; ConnectionLimits::HEAD_FIELDS];
     let mut request = Request::new(&mut []);
     let parsed = request.parse_with_uninit_headers(bytes, &mut fields);
     let fault = |why| Fault { why, to_head: bytes.starts_with(b"HEAD ") };

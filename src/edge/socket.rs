@@ -3,7 +3,7 @@
 //! A refusal is often written while its request's body is still on the way (413). Closing a socket whose peer still
 //! sends makes the kernel answer with a reset, and the peer's kernel or library throws the unread answer away (RFC 9112,
 //! section 9.6). So a shutdown here closes the sending half, then reads and discards until the peer closes too, falls
-//! silent, or exhausts [`Limits::linger_total`] or [`Limits::linger_bytes`].
+//! silent, or exhausts [`ConnectionLimits::linger_total`] or [`ConnectionLimits::linger_bytes`].
 //!
 //! It lies below TLS: the bytes are thrown away without being decrypted, and hyper and rustls meet it as `poll_shutdown`.
 
@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::activity::{Abuse, Activity};
-use super::limits::Limits;
+use crate::config::ConnectionLimits;
 
 /// How much is discarded at a time.
 const SCRATCH: usize = 16 * 1024;
@@ -27,7 +27,7 @@ const SCRATCH: usize = 16 * 1024;
 pub(super) struct Socket<IO> {
     io: IO,
     activity: Arc<Activity>,
-    limits: Limits,
+    limits: ConnectionLimits,
     lingering: Option<Lingering>,
 }
 
@@ -42,7 +42,7 @@ struct Lingering {
 
 impl<IO> Socket<IO> {
     /// Wraps an accepted stream.
-    pub(super) fn new(io: IO, activity: Arc<Activity>, limits: Limits) -> Self {
+    pub(super) fn new(io: IO, activity: Arc<Activity>, limits: ConnectionLimits) -> Self {
         Self { io, activity, limits, lingering: None }
     }
 
@@ -66,7 +66,7 @@ impl<IO> Socket<IO> {
 }
 
 impl Lingering {
-    fn new(limit: Duration, limits: &Limits) -> Self {
+    fn new(limit: Duration, limits: &ConnectionLimits) -> Self {
         let now = Instant::now();
         let silence = Box::pin(sleep_until(now + limit));
         Self { silence, limit, until: now + limits.linger_total, left: limits.linger_bytes }

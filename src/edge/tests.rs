@@ -23,7 +23,8 @@ use http::Version;
 
 use self::client::{Caller, soon};
 use self::fixture::Fixture;
-use super::{Limits, listen};
+use super::listen;
+use crate::config::ConnectionLimits;
 use crate::config::ListenConfig;
 use crate::supervisor::Inherited;
 
@@ -39,7 +40,7 @@ async fn an_address_that_is_taken_is_named() {
 
 #[tokio::test]
 async fn a_handler_that_panics_harms_no_other_request() {
-    let fixture = Fixture::start(Limits::default()).await;
+    let fixture = Fixture::start(ConnectionLimits::default()).await;
     let mut caller = Caller::connect(&fixture, Version::HTTP_2).await;
     let slow = caller.send("/slow");
     soon(caller.send("/panic")).await.unwrap_err();

@@ -9,9 +9,9 @@ use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use tokio::time::{Instant, timeout_at};
 
-use super::Limits;
 use super::coding::Coding;
 use super::inflow::{AT_ONCE, Inflow, Received};
+use crate::config::RequestLimits;
 use crate::error::Refusal;
 use crate::memory::MemoryShare;
 
@@ -27,7 +27,7 @@ pub(super) async fn read(
     body: &mut Incoming,
     coding: Coding,
     limit: usize,
-    limits: &Limits,
+    limits: &RequestLimits,
     share: &MemoryShare,
 ) -> Result<Received, Refusal> {
     let declared = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
@@ -42,7 +42,7 @@ async fn collect(
     mut body: impl Body<Data = Bytes, Error = hyper::Error> + Unpin,
     mut inflow: Inflow<'_>,
     limit: usize,
-    limits: &Limits,
+    limits: &RequestLimits,
 ) -> Result<Received, Refusal> {
     let began = Instant::now();
     let (mut received, mut work) = (0, 0);
@@ -68,7 +68,7 @@ async fn collect(
 }
 
 /// How long a body may take of which so much has come: the grace, and the time that the bytes take at the least rate.
-fn time_for(bytes: usize, limits: &Limits) -> Duration {
+fn time_for(bytes: usize, limits: &RequestLimits) -> Duration {
     let earned = Duration::from_secs_f64(bytes as f64 / f64::from(limits.body_rate));
     limits.body.min(limits.body_grace + earned)
 }
@@ -90,7 +90,7 @@ mod tests {
     async fn collect_plain(
         body: impl Body<Data = Bytes, Error = hyper::Error> + Unpin,
         limit: usize,
-        limits: &Limits,
+        limits: &RequestLimits,
     ) -> Result<Received, Refusal> {
         let share = MemoryShare::unlimited();
         collect(body, Inflow::begin(Coding::Identity, None, limit, &share)?, limit, limits).await
@@ -101,7 +101,7 @@ mod tests {
     #[tokio::test]
     async fn a_body_that_stalls_is_given_up_when_its_time_or_its_grace_is_over() {
         for (body, body_grace) in [(SHORT, Duration::from_secs(5)), (Duration::from_secs(30), SHORT)] {
-            let limits = Limits { body, body_grace, ..Limits::default() };
+            let limits = RequestLimits { body, body_grace, ..RequestLimits::default() };
             let began = Instant::now();
             let outcome = collect_plain(stalling(&["ab", "cd"]), 5, &limits).await;
             assert!(matches!(outcome, Err(Refusal::BodyTooSlow)), "{outcome:?}");
@@ -111,7 +111,7 @@ mod tests {
 
     #[tokio::test]
     async fn bytes_that_came_earn_time_for_those_to_come() {
-        let limits = Limits { body_grace: SHORT, body_rate: 1000, ..Limits::default() };
+        let limits = RequestLimits { body_grace: SHORT, body_rate: 1000, ..RequestLimits::default() };
         for (bytes, taken) in [(10, false), (10_000, true)] {
             let at_once = stream::once(async move { Ok(Frame::data(Bytes::from(vec![b'x'; bytes]))) });
             let late = stream::once(async {
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_body_has_five_seconds_then_a_second_for_each_thousand_bytes_and_thirty_in_all() {
-        let limits = Limits::default();
+        let limits = RequestLimits::default();
         for (bytes, seconds) in [(0, 5), (1000, 6), (20_000, 25), (25_000, 30), (16_000_000, 30)] {
             assert_eq!(time_for(bytes, &limits), Duration::from_secs(seconds), "{bytes}");
         }
@@ -133,7 +133,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_without_an_end_is_given_up_at_the_first_byte_too_many() {
-        let outcome = collect_plain(stalling(&["ab", "cd", "e"]), 4, &Limits::default()).await;
+        let outcome = collect_plain(stalling(&["ab", "cd", "e"]), 4, &RequestLimits::default()).await;
         assert!(matches!(outcome, Err(Refusal::BodyTooLarge)), "{outcome:?}");
     }
 }

@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 use http::header::HOST;
 use http::{Method, Version, request};
 
-use super::Limits;
 use crate::api::Origin;
+use crate::config::RequestLimits;
 use crate::error::Refusal;
 use crate::host::HostName;
 
@@ -57,7 +57,7 @@ pub(super) fn check_method(method: &Method) -> Result<(), Refusal> {
 }
 
 /// Refuses a head that is too large.
-pub(super) fn check_size(head: &request::Parts, limits: &Limits) -> Result<(), Refusal> {
+pub(super) fn check_size(head: &request::Parts, limits: &RequestLimits) -> Result<(), Refusal> {
     let target = head.uri.path_and_query().map_or(0, |target| target.as_str().len());
     if target > limits.target_bytes {
         return Err(Refusal::TargetTooLong);

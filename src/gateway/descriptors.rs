@@ -72,16 +72,16 @@ impl Share {
         let own = PROCESS + REDIS * as_u64(redis) + as_u64(listeners);
         // At least something is left for both, where the limit is hopeless.
         let rest = open_files.saturating_sub(own).max(open_files / 4);
-        let Limits { edge, .. } = config.limits;
+        let limits = config.limits.connection;
         let databases = (DATABASE * u64::from(config.databases.max_connections)).min(rest / 2).max(DATABASE);
-        let connections = as_u64(edge.connections).min(rest.saturating_sub(databases)).max(1);
+        let connections = as_u64(limits.connections).min(rest.saturating_sub(databases)).max(1);
         let connections = usize::try_from(connections).unwrap_or(usize::MAX);
-        let is_lowered = connections < edge.connections;
+        let is_lowered = connections < limits.connections;
         // Where one address may not take all by the configuration, it may not by the lowered cap either.
         let half = u32::try_from(connections.div_ceil(2)).unwrap_or(u32::MAX);
-        let bounded = is_lowered && as_u64(edge.connections) > u64::from(edge.connections_per_address);
+        let bounded = is_lowered && as_u64(limits.connections) > u64::from(limits.connections_per_address);
         let connections_per_address =
-            if bounded { edge.connections_per_address.min(half) } else { edge.connections_per_address };
+            if bounded { limits.connections_per_address.min(half) } else { limits.connections_per_address };
         let databases = u32::try_from(databases / DATABASE).unwrap_or(u32::MAX);
         Self { open_files, connections, connections_per_address, databases }
     }
@@ -89,8 +89,8 @@ impl Share {
     /// The limits of the edge and of the databases that these are.
     pub(super) fn apply(self, config: &GatewayConfig) -> (Limits, DatabaseLimits) {
         let (mut limits, mut databases) = (config.limits, config.databases);
-        limits.edge.connections = self.connections;
-        limits.edge.connections_per_address = self.connections_per_address;
+        limits.connection.connections = self.connections;
+        limits.connection.connections_per_address = self.connections_per_address;
         databases.max_connections = self.databases;
         (limits, databases)
     }
@@ -98,7 +98,7 @@ impl Share {
     /// What is lower than configured, a line each.
     #[must_use]
     pub fn lowered(self, config: &GatewayConfig) -> Vec<String> {
-        let limits = config.limits.edge;
+        let limits = config.limits.connection;
         let lines = [
             ("limits.connections", as_u64(limits.connections), as_u64(self.connections)),
             (

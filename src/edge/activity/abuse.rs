@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::edge::limits::Limits;
+use crate::config::ConnectionLimits;
 
 /// What a peer does that no honest one does; its connection is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -37,7 +37,7 @@ pub(super) struct Bytes {
 
 impl Bytes {
     /// Whether too many belonged to no request. What serves an answer (window updates, above all) is paid for by the answer.
-    pub(super) fn are_too_many(&self, limits: &Limits) -> bool {
+    pub(super) fn are_too_many(&self, limits: &ConnectionLimits) -> bool {
         let overhead = self.received.saturating_sub(self.asked);
         overhead > limits.overhead_bytes + (self.asked + self.answered).saturating_mul(limits.overhead_factor)
     }

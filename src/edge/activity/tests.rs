@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 
-fn new(limits: Limits) -> Arc<Activity> {
+fn new(limits: ConnectionLimits) -> Arc<Activity> {
     Activity::new(Instant::now(), limits)
 }
 
@@ -17,7 +17,7 @@ fn assert_overdue_after(activity: &Activity, limit: Duration, expected: Outlook)
 
 #[test]
 fn each_state_of_a_connection_has_its_own_time() {
-    let limits = Limits::default();
+    let limits = ConnectionLimits::default();
     let activity = new(limits);
     activity.await_head();
     assert_overdue_after(&activity, limits.head, Outlook::Stalled);
@@ -40,7 +40,7 @@ fn each_state_of_a_connection_has_its_own_time() {
 
 #[test]
 fn an_answer_that_nobody_takes_is_overdue_although_others_are_taken() {
-    let limits = Limits::default();
+    let limits = ConnectionLimits::default();
     let activity = new(limits);
     let _handling = activity.handle();
     activity.answering(1);
@@ -54,7 +54,7 @@ fn an_answer_that_nobody_takes_is_overdue_although_others_are_taken() {
 
 #[test]
 fn a_stop_waits_for_what_was_asked_and_shortly_for_what_may_be() {
-    let limits = Limits::default();
+    let limits = ConnectionLimits::default();
     let (second, now) = (Duration::from_secs(1), Instant::now());
     assert_eq!(limits.last_call, second);
     let later = |seconds: u32| Instant::now() + seconds * second;
@@ -88,25 +88,25 @@ fn a_stop_waits_for_what_was_asked_and_shortly_for_what_may_be() {
 
 #[test]
 fn it_is_asked_again_before_anything_that_may_begin_is_overdue() {
-    let limits = Limits::default();
+    let limits = ConnectionLimits::default();
     let now = Instant::now();
     assert_eq!(new(limits).outlook(now), Outlook::Until(now + limits.head.min(limits.idle)));
 }
 
 #[test]
 fn a_connection_is_worn_by_its_requests_and_by_its_age() {
-    let by_requests = new(Limits { requests: 2, ..Limits::default() });
+    let by_requests = new(ConnectionLimits { requests: 2, ..ConnectionLimits::default() });
     assert!(!by_requests.handle().is_last());
     assert!(by_requests.handle().is_last());
     assert_eq!(by_requests.outlook(Instant::now()), Outlook::Worn);
     by_requests.leave();
     assert_ne!(by_requests.outlook(Instant::now()), Outlook::Worn, "it is told once");
-    assert!(new(Limits { age: Duration::ZERO, ..Limits::default() }).handle().is_last());
+    assert!(new(ConnectionLimits { age: Duration::ZERO, ..ConnectionLimits::default() }).handle().is_last());
 }
 
 #[test]
 fn bytes_of_no_request_are_allowed_in_proportion_to_those_of_requests_and_answers() {
-    let activity = new(Limits { overhead_bytes: 1000, overhead_factor: 8, ..Limits::default() });
+    let activity = new(ConnectionLimits { overhead_bytes: 1000, overhead_factor: 8, ..ConnectionLimits::default() });
     activity.received(1000).unwrap();
     activity.received(10).unwrap_err();
     activity.asked(10);
@@ -119,7 +119,7 @@ fn bytes_of_no_request_are_allowed_in_proportion_to_those_of_requests_and_answer
 
 #[test]
 fn a_warned_peer_may_finish_and_is_not_waited_for_without_end() {
-    let limits = Limits::default();
+    let limits = ConnectionLimits::default();
     let later = |limit: Duration| Instant::now() + limit;
     let activity = new(limits);
     activity.takes_goaway(Goaway::Warning);
@@ -137,7 +137,7 @@ fn a_warned_peer_may_finish_and_is_not_waited_for_without_end() {
 
 #[test]
 fn a_peer_that_loses_what_comes_after_a_goaway_gets_it_with_a_response() {
-    let limits = Limits { requests: 1, ..Limits::default() };
+    let limits = ConnectionLimits { requests: 1, ..ConnectionLimits::default() };
     let activity = new(limits);
     activity.takes_goaway(Goaway::Last);
     let handling = activity.handle();
@@ -155,7 +155,7 @@ fn a_peer_that_loses_what_comes_after_a_goaway_gets_it_with_a_response() {
 
 #[test]
 fn a_stop_gives_such_a_peer_one_more_request() {
-    let limits = Limits::default();
+    let limits = ConnectionLimits::default();
     let activity = new(limits);
     activity.takes_goaway(Goaway::Last);
     drop(activity.handle());

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::edge::limits::Limits;
+use crate::config::ConnectionLimits;
 
 /// How much is discarded at a time.
 const SCRATCH: usize = 4 * 1024;
@@ -32,8 +32,8 @@ pub(super) struct Crossing {
 impl Crossing {
     /// As many requests are expected as the peer had open at once.
     pub(super) fn new(expected: usize) -> Self {
-        let until = Instant::now() + Limits::CROSSING_TOTAL;
-        let silence = Box::pin(sleep(Limits::CROSSING));
+        let until = Instant::now() + ConnectionLimits::CROSSING_TOTAL;
+        let silence = Box::pin(sleep(ConnectionLimits::CROSSING));
         Self { silence, until, requests: 0, pings: expected, is_counted: false }
     }
 
@@ -48,7 +48,7 @@ impl Crossing {
     pub(super) fn is_counted(&mut self) -> bool {
         if !self.is_counted {
             (self.is_counted, self.pings) = (true, self.requests + 1);
-            self.wait(Limits::PAUSE);
+            self.wait(ConnectionLimits::PAUSE);
             return false;
         }
         true
@@ -78,7 +78,7 @@ impl Crossing {
             }
             self.requests += note(buf.filled());
             let is_waited_for = self.requests < expected && !self.is_counted;
-            self.wait(if is_waited_for { Limits::CROSSING } else { Limits::PAUSE });
+            self.wait(if is_waited_for { ConnectionLimits::CROSSING } else { ConnectionLimits::PAUSE });
         }
     }
 }

@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Sleep, sleep};
 
 use super::crossing::Crossing;
-use crate::edge::limits::Limits;
+use crate::config::ConnectionLimits;
 use crate::edge::parting::Parting;
 
 const GOAWAY: u8 = 7;
@@ -83,7 +83,7 @@ impl Ending {
     }
 
     fn poll_pause(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let pause = self.pause.get_or_insert_with(|| Box::pin(sleep(Limits::PAUSE)));
+        let pause = self.pause.get_or_insert_with(|| Box::pin(sleep(ConnectionLimits::PAUSE)));
         ready!(pause.as_mut().poll(cx));
         self.pause = None;
         Poll::Ready(())

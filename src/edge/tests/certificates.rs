@@ -6,7 +6,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::client::{BOTH, Caller, Hello, exchange};
 use super::fixture::Fixture;
-use crate::edge::Limits;
+use crate::config::ConnectionLimits;
 
 const GET: &str = "GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
 
@@ -16,7 +16,7 @@ fn alpn<IO>(stream: &TlsStream<IO>) -> Option<&[u8]> {
 
 #[tokio::test]
 async fn each_version_is_served_when_alpn_chooses_it() {
-    let fixture = Fixture::start(Limits::default()).await;
+    let fixture = Fixture::start(ConnectionLimits::default()).await;
     for version in BOTH {
         let mut caller = Caller::connect(&fixture, version).await;
         let (head, body) = caller.send("/").await.unwrap();
@@ -30,7 +30,7 @@ async fn each_version_is_served_when_alpn_chooses_it() {
 
 #[tokio::test]
 async fn http_2_is_preferred_and_a_client_without_alpn_speaks_http_1() {
-    let fixture = Fixture::start(Limits::default()).await;
+    let fixture = Fixture::start(ConnectionLimits::default()).await;
     let both = Hello::to("acme.example.com").offering(&["http/1.1", "h2"]).shake(&fixture).await.unwrap();
     assert_eq!(alpn(&both), Some(&b"h2"[..]));
     let mut none = Hello::to("acme.example.com").offering(&[]).shake(&fixture).await.unwrap();
@@ -40,7 +40,7 @@ async fn http_2_is_preferred_and_a_client_without_alpn_speaks_http_1() {
 
 #[tokio::test]
 async fn the_name_chooses_the_certificate_in_any_case() {
-    let fixture = Fixture::start(Limits::default()).await;
+    let fixture = Fixture::start(ConnectionLimits::default()).await;
     for (name, covered) in [
         ("acme.example.com", "acme.example.com"),
         ("forms.acme.org", "forms.acme.org"),
@@ -53,7 +53,7 @@ async fn the_name_chooses_the_certificate_in_any_case() {
 
 #[tokio::test]
 async fn a_name_that_no_tenant_has_is_refused_with_the_alert_that_says_so() {
-    let fixture = Fixture::start(Limits::default()).await;
+    let fixture = Fixture::start(ConnectionLimits::default()).await;
     for name in ["nobody.example.com", "acme.org", "a_b.test"] {
         let error = Hello::to(name).shake(&fixture).await.unwrap_err();
         let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<Error>());
@@ -67,7 +67,7 @@ async fn a_name_that_no_tenant_has_is_refused_with_the_alert_that_says_so() {
 
 #[tokio::test]
 async fn a_handshake_without_a_name_gets_the_sign_in_certificate() {
-    let fixture = Fixture::start(Limits::default()).await;
+    let fixture = Fixture::start(ConnectionLimits::default()).await;
     let mut stream = Hello::to("any.example.com").without_sni().shake(&fixture).await.unwrap();
     assert!(exchange(&mut stream, GET).await.ends_with("acme.example.com"));
 }

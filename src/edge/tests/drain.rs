@@ -11,8 +11,9 @@ use tokio::time::{Instant, sleep};
 
 use super::client::{BOTH, Caller, Hello, read_to_end, soon};
 use super::fixture::{BIG, Fixture, SLOW};
+use crate::config::ConnectionLimits;
 use crate::config::{ListenConfig, Speaks};
-use crate::edge::{Drained, Limits};
+use crate::edge::Drained;
 use crate::supervisor::Inherited;
 
 const LONG: Duration = Duration::from_secs(10);
@@ -22,7 +23,7 @@ const SHORT: Duration = Duration::from_millis(100);
 #[tokio::test]
 async fn a_request_in_flight_is_finished_and_its_connection_closed() {
     for version in BOTH {
-        let fixture = Fixture::start(Limits::default()).await;
+        let fixture = Fixture::start(ConnectionLimits::default()).await;
         let mut caller = Caller::connect(&fixture, version).await;
         let answer = caller.send("/slow");
         sleep(SLOW / 3).await;
@@ -41,7 +42,7 @@ async fn a_request_in_flight_is_finished_and_its_connection_closed() {
 
 #[tokio::test]
 async fn connections_without_a_request_end_at_once() {
-    let fixture = Fixture::start(Limits { last_call: SHORT, ..Limits::default() }).await;
+    let fixture = Fixture::start(ConnectionLimits { last_call: SHORT, ..ConnectionLimits::default() }).await;
     let mut callers = Vec::new();
     for version in BOTH {
         let mut caller = Caller::connect(&fixture, version).await;
@@ -66,7 +67,7 @@ async fn connections_without_a_request_end_at_once() {
 
 #[tokio::test]
 async fn what_was_under_way_when_the_stop_began_is_answered() {
-    let fixture = Fixture::start(Limits::default()).await;
+    let fixture = Fixture::start(ConnectionLimits::default()).await;
     let unasked = Hello::to("acme.example.com").shake(&fixture).await.unwrap();
     let mut asked = Hello::to("acme.example.com").shake(&fixture).await.unwrap();
     asked.write_all(GET).await.unwrap();
@@ -86,13 +87,17 @@ async fn what_was_under_way_when_the_stop_began_is_answered() {
         assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("connection: close\r\n"), "{answer}");
     }
     assert_eq!(drained.await.unwrap(), Drained::Finished);
-    assert!(began.elapsed() < Limits::default().last_call, "nothing was waited for in vain: {:?}", began.elapsed());
+    assert!(
+        began.elapsed() < ConnectionLimits::default().last_call,
+        "nothing was waited for in vain: {:?}",
+        began.elapsed()
+    );
     assert_eq!(metrics.edge.handshakes.with_label_values(&["done"]).get(), 4);
 }
 
 #[tokio::test]
 async fn a_head_that_is_dripped_in_does_not_hold_up_a_stop() {
-    let fixture = Fixture::start(Limits { last_call: SHORT, ..Limits::default() }).await;
+    let fixture = Fixture::start(ConnectionLimits { last_call: SHORT, ..ConnectionLimits::default() }).await;
     let mut stream = Hello::to("acme.example.com").shake(&fixture).await.unwrap();
     stream.write_all(&GET[..10]).await.unwrap();
     sleep(2 * SHORT).await;
@@ -110,7 +115,7 @@ async fn a_head_that_is_dripped_in_does_not_hold_up_a_stop() {
 #[tokio::test]
 async fn an_answer_that_is_taken_slowly_arrives_whole_in_a_stop() {
     for version in BOTH {
-        let fixture = Fixture::start(Limits { last_call: SHORT, ..Limits::default() }).await;
+        let fixture = Fixture::start(ConnectionLimits { last_call: SHORT, ..ConnectionLimits::default() }).await;
         let mut caller = Caller::connect(&fixture, version).await;
         let answer = caller.hold("/big").await;
         sleep(2 * SHORT).await;
@@ -126,7 +131,7 @@ async fn an_answer_that_is_taken_slowly_arrives_whole_in_a_stop() {
 #[tokio::test]
 async fn an_answer_that_nobody_takes_holds_up_a_stop_no_longer_than_a_farewell() {
     for version in BOTH {
-        let limits = Limits { last_call: SHORT, farewell: 4 * SHORT, ..Limits::default() };
+        let limits = ConnectionLimits { last_call: SHORT, farewell: 4 * SHORT, ..ConnectionLimits::default() };
         let fixture = Fixture::start(limits).await;
         let mut caller = Caller::connect(&fixture, version).await;
         let untaken = caller.hold("/big").await;
@@ -143,7 +148,7 @@ async fn an_answer_that_nobody_takes_holds_up_a_stop_no_longer_than_a_farewell()
 async fn narrow(supervisors: Option<&std::net::TcpListener>) -> Fixture {
     let address = supervisors.map_or_else(|| "127.0.0.1:0".parse().unwrap(), |socket| socket.local_addr().unwrap());
     let mut inherited = Inherited::of(supervisors.map(|socket| socket.try_clone().unwrap()));
-    let limits = Limits { connections: 1, ..Limits::default() };
+    let limits = ConnectionLimits { connections: 1, ..ConnectionLimits::default() };
     let entry = ListenConfig { speaks: Speaks::Http1, ..address.into() };
     Fixture::listening(entry, limits, &mut inherited).await
 }
@@ -197,7 +202,7 @@ async fn what_waits_in_the_queue_of_a_supervisors_socket_is_the_next_process_to_
 #[tokio::test]
 async fn what_is_left_at_the_deadline_is_cut() {
     for version in BOTH {
-        let fixture = Fixture::start(Limits::default()).await;
+        let fixture = Fixture::start(ConnectionLimits::default()).await;
         let mut caller = Caller::connect(&fixture, version).await;
         let answer = caller.send("/never");
         sleep(Duration::from_millis(50)).await;
@@ -210,7 +215,7 @@ async fn what_is_left_at_the_deadline_is_cut() {
 
 #[tokio::test]
 async fn dropping_what_serves_cuts_everything() {
-    let fixture = Fixture::start(Limits::default()).await;
+    let fixture = Fixture::start(ConnectionLimits::default()).await;
     let mut caller = Caller::connect(&fixture, Version::HTTP_11).await;
     let answer = caller.send("/never");
     sleep(Duration::from_millis(50)).await;

@@ -15,8 +15,9 @@ use rustls::RootCertStore;
 use tempfile::TempDir;
 use tokio::time::sleep;
 
+use crate::config::ConnectionLimits;
 use crate::config::{Config, ListenConfig};
-use crate::edge::{Addresses, Certificates, Edge, Limits, Pace, Serve, Serving, listen};
+use crate::edge::{Addresses, Certificates, Edge, Pace, Serve, Serving, listen};
 use crate::error::Refusal;
 use crate::gate::{Connection, HeadFault, Transport};
 use crate::host::HostName;
@@ -125,13 +126,13 @@ private_key = "acme.key"
 
 impl Fixture {
     /// `acme.example.com` has the gateway's wildcard, `forms.acme.org` a certificate of its own.
-    pub(super) async fn start(limits: Limits) -> Self {
+    pub(super) async fn start(limits: ConnectionLimits) -> Self {
         let anywhere: SocketAddr = "127.0.0.1:0".parse().unwrap();
         Self::listening(anywhere.into(), limits, &mut Inherited::default()).await
     }
 
     /// The same on a listener of any kind.
-    pub(super) async fn listening(entry: ListenConfig, limits: Limits, inherited: &mut Inherited) -> Self {
+    pub(super) async fn listening(entry: ListenConfig, limits: ConnectionLimits, inherited: &mut Inherited) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut roots = RootCertStore::empty();
         issue(folder.path(), "wildcard", &["*.example.com"], &mut roots);

@@ -8,7 +8,7 @@ use super::frames::{
     ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, PRIORITY, Peer, RST_STREAM, SETTINGS,
     WINDOW_UPDATE, field, frame, get, target,
 };
-use crate::edge::Limits;
+use crate::config::ConnectionLimits;
 
 const MIB: usize = 1024 * 1024;
 
@@ -40,7 +40,7 @@ async fn others_are_served(fixture: &Fixture) {
 
 #[tokio::test]
 async fn frames_that_belong_to_no_request_end_their_connection() {
-    let fixture = Fixture::start(Limits::default()).await;
+    let fixture = Fixture::start(ConnectionLimits::default()).await;
     let floods = [
         ("PING", frame(PING, 0, 0, &[0; 8])),
         ("answers to no PING", frame(PING, ACK, 0, &[0; 8])),
@@ -60,7 +60,7 @@ async fn frames_that_belong_to_no_request_end_their_connection() {
 
 #[tokio::test]
 async fn data_without_data_ends_its_connection() {
-    let fixture = Fixture::start(Limits::default()).await;
+    let fixture = Fixture::start(ConnectionLimits::default()).await;
     // Padding is no data either.
     for empty in [frame(DATA, 0, 1, &[]), frame(DATA, 8, 1, &[&[250], [0; 250].as_slice()].concat())] {
         let mut peer = Peer::connect(&fixture).await;
@@ -73,7 +73,7 @@ async fn data_without_data_ends_its_connection() {
 
 #[tokio::test]
 async fn bytes_that_serve_requests_are_no_flood() {
-    let limits = Limits { overhead_bytes: 64 * 1024, ..Limits::default() };
+    let limits = ConnectionLimits { overhead_bytes: 64 * 1024, ..ConnectionLimits::default() };
     let fixture = Fixture::start(limits).await;
     for version in BOTH {
         let mut caller = Caller::connect(&fixture, version).await;
@@ -90,7 +90,7 @@ async fn bytes_that_serve_requests_are_no_flood() {
 
 #[tokio::test]
 async fn requests_that_are_reset_at_once_end_their_connection() {
-    let fixture = Fixture::start(Limits::default()).await;
+    let fixture = Fixture::start(ConnectionLimits::default()).await;
     let mut peer = Peer::connect(&fixture).await;
     let reset = |stream| {
         [frame(HEADERS, END_HEADERS | END_STREAM, stream, &get("/never")), frame(RST_STREAM, 0, stream, &[0, 0, 0, 8])]
@@ -132,7 +132,7 @@ async fn reset_slowly(fixture: &Fixture, requests: u32, early: impl Fn(u32) -> b
 
 #[tokio::test]
 async fn more_than_so_many_resets_most_of_them_early_end_a_connection() {
-    let fixture = Fixture::start(Limits { resets: 60, ..Limits::default() }).await;
+    let fixture = Fixture::start(ConnectionLimits { resets: 60, ..ConnectionLimits::default() }).await;
     assert!(reset_slowly(&fixture, 60, |_| true).await, "as many as are allowed");
     assert!(reset_slowly(&fixture, 130, |turn| turn % 2 == 1).await, "half of them were answered");
     assert_eq!(fixture.ended("resets"), 0);
@@ -144,7 +144,7 @@ async fn more_than_so_many_resets_most_of_them_early_end_a_connection() {
 
 #[tokio::test]
 async fn a_head_that_is_continued_without_end_ends_its_connection() {
-    let fixture = Fixture::start(Limits::default()).await;
+    let fixture = Fixture::start(ConnectionLimits::default()).await;
     let mut peer = Peer::connect(&fixture).await;
     peer.send(&frame(HEADERS, 0, 1, &get("/"))).await.unwrap();
     let more = frame(CONTINUATION, 0, 1, &field("x", &"y".repeat(1000)));
@@ -157,7 +157,7 @@ async fn a_head_that_is_continued_without_end_ends_its_connection() {
 
 #[tokio::test]
 async fn a_few_bytes_that_stand_for_many_are_refused_and_hold_no_memory() {
-    let fixture = Fixture::start(Limits::default()).await;
+    let fixture = Fixture::start(ConnectionLimits::default()).await;
     let mut peer = Peer::connect(&fixture).await;
     // One field of 4,000 bytes is put into the table, then named by one byte each.
     let bomb = |times| [&*get("/"), &[0x40], &field("x-bomb", &"y".repeat(3900))[1..], &vec![0xbe; times]].concat();
@@ -176,7 +176,7 @@ async fn a_few_bytes_that_stand_for_many_are_refused_and_hold_no_memory() {
 
 #[tokio::test]
 async fn what_frames_chunks_is_counted_against_what_they_hold() {
-    let fixture = Fixture::start(Limits { overhead_bytes: 64 * 1024, ..Limits::default() }).await;
+    let fixture = Fixture::start(ConnectionLimits { overhead_bytes: 64 * 1024, ..ConnectionLimits::default() }).await;
     let mut stream = Hello::to("acme.example.com").shake(&fixture).await.unwrap();
     stream.write_all(b"POST /read HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n").await.unwrap();
     let mut sent = 0;
@@ -194,7 +194,7 @@ async fn what_frames_chunks_is_counted_against_what_they_hold() {
 
 #[tokio::test]
 async fn blank_lines_between_requests_are_no_requests() {
-    let fixture = Fixture::start(Limits { overhead_bytes: 256 * 1024, ..Limits::default() }).await;
+    let fixture = Fixture::start(ConnectionLimits { overhead_bytes: 256 * 1024, ..ConnectionLimits::default() }).await;
     let mut stream = Hello::to("acme.example.com").shake(&fixture).await.unwrap();
     stream.write_all(b"\r\n\r\nGET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
     let mut answer = vec![0; 1000];
@@ -206,7 +206,7 @@ async fn blank_lines_between_requests_are_no_requests() {
 
 #[tokio::test]
 async fn trailers_are_not_read_and_a_flood_of_them_ends() {
-    let fixture = Fixture::start(Limits::default()).await;
+    let fixture = Fixture::start(ConnectionLimits::default()).await;
     let head =
         b"POST /read HTTP/1.1\r\nhost: x\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n";
     let mut stream = Hello::to("acme.example.com").shake(&fixture).await.unwrap();
@@ -231,8 +231,8 @@ async fn trailers_are_not_read_and_a_flood_of_them_ends() {
 
 #[tokio::test]
 async fn more_streams_at_once_than_are_allowed_are_refused_and_harm_no_other() {
-    assert_eq!(Limits::default().streams, 100);
-    let fixture = Fixture::start(Limits { streams: 3, ..Limits::default() }).await;
+    assert_eq!(ConnectionLimits::default().streams, 100);
+    let fixture = Fixture::start(ConnectionLimits { streams: 3, ..ConnectionLimits::default() }).await;
     let mut peer = Peer::connect(&fixture).await;
     let settings = peer.until(|frame| frame.kind == SETTINGS && frame.flags & ACK == 0).await.expect("settings");
     // SETTINGS_MAX_CONCURRENT_STREAMS (RFC 9113, section 6.5.2).

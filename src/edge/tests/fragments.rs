@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 
 use super::client::soon;
 use super::fixture::Fixture;
-use crate::edge::Limits;
+use crate::config::ConnectionLimits;
 
 /// Each byte of a record in a record of its own.
 fn byte_by_byte(record: &[u8]) -> Vec<u8> {
@@ -22,7 +22,7 @@ fn byte_by_byte(record: &[u8]) -> Vec<u8> {
 
 #[tokio::test]
 async fn a_client_hello_in_one_byte_records_is_answered_with_the_certificate_of_its_name() {
-    let fixture = Fixture::start(Limits::default()).await;
+    let fixture = Fixture::start(ConnectionLimits::default()).await;
     let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()

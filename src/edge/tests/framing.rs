@@ -16,7 +16,7 @@ use proptest::test_runner::{Config, TestRunner};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, DuplexStream};
 use tokio::time::{Instant, timeout};
 
-use crate::edge::Limits;
+use crate::config::ConnectionLimits;
 use crate::edge::activity::Activity;
 use crate::edge::heads::Heads;
 
@@ -39,7 +39,7 @@ async fn serve(io: impl AsyncRead + AsyncWrite + Unpin) -> Vec<Seen> {
         })
     };
     let mut settings = http1::Builder::new();
-    settings.header_read_timeout(None).half_close(true).max_headers(Limits::HEAD_FIELDS);
+    settings.header_read_timeout(None).half_close(true).max_headers(ConnectionLimits::HEAD_FIELDS);
     let connection = settings.serve_connection(TokioIo::new(io), service);
     let _ = timeout(Duration::from_secs(5), connection).await.expect("every connection ends");
     seen.lock().unwrap().clone()
@@ -65,7 +65,7 @@ async fn read_alone(pieces: Vec<Vec<u8>>) -> Vec<Seen> {
 
 async fn read_behind_heads(pieces: Vec<Vec<u8>>) -> Vec<Seen> {
     let (ours, theirs) = tokio::io::duplex(1 << 20);
-    let limits = Limits::default();
+    let limits = ConnectionLimits::default();
     let heads = Heads::new(ours, Activity::new(Instant::now(), limits), limits.head_bytes);
     tokio::join!(serve(heads), send(theirs, pieces)).0
 }

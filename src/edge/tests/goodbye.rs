@@ -7,7 +7,8 @@ use tokio::time::{Instant, sleep};
 use super::client::soon;
 use super::fixture::{Fixture, SLOW};
 use super::frames::{ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, Peer, frame, get, target};
-use crate::edge::{Drained, Limits};
+use crate::config::ConnectionLimits;
+use crate::edge::Drained;
 
 /// The settings of Python's h2: what it spells out by default.
 const H2: [u8; 18] = [0, 1, 0, 0, 16, 0, 0, 4, 0, 0, 255, 255, 0, 5, 0, 0, 64, 0];
@@ -43,8 +44,8 @@ async fn read_to_end(peer: &mut Peer) -> Got {
     got
 }
 
-fn limits(requests: u64) -> Limits {
-    Limits { requests, last_call: Duration::from_millis(300), ..Limits::default() }
+fn limits(requests: u64) -> ConnectionLimits {
+    ConnectionLimits { requests, last_call: Duration::from_millis(300), ..ConnectionLimits::default() }
 }
 
 #[tokio::test]
@@ -82,12 +83,13 @@ async fn such_a_client_with_several_requests_at_once_gets_it_after_the_responses
     peer.request(7, &get("/")).await.unwrap();
     assert_eq!(read_to_end(&mut peer).await, Got { answered: vec![], goaways: vec![5], after: 0 });
     // Two more might follow.
-    assert!(since.elapsed() >= Limits::CROSSING / 2, "after {:?}", since.elapsed());
+    assert!(since.elapsed() >= ConnectionLimits::CROSSING / 2, "after {:?}", since.elapsed());
 }
 
 #[tokio::test]
 async fn a_request_of_such_a_client_that_crosses_the_end_is_named_as_not_processed() {
-    let fixture = Fixture::start(Limits { idle: Duration::from_millis(200), ..Limits::default() }).await;
+    let fixture =
+        Fixture::start(ConnectionLimits { idle: Duration::from_millis(200), ..ConnectionLimits::default() }).await;
     let mut peer = Peer::connect_with(&fixture, &H2).await;
     peer.request(1, &get("/")).await.unwrap();
     assert!(peer.answer(1).await.is_some());
@@ -124,7 +126,7 @@ async fn any_other_client_is_warned_and_what_crosses_the_warning_is_answered() {
     let fixture = Fixture::start(limits(1)).await;
     let mut peer = Peer::connect(&fixture).await;
     peer.request(1, &get("/slow")).await.unwrap();
-    sleep(2 * Limits::PAUSE).await;
+    sleep(2 * ConnectionLimits::PAUSE).await;
     // Long after the warning: a slow link, or a client that had queued it.
     peer.request(3, &get("/slow")).await.unwrap();
     let got = read_to_end(&mut peer).await;
@@ -134,7 +136,7 @@ async fn any_other_client_is_warned_and_what_crosses_the_warning_is_answered() {
 #[tokio::test]
 async fn a_client_that_always_has_a_request_open_is_ended_all_the_same() {
     let farewell = Duration::from_millis(500);
-    let fixture = Fixture::start(Limits { farewell, ..limits(1) }).await;
+    let fixture = Fixture::start(ConnectionLimits { farewell, ..limits(1) }).await;
     for (settings, goodbyes) in [(&[][..], 2), (&H2, 1)] {
         let mut peer = Peer::connect_with(&fixture, settings).await;
         let (began, mut stream) = (Instant::now(), 1);
@@ -160,9 +162,9 @@ async fn a_stop_answers_one_more_request_of_each_client() {
         let mut peer = Peer::connect_with(&fixture, settings).await;
         peer.request(1, &get("/")).await.unwrap();
         assert!(peer.answer(1).await.is_some());
-        sleep(2 * Limits::PAUSE).await;
+        sleep(2 * ConnectionLimits::PAUSE).await;
         let drained = tokio::spawn(fixture.serving.drain(sleep(Duration::from_secs(20))));
-        sleep(Limits::PAUSE / 2).await;
+        sleep(ConnectionLimits::PAUSE / 2).await;
         let both = [
             frame(HEADERS, END_HEADERS | END_STREAM, 3, &get("/")),
             frame(HEADERS, END_HEADERS | END_STREAM, 5, &get("/")),

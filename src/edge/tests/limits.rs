@@ -10,13 +10,13 @@ use tokio::time::{Instant, sleep};
 use super::client::{BOTH, Caller, Hello, read_to_end, soon};
 use super::fixture::{BIG, Fixture};
 use super::frames::{ACK, DATA, END_STREAM, GOAWAY, INITIAL_WINDOW, PING, Peer, WINDOW_UPDATE, frame, get};
-use crate::edge::Limits;
+use crate::config::ConnectionLimits;
 
 /// The one limit that a test shortens, and long enough that an idle machine's jitter does not matter.
 const SHORT: Duration = Duration::from_millis(200);
 
-fn short_of(shorten: impl FnOnce(&mut Limits)) -> Limits {
-    let mut limits = Limits::default();
+fn short_of(shorten: impl FnOnce(&mut ConnectionLimits)) -> ConnectionLimits {
+    let mut limits = ConnectionLimits::default();
     shorten(&mut limits);
     limits
 }

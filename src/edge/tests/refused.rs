@@ -5,7 +5,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::client::{Hello, exchange, soon};
 use super::fixture::Fixture;
 use super::frames::{Peer, RST_STREAM, field, get, target};
-use crate::edge::Limits;
+use crate::config::ConnectionLimits;
 
 /// The statuses of the answers on a connection that is written to and then read to its end.
 async fn statuses(fixture: &Fixture, bytes: &[u8]) -> (Vec<u16>, String) {
@@ -24,7 +24,7 @@ fn post(fields: &str, body: &str) -> String {
 
 #[tokio::test]
 async fn a_head_with_two_meanings_or_none_is_refused_and_its_connection_closed() {
-    let fixture = Fixture::start(Limits::default()).await;
+    let fixture = Fixture::start(ConnectionLimits::default()).await;
     let chunked = "transfer-encoding: chunked\r\n";
     for (request, status) in [
         (post(&format!("content-length: 2\r\n{chunked}"), "2\r\n{}\r\n0\r\n\r\n"), 400),
@@ -70,7 +70,7 @@ async fn a_head_with_two_meanings_or_none_is_refused_and_its_connection_closed()
 
 #[tokio::test]
 async fn requests_before_a_refused_one_are_answered_first() {
-    let fixture = Fixture::start(Limits::default()).await;
+    let fixture = Fixture::start(ConnectionLimits::default()).await;
     let bytes = [
         "GET /slow HTTP/1.1\r\nhost: x\r\n\r\n",
         &post("content-length: 5\r\n", "GET *"),
@@ -86,7 +86,7 @@ async fn requests_before_a_refused_one_are_answered_first() {
 
 #[tokio::test]
 async fn a_refused_head_request_gets_no_body() {
-    let fixture = Fixture::start(Limits::default()).await;
+    let fixture = Fixture::start(ConnectionLimits::default()).await;
     let (answered, text) = statuses(&fixture, b"HEAD /%zz HTTP/1.1\r\nhost x\r\n\r\n").await;
     assert_eq!(answered, [400]);
     assert!(text.ends_with("\r\n\r\n"), "{text}");
@@ -94,7 +94,7 @@ async fn a_refused_head_request_gets_no_body() {
 
 #[tokio::test]
 async fn a_bad_chunk_breaks_its_body_and_nothing_behind_it_is_read() {
-    let fixture = Fixture::start(Limits::default()).await;
+    let fixture = Fixture::start(ConnectionLimits::default()).await;
     for chunks in [
         "zz\r\n{}\r\n0\r\n\r\n",
         "-1\r\n",
@@ -119,7 +119,7 @@ async fn a_bad_chunk_breaks_its_body_and_nothing_behind_it_is_read() {
 
 #[tokio::test]
 async fn over_http_2_a_tunnel_or_a_target_that_is_none_costs_its_stream_alone() {
-    let fixture = Fixture::start(Limits::default()).await;
+    let fixture = Fixture::start(ConnectionLimits::default()).await;
     let mut peer = Peer::connect(&fixture).await;
     let connect = [field(":method", "CONNECT"), field(":protocol", "websocket"), target("/")].concat();
     let no_path =

@@ -9,7 +9,7 @@ use tokio::io::AsyncWriteExt;
 
 use super::client::{Hello, exchange, read_to_end, soon};
 use super::fixture::Fixture;
-use crate::edge::Limits;
+use crate::config::ConnectionLimits;
 
 const MIB: usize = 1024 * 1024;
 
@@ -28,7 +28,7 @@ async fn upload(fixture: &Fixture, path: &str, length: usize) -> Result<String, 
 
 #[tokio::test]
 async fn a_caller_that_reads_only_after_its_last_byte_gets_the_answer() {
-    let fixture = Fixture::start(Limits::default()).await;
+    let fixture = Fixture::start(ConnectionLimits::default()).await;
     for length in [2 * MIB, 8 * MIB] {
         let answer = upload(&fixture, "/refuse", length).await.expect("the whole body is taken");
         assert!(answer.starts_with("HTTP/1.1 413"), "{length}: {answer}");
@@ -38,7 +38,7 @@ async fn a_caller_that_reads_only_after_its_last_byte_gets_the_answer() {
 
 #[tokio::test]
 async fn a_body_that_is_read_is_read_whole() {
-    let fixture = Fixture::start(Limits::default()).await;
+    let fixture = Fixture::start(ConnectionLimits::default()).await;
     let mut stream = Hello::to("acme.example.com").shake(&fixture).await.unwrap();
     let body = "x".repeat(2 * MIB);
     let head = format!("POST /read HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
@@ -51,7 +51,7 @@ async fn a_body_that_is_read_is_read_whole() {
 
 #[tokio::test]
 async fn an_http_2_caller_gets_the_answer_and_keeps_its_connection() {
-    let fixture = Fixture::start(Limits::default()).await;
+    let fixture = Fixture::start(ConnectionLimits::default()).await;
     let stream = Hello::to("acme.example.com").offering(&["h2"]).shake(&fixture).await.unwrap();
     let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
@@ -66,7 +66,7 @@ async fn an_http_2_caller_gets_the_answer_and_keeps_its_connection() {
 
 #[tokio::test]
 async fn a_head_beyond_every_limit_is_refused_readably() {
-    let fixture = Fixture::start(Limits::default()).await;
+    let fixture = Fixture::start(ConnectionLimits::default()).await;
     let mut stream = Hello::to("acme.example.com").shake(&fixture).await.unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nx-long: ").await.unwrap();
     stream.write_all(&vec![b'x'; MIB]).await.unwrap();
@@ -75,7 +75,7 @@ async fn a_head_beyond_every_limit_is_refused_readably() {
 
 #[tokio::test]
 async fn pipelined_requests_are_answered_in_their_order() {
-    let fixture = Fixture::start(Limits::default()).await;
+    let fixture = Fixture::start(ConnectionLimits::default()).await;
     let mut stream = Hello::to("acme.example.com").shake(&fixture).await.unwrap();
     let heads = ["/slow HTTP/1.1\r\nhost: x", "/ HTTP/1.1\r\nhost: x\r\nconnection: close"];
     let text = exchange(&mut stream, &heads.map(|head| format!("GET {head}\r\n\r\n")).concat()).await;

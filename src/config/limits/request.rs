@@ -1,13 +1,13 @@
 //! How much a request may hold, and how long it may take.
 //!
 //! Owns the gate's numbers, each with what breaks when it is larger and when it is smaller. What a connection may do
-//! between requests is the edge's ([`crate::edge::Limits`]).
+//! between requests is the edge's ([`super::ConnectionLimits`]).
 
 use std::time::Duration;
 
 /// The gate's limits; the default is what a gateway runs with that sets none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct RequestLimits {
     /// The most bytes of header fields, HTTP/1.1.
     ///
     /// Larger: a caller holds more memory before anything is checked. Smaller: honest proxies that add fields and
@@ -33,7 +33,7 @@ pub struct Limits {
     /// How many bytes a second a body must bring on the whole once the grace is over.
     ///
     /// Larger: callers on slow lines are refused. Smaller: a body that is dripped in holds its request for the whole of
-    /// [`Limits::body`].
+    /// [`RequestLimits::body`].
     pub body_rate: u32,
     /// The most bytes of a body.
     ///
@@ -60,8 +60,8 @@ pub struct Limits {
     pub memory_bytes: usize,
     /// How many of them one tenant may hold.
     ///
-    /// Larger: fewer tenants spend [`Limits::memory_bytes`] for all others. Smaller than four times
-    /// [`Limits::group_body_bytes`]: the largest groups are never taken. Smaller than twice an answer, compressed and
+    /// Larger: fewer tenants spend [`RequestLimits::memory_bytes`] for all others. Smaller than four times
+    /// [`RequestLimits::group_body_bytes`]: the largest groups are never taken. Smaller than twice an answer, compressed and
     /// not: it is never given.
     pub memory_bytes_per_tenant: usize,
     /// How many bad tokens an address may try in a row. See [`super::BadTokens`].
@@ -73,7 +73,7 @@ pub struct Limits {
     pub bad_tokens_rate: u32,
 }
 
-impl Default for Limits {
+impl Default for RequestLimits {
     fn default() -> Self {
         Self {
             head_bytes: 32 * 1024,

@@ -1,14 +1,14 @@
 //! How long and how much a peer may take before its connection ends.
 //!
 //! Owns the edge's numbers, each with what breaks when it is larger and when it is smaller. What a single request may
-//! hold is the gate's ([`crate::gate::Limits`]): the limits on heads here lie above the gate's own, so that an oversized
+//! hold is the gate's ([`super::RequestLimits`]): the limits on heads here lie above the gate's own, so that an oversized
 //! head is refused with all that an account's answer carries, and only an absurd one without.
 
 use std::time::Duration;
 
 /// The edge's limits; the default is what a gateway runs with that sets none, tests shorten it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ConnectionLimits {
     /// From the accepted socket to the end of the TLS handshake and, in HTTP/2, to the first bytes of its preface.
     ///
     /// Larger: silent peers hold sockets for longer. Smaller: callers on slow links fail in their third round trip.
@@ -30,7 +30,7 @@ pub struct Limits {
     pub write: Duration,
     /// How long a connection without a request is kept.
     ///
-    /// Larger: pools of callers long gone fill [`Limits::connections`]. Smaller: callers that poll once a minute pay a
+    /// Larger: pools of callers long gone fill [`ConnectionLimits::connections`]. Smaller: callers that poll once a minute pay a
     /// handshake each time.
     pub idle: Duration,
     /// How old a connection may be that still takes requests: the next one is its last.
@@ -40,7 +40,7 @@ pub struct Limits {
     pub age: Duration,
     /// How many requests a connection takes.
     ///
-    /// Larger: as for [`Limits::age`]. Smaller: a busy caller pays a handshake too often.
+    /// Larger: as for [`ConnectionLimits::age`]. Smaller: a busy caller pays a handshake too often.
     pub requests: u64,
     /// The bytes that belong to no request may be so many times those that belong to one.
     ///
@@ -68,7 +68,7 @@ pub struct Limits {
     pub connections: usize,
     /// How many of them may come from one address (IPv6: from one /64, which one caller has); more are closed at once.
     ///
-    /// Larger: fewer addresses fill [`Limits::connections`]. Smaller: an office behind one address is shut out.
+    /// Larger: fewer addresses fill [`ConnectionLimits::connections`]. Smaller: an office behind one address is shut out.
     pub connections_per_address: u32,
     /// How long a connection that was told to end may go without taking a byte of its last responses.
     ///
@@ -96,7 +96,7 @@ pub struct Limits {
     pub linger_bytes: usize,
 }
 
-impl Limits {
+impl ConnectionLimits {
     /// How long an HTTP/2 connection is quiet before a GOAWAY, where the peer has several requests under way.
     ///
     /// Larger: requests at the end of a connection take longer. Smaller: a busy client reads the GOAWAY together with the
@@ -112,13 +112,13 @@ impl Limits {
 
     /// How long they may take in all.
     ///
-    /// Larger: a peer that sends without end is ended later. Smaller: as for [`Limits::CROSSING`].
+    /// Larger: a peer that sends without end is ended later. Smaller: as for [`ConnectionLimits::CROSSING`].
     pub const CROSSING_TOTAL: Duration = Duration::from_secs(5);
 
     /// The most header fields of an HTTP/1.1 head before it is refused unread.
     ///
     /// Larger: parsing reserves room for that many. Smaller than what the gate may be told to take: as for
-    /// [`Limits::head_bytes`].
+    /// [`ConnectionLimits::head_bytes`].
     pub const HEAD_FIELDS: usize = 256;
 
     /// How much of one HTTP/2 request's body is on its way before the gate reads it.
@@ -142,7 +142,7 @@ impl Limits {
     pub const PING_ANSWER: Duration = Duration::from_secs(10);
 }
 
-impl Default for Limits {
+impl Default for ConnectionLimits {
     fn default() -> Self {
         Self {
             handshake: Duration::from_secs(5),
