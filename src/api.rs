@@ -22,7 +22,6 @@ mod subscriptions;
 mod time;
 mod unique;
 
-use std::fmt;
 use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
@@ -32,8 +31,7 @@ use matchit::Router;
 
 use crate::config::RequestLimits;
 use crate::error::Refusal;
-use crate::gate::Admitted;
-use crate::host::HostName;
+use crate::gate::{Admitted, Origin};
 use crate::reply::Reply;
 use crate::store::Store;
 
@@ -50,22 +48,6 @@ pub struct Call<'a> {
     pub body: Bytes,
     /// Where the names in the body that its endpoint does not know are noted, for an answer with or without faults.
     pub ignored: &'a OnceLock<Ignored>,
-}
-
-/// The address that a caller used, as links begin: `https://acme.example.com:8443`.
-#[derive(Clone, Copy, Debug)]
-pub struct Origin<'a> {
-    /// The host.
-    pub host: &'a HostName,
-    /// The port as the caller wrote it.
-    pub port: Option<&'a str>,
-}
-
-impl fmt::Display for Origin<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "https://{}", self.host)?;
-        self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
-    }
 }
 
 /// A thing that stands at a path.

@@ -13,9 +13,9 @@ use http::header::{ACCEPT_ENCODING, ALLOW, HeaderValue, RETRY_AFTER, WWW_AUTHENT
 use serde::Serialize;
 
 use crate::memory::MemorySpent;
+use crate::quota::NamedShare;
 use crate::reply::{Reply, number};
 use crate::store::StoreError;
-use crate::tenant::NamedShare;
 
 pub use faults::{Faults, cut};
 

@@ -55,7 +55,7 @@ use allowance::Allowance;
 pub use bad_tokens::BadTokens;
 use coding::Announced;
 use head::Authority;
-pub use head::{FirstAuthority, HeadFault};
+pub use head::{FirstAuthority, HeadFault, Origin};
 pub use in_flight::InFlight;
 use inflow::Received;
 pub use network::network_of;

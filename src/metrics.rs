@@ -18,7 +18,7 @@ mod tenants;
 use prometheus::{Encoder, IntCounterVec, IntGauge, Registry, TextEncoder};
 
 pub use self::certificates::CertificateMetrics;
-pub use self::database::DatabaseMetrics;
+pub use self::database::{DatabaseFailure, DatabaseMetrics};
 pub use self::edge::EdgeMetrics;
 pub use self::gate::GateMetrics;
 pub use self::known::{KnownCounters, RateDecision, TokenCheck};

@@ -19,7 +19,7 @@ use crate::store::DatabaseIdentity;
 pub use accounts::{Account, LimitedAccount};
 use accounts::{Accounts, Full};
 use shared::{Answer, Ask, Failure, SharedWindows};
-pub use usage::{Entry, Share, Usage};
+pub use usage::{Entry, NamedShare, Share, Usage};
 
 /// What an account may spend in one window, and what is left of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

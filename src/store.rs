@@ -76,9 +76,9 @@ pub use submissions::{Answer, Field, Shown, Submission, Submissions};
 pub use subscriptions::{Event, Subscribed, Subscription, Triple, Unsubscription};
 pub use texts::Texts;
 pub use tokens::{NewToken, TokenRecord};
-pub use trouble::Trouble;
 
 use crate::memory::MemorySpent;
+use crate::metrics::DatabaseFailure;
 pub(crate) use causes::with_causes;
 use database::Database;
 use database_file::DatabaseFile;
@@ -165,7 +165,7 @@ impl From<sqlx::Error> for StoreError {
                     Err(cause) => Self::Statement(sqlx::Error::Decode(cause)),
                 },
             },
-            _ if Trouble::of(&error).is_some() => Self::Unavailable(error),
+            _ if DatabaseFailure::of(&error).is_some() => Self::Unavailable(error),
             _ => Self::Statement(error),
         }
     }
@@ -272,7 +272,7 @@ pub async fn migrate(location: &DatabaseLocation, reach: Reach) -> Result<(i64, 
         match try_to_migrate(location, reach).await {
             // While one command turns a new SQLite file to WAL, another one is refused at once and not made to wait.
             Err(error) if tries.another(&error).await => {}
-            Err(StoreError::Unavailable(error)) if Trouble::of(&error) == Some(Trouble::Locked) => {
+            Err(StoreError::Unavailable(error)) if DatabaseFailure::of(&error) == Some(DatabaseFailure::Locked) => {
                 return Err(location.file().map_or(StoreError::Unavailable(error), StoreError::locked));
             }
             outcome => return outcome,

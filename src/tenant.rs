@@ -26,7 +26,7 @@ pub use database::TenantDatabase;
 pub use directory::{Directory, LeftOut, TokenChanges};
 pub use in_flight::{InFlight, Turn};
 use last_used::{Due, Writes};
-pub use names::{NamedShare, TokenNames};
+pub use names::TokenNames;
 pub use tokens::{Generation, Tokens};
 pub use verify::{Token, TokenVerifier};
 

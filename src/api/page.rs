@@ -92,7 +92,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::api::Origin;
+    use crate::gate::Origin;
     use crate::host::HostName;
 
     fn envelope(query: &str, items: usize, total: u64) -> Value {

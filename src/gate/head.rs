@@ -1,11 +1,11 @@
 //! The head of a request: whom it is for, and whether it is one that anybody here answers.
 
+use std::fmt;
 use std::sync::OnceLock;
 
 use http::header::HOST;
 use http::{Method, Version, request};
 
-use crate::api::Origin;
 use crate::config::RequestLimits;
 use crate::error::Refusal;
 use crate::host::HostName;
@@ -137,6 +137,22 @@ impl<'h> Authority<'h> {
     /// What links begin with.
     pub(super) fn origin(&self) -> Origin<'_> {
         Origin { host: &self.host, port: self.port }
+    }
+}
+
+/// The address that a caller used, as links begin: `https://acme.example.com:8443`.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin<'a> {
+    /// The host.
+    pub host: &'a HostName,
+    /// The port as the caller wrote it.
+    pub port: Option<&'a str>,
+}
+
+impl fmt::Display for Origin<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "https://{}", self.host)?;
+        self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
     }
 }
 

@@ -5,7 +5,6 @@ use std::time::Duration;
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
 use super::register::Register;
-use crate::store::Trouble;
 
 /// All tenants' databases together.
 #[derive(Clone, Debug)]
@@ -22,6 +21,64 @@ pub struct DatabaseMetrics {
     behind: IntGauge,
     faulty: IntGauge,
     wrong: IntGauge,
+}
+
+/// A failure that lies in a database rather than in a statement, as `formgate_database_failures_total` counts it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DatabaseFailure {
+    /// It can't be connected to, or not by us.
+    Unreachable,
+    /// The connection is gone.
+    Lost,
+    /// It ended a statement that ran longer than it may.
+    TimedOut,
+    /// It did not answer in time, not even to say so.
+    Unresponsive,
+    /// The server takes no more connections.
+    Full,
+    /// It has no room or no memory left.
+    OutOfSpace,
+    /// It takes no writes, or not from us.
+    ReadOnly,
+    /// Somebody else holds a lock.
+    Locked,
+    /// Two transactions collided.
+    Collision,
+    /// It is damaged, or something else that lies in it.
+    Other,
+}
+
+impl DatabaseFailure {
+    /// The value of the label `reason`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unreachable => "unreachable",
+            Self::Lost => "lost",
+            Self::TimedOut => "timeout",
+            Self::Unresponsive => "unresponsive",
+            Self::Full => "full",
+            Self::OutOfSpace => "space",
+            Self::ReadOnly => "read_only",
+            Self::Locked => "locked",
+            Self::Collision => "collision",
+            Self::Other => "other",
+        }
+    }
+
+    /// Every failure.
+    pub const ALL: [Self; 10] = [
+        Self::Unreachable,
+        Self::Lost,
+        Self::TimedOut,
+        Self::Unresponsive,
+        Self::Full,
+        Self::OutOfSpace,
+        Self::ReadOnly,
+        Self::Locked,
+        Self::Collision,
+        Self::Other,
+    ];
 }
 
 /// From a look-up by key to the limit of a statement.
@@ -74,7 +131,7 @@ impl DatabaseMetrics {
             ),
         };
         // There from the start: an alert on the first one needs to see the 0 before it.
-        Trouble::ALL.iter().for_each(|trouble| drop(metrics.failures.with_label_values(&[trouble.name()])));
+        DatabaseFailure::ALL.iter().for_each(|failure| drop(metrics.failures.with_label_values(&[failure.name()])));
         for reason in ["breaker", "in_flight", "wait", "behind"] {
             drop(metrics.refused.with_label_values(&[reason]));
         }
@@ -104,8 +161,8 @@ impl DatabaseMetrics {
     }
 
     /// Counts one failure.
-    pub(crate) fn failed(&self, trouble: Trouble) {
-        self.failures.with_label_values(&[trouble.name()]).inc();
+    pub(crate) fn failed(&self, failure: DatabaseFailure) {
+        self.failures.with_label_values(&[failure.name()]).inc();
     }
 
     /// Counts a refusal: `breaker`, `in_flight`, `wait` or `behind`.

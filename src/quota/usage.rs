@@ -1,5 +1,7 @@
 //! Who used a window: how many of its requests each token made.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 /// The shares of an account's tokens in its window, the largest first.
@@ -15,6 +17,15 @@ pub struct Share {
     /// The token's number, as the log holds it ([`Entry::short`]).
     pub token: u32,
     /// Requests in the window.
+    pub requests: u32,
+}
+
+/// One token's part of a budget, as a report shows it.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct NamedShare {
+    /// The token's name.
+    pub token: Arc<str>,
+    /// Requests in the current window.
     pub requests: u32,
 }
 

@@ -13,12 +13,13 @@ use sqlx::postgres::PgRow;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, TypeInfo, ValueRef};
 
+use super::StoreError;
 use super::lent::Lent;
 use super::pool::Pool;
 use super::pooler;
 use super::session::Each;
 use super::sql::{Dialect, Sql};
-use super::{StoreError, Trouble};
+use crate::metrics::DatabaseFailure;
 use crate::metrics::DatabaseMetrics;
 
 /// The connections of one tenant's database.
@@ -75,7 +76,7 @@ impl Database {
             biased;
             outcome = queue => Ok(outcome),
             () = self.writers.write_lock().given_up(asked, self.writers.lock_wait()) => {
-                self.writers.connections().metrics().failed(Trouble::Locked);
+                self.writers.connections().metrics().failed(DatabaseFailure::Locked);
                 Err(StoreError::locked(file))
             }
         }
@@ -117,8 +118,8 @@ impl Database {
 async fn begin(mut lent: Lent, on_postgres: &'static str, asked: Instant) -> Result<Transaction, StoreError> {
     match lent.begin_transaction(on_postgres, asked).await {
         Ok(()) => Ok(Transaction { lent }),
-        Err(error) => Err(match (lent.file(), Trouble::of(&error)) {
-            (Some(file), Some(Trouble::Locked)) => StoreError::locked(file),
+        Err(error) => Err(match (lent.file(), DatabaseFailure::of(&error)) {
+            (Some(file), Some(DatabaseFailure::Locked)) => StoreError::locked(file),
             _ => error.into(),
         }),
     }

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions, Connection};
 
-use super::Trouble;
 use super::database_file::{LOG, next_to};
 use crate::file_stamp::FileStamp;
+use crate::metrics::DatabaseFailure;
 
 /// The log of a file that is not in WAL mode.
 const JOURNAL: &str = "-journal";
@@ -48,7 +48,15 @@ impl Frozen {
 /// Whether a file could not be opened because nothing can be written next to it.
 pub(super) fn is_caused_by_writing(error: &sqlx::Error) -> bool {
     // SQLite says CANTOPEN where it may not create a file, and IOERR where there is no space for its shared memory.
-    matches!(Trouble::of(error), Some(Trouble::ReadOnly | Trouble::OutOfSpace | Trouble::Unreachable | Trouble::Other))
+    matches!(
+        DatabaseFailure::of(error),
+        Some(
+            DatabaseFailure::ReadOnly
+                | DatabaseFailure::OutOfSpace
+                | DatabaseFailure::Unreachable
+                | DatabaseFailure::Other
+        )
+    )
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use tracing::Instrument;
 
+use super::ReadOnlyFile;
 use super::breaker::{Entry, TRIAL_LIMIT};
 use super::connections::Slot;
 use super::database::Row;
@@ -18,8 +19,8 @@ use super::session::{Each, Session, timed_out};
 use super::spent::Timing;
 use super::sql::{Dialect, Sql};
 use super::write_lock::{Pause, is_held};
-use super::{ReadOnlyFile, Trouble};
 use crate::memory::{self, MemorySpent};
+use crate::metrics::DatabaseFailure;
 use crate::telemetry::step;
 
 /// How much later than the database a statement is given up here, for a database that hangs. Longer, and callers wait
@@ -243,10 +244,10 @@ impl Lent {
             self.pool.notice_pooler(error);
         }
         self.lost |= matches!(outcome, Err(Failure::Said(error)) if Pooler::of_lost_statement(error).is_some());
-        self.lost |= matches!(outcome, Err(Failure::Said(error)) if match Trouble::of(error) {
-            Some(Trouble::Lost) => true,
+        self.lost |= matches!(outcome, Err(Failure::Said(error)) if match DatabaseFailure::of(error) {
+            Some(DatabaseFailure::Lost) => true,
             // SQLite opens a file for reading alone where it may not write, and the connection stays that way.
-            Some(Trouble::ReadOnly) => self.dialect() == Dialect::Sqlite,
+            Some(DatabaseFailure::ReadOnly) => self.dialect() == Dialect::Sqlite,
             _ => false,
         });
         self.lost
@@ -258,17 +259,19 @@ impl Lent {
         let outcome = outcome.map_err(|failure| match failure {
             Failure::TimedOut => timed_out(),
             Failure::Said(error) => match self.file() {
-                Some(file) if Trouble::of(&error) == Some(Trouble::ReadOnly) => ReadOnlyFile::refuses(file, error),
+                Some(file) if DatabaseFailure::of(&error) == Some(DatabaseFailure::ReadOnly) => {
+                    ReadOnlyFile::refuses(file, error)
+                }
                 _ => error,
             },
         });
         let metrics = self.pool.connections().metrics();
         metrics.called(self.dialect().name(), began.elapsed());
-        let trouble = outcome.as_ref().err().and_then(Trouble::of);
-        if let Some(trouble) = trouble {
-            metrics.failed(trouble);
+        let failure = outcome.as_ref().err().and_then(DatabaseFailure::of);
+        if let Some(failure) = failure {
+            metrics.failed(failure);
         }
-        let failed = outcome.as_ref().err().filter(|_| trouble.is_some_and(Trouble::lies_in_the_database));
+        let failed = outcome.as_ref().err().filter(|_| failure.is_some_and(DatabaseFailure::lies_in_the_database));
         match (self.entry.take(), self.pool.breaker(), failed) {
             (Some(entry), _, None) => entry.succeeded(),
             (Some(entry), _, Some(error)) => entry.failed(error),

@@ -20,7 +20,8 @@ use super::lent::Lent;
 use super::session::{Address, CLOSE_LIMIT, Session, timed_out};
 use super::sql::Dialect;
 use super::write_lock::WriteLock;
-use super::{ReadOnlyFile, StoreError, Trouble};
+use super::{ReadOnlyFile, StoreError};
+use crate::metrics::DatabaseFailure;
 use crate::patience::{ONCE_MORE, within};
 
 /// A connection that was unused for longer is asked whether it still works. Longer, and more statements meet one that
@@ -189,11 +190,11 @@ impl Pool {
 
     fn not_opened(&self, error: sqlx::Error, slot: &Slot) -> NotOpened {
         if let Some(file) = self.address().readable_despite(&error) {
-            self.connections().metrics().failed(Trouble::ReadOnly);
+            self.connections().metrics().failed(DatabaseFailure::ReadOnly);
             return NotOpened::ReadOnly(file.to_owned(), error);
         }
-        let full = Trouble::of(&error) == Some(Trouble::Full);
-        self.connections().metrics().failed(if full { Trouble::Full } else { Trouble::Unreachable });
+        let full = DatabaseFailure::of(&error) == Some(DatabaseFailure::Full);
+        self.connections().metrics().failed(if full { DatabaseFailure::Full } else { DatabaseFailure::Unreachable });
         if full && slot.is_full(Instant::now() + FULL) { NotOpened::ServerFull } else { NotOpened::Failed(error) }
     }
 

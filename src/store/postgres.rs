@@ -11,12 +11,12 @@ use futures_util::TryStreamExt;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, Connection, Executor, Row as _};
 
-use super::Trouble;
 use super::database::Row;
 use super::lent::is_refused;
 use super::pooler::{self, Pooler, Pooling, our_path};
 use super::session::Each;
 use super::sql::Sql;
+use crate::metrics::DatabaseFailure;
 use crate::patience::{ONCE_MORE, within};
 
 /// How long connecting may take, unless the URL gives it longer. Larger: a server that hangs holds its callers. Smaller: one
@@ -87,7 +87,9 @@ impl PostgresSession {
             _ if !has_one => return outcome,
             Ok(_) => "COMMIT",
             // The connection is not used again.
-            Err(error) if is_refused(error) || Trouble::of(error) == Some(Trouble::Lost) => return outcome,
+            Err(error) if is_refused(error) || DatabaseFailure::of(error) == Some(DatabaseFailure::Lost) => {
+                return outcome;
+            }
             Err(_) => "ROLLBACK",
         };
         self.connection.execute(end).await?;

@@ -9,7 +9,8 @@ use std::time::Duration;
 use rand::RngExt;
 use sqlx::sqlite::SqliteError;
 
-use super::{StoreError, Trouble};
+use super::StoreError;
+use crate::metrics::DatabaseFailure;
 
 /// How often a transaction is tried. More hides a collision that never ends; fewer shows callers what a moment mends.
 const TRIES: u32 = 6;
@@ -69,9 +70,9 @@ fn is_collision(error: &StoreError) -> bool {
     let is_sqlite = database.try_downcast_ref::<SqliteError>().is_some();
     database.is_unique_violation()
         || database.is_foreign_key_violation()
-        || match Trouble::of(error) {
-            Some(Trouble::Collision) => true,
-            Some(Trouble::Locked) => is_sqlite,
+        || match DatabaseFailure::of(error) {
+            Some(DatabaseFailure::Collision) => true,
+            Some(DatabaseFailure::Locked) => is_sqlite,
             _ => false,
         }
 }

@@ -35,7 +35,8 @@ pub(super) use overlay::Overlay;
 use super::database::{Database, Transaction};
 use super::retry::Tries;
 use super::sql::Dialect;
-use super::{Store, StoreError, Trouble, with_causes};
+use super::{Store, StoreError, with_causes};
+use crate::metrics::DatabaseFailure;
 use intake::Notes;
 use state::State;
 pub(super) use writing::Differences;
@@ -204,7 +205,10 @@ fn hinders(error: &StoreError) -> bool {
     match error {
         StoreError::Locked { .. } | StoreError::ReadOnly(_) => true,
         StoreError::Unavailable(error) => {
-            matches!(Trouble::of(error), Some(Trouble::ReadOnly | Trouble::Locked | Trouble::OutOfSpace))
+            matches!(
+                DatabaseFailure::of(error),
+                Some(DatabaseFailure::ReadOnly | DatabaseFailure::Locked | DatabaseFailure::OutOfSpace)
+            )
         }
         _ => false,
     }

@@ -1,37 +1,14 @@
-//! What kind of trouble an error of the driver tells of: whether it lies in the state of the database rather than in the
-//! statement, and what follows from it.
+//! Classifies the driver's errors: which failure of a database an error shows, if any, and what follows from it.
+//!
+//! The only place that knows SQLSTATEs and SQLite's result codes, apart from the two of a pooler ([`super::pooler`]).
 
 use std::io;
 
 use super::{ReadOnlyFile, pooler};
+use crate::metrics::DatabaseFailure;
 
-/// Trouble that may pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
-    /// It can't be connected to, or not by us.
-    Unreachable,
-    /// The connection is gone.
-    Lost,
-    /// It ended a statement that ran longer than it may.
-    TimedOut,
-    /// It did not answer in time, not even to say so.
-    Unresponsive,
-    /// The server takes no more connections.
-    Full,
-    /// It has no room or no memory left.
-    OutOfSpace,
-    /// It takes no writes, or not from us.
-    ReadOnly,
-    /// Somebody else holds a lock.
-    Locked,
-    /// Two transactions collided.
-    Collision,
-    /// It is damaged, or something else that lies in it.
-    Other,
-}
-
-impl Trouble {
-    /// The trouble of an error; none where the statement itself is at fault.
+impl DatabaseFailure {
+    /// The failure that an error shows; none where the statement itself is at fault.
     pub(super) fn of(error: &sqlx::Error) -> Option<Self> {
         match error {
             sqlx::Error::Io(error) if error.kind() == io::ErrorKind::TimedOut => Some(Self::Unresponsive),
@@ -105,35 +82,4 @@ impl Trouble {
             Self::TimedOut | Self::Full | Self::OutOfSpace | Self::ReadOnly | Self::Locked | Self::Collision => false,
         }
     }
-
-    /// As metrics call it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Unreachable => "unreachable",
-            Self::Lost => "lost",
-            Self::TimedOut => "timeout",
-            Self::Unresponsive => "unresponsive",
-            Self::Full => "full",
-            Self::OutOfSpace => "space",
-            Self::ReadOnly => "read_only",
-            Self::Locked => "locked",
-            Self::Collision => "collision",
-            Self::Other => "other",
-        }
-    }
-
-    /// Every kind.
-    pub const ALL: [Self; 10] = [
-        Self::Unreachable,
-        Self::Lost,
-        Self::TimedOut,
-        Self::Unresponsive,
-        Self::Full,
-        Self::OutOfSpace,
-        Self::ReadOnly,
-        Self::Locked,
-        Self::Collision,
-        Self::Other,
-    ];
 }

@@ -12,7 +12,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::Trouble;
+use crate::metrics::DatabaseFailure;
 
 /// The longest pause between two tries. Larger: the lock is idle for longer before a writer takes it, and other programs get
 /// it first. Smaller: waiting costs more CPU.
@@ -87,7 +87,7 @@ impl Pause {
 
 /// Whether an error reports that another program holds the lock.
 pub(super) fn is_held(error: &sqlx::Error) -> bool {
-    Trouble::of(error) == Some(Trouble::Locked)
+    DatabaseFailure::of(error) == Some(DatabaseFailure::Locked)
 }
 
 #[cfg(test)]

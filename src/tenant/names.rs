@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::Mutex;
 
 use super::{TenantDatabase, Token};
-use crate::quota::{Entry, Share, Usage};
+use crate::quota::{Entry, NamedShare, Share, Usage};
 use crate::store::with_causes;
 
 /// How often the names are read for numbers that had none: one without a token, as after a restored backup, must not cost
@@ -19,15 +19,6 @@ const PAUSE: Duration = Duration::from_secs(5);
 
 /// How long a report waits for names. It is mostly a refusal, which must not wait for a database that hangs.
 const READ_LIMIT: Duration = Duration::from_millis(500);
-
-/// One token's part of a budget, as a report shows it.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct NamedShare {
-    /// The token's name.
-    pub token: Arc<str>,
-    /// Requests in the current window.
-    pub requests: u32,
-}
 
 /// The names that are known.
 #[derive(Debug, Default)]
