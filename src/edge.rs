@@ -43,10 +43,11 @@ pub use self::certificates::{Certificates, Pace, Prepared, ServedCertificate};
 pub use self::drain::{Drained, Serving};
 pub use self::listener::{BindError, Listener, bind, listen};
 use crate::config::ConnectionLimits;
-use crate::gate::{Connection, Gate};
+use crate::gate::Connection;
 use crate::metrics::Metrics;
+use crate::request::Pipeline;
 
-/// What answers the requests of a connection: the gate, or a handler of a test's own.
+/// What answers the requests of a connection: the request pipeline, or a handler of a test's own.
 pub trait Serve: Send + Sync + 'static {
     /// Answers one request. It never fails: a refusal is an answer too.
     fn serve(
@@ -56,19 +57,19 @@ pub trait Serve: Send + Sync + 'static {
     ) -> impl Future<Output = Response<Full<Bytes>>> + Send;
 }
 
-impl Serve for Gate {
+impl Serve for Pipeline {
     async fn serve(&self, connection: &Connection, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        self.pass(connection, request).await
+        Self::serve(self, connection, request).await
     }
 }
 
-/// The parts that a connection meets on its way to the gate.
+/// The parts that a connection meets before the request pipeline.
 #[derive(Debug)]
-pub struct Edge<S = Gate> {
+pub struct Edge<S = Pipeline> {
     /// What a handshake serves.
     pub certificates: Arc<Certificates>,
     /// What answers.
-    pub gate: Arc<S>,
+    pub service: Arc<S>,
     /// How long and how much a peer may take.
     pub limits: ConnectionLimits,
     /// Where handshakes and connections are counted.

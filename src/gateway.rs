@@ -29,10 +29,11 @@ use crate::certificate::CertificateError;
 use crate::config::Config;
 use crate::edge::admin::{self, Admin};
 use crate::edge::{self, Addresses, BindError, Certificates, Drained, Edge, Pace, Serving};
-use crate::gate::{BadTokens, Gate, InFlight};
+use crate::gate::{BadTokens, Gate};
 use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::quota::Quota;
+use crate::request::{InFlight, Pipeline};
 use crate::shared::announce::Listening;
 use crate::shared::{Lanes, Link, LinkError};
 use crate::store::Connections;
@@ -78,7 +79,7 @@ pub enum StartError {
 pub struct Running {
     serving: Serving,
     admin: Option<(SocketAddr, Admin)>,
-    gate: Arc<Gate>,
+    pipeline: Arc<Pipeline>,
     certificates: Arc<Certificates>,
     shutdown_delay: Duration,
     drain: Duration,
@@ -118,10 +119,18 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
             (Some((lanes, redis.on_failure)), Some(listening))
         }
     };
-    let gate = Arc::new(Gate {
-        directory,
+    let gate = Gate {
+        directory: Arc::clone(&directory),
         quota: Quota::new(config.gateway.quota_window, windows, metrics.clone()),
         tokens: TokenVerifier::new(listening, missed, metrics.clone()),
+        bad_tokens: BadTokens::new(
+            limits.request.bad_tokens_burst,
+            limits.request.bad_tokens_rate,
+            metrics.gate.clone(),
+        ),
+    };
+    let pipeline = Arc::new(Pipeline {
+        gate,
         limits: limits.request,
         hsts: ArcSwapOption::new(config.gateway.hsts.clone().map(Arc::new)),
         in_flight: InFlight::new(limits.request.in_flight, metrics.gate.clone()),
@@ -130,15 +139,9 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
             limits.request.memory_bytes_per_tenant,
             metrics.gate.clone(),
         )),
-        bad_tokens: BadTokens::new(
-            limits.request.bad_tokens_burst,
-            limits.request.bad_tokens_rate,
-            metrics.gate.clone(),
-        ),
         metrics: metrics.clone(),
     });
-    let directory = Arc::clone(&gate.directory);
-    let certificates = Certificates::open(&config.gateway, directory, &metrics, Pace::default())?;
+    let certificates = Certificates::open(&config.gateway, Arc::clone(&directory), &metrics, Pace::default())?;
     let certificates = Arc::new(certificates);
     let addresses = config.gateway.listen.iter().map(|entry| entry.address).chain(config.gateway.admin_listen);
     // Before anything is opened: a socket handed over at `[::]` keeps us from `0.0.0.0`, and that is why.
@@ -150,9 +153,9 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
     };
     let workers = Workers::follow_load(Handle::current(), metrics.workers_at_work.clone());
     let draining = Arc::new(AtomicBool::new(false));
-    let databases = Arc::new(Databases::new(Arc::clone(&gate.directory), metrics.database.clone()));
+    let databases = Arc::new(Databases::new(Arc::clone(&directory), metrics.database.clone()));
     let parts = Parts {
-        gate: Arc::clone(&gate),
+        pipeline: Arc::clone(&pipeline),
         databases: Arc::clone(&databases),
         certificates: Arc::clone(&certificates),
         draining: Arc::clone(&draining),
@@ -161,7 +164,7 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
     let admin = operator.map(|listener| start_admin(listener, &metrics, parts)).transpose()?;
     let edge = Edge {
         certificates: Arc::clone(&certificates),
-        gate: Arc::clone(&gate),
+        service: Arc::clone(&pipeline),
         limits: limits.connection,
         addresses: Addresses::new(limits.connection.connections_per_address),
         metrics,
@@ -169,13 +172,13 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
     Ok(Running {
         serving: edge.serve(listeners),
         admin,
-        last_used: AbortOnDropHandle::new(tokio::spawn(write_last_used(Arc::clone(&gate)))),
+        last_used: AbortOnDropHandle::new(tokio::spawn(write_last_used(directory))),
         _inspections: [
             certificates.inspect(),
             AbortOnDropHandle::new(tokio::spawn(Arc::clone(&databases).inspect_for_ever())),
         ],
         databases,
-        gate,
+        pipeline,
         certificates,
         shutdown_delay: config.gateway.shutdown_delay,
         drain: config.gateway.drain,
@@ -189,12 +192,12 @@ fn start_admin(listener: TcpListener, metrics: &Metrics, parts: Parts) -> Result
     Ok((address, admin::serve(listener, metrics.clone(), Arc::new(move || parts.readiness()))))
 }
 
-async fn write_last_used(gate: Arc<Gate>) {
+async fn write_last_used(directory: Arc<ArcSwap<Directory>>) {
     let mut ticks = tokio::time::interval(LAST_USED_INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let due = gate.directory.load().tenants().filter_map(|tenant| tenant.last_used(Due::Late)).collect();
+        let due = directory.load().tenants().filter_map(|tenant| tenant.last_used(Due::Late)).collect();
         last_used::write(due).await;
     }
 }
@@ -215,7 +218,7 @@ impl Running {
     /// What takes a changed configuration into service.
     #[must_use]
     pub fn reloader(&self) -> Reloader {
-        Reloader::new(Arc::clone(&self.gate), Arc::clone(&self.certificates), Arc::clone(&self.databases))
+        Reloader::new(Arc::clone(&self.pipeline), Arc::clone(&self.certificates), Arc::clone(&self.databases))
     }
 
     /// Stops in good order, or at once as soon as `hurry` is ready, and tells whether every request in flight was
@@ -241,7 +244,7 @@ impl Running {
         let drained = self.serving.drain(patience).await;
         // Stopped before the last writing, so that the two don't write at once.
         drop(self.last_used);
-        let directory = self.gate.directory.load_full();
+        let directory = self.pipeline.gate.directory.load_full();
         last_used::write(directory.tenants().filter_map(|tenant| tenant.last_used(Due::All)).collect()).await;
         // All at once: one that hangs must not hold up the others.
         let closed = join_all(directory.tenants().map(|tenant| tenant.database.close()));

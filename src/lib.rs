@@ -36,6 +36,7 @@ mod owner_only;
 mod patience;
 pub mod quota;
 pub mod reply;
+pub mod request;
 mod rights;
 pub mod shared;
 pub mod store;

@@ -181,7 +181,7 @@ impl<'a, S: Serve> Arrival<'a, S> {
                 transport,
                 authority: FirstAuthority::default(),
             },
-            gate: Arc::clone(&edge.gate),
+            service: Arc::clone(&edge.service),
             activity: Arc::clone(activity),
             lifecycle: lifecycle.clone(),
         });
@@ -223,7 +223,7 @@ impl<'a, S: Serve> Arrival<'a, S> {
 /// What the requests of a connection share.
 struct Conversation<S> {
     connection: Connection,
-    gate: Arc<S>,
+    service: Arc<S>,
     activity: Arc<Activity>,
     lifecycle: Lifecycle,
 }
@@ -238,7 +238,7 @@ impl<S: Serve> Conversation<S> {
         async move {
             // HTTP/2 is told by a GOAWAY.
             let speaks_of_closing = request.version() <= Version::HTTP_11;
-            let mut response = self.gate.serve(&self.connection, request).await;
+            let mut response = self.service.serve(&self.connection, request).await;
             if speaks_of_closing && (handling.is_last() || self.lifecycle.is_draining()) {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }

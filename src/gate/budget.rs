@@ -7,11 +7,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::sync::Semaphore;
 
-use super::{Gate, Trail};
+use super::{Admitted, Gate};
 use crate::error::Refusal;
-use crate::quota::{Budget, LimitedAccount, NotAdmitted, Telling, Usage};
+use crate::quota::{Budget, LimitedAccount, NotAdmitted, Telling};
 use crate::store::StoreError;
 use crate::tenant::{Tenant, Token};
 
@@ -28,35 +29,49 @@ const REPORT_WAIT: Duration = Duration::from_millis(500);
 static REPORTS: Semaphore = Semaphore::const_new(32);
 
 impl Gate {
-    /// Spends one request of the account's budget.
-    pub(super) async fn admit(
+    /// Spends one request of the account's budget. Sets `budget` as soon as that is known, also for a request that is
+    /// refused.
+    ///
+    /// # Errors
+    /// [`Refusal::QuotaExhausted`], [`Refusal::QuotaUnavailable`], [`Refusal::DatabaseUnavailable`],
+    /// [`Refusal::TenantBusy`].
+    pub async fn admit(
         &self,
-        tenant: &Tenant,
-        token: &Token,
+        tenant: Arc<Tenant>,
+        token: Arc<Token>,
         telling: Telling,
-        trail: &mut Trail,
-    ) -> Result<(Budget, Option<Usage>), Refusal> {
+        budget: &mut Option<Budget>,
+    ) -> Result<Admitted, Refusal> {
         let account = match tenant.account() {
             Some(account) => account,
             // Boxed: it is rarely needed.
             None => {
-                let learned = Box::pin(self.learn_account(tenant)).await;
+                let learned = Box::pin(self.learn_account(&tenant)).await;
                 learned.map_err(|error| Refusal::DatabaseUnavailable(Arc::new(error)))?
             }
         };
-        match self.quota.admit(account, token.id, telling).await {
-            Ok(admission) => Ok(admission),
-            Err(NotAdmitted::Exhausted { wait, usage }) => {
-                trail.budget = Some(Budget { limit: tenant.requests_per_minute, remaining: 0 });
-                let usage = tenant.tokens.names.name(&usage, token, &tenant.database).await;
-                Err(Refusal::QuotaExhausted { wait, usage })
+        let usage = match self.quota.admit(account, token.id, telling).await {
+            Ok((left, usage)) => {
+                *budget = Some(left);
+                usage
             }
-            Err(NotAdmitted::StoreFailed) => Err(Refusal::QuotaUnavailable),
-        }
+            Err(NotAdmitted::Exhausted { wait, usage }) => {
+                *budget = Some(Budget { limit: tenant.requests_per_minute, remaining: 0 });
+                let usage = tenant.tokens.names.name(&usage, &token, &tenant.database).await;
+                return Err(Refusal::QuotaExhausted { wait, usage });
+            }
+            Err(NotAdmitted::StoreFailed) => return Err(Refusal::QuotaUnavailable),
+        };
+        tenant.tokens.last_used.note(&token, Timestamp::now());
+        let turn = tenant.in_flight.enter().ok_or_else(|| {
+            tenant.database.refuse_in_flight();
+            Refusal::TenantBusy
+        })?;
+        Ok(Admitted { tenant, token, usage, _turn: turn })
     }
 
-    /// What is left of the account's budget, for a request that spends nothing. Full where the account can't be known.
-    pub(super) async fn look(&self, tenant: &Arc<Tenant>) -> Budget {
+    /// The account's budget, for a request that spends nothing. Full if it cannot be known which account that is.
+    pub async fn budget(&self, tenant: &Arc<Tenant>) -> Budget {
         let account = match tenant.account() {
             Some(account) => Some(account),
             None => Box::pin(self.learn_account_soon(tenant)).await,

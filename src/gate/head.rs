@@ -38,8 +38,11 @@ impl From<HeadFault> for Refusal {
     }
 }
 
-/// Refuses what is no request for a resource of anybody: what the edge found, `*`, and tunnels (CONNECT).
-pub(super) fn check_form(head: &request::Parts) -> Result<(), Refusal> {
+/// Refuses what is no request for a resource: what the edge found, `*`, and tunnels (CONNECT).
+///
+/// # Errors
+/// [`Refusal::InvalidTarget`], and those that a [`HeadFault`] becomes.
+pub fn check_form(head: &request::Parts) -> Result<(), Refusal> {
     if let Some(fault) = head.extensions.get::<HeadFault>() {
         return Err((*fault).into());
     }
@@ -51,13 +54,19 @@ pub(super) fn check_form(head: &request::Parts) -> Result<(), Refusal> {
 
 /// Refuses a method that nobody here knows; which of the others a path takes is the path's to say. Known are those of
 /// HTTP itself (RFC 9110, section 9.1, and RFC 5789), and QUERY, which OpenAPI and its tools know.
-pub(super) fn check_method(method: &Method) -> Result<(), Refusal> {
+///
+/// # Errors
+/// [`Refusal::UnknownMethod`].
+pub fn check_method(method: &Method) -> Result<(), Refusal> {
     const KNOWN: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "QUERY"];
     if KNOWN.contains(&method.as_str()) { Ok(()) } else { Err(Refusal::UnknownMethod) }
 }
 
 /// Refuses a head that is too large.
-pub(super) fn check_size(head: &request::Parts, limits: &RequestLimits) -> Result<(), Refusal> {
+///
+/// # Errors
+/// [`Refusal::TargetTooLong`], [`Refusal::HeadTooLarge`].
+pub fn check_size(head: &request::Parts, limits: &RequestLimits) -> Result<(), Refusal> {
     let target = head.uri.path_and_query().map_or(0, |target| target.as_str().len());
     if target > limits.target_bytes {
         return Err(Refusal::TargetTooLong);
@@ -89,7 +98,7 @@ const LONGEST_KEPT: usize = 259;
 
 /// The authority of a request: the host in its normal form, and the port as the caller wrote it.
 #[derive(Debug)]
-pub(super) struct Authority<'h> {
+pub struct Authority<'h> {
     host: HostName,
     port: Option<&'h str>,
 }
@@ -97,7 +106,10 @@ pub(super) struct Authority<'h> {
 impl<'h> Authority<'h> {
     /// From `:authority` in HTTP/2 and an absolute target, else from `Host` (RFC 9112, section 3.2; RFC 9113, section
     /// 8.3.1). Where both are there they must agree: a proxy before us may have looked at the other one.
-    pub(super) fn of(head: &'h request::Parts, first: &FirstAuthority) -> Result<Self, Refusal> {
+    ///
+    /// # Errors
+    /// [`Refusal::InvalidAuthority`].
+    pub fn of(head: &'h request::Parts, first: &FirstAuthority) -> Result<Self, Refusal> {
         let mut hosts = head.headers.get_all(HOST).iter();
         let (host, more) = (hosts.next(), hosts.next());
         if more.is_some() {
@@ -130,12 +142,15 @@ impl<'h> Authority<'h> {
         Ok(Self { host, port })
     }
 
-    pub(super) fn host(&self) -> &HostName {
+    /// The host, in its normal form.
+    #[must_use]
+    pub fn host(&self) -> &HostName {
         &self.host
     }
 
     /// What links begin with.
-    pub(super) fn origin(&self) -> Origin<'_> {
+    #[must_use]
+    pub fn origin(&self) -> Origin<'_> {
         Origin { host: &self.host, port: self.port }
     }
 }

@@ -17,7 +17,7 @@ impl Gate {
     ///
     /// # Errors
     /// [`Refusal::Unauthenticated`], [`Refusal::TooManyBadTokens`], [`Refusal::DatabaseUnavailable`].
-    pub(super) async fn verify(
+    pub async fn verify(
         &self,
         connection: &Connection,
         tenant: &Tenant,

@@ -11,7 +11,7 @@ use super::databases::Databases;
 use crate::config::OnRedisFailure;
 use crate::edge::Certificates;
 use crate::edge::admin::Readiness;
-use crate::gate::Gate;
+use crate::request::Pipeline;
 
 /// How many tenants are named. With more, a probe that comes every second carries a book; the log has them all.
 const NAMED: usize = 100;
@@ -19,7 +19,7 @@ const NAMED: usize = 100;
 /// The parts that know.
 #[derive(Clone, Debug)]
 pub(super) struct Parts {
-    pub(super) gate: Arc<Gate>,
+    pub(super) pipeline: Arc<Pipeline>,
     pub(super) certificates: Arc<Certificates>,
     pub(super) databases: Arc<Databases>,
     pub(super) draining: Arc<AtomicBool>,
@@ -29,7 +29,7 @@ pub(super) struct Parts {
 
 impl Parts {
     pub(super) fn readiness(&self) -> Readiness {
-        let metrics = &self.gate.metrics;
+        let metrics = &self.pipeline.metrics;
         let draining = self.draining.load(Ordering::Relaxed);
         let mut ready = !draining;
         let mut parts = BTreeMap::new();

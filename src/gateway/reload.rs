@@ -21,7 +21,7 @@ use super::databases::Databases;
 use crate::config::{CertificateFiles, Config, GatewayConfig, Problems, Served, Sources, TenantConfig, WatchedFolders};
 use crate::edge::{Certificates, Prepared};
 use crate::file_stamp::FileStamp;
-use crate::gate::Gate;
+use crate::request::Pipeline;
 use crate::store::with_causes;
 use crate::supervisor;
 use crate::tenant::last_used;
@@ -37,7 +37,7 @@ const LOOK_AFTER_LEFT: Duration = Duration::from_millis(100);
 /// Puts configurations in place of the one that is served.
 #[derive(Clone, Debug)]
 pub struct Reloader {
-    gate: Arc<Gate>,
+    pipeline: Arc<Pipeline>,
     certificates: Arc<Certificates>,
     databases: Arc<Databases>,
 }
@@ -85,19 +85,19 @@ struct Read {
 }
 
 impl Reloader {
-    pub(super) fn new(gate: Arc<Gate>, certificates: Arc<Certificates>, databases: Arc<Databases>) -> Self {
-        Self { gate, certificates, databases }
+    pub(super) fn new(pipeline: Arc<Pipeline>, certificates: Arc<Certificates>, databases: Arc<Databases>) -> Self {
+        Self { pipeline, certificates, databases }
     }
 
     /// Reads the configuration anew and serves it, or says in the log why not.
     async fn reload(&self, path: &Path, served: Arc<Standing>) -> Result<Standing, Box<Refused>> {
-        let before = self.gate.directory.load_full();
+        let before = self.pipeline.gate.directory.load_full();
         let outcome = {
             let (path, certificates) = (path.to_owned(), Arc::clone(&self.certificates));
             let (before, served) = (Arc::clone(&before), Arc::clone(&served));
             on_a_thread_of_its_own(move || read(&path, &before, &served, &certificates)).await
         };
-        let metrics = &self.gate.metrics;
+        let metrics = &self.pipeline.metrics;
         let refused = |faults: String| {
             metrics.reloads.with_label_values(&["refused"]).inc();
             metrics.last_reload_successful.set(0);
@@ -120,11 +120,11 @@ impl Reloader {
         // Certificates before tenants: a new tenant is served from its first handshake on.
         self.certificates.replace(certificate);
         let after = Arc::new(directory);
-        self.gate.directory.store(Arc::clone(&after));
+        self.pipeline.gate.directory.store(Arc::clone(&after));
         self.databases.inspect_soon();
-        self.gate.hsts.store(standing.gateway.hsts.clone().map(Arc::new));
+        self.pipeline.hsts.store(standing.gateway.hsts.clone().map(Arc::new));
         metrics.tenants.retain(|slug| after.config(slug).is_some());
-        self.gate.quota.forget_unused_accounts();
+        self.pipeline.gate.quota.forget_unused_accounts();
         metrics.tenants_served.set(i64::try_from(tenants).unwrap_or(i64::MAX));
         metrics.reloads.with_label_values(&["done"]).inc();
         metrics.last_reload_successful.set(1);
@@ -140,7 +140,7 @@ impl Reloader {
     /// Whether the configuration or certificates are read from any of these files, under whatever name, or were for one
     /// that is refused.
     async fn is_any_read(&self, files: &BTreeSet<PathBuf>, sources: &Sources, refused: Option<&Arc<Refused>>) -> bool {
-        let (files, sources, directory) = (files.clone(), sources.clone(), self.gate.directory.load_full());
+        let (files, sources, directory) = (files.clone(), sources.clone(), self.pipeline.gate.directory.load_full());
         let refused = refused.cloned();
         let gateway = self.certificates.files_of_gateway();
         let look = move || {

@@ -64,7 +64,7 @@ pub struct RequestLimits {
     /// [`RequestLimits::group_body_bytes`]: the largest groups are never taken. Smaller than twice an answer, compressed and
     /// not: it is never given.
     pub memory_bytes_per_tenant: usize,
-    /// How many bad tokens an address may try in a row. See [`super::BadTokens`].
+    /// How many bad tokens an address may try in a row. See `gate::BadTokens`.
     ///
     /// Larger: a flood asks the databases more before it is slowed. Smaller: many callers behind one address whose
     /// tokens were just revoked are taken for one.

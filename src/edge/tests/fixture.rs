@@ -145,7 +145,7 @@ impl Fixture {
         let certificates = Certificates::open(&config.gateway, directory, &metrics, Pace::default()).unwrap();
         let edge = Edge {
             certificates: Arc::new(certificates),
-            gate: Arc::new(Handler),
+            service: Arc::new(Handler),
             limits,
             metrics: metrics.clone(),
             addresses: Addresses::new(limits.connections_per_address),

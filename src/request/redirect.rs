@@ -7,8 +7,8 @@ use http::header::{HeaderValue, LOCATION};
 use http::{StatusCode, request};
 use serde_json::json;
 
-use super::head::Authority;
 use crate::error::Refusal;
+use crate::gate::Authority;
 use crate::reply::Reply;
 
 /// What stands in the log and in metrics in place of a route.

@@ -15,9 +15,10 @@ use hyper::body::Body;
 use uuid::fmt::Hyphenated;
 use uuid::{ContextV7, Timestamp, Uuid};
 
+use super::RequestContext;
 use super::encoding::{Encoding, SMALLEST};
-use super::{Connection, Trail};
 use crate::error::{Refusal, cut};
+use crate::gate::Connection;
 use crate::memory::{self, MemoryPermit, MemoryShare};
 use crate::quota::Budget;
 use crate::reply::{Reply, number};
@@ -166,12 +167,12 @@ pub(super) async fn dress(
 pub(super) fn log(
     connection: &Connection,
     head: &request::Parts,
-    trail: &Trail,
+    context: &RequestContext,
     response: &Response<Full<Bytes>>,
     refusal: Option<&Refusal>,
     took: Duration,
 ) {
-    let (id, tenant) = (id_of(response), trail.tenant.as_ref().map(|tenant| &*tenant.slug));
+    let (id, tenant) = (id_of(response), context.tenant.as_ref().map(|tenant| &*tenant.slug));
     if let Some(refusal) = refusal.filter(|_| response.status().is_server_error()) {
         let cause = with_causes(refusal);
         if response.status() == StatusCode::INTERNAL_SERVER_ERROR {
@@ -186,14 +187,14 @@ pub(super) fn log(
         request_id: id,
         client: &connection.client,
         tenant,
-        token: trail.token.as_ref().map(|token| &*token.name),
+        token: context.token.as_ref().map(|token| &*token.name),
         method: &cut(head.method.as_str()),
-        route: trail.route,
+        route: context.route,
         status: response.status().as_u16(),
         duration_ms: took.as_secs_f64() * 1000.0,
         bytes: response.body().size_hint().exact(),
-        remaining: trail.budget.map(|budget| budget.remaining),
-        database_ms: (took >= SLOW).then(|| trail.database.total().as_secs_f64() * 1000.0),
+        remaining: context.budget.map(|budget| budget.remaining),
+        database_ms: (took >= SLOW).then(|| context.database.total().as_secs_f64() * 1000.0),
     };
     line.log();
 }

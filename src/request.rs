@@ -1,0 +1,281 @@
+//! The request path: every step of a request, once and in order. Read this first.
+//!
+//! ```text
+//! in flight → resolve tenant → verify token → admit (quota) → route → read body → handle → respond
+//! ```
+//!
+//! The order is a promise. An unauthenticated request learns nothing about which routes exist and cannot spend the
+//! account's budget; every authenticated request counts against the budget, whatever its outcome. Who may pass is decided
+//! by [`Gate`], what a route answers by [`api`]; this module owns the order, what a request may hold and how long it may
+//! take, and what every response carries.
+
+mod allowance;
+mod body;
+mod coding;
+mod encoding;
+mod in_flight;
+mod inflow;
+mod redirect;
+mod respond;
+mod unread;
+
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use arc_swap::ArcSwapOption;
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::header::{HeaderValue, STRICT_TRANSPORT_SECURITY};
+use http::{Method, Request, Response, request};
+use http_body_util::Full;
+use hyper::body::{Body, Incoming};
+use tracing::{Instrument, Span};
+
+use crate::api::{self, Call, Ignored};
+use crate::config::RequestLimits;
+use crate::error::Refusal;
+use crate::gate::{Authority, Connection, Gate, Transport, check_form, check_method, check_size};
+use crate::memory::{Memory, MemoryShare};
+use crate::metrics::Metrics;
+use crate::quota::{Budget, Telling};
+use crate::reply::Reply;
+use crate::store::Spent;
+use crate::telemetry::{self, step};
+use crate::tenant::{Tenant, Token};
+use allowance::Allowance;
+use coding::Announced;
+pub use in_flight::InFlight;
+use inflow::Received;
+use respond::RequestId;
+
+/// The path below which every route of an account's API is.
+const API: &str = "/api/v1";
+
+/// What every request passes, from its parsed head to its response.
+#[derive(Debug)]
+pub struct Pipeline {
+    /// Who may pass.
+    pub gate: Gate,
+    /// How much a request may hold, and how long it may take.
+    pub limits: RequestLimits,
+    /// The value of `Strict-Transport-Security`, if responses have one.
+    pub hsts: ArcSwapOption<HeaderValue>,
+    /// The requests that are being served.
+    pub in_flight: InFlight,
+    /// What request bodies and answers hold.
+    pub memory: Arc<Memory>,
+    /// What is counted.
+    pub metrics: Metrics,
+}
+
+/// What became known of a request, for the response's headers and the log.
+#[derive(Debug, Default)]
+struct RequestContext {
+    tenant: Option<Arc<Tenant>>,
+    token: Option<Arc<Token>>,
+    budget: Option<Budget>,
+    route: Option<&'static str>,
+    /// Query parameters that the route does not know.
+    ignored: Option<Ignored>,
+    /// The same of the body's keys.
+    ignored_in_body: OnceLock<Ignored>,
+    /// The time that its statements took.
+    database: Spent,
+    /// The span from the token check on, where that is another one.
+    span: Option<Span>,
+}
+
+/// A request whose token is valid.
+struct Verified<'r> {
+    tenant: Arc<Tenant>,
+    token: Arc<Token>,
+    authority: &'r Authority<'r>,
+    /// Below [`API`].
+    path: &'r str,
+}
+
+impl Pipeline {
+    /// Serves one request. Never fails: a refusal is a response too.
+    pub async fn serve(&self, connection: &Connection, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let began = Instant::now();
+        let (head, mut body) = request.into_parts();
+        let id = RequestId::of(&head.headers);
+        let mut context = RequestContext::default();
+
+        let span = telemetry::request_span(&head.headers, &head.method);
+        let place = self.in_flight.enter();
+        let outcome = match place {
+            Some(_) => {
+                let database = context.database.clone();
+                let handling = pin!(self.handle(connection, &head, &mut body, &mut context));
+                database.measure(contain(handling)).instrument(span.clone()).await
+            }
+            None => Err(Refusal::Overloaded),
+        };
+        let (reply, refusal) = match outcome {
+            Ok(reply) => (reply, None),
+            Err(refusal) => (refusal.reply(), Some(refusal)),
+        };
+        // Each names its own before those that are named: the query's come first.
+        let ignored = [context.ignored_in_body.take(), context.ignored.take()];
+        let reply = ignored.into_iter().flatten().fold(reply, |reply, ignored| ignored.name_in(reply));
+        if let (None, Some(tenant)) = (context.budget, &context.tenant) {
+            context.budget = Some(self.gate.budget(tenant).await);
+        }
+        let status = reply.status;
+        let mut response = respond::dress(reply, &head, id, context.budget).await;
+        if let Some(hsts) = &*self.hsts.load()
+            && connection.transport.is_protected()
+        {
+            response.headers_mut().insert(STRICT_TRANSPORT_SECURITY, HeaderValue::clone(hsts));
+        }
+        let took = began.elapsed();
+        self.metrics.requests.count(context.route.unwrap_or("none"), &head.method, status, took);
+        if let Some(tenant) = &context.tenant {
+            self.metrics.tenants.count(&tenant.meter, status, took);
+        }
+        let tenant = context.tenant.as_ref().map(|tenant| &*tenant.slug);
+        telemetry::end_request(
+            context.span.as_ref().unwrap_or(&span),
+            context.route,
+            status,
+            tenant,
+            respond::id_of(&response),
+        );
+        respond::log(connection, &head, &context, &response, refusal.as_ref(), took);
+        // From here on the request only discards its unread body, which takes no place among those in flight.
+        drop(place);
+        if !body.is_end_stream() {
+            unread::settle(&head, body, &mut response).await;
+        }
+        response
+    }
+
+    async fn handle(
+        &self,
+        connection: &Connection,
+        head: &request::Parts,
+        body: &mut Incoming,
+        context: &mut RequestContext,
+    ) -> Result<Reply, Refusal> {
+        check_form(head)?;
+        let authority = Authority::of(head, &connection.authority)?;
+        let tenant = self.gate.resolve(connection, &authority)?;
+        if let Transport::Redirect { https_port } = connection.transport {
+            check_size(head, &self.limits)?;
+            context.route = Some(redirect::NAME);
+            return redirect::to_https(&authority, https_port, head);
+        }
+        tenant.prefetch();
+        context.tenant = Some(Arc::clone(&tenant));
+        check_size(head, &self.limits)?;
+        check_method(&head.method)?;
+
+        let path = head.uri.path().strip_prefix(API).filter(|rest| rest.is_empty() || rest.starts_with('/'));
+        let path = path.ok_or(Refusal::UnknownPath)?;
+        let mut allowance = Allowance::of(self.limits.request);
+        // A step is pinned where it stands: handed on by value, it would take its place again in each future around it.
+        let token =
+            allowance.spend(pin!(self.gate.verify(connection, &tenant, head).instrument(step!("verify")))).await?;
+        context.token = Some(Arc::clone(&token));
+        context.span = telemetry::authenticated_span(&head.headers, &head.method);
+        let span = context.span.clone();
+        let rest = pin!(self.handle_verified(
+            Verified { tenant, token, authority: &authority, path },
+            head,
+            body,
+            allowance,
+            context
+        ));
+        match span {
+            Some(span) => rest.instrument(span).await,
+            None => rest.await,
+        }
+    }
+
+    /// The steps after the token check.
+    async fn handle_verified(
+        &self,
+        Verified { tenant, token, authority, path }: Verified<'_>,
+        head: &request::Parts,
+        body: &mut Incoming,
+        mut allowance: Allowance,
+        context: &mut RequestContext,
+    ) -> Result<Reply, Refusal> {
+        let telling = if api::tells_usage(path) { Telling::Usage } else { Telling::Nothing };
+        let admitting = self.gate.admit(tenant, token, telling, &mut context.budget).instrument(step!("admit"));
+        let admitted = allowance.spend(pin!(admitting)).await?;
+
+        // HEAD works wherever GET does; the answer's body is left out when it is sent.
+        let method = if head.method == Method::HEAD { &Method::GET } else { &head.method };
+        let route = api::route(method, path)?;
+        context.route = Some(route.name());
+        context.ignored = head.uri.query().map(|query| route.ignored(query));
+        let has_body = route.takes_body() && !body.is_end_stream();
+        let announced = if has_body { Announced::of(&head.headers)? } else { Announced::JSON };
+        let share = MemoryShare::new(&self.memory, &admitted.tenant().memory);
+        let (limit, limits) = (route.body_limit(&self.limits), &self.limits);
+        let Received { bytes: body, permit: _permit } =
+            body::read(&head.headers, body, announced.coding, limit, limits, &share).await?;
+        announced.check(&body)?;
+        let call = Call {
+            origin: authority.origin(),
+            query: head.uri.query().unwrap_or_default(),
+            body,
+            ignored: &context.ignored_in_body,
+        };
+        allowance.change(route.time_limit(&self.limits));
+        let handling = api::handle(&admitted, route, call).instrument(step!("handle"));
+        let serving = share.clone().serve(async { respond::hold(handling.await?, &share) });
+        allowance.spend(pin!(serving)).await
+    }
+}
+
+/// Turns a panic into a refusal: it costs only its own request, and that is answered.
+async fn contain(handling: impl Future<Output = Result<Reply, Refusal>>) -> Result<Reply, Refusal> {
+    // What requests share is behind locks and atomics, which are consistent between any two statements.
+    AssertUnwindSafe(handling).catch_unwind().await.unwrap_or_else(|panic| Err(Refusal::Panicked(text_of(&*panic))))
+}
+
+fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let text =
+        panic.downcast_ref::<&str>().map(ToString::to_string).or_else(|| panic.downcast_ref::<String>().cloned());
+    text.unwrap_or_else(|| "a panic without a text".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use http::StatusCode;
+
+    use super::*;
+
+    async fn fail(with: impl FnOnce()) -> Refusal {
+        let handling = async {
+            tokio::task::yield_now().await;
+            with();
+            Err(Refusal::UnknownPath)
+        };
+        contain(handling).await.expect_err("a refusal")
+    }
+
+    #[tokio::test]
+    async fn a_panic_becomes_an_answer_that_does_not_tell_of_it() {
+        for (refusal, text) in [
+            (fail(|| panic!("MARKER")).await, "MARKER"),
+            (fail(|| panic!("{} {}", "MARKER", 7)).await, "MARKER 7"),
+            (fail(|| std::panic::panic_any(7)).await, "a panic without a text"),
+        ] {
+            assert!(matches!(&refusal, Refusal::Panicked(told) if told == text), "{refusal:?}");
+            let reply = refusal.reply();
+            assert_eq!(reply.status, StatusCode::INTERNAL_SERVER_ERROR);
+            assert_eq!(&*reply.body, br#"{"message":"Server Error"}"#);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_does_not_panic_is_left_as_it_is() {
+        assert!(matches!(fail(|| {}).await, Refusal::UnknownPath));
+    }
+}
