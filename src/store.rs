@@ -5,13 +5,16 @@
 //! statement: only `sql`, `session` and `location` know where they part.
 
 mod breaker;
+mod bulk;
 mod causes;
 mod commit_stamp;
 mod concerns;
 mod connections;
 mod database;
 mod database_file;
+mod error;
 pub mod filter;
+mod folding;
 mod forms;
 mod frozen;
 mod groups;
@@ -31,6 +34,7 @@ mod records;
 mod reindex;
 mod remedy;
 mod retry;
+mod row;
 mod rows;
 mod schema;
 mod search;
@@ -47,16 +51,16 @@ mod users;
 mod write_access;
 mod write_lock;
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sqlx::migrate::MigrateError;
 use tokio::sync::RwLock;
 
 pub use breaker::{Breaker, Entry};
 pub use commit_stamp::CommitStamp;
 pub use concerns::Concern;
 pub use connections::Connections;
+pub use error::StoreError;
+pub use folding::fold;
 pub use forms::{Element, Form, FormSummary};
 pub use groups::{
     Deletion, Durability, Group, GroupFilter, GroupSummary, GroupWrite, GroupWriteError, Guard, MemberChange,
@@ -77,7 +81,6 @@ pub use subscriptions::{Event, Subscribed, Subscription, Triple, Unsubscription}
 pub use texts::Texts;
 pub use tokens::{NewToken, TokenRecord};
 
-use crate::memory::MemorySpent;
 use crate::metrics::DatabaseFailure;
 pub(crate) use causes::with_causes;
 use database::Database;
@@ -86,7 +89,6 @@ pub(crate) use database_file::{LOG, SHARED_MEMORY, next_to};
 use retry::Tries;
 use settle::Settler;
 pub use write_access::ReadOnlyFile;
-use write_access::after_colon;
 
 /// An open, migrated database of one tenant. Cloning shares the connections.
 #[derive(Clone, Debug)]
@@ -98,87 +100,6 @@ pub struct Store {
     group_writes: Arc<RwLock<()>>,
     settler: Settler,
     file: Option<DatabaseFile>,
-}
-
-/// What [`StoreError::Unavailable`] says.
-const UNAVAILABLE: &str = "the database is unavailable";
-
-/// Why a store can't be opened or used.
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    /// The database can't be reached, is overloaded, locked or full: another try may succeed.
-    #[error("{UNAVAILABLE}")]
-    Unavailable(#[source] sqlx::Error),
-    /// It did not work a moment ago, and is left alone until the next try.
-    #[error("the database is left alone for a moment, since it does not work")]
-    Resting,
-    /// No connection was free in time.
-    #[error("no connection to the database was free in time")]
-    Busy,
-    /// Another program holds the write lock of a SQLite file; nothing was written.
-    #[error("another program holds the write lock of the SQLite file{}", after_colon(holder.as_deref()))]
-    Locked {
-        /// Which process it is, if that is known.
-        holder: Option<String>,
-    },
-    /// A SQLite file can be read and not written.
-    #[error(transparent)]
-    ReadOnly(Box<ReadOnlyFile>),
-    /// More was written than could be derived from in the time of a request; that goes on.
-    #[error("more was written to the database than searches have been prepared for yet")]
-    Unsettled,
-    /// The database has an older schema than this program serves.
-    #[error("the database is at schema version {found}, this program needs {wanted}")]
-    SchemaOlder {
-        /// The version that the database is at; 0 when it has none.
-        found: i64,
-        /// The version that this program needs.
-        wanted: i64,
-    },
-    /// The folder of a SQLite file is not there and can't be made.
-    #[error("the folder `{}` can't be made", folder.display())]
-    Folder {
-        /// The folder.
-        folder: PathBuf,
-        /// Why.
-        #[source]
-        cause: std::io::Error,
-    },
-    /// A migration failed; what it did is rolled back.
-    #[error("the migration failed")]
-    Migration(#[source] MigrateError),
-    /// There is no memory left for its rows.
-    #[error(transparent)]
-    MemorySpent(#[from] MemorySpent),
-    /// A statement failed for a reason that no other try mends.
-    #[error("a statement failed")]
-    Statement(#[source] sqlx::Error),
-}
-
-impl From<sqlx::Error> for StoreError {
-    fn from(error: sqlx::Error) -> Self {
-        match error {
-            sqlx::Error::Decode(cause) => match cause.downcast().map(|spent| Self::MemorySpent(*spent)) {
-                Ok(spent) => spent,
-                Err(cause) => match cause.downcast() {
-                    Ok(file) => Self::ReadOnly(file),
-                    Err(cause) => Self::Statement(sqlx::Error::Decode(cause)),
-                },
-            },
-            _ if DatabaseFailure::of(&error).is_some() => Self::Unavailable(error),
-            _ => Self::Statement(error),
-        }
-    }
-}
-
-impl StoreError {
-    fn locked(file: &Path) -> Self {
-        Self::Locked { holder: write_access::lock_holder(file) }
-    }
-
-    fn is_lost_statement(&self) -> bool {
-        matches!(self, Self::Unavailable(error) if Pooler::of_lost_statement(error).is_some())
-    }
 }
 
 impl Store {

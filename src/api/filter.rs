@@ -11,7 +11,8 @@ use super::id::{Kind, parse_number};
 use super::shape::{List, Scalar, Shape, Skip, Text};
 use super::time::{Bound, parse_bound};
 use crate::error::{Faults, Refusal};
-use crate::store::filter::{Keyword, SortBy, SortDirection, Status, SubmissionFilter, Term, fold};
+use crate::store::filter::{Keyword, SortBy, SortDirection, Status, SubmissionFilter, Term};
+use crate::store::fold;
 
 /// Every filter that there is; all else that is sent is ignored.
 pub(super) const PARAMETERS: [&str; 14] = [

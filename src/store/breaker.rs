@@ -8,7 +8,8 @@ use std::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{StoreError, UNAVAILABLE, with_causes};
+use super::error::{StoreError, UNAVAILABLE};
+use super::with_causes;
 use crate::metrics::DatabaseMetrics;
 
 /// How long callers are refused before one is let through. Longer, and a mended tenant waits; shorter, and a broken one

@@ -2,11 +2,10 @@
 //!
 //! An empty list is a filter that was not sent. Filters combine with AND, the values of one with OR.
 
-use std::borrow::Cow;
-
 use jiff::Timestamp;
 
-use super::settle::searchable;
+use super::folding::{fold, searchable};
+pub use super::page::SortDirection;
 
 /// A submission's status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,26 +48,6 @@ impl Status {
     }
 }
 
-/// Lower case for all of Unicode: the one way in which keywords, answers and e-mail addresses are compared.
-///
-/// One character at a time, so that a part of a text folds to a part of what the whole folds to: `str::to_lowercase` makes a
-/// capital sigma another letter at the end of a word than within it. The two small sigmas are one here.
-#[must_use]
-pub fn fold(text: &str) -> String {
-    if text.is_ascii() {
-        return text.to_ascii_lowercase();
-    }
-    text.chars().flat_map(char::to_lowercase).map(|letter| if letter == 'ς' { 'σ' } else { letter }).collect()
-}
-
-/// The same, where most texts are what it makes of them.
-#[must_use]
-pub fn folded(text: &str) -> Cow<'_, str> {
-    // All of it is looked at, so that it can be many bytes at a time.
-    let changes = text.bytes().fold(false, |changes, byte| changes | !byte.is_ascii() | byte.is_ascii_uppercase());
-    if changes { Cow::Owned(fold(text)) } else { Cow::Borrowed(text) }
-}
-
 /// A keyword of at least two characters, folded as documents are; free of NUL, which Postgres can't take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keyword(String);
@@ -104,26 +83,6 @@ pub enum SortBy {
     /// When it last changed.
     #[default]
     UpdatedAt,
-}
-
-/// The direction of the order, and of the ids that break its ties.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SortDirection {
-    /// Oldest first.
-    Ascending,
-    /// Newest first.
-    #[default]
-    Descending,
-}
-
-impl SortDirection {
-    /// The other one.
-    pub(super) fn reversed(self) -> Self {
-        match self {
-            Self::Ascending => Self::Descending,
-            Self::Descending => Self::Ascending,
-        }
-    }
 }
 
 /// Everything that a search can be narrowed by.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 
-use super::filter::SortDirection;
+use super::page::SortDirection;
 use super::page::{Page, PageRequest, Reading};
 use super::records::{Fields, Malformed, Record, truth};
 use super::{Store, StoreError};

@@ -11,12 +11,12 @@ use std::time::Instant;
 
 use serde::Deserialize;
 
-use super::database::Row;
-use super::filter::SortDirection;
 use super::lent::{hold, refused};
+use super::page::SortDirection;
 use super::page::{Page, PageRequest, Reading};
 use super::records::{Fields, Malformed, Record, truth};
 use super::retry::Tries;
+use super::row::Row;
 use super::sql::Sql;
 use super::{Store, StoreError, Texts};
 use crate::memory::{self, MemorySpent};

@@ -4,7 +4,25 @@ use std::num::NonZeroU64;
 
 use jiff::Timestamp;
 
-use super::filter::SortDirection;
+/// The direction of the order, and of the ids that break its ties.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SortDirection {
+    /// Oldest first.
+    Ascending,
+    /// Newest first.
+    #[default]
+    Descending,
+}
+
+impl SortDirection {
+    /// The other one.
+    pub(super) fn reversed(self) -> Self {
+        match self {
+            Self::Ascending => Self::Descending,
+            Self::Descending => Self::Ascending,
+        }
+    }
+}
 
 /// Which page is asked for: counted from 1, of a fixed size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

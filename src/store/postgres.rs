@@ -11,9 +11,9 @@ use futures_util::TryStreamExt;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, Connection, Executor, Row as _};
 
-use super::database::Row;
 use super::lent::is_refused;
 use super::pooler::{self, Pooler, Pooling, our_path};
+use super::row::Row;
 use super::session::Each;
 use super::sql::Sql;
 use crate::metrics::DatabaseFailure;

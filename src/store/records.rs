@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Deserializer};
 use sqlx::{Row as _, ValueRef as _};
 
-use super::database::{Row, sqlite_text};
+use super::row::{Row, sqlite_text};
 use super::sql::Sql;
 
 /// A record of a list.

@@ -29,15 +29,6 @@ impl FromStore for StoreError {
     }
 }
 
-impl FromStore for super::GroupWriteError {
-    fn store_error(&self) -> Option<&StoreError> {
-        match self {
-            Self::Store(error) => Some(error),
-            Self::AmbiguousName | Self::BuiltIn | Self::BuiltInIdentified | Self::Guarded { .. } => None,
-        }
-    }
-}
-
 /// The tries of one transaction.
 #[derive(Debug, Default)]
 pub(super) struct Tries {

@@ -24,12 +24,12 @@ use conditions::is_short;
 use kept::Kept;
 use matched::Beginning;
 
-use super::database::Row;
 use super::filter::{SortBy, SortDirection, SubmissionFilter};
 use super::lent::Lent;
 use super::page::{PageRequest, Reading};
 use super::records::{Fields, Malformed, Record};
 use super::retry::Tries;
+use super::row::Row;
 use super::settle::{Overlay, Settled, write_is_settled};
 use super::sql::{Dialect, Sql};
 use super::submissions::{self, Submissions, TellFields, read_submissions, write_rows};

@@ -16,10 +16,10 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, Connection, Executor};
 
 use super::connections::Slot;
-use super::database::{Repairs, Row};
 use super::frozen::{self, Frozen};
 use super::pooler::Pooler;
 use super::postgres::{PostgresAddress, PostgresSession};
+use super::row::{Repairs, Row};
 use super::sql::{Dialect, Sql};
 
 /// How long opening a SQLite file may take. Larger: one that is locked holds its callers. Smaller: a file whose log is

@@ -28,7 +28,6 @@ use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-pub(super) use derived::{searchable, term_of_answer};
 pub(super) use intake::write_is_settled;
 pub(super) use overlay::Overlay;
 

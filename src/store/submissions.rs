@@ -11,10 +11,10 @@ use std::ops::Range;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use super::database::{Row, sqlite_text};
 use super::filter::{SortBy, SortDirection};
 use super::lent::Lent;
 use super::records::{Fields, Malformed, Record};
+use super::row::{Row, sqlite_text};
 use super::sql::{Dialect, Sql};
 use super::{Store, StoreError};
 

@@ -2,9 +2,9 @@
 
 use jiff::Timestamp;
 
-use super::database::Row;
 use super::page::{Page, PageRequest};
 use super::retry::Tries;
+use super::row::Row;
 use super::sql::Sql;
 use super::{Store, StoreError};
 

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::database::Row;
+use super::row::Row;
 use super::{Store, StoreError};
 
 /// A token to be stored.

@@ -5,7 +5,7 @@
 
 use super::StoreError;
 use super::database::{Database, Transaction};
-use super::filter::fold;
+use super::folding::fold;
 use super::sql::Dialect;
 
 /// How many users are read together. More, and writers wait; fewer, and the statements' own cost counts.

@@ -3,7 +3,8 @@
 use std::num::NonZeroU64;
 
 use super::{BASE, fault, load};
-use crate::store::filter::{Keyword, SubmissionFilter, Term, fold};
+use crate::store::filter::{Keyword, SubmissionFilter, Term};
+use crate::store::fold;
 use crate::store::{DatabaseLocation, PageRequest, Reindexed, Store, raw, reindex};
 
 /// Every row that an import writes, as text.

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use super::GroupSummary;
 use super::spellings::find_spellings;
 use super::write::{GroupWrite, GroupWriteError, Guard, MemberChange, NewMembers, Report};
-use crate::store::database::{Row, Transaction};
-use crate::store::filter::fold;
+use crate::store::database::Transaction;
+use crate::store::folding::fold;
+use crate::store::row::Row;
 use crate::store::sql::{Dialect, Sql};
 use crate::store::{Store, StoreError};
 

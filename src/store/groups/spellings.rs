@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::write::NewMembers;
 use crate::store::Texts;
-use crate::store::filter::fold;
+use crate::store::folding::fold;
 use crate::store::lent::Lent;
 use crate::store::mailbox::{key, spellings};
 

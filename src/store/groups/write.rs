@@ -14,8 +14,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::store::database::{Database, Row, Transaction};
-use crate::store::retry::Tries;
+use crate::store::database::{Database, Transaction};
+use crate::store::retry::{FromStore, Tries};
+use crate::store::row::Row;
 use crate::store::sql::Dialect;
 use crate::store::{Store, StoreError, Texts, mailbox, users};
 
@@ -158,6 +159,15 @@ const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_t
 /// transactions take turns by themselves.
 pub(super) async fn begin(database: &Database, asked: Instant) -> Result<Transaction, StoreError> {
     database.begin_by(BEGIN, STATEMENT_LIMIT, asked).await
+}
+
+impl FromStore for GroupWriteError {
+    fn store_error(&self) -> Option<&StoreError> {
+        match self {
+            Self::Store(error) => Some(error),
+            Self::AmbiguousName | Self::BuiltIn | Self::BuiltInIdentified | Self::Guarded { .. } => None,
+        }
+    }
 }
 
 impl Store {

@@ -11,8 +11,9 @@ use super::batch::Batch;
 use super::record::FormRecord;
 use super::touched::Touched;
 use crate::store::StoreError;
-use crate::store::database::{Row, Transaction};
+use crate::store::database::Transaction;
 use crate::store::mailbox::key;
+use crate::store::row::Row;
 
 /// What a form is to others.
 #[derive(Clone, Copy, Debug)]

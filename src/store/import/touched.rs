@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::batch::Batch;
 use super::record::{FormRecord, GroupRecord, Record, SubmissionRecord};
-use crate::store::filter::fold;
+use crate::store::folding::fold;
 use crate::store::mailbox::{key, spellings};
 
 #[derive(Debug, Default)]

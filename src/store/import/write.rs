@@ -8,7 +8,7 @@ use super::record::{FlowStepRecord, FormRecord, GroupRecord, LabelRecord, Record
 use super::submissions;
 use crate::store::StoreError;
 use crate::store::database::Transaction;
-use crate::store::filter::fold;
+use crate::store::folding::fold;
 use crate::store::rows::{Rows, Table};
 use crate::store::sql::Dialect;
 

@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 
 use crate::store::filter::Term;
-use crate::store::settle::term_of_answer;
+use crate::store::folding::term_of_answer;
 use crate::store::sql::{Dialect, Sql};
 
 /// How many terms get a condition of their own. Larger: longer statements, and planning times that grow with what a caller

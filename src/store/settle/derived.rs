@@ -3,13 +3,8 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
-use sha2::{Digest, Sha256};
 
-use crate::store::filter::{fold, folded};
-
-/// Joins the answers of a document. No text is meant to hold this code point (a noncharacter, Unicode 23.7): where one does,
-/// [`searchable`] makes it U+FFFD, in answers as in keywords, so that no keyword matches across two answers.
-const SEPARATOR: char = '\u{fdd0}';
+use crate::store::folding::{SEPARATOR, fold, searchable, term};
 
 /// What is derived from one submission.
 #[derive(Debug, Default, PartialEq)]
@@ -71,23 +66,6 @@ impl Derived {
             self.labels.iter().map(|(label, shared, _)| (if *shared { "shared label" } else { "label" }, *label, ""));
         of_listed.chain(of_labels)
     }
-}
-
-/// A folded text as documents contain it.
-pub(in crate::store) fn searchable(folded: &str) -> String {
-    folded.replace(SEPARATOR, "\u{fffd}")
-}
-
-/// A folded answer, or a line of it, as the terms filter looks it up: 64 bits of SHA-256. That two texts of one database
-/// meet by chance is less likely than a wrong bit in memory; and who writes two that meet has them found for each other.
-pub(in crate::store) fn term(element: i64, folded: &str) -> i64 {
-    let digest = Sha256::new().chain_update(element.to_le_bytes()).chain_update(folded).finalize();
-    i64::from_le_bytes(*digest.first_chunk().expect("SHA-256 has 32 bytes"))
-}
-
-/// The term of an answer as a caller sends it.
-pub(in crate::store) fn term_of_answer(element: i64, answer: &str) -> i64 {
-    term(element, &searchable(&folded(answer)))
 }
 
 /// Days since 1970-01-01 in UTC.

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use super::derived::{Derived, Document, Listed};
 use crate::store::StoreError;
-use crate::store::database::Row;
 use crate::store::lent::Lent;
+use crate::store::row::Row;
 use crate::store::sql::{Dialect, Sql};
 
 /// Submissions by id; of one that is not among them, nothing is derived.
