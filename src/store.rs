@@ -4,91 +4,53 @@
 //! one there. Knows no HTTP, no JSON of the API and no tenant. The two databases share the text of almost every
 //! statement: only `sql`, `session` and `location` know where they part.
 
-mod breaker;
-mod bulk;
-mod causes;
-mod commit_stamp;
 mod concerns;
-mod connections;
-mod database;
-mod database_file;
-mod error;
+mod engine;
 pub mod filter;
-mod folding;
 mod forms;
-mod frozen;
 mod groups;
 mod identity;
 pub(crate) mod import;
-mod lent;
-mod limits;
-pub mod location;
 pub mod mailbox;
-mod page;
-mod pool;
-mod pooler;
-mod postgres;
-#[cfg(test)]
-pub(crate) mod raw;
-mod records;
 mod reindex;
-mod remedy;
-mod retry;
-mod row;
-mod rows;
 mod schema;
 mod search;
-mod session;
 mod settle;
-mod spent;
-mod sql;
+mod statement;
 mod submissions;
 mod subscriptions;
-mod texts;
 mod tokens;
-mod trouble;
 mod users;
-mod write_access;
-mod write_lock;
 
 use std::sync::Arc;
 
 use tokio::sync::RwLock;
 
-pub use breaker::{Breaker, Entry};
-pub use commit_stamp::CommitStamp;
 pub use concerns::Concern;
-pub use connections::Connections;
-pub use error::StoreError;
-pub use folding::fold;
+#[cfg(test)]
+pub(crate) use engine::raw;
+pub use engine::{
+    Breaker, CommitStamp, Connections, DatabaseLimits, DatabaseLocation, Entry, InvalidLocation, Pooler, ReadOnlyFile,
+    Spent, StoreError, location, remedy,
+};
+use engine::{Database, DatabaseFile, Tries};
+pub(crate) use engine::{LOG, SHARED_MEMORY, next_to, with_causes};
 pub use forms::{Element, Form, FormSummary};
 pub use groups::{
     Deletion, Durability, Group, GroupFilter, GroupSummary, GroupWrite, GroupWriteError, Guard, MemberChange,
     NewMembers, Report, Written,
 };
 pub use identity::DatabaseIdentity;
-pub use limits::DatabaseLimits;
-pub use location::{DatabaseLocation, InvalidLocation};
-pub use page::{Page, PageRequest};
-pub use pooler::Pooler;
 pub use reindex::{Reindexed, reindex};
-pub use remedy::remedy;
 pub use schema::Reach;
 pub use search::Found;
-pub use spent::Spent;
+use settle::Settler;
+pub use statement::{Page, PageRequest, Texts, fold};
 pub use submissions::{Answer, Field, Shown, Submission, Submissions};
 pub use subscriptions::{Event, Subscribed, Subscription, Triple, Unsubscription};
-pub use texts::Texts;
 pub use tokens::{NewToken, TokenRecord};
 
 use crate::metrics::DatabaseFailure;
-pub(crate) use causes::with_causes;
-use database::Database;
-use database_file::DatabaseFile;
-pub(crate) use database_file::{LOG, SHARED_MEMORY, next_to};
-use retry::Tries;
-use settle::Settler;
-pub use write_access::ReadOnlyFile;
 
 /// An open, migrated database of one tenant. Cloning shares the connections.
 #[derive(Clone, Debug)]

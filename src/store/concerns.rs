@@ -1,7 +1,7 @@
 //! What an operator should know about a database that is served all the same.
 
-use super::remedy::PG_TRGM;
-use super::sql::Dialect;
+use super::engine::PG_TRGM;
+use super::statement::Dialect;
 use super::{Store, StoreError, schema};
 
 /// Something that needs attention.

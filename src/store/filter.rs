@@ -4,8 +4,8 @@
 
 use jiff::Timestamp;
 
-use super::folding::{fold, searchable};
-pub use super::page::SortDirection;
+pub use super::statement::SortDirection;
+use super::statement::{fold, searchable};
 
 /// A submission's status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -4,9 +4,7 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 
-use super::page::SortDirection;
-use super::page::{Page, PageRequest, Reading};
-use super::records::{Fields, Malformed, Record, truth};
+use super::statement::{Fields, Malformed, Page, PageRequest, Reading, Record, SortDirection, truth};
 use super::{Store, StoreError};
 
 /// A form as lists show it.

@@ -11,13 +11,8 @@ use std::time::Instant;
 
 use serde::Deserialize;
 
-use super::lent::{hold, refused};
-use super::page::SortDirection;
-use super::page::{Page, PageRequest, Reading};
-use super::records::{Fields, Malformed, Record, truth};
-use super::retry::Tries;
-use super::row::Row;
-use super::sql::Sql;
+use super::engine::{Tries, hold, refused};
+use super::statement::{Fields, Malformed, Page, PageRequest, Reading, Record, Row, SortDirection, Sql, truth};
 use super::{Store, StoreError, Texts};
 use crate::memory::{self, MemorySpent};
 

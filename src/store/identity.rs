@@ -7,8 +7,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::lent::Lent;
-use super::sql::Dialect;
+use super::engine::Lent;
+use super::statement::Dialect;
 
 /// Which database a store is open on. Equal for copies of one database.
 #[derive(Clone, PartialEq, Eq, Hash)]

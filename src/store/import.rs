@@ -17,10 +17,9 @@ use check::Refusal;
 use known::Known;
 use record::Record;
 
-use super::database::{Database, Transaction};
-use super::location::DatabaseLocation;
+use super::engine::{Database, DatabaseLocation, Transaction};
 use super::settle::settle_within;
-use super::sql::Dialect;
+use super::statement::Dialect;
 use super::{StoreError, schema, users};
 
 /// The tables whose ids a product may give and the database may have to continue.

@@ -17,7 +17,7 @@ use icu_properties::{CodePointMapData, CodePointSetData};
 use idna::AsciiDenyList;
 use idna::uts46::{DnsLength, Hyphens, Uts46};
 
-use super::folding::{fold, folded};
+use super::statement::{fold, folded};
 
 /// The most characters of an address: 64 before the @ and 255 after it (RFC 5321, section 4.5.3.1). Larger: the column
 /// `users.email` refuses the row. Smaller: addresses that mail servers accept are refused.

@@ -6,9 +6,8 @@
 
 use std::fmt;
 
-use super::location::DatabaseLocation;
-use super::settle;
-use super::{StoreError, schema, users};
+use super::engine::DatabaseLocation;
+use super::{StoreError, schema, settle, users};
 
 /// What was made anew.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

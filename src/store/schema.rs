@@ -12,9 +12,8 @@ use sqlx::SqlSafeStr;
 use sqlx::migrate::{MigrateError, Migration, MigrationType};
 
 use super::StoreError;
-use super::database::Database;
-use super::lent::Lent;
-use super::sql::Dialect;
+use super::engine::{Database, Lent};
+use super::statement::Dialect;
 
 /// The oldest schema that this program serves from.
 pub(crate) const SERVED: i64 = 10;

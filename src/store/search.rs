@@ -24,14 +24,10 @@ use conditions::is_short;
 use kept::Kept;
 use matched::Beginning;
 
-use super::filter::{SortBy, SortDirection, SubmissionFilter};
-use super::lent::Lent;
-use super::page::{PageRequest, Reading};
-use super::records::{Fields, Malformed, Record};
-use super::retry::Tries;
-use super::row::Row;
+use super::engine::{Lent, Tries};
+use super::filter::{SortBy, SubmissionFilter};
 use super::settle::{Overlay, Settled, write_is_settled};
-use super::sql::{Dialect, Sql};
+use super::statement::{Dialect, Fields, Malformed, PageRequest, Reading, Record, Row, SortDirection, Sql};
 use super::submissions::{self, Submissions, TellFields, read_submissions, write_rows};
 use super::{Store, StoreError};
 
@@ -340,8 +336,10 @@ fn by_place(direction: SortDirection) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::super::filter::{Keyword, Status, Term};
     use super::*;
+    use crate::store::filter::Keyword;
+    use crate::store::filter::Status;
+    use crate::store::filter::Term;
 
     fn ids(count: i64) -> Vec<i64> {
         (1..=count).collect()

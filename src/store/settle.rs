@@ -31,9 +31,8 @@ use tokio::time::timeout;
 pub(super) use intake::write_is_settled;
 pub(super) use overlay::Overlay;
 
-use super::database::{Database, Transaction};
-use super::retry::Tries;
-use super::sql::Dialect;
+use super::engine::{Database, Transaction, Tries};
+use super::statement::Dialect;
 use super::{Store, StoreError, with_causes};
 use crate::metrics::DatabaseFailure;
 use intake::Notes;

@@ -11,11 +11,9 @@ use std::ops::Range;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use super::filter::{SortBy, SortDirection};
-use super::lent::Lent;
-use super::records::{Fields, Malformed, Record};
-use super::row::{Row, sqlite_text};
-use super::sql::{Dialect, Sql};
+use super::engine::Lent;
+use super::filter::SortBy;
+use super::statement::{Dialect, Fields, Malformed, Record, Row, SortDirection, Sql, sqlite_text};
 use super::{Store, StoreError};
 
 /// A submission as the API shows it.

@@ -2,10 +2,8 @@
 
 use jiff::Timestamp;
 
-use super::page::{Page, PageRequest};
-use super::retry::Tries;
-use super::row::Row;
-use super::sql::Sql;
+use super::engine::Tries;
+use super::statement::{Page, PageRequest, Row, Sql};
 use super::{Store, StoreError};
 
 /// What a subscription tells of.

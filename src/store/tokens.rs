@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::row::Row;
+use super::statement::Row;
 use super::{Store, StoreError};
 
 /// A token to be stored.

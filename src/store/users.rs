@@ -4,9 +4,8 @@
 //! code looks for users.
 
 use super::StoreError;
-use super::database::{Database, Transaction};
-use super::folding::fold;
-use super::sql::Dialect;
+use super::engine::{Database, Transaction};
+use super::statement::{Dialect, fold};
 
 /// How many users are read together. More, and writers wait; fewer, and the statements' own cost counts.
 const TOGETHER: i64 = 500;

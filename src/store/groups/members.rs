@@ -7,10 +7,8 @@ use std::sync::Arc;
 use super::GroupSummary;
 use super::spellings::find_spellings;
 use super::write::{GroupWrite, GroupWriteError, Guard, MemberChange, NewMembers, Report};
-use crate::store::database::Transaction;
-use crate::store::folding::fold;
-use crate::store::row::Row;
-use crate::store::sql::{Dialect, Sql};
+use crate::store::engine::Transaction;
+use crate::store::statement::{Dialect, Row, Sql, fold};
 use crate::store::{Store, StoreError};
 
 /// The wanted members of a report, as each database reads them fastest.

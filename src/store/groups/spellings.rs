@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use super::write::NewMembers;
 use crate::store::Texts;
-use crate::store::folding::fold;
-use crate::store::lent::Lent;
+use crate::store::engine::Lent;
 use crate::store::mailbox::{key, spellings};
+use crate::store::statement::fold;
 
 /// The mailboxes that one statement looks for. Larger: the spellings of a long list, several times its length, are in memory
 /// at once. Smaller: a long list takes more statements.

@@ -14,15 +14,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::store::database::{Database, Transaction};
-use crate::store::retry::{FromStore, Tries};
-use crate::store::row::Row;
-use crate::store::sql::Dialect;
-use crate::store::{Store, StoreError, Texts, mailbox, users};
-
 use super::GroupSummary;
 use super::members::{count_members, replace_members};
 use super::spellings::find_spellings;
+use crate::store::engine::{Database, FromStore, Transaction, Tries};
+use crate::store::statement::{Dialect, Row};
+use crate::store::{Store, StoreError, Texts, mailbox, users};
 
 /// A group as it is asked for.
 #[derive(Clone, Debug)]

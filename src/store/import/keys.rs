@@ -8,7 +8,7 @@
 
 use super::run;
 use crate::store::StoreError;
-use crate::store::database::Transaction;
+use crate::store::engine::Transaction;
 
 /// Where somebody else comes first and does not let go of the tables, or owns them, the keys stay. A worker of the server
 /// itself, which has no user, gives way.

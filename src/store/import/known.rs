@@ -11,9 +11,9 @@ use super::batch::Batch;
 use super::record::FormRecord;
 use super::touched::Touched;
 use crate::store::StoreError;
-use crate::store::database::Transaction;
+use crate::store::engine::Transaction;
 use crate::store::mailbox::key;
-use crate::store::row::Row;
+use crate::store::statement::Row;
 
 /// What a form is to others.
 #[derive(Clone, Copy, Debug)]

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use super::record::SubmissionRecord;
 use super::write::distinct;
 use crate::store::StoreError;
-use crate::store::database::Transaction;
-use crate::store::rows::{Instant, Rows, Table};
+use crate::store::engine::Transaction;
+use crate::store::statement::{Instant, Rows, Table};
 
 const SUBMISSIONS: Table = Table {
     name: "submissions",

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use super::batch::Batch;
 use super::record::{FormRecord, GroupRecord, Record, SubmissionRecord};
-use crate::store::folding::fold;
 use crate::store::mailbox::{key, spellings};
+use crate::store::statement::fold;
 
 #[derive(Debug, Default)]
 pub(super) struct Touched<'b> {

@@ -7,10 +7,8 @@ use super::known::Known;
 use super::record::{FlowStepRecord, FormRecord, GroupRecord, LabelRecord, Record, UserRecord};
 use super::submissions;
 use crate::store::StoreError;
-use crate::store::database::Transaction;
-use crate::store::folding::fold;
-use crate::store::rows::{Rows, Table};
-use crate::store::sql::Dialect;
+use crate::store::engine::Transaction;
+use crate::store::statement::{Dialect, Rows, Table, fold};
 
 const USERS: Table = Table { name: "users", columns: &[("id", "bigint"), ("email", "text"), ("name", "text")], key: 1 };
 

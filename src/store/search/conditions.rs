@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use super::terms::write_terms;
 use crate::store::filter::{Keyword, SubmissionFilter};
-use crate::store::sql::{Dialect, Sql};
+use crate::store::statement::{Dialect, Sql};
 
 /// The shortest text that trigrams can find.
 const TRIGRAM: usize = 3;

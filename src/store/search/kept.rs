@@ -7,10 +7,9 @@ use jiff::Timestamp;
 use super::conditions::write_forms;
 use super::{by_place, column};
 use crate::store::Texts;
-use crate::store::filter::{SortBy, SortDirection, Status, SubmissionFilter};
-use crate::store::page::Reading;
+use crate::store::filter::{SortBy, Status, SubmissionFilter};
 use crate::store::settle::write_is_settled;
-use crate::store::sql::{Dialect, Sql};
+use crate::store::statement::{Dialect, Reading, SortDirection, Sql};
 
 /// What a search is narrowed by, where that is kept.
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@
 use super::column;
 use super::conditions::{ids_of_hits, write_conditions, write_hits, write_in_document, write_keyword};
 use crate::store::filter::{Keyword, SubmissionFilter};
-use crate::store::sql::{Dialect, Sql};
+use crate::store::statement::{Dialect, Sql};
 
 /// Up to so many hits a keyword is rare, and is looked up without more ado: the statement that begins at either side takes a
 /// third to half a millisecond more than the one that does not, which is about what a rare keyword costs. More, and as many

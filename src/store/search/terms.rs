@@ -10,8 +10,7 @@
 use std::collections::BTreeSet;
 
 use crate::store::filter::Term;
-use crate::store::folding::term_of_answer;
-use crate::store::sql::{Dialect, Sql};
+use crate::store::statement::{Dialect, Sql, term_of_answer};
 
 /// How many terms get a condition of their own. Larger: longer statements, and planning times that grow with what a caller
 /// sends. Smaller: two terms take up to twice as long on SQLite.

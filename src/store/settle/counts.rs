@@ -1,7 +1,7 @@
 //! Counting the listed submissions again.
 
 use crate::store::StoreError;
-use crate::store::database::Transaction;
+use crate::store::engine::Transaction;
 
 const ANEW_ON_POSTGRES: &str = "SELECT 'form' AS counted, form_id AS key, status, count(*) AS listed \
     FROM listed_submissions GROUP BY form_id, status \

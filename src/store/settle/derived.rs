@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use crate::store::folding::{SEPARATOR, fold, searchable, term};
+use crate::store::statement::{SEPARATOR, fold, searchable, term};
 
 /// What is derived from one submission.
 #[derive(Debug, Default, PartialEq)]

@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 
 use crate::store::StoreError;
-use crate::store::database::Transaction;
-use crate::store::lent::Lent;
-use crate::store::sql::{Dialect, Sql};
+use crate::store::engine::{Lent, Transaction};
+use crate::store::statement::{Dialect, Sql};
 
 /// Notes that were taken out of the intake.
 #[derive(Debug, Default)]

@@ -5,8 +5,8 @@
 //! `pg_trgm`. Without it, keyword searches read every document and find the same.
 
 use crate::store::StoreError;
-use crate::store::database::Transaction;
-use crate::store::sql::Dialect;
+use crate::store::engine::Transaction;
+use crate::store::statement::Dialect;
 
 /// The indexes stay if there are documents, or if the table is locked or owned by another role.
 const TAKE_AWAY: &str = "DO $$

@@ -12,9 +12,8 @@ use super::intake;
 use super::reading::{self, All};
 use super::writing::{DOCUMENTS, SUBMISSIONS, TERMS};
 use crate::store::StoreError;
-use crate::store::lent::Lent;
-use crate::store::rows::{Instant, Rows};
-use crate::store::sql::{Dialect, Sql};
+use crate::store::engine::Lent;
+use crate::store::statement::{Dialect, Instant, Rows, Sql};
 
 /// How many submissions are laid over the tables.
 ///

@@ -4,9 +4,8 @@ use std::collections::HashMap;
 
 use super::derived::{Derived, Document, Listed};
 use crate::store::StoreError;
-use crate::store::lent::Lent;
-use crate::store::row::Row;
-use crate::store::sql::{Dialect, Sql};
+use crate::store::engine::Lent;
+use crate::store::statement::{Dialect, Row, Sql};
 
 /// Submissions by id; of one that is not among them, nothing is derived.
 pub(super) type All = HashMap<i64, Derived>;

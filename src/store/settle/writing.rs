@@ -5,9 +5,8 @@ use std::collections::HashMap;
 use super::derived::Derived;
 use super::reading::All;
 use crate::store::StoreError;
-use crate::store::database::Transaction;
-use crate::store::rows::{Instant, Rows, Table};
-use crate::store::sql::Dialect;
+use crate::store::engine::Transaction;
+use crate::store::statement::{Dialect, Instant, Rows, Table};
 
 pub(super) const SUBMISSIONS: Table = Table {
     name: "listed_submissions",

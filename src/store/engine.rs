@@ -1,0 +1,46 @@
+//! Connections to the tenants' databases, and what runs a statement on one of them.
+//!
+//! Owns where a database is, how a session on it is opened, limited, cancelled and closed, how many there are over all
+//! tenants, when callers are refused, and what an error of the driver means. Knows no table but the migrations' own.
+
+mod breaker;
+mod bulk;
+mod causes;
+mod commit_stamp;
+mod connections;
+mod database;
+mod database_file;
+mod database_time;
+mod error;
+mod failure;
+mod frozen;
+mod limits;
+pub mod location;
+mod pool;
+mod pooler;
+mod postgres;
+#[cfg(test)]
+pub(crate) mod raw;
+mod remedy;
+mod retry;
+mod session;
+mod write_access;
+mod write_lock;
+
+pub use breaker::{Breaker, Entry};
+pub(crate) use causes::with_causes;
+pub use commit_stamp::CommitStamp;
+pub use connections::Connections;
+pub(super) use database::{Database, Transaction};
+pub(super) use database_file::DatabaseFile;
+pub(crate) use database_file::{LOG, SHARED_MEMORY, next_to};
+pub use database_time::Spent;
+pub use error::StoreError;
+pub use limits::DatabaseLimits;
+pub use location::{DatabaseLocation, InvalidLocation};
+pub(super) use pool::connection::{Lent, hold, refused};
+pub use pooler::Pooler;
+pub(super) use remedy::PG_TRGM;
+pub use remedy::remedy;
+pub(super) use retry::{FromStore, Tries};
+pub use write_access::ReadOnlyFile;

@@ -1,0 +1,134 @@
+//! Writes a batch of rows with one statement.
+//!
+//! A row that is stored with the same values is not written, so loading is idempotent and loading again writes nothing.
+
+use super::database::Transaction;
+use super::error::StoreError;
+use crate::store::statement::{Rows, Sql, Table, names};
+
+impl Table {
+    fn insertion(&self, transaction: &Transaction, rows: &Rows) -> Sql {
+        let mut sql = transaction.sql();
+        sql.push("INSERT INTO ").push(self.name).push(" (");
+        self.names(&mut sql);
+        sql.push(") SELECT ");
+        self.names(&mut sql);
+        sql.push(" FROM ");
+        self.batch(&mut sql, rows);
+        sql
+    }
+
+    /// The same, up to what is done with a row whose key is there.
+    fn insertion_or(&self, transaction: &Transaction, rows: &Rows) -> Sql {
+        let mut sql = self.insertion(transaction, rows);
+        // Without WHERE, SQLite takes ON for the beginning of a join.
+        sql.push(" WHERE true ON CONFLICT (");
+        names(&mut sql, &self.columns[..self.key]);
+        sql.push(") DO ");
+        sql
+    }
+
+    /// Inserts the rows, and updates those whose key is there and whose other columns differ.
+    pub(in crate::store) async fn upsert(&self, transaction: &mut Transaction, rows: &Rows) -> Result<(), StoreError> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let others = &self.columns[self.key..];
+        let mut sql = self.insertion_or(transaction, rows);
+        if others.is_empty() {
+            sql.push("NOTHING");
+        } else {
+            sql.push("UPDATE SET ");
+            for (at, (column, _)) in others.iter().enumerate() {
+                sql.push(if at == 0 { "" } else { ", " }).push(column).push(" = excluded.").push(column);
+            }
+            for (at, (column, _)) in others.iter().enumerate() {
+                sql.push(if at == 0 { " WHERE " } else { " OR " }).push(self.name).push(".").push(column);
+                sql.push(" IS DISTINCT FROM excluded.").push(column);
+            }
+        }
+        transaction.execute(sql).await?;
+        Ok(())
+    }
+
+    /// Inserts the rows, of which none is there.
+    pub(in crate::store) async fn insert(&self, transaction: &mut Transaction, rows: &Rows) -> Result<(), StoreError> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        transaction.execute(self.insertion(transaction, rows)).await?;
+        Ok(())
+    }
+
+    /// Inserts the rows; where the key is there, adds the last column to what stands there.
+    pub(in crate::store) async fn add(
+        &self,
+        transaction: &mut Transaction,
+        rows: &Rows,
+        sum: &'static str,
+    ) -> Result<(), StoreError> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let mut sql = self.insertion_or(transaction, rows);
+        sql.push("UPDATE SET ").push(sum).push(" = ").push(self.name).push(".").push(sum);
+        sql.push(" + excluded.").push(sum);
+        transaction.execute(sql).await?;
+        Ok(())
+    }
+
+    /// Deletes all rows of some owners (the first column of the key).
+    pub(in crate::store) async fn delete(
+        &self,
+        transaction: &mut Transaction,
+        owners: &[i64],
+    ) -> Result<(), StoreError> {
+        if owners.is_empty() {
+            return Ok(());
+        }
+        let mut sql = transaction.sql();
+        sql.push("DELETE FROM ").push(self.name).push(" WHERE ").push(self.columns[0].0).in_ids(owners);
+        transaction.execute(sql).await?;
+        Ok(())
+    }
+
+    /// Deletes the rows of some owners (the first column of the key) that are not among `rows`.
+    pub(in crate::store) async fn keep_only(
+        &self,
+        transaction: &mut Transaction,
+        owners: &[i64],
+        rows: &Rows,
+    ) -> Result<(), StoreError> {
+        if owners.is_empty() {
+            return Ok(());
+        }
+        let key = &self.columns[..self.key];
+        let mut sql = transaction.sql();
+        sql.push("DELETE FROM ").push(self.name).push(" WHERE ").push(key[0].0).in_ids(owners);
+        // A list that no row's columns occur in is made once and hashed; NOT EXISTS would read it for every row.
+        sql.push(" AND (");
+        names(&mut sql, key);
+        sql.push(") NOT IN (SELECT ");
+        names(&mut sql, key);
+        sql.push(" FROM ");
+        self.batch(&mut sql, rows);
+        sql.push(")");
+        transaction.execute(sql).await?;
+        Ok(())
+    }
+
+    /// Makes the rows of some owners exactly these. Others, whose rows come with them, have none yet.
+    pub(in crate::store) async fn replace(
+        &self,
+        transaction: &mut Transaction,
+        owners: &[i64],
+        rows: &Rows,
+    ) -> Result<(), StoreError> {
+        if owners.is_empty() {
+            // To look for each whether it is there is a quarter of what inserting it costs.
+            return self.insert(transaction, rows).await;
+        }
+        self.keep_only(transaction, owners, rows).await?;
+        self.upsert(transaction, rows).await
+    }
+}

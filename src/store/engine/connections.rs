@@ -1,0 +1,393 @@
+//! The connections of all tenants' databases together: never more than a cap, and none that nobody uses for long.
+//!
+//! Every [`Pool`](super::pool::Pool) takes its connections from here, so what is idle, what is open and who waits stands
+//! behind one lock and is exact. Whoever asks gets an idle connection of the pool's own; else room for a new one, for
+//! which the longest unused connection of any pool is closed where the cap is reached; else waits. Who waits is served
+//! in the order of asking, whichever pool the connection comes from, so that a busy tenant can't starve a quiet one.
+//!
+//! A [`Slot`] is one connection that is open, opening or closing. It goes back only when the connection is gone: one
+//! that is closed to make room is closed first and replaced then.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, oneshot};
+
+use super::limits::DatabaseLimits;
+use super::session::Session;
+use crate::metrics::DatabaseMetrics;
+use crate::patience::{ONCE_MORE, within};
+use crate::store::statement::Dialect;
+
+/// The connections of all pools.
+#[derive(Debug)]
+pub struct Connections {
+    limits: DatabaseLimits,
+    metrics: DatabaseMetrics,
+    state: Mutex<State>,
+    /// Told whenever a connection is gone.
+    gone: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The last number that was given, to a pool, an idle connection or one who waits.
+    last: u64,
+    /// Open, opening and closing.
+    open: u32,
+    /// The pools that have anything open: what is quiet costs nothing.
+    pools: HashMap<PoolId, Members>,
+    /// By when they became idle: the longest unused first.
+    idle: BTreeMap<u64, Idle>,
+    /// By when they asked.
+    waiting: BTreeMap<u64, Waiter>,
+    /// Whether a task closes what is idle for long.
+    reaping: bool,
+}
+
+/// Which pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(in crate::store) struct PoolId(u64);
+
+/// The connections of one pool.
+#[derive(Debug, Default)]
+struct Members {
+    open: u32,
+    /// The last used last: it is the first to be used again.
+    idle: Vec<u64>,
+    /// Until when the server takes no more than there are.
+    full_until: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Idle {
+    session: Session,
+    pool: PoolId,
+    since: Instant,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    pool: PoolId,
+    most: u32,
+    dialect: Dialect,
+    grant: oneshot::Sender<Grant>,
+}
+
+/// What whoever asked for a connection is given.
+#[derive(Debug)]
+pub(in crate::store) enum Grant {
+    /// A connection that was idle.
+    Found(Found),
+    /// Room to open one.
+    Room(Slot),
+    /// The same, once a connection of another pool is closed.
+    Instead(Session, Slot),
+}
+
+/// A connection that was idle, and is again if nobody takes it.
+#[derive(Debug)]
+pub(in crate::store) struct Found(Option<(Session, Slot, Duration)>);
+
+impl Found {
+    /// The connection, and for how long nobody used it.
+    pub(in crate::store) fn take(mut self) -> (Session, Slot, Duration) {
+        self.0.take().expect("taken once")
+    }
+}
+
+impl Drop for Found {
+    fn drop(&mut self) {
+        if let Some((session, slot, _)) = self.0.take() {
+            slot.keep(session);
+        }
+    }
+}
+
+/// One connection of a pool that is open, opening or closing; room for another one once this is dropped.
+#[derive(Debug)]
+pub(in crate::store) struct Slot {
+    connections: Arc<Connections>,
+    pool: PoolId,
+    dialect: Dialect,
+    /// Whether the connection is idle now, and the slot with it.
+    kept: bool,
+}
+
+impl Slot {
+    /// Puts the connection back for the next one to use.
+    pub(in crate::store) fn keep(mut self, session: Session) {
+        if session.is_frozen() {
+            return;
+        }
+        // Without a runtime the program is about to end.
+        let Ok(runtime) = Handle::try_current() else { return };
+        self.kept = true;
+        let connections = Arc::clone(&self.connections);
+        let (unwanted, reap) = {
+            let mut state = connections.lock();
+            let (number, since) = (state.number(), Instant::now());
+            state.idle.insert(number, Idle { session, pool: self.pool, since });
+            state.pools.entry(self.pool).or_default().idle.push(number);
+            connections.metrics.idle(self.dialect.name(), 1);
+            let unwanted = state.serve(&connections);
+            (unwanted, !state.idle.is_empty() && !std::mem::replace(&mut state.reaping, true))
+        };
+        // They come back through here, so not under the lock.
+        drop(unwanted);
+        if reap {
+            runtime.spawn(reap_idle(connections));
+        }
+    }
+
+    /// Notes that the server takes no more connections than the pool has, for a while. Whether it has any.
+    pub(in crate::store) fn is_full(&self, until: Instant) -> bool {
+        let mut state = self.connections.lock();
+        let members = state.pools.entry(self.pool).or_default();
+        members.full_until = Some(until);
+        members.open > 1
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        let unwanted = {
+            let mut state = self.connections.lock();
+            state.leave(self.pool);
+            self.connections.metrics.open(self.dialect.name(), -1);
+            state.serve(&self.connections)
+        };
+        drop(unwanted);
+        self.connections.gone.notify_waiters();
+    }
+}
+
+impl Connections {
+    /// None yet.
+    #[must_use]
+    pub fn new(limits: DatabaseLimits, metrics: DatabaseMetrics) -> Arc<Self> {
+        Arc::new(Self { limits, metrics, state: Mutex::default(), gone: Notify::new() })
+    }
+
+    /// For a command that works on one database alone.
+    pub(in crate::store) fn of_a_command() -> Arc<Self> {
+        /// Its own connections are all that it ever waits for.
+        const WAIT: Duration = Duration::from_secs(60);
+        Self::new(DatabaseLimits { wait: WAIT, ..DatabaseLimits::default() }, DatabaseMetrics::unregistered())
+    }
+
+    /// What holds for all.
+    #[must_use]
+    pub fn limits(&self) -> DatabaseLimits {
+        self.limits
+    }
+
+    /// What is counted of all.
+    #[must_use]
+    pub fn metrics(&self) -> &DatabaseMetrics {
+        &self.metrics
+    }
+
+    /// A number for a new pool.
+    pub(in crate::store) fn new_pool(&self) -> PoolId {
+        PoolId(self.lock().number())
+    }
+
+    /// A connection for a pool that may have `most`, or room for one; none where there is neither in time.
+    pub(in crate::store) async fn ask(
+        self: &Arc<Self>,
+        pool: PoolId,
+        most: u32,
+        dialect: Dialect,
+        wait: Duration,
+    ) -> Option<Grant> {
+        let (number, receiver) = {
+            let mut state = self.lock();
+            // Nobody is overtaken: while anything is left that someone who waits could use, it was given to them.
+            if let Some(grant) = state.find(self, pool, most, dialect) {
+                return Some(grant);
+            }
+            let (number, (grant, receiver)) = (state.number(), oneshot::channel());
+            state.waiting.insert(number, Waiter { pool, most, dialect, grant });
+            (number, receiver)
+        };
+        let _waiting = Waiting::new(self, number);
+        within(wait, ONCE_MORE, receiver).await?.ok()
+    }
+
+    /// Closes what is idle of a pool and waits, for at most a while, until nothing of it is open.
+    pub(in crate::store) async fn close(self: &Arc<Self>, pool: PoolId) {
+        let closed = async {
+            loop {
+                let gone = self.gone.notified();
+                self.close_idle(pool);
+                if !self.lock().pools.contains_key(&pool) {
+                    return;
+                }
+                gone.await;
+            }
+        };
+        if tokio::time::timeout(super::session::CLOSE_LIMIT, closed).await.is_err() {
+            tracing::debug!("connections to a database can't be closed in time");
+        }
+    }
+
+    /// Begins to close what is idle of a pool.
+    pub(in crate::store) fn close_idle(self: &Arc<Self>, pool: PoolId) {
+        let idle: Vec<_> = {
+            let mut state = self.lock();
+            let numbers = state.pools.get(&pool).map(|members| members.idle.clone()).unwrap_or_default();
+            numbers.into_iter().filter_map(|number| state.take(number)).collect()
+        };
+        idle.into_iter().for_each(|idle| self.retire(idle));
+    }
+
+    /// Closes a connection that was idle; its slot goes back when it is closed.
+    fn retire(self: &Arc<Self>, Idle { session, pool, .. }: Idle) {
+        let slot = self.slot_of(pool, session.dialect());
+        self.metrics.idle(slot.dialect.name(), -1);
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(session.close_with(slot));
+        }
+    }
+
+    fn slot_of(self: &Arc<Self>, pool: PoolId, dialect: Dialect) -> Slot {
+        Slot { connections: Arc::clone(self), pool, dialect, kept: false }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics between two statements that belong together.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// Gives what there is to those who wait. Returns what was meant for one who has just gone.
+    #[must_use = "to be dropped once the lock is free"]
+    fn serve(&mut self, connections: &Arc<Connections>) -> Vec<Grant> {
+        let mut unwanted = Vec::new();
+        let mut next = 0;
+        while let Some((&number, waiter)) = self.waiting.range(next..).next() {
+            if self.idle.is_empty() && self.open >= connections.limits.max_connections {
+                break;
+            }
+            next = number + 1;
+            if waiter.grant.is_closed() {
+                continue;
+            }
+            let (pool, most, dialect) = (waiter.pool, waiter.most, waiter.dialect);
+            if let Some(grant) = self.find(connections, pool, most, dialect) {
+                let waiter = self.waiting.remove(&number).expect("it was there a line ago");
+                unwanted.extend(waiter.grant.send(grant).err());
+            }
+        }
+        unwanted
+    }
+
+    /// What a pool can have now.
+    fn find(&mut self, connections: &Arc<Connections>, pool: PoolId, most: u32, dialect: Dialect) -> Option<Grant> {
+        let slot = |pool| connections.slot_of(pool, dialect);
+        if let Some(&number) = self.pools.get(&pool).and_then(|members| members.idle.last()) {
+            let Idle { session, since, .. } = self.take(number).expect("a pool knows its idle connections");
+            connections.metrics.idle(dialect.name(), -1);
+            return Some(Grant::Found(Found(Some((session, slot(pool), since.elapsed())))));
+        }
+        if let Some(members) = self.pools.get(&pool) {
+            let full = members.full_until.is_some_and(|until| Instant::now() < until);
+            if members.open >= most || full {
+                return None;
+            }
+        }
+        if self.open < connections.limits.max_connections {
+            self.enter(pool);
+            connections.metrics.open(dialect.name(), 1);
+            return Some(Grant::Room(slot(pool)));
+        }
+        let (&longest, _) = self.idle.first_key_value()?;
+        let Idle { session, pool: other, .. } = self.take(longest).expect("it is the first");
+        connections.metrics.idle(session.dialect().name(), -1);
+        connections.metrics.open(session.dialect().name(), -1);
+        self.leave(other);
+        self.enter(pool);
+        connections.metrics.open(dialect.name(), 1);
+        Some(Grant::Instead(session, slot(pool)))
+    }
+
+    fn enter(&mut self, pool: PoolId) {
+        self.open += 1;
+        self.pools.entry(pool).or_default().open += 1;
+    }
+
+    fn leave(&mut self, pool: PoolId) {
+        self.open -= 1;
+        let members = self.pools.get_mut(&pool).expect("a pool with a connection is known");
+        members.open -= 1;
+        if members.open == 0 {
+            self.pools.remove(&pool);
+        }
+    }
+
+    /// Takes an idle connection out; its slot is the caller's to account for.
+    fn take(&mut self, number: u64) -> Option<Idle> {
+        let idle = self.idle.remove(&number)?;
+        let members = self.pools.get_mut(&idle.pool).expect("a pool with a connection is known");
+        members.idle.retain(|other| *other != number);
+        Some(idle)
+    }
+}
+
+/// One who waits, until dropped.
+struct Waiting<'c> {
+    connections: &'c Connections,
+    number: u64,
+}
+
+impl<'c> Waiting<'c> {
+    fn new(connections: &'c Connections, number: u64) -> Self {
+        connections.metrics.waiting.inc();
+        Self { connections, number }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.connections.metrics.waiting.dec();
+        self.connections.lock().waiting.remove(&self.number);
+    }
+}
+
+/// Closes what is idle for long, until nothing is idle.
+async fn reap_idle(connections: Arc<Connections>) {
+    loop {
+        let (due, next) = {
+            let mut state = connections.lock();
+            let mut due = Vec::new();
+            let next = loop {
+                let Some((&number, longest)) = state.idle.first_key_value() else { break None };
+                let until = longest.since + connections.limits.idle;
+                if until > Instant::now() {
+                    break Some(until);
+                }
+                due.extend(state.take(number));
+            };
+            state.reaping = next.is_some();
+            (due, next)
+        };
+        due.into_iter().for_each(|idle| connections.retire(idle));
+        let Some(next) = next else { return };
+        tokio::time::sleep_until(next.into()).await;
+    }
+}

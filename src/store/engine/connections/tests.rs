@@ -1,0 +1,74 @@
+//! Who is given which connection, where there are fewer than are asked for. On real SQLite connections.
+
+use sqlx::sqlite::SqliteConnectOptions;
+
+use super::*;
+use crate::store::engine::error::StoreError;
+use crate::store::engine::pool::{Plan, Pool};
+use crate::store::engine::session::Address;
+
+fn connections(max_connections: u32) -> Arc<Connections> {
+    let limits = DatabaseLimits { max_connections, wait: Duration::from_millis(200), ..DatabaseLimits::default() };
+    Connections::new(limits, DatabaseMetrics::unregistered())
+}
+
+fn pool(connections: &Arc<Connections>, most: u32) -> Pool {
+    let address = Address::Sqlite { options: Box::new(SqliteConnectOptions::new().in_memory(true)), only_reads: false };
+    Pool::new(
+        Plan { address, most, wait: connections.limits().wait, limit: None, lock_wait: Duration::ZERO },
+        connections,
+        None,
+    )
+}
+
+#[tokio::test]
+async fn a_busy_pool_does_not_overtake_one_that_waits_for_longer() {
+    let connections = connections(1);
+    let (busy, quiet) = (pool(&connections, 1), pool(&connections, 1));
+    let lent = busy.lend().await.unwrap();
+    let (served, mut order) = tokio::sync::mpsc::unbounded_channel();
+    let ask = |pool: &Pool, name: &'static str| {
+        let (pool, served) = (pool.clone(), served.clone());
+        tokio::spawn(async move {
+            let lent = pool.lend().await.unwrap();
+            served.send(name).unwrap();
+            drop(lent);
+        })
+    };
+    let quiet = ask(&quiet, "quiet");
+    tokio::task::yield_now().await;
+    let busy = ask(&busy, "busy");
+    tokio::task::yield_now().await;
+    drop(lent);
+    assert_eq!((order.recv().await, order.recv().await), (Some("quiet"), Some("busy")));
+    quiet.await.unwrap();
+    busy.await.unwrap();
+}
+
+#[tokio::test]
+async fn the_longest_unused_connection_of_another_pool_makes_room() {
+    let connections = connections(2);
+    let pools = [pool(&connections, 1), pool(&connections, 1), pool(&connections, 1)];
+    for pool in &pools {
+        drop(pool.lend().await.unwrap());
+    }
+    let open = |connections: &Connections| {
+        let state = connections.lock();
+        let mut open: Vec<u64> = state.pools.keys().map(|pool| pool.0).collect();
+        open.sort_unstable();
+        (state.open, state.idle.len(), open)
+    };
+    assert_eq!(open(&connections), (2, 2, vec![2, 3]), "the first one's was closed");
+}
+
+#[tokio::test]
+async fn where_nothing_is_idle_the_wait_ends_and_leaves_nothing_behind() {
+    let connections = connections(1);
+    let (first, second) = (pool(&connections, 1), pool(&connections, 1));
+    let lent = first.lend().await.unwrap();
+    assert!(matches!(second.lend().await, Err(StoreError::Busy)));
+    drop(lent);
+    drop(second.lend().await.unwrap());
+    let state = connections.lock();
+    assert_eq!((state.open, state.idle.len(), state.waiting.len()), (1, 1, 0));
+}

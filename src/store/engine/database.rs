@@ -1,0 +1,171 @@
+//! A tenant's connections and transactions of Postgres and SQLite behind the same calls.
+//!
+//! Every statement comes as [`Sql`] and every row goes as [`Row`], so the modules above are written once for both
+//! databases. (`sqlx::Any` would do neither: it knows no arrays, no instants and no JSON; being generic over the driver
+//! repeats a page of bounds on every function.)
+
+use std::time::{Duration, Instant};
+
+use super::error::StoreError;
+use super::pool::Pool;
+use super::pool::connection::Lent;
+use super::pooler;
+use super::session::Each;
+use crate::metrics::{DatabaseFailure, DatabaseMetrics};
+use crate::store::statement::{Dialect, Row, Sql};
+
+/// The connections of one tenant's database.
+#[derive(Clone, Debug)]
+pub(crate) struct Database {
+    readers: Pool,
+    /// On Postgres the same. SQLite takes one writer at a time: one connection for writing, so that writers queue here
+    /// and not in the file's lock, and several for reading beside it (WAL).
+    writers: Pool,
+}
+
+impl Database {
+    pub(in crate::store) fn new(readers: Pool, writers: Pool) -> Self {
+        Self { readers, writers }
+    }
+
+    pub(crate) fn dialect(&self) -> Dialect {
+        self.readers.dialect()
+    }
+
+    pub(in crate::store) fn metrics(&self) -> &DatabaseMetrics {
+        self.readers.connections().metrics()
+    }
+
+    /// A connection to read by. Whoever reads more than once for one answer keeps it meanwhile.
+    pub(crate) async fn reader(&self) -> Result<Lent, StoreError> {
+        self.readers.lend().await
+    }
+
+    /// The same for the one who opens the database, whom the breaker has let through.
+    pub(in crate::store) async fn opening(&self) -> Result<Lent, StoreError> {
+        self.readers.lend_past(None).await
+    }
+
+    /// A connection to write by, without a transaction.
+    pub(in crate::store) async fn writer(&self) -> Result<Lent, StoreError> {
+        self.writers.lend().await
+    }
+
+    /// Begins a transaction that may write.
+    pub(crate) async fn begin(&self) -> Result<Transaction, StoreError> {
+        let asked = Instant::now();
+        let lent = self.queue(asked, self.writers.lend()).await??;
+        begin(lent, pooler::BEGIN, asked).await
+    }
+
+    /// Waits in a queue of writers, for a caller that has been waiting since `asked`.
+    ///
+    /// # Errors
+    /// [`StoreError::Locked`] once another program has held the write lock of a SQLite file for as long as a writer waits.
+    pub(in crate::store) async fn queue<T>(
+        &self,
+        asked: Instant,
+        queue: impl Future<Output = T>,
+    ) -> Result<T, StoreError> {
+        let Some(file) = self.writers.address().file() else { return Ok(queue.await) };
+        tokio::select! {
+            biased;
+            outcome = queue => Ok(outcome),
+            () = self.writers.write_lock().given_up(asked, self.writers.lock_wait()) => {
+                self.writers.connections().metrics().failed(DatabaseFailure::Locked);
+                Err(StoreError::locked(file))
+            }
+        }
+    }
+
+    /// The same for a caller that has been waiting since `asked`, where each statement may take so long. Postgres is told how
+    /// to begin, and that limit, by statements of which `BEGIN` is the first.
+    pub(in crate::store) async fn begin_by(
+        &self,
+        on_postgres: &'static str,
+        limit: Duration,
+        asked: Instant,
+    ) -> Result<Transaction, StoreError> {
+        let mut lent = self.queue(asked, self.writers.lend()).await??;
+        lent.limit_statements(limit);
+        begin(lent, on_postgres, asked).await
+    }
+
+    /// An empty statement for this database.
+    pub(crate) fn sql(&self) -> Sql {
+        Sql::new(self.dialect())
+    }
+
+    /// Runs one writing statement and tells how many rows it touched.
+    pub(crate) async fn execute(&self, sql: Sql) -> Result<u64, StoreError> {
+        let mut transaction = self.begin().await?;
+        let touched = transaction.execute(sql).await?;
+        transaction.commit().await?;
+        Ok(touched)
+    }
+
+    /// Closes every connection, waiting a while for those in use.
+    pub(crate) async fn close(&self) {
+        self.readers.close().await;
+        self.writers.close().await;
+    }
+}
+
+async fn begin(mut lent: Lent, on_postgres: &'static str, asked: Instant) -> Result<Transaction, StoreError> {
+    match lent.begin_transaction(on_postgres, asked).await {
+        Ok(()) => Ok(Transaction { lent }),
+        Err(error) => Err(match (lent.file(), DatabaseFailure::of(&error)) {
+            (Some(file), Some(DatabaseFailure::Locked)) => StoreError::locked(file),
+            _ => error.into(),
+        }),
+    }
+}
+
+/// A transaction; dropping it rolls back.
+#[derive(Debug)]
+pub(crate) struct Transaction {
+    lent: Lent,
+}
+
+impl Transaction {
+    /// An empty statement for this transaction's database.
+    pub(crate) fn sql(&self) -> Sql {
+        self.lent.sql()
+    }
+
+    pub(crate) fn dialect(&self) -> Dialect {
+        self.lent.dialect()
+    }
+
+    /// The connection that the transaction is on, for what reads with and without one.
+    pub(in crate::store) fn connection(&mut self) -> &mut Lent {
+        &mut self.lent
+    }
+
+    pub(crate) async fn fetch_all(&mut self, sql: Sql) -> Result<Vec<Row>, sqlx::Error> {
+        self.lent.fetch_all(sql).await
+    }
+
+    /// Runs a statement and hands over each of its rows as it comes.
+    pub(crate) async fn fetch_each(&mut self, sql: Sql, each: &mut Each<'_>) -> Result<(), sqlx::Error> {
+        self.lent.fetch_each(sql, each).await
+    }
+
+    /// Runs a statement and tells how many rows it touched.
+    pub(crate) async fn execute(&mut self, sql: Sql) -> Result<u64, sqlx::Error> {
+        self.lent.execute(sql).await
+    }
+
+    /// Runs statements without values.
+    pub(in crate::store) async fn command(&mut self, text: &'static str) -> Result<(), sqlx::Error> {
+        self.lent.command(text).await
+    }
+
+    pub(crate) async fn commit(mut self) -> Result<(), sqlx::Error> {
+        self.lent.end_transaction("COMMIT").await
+    }
+
+    pub(crate) async fn roll_back(mut self) -> Result<(), sqlx::Error> {
+        self.lent.end_transaction("ROLLBACK").await
+    }
+}

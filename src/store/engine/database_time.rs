@@ -1,0 +1,68 @@
+//! How long a request spent waiting for statements, for whoever serves it and wants to know what made it slow.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+tokio::task_local! {
+    static CURRENT: Spent;
+}
+
+/// The time of the statements of one request. Cloning shares it.
+#[derive(Clone, Debug, Default)]
+pub struct Spent {
+    micros: Arc<AtomicU64>,
+}
+
+impl Spent {
+    /// Runs what asks for statements, and counts those that it waits for itself: not what it hands to other tasks.
+    pub async fn measure<T>(&self, work: impl Future<Output = T>) -> T {
+        CURRENT.scope(self.clone(), work).await
+    }
+
+    /// What was spent so far.
+    #[must_use]
+    pub fn total(&self) -> Duration {
+        Duration::from_micros(self.micros.load(Ordering::Relaxed))
+    }
+}
+
+/// One statement that is waited for; dropping it ends that, also when its request was given up.
+#[derive(Debug)]
+pub(in crate::store) struct Timing {
+    spent: Option<Spent>,
+    began: Instant,
+}
+
+impl Timing {
+    pub(in crate::store) fn begin() -> Self {
+        Self { spent: CURRENT.try_with(Spent::clone).ok(), began: Instant::now() }
+    }
+}
+
+impl Drop for Timing {
+    fn drop(&mut self) {
+        if let Some(spent) = &self.spent {
+            let micros = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
+            spent.micros.fetch_add(micros, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_given_up_counts_and_what_is_not_measured_does_not() {
+        let spent = Spent::default();
+        drop(Timing::begin());
+        let waiting = async {
+            let _timing = Timing::begin();
+            std::future::pending::<()>().await;
+        };
+        let given_up = tokio::time::timeout(Duration::from_millis(20), spent.measure(waiting)).await;
+        assert!(given_up.is_err());
+        assert!((20..5000).contains(&spent.total().as_millis()), "{:?}", spent.total());
+    }
+}

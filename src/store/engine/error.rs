@@ -1,0 +1,93 @@
+//! Why a store cannot be opened or used.
+//!
+//! Knows no HTTP: which status a failure becomes is decided where responses are made. Causes are kept for the log.
+
+use std::path::{Path, PathBuf};
+
+use sqlx::migrate::MigrateError;
+
+use super::pooler::Pooler;
+use super::write_access::{self, ReadOnlyFile, after_colon};
+use crate::memory::MemorySpent;
+use crate::metrics::DatabaseFailure;
+
+/// What [`StoreError::Unavailable`] says.
+pub(in crate::store) const UNAVAILABLE: &str = "the database is unavailable";
+
+/// Why a store can't be opened or used.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The database can't be reached, is overloaded, locked or full: another try may succeed.
+    #[error("{UNAVAILABLE}")]
+    Unavailable(#[source] sqlx::Error),
+    /// It did not work a moment ago, and is left alone until the next try.
+    #[error("the database is left alone for a moment, since it does not work")]
+    Resting,
+    /// No connection was free in time.
+    #[error("no connection to the database was free in time")]
+    Busy,
+    /// Another program holds the write lock of a SQLite file; nothing was written.
+    #[error("another program holds the write lock of the SQLite file{}", after_colon(holder.as_deref()))]
+    Locked {
+        /// Which process it is, if that is known.
+        holder: Option<String>,
+    },
+    /// A SQLite file can be read and not written.
+    #[error(transparent)]
+    ReadOnly(Box<ReadOnlyFile>),
+    /// More was written than could be derived from in the time of a request; that goes on.
+    #[error("more was written to the database than searches have been prepared for yet")]
+    Unsettled,
+    /// The database has an older schema than this program serves.
+    #[error("the database is at schema version {found}, this program needs {wanted}")]
+    SchemaOlder {
+        /// The version that the database is at; 0 when it has none.
+        found: i64,
+        /// The version that this program needs.
+        wanted: i64,
+    },
+    /// The folder of a SQLite file is not there and can't be made.
+    #[error("the folder `{}` can't be made", folder.display())]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// Why.
+        #[source]
+        cause: std::io::Error,
+    },
+    /// A migration failed; what it did is rolled back.
+    #[error("the migration failed")]
+    Migration(#[source] MigrateError),
+    /// There is no memory left for its rows.
+    #[error(transparent)]
+    MemorySpent(#[from] MemorySpent),
+    /// A statement failed for a reason that no other try mends.
+    #[error("a statement failed")]
+    Statement(#[source] sqlx::Error),
+}
+
+impl From<sqlx::Error> for StoreError {
+    fn from(error: sqlx::Error) -> Self {
+        match error {
+            sqlx::Error::Decode(cause) => match cause.downcast().map(|spent| Self::MemorySpent(*spent)) {
+                Ok(spent) => spent,
+                Err(cause) => match cause.downcast() {
+                    Ok(file) => Self::ReadOnly(file),
+                    Err(cause) => Self::Statement(sqlx::Error::Decode(cause)),
+                },
+            },
+            _ if DatabaseFailure::of(&error).is_some() => Self::Unavailable(error),
+            _ => Self::Statement(error),
+        }
+    }
+}
+
+impl StoreError {
+    pub(in crate::store) fn locked(file: &Path) -> Self {
+        Self::Locked { holder: write_access::lock_holder(file) }
+    }
+
+    pub(in crate::store) fn is_lost_statement(&self) -> bool {
+        matches!(self, Self::Unavailable(error) if Pooler::of_lost_statement(error).is_some())
+    }
+}

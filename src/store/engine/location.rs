@@ -1,0 +1,304 @@
+//! Where a tenant's database is, and how it is connected to.
+//!
+//! The text form is the configuration's `database`: `postgres://…` or `sqlite:path`. Never prints a password.
+
+mod postgres_url;
+
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use secrecy::{ExposeSecret, SecretString};
+use sqlx::ConnectOptions;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
+
+use super::breaker::Breaker;
+use super::connections::Connections;
+use super::database::Database;
+use super::error::StoreError;
+use super::pool::{Plan, Pool};
+use super::pooler::Pooler;
+use super::postgres::{PostgresAddress, PostgresServer};
+use super::session::Address;
+use super::write_access::ReadOnlyFile;
+use crate::owner_only;
+
+/// How long a command waits for another program that holds the write lock of a SQLite file. Larger: a command hangs while
+/// that program does. Smaller: it fails while the forms product runs a short transaction.
+const BUSY_WAIT: Duration = Duration::from_secs(5);
+
+/// How long SQLite itself waits, in a thread, where a request reads or opens the file. In WAL mode that is only for a program
+/// that has locked the whole file. Larger: such a program holds its callers, and threads. Smaller: callers are refused while
+/// another program recovers the file after a crash.
+const READER_BUSY_WAIT: Duration = Duration::from_secs(1);
+
+/// How long a request waits for a lock that another program holds: each of its statements in Postgres, all of it together
+/// for the write lock of a SQLite file. Larger: a lock that is never released holds every connection. Smaller: a write is
+/// refused that could have gone on after a moment.
+const LOCK_WAIT: Duration = Duration::from_secs(2);
+
+/// How long a short write waits for the one writing connection, which a large group may hold for seconds.
+const WRITER_WAIT: Duration = Duration::from_secs(15);
+
+/// A parsed `database` of the configuration.
+#[derive(Clone)]
+pub struct DatabaseLocation {
+    kind: Kind,
+    /// As it was written: two locations are equal only when nothing of them differs, the password included.
+    text: SecretString,
+}
+
+impl PartialEq for DatabaseLocation {
+    fn eq(&self, other: &Self) -> bool {
+        self.text.expose_secret() == other.text.expose_secret() && self.file() == other.file()
+    }
+}
+
+#[derive(Clone)]
+enum Kind {
+    /// Made when it is first connected to: most of many tenants are quiet, and the driver's options are large.
+    Postgres(OnceLock<Arc<PostgresServer>>),
+    Sqlite(Box<Path>),
+}
+
+/// The text names no database.
+#[derive(Debug, thiserror::Error)]
+pub enum InvalidLocation {
+    /// It begins with neither scheme.
+    #[error("expected `postgres://…` or `sqlite:path`")]
+    UnknownScheme,
+    /// The SQLite path is empty, or asks for a database in memory, which would lose everything at every stop.
+    #[error("expected the path of a file after `sqlite:`")]
+    NoFile,
+    /// What follows `postgres://` is no connection URL.
+    #[error("not a Postgres URL")]
+    NotAUrl,
+    /// A URL of libpq with several hosts, of which one is to be chosen.
+    #[error("several hosts are not supported: name one, such as that of a proxy that follows the primary")]
+    SeveralHosts,
+    /// A parameter of the Postgres URL, counted from 1, that the driver would pass over.
+    #[error("parameter {number} is unknown; there are: {}", postgres_url::TAKEN.join(", "))]
+    UnknownParameter {
+        /// Its place in the URL; its name may be a part of a password.
+        number: usize,
+    },
+    /// A parameter that libpq or a provider knows, and that would be ignored here.
+    #[error("`{name}` is not supported: {remedy}")]
+    UnsupportedParameter {
+        /// Its name.
+        name: &'static str,
+        /// What to do instead.
+        remedy: &'static str,
+    },
+    /// A known parameter of the Postgres URL with a value that it can't have.
+    #[error("`{name}`: expected {expected}")]
+    InvalidParameter {
+        /// As the driver knows it.
+        name: &'static str,
+        /// What its value is like.
+        expected: &'static str,
+    },
+}
+
+impl DatabaseLocation {
+    /// Reads `postgres://…`, `postgresql://…`, `sqlite:path` or `sqlite://path`; a relative path starts at `folder`.
+    ///
+    /// # Errors
+    /// [`InvalidLocation`] says what was expected; it never repeats the text.
+    pub fn parse(text: &str, folder: &Path) -> Result<Self, InvalidLocation> {
+        if text.starts_with("postgres://") || text.starts_with("postgresql://") {
+            if postgres_url::plain_identity(text).is_none() {
+                postgres_url::parse(text)?;
+            }
+            return Ok(Self { kind: Kind::Postgres(OnceLock::new()), text: text.into() });
+        }
+        let path = text.strip_prefix("sqlite:").ok_or(InvalidLocation::UnknownScheme)?;
+        let path = path.strip_prefix("//").unwrap_or(path);
+        if path.is_empty() || path.contains(":memory:") || path.contains('?') || path.contains('\0') {
+            return Err(InvalidLocation::NoFile);
+        }
+        Ok(Self { kind: Kind::Sqlite(folder.join(path).into()), text: text.into() })
+    }
+
+    /// A text that is equal for two locations exactly when they are the same database.
+    #[must_use]
+    pub fn identity(&self) -> String {
+        match &self.kind {
+            Kind::Postgres(server) => postgres_url::plain_identity(self.text.expose_secret())
+                .unwrap_or_else(|| self.server(server).identity()),
+            Kind::Sqlite(path) => format!("sqlite {}", path.display()),
+        }
+    }
+
+    fn server<'s>(&self, server: &'s OnceLock<Arc<PostgresServer>>) -> &'s Arc<PostgresServer> {
+        server.get_or_init(|| {
+            let parsed = postgres_url::parse(self.text.expose_secret());
+            parsed.expect("the text was checked when it was read").into()
+        })
+    }
+
+    /// The schema of a Postgres database that is this one's, if the URL names one.
+    pub(in crate::store) fn schema(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::Postgres(server) => self.server(server).schema(),
+            Kind::Sqlite(_) => None,
+        }
+    }
+
+    /// Where the server of a Postgres database listens, as an operator reads it; empty for a SQLite file.
+    pub(in crate::store) fn server_address(&self) -> String {
+        let Kind::Postgres(server) = &self.kind else { return String::new() };
+        self.server(server).address()
+    }
+
+    /// The pooler that was noticed on the way to the database, and that the URL does not mention.
+    #[must_use]
+    pub fn noticed_pooler(&self) -> Option<Pooler> {
+        match &self.kind {
+            Kind::Postgres(server) => server.get().and_then(|server| server.noticed()),
+            Kind::Sqlite(_) => None,
+        }
+    }
+
+    /// The file of a SQLite database.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        match &self.kind {
+            Kind::Postgres(_) => None,
+            Kind::Sqlite(path) => Some(path),
+        }
+    }
+
+    /// What keeps this process from writing to a SQLite file: a right that it has not, by the file's mode and owner.
+    ///
+    /// # Errors
+    /// [`StoreError::ReadOnly`].
+    pub fn require_writable(&self) -> Result<(), StoreError> {
+        match self.file().and_then(ReadOnlyFile::without_right) {
+            Some(file) => Err(StoreError::ReadOnly(file)),
+            None => Ok(()),
+        }
+    }
+
+    /// Creates a SQLite file and its folder where they are missing, for their owner only: SQLite itself would create a file
+    /// that everybody may read. Blocks on them.
+    pub(in crate::store) fn create_file(&self) -> Result<(), StoreError> {
+        let Some(file) = self.file() else { return Ok(()) };
+        if let Some(folder) = file.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            let failed = |cause| StoreError::Folder { folder: folder.to_owned(), cause };
+            owner_only::create_folder(folder).map_err(failed)?;
+        }
+        owner_only::create_file(file).map_err(|cause| StoreError::Unavailable(sqlx::Error::Io(cause)))
+    }
+
+    /// Pools for serving; nothing is connected before the first statement.
+    pub(in crate::store) fn connect(
+        &self,
+        max_connections: u32,
+        connections: &Arc<Connections>,
+        breaker: Option<&Arc<Breaker>>,
+    ) -> Database {
+        let limits = connections.limits();
+        let (wait, limit) = (limits.wait, Some(limits.statement));
+        let lock_wait = if breaker.is_some() { LOCK_WAIT } else { BUSY_WAIT };
+        let pool =
+            |address, most, wait| Pool::new(Plan { address, most, wait, limit, lock_wait }, connections, breaker);
+        match &self.kind {
+            Kind::Postgres(server) => {
+                let all = pool(postgres(self.server(server), limit), max_connections, wait);
+                Database::new(all.clone(), all)
+            }
+            Kind::Sqlite(path) => Database::new(
+                pool(sqlite_reader(path, READER_BUSY_WAIT), max_connections, wait),
+                pool(
+                    // Once it is open, writers wait by `write_lock`.
+                    sqlite_writer(sqlite(path, READER_BUSY_WAIT).pragma("busy_timeout", "0")),
+                    1,
+                    wait.max(WRITER_WAIT),
+                ),
+            ),
+        }
+    }
+
+    /// Pools for work that takes its time: few connections, no statement limit.
+    pub(in crate::store) fn connect_for_long(&self) -> Database {
+        self.connect_without_limits(false)
+    }
+
+    /// Pools for migrations: as for long work, and a SQLite file is made.
+    pub(in crate::store) fn create(&self) -> Database {
+        self.connect_without_limits(true)
+    }
+
+    fn connect_without_limits(&self, create: bool) -> Database {
+        let connections = Connections::of_a_command();
+        let wait = connections.limits().wait;
+        let plan = |address, most| Plan { address, most, wait, limit: None, lock_wait: BUSY_WAIT };
+        let pool = |address, most| Pool::new(plan(address, most), &connections, None);
+        match &self.kind {
+            Kind::Postgres(server) => {
+                let all = pool(postgres(self.server(server), None), 2);
+                Database::new(all.clone(), all)
+            }
+            Kind::Sqlite(path) => Database::new(
+                pool(sqlite_reader(path, BUSY_WAIT), 1),
+                pool(sqlite_writer(sqlite(path, BUSY_WAIT).create_if_missing(create)), 1),
+            ),
+        }
+    }
+}
+
+impl fmt::Debug for DatabaseLocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.identity())
+    }
+}
+
+fn postgres(server: &Arc<PostgresServer>, limit: Option<Duration>) -> Address {
+    let mut settings = vec![
+        ("timezone", "UTC".to_owned()),
+        // What a DBA may have set for the role or the database, and no statement here counts on.
+        ("standard_conforming_strings", "on".to_owned()),
+        ("plan_cache_mode", "auto".to_owned()),
+        // Who waited for a turn is to see what was done in it, whatever the database's default is.
+        ("default_transaction_isolation", "read committed".to_owned()),
+        // With the usual 4 MB, a keyword that a million submissions have makes an index remember pages in place of rows,
+        // and every document on them is looked at again.
+        ("work_mem", "32MB".to_owned()),
+        // Compiling a plan of a search takes as long as it saves.
+        ("jit", "off".to_owned()),
+        // Starting workers takes longer than most searches, and one search would take the cores of many.
+        ("max_parallel_workers_per_gather", "0".to_owned()),
+    ];
+    // What a provider or a DBA may limit: a command's statements take as long as they take.
+    settings.push(("idle_in_transaction_session_timeout", "0".to_owned()));
+    if limit.is_none() {
+        settings.push(("statement_timeout", "0".to_owned()));
+        settings.push(("lock_timeout", "0".to_owned()));
+    }
+    if let Some(limit) = limit {
+        settings.push(("statement_timeout", limit.as_millis().to_string()));
+        settings.push(("lock_timeout", LOCK_WAIT.min(limit).as_millis().to_string()));
+    }
+    Address::Postgres(PostgresAddress { server: Arc::clone(server), settings: settings.into() })
+}
+
+fn sqlite_reader(path: &Path, busy_wait: Duration) -> Address {
+    Address::Sqlite { options: Box::new(sqlite(path, busy_wait).pragma("query_only", "1")), only_reads: true }
+}
+
+fn sqlite_writer(options: SqliteConnectOptions) -> Address {
+    Address::Sqlite { options: Box::new(options), only_reads: false }
+}
+
+fn sqlite(path: &Path, busy_wait: Duration) -> SqliteConnectOptions {
+    SqliteConnectOptions::new()
+        .filename(path)
+        .foreign_keys(true)
+        .journal_mode(SqliteJournalMode::Wal)
+        // In WAL mode a power failure can lose the newest transactions, never corrupt or tear one.
+        .synchronous(SqliteSynchronous::Normal)
+        .busy_timeout(busy_wait)
+        .disable_statement_logging()
+}

@@ -1,0 +1,245 @@
+//! One tenant's connections of one kind, opened when they are needed.
+//!
+//! Owns how a connection is had: past the breaker, out of the [`Connections`] of all tenants, looked at where it was
+//! unused for a while, opened where there was none. A [`Lent`] is what comes of it.
+//!
+//! sqlx makes the connections and runs what is asked on them, but its own pools are not used: several of them can't
+//! share one cap, each asks a connection for its health before and after every use, and one whose server refuses goes on
+//! trying until the caller's wait is over.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+
+use super::breaker::{Breaker, Entry};
+use super::connections::{Connections, Grant, PoolId, Slot};
+use super::error::StoreError;
+use super::session::{Address, CLOSE_LIMIT, Session, timed_out};
+use super::write_access::ReadOnlyFile;
+use super::write_lock::WriteLock;
+use crate::metrics::DatabaseFailure;
+use crate::store::statement::Dialect;
+pub(in crate::store) mod connection;
+
+use crate::patience::{ONCE_MORE, within};
+use connection::Lent;
+
+/// A connection that was unused for longer is asked whether it still works. Longer, and more statements meet one that
+/// does not; shorter, and busy tenants pay round trips.
+const UNSEEN: Duration = Duration::from_secs(1);
+
+/// How long that answer may take: a server that hangs is told from a slow statement.
+const PING_LIMIT: Duration = Duration::from_secs(1);
+
+/// How long a server that takes no more connections is not asked for another one. Longer, and a tenant makes do with
+/// few although there is room; shorter, and servers that are full are stormed.
+const FULL: Duration = Duration::from_secs(1);
+
+/// The connections of one database. Cloning shares them.
+#[derive(Clone, Debug)]
+pub(crate) struct Pool(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    id: PoolId,
+    plan: Plan,
+    connections: Arc<Connections>,
+    breaker: Option<Arc<Breaker>>,
+    write_lock: WriteLock,
+    closed: AtomicBool,
+}
+
+/// How a pool's connections are opened and lent.
+#[derive(Debug)]
+pub(in crate::store) struct Plan {
+    pub(in crate::store) address: Address,
+    /// The most that are open at once.
+    pub(in crate::store) most: u32,
+    /// How long one is waited for.
+    pub(in crate::store) wait: Duration,
+    /// How long a statement may run.
+    pub(in crate::store) limit: Option<Duration>,
+    /// How long a writer waits for another program that holds the write lock of a SQLite file.
+    pub(in crate::store) lock_wait: Duration,
+}
+
+impl Pool {
+    /// Nothing is opened yet.
+    pub(in crate::store) fn new(plan: Plan, connections: &Arc<Connections>, breaker: Option<&Arc<Breaker>>) -> Self {
+        Self(Arc::new(Inner {
+            id: connections.new_pool(),
+            plan,
+            connections: Arc::clone(connections),
+            breaker: breaker.map(Arc::clone),
+            write_lock: WriteLock::default(),
+            closed: AtomicBool::new(false),
+        }))
+    }
+
+    pub(in crate::store) fn dialect(&self) -> Dialect {
+        self.0.plan.address.dialect()
+    }
+
+    pub(in crate::store) fn connections(&self) -> &Connections {
+        &self.0.connections
+    }
+
+    pub(in crate::store) fn breaker(&self) -> Option<&Arc<Breaker>> {
+        self.0.breaker.as_ref()
+    }
+
+    /// Looks at the error of a statement for a pooler.
+    pub(in crate::store) fn notice_pooler(&self, error: &sqlx::Error) {
+        self.0.plan.address.notice_pooler(error);
+        self.log_pooler();
+    }
+
+    /// Logs the pooler that was noticed, once, where it serves.
+    fn log_pooler(&self) {
+        if self.0.breaker.is_some() {
+            self.0.plan.address.log_pooler();
+        }
+    }
+
+    pub(in crate::store) fn limit(&self) -> Option<Duration> {
+        self.0.plan.limit
+    }
+
+    pub(in crate::store) fn write_lock(&self) -> &WriteLock {
+        &self.0.write_lock
+    }
+
+    pub(in crate::store) fn address(&self) -> &Address {
+        &self.0.plan.address
+    }
+
+    pub(in crate::store) fn lock_wait(&self) -> Duration {
+        self.0.plan.lock_wait
+    }
+
+    pub(in crate::store) fn is_closed(&self) -> bool {
+        self.0.closed.load(Ordering::Acquire)
+    }
+
+    /// A connection, unless the breaker is open.
+    pub(in crate::store) async fn lend(&self) -> Result<Lent, StoreError> {
+        let entry = self.0.breaker.as_ref().map(Breaker::enter).transpose()?;
+        self.lend_past(entry).await
+    }
+
+    /// A connection for one who asked the breaker, or need not.
+    pub(in crate::store) async fn lend_past(&self, entry: Option<Entry>) -> Result<Lent, StoreError> {
+        let Inner { id, plan, connections, .. } = &*self.0;
+        let until = Instant::now() + plan.wait;
+        loop {
+            let wait = until.saturating_duration_since(Instant::now());
+            let Some(grant) = connections.ask(*id, plan.most, self.dialect(), wait).await else {
+                connections.metrics().refused("wait");
+                return Err(StoreError::Busy);
+            };
+            let slot = match grant {
+                Grant::Found(found) => {
+                    let (mut session, slot, unused) = found.take();
+                    if unused < UNSEEN || answers(&mut session).await {
+                        return Ok(Lent::of(self, session, slot, entry, unused < UNSEEN));
+                    }
+                    // What broke one has broken the others: they are not tried one by one.
+                    self.close_idle();
+                    continue;
+                }
+                Grant::Room(slot) => slot,
+                Grant::Instead(session, slot) => closed_first(session, slot).await,
+            };
+            match self.open(slot).await {
+                Ok((session, slot)) => return Ok(Lent::of(self, session, slot, entry, false)),
+                Err(NotOpened::ServerFull) => {}
+                Err(NotOpened::ReadOnly(file, error)) => {
+                    return Err(StoreError::ReadOnly(ReadOnlyFile::new(&file, error)));
+                }
+                Err(NotOpened::Failed(error)) => {
+                    let error = StoreError::Unavailable(error);
+                    if let Some(entry) = entry {
+                        entry.broken(&error);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Opens a connection for a slot, in a task: it is counted as long as it is being opened, and is there for the next
+    /// one when who waited for it has gone.
+    pub(in crate::store) async fn open(&self, slot: Slot) -> Result<(Session, Slot), NotOpened> {
+        let (pool, (tell, told)) = (self.clone(), oneshot::channel());
+        tokio::spawn(async move {
+            let opened = match Session::open(&pool.0.plan.address).await {
+                Ok(session) => Ok((session, slot)),
+                Err(error) => Err(pool.not_opened(error, &slot)),
+            };
+            pool.log_pooler();
+            if let Err(Ok((session, slot))) = tell.send(opened) {
+                slot.keep(session);
+            }
+        });
+        let limit = self.0.plan.address.connect_limit();
+        match within(limit + limit / 10, ONCE_MORE, told).await {
+            Some(opened) => opened.expect("opening does not panic"),
+            None => Err(NotOpened::Failed(timed_out())),
+        }
+    }
+
+    fn not_opened(&self, error: sqlx::Error, slot: &Slot) -> NotOpened {
+        if let Some(file) = self.address().readable_despite(&error) {
+            self.connections().metrics().failed(DatabaseFailure::ReadOnly);
+            return NotOpened::ReadOnly(file.to_owned(), error);
+        }
+        let full = DatabaseFailure::of(&error) == Some(DatabaseFailure::Full);
+        self.connections().metrics().failed(if full { DatabaseFailure::Full } else { DatabaseFailure::Unreachable });
+        if full && slot.is_full(Instant::now() + FULL) { NotOpened::ServerFull } else { NotOpened::Failed(error) }
+    }
+
+    /// Begins to close the connections that nobody uses.
+    pub(in crate::store) fn close_idle(&self) {
+        self.0.connections.close_idle(self.0.id);
+    }
+
+    /// Closes every connection, waiting a while for those in use.
+    pub(in crate::store) async fn close(&self) {
+        self.0.closed.store(true, Ordering::Release);
+        self.0.connections.close(self.0.id).await;
+    }
+}
+
+/// Why there is no new connection.
+#[derive(Debug)]
+pub(in crate::store) enum NotOpened {
+    /// The server takes no more, and the pool has others, of which one may soon be free.
+    ServerFull,
+    /// It is a SQLite file that can only be read.
+    ReadOnly(PathBuf, sqlx::Error),
+    /// It can't be connected to.
+    Failed(sqlx::Error),
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.connections.close_idle(self.id);
+    }
+}
+
+async fn answers(session: &mut Session) -> bool {
+    matches!(within(PING_LIMIT, ONCE_MORE, session.ping()).await, Some(Ok(())))
+}
+
+/// The slot of a connection, once that is closed; in a task, so that it is also counted until then when nobody waits.
+async fn closed_first(session: Session, slot: Slot) -> Slot {
+    let closing = async move {
+        // Whatever comes of it: what does not close in time is cut.
+        let _ = tokio::time::timeout(CLOSE_LIMIT, session.close()).await;
+        slot
+    };
+    tokio::spawn(closing).await.expect("closing does not panic")
+}

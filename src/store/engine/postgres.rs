@@ -1,0 +1,315 @@
+//! A Postgres server as a URL describes it, and how a session on it is opened.
+//!
+//! Owns which settings a session has and how they reach the server: as startup parameters, by `SET`, or in each
+//! transaction, as [`super::pooler`] says. Knows nothing of URLs.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use futures_util::TryStreamExt;
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{AssertSqlSafe, Connection, Executor, Row as _};
+
+use super::pool::connection::is_refused;
+use super::pooler::{self, Pooler, Pooling, our_path};
+use super::session::Each;
+use crate::metrics::DatabaseFailure;
+use crate::patience::{ONCE_MORE, within};
+use crate::store::statement::{Row, Sql};
+
+/// How long connecting may take, unless the URL gives it longer. Larger: a server that hangs holds its callers. Smaller: one
+/// that is busy starting processes is taken for one that hangs.
+pub(in crate::store) const CONNECT_LIMIT: Duration = Duration::from_secs(2);
+
+/// Has Postgres look whether callers are still there. Version 13 and older, and servers on some systems, can't; they run a
+/// statement to its limit.
+///
+/// And has it find our tables where the `search_path` leads past them ([`our_path`]).
+const SET_UP: &str = concat!(
+    "SELECT set_config(name, '1s', false) FROM pg_settings WHERE name = 'client_connection_check_interval'; ",
+    "SELECT set_config('search_path', path, false) FROM (",
+    our_path!(),
+    ") AS ours (path) WHERE path IS NOT NULL"
+);
+
+/// A server, shared by all who connect to it by one URL.
+#[derive(Debug)]
+pub(in crate::store) struct PostgresServer {
+    options: PgConnectOptions,
+    /// Settings that the URL gives a session.
+    settings: Vec<(String, String)>,
+    connect_limit: Duration,
+    attributes: SessionAttributes,
+    pooling: Pooling,
+    /// The schema that the URL names, which is created at the first migration.
+    schema: Option<String>,
+    noticed: OnceLock<Pooler>,
+    is_reported: AtomicBool,
+}
+
+/// A connection, and the settings that each of its transactions begins with.
+#[derive(Debug)]
+pub(crate) struct PostgresSession {
+    pub(in crate::store) connection: PgConnection,
+    /// None where the session has them.
+    pub(in crate::store) settings: Option<Box<str>>,
+}
+
+impl PostgresSession {
+    /// Begins a transaction by statements of which `BEGIN` is the first.
+    pub(in crate::store) async fn begin(&mut self, begin: &'static str) -> Result<(), sqlx::Error> {
+        match &self.settings {
+            None => self.connection.execute(begin).await.map(drop),
+            Some(settings) => {
+                self.connection.execute(AssertSqlSafe(pooler::begin_with(settings, begin))).await.map(drop)
+            }
+        }
+    }
+
+    /// Begins the transaction of a single statement where it needs one. Whether it does.
+    pub(in crate::store) async fn begin_alone(&mut self, in_transaction: bool) -> Result<bool, sqlx::Error> {
+        let needs_one = self.settings.is_some() && !in_transaction;
+        if needs_one {
+            self.begin(pooler::BEGIN).await?;
+        }
+        Ok(needs_one)
+    }
+
+    /// Ends it, by what came of the statement.
+    pub(in crate::store) async fn end_alone<T>(
+        &mut self,
+        has_one: bool,
+        outcome: Result<T, sqlx::Error>,
+    ) -> Result<T, sqlx::Error> {
+        let end = match &outcome {
+            _ if !has_one => return outcome,
+            Ok(_) => "COMMIT",
+            // The connection is not used again.
+            Err(error) if is_refused(error) || DatabaseFailure::of(error) == Some(DatabaseFailure::Lost) => {
+                return outcome;
+            }
+            Err(_) => "ROLLBACK",
+        };
+        self.connection.execute(end).await?;
+        outcome
+    }
+
+    pub(in crate::store) async fn fetch_each(&mut self, sql: Sql, each: &mut Each<'_>) -> Result<(), sqlx::Error> {
+        let (text, arguments) = sql.into_postgres().map_err(sqlx::Error::Encode)?;
+        let query = sqlx::query_with(AssertSqlSafe(text), arguments).persistent(self.settings.is_none());
+        let mut rows = query.fetch(&mut self.connection);
+        while let Some(row) = rows.try_next().await? {
+            each(Row::Postgres(row))?;
+        }
+        Ok(())
+    }
+
+    pub(in crate::store) async fn execute(&mut self, sql: Sql) -> Result<u64, sqlx::Error> {
+        let (text, arguments) = sql.into_postgres().map_err(sqlx::Error::Encode)?;
+        let query = sqlx::query_with(AssertSqlSafe(text), arguments).persistent(self.settings.is_none());
+        Ok(query.execute(&mut self.connection).await?.rows_affected())
+    }
+}
+
+/// Which servers a session is wanted on: the `target_session_attrs` of libpq.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::store) enum SessionAttributes {
+    #[default]
+    Any,
+    ReadWrite,
+    ReadOnly,
+    Primary,
+    Standby,
+}
+
+impl SessionAttributes {
+    pub(in crate::store) fn parse(value: &str) -> Option<Self> {
+        match value {
+            // With one host, there is nothing to prefer.
+            "any" | "prefer-standby" => Some(Self::Any),
+            "read-write" => Some(Self::ReadWrite),
+            "read-only" => Some(Self::ReadOnly),
+            "primary" => Some(Self::Primary),
+            "standby" => Some(Self::Standby),
+            _ => None,
+        }
+    }
+
+    async fn require(self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+        let (question, wanted, found) = match self {
+            Self::Any => return Ok(()),
+            Self::ReadWrite => ("current_setting('transaction_read_only') = 'off'", "read-write", "read-only"),
+            Self::ReadOnly => ("current_setting('transaction_read_only') = 'on'", "read-only", "writable"),
+            Self::Primary => ("NOT pg_is_in_recovery()", "primary", "a standby"),
+            Self::Standby => ("pg_is_in_recovery()", "standby", "a primary"),
+        };
+        let row = connection.fetch_one(AssertSqlSafe(format!("SELECT {question}"))).await?;
+        if row.try_get(0)? {
+            return Ok(());
+        }
+        let error = format!("the server is {found}, and the URL has target_session_attrs={wanted}");
+        Err(sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::ConnectionRefused, error)))
+    }
+}
+
+impl PostgresServer {
+    pub(in crate::store) fn new(
+        options: PgConnectOptions,
+        settings: Vec<(String, String)>,
+        connect_limit: Duration,
+        attributes: SessionAttributes,
+        pooling: Pooling,
+        schema: Option<String>,
+    ) -> Self {
+        Self {
+            options,
+            settings,
+            connect_limit,
+            attributes,
+            pooling,
+            schema,
+            noticed: OnceLock::new(),
+            is_reported: AtomicBool::new(false),
+        }
+    }
+
+    /// A text that is equal for two servers exactly when they lead to the same tables.
+    pub(in crate::store) fn identity(&self) -> String {
+        let options = &self.options;
+        let host = options.get_socket().map_or(options.get_host().into(), |socket| socket.to_string_lossy());
+        let settings = self.settings.iter().filter_map(|(name, value)| {
+            match &**name {
+                "search_path" => Some(pooler::plain_path(value)).filter(|path| path != "public"),
+                _ => Some(value.clone()),
+            }
+            .map(|value| format!(" -c {name}={value}"))
+        });
+        format!(
+            "postgres {host}:{}/{} {}{}",
+            options.get_port(),
+            options.get_database().unwrap_or(options.get_username()),
+            options.get_options().unwrap_or_default(),
+            settings.collect::<String>(),
+        )
+    }
+
+    pub(in crate::store) fn schema(&self) -> Option<&str> {
+        self.schema.as_deref()
+    }
+
+    /// Where it listens, as an operator reads it.
+    pub(in crate::store) fn address(&self) -> String {
+        match self.options.get_socket() {
+            Some(socket) => socket.display().to_string(),
+            None => format!("{}:{}", self.options.get_host(), self.options.get_port()),
+        }
+    }
+
+    #[cfg(test)]
+    pub(in crate::store) fn options(&self) -> &PgConnectOptions {
+        &self.options
+    }
+
+    pub(in crate::store) fn connect_limit(&self) -> Duration {
+        self.connect_limit
+    }
+
+    /// The pooler that was noticed and that the URL does not mention, or not with its mode.
+    pub(in crate::store) fn noticed(&self) -> Option<Pooler> {
+        self.noticed.get().copied()
+    }
+
+    pub(in crate::store) fn notice(&self, pooler: Pooler) {
+        if self.pooling != Pooling::Transaction {
+            // Of two ways in which it is noticed, the first is as good.
+            self.noticed.get_or_init(|| pooler);
+        }
+    }
+
+    /// Logs the pooler that was noticed, once. Commands report it themselves.
+    pub(in crate::store) fn log_pooler(&self) {
+        if let Some(pooler) = self.noticed()
+            && !self.is_reported.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(database = self.identity().trim_end(), "reached through {pooler}; {}", Pooler::REMEDY);
+        }
+    }
+
+    fn pooling(&self) -> Pooling {
+        if self.noticed.get().is_some() { Pooling::Transaction } else { self.pooling }
+    }
+
+    /// Connects, with further settings.
+    pub(in crate::store) async fn connect(
+        &self,
+        further: &[(&'static str, String)],
+    ) -> Result<PostgresSession, sqlx::Error> {
+        let connecting = async {
+            let further = further.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
+            let settings: Vec<_> = self.settings.iter().cloned().chain(further).collect();
+            let mut session = self.open(settings).await?;
+            self.attributes.require(&mut session.connection).await?;
+            Ok(session)
+        };
+        let timed_out = || Err(super::session::timed_out());
+        within(self.connect_limit, ONCE_MORE, connecting).await.unwrap_or_else(timed_out)
+    }
+
+    async fn open(&self, settings: Vec<(String, String)>) -> Result<PostgresSession, sqlx::Error> {
+        let bare = pooler::without_startup_parameters(&self.options);
+        let (mut connection, settings) = match self.pooling() {
+            Pooling::Unmentioned => match self.open_directly(&settings).await? {
+                (connection, true) => return Ok(PostgresSession { connection, settings: None }),
+                (connection, false) => (connection, settings),
+            },
+            Pooling::Session => {
+                let mut connection = PgConnection::connect_with(&bare).await?;
+                connection.execute(AssertSqlSafe(pooler::set_all(&settings, false))).await?;
+                accept(connection.execute(SET_UP).await)?;
+                return Ok(PostgresSession { connection, settings: None });
+            }
+            Pooling::Transaction => (PgConnection::connect_with(&bare).await?, settings),
+        };
+        let settings = pooler::settings_of_transactions(&mut connection, settings).await?;
+        Ok(PostgresSession { connection, settings: Some(settings) })
+    }
+
+    /// A connection, and whether its settings have reached the server.
+    async fn open_directly(&self, settings: &[(String, String)]) -> Result<(PgConnection, bool), sqlx::Error> {
+        let settings = settings.iter().map(|(name, value)| (&**name, &**value));
+        let options = self.options.clone().options(settings.chain([pooler::MARK]));
+        let mut connection = match PgConnection::connect_with(&options).await {
+            Ok(connection) => connection,
+            Err(error) => {
+                self.notice(Pooler::of_refusal(&error).ok_or(error)?);
+                let bare = pooler::without_startup_parameters(&self.options);
+                return Ok((PgConnection::connect_with(&bare).await?, false));
+            }
+        };
+        // One message, and so one transaction: without the mark, nothing is set.
+        let set_up = format!("{}; {SET_UP}", pooler::REQUIRE_MARK);
+        match connection.execute(AssertSqlSafe(set_up)).await {
+            Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some(pooler::MARK_IS_MISSING) => {
+                self.notice(Pooler::DropsSettings);
+                Ok((connection, false))
+            }
+            outcome => accept(outcome).map(|()| (connection, true)),
+        }
+    }
+}
+
+/// What a server can't set up, it does without.
+fn accept<T>(outcome: Result<T, sqlx::Error>) -> Result<(), sqlx::Error> {
+    match outcome {
+        Err(sqlx::Error::Database(_)) | Ok(_) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// A server with the settings of one purpose.
+#[derive(Clone, Debug)]
+pub(in crate::store) struct PostgresAddress {
+    pub(in crate::store) server: Arc<PostgresServer>,
+    pub(in crate::store) settings: Arc<[(&'static str, String)]>,
+}

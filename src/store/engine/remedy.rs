@@ -1,0 +1,150 @@
+//! What an operator does about an error of a tenant's database.
+//!
+//! Every command and the log take their advice from here, so that they can't differ. Advice names the command to run, the
+//! right to grant or the key to change; what went wrong is the error's own text ([`crate::store::with_causes`]). Never quotes a
+//! password.
+
+mod sqlite;
+
+use std::io::{self, ErrorKind};
+
+use sqlx::migrate::MigrateError;
+use sqlx::postgres::PgDatabaseError;
+
+use super::error::StoreError;
+use super::location::DatabaseLocation;
+use super::pooler::is_lost_statement;
+
+/// What fixes an error of the tenant `slug`, whose database is at a location. Blocks on a look at the files of a SQLite
+/// database.
+#[must_use]
+pub fn remedy(error: &StoreError, location: &DatabaseLocation, slug: &str) -> String {
+    match error {
+        StoreError::SchemaOlder { .. } => {
+            format!("run `formgate migrate --tenant {slug}`; a running node serves the tenant as soon as that is done")
+        }
+        StoreError::Folder { folder, .. } => match location.file().and_then(|file| sqlite::of_path(file, slug)) {
+            Some(remedy) => remedy,
+            None => format!("create `{}`, or let the user that runs formgate create it", folder.display()),
+        },
+        StoreError::Resting | StoreError::Busy | StoreError::Unsettled | StoreError::MemorySpent(_) => {
+            "try again in a moment: the database works, but it is busy".to_owned()
+        }
+        StoreError::Locked { .. } => {
+            "wait until the other program has ended its transaction, or end that program".to_owned()
+        }
+        StoreError::ReadOnly(_) => {
+            let remedy = location.file().and_then(|file| sqlite::of_path(file, slug));
+            remedy.unwrap_or_else(|| "free space on the file system of the file".to_owned())
+        }
+        StoreError::Migration(error) => of_migration(error, location, slug),
+        StoreError::Unavailable(error) | StoreError::Statement(error) => of_driver(error, location, slug),
+    }
+}
+
+fn of_migration(error: &MigrateError, location: &DatabaseLocation, slug: &str) -> String {
+    match error {
+        MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => of_driver(error, location, slug),
+        MigrateError::VersionMismatch(_) => {
+            "another build of formgate migrated this database: use that build, or restore a backup".to_owned()
+        }
+        _ => otherwise(slug),
+    }
+}
+
+fn of_driver(error: &sqlx::Error, location: &DatabaseLocation, slug: &str) -> String {
+    if let Some(file) = location.file() {
+        return sqlite::of_error(error, file, slug).unwrap_or_else(|| otherwise(slug));
+    }
+    match error {
+        sqlx::Error::Database(database) => {
+            let known = database.try_downcast_ref().and_then(|error| of_postgres(error, slug));
+            known.unwrap_or_else(|| otherwise(slug))
+        }
+        sqlx::Error::Io(error) => of_connection(error, location, slug),
+        sqlx::Error::Tls(_) => {
+            format!(
+                "correct the parameters of `database` of the tenant `{slug}`: `sslmode=disable` is for a server without TLS, and `sslrootcert` names the file of the authority that signed the server's certificate"
+            )
+        }
+        sqlx::Error::RowNotFound => {
+            "the database has lost rows that `formgate migrate` wrote: restore a backup".to_owned()
+        }
+        _ => otherwise(slug),
+    }
+}
+
+/// By SQLSTATE (appendix A of the Postgres manual).
+fn of_postgres(error: &PgDatabaseError, slug: &str) -> Option<String> {
+    let key = format!("`database` of the tenant `{slug}`");
+    Some(match error.code() {
+        "28P01" => format!(
+            "correct the user or the password in {key}, or set the password in Postgres: ALTER ROLE … PASSWORD '…'"
+        ),
+        "28000" => format!(
+            "let the role in: it needs LOGIN and a line in pg_hba.conf for this host and database; or correct {key}"
+        ),
+        "3D000" => {
+            format!("create the database, then run `formgate migrate --tenant {slug}`; or correct its name in {key}")
+        }
+        "3F000" => format!("create the schema and let the role create in it, or correct `search_path` in {key}"),
+        _ if error.message().contains("pg_trgm") || error.message().contains("gin_trgm_ops") => {
+            format!("{PG_TRGM} `formgate migrate --tenant {slug}`")
+        }
+        "42501" => format!(
+            "grant the role of {key} what it lacks; to migrate, it owns formgate's tables and has CREATE on their schema"
+        ),
+        "42P01" | "42703" => {
+            format!("tables are missing or altered: correct `search_path` in {key}, or restore a backup")
+        }
+        code if is_lost_statement(code) => {
+            format!("the server is behind a pooler in transaction mode: write `pooler=transaction` in {key}")
+        }
+        _ if error.message().contains("statement pooling mode") => {
+            "set `pool_mode` of the pooler to transaction or session: writes are transactions".to_owned()
+        }
+        "22P05" | "22021" => {
+            "create the database with the encoding UTF8: createdb --encoding=UTF8 --template=template0 NAME".to_owned()
+        }
+        "53300" => {
+            "raise `max_connections` of Postgres, or lower that of `[gateway.databases]` on every node".to_owned()
+        }
+        "53100" => "free space on the disk of the Postgres server".to_owned(),
+        "57P03" => "wait: Postgres is starting or recovering".to_owned(),
+        "25006" => format!("this server takes no writes: name the primary in {key}"),
+        "55P03" | "57014" => "wait until other transactions have ended, then try again".to_owned(),
+        _ => return None,
+    })
+}
+
+/// How the extension of keyword searches gets there; a command follows.
+pub(in crate::store) const PG_TRGM: &str = "install the package of Postgres's contrib modules, run CREATE EXTENSION pg_trgm in this database as a superuser, then";
+
+/// A connection that could not be opened, or broke.
+fn of_connection(error: &io::Error, location: &DatabaseLocation, slug: &str) -> String {
+    let server = location.server_address();
+    if error.to_string().contains("target_session_attrs") {
+        return format!("name a server of that kind in `database` of the tenant `{slug}`, or correct the parameter");
+    }
+    match error.kind() {
+        ErrorKind::ConnectionRefused | ErrorKind::NotFound => {
+            format!("nothing listens at {server}: start Postgres, or correct `database` of the tenant `{slug}`")
+        }
+        ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => format!(
+            "{server} does not answer: check the address in `database` of the tenant `{slug}`, and firewalls in between"
+        ),
+        ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe => {
+            format!("{server} closes the connection: look into its log, and check that it is Postgres")
+        }
+        _ if error.to_string().contains("lookup address") => {
+            format!("the name in {server} can't be resolved: correct `database` of the tenant `{slug}`, or the DNS")
+        }
+        _ => otherwise(slug),
+    }
+}
+
+fn otherwise(slug: &str) -> String {
+    format!(
+        "repair the database, or correct `database` of the tenant `{slug}`; a running node tries again every second"
+    )
+}

@@ -1,0 +1,87 @@
+//! What keeps formgate from writing to a SQLite file: a right that is missing, or another program that holds the write lock.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::Access;
+
+use super::database_file::{SHARED_MEMORY, next_to};
+use crate::rights;
+
+/// A SQLite file can be read and not written.
+#[derive(Debug, thiserror::Error)]
+#[error("the SQLite file `{}` can only be read{}", file.display(), after_colon(missing_right.as_deref()))]
+pub struct ReadOnlyFile {
+    file: PathBuf,
+    /// Which right is missing and who the owner is, unless the reason is another one.
+    missing_right: Option<String>,
+    /// What SQLite says, if it was asked.
+    source: Option<sqlx::Error>,
+}
+
+impl ReadOnlyFile {
+    pub(in crate::store) fn new(file: &Path, source: sqlx::Error) -> Box<Self> {
+        Box::new(Self { file: file.to_owned(), missing_right: missing_right(file), source: Some(source) })
+    }
+
+    /// A file that this process has no right to write to.
+    pub(in crate::store) fn without_right(file: &Path) -> Option<Box<Self>> {
+        let missing_right = Some(missing_right(file)?);
+        Some(Box::new(Self { file: file.to_owned(), missing_right, source: None }))
+    }
+
+    /// The error of a statement that would have written to it. [`crate::store::StoreError`] tells it from those of the driver.
+    pub(in crate::store) fn refuses(file: &Path, source: sqlx::Error) -> sqlx::Error {
+        sqlx::Error::Decode(Self::new(file, source))
+    }
+}
+
+/// A text after a colon, if there is one.
+pub(in crate::store) fn after_colon(text: Option<&str>) -> String {
+    text.map(|text| format!(": {text}")).unwrap_or_default()
+}
+
+/// The right that is missing to write to a file, or to create SQLite's log next to it.
+fn missing_right(file: &Path) -> Option<String> {
+    // The log is created next to the file that a link leads to.
+    let file = file.canonicalize().unwrap_or_else(|_| file.to_owned());
+    let of_folder =
+        || rights::missing(file.parent()?, Access::WRITE_OK | Access::EXEC_OK, "create the log of SQLite in");
+    rights::missing(&file, Access::WRITE_OK, "write to").or_else(of_folder)
+}
+
+/// The process that holds the write lock of a file, as far as the kernel tells: not across machines and containers.
+#[cfg(target_os = "linux")]
+pub(in crate::store) fn lock_holder(file: &Path) -> Option<String> {
+    use procfs::process::Process;
+    use procfs::{Current, LockKind, Locks};
+
+    /// The bytes that SQLite locks: in WAL mode of the shared memory, otherwise of the file. See os_unix.c and os.h of SQLite.
+    const WAL_WRITE_LOCK: u64 = 120;
+    const RESERVED_BYTE: u64 = 0x4000_0001;
+
+    let places = [(next_to(file, SHARED_MEMORY), WAL_WRITE_LOCK), (file.to_owned(), RESERVED_BYTE)];
+    let inodes = places.map(|(path, byte)| path.metadata().ok().map(|data| (data.ino(), byte)));
+    let locks = Locks::current().ok()?.0;
+    let holds = |lock: &&procfs::Lock| {
+        matches!(lock.kind, LockKind::Write)
+            && inodes.iter().flatten().any(|(inode, byte)| {
+                lock.inode == *inode && lock.offset_first <= *byte && lock.offset_last.is_none_or(|last| *byte <= last)
+            })
+    };
+    let id = locks.iter().find(holds)?.pid.filter(|id| *id > 0)?;
+    let process = Process::new(id).ok()?;
+    let name = process.stat().ok()?.comm;
+    // One of our own commands is worth naming; arguments of others may hold secrets.
+    let command = process.cmdline().unwrap_or_default().into_iter().nth(1).filter(|_| name == env!("CARGO_PKG_NAME"));
+    Some(match command {
+        Some(command) => format!("process {id} (`{name} {command}`)"),
+        None => format!("process {id} (`{name}`)"),
+    })
+}
+
+/// Elsewhere there is no such list.
+#[cfg(not(target_os = "linux"))]
+pub(in crate::store) fn lock_holder(_file: &Path) -> Option<String> {
+    None
+}

@@ -1,0 +1,142 @@
+//! One page of a longer list, and where it is read from.
+
+use std::num::NonZeroU64;
+
+use jiff::Timestamp;
+
+/// The direction of the order, and of the ids that break its ties.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SortDirection {
+    /// Oldest first.
+    Ascending,
+    /// Newest first.
+    #[default]
+    Descending,
+}
+
+impl SortDirection {
+    /// The other one.
+    pub(in crate::store) fn reversed(self) -> Self {
+        match self {
+            Self::Ascending => Self::Descending,
+            Self::Descending => Self::Ascending,
+        }
+    }
+}
+
+/// Which page is asked for: counted from 1, of a fixed size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageRequest {
+    /// The page's number.
+    pub number: NonZeroU64,
+    /// The most items that a page holds.
+    pub size: u32,
+}
+
+impl PageRequest {
+    /// How many items come before this page; so many that there are none, where the number is too large to multiply.
+    pub(in crate::store) fn offset(self) -> i64 {
+        let before = (self.number.get() - 1).saturating_mul(u64::from(self.size));
+        i64::try_from(before).unwrap_or(i64::MAX)
+    }
+}
+
+/// The items of one page, and how many there are on all of them.
+#[derive(Clone, Debug)]
+pub struct Page<T> {
+    /// At most as many as were asked for.
+    pub items: Vec<T>,
+    /// The exact count over all pages.
+    pub total: u64,
+}
+
+/// From which end a page is read, and where it lies from there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::store) struct Reading {
+    /// The order in which it is read, which is the page's or its reverse.
+    pub(in crate::store) direction: SortDirection,
+    /// How many items are skipped.
+    pub(in crate::store) offset: i64,
+    /// How many are read.
+    pub(in crate::store) length: i64,
+    /// Where not to begin at the end: the instant that the first item is before (descending), or not before (ascending).
+    pub(in crate::store) beyond: Option<Timestamp>,
+}
+
+impl Reading {
+    /// Reads a page in its own order.
+    pub(in crate::store) fn from_the_start(page: PageRequest, direction: SortDirection) -> Self {
+        Self { direction, offset: page.offset(), length: i64::from(page.size), beyond: None }
+    }
+
+    /// Reads a page of so many items from the end that it is nearer to. None when there is nothing on it.
+    pub(in crate::store) fn nearest(page: PageRequest, total: i64, direction: SortDirection) -> Option<Self> {
+        let forward = Self::from_the_start(page, direction);
+        let length = forward.length.min(total - forward.offset);
+        let behind = total - forward.offset - length;
+        if length <= 0 {
+            None
+        } else if behind < forward.offset {
+            Some(Self { direction: direction.reversed(), offset: behind, length, beyond: None })
+        } else {
+            Some(Self { length, ..forward })
+        }
+    }
+
+    /// The same with everything that is skipped.
+    pub(in crate::store) fn with_all_before(&self) -> Self {
+        Self { offset: 0, length: self.offset.saturating_add(self.length), ..*self }
+    }
+
+    /// Begins behind whole days (since 1970-01-01 in UTC) that are skipped: how many items they have, and the last one.
+    pub(in crate::store) fn skip_days(&mut self, items: i64, last: Option<i64>) {
+        let first_instant = match self.direction {
+            SortDirection::Descending => last,
+            SortDirection::Ascending => last.map(|day| day + 1),
+        };
+        let instant = first_instant.and_then(|day| Timestamp::from_second(day.saturating_mul(86_400)).ok());
+        if instant.is_some() {
+            self.offset -= items;
+            self.beyond = instant;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(number: u64) -> PageRequest {
+        PageRequest { number: number.try_into().unwrap(), size: 20 }
+    }
+
+    #[test]
+    fn a_page_is_read_from_the_end_that_it_is_nearer_to() {
+        use SortDirection::{Ascending, Descending};
+        let read = |number, total| {
+            let reading = Reading::nearest(page(number), total, Descending)?;
+            Some((reading.direction, reading.offset, reading.length))
+        };
+
+        assert_eq!(read(1, 5), Some((Descending, 0, 5)));
+        assert_eq!(read(2, 45), Some((Ascending, 5, 20)));
+        assert_eq!(read(2, 60), Some((Descending, 20, 20)));
+        assert_eq!(read(3, 45), Some((Ascending, 0, 5)));
+        assert_eq!(read(3, 40), None);
+        assert_eq!(read(u64::MAX, 40), None);
+        assert_eq!(read(1, 0), None);
+    }
+
+    #[test]
+    fn days_are_skipped_to_the_instant_behind_them() {
+        let mut reading = Reading::nearest(page(200), 10_000, SortDirection::Descending).unwrap();
+        reading.skip_days(3_900, Some(19_000));
+        assert_eq!((reading.offset, reading.beyond), (80, Some("2022-01-08T00:00:00Z".parse().unwrap())));
+        let mut reading = Reading::nearest(page(200), 10_000, SortDirection::Ascending).unwrap();
+        reading.skip_days(3_900, Some(19_000));
+        assert_eq!((reading.offset, reading.beyond), (80, Some("2022-01-09T00:00:00Z".parse().unwrap())));
+        let mut reading = Reading::nearest(page(200), 10_000, SortDirection::Ascending).unwrap();
+        reading.skip_days(0, None);
+        assert_eq!((reading.offset, reading.beyond), (3_980, None));
+    }
+}

@@ -1,0 +1,235 @@
+//! Lists of records in one column: what hangs on a row comes with it, and not as rows of its own.
+//!
+//! A row costs the driver as much as dozens of values do, and most of a page of submissions is entries. Postgres sends a
+//! record of arrays, one a field, in its binary form (`record_send` and `array_send` in its source): an array of records,
+//! each of which it puts together and takes apart by itself, costs it half as much again. SQLite sends an array of arrays as
+//! JSON. Text is borrowed from the row, but where JSON escapes it.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Deserializer};
+use sqlx::{Row as _, ValueRef as _};
+
+use super::row::{Row, sqlite_text};
+use super::sql::Sql;
+
+/// A record of a list.
+pub(in crate::store) trait Record<'r>: Deserialize<'r> {
+    /// Takes its fields in the order in which the statement has them.
+    fn take(fields: &mut Fields<'r>) -> Result<Self, Malformed>;
+}
+
+impl Sql {
+    /// Adds a query of a list of records, from `FROM` on written by the caller: the list has the order of what it reads
+    /// from, and is NULL or empty where that is.
+    pub(in crate::store) fn push_records(&mut self, fields: &[&'static str]) -> &mut Self {
+        self.push_either("SELECT ROW (", "SELECT json_group_array(json_array(");
+        for (at, field) in fields.iter().enumerate() {
+            self.push(if at == 0 { "" } else { ", " });
+            self.push_either("array_agg(", "").push(field).push_either(")", "");
+        }
+        self.push_either(")", "))")
+    }
+}
+
+impl Row {
+    /// The list of records in a column; empty where there is none.
+    pub(in crate::store) fn records<'r, T: Record<'r>>(&'r self, column: usize) -> Result<Vec<T>, sqlx::Error> {
+        match self {
+            Self::Postgres(row) => {
+                let value = row.try_get_raw(column)?;
+                if value.is_null() {
+                    return Ok(Vec::new());
+                }
+                let bytes = value.as_bytes().map_err(sqlx::Error::Decode)?;
+                list(bytes).map_err(|error| sqlx::Error::Decode(error.into()))
+            }
+            Self::Sqlite(row, repairs) => {
+                let json = sqlite_text(row, repairs, column)?;
+                serde_json::from_str(json.unwrap_or("[]")).map_err(|error| sqlx::Error::Decode(error.into()))
+            }
+        }
+    }
+}
+
+/// What is no record of equally long arrays in the binary form of Postgres.
+#[derive(Debug, thiserror::Error)]
+#[error("a list of records is malformed")]
+pub(in crate::store) struct Malformed;
+
+/// Between the beginning of 1970, from which instants are counted here, and that of 2000, from which Postgres counts.
+const EPOCH_OF_POSTGRES: i64 = 946_684_800_000_000;
+
+/// Reads a truth value of SQLite, which is a number.
+pub(in crate::store) fn truth<'de, D: Deserializer<'de>>(number: D) -> Result<bool, D::Error> {
+    i64::deserialize(number).map(|number| number != 0)
+}
+
+/// The most fields that a record of a list has.
+const MOST_FIELDS: usize = 5;
+
+/// The fields of one record after the other, taken one by one.
+pub(in crate::store) struct Fields<'r> {
+    /// What is left of each field's array.
+    arrays: [Bytes<'r>; MOST_FIELDS],
+    /// The field that is taken next.
+    next: usize,
+}
+
+impl<'r> Fields<'r> {
+    /// A number of things, which is never negative.
+    pub(in crate::store) fn count(&mut self) -> Result<u64, Malformed> {
+        u64::try_from(self.integer()?).map_err(|_| Malformed)
+    }
+
+    pub(in crate::store) fn integer(&mut self) -> Result<i64, Malformed> {
+        let value = self.value()?.ok_or(Malformed)?;
+        Ok(i64::from_be_bytes(value.try_into().map_err(|_| Malformed)?))
+    }
+
+    pub(in crate::store) fn truth(&mut self) -> Result<bool, Malformed> {
+        match self.value()? {
+            Some(&[byte]) => Ok(byte != 0),
+            _ => Err(Malformed),
+        }
+    }
+
+    /// In microseconds since 1970.
+    pub(in crate::store) fn instant(&mut self) -> Result<i64, Malformed> {
+        Ok(self.integer()?.saturating_add(EPOCH_OF_POSTGRES))
+    }
+
+    pub(in crate::store) fn text(&mut self) -> Result<Cow<'r, str>, Malformed> {
+        self.optional_text()?.ok_or(Malformed)
+    }
+
+    pub(in crate::store) fn optional_text(&mut self) -> Result<Option<Cow<'r, str>>, Malformed> {
+        let text = self.value()?.map(std::str::from_utf8).transpose().map_err(|_| Malformed)?;
+        Ok(text.map(Cow::Borrowed))
+    }
+
+    fn value(&mut self) -> Result<Option<&'r [u8]>, Malformed> {
+        let array = self.arrays.get_mut(self.next).ok_or(Malformed)?;
+        self.next += 1;
+        array.value()
+    }
+}
+
+fn list<'r, T: Record<'r>>(bytes: &'r [u8]) -> Result<Vec<T>, Malformed> {
+    let mut record = Bytes(bytes);
+    let mut fields = Fields { arrays: [Bytes(&[]); MOST_FIELDS], next: 0 };
+    let count = usize::try_from(record.number()?).map_err(|_| Malformed)?;
+    let mut length = 0;
+    for array in fields.arrays.get_mut(..count).ok_or(Malformed)? {
+        let _type = record.number()?;
+        (length, *array) = record.value()?.map_or(Ok((0, Bytes(&[]))), array_of)?;
+    }
+    let mut records = Vec::with_capacity(length.min(bytes.len()));
+    for _ in 0..length {
+        fields.next = 0;
+        records.push(T::take(&mut fields)?);
+    }
+    if fields.arrays.iter().all(|array| array.0.is_empty()) { Ok(records) } else { Err(Malformed) }
+}
+
+/// How many values an array has, and the values.
+fn array_of(bytes: &[u8]) -> Result<(usize, Bytes<'_>), Malformed> {
+    let mut bytes = Bytes(bytes);
+    let (dimensions, _has_null, _type) = (bytes.number()?, bytes.number()?, bytes.number()?);
+    if dimensions == 0 {
+        return Ok((0, bytes));
+    }
+    let (length, _first) = (bytes.number()?, bytes.number()?);
+    Ok((usize::try_from(length).map_err(|_| Malformed)?, bytes))
+}
+
+/// What is left to read.
+#[derive(Clone, Copy)]
+struct Bytes<'r>(&'r [u8]);
+
+impl<'r> Bytes<'r> {
+    fn number(&mut self) -> Result<i32, Malformed> {
+        let (number, rest) = self.0.split_first_chunk().ok_or(Malformed)?;
+        self.0 = rest;
+        Ok(i32::from_be_bytes(*number))
+    }
+
+    /// Bytes after their number, which is -1 for NULL.
+    fn value(&mut self) -> Result<Option<&'r [u8]>, Malformed> {
+        let Ok(length) = usize::try_from(self.number()?) else { return Ok(None) };
+        let (value, rest) = self.0.split_at_checked(length).ok_or(Malformed)?;
+        self.0 = rest;
+        Ok(Some(value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, PartialEq, Deserialize)]
+    struct Pair<'r>(i64, #[serde(borrow)] Option<Cow<'r, str>>);
+
+    impl<'r> Record<'r> for Pair<'r> {
+        fn take(fields: &mut Fields<'r>) -> Result<Self, Malformed> {
+            Ok(Self(fields.integer()?, fields.optional_text()?))
+        }
+    }
+
+    /// A value as it is sent: after its length.
+    fn sent(value: Option<&[u8]>) -> Vec<u8> {
+        let Some(value) = value else { return (-1_i32).to_be_bytes().to_vec() };
+        [&i32::try_from(value.len()).unwrap().to_be_bytes(), value].concat()
+    }
+
+    /// An array of values as it is sent.
+    fn sent_array(kind: i32, values: &[Option<&[u8]>]) -> Vec<u8> {
+        let head = [1, i32::from(values.contains(&None)), kind, i32::try_from(values.len()).unwrap(), 1];
+        let head: Vec<u8> = head.iter().flat_map(|number| number.to_be_bytes()).collect();
+        [head, values.iter().flat_map(|value| sent(*value)).collect()].concat()
+    }
+
+    /// A record of two fields, which are arrays of `bigint` and of `text`.
+    fn sent_record(ids: Option<&[u8]>, texts: Option<&[u8]>) -> Vec<u8> {
+        let number = |number: i32| number.to_be_bytes().to_vec();
+        [number(2), number(1016), sent(ids), number(1009), sent(texts)].concat()
+    }
+
+    /// `SELECT ROW (ARRAY [7, -1]::bigint[], ARRAY ['ä', NULL]::text[])`, as Postgres 15 sends it.
+    fn two() -> Vec<u8> {
+        let ids = sent_array(20, &[Some(&7_i64.to_be_bytes()), Some(&(-1_i64).to_be_bytes())]);
+        sent_record(Some(&ids), Some(&sent_array(25, &[Some("ä".as_bytes()), None])))
+    }
+
+    #[test]
+    fn a_record_of_arrays_is_read_in_place() {
+        let bytes = two();
+        let pairs: Vec<Pair<'_>> = list(&bytes).unwrap();
+        assert_eq!(pairs, [Pair(7, Some("ä".into())), Pair(-1, None)]);
+        assert!(matches!(pairs[0].1, Some(Cow::Borrowed(_))));
+        let empty: [u8; 12] = std::array::from_fn(|_| 0);
+        for none in [None, Some(&empty[..])] {
+            assert_eq!(list::<Pair<'_>>(&sent_record(none, none)).unwrap(), []);
+        }
+    }
+
+    #[test]
+    fn what_is_cut_off_is_malformed() {
+        let bytes = two();
+        for length in 0..bytes.len() {
+            assert!(list::<Pair<'_>>(&bytes[..length]).is_err(), "{length}");
+        }
+    }
+
+    #[test]
+    fn arrays_of_different_lengths_are_malformed() {
+        let id = 7_i64.to_be_bytes();
+        let (one, two) = (sent_array(20, &[Some(&id)]), sent_array(20, &[Some(&id), Some(&id)]));
+        let texts = sent_array(25, &[Some(b"a")]);
+        assert!(list::<Pair<'_>>(&sent_record(Some(&one), Some(&texts))).is_ok());
+        for (ids, texts) in [(Some(&two), Some(&texts)), (None, Some(&texts)), (Some(&one), None)] {
+            let record = sent_record(ids.map(Vec::as_slice), texts.map(Vec::as_slice));
+            assert!(list::<Pair<'_>>(&record).is_err(), "{ids:?} {texts:?}");
+        }
+    }
+}

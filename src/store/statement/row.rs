@@ -1,0 +1,138 @@
+//! A row of either database, and the types that its columns are read as.
+//!
+//! Both databases send the same columns for the same statement; only here and in [`super::records`] does it matter which
+//! driver decodes them.
+
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+use jiff::Timestamp;
+use sqlx::postgres::PgRow;
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Row as _, TypeInfo, ValueRef};
+
+/// One row of a result.
+#[derive(Debug)]
+pub(crate) enum Row {
+    Postgres(PgRow),
+    Sqlite(SqliteRow, Repairs),
+}
+
+/// Columns of a SQLite row that are no UTF-8, with U+FFFD in place of what is none. SQLite stores whatever a program calls
+/// text, and one such text must not fail the page that it is on.
+#[derive(Debug, Default)]
+pub(crate) struct Repairs(OnceLock<HashMap<usize, String>>);
+
+impl Repairs {
+    fn text(&self, row: &SqliteRow, column: usize) -> Option<&str> {
+        let repaired = |column| {
+            let is_text = row.try_get_raw(column).is_ok_and(|value| value.type_info().name() == "TEXT");
+            let bytes = is_text.then(|| row.try_get_unchecked::<&[u8], _>(column).ok())??;
+            std::str::from_utf8(bytes).is_err().then(|| (column, String::from_utf8_lossy(bytes).into_owned()))
+        };
+        let all = self.0.get_or_init(|| (0..row.len()).filter_map(repaired).collect());
+        all.get(&column).map(String::as_str)
+    }
+}
+
+/// The text of a SQLite column, with what is no UTF-8 replaced.
+pub(in crate::store) fn sqlite_text<'r>(
+    row: &'r SqliteRow,
+    repairs: &'r Repairs,
+    column: usize,
+) -> Result<Option<&'r str>, sqlx::Error> {
+    match row.try_get(column) {
+        Err(error @ sqlx::Error::ColumnDecode { .. }) => repairs.text(row, column).map(Some).ok_or(error),
+        outcome => outcome,
+    }
+}
+
+/// The overhead of a driver for each row, and for each value of it: about 200 bytes for a row of two values.
+///
+/// Larger: requests that read many short rows are refused too early. Smaller: they hold more than is reserved.
+const ROW: usize = 128;
+const VALUE: usize = 64;
+
+impl Row {
+    /// About how many bytes it takes.
+    pub(in crate::store) fn bytes(&self) -> usize {
+        match self {
+            Self::Postgres(row) => {
+                ROW + (0..row.len()).map(|column| VALUE + postgres_bytes(row, column)).sum::<usize>()
+            }
+            Self::Sqlite(row, _) => ROW + (0..row.len()).map(|column| VALUE + sqlite_bytes(row, column)).sum::<usize>(),
+        }
+    }
+
+    /// The value of a column, counted from 0.
+    pub(crate) fn get<T: Column>(&self, column: usize) -> Result<T, sqlx::Error> {
+        T::of(self, column)
+    }
+}
+
+fn postgres_bytes(row: &PgRow, column: usize) -> usize {
+    row.try_get_raw(column).ok().and_then(|value| value.as_bytes().ok()).map_or(0, <[u8]>::len)
+}
+
+fn sqlite_bytes(row: &SqliteRow, column: usize) -> usize {
+    // Of a number, asking for its bytes would make a text.
+    let has_bytes = row.try_get_raw(column).is_ok_and(|value| matches!(value.type_info().name(), "TEXT" | "BLOB"));
+    if has_bytes { row.try_get_unchecked::<&[u8], _>(column).map_or(0, <[u8]>::len) } else { 0 }
+}
+
+/// A type that a column of either database can be read as.
+pub(crate) trait Column: Sized {
+    fn of(row: &Row, column: usize) -> Result<Self, sqlx::Error>;
+}
+
+macro_rules! column_as_both_drivers_have_it {
+    ($($kind:ty),*) => {$(
+        impl Column for $kind {
+            fn of(row: &Row, column: usize) -> Result<Self, sqlx::Error> {
+                match row {
+                    Row::Postgres(row) => row.try_get(column),
+                    Row::Sqlite(row, _) => row.try_get(column),
+                }
+            }
+        }
+    )*};
+}
+
+column_as_both_drivers_have_it!(i64, Option<i64>, bool, Vec<u8>);
+
+impl Column for String {
+    fn of(row: &Row, column: usize) -> Result<Self, sqlx::Error> {
+        Option::<Self>::of(row, column)?.ok_or_else(|| sqlx::Error::Decode("a text that must be there is NULL".into()))
+    }
+}
+
+impl Column for Option<String> {
+    fn of(row: &Row, column: usize) -> Result<Self, sqlx::Error> {
+        match row {
+            Row::Postgres(row) => row.try_get(column),
+            Row::Sqlite(row, repairs) => Ok(sqlite_text(row, repairs, column)?.map(str::to_owned)),
+        }
+    }
+}
+
+impl Column for Timestamp {
+    fn of(row: &Row, column: usize) -> Result<Self, sqlx::Error> {
+        Option::<Self>::of(row, column)?
+            .ok_or_else(|| sqlx::Error::Decode("an instant that must be there is NULL".into()))
+    }
+}
+
+impl Column for Option<Timestamp> {
+    fn of(row: &Row, column: usize) -> Result<Self, sqlx::Error> {
+        match row {
+            Row::Postgres(row) => {
+                Ok(row.try_get::<Option<jiff_sqlx::Timestamp>, _>(column)?.map(jiff_sqlx::Timestamp::to_jiff))
+            }
+            Row::Sqlite(row, _) => row
+                .try_get::<Option<i64>, _>(column)?
+                .map(Timestamp::from_microsecond)
+                .transpose()
+                .map_err(|error| sqlx::Error::Decode(Box::new(error))),
+        }
+    }
+}

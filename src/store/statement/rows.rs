@@ -1,0 +1,80 @@
+//! The rows of a batch as one bound value, and the table that they are for.
+//!
+//! One value for a batch of any size keeps the text of the statement, and so its plan, the same.
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::sql::{Dialect, Sql};
+
+/// A table, and the columns that are written: names and Postgres types, those of the key first.
+pub(in crate::store) struct Table {
+    pub(in crate::store) name: &'static str,
+    pub(in crate::store) columns: &'static [(&'static str, &'static str)],
+    pub(in crate::store) key: usize,
+}
+
+/// The rows of one table: a JSON array of arrays in the making.
+pub(in crate::store) struct Rows {
+    json: Vec<u8>,
+}
+
+impl Rows {
+    pub(in crate::store) fn new() -> Self {
+        Self { json: vec![b'['] }
+    }
+
+    pub(in crate::store) fn is_empty(&self) -> bool {
+        self.json.len() == 1
+    }
+
+    /// Adds a row: a tuple with a value a column.
+    pub(in crate::store) fn push(&mut self, row: &impl Serialize) {
+        if !self.is_empty() {
+            self.json.push(b',');
+        }
+        serde_json::to_writer(&mut self.json, row).expect("numbers, texts and booleans are JSON, and memory takes it");
+    }
+
+    /// All of them.
+    pub(in crate::store) fn text(&self) -> String {
+        let mut json = self.json.clone();
+        json.push(b']');
+        String::from_utf8(json).expect("the serializer writes UTF-8")
+    }
+}
+
+/// An instant as [`Sql::push_rows`] takes it: text for Postgres, microseconds for SQLite.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(in crate::store) enum Instant {
+    Text(Timestamp),
+    Microseconds(i64),
+}
+
+impl Instant {
+    pub(in crate::store) fn new(instant: Timestamp, dialect: Dialect) -> Self {
+        match dialect {
+            Dialect::Postgres => Self::Text(instant),
+            Dialect::Sqlite => Self::Microseconds(instant.as_microsecond()),
+        }
+    }
+}
+
+impl Table {
+    /// Adds the rows as a table with the name `batch`.
+    pub(in crate::store) fn batch(&self, sql: &mut Sql, rows: &Rows) {
+        sql.push_rows(rows.text(), self.columns).push(" AS batch");
+    }
+
+    /// Adds the names of all columns.
+    pub(in crate::store) fn names(&self, sql: &mut Sql) {
+        names(sql, self.columns);
+    }
+}
+
+pub(in crate::store) fn names(sql: &mut Sql, columns: &[(&'static str, &'static str)]) {
+    for (at, (name, _)) in columns.iter().enumerate() {
+        sql.push(if at == 0 { "" } else { ", " }).push(name);
+    }
+}
