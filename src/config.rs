@@ -16,6 +16,7 @@ mod coverage;
 mod database;
 mod databases;
 mod file;
+mod folders;
 mod gateway;
 mod hsts;
 mod include;

@@ -1,22 +1,44 @@
 //! formgate: one TLS endpoint in front of many accounts of a forms service.
 //!
-//! A request passes a gate in a fixed order, and each step has one verb:
+//! A request passes fixed steps in a fixed order, and each step has one verb:
 //!
 //! ```text
 //! accept → resolve tenant → verify token → admit (quota) → route → handle → respond
 //! ```
 //!
-//! Read in this order:
+//! To follow a request, read:
 //!
-//! 1. [`gate`]: the steps, once, in order; passing them yields [`gate::Admitted`], which every handler asks for.
-//! 2. [`api`]: the route table on one page, and a file a resource.
-//! 3. [`store`]: one tenant's database, Postgres or SQLite, behind one interface.
-//! 4. [`tenant`]: names, tokens and databases of a tenant; [`quota`]: its budget of requests.
-//! 5. [`edge`]: sockets, TLS and connections; [`gateway`]: every part built from a [`config`] and started.
-//! 6. [`mod@workers`]: how many of the runtime's threads all of this runs on.
+//! 1. [`edge`]: accepts a connection, ends TLS, speaks HTTP/1.1 and HTTP/2, and hands each request to
+//! 2. [`request`]: the steps, once, in order, and what every response carries. Passing its
+//! 3. [`gate`], which resolves, verifies and admits, yields [`gate::Admitted`], which every handler takes.
+//! 4. [`api`]: the route table on one page, and a file a resource; a handler asks the tenant's
+//! 5. [`store`]: one database, Postgres or SQLite, behind one interface.
 //!
-//! Dependencies point one way: `edge → gate → {tenant, quota, api} → store`. `store` and `quota` know no HTTP, `api`
-//! knows no sockets, and only `store` names a database.
+//! [`gateway`] builds all of these from a [`config`] and starts them; [`tenant`] and [`quota`] are what the gate asks.
+//!
+//! # Layers
+//!
+//! Dependencies point one way. A module may use the modules in the lines below its own, and no others;
+//! `tests/it/layers.rs` reads this list and every `use crate::…`:
+//!
+//! ```text
+//! cli
+//! explain, gateway, import
+//! edge
+//! request
+//! api
+//! gate
+//! error, tenant
+//! quota
+//! shared
+//! config
+//! certificate
+//! reply, store
+//! memory
+//! file_stamp, host, metrics, owner_only, patience, rights, supervisor, telemetry, workers
+//! ```
+//!
+//! So `store` and `quota` know no HTTP, `api` knows no sockets, and only `store` names a database.
 
 pub mod api;
 pub mod certificate;

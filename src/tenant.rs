@@ -27,8 +27,9 @@ pub use directory::{Directory, LeftOut, TokenChanges};
 pub use in_flight::{InFlight, Turn};
 use last_used::{Due, Writes};
 pub use names::TokenNames;
+pub use token::Token;
 pub use tokens::{Generation, Tokens};
-pub use verify::{Token, TokenVerifier};
+pub use verify::TokenVerifier;
 
 /// One tenant as the gateway serves it.
 #[derive(Debug)]

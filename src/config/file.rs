@@ -15,7 +15,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::Served;
-use super::include::Folders;
+use super::folders::Folders;
 use super::keys;
 use super::problem::Problem;
 use super::secret::{self, Environment};

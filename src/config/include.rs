@@ -3,8 +3,7 @@
 //! Owns finding, reading and parsing files, and which of them may hold what. Each file is read once however many
 //! patterns match it, in the order of the patterns and sorted within one, so that reports keep an order.
 
-use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -12,6 +11,7 @@ use std::sync::LazyLock;
 use toml::de::DeTable;
 
 use super::file::{Reading, Table, Text};
+use super::folders::folder_of;
 use super::gateway::{self, Gateway};
 use super::pieces::{self, Pieces};
 use super::problem::Problem;
@@ -251,34 +251,4 @@ fn fixed_folder(pattern: &Path) -> PathBuf {
     let is_fixed = |part: &std::path::Component<'_>| !part.as_os_str().to_string_lossy().contains(['*', '?', '[']);
     let fixed: PathBuf = pattern.components().take_while(is_fixed).collect();
     if fixed == pattern { folder_of(pattern) } else { fixed }
-}
-
-/// The folder to which the paths in a file are relative.
-pub(super) fn folder_of(path: &Path) -> PathBuf {
-    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    absolute.parent().unwrap_or(Path::new("/")).to_owned()
-}
-
-/// Folders by their true paths. Most files of a gateway stand in few folders, and finding a true path asks the system
-/// for each part of it.
-#[derive(Default)]
-pub(super) struct Folders(RefCell<HashMap<PathBuf, PathBuf>>);
-
-impl Folders {
-    /// What tells whether two paths are one file.
-    pub(super) fn identity(&self, path: &Path) -> PathBuf {
-        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return path.to_owned() };
-        if path.is_symlink()
-            && let Ok(file) = path.canonicalize()
-        {
-            return file;
-        }
-        if let Some(known) = self.0.borrow().get(folder) {
-            return known.join(name);
-        }
-        let true_path = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
-        let identity = true_path.join(name);
-        self.0.borrow_mut().insert(folder.to_owned(), true_path);
-        identity
-    }
 }

@@ -2,6 +2,7 @@
 //!
 //! The built-in group has every user as a member, without rows that would have to be kept in step.
 
+mod change;
 mod members;
 mod spellings;
 mod write;
@@ -16,7 +17,7 @@ use super::statement::{Fields, Malformed, Page, PageRequest, Reading, Record, Ro
 use super::{Store, StoreError, Texts};
 use crate::memory::{self, MemorySpent};
 
-pub use write::{Durability, GroupWrite, GroupWriteError, Guard, MemberChange, NewMembers, Report, Written};
+pub use change::{Durability, GroupWrite, GroupWriteError, Guard, MemberChange, NewMembers, Report, Written};
 
 /// A group as lists show it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]

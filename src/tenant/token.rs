@@ -5,6 +5,8 @@
 //! The digest is plain SHA-256: 238 random bits can't be guessed, so a slow hash would only slow the gate.
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 
 use rand::RngExt;
 use sha2::{Digest, Sha256};
@@ -111,6 +113,23 @@ fn checksum(body: &str) -> [u8; CHECKSUM] {
         rest /= BASE62.len();
     }
     digits
+}
+
+/// A token that was verified.
+#[derive(Debug)]
+pub struct Token {
+    /// Its number in the tenant's database.
+    pub id: i64,
+    /// What the administrator calls it.
+    pub name: Arc<str>,
+    /// The last minute in which its use was noted, so that [`super::LastUsed`] hears of it once a minute.
+    pub(super) noted: AtomicI64,
+}
+
+impl Token {
+    pub(super) fn new(id: i64, name: &str) -> Self {
+        Self { id, name: name.into(), noted: AtomicI64::new(i64::MIN) }
+    }
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 
 use super::last_used::LastUsed;
 use super::names::TokenNames;
+use super::token::Token;
 use super::token::TokenDigest;
-use super::verify::Token;
 
 /// How many tokens of a tenant are kept in use. More costs memory and a longer way through them; with fewer, a tenant
 /// with many callers has more of its requests look in what is remembered of all tenants.

@@ -12,13 +12,13 @@
 //! a gateway with thousands of them has connections to few, and would open a file for most look-ups.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use moka::future::Cache;
 
 use super::Tenant;
-use super::token::TokenDigest;
+use super::token::{Token, TokenDigest};
 use super::tokens::{Asked, Generation};
 use crate::metrics::{Metrics, TokenCheck};
 use crate::shared::announce::Listening;
@@ -39,23 +39,6 @@ const DEAF: Duration = Duration::from_millis(800);
 /// How many tokens are remembered. More costs memory (about 200 bytes each), fewer costs look-ups on busy gateways, and
 /// under a flood of invented tokens.
 const CAPACITY: u64 = 100_000;
-
-/// A token that was verified.
-#[derive(Debug)]
-pub struct Token {
-    /// Its number in the tenant's database.
-    pub id: i64,
-    /// What the administrator calls it.
-    pub name: Arc<str>,
-    /// The last minute in which its use was noted, so that [`super::LastUsed`] hears of it once a minute.
-    pub(super) noted: AtomicI64,
-}
-
-impl Token {
-    pub(super) fn new(id: i64, name: &str) -> Self {
-        Self { id, name: name.into(), noted: AtomicI64::new(i64::MIN) }
-    }
-}
 
 /// Verifies tokens for all tenants.
 #[derive(Debug)]

@@ -12,6 +12,7 @@ mod edge;
 mod gate;
 mod harness;
 mod isolation;
+mod layers;
 mod metrics;
 mod outage;
 mod quota;

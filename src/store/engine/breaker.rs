@@ -22,7 +22,7 @@ const FAILURES: u32 = 3;
 
 /// How long the statement of the caller that is let through may run. Longer, and a connection is held by a database that
 /// hangs; shorter, and one that is slow is never used again.
-pub(in crate::store) const TRIAL_LIMIT: Duration = Duration::from_secs(3);
+pub(super) const TRIAL_LIMIT: Duration = Duration::from_secs(3);
 
 /// The breaker of one tenant's database.
 #[derive(Debug)]
@@ -108,14 +108,14 @@ impl Breaker {
     }
 
     /// A statement was answered by a database that works. What began before the breaker opened does not close it.
-    pub(in crate::store) fn answered(&self) {
+    pub(super) fn answered(&self) {
         if let State::Closed { failures } = &mut *self.lock() {
             *failures = 0;
         }
     }
 
     /// A statement failed for a reason that lies in the database.
-    pub(in crate::store) fn failed(&self, error: &(dyn Error + 'static)) {
+    pub(super) fn failed(&self, error: &(dyn Error + 'static)) {
         let opened = match &mut *self.lock() {
             State::Closed { failures } => {
                 *failures += 1;
@@ -171,7 +171,7 @@ impl Drop for Breaker {
 
 impl Entry {
     /// Whether it is the one that is let through while the others are refused.
-    pub(in crate::store) fn is_trial(&self) -> bool {
+    pub(super) fn is_trial(&self) -> bool {
         self.trial
     }
 
@@ -191,7 +191,7 @@ impl Entry {
     }
 
     /// One statement failed.
-    pub(in crate::store) fn failed(mut self, error: &(dyn Error + 'static)) {
+    pub(super) fn failed(mut self, error: &(dyn Error + 'static)) {
         if std::mem::take(&mut self.trial) {
             self.breaker.open(error, Instant::now());
         } else {

@@ -93,7 +93,7 @@ impl Table {
     }
 
     /// Deletes the rows of some owners (the first column of the key) that are not among `rows`.
-    pub(in crate::store) async fn keep_only(
+    pub(super) async fn keep_only(
         &self,
         transaction: &mut Transaction,
         owners: &[i64],

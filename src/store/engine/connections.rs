@@ -52,7 +52,7 @@ struct State {
 
 /// Which pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(in crate::store) struct PoolId(u64);
+pub(super) struct PoolId(u64);
 
 /// The connections of one pool.
 #[derive(Debug, Default)]
@@ -81,7 +81,7 @@ struct Waiter {
 
 /// What whoever asked for a connection is given.
 #[derive(Debug)]
-pub(in crate::store) enum Grant {
+pub(super) enum Grant {
     /// A connection that was idle.
     Found(Found),
     /// Room to open one.
@@ -92,11 +92,11 @@ pub(in crate::store) enum Grant {
 
 /// A connection that was idle, and is again if nobody takes it.
 #[derive(Debug)]
-pub(in crate::store) struct Found(Option<(Session, Slot, Duration)>);
+pub(super) struct Found(Option<(Session, Slot, Duration)>);
 
 impl Found {
     /// The connection, and for how long nobody used it.
-    pub(in crate::store) fn take(mut self) -> (Session, Slot, Duration) {
+    pub(super) fn take(mut self) -> (Session, Slot, Duration) {
         self.0.take().expect("taken once")
     }
 }
@@ -111,7 +111,7 @@ impl Drop for Found {
 
 /// One connection of a pool that is open, opening or closing; room for another one once this is dropped.
 #[derive(Debug)]
-pub(in crate::store) struct Slot {
+pub(super) struct Slot {
     connections: Arc<Connections>,
     pool: PoolId,
     dialect: Dialect,
@@ -121,7 +121,7 @@ pub(in crate::store) struct Slot {
 
 impl Slot {
     /// Puts the connection back for the next one to use.
-    pub(in crate::store) fn keep(mut self, session: Session) {
+    pub(super) fn keep(mut self, session: Session) {
         if session.is_frozen() {
             return;
         }
@@ -146,7 +146,7 @@ impl Slot {
     }
 
     /// Notes that the server takes no more connections than the pool has, for a while. Whether it has any.
-    pub(in crate::store) fn is_full(&self, until: Instant) -> bool {
+    pub(super) fn is_full(&self, until: Instant) -> bool {
         let mut state = self.connections.lock();
         let members = state.pools.entry(self.pool).or_default();
         members.full_until = Some(until);
@@ -197,12 +197,12 @@ impl Connections {
     }
 
     /// A number for a new pool.
-    pub(in crate::store) fn new_pool(&self) -> PoolId {
+    pub(super) fn new_pool(&self) -> PoolId {
         PoolId(self.lock().number())
     }
 
     /// A connection for a pool that may have `most`, or room for one; none where there is neither in time.
-    pub(in crate::store) async fn ask(
+    pub(super) async fn ask(
         self: &Arc<Self>,
         pool: PoolId,
         most: u32,
@@ -224,7 +224,7 @@ impl Connections {
     }
 
     /// Closes what is idle of a pool and waits, for at most a while, until nothing of it is open.
-    pub(in crate::store) async fn close(self: &Arc<Self>, pool: PoolId) {
+    pub(super) async fn close(self: &Arc<Self>, pool: PoolId) {
         let closed = async {
             loop {
                 let gone = self.gone.notified();
@@ -241,7 +241,7 @@ impl Connections {
     }
 
     /// Begins to close what is idle of a pool.
-    pub(in crate::store) fn close_idle(self: &Arc<Self>, pool: PoolId) {
+    pub(super) fn close_idle(self: &Arc<Self>, pool: PoolId) {
         let idle: Vec<_> = {
             let mut state = self.lock();
             let numbers = state.pools.get(&pool).map(|members| members.idle.clone()).unwrap_or_default();

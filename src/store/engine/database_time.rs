@@ -29,13 +29,13 @@ impl Spent {
 
 /// One statement that is waited for; dropping it ends that, also when its request was given up.
 #[derive(Debug)]
-pub(in crate::store) struct Timing {
+pub(super) struct Timing {
     spent: Option<Spent>,
     began: Instant,
 }
 
 impl Timing {
-    pub(in crate::store) fn begin() -> Self {
+    pub(super) fn begin() -> Self {
         Self { spent: CURRENT.try_with(Spent::clone).ok(), began: Instant::now() }
     }
 }

@@ -12,7 +12,7 @@ use crate::memory::MemorySpent;
 use crate::metrics::DatabaseFailure;
 
 /// What [`StoreError::Unavailable`] says.
-pub(in crate::store) const UNAVAILABLE: &str = "the database is unavailable";
+pub(super) const UNAVAILABLE: &str = "the database is unavailable";
 
 /// Why a store can't be opened or used.
 #[derive(Debug, thiserror::Error)]

@@ -20,33 +20,33 @@ const JOURNAL: &str = "-journal";
 
 /// A file as it was when it was opened.
 #[derive(Debug)]
-pub(in crate::store) struct Frozen {
+pub(super) struct Frozen {
     path: PathBuf,
     stamp: FileStamp,
 }
 
 impl Frozen {
     /// A file without a log that has changes in it.
-    pub(in crate::store) fn of(path: &Path) -> Option<Self> {
+    pub(super) fn of(path: &Path) -> Option<Self> {
         let has_changes = |end| FileStamp::of(&next_to(path, end)).is_some_and(|log| log.size() > 0);
         let stamp = FileStamp::of(path)?;
         (!has_changes(LOG) && !has_changes(JOURNAL)).then(|| Self { path: path.to_owned(), stamp })
     }
 
     /// Whether nothing has changed since.
-    pub(in crate::store) fn is_unchanged(&self) -> bool {
+    pub(super) fn is_unchanged(&self) -> bool {
         Self::of(&self.path).is_some_and(|now| now.stamp == self.stamp)
     }
 
     /// Opens it.
-    pub(in crate::store) async fn open(&self) -> Result<SqliteConnection, sqlx::Error> {
+    pub(super) async fn open(&self) -> Result<SqliteConnection, sqlx::Error> {
         let options = SqliteConnectOptions::new().filename(&self.path).read_only(true).immutable(true);
         SqliteConnection::connect_with(&options.disable_statement_logging()).await
     }
 }
 
 /// Whether a file could not be opened because nothing can be written next to it.
-pub(in crate::store) fn is_caused_by_writing(error: &sqlx::Error) -> bool {
+pub(super) fn is_caused_by_writing(error: &sqlx::Error) -> bool {
     // SQLite says CANTOPEN where it may not create a file, and IOERR where there is no space for its shared memory.
     matches!(
         DatabaseFailure::of(error),

@@ -147,7 +147,7 @@ impl DatabaseLocation {
     }
 
     /// Where the server of a Postgres database listens, as an operator reads it; empty for a SQLite file.
-    pub(in crate::store) fn server_address(&self) -> String {
+    pub(super) fn server_address(&self) -> String {
         let Kind::Postgres(server) = &self.kind else { return String::new() };
         self.server(server).address()
     }

@@ -22,7 +22,7 @@ use super::write_access::ReadOnlyFile;
 use super::write_lock::WriteLock;
 use crate::metrics::DatabaseFailure;
 use crate::store::statement::Dialect;
-pub(in crate::store) mod connection;
+pub(super) mod connection;
 
 use crate::patience::{ONCE_MORE, within};
 use connection::Lent;
@@ -54,21 +54,21 @@ struct Inner {
 
 /// How a pool's connections are opened and lent.
 #[derive(Debug)]
-pub(in crate::store) struct Plan {
-    pub(in crate::store) address: Address,
+pub(super) struct Plan {
+    pub(super) address: Address,
     /// The most that are open at once.
-    pub(in crate::store) most: u32,
+    pub(super) most: u32,
     /// How long one is waited for.
-    pub(in crate::store) wait: Duration,
+    pub(super) wait: Duration,
     /// How long a statement may run.
-    pub(in crate::store) limit: Option<Duration>,
+    pub(super) limit: Option<Duration>,
     /// How long a writer waits for another program that holds the write lock of a SQLite file.
-    pub(in crate::store) lock_wait: Duration,
+    pub(super) lock_wait: Duration,
 }
 
 impl Pool {
     /// Nothing is opened yet.
-    pub(in crate::store) fn new(plan: Plan, connections: &Arc<Connections>, breaker: Option<&Arc<Breaker>>) -> Self {
+    pub(super) fn new(plan: Plan, connections: &Arc<Connections>, breaker: Option<&Arc<Breaker>>) -> Self {
         Self(Arc::new(Inner {
             id: connections.new_pool(),
             plan,
@@ -79,20 +79,20 @@ impl Pool {
         }))
     }
 
-    pub(in crate::store) fn dialect(&self) -> Dialect {
+    pub(super) fn dialect(&self) -> Dialect {
         self.0.plan.address.dialect()
     }
 
-    pub(in crate::store) fn connections(&self) -> &Connections {
+    pub(super) fn connections(&self) -> &Connections {
         &self.0.connections
     }
 
-    pub(in crate::store) fn breaker(&self) -> Option<&Arc<Breaker>> {
+    pub(super) fn breaker(&self) -> Option<&Arc<Breaker>> {
         self.0.breaker.as_ref()
     }
 
     /// Looks at the error of a statement for a pooler.
-    pub(in crate::store) fn notice_pooler(&self, error: &sqlx::Error) {
+    pub(super) fn notice_pooler(&self, error: &sqlx::Error) {
         self.0.plan.address.notice_pooler(error);
         self.log_pooler();
     }
@@ -104,34 +104,34 @@ impl Pool {
         }
     }
 
-    pub(in crate::store) fn limit(&self) -> Option<Duration> {
+    pub(super) fn limit(&self) -> Option<Duration> {
         self.0.plan.limit
     }
 
-    pub(in crate::store) fn write_lock(&self) -> &WriteLock {
+    pub(super) fn write_lock(&self) -> &WriteLock {
         &self.0.write_lock
     }
 
-    pub(in crate::store) fn address(&self) -> &Address {
+    pub(super) fn address(&self) -> &Address {
         &self.0.plan.address
     }
 
-    pub(in crate::store) fn lock_wait(&self) -> Duration {
+    pub(super) fn lock_wait(&self) -> Duration {
         self.0.plan.lock_wait
     }
 
-    pub(in crate::store) fn is_closed(&self) -> bool {
+    pub(super) fn is_closed(&self) -> bool {
         self.0.closed.load(Ordering::Acquire)
     }
 
     /// A connection, unless the breaker is open.
-    pub(in crate::store) async fn lend(&self) -> Result<Lent, StoreError> {
+    pub(super) async fn lend(&self) -> Result<Lent, StoreError> {
         let entry = self.0.breaker.as_ref().map(Breaker::enter).transpose()?;
         self.lend_past(entry).await
     }
 
     /// A connection for one who asked the breaker, or need not.
-    pub(in crate::store) async fn lend_past(&self, entry: Option<Entry>) -> Result<Lent, StoreError> {
+    pub(super) async fn lend_past(&self, entry: Option<Entry>) -> Result<Lent, StoreError> {
         let Inner { id, plan, connections, .. } = &*self.0;
         let until = Instant::now() + plan.wait;
         loop {
@@ -172,7 +172,7 @@ impl Pool {
 
     /// Opens a connection for a slot, in a task: it is counted as long as it is being opened, and is there for the next
     /// one when who waited for it has gone.
-    pub(in crate::store) async fn open(&self, slot: Slot) -> Result<(Session, Slot), NotOpened> {
+    pub(super) async fn open(&self, slot: Slot) -> Result<(Session, Slot), NotOpened> {
         let (pool, (tell, told)) = (self.clone(), oneshot::channel());
         tokio::spawn(async move {
             let opened = match Session::open(&pool.0.plan.address).await {
@@ -202,12 +202,12 @@ impl Pool {
     }
 
     /// Begins to close the connections that nobody uses.
-    pub(in crate::store) fn close_idle(&self) {
+    pub(super) fn close_idle(&self) {
         self.0.connections.close_idle(self.0.id);
     }
 
     /// Closes every connection, waiting a while for those in use.
-    pub(in crate::store) async fn close(&self) {
+    pub(super) async fn close(&self) {
         self.0.closed.store(true, Ordering::Release);
         self.0.connections.close(self.0.id).await;
     }
@@ -215,7 +215,7 @@ impl Pool {
 
 /// Why there is no new connection.
 #[derive(Debug)]
-pub(in crate::store) enum NotOpened {
+pub(super) enum NotOpened {
     /// The server takes no more, and the pool has others, of which one may soon be free.
     ServerFull,
     /// It is a SQLite file that can only be read.

@@ -14,7 +14,7 @@ use sqlx::{AssertSqlSafe, Executor, Row as _};
 
 /// What a URL says about a pooler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::store) enum Pooling {
+pub(super) enum Pooling {
     /// Nothing: it leads to a server, or to a pooler that is noticed.
     #[default]
     Unmentioned,
@@ -26,7 +26,7 @@ pub(in crate::store) enum Pooling {
 
 impl Pooling {
     /// The value of the parameter `pooler`.
-    pub(in crate::store) fn parse(value: &str) -> Option<Self> {
+    pub(super) fn parse(value: &str) -> Option<Self> {
         match value {
             "session" => Some(Self::Session),
             "transaction" => Some(Self::Transaction),
@@ -58,7 +58,7 @@ impl Pooler {
         "add `pooler=transaction` to the URL, or the faster `pooler=session` where its pool_mode is session";
 
     /// The pooler that refused a connection because of its startup parameters.
-    pub(in crate::store) fn of_refusal(error: &sqlx::Error) -> Option<Self> {
+    pub(super) fn of_refusal(error: &sqlx::Error) -> Option<Self> {
         let sqlx::Error::Database(error) = error else { return None };
         let message = error.message();
         if message.contains("unsupported startup parameter") {
@@ -71,36 +71,36 @@ impl Pooler {
     }
 
     /// The pooler by which a session lost what an earlier transaction left in it.
-    pub(in crate::store) fn of_lost_statement(error: &sqlx::Error) -> Option<Self> {
+    pub(super) fn of_lost_statement(error: &sqlx::Error) -> Option<Self> {
         let sqlx::Error::Database(error) = error else { return None };
         is_lost_statement(&error.code().unwrap_or_default()).then_some(Self::LosesStatements)
     }
 }
 
 /// `invalid_sql_statement_name`, `duplicate_prepared_statement`. Only a pooler brings them about: the driver counts its names.
-pub(in crate::store) fn is_lost_statement(code: &str) -> bool {
+pub(super) fn is_lost_statement(code: &str) -> bool {
     ["26000", "42P05"].contains(&code)
 }
 
 /// Whether `PgBouncer` takes no more clients. It has one code for all its errors.
-pub(in crate::store) fn is_full(message: &str) -> bool {
+pub(super) fn is_full(message: &str) -> bool {
     message.starts_with("no more connections allowed")
 }
 
 /// A setting that only a startup parameter makes: a session without it has a pooler before it.
-pub(in crate::store) const MARK: (&str, &str) = ("formgate.direct", "1");
+pub(super) const MARK: (&str, &str) = ("formgate.direct", "1");
 
 /// Fails where [`MARK`] did not arrive, with `undefined_object`.
-pub(in crate::store) const REQUIRE_MARK: &str = "SELECT current_setting('formgate.direct')";
-pub(in crate::store) const MARK_IS_MISSING: &str = "42704";
+pub(super) const REQUIRE_MARK: &str = "SELECT current_setting('formgate.direct')";
+pub(super) const MARK_IS_MISSING: &str = "42704";
 
 /// The startup parameters that a pooler accepts: names, encoding and time zone, which it keeps for each client.
-pub(in crate::store) fn without_startup_parameters(options: &PgConnectOptions) -> PgConnectOptions {
+pub(super) fn without_startup_parameters(options: &PgConnectOptions) -> PgConnectOptions {
     options.clone().extra_float_digits(None)
 }
 
 /// The statement that makes settings, in the session or in its transaction.
-pub(in crate::store) fn set_all(settings: &[(String, String)], in_transaction: bool) -> String {
+pub(super) fn set_all(settings: &[(String, String)], in_transaction: bool) -> String {
     let set =
         |(name, value): &(String, String)| format!("set_config({}, {}, {in_transaction})", quoted(name), quoted(value));
     format!("SELECT {}", settings.iter().map(set).collect::<Vec<_>>().join(", "))
@@ -115,7 +115,7 @@ fn quoted(text: &str) -> String {
 /// The settings for each transaction: those given, and two that depend on the server. It looks whether callers are still
 /// there, and it finds our tables where the `search_path` leads past them. The path is set even where it is right: the
 /// pooler may open a connection later, when the default has changed.
-pub(in crate::store) async fn settings_of_transactions(
+pub(super) async fn settings_of_transactions(
     connection: &mut PgConnection,
     mut settings: Vec<(String, String)>,
 ) -> Result<Box<str>, sqlx::Error> {
@@ -147,7 +147,7 @@ pub(in crate::store) async fn settings_of_transactions(
 }
 
 /// Begins a transaction, makes its settings, and goes on with what follows `BEGIN` in the text.
-pub(in crate::store) fn begin_with(settings: &str, begin: &str) -> String {
+pub(super) fn begin_with(settings: &str, begin: &str) -> String {
     let (begin, rest) = begin.split_once(';').unwrap_or((begin, ""));
     format!("{begin}; {settings}; {rest}")
 }
@@ -165,10 +165,10 @@ macro_rules! our_path {
         HAVING count(*) = 1"
     };
 }
-pub(in crate::store) use our_path;
+pub(super) use our_path;
 
 /// A `search_path` in one spelling: names as Postgres reads them, without blanks and quotes.
-pub(in crate::store) fn plain_path(path: &str) -> String {
+pub(super) fn plain_path(path: &str) -> String {
     let name = |name: &str| match name.trim().strip_prefix('"').and_then(|name| name.strip_suffix('"')) {
         Some(quoted) => quoted.replace("\"\"", "\""),
         None => name.trim().to_lowercase(),
@@ -177,7 +177,7 @@ pub(in crate::store) fn plain_path(path: &str) -> String {
 }
 
 /// How the transaction of a single statement begins.
-pub(in crate::store) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 
 #[cfg(test)]
 mod tests {

@@ -20,7 +20,7 @@ use crate::store::statement::{Row, Sql};
 
 /// How long connecting may take, unless the URL gives it longer. Larger: a server that hangs holds its callers. Smaller: one
 /// that is busy starting processes is taken for one that hangs.
-pub(in crate::store) const CONNECT_LIMIT: Duration = Duration::from_secs(2);
+pub(super) const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 
 /// Has Postgres look whether callers are still there. Version 13 and older, and servers on some systems, can't; they run a
 /// statement to its limit.
@@ -35,7 +35,7 @@ const SET_UP: &str = concat!(
 
 /// A server, shared by all who connect to it by one URL.
 #[derive(Debug)]
-pub(in crate::store) struct PostgresServer {
+pub(super) struct PostgresServer {
     options: PgConnectOptions,
     /// Settings that the URL gives a session.
     settings: Vec<(String, String)>,
@@ -51,14 +51,14 @@ pub(in crate::store) struct PostgresServer {
 /// A connection, and the settings that each of its transactions begins with.
 #[derive(Debug)]
 pub(crate) struct PostgresSession {
-    pub(in crate::store) connection: PgConnection,
+    pub(super) connection: PgConnection,
     /// None where the session has them.
-    pub(in crate::store) settings: Option<Box<str>>,
+    pub(super) settings: Option<Box<str>>,
 }
 
 impl PostgresSession {
     /// Begins a transaction by statements of which `BEGIN` is the first.
-    pub(in crate::store) async fn begin(&mut self, begin: &'static str) -> Result<(), sqlx::Error> {
+    pub(super) async fn begin(&mut self, begin: &'static str) -> Result<(), sqlx::Error> {
         match &self.settings {
             None => self.connection.execute(begin).await.map(drop),
             Some(settings) => {
@@ -68,7 +68,7 @@ impl PostgresSession {
     }
 
     /// Begins the transaction of a single statement where it needs one. Whether it does.
-    pub(in crate::store) async fn begin_alone(&mut self, in_transaction: bool) -> Result<bool, sqlx::Error> {
+    pub(super) async fn begin_alone(&mut self, in_transaction: bool) -> Result<bool, sqlx::Error> {
         let needs_one = self.settings.is_some() && !in_transaction;
         if needs_one {
             self.begin(pooler::BEGIN).await?;
@@ -77,7 +77,7 @@ impl PostgresSession {
     }
 
     /// Ends it, by what came of the statement.
-    pub(in crate::store) async fn end_alone<T>(
+    pub(super) async fn end_alone<T>(
         &mut self,
         has_one: bool,
         outcome: Result<T, sqlx::Error>,
@@ -95,7 +95,7 @@ impl PostgresSession {
         outcome
     }
 
-    pub(in crate::store) async fn fetch_each(&mut self, sql: Sql, each: &mut Each<'_>) -> Result<(), sqlx::Error> {
+    pub(super) async fn fetch_each(&mut self, sql: Sql, each: &mut Each<'_>) -> Result<(), sqlx::Error> {
         let (text, arguments) = sql.into_postgres().map_err(sqlx::Error::Encode)?;
         let query = sqlx::query_with(AssertSqlSafe(text), arguments).persistent(self.settings.is_none());
         let mut rows = query.fetch(&mut self.connection);
@@ -105,7 +105,7 @@ impl PostgresSession {
         Ok(())
     }
 
-    pub(in crate::store) async fn execute(&mut self, sql: Sql) -> Result<u64, sqlx::Error> {
+    pub(super) async fn execute(&mut self, sql: Sql) -> Result<u64, sqlx::Error> {
         let (text, arguments) = sql.into_postgres().map_err(sqlx::Error::Encode)?;
         let query = sqlx::query_with(AssertSqlSafe(text), arguments).persistent(self.settings.is_none());
         Ok(query.execute(&mut self.connection).await?.rows_affected())
@@ -114,7 +114,7 @@ impl PostgresSession {
 
 /// Which servers a session is wanted on: the `target_session_attrs` of libpq.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::store) enum SessionAttributes {
+pub(super) enum SessionAttributes {
     #[default]
     Any,
     ReadWrite,
@@ -124,7 +124,7 @@ pub(in crate::store) enum SessionAttributes {
 }
 
 impl SessionAttributes {
-    pub(in crate::store) fn parse(value: &str) -> Option<Self> {
+    pub(super) fn parse(value: &str) -> Option<Self> {
         match value {
             // With one host, there is nothing to prefer.
             "any" | "prefer-standby" => Some(Self::Any),
@@ -154,7 +154,7 @@ impl SessionAttributes {
 }
 
 impl PostgresServer {
-    pub(in crate::store) fn new(
+    pub(super) fn new(
         options: PgConnectOptions,
         settings: Vec<(String, String)>,
         connect_limit: Duration,
@@ -175,7 +175,7 @@ impl PostgresServer {
     }
 
     /// A text that is equal for two servers exactly when they lead to the same tables.
-    pub(in crate::store) fn identity(&self) -> String {
+    pub(super) fn identity(&self) -> String {
         let options = &self.options;
         let host = options.get_socket().map_or(options.get_host().into(), |socket| socket.to_string_lossy());
         let settings = self.settings.iter().filter_map(|(name, value)| {
@@ -194,12 +194,12 @@ impl PostgresServer {
         )
     }
 
-    pub(in crate::store) fn schema(&self) -> Option<&str> {
+    pub(super) fn schema(&self) -> Option<&str> {
         self.schema.as_deref()
     }
 
     /// Where it listens, as an operator reads it.
-    pub(in crate::store) fn address(&self) -> String {
+    pub(super) fn address(&self) -> String {
         match self.options.get_socket() {
             Some(socket) => socket.display().to_string(),
             None => format!("{}:{}", self.options.get_host(), self.options.get_port()),
@@ -207,20 +207,20 @@ impl PostgresServer {
     }
 
     #[cfg(test)]
-    pub(in crate::store) fn options(&self) -> &PgConnectOptions {
+    pub(super) fn options(&self) -> &PgConnectOptions {
         &self.options
     }
 
-    pub(in crate::store) fn connect_limit(&self) -> Duration {
+    pub(super) fn connect_limit(&self) -> Duration {
         self.connect_limit
     }
 
     /// The pooler that was noticed and that the URL does not mention, or not with its mode.
-    pub(in crate::store) fn noticed(&self) -> Option<Pooler> {
+    pub(super) fn noticed(&self) -> Option<Pooler> {
         self.noticed.get().copied()
     }
 
-    pub(in crate::store) fn notice(&self, pooler: Pooler) {
+    pub(super) fn notice(&self, pooler: Pooler) {
         if self.pooling != Pooling::Transaction {
             // Of two ways in which it is noticed, the first is as good.
             self.noticed.get_or_init(|| pooler);
@@ -228,7 +228,7 @@ impl PostgresServer {
     }
 
     /// Logs the pooler that was noticed, once. Commands report it themselves.
-    pub(in crate::store) fn log_pooler(&self) {
+    pub(super) fn log_pooler(&self) {
         if let Some(pooler) = self.noticed()
             && !self.is_reported.swap(true, Ordering::Relaxed)
         {
@@ -241,10 +241,7 @@ impl PostgresServer {
     }
 
     /// Connects, with further settings.
-    pub(in crate::store) async fn connect(
-        &self,
-        further: &[(&'static str, String)],
-    ) -> Result<PostgresSession, sqlx::Error> {
+    pub(super) async fn connect(&self, further: &[(&'static str, String)]) -> Result<PostgresSession, sqlx::Error> {
         let connecting = async {
             let further = further.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
             let settings: Vec<_> = self.settings.iter().cloned().chain(further).collect();
@@ -309,7 +306,7 @@ fn accept<T>(outcome: Result<T, sqlx::Error>) -> Result<(), sqlx::Error> {
 
 /// A server with the settings of one purpose.
 #[derive(Clone, Debug)]
-pub(in crate::store) struct PostgresAddress {
-    pub(in crate::store) server: Arc<PostgresServer>,
-    pub(in crate::store) settings: Arc<[(&'static str, String)]>,
+pub(super) struct PostgresAddress {
+    pub(super) server: Arc<PostgresServer>,
+    pub(super) settings: Arc<[(&'static str, String)]>,
 }

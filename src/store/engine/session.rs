@@ -27,11 +27,11 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 
 /// How long closing may take. Longer, and a server that hangs holds a slot; shorter, and a SQLite file whose log is
 /// long is taken for closed while it is not.
-pub(in crate::store) const CLOSE_LIMIT: Duration = Duration::from_secs(5);
+pub(super) const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
 /// How often Postgres looks whether the caller of a running statement is still there. Longer, and statements that nobody
 /// waits for run on; shorter costs the server more.
-pub(in crate::store) const LOOK: Duration = Duration::from_secs(1);
+pub(super) const LOOK: Duration = Duration::from_secs(1);
 
 /// How many instructions SQLite runs between two calls of its progress handler: a few microseconds' worth, unless each of
 /// them reads a long text. Larger: a search through long texts runs on long after its time. Smaller: the calls show in every
@@ -39,11 +39,11 @@ pub(in crate::store) const LOOK: Duration = Duration::from_secs(1);
 const INSTRUCTIONS: i32 = 1000;
 
 /// What becomes of a row; an error ends its statement.
-pub(in crate::store) type Each<'e> = dyn FnMut(Row) -> Result<(), sqlx::Error> + Send + 'e;
+pub(super) type Each<'e> = dyn FnMut(Row) -> Result<(), sqlx::Error> + Send + 'e;
 
 /// Where a session is opened, and how.
 #[derive(Clone, Debug)]
-pub(in crate::store) enum Address {
+pub(super) enum Address {
     Postgres(PostgresAddress),
     Sqlite {
         options: Box<SqliteConnectOptions>,
@@ -53,7 +53,7 @@ pub(in crate::store) enum Address {
 }
 
 impl Address {
-    pub(in crate::store) fn dialect(&self) -> Dialect {
+    pub(super) fn dialect(&self) -> Dialect {
         match self {
             Self::Postgres(_) => Dialect::Postgres,
             Self::Sqlite { .. } => Dialect::Sqlite,
@@ -61,7 +61,7 @@ impl Address {
     }
 
     /// The file of a SQLite database.
-    pub(in crate::store) fn file(&self) -> Option<&Path> {
+    pub(super) fn file(&self) -> Option<&Path> {
         match self {
             Self::Postgres(_) => None,
             Self::Sqlite { options, .. } => Some(options.get_filename()),
@@ -69,7 +69,7 @@ impl Address {
     }
 
     /// The file of a SQLite database that could not be opened for writing, if it can still be read.
-    pub(in crate::store) fn readable_despite(&self, error: &sqlx::Error) -> Option<&Path> {
+    pub(super) fn readable_despite(&self, error: &sqlx::Error) -> Option<&Path> {
         match self {
             Self::Sqlite { options, only_reads: false } if frozen::is_caused_by_writing(error) => {
                 let file = options.get_filename();
@@ -80,7 +80,7 @@ impl Address {
     }
 
     /// How long connecting may take.
-    pub(in crate::store) fn connect_limit(&self) -> Duration {
+    pub(super) fn connect_limit(&self) -> Duration {
         match self {
             Self::Postgres(address) => address.server.connect_limit(),
             Self::Sqlite { .. } => CONNECT_LIMIT,
@@ -88,14 +88,14 @@ impl Address {
     }
 
     /// Logs the pooler that was noticed, once.
-    pub(in crate::store) fn log_pooler(&self) {
+    pub(super) fn log_pooler(&self) {
         if let Self::Postgres(address) = self {
             address.server.log_pooler();
         }
     }
 
     /// Looks at the error of a statement for a pooler.
-    pub(in crate::store) fn notice_pooler(&self, error: &sqlx::Error) {
+    pub(super) fn notice_pooler(&self, error: &sqlx::Error) {
         if let Self::Postgres(address) = self
             && let Some(pooler) = Pooler::of_lost_statement(error)
         {
@@ -114,7 +114,7 @@ pub(crate) enum Session {
 impl Session {
     /// Connects; one try, so that a failure is known at once and by its cause. A thread that waits for a locked SQLite
     /// file can't be given up: that ends by itself, after the driver's own waits.
-    pub(in crate::store) async fn open(address: &Address) -> Result<Self, sqlx::Error> {
+    pub(super) async fn open(address: &Address) -> Result<Self, sqlx::Error> {
         match address {
             Address::Postgres(address) => address.server.connect(&address.settings).await.map(Self::Postgres),
             Address::Sqlite { options, only_reads } => {
@@ -134,7 +134,7 @@ impl Session {
         }
     }
 
-    pub(in crate::store) fn dialect(&self) -> Dialect {
+    pub(super) fn dialect(&self) -> Dialect {
         match self {
             Self::Postgres(_) => Dialect::Postgres,
             Self::Sqlite { .. } => Dialect::Sqlite,
@@ -142,12 +142,12 @@ impl Session {
     }
 
     /// Whether it is for one loan, as its file may change without its noticing.
-    pub(in crate::store) fn is_frozen(&self) -> bool {
+    pub(super) fn is_frozen(&self) -> bool {
         matches!(self, Self::Sqlite { frozen: Some(_), .. })
     }
 
     /// Asks for an answer that needs nothing but a server that works.
-    pub(in crate::store) async fn ping(&mut self) -> Result<(), sqlx::Error> {
+    pub(super) async fn ping(&mut self) -> Result<(), sqlx::Error> {
         match self {
             Self::Postgres(session) => session.connection.ping().await,
             Self::Sqlite { connection, .. } => connection.ping().await,
@@ -155,7 +155,7 @@ impl Session {
     }
 
     /// Runs a statement and hands over each of its rows as it comes. Whether it is in a transaction, the caller knows.
-    pub(in crate::store) async fn fetch_each(
+    pub(super) async fn fetch_each(
         &mut self,
         sql: Sql,
         in_transaction: bool,
@@ -183,7 +183,7 @@ impl Session {
         }
     }
 
-    pub(in crate::store) async fn execute(&mut self, sql: Sql, in_transaction: bool) -> Result<u64, sqlx::Error> {
+    pub(super) async fn execute(&mut self, sql: Sql, in_transaction: bool) -> Result<u64, sqlx::Error> {
         match self {
             Self::Postgres(session) => {
                 let is_alone = session.begin_alone(in_transaction).await?;
@@ -199,7 +199,7 @@ impl Session {
     }
 
     /// Gives back the memory that the driver's buffers took for a large statement or its rows.
-    pub(in crate::store) fn shrink_buffers(&mut self) {
+    pub(super) fn shrink_buffers(&mut self) {
         match self {
             Self::Postgres(session) => session.connection.shrink_buffers(),
             Self::Sqlite { connection, .. } => connection.shrink_buffers(),
@@ -207,7 +207,7 @@ impl Session {
     }
 
     /// Begins a transaction by statements of which `BEGIN` is the first.
-    pub(in crate::store) async fn begin(&mut self, begin: &'static str) -> Result<(), sqlx::Error> {
+    pub(super) async fn begin(&mut self, begin: &'static str) -> Result<(), sqlx::Error> {
         match self {
             Self::Postgres(session) => session.begin(begin).await,
             Self::Sqlite { .. } => self.command(begin).await,
@@ -215,7 +215,7 @@ impl Session {
     }
 
     /// Runs statements without values, in the transaction that is open, or as they are.
-    pub(in crate::store) async fn command(&mut self, text: &'static str) -> Result<(), sqlx::Error> {
+    pub(super) async fn command(&mut self, text: &'static str) -> Result<(), sqlx::Error> {
         match self {
             Self::Postgres(session) => session.connection.execute(text).await.map(drop),
             Self::Sqlite { connection, .. } => connection.execute(text).await.map(drop),
@@ -223,20 +223,20 @@ impl Session {
     }
 
     /// Lets the statements to come run for so long, where the database is told beforehand.
-    pub(in crate::store) fn limit(&self, limit: Option<Duration>) {
+    pub(super) fn limit(&self, limit: Option<Duration>) {
         if let Self::Sqlite { watch, .. } = self {
             watch.until(limit.map(|limit| Instant::now() + limit));
         }
     }
 
     /// Closes, and lets the slot go when that is done.
-    pub(in crate::store) async fn close_with(self, slot: Slot) {
+    pub(super) async fn close_with(self, slot: Slot) {
         self.close().await;
         drop(slot);
     }
 
     /// Closes in good order, which a server that hangs can't hold up for ever.
-    pub(in crate::store) async fn close(self) {
+    pub(super) async fn close(self) {
         let closing = async {
             match self {
                 Self::Postgres(session) => session.connection.close().await,
@@ -253,7 +253,7 @@ impl Session {
 
     /// Ends the statement that runs and the transaction around it, for a caller who has gone. The session, where it can
     /// be used again.
-    pub(in crate::store) async fn cancel(self) -> Option<Self> {
+    pub(super) async fn cancel(self) -> Option<Self> {
         match self {
             Self::Postgres(session) => {
                 drop(session);
@@ -273,7 +273,7 @@ impl Session {
     }
 
     /// Rolls back what a caller who has gone has left open, if anything. The session, where it can be used again.
-    pub(in crate::store) async fn end_transaction(mut self) -> Option<Self> {
+    pub(super) async fn end_transaction(mut self) -> Option<Self> {
         self.limit(None);
         match tokio::time::timeout(CLOSE_LIMIT, self.command("ROLLBACK")).await {
             Ok(Ok(())) => Some(self),
@@ -309,6 +309,6 @@ impl Watch {
 }
 
 /// A database that did not answer in time.
-pub(in crate::store) fn timed_out() -> sqlx::Error {
+pub(super) fn timed_out() -> sqlx::Error {
     sqlx::Error::Io(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"))
 }

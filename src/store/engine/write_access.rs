@@ -25,7 +25,7 @@ impl ReadOnlyFile {
     }
 
     /// A file that this process has no right to write to.
-    pub(in crate::store) fn without_right(file: &Path) -> Option<Box<Self>> {
+    pub(super) fn without_right(file: &Path) -> Option<Box<Self>> {
         let missing_right = Some(missing_right(file)?);
         Some(Box::new(Self { file: file.to_owned(), missing_right, source: None }))
     }
@@ -37,7 +37,7 @@ impl ReadOnlyFile {
 }
 
 /// A text after a colon, if there is one.
-pub(in crate::store) fn after_colon(text: Option<&str>) -> String {
+pub(super) fn after_colon(text: Option<&str>) -> String {
     text.map(|text| format!(": {text}")).unwrap_or_default()
 }
 
@@ -52,7 +52,7 @@ fn missing_right(file: &Path) -> Option<String> {
 
 /// The process that holds the write lock of a file, as far as the kernel tells: not across machines and containers.
 #[cfg(target_os = "linux")]
-pub(in crate::store) fn lock_holder(file: &Path) -> Option<String> {
+pub(super) fn lock_holder(file: &Path) -> Option<String> {
     use procfs::process::Process;
     use procfs::{Current, LockKind, Locks};
 
@@ -82,6 +82,6 @@ pub(in crate::store) fn lock_holder(file: &Path) -> Option<String> {
 
 /// Elsewhere there is no such list.
 #[cfg(not(target_os = "linux"))]
-pub(in crate::store) fn lock_holder(_file: &Path) -> Option<String> {
+pub(super) fn lock_holder(_file: &Path) -> Option<String> {
     None
 }

@@ -20,7 +20,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(25);
 
 /// What one process knows of the lock.
 #[derive(Debug, Default)]
-pub(in crate::store) struct WriteLock {
+pub(super) struct WriteLock {
     /// Since when another program has been holding it, as far as the last try showed.
     held_since: Mutex<Option<Instant>>,
 }
@@ -28,13 +28,7 @@ pub(in crate::store) struct WriteLock {
 impl WriteLock {
     /// Whether a writer that has been waiting since `asked` tries again, after a pause; it gives up once another program has
     /// held the lock for `limit` of that time. `tried` is when the try began that found the lock held.
-    pub(in crate::store) async fn wait(
-        &self,
-        pause: &mut Pause,
-        asked: Instant,
-        tried: Instant,
-        limit: Duration,
-    ) -> bool {
+    pub(super) async fn wait(&self, pause: &mut Pause, asked: Instant, tried: Instant, limit: Duration) -> bool {
         let held_since = *self.held().get_or_insert(tried);
         let left = left(held_since, asked, limit);
         if left.is_zero() {
@@ -46,7 +40,7 @@ impl WriteLock {
 
     /// Completes when a writer in a queue, waiting since `asked`, is to give up: once another program has held the lock for
     /// `limit` of that time.
-    pub(in crate::store) async fn given_up(&self, asked: Instant, limit: Duration) {
+    pub(super) async fn given_up(&self, asked: Instant, limit: Duration) {
         loop {
             let held_since = *self.held();
             // While the lock is free, the earliest end is a whole wait away.
@@ -59,7 +53,7 @@ impl WriteLock {
     }
 
     /// A try showed that no other program holds it.
-    pub(in crate::store) fn is_free(&self) {
+    pub(super) fn is_free(&self) {
         *self.held() = None;
     }
 
@@ -75,7 +69,7 @@ fn left(held_since: Instant, asked: Instant, limit: Duration) -> Duration {
 
 /// The pauses of one writer: short ones first, since most transactions take milliseconds.
 #[derive(Debug)]
-pub(in crate::store) struct Pause(Duration);
+pub(super) struct Pause(Duration);
 
 impl Default for Pause {
     fn default() -> Self {
@@ -92,7 +86,7 @@ impl Pause {
 }
 
 /// Whether an error reports that another program holds the lock.
-pub(in crate::store) fn is_held(error: &sqlx::Error) -> bool {
+pub(super) fn is_held(error: &sqlx::Error) -> bool {
     DatabaseFailure::of(error) == Some(DatabaseFailure::Locked)
 }
 

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use super::GroupSummary;
+use super::change::{GroupWrite, GroupWriteError, Guard, MemberChange, NewMembers, Report};
 use super::spellings::find_spellings;
-use super::write::{GroupWrite, GroupWriteError, Guard, MemberChange, NewMembers, Report};
 use crate::store::engine::Transaction;
 use crate::store::statement::{Dialect, Row, Sql, fold};
 use crate::store::{Store, StoreError};

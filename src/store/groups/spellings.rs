@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::write::NewMembers;
+use super::change::NewMembers;
 use crate::store::Texts;
 use crate::store::engine::Lent;
 use crate::store::mailbox::{key, spellings};

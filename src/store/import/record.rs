@@ -4,6 +4,7 @@
 //! key that the format does not know. What a line leaves out has its default, also where the database has something
 //! else: a line is the whole truth about its object. Whether what it refers to exists is checked by `check`.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -346,4 +347,10 @@ fn parse_instant(text: &str) -> Option<Timestamp> {
     let instant: Timestamp = text.parse().ok()?;
     let microsecond = i64::try_from(instant.as_nanosecond().div_euclid(1_000)).ok()?;
     Timestamp::from_microsecond(microsecond).ok().filter(|instant| instant.as_second() >= FIRST_INSTANT)
+}
+
+/// The ids of a list, each once.
+pub(super) fn distinct(ids: &[i64]) -> impl Iterator<Item = i64> + '_ {
+    let mut seen = HashSet::new();
+    ids.iter().copied().filter(move |id| seen.insert(*id))
 }

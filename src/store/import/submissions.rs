@@ -2,8 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::record::SubmissionRecord;
-use super::write::distinct;
+use super::record::{SubmissionRecord, distinct};
 use crate::store::StoreError;
 use crate::store::engine::Transaction;
 use crate::store::statement::{Instant, Rows, Table};

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::check::ALL_USERS;
 use super::known::Known;
-use super::record::{FlowStepRecord, FormRecord, GroupRecord, LabelRecord, Record, UserRecord};
+use super::record::{FlowStepRecord, FormRecord, GroupRecord, LabelRecord, Record, UserRecord, distinct};
 use super::submissions;
 use crate::store::StoreError;
 use crate::store::engine::Transaction;
@@ -162,10 +162,4 @@ async fn write_flow_steps(transaction: &mut Transaction, steps: &[&FlowStepRecor
     FLOW_STEPS.upsert(transaction, &rows).await?;
     let ids: Vec<i64> = steps.iter().map(|step| step.id).collect();
     STEP_GROUPS.replace(transaction, &ids, &groups).await
-}
-
-/// Ids without those that were listed before.
-pub(super) fn distinct(ids: &[i64]) -> impl Iterator<Item = i64> + '_ {
-    let mut seen = HashSet::new();
-    ids.iter().copied().filter(move |id| seen.insert(*id))
 }

@@ -16,7 +16,7 @@ pub enum SortDirection {
 
 impl SortDirection {
     /// The other one.
-    pub(in crate::store) fn reversed(self) -> Self {
+    pub(super) fn reversed(self) -> Self {
         match self {
             Self::Ascending => Self::Descending,
             Self::Descending => Self::Ascending,

@@ -53,7 +53,7 @@ pub(crate) struct Lent {
 }
 
 impl Lent {
-    pub(in crate::store) fn of(pool: &Pool, session: Session, slot: Slot, entry: Option<Entry>, unheard: bool) -> Self {
+    pub(super) fn of(pool: &Pool, session: Session, slot: Slot, entry: Option<Entry>, unheard: bool) -> Self {
         Self {
             limit: pool.limit(),
             pool: pool.clone(),
@@ -87,7 +87,7 @@ impl Lent {
     }
 
     /// Lets each statement to come run for so long, where the database is not told by itself.
-    pub(in crate::store) fn limit_statements(&mut self, limit: Duration) {
+    pub(in crate::store::engine) fn limit_statements(&mut self, limit: Duration) {
         self.limit = self.limit.map(|_| limit);
     }
 
@@ -344,7 +344,7 @@ pub(in crate::store) fn refused(spent: MemorySpent) -> sqlx::Error {
     sqlx::Error::Decode(Box::new(spent))
 }
 
-pub(in crate::store) fn is_refused(error: &sqlx::Error) -> bool {
+pub(in crate::store::engine) fn is_refused(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Decode(cause) if cause.is::<MemorySpent>())
 }
 
