@@ -8,6 +8,7 @@ mod databases;
 mod descriptors;
 mod readiness;
 mod reload;
+mod tasks;
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,6 +26,7 @@ use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::background;
 use crate::certificate::CertificateError;
 use crate::config::Config;
 use crate::edge::admin::{self, Admin};
@@ -45,10 +47,7 @@ use databases::Databases;
 pub use descriptors::{Share, raise_limit};
 use readiness::Parts;
 pub use reload::{Reloader, watch};
-
-/// How often is looked for uses of tokens that are due to be written. Longer, and lists don't show for a while that a token
-/// came into use; shorter, and it is looked for in vain more often.
-const LAST_USED_INTERVAL: Duration = Duration::from_secs(10);
+use tasks::{CloseIdleConnections, WriteLastUsed};
 
 /// How long closing the databases may take: with more, one that hangs holds up the end of the process; with less, one
 /// that is slow is cut off, which it survives.
@@ -86,7 +85,7 @@ pub struct Running {
     draining: Arc<AtomicBool>,
     last_used: AbortOnDropHandle<()>,
     databases: Arc<Databases>,
-    _inspections: [AbortOnDropHandle<()>; 2],
+    _tasks: [AbortOnDropHandle<()>; 3],
     _workers: Workers,
 }
 
@@ -106,7 +105,7 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
     metrics.last_reload_successful.set(1);
     metrics.tenants_served.set(i64::try_from(config.tenants.len()).unwrap_or(i64::MAX));
     let connections = Connections::new(databases, metrics.database.clone());
-    let directory = Directory::new(config, &Directory::empty(connections));
+    let directory = Directory::new(config, &Directory::empty(Arc::clone(&connections)));
     let directory = Arc::new(ArcSwap::from_pointee(directory));
     let missed = Arc::new(AtomicU64::new(0));
     let (windows, listening) = match &config.gateway.redis {
@@ -162,6 +161,13 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
         redis: config.gateway.redis.as_ref().map(|redis| redis.on_failure),
     };
     let admin = operator.map(|listener| start_admin(listener, &metrics, parts)).transpose()?;
+    let tasks = &metrics.tasks;
+    let last_used = background::start(WriteLastUsed(directory), tasks);
+    let started = [
+        background::start(certificates.inspection(), tasks),
+        background::start(databases::Inspection(Arc::clone(&databases)), tasks),
+        background::start(CloseIdleConnections::new(connections), tasks),
+    ];
     let edge = Edge {
         certificates: Arc::clone(&certificates),
         service: Arc::clone(&pipeline),
@@ -172,11 +178,8 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
     Ok(Running {
         serving: edge.serve(listeners),
         admin,
-        last_used: AbortOnDropHandle::new(tokio::spawn(write_last_used(directory))),
-        _inspections: [
-            certificates.inspect(),
-            AbortOnDropHandle::new(tokio::spawn(Arc::clone(&databases).inspect_for_ever())),
-        ],
+        last_used,
+        _tasks: started,
         databases,
         pipeline,
         certificates,
@@ -190,16 +193,6 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
 fn start_admin(listener: TcpListener, metrics: &Metrics, parts: Parts) -> Result<(SocketAddr, Admin), StartError> {
     let address = listener.local_addr().map_err(StartError::Socket)?;
     Ok((address, admin::serve(listener, metrics.clone(), Arc::new(move || parts.readiness()))))
-}
-
-async fn write_last_used(directory: Arc<ArcSwap<Directory>>) {
-    let mut ticks = tokio::time::interval(LAST_USED_INTERVAL);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        let due = directory.load().tenants().filter_map(|tenant| tenant.last_used(Due::Late)).collect();
-        last_used::write(due).await;
-    }
 }
 
 impl Running {

@@ -34,13 +34,14 @@
 //! config
 //! certificate
 //! reply, store
-//! memory
+//! background, memory
 //! file_stamp, host, metrics, owner_only, patience, rights, supervisor, telemetry, workers
 //! ```
 //!
 //! So `store` and `quota` know no HTTP, `api` knows no sockets, and only `store` names a database.
 
 pub mod api;
+pub mod background;
 pub mod certificate;
 pub mod cli;
 pub mod config;

@@ -13,6 +13,7 @@ mod redis;
 mod register;
 mod requests;
 mod shards;
+mod tasks;
 mod tenants;
 
 use prometheus::{Encoder, IntCounterVec, IntGauge, Registry, TextEncoder};
@@ -25,6 +26,7 @@ pub use self::known::{KnownCounters, RateDecision, TokenCheck};
 pub use self::redis::RedisMetrics;
 use self::register::{Register, begin};
 pub use self::requests::RequestMetrics;
+pub use self::tasks::TaskMetrics;
 pub use self::tenants::{TenantLabels, TenantMeter, TenantMetrics};
 
 /// All metrics of one gateway.
@@ -49,6 +51,8 @@ pub struct Metrics {
     pub tenants_served: IntGauge,
     /// How many of the runtime's workers are at work.
     pub workers_at_work: IntGauge,
+    /// Background tasks.
+    pub tasks: TaskMetrics,
     /// Answered requests.
     pub requests: RequestMetrics,
     /// Checks of tokens that look like tokens.
@@ -96,6 +100,7 @@ impl Metrics {
             tenants_served: register.gauge("formgate_tenants", "Tenants that are served."),
             workers_at_work: register
                 .gauge("formgate_workers_at_work", "Worker threads that the load needs; the others rest."),
+            tasks: TaskMetrics::new(&register),
             requests: RequestMetrics::new(&register),
             token_checks: KnownCounters::new(
                 &register,

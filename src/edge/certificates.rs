@@ -20,10 +20,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use tokio_util::task::AbortOnDropHandle;
 
 use self::cache::Cache;
 use self::held::{Held, Loader};
+use self::inspection::Inspection;
+use crate::background::Task;
 use crate::certificate::{CertificateError, CertificateFiles};
 use crate::config::GatewayConfig;
 use crate::host::HostName;
@@ -149,13 +150,10 @@ impl Certificates {
         self.cache.compare_all(has).await;
     }
 
-    /// Inspects all certificates now and from time to time, until it is dropped.
-    ///
-    /// # Panics
-    /// Outside of a Tokio runtime.
-    #[must_use = "dropping it ends the inspection"]
-    pub fn inspect(self: &Arc<Self>) -> AbortOnDropHandle<()> {
-        AbortOnDropHandle::new(tokio::spawn(inspection::run(Arc::clone(self))))
+    /// The background task that inspects all certificates.
+    #[must_use]
+    pub fn inspection(self: &Arc<Self>) -> impl Task {
+        Inspection::new(Arc::clone(self))
     }
 
     fn gateway(&self) -> Option<Arc<ServedCertificate>> {

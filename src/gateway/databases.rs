@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
+use crate::background::{Run, Task};
 use crate::config::TenantConfig;
 use crate::metrics::DatabaseMetrics;
 use crate::store::{Store, StoreError, with_causes};
@@ -50,6 +51,26 @@ pub(super) struct Databases {
     /// By the slug of the tenant.
     found: Mutex<HashMap<Arc<str>, Found>>,
     changed: Notify,
+}
+
+/// The background task that inspects them.
+pub(super) struct Inspection(pub(super) Arc<Databases>);
+
+impl Task for Inspection {
+    const NAME: &'static str = "databases";
+
+    fn interval(&self) -> Duration {
+        BETWEEN_ROUNDS
+    }
+
+    async fn woken(&mut self) {
+        self.0.changed.notified().await;
+    }
+
+    async fn run(&mut self) -> Run {
+        self.0.inspect().await;
+        Run::Succeeded
+    }
 }
 
 /// What is known of one database.
@@ -98,15 +119,6 @@ impl Databases {
             Some((Arc::clone(slug), fault.clone()))
         });
         used.chain(unused).collect()
-    }
-
-    /// Inspects all databases now, when the tenants have changed, and from time to time.
-    pub(super) async fn inspect_for_ever(self: Arc<Self>) {
-        loop {
-            self.inspect().await;
-            // Either way it is time.
-            let _ = timeout(BETWEEN_ROUNDS, self.changed.notified()).await;
-        }
     }
 
     async fn inspect(&self) {

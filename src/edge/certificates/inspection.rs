@@ -7,12 +7,13 @@
 use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
 use super::held::off_the_workers;
 use super::{Certificates, GATEWAY};
+use crate::background::{Run, Task};
 use crate::certificate::{self, CertificateFiles, Validity};
 use crate::config::TenantConfig;
 use crate::host::{CertificateNames, HostName, HostPattern};
@@ -23,28 +24,45 @@ use crate::store::with_causes;
 /// processor from requests for longer at a time; fewer cost more changes between the two.
 const AT_ONCE: usize = 16;
 
-/// How many expire soonest is told.
+/// For how many that expire soonest the expiry is published.
 const SOONEST: usize = 10;
 
 /// How many new faults of one round are logged one by one. With more, an operator who loses a folder of certificates loses
 /// the log too.
 const LOGGED: usize = 10;
 
-/// Inspects for ever: now, when something changed, and from time to time.
-pub(super) async fn run(certificates: Arc<Certificates>) {
-    let mut known = Known::default();
-    let mut told = HashSet::new();
-    let loader = &certificates.loader;
-    loop {
-        let round;
-        (round, known) = inspect(&certificates, known).await;
-        tell(&round.soonest, &mut told, &loader.metrics);
+/// The background task that inspects all certificates.
+pub(super) struct Inspection {
+    certificates: Arc<Certificates>,
+    known: Known,
+    /// The owners of certificates whose expiry is published.
+    published: HashSet<Arc<str>>,
+}
+
+impl Inspection {
+    pub(super) fn new(certificates: Arc<Certificates>) -> Self {
+        Self { certificates, known: Known::default(), published: HashSet::new() }
+    }
+}
+
+impl Task for Inspection {
+    const NAME: &'static str = "certificates";
+
+    fn interval(&self) -> Duration {
+        self.certificates.loader.pace.inspect
+    }
+
+    async fn woken(&mut self) {
+        self.certificates.loader.changed.notified().await;
+    }
+
+    async fn run(&mut self) -> Run {
+        let (round, known) = inspect(&self.certificates, std::mem::take(&mut self.known)).await;
+        publish(&round.soonest, &mut self.published, &self.certificates.loader.metrics);
         log(&round.faults, &known.faults);
-        certificates.faulty.store(Arc::new(round.faults.clone()));
-        known.faults = round.faults.into_iter().collect();
-        known.sound = round.sound;
-        // In time or not: then it is time.
-        let _ = tokio::time::timeout(loader.pace.inspect, loader.changed.notified()).await;
+        self.certificates.faulty.store(Arc::new(round.faults.clone()));
+        self.known = Known { keys: known.keys, sound: round.sound, faults: round.faults.into_iter().collect() };
+        Run::Succeeded
     }
 }
 
@@ -154,18 +172,18 @@ fn chosen<'t>(tenant: &'t TenantConfig, host: &HostName) -> Option<&'t HostPatte
     HostPattern::choose(&tenant.certificates, host).map(|chosen| &tenant.certificates[chosen].0)
 }
 
-/// Tells what expires soonest, and of nothing else any more. Series stay in place where they stay, so that no reading
-/// meets a moment without them.
-fn tell(soonest: &BinaryHeap<(i64, Arc<str>)>, told: &mut HashSet<Arc<str>>, metrics: &CertificateMetrics) {
+/// Publishes the certificates that expire soonest, and only those. A series that stays is not removed in between, so that
+/// no scrape misses it.
+fn publish(soonest: &BinaryHeap<(i64, Arc<str>)>, published: &mut HashSet<Arc<str>>, metrics: &CertificateMetrics) {
     for (expires, owner) in soonest {
         metrics.expiry.with_label_values(&[&**owner]).set(*expires);
     }
     let now: HashSet<Arc<str>> = soonest.iter().map(|(_, owner)| Arc::clone(owner)).collect();
-    for gone in told.difference(&now) {
-        // It was told, so it is there.
+    for gone in published.difference(&now) {
+        // It was published, so it is there.
         let _ = metrics.expiry.remove_label_values(&[&**gone]);
     }
-    *told = now;
+    *published = now;
 }
 
 /// Logs the faults that are new.

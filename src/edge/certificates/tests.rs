@@ -10,9 +10,11 @@ use rcgen::{CertifiedKey, KeyPair};
 use tempfile::TempDir;
 
 use super::{Certificates, Pace, ServedCertificate};
+use crate::background;
 use crate::config::Config;
 use crate::host::HostName;
 use crate::metrics::Metrics;
+use crate::metrics::TaskMetrics;
 use crate::tenant::Directory;
 
 /// What a test waits for comes well within this.
@@ -221,7 +223,7 @@ async fn the_inspection_finds_what_expired_and_what_is_wrong_with_the_gateways_o
     let scene = scene(2, Pace::default());
     put(&scene.folder, "t0", &issue(&["forms.t0.org"]));
     put(&scene.folder, "t1", &issue_until(&["forms.t1.org"], 2021));
-    let _inspection = scene.certificates.inspect();
+    let _inspection = background::start(scene.certificates.inspection(), &TaskMetrics::unregistered());
     let wait_for = async |expected: &[(&str, &str)]| {
         let began = Instant::now();
         loop {
@@ -290,7 +292,7 @@ async fn those_that_expire_soonest_are_told_and_no_others() {
     let scene = scene(15, Pace::default());
     let issue = |n: i32| issue_until(&[&format!("forms.t{n}.org")], 2030 + n);
     (0..15).for_each(|n| put(&scene.folder, &format!("t{n}"), &issue(n)));
-    let _inspection = scene.certificates.inspect();
+    let _inspection = background::start(scene.certificates.inspection(), &TaskMetrics::unregistered());
     let told = |n: i32, year: i32| {
         let expires = rcgen::date_time_ymd(year, 1, 1).unix_timestamp();
         format!("formgate_certificate_expiry_timestamp_seconds{{tenant=\"t{n}\"}} {expires}\n")

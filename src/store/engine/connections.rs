@@ -30,8 +30,10 @@ pub struct Connections {
     limits: DatabaseLimits,
     metrics: DatabaseMetrics,
     state: Mutex<State>,
-    /// Told whenever a connection is gone.
+    /// Notified whenever a connection is gone.
     gone: Notify,
+    /// Notified when a connection becomes idle and none was.
+    became_idle: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -46,8 +48,6 @@ struct State {
     idle: BTreeMap<u64, Idle>,
     /// By when they asked.
     waiting: BTreeMap<u64, Waiter>,
-    /// Whether a task closes what is idle for long.
-    reaping: bool,
 }
 
 /// Which pool.
@@ -126,23 +126,24 @@ impl Slot {
             return;
         }
         // Without a runtime the program is about to end.
-        let Ok(runtime) = Handle::try_current() else { return };
+        if Handle::try_current().is_err() {
+            return;
+        }
         self.kept = true;
         let connections = Arc::clone(&self.connections);
-        let (unwanted, reap) = {
+        let unwanted = {
             let mut state = connections.lock();
             let (number, since) = (state.number(), Instant::now());
             state.idle.insert(number, Idle { session, pool: self.pool, since });
             state.pools.entry(self.pool).or_default().idle.push(number);
             connections.metrics.idle(self.dialect.name(), 1);
-            let unwanted = state.serve(&connections);
-            (unwanted, !state.idle.is_empty() && !std::mem::replace(&mut state.reaping, true))
+            if state.idle.len() == 1 {
+                connections.became_idle.notify_one();
+            }
+            state.serve(&connections)
         };
         // They come back through here, so not under the lock.
         drop(unwanted);
-        if reap {
-            runtime.spawn(reap_idle(connections));
-        }
     }
 
     /// Notes that the server takes no more connections than the pool has, for a while. Whether it has any.
@@ -174,7 +175,7 @@ impl Connections {
     /// None yet.
     #[must_use]
     pub fn new(limits: DatabaseLimits, metrics: DatabaseMetrics) -> Arc<Self> {
-        Arc::new(Self { limits, metrics, state: Mutex::default(), gone: Notify::new() })
+        Arc::new(Self { limits, metrics, state: Mutex::default(), gone: Notify::new(), became_idle: Notify::new() })
     }
 
     /// For a command that works on one database alone.
@@ -248,6 +249,29 @@ impl Connections {
             numbers.into_iter().filter_map(|number| state.take(number)).collect()
         };
         idle.into_iter().for_each(|idle| self.retire(idle));
+    }
+
+    /// Begins to close the connections that have been idle for too long. When the next one will be.
+    pub fn close_long_idle(self: &Arc<Self>) -> Option<Instant> {
+        let mut due = Vec::new();
+        let next = {
+            let mut state = self.lock();
+            loop {
+                let Some((&number, longest)) = state.idle.first_key_value() else { break None };
+                let until = longest.since + self.limits.idle;
+                if until > Instant::now() {
+                    break Some(until);
+                }
+                due.extend(state.take(number));
+            }
+        };
+        due.into_iter().for_each(|idle| self.retire(idle));
+        next
+    }
+
+    /// Waits until a connection becomes idle while no other is.
+    pub async fn idle_began(&self) {
+        self.became_idle.notified().await;
     }
 
     /// Closes a connection that was idle; its slot goes back when it is closed.
@@ -366,28 +390,5 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.connections.metrics.waiting.dec();
         self.connections.lock().waiting.remove(&self.number);
-    }
-}
-
-/// Closes what is idle for long, until nothing is idle.
-async fn reap_idle(connections: Arc<Connections>) {
-    loop {
-        let (due, next) = {
-            let mut state = connections.lock();
-            let mut due = Vec::new();
-            let next = loop {
-                let Some((&number, longest)) = state.idle.first_key_value() else { break None };
-                let until = longest.since + connections.limits.idle;
-                if until > Instant::now() {
-                    break Some(until);
-                }
-                due.extend(state.take(number));
-            };
-            state.reaping = next.is_some();
-            (due, next)
-        };
-        due.into_iter().for_each(|idle| connections.retire(idle));
-        let Some(next) = next else { return };
-        tokio::time::sleep_until(next.into()).await;
     }
 }
