@@ -71,7 +71,7 @@ def check_dashboard():
     variables = {variable["name"] for variable in board["templating"]["list"]}
     rules = []
     for query in (value for value in objects(board) if "expr" in value):
-        expect(query["datasource"] == {"type": "prometheus", "uid": "${datasource}"}, f"its own source: {query['expr']}")
+        expect(query["datasource"] == {"type": "prometheus", "uid": "${datasource}"}, f"formgate.json: not the datasource variable: {query['expr']}")
         expression = query["expr"].replace("$__rate_interval", "5m")
         unknown = set(re.findall(r"\$(\w+)", expression)) - variables
         expect(not unknown, f"formgate.json: no variable {unknown} in {query['expr']}")
@@ -90,11 +90,11 @@ def check_alerts():
     rules = [rule for group in read("prometheus/alerts.yml")[0]["groups"] for rule in group["rules"]]
     expect(rules, "alerts.yml: no rules")
     for rule in rules:
-        name, told = rule["alert"], rule["annotations"]
-        expect(rule["labels"].get("severity") in ("page", "warn"), f"{name}: nobody knows whether it wakes somebody")
-        expect(set(told) == {"summary", "description", "action", "runbook_url"}, f"{name}: what it tells is not whole")
-        page, _, anchor = told.get("runbook_url", "").partition("#")
-        expect(page == "deploy/README.md" and anchor in anchors, f"{name}: nothing in the runbook at #{anchor}")
+        name, annotations = rule["alert"], rule["annotations"]
+        expect(rule["labels"].get("severity") in ("page", "warn"), f"{name}: its severity is neither page nor warn")
+        expect(set(annotations) == {"summary", "description", "action", "runbook_url"}, f"{name}: needs exactly summary, description, action and runbook_url")
+        page, _, anchor = annotations.get("runbook_url", "").partition("#")
+        expect(page == "deploy/README.md" and anchor in anchors, f"{name}: the runbook has no #{anchor}")
         expect(name in fires and name in silent, f"{name}: alerts_test.yml needs a case in which it fires, and one in which it does not")
 
 
