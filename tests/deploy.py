@@ -1,9 +1,10 @@
-"""What tests/deploy checks that no tool knows: the dashboard by Grafana's library, and what the files say of each other.
+"""What tests/deploy checks that no tool knows: the dashboard by Grafana's library, and references between files.
 
     python tests/deploy.py dashboard      checks the dashboard and prints its expressions as rules for promtool
-    python tests/deploy.py consistency    checks the rest
+    python tests/deploy.py consistency    checks the rest: alerts and runbook, manifests, and the links of all Markdown files
 """
 
+import itertools
 import json
 import re
 import sys
@@ -14,7 +15,8 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-DEPLOY = Path(__file__).parent.parent / "deploy"
+ROOT = Path(__file__).resolve().parent.parent
+DEPLOY = ROOT / "deploy"
 DRAIN = 20  # the default of drain_seconds
 faults = []
 
@@ -69,7 +71,7 @@ def check_dashboard():
     variables = {variable["name"] for variable in board["templating"]["list"]}
     rules = []
     for query in (value for value in objects(board) if "expr" in value):
-        expect(query["datasource"] == {"type": "prometheus", "uid": "${datasource}"}, f"its own source: {query['expr']}")
+        expect(query["datasource"] == {"type": "prometheus", "uid": "${datasource}"}, f"formgate.json: not the datasource variable: {query['expr']}")
         expression = query["expr"].replace("$__rate_interval", "5m")
         unknown = set(re.findall(r"\$(\w+)", expression)) - variables
         expect(not unknown, f"formgate.json: no variable {unknown} in {query['expr']}")
@@ -79,8 +81,7 @@ def check_dashboard():
 
 
 def check_alerts():
-    headings = re.findall(r"^#+ (.+)$", (DEPLOY / "README.md").read_text(), re.MULTILINE)
-    anchors = {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+    anchors = anchors_of(DEPLOY / "README.md")
     fires, silent = set(), set()
     for test in read("prometheus/alerts_test.yml")[0]["tests"]:
         for case in test.get("promql_expr_test", []):
@@ -89,11 +90,11 @@ def check_alerts():
     rules = [rule for group in read("prometheus/alerts.yml")[0]["groups"] for rule in group["rules"]]
     expect(rules, "alerts.yml: no rules")
     for rule in rules:
-        name, told = rule["alert"], rule["annotations"]
-        expect(rule["labels"].get("severity") in ("page", "warn"), f"{name}: nobody knows whether it wakes somebody")
-        expect(set(told) == {"summary", "description", "action", "runbook_url"}, f"{name}: what it tells is not whole")
-        page, _, anchor = told.get("runbook_url", "").partition("#")
-        expect(page == "deploy/README.md" and anchor in anchors, f"{name}: nothing in the runbook at #{anchor}")
+        name, annotations = rule["alert"], rule["annotations"]
+        expect(rule["labels"].get("severity") in ("page", "warn"), f"{name}: its severity is neither page nor warn")
+        expect(set(annotations) == {"summary", "description", "action", "runbook_url"}, f"{name}: needs exactly summary, description, action and runbook_url")
+        page, _, anchor = annotations.get("runbook_url", "").partition("#")
+        expect(page == "deploy/README.md" and anchor in anchors, f"{name}: the runbook has no #{anchor}")
         expect(name in fires and name in silent, f"{name}: alerts_test.yml needs a case in which it fires, and one in which it does not")
 
 
@@ -141,14 +142,39 @@ def check_stops():
     expect(int(grace.removesuffix("s")) > DRAIN, "compose.yaml: stop_grace_period")
 
 
+def without_blocks(markdown):
+    """The text without code blocks, in which `#` is a comment and `](` is no link."""
+    return re.sub(r"^ *```.*?^ *```", "", markdown, flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors_of(page):
+    """The anchors that GitHub gives to headings: lower case, without punctuation, repeated ones numbered."""
+    anchors = set()
+    for heading in re.findall(r"^#+ +(.+?) *#*$", without_blocks(page.read_text()), re.MULTILINE):
+        text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
+        slug = re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-")
+        numbered = (f"{slug}-{number}" for number in itertools.count(1))
+        anchors.add(next(name for name in itertools.chain([slug], numbered) if name not in anchors))
+    return anchors
+
+
 def check_links():
-    text = (DEPLOY / "README.md").read_text()
-    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    anchors = {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
-    for link in re.findall(r"\]\(([^)]+)\)", text):
-        page, _, anchor = link.partition("#")
-        expect((DEPLOY / page).exists(), f"README.md: there is no {page}")
-        expect(page or anchor in anchors, f"README.md: there is no #{anchor}")
+    """Every relative link of every Markdown file leads to a file of the repository, and its anchor to a heading."""
+    pages = [path for path in ROOT.rglob("*.md") if not {"target", ".git", "node_modules"} & set(path.relative_to(ROOT).parts)]
+    expect(len(pages) > 5, "links: pages were not found")
+    for page in pages:
+        text, name = re.sub(r"`[^`\n]*`", "", without_blocks(page.read_text())), page.relative_to(ROOT)
+        links = re.findall(r"\]\(\s*<?([^)>\s]+)[^)]*\)", text) + re.findall(r"^\[[^]]+\]:\s*(\S+)", text, re.MULTILINE)
+        links += re.findall(r"\b(?:href|src)=\"([^\"]+)\"", text)
+        for link in links:
+            if re.match(r"[a-z][a-z0-9+.-]*:", link):
+                continue
+            path, _, anchor = link.partition("#")
+            target = (page.parent / path).resolve() if path else page
+            if not target.is_relative_to(ROOT) or not target.exists():
+                expect(False, f"{name}: there is no {path}")
+            elif anchor and target.suffix == ".md":
+                expect(anchor in anchors_of(target), f"{name}: there is no heading #{anchor} in {target.relative_to(ROOT)}")
 
 
 if sys.argv[1] == "dashboard":

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Run once by the Postgres image on an empty volume: a role and an empty database for each tenant on Postgres. The role
-# owns its database, so `formgate migrate` may make what it needs, and no other tenant's role may open it.
+# The Postgres image runs this once, on an empty volume. Creates a role and an empty database for each Postgres tenant. The
+# role owns its database, so `formgate migrate` can create what it needs. Roles of other tenants cannot connect to it.
 set -eu
 set -- acme # the tenants' slugs
 for tenant; do

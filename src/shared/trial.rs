@@ -85,6 +85,6 @@ fn remedy(error: &RedisError) -> String {
 }
 
 const RIGHTS: &str =
-    "let the ACL user do what README.md lists: ACL SETUSER … ~formgate:* &formgate:* and the commands named there";
+    "let the ACL user do what deploy/configuration.md lists: ACL SETUSER … ~formgate:* &formgate:* and its commands";
 const REPLICA: &str = "this server is a replica: name the master, or use `redis_sentinel`";
 const CLUSTER: &str = "this server is a node of a cluster: use `redis_cluster`";

@@ -8,6 +8,7 @@ mod concerns;
 mod demo;
 mod explain;
 mod import;
+mod keys;
 mod migrate;
 mod migrate_filled;
 mod output;

@@ -65,15 +65,15 @@ async fn one_worker_is_left_where_there_is_little_to_do_and_serves() {
 }
 
 #[tokio::test]
-async fn every_metric_that_the_dashboard_the_alerts_and_the_readme_name_is_there() {
+async fn every_metric_that_the_dashboard_the_alerts_and_the_reference_name_is_there() {
     let redis = Redis::start();
     let (_acme, operator) = used(&redis).await;
     let exposition = exposition(operator).await;
     let there: BTreeSet<_> =
         exposition.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
-    let readme = include_str!("../../README.md");
-    let rows: String = readme.lines().filter(|line| line.starts_with("| `formgate_")).collect::<Vec<_>>().join("\n");
-    let mut texts = vec![("README.md".to_owned(), rows.clone())];
+    let reference = include_str!("../../deploy/metrics.md");
+    let rows: String = reference.lines().filter(|line| line.starts_with("| `formgate_")).collect::<Vec<_>>().join("\n");
+    let mut texts = vec![("metrics.md".to_owned(), rows.clone())];
     for file in ["grafana/formgate.json", "prometheus/alerts.yml"] {
         texts.push((file.to_owned(), fs::read_to_string(deploy(file)).expect("the file is there")));
     }
@@ -86,7 +86,7 @@ async fn every_metric_that_the_dashboard_the_alerts_and_the_readme_name_is_there
     }
     let documented = names(&rows);
     for name in there.iter().filter(|name| name.starts_with("formgate_")) {
-        assert!(documented.contains(*name), "{name} has no row in README.md");
+        assert!(documented.contains(*name), "{name} has no row in deploy/metrics.md");
     }
 }
 

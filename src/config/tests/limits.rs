@@ -1,12 +1,12 @@
-//! The `[gateway.limits]` table, which the README documents: what stands there is true.
+//! The `[gateway.limits]` table, as deploy/configuration.md documents it.
 
 use super::{ACME, Folder, GATEWAY};
 use crate::config::Limits;
 
-/// The rows of the README's table: key, default, least, most.
+/// The rows of the documented table: key, default, least, most.
 fn documented() -> Vec<(&'static str, u32, u32, u32)> {
-    let readme = include_str!("../../../README.md");
-    let (_, section) = readme.split_once("\n### Limits\n").expect("the README has the section");
+    let reference = include_str!("../../../deploy/configuration.md");
+    let (_, section) = reference.split_once("\n## Limits\n").expect("the page has the section");
     let (section, _) = section.split_once("\n## ").expect("it ends");
     let rows = section.lines().filter(|line| line.starts_with("| `"));
     rows.map(|row| {

@@ -10,9 +10,9 @@ use crate::support::connection::{Protocol, ServerNameIndication, shake};
 use crate::support::fixture::{Engine, Site};
 use crate::support::process::Node;
 
-/// The rows of a metric in the README: `| \`formgate_…\` | …`.
+/// The rows of a metric in deploy/metrics.md: `| \`formgate_…\` | …`.
 fn documented() -> Vec<&'static str> {
-    let rows = include_str!("../../../README.md").lines();
+    let rows = include_str!("../../../deploy/metrics.md").lines();
     rows.filter_map(|row| row.strip_prefix("| `formgate_")?.split('`').next()).collect()
 }
 

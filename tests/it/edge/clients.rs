@@ -20,7 +20,7 @@ use crate::support::acme::Acme;
 use crate::support::child::{Child, bound_to_us};
 use crate::support::client::operator_count;
 use crate::support::fixture::{Engine, Site};
-use crate::support::process::Node;
+use crate::support::process::{Node, python};
 
 /// How long a program may take: Go is compiled first, and the machine may be loaded.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -113,12 +113,6 @@ fn read(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
 
 fn tools() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("target/clients")
-}
-
-/// The Python into which `tests/run` installs httpx and requests, or the machine's own.
-fn python() -> PathBuf {
-    let installed = tools().join("python/bin/python");
-    if installed.exists() { installed } else { "python3".into() }
 }
 
 /// Requests whose answers need no body: method, path, bytes of the body, token, and how often each is sent. The last two

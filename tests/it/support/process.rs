@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -93,6 +93,12 @@ impl Writable {
             Self::Abandoned => std::io::pipe().expect("a pipe can be made").1.into(),
         }
     }
+}
+
+/// The Python into which `tests/run` installs httpx and requests, or the one on the `PATH`.
+pub(crate) fn python() -> PathBuf {
+    let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/clients/python/bin/python");
+    if installed.exists() { installed } else { "python3".into() }
 }
 
 fn run(mut command: Command, input: &[u8]) -> Output {
