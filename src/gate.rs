@@ -18,7 +18,7 @@ use arc_swap::ArcSwap;
 use crate::error::Refusal;
 use crate::host::CertificateNames;
 use crate::quota::{Quota, Usage};
-use crate::tenant::{Directory, Tenant, Token, TokenVerifier, Turn};
+use crate::tenant::{Directory, InFlightPermit, Tenant, Token, TokenVerifier};
 pub use bad_tokens::BadTokens;
 pub use head::{Authority, FirstAuthority, HeadFault, Origin, check_form, check_method, check_size};
 pub use network::network_of;
@@ -69,7 +69,7 @@ pub struct Admitted {
     token: Arc<Token>,
     usage: Option<Usage>,
     /// Its place among the tenant's requests in flight.
-    _turn: Turn,
+    _turn: InFlightPermit,
 }
 
 impl Admitted {

@@ -35,7 +35,7 @@ use crate::gate::{BadTokens, Gate};
 use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::quota::Quota;
-use crate::request::{InFlight, Pipeline};
+use crate::request::{Pipeline, RequestsInFlight};
 use crate::shared::announce::Listening;
 use crate::shared::{Lanes, Link, LinkError};
 use crate::store::Connections;
@@ -132,7 +132,7 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
         gate,
         limits: limits.request,
         hsts: ArcSwapOption::new(config.gateway.hsts.clone().map(Arc::new)),
-        in_flight: InFlight::new(limits.request.in_flight, metrics.gate.clone()),
+        in_flight: RequestsInFlight::new(limits.request.in_flight, metrics.gate.clone()),
         memory: Arc::new(Memory::new(
             limits.request.memory_bytes,
             limits.request.memory_bytes_per_tenant,

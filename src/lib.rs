@@ -35,7 +35,7 @@
 //! certificate
 //! reply, store
 //! background, memory
-//! file_stamp, host, metrics, owner_only, patience, rights, supervisor, telemetry, workers
+//! deadline, file_stamp, host, metrics, owner_only, rights, supervisor, telemetry, workers
 //! ```
 //!
 //! So `store` and `quota` know no HTTP, `api` knows no sockets, and only `store` names a database.
@@ -45,6 +45,7 @@ pub mod background;
 pub mod certificate;
 pub mod cli;
 pub mod config;
+mod deadline;
 pub mod edge;
 pub mod error;
 pub mod explain;
@@ -56,7 +57,6 @@ pub mod import;
 pub mod memory;
 pub mod metrics;
 mod owner_only;
-mod patience;
 pub mod quota;
 pub mod reply;
 pub mod request;

@@ -19,7 +19,7 @@ use crate::store::DatabaseIdentity;
 pub use accounts::{Account, LimitedAccount};
 use accounts::{Accounts, Full};
 use shared::{Answer, Ask, Failure, SharedWindows};
-pub use usage::{Entry, NamedShare, Share, Usage};
+pub use usage::{LogEntry, NamedShare, Share, Usage};
 
 /// What an account may spend in one window, and what is left of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,11 +46,11 @@ pub enum NotAdmitted {
 
 /// Whether a request that is admitted is told who used the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Telling {
+pub enum ReportUsage {
     /// It is.
-    Usage,
+    Yes,
     /// It is not: nothing is counted for it.
-    Nothing,
+    No,
 }
 
 /// How old, in microseconds, what is told to requests that spend nothing may be. Older, and a 401 tells what was; newer,
@@ -106,23 +106,23 @@ impl Quota {
         &self,
         account: LimitedAccount<'_>,
         token: i64,
-        telling: Telling,
+        report: ReportUsage,
     ) -> Result<(Budget, Option<Usage>), NotAdmitted> {
         let Some((windows, policy)) = &self.shared else {
-            return self.admit_alone(account, token, telling, Alone::Embedded);
+            return self.admit_alone(account, token, report, Alone::Embedded);
         };
         if let Some(refusal) = self.known_full(account) {
             self.metrics.rate_decisions.count(RateDecision::RefusedMemory);
             return Err(refusal);
         }
-        let ask = if telling == Telling::Usage { Ask::SpendAndTell } else { Ask::Spend };
-        match windows.ask(account.question(ask, Entry::short(token))).await {
+        let ask = if report == ReportUsage::Yes { Ask::SpendAndTell } else { Ask::Spend };
+        match windows.ask(account.question(ask, LogEntry::short(token))).await {
             Ok(answer @ Answer { wait: None, .. }) => {
                 let now = self.now();
-                account.own().note(now, self.span_in_micros(), account.limit, Entry::short(token));
+                account.own().note(now, self.span_in_micros(), account.limit, LogEntry::short(token));
                 account.note_look(now, answer.remaining);
                 self.metrics.rate_decisions.count(RateDecision::AdmittedShared);
-                Ok((account.budget(answer.remaining), (telling == Telling::Usage).then_some(answer.usage)))
+                Ok((account.budget(answer.remaining), (report == ReportUsage::Yes).then_some(answer.usage)))
             }
             Ok(Answer { wait: Some(wait), usage, .. }) => {
                 let usage = Arc::new(usage);
@@ -137,11 +137,11 @@ impl Quota {
                 }
                 tracing::debug!(%error, "the shared window can't decide");
                 match policy {
-                    OnRedisFailure::Local => self.admit_alone(account, token, telling, Alone::Local),
+                    OnRedisFailure::Local => self.admit_alone(account, token, report, Alone::Local),
                     OnRedisFailure::Allow => {
-                        account.own().note(self.now(), self.span_in_micros(), account.limit, Entry::short(token));
+                        account.own().note(self.now(), self.span_in_micros(), account.limit, LogEntry::short(token));
                         self.metrics.rate_decisions.count(RateDecision::AdmittedAllow);
-                        Ok((self.look_alone(account), self.usage_alone(account, telling)))
+                        Ok((self.look_alone(account), self.usage_alone(account, report)))
                     }
                     OnRedisFailure::Deny => {
                         self.metrics.rate_decisions.count(RateDecision::RefusedDeny);
@@ -186,13 +186,13 @@ impl Quota {
         &self,
         account: LimitedAccount<'_>,
         token: i64,
-        telling: Telling,
+        report: ReportUsage,
         alone: Alone,
     ) -> Result<(Budget, Option<Usage>), NotAdmitted> {
         let (now, span) = (self.now(), self.span_in_micros());
         let mut own = account.own();
-        let decision = own.admit(now, span, account.limit, Entry::short(token));
-        let usage = (decision.is_err() || telling == Telling::Usage).then(|| own.usage(now, span));
+        let decision = own.admit(now, span, account.limit, LogEntry::short(token));
+        let usage = (decision.is_err() || report == ReportUsage::Yes).then(|| own.usage(now, span));
         drop(own);
         self.metrics.rate_decisions.count(match (decision.is_ok(), alone) {
             (true, Alone::Embedded) => RateDecision::AdmittedEmbedded,
@@ -213,8 +213,8 @@ impl Quota {
         account.budget(account.own().remaining(self.now(), self.span_in_micros(), account.limit))
     }
 
-    fn usage_alone(&self, account: LimitedAccount<'_>, telling: Telling) -> Option<Usage> {
-        (telling == Telling::Usage).then(|| account.own().usage(self.now(), self.span_in_micros()))
+    fn usage_alone(&self, account: LimitedAccount<'_>, report: ReportUsage) -> Option<Usage> {
+        (report == ReportUsage::Yes).then(|| account.own().usage(self.now(), self.span_in_micros()))
     }
 
     fn seen_lately(&self, account: LimitedAccount<'_>) -> Option<u32> {

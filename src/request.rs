@@ -39,14 +39,14 @@ use crate::error::Refusal;
 use crate::gate::{Authority, Connection, Gate, Transport, check_form, check_method, check_size};
 use crate::memory::{Memory, MemoryShare};
 use crate::metrics::Metrics;
-use crate::quota::{Budget, Telling};
+use crate::quota::{Budget, ReportUsage};
 use crate::reply::Reply;
-use crate::store::Spent;
+use crate::store::DatabaseTime;
 use crate::telemetry::{self, step};
 use crate::tenant::{Tenant, Token};
 use allowance::Allowance;
 use coding::Announced;
-pub use in_flight::InFlight;
+pub use in_flight::RequestsInFlight;
 use inflow::Received;
 use respond::RequestId;
 
@@ -63,7 +63,7 @@ pub struct Pipeline {
     /// The value of `Strict-Transport-Security`, if responses have one.
     pub hsts: ArcSwapOption<HeaderValue>,
     /// The requests that are being served.
-    pub in_flight: InFlight,
+    pub in_flight: RequestsInFlight,
     /// What request bodies and answers hold.
     pub memory: Arc<Memory>,
     /// What is counted.
@@ -82,7 +82,7 @@ struct RequestContext {
     /// The same of the body's keys.
     ignored_in_body: OnceLock<Ignored>,
     /// The time that its statements took.
-    database: Spent,
+    database: DatabaseTime,
     /// The span from the token check on, where that is another one.
     span: Option<Span>,
 }
@@ -105,8 +105,8 @@ impl Pipeline {
         let mut context = RequestContext::default();
 
         let span = telemetry::request_span(&head.headers, &head.method);
-        let place = self.in_flight.enter();
-        let outcome = match place {
+        let permit = self.in_flight.enter();
+        let outcome = match permit {
             Some(_) => {
                 let database = context.database.clone();
                 let handling = pin!(self.handle(connection, &head, &mut body, &mut context));
@@ -146,7 +146,7 @@ impl Pipeline {
         );
         respond::log(connection, &head, &context, &response, refusal.as_ref(), took);
         // From here on the request only discards its unread body, which takes no place among those in flight.
-        drop(place);
+        drop(permit);
         if !body.is_end_stream() {
             unread::settle(&head, body, &mut response).await;
         }
@@ -204,8 +204,8 @@ impl Pipeline {
         mut allowance: Allowance,
         context: &mut RequestContext,
     ) -> Result<Reply, Refusal> {
-        let telling = if api::tells_usage(path) { Telling::Usage } else { Telling::Nothing };
-        let admitting = self.gate.admit(tenant, token, telling, &mut context.budget).instrument(step!("admit"));
+        let report = if api::tells_usage(path) { ReportUsage::Yes } else { ReportUsage::No };
+        let admitting = self.gate.admit(tenant, token, report, &mut context.budget).instrument(step!("admit"));
         let admitted = allowance.spend(pin!(admitting)).await?;
 
         // HEAD works wherever GET does; the answer's body is left out when it is sent.

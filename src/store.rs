@@ -30,8 +30,8 @@ pub use concerns::Concern;
 #[cfg(test)]
 pub(crate) use engine::raw;
 pub use engine::{
-    Breaker, CommitStamp, Connections, DatabaseLimits, DatabaseLocation, Entry, InvalidLocation, Pooler, ReadOnlyFile,
-    Spent, StoreError, location, remedy,
+    Breaker, BreakerPermit, CommitStamp, Connections, DatabaseLimits, DatabaseLocation, DatabaseTime, InvalidLocation,
+    Pooler, ReadOnlyFile, StoreError, location, remedy,
 };
 use engine::{Database, DatabaseFile, Tries};
 pub(crate) use engine::{LOG, SHARED_MEMORY, next_to, with_causes};

@@ -24,7 +24,7 @@ use crate::store::{Connections, Guard};
 
 pub use database::TenantDatabase;
 pub use directory::{Directory, LeftOut, TokenChanges};
-pub use in_flight::{InFlight, Turn};
+pub use in_flight::{InFlight, InFlightPermit};
 use last_used::{Due, Writes};
 pub use names::TokenNames;
 pub use token::Token;

@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 
 use super::{Admitted, Gate};
 use crate::error::Refusal;
-use crate::quota::{Budget, LimitedAccount, NotAdmitted, Telling};
+use crate::quota::{Budget, LimitedAccount, NotAdmitted, ReportUsage};
 use crate::store::StoreError;
 use crate::tenant::{Tenant, Token};
 
@@ -39,7 +39,7 @@ impl Gate {
         &self,
         tenant: Arc<Tenant>,
         token: Arc<Token>,
-        telling: Telling,
+        report: ReportUsage,
         budget: &mut Option<Budget>,
     ) -> Result<Admitted, Refusal> {
         let account = match tenant.account() {
@@ -50,7 +50,7 @@ impl Gate {
                 learned.map_err(|error| Refusal::DatabaseUnavailable(Arc::new(error)))?
             }
         };
-        let usage = match self.quota.admit(account, token.id, telling).await {
+        let usage = match self.quota.admit(account, token.id, report).await {
             Ok((left, usage)) => {
                 *budget = Some(left);
                 usage

@@ -14,7 +14,7 @@ pub(super) type Shares = SmallVec<[Share; 2]>;
 /// One token's part of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// The token's number, as the log holds it ([`Entry::short`]).
+    /// The token's number, as the log holds it ([`LogEntry::short`]).
     pub token: u32,
     /// Requests in the window.
     pub requests: u32,
@@ -62,9 +62,9 @@ impl Usage {
 pub(super) const ENTRY: usize = 8;
 
 /// What a window's log holds of a request.
-pub struct Entry;
+pub struct LogEntry;
 
-impl Entry {
+impl LogEntry {
     /// A token's number in 4 bytes: no account makes four thousand million tokens, and if it did, two would share a row
     /// in a report.
     #[must_use]

@@ -12,7 +12,7 @@ use super::usage::{Share, Shares, Usage};
 #[derive(Debug, Default)]
 pub(super) struct Window {
     admitted: VecDeque<Admission>,
-    /// How many of them each token made, by token: telling that costs what there are tokens, not what there are requests.
+    /// How many of them each token made, by token: report that costs what there are tokens, not what there are requests.
     /// An account that is asked for rarely has all of this out of the cache: a list is at most one place to fetch.
     by_token: Shares,
 }

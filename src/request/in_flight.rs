@@ -9,16 +9,16 @@ use crate::metrics::GateMetrics;
 
 /// The requests that are worked on.
 #[derive(Debug)]
-pub struct InFlight {
+pub struct RequestsInFlight {
     most: usize,
     metrics: GateMetrics,
 }
 
 /// A request's place; dropping it, also when the caller hung up, frees it.
 #[derive(Debug)]
-pub(super) struct Place<'a>(&'a InFlight);
+pub(super) struct RequestPermit<'a>(&'a RequestsInFlight);
 
-impl InFlight {
+impl RequestsInFlight {
     /// None yet, and at most so many.
     #[must_use]
     pub fn new(most: usize, metrics: GateMetrics) -> Self {
@@ -26,17 +26,17 @@ impl InFlight {
     }
 
     /// A place, if there is one.
-    pub(super) fn enter(&self) -> Option<Place<'_>> {
+    pub(super) fn enter(&self) -> Option<RequestPermit<'_>> {
         let more = |now| (now < self.most).then_some(now + 1);
         if self.metrics.in_flight.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_err() {
             self.metrics.refused.with_label_values(&["in_flight"]).inc();
             return None;
         }
-        Some(Place(self))
+        Some(RequestPermit(self))
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for RequestPermit<'_> {
     fn drop(&mut self) {
         self.0.metrics.in_flight.fetch_sub(1, Ordering::AcqRel);
     }

@@ -19,8 +19,8 @@ use tokio_util::task::AbortOnDropHandle;
 use super::eviction;
 use super::link::{Connection, Link};
 use super::shards::Shards;
+use crate::deadline::{Timer, within};
 use crate::metrics::{Metrics, RedisMetrics};
-use crate::patience::{Timer, within};
 
 /// How many connections are held. With one, no request could be admitted from when it is lost until it is open again; more
 /// than one in use only split the pipelines.

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::engine::Lent;
+use super::engine::PooledConnection;
 use super::statement::Dialect;
 
 /// Which database a store is open on. Equal for copies of one database.
@@ -16,7 +16,7 @@ pub struct DatabaseIdentity(Arc<str>);
 
 impl DatabaseIdentity {
     /// Reads it from a database at the newest schema.
-    pub(super) async fn read(reader: &mut Lent) -> Result<Self, sqlx::Error> {
+    pub(super) async fn read(reader: &mut PooledConnection) -> Result<Self, sqlx::Error> {
         let mut sql = reader.sql();
         sql.push("SELECT id FROM database_identity");
         Ok(Self(reader.fetch_one(sql).await?.get::<String>(0)?.into()))
@@ -24,7 +24,7 @@ impl DatabaseIdentity {
 
     /// Where the database is, for comparing two that may be one, reached by different URLs. None on SQLite, or if the server does not say.
     /// Unlike the identity, it differs for copies.
-    pub(super) async fn place(reader: &mut Lent) -> Option<String> {
+    pub(super) async fn place(reader: &mut PooledConnection) -> Option<String> {
         if reader.dialect() == Dialect::Sqlite {
             return None;
         }

@@ -12,7 +12,7 @@ use sqlx::SqlSafeStr;
 use sqlx::migrate::{MigrateError, Migration, MigrationType};
 
 use super::StoreError;
-use super::engine::{Database, Lent};
+use super::engine::{Database, PooledConnection};
 use super::statement::Dialect;
 
 /// The oldest schema that this program serves from.
@@ -122,7 +122,7 @@ const CREATE_NAMESPACE: &str = "DO $$ BEGIN \
 /// What was applied, by version: the checksum, and whether it was completed.
 type Applied = HashMap<i64, (Vec<u8>, bool)>;
 
-async fn read_applied(reader: &mut Lent) -> Result<Applied, sqlx::Error> {
+async fn read_applied(reader: &mut PooledConnection) -> Result<Applied, sqlx::Error> {
     let mut sql = reader.sql();
     sql.push("SELECT version, checksum, success FROM _sqlx_migrations");
     let rows = reader.fetch_all(sql).await?;
@@ -163,13 +163,13 @@ async fn apply(database: &Database, step: &Migration, text: &'static str) -> Res
 }
 
 /// Refuses a database that was not migrated to [`SERVED`].
-pub(crate) async fn require_served(reader: &mut Lent) -> Result<(), StoreError> {
+pub(crate) async fn require_served(reader: &mut PooledConnection) -> Result<(), StoreError> {
     let found = version(reader).await?;
     if found < SERVED { Err(StoreError::SchemaOlder { found, wanted: SERVED }) } else { Ok(()) }
 }
 
 /// The version that a database is at; 0 before its first migration.
-pub(crate) async fn version(reader: &mut Lent) -> Result<i64, sqlx::Error> {
+pub(crate) async fn version(reader: &mut PooledConnection) -> Result<i64, sqlx::Error> {
     let mut sql = reader.sql();
     sql.push_either(
         "SELECT to_regclass('_sqlx_migrations') IS NOT NULL",

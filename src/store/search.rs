@@ -24,7 +24,7 @@ use conditions::is_short;
 use kept::Kept;
 use matched::Beginning;
 
-use super::engine::{Lent, Tries};
+use super::engine::{PooledConnection, Tries};
 use super::filter::{SortBy, SubmissionFilter};
 use super::settle::{Overlay, Settled, write_is_settled};
 use super::statement::{Dialect, Fields, Malformed, PageRequest, Reading, Record, Row, SortDirection, Sql};
@@ -143,7 +143,7 @@ impl Store {
 const BY_INDEX: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; SET LOCAL enable_seqscan = off";
 
 /// All rows of a search's statement.
-async fn fetch(reader: &mut Lent, filter: &SubmissionFilter, sql: Sql) -> Result<Vec<Row>, sqlx::Error> {
+async fn fetch(reader: &mut PooledConnection, filter: &SubmissionFilter, sql: Sql) -> Result<Vec<Row>, sqlx::Error> {
     if reader.dialect() == Dialect::Sqlite || !filter.search.as_ref().is_some_and(is_short) {
         return reader.fetch_all(sql).await;
     }
@@ -174,7 +174,7 @@ fn not_negative(total: i64) -> u64 {
 
 /// The first page, whole.
 async fn first_page(
-    reader: &mut Lent,
+    reader: &mut PooledConnection,
     kept: &Kept<'_>,
     filter: &SubmissionFilter,
     page: PageRequest,
@@ -194,7 +194,7 @@ async fn first_page(
 }
 
 async fn page_with_total(
-    reader: &mut Lent,
+    reader: &mut PooledConnection,
     kept: Option<&Kept<'_>>,
     filter: &SubmissionFilter,
     page: PageRequest,
@@ -213,7 +213,7 @@ fn ids_and_total(rows: &[Row]) -> Result<(Vec<i64>, Total), StoreError> {
 }
 
 /// Where a search begins: at either side of a keyword only where that is worth a longer statement.
-async fn beginning_of(reader: &mut Lent, filter: &SubmissionFilter) -> Result<Beginning, StoreError> {
+async fn beginning_of(reader: &mut PooledConnection, filter: &SubmissionFilter) -> Result<Beginning, StoreError> {
     let Some(keyword) = matched::keyword_beside_others(filter) else { return Ok(Beginning::Planned) };
     let mut sql = reader.sql();
     matched::write_is_rare(&mut sql, keyword);
@@ -234,7 +234,7 @@ impl Record<'_> for Placed {
 }
 
 async fn later_page(
-    reader: &mut Lent,
+    reader: &mut PooledConnection,
     kept: &Kept<'_>,
     filter: &SubmissionFilter,
     page: PageRequest,
@@ -249,7 +249,7 @@ async fn later_page(
 
 /// The total, and where a later page is read if there is anything on it.
 async fn reading_of(
-    reader: &mut Lent,
+    reader: &mut PooledConnection,
     kept: &Kept<'_>,
     filter: &SubmissionFilter,
     page: PageRequest,

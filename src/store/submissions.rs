@@ -11,7 +11,7 @@ use std::ops::Range;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use super::engine::Lent;
+use super::engine::PooledConnection;
 use super::filter::SortBy;
 use super::statement::{Dialect, Fields, Malformed, Record, Row, SortDirection, Sql, sqlite_text};
 use super::{Store, StoreError};
@@ -199,7 +199,7 @@ impl Store {
 }
 
 /// Submissions by id, in the order of the ids. Leaves out what is not returned by itself.
-pub(super) async fn read_submissions(reader: &mut Lent, ids: Vec<i64>) -> Result<Submissions, StoreError> {
+pub(super) async fn read_submissions(reader: &mut PooledConnection, ids: Vec<i64>) -> Result<Submissions, StoreError> {
     if ids.is_empty() {
         return Ok(Submissions::default());
     }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use arc_swap::ArcSwapOption;
 use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
 
-use crate::patience::{ONCE_MORE, within};
+use crate::deadline::{ONCE_MORE, within};
 use crate::store::{Breaker, CommitStamp, Connections, DatabaseLocation, Store, StoreError};
 
 /// How many look-ups wait at most. More, and a flood of invented tokens costs memory; fewer, and callers with tokens of

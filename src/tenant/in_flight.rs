@@ -13,7 +13,7 @@ pub struct InFlight {
 
 /// One request; dropping it makes room for another.
 #[derive(Debug)]
-pub struct Turn(Arc<InFlight>);
+pub struct InFlightPermit(Arc<InFlight>);
 
 impl InFlight {
     pub(super) fn new(most: u32) -> Self {
@@ -21,10 +21,10 @@ impl InFlight {
     }
 
     /// A turn for one request, unless so many are served that it is one too many.
-    pub fn enter(self: &Arc<Self>) -> Option<Turn> {
+    pub fn enter(self: &Arc<Self>) -> Option<InFlightPermit> {
         let more = |now| (now < self.most).then_some(now + 1);
         self.now.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
-        Some(Turn(Arc::clone(self)))
+        Some(InFlightPermit(Arc::clone(self)))
     }
 
     /// How many there may be.
@@ -33,7 +33,7 @@ impl InFlight {
     }
 }
 
-impl Drop for Turn {
+impl Drop for InFlightPermit {
     fn drop(&mut self) {
         self.0.now.fetch_sub(1, Ordering::AcqRel);
     }

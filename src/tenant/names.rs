@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::Mutex;
 
 use super::{TenantDatabase, Token};
-use crate::quota::{Entry, NamedShare, Share, Usage};
+use crate::quota::{LogEntry, NamedShare, Share, Usage};
 use crate::store::with_causes;
 
 /// How often the names are read for numbers that had none: one without a token, as after a restored backup, must not cost
@@ -51,7 +51,7 @@ impl TokenNames {
     }
 
     fn name_of(&self, token: u32, asking: &Token) -> Option<Arc<str>> {
-        if token == Entry::short(asking.id) {
+        if token == LogEntry::short(asking.id) {
             return Some(Arc::clone(&asking.name));
         }
         self.known.load().get(&token).map(Arc::clone)
@@ -77,7 +77,7 @@ impl TokenNames {
         let Ok(store) = database.store().await else { return };
         match store.list_tokens().await {
             Ok(tokens) => {
-                let named = tokens.into_iter().map(|token| (Entry::short(token.id), token.name.into()));
+                let named = tokens.into_iter().map(|token| (LogEntry::short(token.id), token.name.into()));
                 let known: HashMap<u32, Arc<str>> = named.collect();
                 unknown.retain(|token| !known.contains_key(token));
                 *last = Some(Reading { at: Instant::now(), nameless: Some(unknown) });

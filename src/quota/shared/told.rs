@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::{FromRedisValue, ParsingError, Value};
 
 use super::{Answer, Ask, Failure, Question};
-use crate::quota::usage::{ENTRY, Entry, Usage};
+use crate::quota::usage::{ENTRY, LogEntry, Usage};
 
 /// What the script says of the questions of a call.
 pub(super) struct Told(pub(super) Vec<Part>);
@@ -49,7 +49,7 @@ impl Part {
             return Err(Failure::NoWindow(String::from_utf8_lossy(log).into_owned()));
         };
         let wait = (!self.wait.is_zero()).then_some(self.wait);
-        let before = log[self.left..].as_chunks::<ENTRY>().0.iter().map(|entry| Entry::token_of(*entry));
+        let before = log[self.left..].as_chunks::<ENTRY>().0.iter().map(|entry| LogEntry::token_of(*entry));
         let own = (wait.is_none() && question.ask == Ask::SpendAndTell).then_some(question.token);
         Ok(Answer { remaining, wait, usage: Usage::of(before.chain(own)) })
     }

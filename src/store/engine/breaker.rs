@@ -56,7 +56,7 @@ struct Open {
 /// A caller who was let through. Dropped without a word of the outcome, it leaves its place to the next one.
 #[derive(Debug)]
 #[must_use = "it has to say what became of it"]
-pub struct Entry {
+pub struct BreakerPermit {
     breaker: Arc<Breaker>,
     /// Whether it is the one that is let through while the others are refused.
     trial: bool,
@@ -73,11 +73,11 @@ impl Breaker {
     ///
     /// # Errors
     /// [`StoreError::Resting`] while it is open.
-    pub fn enter(self: &Arc<Self>) -> Result<Entry, StoreError> {
+    pub fn enter(self: &Arc<Self>) -> Result<BreakerPermit, StoreError> {
         self.enter_at(Instant::now())
     }
 
-    fn enter_at(self: &Arc<Self>, now: Instant) -> Result<Entry, StoreError> {
+    fn enter_at(self: &Arc<Self>, now: Instant) -> Result<BreakerPermit, StoreError> {
         let trial = match &mut *self.lock() {
             State::Closed { .. } => false,
             State::Open(open) if !open.tried && now >= open.at + PAUSE => {
@@ -89,7 +89,7 @@ impl Breaker {
                 return Err(StoreError::Resting);
             }
         };
-        Ok(Entry { breaker: Arc::clone(self), trial })
+        Ok(BreakerPermit { breaker: Arc::clone(self), trial })
     }
 
     /// Whether callers are refused now.
@@ -169,7 +169,7 @@ impl Drop for Breaker {
     }
 }
 
-impl Entry {
+impl BreakerPermit {
     /// Whether it is the one that is let through while the others are refused.
     pub(super) fn is_trial(&self) -> bool {
         self.trial
@@ -206,7 +206,7 @@ impl Entry {
     }
 }
 
-impl Drop for Entry {
+impl Drop for BreakerPermit {
     fn drop(&mut self) {
         if let (true, State::Open(open)) = (self.trial, &mut *self.breaker.lock()) {
             open.tried = false;

@@ -5,7 +5,7 @@
 //! which the longest unused connection of any pool is closed where the cap is reached; else waits. Who waits is served
 //! in the order of asking, whichever pool the connection comes from, so that a busy tenant can't starve a quiet one.
 //!
-//! A [`Slot`] is one connection that is open, opening or closing. It goes back only when the connection is gone: one
+//! A [`ConnectionPermit`] is one connection that is open, opening or closing. It goes back only when the connection is gone: one
 //! that is closed to make room is closed first and replaced then.
 
 #[cfg(test)]
@@ -20,8 +20,8 @@ use tokio::sync::{Notify, oneshot};
 
 use super::limits::DatabaseLimits;
 use super::session::Session;
+use crate::deadline::{ONCE_MORE, within};
 use crate::metrics::DatabaseMetrics;
-use crate::patience::{ONCE_MORE, within};
 use crate::store::statement::Dialect;
 
 /// The connections of all pools.
@@ -76,27 +76,27 @@ struct Waiter {
     pool: PoolId,
     most: u32,
     dialect: Dialect,
-    grant: oneshot::Sender<Grant>,
+    grant: oneshot::Sender<Checkout>,
 }
 
 /// What whoever asked for a connection is given.
 #[derive(Debug)]
-pub(super) enum Grant {
+pub(super) enum Checkout {
     /// A connection that was idle.
     Found(Found),
     /// Room to open one.
-    Room(Slot),
+    Room(ConnectionPermit),
     /// The same, once a connection of another pool is closed.
-    Instead(Session, Slot),
+    Instead(Session, ConnectionPermit),
 }
 
 /// A connection that was idle, and is again if nobody takes it.
 #[derive(Debug)]
-pub(super) struct Found(Option<(Session, Slot, Duration)>);
+pub(super) struct Found(Option<(Session, ConnectionPermit, Duration)>);
 
 impl Found {
     /// The connection, and for how long nobody used it.
-    pub(super) fn take(mut self) -> (Session, Slot, Duration) {
+    pub(super) fn take(mut self) -> (Session, ConnectionPermit, Duration) {
         self.0.take().expect("taken once")
     }
 }
@@ -111,7 +111,7 @@ impl Drop for Found {
 
 /// One connection of a pool that is open, opening or closing; room for another one once this is dropped.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct ConnectionPermit {
     connections: Arc<Connections>,
     pool: PoolId,
     dialect: Dialect,
@@ -119,7 +119,7 @@ pub(super) struct Slot {
     kept: bool,
 }
 
-impl Slot {
+impl ConnectionPermit {
     /// Puts the connection back for the next one to use.
     pub(super) fn keep(mut self, session: Session) {
         if session.is_frozen() {
@@ -155,7 +155,7 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         if self.kept {
             return;
@@ -209,7 +209,7 @@ impl Connections {
         most: u32,
         dialect: Dialect,
         wait: Duration,
-    ) -> Option<Grant> {
+    ) -> Option<Checkout> {
         let (number, receiver) = {
             let mut state = self.lock();
             // Nobody is overtaken: while anything is left that someone who waits could use, it was given to them.
@@ -283,8 +283,8 @@ impl Connections {
         }
     }
 
-    fn slot_of(self: &Arc<Self>, pool: PoolId, dialect: Dialect) -> Slot {
-        Slot { connections: Arc::clone(self), pool, dialect, kept: false }
+    fn slot_of(self: &Arc<Self>, pool: PoolId, dialect: Dialect) -> ConnectionPermit {
+        ConnectionPermit { connections: Arc::clone(self), pool, dialect, kept: false }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -301,7 +301,7 @@ impl State {
 
     /// Gives what there is to those who wait. Returns what was meant for one who has just gone.
     #[must_use = "to be dropped once the lock is free"]
-    fn serve(&mut self, connections: &Arc<Connections>) -> Vec<Grant> {
+    fn serve(&mut self, connections: &Arc<Connections>) -> Vec<Checkout> {
         let mut unwanted = Vec::new();
         let mut next = 0;
         while let Some((&number, waiter)) = self.waiting.range(next..).next() {
@@ -322,12 +322,12 @@ impl State {
     }
 
     /// What a pool can have now.
-    fn find(&mut self, connections: &Arc<Connections>, pool: PoolId, most: u32, dialect: Dialect) -> Option<Grant> {
+    fn find(&mut self, connections: &Arc<Connections>, pool: PoolId, most: u32, dialect: Dialect) -> Option<Checkout> {
         let slot = |pool| connections.slot_of(pool, dialect);
         if let Some(&number) = self.pools.get(&pool).and_then(|members| members.idle.last()) {
             let Idle { session, since, .. } = self.take(number).expect("a pool knows its idle connections");
             connections.metrics.idle(dialect.name(), -1);
-            return Some(Grant::Found(Found(Some((session, slot(pool), since.elapsed())))));
+            return Some(Checkout::Found(Found(Some((session, slot(pool), since.elapsed())))));
         }
         if let Some(members) = self.pools.get(&pool) {
             let full = members.full_until.is_some_and(|until| Instant::now() < until);
@@ -338,7 +338,7 @@ impl State {
         if self.open < connections.limits.max_connections {
             self.enter(pool);
             connections.metrics.open(dialect.name(), 1);
-            return Some(Grant::Room(slot(pool)));
+            return Some(Checkout::Room(slot(pool)));
         }
         let (&longest, _) = self.idle.first_key_value()?;
         let Idle { session, pool: other, .. } = self.take(longest).expect("it is the first");
@@ -347,7 +347,7 @@ impl State {
         self.leave(other);
         self.enter(pool);
         connections.metrics.open(dialect.name(), 1);
-        Some(Grant::Instead(session, slot(pool)))
+        Some(Checkout::Instead(session, slot(pool)))
     }
 
     fn enter(&mut self, pool: PoolId) {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::error::StoreError;
 use super::pool::Pool;
-use super::pool::connection::Lent;
+use super::pool::connection::PooledConnection;
 use super::pooler;
 use super::session::Each;
 use crate::metrics::{DatabaseFailure, DatabaseMetrics};
@@ -37,17 +37,17 @@ impl Database {
     }
 
     /// A connection to read by. Whoever reads more than once for one answer keeps it meanwhile.
-    pub(crate) async fn reader(&self) -> Result<Lent, StoreError> {
+    pub(crate) async fn reader(&self) -> Result<PooledConnection, StoreError> {
         self.readers.lend().await
     }
 
     /// The same for the one who opens the database, whom the breaker has let through.
-    pub(in crate::store) async fn opening(&self) -> Result<Lent, StoreError> {
+    pub(in crate::store) async fn opening(&self) -> Result<PooledConnection, StoreError> {
         self.readers.lend_past(None).await
     }
 
     /// A connection to write by, without a transaction.
-    pub(in crate::store) async fn writer(&self) -> Result<Lent, StoreError> {
+    pub(in crate::store) async fn writer(&self) -> Result<PooledConnection, StoreError> {
         self.writers.lend().await
     }
 
@@ -111,7 +111,11 @@ impl Database {
     }
 }
 
-async fn begin(mut lent: Lent, on_postgres: &'static str, asked: Instant) -> Result<Transaction, StoreError> {
+async fn begin(
+    mut lent: PooledConnection,
+    on_postgres: &'static str,
+    asked: Instant,
+) -> Result<Transaction, StoreError> {
     match lent.begin_transaction(on_postgres, asked).await {
         Ok(()) => Ok(Transaction { lent }),
         Err(error) => Err(match (lent.file(), DatabaseFailure::of(&error)) {
@@ -124,7 +128,7 @@ async fn begin(mut lent: Lent, on_postgres: &'static str, asked: Instant) -> Res
 /// A transaction; dropping it rolls back.
 #[derive(Debug)]
 pub(crate) struct Transaction {
-    lent: Lent,
+    lent: PooledConnection,
 }
 
 impl Transaction {
@@ -138,7 +142,7 @@ impl Transaction {
     }
 
     /// The connection that the transaction is on, for what reads with and without one.
-    pub(in crate::store) fn connection(&mut self) -> &mut Lent {
+    pub(in crate::store) fn connection(&mut self) -> &mut PooledConnection {
         &mut self.lent
     }
 

@@ -5,16 +5,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 tokio::task_local! {
-    static CURRENT: Spent;
+    static CURRENT: DatabaseTime;
 }
 
 /// The time of the statements of one request. Cloning shares it.
 #[derive(Clone, Debug, Default)]
-pub struct Spent {
+pub struct DatabaseTime {
     micros: Arc<AtomicU64>,
 }
 
-impl Spent {
+impl DatabaseTime {
     /// Runs what asks for statements, and counts those that it waits for itself: not what it hands to other tasks.
     pub async fn measure<T>(&self, work: impl Future<Output = T>) -> T {
         CURRENT.scope(self.clone(), work).await
@@ -30,13 +30,13 @@ impl Spent {
 /// One statement that is waited for; dropping it ends that, also when its request was given up.
 #[derive(Debug)]
 pub(super) struct Timing {
-    spent: Option<Spent>,
+    spent: Option<DatabaseTime>,
     began: Instant,
 }
 
 impl Timing {
     pub(super) fn begin() -> Self {
-        Self { spent: CURRENT.try_with(Spent::clone).ok(), began: Instant::now() }
+        Self { spent: CURRENT.try_with(DatabaseTime::clone).ok(), began: Instant::now() }
     }
 }
 
@@ -55,7 +55,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_given_up_counts_and_what_is_not_measured_does_not() {
-        let spent = Spent::default();
+        let spent = DatabaseTime::default();
         drop(Timing::begin());
         let waiting = async {
             let _timing = Timing::begin();

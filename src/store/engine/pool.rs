@@ -1,7 +1,7 @@
 //! One tenant's connections of one kind, opened when they are needed.
 //!
 //! Owns how a connection is had: past the breaker, out of the [`Connections`] of all tenants, looked at where it was
-//! unused for a while, opened where there was none. A [`Lent`] is what comes of it.
+//! unused for a while, opened where there was none. A [`PooledConnection`] is what comes of it.
 //!
 //! sqlx makes the connections and runs what is asked on them, but its own pools are not used: several of them can't
 //! share one cap, each asks a connection for its health before and after every use, and one whose server refuses goes on
@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::breaker::{Breaker, Entry};
-use super::connections::{Connections, Grant, PoolId, Slot};
+use super::breaker::{Breaker, BreakerPermit};
+use super::connections::{Checkout, ConnectionPermit, Connections, PoolId};
 use super::error::StoreError;
 use super::session::{Address, CLOSE_LIMIT, Session, timed_out};
 use super::write_access::ReadOnlyFile;
@@ -24,8 +24,8 @@ use crate::metrics::DatabaseFailure;
 use crate::store::statement::Dialect;
 pub(super) mod connection;
 
-use crate::patience::{ONCE_MORE, within};
-use connection::Lent;
+use crate::deadline::{ONCE_MORE, within};
+use connection::PooledConnection;
 
 /// A connection that was unused for longer is asked whether it still works. Longer, and more statements meet one that
 /// does not; shorter, and busy tenants pay round trips.
@@ -125,13 +125,13 @@ impl Pool {
     }
 
     /// A connection, unless the breaker is open.
-    pub(super) async fn lend(&self) -> Result<Lent, StoreError> {
+    pub(super) async fn lend(&self) -> Result<PooledConnection, StoreError> {
         let entry = self.0.breaker.as_ref().map(Breaker::enter).transpose()?;
         self.lend_past(entry).await
     }
 
     /// A connection for one who asked the breaker, or need not.
-    pub(super) async fn lend_past(&self, entry: Option<Entry>) -> Result<Lent, StoreError> {
+    pub(super) async fn lend_past(&self, entry: Option<BreakerPermit>) -> Result<PooledConnection, StoreError> {
         let Inner { id, plan, connections, .. } = &*self.0;
         let until = Instant::now() + plan.wait;
         loop {
@@ -141,20 +141,20 @@ impl Pool {
                 return Err(StoreError::Busy);
             };
             let slot = match grant {
-                Grant::Found(found) => {
+                Checkout::Found(found) => {
                     let (mut session, slot, unused) = found.take();
                     if unused < UNSEEN || answers(&mut session).await {
-                        return Ok(Lent::of(self, session, slot, entry, unused < UNSEEN));
+                        return Ok(PooledConnection::of(self, session, slot, entry, unused < UNSEEN));
                     }
                     // What broke one has broken the others: they are not tried one by one.
                     self.close_idle();
                     continue;
                 }
-                Grant::Room(slot) => slot,
-                Grant::Instead(session, slot) => closed_first(session, slot).await,
+                Checkout::Room(slot) => slot,
+                Checkout::Instead(session, slot) => closed_first(session, slot).await,
             };
             match self.open(slot).await {
-                Ok((session, slot)) => return Ok(Lent::of(self, session, slot, entry, false)),
+                Ok((session, slot)) => return Ok(PooledConnection::of(self, session, slot, entry, false)),
                 Err(NotOpened::ServerFull) => {}
                 Err(NotOpened::ReadOnly(file, error)) => {
                     return Err(StoreError::ReadOnly(ReadOnlyFile::new(&file, error)));
@@ -172,7 +172,7 @@ impl Pool {
 
     /// Opens a connection for a slot, in a task: it is counted as long as it is being opened, and is there for the next
     /// one when who waited for it has gone.
-    pub(super) async fn open(&self, slot: Slot) -> Result<(Session, Slot), NotOpened> {
+    pub(super) async fn open(&self, slot: ConnectionPermit) -> Result<(Session, ConnectionPermit), NotOpened> {
         let (pool, (tell, told)) = (self.clone(), oneshot::channel());
         tokio::spawn(async move {
             let opened = match Session::open(&pool.0.plan.address).await {
@@ -191,7 +191,7 @@ impl Pool {
         }
     }
 
-    fn not_opened(&self, error: sqlx::Error, slot: &Slot) -> NotOpened {
+    fn not_opened(&self, error: sqlx::Error, slot: &ConnectionPermit) -> NotOpened {
         if let Some(file) = self.address().readable_despite(&error) {
             self.connections().metrics().failed(DatabaseFailure::ReadOnly);
             return NotOpened::ReadOnly(file.to_owned(), error);
@@ -235,7 +235,7 @@ async fn answers(session: &mut Session) -> bool {
 }
 
 /// The slot of a connection, once that is closed; in a task, so that it is also counted until then when nobody waits.
-async fn closed_first(session: Session, slot: Slot) -> Slot {
+async fn closed_first(session: Session, slot: ConnectionPermit) -> ConnectionPermit {
     let closing = async move {
         // Whatever comes of it: what does not close in time is cut.
         let _ = tokio::time::timeout(CLOSE_LIMIT, session.close()).await;

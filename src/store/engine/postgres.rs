@@ -14,8 +14,8 @@ use sqlx::{AssertSqlSafe, Connection, Executor, Row as _};
 use super::pool::connection::is_refused;
 use super::pooler::{self, Pooler, Pooling, our_path};
 use super::session::Each;
+use crate::deadline::{ONCE_MORE, within};
 use crate::metrics::DatabaseFailure;
-use crate::patience::{ONCE_MORE, within};
 use crate::store::statement::{Row, Sql};
 
 /// How long connecting may take, unless the URL gives it longer. Larger: a server that hangs holds its callers. Smaller: one

@@ -15,7 +15,7 @@ use futures_util::TryStreamExt;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, Connection, Executor};
 
-use super::connections::Slot;
+use super::connections::ConnectionPermit;
 use super::frozen::{self, Frozen};
 use super::pooler::Pooler;
 use super::postgres::{PostgresAddress, PostgresSession};
@@ -230,7 +230,7 @@ impl Session {
     }
 
     /// Closes, and lets the slot go when that is done.
-    pub(super) async fn close_with(self, slot: Slot) {
+    pub(super) async fn close_with(self, slot: ConnectionPermit) {
         self.close().await;
         drop(slot);
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::change::NewMembers;
 use crate::store::Texts;
-use crate::store::engine::Lent;
+use crate::store::engine::PooledConnection;
 use crate::store::mailbox::{key, spellings};
 use crate::store::statement::fold;
 
@@ -22,7 +22,7 @@ const AT_ONCE: usize = 5_000;
 /// a user.
 pub(super) async fn find_spellings<'m>(
     members: &'m NewMembers,
-    connection: &mut Lent,
+    connection: &mut PooledConnection,
 ) -> Result<(Cow<'m, NewMembers>, bool), sqlx::Error> {
     if members.spelled.is_empty() {
         return Ok((Cow::Borrowed(members), true));

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::store::StoreError;
-use crate::store::engine::{Lent, Transaction};
+use crate::store::engine::{PooledConnection, Transaction};
 use crate::store::statement::{Dialect, Sql};
 
 /// Notes that were taken out of the intake.
@@ -124,7 +124,7 @@ pub(in crate::store) fn write_is_settled(sql: &mut Sql) {
 }
 
 /// Whether nothing is noted.
-pub(super) async fn is_settled(reader: &mut Lent) -> Result<bool, sqlx::Error> {
+pub(super) async fn is_settled(reader: &mut PooledConnection) -> Result<bool, sqlx::Error> {
     let mut sql = reader.sql();
     sql.push("SELECT ");
     write_is_settled(&mut sql);
@@ -132,7 +132,7 @@ pub(super) async fn is_settled(reader: &mut Lent) -> Result<bool, sqlx::Error> {
 }
 
 /// The submissions that notes are about, those that [`Notes::note_others`] would note included; at most `most`.
-pub(super) async fn noted(reader: &mut Lent, most: i64) -> Result<Vec<i64>, StoreError> {
+pub(super) async fn noted(reader: &mut PooledConnection, most: i64) -> Result<Vec<i64>, StoreError> {
     let mut sql = reader.sql();
     sql.push("SELECT submission_id FROM intake WHERE submission_id IS NOT NULL ");
     sql.push("UNION SELECT c.id FROM intake i JOIN submissions c ON c.parent_id = i.submission_id WHERE i.children ");

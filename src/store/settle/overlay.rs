@@ -12,7 +12,7 @@ use super::intake;
 use super::reading::{self, All};
 use super::writing::{DOCUMENTS, SUBMISSIONS, TERMS};
 use crate::store::StoreError;
-use crate::store::engine::Lent;
+use crate::store::engine::PooledConnection;
 use crate::store::statement::{Dialect, Instant, Rows, Sql};
 
 /// How many submissions are laid over the tables.
@@ -33,7 +33,7 @@ impl Overlay {
     ///
     /// # Errors
     /// [`StoreError::Unsettled`] where too much is noted.
-    pub(in crate::store) async fn read(reader: &mut Lent) -> Result<Self, StoreError> {
+    pub(in crate::store) async fn read(reader: &mut PooledConnection) -> Result<Self, StoreError> {
         let ids = intake::noted(reader, MOST + 1).await?;
         if i64::try_from(ids.len()).is_ok_and(|count| count > MOST) {
             return Err(StoreError::Unsettled);

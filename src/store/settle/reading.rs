@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::derived::{Derived, Document, Listed};
 use crate::store::StoreError;
-use crate::store::engine::Lent;
+use crate::store::engine::PooledConnection;
 use crate::store::statement::{Dialect, Row, Sql};
 
 /// Submissions by id; of one that is not among them, nothing is derived.
@@ -21,7 +21,7 @@ const AT_ONCE: i64 = 4 * 1024 * 1024;
 const MOST: usize = 1000;
 
 /// Submissions that can be derived from together, in the order of their ids.
-pub(super) async fn portions(reader: &mut Lent, ids: &[i64]) -> Result<Vec<Vec<i64>>, StoreError> {
+pub(super) async fn portions(reader: &mut PooledConnection, ids: &[i64]) -> Result<Vec<Vec<i64>>, StoreError> {
     let mut sql = reader.sql();
     sql.push("SELECT submission_id, CAST(sum(octet_length(value)) AS bigint) FROM answers WHERE submission_id");
     sql.in_ids(ids).push(" GROUP BY submission_id");
@@ -43,7 +43,7 @@ pub(super) async fn portions(reader: &mut Lent, ids: &[i64]) -> Result<Vec<Vec<i
 }
 
 /// What ought to be derived of submissions.
-pub(super) async fn wanted(reader: &mut Lent, ids: &[i64]) -> Result<All, StoreError> {
+pub(super) async fn wanted(reader: &mut PooledConnection, ids: &[i64]) -> Result<All, StoreError> {
     let mut all = All::with_capacity(ids.len());
     let mut shown_in: HashMap<i64, i64> = HashMap::with_capacity(ids.len());
     let mut sql = reader.sql();
@@ -88,7 +88,7 @@ pub(super) async fn wanted(reader: &mut Lent, ids: &[i64]) -> Result<All, StoreE
 }
 
 /// What is stored of them.
-pub(super) async fn stored(reader: &mut Lent, ids: &[i64]) -> Result<All, StoreError> {
+pub(super) async fn stored(reader: &mut PooledConnection, ids: &[i64]) -> Result<All, StoreError> {
     let mut all = All::with_capacity(ids.len());
     let select = "SELECT id, form_id, status, submitter_id, created_at, updated_at FROM listed_submissions WHERE id";
     for row in rows(reader, select, ids).await? {
@@ -119,7 +119,7 @@ fn listed(row: &Row, from: usize) -> Result<Listed, sqlx::Error> {
     })
 }
 
-async fn rows(reader: &mut Lent, select: &'static str, ids: &[i64]) -> Result<Vec<Row>, StoreError> {
+async fn rows(reader: &mut PooledConnection, select: &'static str, ids: &[i64]) -> Result<Vec<Row>, StoreError> {
     let mut sql = reader.sql();
     sql.push(select).in_ids(ids);
     Ok(reader.fetch_all(sql).await?)

@@ -1,7 +1,7 @@
 //! A connection on loan: every statement of a request goes through one.
 //!
 //! Owns what holds for a statement: its time limit on this side of the line, what it tells the breaker, that it is
-//! counted, and that it ends when nobody waits for it any more. Dropping a `Lent` gives the connection back, as fit for
+//! counted, and that it ends when nobody waits for it any more. Dropping a `PooledConnection` gives the connection back, as fit for
 //! the next one as it was: a statement that still runs is cancelled and a transaction rolled back before.
 
 use std::path::Path;
@@ -12,8 +12,8 @@ use tracing::Instrument;
 use super::{NotOpened, Pool};
 use crate::memory::{self, MemorySpent};
 use crate::metrics::DatabaseFailure;
-use crate::store::engine::breaker::{Entry, TRIAL_LIMIT};
-use crate::store::engine::connections::Slot;
+use crate::store::engine::breaker::{BreakerPermit, TRIAL_LIMIT};
+use crate::store::engine::connections::ConnectionPermit;
 use crate::store::engine::database_time::Timing;
 use crate::store::engine::pooler::Pooler;
 use crate::store::engine::session::{Each, Session, timed_out};
@@ -33,12 +33,12 @@ const LARGE: usize = 256 * 1024;
 
 /// A connection, and what is to become of it.
 #[derive(Debug)]
-pub(crate) struct Lent {
+pub(crate) struct PooledConnection {
     pool: Pool,
     session: Option<Session>,
-    slot: Option<Slot>,
+    slot: Option<ConnectionPermit>,
     /// For the first outcome; later ones go to the breaker itself.
-    entry: Option<Entry>,
+    entry: Option<BreakerPermit>,
     limit: Option<Duration>,
     /// Nobody has heard of it for a moment: it may have been lost meanwhile.
     unheard: bool,
@@ -52,8 +52,14 @@ pub(crate) struct Lent {
     was_large: bool,
 }
 
-impl Lent {
-    pub(super) fn of(pool: &Pool, session: Session, slot: Slot, entry: Option<Entry>, unheard: bool) -> Self {
+impl PooledConnection {
+    pub(super) fn of(
+        pool: &Pool,
+        session: Session,
+        slot: ConnectionPermit,
+        entry: Option<BreakerPermit>,
+        unheard: bool,
+    ) -> Self {
         Self {
             limit: pool.limit(),
             pool: pool.clone(),
@@ -227,7 +233,7 @@ impl Lent {
     /// Before a statement: how long it is waited for.
     fn begin(&mut self) -> Option<Duration> {
         self.running = true;
-        let trial = self.entry.as_ref().is_some_and(Entry::is_trial);
+        let trial = self.entry.as_ref().is_some_and(BreakerPermit::is_trial);
         let limit = self.limit.map(|limit| if trial { limit.min(TRIAL_LIMIT) } else { limit });
         self.session().limit(limit);
         limit.map(|limit| if trial { limit } else { limit + GRACE })
@@ -305,7 +311,7 @@ impl Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for PooledConnection {
     fn drop(&mut self) {
         let (Some(mut session), Some(slot)) = (self.session.take(), self.slot.take()) else { return };
         if self.lost {

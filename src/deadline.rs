@@ -1,5 +1,8 @@
-//! How long somebody else is waited for, who is not to blame where it is this process that stood still: one whose machine was
-//! paused, or moved, finds all its timers due, and the answers that came meanwhile unread.
+//! Time limits that allow for a pause of this process.
+//!
+//! When this process stood still (its machine was paused, moved or overloaded), all its timers are due at once although the
+//! other side may have answered in time. So a limit whose timer fires late is extended once, instead of blaming the other
+//! side.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -9,21 +12,24 @@ use std::time::{Duration, Instant};
 use tokio::task::coop::unconstrained;
 use tokio::time::Sleep;
 
-/// How late a timer is at least that says so; half of a limit that is shorter than twice of it. Larger, and a shorter pause is
-/// taken for the other side's; smaller, and a busy moment of our own makes limits longer.
+/// How late a timer fires if this process stood still; half the limit, for limits shorter than twice this.
+///
+/// Larger: a shorter pause is blamed on the other side. Smaller: a busy moment of this process extends limits.
 const LATE: Duration = Duration::from_millis(100);
 
-/// So many turns: one more where this process stood still. More is for what is better waited for by a busy node than given up.
+/// Two turns: one more if this process stood still.
+///
+/// Larger: a busy node waits longer for what hangs. Smaller: it gives up what would have been answered.
 pub(crate) const ONCE_MORE: u32 = 2;
 
-/// What comes of it, or nothing once it took longer than its limit: while the timer that says so is itself late, another turn
-/// of the same length is given, of so many.
+/// The outcome of `what`, or nothing if it took longer than `limit`. If the timer itself fires late, another turn of the same
+/// length is given, up to `turns` in all.
 pub(crate) async fn within<T>(limit: Duration, turns: u32, what: impl Future<Output = T>) -> Option<T> {
     by(pin!(tokio::time::sleep(limit)), limit, turns, what).await
 }
 
-/// A timer for one wait after another. In between it stays with the runtime, and then only learns of a later end, which
-/// takes no lock and wakes nobody; one that is new wakes the thread that waits for sockets if it ends before all others.
+/// A timer that is reused for one wait after another. It stays registered with the runtime: moving its end back takes no
+/// lock, while a new timer that ends before all others wakes the thread that polls sockets.
 #[derive(Debug)]
 pub(crate) struct Timer(Pin<Box<Sleep>>);
 
@@ -33,14 +39,14 @@ impl Timer {
         Self(Box::pin(tokio::time::sleep(limit)))
     }
 
-    /// Like the function of this name.
+    /// As [`within`], with this timer.
     pub(crate) async fn within<T>(&mut self, limit: Duration, turns: u32, what: impl Future<Output = T>) -> Option<T> {
         self.0.as_mut().reset((Instant::now() + limit).into());
         by(self.0.as_mut(), limit, turns, what).await
     }
 }
 
-/// By a timer that is set.
+/// With a timer that is set already.
 async fn by<T>(mut timer: Pin<&mut Sleep>, limit: Duration, turns: u32, what: impl Future<Output = T>) -> Option<T> {
     let mut what = pin!(what);
     for turn in 0..turns {
