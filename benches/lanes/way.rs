@@ -6,7 +6,7 @@ use std::time::Duration;
 use deadpool_redis::{Pool, Runtime};
 use formgate::config::{OnRedisFailure, RedisTarget};
 use formgate::metrics::Metrics;
-use formgate::quota::{Account, Quota, Telling};
+use formgate::quota::{Account, Quota, ReportUsage};
 use formgate::shared::{Lanes, Link};
 use formgate::store::DatabaseIdentity;
 use redis::aio::ConnectionLike;
@@ -68,7 +68,7 @@ impl Way {
         let key = &caller.to_string();
         match self {
             Self::Shared { quota, accounts } => {
-                let admission = quota.admit(accounts[caller].limited(LARGE), 7, Telling::Nothing).await;
+                let admission = quota.admit(accounts[caller].limited(LARGE), 7, ReportUsage::No).await;
                 admission.map_err(|refusal| anyhow::anyhow!("{refusal:?}"))?;
             }
             Self::Lanes(lanes) => lanes.call(key, async |connection| ask(connection, key).await).await?,
