@@ -216,6 +216,8 @@ pub struct GatewayConfig {
     pub drain: Duration,
     /// What every response over HTTPS has as `Strict-Transport-Security`, if it has one.
     pub hsts: Option<HeaderValue>,
+    /// The number of worker threads that serve requests.
+    pub threads: usize,
     /// Which tenants are counted by themselves.
     pub tenant_labels: TenantLabels,
     /// What callers may take.

@@ -21,7 +21,6 @@ use futures_util::FutureExt;
 use futures_util::future::{FusedFuture, join_all};
 use jiff::Timestamp;
 use tokio::net::TcpListener;
-use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -39,7 +38,6 @@ use crate::supervisor::{HandOverError, Inherited};
 use crate::tenant::certificate::CertificateError;
 use crate::tenant::last_used::{self, Due};
 use crate::tenant::{Directory, TokenChanges, TokenVerifier};
-use crate::workers::Workers;
 use databases::Databases;
 pub use descriptors::{Share, raise_limit};
 use readiness::Parts;
@@ -86,7 +84,6 @@ pub struct Running {
     last_used: AbortOnDropHandle<()>,
     databases: Arc<Databases>,
     _inspections: [AbortOnDropHandle<()>; 2],
-    _workers: Workers,
 }
 
 /// Starts a gateway, on sockets of its own and those that a supervisor opened: when this returns, its addresses accept
@@ -144,7 +141,6 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
         Some(address) => Some(edge::bind(address, &mut inherited).await?),
         None => None,
     };
-    let workers = Workers::follow_load(Handle::current(), metrics.workers_at_work.clone());
     let draining = Arc::new(AtomicBool::new(false));
     let databases = Arc::new(Databases::new(Arc::clone(&gate.directory), metrics.database.clone()));
     let parts = Parts {
@@ -176,7 +172,6 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
         shutdown_delay: config.gateway.shutdown_delay,
         drain: config.gateway.drain,
         draining,
-        _workers: workers,
     })
 }
 

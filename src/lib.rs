@@ -13,7 +13,6 @@
 //! 3. [`store`]: one tenant's database, Postgres or SQLite, behind one interface.
 //! 4. [`tenant`]: names, tokens and databases of a tenant; [`quota`]: its budget of requests.
 //! 5. [`edge`]: sockets, TLS and connections; [`gateway`]: every part built from a [`config`] and started.
-//! 6. [`mod@workers`]: how many of the runtime's threads all of this runs on.
 //!
 //! Dependencies point one way: `edge → gate → {tenant, quota, api} → store`. `store` and `quota` know no HTTP, `api`
 //! knows no sockets, and only `store` names a database.
@@ -40,4 +39,3 @@ pub mod store;
 pub mod supervisor;
 pub mod telemetry;
 pub mod tenant;
-pub mod workers;

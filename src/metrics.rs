@@ -47,8 +47,6 @@ pub struct Metrics {
     pub ready: IntGauge,
     /// How many tenants are served.
     pub tenants_served: IntGauge,
-    /// How many of the runtime's workers are at work.
-    pub workers_at_work: IntGauge,
     /// Answered requests.
     pub requests: RequestMetrics,
     /// Checks of tokens that look like tokens.
@@ -94,8 +92,6 @@ impl Metrics {
             tenants: TenantMetrics::new(&register, tenants),
             ready: register.gauge("formgate_ready", "Whether the gateway should be given traffic."),
             tenants_served: register.gauge("formgate_tenants", "Tenants that are served."),
-            workers_at_work: register
-                .gauge("formgate_workers_at_work", "Worker threads that the load needs; the others rest."),
             requests: RequestMetrics::new(&register),
             token_checks: KnownCounters::new(
                 &register,
