@@ -342,6 +342,12 @@ impl TenantConfig {
         std::iter::once(&self.address).chain(&self.domains)
     }
 
+    /// The certificate of a host, and what it was given for; none where the host is served with the gateway's.
+    #[must_use]
+    pub fn certificate(&self, host: &HostName) -> Option<&(HostPattern, CertificateFiles)> {
+        HostPattern::choose(&self.certificates, host)
+    }
+
     /// Whether two say the same, wherever they were written.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {

@@ -6,7 +6,7 @@ use super::Finding;
 use crate::config::{Config, TenantConfig};
 use crate::store::with_causes;
 use crate::tenant::certificate::{self, Roots};
-use crate::tenant::host::{HostName, HostPattern};
+use crate::tenant::host::HostName;
 
 /// From how many days before its end an operator is told: what renews certificates by itself does so a month before, and
 /// has failed for a week by then.
@@ -17,8 +17,7 @@ pub(super) fn find(config: &Config, tenant: &TenantConfig, host: &HostName, root
     let Some(shared) = &config.gateway.certificate else {
         return Finding::passes("none is needed: no entry of `listen` speaks TLS");
     };
-    let own = HostPattern::choose(&tenant.certificates, host).map(|own| &tenant.certificates[own].1);
-    let files = own.unwrap_or(shared);
+    let files = tenant.certificate(host).map_or(shared, |(_, files)| files);
     let file = files.certificate.display();
     let certificate = match certificate::read(files) {
         Ok(certificate) => certificate,
