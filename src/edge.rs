@@ -25,6 +25,7 @@ mod limits;
 mod listener;
 mod opening;
 mod parting;
+mod pass_through;
 mod proxy;
 mod socket;
 #[cfg(test)]
