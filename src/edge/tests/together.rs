@@ -20,8 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf, duplex};
 use tokio::sync::Notify;
 
 use super::client::soon;
-use crate::edge::answers::Asked;
-use crate::edge::at_once::Poller;
+use crate::edge::executor::{Http2Executor, Poller};
 use crate::edge::pass_through::pass_through;
 
 /// The gateway's end of a connection.
@@ -57,7 +56,7 @@ const TOGETHER: usize = 8;
 async fn writes(path: &'static str) -> usize {
     let (near, far) = duplex(64 * 1024);
     let (writes, woken) = (Arc::<AtomicUsize>::default(), Arc::<Notify>::default());
-    let (io, asked) = (Counted { io: far, writes: Arc::clone(&writes) }, Asked::default());
+    let (io, asked) = (Counted { io: far, writes: Arc::clone(&writes) }, Http2Executor::default());
     let waits = Arc::clone(&woken);
     let answer = service_fn(move |request: Request<Incoming>| {
         let woken = Arc::clone(&waits);
