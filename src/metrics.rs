@@ -12,7 +12,6 @@ mod process;
 mod redis;
 mod register;
 mod requests;
-mod shards;
 mod tenants;
 
 use prometheus::{Encoder, IntCounterVec, IntGauge, Registry, TextEncoder};
