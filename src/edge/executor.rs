@@ -42,40 +42,51 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Http2Executor {
 }
 
 impl Http2Executor {
+    fn is_empty(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
     fn take(&self) -> Vec<ResponseFuture> {
         mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// Polls a connection, and its responses, when one of them was woken; and again at once if one was woken meanwhile.
+/// Polls a connection and its responses, whichever was woken; and again at once if one was woken meanwhile.
 pub(super) struct Poller {
     state: Arc<State>,
     waker: Waker,
     responses: Option<Responses>,
 }
 
-/// Wakes the task of a connection, unless the task is polling it.
+/// What is to be polled, by the bits below.
 struct State {
     task: AtomicWaker,
-    /// One of the constants below.
-    now: AtomicU8,
+    due: AtomicU8,
 }
 
-/// The task polls, and nothing was woken since.
-const POLLING: u8 = 0;
-/// Something was woken, and is to be polled.
-const DUE: u8 = 1;
-/// Nothing is to be polled: whoever wakes has to wake the task.
-const IDLE: u8 = 2;
+const CONNECTION: u8 = 1;
+const RESPONSES: u8 = 2;
+/// The task does not poll: whoever sets another bit has to wake it.
+const IDLE: u8 = 4;
 
-impl Wake for State {
+/// Sets a bit, and wakes the task unless it is polling.
+struct SetDue<const BIT: u8>(Arc<State>);
+
+impl<const BIT: u8> SetDue<BIT> {
+    fn waker(state: &Arc<State>) -> Waker {
+        Arc::new(Self(Arc::clone(state))).into()
+    }
+}
+
+impl<const BIT: u8> Wake for SetDue<BIT> {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if self.now.swap(DUE, Ordering::AcqRel) == IDLE {
-            self.task.wake();
+        let State { task, due } = &*self.0;
+        if due.fetch_or(BIT, Ordering::AcqRel) == IDLE {
+            task.wake();
         }
     }
 }
@@ -84,9 +95,9 @@ impl Poller {
     /// Polls a connection, and the responses that it gives to its executor, if it has one. Boxed, as the connection is: it is
     /// handed on, and a future keeps the place of what passed through it.
     pub(super) fn new(executor: Option<Http2Executor>) -> Box<Self> {
-        let state = Arc::new(State { task: AtomicWaker::new(), now: AtomicU8::new(DUE) });
-        let waker = Waker::from(Arc::clone(&state));
-        let responses = executor.map(|executor| Responses::new(executor, waker.clone()));
+        let state = Arc::new(State { task: AtomicWaker::new(), due: AtomicU8::new(CONNECTION) });
+        let waker = SetDue::<CONNECTION>::waker(&state);
+        let responses = executor.map(|executor| Responses::new(executor, SetDue::<RESPONSES>::waker(&state)));
         Box::new(Self { state, waker, responses })
     }
 
@@ -101,27 +112,31 @@ impl Poller {
         mut connection: Pin<&mut F>,
         context: &mut Context<'_>,
     ) -> Poll<F::Output> {
-        let State { task, now } = &*self.state;
+        let State { task, due } = &*self.state;
         task.register(context.waker());
+        let mut now = due.swap(0, Ordering::AcqRel);
         for _ in 0..IN_A_ROW {
-            if now.swap(POLLING, Ordering::AcqRel) == DUE {
-                if let Some(responses) = &mut self.responses {
-                    responses.run();
-                    // The responses woke the connection, which is polled now; a response that another thread woke
-                    // meanwhile runs after it.
-                    now.swap(POLLING, Ordering::AcqRel);
-                }
+            if let Some(responses) = &mut self.responses
+                && now & RESPONSES != 0
+            {
+                responses.run();
+                // Those that are ready have woken the connection, which is polled below.
+                now |= due.fetch_and(!CONNECTION, Ordering::AcqRel) & CONNECTION;
+            }
+            if now & CONNECTION != 0 {
                 if let Poll::Ready(output) = connection.as_mut().poll(&mut Context::from_waker(&self.waker)) {
                     return Poll::Ready(output);
                 }
-                if let Some(responses) = &mut self.responses {
-                    responses.run();
+                if self.responses.as_ref().is_some_and(|responses| !responses.executor.is_empty()) {
+                    due.fetch_or(RESPONSES, Ordering::AcqRel);
                 }
             }
-            if now.compare_exchange(POLLING, IDLE, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            if due.compare_exchange(0, IDLE, Ordering::AcqRel, Ordering::Acquire).is_ok() {
                 return Poll::Pending;
             }
+            now = due.swap(0, Ordering::AcqRel);
         }
+        due.fetch_or(now | IDLE, Ordering::AcqRel);
         context.waker().wake_by_ref();
         Poll::Pending
     }
