@@ -16,13 +16,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
+use tokio::runtime::Builder;
 
 use self::output::tell;
 use crate::config::{Config, Problems, TenantConfig};
 use crate::gateway::StartError;
 use crate::store::{self, Store, StoreError, with_causes};
+use crate::telemetry::{Log, Telemetry};
 
 /// A multi-tenant gateway that serves each account's forms and submissions from its own database.
 #[derive(Debug, Parser)]
@@ -30,14 +32,6 @@ use crate::store::{self, Store, StoreError, with_causes};
 pub struct Arguments {
     #[command(subcommand)]
     command: Command,
-}
-
-impl Arguments {
-    /// Whether the command serves requests until it is stopped.
-    #[must_use]
-    pub fn serves(&self) -> bool {
-        matches!(self.command, Command::Serve(_) | Command::Demo(_))
-    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -149,17 +143,18 @@ fn report(error: &anyhow::Error) -> String {
     }
 }
 
-/// Runs one command and tells the exit code. Wrong usage never comes this far: clap ends the process with 2.
-pub async fn run(arguments: Arguments) -> ExitCode {
+/// Runs one command and returns the exit code. Wrong usage never comes this far: clap ends the process with 2.
+#[must_use]
+pub fn run(arguments: Arguments) -> ExitCode {
     let outcome = match arguments.command {
-        Command::Serve(file) => serve::run(&file).await,
-        Command::Check(command) => check::run(&command).await,
-        Command::Explain(command) => explain::run(&command).await,
-        Command::Migrate(command) => migrate::run(&command).await,
-        Command::Import(command) => import::run(&command).await,
-        Command::Reindex(command) => import::reindex(&command).await,
-        Command::Token(command) => token::run(&command).await,
-        Command::Demo(command) => demo::run(&command).await,
+        Command::Serve(file) => serve::run(&file),
+        Command::Demo(command) => on_runtime(None, Log::OfService, demo::run(&command)),
+        Command::Check(command) => on_runtime(None, Log::OfCommand, check::run(&command)),
+        Command::Explain(command) => on_runtime(None, Log::OfCommand, explain::run(&command)),
+        Command::Migrate(command) => on_runtime(None, Log::OfCommand, migrate::run(&command)),
+        Command::Import(command) => on_runtime(None, Log::OfCommand, import::run(&command)),
+        Command::Reindex(command) => on_runtime(None, Log::OfCommand, import::reindex(&command)),
+        Command::Token(command) => on_runtime(None, Log::OfCommand, token::run(&command)),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -168,4 +163,19 @@ pub async fn run(arguments: Arguments) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Runs a command with log and traces set up, on a runtime with this many worker threads, or one for each processor.
+fn on_runtime(threads: Option<usize>, log: Log, command: impl Future<Output = Result<()>>) -> Result<()> {
+    let mut runtime = Builder::new_multi_thread();
+    if let Some(threads) = threads {
+        runtime.worker_threads(threads);
+    }
+    let runtime = runtime.enable_all().build().context("can't start the worker threads")?;
+    runtime.block_on(async {
+        let telemetry = Telemetry::set_up(log);
+        let outcome = command.await;
+        telemetry.end().await;
+        outcome
+    })
 }

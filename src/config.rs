@@ -217,6 +217,8 @@ pub struct GatewayConfig {
     pub drain: Duration,
     /// What every response over HTTPS has as `Strict-Transport-Security`, if it has one.
     pub hsts: Option<HeaderValue>,
+    /// The number of worker threads that serve requests.
+    pub threads: usize,
     /// Which tenants are counted by themselves.
     pub tenant_labels: TenantLabels,
     /// What callers may take.
@@ -339,6 +341,12 @@ impl TenantConfig {
     /// Every host of the tenant.
     pub fn hosts(&self) -> impl Iterator<Item = &HostName> {
         std::iter::once(&self.address).chain(&self.domains)
+    }
+
+    /// The certificate of a host, and what it was given for; none where the host is served with the gateway's.
+    #[must_use]
+    pub fn certificate(&self, host: &HostName) -> Option<&(HostPattern, CertificateFiles)> {
+        HostPattern::choose(&self.certificates, host)
     }
 
     /// Whether two say the same, wherever they were written.

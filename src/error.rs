@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::memory::MemorySpent;
 use crate::quota::NamedShare;
-use crate::reply::{Reply, number};
+use crate::reply::Reply;
 use crate::store::StoreError;
 
 pub use faults::{Faults, cut};
@@ -257,7 +257,7 @@ fn message(status: StatusCode, message: &str) -> Reply {
 /// `Retry-After` in whole seconds, rounded up, at least 1 (RFC 9110, section 10.2.3).
 fn retry_after(reply: Reply, wait: Duration) -> Reply {
     let seconds = wait.as_secs().saturating_add((wait.subsec_nanos() > 0).into()).max(1);
-    reply.with_header(RETRY_AFTER, number(seconds))
+    reply.with_header(RETRY_AFTER, seconds.into())
 }
 
 #[cfg(test)]

@@ -280,7 +280,7 @@ fn find_token(presented: Option<&str>, tokens: &[crate::store::TokenRecord], slu
     };
     let Some(parsed) = PresentedToken::parse(presented) else { return malformed(presented) };
     let digest = parsed.digest();
-    match tokens.iter().find(|known| digest.matches(&known.digest)) {
+    match tokens.iter().find(|known| known.digest == digest.as_bytes()) {
         None => Finding::stops(
             format!("it is well-formed, and none of the {} tokens of the tenant `{slug}`: 401", tokens.len()),
             format!("was it made for another account? else make one: formgate token create --tenant {slug} --name …"),

@@ -22,7 +22,6 @@ use futures_util::FutureExt;
 use futures_util::future::{FusedFuture, join_all};
 use jiff::Timestamp;
 use tokio::net::TcpListener;
-use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -42,7 +41,6 @@ use crate::store::Connections;
 use crate::supervisor::{HandOverError, Inherited};
 use crate::tenant::last_used::{self, Due};
 use crate::tenant::{Directory, TokenChanges, TokenVerifier};
-use crate::workers::Workers;
 use databases::Databases;
 pub use descriptors::{Share, raise_limit};
 use readiness::Parts;
@@ -86,7 +84,6 @@ pub struct Running {
     last_used: AbortOnDropHandle<()>,
     databases: Arc<Databases>,
     _tasks: [AbortOnDropHandle<()>; 3],
-    _workers: Workers,
 }
 
 /// Starts a gateway, on sockets of its own and those that a supervisor opened: when this returns, its addresses accept
@@ -150,7 +147,6 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
         Some(address) => Some(edge::bind(address, &mut inherited).await?),
         None => None,
     };
-    let workers = Workers::follow_load(Handle::current(), metrics.workers_at_work.clone());
     let draining = Arc::new(AtomicBool::new(false));
     let databases = Arc::new(Databases::new(Arc::clone(&directory), metrics.database.clone()));
     let parts = Parts {
@@ -186,7 +182,6 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
         shutdown_delay: config.gateway.shutdown_delay,
         drain: config.gateway.drain,
         draining,
-        _workers: workers,
     })
 }
 

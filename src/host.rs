@@ -139,10 +139,10 @@ impl HostPattern {
         if self.is_wildcard { host.parent() == Some(self.name.as_str()) } else { self.name == *host }
     }
 
-    /// Which of several a host gets: its own before a wildcard.
-    pub fn choose<T>(among: &[(Self, T)], host: &HostName) -> Option<usize> {
-        let own = among.iter().position(|(pattern, _)| pattern.host() == Some(host));
-        own.or_else(|| among.iter().position(|(pattern, _)| pattern.matches(host)))
+    /// The one of several that applies to a host: its own before a wildcard.
+    pub fn choose<'a, T>(among: &'a [(Self, T)], host: &HostName) -> Option<&'a (Self, T)> {
+        let own = among.iter().find(|(pattern, _)| pattern.host() == Some(host));
+        own.or_else(|| among.iter().find(|(pattern, _)| pattern.matches(host)))
     }
 }
 
@@ -256,7 +256,7 @@ mod tests {
     fn a_host_gets_its_own_certificate_before_that_of_a_wildcard() {
         let pattern = |text: &str| HostPattern::parse(text).expect("a valid pattern");
         let among = [(pattern("*.ACME.org"), 1), (pattern("forms.acme.org"), 2)];
-        let chosen = |text: &str| HostPattern::choose(&among, &host(text)).map(|chosen| among[chosen].1);
+        let chosen = |text: &str| HostPattern::choose(&among, &host(text)).map(|(_, number)| *number);
         assert_eq!(chosen("forms.acme.org"), Some(2));
         assert_eq!(chosen("hr.acme.org"), Some(1));
         assert_eq!((chosen("acme.org"), chosen("a.b.acme.org"), chosen("hr.acme.com")), (None, None, None));

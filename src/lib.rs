@@ -35,7 +35,7 @@
 //! certificate
 //! reply, store
 //! background, memory
-//! deadline, file_stamp, host, metrics, owner_only, rights, supervisor, telemetry, workers
+//! deadline, file_stamp, host, metrics, owner_only, rights, supervisor, telemetry
 //! ```
 //!
 //! So `store` and `quota` know no HTTP, `api` knows no sockets, and only `store` names a database.
@@ -66,4 +66,3 @@ pub mod store;
 pub mod supervisor;
 pub mod telemetry;
 pub mod tenant;
-pub mod workers;

@@ -12,7 +12,6 @@ mod process;
 mod redis;
 mod register;
 mod requests;
-mod shards;
 mod tasks;
 mod tenants;
 
@@ -49,8 +48,6 @@ pub struct Metrics {
     pub ready: IntGauge,
     /// How many tenants are served.
     pub tenants_served: IntGauge,
-    /// How many of the runtime's workers are at work.
-    pub workers_at_work: IntGauge,
     /// Background tasks.
     pub tasks: TaskMetrics,
     /// Answered requests.
@@ -98,8 +95,6 @@ impl Metrics {
             tenants: TenantMetrics::new(&register, tenants),
             ready: register.gauge("formgate_ready", "Whether the gateway should be given traffic."),
             tenants_served: register.gauge("formgate_tenants", "Tenants that are served."),
-            workers_at_work: register
-                .gauge("formgate_workers_at_work", "Worker threads that the load needs; the others rest."),
             tasks: TaskMetrics::new(&register),
             requests: RequestMetrics::new(&register),
             token_checks: KnownCounters::new(

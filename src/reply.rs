@@ -46,34 +46,3 @@ impl Reply {
         self
     }
 }
-
-/// The numbers below a thousand, three digits each.
-static DIGITS: [[u8; 3]; 1000] = {
-    let (mut digits, mut number) = ([[b'0'; 3]; 1000], 0);
-    while number < digits.len() {
-        let (hundreds, tens, ones) = (number / 100, number / 10 % 10, number % 10);
-        digits[number] = [b'0' + hundreds as u8, b'0' + tens as u8, b'0' + ones as u8];
-        number += 1;
-    }
-    digits
-};
-
-/// A number as a header's value, for which a small one needs no memory of its own.
-pub(crate) fn number(number: u64) -> HeaderValue {
-    let digits = usize::try_from(number).ok().and_then(|number| DIGITS.get(number));
-    let Some(digits) = digits else { return number.into() };
-    let zeros = usize::from(number < 100) + usize::from(number < 10);
-    HeaderValue::from_static(std::str::from_utf8(&digits[zeros..]).expect("digits"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_number_is_written_as_everywhere() {
-        for written in [0, 9, 10, 60, 99, 100, 999, 1000, 70_000, u64::MAX] {
-            assert_eq!(number(written), HeaderValue::from(written));
-        }
-    }
-}

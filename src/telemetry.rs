@@ -21,6 +21,7 @@ use opentelemetry_sdk::trace::SdkTracerProvider;
 use opentelemetry_sdk::trace::span_processor_with_async_runtime::BatchSpanProcessor;
 use tracing::Span;
 use tracing::level_filters::LevelFilter;
+use tracing_appender::non_blocking::WorkerGuard;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
@@ -55,7 +56,7 @@ const TRACE: &str = "formgate::trace";
 #[derive(Debug)]
 pub struct Telemetry {
     provider: Option<SdkTracerProvider>,
-    _access: Option<access::Writer>,
+    _access: Option<WorkerGuard>,
 }
 
 impl Telemetry {
@@ -101,7 +102,7 @@ impl Telemetry {
 }
 
 /// Text on a terminal, else one JSON object a line. `FORMGATE_LOG` filters as `RUST_LOG` does elsewhere.
-fn layer(log: Log) -> (Box<dyn Layer<Registry> + Send + Sync>, Option<access::Writer>) {
+fn layer(log: Log) -> (Box<dyn Layer<Registry> + Send + Sync>, Option<WorkerGuard>) {
     let filter = EnvFilter::try_from_env("FORMGATE_LOG").unwrap_or_else(|_| EnvFilter::new(log.filter()));
     let filter = filter.add_directive(format!("{TRACE}=off").parse().expect("a directive"));
     let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
@@ -109,8 +110,7 @@ fn layer(log: Log) -> (Box<dyn Layer<Registry> + Send + Sync>, Option<access::Wr
         (log.with_target(false).with_filter(filter).boxed(), None)
     } else {
         let log = log.json().flatten_event(true).with_current_span(false).with_span_list(false);
-        // Without a thread of their own, lines of requests are written like the others.
-        (log.with_filter(filter).boxed(), access::Writer::start().ok())
+        (log.with_filter(filter).boxed(), Some(access::start_writer()))
     }
 }
 

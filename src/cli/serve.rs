@@ -3,17 +3,24 @@
 use anyhow::{Context, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::ConfigFile;
+use super::{ConfigFile, on_runtime};
+use crate::config::Config;
 use crate::edge::Drained;
 use crate::gateway::{self, Running};
 use crate::supervisor::{self, Inherited};
+use crate::telemetry::Log;
 
-pub(super) async fn run(file: &ConfigFile) -> Result<()> {
+pub(super) fn run(file: &ConfigFile) -> Result<()> {
     // First of all: it changes the environment, which every later part may read.
     let inherited = Inherited::take()?;
+    // Read before there is a runtime, because it sets the number of worker threads.
+    let config = file.load()?;
+    on_runtime(Some(config.gateway.threads), Log::OfService, serve(file, inherited, config))
+}
+
+async fn serve(file: &ConfigFile, inherited: Inherited, config: Config) -> Result<()> {
     gateway::raise_limit();
     let stop = StopSignals::new()?;
-    let config = file.load()?;
     config.log_warnings();
     let running = gateway::start(&config, inherited).await?;
     let tenants = config.tenants.len();

@@ -66,8 +66,8 @@ impl Coverage<'_> {
             self.is_in_date(files) || served.as_ref().is_some_and(|served| has(served, files))
         };
         config.certificates.iter().all(sound)
-            && config.hosts().all(|host| match chosen(config, host) {
-                Some(files) => {
+            && config.hosts().all(|host| match config.certificate(host) {
+                Some((_, files)) => {
                     is_served(served.as_deref(), host, Some(files))
                         || self.names_of(files).is_none_or(|names| names.covers(host))
                 }
@@ -95,8 +95,8 @@ impl Coverage<'_> {
         for host in &tenant.hosts {
             let problem = || Problem::at(&host.place, format!("no certificate covers `{}`", host.value));
             // A certificate that could not be read is reported by itself; what it would have covered is not known.
-            match HostPattern::choose(&own, &host.value).map(|chosen| &own[chosen].1) {
-                Some((given, files, Some(names)))
+            match HostPattern::choose(&own, &host.value) {
+                Some((_, (given, files, Some(names))))
                     if !names.covers(&host.value) && !is_served(served.as_deref(), &host.value, files.as_ref()) =>
                 {
                     let problem = problem().earlier(given, "the certificate given for it has other names");
@@ -167,12 +167,8 @@ fn has(served: &TenantConfig, files: &CertificateFiles) -> bool {
 
 /// Whether a tenant as it is served has a host, with the same files.
 fn is_served(served: Option<&TenantConfig>, host: &HostName, files: Option<&CertificateFiles>) -> bool {
-    served.is_some_and(|served| chosen(served, host) == files && served.hosts().any(|own| own == host))
-}
-
-/// The files that a host of a tenant gets.
-fn chosen<'t>(tenant: &'t TenantConfig, host: &HostName) -> Option<&'t CertificateFiles> {
-    HostPattern::choose(&tenant.certificates, host).map(|chosen| &tenant.certificates[chosen].1)
+    let has_files = |served: &TenantConfig| served.certificate(host).map(|(_, files)| files) == files;
+    served.is_some_and(|served| has_files(served) && served.hosts().any(|own| own == host))
 }
 
 /// The paths stand in the help only: see [`NamedFiles::from_environment`].

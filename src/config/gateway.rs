@@ -3,6 +3,7 @@
 //! Owns the keys of the table, their defaults and ranges. Certificates are only named here; they are read once all
 //! files are known.
 
+use std::num::NonZero;
 use std::path::Path;
 use std::time::Duration;
 
@@ -33,6 +34,12 @@ const SHUTDOWN_DELAY_SECONDS: u32 = 0;
 const WINDOW_SECONDS: u32 = 60;
 /// A longer window would keep more instants a tenant in the shared store than any limit that makes sense.
 const LONGEST_WINDOW_SECONDS: u32 = 3600;
+
+/// The most worker threads.
+///
+/// Larger: a typing mistake fills memory with stacks and queues that no machine has processors for. Smaller: the largest
+/// machines can't use all of their processors.
+const MOST_THREADS: u32 = 1024;
 
 /// Holds some thousands of certificates, which are those in use even where ten times as many are configured. With more,
 /// a caller who tries every name makes the process grow that far; with less, more handshakes read files.
@@ -74,6 +81,7 @@ pub(super) fn read(mut table: Table<'_, '_>, folder: &Path) -> Gateway {
     let drain = table.integer("drain_seconds", 0..=LONGEST_DRAIN_SECONDS, DRAIN_SECONDS);
     let delay = table.integer("shutdown_delay_seconds", 0..=LONGEST_DRAIN_SECONDS, SHUTDOWN_DELAY_SECONDS);
     let window = table.integer("window_seconds", 1..=LONGEST_WINDOW_SECONDS, WINDOW_SECONDS);
+    let threads = table.integer("threads", 1..=MOST_THREADS, processors());
     let hsts = hsts::read(&mut table);
     let tenant_labels = read_tenant_labels(&mut table);
     let databases = databases::read(table.table("databases"));
@@ -104,10 +112,17 @@ pub(super) fn read(mut table: Table<'_, '_>, folder: &Path) -> Gateway {
         shutdown_delay: Duration::from_secs(delay.into()),
         drain: Duration::from_secs(drain.into()),
         hsts,
+        threads: threads as usize,
         tenant_labels,
         limits,
     });
     Gateway { config, speaks_tls, certificate, redis: redis_place }
+}
+
+/// The processors that this process may use, by its affinity and its cgroup.
+fn processors() -> u32 {
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    u32::try_from(processors).unwrap_or(MOST_THREADS).min(MOST_THREADS)
 }
 
 /// Reads `[gateway.tls]`: the size of the cache, and the files.

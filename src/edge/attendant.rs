@@ -12,8 +12,8 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep_until};
 
 use super::activity::{Abuse, Activity, Outlook};
-use super::at_once::Poller;
 use super::drain::Lifecycle;
+use super::executor::Poller;
 use super::parting::Goaway;
 use crate::metrics::EdgeMetrics;
 
@@ -91,7 +91,7 @@ impl Attendant<'_> {
                 (leaving, goodbye_due) = (true, false);
                 self.activity.leave();
                 say_goodbye(connection.as_mut());
-                poller.told();
+                poller.poll_soon();
             }
         }
     }

@@ -104,8 +104,8 @@ impl Certificates {
         name: Option<&HostName>,
     ) -> Result<Option<Arc<ServedCertificate>>, Arc<CertificateError>> {
         let Some(name) = name else { return Ok(self.gateway()) };
-        let Some((tenant, own)) = self.directory.load().certificate(name) else { return Ok(None) };
-        let Some((_, files)) = own.map(|own| &tenant.certificates[own]) else { return Ok(self.gateway()) };
+        let Some(tenant) = self.directory.load().config_at(name).cloned() else { return Ok(None) };
+        let Some((_, files)) = tenant.certificate(name) else { return Ok(self.gateway()) };
         match self.cache.held(files).await {
             Some(served) => Ok(Some(served)),
             None => self.cache.load(&tenant.slug, files).await.map(Some),

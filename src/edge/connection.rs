@@ -25,10 +25,9 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use super::activity::Activity;
-use super::answers::Asked;
-use super::at_once::Poller;
 use super::attendant::Attendant;
 use super::drain::Lifecycle;
+use super::executor::{Http2Executor, Poller};
 use super::frames::Frames;
 use super::heads::Heads;
 use super::proxy::{self, BadHeader};
@@ -199,12 +198,12 @@ impl<'a, S: Serve> Arrival<'a, S> {
                 Either::Left(attendant.attend(Poller::new(None), Box::pin(connection), say_goodbye))
             }
             Protocol::Http2 => {
-                let asked = Asked::default();
-                let poller = Poller::new(Some(asked.clone()));
+                let executor = Http2Executor::default();
+                let poller = Poller::new(Some(executor.clone()));
                 let frames = Frames::new(stream, Arc::clone(activity), edge.limits.resets);
-                // Boxed: on its way to [`Asked`], each is handed on by value.
+                // Boxed: on its way to [`Http2Executor`], each is moved several times.
                 let answer = service_fn(move |request| Box::pin(Arc::clone(&conversation).answer(request)));
-                let connection = http2_settings(&edge.limits, asked).serve_connection(TokioIo::new(frames), answer);
+                let connection = http2_settings(&edge.limits, executor).serve_connection(TokioIo::new(frames), answer);
                 // `Frames` says it.
                 let say_goodbye = |_: Pin<&mut _>| {};
                 Either::Right(attendant.attend(poller, Box::pin(connection), say_goodbye))
@@ -266,8 +265,8 @@ fn http1_settings(limits: &ConnectionLimits) -> http1::Builder {
     settings
 }
 
-fn http2_settings(limits: &ConnectionLimits, asked: Asked) -> http2::Builder<Asked> {
-    let mut settings = http2::Builder::new(asked);
+fn http2_settings(limits: &ConnectionLimits, executor: Http2Executor) -> http2::Builder<Http2Executor> {
+    let mut settings = http2::Builder::new(executor);
     settings
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.streams)

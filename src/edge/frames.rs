@@ -28,6 +28,7 @@ use self::reader::{ACK, DATA, Frame, HEADERS, PING, RST_STREAM, Reader};
 use super::activity::{Abuse, Activity};
 use super::opening::Opening;
 use super::parting::Parting;
+use super::pass_through::pass_through;
 
 /// The most requests that may look open at once. The library refuses those over its own limit, but has yet to do so
 /// when they are counted here.
@@ -295,14 +296,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for Frames<IO> {
 }
 
 impl<IO: AsyncWrite + Unpin> AsyncWrite for Frames<IO> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        if !self.ending.passes(self.requests.activity.parting()) {
-            return self.poll_write_ending(cx, &[io::IoSlice::new(buf)]);
-        }
-        let written = ready!(Pin::new(&mut self.io).poll_write(cx, buf))?;
-        self.went(&buf[..written]);
-        Poll::Ready(Ok(written))
-    }
+    pass_through!(poll_write, is_write_vectored);
 
     fn poll_write_vectored(
         mut self: Pin<&mut Self>,
@@ -320,10 +314,6 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Frames<IO> {
             left -= taken;
         }
         Poll::Ready(Ok(written))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

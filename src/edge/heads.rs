@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::activity::Activity;
 use super::framing::{Followed, Framing, Stop};
+use super::pass_through::pass_through;
 use crate::gate::HeadFault;
 
 /// How much of a head that came in part is read at a time.
@@ -178,39 +179,16 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Heads<IO> {
     }
 }
 
-impl<IO: AsyncWrite + Unpin> Heads<IO> {
-    fn noted(&self, poll: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        if let Poll::Ready(Ok(bytes)) = poll {
-            self.activity.answered(bytes);
-        }
-        poll
-    }
-}
-
 impl<IO: AsyncWrite + Unpin> AsyncWrite for Heads<IO> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let poll = Pin::new(&mut self.io).poll_write(cx, buf);
-        self.noted(poll)
-    }
+    pass_through!(poll_write, is_write_vectored, poll_flush, poll_shutdown);
 
     fn poll_write_vectored(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let poll = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
-        self.noted(poll)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
+        let written = ready!(Pin::new(&mut self.io).poll_write_vectored(cx, bufs))?;
+        self.activity.answered(written);
+        Poll::Ready(Ok(written))
     }
 }

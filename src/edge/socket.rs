@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::activity::{Abuse, Activity};
+use super::pass_through::pass_through;
 use crate::config::ConnectionLimits;
 
 /// How much is discarded at a time.
@@ -104,10 +105,7 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Socket<IO> {
 }
 
 impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Socket<IO> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let poll = Pin::new(&mut self.io).poll_write(cx, buf);
-        self.noted(poll)
-    }
+    pass_through!(poll_write, is_write_vectored, poll_flush);
 
     fn poll_write_vectored(
         mut self: Pin<&mut Self>,
@@ -120,14 +118,6 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Socket<IO> {
             pieces => Pin::new(&mut self.io).poll_write_vectored(cx, pieces),
         };
         self.noted(poll)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

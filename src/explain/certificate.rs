@@ -5,7 +5,7 @@ use jiff::{Timestamp, Unit};
 use super::Finding;
 use crate::certificate::{self, Roots};
 use crate::config::{Config, TenantConfig};
-use crate::host::{HostName, HostPattern};
+use crate::host::HostName;
 use crate::store::with_causes;
 
 /// From how many days before its end an operator is told: what renews certificates by itself does so a month before, and
@@ -17,8 +17,7 @@ pub(super) fn find(config: &Config, tenant: &TenantConfig, host: &HostName, root
     let Some(shared) = &config.gateway.certificate else {
         return Finding::passes("none is needed: no entry of `listen` speaks TLS");
     };
-    let own = HostPattern::choose(&tenant.certificates, host).map(|own| &tenant.certificates[own].1);
-    let files = own.unwrap_or(shared);
+    let files = tenant.certificate(host).map_or(shared, |(_, files)| files);
     let file = files.certificate.display();
     let certificate = match certificate::read(files) {
         Ok(certificate) => certificate,

@@ -246,6 +246,7 @@ fn needs_restart(before: &GatewayConfig, after: &GatewayConfig) -> Vec<&'static 
         shutdown_delay,
         drain,
         hsts: _,
+        threads,
         tenant_labels,
         limits,
     } = before;
@@ -257,6 +258,7 @@ fn needs_restart(before: &GatewayConfig, after: &GatewayConfig) -> Vec<&'static 
         ("window_seconds", *quota_window != after.quota_window),
         ("shutdown_delay_seconds", *shutdown_delay != after.shutdown_delay),
         ("drain_seconds", *drain != after.drain),
+        ("threads", *threads != after.threads),
         ("tenant_metrics", *tenant_labels != after.tenant_labels),
         ("tls.cache_mib", *certificate_cache != after.certificate_cache),
         ("limits", *limits != after.limits),

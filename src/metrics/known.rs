@@ -2,11 +2,11 @@
 //! labels than for counting.
 
 use std::marker::PhantomData;
+use std::sync::Arc;
 
-use prometheus::{IntCounter, IntCounterVec};
+use prometheus::IntCounter;
 
 use super::register::Register;
-use super::shards::{self, Shards};
 
 /// What such a counter tells apart: the rows of a table of two labels.
 pub trait Known: Copy + 'static {
@@ -22,32 +22,32 @@ pub trait Known: Copy + 'static {
 /// A counter for each of `K`; all begin at 0.
 #[derive(Debug)]
 pub struct KnownCounters<K> {
-    counters: Shards<Vec<IntCounter>>,
+    counters: Arc<[IntCounter]>,
     kind: PhantomData<K>,
 }
 
 impl<K: Known> KnownCounters<K> {
     pub(super) fn new(register: &Register<'_>, name: &str, help: &str) -> Self {
-        let parts = register.parts_of_counters(name, help, &K::LABELS, shards::count());
-        let each = |part: IntCounterVec| K::VALUES.iter().map(|values| part.with_label_values(values)).collect();
-        Self { counters: parts.into_iter().map(each).collect(), kind: PhantomData }
+        let counters = register.counters(name, help, &K::LABELS);
+        let counters = K::VALUES.iter().map(|values| counters.with_label_values(values)).collect();
+        Self { counters, kind: PhantomData }
     }
 
     /// Counts one.
     pub fn count(&self, one: K) {
-        self.counters.own()[one.place()].inc();
+        self.counters[one.place()].inc();
     }
 
     /// How many were counted.
     #[must_use]
     pub fn get(&self, of: K) -> u64 {
-        self.counters.iter().map(|counters| counters[of.place()].get()).sum()
+        self.counters[of.place()].get()
     }
 }
 
 impl<K> Clone for KnownCounters<K> {
     fn clone(&self) -> Self {
-        Self { counters: self.counters.clone(), kind: PhantomData }
+        Self { counters: Arc::clone(&self.counters), kind: PhantomData }
     }
 }
 

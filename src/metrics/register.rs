@@ -6,8 +6,6 @@ use prometheus::{
     Registry,
 };
 
-use super::shards::Sum;
-
 /// Where the groups of metrics make theirs.
 pub(super) struct Register<'r>(pub(super) &'r Registry);
 
@@ -20,17 +18,6 @@ impl Register<'_> {
     /// A counter for each value of its labels.
     pub(super) fn counters(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
         self.keep(IntCounterVec::new(Opts::new(name, help), labels))
-    }
-
-    /// So many parts of such counters, which are scraped as one.
-    pub(super) fn parts_of_counters(
-        &self,
-        name: &str,
-        help: &str,
-        labels: &[&str],
-        parts: usize,
-    ) -> Vec<IntCounterVec> {
-        self.keep_parts((0..parts).map(|_| IntCounterVec::new(Opts::new(name, help), labels)))
     }
 
     /// A whole number that goes up and down.
@@ -53,28 +40,9 @@ impl Register<'_> {
         self.keep(HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), labels))
     }
 
-    /// So many parts of such histograms, which are scraped as one.
-    pub(super) fn parts_of_histograms(
-        &self,
-        name: &str,
-        help: &str,
-        labels: &[&str],
-        buckets: &[f64],
-        parts: usize,
-    ) -> Vec<HistogramVec> {
-        let options = || HistogramOpts::new(name, help).buckets(buckets.to_vec());
-        self.keep_parts((0..parts).map(|_| HistogramVec::new(options(), labels)))
-    }
-
     /// What something else counts.
     pub(super) fn watched(&self, name: &str, help: &str, count: impl Fn() -> f64 + Send + Sync + 'static) {
         self.keep(PullingGauge::new(name, help, Box::new(count)));
-    }
-
-    fn keep_parts<C: Collector + Clone + 'static>(&self, made: impl Iterator<Item = prometheus::Result<C>>) -> Vec<C> {
-        let parts: Vec<C> = made.map(|part| part.expect("a valid name, help and labels")).collect();
-        self.0.register(Box::new(Sum(parts.clone()))).expect("each name is registered once");
-        parts
     }
 
     fn keep<C: Collector + Clone + 'static>(&self, made: prometheus::Result<C>) -> C {

@@ -1,6 +1,7 @@
 //! Requests by what they ask for and what becomes of them.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -8,7 +9,6 @@ use http::{Method, StatusCode};
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec};
 
 use super::register::Register;
-use super::shards::{self, Shards};
 
 /// From a refusal that this node makes alone to the limit of a handler.
 const BUCKETS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 15.0];
@@ -18,10 +18,10 @@ const OTHER: &str = "other";
 
 /// Answered requests.
 #[derive(Clone, Debug)]
-pub struct RequestMetrics(Shards<Shard>);
+pub struct RequestMetrics(Arc<Inner>);
 
 #[derive(Debug)]
-struct Shard {
+struct Inner {
     requests: IntCounterVec,
     durations: HistogramVec,
     /// The series that were counted in: looking up labels costs more than counting.
@@ -46,26 +46,23 @@ impl Series {
 
 impl RequestMetrics {
     pub(super) fn new(register: &Register<'_>) -> Self {
-        let requests = register.parts_of_counters(
+        let requests = register.counters(
             "formgate_requests_total",
             "Requests by route, method and status; route `none` where none was reached.",
             &["route", "method", "status"],
-            shards::count(),
         );
-        let durations = register.parts_of_histograms(
+        let durations = register.histograms(
             "formgate_request_duration_seconds",
             "Time from head to answer, by route.",
             &["route"],
             &BUCKETS,
-            shards::count(),
         );
-        let shard = |(requests, durations)| Shard { requests, durations, series: ArcSwap::default() };
-        Self(requests.into_iter().zip(durations).map(shard).collect())
+        Self(Arc::new(Inner { requests, durations, series: ArcSwap::default() }))
     }
 
     /// Counts one answered request.
     pub fn count(&self, route: &'static str, method: &Method, status: StatusCode, took: Duration) {
-        let this = self.0.own();
+        let this = &*self.0;
         let kind = (route, label(method), status);
         if let Some(series) = this.series.load().get(&kind) {
             return series.count(took);
@@ -80,7 +77,7 @@ impl RequestMetrics {
     }
 }
 
-impl Shard {
+impl Inner {
     fn series_of(&self, (route, method, status): Kind) -> Series {
         let requests = self.requests.with_label_values(&[route, method, status.as_str()]);
         Series { requests, duration: self.durations.with_label_values(&[route]) }
@@ -115,18 +112,13 @@ mod tests {
         }
         metrics.count("GET /me", &Method::GET, StatusCode::UNAUTHORIZED, Duration::from_millis(1));
         metrics.count("none", &Method::GET, StatusCode::OK, Duration::from_millis(1));
-        let requests = |labels: [&str; 3]| {
-            metrics.0.iter().map(|shard| shard.requests.with_label_values(&labels).get()).sum::<u64>()
-        };
+        let requests = |labels: [&str; 3]| metrics.0.requests.with_label_values(&labels).get();
         assert_eq!(requests(["GET /me", "GET", "200"]), 2);
         assert_eq!(requests(["GET /me", "POST", "200"]), 1);
         assert_eq!(requests(["GET /me", OTHER, "200"]), 2);
         assert_eq!(requests(["GET /me", "GET", "401"]), 1);
         assert_eq!(requests(["none", "GET", "200"]), 1);
-        let observed = |route| {
-            let of_shard = |shard: &Shard| shard.durations.with_label_values(&[route]).get_sample_count();
-            metrics.0.iter().map(of_shard).sum::<u64>()
-        };
+        let observed = |route| metrics.0.durations.with_label_values(&[route]).get_sample_count();
         assert_eq!((observed("GET /me"), observed("none")), (6, 1));
     }
 }

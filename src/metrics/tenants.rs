@@ -15,7 +15,6 @@ use http::StatusCode;
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec};
 
 use super::register::Register;
-use super::shards::{self, Shards};
 
 /// How many tenants have a label of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,10 +79,9 @@ pub struct TenantMetrics(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     labels: TenantLabels,
-    /// Of the tenants with a label of their own.
     requests: IntCounterVec,
     durations: HistogramVec,
-    other: Shards<Series>,
+    other: Series,
     /// Whether all labels are given away.
     full: AtomicBool,
     ranking: Mutex<Ranking>,
@@ -109,22 +107,18 @@ struct Ranking {
 
 impl TenantMetrics {
     pub(super) fn new(register: &Register<'_>, labels: TenantLabels) -> Self {
-        let mut requests = register.parts_of_counters(
+        let requests = register.counters(
             "formgate_tenant_requests_total",
             "Requests of a tenant by class of status; those of the less busy ones under `other`.",
             &["tenant", "class"],
-            1 + shards::count(),
         );
-        let mut durations = register.parts_of_histograms(
+        let durations = register.histograms(
             "formgate_tenant_request_duration_seconds",
             "Time from head to answer, by tenant.",
             &["tenant"],
             &BUCKETS,
-            1 + shards::count(),
         );
-        let of_shards = requests.split_off(1).into_iter().zip(durations.split_off(1));
-        let other = of_shards.map(|(requests, durations)| Series::new(&requests, &durations, OTHER)).collect();
-        let (requests, durations) = (requests.remove(0), durations.remove(0));
+        let other = Series::new(&requests, &durations, OTHER);
         let ranking = Ranking { at: Instant::now(), asked: Vec::new(), scores: HashMap::new(), named: HashMap::new() };
         let full = AtomicBool::new(labels.most() == 0);
         Self(Arc::new(Inner { labels, requests, durations, other, full, ranking: Mutex::new(ranking) }))
@@ -140,7 +134,7 @@ impl TenantMetrics {
         if tenant.series.load().is_none() && !this.full.load(Ordering::Relaxed) {
             this.name(tenant);
         }
-        tenant.series.load().as_deref().unwrap_or_else(|| this.other.own()).count(status, took);
+        tenant.series.load().as_deref().unwrap_or(&this.other).count(status, took);
     }
 
     /// Gives labels to those who were busiest lately. Asked at each scrape: where nobody looks, nobody need be named.
@@ -286,7 +280,7 @@ mod tests {
 
         fn counted(&self, tenant: &str) -> u64 {
             if tenant == OTHER {
-                return self.metrics.0.other.iter().map(|other| other.requests[class(StatusCode::OK)].get()).sum();
+                return self.metrics.0.other.requests[class(StatusCode::OK)].get();
             }
             self.metrics.0.requests.with_label_values(&[tenant, "2xx"]).get()
         }

@@ -21,7 +21,7 @@ use crate::error::{Refusal, cut};
 use crate::gate::Connection;
 use crate::memory::{self, MemoryPermit, MemoryShare};
 use crate::quota::Budget;
-use crate::reply::{Reply, number};
+use crate::reply::Reply;
 use crate::store::with_causes;
 use crate::telemetry::Access;
 
@@ -119,8 +119,8 @@ pub(super) async fn dress(
     // An account's data is nobody else's: no cache on the way may keep it.
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if let Some(budget) = budget {
-        headers.insert(RATE_LIMIT, number(budget.limit.into()));
-        headers.insert(RATE_REMAINING, number(budget.remaining.into()));
+        headers.insert(RATE_LIMIT, budget.limit.into());
+        headers.insert(RATE_REMAINING, budget.remaining.into());
     }
     if body.len() >= SMALLEST {
         headers.insert(VARY, HeaderValue::from_static("accept-encoding"));

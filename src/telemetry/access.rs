@@ -1,21 +1,21 @@
 //! The access log: one line a request.
 //!
-//! On a terminal it is text among the rest of the log. Elsewhere a line is JSON like all others, but goes by a way of its
-//! own: nothing costs a request as much as a line that is put together field by field and written by itself. Lines are
-//! gathered, and a thread writes them some times a second, and whenever there are enough. So whoever reads the log slowly
-//! never holds up a request: past [`MOST`] bytes lines are left out, and how many is logged. A process that is killed loses
-//! the lines of the last moment; one that stops by itself writes them.
+//! On a terminal it is text like the rest of the log. Elsewhere a line is JSON like all others, but is built without
+//! `tracing`'s fields and written by a thread: building and writing a line was what a request spent most on. A slow reader of
+//! the log never blocks a request: past [`MOST`] lines, further ones are dropped, and how many is logged. A process that
+//! is killed loses the lines of the last moment; one that stops by itself writes them.
 
 use std::cell::RefCell;
-use std::io::{Write, stderr};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread::JoinHandle;
+use std::io::{self, Write, stderr};
+use std::sync::OnceLock;
+use std::thread;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff::fmt::temporal::DateTimePrinter;
 use serde::Serialize;
 use tracing::Level;
+use tracing_appender::non_blocking::{NonBlocking, NonBlockingBuilder, WorkerGuard};
 
 /// What `FORMGATE_LOG` calls it.
 macro_rules! target {
@@ -31,21 +31,20 @@ macro_rules! name {
     };
 }
 
-/// How long lines are gathered before they are written. Longer, and `tail -f` stutters and a crash loses more; shorter
-/// costs more writes.
+/// How long lines are gathered before they are written.
+///
+/// Larger: `tail -f` stutters and a crash loses more. Smaller: a quiet gateway writes more often.
 const GATHERING: Duration = Duration::from_millis(50);
 
-/// How many bytes are no longer waited with. More, and they leave the core's cache before they are written; fewer, and a busy
-/// gateway wakes who writes too often.
-const ENOUGH: usize = 128 * 1024;
+/// How many bytes of lines are written at once.
+///
+/// Larger: they leave the core's cache before they are written. Smaller: a busy gateway writes more often.
+const BATCH: usize = 128 * 1024;
 
-/// How many bytes wait at most: some seconds of a busy gateway. More costs memory while the log is not read; less leaves
-/// out lines sooner.
-const MOST: usize = 8 * 1024 * 1024;
-
-/// How much memory is kept for the lines to come after a burst. More is never given back; less is asked for again and again
-/// by a gateway that is always as busy.
-const KEPT: usize = 256 * 1024;
+/// The most lines that wait to be written: some seconds of a busy gateway.
+///
+/// Larger: a log that nothing reads costs more memory. Smaller: lines are dropped sooner.
+const MOST: usize = 32 * 1024;
 
 /// What one line says.
 #[derive(Debug)]
@@ -81,9 +80,18 @@ impl Access<'_> {
             return;
         }
         match LINES.get() {
-            Some(lines) => lines.add(self),
+            Some(lines) => self.write_into(lines),
             None => self.log_as_text(),
         }
+    }
+
+    fn write_into(&self, lines: &NonBlocking) {
+        OWN.with_borrow_mut(|own| {
+            let (draft, lines) = own.get_or_insert_with(|| (Vec::new(), lines.clone()));
+            draft.clear();
+            self.write_to(draft);
+            lines.write_all(draft).expect("a line for which there is no room counts as dropped");
+        });
     }
 
     /// Appends the line, with what all lines of the log have in the places where they have it.
@@ -165,107 +173,82 @@ impl Line<'_> {
     }
 }
 
-static LINES: OnceLock<Arc<Lines>> = OnceLock::new();
-
-/// Lines that wait to be written.
-#[derive(Debug, Default)]
-struct Lines {
-    waiting: Mutex<Waiting>,
-    /// The first of them, or enough.
-    came: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Waiting {
-    lines: Vec<u8>,
-    left_out: u64,
-    ended: bool,
-}
+/// Where lines wait to be written; none where lines are text.
+static LINES: OnceLock<NonBlocking> = OnceLock::new();
 
 thread_local! {
-    /// Where a thread puts a line together.
-    static DRAFT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    /// Where a thread builds a line, and its clone of [`LINES`].
+    static OWN: RefCell<Option<(Vec<u8>, NonBlocking)>> = const { RefCell::new(None) };
 }
 
-impl Lines {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn add(&self, access: &Access<'_>) {
-        DRAFT.with_borrow_mut(|draft| {
-            draft.clear();
-            access.write_to(draft);
-            let mut waiting = self.waiting();
-            if waiting.lines.len() + draft.len() > MOST {
-                waiting.left_out += 1;
-                return;
-            }
-            let before = waiting.lines.len();
-            waiting.lines.extend_from_slice(draft);
-            let are_enough = before < ENOUGH && waiting.lines.len() >= ENOUGH;
-            drop(waiting);
-            if before == 0 || are_enough {
-                self.came.notify_one();
-            }
-        });
-    }
-
-    /// Takes what waits, after some has for so long, or enough does; nothing when there will be no more.
-    fn gather(&self, room: Vec<u8>, gathering: Duration) -> Option<(Vec<u8>, u64)> {
-        let nothing = |waiting: &mut Waiting| waiting.lines.is_empty() && !waiting.ended;
-        let waiting = self.came.wait_while(self.waiting(), nothing).unwrap_or_else(PoisonError::into_inner);
-        let few = |waiting: &mut Waiting| waiting.lines.len() < ENOUGH && !waiting.ended;
-        let waited = self.came.wait_timeout_while(waiting, gathering, few);
-        let (mut waiting, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        if waiting.lines.is_empty() {
-            return None;
-        }
-        Some((std::mem::replace(&mut waiting.lines, room), std::mem::take(&mut waiting.left_out)))
-    }
-
-    fn write_until_the_end(&self) {
-        let mut room = Vec::new();
-        while let Some((mut lines, left_out)) = self.gather(room, GATHERING) {
-            // As with every other line, nobody is left to be told that the log can't be written.
-            let _ = stderr().lock().write_all(&lines);
-            if left_out > 0 {
-                tracing::warn!(left_out, "the log is read too slowly: lines of requests were left out");
-            }
-            lines.clear();
-            lines.shrink_to(KEPT);
-            room = lines;
-        }
-    }
+/// Starts the thread that writes lines. Dropping what this returns writes the lines that wait. Once a process.
+pub(super) fn start_writer() -> WorkerGuard {
+    let (lines, guard) = non_blocking(stderr(), MOST, || LINES.get().map_or(0, dropped));
+    LINES.set(lines).expect("the log is set up once");
+    guard
 }
 
-/// The thread that writes. Dropping it writes what is left.
-#[derive(Debug)]
-pub(super) struct Writer(Option<JoinHandle<()>>);
+fn non_blocking<W>(log: W, most: usize, dropped: impl Fn() -> usize + Send + 'static) -> (NonBlocking, WorkerGuard)
+where
+    W: Write + Send + 'static,
+{
+    let batches = Batches { log, lines: Vec::new(), is_gathered: false, dropped, dropped_before: 0 };
+    NonBlockingBuilder::default().thread_name("access-log").lossy(true).buffered_lines_limit(most).finish(batches)
+}
 
-impl Writer {
-    /// Begins to gather lines. Once a process.
-    pub(super) fn start() -> std::io::Result<Self> {
-        let lines = Arc::clone(LINES.get_or_init(Arc::default));
-        let thread = std::thread::Builder::new().name("access-log".to_owned());
-        Ok(Self(Some(thread.spawn(move || lines.write_until_the_end())?)))
+fn dropped(lines: &NonBlocking) -> usize {
+    lines.error_counter().dropped_lines()
+}
+
+/// Gathers lines and writes many at once. `tracing-appender` writes each by itself, and flushes when no more wait.
+struct Batches<W, D> {
+    log: W,
+    lines: Vec<u8>,
+    /// Whether the first line since the last flush was given time for others to follow.
+    is_gathered: bool,
+    /// How many lines were dropped in all.
+    dropped: D,
+    dropped_before: usize,
+}
+
+impl<W: Write, D: Fn() -> usize> Write for Batches<W, D> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if !self.is_gathered {
+            self.is_gathered = true;
+            thread::sleep(GATHERING);
+        }
+        self.lines.extend_from_slice(line);
+        if self.lines.len() >= BATCH {
+            self.write_batch();
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.is_gathered = false;
+        self.write_batch();
+        let dropped = (self.dropped)();
+        let new = dropped - std::mem::replace(&mut self.dropped_before, dropped);
+        if new > 0 {
+            tracing::warn!(dropped = new, "the log is read too slowly: lines of requests were dropped");
+        }
+        Ok(())
     }
 }
 
-impl Drop for Writer {
-    fn drop(&mut self) {
-        if let (Some(lines), Some(thread)) = (LINES.get(), self.0.take()) {
-            lines.waiting().ended = true;
-            lines.came.notify_one();
-            // It does not panic; and if it did, the stop goes on.
-            let _ = thread.join();
-        }
+impl<W: Write, D> Batches<W, D> {
+    fn write_batch(&mut self) {
+        // As with every other line, there is nowhere to report that the log can't be written.
+        let _ = self.log.write_all(&self.lines);
+        self.lines.clear();
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc::{Receiver, Sender, channel};
 
     use super::*;
 
@@ -285,12 +268,15 @@ mod tests {
         }
     }
 
+    fn line() -> Vec<u8> {
+        let mut line = Vec::new();
+        access().write_to(&mut line);
+        line
+    }
+
     #[test]
     fn a_line_is_one_object_with_what_is_known() {
-        let lines = Lines::default();
-        lines.add(&access());
-        let (text, _) = lines.gather(Vec::new(), GATHERING).expect("a line");
-        let text = String::from_utf8(text).unwrap();
+        let text = String::from_utf8(line()).unwrap();
         let (timestamp, rest) = text.split_at(r#"{"timestamp":"2026-01-01T00:00:00.000000Z""#.len());
         assert!(timestamp.ends_with("Z\""), "{timestamp}");
         assert_eq!(
@@ -303,39 +289,63 @@ mod tests {
         );
     }
 
-    #[test]
-    fn past_the_most_lines_are_left_out_and_counted() {
-        let lines = Lines::default();
-        lines.waiting().lines = vec![b'x'; MOST - 10];
-        lines.add(&access());
-        lines.add(&access());
-        let (text, left_out) = lines.gather(Vec::new(), GATHERING).expect("lines");
-        assert_eq!((text.len(), left_out), (MOST - 10, 2));
+    /// A log whose writes are seen, and each of which waits until the test lets it go on.
+    struct Log(Sender<Vec<u8>>, Receiver<()>);
+
+    impl Write for Log {
+        fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
+            self.0.send(lines.to_vec()).unwrap();
+            // An error: the test lets everything go on.
+            let _ = self.1.recv();
+            Ok(lines.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
     }
 
     #[test]
-    fn enough_lines_are_not_waited_with() {
-        const LIMIT: Duration = Duration::from_secs(20);
-        let (lines, began) = (Lines::default(), Instant::now());
-        std::thread::scope(|threads| {
-            let gathered = threads.spawn(|| lines.gather(Vec::new(), LIMIT));
-            lines.add(&access());
-            let line = lines.waiting().lines.len();
-            for _ in 0..ENOUGH / line {
-                lines.add(&access());
-            }
-            let (text, _) = gathered.join().unwrap().expect("lines");
-            assert!(text.len() >= ENOUGH, "{}", text.len());
+    fn while_the_log_blocks_lines_wait_and_past_the_most_they_are_dropped_and_counted() {
+        const MOST: usize = 2 * BATCH / 250;
+        let ((seen, writes), (go_on, wait), reported) = (channel(), channel(), Arc::<AtomicUsize>::default());
+        let report = Arc::clone(&reported);
+        let counter = Arc::<OnceLock<NonBlocking>>::default();
+        let counted = Arc::clone(&counter);
+        let (mut lines, guard) = non_blocking(Log(seen, wait), MOST, move || {
+            let dropped = counted.get().map_or(0, dropped);
+            report.store(dropped, Ordering::Release);
+            dropped
         });
-        assert!(began.elapsed() < LIMIT);
+        counter.set(lines.clone()).unwrap();
+        lines.write_all(&line()).unwrap();
+        assert_eq!(writes.recv().unwrap().len(), line().len());
+        for _ in 0..MOST + 3 {
+            lines.write_all(&line()).unwrap();
+        }
+        drop(go_on);
+        let mut batches = Vec::new();
+        while batches.iter().map(Vec::len).sum::<usize>() < MOST * line().len() {
+            batches.push(writes.recv().unwrap());
+        }
+        drop(guard);
+        assert!(batches.iter().all(|batch| batch.ends_with(b"\n")), "lines are whole");
+        assert!(batches.len() > 1 && batches.iter().all(|batch| batch.len() < BATCH + line().len()));
+        assert_eq!(batches.concat().len(), MOST * line().len());
+        assert_eq!(dropped(&lines), 3);
+        while reported.load(Ordering::Acquire) != 3 {
+            thread::yield_now();
+        }
     }
 
     #[test]
-    fn at_the_end_what_waits_is_written_and_then_nothing_comes() {
-        let lines = Lines::default();
-        lines.add(&access());
-        lines.waiting().ended = true;
-        assert!(lines.gather(Vec::new(), GATHERING).is_some());
-        assert!(lines.gather(Vec::new(), GATHERING).is_none());
+    fn at_the_end_what_waits_is_written() {
+        let ((seen, writes), (go_on, wait)) = (channel(), channel());
+        drop(go_on);
+        let (mut lines, guard) = non_blocking(Log(seen, wait), 10, || 0);
+        lines.write_all(&line()).unwrap();
+        lines.write_all(&line()).unwrap();
+        drop(guard);
+        assert_eq!(writes.iter().collect::<Vec<_>>().concat().len(), 2 * line().len());
     }
 }

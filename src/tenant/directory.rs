@@ -144,11 +144,10 @@ impl Directory {
         self.entry_at(host).map(|entry| entry.tenant())
     }
 
-    /// Whose host it is, and which of the tenant's certificates it has, if it is one of those; none for a host of nobody.
+    /// The tenant that answers at a host, as it is configured.
     #[must_use]
-    pub fn certificate(&self, host: &HostName) -> Option<(Arc<TenantConfig>, Option<usize>)> {
-        let config = &self.entry_at(host)?.config;
-        Some((Arc::clone(config), HostPattern::choose(&config.certificates, host)))
+    pub fn config_at(&self, host: &HostName) -> Option<&Arc<TenantConfig>> {
+        self.entry_at(host).map(|entry| &entry.config)
     }
 
     /// Every tenant that was asked for: the others have nothing that could be written or closed.

@@ -51,20 +51,6 @@ async fn promtool_finds_no_fault() {
 }
 
 #[tokio::test]
-async fn one_worker_is_left_where_there_is_little_to_do_and_serves() {
-    let mut acme = Acme::of(Site::new().tenant("acme", Engine::Sqlite));
-    let operator = acme.node.operator_address();
-    let since = std::time::Instant::now();
-    while !exposition(operator).await.lines().any(|line| line == "formgate_workers_at_work 1") {
-        assert!(since.elapsed().as_secs() < 30, "the others go to rest, in a build with --cfg tokio_unstable");
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
-    for _ in 0..20 {
-        assert_eq!(acme.caller().get("/api/v1/form").send().await.status, 200);
-    }
-}
-
-#[tokio::test]
 async fn every_metric_that_the_dashboard_the_alerts_and_the_reference_name_is_there() {
     let redis = Redis::start();
     let (_acme, operator) = used(&redis).await;

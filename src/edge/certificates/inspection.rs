@@ -16,7 +16,7 @@ use super::{Certificates, GATEWAY};
 use crate::background::{Run, Task};
 use crate::certificate::{self, CertificateFiles, Validity};
 use crate::config::TenantConfig;
-use crate::host::{CertificateNames, HostName, HostPattern};
+use crate::host::{CertificateNames, HostName};
 use crate::metrics::CertificateMetrics;
 use crate::store::with_causes;
 
@@ -113,11 +113,12 @@ impl Round {
     fn inspect(&mut self, tenant: &TenantConfig, gateway: &CertificateNames, known: &Known) {
         let mut soonest = None;
         for (pattern, files) in &tenant.certificates {
-            let hosts: Vec<_> = tenant.hosts().filter(|host| chosen(tenant, host) == Some(pattern)).collect();
+            let is_for = |host: &&HostName| tenant.certificate(host).is_some_and(|(chosen, _)| chosen == pattern);
+            let hosts: Vec<_> = tenant.hosts().filter(is_for).collect();
             let Some(Validity { until, .. }) = self.inspect_files(&tenant.slug, files, &hosts, known) else { continue };
             soonest = Some(soonest.map_or(until, |soonest: i64| soonest.min(until)));
         }
-        for host in tenant.hosts().filter(|host| chosen(tenant, host).is_none() && !gateway.covers(host)) {
+        for host in tenant.hosts().filter(|host| tenant.certificate(host).is_none() && !gateway.covers(host)) {
             self.faults.push((Arc::clone(&tenant.slug), format!("no certificate covers `{host}`")));
         }
         if let Some(expires) = soonest {
@@ -166,10 +167,6 @@ fn look(files: &CertificateFiles, hosts: &[&HostName]) -> Result<Validity, Strin
         Some(host) => Err(format!("the certificate `{}` does not cover `{host}`", files.certificate.display())),
         None => Ok(certificate.validity),
     }
-}
-
-fn chosen<'t>(tenant: &'t TenantConfig, host: &HostName) -> Option<&'t HostPattern> {
-    HostPattern::choose(&tenant.certificates, host).map(|chosen| &tenant.certificates[chosen].0)
 }
 
 /// Publishes the certificates that expire soonest, and only those. A series that stays is not removed in between, so that

@@ -20,26 +20,23 @@ use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf, duplex};
 use tokio::sync::Notify;
 
 use super::client::soon;
-use crate::edge::answers::Asked;
-use crate::edge::at_once::Poller;
+use crate::edge::executor::{Http2Executor, Poller};
+use crate::edge::pass_through::pass_through;
 
 /// The gateway's end of a connection.
 struct Counted {
-    stream: DuplexStream,
+    io: DuplexStream,
     writes: Arc<AtomicUsize>,
 }
 
 impl AsyncRead for Counted {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        Pin::new(&mut self.io).poll_read(cx, buf)
     }
 }
 
 impl AsyncWrite for Counted {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.writes.fetch_add(1, Ordering::Relaxed);
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
+    pass_through!(poll_write, is_write_vectored, poll_flush, poll_shutdown);
 
     fn poll_write_vectored(
         mut self: Pin<&mut Self>,
@@ -47,19 +44,7 @@ impl AsyncWrite for Counted {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         self.writes.fetch_add(1, Ordering::Relaxed);
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
     }
 }
 
@@ -71,7 +56,7 @@ const TOGETHER: usize = 8;
 async fn writes(path: &'static str) -> usize {
     let (near, far) = duplex(64 * 1024);
     let (writes, woken) = (Arc::<AtomicUsize>::default(), Arc::<Notify>::default());
-    let (io, asked) = (Counted { stream: far, writes: Arc::clone(&writes) }, Asked::default());
+    let (io, asked) = (Counted { io: far, writes: Arc::clone(&writes) }, Http2Executor::default());
     let waits = Arc::clone(&woken);
     let answer = service_fn(move |request: Request<Incoming>| {
         let woken = Arc::clone(&waits);

@@ -3,9 +3,7 @@
 //! Owns how a connection is had: past the breaker, out of the [`Connections`] of all tenants, looked at where it was
 //! unused for a while, opened where there was none. A [`PooledConnection`] is what comes of it.
 //!
-//! sqlx makes the connections and runs what is asked on them, but its own pools are not used: several of them can't
-//! share one cap, each asks a connection for its health before and after every use, and one whose server refuses goes on
-//! trying until the caller's wait is over.
+//! Why sqlx's own pools are not used is said in [`super::connections`].
 
 use std::path::PathBuf;
 use std::sync::Arc;

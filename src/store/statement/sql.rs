@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use sqlx::Arguments;
-use sqlx::postgres::PgArguments;
+use sqlx::postgres::{PgArguments, PgBindIterExt};
 use sqlx::sqlite::SqliteArguments;
 
 use super::page::Reading;
@@ -279,7 +279,7 @@ impl Sql {
                 Bind::Bytes(value) => arguments.add(value)?,
                 Bind::Time(value) => arguments.add(jiff_sqlx::Timestamp::from(value))?,
                 Bind::Integers(value) => arguments.add(&value[..])?,
-                Bind::Texts(value) => arguments.add(&*value)?,
+                Bind::Texts(value) => arguments.add(value.iter().bind_iter())?,
                 Bind::SharedText(value) => arguments.add(&*value)?,
                 Bind::OptionalText(value) => arguments.add(value)?,
                 Bind::OptionalInteger(value) => arguments.add(value)?,

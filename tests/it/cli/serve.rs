@@ -86,6 +86,24 @@ fn without_database_of_globex(database: &str) -> Acme {
 }
 
 #[tokio::test]
+async fn requests_are_served_by_as_many_worker_threads_as_the_configuration_says() {
+    // Threads for blocking work have the same name; an idle node has few of them.
+    for (threads, expected) in [(1, 1..16), (16, 16..32)] {
+        let acme = Acme::of(Site::new().tenant("acme", Engine::Sqlite).gateway("threads", threads));
+        assert_eq!(acme.caller().get("/api/v1/me").send().await.status, 200);
+        let found = child::until(QUICKLY, || Some(runtime_threads(acme.node.id())).filter(|n| expected.contains(n)));
+        assert!(found.is_some(), "threads = {threads}, but {} threads", runtime_threads(acme.node.id()));
+    }
+}
+
+/// The threads of a process that Tokio named.
+fn runtime_threads(process: u32) -> usize {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).expect("the process runs");
+    let name = |thread: std::io::Result<fs::DirEntry>| fs::read_to_string(thread.ok()?.path().join("comm")).ok();
+    threads.filter_map(name).filter(|name| name.starts_with("tokio-")).count()
+}
+
+#[tokio::test]
 async fn a_database_that_does_not_answer_costs_its_own_tenant_alone() {
     let refused = format!("postgres://user:marker-7f3a@127.0.0.1:{}/forms", child::free_port());
     for database in [refused.as_str(), "sqlite:no/such/folder/globex.db"] {

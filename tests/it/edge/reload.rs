@@ -88,7 +88,10 @@ async fn a_hangup_reloads_and_writing_to_a_database_does_not() {
 #[tokio::test]
 async fn what_waits_for_a_restart_is_named() {
     let Acme { site, mut node, token: _ } = Acme::of(site());
-    let _site = site.gateway("drain_seconds", 1).write();
+    let _site = site.gateway("drain_seconds", 1).gateway("threads", 7).write();
+    for key in ["drain_seconds", "threads"] {
+        wait_for(&mut node, &format!(r#""key":"{key}""#));
+    }
     assert!(wait_for(&mut node, "waits for a restart").contains("drain_seconds"));
 }
 
