@@ -6,14 +6,16 @@ use std::time::Duration;
 
 use anyhow::ensure;
 
+use crate::bench::{Bench, number};
 use crate::gateway::{self, Gateway};
+use crate::nginx;
 use crate::order::{Order, Pace, Request};
+use crate::plain;
 use crate::report::{self, Goal};
 use crate::site::Site;
-use crate::target::{self, Target};
+use crate::target::Target;
 use crate::turns::{self, Generator};
 use crate::world::World;
-use crate::{Bench, number};
 
 /// Connections that are held at once.
 const HELD: usize = 10_000;
@@ -33,8 +35,11 @@ const LIMIT: u32 = 100_000;
 pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
     let site = Site::make(1)?;
     let node = Gateway { name: "formgate", redis: None, window_seconds: 1, tenants: site.tenants(LIMIT) };
-    let targets =
-        [node.start(&site)?, target::plain(&site, "plain hyper", None)?, target::nginx(&site, "nginx", 60_000_000)?];
+    let targets = [
+        node.start(&site.folder)?,
+        plain::start(&site, "plain hyper", None)?,
+        nginx::start(&site, "nginx", 60_000_000)?,
+    ];
     hold(bench, &site, &targets)?;
     open(bench, &site, &targets)?;
     choose(bench)

@@ -9,16 +9,20 @@
 
 #![expect(clippy::print_stdout, reason = "the tables are the result")]
 
+mod account;
+mod bench;
 mod connections;
 mod data;
 mod fastify;
 mod flood;
+mod folder;
 mod gateway;
 #[path = "../search/generate.rs"]
 mod generate;
 mod generator;
 mod long;
 mod me;
+mod nginx;
 mod order;
 mod pgbench;
 mod plain;
@@ -40,19 +44,8 @@ mod turns;
 mod world;
 mod writes;
 
-use std::str::FromStr;
-
 use anyhow::Context;
-use order::{Order, Pace, Protocol, Request};
-use target::Target;
-
-/// What this program is told to be in place of the bench.
-const GENERATOR: &str = "be-the-generator";
-const PLAIN: &str = "be-plain-hyper";
-const BARE: &str = "be-bare-statements";
-
-/// Seconds before the clock begins: connections are made and tokens verified.
-const WARM_UP: f64 = 1.0;
+use bench::{Bench, number};
 
 type Scenario = fn(&Bench) -> anyhow::Result<()>;
 
@@ -65,36 +58,12 @@ const SCENARIOS: [(&str, Scenario); 6] = [
     ("long", long::run),
 ];
 
-/// How long everything takes.
-struct Bench {
-    rounds: usize,
-    /// Seconds.
-    turn: f64,
-}
-
-impl Bench {
-    /// A turn of 32 connections over HTTP/1.1, as quick as answers come.
-    fn order(&self, target: &Target, requests: Vec<Request>) -> Order {
-        Order {
-            address: target.address,
-            protocol: Protocol::Http1,
-            connections: 32,
-            streams: 1,
-            pace: Pace::Answered,
-            fresh: false,
-            warm_up: WARM_UP,
-            turn: self.turn,
-            requests,
-        }
-    }
-}
-
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
     match arguments.first().map(String::as_str) {
-        Some(GENERATOR) => return generator::run(),
-        Some(PLAIN) => return plain::run(),
-        Some(BARE) => return reads::run_bare(),
+        Some(generator::ROLE) => return generator::run(),
+        Some(plain::ROLE) => return plain::run(),
+        Some(reads::BARE_ROLE) => return reads::run_bare(),
         _ => {}
     }
     let bench = Bench { rounds: number("ROUNDS", 5)?, turn: number("TURN", 3.0)? };
@@ -108,9 +77,4 @@ fn main() -> anyhow::Result<()> {
         }
     }
     Ok(())
-}
-
-/// A number in the environment.
-fn number<T: FromStr<Err: Into<anyhow::Error>>>(name: &str, default: T) -> anyhow::Result<T> {
-    std::env::var(name).map_or(Ok(default), |value| value.parse().map_err(Into::into).context(name.to_owned()))
 }
