@@ -1,20 +1,25 @@
-//! What all scenarios are given: how long they takeand numbers from the environment.
+//! What all scenarios are given: how long they take, numbers from the environment, and where their results go.
 
+use std::cell::RefCell;
 use std::str::FromStr;
 
 use anyhow::Context;
 
 use crate::order::{Order, Pace, Protocol, Request};
+use crate::results::{Scenario, Source};
 use crate::target::Target;
 
 /// Seconds before the clock begins: connections are made and tokens verified.
 pub(crate) const WARM_UP: f64 = 1.0;
 
-/// How long everything takes.
+/// One run of the bench.
 pub(crate) struct Bench {
     pub(crate) rounds: usize,
     /// Seconds.
     pub(crate) turn: f64,
+    pub(crate) source: Source,
+    /// What was measured so far.
+    pub(crate) results: RefCell<Vec<Scenario>>,
 }
 
 impl Bench {

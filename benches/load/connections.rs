@@ -82,7 +82,7 @@ fn open(bench: &Bench, site: &Site, targets: &[Target]) -> anyhow::Result<()> {
     let order = |target| connecting(bench, target, site.me());
     let contenders: Vec<_> = targets.iter().map(|target| turns::against(target, None, None, order(target))).collect();
     let figures = turns::rounds(&contenders, bench.rounds)?;
-    report::print("A new connection for each GET /me: TLS 1.3, P-256, whole handshakes", &figures);
+    report::print(bench, "A new connection for each GET /me: TLS 1.3, P-256, whole handshakes", &figures);
     let [formgate, plain, nginx] = &figures[..] else { unreachable!("as many as there are targets") };
     report::print_goals(&[
         Goal::at_least(1.0, "connections/s, formgate : nginx", formgate.rate.ratio_to(&nginx.rate)),
@@ -109,7 +109,11 @@ fn choose(bench: &Bench) -> anyhow::Result<()> {
         .map(|(node, world)| turns::against(node, None, None, connecting(bench, node, requests(world))))
         .collect();
     let figures = turns::rounds(&contenders, bench.rounds)?;
-    report::print(&format!("A new connection each, {certificates} hosts with a certificate each in turn"), &figures);
+    report::print(
+        bench,
+        &format!("A new connection each, {certificates} hosts with a certificate each in turn"),
+        &figures,
+    );
     let ratio = figures[1].rate.ratio_to(&figures[0].rate);
     report::print_goals(&[Goal::at_least(0.9, format!("connections/s, {certificates} certificates : one"), ratio)]);
     Ok(())

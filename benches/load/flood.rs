@@ -33,7 +33,7 @@ pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
         let contenders: Vec<_> =
             targets.iter().map(|target| turns::against(target, Some(&site.redis), None, order(target))).collect();
         let figures = turns::rounds(&contenders, bench.rounds)?;
-        report::print(&format!("GET /me, one account over its limit, 32 connections, {name}"), &figures);
+        report::print(bench, &format!("GET /me, one account over its limit, 32 connections, {name}"), &figures);
         let [redis, embedded, asking, _, nginx, ..] = &figures[..] else {
             unreachable!("as many as there are targets")
         };

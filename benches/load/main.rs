@@ -6,11 +6,15 @@
 //!
 //! Every server is a process of its own, and so is the generator of the load; they share the machine. What each of them
 //! spends is read from the kernel.
+//!
+//! A run adds what it measured to `load.json` in Cargo's folder for temporary files (`target/tmp`) and draws `load.svg`
+//! next to it; `-- chart benches/load.json` draws a file of results that is there.
 
 #![expect(clippy::print_stdout, reason = "the tables are the result")]
 
 mod account;
 mod bench;
+mod chart;
 mod connections;
 mod data;
 mod fastify;
@@ -33,6 +37,7 @@ mod reads;
 #[path = "../support/redis.rs"]
 mod redis_server;
 mod report;
+mod results;
 #[path = "../support/rounds.rs"]
 mod rounds;
 mod site;
@@ -44,8 +49,12 @@ mod turns;
 mod world;
 mod writes;
 
+use std::cell::RefCell;
+use std::path::Path;
+
 use anyhow::Context;
 use bench::{Bench, number};
+use results::Source;
 
 type Scenario = fn(&Bench) -> anyhow::Result<()>;
 
@@ -64,9 +73,17 @@ fn main() -> anyhow::Result<()> {
         Some(generator::ROLE) => return generator::run(),
         Some(plain::ROLE) => return plain::run(),
         Some(reads::BARE_ROLE) => return reads::run_bare(),
+        Some("chart") => {
+            for file in &arguments[1..] {
+                println!("{}", results::draw(Path::new(file))?.display());
+            }
+            return Ok(());
+        }
         _ => {}
     }
-    let bench = Bench { rounds: number("ROUNDS", 5)?, turn: number("TURN", 3.0)? };
+    let (rounds, turn) = (number("ROUNDS", 5)?, number("TURN", 3.0)?);
+    let source = Source::now(rounds, turn, &arguments)?;
+    let bench = Bench { rounds, turn, source, results: RefCell::default() };
     for name in &arguments {
         anyhow::ensure!(SCENARIOS.iter().any(|(known, _)| known == name), "there is no scenario `{name}`");
     }
@@ -75,6 +92,10 @@ fn main() -> anyhow::Result<()> {
             println!("\n## {name}");
             run(&bench).context(name)?;
         }
+    }
+    let results = bench.results.into_inner();
+    if !results.is_empty() {
+        println!("\n{}", results::add(results)?.display());
     }
     Ok(())
 }

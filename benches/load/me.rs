@@ -38,7 +38,11 @@ pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
         let contenders: Vec<_> =
             targets.iter().map(|target| turns::against(target, Some(&site.redis), None, order(target))).collect();
         let figures = turns::rounds(&contenders, bench.rounds)?;
-        report::print(&format!("GET /me, {} accounts in turn, 32 connections, {name}", site.accounts.len()), &figures);
+        report::print(
+            bench,
+            &format!("GET /me, {} accounts in turn, 32 connections, {name}", site.accounts.len()),
+            &figures,
+        );
         let [redis, embedded, sorted_set, _, nginx, ..] = &figures[..] else {
             unreachable!("as many as there are targets")
         };

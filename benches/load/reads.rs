@@ -104,7 +104,7 @@ impl World {
         contenders.splice(2..2, [alone.contender(bench.turn), both.contender(bench.turn)]);
         let figures = turns::rounds(&contenders, bench.rounds)?;
         let submissions = size.submissions;
-        report::print(&format!("POST /submission, the first page of {submissions}, exact total"), &figures);
+        report::print(bench, &format!("POST /submission, the first page of {submissions}, exact total"), &figures);
         let [gateway, peer, alone, ..] = &figures[..] else { unreachable!("as many as there are contenders") };
         let times = match submissions {
             10_000 => 1.7,
@@ -138,7 +138,11 @@ impl World {
         ];
         for (title, connections, requests) in cases {
             let figures = turns::rounds(&self.contenders(bench, connections, &requests), bench.rounds)?;
-            report::print(&format!("{title}, {} submissions, {connections} connections", size.submissions), &figures);
+            report::print(
+                bench,
+                &format!("{title}, {} submissions, {connections} connections", size.submissions),
+                &figures,
+            );
             report::print_goals(&against_peer(&figures));
         }
         Ok(())

@@ -102,7 +102,7 @@ pub(super) fn measure(bench: &Bench, folder: &Folder) -> anyhow::Result<()> {
         let bare = Bare::start(&Work { database: url.clone(), requests: bare, turn: bench.turn })?;
         let order = Order { connections: FEW, ..bench.order(&node, requests) };
         let figures = turns::rounds(&[turns::against(&node, None, None, order), bare.contender()], bench.rounds)?;
-        report::print(&format!("{title}, {MIDDLE} submissions in SQLite"), &figures);
+        report::print(bench, &format!("{title}, {MIDDLE} submissions in SQLite"), &figures);
         let ratio = figures[0].own.ratio_to(&figures[1].own);
         report::print_goals(&[Goal::at_most(MOST, "own CPU, formgate : bare statements", ratio)]);
     }
