@@ -3,6 +3,10 @@
 //! Each scenario has a scale of its own: what is compared is the targets of one scenario, not scenarios.
 
 use std::fmt::{Result, Write};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
 
 use crate::results::{Results, Source};
 
@@ -17,8 +21,15 @@ const MARGIN: usize = 16;
 const GATEWAY: &str = "#2563eb";
 const OTHERS: &str = "#94a3b8";
 
-/// Draws the chart.
-pub(crate) fn svg(results: &Results) -> std::result::Result<String, std::fmt::Error> {
+/// Draws a file of results as an SVG next to it; the file of the chart.
+pub(crate) fn draw(file: &Path) -> anyhow::Result<PathBuf> {
+    let results = Results::read(file).with_context(|| file.display().to_string())?;
+    let chart = file.with_extension("svg");
+    fs::write(&chart, svg(&results)?)?;
+    Ok(chart)
+}
+
+fn svg(results: &Results) -> std::result::Result<String, std::fmt::Error> {
     let mut body = String::new();
     let mut y = MARGIN + ROW / 2;
     text(

@@ -75,7 +75,7 @@ fn main() -> anyhow::Result<()> {
         Some(reads::BARE_ROLE) => return reads::run_bare(),
         Some("chart") => {
             for file in &arguments[1..] {
-                println!("{}", results::draw(Path::new(file))?.display());
+                println!("{}", chart::draw(Path::new(file))?.display());
             }
             return Ok(());
         }
@@ -95,7 +95,7 @@ fn main() -> anyhow::Result<()> {
     }
     let results = bench.results.into_inner();
     if !results.is_empty() {
-        println!("\n{}", results::add(results)?.display());
+        println!("\n{}", chart::draw(&results::add(results)?)?.display());
     }
     Ok(())
 }

@@ -1,16 +1,13 @@
 //! What runs of the bench measured, as JSON: the source of the chart.
 //!
-//! Every run adds its scenarios to `load.json` in Cargo's folder for temporary files and draws `load.svg` next to it. A
-//! scenario that is measured again replaces its older figures. `benches/load.json` holds the published ones.
+//! Every run adds its scenarios to `load.json` in Cargo's folder for temporary files. A scenario that is measured again
+//! replaces its older figures. `benches/load.json` holds the published ones.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Context;
 use serde::{Deserialize, Serialize};
-
-use crate::chart;
 
 /// All scenarios that were measured, each with its own source.
 #[derive(Default, Serialize, Deserialize)]
@@ -45,6 +42,13 @@ pub(crate) struct Measured {
     pub(crate) store_us: f64,
 }
 
+impl Results {
+    /// The results in a file.
+    pub(crate) fn read(file: &Path) -> anyhow::Result<Self> {
+        Ok(serde_json::from_str(&fs::read_to_string(file)?)?)
+    }
+}
+
 impl Source {
     /// This run.
     pub(crate) fn now(rounds: usize, turn: f64, scenarios: &[String]) -> anyhow::Result<Self> {
@@ -63,12 +67,11 @@ impl Source {
     }
 }
 
-/// Adds scenarios to the results of earlier runs, and draws them all; the file of the chart.
+/// Adds scenarios to the results of earlier runs; the file that holds them all.
 pub(crate) fn add(measured: Vec<Scenario>) -> anyhow::Result<PathBuf> {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("load.json");
     // Those of another version of the bench, which may have another form, are dropped.
-    let earlier = fs::read_to_string(&file).ok().and_then(|text| serde_json::from_str(&text).ok());
-    let mut results: Results = earlier.unwrap_or_default();
+    let mut results = Results::read(&file).unwrap_or_default();
     for scenario in measured {
         match results.scenarios.iter_mut().find(|known| known.title == scenario.title) {
             Some(known) => *known = scenario,
@@ -76,14 +79,5 @@ pub(crate) fn add(measured: Vec<Scenario>) -> anyhow::Result<PathBuf> {
         }
     }
     fs::write(&file, serde_json::to_string_pretty(&results)? + "\n")?;
-    draw(&file)
-}
-
-/// Draws a file of results as an SVG next to it.
-pub(crate) fn draw(file: &Path) -> anyhow::Result<PathBuf> {
-    let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
-    let results: Results = serde_json::from_str(&text).with_context(|| file.display().to_string())?;
-    let chart = file.with_extension("svg");
-    fs::write(&chart, chart::svg(&results)?)?;
-    Ok(chart)
+    Ok(file)
 }
