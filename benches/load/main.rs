@@ -1,11 +1,11 @@
-//! The whole program under load, beside what else could do its work, in turns of one run: ratios, and goals for them.
+//! The whole program under load, compared with the alternatives: rates and CPU time, ratios of them, and goals for these.
 //!
-//! `cargo bench --profile release --bench load -- me flood` runs some of the scenarios, without a name all but `long`.
-//! The profile is that of the program as it is shipped, and builds this bench, which the limits are part of, the same
-//! way. `ROUNDS` (5) and `TURN` (3 seconds) in the environment say how long it takes.
+//! `cargo bench --profile release --bench load -- me flood` runs some of the scenarios; without names, all but `long` run.
+//! The release profile also builds plain hyper, which is part of this bench, like the program that is shipped. `ROUNDS` (5)
+//! and `TURN` (3 seconds) in the environment set how long a scenario takes.
 //!
-//! Every server is a process of its own, and so is the generator of the load; they share the machine. What each of them
-//! spends is read from the kernel.
+//! Every server is a process of its own, and so is the load generator; they share the machine. Their CPU time is read from
+//! the kernel.
 //!
 //! A run adds what it measured to `load.json` in Cargo's folder for temporary files (`target/tmp`) and draws `load.svg`
 //! next to it; `-- chart benches/load.json` draws a file of results that is there.

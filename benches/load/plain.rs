@@ -1,9 +1,8 @@
 //! What a gateway in Rust cannot cost less than: hyper and rustls, a look at host and token, a static answer. With a
 //! Redis it also asks the usual script, a sorted set an account; and it can remember a refusal until it ends.
 //!
-//! It does as little as it can get away with, so it is a limit to hold the gateway against, and no design for one: no
-//! limits on callers, no metrics, no log, accounts that never change. A process of its own; it takes [`Plain`] from
-//! standard input and prints its address.
+//! It does as little as possible, so it is a lower bound and not a design: no limits on callers, no metrics, no log,
+//! accounts that never change. It is a process of its own that reads [`Plain`] from standard input and prints its address.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
