@@ -14,7 +14,7 @@ use crate::results::{Results, Source};
 const WIDTH: usize = 760;
 const BARS: usize = 200;
 const LONGEST_BAR: f64 = 440.0;
-const ROW: usize = 20;
+const ROW: usize = 17;
 const MARGIN: usize = 16;
 
 /// The colours of the gateway and of everything else.
@@ -42,7 +42,7 @@ fn svg(results: &Results) -> std::result::Result<String, std::fmt::Error> {
     )?;
     for scenario in &results.scenarios {
         y += ROW + ROW / 2;
-        text(&mut body, MARGIN, y, "start", "font-weight=\"bold\"", &scenario.title)?;
+        text(&mut body, MARGIN, y, "start", "font-size=\"12\" font-weight=\"bold\"", &scenario.title)?;
         let most = scenario.targets.iter().map(|target| target.requests_per_second).fold(1.0, f64::max);
         for target in &scenario.targets {
             y += ROW;
@@ -51,23 +51,21 @@ fn svg(results: &Results) -> std::result::Result<String, std::fmt::Error> {
             text(&mut body, BARS - 8, y, "end", "", &target.name)?;
             writeln!(
                 body,
-                "<rect x=\"{BARS}\" y=\"{}\" width=\"{length:.1}\" height=\"14\" fill=\"{colour}\"/>",
-                y - 11
+                "<rect x=\"{BARS}\" y=\"{}\" width=\"{length:.1}\" height=\"12\" fill=\"{colour}\"/>",
+                y - 10
             )?;
             let figure = with_commas(target.requests_per_second);
             text(&mut body, BARS + length as usize + 8, y, "start", "", &figure)?;
         }
     }
-    let mut sources: Vec<&Source> = Vec::new();
-    for scenario in &results.scenarios {
-        if !sources.contains(&&scenario.source) {
-            sources.push(&scenario.source);
-        }
-    }
+    let line =
+        |Source { date, machine, version, command: _ }: &Source| format!("{date}, formgate {version}, {machine}");
+    let mut sources: Vec<String> = results.scenarios.iter().map(|scenario| line(&scenario.source)).collect();
+    sources.sort();
+    sources.dedup();
     y += ROW / 2;
-    for Source { date, machine, version, command: _ } in sources {
+    for line in sources {
         y += ROW;
-        let line = format!("{date}, formgate {version}, {machine}");
         text(&mut body, MARGIN, y, "start", "font-size=\"11\" fill=\"#475569\"", &line)?;
     }
     let height = y + MARGIN;
