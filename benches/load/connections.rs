@@ -6,14 +6,16 @@ use std::time::Duration;
 
 use anyhow::ensure;
 
+use crate::bench::{Bench, number};
 use crate::gateway::{self, Gateway};
+use crate::nginx;
 use crate::order::{Order, Pace, Request};
+use crate::plain;
 use crate::report::{self, Goal};
 use crate::site::Site;
-use crate::target::{self, Target};
+use crate::target::Target;
 use crate::turns::{self, Generator};
 use crate::world::World;
-use crate::{Bench, number};
 
 /// Connections that are held at once.
 const HELD: usize = 10_000;
@@ -33,8 +35,11 @@ const LIMIT: u32 = 100_000;
 pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
     let site = Site::make(1)?;
     let node = Gateway { name: "formgate", redis: None, window_seconds: 1, tenants: site.tenants(LIMIT) };
-    let targets =
-        [node.start(&site)?, target::plain(&site, "plain hyper", None)?, target::nginx(&site, "nginx", 60_000_000)?];
+    let targets = [
+        node.start(&site.folder)?,
+        plain::start(&site, "plain hyper", None)?,
+        nginx::start(&site, "nginx", 60_000_000)?,
+    ];
     hold(bench, &site, &targets)?;
     open(bench, &site, &targets)?;
     choose(bench)
@@ -77,7 +82,7 @@ fn open(bench: &Bench, site: &Site, targets: &[Target]) -> anyhow::Result<()> {
     let order = |target| connecting(bench, target, site.me());
     let contenders: Vec<_> = targets.iter().map(|target| turns::against(target, None, None, order(target))).collect();
     let figures = turns::rounds(&contenders, bench.rounds)?;
-    report::print("A new connection for each GET /me: TLS 1.3, P-256, whole handshakes", &figures);
+    report::print(bench, "A new connection for each GET /me: TLS 1.3, P-256, whole handshakes", &figures);
     let [formgate, plain, nginx] = &figures[..] else { unreachable!("as many as there are targets") };
     report::print_goals(&[
         Goal::at_least(1.0, "connections/s, formgate : nginx", formgate.rate.ratio_to(&nginx.rate)),
@@ -104,7 +109,11 @@ fn choose(bench: &Bench) -> anyhow::Result<()> {
         .map(|(node, world)| turns::against(node, None, None, connecting(bench, node, requests(world))))
         .collect();
     let figures = turns::rounds(&contenders, bench.rounds)?;
-    report::print(&format!("A new connection each, {certificates} hosts with a certificate each in turn"), &figures);
+    report::print(
+        bench,
+        &format!("A new connection each, {certificates} hosts with a certificate each in turn"),
+        &figures,
+    );
     let ratio = figures[1].rate.ratio_to(&figures[0].rate);
     report::print_goals(&[Goal::at_least(0.9, format!("connections/s, {certificates} certificates : one"), ratio)]);
     Ok(())

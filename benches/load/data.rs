@@ -13,7 +13,8 @@ use tempfile::TempDir;
 
 use crate::gateway::{self, Gateway, Tenant};
 use crate::generate;
-use crate::postgres::{Postgres, checked};
+use crate::postgres::Postgres;
+use crate::process::checked;
 use crate::site::Site;
 
 /// Tables of the peer's, with the columns that the gateway's schema has too.
@@ -71,7 +72,7 @@ pub(crate) fn databases(postgres: &Postgres, site: &Site, submissions: i64) -> a
     }
     if !exists(postgres, &theirs)? {
         create(postgres, "making")?;
-        let rows = tempfile::tempdir_in(site.folder())?;
+        let rows = tempfile::tempdir_in(site.folder.path())?;
         save(postgres, &ours, rows.path())?;
         let took = copy(postgres, rows.path(), "making")?;
         println!("{theirs}: copied and indexed in {:.0} s", took.as_secs_f64());
@@ -122,7 +123,7 @@ impl Engine {
             create(postgres, name)?;
             return Ok(postgres.url(name));
         }
-        let file = site.folder().join(format!("{name}.db"));
+        let file = site.folder.path().join(format!("{name}.db"));
         for suffix in ["", "-wal", "-shm"] {
             match fs::remove_file(format!("{}{suffix}", file.display())) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
@@ -143,7 +144,7 @@ fn settle(postgres: &Postgres, made: &str, name: &str) -> anyhow::Result<()> {
 /// The configuration of a tenant whose empty database was given its tables.
 pub(crate) fn migrated(site: &Site, slug: &'static str, database: &str) -> anyhow::Result<PathBuf> {
     let tenants = vec![Tenant { slug: slug.into(), database: database.into(), requests: 60 }];
-    let config = Gateway { name: slug, redis: None, window_seconds: 60, tenants }.write(site)?;
+    let config = Gateway { name: slug, redis: None, window_seconds: 60, tenants }.write(&site.folder)?;
     checked(&mut gateway::command(&config, &["migrate"]))?;
     Ok(config)
 }

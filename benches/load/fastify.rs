@@ -7,11 +7,11 @@ use std::process::{Command, Stdio};
 use anyhow::Context;
 use serde_json::json;
 
+use crate::account::Account;
 use crate::plain;
-use crate::postgres::checked;
-use crate::process::{Process, bound_to_us};
-use crate::site::{Account, Site};
-use crate::target::{START_LIMIT, Target};
+use crate::process::{Process, START_LIMIT, bound_to_us, checked};
+use crate::site::Site;
+use crate::target::Target;
 
 /// What is installed, and run.
 const FILES: [(&str, &str); 5] = [
@@ -24,7 +24,7 @@ const FILES: [(&str, &str); 5] = [
 
 /// Starts it for accounts with a database each. Its windows are in the site's Redis.
 pub(crate) fn start(site: &Site, accounts: &[(Account, String)], limit: u32, window_ms: u32) -> anyhow::Result<Target> {
-    let folder = site.folder().join("fastify");
+    let folder = site.folder.path().join("fastify");
     fs::create_dir(&folder)?;
     for (name, text) in FILES {
         fs::write(folder.join(name), text)?;
@@ -41,7 +41,7 @@ pub(crate) fn start(site: &Site, accounts: &[(Account, String)], limit: u32, win
     let mut command = bound_to_us("node", "TERM");
     command.arg("server.js").current_dir(&folder).stdin(Stdio::null());
     command.env("NODE_ENV", "production").env("PORT", port.to_string()).env("ACCOUNTS", "accounts.json");
-    command.env("CERTIFICATE", site.certificate()).env("PRIVATE_KEY", site.private_key());
+    command.env("CERTIFICATE", site.folder.certificate()).env("PRIVATE_KEY", site.folder.private_key());
     command.env("REDIS", site.redis_url()).env("LIMIT", limit.to_string()).env("WINDOW_MS", window_ms.to_string());
     let mut process = Process::start(command, "TERM")?;
     let address = SocketAddr::from(([127, 0, 0, 1], port));

@@ -1,12 +1,12 @@
 //! One account over its limit of 60 a minute, which goes on asking: what refusing costs.
 
-use crate::Bench;
+use crate::bench::Bench;
 use crate::gateway::{self, Gateway};
+use crate::nginx;
 use crate::order::{Order, Protocol};
-use crate::plain::SortedSet;
+use crate::plain::{self, SortedSet};
 use crate::report::{self, Goal};
 use crate::site::Site;
-use crate::target;
 use crate::turns;
 
 const LIMIT: u32 = 60;
@@ -18,22 +18,22 @@ pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
         Some(SortedSet { redis: site.redis_url(), limit: LIMIT, milliseconds: 60_000, remembers_refusals })
     };
     let mut targets = vec![
-        node("formgate, Redis", Some(site.redis_url())).start(&site)?,
-        node("formgate, embedded", None).start(&site)?,
-        target::plain(&site, "plain hyper, asks Redis", window(false))?,
-        target::plain(&site, "plain hyper, remembers", window(true))?,
-        target::nginx(&site, "nginx", LIMIT)?,
+        node("formgate, Redis", Some(site.redis_url())).start(&site.folder)?,
+        node("formgate, embedded", None).start(&site.folder)?,
+        plain::start(&site, "plain hyper, asks Redis", window(false))?,
+        plain::start(&site, "plain hyper, remembers", window(true))?,
+        nginx::start(&site, "nginx", LIMIT)?,
     ];
     if let Some(program) = gateway::before() {
-        targets.push(node("before, Redis", Some(site.redis_url())).start_from(&program, &site)?);
-        targets.push(node("before, embedded", None).start_from(&program, &site)?);
+        targets.push(node("before, Redis", Some(site.redis_url())).start_from(&program, &site.folder)?);
+        targets.push(node("before, embedded", None).start_from(&program, &site.folder)?);
     }
     for (protocol, streams, name) in Protocol::BOTH {
         let order = |target| Order { protocol, streams, ..bench.order(target, site.me()) };
         let contenders: Vec<_> =
             targets.iter().map(|target| turns::against(target, Some(&site.redis), None, order(target))).collect();
         let figures = turns::rounds(&contenders, bench.rounds)?;
-        report::print(&format!("GET /me, one account over its limit, 32 connections, {name}"), &figures);
+        report::print(bench, &format!("GET /me, one account over its limit, 32 connections, {name}"), &figures);
         let [redis, embedded, asking, _, nginx, ..] = &figures[..] else {
             unreachable!("as many as there are targets")
         };

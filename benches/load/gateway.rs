@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::process::{Process, bound_to_us};
-use crate::site::Site;
-use crate::target::{START_LIMIT, Target};
+use crate::folder::SiteFolder;
+use crate::process::{Process, START_LIMIT, bound_to_us};
+use crate::target::Target;
 
 /// The build of the program that is measured: beside this bench and of its profile, unless another is named.
 fn program() -> PathBuf {
@@ -42,18 +42,18 @@ pub(crate) struct Tenant {
 
 impl Gateway {
     /// Starts the node. Its log goes to a file, as a service's does; each turn begins with an empty one.
-    pub(crate) fn start(&self, site: &Site) -> anyhow::Result<Target> {
-        start(self.name, &self.write(site)?)
+    pub(crate) fn start(&self, folder: &SiteFolder) -> anyhow::Result<Target> {
+        start(self.name, &self.write(folder)?)
     }
 
     /// Starts it from another build.
-    pub(crate) fn start_from(&self, program: &Path, site: &Site) -> anyhow::Result<Target> {
-        start_program(program, self.name, &self.write(site)?)
+    pub(crate) fn start_from(&self, program: &Path, folder: &SiteFolder) -> anyhow::Result<Target> {
+        start_program(program, self.name, &self.write(folder)?)
     }
 
     /// Writes the configuration.
-    pub(crate) fn write(&self, site: &Site) -> anyhow::Result<PathBuf> {
-        let (certificate, private_key) = (site.certificate(), site.private_key());
+    pub(crate) fn write(&self, folder: &SiteFolder) -> anyhow::Result<PathBuf> {
+        let (certificate, private_key) = (folder.certificate(), folder.private_key());
         let redis = self.redis.as_ref().map(|url| format!("redis = {url:?}\n")).unwrap_or_default();
         let mut text = format!(
             "[gateway]\nlisten = [\"127.0.0.1:0\"]\nadmin_listen = \"127.0.0.1:0\"\n{redis}window_seconds = {}\n\
@@ -69,7 +69,7 @@ impl Gateway {
                  database = {database:?}\nrequests_per_minute = {requests}\nmax_connections = 8\nmax_in_flight = 1000\n"
             )?;
         }
-        let file = site.folder().join(format!("{}.toml", self.name.replace([' ', ','], "-")));
+        let file = folder.path().join(format!("{}.toml", self.name.replace([' ', ','], "-")));
         let draft = file.with_extension("draft");
         fs::write(&draft, text)?;
         fs::rename(draft, &file)?;

@@ -21,6 +21,9 @@ use http1::Http1;
 use http2::Http2;
 use tls::Dialer;
 
+/// The argument that makes this program the load generator.
+pub(crate) const ROLE: &str = "be-the-generator";
+
 /// How many connections that are to be held are opened at once.
 const OPENED_AT_ONCE: usize = 16;
 

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use parts::Part;
 
+use crate::bench::{Bench, number};
 use crate::data::{self, Folder};
 use crate::gateway::{Gateway, Tenant};
 use crate::order::Order;
@@ -21,7 +22,6 @@ use crate::process::{self, Held};
 use crate::report::{self, Goal};
 use crate::site::Site;
 use crate::turns::Generator;
-use crate::{Bench, number};
 
 const MINUTES: u64 = 30;
 
@@ -47,7 +47,7 @@ pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
     let large = site.add("large", &postgres.url(&database))?;
     tenants.push(Tenant { slug: large.slug.clone(), database: postgres.url(&database), requests: LIMIT });
     let mut node = Gateway { name: "formgate", redis: Some(site.redis_url()), window_seconds: 60, tenants };
-    let target = node.start(&site)?;
+    let target = node.start(&site.folder)?;
     let listed = data::listed(&postgres, &database)?;
     let order = Order { connections: 8, turn: minutes as f64 * 60.0, ..bench.order(&target, Vec::new()) };
     let parts = parts::all(&order, &site.accounts[..FILES], &large, &listed);
@@ -61,7 +61,7 @@ pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
         thread::sleep((Duration::from_secs(60 * minute - 30)).saturating_sub(began.elapsed()));
         node.tenants.rotate_left(1);
         node.tenants[1].requests = if node.tenants[1].requests == 60 { 60 } else { LIMIT - u32::try_from(minute % 2)? };
-        node.write(&site)?;
+        node.write(&site.folder)?;
         target.process.signal("HUP")?;
         thread::sleep((Duration::from_secs(60 * minute)).saturating_sub(began.elapsed()));
         let now = target.process.held();

@@ -1,24 +1,32 @@
-//! The whole program under load, beside what else could do its work, in turns of one run: ratios, and goals for them.
+//! The whole program under load, compared with the alternatives: rates and CPU time, ratios of them, and goals for these.
 //!
-//! `cargo bench --profile release --bench load -- me flood` runs some of the scenarios, without a name all but `long`.
-//! The profile is that of the program as it is shipped, and builds this bench, which the limits are part of, the same
-//! way. `ROUNDS` (5) and `TURN` (3 seconds) in the environment say how long it takes.
+//! `cargo bench --profile release --bench load -- me flood` runs some of the scenarios; without names, all but `long` run.
+//! The release profile also builds plain hyper, which is part of this bench, like the program that is shipped. `ROUNDS` (5)
+//! and `TURN` (3 seconds) in the environment set how long a scenario takes.
 //!
-//! Every server is a process of its own, and so is the generator of the load; they share the machine. What each of them
-//! spends is read from the kernel.
+//! Every server is a process of its own, and so is the load generator; they share the machine. Their CPU time is read from
+//! the kernel.
+//!
+//! A run adds what it measured to `load.json` in Cargo's folder for temporary files (`target/tmp`) and draws `load.svg`
+//! next to it; `-- chart benches/load.json` draws a file of results that is there.
 
 #![expect(clippy::print_stdout, reason = "the tables are the result")]
 
+mod account;
+mod bench;
+mod chart;
 mod connections;
 mod data;
 mod fastify;
 mod flood;
+mod folder;
 mod gateway;
 #[path = "../search/generate.rs"]
 mod generate;
 mod generator;
 mod long;
 mod me;
+mod nginx;
 mod order;
 mod pgbench;
 mod plain;
@@ -29,6 +37,7 @@ mod reads;
 #[path = "../support/redis.rs"]
 mod redis_server;
 mod report;
+mod results;
 #[path = "../support/rounds.rs"]
 mod rounds;
 mod site;
@@ -40,19 +49,12 @@ mod turns;
 mod world;
 mod writes;
 
-use std::str::FromStr;
+use std::cell::RefCell;
+use std::path::Path;
 
 use anyhow::Context;
-use order::{Order, Pace, Protocol, Request};
-use target::Target;
-
-/// What this program is told to be in place of the bench.
-const GENERATOR: &str = "be-the-generator";
-const PLAIN: &str = "be-plain-hyper";
-const BARE: &str = "be-bare-statements";
-
-/// Seconds before the clock begins: connections are made and tokens verified.
-const WARM_UP: f64 = 1.0;
+use bench::{Bench, number};
+use results::Source;
 
 type Scenario = fn(&Bench) -> anyhow::Result<()>;
 
@@ -65,39 +67,23 @@ const SCENARIOS: [(&str, Scenario); 6] = [
     ("long", long::run),
 ];
 
-/// How long everything takes.
-struct Bench {
-    rounds: usize,
-    /// Seconds.
-    turn: f64,
-}
-
-impl Bench {
-    /// A turn of 32 connections over HTTP/1.1, as quick as answers come.
-    fn order(&self, target: &Target, requests: Vec<Request>) -> Order {
-        Order {
-            address: target.address,
-            protocol: Protocol::Http1,
-            connections: 32,
-            streams: 1,
-            pace: Pace::Answered,
-            fresh: false,
-            warm_up: WARM_UP,
-            turn: self.turn,
-            requests,
-        }
-    }
-}
-
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
     match arguments.first().map(String::as_str) {
-        Some(GENERATOR) => return generator::run(),
-        Some(PLAIN) => return plain::run(),
-        Some(BARE) => return reads::run_bare(),
+        Some(generator::ROLE) => return generator::run(),
+        Some(plain::ROLE) => return plain::run(),
+        Some(reads::BARE_ROLE) => return reads::run_bare(),
+        Some("chart") => {
+            for file in &arguments[1..] {
+                println!("{}", chart::draw(Path::new(file))?.display());
+            }
+            return Ok(());
+        }
         _ => {}
     }
-    let bench = Bench { rounds: number("ROUNDS", 5)?, turn: number("TURN", 3.0)? };
+    let (rounds, turn) = (number("ROUNDS", 5)?, number("TURN", 3.0)?);
+    let source = Source::now(rounds, turn, &arguments)?;
+    let bench = Bench { rounds, turn, source, results: RefCell::default() };
     for name in &arguments {
         anyhow::ensure!(SCENARIOS.iter().any(|(known, _)| known == name), "there is no scenario `{name}`");
     }
@@ -107,10 +93,9 @@ fn main() -> anyhow::Result<()> {
             run(&bench).context(name)?;
         }
     }
+    let results = bench.results.into_inner();
+    if !results.is_empty() {
+        println!("\n{}", chart::draw(&results::add(results)?)?.display());
+    }
     Ok(())
-}
-
-/// A number in the environment.
-fn number<T: FromStr<Err: Into<anyhow::Error>>>(name: &str, default: T) -> anyhow::Result<T> {
-    std::env::var(name).map_or(Ok(default), |value| value.parse().map_err(Into::into).context(name.to_owned()))
 }

@@ -3,14 +3,14 @@
 //! A window is a second here in place of a minute, so that at some ten thousand requests a second the log of an account
 //! is as long as that of one who uses most of the default limit in a minute; so it is for the sorted set.
 
+use crate::bench::{Bench, number};
 use crate::gateway::{self, Gateway};
+use crate::nginx;
 use crate::order::{Order, Protocol};
-use crate::plain::SortedSet;
+use crate::plain::{self, SortedSet};
 use crate::report::{self, Goal};
 use crate::site::Site;
-use crate::target;
 use crate::turns;
-use crate::{Bench, number};
 
 /// So many that none is asked too often, and few enough that a node has all of their tokens in mind.
 const ACCOUNTS: usize = 1000;
@@ -23,22 +23,26 @@ pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
     let node = |name, redis| Gateway { name, redis, window_seconds: 1, tenants: site.tenants(LIMIT) };
     let window = SortedSet { redis: site.redis_url(), limit: LIMIT, milliseconds: 1000, remembers_refusals: false };
     let mut targets = vec![
-        node("formgate, Redis", Some(site.redis_url())).start(&site)?,
-        node("formgate, embedded", None).start(&site)?,
-        target::plain(&site, "plain hyper, sorted set", Some(window))?,
-        target::plain(&site, "plain hyper, static", None)?,
-        target::nginx(&site, "nginx", 60_000_000)?,
+        node("formgate, Redis", Some(site.redis_url())).start(&site.folder)?,
+        node("formgate, embedded", None).start(&site.folder)?,
+        plain::start(&site, "plain hyper, sorted set", Some(window))?,
+        plain::start(&site, "plain hyper, static", None)?,
+        nginx::start(&site, "nginx", 60_000_000)?,
     ];
     if let Some(program) = gateway::before() {
-        targets.push(node("before, Redis", Some(site.redis_url())).start_from(&program, &site)?);
-        targets.push(node("before, embedded", None).start_from(&program, &site)?);
+        targets.push(node("before, Redis", Some(site.redis_url())).start_from(&program, &site.folder)?);
+        targets.push(node("before, embedded", None).start_from(&program, &site.folder)?);
     }
     for (protocol, streams, name) in Protocol::BOTH {
         let order = |target| Order { protocol, streams, ..bench.order(target, site.me()) };
         let contenders: Vec<_> =
             targets.iter().map(|target| turns::against(target, Some(&site.redis), None, order(target))).collect();
         let figures = turns::rounds(&contenders, bench.rounds)?;
-        report::print(&format!("GET /me, {} accounts in turn, 32 connections, {name}", site.accounts.len()), &figures);
+        report::print(
+            bench,
+            &format!("GET /me, {} accounts in turn, 32 connections, {name}", site.accounts.len()),
+            &figures,
+        );
         let [redis, embedded, sorted_set, _, nginx, ..] = &figures[..] else {
             unreachable!("as many as there are targets")
         };

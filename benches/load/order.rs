@@ -1,11 +1,11 @@
-//! What the load generator is told to do, and what it found: a line of JSON each way.
+//! The order that the load generator takes and the report that it returns, each a line of JSON.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// What the generator says when the clock begins to run.
+/// What the generator prints when the clock begins to run.
 pub(crate) const BEGUN: &str = "begun";
 
 /// One turn.

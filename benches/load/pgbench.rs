@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use anyhow::Context;
 
 use crate::order::Report;
-use crate::postgres::{Postgres, checked};
+use crate::postgres::Postgres;
 use crate::process;
+use crate::process::checked;
 use crate::site::Site;
 use crate::turns::{Begin, Contender, Watched};
 
@@ -29,7 +30,7 @@ impl<'a> Pgbench<'a> {
         clients: usize,
         statements: &str,
     ) -> anyhow::Result<Self> {
-        let script = site.folder().join(format!("{}.pgbench", name.replace([' ', ','], "-")));
+        let script = site.folder.path().join(format!("{}.pgbench", name.replace([' ', ','], "-")));
         fs::write(&script, statements)?;
         Ok(Self { name, postgres, database, clients, script })
     }

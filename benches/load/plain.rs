@@ -1,17 +1,18 @@
 //! What a gateway in Rust cannot cost less than: hyper and rustls, a look at host and token, a static answer. With a
 //! Redis it also asks the usual script, a sorted set an account; and it can remember a refusal until it ends.
 //!
-//! It does as little as it can get away with, so it is a limit to hold the gateway against, and no design for one: no
-//! limits on callers, no metrics, no log, accounts that never change. A process of its own; it takes [`Plain`] from
-//! standard input and prints its address.
+//! It does as little as possible, so it is a lower bound and not a design: no limits on callers, no metrics, no log,
+//! accounts that never change. It is a process of its own that reads [`Plain`] from standard input and prints its address.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::io::BufRead;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -29,7 +30,13 @@ use sha2::{Digest, Sha256};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use crate::site::Account;
+use crate::account::Account;
+use crate::process::{Process, bound_to_us};
+use crate::site::Site;
+use crate::target::Target;
+
+/// The argument that makes this program plain hyper.
+pub(crate) const ROLE: &str = "be-plain-hyper";
 
 /// The usual window.
 pub(crate) const SORTED_SET: &str = include_str!("../window_scripts/sorted_set.lua");
@@ -69,6 +76,21 @@ struct Known {
     digest: [u8; 32],
     key: String,
     refused_until: Mutex<Option<Instant>>,
+}
+
+/// Starts it, with a window in Redis or without.
+pub(crate) fn start(site: &Site, name: &'static str, window: Option<SortedSet>) -> anyhow::Result<Target> {
+    let mut command = bound_to_us(std::env::current_exe()?, "KILL");
+    command.arg(ROLE).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut process = Process::start(command, "KILL")?;
+    let (certificate, private_key) = (site.folder.certificate(), site.folder.private_key());
+    let order = Plain { certificate, private_key, accounts: site.accounts.clone(), window };
+    let mut stdin = process.pipes().stdin.take().context("it is piped")?;
+    writeln!(stdin, "{}", serde_json::to_string(&order)?)?;
+    let mut line = String::new();
+    BufReader::new(process.pipes().stdout.take().context("it is piped")?).read_line(&mut line)?;
+    let address = line.trim().parse().with_context(|| format!("{name} does not start"))?;
+    Ok(Target { name, address, process, log: None })
 }
 
 /// Serves until it is killed.

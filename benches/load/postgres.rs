@@ -3,14 +3,12 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 
-use crate::process::{Process, bound_to_us};
-use crate::target::START_LIMIT;
+use crate::process::{Process, START_LIMIT, bound_to_us, checked, is_root};
 
 /// No autovacuum, which would come and go between turns: what is loaded is vacuumed at once.
 const SETTINGS: [&str; 11] = [
@@ -90,13 +88,6 @@ impl Postgres {
     }
 }
 
-/// Runs a command that has no reason to fail; what it prints.
-pub(crate) fn checked(command: &mut Command) -> anyhow::Result<String> {
-    let Output { status, stdout, stderr } = command.output().with_context(|| format!("{command:?}"))?;
-    ensure!(status.success(), "{command:?}: {status}\n{}", String::from_utf8_lossy(&stderr));
-    Ok(String::from_utf8_lossy(&stdout).trim().to_owned())
-}
-
 /// The folder with the server's programs: that of the PATH, else the newest in Debian's place.
 fn find_programs() -> anyhow::Result<PathBuf> {
     let is_whole =
@@ -124,9 +115,4 @@ fn make_folder(data: &Path) -> anyhow::Result<()> {
 
 fn as_postgres() -> anyhow::Result<&'static [&'static str]> {
     Ok(if is_root()? { &["--reuid=postgres", "--regid=postgres", "--init-groups"] } else { &[] })
-}
-
-/// Whether we are.
-pub(crate) fn is_root() -> anyhow::Result<bool> {
-    Ok(fs::metadata("/proc/self")?.uid() == 0)
 }

@@ -6,8 +6,10 @@
 
 mod sqlite;
 
-pub(crate) use sqlite::run as run_bare;
+pub(crate) use sqlite::{ROLE as BARE_ROLE, run as run_bare};
 
+use crate::account::Account;
+use crate::bench::{Bench, number};
 use crate::data::{self, Folder};
 use crate::fastify;
 use crate::gateway::{self, Gateway, Tenant};
@@ -15,10 +17,9 @@ use crate::order::{Order, Request};
 use crate::pgbench::Pgbench;
 use crate::postgres::Postgres;
 use crate::report::{self, Goal};
-use crate::site::{Account, Site};
+use crate::site::Site;
 use crate::target::Target;
 use crate::turns::{self, Contender, Figures};
-use crate::{Bench, number};
 
 /// How many submissions the databases have: goals stand for all three.
 const SIZES: [i64; 3] = [10_000, 100_000, 1_000_000];
@@ -85,9 +86,11 @@ impl World {
             made.push(Size { submissions, account, listed: data::listed(&postgres, &ours)?, plain: theirs });
         }
         let node = |name, tenants| Gateway { name, redis: Some(site.redis_url()), window_seconds: 1, tenants };
-        let before =
-            gateway::before().map(|program| node("before", tenants.clone()).start_from(&program, &site)).transpose()?;
-        let (gateway, peer) = (node("formgate", tenants).start(&site)?, fastify::start(&site, &peers, LIMIT, 1000)?);
+        let before = gateway::before()
+            .map(|program| node("before", tenants.clone()).start_from(&program, &site.folder))
+            .transpose()?;
+        let (gateway, peer) =
+            (node("formgate", tenants).start(&site.folder)?, fastify::start(&site, &peers, LIMIT, 1000)?);
         Ok(Self { site, postgres, gateway, peer, before, sizes: made })
     }
 
@@ -101,7 +104,7 @@ impl World {
         contenders.splice(2..2, [alone.contender(bench.turn), both.contender(bench.turn)]);
         let figures = turns::rounds(&contenders, bench.rounds)?;
         let submissions = size.submissions;
-        report::print(&format!("POST /submission, the first page of {submissions}, exact total"), &figures);
+        report::print(bench, &format!("POST /submission, the first page of {submissions}, exact total"), &figures);
         let [gateway, peer, alone, ..] = &figures[..] else { unreachable!("as many as there are contenders") };
         let times = match submissions {
             10_000 => 1.7,
@@ -135,7 +138,11 @@ impl World {
         ];
         for (title, connections, requests) in cases {
             let figures = turns::rounds(&self.contenders(bench, connections, &requests), bench.rounds)?;
-            report::print(&format!("{title}, {} submissions, {connections} connections", size.submissions), &figures);
+            report::print(
+                bench,
+                &format!("{title}, {} submissions, {connections} connections", size.submissions),
+                &figures,
+            );
             report::print_goals(&against_peer(&figures));
         }
         Ok(())

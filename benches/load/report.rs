@@ -1,6 +1,8 @@
 //! Tables of figures, and goals beside what was measured.
 
+use crate::bench::Bench;
 use crate::process;
+use crate::results::{Measured, Scenario};
 use crate::rounds::Rounds;
 use crate::turns::Figures;
 
@@ -31,8 +33,8 @@ impl Goal {
     }
 }
 
-/// Prints what all contenders showed. The factors are to the first of them.
-pub(crate) fn print(title: &str, figures: &[Figures]) {
+/// Prints what all contenders showed, and adds it to the results. The factors are to the first of them.
+pub(crate) fn print(bench: &Bench, title: &str, figures: &[Figures]) {
     let columns: [Column; 3] =
         [("own µs", |one| &one.own), ("Redis µs", |one| &one.redis), ("Postgres µs", |one| &one.postgres)];
     // A column of zeros says nothing.
@@ -54,6 +56,14 @@ pub(crate) fn print(title: &str, figures: &[Figures]) {
             one.answers()
         );
     }
+    let measured = |one: &Figures| Measured {
+        name: one.name.clone(),
+        requests_per_second: one.rate.median(),
+        own_us: one.own.median(),
+        store_us: one.redis.median() + one.postgres.median(),
+    };
+    let targets = figures.iter().map(measured).collect();
+    bench.results.borrow_mut().push(Scenario { title: title.to_owned(), source: bench.source.clone(), targets });
 }
 
 /// Prints goals.

@@ -1,22 +1,21 @@
-//! What all targets have in common: accounts with a token each, one certificate for all of them, a Redis, and a folder
-//! for everything.
+//! What all targets share: accounts with a token each, a Redis, and a folder with one certificate for all of them.
 //!
 //! Each account has a SQLite file of its own. One is made by `formgate migrate` and copied; then each gets its token.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context;
 use formgate::store::{DatabaseLocation, NewToken, Store};
 use formgate::tenant::token::PresentedToken;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
-use tempfile::TempDir;
 
+use crate::account::Account;
+use crate::folder::SiteFolder;
 use crate::gateway::{self, Gateway, Tenant};
 use crate::order::Request;
-use crate::postgres::checked;
+use crate::process::checked;
 use crate::redis_server::Server;
 
 /// The domain of all sign-in addresses.
@@ -25,32 +24,15 @@ const DOMAIN: &str = "example.test";
 /// So many databases are given their token at once.
 const AT_ONCE: usize = 8;
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Account {
-    pub(crate) slug: String,
-    pub(crate) host: String,
-    pub(crate) token: String,
-}
-
-impl Account {
-    /// A request with its host and token.
-    pub(crate) fn ask(&self, method: &str, path: &str) -> Request {
-        Request::new(method, &self.host, &self.token, path)
-    }
-}
-
 pub(crate) struct Site {
     pub(crate) accounts: Vec<Account>,
     pub(crate) redis: Server,
-    folder: TempDir,
+    pub(crate) folder: SiteFolder,
 }
 
 impl Site {
     pub(crate) fn make(accounts: usize) -> anyhow::Result<Self> {
-        let folder = tempfile::Builder::new().prefix("formgate-load-").tempdir()?;
-        let issued = rcgen::generate_simple_self_signed([format!("*.{DOMAIN}")])?;
-        fs::write(folder.path().join("certificate.pem"), issued.cert.pem())?;
-        fs::write(folder.path().join("key.pem"), issued.signing_key.serialize_pem())?;
+        let folder = SiteFolder::make(&format!("*.{DOMAIN}"))?;
         let accounts = (0..accounts).map(|n| {
             let slug = format!("a{n:05}");
             Account { host: format!("{slug}.{DOMAIN}"), slug, token: String::new() }
@@ -61,15 +43,14 @@ impl Site {
     }
 
     fn make_databases(&mut self) -> anyhow::Result<()> {
-        fs::create_dir(self.folder.path().join("data"))?;
-        let template = self.database("template");
+        let template = self.folder.database("template");
         let tenants = vec![Tenant { slug: "template".into(), database: template.clone(), requests: 60 }];
         let node = Gateway { name: "template", redis: None, window_seconds: 60, tenants };
-        checked(&mut gateway::command(&node.write(self)?, &["migrate"]))?;
+        checked(&mut gateway::command(&node.write(&self.folder)?, &["migrate"]))?;
         let path = |database: &str| PathBuf::from(database.trim_start_matches("sqlite:"));
         let runtime = tokio::runtime::Runtime::new()?;
         let tokens = self.accounts.iter().map(async |account| {
-            let database = self.database(&account.slug);
+            let database = self.folder.database(&account.slug);
             fs::copy(path(&template), path(&database))?;
             make_token(&DatabaseLocation::parse(&database, self.folder.path())?).await
         });
@@ -89,27 +70,11 @@ impl Site {
         Ok(account)
     }
 
-    pub(crate) fn folder(&self) -> &Path {
-        self.folder.path()
-    }
-
     /// All accounts with the same limit a window.
     pub(crate) fn tenants(&self, requests: u32) -> Vec<Tenant> {
-        let tenant = |one: &Account| Tenant { slug: one.slug.clone(), database: self.database(&one.slug), requests };
+        let tenant =
+            |one: &Account| Tenant { slug: one.slug.clone(), database: self.folder.database(&one.slug), requests };
         self.accounts.iter().map(tenant).collect()
-    }
-
-    /// The URL of an account's database.
-    fn database(&self, slug: &str) -> String {
-        format!("sqlite:{}", self.folder.path().join(format!("data/{slug}.db")).display())
-    }
-
-    pub(crate) fn certificate(&self) -> PathBuf {
-        self.folder.path().join("certificate.pem")
-    }
-
-    pub(crate) fn private_key(&self) -> PathBuf {
-        self.folder.path().join("key.pem")
     }
 
     pub(crate) fn redis_url(&self) -> String {

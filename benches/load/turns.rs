@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 
+use crate::generator;
 use crate::order::{BEGUN, Order, Report};
 use crate::process::{Process, bound_to_us, machine_busy};
 use crate::redis_server::Server;
@@ -136,7 +137,7 @@ impl Generator {
     /// Gives the order.
     pub(crate) fn start(order: &Order) -> anyhow::Result<Self> {
         let mut command = bound_to_us(std::env::current_exe()?, "KILL");
-        command.arg(crate::GENERATOR).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.arg(generator::ROLE).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = Process::start(command, "KILL")?;
         writeln!(process.pipes().stdin.as_mut().context("it is piped")?, "{}", serde_json::to_string(order)?)?;
         let lines = BufReader::new(process.pipes().stdout.take().context("it is piped")?).lines();

@@ -3,7 +3,7 @@
 mod groups;
 mod imports;
 
-use crate::Bench;
+use crate::bench::Bench;
 use crate::data::Folder;
 use crate::postgres::Postgres;
 

@@ -2,15 +2,20 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Output};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 
 /// The kernel's unit of CPU time in `/proc`; 100 wherever Linux runs.
 const TICKS_A_SECOND: f64 = 100.0;
+
+/// How long a server may take until it is ready. A loaded machine takes seconds. Larger: a server that will never be ready
+/// fails the bench later. Smaller: a slow start fails it.
+pub(crate) const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// How long a process that was told to end may take before it is killed: a database writes its last.
 const END_LIMIT: Duration = Duration::from_secs(60);
@@ -60,7 +65,7 @@ impl Process {
     pub(crate) fn signal(&self, name: &str) -> anyhow::Result<()> {
         let id = self.id().to_string();
         let status = Command::new("sh").args(["-c", r#"kill -s "$0" "$1""#, name, &id]).status()?;
-        anyhow::ensure!(status.success(), "signal {name} could not be sent");
+        ensure!(status.success(), "signal {name} could not be sent");
         Ok(())
     }
 
@@ -84,7 +89,7 @@ impl Process {
     /// The CPU time that it and its descendants took, those that have ended included.
     pub(crate) fn cpu(&self) -> anyhow::Result<Duration> {
         let ticks = self.family().iter().filter_map(|id| ticks(*id)).sum::<u64>();
-        anyhow::ensure!(ticks > 0 || Path::new(&format!("/proc/{}", self.id())).exists(), "the process has ended");
+        ensure!(ticks > 0 || Path::new(&format!("/proc/{}", self.id())).exists(), "the process has ended");
         Ok(Duration::from_secs_f64(ticks as f64 / TICKS_A_SECOND))
     }
 
@@ -112,6 +117,18 @@ impl Process {
         }
         found
     }
+}
+
+/// Runs a command that has no reason to fail; what it prints.
+pub(crate) fn checked(command: &mut Command) -> anyhow::Result<String> {
+    let Output { status, stdout, stderr } = command.output().with_context(|| format!("{command:?}"))?;
+    ensure!(status.success(), "{command:?}: {status}\n{}", String::from_utf8_lossy(&stderr));
+    Ok(String::from_utf8_lossy(&stdout).trim().to_owned())
+}
+
+/// Whether this process runs as root.
+pub(crate) fn is_root() -> anyhow::Result<bool> {
+    Ok(fs::metadata("/proc/self")?.uid() == 0)
 }
 
 /// The time of a process and of its children that were waited for, in user mode and in the kernel.

@@ -1,6 +1,6 @@
-//! What is compared: the ways to keep a window in Redis, and two floors below which no script can go.
+//! What is compared: two ways to keep a window in Redis, and two floors below which no script can go.
 //!
-//! A candidate that decides otherwise than the packed log in use is not measured: [`Candidate::check`].
+//! A candidate whose decisions differ from those of the packed log is not measured: [`Candidate::check`].
 
 use anyhow::{Context, bail, ensure};
 use rand::RngExt;
@@ -42,13 +42,8 @@ pub(crate) const PACKED_LOG: Candidate =
 const SORTED_SET: Candidate =
     Candidate { name: "sorted set", kind: Kind::Window { script: include_str!("sorted_set.lua"), entry: 10 } };
 
-const LIST: Candidate = Candidate { name: "list", kind: Kind::Window { script: include_str!("list.lua"), entry: 8 } };
-
-const RING: Candidate =
-    Candidate { name: "ring in place", kind: Kind::Window { script: include_str!("ring.lua"), entry: 8 } };
-
 /// Every exact window.
-pub(crate) const WINDOWS: [Candidate; 4] = [PACKED_LOG, RING, LIST, SORTED_SET];
+pub(crate) const WINDOWS: [Candidate; 2] = [PACKED_LOG, SORTED_SET];
 
 /// From which limit on the gateway has the log of an account that used it up read in parts: as many as in `quota::shared`.
 const LONG: u32 = 640;

@@ -1,8 +1,8 @@
-//! Which script keeps a window of requests in Redis at the least cost: a sorted set, a list, a ring, or the packed log
-//! that the gateway runs, beside a plain `INCR`.
+//! What the window's script costs Redis: the packed log that the gateway runs and the usual sorted set, both compared
+//! with a plain `INCR`.
 //!
-//! Prints three Markdown tables: what a decision costs at the default limit, how that changes with the length of the log,
-//! and what reaches a replica. README.md says how they are read, and what followed from them.
+//! Prints three Markdown tables: the cost of a decision at the default limit, how it changes with the length of the log,
+//! and what is sent to a replica. NOTEBOOK.md explains the columns, and what a list and a ring cost.
 
 mod candidate;
 mod measure;

@@ -1,4 +1,4 @@
-//! The tables, as README.md shows them.
+//! The tables, as NOTEBOOK.md shows them.
 
 #![expect(clippy::print_stdout, reason = "the tables are the result")]
 

@@ -1,9 +1,10 @@
--- A candidate, not in use: the window as a sorted set. Decides like src/quota/window.lua, with the same arguments and
--- the same answer, but that an entry of the log has 10 bytes.
+-- The usual rate limiter, to compare with: the window as a sorted set. The gateway does not use it. The bench
+-- `window_scripts` measures it, and in the bench `load` plain hyper and Fastify limit with it.
 --
--- Left out is what that one does after its clock was set back: here a stamp from the future only counts as new.
+-- It decides like src/quota/window.lua, with the same arguments and the same answer, except that an entry of the log has
+-- 10 bytes, and that it does not handle a clock that is set back: a stamp from the future counts as new.
 --
--- KEYS[1]  scores are instants in ms; a member is its instant, its token, and a number that tells equals apart
+-- KEYS[1]  scores are instants in ms; a member is its instant, its token, and a number that makes it unique
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local limit, window = tonumber(ARGV[1]), tonumber(ARGV[2])

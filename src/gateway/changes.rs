@@ -22,6 +22,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How many files that were written to are told by name. More at a time are seldom logs, and are taken for any other change.
 const MOST_WRITTEN: usize = 16;
 
+/// How far the time of a change may be behind our clock: the kernel stamps files once a tick, of 10 ms at most. Larger: a
+/// change from before the reading is looked at once more. Smaller: a change right after the reading may be lost.
+const TICK: Duration = Duration::from_millis(10);
+
 /// What a change is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Change {
@@ -182,7 +186,7 @@ fn watch_folders(watcher: &mut RecommendedWatcher, folders: &WatchedFolders) {
 /// Whether a change may have come between the reading of a configuration and the watch over it. That something else
 /// changed in one of the folders costs a reload that changes nothing.
 fn changed_since(read_at: SystemTime, path: &Path, folders: &WatchedFolders) -> bool {
-    let changed = |path: &Path| path.metadata().and_then(|data| data.modified()).is_ok_and(|at| at >= read_at);
+    let changed = |path: &Path| path.metadata().and_then(|data| data.modified()).is_ok_and(|at| at + TICK >= read_at);
     changed(path) || folders.configuration.union(&folders.certificates).any(|folder| changed(folder))
 }
 

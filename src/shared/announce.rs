@@ -93,14 +93,14 @@ async fn listen(link: &Link, lanes: &Lanes, listener: &dyn Listener, hears: &Ato
             message = messages.next() => {
                 let Some(message) = message else { return "the connection closed".to_owned() };
                 let payload: String = message.get_payload().unwrap_or_default();
-                match payload.split_once(' ').and_then(|(number, slug)| Some((number.parse().ok()?, slug))) {
-                    Some((number, slug)) if seen.is_some_and(|seen| number == seen + 1) => {
+                let change = payload.split_once(' ').and_then(|(number, slug)| Some((number.parse::<u64>().ok()?, slug)));
+                if let Some((number, slug)) = change {
+                    // With any other number, an earlier change was missed or is still to come, which the next check finds.
+                    if seen.is_some_and(|seen| number == seen + 1) {
                         seen = Some(number);
-                        listener.tenant_changed(slug);
                     }
-                    // One before it was missed, or comes later: the next check tells. This one is known now.
-                    Some((_, slug)) => listener.tenant_changed(slug),
-                    None => {}
+                    listener.tenant_changed(slug);
+                    tracing::debug!(tenant = slug, "token change received");
                 }
             }
             _ = checks.tick() => {
@@ -113,7 +113,9 @@ async fn listen(link: &Link, lanes: &Lanes, listener: &dyn Listener, hears: &Ato
                 if seen.replace(newest) != Some(newest) {
                     listener.changes_missed();
                 }
-                hears.store(true, Ordering::Release);
+                if !hears.swap(true, Ordering::AcqRel) {
+                    tracing::debug!("receiving token changes");
+                }
             }
         }
     }

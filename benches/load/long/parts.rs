@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
+use crate::account::Account;
 use crate::order::{Order, Pace, Protocol, Request};
-use crate::site::Account;
 
 /// How many groups each account's writer keeps.
 const GROUPS: usize = 20;

@@ -16,14 +16,18 @@ use serde::{Deserialize, Serialize};
 use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
 
 use super::{FEW, KEYWORDS, LIMIT, MIDDLE};
+use crate::bench::{Bench, WARM_UP};
 use crate::data::{self, Folder};
 use crate::gateway::{Gateway, Tenant};
+use crate::generate;
 use crate::order::{BEGUN, Order, Report, Request};
 use crate::process::{Process, bound_to_us};
 use crate::report::{self, Goal};
 use crate::site::Site;
 use crate::turns::{self, Begin, Contender, Watched};
-use crate::{BARE, Bench, WARM_UP, generate};
+
+/// The argument that makes this program run bare statements.
+pub(crate) const ROLE: &str = "be-bare-statements";
 
 /// How many times as much CPU a request may take as its statements.
 const MOST: f64 = 1.5;
@@ -72,7 +76,8 @@ pub(super) fn measure(bench: &Bench, folder: &Folder) -> anyhow::Result<()> {
     }
     let account = site.add("sqlite", &url)?;
     let tenant = Tenant { slug: account.slug.clone(), database: url.clone(), requests: LIMIT };
-    let node = Gateway { name: "formgate", redis: None, window_seconds: 1, tenants: vec![tenant] }.start(&site)?;
+    let node =
+        Gateway { name: "formgate", redis: None, window_seconds: 1, tenants: vec![tenant] }.start(&site.folder)?;
 
     let ids = listed(&url)?;
     let keyword = |word: &&str| account.ask("POST", "/submission").with(format!("{{\"search\":{word:?}}}"));
@@ -97,7 +102,7 @@ pub(super) fn measure(bench: &Bench, folder: &Folder) -> anyhow::Result<()> {
         let bare = Bare::start(&Work { database: url.clone(), requests: bare, turn: bench.turn })?;
         let order = Order { connections: FEW, ..bench.order(&node, requests) };
         let figures = turns::rounds(&[turns::against(&node, None, None, order), bare.contender()], bench.rounds)?;
-        report::print(&format!("{title}, {MIDDLE} submissions in SQLite"), &figures);
+        report::print(bench, &format!("{title}, {MIDDLE} submissions in SQLite"), &figures);
         let ratio = figures[0].own.ratio_to(&figures[1].own);
         report::print_goals(&[Goal::at_most(MOST, "own CPU, formgate : bare statements", ratio)]);
     }
@@ -166,7 +171,7 @@ struct Bare {
 impl Bare {
     fn start(work: &Work) -> anyhow::Result<Self> {
         let mut command = bound_to_us(std::env::current_exe()?, "KILL");
-        command.arg(BARE).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.arg(ROLE).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = Process::start(command, "KILL")?;
         let mut stdin = process.pipes().stdin.take().context("it is piped")?;
         writeln!(stdin, "{}", serde_json::to_string(work)?)?;

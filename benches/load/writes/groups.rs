@@ -8,7 +8,8 @@ use serde_json::json;
 use sqlx::{Connection, Executor, PgConnection, SqliteConnection};
 use tokio::runtime::Runtime;
 
-use crate::Bench;
+use crate::account::Account;
+use crate::bench::Bench;
 use crate::data::{self, Engine};
 use crate::gateway::{Gateway, Tenant};
 use crate::order::{Order, Pace};
@@ -16,7 +17,7 @@ use crate::postgres::Postgres;
 use crate::process;
 use crate::report::{self, Goal};
 use crate::rounds::Rounds;
-use crate::site::{Account, Site};
+use crate::site::Site;
 use crate::target::Target;
 use crate::turns::Generator;
 
@@ -125,7 +126,7 @@ impl Pair {
         let (ours, bare) = (database("load_ours")?, database("load_bare")?);
         let account = site.add(engine.name(), &ours)?;
         let tenants = vec![Tenant { slug: account.slug.clone(), database: ours, requests: 100_000 }];
-        let node = Gateway { name: "formgate", redis: None, window_seconds: 1, tenants }.start(&site)?;
+        let node = Gateway { name: "formgate", redis: None, window_seconds: 1, tenants }.start(&site.folder)?;
         let bare = runtime.block_on(Bare::connect(&bare))?;
         Ok(Self { account, node, bare, runtime, _site: site })
     }

@@ -8,12 +8,14 @@ use std::time::{Duration, Instant};
 
 use sqlx::{Connection, Executor, SqliteConnection};
 
+use crate::bench::{Bench, number};
 use crate::data::{self, Engine};
-use crate::postgres::{Postgres, checked};
+use crate::postgres::Postgres;
+use crate::process::checked;
 use crate::report::{self, Goal};
 use crate::rounds::Rounds;
 use crate::site::Site;
-use crate::{Bench, generate, number, process};
+use crate::{generate, process};
 
 const SUBMISSIONS: i64 = 100_000;
 
@@ -24,7 +26,7 @@ pub(super) fn measure(bench: &Bench, postgres: &Postgres) -> anyhow::Result<()> 
     let runtime = tokio::runtime::Runtime::new()?;
     let submissions = number("SUBMISSIONS", SUBMISSIONS)?;
     let site = Site::make(0)?;
-    let (lines, rows) = (site.folder().join("lines"), tempfile::tempdir_in(site.folder())?);
+    let (lines, rows) = (site.folder.path().join("lines"), tempfile::tempdir_in(site.folder.path())?);
     generate::write(&mut io::BufWriter::new(File::create(&lines)?), submissions)?;
     let read = |out: &mut io::BufWriter<_>| io::copy(&mut File::open(&lines)?, out).map(drop);
     let mut figures = [(); 2].map(|()| [(); 3].map(|()| Rounds::default()));
@@ -73,7 +75,7 @@ pub(super) fn measure(bench: &Bench, postgres: &Postgres) -> anyhow::Result<()> 
 /// Dumps a Postgres database and restores it into an empty one, which is `COPY` and then the building of each index and
 /// foreign key; how long the restoring took.
 fn restore(postgres: &Postgres, site: &Site, from: &str, to: &str) -> anyhow::Result<Duration> {
-    let folder = tempfile::tempdir_in(site.folder())?;
+    let folder = tempfile::tempdir_in(site.folder.path())?;
     let dump = folder.path().join("dump");
     let mut command = postgres.program("pg_dump");
     command.args(["--format=directory", "--compress=0"]).arg("--file").arg(&dump);

@@ -157,15 +157,18 @@ async fn an_expired_pair_in_the_place_of_the_gateways_own_is_told_and_not_served
     }
     let operator = acme.node.operator_address();
     let began = Instant::now();
-    let told = loop {
+    // Between the two renames the node may find a key that does not belong to its certificate.
+    loop {
         let readiness = operator_get(operator, "/readyz").await.json();
-        if readiness["parts"]["certificates"] == "1 does not work" {
-            break readiness["tenants"]["gateway"].to_string();
+        let fault = readiness["tenants"]["gateway"].to_string();
+        if readiness["parts"]["certificates"] == "1 does not work"
+            && fault.contains("wildcard.example.test.pem` is out of date: it expired on")
+        {
+            break;
         }
         assert!(began.elapsed() < BY_ITSELF, "{readiness}");
         tokio::time::sleep(Duration::from_millis(50)).await;
-    };
-    assert!(told.contains("wildcard.example.test.pem` is out of date: it expired on"), "{told}");
+    }
     assert_eq!(served(&acme, "acme.example.test").await.expect("the one before goes on"), before);
     assert!(acme.node.log().contains("a renewed certificate can't be served; the one before it goes on"));
 }
@@ -183,7 +186,9 @@ async fn a_log_beside_certificates_hides_no_fault_of_theirs() {
         fs::write(&log, line.to_string()).expect("the folder can be written");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    tokio::time::sleep(Duration::from_millis(600)).await; // longer than files must be quiet
+    // Longer than files must be quiet, so that the node ignores the log by now. A pause that is too short on a loaded
+    // machine makes the test easier to pass, not harder: the fault is then handled together with the log.
+    tokio::time::sleep(Duration::from_millis(600)).await;
     fs::write(&file, "no certificate").expect("the folder can be written");
     let line = node
         .wait_for_log(BY_ITSELF, |line| line.contains("a certificate is faulty or missing").then(|| line.to_owned()));

@@ -20,6 +20,11 @@ fn ticks(id: u32) -> u64 {
     fields.split_whitespace().skip(11).take(2).map(|field| field.parse::<u64>().expect("a number")).sum()
 }
 
+/// How many descriptors a process has open.
+fn open_files(id: u32) -> usize {
+    fs::read_dir(format!("/proc/{id}/fd")).expect("the node runs").count()
+}
+
 async fn connections_more_than_enough(address: SocketAddr) -> Vec<TcpStream> {
     let mut connections = Vec::new();
     for _ in 0..16 {
@@ -34,23 +39,23 @@ async fn a_node_out_of_descriptors_does_not_spin_and_goes_on_when_there_are_some
     let caller = acme.caller();
     assert_eq!(caller.get("/api/v1/me").send().await.status, 200);
     let id = acme.node.id();
-    let open = fs::read_dir(format!("/proc/{id}/fd")).expect("the node runs").count();
-    let limit = format!("--nofile={}:", open + 8);
-    let done = Command::new("prlimit").args(["--pid", &id.to_string(), &limit]).status();
+    let limit = open_files(id) + 8;
+    let option = format!("--nofile={limit}:");
+    let done = Command::new("prlimit").args(["--pid", &id.to_string(), &option]).status();
     assert!(done.expect("prlimit is a part of util-linux").success());
 
     let silent = connections_more_than_enough(acme.node.address).await;
     let failing = |log: &str| log.contains("accepting fails").then_some(());
     assert!(acme.node.wait_for_log(Duration::from_secs(10), failing).is_some(), "it runs out of descriptors");
     let before = ticks(id);
+    // What is measured, not a wait: a node that spins uses all of a second. A loaded machine gives it less, never more.
     tokio::time::sleep(Duration::from_secs(1)).await;
-    // Who spins takes all of a second.
     assert!(ticks(id) - before < 50, "it spins");
 
     drop(silent);
     assert_eq!(caller.get("/api/v1/me").send().await.status, 200);
     let silent = connections_more_than_enough(acme.node.address).await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    until(async || open_files(id) >= limit).await;
     drop(silent);
     assert_eq!(caller.get("/api/v1/me").send().await.status, 200);
     assert_eq!(acme.node.log().matches("accepting fails").count(), 1, "it is told once a minute");

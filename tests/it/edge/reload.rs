@@ -1,6 +1,7 @@
 //! A changed configuration is served without a restart, and a faulty one changes nothing.
 
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use sqlx::{Connection, PgConnection};
@@ -8,6 +9,7 @@ use sqlx::{Connection, PgConnection};
 use crate::support::acme::Acme;
 use crate::support::client::operator_get;
 use crate::support::fixture::{Engine, Site};
+use crate::support::folder;
 use crate::support::process::Node;
 
 /// A change is noticed, read once the files are quiet, and served well within this.
@@ -21,6 +23,25 @@ fn site() -> Site {
 fn wait_for(node: &mut Node, text: &str) -> String {
     let line = node.wait_for_log(NOTICED, |line| line.contains(text).then(|| line.to_owned()));
     line.unwrap_or_else(|| panic!("no line has {text:?}:\n{}", node.log()))
+}
+
+/// Puts a file in place in one step, so that the node never reads half of it.
+fn replace(file: &Path, content: impl AsRef<[u8]>) {
+    let elsewhere = folder::temporary("draft");
+    let draft = elsewhere.path().join("draft");
+    fs::write(&draft, content).expect("a temporary folder can be written");
+    fs::rename(&draft, file).expect("the site's folder can be written");
+}
+
+/// Waits until the node has handled every change that was made in its folders until now. It handles them in order, and
+/// logs that a certificate is gone.
+fn wait_until_changes_are_handled(site: &Site, node: &mut Node) {
+    let certificate = site.folder().join("certs/wildcard.example.test.pem");
+    let elsewhere = folder::temporary("kept");
+    let kept = elsewhere.path().join("kept.pem");
+    fs::rename(&certificate, &kept).expect("the site's folder can be written");
+    wait_for(node, "the one before it goes on");
+    fs::rename(&kept, &certificate).expect("the site's folder can be written");
 }
 
 #[tokio::test]
@@ -56,7 +77,7 @@ async fn a_faulty_configuration_is_refused_whole_logged_and_counted() {
     let Acme { site, mut node, token } = Acme::of(site());
     let sound = fs::read_to_string(&site.config_path).expect("a configuration");
     let faulty = sound.replace("\"Acme\"", "\"Another name\"") + "\n[[tenant]]\nslug = \"x\"\n";
-    fs::write(&site.config_path, faulty).expect("the site's folder can be written");
+    replace(&site.config_path, faulty);
     let line = wait_for(&mut node, "is refused");
     assert!(line.contains("tenants.toml:") && line.contains("missing key `address`"), "{line}");
     let acme = node.client().to(&site.host("acme")).with(&token);
@@ -78,7 +99,7 @@ async fn a_hangup_reloads_and_writing_to_a_database_does_not() {
         let group = serde_json::json!({"name": format!("Group {round}"), "members": []});
         assert_eq!(acme.put("/api/v1/group").json(&group).send().await.status, 201);
     }
-    tokio::time::sleep(Duration::from_millis(600)).await; // longer than files must be quiet
+    wait_until_changes_are_handled(&site, &mut node);
     assert!(!node.log().contains("reloaded"), "the database lies beside the configuration:\n{}", node.log());
     node.signal("HUP");
     wait_for(&mut node, "the configuration is reloaded");
@@ -101,7 +122,7 @@ async fn a_file_that_is_none_of_the_configuration_reloads_nothing() {
     for round in 0..5 {
         fs::write(site.folder().join("formgate.log"), format!("line {round}")).expect("it can be written");
     }
-    tokio::time::sleep(Duration::from_millis(600)).await; // longer than files must be quiet
+    wait_until_changes_are_handled(&site, &mut node);
     assert!(!node.log().contains("reloaded"), "a log lies beside the configuration:\n{}", node.log());
     let text = fs::read_to_string(&site.config_path).expect("a configuration");
     fs::write(&site.config_path, text + "\n# a comment\n").expect("it can be written");
@@ -128,7 +149,7 @@ async fn a_certificate_that_can_not_be_served_keeps_the_change_out_that_brings_i
             key.display()
         );
     assert_ne!(broken.len(), text.len());
-    fs::write(&site.config_path, &broken).expect("it can be written");
+    replace(&site.config_path, &broken);
     let line = wait_for(&mut node, "is refused");
     let number = 1 + broken.lines().position(|line| line.contains("broken.pem")).expect("it was written");
     assert!(line.contains(&format!("tenants.toml:{number}:")), "{number}: {line}");
@@ -169,11 +190,7 @@ async fn a_file_that_a_refused_change_lacks_lets_it_in_when_it_comes() {
     fs::write(&site.config_path, text).expect("it can be written");
     wait_for(&mut node, "can't read the certificate");
     fs::write(late, sound).expect("it can be written");
-    let began = std::time::Instant::now();
-    while node.log().matches("the configuration is reloaded").count() < 2 {
-        assert!(began.elapsed() < NOTICED, "it is still refused");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    node.wait_for_lines(NOTICED, "the configuration is reloaded", 2);
 }
 
 /// As for who starts the gateway by hand: what a refusal writes there is no reason to read the configuration again, and
@@ -190,18 +207,18 @@ async fn a_log_beside_a_refused_configuration_does_not_have_it_read_again() {
     }
     let text = fs::read_to_string(&site.config_path).expect("a configuration");
     let text = text.replace(&key.display().to_string(), &half.display().to_string());
-    fs::write(&site.config_path, text).expect("it can be written");
+    replace(&site.config_path, text);
     wait_for(&mut node, "no private key in PEM form");
-    tokio::time::sleep(Duration::from_millis(600)).await; // longer than files must be quiet
-    let before = node.log().matches("is refused").count();
     for _ in 0..10 {
         fs::write(&log, node.log()).expect("the folder can be written");
+        // Longer than files must be quiet, so that each write is handled for itself.
         tokio::time::sleep(Duration::from_millis(400)).await;
     }
-    assert_eq!(node.log().matches("is refused").count(), before, "{}", node.log());
 
-    fs::write(&half, fs::read(&key).expect("it was issued")).expect("it can be written");
-    until(async || node.log().matches("the configuration is reloaded").count() == 2).await;
+    replace(&half, fs::read(&key).expect("it was issued"));
+    node.wait_for_lines(NOTICED, "the configuration is reloaded", 2);
+    // Changes are handled in order: the writes of the log by now.
+    assert_eq!(node.count_lines("is refused"), 1, "{}", node.log());
 }
 
 #[tokio::test]

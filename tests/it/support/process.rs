@@ -328,6 +328,17 @@ impl Node {
         .flatten()
     }
 
+    /// Waits until the log has at least `count` lines that contain `text`.
+    pub(crate) fn wait_for_lines(&mut self, limit: Duration, text: &str, count: usize) {
+        let found = child::until(limit, || (self.count_lines(text) >= count).then_some(()));
+        assert!(found.is_some(), "fewer than {count} lines contain {text:?} after {limit:?}");
+    }
+
+    /// How many lines of the log contain `text`.
+    pub(crate) fn count_lines(&mut self, text: &str) -> usize {
+        self.log().lines().filter(|line| line.contains(text)).count()
+    }
+
     fn wait_for_listener(&mut self, wanted: Listener) -> SocketAddr {
         let found = self.wait_for_log(START_LIMIT, |line| match listening(line)? {
             (listener, address) if listener == wanted => Some(address),

@@ -337,15 +337,25 @@ async fn a_server_without_room_keeps_writes_out_and_not_reads() {
 #[tokio::test]
 async fn a_server_that_takes_no_writes_for_a_while() {
     let (server, scene) = on_own_server();
+    let database = Database::connect(&server.url("postgres")).await;
     server.execute("ALTER SYSTEM SET default_transaction_read_only = on");
     server.execute("SELECT pg_reload_conf()");
-    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    wait_until_it_is_default(&database, "on").await;
     assert_eq!(scene.write().await, 503);
     assert_eq!(scene.ask_within(PATIENCE).await.status, 200);
     server.execute("ALTER SYSTEM RESET default_transaction_read_only");
     server.execute("SELECT pg_reload_conf()");
-    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    wait_until_it_is_default(&database, "off").await;
     assert_eq!(scene.write().await, 201);
+}
+
+/// Waits until a session that was open before has taken up that transactions are read-only, or no longer are.
+async fn wait_until_it_is_default(database: &Database, read_only: &str) {
+    let began = Instant::now();
+    while database.text("SHOW default_transaction_read_only").await != read_only {
+        assert!(began.elapsed() < PATIENCE, "the server does not reload its settings");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
 }
 
 on_both_databases! {
