@@ -9,6 +9,7 @@ mod descriptors;
 mod readiness;
 mod reload;
 mod tasks;
+mod watch;
 
 use std::io;
 use std::net::SocketAddr;
@@ -44,8 +45,9 @@ use crate::tenant::{Directory, TokenChanges, TokenVerifier};
 use databases::Databases;
 pub use descriptors::{Share, raise_limit};
 use readiness::Parts;
-pub use reload::{Reloader, watch};
+pub use reload::Reloader;
 use tasks::{CloseIdleConnections, WriteLastUsed};
+pub use watch::watch;
 
 /// How long closing the databases may take: with more, one that hangs holds up the end of the process; with less, one
 /// that is slow is cut off, which it survives.

@@ -102,7 +102,7 @@ impl Tenant {
     /// most are in no cache, and one part after another would be waited for.
     pub fn prefetch(&self) {
         black_box((
-            self.tokens.in_use.is_sound(),
+            self.tokens.changes(),
             self.account.get().is_none_or(|account| account.is_sound()),
             self.in_flight.most(),
             self.meter.is_quiet(),

@@ -29,7 +29,7 @@ impl Gate {
             return Err(Refusal::Unauthenticated);
         };
         let digest = presented.digest();
-        if let Some(token) = self.tokens.recall(tenant, &digest) {
+        if let Some(token) = self.tokens.recall(tenant, &digest).await {
             return Ok(token);
         }
         let attempt = self.bad_tokens.attempt(address, tenant.tokens.generation, digest)?;

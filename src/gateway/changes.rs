@@ -17,7 +17,7 @@ use crate::config::WatchedFolders;
 const QUIET: Duration = Duration::from_millis(200);
 
 /// Files that never get quiet are read after this all the same.
-const PATIENCE: Duration = Duration::from_secs(2);
+const LONGEST_UNQUIET: Duration = Duration::from_secs(2);
 
 /// How many files that were written to are told by name. More at a time are seldom logs, and are taken for any other change.
 const MOST_WRITTEN: usize = 16;
@@ -89,6 +89,8 @@ pub(super) struct Changes {
     _watcher: Option<RecommendedWatcher>,
     /// Only the first change wakes who waits for one: a log beside the configuration changes with every request.
     noticed: Arc<watch::Sender<Noticed>>,
+    /// What came since the last quiet moment.
+    gathered: Option<Changed>,
 }
 
 impl Changes {
@@ -113,27 +115,36 @@ impl Changes {
             let changed = Changed { most: Change::Configuration, written: None };
             noticed.send_if_modified(|noticed| noticed.note(changed));
         }
-        Self { folders, databases, _watcher: watcher, noticed }
+        Self { folders, databases, _watcher: watcher, noticed, gathered: None }
     }
 
-    /// Waits for a change, and then until no other has come for a while; all that changed.
-    pub(super) async fn come(&self) -> Changed {
-        // The sender is ours: waiting does not end before a change has come.
-        let _ = self.noticed.subscribe().wait_for(|noticed| noticed.changed.is_some()).await;
-        let patience_ends = Instant::now() + PATIENCE;
-        let mut all: Option<Changed> = None;
+    /// Waits for a change, and then until no other has come for a while; all that changed. Dropped meanwhile, it keeps what
+    /// has come for the next call.
+    pub(super) async fn next(&mut self) -> Changed {
+        if self.gathered.is_some() {
+            sleep(QUIET).await;
+        } else {
+            // The sender is ours: waiting does not end before a change has come.
+            let _ = self.noticed.subscribe().wait_for(|noticed| noticed.changed.is_some()).await;
+        }
+        let latest = Instant::now() + LONGEST_UNQUIET;
         loop {
             let more = self.take();
-            let is_quiet = more.is_none() || Instant::now() >= patience_ends;
-            all = match (all, more) {
+            let is_quiet = more.is_none() || Instant::now() >= latest;
+            self.gathered = match (self.gathered.take(), more) {
                 (Some(all), Some(more)) => Some(all.and(more)),
                 (all, more) => all.or(more),
             };
-            match all {
-                Some(all) if is_quiet => return all,
-                _ => sleep(QUIET).await,
+            if is_quiet && let Some(all) = self.gathered.take() {
+                return all;
             }
+            sleep(QUIET).await;
         }
+    }
+
+    /// Whether changes have come and more may follow.
+    pub(super) fn are_coming(&self) -> bool {
+        self.gathered.is_some() || self.noticed.borrow().changed.is_some()
     }
 
     fn take(&self) -> Option<Changed> {
@@ -261,27 +272,27 @@ mod tests {
         for file in [&log, &other] {
             fs::write(file, "").unwrap();
         }
-        let changes = watched(&folder);
+        let mut changes = watched(&folder);
         write(&log);
-        let told = changes.come().await;
+        let told = changes.next().await;
         assert_eq!(told, written(&[&log]));
         changes.pass_over(told.written.unwrap());
 
         write(&log);
-        assert!(tokio::time::timeout(LONG, changes.come()).await.is_err());
+        assert!(tokio::time::timeout(LONG, changes.next()).await.is_err());
         write(&log);
         write(&other);
-        assert_eq!(changes.come().await, written(&[&other]));
+        assert_eq!(changes.next().await, written(&[&other]));
 
         fs::rename(&other, folder.path().join("tenants.toml")).unwrap();
         write(&log);
-        assert_eq!(changes.come().await, Changed { most: Change::Configuration, written: None });
+        assert_eq!(changes.next().await, Changed { most: Change::Configuration, written: None });
         write(&log);
-        assert_eq!(changes.come().await, written(&[&log]));
+        assert_eq!(changes.next().await, written(&[&log]));
         changes.pass_over([log.clone()].into());
         changes.pass_over_none();
         write(&log);
-        assert_eq!(changes.come().await, written(&[&log]));
+        assert_eq!(changes.next().await, written(&[&log]));
     }
 
     #[test]

@@ -6,24 +6,20 @@
 //! window's span) is named in the log and waits for a restart.
 
 use std::collections::{BTreeSet, HashSet};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::sleep;
-use tokio_util::task::AbortOnDropHandle;
 
-use super::changes::{Change, Changes, fingerprint, is_watched};
+use super::changes::{fingerprint, is_watched};
 use super::databases::Databases;
 use crate::config::{CertificateFiles, Config, GatewayConfig, Problems, Served, Sources, TenantConfig, WatchedFolders};
 use crate::edge::{Certificates, Prepared};
 use crate::file_stamp::FileStamp;
 use crate::request::Pipeline;
 use crate::store::with_causes;
-use crate::supervisor;
 use crate::tenant::last_used;
 use crate::tenant::{Directory, LeftOut};
 
@@ -37,39 +33,39 @@ const LOOK_AFTER_LEFT: Duration = Duration::from_millis(100);
 /// Puts configurations in place of the one that is served.
 #[derive(Clone, Debug)]
 pub struct Reloader {
-    pipeline: Arc<Pipeline>,
+    pub(super) pipeline: Arc<Pipeline>,
     certificates: Arc<Certificates>,
     databases: Arc<Databases>,
 }
 
 /// What a reload compares with. The tenants themselves are in the directory, and nowhere else.
-struct Standing {
+pub(super) struct ServedConfig {
     gateway: GatewayConfig,
-    folders: WatchedFolders,
+    pub(super) folders: WatchedFolders,
     /// The SQLite files that lie in these folders, by [`fingerprint`], and are written all the time.
-    databases: HashSet<u64>,
-    sources: Sources,
-    read_at: SystemTime,
-    tenants: usize,
+    pub(super) databases: HashSet<u64>,
+    pub(super) sources: Sources,
+    pub(super) read_at: SystemTime,
+    pub(super) tenants: usize,
 }
 
 /// Of a configuration that is refused: where a change may mend it, and the files that it was read from.
 #[derive(Default)]
-struct Refused {
-    folders: WatchedFolders,
-    sources: Sources,
+pub(super) struct RefusedConfig {
+    pub(super) folders: WatchedFolders,
+    pub(super) sources: Sources,
     gateway: Option<CertificateFiles>,
     tenants: Vec<Arc<TenantConfig>>,
 }
 
-impl Refused {
+impl RefusedConfig {
     fn certificates(&self) -> impl Iterator<Item = &CertificateFiles> {
         self.tenants.iter().flat_map(|tenant| &tenant.certificates).map(|(_, files)| files).chain(&self.gateway)
     }
 }
 
-impl Standing {
-    fn of(config: Config) -> Self {
+impl ServedConfig {
+    pub(super) fn of(config: Config) -> Self {
         let Config { gateway, tenants, folders, sources, read_at, warnings: _ } = config;
         let files = tenants.iter().filter_map(|tenant| tenant.database.file());
         let databases = files.filter(|file| is_watched(file, &folders)).map(fingerprint).collect();
@@ -81,7 +77,7 @@ impl Standing {
 struct Read {
     directory: Directory,
     certificate: Prepared,
-    standing: Standing,
+    standing: ServedConfig,
 }
 
 impl Reloader {
@@ -90,7 +86,11 @@ impl Reloader {
     }
 
     /// Reads the configuration anew and serves it, or says in the log why not.
-    async fn reload(&self, path: &Path, served: Arc<Standing>) -> Result<Standing, Box<Refused>> {
+    pub(super) async fn reload(
+        &self,
+        path: &Path,
+        served: Arc<ServedConfig>,
+    ) -> Result<ServedConfig, Box<RefusedConfig>> {
         let before = self.pipeline.gate.directory.load_full();
         let outcome = {
             let (path, certificates) = (path.to_owned(), Arc::clone(&self.certificates));
@@ -139,7 +139,12 @@ impl Reloader {
 
     /// Whether the configuration or certificates are read from any of these files, under whatever name, or were for one
     /// that is refused.
-    async fn is_any_read(&self, files: &BTreeSet<PathBuf>, sources: &Sources, refused: Option<&Arc<Refused>>) -> bool {
+    pub(super) async fn is_any_read(
+        &self,
+        files: &BTreeSet<PathBuf>,
+        sources: &Sources,
+        refused: Option<&Arc<RefusedConfig>>,
+    ) -> bool {
         let (files, sources, directory) = (files.clone(), sources.clone(), self.pipeline.gate.directory.load_full());
         let refused = refused.cloned();
         let gateway = self.certificates.files_of_gateway();
@@ -161,7 +166,7 @@ impl Reloader {
     }
 
     /// Takes up certificates that were renewed, behind the requests.
-    fn compare_certificates(&self) {
+    pub(super) fn compare_certificates(&self) {
         let certificates = Arc::clone(&self.certificates);
         tokio::spawn(async move { certificates.compare().await });
     }
@@ -171,13 +176,13 @@ impl Reloader {
 fn read(
     path: &Path,
     before: &Directory,
-    served: &Standing,
+    served: &ServedConfig,
     certificates: &Certificates,
-) -> Result<Read, (String, Box<Refused>)> {
+) -> Result<Read, (String, Box<RefusedConfig>)> {
     let tenant = |slug: &str| before.config(slug).cloned();
     let known = Served::new(served.gateway.certificate.as_ref(), &tenant, before.configs());
     let examination = Config::examine(path, Some(&known));
-    let refused = Box::new(Refused {
+    let refused = Box::new(RefusedConfig {
         folders: examination.folders.clone(),
         sources: examination.sources.clone(),
         gateway: examination.gateway.as_ref().and_then(|gateway| gateway.certificate.clone()),
@@ -191,7 +196,7 @@ fn read(
     let certificate = certificate.map_err(|error| (with_causes(&error), refused))?;
     config.log_warnings();
     let directory = Directory::new(&config, before);
-    Ok(Read { directory, certificate, standing: Standing::of(config) })
+    Ok(Read { directory, certificate, standing: ServedConfig::of(config) })
 }
 
 /// Does what takes much memory for a moment. An allocator keeps that for the thread that had it, and for others once that
@@ -264,87 +269,4 @@ fn needs_restart(before: &GatewayConfig, after: &GatewayConfig) -> Vec<&'static 
         ("limits", *limits != after.limits),
     ];
     changes.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key).collect()
-}
-
-/// Reloads on SIGHUP and when a file changes, until it is dropped.
-///
-/// # Panics
-/// Outside of a Tokio runtime.
-#[must_use = "dropping it ends the watch"]
-pub fn watch(path: &Path, served: Config, reloader: Reloader) -> AbortOnDropHandle<()> {
-    let served = Arc::new(Standing::of(served));
-    // Before this returns, so that whoever was told that the gateway serves can change a file and see it noticed.
-    let changes = Changes::of(path, &served.databases, served.folders.clone(), served.read_at);
-    let hangups = signal(SignalKind::hangup());
-    AbortOnDropHandle::new(tokio::spawn(watch_for_ever(path.to_owned(), served, reloader, changes, hangups)))
-}
-
-async fn watch_for_ever(
-    path: PathBuf,
-    mut served: Arc<Standing>,
-    reloader: Reloader,
-    mut changes: Changes,
-    hangups: io::Result<Signal>,
-) {
-    let mut hangups = match hangups {
-        Ok(hangups) => hangups,
-        Err(error) => return tracing::error!(%error, "SIGHUP can't be waited for, so nothing is reloaded"),
-    };
-    let mut refused: Option<Arc<Refused>> = None;
-    let mut sources = served.sources.clone();
-    loop {
-        let change = tokio::select! {
-            _ = hangups.recv() => None,
-            change = changes.come() => Some(change),
-        };
-        if let Some(changed) = change
-            && (changed.most == Change::Certificates || are_unchanged(&sources).await)
-        {
-            match changed.written {
-                // A log may lie beside the configuration, and a reload is logged.
-                Some(files) if !reloader.is_any_read(&files, &sources, refused.as_ref()).await => {
-                    changes.pass_over(files);
-                    continue;
-                }
-                _ if refused.is_none() => {
-                    reloader.compare_certificates();
-                    continue;
-                }
-                // The file of a certificate may be all that a refused configuration lacks.
-                _ => {}
-            }
-        }
-        changes.pass_over_none();
-        supervisor::reloading();
-        let mut read_at = SystemTime::now();
-        let outcome = reloader.reload(&path, Arc::clone(&served)).await;
-        reloader.compare_certificates();
-        let (folders, note);
-        match outcome {
-            Ok(standing) => {
-                served = Arc::new(standing);
-                read_at = served.read_at;
-                sources = served.sources.clone();
-                (folders, note) = (served.folders.clone(), "");
-                refused = None;
-            }
-            Err(of_it) => {
-                sources = of_it.sources.clone();
-                let mut both = of_it.folders.clone();
-                both.configuration.extend(served.folders.configuration.iter().cloned());
-                both.certificates.extend(served.folders.certificates.iter().cloned());
-                (folders, note) = (both, "; a changed configuration was refused");
-                refused = Some(Arc::from(of_it));
-            }
-        }
-        if folders != changes.folders || served.databases != *changes.databases {
-            changes = Changes::of(&path, &served.databases, folders, read_at);
-        }
-        supervisor::ready(served.tenants, note);
-    }
-}
-
-async fn are_unchanged(sources: &Sources) -> bool {
-    let sources = sources.clone();
-    tokio::task::spawn_blocking(move || sources.are_unchanged()).await.unwrap_or(false)
 }

@@ -15,7 +15,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use super::last_used::{Due, Writes};
 use super::{Tenant, TenantDatabase, Tokens};
 use crate::config::{Config, TenantConfig};
-use crate::host::{HostName, HostPattern};
+use crate::host::HostName;
 use crate::metrics::DatabaseMetrics;
 use crate::shared::announce::Listener;
 use crate::store::{Connections, DatabaseLimits};

@@ -1,12 +1,9 @@
-//! Verifying a token: whether it is one of this tenant's, and which.
+//! Verifies a token: whether it is one of this tenant's, and which.
 //!
-//! What the database said of a token is remembered: that it is one, and that it is none. How long depends on whether
-//! changes are heard of ([`crate::shared::announce`]). While they are, a change makes what was remembered of its tenant
-//! worthless at once. While they should be and are not, a token that was found is remembered so briefly that revoking it
-//! is felt in time. One that was not found is remembered only while changes are heard, so that a token made a moment ago
-//! works at once.
-//!
-//! Tokens that were found stand at their tenant too ([`super::tokens`]), and are found there by most requests.
+//! What a database answered is cached, for known and for unknown tokens. How long it is valid depends on whether changes are
+//! received ([`crate::shared::announce`]). While they are, a change invalidates all cached answers of its tenant at once.
+//! While they should be and are not, a known token is cached so briefly that a revocation takes effect in time. An unknown
+//! token is cached only while changes are received, so that a token works as soon as it was created.
 //!
 //! When that time is over, a SQLite database to which nothing was committed meanwhile is not asked again ([`CommitStamp`]):
 //! a gateway with thousands of them has connections to few, and would open a file for most look-ups.
@@ -19,163 +16,146 @@ use moka::future::Cache;
 
 use super::Tenant;
 use super::token::{Token, TokenDigest};
-use super::tokens::{Asked, Generation};
+use super::tokens::Generation;
 use crate::metrics::{Metrics, TokenCheck};
 use crate::shared::announce::Listening;
 use crate::store::{CommitStamp, StoreError};
 
-/// How long anything is remembered while changes are heard. A token that is revoked by SQL, or by who could not reach the
-/// shared store, is refused after this time. Longer makes that worse; shorter looks up more, at the cost of a connection
-/// for each of thousands of tenants.
-const HEARD: Duration = Duration::from_secs(60);
+/// How long an answer is valid while changes are received.
+///
+/// Larger: a token that is revoked by SQL, or by a command that cannot reach Redis, is accepted for longer. Smaller: more
+/// look-ups, each of which needs a connection to one of thousands of databases.
+const WHILE_RECEIVING: Duration = Duration::from_secs(60);
 
-/// How long a found token is remembered where there is no shared store to hear from: revoking is felt within five
-/// seconds.
-const ALONE: Duration = Duration::from_secs(4);
+/// How long a known token is valid without Redis: a revocation takes effect within five seconds.
+const WITHOUT_REDIS: Duration = Duration::from_secs(4);
 
-/// How long a found token is remembered while changes should be heard and are not: revoking is felt within a second.
-const DEAF: Duration = Duration::from_millis(800);
+/// How long a known token is valid while changes should be received and are not: a revocation takes effect within a second.
+const WHILE_NOT_RECEIVING: Duration = Duration::from_millis(800);
 
-/// How many tokens are remembered. More costs memory (about 200 bytes each), fewer costs look-ups on busy gateways, and
-/// under a flood of invented tokens.
+/// How many answers are cached. Tokens that are used often stay when a flood of invented ones comes: the cache keeps what
+/// is asked for more often.
+///
+/// Larger: more memory, about 300 bytes each. Smaller: more look-ups on busy gateways.
 const CAPACITY: u64 = 100_000;
 
 /// Verifies tokens for all tenants.
 #[derive(Debug)]
 pub struct TokenVerifier {
-    /// Keyed by the generation of a tenant too: the same token at another tenant is unknown there.
-    remembered: Cache<(Generation, TokenDigest), Remembered>,
+    /// The generation of the tenant is part of the key: the same token is unknown to another tenant.
+    answers: Cache<(Generation, TokenDigest), CachedAnswer>,
     listening: Option<Listening>,
     missed: Arc<AtomicU64>,
     metrics: Metrics,
 }
 
-/// What the database said of a token.
+/// What a database answered, when, and what was known then.
 #[derive(Clone, Debug)]
-struct Remembered {
-    said: Said,
-    asked: Asked,
-    /// What the database's files looked like before it was asked.
+struct CachedAnswer {
+    answer: Answer,
+    at: Instant,
+    /// The changes that were known before: of all tenants' tokens that were missed, and of this tenant's.
+    changes: (u64, u64),
+    /// What the database's files looked like before.
     stamp: Option<CommitStamp>,
 }
 
-impl Remembered {
-    /// Whether it was said of the database as it is now.
-    fn was_told_of(&self, changes: (u64, u64), stamp: Option<CommitStamp>) -> bool {
-        let said_something = !matches!(self.said, Said::Nothing(_));
-        said_something && self.asked.changes == changes && stamp.is_some() && self.stamp == stamp
-    }
-}
-
 #[derive(Clone, Debug)]
-enum Said {
+enum Answer {
     Known(Arc<Token>),
     Unknown,
-    /// It could not say; shared by those who asked at once, and not remembered.
-    Nothing(Arc<StoreError>),
+    /// There is none; shared by requests that asked at once, and never valid for later ones.
+    Failed(Arc<StoreError>),
+}
+
+impl CachedAnswer {
+    /// Whether nothing was committed to the database since.
+    fn is_of_the_same_state(&self, changes: (u64, u64), stamp: Option<CommitStamp>) -> bool {
+        let is_answer = !matches!(self.answer, Answer::Failed(_));
+        is_answer && self.changes == changes && stamp.is_some() && self.stamp == stamp
+    }
 }
 
 impl TokenVerifier {
-    /// A verifier that remembers nothing yet. `missed` counts how often changes were missed.
+    /// A verifier with an empty cache. `missed` counts how often changes were missed.
     #[must_use]
     pub fn new(listening: Option<Listening>, missed: Arc<AtomicU64>, metrics: Metrics) -> Self {
-        let remembered = Cache::builder().max_capacity(CAPACITY).time_to_live(HEARD).build();
-        Self { remembered, listening, missed, metrics }
+        let answers = Cache::builder().max_capacity(CAPACITY).time_to_live(WHILE_RECEIVING).build();
+        Self { answers, listening, missed, metrics }
     }
 
-    /// The tenant's token with a digest, if it is in use and what was said of it still holds. Most requests need no more.
-    pub fn recall(&self, tenant: &Tenant, digest: &TokenDigest) -> Option<Arc<Token>> {
-        let found = tenant.tokens.in_use.find(digest, |asked| holds(asked, self.changes(tenant), self.known_holds()));
-        if found.is_some() {
-            self.metrics.token_checks.count(TokenCheck::KnownByMemory);
+    /// The tenant's token with a digest, if a valid answer is cached. Most requests need no more.
+    pub async fn recall(&self, tenant: &Tenant, digest: &TokenDigest) -> Option<Arc<Token>> {
+        let cached = self.answers.get(&(tenant.tokens.generation, *digest)).await?;
+        if !self.is_valid(&cached, self.changes(tenant)) {
+            return None;
         }
-        found
+        let Answer::Known(token) = cached.answer else { return None };
+        self.metrics.token_checks.count(TokenCheck::KnownByMemory);
+        Some(token)
     }
 
     /// The tenant's token with a digest; none for an unknown one, a revoked one and another tenant's alike.
     ///
     /// # Errors
-    /// The [`StoreError`] when the tenant's database can't say.
+    /// The [`StoreError`] if the tenant's database cannot answer.
     pub async fn verify(&self, tenant: &Tenant, digest: TokenDigest) -> Result<Option<Arc<Token>>, Arc<StoreError>> {
         let (changes, key) = (self.changes(tenant), (tenant.tokens.generation, digest));
-        let before = self.remembered.get(&key).await;
+        let before = self.answers.get(&key).await;
         let mut from_memory = true;
         let look_up = async {
             let stamp = tenant.database.commit_stamp().await;
-            let said = match before.filter(|before| before.was_told_of(changes, stamp)) {
-                Some(before) => before.said,
+            let answer = match before.filter(|before| before.is_of_the_same_state(changes, stamp)) {
+                Some(before) => before.answer,
                 None => {
                     from_memory = false;
                     look_up(tenant, &digest).await
                 }
             };
-            Remembered { said, asked: Asked { at: Instant::now(), changes }, stamp }
+            CachedAnswer { answer, at: Instant::now(), changes, stamp }
         };
-        let entry = self.remembered.entry(key);
-        let entry = entry.or_insert_with_if(look_up, |remembered| !self.still_holds(remembered, changes)).await;
-        let remembered = entry.into_value();
-        let (check, verified) = match remembered.said {
-            Said::Known(token) => {
-                tenant.tokens.in_use.keep(digest, remembered.asked, &token);
-                let check = if from_memory { TokenCheck::KnownByMemory } else { TokenCheck::KnownByDatabase };
-                (check, Ok(Some(token)))
-            }
-            Said::Unknown => {
-                tenant.tokens.in_use.forget(&digest);
-                let check = if from_memory { TokenCheck::UnknownByMemory } else { TokenCheck::UnknownByDatabase };
-                (check, Ok(None))
-            }
-            Said::Nothing(error) => {
-                let check = if from_memory { TokenCheck::FailedByMemory } else { TokenCheck::FailedByDatabase };
-                (check, Err(error))
-            }
+        let entry = self.answers.entry(key);
+        let entry = entry.or_insert_with_if(look_up, |cached| !self.is_valid(cached, changes)).await;
+        let (check, verified) = match (entry.into_value().answer, from_memory) {
+            (Answer::Known(token), true) => (TokenCheck::KnownByMemory, Ok(Some(token))),
+            (Answer::Known(token), false) => (TokenCheck::KnownByDatabase, Ok(Some(token))),
+            (Answer::Unknown, true) => (TokenCheck::UnknownByMemory, Ok(None)),
+            (Answer::Unknown, false) => (TokenCheck::UnknownByDatabase, Ok(None)),
+            (Answer::Failed(error), true) => (TokenCheck::FailedByMemory, Err(error)),
+            (Answer::Failed(error), false) => (TokenCheck::FailedByDatabase, Err(error)),
         };
         self.metrics.token_checks.count(check);
         verified
     }
 
-    /// The changes that this node heard of, or missed, that concern a tenant.
+    /// The changes that this node received, or missed, that concern a tenant.
     fn changes(&self, tenant: &Tenant) -> (u64, u64) {
         (self.missed.load(Ordering::Acquire), tenant.tokens.changes())
     }
 
-    fn still_holds(&self, remembered: &Remembered, changes: (u64, u64)) -> bool {
-        match &remembered.said {
-            Said::Nothing(_) => false,
-            Said::Unknown => self.hears() && holds(remembered.asked, changes, HEARD),
-            Said::Known(_) => holds(remembered.asked, changes, self.known_holds()),
-        }
-    }
-
-    /// How long it holds that a token was found.
-    fn known_holds(&self) -> Duration {
-        match &self.listening {
-            Some(_) if self.hears() => HEARD,
-            Some(_) => DEAF,
-            None => ALONE,
-        }
-    }
-
-    fn hears(&self) -> bool {
-        self.listening.as_ref().is_some_and(Listening::hears)
+    fn is_valid(&self, cached: &CachedAnswer, changes: (u64, u64)) -> bool {
+        let is_receiving = self.listening.as_ref().is_some_and(Listening::hears);
+        let valid_for = match (&cached.answer, &self.listening) {
+            (Answer::Failed(_), _) => return false,
+            (Answer::Unknown, _) if !is_receiving => return false,
+            (Answer::Unknown | Answer::Known(_), Some(_)) if is_receiving => WHILE_RECEIVING,
+            (Answer::Unknown | Answer::Known(_), Some(_)) => WHILE_NOT_RECEIVING,
+            (Answer::Unknown | Answer::Known(_), None) => WITHOUT_REDIS,
+        };
+        cached.changes == changes && cached.at.elapsed() < valid_for
     }
 }
 
-/// Whether what a database said so lately, and knowing of these changes, still holds.
-fn holds(asked: Asked, changes: (u64, u64), limit: Duration) -> bool {
-    asked.changes == changes && asked.at.elapsed() < limit
-}
-
-/// What the database says.
-async fn look_up(tenant: &Tenant, digest: &TokenDigest) -> Said {
+/// Asks the database.
+async fn look_up(tenant: &Tenant, digest: &TokenDigest) -> Answer {
     let found = async {
         let (store, _turn) = tenant.database.store_for_look_up().await?;
         store.find_token(digest.as_bytes()).await
     };
     match found.await {
-        Ok(Some(record)) => Said::Known(Arc::new(Token::new(record.id, &record.name))),
-        Ok(None) => Said::Unknown,
-        Err(error) => Said::Nothing(Arc::new(error)),
+        Ok(Some(record)) => Answer::Known(Arc::new(Token::new(record.id, &record.name))),
+        Ok(None) => Answer::Unknown,
+        Err(error) => Answer::Failed(Arc::new(error)),
     }
 }
 
@@ -200,12 +180,11 @@ mod tests {
         database = "sqlite:acme.db"
     "#;
 
-    /// Makes all that is remembered so old that it has to be looked up anew.
+    /// Makes all cached answers so old that they are no longer valid.
     async fn age(verifier: &TokenVerifier) {
-        for (key, remembered) in &verifier.remembered {
-            let at = remembered.asked.at.checked_sub(2 * ALONE).expect("the machine runs for longer");
-            let asked = Asked { at, ..remembered.asked };
-            verifier.remembered.insert(*key, Remembered { asked, ..remembered }).await;
+        for (key, cached) in &verifier.answers {
+            let at = cached.at.checked_sub(2 * WITHOUT_REDIS).expect("the machine runs for longer");
+            verifier.answers.insert(*key, CachedAnswer { at, ..cached }).await;
         }
     }
 
@@ -236,7 +215,7 @@ mod tests {
         assert!(verify().await.is_some());
         assert_eq!(asked(), (2, 0), "a commit of a moment ago may not show yet");
 
-        tokio::time::sleep(ALONE).await;
+        tokio::time::sleep(WITHOUT_REDIS).await;
         assert!(verify().await.is_some());
         assert_eq!(asked(), (3, 0));
         for times in 1..4 {

@@ -1,0 +1,154 @@
+//! The background task that reloads the configuration: on SIGHUP, when a file changes, and when a change was found that no
+//! watch reported.
+//!
+//! Owns when a reload is due; [`Reloader`] does it.
+
+use std::future::pending;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::changes::{Change, Changed, Changes};
+use super::reload::{RefusedConfig, Reloader, ServedConfig};
+use crate::background::{self, Run, Task};
+use crate::config::{Config, Sources};
+use crate::supervisor;
+
+/// Reloads on SIGHUP and when a file changes, until the handle is dropped.
+///
+/// # Panics
+/// Outside of a Tokio runtime.
+#[must_use = "dropping it ends the watch"]
+pub fn watch(path: &Path, served: Config, reloader: Reloader) -> AbortOnDropHandle<()> {
+    let served = Arc::new(ServedConfig::of(served));
+    // Before this returns, so that a change made as soon as the gateway reports that it serves is noticed.
+    let changes = Changes::of(path, &served.databases, served.folders.clone(), served.read_at);
+    let hangups = signal(SignalKind::hangup())
+        .inspect_err(|error| tracing::error!(%error, "SIGHUP cannot be received; only changes of files cause a reload"))
+        .ok();
+    let metrics = reloader.pipeline.metrics.tasks.clone();
+    let sources = served.sources.clone();
+    let task =
+        Reload { path: path.to_owned(), served, reloader, changes, hangups, refused: None, sources, trigger: None };
+    background::start(task, &metrics)
+}
+
+/// How often the files are compared with what was read. Changes are noticed at once where folders can be watched; on some
+/// network file systems they cannot.
+///
+/// Larger: a change there takes effect later. Smaller: all files are looked at more often for nothing.
+const COMPARE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Why a configuration is read again.
+enum Trigger {
+    Signal,
+    Changed(Changed),
+}
+
+/// The background task that reloads the configuration.
+struct Reload {
+    path: PathBuf,
+    served: Arc<ServedConfig>,
+    reloader: Reloader,
+    changes: Changes,
+    hangups: Option<Signal>,
+    /// The last configuration, if it was refused.
+    refused: Option<Arc<RefusedConfig>>,
+    /// The files as they were last read, refused or not.
+    sources: Sources,
+    trigger: Option<Trigger>,
+}
+
+impl Task for Reload {
+    const NAME: &'static str = "reload";
+
+    fn interval(&self) -> Duration {
+        COMPARE_INTERVAL
+    }
+
+    async fn woken(&mut self) {
+        let Self { hangups, changes, trigger, .. } = self;
+        let hangup = async {
+            match hangups {
+                Some(hangups) => drop(hangups.recv().await),
+                None => pending().await,
+            }
+        };
+        *trigger = Some(tokio::select! {
+            () = hangup => Trigger::Signal,
+            changed = changes.next() => Trigger::Changed(changed),
+        });
+    }
+
+    async fn run(&mut self) -> Run {
+        let is_due = match self.trigger.take() {
+            Some(Trigger::Signal) => true,
+            Some(Trigger::Changed(changed)) => self.is_reload_due(changed).await,
+            None => !self.changes.are_coming() && !are_unchanged(&self.sources).await,
+        };
+        if is_due {
+            self.reload().await;
+        }
+        Run::Succeeded
+    }
+}
+
+impl Reload {
+    /// Whether a change asks for a reload. If only certificates may have changed, they are compared with their files.
+    async fn is_reload_due(&mut self, changed: Changed) -> bool {
+        if changed.most != Change::Certificates && !are_unchanged(&self.sources).await {
+            return true;
+        }
+        match changed.written {
+            // A log file may be in the same folder as the configuration, and a reload is logged.
+            Some(files) if !self.reloader.is_any_read(&files, &self.sources, self.refused.as_ref()).await => {
+                self.changes.pass_over(files);
+                false
+            }
+            _ if self.refused.is_none() => {
+                self.reloader.compare_certificates();
+                false
+            }
+            // The file of a certificate may be all that a refused configuration lacks.
+            _ => true,
+        }
+    }
+
+    async fn reload(&mut self) {
+        self.changes.pass_over_none();
+        supervisor::reloading();
+        let mut read_at = SystemTime::now();
+        let outcome = self.reloader.reload(&self.path, Arc::clone(&self.served)).await;
+        self.reloader.compare_certificates();
+        let (folders, note);
+        match outcome {
+            Ok(standing) => {
+                read_at = standing.read_at;
+                (folders, note) = (standing.folders.clone(), "");
+                self.sources = standing.sources.clone();
+                self.served = Arc::new(standing);
+                self.refused = None;
+            }
+            Err(refused) => {
+                let mut both = refused.folders.clone();
+                both.configuration.extend(self.served.folders.configuration.iter().cloned());
+                both.certificates.extend(self.served.folders.certificates.iter().cloned());
+                (folders, note) = (both, "; a changed configuration was refused");
+                self.sources = refused.sources.clone();
+                self.refused = Some(Arc::from(refused));
+            }
+        }
+        if folders != self.changes.folders || self.served.databases != *self.changes.databases {
+            self.changes = Changes::of(&self.path, &self.served.databases, folders, read_at);
+        }
+        supervisor::ready(self.served.tenants, note);
+    }
+}
+
+async fn are_unchanged(sources: &Sources) -> bool {
+    let sources = sources.clone();
+    tokio::task::spawn_blocking(move || sources.are_unchanged()).await.unwrap_or(false)
+}
