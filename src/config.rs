@@ -304,6 +304,18 @@ pub enum OnRedisFailure {
     Allow,
 }
 
+impl OnRedisFailure {
+    /// The value of `on_redis_failure`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Deny => "deny",
+            Self::Allow => "allow",
+        }
+    }
+}
+
 /// One `[[tenant]]` table. A gateway holds one a tenant, whether or not anybody asks for it: so nothing stands here twice,
 /// and nothing has room to grow.
 #[derive(Clone, Debug)]

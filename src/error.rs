@@ -162,7 +162,7 @@ impl From<StoreError> for Refusal {
 const OUTAGE_WAIT: Duration = Duration::from_secs(1);
 
 impl Refusal {
-    /// Whether a line a request would say again what the log and the metrics say once: that the shared store is away,
+    /// Whether a line a request would say again what the log and the metrics say once: that Redis is unreachable,
     /// that a database does not work, that a tenant or the gateway has too many callers, that a method is unknown.
     #[must_use]
     pub fn is_one_of_many(&self) -> bool {

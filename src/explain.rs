@@ -124,7 +124,7 @@ impl<'c> Guide<'c> {
             && let Ok(link) = Link::new(&redis.target)
         {
             let metrics = Metrics::default();
-            let lanes = Lanes::open(link.into(), redis.timeout, metrics.clone()).await;
+            let lanes = Lanes::open(link.into(), redis.timeout, redis.on_failure, metrics.clone()).await;
             let shared = Some((lanes.into(), redis.on_failure));
             failed = trial::run(&redis.target).await.err();
             quota = Some((Quota::new(config.gateway.quota_window, shared, metrics), redis.on_failure));

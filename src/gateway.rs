@@ -111,7 +111,8 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
         None => (None, None),
         Some(redis) => {
             let link = Arc::new(Link::new(&redis.target)?);
-            let lanes = Arc::new(Lanes::open(Arc::clone(&link), redis.timeout, metrics.clone()).await);
+            let lanes =
+                Arc::new(Lanes::open(Arc::clone(&link), redis.timeout, redis.on_failure, metrics.clone()).await);
             let changes = TokenChanges { directory: Arc::clone(&directory), missed: Arc::clone(&missed) };
             let listening = Listening::start(link, Arc::clone(&lanes), Arc::new(changes));
             (Some((lanes, redis.on_failure)), Some(listening))
@@ -239,7 +240,7 @@ impl Running {
         // All at once: one that hangs must not hold up the others.
         let closed = join_all(directory.tenants().map(|tenant| tenant.database.close()));
         if timeout(CLOSE_LIMIT, closed).await.is_err() {
-            tracing::warn!("some databases could not be closed in time");
+            tracing::warn!("some database connections were not closed in time; they are cut");
         }
         drained
     }

@@ -54,7 +54,7 @@ pub enum ReportUsage {
 }
 
 /// How old, in microseconds, what is told to requests that spend nothing may be. Older, and a 401 tells what was; newer,
-/// and a flood of invalid tokens costs the shared store a call each.
+/// and a flood of invalid tokens costs Redis a call each.
 const LOOK_AGE: u64 = 1_000_000;
 
 /// Why a node decides alone.
@@ -77,7 +77,7 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// Windows of `span`, in the shared store where there is one, with the policy for its failures.
+    /// Windows of `span`, in Redis if it is configured, with the policy for its failures.
     #[must_use]
     pub fn new(span: Duration, shared: Option<(Arc<Lanes>, OnRedisFailure)>, metrics: Metrics) -> Self {
         let shared = shared.map(|(lanes, policy)| (SharedWindows::new(lanes, span), policy));
@@ -135,7 +135,7 @@ impl Quota {
                 if let Failure::NoWindow(_) = error {
                     self.metrics.redis.failures.with_label_values(&["refused"]).inc();
                 }
-                tracing::debug!(%error, "the shared window can't decide");
+                tracing::debug!(%error, "Redis cannot decide; applying on_redis_failure");
                 match policy {
                     OnRedisFailure::Local => self.admit_alone(account, token, report, Alone::Local),
                     OnRedisFailure::Allow => {
@@ -175,7 +175,7 @@ impl Quota {
     }
 
     /// What is left of an account's shared window now, and how long until there is a place where there is none; nothing
-    /// while the shared store does not answer, or there is none.
+    /// while Redis does not answer, or none is configured.
     pub async fn look_shared(&self, account: LimitedAccount<'_>) -> Option<(Budget, Duration)> {
         let (windows, _) = self.shared.as_ref()?;
         let answer = windows.ask(account.question(Ask::Look, 0)).await.ok()?;

@@ -92,7 +92,7 @@ pub fn reloading() {
     // systemd tells by the clock whether this is the answer to its own signal.
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
-        Err(error) => tracing::warn!(%error, "the supervisor can't be told of a reload"),
+        Err(error) => tracing::warn!(%error, "systemd not notified of a reload"),
     }
 }
 
@@ -121,7 +121,7 @@ pub fn keep_watchdog_quiet() -> Option<AbortOnDropHandle<()>> {
 
 fn tell(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        tracing::warn!(%error, "the supervisor can't be told");
+        tracing::warn!(%error, "systemd not notified");
     }
 }
 

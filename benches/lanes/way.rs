@@ -44,7 +44,7 @@ impl Way {
     pub(crate) async fn all(port: &str, callers: usize) -> anyhow::Result<Vec<Arc<Self>>> {
         let url = format!("redis://127.0.0.1:{port}");
         let link = Link::new(&RedisTarget::Server { url: url.clone().into() })?;
-        let lanes = Arc::new(Lanes::open(Arc::new(link), LIMIT, Metrics::default()).await);
+        let lanes = Arc::new(Lanes::open(Arc::new(link), LIMIT, OnRedisFailure::default(), Metrics::default()).await);
         let windows = Some((Arc::clone(&lanes), OnRedisFailure::Deny));
         let quota = Quota::new(SPAN, windows, Metrics::default());
         let accounts =

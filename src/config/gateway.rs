@@ -17,7 +17,7 @@ use super::source::Place;
 use super::{CertificateFiles, GatewayConfig, OnRedisFailure, RedisConfig, RedisTarget, Speaks, hsts, limits, listen};
 use crate::metrics::TenantLabels;
 
-/// How long the shared store may take.
+/// How long a call to Redis may take.
 ///
 /// Larger: one that hangs holds its first callers for longer. Smaller: nodes on a busy machine decide by themselves while the
 /// store is well, and admit more than the limit together.
@@ -32,7 +32,7 @@ const LONGEST_DRAIN_SECONDS: u32 = 3600;
 const SHUTDOWN_DELAY_SECONDS: u32 = 0;
 /// `requests_per_minute` speaks of this span.
 const WINDOW_SECONDS: u32 = 60;
-/// A longer window would keep more instants a tenant in the shared store than any limit that makes sense.
+/// A longer window would keep more instants a tenant in Redis than any limit that makes sense.
 const LONGEST_WINDOW_SECONDS: u32 = 3600;
 
 /// The most worker threads.

@@ -106,7 +106,7 @@ impl Changes {
             }
         });
         let mut watcher = watcher
-            .inspect_err(|error| tracing::warn!(%error, "files can't be watched: send SIGHUP after a change"))
+            .inspect_err(|error| tracing::warn!(%error, "files cannot be watched; changes are noticed within a minute, or on SIGHUP"))
             .ok();
         if let Some(watcher) = &mut watcher {
             watch_folders(watcher, &folders);
@@ -179,7 +179,7 @@ impl Changes {
 fn watch_folders(watcher: &mut RecommendedWatcher, folders: &WatchedFolders) {
     for folder in &folders.configuration {
         if let Err(error) = watcher.watch(folder, RecursiveMode::NonRecursive) {
-            tracing::warn!(folder = %folder.display(), %error, "send SIGHUP after a change in this folder");
+            tracing::warn!(folder = %folder.display(), %error, "folder cannot be watched; changes in it are noticed within a minute, or on SIGHUP");
         }
     }
     let mut first = None;
@@ -189,7 +189,8 @@ fn watch_folders(watcher: &mut RecommendedWatcher, folders: &WatchedFolders) {
         }
     }
     if let Some((folder, error)) = first {
-        let meaning = "renewed certificates there, and maybe elsewhere, are noticed when they are asked for";
+        let meaning =
+            "folder of certificates cannot be watched; a renewed certificate is noticed when a client asks for it";
         tracing::warn!(folder = %folder.display(), %error, "{meaning}");
     }
 }

@@ -29,7 +29,7 @@ pub fn raise_limit() {
     if current != maximum
         && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
     {
-        tracing::warn!(%error, open_files = current, "the limit of open files can't be raised");
+        tracing::warn!(%error, open_files = current, "limit of open files not raised");
     }
 }
 

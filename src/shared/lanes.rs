@@ -17,8 +17,9 @@ use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::eviction;
-use super::link::{Connection, Link};
+use super::link::{Connection, Link, cause_of};
 use super::shards::Shards;
+use crate::config::OnRedisFailure;
 use crate::deadline::{Timer, within};
 use crate::metrics::{Metrics, RedisMetrics};
 
@@ -59,10 +60,10 @@ const PROBING: &str = "redis.call('SET', KEYS[1], 1, 'PX', 1000) redis.call('APP
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     /// No lane is open, or this one did not answer in time, or broke.
-    #[error("the shared store does not answer")]
+    #[error("Redis does not answer")]
     Unavailable,
     /// The store answered that it can't do this, which says nothing about other calls.
-    #[error("the shared store refuses: {0}")]
+    #[error("Redis refuses: {0}")]
     Refused(redis::RedisError),
 }
 
@@ -80,10 +81,11 @@ pub struct Lanes {
 impl Lanes {
     /// Opens lanes whose calls may take `limit`, and waits a moment for the first. A store that is away does not keep a
     /// gateway from starting: its lanes open when it is back.
-    pub async fn open(link: Arc<Link>, limit: Duration, metrics: Metrics) -> Self {
-        let failure = Mutex::new(format!("no answer within {OPEN_LIMIT:?}"));
+    pub async fn open(link: Arc<Link>, limit: Duration, policy: OnRedisFailure, metrics: Metrics) -> Self {
+        let failure = Mutex::new(format!("no response within {OPEN_LIMIT:?}"));
         let (open, opened, shards) = (Mutex::new(0), Notify::new(), ArcSwapOption::empty());
-        let state = Arc::new(State { open, opened, failure, shards, metrics });
+        let outage = Outage { redis: link.name().into(), policy };
+        let state = Arc::new(State { open, opened, failure, shards, outage, metrics });
         let is_cluster = link.is_cluster();
         let lanes = (0..LANES).map(|_| {
             let lane = Arc::new(Lane { connection: ArcSwapOption::empty(), lost: Notify::new() });
@@ -93,7 +95,7 @@ impl Lanes {
         let lanes = Self { lanes: lanes.collect(), limit, timers: Mutex::default(), is_cluster, state };
         if tokio::time::timeout(OPEN_LIMIT, lanes.state.opened.notified()).await.is_err() {
             let failure = lanes.state.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            tracing::warn!(failure, "the shared store can't be reached; its policy decides until it can");
+            lanes.state.outage.log(&failure);
         }
         lanes
     }
@@ -182,7 +184,23 @@ struct State {
     failure: Mutex<String>,
     /// Those of a cluster.
     shards: ArcSwapOption<Shards>,
+    outage: Outage,
     metrics: Metrics,
+}
+
+/// How an outage is logged.
+#[derive(Debug)]
+pub(super) struct Outage {
+    /// What the log calls this Redis.
+    redis: Box<str>,
+    policy: OnRedisFailure,
+}
+
+impl Outage {
+    fn log(&self, failure: &str) {
+        let Self { redis, policy } = self;
+        tracing::warn!("{redis} unreachable: {failure}; applying on_redis_failure = \"{}\"", policy.name());
+    }
 }
 
 impl State {
@@ -191,13 +209,13 @@ impl State {
         *open += 1;
         if *open == 1 {
             self.metrics.redis.up.set(1);
-            tracing::info!("the shared store answers");
+            tracing::info!("{} answers; budgets are shared", self.outage.redis);
         }
         self.opened.notify_one();
     }
 
     fn not_opened(&self, failure: String) {
-        tracing::debug!(failure, "the shared store can't be reached");
+        tracing::debug!("{} unreachable: {failure}", self.outage.redis);
         *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
     }
 
@@ -219,7 +237,7 @@ impl State {
         *open -= 1;
         if *open == 0 {
             self.metrics.redis.up.set(0);
-            tracing::warn!(failure, "the shared store does not answer; its policy decides until it does");
+            self.outage.log(failure);
         }
     }
 }
@@ -269,8 +287,8 @@ async fn keep_open(lane: Arc<Lane>, link: Arc<Link>, state: Arc<State>, limit: D
                     waits = WAITS.into_iter();
                 }
             }
-            Ok(Err(error)) => state.not_opened(error.to_string()),
-            Err(_) => state.not_opened(format!("no answer within {OPEN_LIMIT:?}")),
+            Ok(Err(error)) => state.not_opened(cause_of(&error)),
+            Err(_) => state.not_opened(format!("no response within {OPEN_LIMIT:?}")),
         }
         wait = waits.next().unwrap_or(wait);
         let part = rand::rng().random_range(0.7..=1.0);
@@ -306,7 +324,7 @@ async fn attend(lane: &Lane, connection: &Arc<Connection>, state: &State, is_clu
             // Where we may not ask, it stays unknown.
             match within(limit, TURNS, eviction::policy(&mut checked)).await {
                 Some(Ok(policy)) => state.note_eviction(policy),
-                Some(Err(error)) => tracing::debug!(%error, "whether Redis evicts keys is not known"),
+                Some(Err(error)) => tracing::debug!(%error, "maxmemory-policy of Redis unknown"),
                 None => {}
             }
         }
@@ -320,8 +338,8 @@ async fn attend(lane: &Lane, connection: &Arc<Connection>, state: &State, is_clu
         let ping = redis::cmd("PING");
         let failure = match within(limit, TURNS, ping.query_async::<()>(&mut checked)).await {
             Some(Ok(())) => continue,
-            Some(Err(error)) => error.to_string(),
-            None => format!("no answer within {limit:?}"),
+            Some(Err(error)) => cause_of(&error),
+            None => format!("no response within {limit:?}"),
         };
         lane.close(connection, &failure, state);
     }

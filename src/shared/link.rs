@@ -39,10 +39,14 @@ pub enum LinkError {
     Pool(#[from] deadpool_redis::BuildError),
 }
 
-/// Makes connections to what is configured.
-pub struct Link(Kind);
+/// Opens connections to the configured Redis.
+pub struct Link {
+    kind: LinkKind,
+    /// As the log names it, without secrets: `Redis 10.0.0.5:6379`.
+    name: String,
+}
 
-enum Kind {
+enum LinkKind {
     Server { pool: deadpool_redis::Pool, client: Client },
     Sentinel { pool: sentinel::Pool, finder: Mutex<SentinelClient> },
     Cluster { client: ClusterClient, nodes: Vec<Client> },
@@ -63,7 +67,8 @@ impl Link {
     /// # Errors
     /// [`LinkError`].
     pub fn new(target: &RedisTarget) -> Result<Self, LinkError> {
-        Ok(Self(match target {
+        let name = name_of(target)?;
+        let kind = match target {
             RedisTarget::Server { url } => {
                 let client = Client::open(url.expose_secret()).map_err(|_| LinkError::Url)?;
                 // Whoever calls has a limit of its own, and two timers a call take twice the time.
@@ -71,7 +76,7 @@ impl Link {
                     AsyncConnectionConfig::new().set_connection_timeout(Some(OPEN_LIMIT)).set_response_timeout(None);
                 let manager = Manager::new_with_config(url.expose_secret(), config).map_err(|_| LinkError::Url)?;
                 let pool = deadpool_redis::Pool::builder(manager).max_size(CONNECTIONS).runtime(Runtime::Tokio1);
-                Kind::Server { pool: pool.build()?, client }
+                LinkKind::Server { pool: pool.build()?, client }
             }
             RedisTarget::Sentinel { sentinels, master, username, password, database } => {
                 let tls = sentinels.iter().any(|url| url.expose_secret().starts_with("rediss://"));
@@ -95,7 +100,7 @@ impl Link {
                     sentinel::Manager::new(sentinels, master.clone(), Some(server), SentinelServerType::Master);
                 let pool = sentinel::Pool::builder(manager.map_err(|_| LinkError::Url)?);
                 let pool = pool.max_size(CONNECTIONS).runtime(Runtime::Tokio1).build()?;
-                Kind::Sentinel { pool, finder: Mutex::new(finder.map_err(|_| LinkError::Url)?) }
+                LinkKind::Sentinel { pool, finder: Mutex::new(finder.map_err(|_| LinkError::Url)?) }
             }
             RedisTarget::Cluster { nodes } => {
                 let addresses = addresses(nodes)?;
@@ -106,14 +111,21 @@ impl Link {
                     .connection_timeout(OPEN_LIMIT)
                     .build()
                     .map_err(|_| LinkError::Url)?;
-                Kind::Cluster { client, nodes: nodes.map_err(|_| LinkError::Url)? }
+                LinkKind::Cluster { client, nodes: nodes.map_err(|_| LinkError::Url)? }
             }
-        }))
+        };
+        Ok(Self { kind, name })
     }
 
-    /// Whether keys may stand on different servers.
+    /// What the log calls it, without secrets.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether keys may be on different servers.
     pub(super) fn is_cluster(&self) -> bool {
-        matches!(self.0, Kind::Cluster { .. })
+        matches!(self.kind, LinkKind::Cluster { .. })
     }
 
     /// Opens a connection.
@@ -122,10 +134,12 @@ impl Link {
     /// What the client, or Redis, says.
     pub(super) async fn connect(&self) -> redis::RedisResult<Connection> {
         let opening = async {
-            Ok(match &self.0 {
-                Kind::Server { pool, .. } => Connection::Server(deadpool_redis::Connection::take(pool.get().await?)),
-                Kind::Sentinel { pool, .. } => Connection::Server(sentinel::Connection::take(pool.get().await?)),
-                Kind::Cluster { client, .. } => Connection::Cluster(client.get_async_connection().await?),
+            Ok(match &self.kind {
+                LinkKind::Server { pool, .. } => {
+                    Connection::Server(deadpool_redis::Connection::take(pool.get().await?))
+                }
+                LinkKind::Sentinel { pool, .. } => Connection::Server(sentinel::Connection::take(pool.get().await?)),
+                LinkKind::Cluster { client, .. } => Connection::Cluster(client.get_async_connection().await?),
             })
         };
         opening.await.map_err(|error| match error {
@@ -140,13 +154,13 @@ impl Link {
     /// # Errors
     /// What the client, or Redis, says; of a cluster, its last node.
     pub(super) async fn listen(&self) -> redis::RedisResult<PubSub> {
-        match &self.0 {
-            Kind::Server { client, .. } => client.get_async_pubsub().await,
-            Kind::Sentinel { finder, .. } => {
+        match &self.kind {
+            LinkKind::Server { client, .. } => client.get_async_pubsub().await,
+            LinkKind::Sentinel { finder, .. } => {
                 let master = finder.lock().await.async_get_client().await?;
                 master.get_async_pubsub().await
             }
-            Kind::Cluster { nodes, .. } => {
+            LinkKind::Cluster { nodes, .. } => {
                 let mut outcome = Err((redis::ErrorKind::InvalidClientConfig, "a cluster without nodes").into());
                 for node in nodes {
                     outcome = node.get_async_pubsub().await;
@@ -162,11 +176,35 @@ impl Link {
 
 impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self.0 {
-            Kind::Server { .. } => "Link(server)",
-            Kind::Sentinel { .. } => "Link(sentinel)",
-            Kind::Cluster { .. } => "Link(cluster)",
-        })
+        f.debug_struct("Link").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// What the log calls a Redis.
+fn name_of(target: &RedisTarget) -> Result<String, LinkError> {
+    let list = |urls: &[SecretString]| -> Result<String, LinkError> {
+        let addresses = addresses(urls)?;
+        Ok(addresses.iter().map(|address| address.addr().to_string()).collect::<Vec<_>>().join(", "))
+    };
+    Ok(match target {
+        RedisTarget::Server { url } => format!("Redis {}", list(std::slice::from_ref(url))?),
+        RedisTarget::Sentinel { sentinels, master, .. } => {
+            format!("Redis master {master} (Sentinels {})", list(sentinels)?)
+        }
+        RedisTarget::Cluster { nodes } => format!("Redis cluster {}", list(nodes)?),
+    })
+}
+
+/// Why a call failed, in the words of operators rather than of the client.
+pub(super) fn cause_of(error: &redis::RedisError) -> String {
+    if error.is_connection_refusal() {
+        "connection refused".to_owned()
+    } else if error.is_timeout() {
+        "no response in time".to_owned()
+    } else if error.is_connection_dropped() {
+        "connection lost".to_owned()
+    } else {
+        error.to_string()
     }
 }
 

@@ -86,7 +86,7 @@ impl Shards {
     fn open_breaker(self: &Arc<Self>, at: usize, failure: &str, connection: &Connection) -> bool {
         let shard = &self.shards[at];
         if !shard.is_down.swap(true, Ordering::AcqRel) {
-            tracing::warn!(slots = ?shard.slots, failure, "a shard of Redis does not answer; its policy decides until it does");
+            tracing::warn!(slots = ?shard.slots, failure, "Redis shard unreachable; applying on_redis_failure to its accounts");
             self.tell();
             tokio::spawn(mend(Arc::downgrade(self), at, connection.clone()));
         }
@@ -112,7 +112,7 @@ async fn mend(shards: Weak<Shards>, at: usize, connection: Connection) {
         let shard = &shards.shards[at];
         if shard.try_on(connection.clone()).await.is_ok() {
             shard.is_down.store(false, Ordering::Release);
-            tracing::info!(slots = ?shard.slots, "the shard of Redis answers again");
+            tracing::info!(slots = ?shard.slots, "Redis shard answers; budgets are shared");
             shards.tell();
             return;
         }

@@ -115,12 +115,16 @@ pub async fn write(writes: Vec<Writes>) {
             Ok(()) => tokens.last_used.mark_written(&used),
             Err(error) => {
                 let cause = with_causes(&error);
-                tracing::warn!(tenant = &*slug, cause, "when tokens were last used can't be written now");
+                tracing::warn!(
+                    tenant = &*slug,
+                    cause,
+                    "last-used times of tokens not written; they are written at the next attempt"
+                );
             }
         }
     });
     if tokio::time::timeout(LIMIT, written).await.is_err() {
-        tracing::warn!("when tokens were last used can't be written in time");
+        tracing::warn!("last-used times of tokens not written in time; they are written at the next attempt");
     }
 }
 

@@ -150,7 +150,7 @@ fn the_log_is_kept_out_of_what_commands_print_unless_it_is_asked_for() {
     }
     let asked = [&["explain", "acme.example.test"][..], &["--config", config]].concat();
     let loud = formgate_with_environment(&asked, &[("FORMGATE_LOG", "info")]);
-    assert!(loud.stderr.contains("the shared store answers"), "{loud:?}");
+    assert!(loud.stderr.contains("answers; budgets are shared"), "{loud:?}");
 }
 
 #[test]

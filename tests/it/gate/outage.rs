@@ -1,4 +1,4 @@
-//! What becomes of requests while the shared store does not answer, and after.
+//! What becomes of requests while Redis does not answer, and after.
 
 use std::time::{Duration, Instant};
 

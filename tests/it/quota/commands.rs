@@ -1,4 +1,4 @@
-//! What a request costs the shared store.
+//! What a request costs Redis.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpStream;

@@ -16,10 +16,10 @@ use crate::support::redis::Redis;
 pub(super) const TIME_LIMIT: Duration = Duration::from_millis(300);
 
 /// What the log says when the store goes away.
-pub(super) const GONE: &str = "the shared store does not answer; its policy decides";
+pub(super) const GONE: &str = "; applying on_redis_failure = ";
 
 /// What it says when the store is there.
-pub(super) const BACK: &str = "the shared store answers";
+pub(super) const BACK: &str = "answers; budgets are shared";
 
 /// How long an operator waits for the gauge to change, at the outside.
 const NOTICE: Duration = Duration::from_secs(5);
