@@ -3,7 +3,7 @@
 //! Owns the meaning of `tenants.toml`. A [`Config`] exists only when the files had no fault; behind it nothing is
 //! checked again. Reading has two stages, and each goes on after a fault so that an operator learns of all at once:
 //!
-//! 1. `include` finds the files and `pieces` cuts them; `file` walks the TOML as written, with the places of keys and
+//! 1. `include` finds the files and `sections` cuts them; `file` walks the TOML as written, with the places of keys and
 //!    values, and `gateway`, `tenant` and `database` give each table by itself its meaning.
 //! 2. `unique` compares the tables with one another, and `coverage` with the certificates.
 //!
@@ -23,9 +23,9 @@ mod include;
 mod keys;
 mod limits;
 mod listen;
-mod pieces;
 mod problem;
 mod secret;
+mod sections;
 mod source;
 mod tenant;
 #[cfg(test)]
@@ -44,14 +44,14 @@ use http::HeaderValue;
 use jiff::tz::TimeZone;
 use secrecy::{ExposeSecret, SecretString};
 
-use self::file::Reading;
+use self::file::LoadContext;
 pub use self::include::Sources;
 pub use self::limits::{ConnectionLimits, Limits, RequestLimits};
-pub use self::listen::{ListenConfig, Speaks};
-pub use self::problem::{Origin, Problem, Problems};
+pub use self::listen::{ListenConfig, ListenProtocol};
+pub use self::problem::{Problem, Problems, TenantOrigin};
 pub use self::secret::holds_password;
-use self::source::Place;
-use self::tenant::Listed;
+use self::source::SourceSpan;
+use self::tenant::LoadedTenant;
 pub use self::watched::WatchedFolders;
 pub use crate::certificate::CertificateFiles;
 use crate::host::{HostName, HostPattern};
@@ -84,7 +84,7 @@ impl Config {
     pub fn load(path: &Path) -> Result<Self, Problems> {
         let environment = |name: &str| std::env::var(name).ok();
         let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let read = Examination::read(path, &Reading::new(&environment, None, threads), Certificates::Unread);
+        let read = Examination::read(path, &LoadContext::new(&environment, None, threads), CertificateChecks::Skip);
         read.into_config()
     }
 
@@ -99,44 +99,48 @@ impl Config {
     /// too: what `formgate check` and a reload do. What `served` holds already is not checked again, so that a reload
     /// opens only what is new; `check` starts with nothing.
     #[must_use]
-    pub fn examine(path: &Path, served: Option<&Served<'_>>) -> Examination {
+    pub fn examine(path: &Path, served: Option<&ServedConfig<'_>>) -> Examination {
         // One thread: a reload shares the machine with requests.
         let environment = |name: &str| std::env::var(name).ok();
-        Examination::read(path, &Reading::new(&environment, served, 1), Certificates::Checked)
+        Examination::read(path, &LoadContext::new(&environment, served, 1), CertificateChecks::Run)
     }
 
     /// Examines with an environment other than the process's.
     #[cfg(test)]
     fn load_with(path: &Path, environment: secret::Environment<'_>) -> Result<Self, Problems> {
-        Examination::read(path, &Reading::new(environment, None, 2), Certificates::Checked).into_config()
+        Examination::read(path, &LoadContext::new(environment, None, 2), CertificateChecks::Run).into_config()
     }
 }
 
 /// The configuration that is served, as far as a new one is compared with it.
 #[expect(missing_debug_implementations, reason = "a function has nothing to show")]
-pub struct Served<'s> {
+pub struct ServedConfig<'s> {
     gateway: Option<&'s CertificateFiles>,
     tenant: &'s (dyn Fn(&str) -> Option<Arc<TenantConfig>> + Sync),
     /// The tenants by the words that said what they are.
-    written: HashMap<NonZero<u64>, &'s Arc<TenantConfig>>,
+    by_fingerprint: HashMap<NonZero<u64>, &'s Arc<TenantConfig>>,
 }
 
-impl<'s> Served<'s> {
+impl<'s> ServedConfig<'s> {
     /// The files of the gateway's certificate, where it has one, a tenant by its slug, and all tenants.
     pub fn new(
         gateway: Option<&'s CertificateFiles>,
         tenant: &'s (dyn Fn(&str) -> Option<Arc<TenantConfig>> + Sync),
         all: impl Iterator<Item = &'s Arc<TenantConfig>>,
     ) -> Self {
-        Self { gateway, tenant, written: all.filter_map(|config| Some((config.written?, config))).collect() }
+        Self {
+            gateway,
+            tenant,
+            by_fingerprint: all.filter_map(|config| Some((config.section_fingerprint?, config))).collect(),
+        }
     }
 }
 
 /// Whether certificates are read for a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Certificates {
-    Checked,
-    Unread,
+enum CertificateChecks {
+    Run,
+    Skip,
 }
 
 /// All that can be known of a configuration, also of a faulty one.
@@ -154,31 +158,31 @@ pub struct Examination {
     pub folders: WatchedFolders,
     /// What was read.
     pub sources: Sources,
-    redis: Option<Place>,
+    redis: Option<SourceSpan>,
     read_at: SystemTime,
 }
 
 impl Examination {
-    fn read(path: &Path, reading: &Reading<'_>, certificates: Certificates) -> Self {
+    fn read(path: &Path, context: &LoadContext<'_>, certificates: CertificateChecks) -> Self {
         let read_at = SystemTime::now();
-        let written = include::read(path, reading);
-        unique::check(&written.tenants, reading);
-        if certificates == Certificates::Checked {
-            coverage::check(written.gateway.as_ref(), &written.tenants, reading);
+        let files = include::read(path, context);
+        unique::check(&files.tenants, context);
+        if certificates == CertificateChecks::Run {
+            coverage::check(files.gateway.as_ref(), &files.tenants, context);
         }
-        let redis = written.gateway.as_ref().and_then(|gateway| gateway.redis.clone());
-        let gateway = written.gateway.and_then(|gateway| gateway.config);
-        let mut tenants = Vec::with_capacity(written.tenants.len());
-        tenants.extend(written.tenants.into_iter().filter_map(Listed::into_config));
-        let folders = WatchedFolders::of(written.folders, gateway.as_ref(), &tenants);
-        let (problems, sources, warnings) = (reading.take_problems(), written.sources, written.warnings);
+        let redis = files.gateway.as_ref().and_then(|gateway| gateway.redis.clone());
+        let gateway = files.gateway.and_then(|gateway| gateway.config);
+        let mut tenants = Vec::with_capacity(files.tenants.len());
+        tenants.extend(files.tenants.into_iter().filter_map(LoadedTenant::into_config));
+        let folders = WatchedFolders::of(files.folders, gateway.as_ref(), &tenants);
+        let (problems, sources, warnings) = (context.take_problems(), files.sources, files.warnings);
         Self { gateway, tenants, problems, warnings, folders, sources, redis, read_at }
     }
 
     /// A fault of the Redis that the gateway's table names; the report points at the key and does not show its value.
     #[must_use]
     pub fn redis_problem(&self, title: impl Into<String>) -> Option<Problem> {
-        self.redis.as_ref().map(|place| Problem::at(place, title))
+        self.redis.as_ref().map(|span| Problem::at(span, title))
     }
 
     /// The configuration, if it has no fault.
@@ -264,15 +268,15 @@ pub enum RedisTarget {
 
 impl RedisTarget {
     /// Every text of it, secrets too, and which kind it is.
-    fn texts(&self) -> (&'static str, Vec<&str>) {
+    fn fields(&self) -> (&'static str, Vec<&str>) {
         match self {
             Self::Server { url } => ("server", vec![url.expose_secret()]),
             Self::Cluster { nodes } => ("cluster", nodes.iter().map(ExposeSecret::expose_secret).collect()),
             Self::Sentinel { sentinels, master, username, password, database: _ } => {
-                let mut texts = vec![master.as_str(), username.as_deref().unwrap_or_default()];
-                texts.push(password.as_ref().map(ExposeSecret::expose_secret).unwrap_or_default());
-                texts.extend(sentinels.iter().map(ExposeSecret::expose_secret));
-                ("sentinel", texts)
+                let mut fields = vec![master.as_str(), username.as_deref().unwrap_or_default()];
+                fields.push(password.as_ref().map(ExposeSecret::expose_secret).unwrap_or_default());
+                fields.extend(sentinels.iter().map(ExposeSecret::expose_secret));
+                ("sentinel", fields)
             }
         }
     }
@@ -284,7 +288,7 @@ impl RedisTarget {
 
 impl PartialEq for RedisTarget {
     fn eq(&self, other: &Self) -> bool {
-        self.texts() == other.texts() && self.database() == other.database()
+        self.fields() == other.fields() && self.database() == other.database()
     }
 }
 
@@ -329,10 +333,10 @@ pub struct TenantConfig {
     /// How much of a group one write may detach; off by default, since membership is replaced as asked.
     pub group_guard: Option<Guard>,
     /// Where it was written, for faults that show only later.
-    pub origin: Origin,
+    pub origin: TenantOrigin,
     /// A number for the words that said all this, if they stood in a piece of a file by themselves: a reload that meets
     /// them again need not read them.
-    pub(crate) written: Option<NonZero<u64>>,
+    pub(crate) section_fingerprint: Option<NonZero<u64>>,
 }
 
 impl TenantConfig {
@@ -357,7 +361,7 @@ impl TenantConfig {
             max_in_flight,
             group_guard,
             origin: _,
-            written: _,
+            section_fingerprint: _,
         } = self;
         *slug == other.slug
             && *name == other.name

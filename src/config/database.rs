@@ -6,35 +6,35 @@
 
 use std::path::Path;
 
-use super::file::{Reading, Text};
+use super::file::{LoadContext, StringValue};
 use super::problem::Problem;
 use crate::store::{DatabaseLocation, InvalidLocation};
 
 /// An address that the store accepts.
-pub(super) struct Database {
+pub(super) struct DatabaseAddress {
     pub(super) location: DatabaseLocation,
     /// Equal for two addresses of the same database; holds no password.
     pub(super) identity: String,
 }
 
 /// Reads an address; the path of a SQLite file is relative to the folder.
-pub(super) fn read(text: &Text, folder: &Path, reading: &Reading<'_>) -> Result<Database, Problem> {
+pub(super) fn read(text: &StringValue, folder: &Path, context: &LoadContext<'_>) -> Result<DatabaseAddress, Problem> {
     let url = text.value.as_str();
     let location = DatabaseLocation::parse(url, folder).map_err(|error| problem(text, &error))?;
-    let identity = identity(&location, reading);
-    Ok(Database { location, identity })
+    let identity = identity(&location, context);
+    Ok(DatabaseAddress { location, identity })
 }
 
 /// What tells whether two addresses are one database; two paths can lead to one file.
-pub(super) fn identity(location: &DatabaseLocation, reading: &Reading<'_>) -> String {
+pub(super) fn identity(location: &DatabaseLocation, context: &LoadContext<'_>) -> String {
     match location.file() {
-        Some(file) => format!("sqlite {}", reading.identity(file).display()),
+        Some(file) => format!("sqlite {}", context.identity(file).display()),
         None => location.identity(),
     }
 }
 
-fn problem(text: &Text, error: &InvalidLocation) -> Problem {
-    let problem = |title: &str| Problem::at(&text.place, title);
+fn problem(text: &StringValue, error: &InvalidLocation) -> Problem {
+    let problem = |title: &str| Problem::at(&text.span, title);
     match error {
         InvalidLocation::UnknownScheme => {
             problem("not the address of a database").label("expected `postgres://…` or `sqlite:PATH`")

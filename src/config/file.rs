@@ -2,7 +2,7 @@
 //!
 //! Owns types, ranges, `${NAME}` and unknown keys; what a value means is checked elsewhere. serde stops at the first
 //! fault, so the document is walked by hand: a reader takes what it knows, every fault is reported on the way and the
-//! reading goes on, and what [`Table::finish`] finds left is an unknown key. A taken value that was faulty reads as
+//! reading goes on, and what [`TableReader::finish`] finds left is an unknown key. A taken value that was faulty reads as
 //! absent or as its default; that is sound because no configuration is made once a fault is reported.
 
 use std::borrow::Cow;
@@ -14,38 +14,38 @@ use std::sync::Arc;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::Served;
-use super::folders::Folders;
+use super::ServedConfig;
+use super::folders::CanonicalFolders;
 use super::keys;
 use super::problem::Problem;
 use super::secret::{self, Environment};
-use super::source::{Place, Source, SourceFile};
+use super::source::{SourceFile, SourceSection, SourceSpan};
 
 /// What files of one configuration are read with: the environment, what is served already, and the faults so far. Each
 /// thread that reads has one of its own.
-pub(super) struct Reading<'e> {
+pub(super) struct LoadContext<'e> {
     environment: Environment<'e>,
-    served: Option<&'e Served<'e>>,
+    served: Option<&'e ServedConfig<'e>>,
     threads: usize,
-    folders: Folders,
+    folders: CanonicalFolders,
     problems: RefCell<Vec<Problem>>,
     /// The keys that tables were asked for, as they were finished.
     known: RefCell<Vec<&'static str>>,
 }
 
-impl<'e> Reading<'e> {
-    pub(super) fn new(environment: Environment<'e>, served: Option<&'e Served<'e>>, threads: usize) -> Self {
-        let (folders, problems, known) = (Folders::default(), RefCell::default(), RefCell::default());
+impl<'e> LoadContext<'e> {
+    pub(super) fn new(environment: Environment<'e>, served: Option<&'e ServedConfig<'e>>, threads: usize) -> Self {
+        let (folders, problems, known) = (CanonicalFolders::default(), RefCell::default(), RefCell::default());
         Self { environment, served, threads, folders, problems, known }
     }
 
     /// A reading of the same whose faults may still be thrown away.
-    pub(super) fn apart(&self) -> Self {
+    pub(super) fn fork(&self) -> Self {
         Self::new(self.environment, self.served, self.threads)
     }
 
     /// Takes over the faults of another.
-    pub(super) fn join(&self, other: &Self) {
+    pub(super) fn absorb(&self, other: &Self) {
         self.problems.borrow_mut().extend(other.take_problems());
     }
 
@@ -57,11 +57,11 @@ impl<'e> Reading<'e> {
         self.problems.take()
     }
 
-    pub(super) fn take_known(&self) -> Vec<&'static str> {
+    pub(super) fn take_known_keys(&self) -> Vec<&'static str> {
         self.known.take()
     }
 
-    pub(super) fn served(&self) -> Option<&'e Served<'e>> {
+    pub(super) fn served(&self) -> Option<&'e ServedConfig<'e>> {
         self.served
     }
 
@@ -75,14 +75,14 @@ impl<'e> Reading<'e> {
     /// Some are read and then kept at a time, and whoever keeps them frees nothing: what the allocator gets back from a
     /// thread it gives that thread again. Else what is kept would come to lie all over what is read and gone, and very many
     /// tenants would take a third more.
-    pub(super) fn each<T: Sync, R: Send>(
+    pub(super) fn read_in_batches<T: Sync, R: Send>(
         &self,
         items: &[T],
-        read: impl Fn(&Reading<'_>, &T) -> R + Sync,
+        read: impl Fn(&LoadContext<'_>, &T) -> R + Sync,
         mut keep: impl FnMut(&mut R),
     ) {
-        if self.threads <= 1 || items.len() < AT_ONCE {
-            for some in items.chunks(AT_ONCE) {
+        if self.threads <= 1 || items.len() < BATCH {
+            for some in items.chunks(BATCH) {
                 let mut done: Vec<R> = some.iter().map(|item| read(self, item)).collect();
                 done.iter_mut().for_each(&mut keep);
             }
@@ -90,11 +90,11 @@ impl<'e> Reading<'e> {
         }
         let (environment, served, read) = (self.environment, self.served, &read);
         let mut done = Vec::new();
-        for some in items.chunks(AT_ONCE * self.threads).chain([&[][..]]) {
+        for some in items.chunks(BATCH * self.threads).chain([&[][..]]) {
             done = std::thread::scope(|scope| {
                 let part = |items| {
                     scope.spawn(move || {
-                        let own = Reading::new(environment, served, 1);
+                        let own = LoadContext::new(environment, served, 1);
                         let done: Vec<R> = <[T]>::iter(items).map(|item| read(&own, item)).collect();
                         (done, own.take_problems())
                     })
@@ -117,94 +117,94 @@ impl<'e> Reading<'e> {
 
 /// How many tables or files a thread reads at a time. With fewer, starting threads costs as much as they read; with more,
 /// more is in memory at a time.
-const AT_ONCE: usize = 512;
+const BATCH: usize = 512;
 
 /// A string with its variables expanded. No `Debug`: it may be a secret.
-pub(super) struct Text {
+pub(super) struct StringValue {
     pub(super) value: String,
-    pub(super) place: Place,
+    pub(super) span: SourceSpan,
     /// Whether the environment had a part in it.
     pub(super) from_environment: bool,
 }
 
 /// An item of an array that may hold strings and tables.
-pub(super) enum Entry<'r, 't> {
-    Text(Text),
-    Table(Table<'r, 't>),
+pub(super) enum StringOrTable<'r, 't> {
+    String(StringValue),
+    Table(TableReader<'r, 't>),
 }
 
 /// A table whose values are taken one by one.
-pub(super) struct Table<'r, 't> {
-    reading: &'r Reading<'r>,
-    source: Arc<Source>,
+pub(super) struct TableReader<'r, 't> {
+    context: &'r LoadContext<'r>,
+    source: Arc<SourceSection>,
     /// The header, or the whole of an inline table.
-    place: Place,
+    span: SourceSpan,
     values: DeTable<'t>,
     known: Vec<&'static str>,
 }
 
-impl<'r, 't> Table<'r, 't> {
+impl<'r, 't> TableReader<'r, 't> {
     /// The table that is a whole file.
-    pub(super) fn root(reading: &'r Reading<'r>, source: &Arc<Source>, document: DeTable<'t>) -> Self {
-        let place = Place::new(source, 0..0);
-        Self { reading, source: Arc::clone(source), place, values: document, known: Vec::new() }
+    pub(super) fn root(context: &'r LoadContext<'r>, source: &Arc<SourceSection>, document: DeTable<'t>) -> Self {
+        let span = SourceSpan::new(source, 0..0);
+        Self { context, source: Arc::clone(source), span, values: document, known: Vec::new() }
     }
 
     /// A table without keys, which is nowhere.
-    pub(super) fn empty(reading: &'r Reading<'r>) -> Self {
+    pub(super) fn empty(context: &'r LoadContext<'r>) -> Self {
         let file = SourceFile::new(Path::new(""), 0, String::new());
-        Self::root(reading, &Source::new(&file, 0), DeTable::new())
+        Self::root(context, &SourceSection::new(&file, 0), DeTable::new())
     }
 
-    pub(super) fn reading(&self) -> &'r Reading<'r> {
-        self.reading
+    pub(super) fn context(&self) -> &'r LoadContext<'r> {
+        self.context
     }
 
-    pub(super) fn place(&self) -> &Place {
-        &self.place
+    pub(super) fn span(&self) -> &SourceSpan {
+        &self.span
     }
 
     /// A string that may be left out.
-    pub(super) fn text(&mut self, key: &'static str) -> Option<Text> {
+    pub(super) fn string(&mut self, key: &'static str) -> Option<StringValue> {
         let value = self.take(key)?;
-        self.read_text(value)
+        self.read_string(value)
     }
 
     /// A string that must be there.
-    pub(super) fn required_text(&mut self, key: &'static str) -> Option<Text> {
+    pub(super) fn required_string(&mut self, key: &'static str) -> Option<StringValue> {
         self.require(key, "key");
-        self.text(key)
+        self.string(key)
     }
 
     /// An array of strings; one that is left out is empty.
-    pub(super) fn texts(&mut self, key: &'static str) -> Vec<Text> {
-        let Some((place, value)) = self.take(key) else { return Vec::new() };
+    pub(super) fn strings(&mut self, key: &'static str) -> Vec<StringValue> {
+        let Some((span, value)) = self.take(key) else { return Vec::new() };
         let DeValue::Array(items) = value else {
-            self.reading.report(Problem::at(&place, "expected an array of strings").label(found(&value)));
+            self.context.report(Problem::at(&span, "expected an array of strings").label(found(&value)));
             return Vec::new();
         };
-        items.into_iter().filter_map(|item| self.read_text(self.placed(item))).collect()
+        items.into_iter().filter_map(|item| self.read_string(self.with_span(item))).collect()
     }
 
     /// An array of at least one string.
-    pub(super) fn required_texts(&mut self, key: &'static str) -> Vec<Text> {
+    pub(super) fn required_strings(&mut self, key: &'static str) -> Vec<StringValue> {
         self.require_items(key);
-        self.texts(key)
+        self.strings(key)
     }
 
     /// An array of at least one string or table.
-    pub(super) fn required_entries(&mut self, key: &'static str) -> Vec<Entry<'r, 't>> {
+    pub(super) fn required_strings_or_tables(&mut self, key: &'static str) -> Vec<StringOrTable<'r, 't>> {
         self.require_items(key);
-        let Some((place, value)) = self.take(key) else { return Vec::new() };
+        let Some((span, value)) = self.take(key) else { return Vec::new() };
         let DeValue::Array(items) = value else {
-            self.reading.report(Problem::at(&place, "expected an array of strings or tables").label(found(&value)));
+            self.context.report(Problem::at(&span, "expected an array of strings or tables").label(found(&value)));
             return Vec::new();
         };
-        let read = |item| match self.placed(item) {
-            table @ (_, DeValue::Table(_)) => self.read_table(table).map(Entry::Table),
-            text @ (_, DeValue::String(_)) => self.read_text(text).map(Entry::Text),
-            (place, other) => {
-                self.reading.report(Problem::at(&place, "expected a string or a table").label(found(&other)));
+        let read = |item| match self.with_span(item) {
+            table @ (_, DeValue::Table(_)) => self.read_table(table).map(StringOrTable::Table),
+            text @ (_, DeValue::String(_)) => self.read_string(text).map(StringOrTable::String),
+            (span, other) => {
+                self.context.report(Problem::at(&span, "expected a string or a table").label(found(&other)));
                 None
             }
         };
@@ -213,69 +213,69 @@ impl<'r, 't> Table<'r, 't> {
 
     /// `true` or `false`.
     pub(super) fn boolean(&mut self, key: &'static str, default: bool) -> bool {
-        let Some((place, value)) = self.take(key) else { return default };
+        let Some((span, value)) = self.take(key) else { return default };
         value.as_bool().unwrap_or_else(|| {
-            self.reading.report(Problem::at(&place, "expected `true` or `false`").label(found(&value)));
+            self.context.report(Problem::at(&span, "expected `true` or `false`").label(found(&value)));
             default
         })
     }
 
     /// A whole number within a range.
     pub(super) fn integer(&mut self, key: &'static str, range: RangeInclusive<u32>, default: u32) -> u32 {
-        let Some((place, value)) = self.take(key) else { return default };
+        let Some((span, value)) = self.take(key) else { return default };
         let DeValue::Integer(integer) = &value else {
-            self.reading.report(Problem::at(&place, "expected an integer").label(found(&value)));
+            self.context.report(Problem::at(&span, "expected an integer").label(found(&value)));
             return default;
         };
         let value = i64::from_str_radix(integer.as_str(), integer.radix()).ok().and_then(|n| u32::try_from(n).ok());
         value.filter(|n| range.contains(n)).unwrap_or_else(|| {
             let (least, most) = (range.start(), range.end());
-            self.reading.report(Problem::at(&place, format!("`{key}` must be from {least} to {most}")));
+            self.context.report(Problem::at(&span, format!("`{key}` must be from {least} to {most}")));
             default
         })
     }
 
     /// A table that may be left out.
-    pub(super) fn table(&mut self, key: &'static str) -> Option<Table<'r, 't>> {
+    pub(super) fn table(&mut self, key: &'static str) -> Option<TableReader<'r, 't>> {
         let value = self.take(key)?;
-        if let (place, DeValue::Array(_)) = &value {
-            let problem = Problem::at(place, "expected a table").label("found an array of tables");
-            self.reading.report(problem.help(format!("there is only one: write `{key}` with one pair of brackets")));
+        if let (span, DeValue::Array(_)) = &value {
+            let problem = Problem::at(span, "expected a table").label("found an array of tables");
+            self.context.report(problem.help(format!("there is only one: write `{key}` with one pair of brackets")));
             return None;
         }
         self.read_table(value)
     }
 
     /// A table that must be there.
-    pub(super) fn required_table(&mut self, key: &'static str) -> Option<Table<'r, 't>> {
+    pub(super) fn required_table(&mut self, key: &'static str) -> Option<TableReader<'r, 't>> {
         self.require(key, "table");
         self.table(key)
     }
 
     /// An array of tables: `[[key]]`.
-    pub(super) fn tables(&mut self, key: &'static str) -> Vec<Table<'r, 't>> {
-        let Some((place, value)) = self.take(key) else { return Vec::new() };
+    pub(super) fn tables(&mut self, key: &'static str) -> Vec<TableReader<'r, 't>> {
+        let Some((span, value)) = self.take(key) else { return Vec::new() };
         let DeValue::Array(items) = value else {
-            let problem = Problem::at(&place, "expected an array of tables").label(found(&value));
-            self.reading.report(problem.help(format!("write `[[{key}]]`, with two pairs of brackets, for each {key}")));
+            let problem = Problem::at(&span, "expected an array of tables").label(found(&value));
+            self.context.report(problem.help(format!("write `[[{key}]]`, with two pairs of brackets, for each {key}")));
             return Vec::new();
         };
-        items.into_iter().filter_map(|item| self.read_table(self.placed(item))).collect()
+        items.into_iter().filter_map(|item| self.read_table(self.with_span(item))).collect()
     }
 
     /// The tables under keys that the operator chooses, with the keys.
-    pub(super) fn entries(self) -> Vec<(Text, Table<'r, 't>)> {
-        let Self { reading, source, values, .. } = self;
+    pub(super) fn named_tables(self) -> Vec<(StringValue, TableReader<'r, 't>)> {
+        let Self { context, source, values, .. } = self;
         let read = |(key, value): (Spanned<_>, Spanned<DeValue<'t>>)| {
-            let place = Place::new(&source, key.span());
-            let value_place = Place::new(&source, value.span());
+            let span = SourceSpan::new(&source, key.span());
+            let value_span = SourceSpan::new(&source, value.span());
             if !value.get_ref().is_table() {
-                let problem = Problem::at(&value_place, "expected a table").label(found(value.get_ref()));
-                reading.report(problem.help("the keys here are hosts, each with a table: `[tenant.tls.\"HOST\"]`"));
+                let problem = Problem::at(&value_span, "expected a table").label(found(value.get_ref()));
+                context.report(problem.help("the keys here are hosts, each with a table: `[tenant.tls.\"HOST\"]`"));
                 return None;
             }
-            let table = read_table(reading, &source, (value_place, value.into_inner()))?;
-            Some((Text { value: String::from(key.into_inner()), place, from_environment: false }, table))
+            let table = read_table(context, &source, (value_span, value.into_inner()))?;
+            Some((StringValue { value: String::from(key.into_inner()), span, from_environment: false }, table))
         };
         values.into_iter().filter_map(read).collect()
     }
@@ -283,14 +283,14 @@ impl<'r, 't> Table<'r, 't> {
     /// Takes a key that has no place here.
     pub(super) fn refuse(&mut self, key: &'static str, title: &str) {
         if let Some((key, _)) = self.values.remove_entry(key) {
-            self.reading.report(Problem::at(&Place::new(&self.source, key.span()), title));
+            self.context.report(Problem::at(&SourceSpan::new(&self.source, key.span()), title));
         }
     }
 
     /// Where a key is, whatever its value.
-    pub(super) fn place_of(&self, key: &str) -> Option<Place> {
+    pub(super) fn span_of(&self, key: &str) -> Option<SourceSpan> {
         let (key, _) = self.values.get_key_value(key)?;
-        Some(Place::new(&self.source, key.span()))
+        Some(SourceSpan::new(&self.source, key.span()))
     }
 
     /// Whether a key is there, whatever its value.
@@ -302,10 +302,10 @@ impl<'r, 't> Table<'r, 't> {
     pub(super) fn finish(self) {
         for (key, value) in &self.values {
             let name = key.get_ref();
-            let place = Place::new(&self.source, key.span());
-            let problem = Problem::at(&place, format!("unknown key `{name}`"));
-            let homes = keys::homes_of(name).join(" or ");
-            self.reading.report(match nearest(name, &self.known) {
+            let span = SourceSpan::new(&self.source, key.span());
+            let problem = Problem::at(&span, format!("unknown key `{name}`"));
+            let homes = keys::tables_with_key(name).join(" or ");
+            self.context.report(match nearest(name, &self.known) {
                 _ if !homes.is_empty() => {
                     let problem = problem.label(format!("it belongs in {homes}"));
                     problem.help(match homes.strip_prefix("`[").and_then(|home| home.strip_suffix("]`")) {
@@ -317,17 +317,17 @@ impl<'r, 't> Table<'r, 't> {
                 None => problem.help(format!("the keys here are {}", listed(&self.known))),
             });
         }
-        self.reading.known.borrow_mut().extend(&self.known);
+        self.context.known.borrow_mut().extend(&self.known);
     }
 
-    fn take(&mut self, key: &'static str) -> Option<(Place, DeValue<'t>)> {
+    fn take(&mut self, key: &'static str) -> Option<(SourceSpan, DeValue<'t>)> {
         self.known.push(key);
-        self.values.remove(key).map(|value| self.placed(value))
+        self.values.remove(key).map(|value| self.with_span(value))
     }
 
     fn require(&self, key: &str, kind: &str) {
         if !self.contains(key) {
-            self.reading.report(Problem::at(&self.place, format!("missing {kind} `{key}`")));
+            self.context.report(Problem::at(&self.span, format!("missing {kind} `{key}`")));
         }
     }
 
@@ -335,51 +335,51 @@ impl<'r, 't> Table<'r, 't> {
         self.require(key, "key");
         let value = self.values.get(key);
         if let Some(value) = value.filter(|value| value.get_ref().as_array().is_some_and(|items| items.is_empty())) {
-            let place = Place::new(&self.source, value.span());
-            self.reading.report(Problem::at(&place, format!("`{key}` needs at least one entry")));
+            let span = SourceSpan::new(&self.source, value.span());
+            self.context.report(Problem::at(&span, format!("`{key}` needs at least one entry")));
         }
     }
 
-    fn placed(&self, value: Spanned<DeValue<'t>>) -> (Place, DeValue<'t>) {
-        (Place::new(&self.source, value.span()), value.into_inner())
+    fn with_span(&self, value: Spanned<DeValue<'t>>) -> (SourceSpan, DeValue<'t>) {
+        (SourceSpan::new(&self.source, value.span()), value.into_inner())
     }
 
-    fn read_text(&self, (place, value): (Place, DeValue<'t>)) -> Option<Text> {
+    fn read_string(&self, (span, value): (SourceSpan, DeValue<'t>)) -> Option<StringValue> {
         let DeValue::String(written) = &value else {
-            self.reading.report(Problem::at(&place, "expected a string").label(found(&value)));
+            self.context.report(Problem::at(&span, "expected a string").label(found(&value)));
             return None;
         };
-        match secret::expand(written, self.reading.environment) {
+        match secret::expand(written, self.context.environment) {
             Ok(value) if value.trim().is_empty() => {
-                self.reading.report(Problem::at(&place, "expected a string that is not empty"));
+                self.context.report(Problem::at(&span, "expected a string that is not empty"));
                 None
             }
             Ok(value) => {
                 let from_environment = matches!(value, Cow::Owned(_));
-                Some(Text { value: value.into_owned(), place, from_environment })
+                Some(StringValue { value: value.into_owned(), span, from_environment })
             }
             Err(errors) => {
-                errors.iter().for_each(|error| self.reading.report(Problem::at(&place, error.to_string())));
+                errors.iter().for_each(|error| self.context.report(Problem::at(&span, error.to_string())));
                 None
             }
         }
     }
 
-    fn read_table(&self, value: (Place, DeValue<'t>)) -> Option<Table<'r, 't>> {
-        read_table(self.reading, &self.source, value)
+    fn read_table(&self, value: (SourceSpan, DeValue<'t>)) -> Option<TableReader<'r, 't>> {
+        read_table(self.context, &self.source, value)
     }
 }
 
 fn read_table<'r, 't>(
-    reading: &'r Reading<'r>,
-    source: &Arc<Source>,
-    (place, value): (Place, DeValue<'t>),
-) -> Option<Table<'r, 't>> {
+    context: &'r LoadContext<'r>,
+    source: &Arc<SourceSection>,
+    (span, value): (SourceSpan, DeValue<'t>),
+) -> Option<TableReader<'r, 't>> {
     let DeValue::Table(values) = value else {
-        reading.report(Problem::at(&place, "expected a table").label(found(&value)));
+        context.report(Problem::at(&span, "expected a table").label(found(&value)));
         return None;
     };
-    Some(Table { reading, source: Arc::clone(source), place, values, known: Vec::new() })
+    Some(TableReader { context, source: Arc::clone(source), span, values, known: Vec::new() })
 }
 
 fn found(value: &DeValue<'_>) -> String {

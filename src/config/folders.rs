@@ -13,9 +13,9 @@ pub(super) fn folder_of(path: &Path) -> PathBuf {
 /// Folders by their true paths. Most files of a gateway stand in few folders, and finding a true path asks the system
 /// for each part of it.
 #[derive(Default)]
-pub(super) struct Folders(RefCell<HashMap<PathBuf, PathBuf>>);
+pub(super) struct CanonicalFolders(RefCell<HashMap<PathBuf, PathBuf>>);
 
-impl Folders {
+impl CanonicalFolders {
     /// What tells whether two paths are one file.
     pub(super) fn identity(&self, path: &Path) -> PathBuf {
         let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return path.to_owned() };

@@ -5,18 +5,18 @@
 
 use http::HeaderValue;
 
-use super::file::Table;
+use super::file::TableReader;
 use super::problem::Problem;
 
 /// Reads the key; absent when it is left out or faulty.
-pub(super) fn read(table: &mut Table<'_, '_>) -> Option<HeaderValue> {
-    let text = table.text("hsts")?;
+pub(super) fn read(table: &mut TableReader<'_, '_>) -> Option<HeaderValue> {
+    let text = table.string("hsts")?;
     match check(&text.value) {
         Ok(()) => HeaderValue::try_from(text.value).ok(),
         Err(fault) => {
-            let problem = Problem::at(&text.place, "not a value of `Strict-Transport-Security`").label(fault);
+            let problem = Problem::at(&text.span, "not a value of `Strict-Transport-Security`").label(fault);
             let help = "write `max-age=` and seconds, and after it, where it holds, `; includeSubDomains; preload`";
-            table.reading().report(problem.help(help));
+            table.context().report(problem.help(help));
             None
         }
     }
@@ -24,7 +24,7 @@ pub(super) fn read(table: &mut Table<'_, '_>) -> Option<HeaderValue> {
 
 /// The most digits of `max-age`: three centuries. Larger: browsers count with 32 or 64 bits, and ignore what does not fit.
 /// Smaller: a long time that they understand is refused.
-const MOST_DIGITS: usize = 10;
+const MAX_DIGITS: usize = 10;
 
 /// Names and values are compared as browsers do: without case, a value with or without quotes.
 fn check(value: &str) -> Result<(), String> {
@@ -42,8 +42,8 @@ fn check(value: &str) -> Result<(), String> {
                 if seconds.is_empty() || !seconds.bytes().all(|byte| byte.is_ascii_digit()) {
                     return Err("`max-age` needs a number of seconds".to_owned());
                 }
-                if seconds.len() > MOST_DIGITS {
-                    return Err(format!("`max-age` has more than {MOST_DIGITS} digits"));
+                if seconds.len() > MAX_DIGITS {
+                    return Err(format!("`max-age` has more than {MAX_DIGITS} digits"));
                 }
             }
             ("max-age", None) => return Err("`max-age` needs a number of seconds".to_owned()),

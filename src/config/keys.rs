@@ -6,15 +6,15 @@
 
 use std::path::Path;
 
-use super::file::{Reading, Table};
+use super::file::{LoadContext, TableReader};
 use super::{databases, gateway, limits, listen, tenant};
 
 /// A table's header, and how it is read.
-type Reader = (&'static str, fn(Table<'_, '_>));
+type Reader = (&'static str, fn(TableReader<'_, '_>));
 
 const READERS: [Reader; 10] = [
     ("the top of the file, above every header", |mut table| {
-        table.texts("include");
+        table.strings("include");
         for key in ["gateway", "tenant"] {
             table.table(key);
         }
@@ -48,11 +48,11 @@ const READERS: [Reader; 10] = [
 ];
 
 /// The tables that have a key, by their headers.
-pub(super) fn homes_of(key: &str) -> Vec<&'static str> {
-    let has = |reader: &fn(Table<'_, '_>)| {
-        let reading = Reading::new(&|_| None, None, 1);
-        reader(Table::empty(&reading));
-        reading.take_known().contains(&key)
+pub(super) fn tables_with_key(key: &str) -> Vec<&'static str> {
+    let has = |reader: &fn(TableReader<'_, '_>)| {
+        let context = LoadContext::new(&|_| None, None, 1);
+        reader(TableReader::empty(&context));
+        context.take_known_keys().contains(&key)
     };
     READERS.iter().filter(|(_, reader)| has(reader)).map(|(header, _)| *header).collect()
 }

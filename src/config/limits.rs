@@ -10,7 +10,7 @@ mod request;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::file::Table;
+use super::file::TableReader;
 
 pub use connection::ConnectionLimits;
 pub use request::RequestLimits;
@@ -27,7 +27,7 @@ pub struct Limits {
 const MIB: u32 = 1024 * 1024;
 
 /// Reads the table; a key that is left out keeps its default.
-pub(super) fn read(table: Option<Table<'_, '_>>) -> Limits {
+pub(super) fn read(table: Option<TableReader<'_, '_>>) -> Limits {
     let mut limits = Limits::default();
     let Some(mut table) = table else { return limits };
     let Limits { connection, request } = &mut limits;
@@ -67,21 +67,21 @@ pub(super) fn read(table: Option<Table<'_, '_>>) -> Limits {
     limits
 }
 
-fn number(table: &mut Table<'_, '_>, key: &'static str, range: RangeInclusive<u32>, limit: &mut u32) {
+fn number(table: &mut TableReader<'_, '_>, key: &'static str, range: RangeInclusive<u32>, limit: &mut u32) {
     *limit = table.integer(key, range, *limit);
 }
 
-fn long(table: &mut Table<'_, '_>, key: &'static str, range: RangeInclusive<u32>, limit: &mut u64) {
+fn long(table: &mut TableReader<'_, '_>, key: &'static str, range: RangeInclusive<u32>, limit: &mut u64) {
     let default = u32::try_from(*limit).expect("the defaults lie within the ranges");
     *limit = table.integer(key, range, default).into();
 }
 
-fn bytes(table: &mut Table<'_, '_>, key: &'static str, range: RangeInclusive<u32>, limit: &mut usize) {
+fn bytes(table: &mut TableReader<'_, '_>, key: &'static str, range: RangeInclusive<u32>, limit: &mut usize) {
     let default = u32::try_from(*limit).expect("the defaults lie within the ranges");
     *limit = table.integer(key, range, default) as usize;
 }
 
-fn seconds(table: &mut Table<'_, '_>, key: &'static str, range: RangeInclusive<u32>, limit: &mut Duration) {
+fn seconds(table: &mut TableReader<'_, '_>, key: &'static str, range: RangeInclusive<u32>, limit: &mut Duration) {
     let default = u32::try_from(limit.as_secs()).expect("the defaults lie within the ranges");
     *limit = Duration::from_secs(table.integer(key, range, default).into());
 }

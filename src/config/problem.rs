@@ -13,30 +13,30 @@ use annotate_snippets::{
     Annotation, AnnotationKind, Element, Group, Level, Renderer, Snippet, normalize_untrusted_str,
 };
 
-use super::source::Place;
+use super::source::SourceSpan;
 
 /// One fault of a configuration, or a warning. Its `Display` is a report of some lines, without colours.
 #[derive(Clone, Debug)]
 pub struct Problem {
     title: String,
     is_warning: bool,
-    at: At,
+    at: ProblemLocation,
     label: Option<String>,
     /// Boxed, to keep a `Result` with a problem small.
-    earlier: Option<Box<(At, String)>>,
+    earlier: Option<Box<(ProblemLocation, String)>>,
     help: Option<String>,
 }
 
 #[derive(Clone, Debug)]
-enum At {
-    Place(Place),
+enum ProblemLocation {
+    Span(SourceSpan),
     /// A place in a file that is no longer held; boxed as `earlier` is.
-    Line(Box<Line>),
+    Line(Box<SourceLine>),
     File(PathBuf),
 }
 
 #[derive(Clone, Debug)]
-struct Line {
+struct SourceLine {
     path: Arc<Path>,
     order: usize,
     /// Line and column, both from 1.
@@ -47,16 +47,16 @@ struct Line {
 
 impl Problem {
     /// A fault at a place in a file.
-    pub(super) fn at(place: &Place, title: impl Into<String>) -> Self {
-        Self::new(title, At::Place(place.clone()))
+    pub(super) fn at(span: &SourceSpan, title: impl Into<String>) -> Self {
+        Self::new(title, ProblemLocation::Span(span.clone()))
     }
 
     /// A fault of a file as a whole, as when it can't be read.
     pub(super) fn of_file(path: &Path, title: impl Into<String>) -> Self {
-        Self::new(title, At::File(path.to_owned()))
+        Self::new(title, ProblemLocation::File(path.to_owned()))
     }
 
-    fn new(title: impl Into<String>, at: At) -> Self {
+    fn new(title: impl Into<String>, at: ProblemLocation) -> Self {
         Self { title: title.into(), is_warning: false, at, label: None, earlier: None, help: None }
     }
 
@@ -73,8 +73,8 @@ impl Problem {
     }
 
     /// Another place that the fault refers to.
-    pub(super) fn earlier(mut self, place: &Place, label: impl Into<String>) -> Self {
-        self.earlier = Some(Box::new((At::Place(place.clone()), label.into())));
+    pub(super) fn earlier(mut self, span: &SourceSpan, label: impl Into<String>) -> Self {
+        self.earlier = Some(Box::new((ProblemLocation::Span(span.clone()), label.into())));
         self
     }
 
@@ -95,9 +95,9 @@ impl Problem {
     #[must_use]
     pub fn path(&self) -> &Path {
         match &self.at {
-            At::Place(place) => place.path(),
-            At::Line(line) => &line.path,
-            At::File(path) => path,
+            ProblemLocation::Span(span) => span.path(),
+            ProblemLocation::Line(line) => &line.path,
+            ProblemLocation::File(path) => path,
         }
     }
 
@@ -105,18 +105,18 @@ impl Problem {
     #[must_use]
     pub fn line_and_column(&self) -> Option<(usize, usize)> {
         match &self.at {
-            At::Place(place) => Some(place.line_and_column()),
-            At::Line(line) => Some(line.at),
-            At::File(_) => None,
+            ProblemLocation::Span(span) => Some(span.line_and_column()),
+            ProblemLocation::Line(line) => Some(line.at),
+            ProblemLocation::File(_) => None,
         }
     }
 
     /// Files in the order in which they are read; a fault of a whole file stands first.
     fn order(&self) -> Option<(usize, (usize, usize))> {
         match &self.at {
-            At::Place(place) => Some((place.file().order(), place.line_and_column())),
-            At::Line(line) => Some((line.order, line.at)),
-            At::File(_) => None,
+            ProblemLocation::Span(span) => Some((span.file().order(), span.line_and_column())),
+            ProblemLocation::Line(line) => Some((line.order, line.at)),
+            ProblemLocation::File(_) => None,
         }
     }
 }
@@ -137,22 +137,24 @@ impl fmt::Display for Problem {
 }
 
 /// A place with its line; without it where the line would show a secret, or is no longer known.
-fn shown<'a>(at: &'a At, kind: AnnotationKind, label: Option<&'a str>) -> Vec<Element<'a>> {
-    let (path, place, line) = match at {
-        At::File(path) => (path.as_path(), None, None),
-        At::Place(place) => (place.path(), Some(place.line_and_column()), (!place.is_hidden()).then(|| place.line())),
-        At::Line(line) => {
+fn shown<'a>(at: &'a ProblemLocation, kind: AnnotationKind, label: Option<&'a str>) -> Vec<Element<'a>> {
+    let (path, position, line) = match at {
+        ProblemLocation::File(path) => (path.as_path(), None, None),
+        ProblemLocation::Span(span) => {
+            (span.path(), Some(span.line_and_column()), (!span.is_hidden()).then(|| span.line()))
+        }
+        ProblemLocation::Line(line) => {
             let shown = line.shown.as_ref().map(|(text, covered)| (text.as_str(), covered.clone()));
             (&*line.path, Some(line.at), shown)
         }
     };
     let path = path.to_string_lossy();
-    if let (Some((number, _)), Some((line, covered))) = (place, line) {
+    if let (Some((number, _)), Some((line, covered))) = (position, line) {
         let annotation: Annotation<'_> = kind.span(covered).label(label);
         return vec![Snippet::source(line).line_start(number).path(path).annotation(annotation).into()];
     }
     let mut origin = annotate_snippets::Origin::path(path);
-    if let Some((number, column)) = place {
+    if let Some((number, column)) = position {
         origin = origin.line(number).char_column(column);
     }
     std::iter::once(origin.into()).chain(label.map(note)).collect()
@@ -217,7 +219,7 @@ impl std::error::Error for Problems {}
 /// Where a tenant was written, for faults that show only later, as when its database does not answer. It holds nothing
 /// of the file: a gateway keeps one of these a tenant.
 #[derive(Clone, Debug)]
-pub struct Origin {
+pub struct TenantOrigin {
     path: Arc<Path>,
     order: u32,
     /// Line and column of the value of `slug`.
@@ -229,24 +231,24 @@ pub struct Origin {
 }
 
 /// Of a tenant that a program made and no file holds.
-impl Default for Origin {
+impl Default for TenantOrigin {
     fn default() -> Self {
         Self { path: Path::new("(no file)").into(), order: 0, slug: (1, 1), slug_alone: false, database: (1, 1) }
     }
 }
 
-impl Origin {
-    pub(super) fn new(slug: &str, slug_place: &Place, database: &Place) -> Self {
+impl TenantOrigin {
+    pub(super) fn new(slug: &str, slug_span: &SourceSpan, database: &SourceSpan) -> Self {
         let short = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        let at = |place: &Place| {
-            let (line, column) = place.line_and_column();
+        let at = |span: &SourceSpan| {
+            let (line, column) = span.line_and_column();
             (short(line), short(column))
         };
         Self {
-            path: Arc::clone(slug_place.file().path()),
-            order: short(slug_place.file().order()),
-            slug: at(slug_place),
-            slug_alone: slug_place.written_line() == format!("slug = \"{slug}\""),
+            path: Arc::clone(slug_span.file().path()),
+            order: short(slug_span.file().order()),
+            slug: at(slug_span),
+            slug_alone: slug_span.written_line() == format!("slug = \"{slug}\""),
             database: at(database),
         }
     }
@@ -265,8 +267,13 @@ impl Origin {
         problem
     }
 
-    fn line(&self, (line, column): (u32, u32), shown: Option<(String, Range<usize>)>) -> At {
+    fn line(&self, (line, column): (u32, u32), shown: Option<(String, Range<usize>)>) -> ProblemLocation {
         let at = (line as usize, column as usize);
-        At::Line(Box::new(Line { path: Arc::clone(&self.path), order: self.order as usize, at, shown }))
+        ProblemLocation::Line(Box::new(SourceLine {
+            path: Arc::clone(&self.path),
+            order: self.order as usize,
+            at,
+            shown,
+        }))
     }
 }

@@ -26,11 +26,11 @@ pub(super) fn expand<'t>(text: &'t str, environment: Environment<'_>) -> Result<
     if !text.contains("${") {
         return Ok(Cow::Borrowed(text));
     }
-    let mut pieces = text.split("${");
-    let mut expanded = pieces.next().unwrap_or_default().to_owned();
+    let mut parts = text.split("${");
+    let mut expanded = parts.next().unwrap_or_default().to_owned();
     let mut errors = Vec::new();
-    for piece in pieces {
-        match piece.split_once('}').filter(|(name, _)| is_name(name)) {
+    for part in parts {
+        match part.split_once('}').filter(|(name, _)| is_name(name)) {
             None => errors.push(ExpansionError::Malformed),
             Some((name, rest)) => match environment(name) {
                 None => errors.push(ExpansionError::Unset(name.to_owned())),
@@ -69,9 +69,9 @@ fn url_has_password(url: &str) -> bool {
 }
 
 fn without_variables(text: &str) -> String {
-    let mut pieces = text.split("${");
-    let first = pieces.next().unwrap_or_default().to_owned();
-    pieces.fold(first, |plain, piece| plain + piece.split_once('}').map_or(piece, |(_, rest)| rest))
+    let mut parts = text.split("${");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |plain, part| plain + part.split_once('}').map_or(part, |(_, rest)| rest))
 }
 
 /// A name that a shell can set: letters, digits and `_`, no digit first.

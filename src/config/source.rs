@@ -2,7 +2,7 @@
 //!
 //! Owns lines, columns, and what is hidden. Reports are made of a copy in which every value is hidden that could be a
 //! secret: a value is shown only under a key whose values are known to be plain, and never when it looks like a URL. What
-//! a [`Place`] covers is a range of bytes; lines are counted, and the copy is made, only when there is something to
+//! a [`SourceSpan`] covers is a range of bytes; lines are counted, and the copy is made, only when there is something to
 //! report. Nothing of a file outlives its reading and the reports of it.
 
 use std::fmt;
@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 
 use toml::de::{DeTable, DeValue};
 
-use super::pieces::{Pieces, parse_tenant};
+use super::sections::{Sections, parse_tenant};
 
 /// The keys whose values a report may show. A mistyped key (`databse`) is not among them, and so its value is hidden.
 const PLAIN_KEYS: [&str; 22] = [
@@ -42,7 +42,7 @@ const PLAIN_KEYS: [&str; 22] = [
 
 /// How many lines are counted from one mark to the next. With more, each look-up of a place reads more; with fewer, the
 /// marks of a file of very many tenants take megabytes, and each tenant has its place looked up.
-const MARKED: usize = 16;
+const LINES_PER_MARK: usize = 16;
 
 /// One file as it was read, and as reports may show it.
 pub(super) struct SourceFile {
@@ -52,13 +52,13 @@ pub(super) struct SourceFile {
     /// As written, secrets too: for parsing alone, never shown.
     text: String,
     is_toml: bool,
-    shown: OnceLock<Shown>,
-    /// Where every line starts whose number is a multiple of [`MARKED`].
+    redacted: OnceLock<RedactedText>,
+    /// Where every line starts whose number is a multiple of [`LINES_PER_MARK`].
     marks: OnceLock<Vec<usize>>,
 }
 
 /// The text with its secrets hidden.
-struct Shown {
+struct RedactedText {
     text: String,
     hidden: Vec<Range<usize>>,
 }
@@ -66,17 +66,17 @@ struct Shown {
 impl SourceFile {
     /// A file that is TOML: values are hidden that are not known to be plain.
     pub(super) fn new(path: &Path, order: usize, text: String) -> Arc<Self> {
-        Self::made(path, order, text, true)
+        Self::build(path, order, text, true)
     }
 
     /// A file that is no TOML: where its values are is not known, so only headers and plain keys are shown.
     pub(super) fn broken(path: &Path, order: usize, text: String) -> Arc<Self> {
-        Self::made(path, order, text, false)
+        Self::build(path, order, text, false)
     }
 
-    fn made(path: &Path, order: usize, text: String, is_toml: bool) -> Arc<Self> {
-        let (shown, marks) = (OnceLock::new(), OnceLock::new());
-        Arc::new(Self { path: path.into(), order, text, is_toml, shown, marks })
+    fn build(path: &Path, order: usize, text: String, is_toml: bool) -> Arc<Self> {
+        let (redacted, marks) = (OnceLock::new(), OnceLock::new());
+        Arc::new(Self { path: path.into(), order, text, is_toml, redacted, marks })
     }
 
     /// The same file, once it turned out to be no TOML.
@@ -101,21 +101,21 @@ impl SourceFile {
     }
 
     /// Made when the first report needs it: most files have no fault.
-    fn shown(&self) -> &Shown {
-        self.shown.get_or_init(|| {
+    fn redacted(&self) -> &RedactedText {
+        self.redacted.get_or_init(|| {
             let hidden = if self.is_toml { self.hidden_in_toml() } else { self.hidden_in_broken() };
-            self.hiding(hidden)
+            self.redact(hidden)
         })
     }
 
     fn hidden_in_toml(&self) -> Vec<Range<usize>> {
         let mut hidden = Vec::new();
-        let pieces = Pieces::of(&self.text);
-        if let Some(root) = pieces.parse_root() {
+        let sections = Sections::split(&self.text);
+        if let Some(root) = sections.parse_root() {
             hide_values(&root, 0, &mut hidden);
-            let every = pieces.tenants.iter().all(|piece| {
-                let document = parse_tenant(&self.text[piece.clone()]);
-                document.map(|document| hide_values(&document, piece.start, &mut hidden)).is_some()
+            let every = sections.tenants.iter().all(|section| {
+                let document = parse_tenant(&self.text[section.clone()]);
+                document.map(|document| hide_values(&document, section.start, &mut hidden)).is_some()
             });
             if every {
                 return hidden;
@@ -147,44 +147,44 @@ impl SourceFile {
         hidden
     }
 
-    fn hiding(&self, mut hidden: Vec<Range<usize>>) -> Shown {
+    fn redact(&self, mut hidden: Vec<Range<usize>>) -> RedactedText {
         let text = &self.text;
         for (start, _) in text.match_indices("://") {
             let rest = &text[start..];
             hidden.push(start..start + rest.find(|c: char| c.is_whitespace() || c == '"').unwrap_or(rest.len()));
         }
         let hidden = merged(hidden);
-        let mut shown = String::with_capacity(text.len());
+        let mut redacted = String::with_capacity(text.len());
         for range in &hidden {
-            shown.push_str(&text[shown.len()..range.start]);
-            shown.extend(text[range.clone()].bytes().map(|byte| if byte == b'\n' { '\n' } else { '*' }));
+            redacted.push_str(&text[redacted.len()..range.start]);
+            redacted.extend(text[range.clone()].bytes().map(|byte| if byte == b'\n' { '\n' } else { '*' }));
         }
-        shown.push_str(&text[shown.len()..]);
-        Shown { text: shown, hidden }
+        redacted.push_str(&text[redacted.len()..]);
+        RedactedText { text: redacted, hidden }
     }
 
     /// The number of the line that a byte is on, and where it starts.
     fn line_at(&self, byte: usize) -> (usize, usize) {
         let marks = self.marks.get_or_init(|| {
             let starts = self.text.match_indices('\n').map(|(newline, _)| newline + 1);
-            std::iter::once(0).chain(starts).step_by(MARKED).collect()
+            std::iter::once(0).chain(starts).step_by(LINES_PER_MARK).collect()
         });
         let passed = marks.partition_point(|mark| *mark <= byte);
         let mark = marks[passed - 1];
         let passed_lines = self.text[mark..byte].matches('\n').count();
         let start = self.text[mark..byte].rfind('\n').map_or(mark, |newline| mark + newline + 1);
-        ((passed - 1) * MARKED + passed_lines + 1, start)
+        ((passed - 1) * LINES_PER_MARK + passed_lines + 1, start)
     }
 }
 
 /// A file, or a piece of it that was parsed by itself.
-pub(super) struct Source {
+pub(super) struct SourceSection {
     file: Arc<SourceFile>,
     /// Where the piece starts in the file.
     start: usize,
 }
 
-impl Source {
+impl SourceSection {
     pub(super) fn new(file: &Arc<SourceFile>, start: usize) -> Arc<Self> {
         Arc::new(Self { file: Arc::clone(file), start })
     }
@@ -221,16 +221,16 @@ fn merged(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
 
 /// A range of bytes in a file.
 #[derive(Clone)]
-pub(super) struct Place {
-    source: Arc<Source>,
+pub(super) struct SourceSpan {
+    source: Arc<SourceSection>,
     /// Within the file.
-    span: Range<usize>,
+    bytes: Range<usize>,
 }
 
-impl Place {
+impl SourceSpan {
     /// A range of bytes as the parser of a source gave it.
-    pub(super) fn new(source: &Arc<Source>, span: Range<usize>) -> Self {
-        Self { source: Arc::clone(source), span: span.start + source.start..span.end + source.start }
+    pub(super) fn new(source: &Arc<SourceSection>, span: Range<usize>) -> Self {
+        Self { source: Arc::clone(source), bytes: span.start + source.start..span.end + source.start }
     }
 
     pub(super) fn file(&self) -> &Arc<SourceFile> {
@@ -249,11 +249,11 @@ impl Place {
 
     /// The first line that the place is on as it may be shown, and which bytes of it the place covers.
     pub(super) fn line(&self) -> (&str, Range<usize>) {
-        let text = &self.file().shown().text;
+        let text = &self.file().redacted().text;
         let (_, start) = self.line_start();
         let line = text[start..].lines().next().unwrap_or_default();
-        let first = text.floor_char_boundary(self.span.start);
-        let covered = (first - start).min(line.len())..(self.span.end - start).min(line.len());
+        let first = text.floor_char_boundary(self.bytes.start);
+        let covered = (first - start).min(line.len())..(self.bytes.end - start).min(line.len());
         (line, covered)
     }
 
@@ -264,9 +264,9 @@ impl Place {
 
     /// Whether the place touches a value that a report must not show.
     pub(super) fn is_hidden(&self) -> bool {
-        let hidden = &self.file().shown().hidden;
-        let next = hidden.partition_point(|range| range.end <= self.span.start);
-        hidden.get(next).is_some_and(|range| range.start < self.span.end.max(self.span.start + 1))
+        let hidden = &self.file().redacted().hidden;
+        let next = hidden.partition_point(|range| range.end <= self.bytes.start);
+        hidden.get(next).is_some_and(|range| range.start < self.bytes.end.max(self.bytes.start + 1))
     }
 
     /// The number of the line, and the offset at which it starts.
@@ -276,11 +276,11 @@ impl Place {
 
     /// The first byte, moved to the start of a character: parsers may leave it inside of one.
     fn start(&self) -> usize {
-        self.file().text.floor_char_boundary(self.span.start)
+        self.file().text.floor_char_boundary(self.bytes.start)
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for SourceSpan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (line, column) = self.line_and_column();
         write!(f, "{}:{line}:{column}", self.path().display())

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use secrecy::ExposeSecret;
 use tempfile::TempDir;
 
-use super::{Config, OnRedisFailure, Problems, RedisTarget, Served, Speaks};
+use super::{Config, ListenProtocol, OnRedisFailure, Problems, RedisTarget, ServedConfig};
 
 /// A gateway that is in order; it takes seven lines.
 const GATEWAY: &str = r#"[gateway]
@@ -172,15 +172,22 @@ fn a_listener_is_an_address_or_a_table() {
         { address = "[::1]:3", redirect_to_https = true }, { address = "[::1]:4", redirect_to_https = true, https_port = 8443 },
         { address = "[::1]:5", tls = true, proxy_protocol_from = ["10.0.0.0/8", "2001:db8::1"] }"#;
     let listen = folder.load(&with(r#""127.0.0.1:0""#, entries)).unwrap().gateway.listen;
-    let speaks: Vec<_> = listen.iter().map(|entry| (entry.address.port(), entry.speaks)).collect();
-    let redirect = |https_port| Speaks::Redirect { https_port };
-    let expected = [Speaks::Tls, Speaks::Http1, Speaks::Http2, redirect(443), redirect(8443), Speaks::Tls];
-    assert_eq!(speaks, (0..).zip(expected).collect::<Vec<_>>());
+    let protocol: Vec<_> = listen.iter().map(|entry| (entry.address.port(), entry.protocol)).collect();
+    let redirect = |https_port| ListenProtocol::Redirect { https_port };
+    let expected = [
+        ListenProtocol::Tls,
+        ListenProtocol::Http1,
+        ListenProtocol::Http2,
+        redirect(443),
+        redirect(8443),
+        ListenProtocol::Tls,
+    ];
+    assert_eq!(protocol, (0..).zip(expected).collect::<Vec<_>>());
     let proxies: Vec<_> = listen.iter().flat_map(|entry| &entry.proxies).map(ToString::to_string).collect();
     assert_eq!(proxies, ["10.0.0.0/8", "2001:db8::1/128"]);
     let header = "[[gateway.listen]]\naddress = \"127.0.0.1:1\"\ntls = false\n\n[gateway.tls]";
     let text = with("[gateway.tls]", header).replace("listen = [\"127.0.0.1:0\"]\n", "");
-    assert_eq!(folder.load(&text).unwrap().gateway.listen[0].speaks, Speaks::Http1);
+    assert_eq!(folder.load(&text).unwrap().gateway.listen[0].protocol, ListenProtocol::Http1);
 }
 
 #[test]

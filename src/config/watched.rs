@@ -18,7 +18,7 @@ pub struct WatchedFolders {
 
 /// How many folders of certificates are watched. Each costs the kernel a kilobyte and one of the watches that a user may
 /// have, which are 8,192 on small machines. With fewer, more renewals are noticed only when their host is next asked for.
-const WATCHED_FOLDERS: usize = 256;
+const MAX_CERTIFICATE_FOLDERS: usize = 256;
 
 impl WatchedFolders {
     pub(super) fn of(
@@ -31,7 +31,7 @@ impl WatchedFolders {
         let mut certificates = BTreeSet::new();
         for folder in files.flat_map(|files| [&files.certificate, &files.private_key]).filter_map(|file| file.parent())
         {
-            if certificates.len() < WATCHED_FOLDERS && !certificates.contains(folder) {
+            if certificates.len() < MAX_CERTIFICATE_FOLDERS && !certificates.contains(folder) {
                 certificates.insert(folder.to_owned());
             }
         }

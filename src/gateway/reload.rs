@@ -18,7 +18,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::changes::{Change, Changes, fingerprint, is_watched};
 use super::databases::Databases;
-use crate::config::{CertificateFiles, Config, GatewayConfig, Problems, Served, Sources, TenantConfig, WatchedFolders};
+use crate::config::{
+    CertificateFiles, Config, GatewayConfig, Problems, ServedConfig, Sources, TenantConfig, WatchedFolders,
+};
 use crate::edge::{Certificates, Prepared};
 use crate::file_stamp::FileStamp;
 use crate::request::Pipeline;
@@ -175,7 +177,7 @@ fn read(
     certificates: &Certificates,
 ) -> Result<Read, (String, Box<Refused>)> {
     let tenant = |slug: &str| before.config(slug).cloned();
-    let known = Served::new(served.gateway.certificate.as_ref(), &tenant, before.configs());
+    let known = ServedConfig::new(served.gateway.certificate.as_ref(), &tenant, before.configs());
     let examination = Config::examine(path, Some(&known));
     let refused = Box::new(Refused {
         folders: examination.folders.clone(),

@@ -100,8 +100,8 @@ fn a_file_that_can_not_be_read_is_named() {
 fn every_fault_of_the_syntax_is_told() {
     let folder = Folder::new();
     let faults = folder.faults("[gateway]\nlisten = \nlisten = 1\n[[tenant]\n");
-    let places: Vec<_> = faults.iter().map(|fault| fault.split(' ').next().unwrap()).collect();
-    assert_eq!(places, ["tenants.toml:2:10", "tenants.toml:3:1", "tenants.toml:4:10"]);
+    let spans: Vec<_> = faults.iter().map(|fault| fault.split(' ').next().unwrap()).collect();
+    assert_eq!(spans, ["tenants.toml:2:10", "tenants.toml:3:1", "tenants.toml:4:10"]);
     let include = format!("include = [\"a.toml\"]\n{GATEWAY}{ACME}");
     folder.write("a.toml", "[[tenant]]\nname = \"unclosed\nslug = = 1\n");
     assert!(folder.faults(&include).iter().all(|fault| fault.starts_with("a.toml:")));

@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::Arc;
 
-use super::{ACME, Config, Folder, GATEWAY, Served};
+use super::{ACME, Config, Folder, GATEWAY, ServedConfig};
 
 /// `acme` with a certificate for `forms.acme.org` of its own.
 fn own(files: &str) -> String {
@@ -16,7 +16,7 @@ fn own(files: &str) -> String {
 fn faults(folder: &Folder, served: &Config, text: &str) -> Vec<String> {
     folder.write("tenants.toml", text);
     let tenant = |slug: &str| served.tenants.iter().find(|tenant| *tenant.slug == *slug).cloned();
-    let served = Served::new(served.gateway.certificate.as_ref(), &tenant, served.tenants.iter());
+    let served = ServedConfig::new(served.gateway.certificate.as_ref(), &tenant, served.tenants.iter());
     let examination = Config::examine(&folder.path("tenants.toml"), Some(&served));
     examination.problems.iter().map(|problem| folder.short(problem)).collect()
 }
@@ -67,7 +67,7 @@ fn a_tenant_that_is_served_already_is_held_once() {
     let globex = ACME.replace("acme", "globex").replace("Acme", "Globex");
     let served = folder.load(&format!("{GATEWAY}{ACME}{globex}")).unwrap_or_else(|problems| panic!("{problems}"));
     let tenant = |slug: &str| served.tenants.iter().find(|tenant| *tenant.slug == *slug).cloned();
-    let known = Served::new(served.gateway.certificate.as_ref(), &tenant, served.tenants.iter());
+    let known = ServedConfig::new(served.gateway.certificate.as_ref(), &tenant, served.tenants.iter());
     // By its own words, and by others that say the same.
     for acme in [ACME.to_owned(), ACME.replace(" = ", "=")] {
         folder.write("tenants.toml", format!("{GATEWAY}{}{acme}", globex.replace("Globex", "Other")));

@@ -14,24 +14,24 @@ use toml::de::{DeTable, Error};
 /// The largest file that is parsed whole, for the sake of the faults in it. With more, a slip in a file of very many
 /// tenants costs a running gateway twenty times the file in memory; with less, fewer files have the faults of their
 /// syntax told as one who reads the file from its start would tell them.
-const LARGEST_WHOLE: usize = 4 * 1024 * 1024;
+const MAX_WHOLE_FILE: usize = 4 * 1024 * 1024;
 
 /// A file in pieces.
-pub(super) struct Pieces<'t> {
+pub(super) struct Sections<'t> {
     /// What belongs to no tenant, at its own offsets: tenants between are blank.
     pub(super) root: Cow<'t, str>,
     /// Where the tenants stand, in their order.
     pub(super) tenants: Vec<Range<usize>>,
 }
 
-impl<'t> Pieces<'t> {
+impl<'t> Sections<'t> {
     /// Cuts a text before each `[[tenant]]`, and before what follows a tenant and is none of its tables.
-    pub(super) fn of(text: &'t str) -> Self {
+    pub(super) fn split(text: &'t str) -> Self {
         let mut tenants: Vec<Range<usize>> = Vec::new();
         let (mut offset, mut root_until, mut in_tenant) = (0, None, false);
         let mut later_root: Vec<Range<usize>> = Vec::new();
         for line in text.split_inclusive('\n') {
-            match Header::of(line) {
+            match Header::parse(line) {
                 Some(Header::Tenant) => {
                     root_until.get_or_insert(offset);
                     tenants.push(offset..offset);
@@ -45,8 +45,8 @@ impl<'t> Pieces<'t> {
             }
             offset += line.len();
             let grown = if in_tenant { tenants.last_mut() } else { later_root.last_mut() };
-            if let Some(piece) = grown {
-                piece.end = offset;
+            if let Some(section) = grown {
+                section.end = offset;
             }
         }
         let first = &text[..root_until.unwrap_or(text.len())];
@@ -54,11 +54,11 @@ impl<'t> Pieces<'t> {
             return Self { root: Cow::Borrowed(first), tenants };
         }
         let mut root = first.to_owned();
-        for piece in later_root {
+        for section in later_root {
             // The line before ends where this one begins.
-            root.extend(std::iter::repeat_n(' ', piece.start - 1 - root.len()));
+            root.extend(std::iter::repeat_n(' ', section.start - 1 - root.len()));
             root.push('\n');
-            root.push_str(&text[piece]);
+            root.push_str(&text[section]);
         }
         Self { root: Cow::Owned(root), tenants }
     }
@@ -71,31 +71,31 @@ impl<'t> Pieces<'t> {
 }
 
 /// The document of a tenant's piece; none where the text has to be read whole.
-pub(super) fn parse_tenant(piece: &str) -> Option<DeTable<'_>> {
-    let document = DeTable::parse(piece).ok()?.into_inner();
+pub(super) fn parse_tenant(section: &str) -> Option<DeTable<'_>> {
+    let document = DeTable::parse(section).ok()?.into_inner();
     (document.len() == 1 && document.contains_key("tenant")).then_some(document)
 }
 
 /// The faults of the syntax, each with its place; none when the text is TOML after all.
 pub(super) fn faults(text: &str) -> Vec<(Range<usize>, String)> {
-    let told = |errors: Vec<Error>, start: usize| {
-        let placed = move |error: Error| {
+    let messages = |errors: Vec<Error>, start: usize| {
+        let located = move |error: Error| {
             let span = error.span().unwrap_or(0..0);
             (span.start + start..span.end + start, error.message().to_owned())
         };
-        errors.into_iter().map(placed).collect::<Vec<_>>()
+        errors.into_iter().map(located).collect::<Vec<_>>()
     };
-    let of = |piece: Range<usize>| told(DeTable::parse_recoverable(&text[piece.clone()]).1, piece.start);
-    if text.len() > LARGEST_WHOLE {
-        let pieces = Pieces::of(text);
-        let broken = |piece: &&Range<usize>| DeTable::parse(&text[(*piece).clone()]).is_err();
-        let broken: Vec<_> = pieces.tenants.iter().filter(broken).collect();
+    let of = |section: Range<usize>| messages(DeTable::parse_recoverable(&text[section.clone()]).1, section.start);
+    if text.len() > MAX_WHOLE_FILE {
+        let sections = Sections::split(text);
+        let broken = |section: &&Range<usize>| DeTable::parse(&text[(*section).clone()]).is_err();
+        let broken: Vec<_> = sections.tenants.iter().filter(broken).collect();
         // A string over several lines may hold anything, also what looks like a header.
         let certain =
-            |piece: &&Range<usize>| !["\"\"\"", "'''"].iter().any(|mark| text[(*piece).clone()].contains(mark));
+            |section: &&Range<usize>| !["\"\"\"", "'''"].iter().any(|mark| text[(*section).clone()].contains(mark));
         if !broken.is_empty() && broken.iter().all(certain) {
-            let root = told(DeTable::parse_recoverable(&pieces.root).1, 0);
-            return root.into_iter().chain(broken.into_iter().flat_map(|piece| of(piece.clone()))).collect();
+            let root = messages(DeTable::parse_recoverable(&sections.root).1, 0);
+            return root.into_iter().chain(broken.into_iter().flat_map(|section| of(section.clone()))).collect();
         }
     }
     of(0..text.len())
@@ -126,7 +126,7 @@ enum Header {
 }
 
 impl Header {
-    fn of(line: &str) -> Option<Self> {
+    fn parse(line: &str) -> Option<Self> {
         let inner = line.trim_start().strip_prefix('[')?;
         if inner.starts_with("[tenant]]") {
             return Some(Self::Tenant);
@@ -143,13 +143,13 @@ mod tests {
     #[test]
     fn a_file_is_cut_before_each_tenant() {
         let text = "a = 1\n[[tenant]]\nb = 2\n[tenant.tls.x]\n  [[tenant]] # second\n[[ tenant ]]\n[gateway]\nc = 3\n[[tenant]]\n";
-        let pieces = Pieces::of(text);
-        let tenants: Vec<_> = pieces.tenants.iter().map(|piece| &text[piece.clone()]).collect();
+        let sections = Sections::split(text);
+        let tenants: Vec<_> = sections.tenants.iter().map(|section| &text[section.clone()]).collect();
         let expected = ["[[tenant]]\nb = 2\n[tenant.tls.x]\n", "  [[tenant]] # second\n[[ tenant ]]\n", "[[tenant]]\n"];
         assert_eq!(tenants, expected);
-        assert_eq!(pieces.root.len(), text.find("[[tenant]]\n[").unwrap_or(text.len() - "[[tenant]]\n".len()));
-        assert_eq!(pieces.root.find("[gateway]"), text.find("[gateway]"), "it keeps its offset");
-        assert!(pieces.parse_root().is_some_and(|root| root.contains_key("a") && root.contains_key("gateway")));
+        assert_eq!(sections.root.len(), text.find("[[tenant]]\n[").unwrap_or(text.len() - "[[tenant]]\n".len()));
+        assert_eq!(sections.root.find("[gateway]"), text.find("[gateway]"), "it keeps its offset");
+        assert!(sections.parse_root().is_some_and(|root| root.contains_key("a") && root.contains_key("gateway")));
     }
 
     #[test]
@@ -165,21 +165,21 @@ mod tests {
             "[a]\n[[tenant]]\n[a]\n",
             "\"\"\"\n[[tenant]]\n\"\"\"\n",
         ] {
-            let pieces = Pieces::of(text);
-            let tenants = pieces.tenants.iter().all(|piece| parse_tenant(&text[piece.clone()]).is_some());
-            assert!(pieces.parse_root().is_none() || !tenants, "{text}");
+            let sections = Sections::split(text);
+            let tenants = sections.tenants.iter().all(|section| parse_tenant(&text[section.clone()]).is_some());
+            assert!(sections.parse_root().is_none() || !tenants, "{text}");
         }
     }
 
     #[test]
     fn faults_of_a_large_file_are_those_of_its_pieces() {
-        let sound = "[[tenant]]\na = 1\n".repeat(LARGEST_WHOLE / 16);
-        let text = format!("{sound}[[tenant]]\na = = 1\n{sound}");
+        let valid = "[[tenant]]\na = 1\n".repeat(MAX_WHOLE_FILE / 16);
+        let text = format!("{valid}[[tenant]]\na = = 1\n{valid}");
         let faults = faults(&text);
         let Some((span, _)) = faults.first() else { panic!("no fault") };
         assert_eq!(&text[span.start - 4..span.start + 3], "a = = 1");
         assert!(faults.iter().all(|(other, _)| (span.start..span.start + 4).contains(&other.start)), "{faults:?}");
-        let held = format!("{sound}[[tenant]]\na = \"\"\"\n[[tenant]]\n\"\"\"\n");
+        let held = format!("{valid}[[tenant]]\na = \"\"\"\n[[tenant]]\n\"\"\"\n");
         assert!(super::faults(&held).is_empty(), "a header within a string");
     }
 }
