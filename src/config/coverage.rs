@@ -1,12 +1,11 @@
-//! Whether every host has a certificate that vouches for it, and that callers take now.
+//! Checks that every host has a certificate that names it and is currently valid.
 //!
-//! Owns the reading of certificates for the check, each pair of files once, and the choice that the edge makes too: a
-//! host's own certificate, else its tenant's for all hosts below a name, else the gateway's. Keeps no certificate;
-//! serving reads them again.
+//! Owns reading certificates for the check, each pair of files once. A host's certificate is chosen as the edge
+//! chooses it: the host's own, else the tenant's wildcard, else the gateway's. Keeps no certificate; the edge reads
+//! them again.
 //!
-//! What is served already is not looked at again: a change of the configuration answers for what it changes, and a file
-//! that was renewed badly meanwhile must not keep it out. Where nothing speaks TLS, no certificate is used and none is
-//! looked at.
+//! Anything already served is not checked again. A reload answers for its changes only: a certificate that someone
+//! meanwhile replaced by a bad file must not block it. If no listener uses TLS, certificates are not read at all.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -22,7 +21,7 @@ use super::{CertificateFiles, ServedConfig, TenantConfig};
 use crate::certificate::{self, Certificate, CertificateError, Validity};
 use crate::host::{CertificateNames, HostName, HostPattern};
 
-/// Reports files that are no certificate, and hosts that none covers.
+/// Reports files that are not valid certificates or keys, and hosts that no certificate covers.
 pub(super) fn check(gateway: Option<&GatewayTable>, tenants: &[LoadedTenant], context: &LoadContext<'_>) {
     if gateway.is_some_and(|gateway| !gateway.speaks_tls) {
         return;
@@ -43,18 +42,18 @@ pub(super) fn check(gateway: Option<&GatewayTable>, tenants: &[LoadedTenant], co
 }
 
 struct Coverage<'r> {
-    /// Each pair of files that is sound: its names, and when callers take it.
+    /// Each valid pair of files, with its names and validity.
     read: HashMap<CertificateFiles, (Arc<CertificateNames>, Validity)>,
-    /// Those that are not or that are out of date, and were reported.
+    /// Invalid or expired pairs that have been reported.
     reported: HashSet<CertificateFiles>,
-    /// The names of the gateway's certificate, and whether that is another one than is served.
+    /// The names of the gateway's certificate, and whether it differs from the served one.
     shared: Option<(bool, Arc<CertificateNames>)>,
     context: &'r LoadContext<'r>,
     now: Timestamp,
 }
 
 impl Coverage<'_> {
-    /// Whether nothing of a tenant has to be reported.
+    /// Whether there is nothing to report for a tenant.
     fn is_covered(&mut self, config: &TenantConfig) -> bool {
         let served = self.served(&config.slug);
         if self.shared.as_ref().is_none_or(|(is_new, _)| !is_new)
@@ -75,7 +74,7 @@ impl Coverage<'_> {
             })
     }
 
-    /// Whether the gateway's certificate covers a host, as far as that is known.
+    /// Whether the gateway's certificate covers a host; true if that certificate could not be read.
     fn is_shared(&self, served: Option<&TenantConfig>, host: &HostName) -> bool {
         let Some((is_new, names)) = &self.shared else { return true };
         (!is_new && is_served(served, host, None)) || names.covers(host)
@@ -94,7 +93,7 @@ impl Coverage<'_> {
         let own: Vec<TenantCertificate> = tenant.certificates.iter().map(read).collect();
         for host in &tenant.hosts {
             let problem = || Problem::at(&host.span, format!("no certificate covers `{}`", host.value));
-            // A certificate that could not be read is reported by itself; what it would have covered is not known.
+            // An unreadable certificate has its own report; the names it would cover are unknown.
             match HostPattern::choose(&own, &host.value).map(|chosen| &own[chosen].1) {
                 Some((given, files, Some(names)))
                     if !names.covers(&host.value) && !is_served(served.as_deref(), &host.value, files.as_ref()) =>
@@ -117,7 +116,7 @@ impl Coverage<'_> {
         self.context.served().and_then(|served: &ServedConfig<'_>| (served.tenant)(slug))
     }
 
-    /// The names of a pair of files that is sound, and when callers take it.
+    /// The names and the validity of a pair of files, if it is valid.
     fn read(&mut self, files: &CertificateFiles) -> Option<&(Arc<CertificateNames>, Validity)> {
         if !self.read.contains_key(files) {
             let Certificate { names, validity, .. } = certificate::read(files).ok()?;
@@ -135,7 +134,7 @@ impl Coverage<'_> {
         self.read(files).is_some_and(|(_, validity)| validity.check(now).is_ok())
     }
 
-    /// The names of a pair of files, if it is sound, with every fault reported once.
+    /// The names of a pair of files, if it is valid. Reports each faulty pair once.
     fn names(&mut self, named: &NamedFiles) -> Option<Arc<CertificateNames>> {
         if !self.is_in_date(&named.files) && self.reported.insert(named.files.clone()) {
             self.report_files(named);
@@ -143,7 +142,7 @@ impl Coverage<'_> {
         self.names_of(&named.files)
     }
 
-    /// Both files are looked at before giving up, so that both faults are told.
+    /// Reads both files even if the first is faulty, so that both faults are reported.
     fn report_files(&self, named: &NamedFiles) {
         let files = &named.files;
         let report = |error: CertificateError| self.context.report(problem(&error, named));
@@ -157,25 +156,25 @@ impl Coverage<'_> {
     }
 }
 
-/// A certificate of a tenant's: where it was given, its files, and its names where they are known.
+/// A certificate of a tenant: where it is configured, its files, and its names if they could be read.
 type TenantCertificate = (HostPattern, (SourceSpan, Option<CertificateFiles>, Option<Arc<CertificateNames>>));
 
-/// Whether a tenant as it is served has a certificate.
+/// Whether the served tenant already uses these files.
 fn has(served: &TenantConfig, files: &CertificateFiles) -> bool {
     served.certificates.iter().any(|(_, given)| given == files)
 }
 
-/// Whether a tenant as it is served has a host, with the same files.
+/// Whether the served tenant has this host, with the same files.
 fn is_served(served: Option<&TenantConfig>, host: &HostName, files: Option<&CertificateFiles>) -> bool {
     served.is_some_and(|served| chosen(served, host) == files && served.hosts().any(|own| own == host))
 }
 
-/// The files that a host of a tenant gets.
+/// The tenant's own files for a host, if it has any.
 fn chosen<'t>(tenant: &'t TenantConfig, host: &HostName) -> Option<&'t CertificateFiles> {
     HostPattern::choose(&tenant.certificates, host).map(|chosen| &tenant.certificates[chosen].1)
 }
 
-/// The paths stand in the help only: see [`NamedFiles::from_environment`].
+/// The paths are quoted in the help only: see [`NamedFiles::from_environment`].
 fn problem(error: &CertificateError, named: &NamedFiles) -> Problem {
     let NamedFiles { files, certificate, private_key, from_environment } = named;
     let (span, path, title) = match error {

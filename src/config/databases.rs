@@ -1,20 +1,22 @@
-//! The `[gateway.databases]` table: what holds for the databases of all tenants together.
+//! The `[gateway.databases]` table: limits that apply to the databases of all tenants together.
 
 use std::time::Duration;
 
 use super::file::TableReader;
 use crate::store::DatabaseLimits;
 
-/// Past this a typing mistake is likelier than a need: no process has as many files.
+/// The largest `max_connections`. Larger: a typing mistake passes, since no process may open that many files. Smaller:
+/// a large machine can't use what it has.
 const MAX_CONNECTIONS: u32 = 100_000;
-/// Longer than a request may take.
+/// The largest `wait_ms`: longer than the default time limit of any request but a group write.
 const MAX_WAIT_MS: u32 = 60_000;
-/// As long as the longest request.
+/// The largest `statement_seconds`: the default time limit of a group write.
 const MAX_STATEMENT_SECONDS: u32 = 60;
-/// Past this a connection might as well never be closed.
+/// The largest `idle_seconds`. Larger: a connection would in effect never be closed. Smaller: connections can't be
+/// kept through a quiet hour.
 const MAX_IDLE_SECONDS: u32 = 3600;
 
-/// Reads the table, or takes the defaults where there is none.
+/// Reads the table; without one, returns the defaults.
 pub(super) fn read(table: Option<TableReader<'_, '_>>) -> DatabaseLimits {
     let default = DatabaseLimits::default();
     let Some(mut table) = table else { return default };

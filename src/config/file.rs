@@ -1,9 +1,9 @@
-//! The TOML as written: tables from which values are taken by key, each with its place.
+//! The TOML as written: reads values from tables by key, each with its span.
 //!
-//! Owns types, ranges, `${NAME}` and unknown keys; what a value means is checked elsewhere. serde stops at the first
-//! fault, so the document is walked by hand: a reader takes what it knows, every fault is reported on the way and the
-//! reading goes on, and what [`TableReader::finish`] finds left is an unknown key. A taken value that was faulty reads as
-//! absent or as its default; that is sound because no configuration is made once a fault is reported.
+//! Owns types, ranges, `${NAME}` and unknown keys; the meaning of values is checked elsewhere. serde stops at the
+//! first fault, so the document is walked by hand: a reader takes the keys it knows, faults are reported as they are
+//! found, and [`TableReader::finish`] reports the remaining keys as unknown. A faulty value reads as `None` or as its
+//! default. That is sound because no configuration is built once a fault is reported.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -21,15 +21,15 @@ use super::problem::Problem;
 use super::secret::{self, Environment};
 use super::source::{SourceFile, SourceSection, SourceSpan};
 
-/// What files of one configuration are read with: the environment, what is served already, and the faults so far. Each
-/// thread that reads has one of its own.
+/// The context in which the files of a configuration are read: the environment, the configuration already served, and
+/// the faults so far. Each reading thread has its own.
 pub(super) struct LoadContext<'e> {
     environment: Environment<'e>,
     served: Option<&'e ServedConfig<'e>>,
     threads: usize,
     folders: CanonicalFolders,
     problems: RefCell<Vec<Problem>>,
-    /// The keys that tables were asked for, as they were finished.
+    /// The keys that finished tables were asked for.
     known: RefCell<Vec<&'static str>>,
 }
 
@@ -39,12 +39,12 @@ impl<'e> LoadContext<'e> {
         Self { environment, served, threads, folders, problems, known }
     }
 
-    /// A reading of the same whose faults may still be thrown away.
+    /// A new context whose faults can be discarded.
     pub(super) fn fork(&self) -> Self {
         Self::new(self.environment, self.served, self.threads)
     }
 
-    /// Takes over the faults of another.
+    /// Moves the faults of another context into this one.
     pub(super) fn absorb(&self, other: &Self) {
         self.problems.borrow_mut().extend(other.take_problems());
     }
@@ -65,16 +65,16 @@ impl<'e> LoadContext<'e> {
         self.served
     }
 
-    /// What tells whether two paths are one file.
+    /// A path that is equal for two paths of the same file.
     pub(super) fn identity(&self, path: &Path) -> PathBuf {
         self.folders.identity(path)
     }
 
-    /// Reads items, side by side where there are many, and shows what they yield to `keep`, in their order.
+    /// Reads items, on several threads if there are many, and passes the results to `keep` in order.
     ///
-    /// Some are read and then kept at a time, and whoever keeps them frees nothing: what the allocator gets back from a
-    /// thread it gives that thread again. Else what is kept would come to lie all over what is read and gone, and very many
-    /// tenants would take a third more.
+    /// Works in batches, and keeping a result frees nothing: an allocator gives memory that a thread freed to the same
+    /// thread again. Otherwise the kept values would be scattered over what was read and freed, and very many tenants
+    /// would take a third more memory.
     pub(super) fn read_in_batches<T: Sync, R: Send>(
         &self,
         items: &[T],
@@ -100,7 +100,7 @@ impl<'e> LoadContext<'e> {
                     })
                 };
                 let parts: Vec<_> = some.chunks(some.len().div_ceil(self.threads).max(1)).map(part).collect();
-                // What was read before, while the next is.
+                // Keep the previous batch while the next one is read.
                 done.iter_mut().for_each(&mut keep);
                 scope.spawn(move || drop(done));
                 let mut done = Vec::with_capacity(some.len());
@@ -115,42 +115,42 @@ impl<'e> LoadContext<'e> {
     }
 }
 
-/// How many tables or files a thread reads at a time. With fewer, starting threads costs as much as they read; with more,
-/// more is in memory at a time.
+/// How many tables or files a thread reads per batch. Larger: more is in memory at a time. Smaller: starting threads
+/// costs as much as reading.
 const BATCH: usize = 512;
 
-/// A string with its variables expanded. No `Debug`: it may be a secret.
+/// A string with its variables expanded. Has no `Debug`, since it may be a secret.
 pub(super) struct StringValue {
     pub(super) value: String,
     pub(super) span: SourceSpan,
-    /// Whether the environment had a part in it.
+    /// Whether it contains a value from the environment.
     pub(super) from_environment: bool,
 }
 
-/// An item of an array that may hold strings and tables.
+/// An item of an array of strings and tables.
 pub(super) enum StringOrTable<'r, 't> {
     String(StringValue),
     Table(TableReader<'r, 't>),
 }
 
-/// A table whose values are taken one by one.
+/// A table from which values are taken one by one.
 pub(super) struct TableReader<'r, 't> {
     context: &'r LoadContext<'r>,
     source: Arc<SourceSection>,
-    /// The header, or the whole of an inline table.
+    /// The header, or all of an inline table.
     span: SourceSpan,
     values: DeTable<'t>,
     known: Vec<&'static str>,
 }
 
 impl<'r, 't> TableReader<'r, 't> {
-    /// The table that is a whole file.
+    /// The root table of a file.
     pub(super) fn root(context: &'r LoadContext<'r>, source: &Arc<SourceSection>, document: DeTable<'t>) -> Self {
         let span = SourceSpan::new(source, 0..0);
         Self { context, source: Arc::clone(source), span, values: document, known: Vec::new() }
     }
 
-    /// A table without keys, which is nowhere.
+    /// A table without keys that is in no file.
     pub(super) fn empty(context: &'r LoadContext<'r>) -> Self {
         let file = SourceFile::new(Path::new(""), 0, String::new());
         Self::root(context, &SourceSection::new(&file, 0), DeTable::new())
@@ -164,19 +164,19 @@ impl<'r, 't> TableReader<'r, 't> {
         &self.span
     }
 
-    /// A string that may be left out.
+    /// An optional string.
     pub(super) fn string(&mut self, key: &'static str) -> Option<StringValue> {
         let value = self.take(key)?;
         self.read_string(value)
     }
 
-    /// A string that must be there.
+    /// A required string.
     pub(super) fn required_string(&mut self, key: &'static str) -> Option<StringValue> {
         self.require(key, "key");
         self.string(key)
     }
 
-    /// An array of strings; one that is left out is empty.
+    /// An array of strings; a missing one is empty.
     pub(super) fn strings(&mut self, key: &'static str) -> Vec<StringValue> {
         let Some((span, value)) = self.take(key) else { return Vec::new() };
         let DeValue::Array(items) = value else {
@@ -186,13 +186,13 @@ impl<'r, 't> TableReader<'r, 't> {
         items.into_iter().filter_map(|item| self.read_string(self.with_span(item))).collect()
     }
 
-    /// An array of at least one string.
+    /// A required array of at least one string.
     pub(super) fn required_strings(&mut self, key: &'static str) -> Vec<StringValue> {
         self.require_items(key);
         self.strings(key)
     }
 
-    /// An array of at least one string or table.
+    /// A required array of at least one string or table.
     pub(super) fn required_strings_or_tables(&mut self, key: &'static str) -> Vec<StringOrTable<'r, 't>> {
         self.require_items(key);
         let Some((span, value)) = self.take(key) else { return Vec::new() };
@@ -220,7 +220,7 @@ impl<'r, 't> TableReader<'r, 't> {
         })
     }
 
-    /// A whole number within a range.
+    /// An integer within a range.
     pub(super) fn integer(&mut self, key: &'static str, range: RangeInclusive<u32>, default: u32) -> u32 {
         let Some((span, value)) = self.take(key) else { return default };
         let DeValue::Integer(integer) = &value else {
@@ -235,7 +235,7 @@ impl<'r, 't> TableReader<'r, 't> {
         })
     }
 
-    /// A table that may be left out.
+    /// An optional table.
     pub(super) fn table(&mut self, key: &'static str) -> Option<TableReader<'r, 't>> {
         let value = self.take(key)?;
         if let (span, DeValue::Array(_)) = &value {
@@ -246,7 +246,7 @@ impl<'r, 't> TableReader<'r, 't> {
         self.read_table(value)
     }
 
-    /// A table that must be there.
+    /// A required table.
     pub(super) fn required_table(&mut self, key: &'static str) -> Option<TableReader<'r, 't>> {
         self.require(key, "table");
         self.table(key)
@@ -263,7 +263,7 @@ impl<'r, 't> TableReader<'r, 't> {
         items.into_iter().filter_map(|item| self.read_table(self.with_span(item))).collect()
     }
 
-    /// The tables under keys that the operator chooses, with the keys.
+    /// The tables under keys that the operator chooses, with these keys.
     pub(super) fn named_tables(self) -> Vec<(StringValue, TableReader<'r, 't>)> {
         let Self { context, source, values, .. } = self;
         let read = |(key, value): (Spanned<_>, Spanned<DeValue<'t>>)| {
@@ -280,25 +280,25 @@ impl<'r, 't> TableReader<'r, 't> {
         values.into_iter().filter_map(read).collect()
     }
 
-    /// Takes a key that has no place here.
+    /// Reports a key that is not allowed here.
     pub(super) fn refuse(&mut self, key: &'static str, title: &str) {
         if let Some((key, _)) = self.values.remove_entry(key) {
             self.context.report(Problem::at(&SourceSpan::new(&self.source, key.span()), title));
         }
     }
 
-    /// Where a key is, whatever its value.
+    /// The span of a key, whatever its value.
     pub(super) fn span_of(&self, key: &str) -> Option<SourceSpan> {
         let (key, _) = self.values.get_key_value(key)?;
         Some(SourceSpan::new(&self.source, key.span()))
     }
 
-    /// Whether a key is there, whatever its value.
+    /// Whether a key is present, whatever its value.
     pub(super) fn contains(&self, key: &str) -> bool {
         self.values.contains_key(key)
     }
 
-    /// Reports what nobody took.
+    /// Reports the keys that were not taken.
     pub(super) fn finish(self) {
         for (key, value) in &self.values {
             let name = key.get_ref();
@@ -386,7 +386,7 @@ fn found(value: &DeValue<'_>) -> String {
     format!("found {} {}", if value.is_integer() || value.is_array() { "an" } else { "a" }, value.type_str())
 }
 
-/// The known key that was probably meant: at most one slip in three characters.
+/// The known key that was probably meant: at most one edit per three characters.
 fn nearest(name: &str, known: &[&'static str]) -> Option<&'static str> {
     let distances = known.iter().map(|key| (strsim::damerau_levenshtein(name, key), *key));
     distances.filter(|(distance, key)| distance * 3 <= key.len()).min().map(|(_, key)| key)

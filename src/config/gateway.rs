@@ -1,7 +1,7 @@
-//! The `[gateway]` table: what holds for the process as a whole.
+//! The `[gateway]` table: settings of the whole process.
 //!
-//! Owns the keys of the table, their defaults and ranges. Certificates are only named here; they are read once all
-//! files are known.
+//! Owns the keys of the table, their defaults and ranges. Only records the paths of certificates; `coverage` reads the
+//! files once all tables are known.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,52 +18,55 @@ use super::{
 };
 use crate::metrics::TenantLabels;
 
-/// How long the shared store may take.
+/// The default of `redis_timeout_ms`.
 ///
-/// Larger: one that hangs holds its first callers for longer. Smaller: nodes on a busy machine decide by themselves while the
-/// store is well, and admit more than the limit together.
+/// Larger: a Redis that hangs delays the first requests for longer. Smaller: nodes on a busy machine fall back to
+/// `on_redis_failure` while Redis is healthy, and together admit more than the limit.
 const DEFAULT_REDIS_TIMEOUT_MS: u32 = 500;
-/// Past this, callers rather wait for the store than for us to decide without it.
+/// The largest `redis_timeout_ms`. Larger: it would outlast most requests, so the policy would never apply.
 const MAX_REDIS_TIMEOUT_MS: u32 = 60_000;
-/// Long enough for the slowest search; below the 30 s after which most supervisors kill.
+/// The default of `drain_seconds`. Larger: above 30 s, many service managers kill the process first. Smaller: the
+/// slowest searches are cut off.
 const DEFAULT_DRAIN_SECONDS: u32 = 20;
-/// A stop that takes longer than an hour is a stop that hangs.
+/// The largest `drain_seconds` and `shutdown_delay_seconds`. Larger: a stop is indistinguishable from a hang.
 const MAX_DRAIN_SECONDS: u32 = 3600;
-/// Without a balancer that asks for readiness, a stop need not wait for one.
+/// The default of `shutdown_delay_seconds`. Larger: without a load balancer that polls `/readyz`, a stop waits for
+/// nothing.
 const DEFAULT_SHUTDOWN_DELAY_SECONDS: u32 = 0;
-/// `requests_per_minute` speaks of this span.
+/// The default of `window_seconds`: the minute in `requests_per_minute`.
 const DEFAULT_WINDOW_SECONDS: u32 = 60;
-/// A longer window would keep more instants a tenant in the shared store than any limit that makes sense.
+/// The largest `window_seconds`. Larger: Redis keeps more timestamps per tenant than any sensible limit needs.
 const MAX_WINDOW_SECONDS: u32 = 3600;
 
-/// Holds some thousands of certificates, which are those in use even where ten times as many are configured. With more,
-/// a caller who tries every name makes the process grow that far; with less, more handshakes read files.
+/// The default of `cache_mib`. It holds some thousand certificates, which covers those in use even if ten times as
+/// many are configured. Larger: a client that tries every name makes the process grow that far. Smaller: more
+/// handshakes read files.
 const DEFAULT_CACHE_MIB: u32 = 64;
-/// Far above what any number of certificates in use needs.
+/// The largest `cache_mib`: far above what certificates in use need.
 const MAX_CACHE_MIB: u32 = 65_536;
 
-/// The table, and the places in it that later checks report.
+/// The table, and the spans in it that later checks report.
 pub(super) struct GatewayTable {
-    /// Absent when a key of the table was faulty.
+    /// `None` if a key of the table was faulty.
     pub(super) config: Option<GatewayConfig>,
-    /// Whether callers are met with TLS anywhere; if not, no certificate is used.
+    /// Whether any listener uses TLS; if not, no certificate is used.
     pub(super) speaks_tls: bool,
-    /// Absent when the paths were faulty, and where nothing speaks TLS.
+    /// `None` if the paths were faulty or no listener uses TLS.
     pub(super) certificate: Option<NamedFiles>,
-    /// The key that says where Redis is.
+    /// The span of the key that configures Redis.
     pub(super) redis: Option<SourceSpan>,
 }
 
-/// The keys that say where Redis is; one of them at most.
+/// The keys that configure Redis; at most one may be set.
 const REDIS_KEYS: [&str; 3] = ["redis", "redis_sentinel", "redis_cluster"];
 
-/// A certificate and a key as a file names them.
+/// The paths of a certificate and its key, and where they are configured.
 #[derive(Clone)]
 pub(super) struct NamedFiles {
     pub(super) files: CertificateFiles,
     pub(super) certificate: SourceSpan,
     pub(super) private_key: SourceSpan,
-    /// Whether the environment had a part in the paths; then a report must not quote them. Operators do put a key
+    /// Whether the paths contain environment variables. If so, reports must not quote them: operators do put the key
     /// itself where its path belongs.
     pub(super) from_environment: bool,
 }
@@ -81,7 +84,7 @@ pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> GatewayTabl
     let databases = databases::read(table.table("databases"));
     let limits = limits::read(table.table("limits"));
     let mut cache_mib = DEFAULT_CACHE_MIB;
-    // Of an entry that is faulty it is not known what it speaks.
+    // The protocol of a faulty entry is unknown, so assume TLS.
     let speaks_tls = listen.is_empty() || listen.iter().any(|entry| entry.protocol == ListenProtocol::Tls);
     if speaks_tls && !table.contains("tls") {
         let help =
@@ -118,7 +121,7 @@ pub(super) fn read_tls(mut table: TableReader<'_, '_>, folder: &Path) -> (u32, O
     (cache_mib, read_files(table, folder))
 }
 
-/// Reads a table of two paths, which are relative to the folder of the file.
+/// Reads a table of two paths, relative to the folder of the file.
 pub(super) fn read_files(mut table: TableReader<'_, '_>, folder: &Path) -> Option<NamedFiles> {
     let certificate = table.required_string("certificate");
     let private_key = table.required_string("private_key");
@@ -192,10 +195,10 @@ fn read_redis(table: &mut TableReader<'_, '_>) -> Option<RedisConfig> {
 const SERVER_SCHEMES: [&str; 3] = ["redis://", "rediss://", "unix://"];
 const TCP_SCHEMES: [&str; 2] = ["redis://", "rediss://"];
 
-/// Reads a URL with one of the schemes.
+/// Parses a URL with one of the schemes.
 fn read_url(text: StringValue, schemes: &[&str], context: &LoadContext<'_>) -> Option<SecretString> {
     let known = schemes.iter().any(|scheme| text.value.starts_with(scheme));
-    // The library's error may quote the URL, which holds a password.
+    // The error of the redis crate may quote the URL, which may contain a password.
     if known && text.value.as_str().into_connection_info().is_ok() {
         return Some(text.value.into());
     }

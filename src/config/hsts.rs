@@ -1,14 +1,14 @@
-//! `hsts`: the value of the header `Strict-Transport-Security` (RFC 6797, section 6.1).
+//! The `hsts` key: the value of the `Strict-Transport-Security` header (RFC 6797, section 6.1).
 //!
-//! Owns its grammar. The header is sent exactly as configured, so a value that browsers would ignore is refused: without
-//! `max-age`, with a directive twice, or with one that no browser knows, which is mostly a typing error.
+//! Owns its grammar. The header is sent exactly as configured, so a value that browsers would ignore is refused: one
+//! without `max-age`, with a repeated directive, or with an unknown directive, which is usually a typing mistake.
 
 use http::HeaderValue;
 
 use super::file::TableReader;
 use super::problem::Problem;
 
-/// Reads the key; absent when it is left out or faulty.
+/// Reads the key; `None` if it is missing or faulty.
 pub(super) fn read(table: &mut TableReader<'_, '_>) -> Option<HeaderValue> {
     let text = table.string("hsts")?;
     match check(&text.value) {
@@ -22,11 +22,11 @@ pub(super) fn read(table: &mut TableReader<'_, '_>) -> Option<HeaderValue> {
     }
 }
 
-/// The most digits of `max-age`: three centuries. Larger: browsers count with 32 or 64 bits, and ignore what does not fit.
-/// Smaller: a long time that they understand is refused.
+/// The maximum number of digits of `max-age`: three centuries. Larger: browsers that count with 32 or 64 bits ignore
+/// the value. Smaller: long durations that browsers understand are refused.
 const MAX_DIGITS: usize = 10;
 
-/// Names and values are compared as browsers do: without case, a value with or without quotes.
+/// Compares names and values as browsers do: case-insensitively, with or without quotes around a value.
 fn check(value: &str) -> Result<(), String> {
     let mut seen = Vec::new();
     for directive in value.split(';').map(|part| part.trim_matches([' ', '\t'])).filter(|part| !part.is_empty()) {

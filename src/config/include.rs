@@ -1,7 +1,7 @@
-//! The files of a configuration: the first one, and those that its `include` brings.
+//! The files of a configuration: the main file and the files that its `include` patterns match.
 //!
-//! Owns finding, reading and parsing files, and which of them may hold what. Each file is read once however many
-//! patterns match it, in the order of the patterns and sorted within one, so that reports keep an order.
+//! Owns finding, reading and parsing files, and which tables each may contain. Each file is read once, however many
+//! patterns match it, in the order of the patterns and sorted within each, so that reports have a stable order.
 
 use std::collections::{BTreeSet, HashSet};
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
@@ -19,19 +19,19 @@ use super::source::{SourceFile, SourceSection, SourceSpan};
 use super::tenant::{self, LoadedTenant, ParsedSection};
 use crate::file_stamp::FileStamp;
 
-/// What stands in all files together, each part checked by itself.
+/// The tables of all files, each checked on its own.
 #[derive(Default)]
 pub(super) struct LoadedFiles {
     pub(super) gateway: Option<GatewayTable>,
     pub(super) tenants: Vec<LoadedTenant>,
-    /// The folders of all files, and those that a pattern looks into.
+    /// The folders of all files, and those that patterns search.
     pub(super) folders: BTreeSet<PathBuf>,
-    /// What was read, to tell later whether it changed.
+    /// The files that were read, to detect later whether they changed.
     pub(super) sources: Sources,
     pub(super) warnings: Vec<Problem>,
 }
 
-/// The files of a configuration in the state in which they were read.
+/// The files of a configuration and a fingerprint of their state when they were read.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     path: PathBuf,
@@ -40,13 +40,13 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Whether all files are as they were read, and no pattern matches others. Blocks on a look at each.
+    /// Whether all files are unchanged and the patterns match no others. Blocks on a `stat` of each file.
     #[must_use]
     pub fn are_unchanged(&self) -> bool {
         stamp(FileStamp::of(&self.path), &self.included()) == self.stamp
     }
 
-    /// All files. Blocks on a look at each folder.
+    /// All files. Blocks on listing each folder.
     #[must_use]
     pub fn files(&self) -> Vec<PathBuf> {
         let mut files = self.included();
@@ -69,12 +69,12 @@ fn stamp(first: Option<FileStamp>, included: &[PathBuf]) -> u64 {
     hasher.finish()
 }
 
-/// Reads the first file and what it includes.
+/// Reads the main file and the files it includes.
 pub(super) fn read(path: &Path, context: &LoadContext<'_>) -> LoadedFiles {
     let folder = folder_of(path);
     let mut loaded = LoadedFiles { folders: BTreeSet::from([folder.clone()]), ..LoadedFiles::default() };
     loaded.sources.path = path.to_owned();
-    // Before it is read: what is written meanwhile is another state.
+    // Before reading: a write in between must count as a change.
     let first = FileStamp::of(path);
     let text = match std::fs::read(path) {
         Ok(text) => text,
@@ -122,7 +122,7 @@ pub(super) fn read(path: &Path, context: &LoadContext<'_>) -> LoadedFiles {
     loaded
 }
 
-/// Reads a file that may hold tenants only.
+/// Reads an included file, which may contain `[[tenant]]` tables only.
 fn read_included(path: &Path, order: usize, pattern: &SourceSpan, context: &LoadContext<'_>) -> Vec<LoadedTenant> {
     let text = match std::fs::read(path) {
         Ok(text) => text,
@@ -138,8 +138,8 @@ fn read_included(path: &Path, order: usize, pattern: &SourceSpan, context: &Load
     })
 }
 
-/// Reads the tenants of a file, and has its other keys read, which is told how many tenants stand in pieces. A file that is
-/// no TOML yields the faults of its syntax alone, since what it says is not known.
+/// Reads the tenants of a file; `read_others` reads its other keys and gets the number of tenants already read. For a
+/// file that is not valid TOML, only the syntax errors are reported, since its contents are unknown.
 fn read_text<'r>(
     path: &Path,
     order: usize,
@@ -162,7 +162,7 @@ fn read_text<'r>(
     let sections = Sections::split(file.text());
     if let Some(root) = sections.parse_root().filter(|_| !sections.tenants.is_empty()) {
         let fork = context.fork();
-        // A piece that is no document is the end of it: the file is then read whole.
+        // If any section is not a TOML document of its own, the file is parsed as a whole instead.
         let mut every = true;
         let mut tenants = Vec::with_capacity(sections.tenants.len());
         fork.read_in_batches(
@@ -201,7 +201,7 @@ fn read_text<'r>(
             Problem::at(&SourceSpan::new(&source, span.clone()), "expected an array of tables").label("found a table");
         context.report(problem.help("write `[[tenant]]`, with two pairs of brackets, for each tenant"));
     }
-    // What follows from such a header is said of it, and where it is.
+    // The "duplicate key" errors follow from such a header, which has its own report.
     let follows = |message: &str| !single.is_empty() && message.contains("duplicate key");
     for (span, message) in faults.into_iter().filter(|(_, message)| !follows(message)) {
         context.report(Problem::at(&SourceSpan::new(&source, span), message));
@@ -209,7 +209,7 @@ fn read_text<'r>(
     Vec::new()
 }
 
-/// The files that a pattern matches, sorted; nothing when that is unknown, which is reported.
+/// The files that a pattern matches, sorted. Reports an error and returns `None` if they can't be determined.
 fn matching(pattern: &StringValue, folder: &Path, context: &LoadContext<'_>) -> Option<Vec<PathBuf>> {
     let problem = |title: &str| Problem::at(&pattern.span, title);
     let written = &pattern.value;
@@ -238,7 +238,7 @@ fn matching(pattern: &StringValue, folder: &Path, context: &LoadContext<'_>) -> 
     (is_known || !files.is_empty()).then_some(files)
 }
 
-/// A pattern as it is looked up; a relative one starts at the folder.
+/// The absolute form of a pattern; a relative one starts at the folder.
 fn whole_pattern(written: &str, folder: &Path) -> String {
     if Path::new(written).is_absolute() {
         return written.to_owned();
@@ -246,7 +246,7 @@ fn whole_pattern(written: &str, folder: &Path) -> String {
     format!("{}/{written}", glob::Pattern::escape(&folder.to_string_lossy()))
 }
 
-/// The folder below which a pattern looks: its part before the first wildcard.
+/// The folder that a pattern searches: its part before the first wildcard.
 fn fixed_folder(pattern: &Path) -> PathBuf {
     let is_fixed = |part: &std::path::Component<'_>| !part.as_os_str().to_string_lossy().contains(['*', '?', '[']);
     let fixed: PathBuf = pattern.components().take_while(is_fixed).collect();

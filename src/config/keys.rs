@@ -1,15 +1,15 @@
-//! The keys of every table, to say of a key below the wrong header where it belongs.
+//! The keys of every table, to report where a misplaced key belongs.
 //!
-//! In TOML a key belongs to the last header above it, so a key that is appended to `[gateway]` often ends up in
-//! `[gateway.tls]`. The lists are not written down twice: each reader is run on an empty table and notes the keys that it
-//! asks for. That costs some microseconds, and happens only when there is an unknown key to report.
+//! In TOML, a key belongs to the last header above it, so a key appended to `[gateway]` often ends up in
+//! `[gateway.tls]`. The lists are not duplicated here: each reader runs on an empty table, which records the keys it
+//! is asked for. That takes some microseconds and happens only to report an unknown key.
 
 use std::path::Path;
 
 use super::file::{LoadContext, TableReader};
 use super::{databases, gateway, limits, listen, tenant};
 
-/// A table's header, and how it is read.
+/// A table's header, and the function that reads the table.
 type Reader = (&'static str, fn(TableReader<'_, '_>));
 
 const READERS: [Reader; 10] = [
@@ -47,7 +47,7 @@ const READERS: [Reader; 10] = [
     }),
 ];
 
-/// The tables that have a key, by their headers.
+/// The headers of the tables that have a key.
 pub(super) fn tables_with_key(key: &str) -> Vec<&'static str> {
     let has = |reader: &fn(TableReader<'_, '_>)| {
         let context = LoadContext::new(&|_| None, None, 1);

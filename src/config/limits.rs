@@ -1,8 +1,8 @@
-//! The `[gateway.limits]` table: what callers may take.
+//! The `[gateway.limits]` table.
 //!
-//! Owns its keys and their ranges. The limits themselves document their defaults, and what breaks when one is larger or
-//! smaller: [`ConnectionLimits`] and [`RequestLimits`]. The ranges exclude values with which no request could be served
-//! (a body of no byte) and values that would limit nothing.
+//! Owns its keys and their ranges. The limits themselves document their defaults and what breaks when one is larger or
+//! smaller: [`ConnectionLimits`] and [`RequestLimits`]. The ranges exclude values with which no request could be
+//! served (a body of zero bytes) and values that would limit nothing.
 
 mod connection;
 mod request;
@@ -18,15 +18,15 @@ pub use request::RequestLimits;
 /// All limits of `[gateway.limits]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// What a connection may do.
+    /// Limits on connections.
     pub connection: ConnectionLimits,
-    /// What a request may do.
+    /// Limits on requests.
     pub request: RequestLimits,
 }
 
 const MIB: u32 = 1024 * 1024;
 
-/// Reads the table; a key that is left out keeps its default.
+/// Reads the table; a missing key keeps its default.
 pub(super) fn read(table: Option<TableReader<'_, '_>>) -> Limits {
     let mut limits = Limits::default();
     let Some(mut table) = table else { return limits };

@@ -1,7 +1,7 @@
-//! The entries of `listen`: where callers connect, and what they speak there.
+//! The entries of `listen`: addresses and the protocol of each.
 //!
-//! Owns the keys of an entry that is a table. A plain string is a table with an address alone, which is what nearly
-//! every gateway has. Every address must be free for the process to start, so none may stand in a file twice.
+//! Owns the keys of an entry that is a table. A plain string is an entry with only an address, which is all that most
+//! gateways need. The process can bind an address only once, so no address may appear twice.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -12,37 +12,37 @@ use super::file::{LoadContext, StringOrTable, StringValue, TableReader};
 use super::problem::Problem;
 use super::source::SourceSpan;
 
-/// The port of `https://` addresses.
+/// The default port of `https://` URLs.
 const DEFAULT_HTTPS_PORT: u32 = 443;
 
 /// One entry of `listen`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenConfig {
-    /// Where callers connect.
+    /// The address to bind.
     pub address: SocketAddr,
-    /// What they find there.
+    /// The protocol of its connections.
     pub protocol: ListenProtocol,
-    /// The balancers whose connections begin with a PROXY protocol header, which names the caller.
+    /// The load balancers whose connections begin with a PROXY protocol header, which carries the client's address.
     pub proxies: Vec<IpNet>,
 }
 
-/// What a listener speaks.
+/// The protocol of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenProtocol {
     /// TLS; ALPN chooses between HTTP/1.1 and HTTP/2.
     Tls,
-    /// Plain HTTP/1.1, behind a balancer that ends TLS.
+    /// Plain HTTP/1.1, behind a load balancer that terminates TLS.
     Http1,
-    /// Plain HTTP/2 from the first byte on ("prior knowledge"), behind such a balancer.
+    /// Plain HTTP/2 with prior knowledge, behind such a load balancer.
     Http2,
-    /// Plain HTTP/1.1, only to send callers to `https://`.
+    /// Plain HTTP/1.1 that only redirects to `https://`.
     Redirect {
         /// The port of the `https://` addresses.
         https_port: u16,
     },
 }
 
-/// TLS at an address, for callers that connect directly.
+/// TLS at an address, without a load balancer in front.
 impl From<SocketAddr> for ListenConfig {
     fn from(address: SocketAddr) -> Self {
         Self { address, protocol: ListenProtocol::Tls, proxies: Vec::new() }
@@ -61,7 +61,7 @@ pub(super) fn read(table: &mut TableReader<'_, '_>) -> (Vec<ListenConfig>, Optio
     (listen, table.string("admin_listen").and_then(|text| addresses.read(&text)))
 }
 
-/// Asks for every key that an entry may have, whatever the others say.
+/// Reads every key that an entry may have, whichever are set.
 pub(super) fn read_every_key(mut table: TableReader<'_, '_>) {
     for key in ["address", "proxy_protocol_from", "tls", "http2", "redirect_to_https", "https_port"] {
         table.string(key);
@@ -98,7 +98,7 @@ fn read_protocol(table: &mut TableReader<'_, '_>) -> ListenProtocol {
     if table.boolean("http2", false) { ListenProtocol::Http2 } else { ListenProtocol::Http1 }
 }
 
-/// A network, or one address of it.
+/// Parses a network, or an address as a network of one.
 fn read_network(text: &StringValue, context: &LoadContext<'_>) -> Option<IpNet> {
     let network = text.value.parse::<IpNet>().ok().or_else(|| text.value.parse::<IpAddr>().ok().map(IpNet::from));
     if network.is_none() {
@@ -108,7 +108,7 @@ fn read_network(text: &StringValue, context: &LoadContext<'_>) -> Option<IpNet> 
     network
 }
 
-/// The addresses so far, and where each stands.
+/// The addresses seen so far, with their spans.
 struct ListenAddresses<'r> {
     context: &'r LoadContext<'r>,
     taken: HashMap<SocketAddr, SourceSpan>,
@@ -121,7 +121,7 @@ impl ListenAddresses<'_> {
             self.context.report(problem.label("expected `IP:PORT`"));
             return None;
         };
-        // Port 0 is a free port of the system's choice.
+        // Port 0 lets the system choose a free port, so it may appear twice.
         if address.port() != 0
             && let Some(first) = self.taken.insert(address, text.span.clone())
         {

@@ -1,31 +1,31 @@
-//! A file of many tenants, parsed a tenant at a time.
+//! Parses a file of many tenants one section at a time.
 //!
-//! A document of 100,000 tenants takes 600 MB as one tree; a tenant's piece of it takes a few kilobytes, and is gone
-//! before the next one is parsed. Owns the cuts, which are made at lines that look like headers, without a look at what
-//! stands before them. That is sound: only a string or an array that is still open could make such a line anything else,
-//! and then the piece before it can't be parsed. So where every piece is a document of its own, every cut was right; a
-//! file with a piece that is none is read whole, as is one that says of tenants what no piece can say alone.
+//! A document of 100,000 tenants takes 600 MB as one tree; the section of one tenant takes a few kilobytes, and is
+//! freed before the next one is parsed. Owns where to split: at lines that look like headers, regardless of what
+//! precedes them. That is sound: such a line could only be something else inside an unclosed string or array, and then
+//! the section before it fails to parse. So if every section parses, every split was right. A file with a section that
+//! does not parse is parsed as a whole, as is one that configures tenants in a way that can't be split.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use toml::de::{DeTable, Error};
 
-/// The largest file that is parsed whole, for the sake of the faults in it. With more, a slip in a file of very many
-/// tenants costs a running gateway twenty times the file in memory; with less, fewer files have the faults of their
-/// syntax told as one who reads the file from its start would tell them.
+/// The largest file that is parsed as a whole to report its faults. Larger: a typing mistake in a file of very many
+/// tenants costs a running gateway twenty times the file in memory. Smaller: fewer files get the syntax errors that
+/// reading from the start of the file would give.
 const MAX_WHOLE_FILE: usize = 4 * 1024 * 1024;
 
-/// A file in pieces.
+/// A file split into sections.
 pub(super) struct Sections<'t> {
-    /// What belongs to no tenant, at its own offsets: tenants between are blank.
+    /// Everything outside of tenants, at its original offsets: tenants in between are blanked out.
     pub(super) root: Cow<'t, str>,
-    /// Where the tenants stand, in their order.
+    /// The byte ranges of the tenants, in file order.
     pub(super) tenants: Vec<Range<usize>>,
 }
 
 impl<'t> Sections<'t> {
-    /// Cuts a text before each `[[tenant]]`, and before what follows a tenant and is none of its tables.
+    /// Splits a text before each `[[tenant]]`, and before a header after a tenant that does not belong to it.
     pub(super) fn split(text: &'t str) -> Self {
         let mut tenants: Vec<Range<usize>> = Vec::new();
         let (mut offset, mut root_until, mut in_tenant) = (0, None, false);
@@ -55,7 +55,7 @@ impl<'t> Sections<'t> {
         }
         let mut root = first.to_owned();
         for section in later_root {
-            // The line before ends where this one begins.
+            // The previous line ends where this one begins.
             root.extend(std::iter::repeat_n(' ', section.start - 1 - root.len()));
             root.push('\n');
             root.push_str(&text[section]);
@@ -63,20 +63,20 @@ impl<'t> Sections<'t> {
         Self { root: Cow::Owned(root), tenants }
     }
 
-    /// The document of the root; none where the text has to be read whole.
+    /// The document outside of tenants; `None` if the text must be parsed as a whole.
     pub(super) fn parse_root(&self) -> Option<DeTable<'_>> {
         let root = DeTable::parse(&self.root).ok()?.into_inner();
         (self.tenants.is_empty() || !root.contains_key("tenant")).then_some(root)
     }
 }
 
-/// The document of a tenant's piece; none where the text has to be read whole.
+/// The document of a tenant's section; `None` if the text must be parsed as a whole.
 pub(super) fn parse_tenant(section: &str) -> Option<DeTable<'_>> {
     let document = DeTable::parse(section).ok()?.into_inner();
     (document.len() == 1 && document.contains_key("tenant")).then_some(document)
 }
 
-/// The faults of the syntax, each with its place; none when the text is TOML after all.
+/// The syntax errors with their spans; none if the text is valid TOML after all.
 pub(super) fn faults(text: &str) -> Vec<(Range<usize>, String)> {
     let messages = |errors: Vec<Error>, start: usize| {
         let located = move |error: Error| {
@@ -90,7 +90,7 @@ pub(super) fn faults(text: &str) -> Vec<(Range<usize>, String)> {
         let sections = Sections::split(text);
         let broken = |section: &&Range<usize>| DeTable::parse(&text[(*section).clone()]).is_err();
         let broken: Vec<_> = sections.tenants.iter().filter(broken).collect();
-        // A string over several lines may hold anything, also what looks like a header.
+        // A multi-line string may contain anything, also lines that look like headers.
         let certain =
             |section: &&Range<usize>| !["\"\"\"", "'''"].iter().any(|mark| text[(*section).clone()].contains(mark));
         if !broken.is_empty() && broken.iter().all(certain) {
@@ -101,8 +101,8 @@ pub(super) fn faults(text: &str) -> Vec<(Range<usize>, String)> {
     of(0..text.len())
 }
 
-/// The headers `[tenant]`, which make an error of every `[[tenant]]` in the same file. Lines within a string over several
-/// lines are not distinguished, so this is for files that are not TOML.
+/// The headers `[tenant]`, which turn every `[[tenant]]` of the file into an error. Does not recognize multi-line
+/// strings, so it is for files that are not valid TOML.
 pub(super) fn single_brackets(text: &str) -> Vec<Range<usize>> {
     let mut offset = 0;
     let mut found = Vec::new();
@@ -121,7 +121,7 @@ pub(super) fn single_brackets(text: &str) -> Vec<Range<usize>> {
 enum Header {
     /// `[[tenant]]`.
     Tenant,
-    /// Of a table that is no tenant's.
+    /// A table outside of tenants.
     Root,
 }
 

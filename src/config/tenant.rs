@@ -1,7 +1,7 @@
-//! One `[[tenant]]` table, checked by itself.
+//! A `[[tenant]]` table, checked on its own.
 //!
-//! Owns the keys of the table, their defaults and ranges. What tenants must not share is checked in
-//! [`super::unique`], and whether their hosts have certificates in [`super::coverage`], once all are read.
+//! Owns the keys of the table, their defaults and ranges. Once all tables are read, [`super::unique`] checks what
+//! tenants must not share, and [`super::coverage`] whether their hosts have certificates.
 
 use std::borrow::Cow;
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -23,44 +23,46 @@ use super::source::{SourceFile, SourceSection, SourceSpan};
 use crate::host::{HostName, HostPattern};
 use crate::store::{DatabaseLocation, Guard};
 
-/// The budget of the service description.
+/// The default of `requests_per_minute`: the budget in the service description.
 const DEFAULT_REQUESTS_PER_MINUTE: u32 = 60;
-/// Every admitted request is an instant in the window's log; more of them make one check slow.
+/// The largest `requests_per_minute`. Larger: every admitted request is a timestamp in the window's log, and checking
+/// it becomes slow.
 const MAX_REQUESTS_PER_MINUTE: u32 = 100_000;
-/// Enough for one tenant's searches at once; with more, a few hundred tenants exhaust a Postgres server.
+/// The default of `max_connections`. Larger: a few hundred tenants exhaust a Postgres server. Smaller: the concurrent
+/// searches of one tenant wait for each other.
 const DEFAULT_MAX_CONNECTIONS: u32 = 5;
-/// Past this a typing mistake is likelier than a need.
+/// The largest `max_connections`. Larger: a typing mistake passes.
 const MAX_CONNECTIONS: u32 = 1000;
-/// More than any number of searches that a tenant's connections can answer before their callers lose patience; with
-/// fewer, a burst is refused that would be served.
+/// The default of `max_in_flight`. Larger: more searches than the tenant's connections can answer before clients time
+/// out. Smaller: a burst is refused that would be served.
 const DEFAULT_MAX_IN_FLIGHT: u32 = 64;
-/// Past this it limits nothing.
+/// The largest `max_in_flight`. Larger: it would limit nothing.
 const MAX_IN_FLIGHT: u32 = 10_000;
-/// A label of a host name (RFC 1035), since slugs are made into addresses.
+/// The maximum length of a slug: a label of a host name (RFC 1035), since slugs become part of addresses.
 const MAX_SLUG: usize = 63;
 
-/// A value and where it was written.
+/// A value and its span.
 #[derive(Clone)]
 pub(super) struct Located<T> {
     pub(super) value: T,
     pub(super) span: SourceSpan,
 }
 
-/// The table, and what has to be compared with other tables.
+/// The table, and the values that are compared with other tables.
 #[derive(Clone)]
 pub(super) struct TenantTable {
-    /// Absent when a key of the table was faulty.
+    /// `None` if a key of the table was faulty.
     fields: Option<TenantFields>,
     pub(super) slug: Option<Located<String>>,
-    /// The sign-in address, where it is sound, and the custom domains.
+    /// The sign-in address if it is valid, followed by the custom domains.
     pub(super) hosts: Vec<Located<HostName>>,
-    /// Certificates of single hosts, and of all below a name.
+    /// Certificates for single hosts and wildcards.
     pub(super) certificates: Vec<(Located<HostPattern>, Option<NamedFiles>)>,
     /// The identity of the database.
     pub(super) database: Option<Located<String>>,
 }
 
-/// What a table without a fault says beside that.
+/// The other values of a table without a fault.
 #[derive(Clone)]
 struct TenantFields {
     name: String,
@@ -73,7 +75,7 @@ struct TenantFields {
 }
 
 impl TenantTable {
-    /// The tenant as it is configured, in memory of its own; none when a key of the table was faulty.
+    /// The tenant's configuration, in exactly sized allocations; `None` if a key of the table was faulty.
     fn config(&self, section_fingerprint: Option<NonZero<u64>>) -> Option<TenantConfig> {
         let Self { fields: Some(fields), slug: Some(slug), hosts, certificates, database: _ } = self else {
             return None;
@@ -82,7 +84,7 @@ impl TenantTable {
         let (address, domains) = (address.value.copied(), domains.iter().map(|host| host.value.copied()));
         let domains: Box<[HostName]> = domains.collect();
         let certificates = certificates.iter().filter_map(|(pattern, named)| {
-            // A name that stands in two places is held once.
+            // Share the allocation of a name that appears twice.
             let host = std::iter::once(&address).chain(&domains).find(|host| pattern.value.host() == Some(host));
             let pattern = host.map_or_else(|| pattern.value.clone(), |host| host.clone().into());
             Some((pattern, named.as_ref()?.files.clone()))
@@ -106,33 +108,33 @@ impl TenantTable {
     }
 }
 
-/// One of all tenants. A sound one is held without its places, which are many times as large, and is read once more
-/// where a comparison with others finds a fault.
+/// A tenant of the configuration. A valid one is kept without spans, which are many times as large; its section is
+/// parsed again if a comparison with other tenants finds a fault.
 pub(super) enum LoadedTenant {
     Valid(ValidTenant),
     Table(Box<TenantTable>),
 }
 
-/// A tenant whose table is whole.
+/// A tenant whose table has no fault.
 #[derive(Clone)]
 pub(super) struct ValidTenant {
     pub(super) config: Arc<TenantConfig>,
-    /// Of the identity of its database.
+    /// The fingerprint of its database's identity.
     database: u64,
     file: Arc<SourceFile>,
     section: Range<usize>,
 }
 
-/// What stands in a piece of a file, as long as only some of them are in memory.
+/// The result of reading one section of a file.
 pub(super) enum ParsedSection {
-    /// What is served already, by the same words.
+    /// The section is unchanged, and its tenant is already served.
     Served(ValidTenant),
-    /// The tables, mostly one, and which piece it is.
+    /// The tables, usually one, and the range of the section.
     Read(Vec<TenantTable>, Range<usize>),
 }
 
 impl ParsedSection {
-    /// Reads a piece of a file; none when the piece is no document of its own.
+    /// Reads a section of a file; `None` if the section is not a TOML document of its own.
     pub(super) fn read(
         file: &Arc<SourceFile>,
         section: Range<usize>,
@@ -148,7 +150,7 @@ impl ParsedSection {
         read_section(file, section.clone(), folder, context).map(|tenants| Self::Read(tenants, section))
     }
 
-    /// Adds the tenants of the piece, and leaves what was read of them.
+    /// Adds the tenants of the section to the list.
     pub(super) fn push_into(
         &mut self,
         file: &Arc<SourceFile>,
@@ -175,7 +177,7 @@ impl ValidTenant {
         let [tenant] = read else { return None };
         let config = tenant.config(fingerprint_of(file, section))?;
         let database = fingerprint(&tenant.database.as_ref()?.value);
-        // What is served already is held once.
+        // Share the configuration that is already served.
         let served = context.served().and_then(|served| (served.tenant)(&config.slug));
         let config = served.filter(|served| served.is_same(&config)).unwrap_or_else(|| Arc::new(config));
         (tenant.certificates.len() == config.certificates.len()).then(|| Self {
@@ -203,7 +205,7 @@ impl LoadedTenant {
         valid.into_iter().flatten().chain(located.into_iter().flatten())
     }
 
-    /// Equal for one database; two may have the same by chance.
+    /// Equal for the same database; different databases may collide.
     pub(super) fn database(&self) -> Option<u64> {
         match self {
             Self::Valid(valid) => Some(valid.database),
@@ -211,12 +213,12 @@ impl LoadedTenant {
         }
     }
 
-    /// The tenant with the places of all that it says.
+    /// The tenant's table with all spans.
     pub(super) fn table(&self, context: &LoadContext<'_>) -> Cow<'_, TenantTable> {
         match self {
             Self::Table(tenant) => Cow::Borrowed(tenant),
             Self::Valid(ValidTenant { file, section, .. }) => {
-                // Its faults were told when it was read first.
+                // Its faults were reported when it was first read.
                 let fork = context.fork();
                 let folder = folder_of(file.path());
                 let read = read_section(file, section.clone(), &folder, &fork).and_then(|mut read| read.pop());
@@ -244,13 +246,13 @@ fn read_section(
     Some(root.tables("tenant").into_iter().map(|table| read(table, folder)).collect())
 }
 
-/// A number for what a piece says: with the same words in the same folder, it says the same. Variables are those of the
-/// process, which don't change.
+/// A fingerprint of a section: the same text in the same folder has the same meaning. The environment of the process
+/// does not change.
 fn fingerprint_of(file: &SourceFile, section: &Range<usize>) -> Option<NonZero<u64>> {
     NonZero::new(fingerprint((file.path().parent(), &file.text()[section.clone()])))
 }
 
-/// A number for a value, the same throughout this process.
+/// A hash of a value, stable within this process.
 fn fingerprint(value: impl Hash) -> u64 {
     static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     KEYS.hash_one(value)
@@ -315,7 +317,7 @@ fn read_slug(text: StringValue, table: &TableReader<'_, '_>) -> Option<Located<S
 
 fn read_host(text: &StringValue, table: &TableReader<'_, '_>) -> Option<Located<HostName>> {
     let problem = match HostName::parse(&text.value) {
-        // A caller that connects to a bare IP address sends no name, so no certificate can be chosen by it.
+        // A client that connects to a bare IP address sends no SNI, so no certificate can be chosen by name.
         Ok(host) if is_ip(&host) => Problem::at(&text.span, "an IP address is not a host name"),
         Ok(host) => return Some(Located { value: host, span: text.span.clone() }),
         Err(_) => {
@@ -332,7 +334,7 @@ fn is_ip(host: &HostName) -> bool {
 }
 
 fn read_timezone(text: &StringValue, table: &TableReader<'_, '_>) -> Option<TimeZone> {
-    // `localtime` is whatever this machine is set to; the nodes of one gateway may differ.
+    // `localtime` depends on the machine, and the nodes of a gateway may differ.
     let portable = |zone: &TimeZone| zone.iana_name().is_some_and(|name| name != "localtime");
     let zone = TimeZone::get(&text.value).ok().filter(portable);
     if zone.is_none() {
@@ -364,7 +366,7 @@ fn read_certificates(
     entries.into_iter().filter_map(read).collect()
 }
 
-/// A host, or `*.` and the name below which hosts are meant.
+/// Parses a host, or `*.` followed by a domain.
 fn read_pattern(key: StringValue, table: &TableReader<'_, '_>) -> Option<Located<HostPattern>> {
     if !key.value.starts_with("*.") {
         read_host(&key, table)?;

@@ -1,6 +1,6 @@
-//! What `check` tells an operator: one case a kind of fault, with its place and its words.
+//! The reports of `check`: one case per kind of fault, with its position and text.
 //!
-//! Here stand the folder that each test gets, and configurations without a fault; the faults are in `tests/`.
+//! This file has the folder that each test gets, and configurations without a fault; the faults are in `tests/`.
 
 mod faults;
 mod files;
@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 use super::{Config, ListenProtocol, OnRedisFailure, Problems, RedisTarget, ServedConfig};
 
-/// A gateway that is in order; it takes seven lines.
+/// A valid gateway, in seven lines.
 const GATEWAY: &str = r#"[gateway]
 listen = ["127.0.0.1:0"]
 [gateway.tls]
@@ -27,7 +27,7 @@ private_key = "certs/wildcard.key"
 
 "#;
 
-/// A tenant that is in order; it takes six lines.
+/// A valid tenant, in six lines.
 const ACME: &str = r#"[[tenant]]
 slug = "acme"
 name = "Acme"
@@ -35,7 +35,7 @@ address = "acme.example.com"
 database = "sqlite:acme.db"
 "#;
 
-/// A folder with certificates for `*.example.com` and `forms.acme.org`, and files of a configuration.
+/// A folder with certificates for `*.example.com` and `forms.acme.org`, and configuration files.
 struct Folder(TempDir);
 
 impl Folder {
@@ -47,7 +47,7 @@ impl Folder {
         folder
     }
 
-    /// Issues a certificate from the beginning of a year to that of another.
+    /// Issues a certificate that is valid from the start of one year to the start of another.
     fn issue(&self, file: &str, name: &str, years: Range<i32>) {
         let mut params = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
         params.not_before = rcgen::date_time_ymd(years.start, 1, 1);
@@ -98,13 +98,13 @@ impl Folder {
     }
 }
 
-/// Asserts the one fault of a text.
+/// Asserts that a text has exactly this fault.
 fn assert_fault(text: &str, expected: &str) {
     let folder = Folder::new();
     assert_eq!(folder.faults(text), [format!("tenants.toml:{expected}")], "{text}");
 }
 
-/// `GATEWAY` and `ACME` with one line replaced; both lines are given whole.
+/// `GATEWAY` and `ACME` with one complete line replaced.
 fn with(line: &str, replacement: &str) -> String {
     let text = format!("{GATEWAY}{ACME}");
     assert_eq!(text.matches(line).count(), 1, "{line} stands once");

@@ -1,7 +1,7 @@
-//! What no two tenants may share: slugs, hosts and databases; and which hosts a certificate may be given for.
+//! Checks that tenants share no slug, host or database, and which hosts a certificate may be configured for.
 //!
-//! Owns the comparison across tables and files. Each claim is looked up once, so the work grows with the tenants, not
-//! with their square. Tenants are compared without their places; those that clash are read once more to point at them.
+//! Owns the comparison across tables and files. Each claim is looked up once, so the work is linear in the number of
+//! tenants. Tenants are compared without spans; the sections of those that conflict are parsed again to report them.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -14,8 +14,8 @@ use super::source::SourceSpan;
 use super::tenant::{LoadedTenant, Located, TenantTable};
 use crate::host::HostPattern;
 
-/// Reports every second claim, with the first one beside it. One kind of claim after another: with very many tenants each
-/// takes some memory.
+/// Reports every duplicate claim together with the first one. Checks one kind of claim after the other, because with
+/// very many tenants each needs some memory.
 pub(super) fn check(tenants: &[LoadedTenant], context: &LoadContext<'_>) {
     check_slugs(tenants, context);
     check_hosts(tenants, context);
@@ -67,7 +67,7 @@ fn check_databases(tenants: &[LoadedTenant], context: &LoadContext<'_>) {
     }
 }
 
-/// Who claimed this before; else whoever claims it now is remembered.
+/// Returns the earlier claimant, or records this one.
 fn claim<K: Eq + Hash, C: Copy>(claims: &mut HashMap<K, C>, claimed: K, by: C) -> Option<C> {
     match claims.entry(claimed) {
         Entry::Occupied(first) => Some(*first.get()),
@@ -82,7 +82,8 @@ fn report(span: &SourceSpan, first: &SourceSpan, title: String, context: &LoadCo
     context.report(Problem::at(span, title).label("here").earlier(first, "first claimed here"));
 }
 
-/// A certificate is given for a host of the same tenant, or for some below a name, once.
+/// Checks that each certificate is for a host of the same tenant or a wildcard that matches one, and that no host or
+/// wildcard has two.
 fn check_certificate_hosts(tenant: &LoadedTenant, context: &LoadContext<'_>) {
     let in_order = |config: &TenantConfig| {
         let mut given = HashSet::new();

@@ -6,18 +6,19 @@ use std::sync::Arc;
 
 use super::{GatewayConfig, TenantConfig};
 
-/// The folders in which a change of a file matters. Folders and not files: a file is replaced by a rename more often than
-/// it is written to.
+/// The folders in which a change of a file matters. Watches folders, not files: files are more often replaced by a
+/// rename than written in place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WatchedFolders {
-    /// Of the configuration, and of what it includes.
+    /// Folders of the configuration files, included ones too.
     pub configuration: BTreeSet<PathBuf>,
     /// Folders of certificates, up to a limit.
     pub certificates: BTreeSet<PathBuf>,
 }
 
-/// How many folders of certificates are watched. Each costs the kernel a kilobyte and one of the watches that a user may
-/// have, which are 8,192 on small machines. With fewer, more renewals are noticed only when their host is next asked for.
+/// The maximum number of watched certificate folders. Larger: each costs the kernel a kilobyte and one inotify watch,
+/// of which a user may have 8,192 on small machines. Smaller: more renewals are noticed only when a client next asks
+/// for the host.
 const MAX_CERTIFICATE_FOLDERS: usize = 256;
 
 impl WatchedFolders {

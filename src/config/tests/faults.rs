@@ -1,4 +1,4 @@
-//! Faults of values, keys and certificates, one by one and between tenants.
+//! Faults of values, keys and certificates, within and across tenants.
 
 use super::{ACME, Folder, GATEWAY, assert_fault, with};
 

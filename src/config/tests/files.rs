@@ -1,4 +1,4 @@
-//! Faults across files: what is included, what can't be read, what is no TOML.
+//! Faults across files: includes, unreadable files, and invalid TOML.
 
 use std::fs;
 

@@ -1,11 +1,11 @@
-//! What a configuration is checked for while another one is served.
+//! Checks of a configuration while another one is served.
 
 use std::fs;
 use std::sync::Arc;
 
 use super::{ACME, Config, Folder, GATEWAY, ServedConfig};
 
-/// `acme` with a certificate for `forms.acme.org` of its own.
+/// `acme` with its own certificate for `forms.acme.org`.
 fn own(files: &str) -> String {
     let acme = ACME.replace("[[tenant]]", "[[tenant]]\ndomains = [\"forms.acme.org\"]");
     let table = format!("certificate = \"certs/{files}.pem\"\nprivate_key = \"certs/{files}.key\"\n");
@@ -68,7 +68,7 @@ fn a_tenant_that_is_served_already_is_held_once() {
     let served = folder.load(&format!("{GATEWAY}{ACME}{globex}")).unwrap_or_else(|problems| panic!("{problems}"));
     let tenant = |slug: &str| served.tenants.iter().find(|tenant| *tenant.slug == *slug).cloned();
     let known = ServedConfig::new(served.gateway.certificate.as_ref(), &tenant, served.tenants.iter());
-    // By its own words, and by others that say the same.
+    // Once with the same text, once with a different text of the same meaning.
     for acme in [ACME.to_owned(), ACME.replace(" = ", "=")] {
         folder.write("tenants.toml", format!("{GATEWAY}{}{acme}", globex.replace("Globex", "Other")));
         let examination = Config::examine(&folder.path("tenants.toml"), Some(&known));
