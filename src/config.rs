@@ -12,10 +12,10 @@
 //!
 //! Every fault is a [`Problem`]. `source` redacts the lines that reports quote, so that no report shows a secret.
 
+mod context;
 mod coverage;
 mod database;
 mod databases;
-mod file;
 mod folders;
 mod gateway;
 mod hsts;
@@ -27,6 +27,7 @@ mod problem;
 mod secret;
 mod sections;
 mod source;
+mod table;
 mod tenant;
 #[cfg(test)]
 mod tests;
@@ -44,7 +45,7 @@ use http::HeaderValue;
 use jiff::tz::TimeZone;
 use secrecy::{ExposeSecret, SecretString};
 
-use self::file::LoadContext;
+use self::context::LoadContext;
 pub use self::include::Sources;
 pub use self::limits::{ConnectionLimits, Limits, RequestLimits};
 pub use self::listen::{ListenConfig, ListenProtocol};

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::file::LoadContext;
+use super::context::LoadContext;
 use super::gateway::{GatewayTable, NamedFiles};
 use super::problem::Problem;
 use super::source::SourceSpan;

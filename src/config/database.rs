@@ -6,8 +6,9 @@
 
 use std::path::Path;
 
-use super::file::{LoadContext, StringValue};
+use super::context::LoadContext;
 use super::problem::Problem;
+use super::table::StringValue;
 use crate::store::{DatabaseLocation, InvalidLocation};
 
 /// A valid database URL.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::file::TableReader;
+use super::table::TableReader;
 use crate::store::DatabaseLimits;
 
 /// The largest `max_connections`. Larger: a typing mistake passes, since no process may open that many files. Smaller:

@@ -9,10 +9,11 @@ use std::time::Duration;
 use redis::IntoConnectionInfo;
 use secrecy::SecretString;
 
+use super::context::LoadContext;
 use super::databases;
-use super::file::{LoadContext, StringValue, TableReader};
 use super::problem::Problem;
 use super::source::SourceSpan;
+use super::table::{StringValue, TableReader};
 use super::{
     CertificateFiles, GatewayConfig, ListenProtocol, OnRedisFailure, RedisConfig, RedisTarget, hsts, limits, listen,
 };

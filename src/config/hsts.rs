@@ -5,8 +5,8 @@
 
 use http::HeaderValue;
 
-use super::file::TableReader;
 use super::problem::Problem;
+use super::table::TableReader;
 
 /// Reads the key; `None` if it is missing or faulty.
 pub(super) fn read(table: &mut TableReader<'_, '_>) -> Option<HeaderValue> {

@@ -10,12 +10,13 @@ use std::sync::LazyLock;
 
 use toml::de::DeTable;
 
-use super::file::{LoadContext, StringValue, TableReader};
+use super::context::LoadContext;
 use super::folders::folder_of;
 use super::gateway::{self, GatewayTable};
 use super::problem::Problem;
 use super::sections::{self, Sections};
 use super::source::{SourceFile, SourceSection, SourceSpan};
+use super::table::{StringValue, TableReader};
 use super::tenant::{self, LoadedTenant, ParsedSection};
 use crate::file_stamp::FileStamp;
 

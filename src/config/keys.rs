@@ -6,7 +6,8 @@
 
 use std::path::Path;
 
-use super::file::{LoadContext, TableReader};
+use super::context::LoadContext;
+use super::table::TableReader;
 use super::{databases, gateway, limits, listen, tenant};
 
 /// A table's header, and the function that reads the table.

@@ -10,7 +10,7 @@ mod request;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::file::TableReader;
+use super::table::TableReader;
 
 pub use connection::ConnectionLimits;
 pub use request::RequestLimits;

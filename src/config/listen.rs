@@ -8,9 +8,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 
-use super::file::{LoadContext, StringOrTable, StringValue, TableReader};
+use super::context::LoadContext;
 use super::problem::Problem;
 use super::source::SourceSpan;
+use super::table::{StringOrTable, StringValue, TableReader};
 
 /// The default port of `https://` URLs.
 const DEFAULT_HTTPS_PORT: u32 = 443;

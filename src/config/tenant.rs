@@ -13,13 +13,14 @@ use std::sync::{Arc, LazyLock};
 use jiff::tz::TimeZone;
 
 use super::TenantConfig;
+use super::context::LoadContext;
 use super::database;
-use super::file::{LoadContext, StringValue, TableReader};
 use super::folders::folder_of;
 use super::gateway::{NamedFiles, read_files};
 use super::problem::{Problem, TenantOrigin};
 use super::sections::parse_tenant;
 use super::source::{SourceFile, SourceSection, SourceSpan};
+use super::table::{StringValue, TableReader};
 use crate::host::{HostName, HostPattern};
 use crate::store::{DatabaseLocation, Guard};
 

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 
 use super::TenantConfig;
-use super::file::LoadContext;
+use super::context::LoadContext;
 use super::problem::Problem;
 use super::source::SourceSpan;
 use super::tenant::{LoadedTenant, Located, TenantTable};
