@@ -3,8 +3,8 @@
 //! Every handler takes an [`Admitted`], so none runs for a request that did not pass the gate. Knows no sockets and no
 //! SQL: a handler reads a [`Call`] and asks the tenant's store.
 
-mod ask;
 mod body;
+mod dedup;
 mod filter;
 mod forms;
 mod groups;
@@ -16,11 +16,11 @@ mod members;
 mod openapi;
 mod page;
 mod query;
-mod shape;
+mod reader;
 mod submissions;
 mod subscriptions;
 mod time;
-mod unique;
+mod values;
 
 use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
@@ -35,7 +35,7 @@ use crate::gate::{Admitted, Origin};
 use crate::reply::Reply;
 use crate::store::Store;
 
-pub use ignored::Ignored;
+pub use ignored::IgnoredParameters;
 
 /// What a handler reads of a request.
 #[derive(Clone, Debug)]
@@ -47,7 +47,7 @@ pub struct Call<'a> {
     /// The whole body.
     pub body: Bytes,
     /// Where the names in the body that its endpoint does not know are noted, for an answer with or without faults.
-    pub ignored: &'a OnceLock<Ignored>,
+    pub ignored: &'a OnceLock<IgnoredParameters>,
 }
 
 /// A thing that stands at a path.
@@ -214,8 +214,8 @@ impl Route {
 
     /// The names in a query that the route does not know.
     #[must_use]
-    pub fn ignored(&self, query: &str) -> Ignored {
-        Ignored::of_query(query, self.parameters())
+    pub fn ignored(&self, query: &str) -> IgnoredParameters {
+        IgnoredParameters::from_query(query, self.parameters())
     }
 
     /// Whether a body is looked at.
@@ -259,8 +259,8 @@ pub fn route(method: &Method, path: &str) -> Result<Route, Refusal> {
 /// Whether what stands at a path tells who used the budget: known before the request is admitted, so that it is told in
 /// the same round trip.
 #[must_use]
-pub fn tells_usage(path: &str) -> bool {
-    me::is_at(path)
+pub fn reports_usage(path: &str) -> bool {
+    me::is_path(path)
 }
 
 /// Runs the handler of a route.

@@ -17,7 +17,7 @@ use crate::quota::NamedShare;
 use crate::reply::{Reply, number};
 use crate::store::StoreError;
 
-pub use faults::{Faults, cut};
+pub use faults::{Faults, abbreviate};
 
 /// Why a request is not served.
 #[derive(Debug, thiserror::Error)]
@@ -159,13 +159,13 @@ impl From<StoreError> for Refusal {
 }
 
 /// How long a caller is told to wait for what may be there again soon: a database, a shared window, a free place.
-const OUTAGE_WAIT: Duration = Duration::from_secs(1);
+const OUTAGE_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl Refusal {
     /// Whether a line a request would say again what the log and the metrics say once: that the shared store is away,
     /// that a database does not work, that a tenant or the gateway has too many callers, that a method is unknown.
     #[must_use]
-    pub fn is_one_of_many(&self) -> bool {
+    pub fn is_logged_elsewhere(&self) -> bool {
         match self {
             Self::QuotaUnavailable
             | Self::TenantBusy
@@ -201,7 +201,7 @@ impl Refusal {
             Self::Unauthenticated => message(StatusCode::UNAUTHORIZED, "Unauthenticated.")
                 .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")),
             Self::QuotaExhausted { wait, usage } => {
-                let body = Exhausted { message: "Too Many Attempts.", usage };
+                let body = QuotaExhaustedJson { message: "Too Many Attempts.", usage };
                 retry_after(Reply::json(StatusCode::TOO_MANY_REQUESTS, &body), *wait)
             }
             Self::Overloaded
@@ -209,7 +209,7 @@ impl Refusal {
             | Self::DatabaseUnavailable(_)
             | Self::TenantBusy
             | Self::MemorySpent(_) => {
-                retry_after(message(StatusCode::SERVICE_UNAVAILABLE, "Service Unavailable"), OUTAGE_WAIT)
+                retry_after(message(StatusCode::SERVICE_UNAVAILABLE, "Service Unavailable"), OUTAGE_RETRY_AFTER)
             }
             Self::BodyTooLarge => message(StatusCode::PAYLOAD_TOO_LARGE, "The request body is too large"),
             // RFC 9110, section 15.5.16.
@@ -240,18 +240,18 @@ impl Refusal {
 }
 
 #[derive(Serialize)]
-struct Exhausted<'r> {
+struct QuotaExhaustedJson<'r> {
     message: &'static str,
     usage: &'r [NamedShare],
 }
 
 #[derive(Serialize)]
-struct Message<'r> {
+struct MessageJson<'r> {
     message: &'r str,
 }
 
 fn message(status: StatusCode, message: &str) -> Reply {
-    Reply::json(status, &Message { message })
+    Reply::json(status, &MessageJson { message })
 }
 
 /// `Retry-After` in whole seconds, rounded up, at least 1 (RFC 9110, section 10.2.3).

@@ -1,7 +1,7 @@
 //! The body of a request: a JSON object, name by name.
 //!
 //! Owns which names are kept. A body is read in two steps: here it is checked as a whole and split into the texts of its
-//! known values, then each value is read by its shape ([`super::ask`]). Nothing is built of what no shape asks for, so a
+//! known values, then each value is read by its shape ([`super::values`]). Nothing is built of what no shape asks for, so a
 //! body of 16 MiB costs its own bytes however many values it has.
 
 use std::fmt::{self, Display};
@@ -12,8 +12,8 @@ use serde_json::error::Category;
 use serde_json::value::RawValue;
 
 use super::Call;
-use super::ignored::Ignored;
-use super::shape::{Any, Shape, Skip, Text};
+use super::ignored::IgnoredParameters;
+use super::reader::{ReadKey, ReaderSeed, Skip, ValueReader};
 use crate::error::{Faults, Refusal};
 
 /// What some editors and PowerShell put before a text (RFC 8259, section 8.1, allows to ignore it).
@@ -23,17 +23,17 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 #[derive(Debug, Default)]
 pub(super) struct Body<'b> {
     /// The known values in the order of the body.
-    sent: Vec<Sent<'b>>,
-    ignored: Ignored,
+    entries: Vec<BodyEntry<'b>>,
+    ignored: IgnoredParameters,
 }
 
 /// A value that was sent, as its JSON text.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sent<'b> {
+pub(super) struct BodyEntry<'b> {
     /// Its name.
     pub(super) name: &'static str,
     /// Its JSON.
-    pub(super) text: &'b RawValue,
+    pub(super) json: &'b RawValue,
 }
 
 impl<'b> Body<'b> {
@@ -62,30 +62,30 @@ impl<'b> Body<'b> {
         let mut json = serde_json::Deserializer::from_str(text);
         let body = json.deserialize_map(BodyVisitor { known }).and_then(|body| json.end().map(|()| body));
         body.map_err(|error| match error.classify() {
-            Category::Data => Faults::only("body", "The body must be a JSON object."),
+            Category::Data => Faults::single("body", "The body must be a JSON object."),
             _ => malformed(&error),
         })
     }
 
     /// Everything known that was sent with a value: `null` is as if it were not sent.
-    pub(super) fn sent(&self) -> impl Iterator<Item = &Sent<'b>> {
-        self.sent.iter().filter(|sent| !is_null(sent.text))
+    pub(super) fn entries(&self) -> impl Iterator<Item = &BodyEntry<'b>> {
+        self.entries.iter().filter(|entry| !is_null(entry.json))
     }
 
     /// Whether a known name was sent, be it with `null`.
-    pub(super) fn names(&self, name: &str) -> bool {
-        self.sent.iter().any(|sent| sent.name == name)
+    pub(super) fn has_key(&self, name: &str) -> bool {
+        self.entries.iter().any(|entry| entry.name == name)
     }
 }
 
-impl<'b> Sent<'b> {
+impl<'b> BodyEntry<'b> {
     /// Reads the value by its shape.
     ///
     /// # Errors
     /// [`Refusal::Invalid`] on `body` for what is no JSON after all: a number that no machine holds, half a surrogate
     /// pair, nesting deeper than 127.
-    pub(super) fn read<S: Shape<'b>>(&self, shape: S) -> Result<S::Value, Refusal> {
-        let value = Any(shape).deserialize(&mut serde_json::Deserializer::from_str(self.text.get()));
+    pub(super) fn read<S: ValueReader<'b>>(&self, reader: S) -> Result<S::Value, Refusal> {
+        let value = ReaderSeed(reader).deserialize(&mut serde_json::Deserializer::from_str(self.json.get()));
         value.map_err(|error| malformed(&format_args!("{error} of `{}`", self.name)))
     }
 }
@@ -96,7 +96,7 @@ pub(super) fn is_null(text: &RawValue) -> bool {
 }
 
 fn malformed(error: &dyn Display) -> Refusal {
-    Faults::only("body", format_args!("The body must be valid JSON: {error}."))
+    Faults::single("body", format_args!("The body must be valid JSON: {error}."))
 }
 
 struct BodyVisitor<'k> {
@@ -111,7 +111,7 @@ impl<'b> Visitor<'b> for BodyVisitor<'_> {
     }
 
     fn visit_map<A: MapAccess<'b>>(self, mut map: A) -> Result<Body<'b>, A::Error> {
-        let (mut sent, mut ignored) = (Vec::new(), Ignored::default());
+        let (mut entries, mut ignored) = (Vec::new(), IgnoredParameters::default());
         let mut known = |name: &str| {
             let known = self.known.iter().copied().find(|known| *known == name);
             if known.is_none() {
@@ -119,24 +119,24 @@ impl<'b> Visitor<'b> for BodyVisitor<'_> {
             }
             known
         };
-        while let Some(name) = map.next_key_seed(Text(&mut known))? {
+        while let Some(name) = map.next_key_seed(ReadKey(&mut known))? {
             match name {
                 Some(name) => {
-                    let text = map.next_value()?;
-                    sent.retain(|sent: &Sent<'_>| sent.name != name);
-                    sent.push(Sent { name, text });
+                    let json = map.next_value()?;
+                    entries.retain(|entry: &BodyEntry<'_>| entry.name != name);
+                    entries.push(BodyEntry { name, json });
                 }
                 None => map.next_value_seed(Skip)?,
             }
         }
-        Ok(Body { sent, ignored })
+        Ok(Body { entries, ignored })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::ask;
-    use super::super::shape::{Item, Scalar};
+    use super::super::reader::{ReadScalar, Scalar};
+    use super::super::values;
     use super::*;
 
     #[test]
@@ -148,10 +148,10 @@ mod tests {
         ] {
             let body = Body::parse(text.as_bytes(), &["a", "b"]).unwrap();
             let mut faults = Faults::default();
-            let number = |sent: &Sent<'_>, faults: &mut Faults| {
-                sent.read(Item(|value: Scalar<'_>| ask::number(&value, sent.name.into(), faults))).unwrap()
+            let number = |entry: &BodyEntry<'_>, faults: &mut Faults| {
+                entry.read(ReadScalar(|value: Scalar<'_>| values::number(&value, entry.name.into(), faults))).unwrap()
             };
-            let read: Vec<_> = body.sent().map(|sent| (sent.name, number(sent, &mut faults).unwrap())).collect();
+            let read: Vec<_> = body.entries().map(|entry| (entry.name, number(entry, &mut faults).unwrap())).collect();
             assert_eq!(read, expected, "{text}");
         }
     }
@@ -176,15 +176,15 @@ mod tests {
             assert!(Body::parse(&body, &["a"]).is_err(), "{:?}", String::from_utf8_lossy(&body[..body.len().min(40)]));
         }
         for body in [&b""[..], b" \n", b"{}", b"\xef\xbb\xbf", b"\xef\xbb\xbf{}"] {
-            assert_eq!(Body::parse(body, &["a"]).unwrap().sent().count(), 0);
+            assert_eq!(Body::parse(body, &["a"]).unwrap().entries().count(), 0);
         }
     }
 
     #[test]
     fn unknown_names_are_ignored_once_each_however_many_they_are() {
         let ignored = |text: &str| Body::parse(text.as_bytes(), &["known"]).unwrap().ignored;
-        let expected = Ignored::of(["a", "b ü"].into_iter(), &[]);
+        let expected = IgnoredParameters::from_names(["a", "b ü"].into_iter(), &[]);
         assert_eq!(ignored(r#"{"a": 1, "": 2, "known": 3, "b ü": 4, "a": []}"#), expected);
-        assert_eq!(ignored(r#"{"": 1, "known": 2}"#), Ignored::default());
+        assert_eq!(ignored(r#"{"": 1, "known": 2}"#), IgnoredParameters::default());
     }
 }

@@ -6,14 +6,14 @@ use serde::{Serialize, Serializer};
 
 /// What an id names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum IdKind {
     Form,
     Submission,
     Group,
     Subscription,
 }
 
-impl Kind {
+impl IdKind {
     /// What stands before the number.
     pub(super) fn prefix(self) -> &'static str {
         match self {
@@ -40,7 +40,7 @@ impl Kind {
     }
 
     /// The id as answers show it.
-    pub(super) fn show(self, number: i64) -> Id {
+    pub(super) fn id(self, number: i64) -> Id {
         Id { kind: self, number }
     }
 }
@@ -54,7 +54,7 @@ pub(super) fn parse_number(text: &str) -> Option<i64> {
 /// An id with its prefix.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Id {
-    kind: Kind,
+    kind: IdKind,
     number: i64,
 }
 
@@ -76,13 +76,13 @@ mod tests {
 
     #[test]
     fn prefixed_and_bare_ids_are_read_and_nothing_else() {
-        assert_eq!(Kind::Form.parse("for_3"), Some(3));
-        assert_eq!(Kind::Form.parse("3"), Some(3));
-        assert_eq!(Kind::Submission.parse("9223372036854775807"), Some(i64::MAX));
+        assert_eq!(IdKind::Form.parse("for_3"), Some(3));
+        assert_eq!(IdKind::Form.parse("3"), Some(3));
+        assert_eq!(IdKind::Submission.parse("9223372036854775807"), Some(i64::MAX));
         for text in
             ["", "for_", "sub_3", "for_for_3", "0", "-1", "+1", "1.0", " 1", "9223372036854775808", "for_x", "٣"]
         {
-            assert_eq!(Kind::Form.parse(text), None, "{text:?}");
+            assert_eq!(IdKind::Form.parse(text), None, "{text:?}");
         }
     }
 }

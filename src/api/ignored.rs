@@ -1,4 +1,4 @@
-//! `X-Ignored-Parameters`: names that a caller sent and that the API does not know.
+//! `X-IgnoredParameters-Parameters`: names that a caller sent and that the API does not know.
 //!
 //! Unknown parameters are ignored, so a caller who writes `status` for `statuses`, or `per_page`, needs a way to see why
 //! it did nothing. This module owns the header: how a name is written, how many fit, and that names of the query and of the
@@ -15,29 +15,29 @@ const HEADER: HeaderName = HeaderName::from_static("x-ignored-parameters");
 
 /// The most bytes of the header. Larger: a proxy's header buffer overflows, and the whole answer is lost. Smaller: not
 /// every mistake of one request is named.
-const LONGEST: usize = 1024;
+const MAX_HEADER_BYTES: usize = 1024;
 
 /// The most bytes of one encoded name. Larger: a single name fills the header. Smaller: long names that differ only at
 /// their end look the same.
-const LONGEST_NAME: usize = 64;
+const MAX_NAME_BYTES: usize = 64;
 
 /// Ignored names in the order in which they were added, each once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ignored {
+pub struct IgnoredParameters {
     header: String,
     /// The names in the header, percent-encoded. A body can repeat its names a million times.
     named: BTreeSet<String>,
     is_full: bool,
 }
 
-impl Ignored {
+impl IgnoredParameters {
     /// The names in a query that are not among the known ones. Names are compared exactly: `PAGE` is not `page`.
-    pub(super) fn of_query(query: &str, known: &[&str]) -> Self {
-        Self::of(form_urlencoded::parse(query.as_bytes()).map(|(name, _)| name), known)
+    pub(super) fn from_query(query: &str, known: &[&str]) -> Self {
+        Self::from_names(form_urlencoded::parse(query.as_bytes()).map(|(name, _)| name), known)
     }
 
     /// Those of some names that are not among the known ones.
-    pub(super) fn of<N: AsRef<str>>(names: impl Iterator<Item = N>, known: &[&str]) -> Self {
+    pub(super) fn from_names<N: AsRef<str>>(names: impl Iterator<Item = N>, known: &[&str]) -> Self {
         let mut ignored = Self::default();
         names.filter(|name| !known.contains(&name.as_ref())).for_each(|name| ignored.add(name.as_ref()));
         ignored
@@ -55,7 +55,7 @@ impl Ignored {
             return;
         }
         let separator = if self.header.is_empty() { "" } else { ", " };
-        if self.header.len() + separator.len() + name.len() > LONGEST {
+        if self.header.len() + separator.len() + name.len() > MAX_HEADER_BYTES {
             self.is_full = true;
             return;
         }
@@ -66,7 +66,7 @@ impl Ignored {
 
     /// Names them in a reply, before those that it names already.
     #[must_use]
-    pub fn name_in(mut self, reply: Reply) -> Reply {
+    pub fn add_to(mut self, reply: Reply) -> Reply {
         if self.header.is_empty() {
             return reply;
         }
@@ -85,7 +85,7 @@ fn encoded(name: &str) -> String {
         let mut utf8 = [0; 4];
         let before = encoded.len();
         encoded.extend(form_urlencoded::byte_serialize(character.encode_utf8(&mut utf8).as_bytes()));
-        if encoded.len() > LONGEST_NAME {
+        if encoded.len() > MAX_NAME_BYTES {
             encoded.truncate(before);
             break;
         }
@@ -100,12 +100,12 @@ mod tests {
 
     use super::*;
 
-    fn named(ignored: Ignored, reply: Reply) -> Option<String> {
-        ignored.name_in(reply).headers.get(HEADER).map(|value| value.to_str().unwrap().to_owned())
+    fn named(ignored: IgnoredParameters, reply: Reply) -> Option<String> {
+        ignored.add_to(reply).headers.get(HEADER).map(|value| value.to_str().unwrap().to_owned())
     }
 
     fn in_query(query: &str, known: &[&str]) -> Option<String> {
-        named(Ignored::of_query(query, known), Reply::json(StatusCode::OK, &json!({})))
+        named(IgnoredParameters::from_query(query, known), Reply::json(StatusCode::OK, &json!({})))
     }
 
     #[test]
@@ -133,14 +133,17 @@ mod tests {
 
     #[test]
     fn names_of_the_query_and_of_the_body_share_one_header_of_at_most_1024_bytes() {
-        let of_body =
-            |names: Vec<String>| Ignored::of(names.iter(), &[]).name_in(Reply::json(StatusCode::OK, &json!({})));
+        let of_body = |names: Vec<String>| {
+            IgnoredParameters::from_names(names.iter(), &[]).add_to(Reply::json(StatusCode::OK, &json!({})))
+        };
         let few = of_body(vec!["status".to_owned(), "limit".to_owned()]);
-        assert_eq!(named(Ignored::of_query("limit=5", &[]), few).as_deref(), Some("limit, status"));
+        assert_eq!(named(IgnoredParameters::from_query("limit=5", &[]), few).as_deref(), Some("limit, status"));
         let many = |prefix: &str| -> Vec<String> { (0..1000).map(|at| format!("{prefix}{at}")).collect() };
-        let full = named(Ignored::of_query("limit=5", &[]), of_body(many("key"))).unwrap();
-        assert!(full.starts_with("limit, key0, key1, ") && (1000..=LONGEST).contains(&full.len()), "{full}");
-        let full = named(Ignored::of_query(&many("key").join("&"), &[]), of_body(vec!["status".to_owned()])).unwrap();
-        assert!(full.starts_with("key0, key1, ") && (1000..=LONGEST).contains(&full.len()), "{full}");
+        let full = named(IgnoredParameters::from_query("limit=5", &[]), of_body(many("key"))).unwrap();
+        assert!(full.starts_with("limit, key0, key1, ") && (1000..=MAX_HEADER_BYTES).contains(&full.len()), "{full}");
+        let full =
+            named(IgnoredParameters::from_query(&many("key").join("&"), &[]), of_body(vec!["status".to_owned()]))
+                .unwrap();
+        assert!(full.starts_with("key0, key1, ") && (1000..=MAX_HEADER_BYTES).contains(&full.len()), "{full}");
     }
 }

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::id::Id;
-use super::time::Instant;
+use super::time::Rfc3339Micros;
 use crate::reply::Reply;
 
 /// A body in the making.
@@ -25,7 +25,7 @@ pub(super) struct Json {
 
 impl Json {
     /// A body that has so many bytes or some more.
-    pub(super) fn of_about(bytes: usize) -> Self {
+    pub(super) fn with_capacity(bytes: usize) -> Self {
         Self { body: Vec::with_capacity(bytes), last_instant: None }
     }
 
@@ -36,13 +36,13 @@ impl Json {
     }
 
     /// Adds JSON that was written before.
-    pub(super) fn again(&mut self, written: &Json, place: &Range<usize>) -> &mut Self {
-        self.body.extend_from_slice(&written.body[place.clone()]);
+    pub(super) fn copy(&mut self, written: &Json, range: &Range<usize>) -> &mut Self {
+        self.body.extend_from_slice(&written.body[range.clone()]);
         self
     }
 
     /// How much is written so far: where what comes next begins.
-    pub(super) fn place(&self) -> usize {
+    pub(super) fn position(&self) -> usize {
         self.body.len()
     }
 
@@ -65,7 +65,7 @@ impl Json {
             _ => {
                 let start = self.body.len();
                 self.body.push(b'"');
-                Instant(instant).write(&mut self.body);
+                Rfc3339Micros(instant).write(&mut self.body);
                 self.body.push(b'"');
                 self.last_instant = Some((instant, start..self.body.len()));
             }
@@ -108,10 +108,10 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::api::id::Kind;
+    use crate::api::id::IdKind;
 
     fn written(write: impl FnOnce(&mut Json)) -> String {
-        let mut json = Json::of_about(0);
+        let mut json = Json::with_capacity(0);
         write(&mut json);
         String::from_utf8(json.body).expect("it is text")
     }
@@ -136,14 +136,14 @@ mod tests {
                 .flat_map(|instant| [instant; 2])
                 .collect();
         let json = written(|json| _ = json.list(&instants, |json, instant| _ = json.instant(*instant)));
-        let serialized: Vec<Instant> = instants.into_iter().map(Instant).collect();
+        let serialized: Vec<Rfc3339Micros> = instants.into_iter().map(Rfc3339Micros).collect();
         assert_eq!(json, serde_json::to_string(&serialized).unwrap());
     }
 
     #[test]
     fn pieces_stand_side_by_side() {
         let json = written(|json| {
-            json.raw("{\"id\":").id(Kind::Form.show(7)).raw(",\"of\":").list([1, 2], |json, n| _ = json.value(&n));
+            json.raw("{\"id\":").id(IdKind::Form.id(7)).raw(",\"of\":").list([1, 2], |json, n| _ = json.value(&n));
             json.raw(",\"none\":").list([0; 0], |json, n| _ = json.value(&n)).raw("}");
         });
         assert_eq!(json, r#"{"id":"for_7","of":[1,2],"none":[]}"#);

@@ -7,7 +7,7 @@ use crate::gate::Admitted;
 use crate::reply::Reply;
 
 /// Whether a path below `/api/v1` is answered with the account's usage, which is then told with the admission.
-pub(super) fn is_at(path: &str) -> bool {
+pub(super) fn is_path(path: &str) -> bool {
     path.strip_suffix('/').unwrap_or(path) == "/me"
 }
 
@@ -18,7 +18,7 @@ pub(super) async fn show(admitted: &Admitted) -> Reply {
         None => Vec::new(),
     };
     let timezone = tenant.timezone.iana_name().unwrap_or("UTC");
-    let mut json = Json::of_about(512);
+    let mut json = Json::with_capacity(512);
     json.raw("{\"message\":").text(&["Welcome to ", &tenant.name].concat());
     json.raw(",\"account\":{\"id\":").text(&tenant.slug).raw(",\"name\":").text(&tenant.name);
     json.raw(",\"timezone\":").text(timezone).raw("},\"usage\":").list(&usage, |json, share| {

@@ -12,10 +12,10 @@ use crate::reply::Reply;
 use crate::store::{Page, PageRequest};
 
 /// How many bytes most pages stay below: 20 submissions with 9 answers each.
-const PAGE: usize = 40 << 10;
+const TYPICAL_BYTES: usize = 40 << 10;
 
 /// Reads `?page=n`; the first page where it is left out.
-pub(super) fn requested(call: &Call<'_>, size: u32, faults: &mut Faults) -> PageRequest {
+pub(super) fn parse(call: &Call<'_>, size: u32, faults: &mut Faults) -> PageRequest {
     let mut number = NonZeroU64::MIN;
     if let Some(value) = query::value(call, "page") {
         let digits = value.bytes().all(|byte| byte.is_ascii_digit());
@@ -78,7 +78,7 @@ pub(super) fn reply<T>(
         to: (shown > 0).then(|| before + shown),
         path: url,
     };
-    let mut json = Json::of_about(PAGE);
+    let mut json = Json::with_capacity(TYPICAL_BYTES);
     json.raw("{\"data\":").list(page.items, write);
     json.raw(",\"links\":").value(&links).raw(",\"meta\":").value(&meta).raw("}");
     json.reply(StatusCode::OK)
@@ -99,7 +99,7 @@ mod tests {
         let host = HostName::parse("acme.test").unwrap();
         let origin = Origin { host: &host, port: Some("8443") };
         let call = Call { origin, query, body: Bytes::new(), ignored: &OnceLock::new() };
-        let request = requested(&call, 20, &mut Faults::default());
+        let request = parse(&call, 20, &mut Faults::default());
         let page = Page { items: vec![0; items], total };
         let reply = reply(&call, "/api/v1/submission", request, page, |json, item| _ = json.value(&item));
         serde_json::from_slice(&reply.body).unwrap()
@@ -154,8 +154,8 @@ mod tests {
             let mut faults = Faults::default();
             let host = HostName::parse("acme.test").unwrap();
             let origin = Origin { host: &host, port: None };
-            requested(&Call { origin, query, body: Bytes::new(), ignored: &OnceLock::new() }, 20, &mut faults);
-            assert!(faults.or_else(()).is_err(), "{query}");
+            parse(&Call { origin, query, body: Bytes::new(), ignored: &OnceLock::new() }, 20, &mut faults);
+            assert!(faults.into_result(()).is_err(), "{query}");
         }
     }
 }

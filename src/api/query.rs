@@ -22,7 +22,7 @@ pub(super) fn without(call: &Call<'_>, name: &str) -> String {
 }
 
 /// A switch: `1` or `true` is on, `0`, `false` and none are off.
-pub(super) fn switch(call: &Call<'_>, name: &str, faults: &mut Faults) -> bool {
+pub(super) fn flag(call: &Call<'_>, name: &str, faults: &mut Faults) -> bool {
     match value(call, name).as_deref() {
         None | Some("0" | "false") => false,
         Some("1" | "true") => true,

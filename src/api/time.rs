@@ -13,16 +13,16 @@ const PRINTER: DateTimePrinter = DateTimePrinter::new().precision(Some(6));
 
 /// An instant with always six digits: `2024-05-01T13:45:30.123456Z`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Instant(pub(super) Timestamp);
+pub(super) struct Rfc3339Micros(pub(super) Timestamp);
 
-impl Instant {
+impl Rfc3339Micros {
     /// Writes its text.
     pub(super) fn write(self, body: &mut Vec<u8>) {
         PRINTER.print_timestamp(&self.0, body).expect("memory takes it");
     }
 }
 
-impl Serialize for Instant {
+impl Serialize for Rfc3339Micros {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&PRINTER.timestamp_to_string(&self.0))
     }
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn an_instant_always_has_six_digits() {
-        let shown = |text: &str| serde_json::to_string(&Instant(text.parse().unwrap())).unwrap();
+        let shown = |text: &str| serde_json::to_string(&Rfc3339Micros(text.parse().unwrap())).unwrap();
         assert_eq!(shown("2024-05-01T13:45:30Z"), "\"2024-05-01T13:45:30.000000Z\"");
         assert_eq!(shown("2024-05-01T13:45:30.123456Z"), "\"2024-05-01T13:45:30.123456Z\"");
     }

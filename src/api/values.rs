@@ -1,92 +1,92 @@
 //! Reading a request's values: every fault is added under its path, and reading goes on.
 //!
 //! Derived deserialization stops at the first wrong type; callers learn of all faults at once. How values are taken from
-//! JSON without building them is [`super::shape`]'s.
+//! JSON without building them is [`super::reader`]'s.
 
 use std::fmt;
 
-use super::body::Sent;
-use super::id::{Kind, parse_number};
-use super::shape::{Item, List, Scalar};
-use crate::error::{Faults, Refusal, cut};
+use super::body::BodyEntry;
+use super::id::{IdKind, parse_number};
+use super::reader::{ReadList, ReadScalar, Scalar};
+use crate::error::{Faults, Refusal, abbreviate};
 
 /// The most values of a list of `POST /submission`.
 ///
 /// Larger: one search makes the database compare more. Smaller: callers that select by hundreds of ids search twice.
-pub(super) const MOST_VALUES: usize = 1_000;
+pub(super) const MAX_VALUES: usize = 1_000;
 
 /// Where a value stands, as its faults name it: `members.3.email`. It becomes a text with the first fault, since a body may
 /// have a hundred thousand members.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Path<'p> {
+pub(super) enum FieldPath<'p> {
     Top(&'p str),
-    Key(&'p Path<'p>, &'p str),
-    Item(&'p Path<'p>, usize),
+    Key(&'p FieldPath<'p>, &'p str),
+    Item(&'p FieldPath<'p>, usize),
 }
 
-impl fmt::Display for Path<'_> {
+impl fmt::Display for FieldPath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Top(name) => f.write_str(name),
-            Self::Key(of, key) => write!(f, "{of}.{}", cut(key)),
+            Self::Key(of, key) => write!(f, "{of}.{}", abbreviate(key)),
             Self::Item(of, at) => write!(f, "{of}.{at}"),
         }
     }
 }
 
-impl<'p> From<&'p str> for Path<'p> {
+impl<'p> From<&'p str> for FieldPath<'p> {
     fn from(name: &'p str) -> Self {
         Self::Top(name)
     }
 }
 
 /// A text without NUL, which no database here can hold; or what the value must be.
-pub(super) fn checked<'a>(value: &Scalar<'a>) -> Result<&'a str, &'static str> {
+pub(super) fn check_text<'a>(value: &Scalar<'a>) -> Result<&'a str, &'static str> {
     match value {
-        Scalar::Text(text) if text.contains('\0') => Err("must not contain NUL characters"),
-        Scalar::Text(text) => Ok(text),
+        Scalar::String(text) if text.contains('\0') => Err("must not contain NUL characters"),
+        Scalar::String(text) => Ok(text),
         _ => Err("must be a string"),
     }
 }
 
 /// A text without NUL.
-pub(super) fn text<'a>(value: &Scalar<'a>, path: Path<'_>, faults: &mut Faults) -> Option<&'a str> {
-    checked(value).map_err(|fault| faults.add(path, format_args!("The {path} {fault}."))).ok()
+pub(super) fn text<'a>(value: &Scalar<'a>, path: FieldPath<'_>, faults: &mut Faults) -> Option<&'a str> {
+    check_text(value).map_err(|fault| faults.add(path, format_args!("The {path} {fault}."))).ok()
 }
 
 /// A value that is neither a list nor an object, read by a function of its kind.
 ///
 /// # Errors
-/// As of [`Sent::read`].
-pub(super) fn one<T>(
-    sent: &Sent<'_>,
+/// As of [`BodyEntry::read`].
+pub(super) fn scalar<T>(
+    entry: &BodyEntry<'_>,
     faults: &mut Faults,
-    read: impl FnOnce(&Scalar<'_>, Path<'_>, &mut Faults) -> T,
+    read: impl FnOnce(&Scalar<'_>, FieldPath<'_>, &mut Faults) -> T,
 ) -> Result<T, Refusal> {
-    sent.read(Item(|value: Scalar<'_>| read(&value, sent.name.into(), faults)))
+    entry.read(ReadScalar(|value: Scalar<'_>| read(&value, entry.name.into(), faults)))
 }
 
-/// Every item of an array of at most [`MOST_VALUES`], read one by one; the faulty ones are left out.
+/// Every item of an array of at most [`MAX_VALUES`], read one by one; the faulty ones are left out.
 ///
 /// # Errors
-/// As of [`Sent::read`].
+/// As of [`BodyEntry::read`].
 pub(super) fn list<T>(
-    sent: &Sent<'_>,
+    entry: &BodyEntry<'_>,
     faults: &mut Faults,
-    read: impl FnMut(&Scalar<'_>, Path<'_>, &mut Faults) -> Option<T>,
+    read: impl FnMut(&Scalar<'_>, FieldPath<'_>, &mut Faults) -> Option<T>,
 ) -> Result<Vec<T>, Refusal> {
-    let path = Path::Top(sent.name);
-    let items = sent.read(List { path, most: MOST_VALUES, faults: &mut *faults, read })?;
+    let path = FieldPath::Top(entry.name);
+    let items = entry.read(ReadList { path, most: MAX_VALUES, faults: &mut *faults, read })?;
     Ok(items.unwrap_or_else(|| {
-        faults.add(path, format_args!("The {path} must have at most {MOST_VALUES} values."));
+        faults.add(path, format_args!("The {path} must have at most {MAX_VALUES} values."));
         Vec::new()
     }))
 }
 
 /// A positive 64-bit number, or a text of one.
-pub(super) fn number(value: &Scalar<'_>, path: Path<'_>, faults: &mut Faults) -> Option<i64> {
+pub(super) fn number(value: &Scalar<'_>, path: FieldPath<'_>, faults: &mut Faults) -> Option<i64> {
     let number = match value {
-        Scalar::Text(text) => parse_number(text),
+        Scalar::String(text) => parse_number(text),
         number => whole(number),
     };
     if number.is_none() {
@@ -108,9 +108,9 @@ fn whole(number: &Scalar<'_>) -> Option<i64> {
 }
 
 /// A prefixed or bare id.
-pub(super) fn id(value: &Scalar<'_>, path: Path<'_>, kind: Kind, faults: &mut Faults) -> Option<i64> {
+pub(super) fn id(value: &Scalar<'_>, path: FieldPath<'_>, kind: IdKind, faults: &mut Faults) -> Option<i64> {
     let id = match value {
-        Scalar::Text(text) => kind.parse(text),
+        Scalar::String(text) => kind.parse(text),
         number => whole(number),
     };
     if id.is_none() {
@@ -124,7 +124,7 @@ pub(super) fn id(value: &Scalar<'_>, path: Path<'_>, kind: Kind, faults: &mut Fa
 mod tests {
     use serde::de::DeserializeSeed;
 
-    use super::super::shape::Any;
+    use super::super::reader::ReaderSeed;
     use super::*;
 
     #[test]
@@ -142,7 +142,8 @@ mod tests {
             ("0.0", None),
             ("-7.0", None),
         ] {
-            let reader = Any(Item(|value: Scalar<'_>| number(&value, Path::Top("x"), &mut Faults::default())));
+            let reader =
+                ReaderSeed(ReadScalar(|value: Scalar<'_>| number(&value, FieldPath::Top("x"), &mut Faults::default())));
             let read = reader.deserialize(&mut serde_json::Deserializer::from_str(text)).ok().flatten();
             assert_eq!(read, expected, "{text}");
         }

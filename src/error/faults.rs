@@ -1,6 +1,6 @@
 //! The faults of a request, field by field.
 //!
-//! Owns the bound on them: an answer repeats little of the request ([`cut`]) and has at most [`MOST_BYTES`] of faults,
+//! Owns the bound on them: an answer repeats little of the request ([`abbreviate`]) and has at most [`MAX_BYTES`] of faults,
 //! so that its size never follows from what a caller sent. Readers ask [`Faults::is_full`] and stop reading there.
 
 use std::borrow::Cow;
@@ -16,17 +16,17 @@ use super::Refusal;
 ///
 /// Larger: a body of nothing but faults is answered at many times its length. Smaller: the faults of a large group are
 /// fixed in more rounds.
-const MOST_BYTES: usize = 64 * 1024;
+const MAX_BYTES: usize = 64 * 1024;
 
 /// Room for the rest of the answer: the keys, the count, and the first fault repeated as the message.
 ///
-/// Larger: fewer faults are listed. Smaller than the longest fault: an answer can exceed [`MOST_BYTES`].
+/// Larger: fewer faults are listed. Smaller than the longest fault: an answer can exceed [`MAX_BYTES`].
 const MESSAGE_BYTES: usize = 2 * 1024;
 
 /// The most characters that a fault repeats of the request.
 ///
 /// Larger: fewer faults fit into an answer. Smaller: callers can't recognize what they sent.
-const MOST_REPEATED: usize = 64;
+const MAX_QUOTED_CHARS: usize = 64;
 
 /// The faults of a request, in the order in which they were found: a field's path, and what is wrong with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl Faults {
         }
         let (field, text) = (field.to_string(), text.to_string());
         let bytes = json_bytes(&field) + json_bytes(&text) + r#""":[""],"#.len();
-        if self.bytes + bytes > MOST_BYTES - MESSAGE_BYTES {
+        if self.bytes + bytes > MAX_BYTES - MESSAGE_BYTES {
             self.unlisted += 1;
         } else {
             self.bytes += bytes;
@@ -76,7 +76,7 @@ impl Faults {
     }
 
     /// Forgets what was added since a mark.
-    pub fn back_to(&mut self, mark: Mark) {
+    pub fn truncate_to(&mut self, mark: Mark) {
         self.listed.truncate(mark.listed);
         (self.bytes, self.unlisted) = (mark.bytes, mark.unlisted);
     }
@@ -85,12 +85,12 @@ impl Faults {
     ///
     /// # Errors
     /// [`Refusal::Invalid`] with what was found.
-    pub fn or_else<T>(self, value: T) -> Result<T, Refusal> {
+    pub fn into_result<T>(self, value: T) -> Result<T, Refusal> {
         if self.listed.is_empty() && !self.is_full() { Ok(value) } else { Err(Refusal::Invalid(self)) }
     }
 
     /// A refusal for one fault.
-    pub fn only(field: impl Display, text: impl Display) -> Refusal {
+    pub fn single(field: impl Display, text: impl Display) -> Refusal {
         let mut faults = Self::default();
         faults.add(field, text);
         Refusal::Invalid(faults)
@@ -99,10 +99,10 @@ impl Faults {
     /// The fields, each once, with their faults.
     fn by_field(&self) -> Vec<(&str, Vec<&str>)> {
         let mut fields: Vec<(&str, Vec<&str>)> = Vec::new();
-        let mut places: HashMap<&str, usize> = HashMap::new();
+        let mut positions: HashMap<&str, usize> = HashMap::new();
         for (field, text) in &self.listed {
-            let place = *places.entry(field).or_insert(fields.len());
-            match fields.get_mut(place) {
+            let position = *positions.entry(field).or_insert(fields.len());
+            match fields.get_mut(position) {
                 Some((_, texts)) => texts.push(text),
                 None => fields.push((field, vec![text])),
             }
@@ -113,11 +113,11 @@ impl Faults {
 
 /// The beginning of a text of the request, as a fault may repeat it.
 #[must_use]
-pub fn cut(text: &str) -> Cow<'_, str> {
-    if text.chars().nth(MOST_REPEATED).is_none() {
+pub fn abbreviate(text: &str) -> Cow<'_, str> {
+    if text.chars().nth(MAX_QUOTED_CHARS).is_none() {
         return text.into();
     }
-    text.chars().take(MOST_REPEATED - 1).chain(['…']).collect::<String>().into()
+    text.chars().take(MAX_QUOTED_CHARS - 1).chain(['…']).collect::<String>().into()
 }
 
 /// The most bytes that a text takes as JSON, without its quotes.
@@ -180,7 +180,7 @@ mod tests {
                 added += 1;
             }
             let body = serde_json::to_vec(&faults).unwrap();
-            assert!(body.len() <= MOST_BYTES && body.len() > MOST_BYTES / 2, "{} bytes", body.len());
+            assert!(body.len() <= MAX_BYTES && body.len() > MAX_BYTES / 2, "{} bytes", body.len());
             let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
             assert_eq!(body["errors"].as_object().unwrap().len(), added - 1);
             let message = body["message"].as_str().unwrap();
@@ -192,15 +192,15 @@ mod tests {
     fn one_fault_that_is_too_long_is_still_a_fault() {
         let mut faults = Faults::default();
         let mark = faults.mark();
-        faults.add("x", "y".repeat(2 * MOST_BYTES));
-        assert!(faults.clone().or_else(()).is_err());
-        faults.back_to(mark);
+        faults.add("x", "y".repeat(2 * MAX_BYTES));
+        assert!(faults.clone().into_result(()).is_err());
+        faults.truncate_to(mark);
         assert_eq!(faults, Faults::default());
     }
 
     #[test]
     fn what_is_repeated_has_at_most_64_characters() {
-        assert_eq!(cut(&"é".repeat(64)), "é".repeat(64));
-        assert_eq!(cut(&"é".repeat(65)), format!("{}…", "é".repeat(63)));
+        assert_eq!(abbreviate(&"é".repeat(64)), "é".repeat(64));
+        assert_eq!(abbreviate(&"é".repeat(65)), format!("{}…", "é".repeat(63)));
     }
 }
