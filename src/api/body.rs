@@ -1,8 +1,8 @@
-//! The body of a request: a JSON object, name by name.
+//! The body of a request: a JSON object.
 //!
-//! Owns which names are kept. A body is read in two steps: here it is checked as a whole and split into the texts of its
-//! known values, then each value is read by its shape ([`super::values`]). Nothing is built of what no shape asks for, so a
-//! body of 16 MiB costs its own bytes however many values it has.
+//! Owns which keys are kept. A body is read in two steps. First it is validated as a whole and split into the JSON
+//! texts of its known values; then each value is read ([`super::values`]). Values that no reader needs are never
+//! built, so a body of 16 MiB costs only its own bytes, however many values it has.
 
 use std::fmt::{self, Display};
 use std::mem;
@@ -16,39 +16,39 @@ use super::ignored::IgnoredParameters;
 use super::reader::{ReadKey, ReaderSeed, Skip, ValueReader};
 use crate::error::{Faults, Refusal};
 
-/// What some editors and PowerShell put before a text (RFC 8259, section 8.1, allows to ignore it).
+/// A byte order mark, which some editors and PowerShell write (RFC 8259, section 8.1, allows ignoring it).
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// A body that is a JSON object.
 #[derive(Debug, Default)]
 pub(super) struct Body<'b> {
-    /// The known values in the order of the body.
+    /// The known entries in body order.
     entries: Vec<BodyEntry<'b>>,
     ignored: IgnoredParameters,
 }
 
-/// A value that was sent, as its JSON text.
+/// A key and its value as JSON text.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BodyEntry<'b> {
-    /// Its name.
+    /// The key.
     pub(super) name: &'static str,
-    /// Its JSON.
+    /// The JSON text of the value.
     pub(super) json: &'b RawValue,
 }
 
 impl<'b> Body<'b> {
-    /// Reads the body of a call, and notes which of its names are not known.
+    /// Parses the body of a call, and records its unknown keys in [`Call::ignored`].
     ///
     /// # Errors
-    /// As of [`Body::parse`].
+    /// See [`Body::parse`].
     pub(super) fn of(call: &'b Call<'_>, known: &[&'static str]) -> Result<Self, Refusal> {
         let mut body = Self::parse(&call.body, known)?;
         call.ignored.get_or_init(|| mem::take(&mut body.ignored));
         Ok(body)
     }
 
-    /// Reads a body; an empty one is an empty object. Of a name that comes twice the last value counts, as for most who
-    /// read JSON (RFC 8259, section 4).
+    /// Parses a body; an empty one counts as an empty object. If a key is repeated, the last value counts, as in most
+    /// JSON parsers (RFC 8259, section 4).
     ///
     /// # Errors
     /// [`Refusal::Invalid`] on `body` for malformed JSON, invalid UTF-8, nesting deeper than 127, and anything but an
@@ -67,30 +67,30 @@ impl<'b> Body<'b> {
         })
     }
 
-    /// Everything known that was sent with a value: `null` is as if it were not sent.
+    /// The known entries, except those with the value `null`, which counts as absent.
     pub(super) fn entries(&self) -> impl Iterator<Item = &BodyEntry<'b>> {
         self.entries.iter().filter(|entry| !is_null(entry.json))
     }
 
-    /// Whether a known name was sent, be it with `null`.
+    /// Whether a known key is present, even with the value `null`.
     pub(super) fn has_key(&self, name: &str) -> bool {
         self.entries.iter().any(|entry| entry.name == name)
     }
 }
 
 impl<'b> BodyEntry<'b> {
-    /// Reads the value by its shape.
+    /// Reads the value.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] on `body` for what is no JSON after all: a number that no machine holds, half a surrogate
-    /// pair, nesting deeper than 127.
+    /// [`Refusal::Invalid`] on `body` for values that turn out not to be JSON: a number out of range, an unpaired
+    /// surrogate, nesting deeper than 127.
     pub(super) fn read<S: ValueReader<'b>>(&self, reader: S) -> Result<S::Value, Refusal> {
         let value = ReaderSeed(reader).deserialize(&mut serde_json::Deserializer::from_str(self.json.get()));
         value.map_err(|error| malformed(&format_args!("{error} of `{}`", self.name)))
     }
 }
 
-/// Whether the text of a value is `null`.
+/// Whether a JSON text is `null`.
 pub(super) fn is_null(text: &RawValue) -> bool {
     text.get() == "null"
 }

@@ -1,6 +1,6 @@
-//! Each address of a group once, at twelve bytes a member whatever their order.
+//! Removes duplicate addresses from the members of a group, using twelve bytes per member in any order.
 //!
-//! The first place of an address stays, its last spelling and its last name win.
+//! An address keeps its first position, and takes the spelling and the name of its last occurrence.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use std::hash::BuildHasher;
 
 use crate::store::Texts;
 
-/// A column of all members.
+/// One column of all members.
 type Column = Arc<Texts>;
 
-/// The columns of members, without each address that comes again: addresses, what they are compared by, and names. Addresses
-/// and keys may be one column.
+/// Removes the members whose address occurs again. Takes and returns the addresses, the keys by which they are
+/// compared, and the names. Addresses and keys may be the same column.
 pub(super) fn dedup(emails: Column, keys: Column, names: Column) -> (Column, Column, Column) {
     let duplicates = duplicates(&keys, &names);
     if duplicates.is_empty() {
@@ -39,14 +39,14 @@ pub(super) fn dedup(emails: Column, keys: Column, names: Column) -> (Column, Col
     (once, keys, column(&names, |replacement| replacement.name))
 }
 
-/// A member whose address is listed more than once.
+/// A member whose address occurs more than once.
 struct Duplicate {
     at: u32,
-    /// What replaces it. None for all but the first occurrence.
+    /// The member's replacement; `None` removes it, as for all but the first occurrence.
     replacement: Option<Replacement>,
 }
 
-/// The members from which an address has its spelling and its name.
+/// The indices of the members from which to take the spelling and the name.
 struct Replacement {
     email: u32,
     name: u32,
@@ -55,7 +55,7 @@ struct Replacement {
 fn duplicates(keys: &Texts, names: &Texts) -> Vec<Duplicate> {
     let text = |at: u32| keys.get(at as usize);
     let mut duplicates = Vec::new();
-    // By their hashes, which for most lists shows that all differ. Two texts may have the same by chance, or by intent.
+    // Sort by hash, which for most lists shows that all are different. Two texts may collide, by chance or by intent.
     let hasher = FixedState::default();
     let hash = |text: &str| (hasher.hash_one(text) >> 32) as u32;
     let mut order: Vec<(u32, u32)> = keys.iter().map(hash).zip(0..).collect();

@@ -1,4 +1,4 @@
-//! The filters of `POST /submission`, from what was sent to a [`SubmissionFilter`].
+//! The filters of `POST /submission`: parses a body into a [`SubmissionFilter`].
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -14,7 +14,7 @@ use crate::error::{Faults, Refusal};
 use crate::store::filter::{Keyword, SortBy, SortDirection, Status, SubmissionFilter, Term};
 use crate::store::fold;
 
-/// Every filter that there is; all else that is sent is ignored.
+/// All filters; other keys are ignored.
 pub(super) const PARAMETERS: [&str; 14] = [
     "forms",
     "statuses",
@@ -32,25 +32,27 @@ pub(super) const PARAMETERS: [&str; 14] = [
     "sortDirection",
 ];
 
-/// The most characters of a keyword.
+/// The maximum length of a keyword in characters.
 ///
-/// Larger: a search compares each answer with more. Smaller: a sentence that is searched for is refused.
+/// Larger: a search compares each answer with a longer text. Smaller: searching for a whole sentence is refused.
 const MAX_KEYWORD: usize = 1_000;
 
-/// The most elements that `terms` may name.
+/// The maximum number of elements in `terms`.
 ///
-/// Larger: a search looks up more, an index scan each. Smaller: long forms can't be searched by all of their fields.
+/// Larger: a search does more index scans, one per element. Smaller: long forms can't be searched by all of their
+/// fields.
 const MAX_TERMS: usize = 50;
 
-/// The most answers that `terms` may have, those of all elements together.
+/// The maximum number of answers in `terms`, over all elements.
 ///
-/// Larger: the same. Smaller: callers that look up hundreds of reference numbers search twice.
+/// Larger: a search does more index scans. Smaller: clients that look up hundreds of reference numbers need two
+/// searches.
 const MAX_ANSWERS: usize = 1_000;
 
-/// Reads all filters, in the order of the body; what is faulty is noted and left out.
+/// Parses all filters in body order. Faulty ones are reported and left out.
 ///
 /// # Errors
-/// As of [`BodyEntry::read`].
+/// See [`BodyEntry::read`].
 pub(super) fn parse(body: &Body<'_>, zone: &TimeZone, faults: &mut Faults) -> Result<SubmissionFilter, Refusal> {
     let mut filter = SubmissionFilter::default();
     for entry in body.entries() {
@@ -111,8 +113,8 @@ fn keyword(value: &Scalar<'_>, path: FieldPath<'_>, faults: &mut Faults) -> Opti
     keyword
 }
 
-/// An object of element ids and lists of answers. A key that is no number matches nothing; an empty list is as if its
-/// key were not sent.
+/// Parses an object of element ids and lists of answers. A key that is not a number matches nothing; an empty list
+/// counts as absent.
 fn terms(entry: &BodyEntry<'_>, faults: &mut Faults) -> Result<Vec<Term>, Refusal> {
     let mark = faults.mark();
     let too_many = |faults: &mut Faults, what: &str| {
@@ -146,7 +148,7 @@ fn terms(entry: &BodyEntry<'_>, faults: &mut Faults) -> Result<Vec<Term>, Refusa
     Ok(terms)
 }
 
-/// The entries of `terms` as JSON.
+/// Reads the entries of `terms` as JSON texts.
 struct ReadTerms;
 
 enum TermEntries<'b> {
@@ -158,7 +160,7 @@ enum TermEntries<'b> {
 impl<'b> ValueReader<'b> for ReadTerms {
     type Value = TermEntries<'b>;
 
-    /// Of a key that comes twice the last value counts; what is `null` is as if it were not sent.
+    /// If a key is repeated, the last value counts; `null` counts as absent.
     fn object<A: MapAccess<'b>>(self, mut object: A) -> Result<TermEntries<'b>, A::Error> {
         let mut entries: Vec<(String, &RawValue)> = Vec::new();
         while let Some(known) = object.next_key_seed(ReadKey(|key: &str| {
@@ -180,7 +182,7 @@ impl<'b> ValueReader<'b> for ReadTerms {
         Ok(TermEntries::Object(entries))
     }
 
-    /// Some languages write an empty object so.
+    /// Some languages serialize an empty object as an empty array.
     fn array<A: SeqAccess<'b>>(self, mut items: A) -> Result<TermEntries<'b>, A::Error> {
         let mut entries = TermEntries::Object(Vec::new());
         while items.next_element_seed(Skip)?.is_some() {

@@ -10,7 +10,7 @@ use crate::gate::Admitted;
 use crate::reply::Reply;
 use crate::store::{Element, FormSummary};
 
-/// Forms on a page, as the service description fixes it.
+/// The number of forms on a page, as in the service description.
 const PAGE_SIZE: u32 = 100;
 
 fn write_summary(json: &mut Json, form: &FormSummary) {

@@ -20,18 +20,21 @@ use crate::store::{
     Deletion, Durability, Group, GroupFilter, GroupSummary, GroupWrite, GroupWriteError, MemberChange, Report, Written,
 };
 
-/// Groups on a page.
+/// The number of groups on a page.
 const PAGE_SIZE: u32 = 100;
 
-/// Bodies from this size on are read while other tasks move to another thread; below it, that costs more than it saves.
+/// The size from which a body is parsed in `block_in_place`.
+///
+/// Larger: other requests wait longer. Smaller: moving the worker's other tasks to another thread costs more than it
+/// saves.
 const BLOCKING_BODY_BYTES: usize = 256 * 1024;
 
-/// An answer with more members is written while other tasks move to another thread.
+/// The number of members above which a response is serialized in `block_in_place`.
 ///
-/// Larger: other requests wait longer for it. Smaller: answers pay for the move that would be written sooner.
+/// Larger: other requests wait longer. Smaller: moving the worker's other tasks takes longer than serializing.
 const BLOCKING_MEMBERS: usize = 10_000;
 
-/// The most characters of a name and of an external id.
+/// The maximum length of a name and of an external id, in characters.
 const MAX_NAME: usize = 255;
 
 #[derive(Serialize)]
@@ -54,7 +57,7 @@ struct WrittenJson<'g> {
     dry_run: Option<bool>,
 }
 
-/// What became of members: how many, or who.
+/// How members changed: counts, or lists of addresses.
 #[derive(Serialize)]
 struct ChangeJson<T> {
     attached: T,
@@ -139,10 +142,10 @@ pub(super) async fn write(admitted: &Admitted, call: Call<'_>) -> Result<Reply, 
         let body = Body::of(&call, &["name", "external_id", members::KEY])?;
         parse(&body, &mut faults)
     };
-    // A hundred thousand members take a while to read, which other requests must not wait for.
+    // Parsing a hundred thousand members takes a while, for which other requests must not wait.
     let write = if call.body.len() > BLOCKING_BODY_BYTES { tokio::task::block_in_place(read)? } else { read()? };
     let write = faults.into_result(write)?;
-    // The columns have all of it that the database needs, and the driver needs as much again.
+    // Everything the database needs is in the columns now, and the driver needs as much memory again.
     drop(call);
 
     let guard = admitted.tenant().group_guard.filter(|_| !confirmed);
@@ -202,7 +205,7 @@ fn parse(body: &Body<'_>, faults: &mut Faults) -> Result<GroupWrite, Refusal> {
     Ok(write)
 }
 
-/// A text of 1 to 255 characters.
+/// Parses a text of 1 to 255 characters.
 fn short_text(value: &Scalar<'_>, path: FieldPath<'_>, faults: &mut Faults) -> Option<String> {
     let text = values::text(value, path, faults)?;
     let fits = !text.is_empty() && text.chars().nth(MAX_NAME).is_none();

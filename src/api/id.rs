@@ -1,10 +1,10 @@
-//! Ids as callers write them: `for_3`, `sub_1001`, or the bare number.
+//! Ids in requests and responses: `for_3`, `sub_1001`; requests may also use the bare number.
 
 use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-/// What an id names.
+/// The kind of resource that an id identifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IdKind {
     Form,
@@ -14,7 +14,7 @@ pub(super) enum IdKind {
 }
 
 impl IdKind {
-    /// What stands before the number.
+    /// The prefix of the number.
     pub(super) fn prefix(self) -> &'static str {
         match self {
             Self::Form => "for_",
@@ -24,7 +24,7 @@ impl IdKind {
         }
     }
 
-    /// The word for it.
+    /// The name in messages.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Form => "form",
@@ -34,18 +34,18 @@ impl IdKind {
         }
     }
 
-    /// Reads a prefixed or bare id; none where it is neither, or past 64 bits.
+    /// Parses a prefixed or bare id; `None` if it is neither or exceeds 64 bits.
     pub(super) fn parse(self, text: &str) -> Option<i64> {
         parse_number(text.strip_prefix(self.prefix()).unwrap_or(text))
     }
 
-    /// The id as answers show it.
+    /// The id of a number.
     pub(super) fn id(self, number: i64) -> Id {
         Id { kind: self, number }
     }
 }
 
-/// Reads a positive 64-bit integer: digits alone, no sign.
+/// Parses a positive 64-bit integer: digits only, no sign.
 pub(super) fn parse_number(text: &str) -> Option<i64> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|&number: &i64| digits && number > 0)

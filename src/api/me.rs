@@ -1,4 +1,4 @@
-//! `GET /me`: the token is valid, this is the account, and this is who used its budget.
+//! `GET /me`: confirms that the token is valid, and returns the account and its usage by token.
 
 use http::StatusCode;
 
@@ -6,7 +6,7 @@ use super::json::Json;
 use crate::gate::Admitted;
 use crate::reply::Reply;
 
-/// Whether a path below `/api/v1` is answered with the account's usage, which is then told with the admission.
+/// Whether a path relative to `/api/v1` is this resource, for which admission also returns usage.
 pub(super) fn is_path(path: &str) -> bool {
     path.strip_suffix('/').unwrap_or(path) == "/me"
 }

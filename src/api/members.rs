@@ -1,7 +1,7 @@
-//! The members in a body of `PUT /group`, read as they come.
+//! Reads the members in the body of `PUT /group` as a stream.
 //!
-//! A body may have a hundred thousand, which as values of their own would be as many pieces of memory, and most of what a
-//! group costs a node. Here each text is checked where it is in the body and copied once, into its column.
+//! A body may have a hundred thousand. As separate values they would be as many allocations, and most of a group's
+//! cost. Here each string is checked in the body and copied once, into its column.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -18,13 +18,13 @@ use crate::error::{Faults, Refusal};
 use crate::store::mailbox::{self, Address, InvalidAddress};
 use crate::store::{NewMembers, Texts};
 
-/// Its name in the body.
+/// The key in the body.
 pub(super) const KEY: &str = "members";
 
-/// The members of a body, each address once. What is wrong with them is added to the faults.
+/// Reads the members, without duplicate addresses. Adds their faults to `faults`.
 ///
 /// # Errors
-/// As of [`BodyEntry::read`].
+/// See [`BodyEntry::read`].
 pub(super) fn read(entry: &BodyEntry<'_>, faults: &mut Faults) -> Result<NewMembers, Refusal> {
     let mut columns = Columns::with_max_bytes(entry.json.get().len());
     entry.read(ReadMembers { columns: &mut columns, faults })?;
@@ -35,22 +35,23 @@ pub(super) fn read(entry: &BodyEntry<'_>, faults: &mut Faults) -> Result<NewMemb
     Ok(NewMembers::new(emails, keys, names, have_spellings))
 }
 
-/// The most characters of a member's name.
+/// The maximum length of a member's name in characters.
 ///
-/// Larger: a single name costs SQLite, which copies what is bound and parses it as JSON, many times its bytes. Smaller:
-/// directories hold names that are refused.
+/// Larger: a single name costs SQLite, which copies bound values and parses them as JSON, many times its size.
+/// Smaller: names in real directories are refused.
 const MAX_NAME: usize = 1_000;
 
-/// The fewest bytes of a member in a body: `{"email":"a@b"},`.
+/// The minimum size of a member in a body: `{"email":"a@b"},`.
 const MIN_MEMBER_BYTES: usize = 16;
 
-/// What each member has, in the order of the body.
+/// The values of all members by column, in body order.
 #[derive(Debug)]
 struct Columns {
-    /// The most bytes that a column can have. It gets room for all of them at once: one that grows is copied again and again.
+    /// The maximum size of a column in bytes. Columns are allocated at this size, since growing would copy them
+    /// repeatedly.
     max_bytes: usize,
     emails: Texts,
-    /// What the addresses are compared by. As long as it would be the same as `emails`, there is none.
+    /// The keys by which addresses are compared; `None` while they all equal `emails`.
     keys: Option<Texts>,
     names: Texts,
     /// Whether the mailbox of any address has several spellings.
@@ -63,7 +64,7 @@ impl Columns {
         Self { max_bytes, emails: column(), keys: None, names: column(), have_spellings: false }
     }
 
-    /// Adds the key of the address that was added last.
+    /// Adds the key of the last added address.
     fn add_key(&mut self) {
         let email = self.emails.last().unwrap_or_default();
         let key = mailbox::key(email);
@@ -81,7 +82,7 @@ impl Columns {
     }
 }
 
-/// The list of them.
+/// Reads the array of members.
 struct ReadMembers<'m> {
     columns: &'m mut Columns,
     faults: &'m mut Faults,
@@ -110,7 +111,7 @@ impl<'b> ValueReader<'b> for ReadMembers<'_> {
     }
 }
 
-/// One of them, and its place.
+/// Reads one member, at an index of the array.
 struct ReadMember<'m> {
     columns: &'m mut Columns,
     faults: &'m mut Faults,
@@ -126,7 +127,7 @@ enum MemberKey {
     Other,
 }
 
-/// Why a text of a member can't be taken. Each reads on after the name of the field.
+/// Why a field of a member is refused. The messages continue after the name of the field.
 #[derive(Clone, Copy)]
 enum MemberFault {
     Missing,
@@ -146,19 +147,19 @@ impl fmt::Display for MemberFault {
     }
 }
 
-/// What was sent for a text of a member. Of a name that comes twice the last value counts; what is `null` is as if it were
-/// not sent.
+/// The state of a member's field while its object is read. If a key is repeated, the last value counts; `null` counts
+/// as absent.
 #[derive(Clone, Copy)]
 enum MemberText {
     Absent,
-    /// It is the last of its column.
+    /// The last value of its column.
     Stored,
-    /// It must be something else.
+    /// The value is faulty.
     Faulty(MemberFault),
 }
 
 impl MemberText {
-    /// Reads a text into its column, where the one before it has no more use.
+    /// Reads a value into its column, replacing that of an earlier occurrence of the key.
     fn read<'b, A: MapAccess<'b>>(
         self,
         entries: &mut A,

@@ -1,7 +1,7 @@
-//! `GET /openapi.json`: the description of this API, with the address that the caller used.
+//! `GET /openapi.json`: the OpenAPI document of this API, with the origin that the client used.
 //!
-//! `deploy/openapi.yaml` is the one source. It is made JSON when it is first asked for, so that no second text can
-//! drift from it; only `servers` differs from account to account.
+//! `deploy/openapi.yaml` is the only source. It is converted to JSON on first use, so that no second copy can drift
+//! from it. Only `servers` differs between accounts.
 
 use std::sync::LazyLock;
 
@@ -22,7 +22,7 @@ pub(super) fn show(admitted: &Admitted, call: &Call<'_>) -> Reply {
     Reply::json(StatusCode::OK, &Document { servers })
 }
 
-/// The description, with other servers. It is not cloned for that: it has some thousand values.
+/// The document with other servers, without cloning its thousands of values.
 struct Document {
     servers: Value,
 }

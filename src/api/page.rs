@@ -1,4 +1,4 @@
-//! Pages of a list: the number that a caller asks for, and the envelope that it gets.
+//! Pages of a list: the `page` parameter and the envelope of the response.
 
 use std::num::NonZeroU64;
 
@@ -11,10 +11,11 @@ use crate::error::Faults;
 use crate::reply::Reply;
 use crate::store::{Page, PageRequest};
 
-/// How many bytes most pages stay below: 20 submissions with 9 answers each.
+/// A size that most pages fit in: 20 submissions with 9 answers each. Larger: wasted memory. Smaller: pages are copied
+/// as they grow.
 const TYPICAL_BYTES: usize = 40 << 10;
 
-/// Reads `?page=n`; the first page where it is left out.
+/// Parses `?page=n`; defaults to the first page.
 pub(super) fn parse(call: &Call<'_>, size: u32, faults: &mut Faults) -> PageRequest {
     let mut number = NonZeroU64::MIN;
     if let Some(value) = query::value(call, "page") {
@@ -46,9 +47,9 @@ struct Meta {
     path: String,
 }
 
-/// Answers with a page: `{data, links, meta}`, of which `write` writes each item. `path` is the list's path below the
-/// origin; links are absolute, on the address that the caller used, with the filters that the caller set. On a page past the
-/// last, `prev` leads back to the last one.
+/// Builds the response `{data, links, meta}`, with items written by `write`. `path` is the path of the list. Links are
+/// absolute, on the origin that the client used, and keep its other parameters. On a page past the last, `prev` links
+/// to the last one.
 pub(super) fn reply<T>(
     call: &Call<'_>,
     path: &str,

@@ -1,7 +1,8 @@
-//! JSON values read as they come: by their shape, without building what no reader asks for.
+//! Streaming readers of JSON values, which build only what is kept.
 //!
-//! A tree of values costs up to sixteen times its JSON. So a reader gives a [`ValueReader`] that decides what to keep of a value
-//! of each kind, and gets texts as they are in the body; a list is read item by item, and [`Skip`] passes over the rest.
+//! A tree of values takes up to sixteen times the memory of its JSON. Instead, a [`ValueReader`] decides what to keep
+//! of a value of each kind and borrows strings from the body; arrays are read item by item, and [`Skip`] skips the
+//! rest.
 
 use std::fmt;
 
@@ -10,31 +11,31 @@ use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use super::values::FieldPath;
 use crate::error::Faults;
 
-/// A value that has no others inside. Its text lives while it is read.
+/// A value that contains no others. Its string is borrowed while it is read.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Scalar<'a> {
     Null,
     String(&'a str),
     Integer(i64),
     Float(f64),
-    /// A truth value, an integer past 64 bits, and for those who expected a scalar, a list or an object.
+    /// A boolean, an integer beyond 64 bits or, where a scalar is expected, an array or object.
     Other,
 }
 
-/// What becomes of a value that may be of any kind.
+/// Reads a value of any kind.
 pub(super) trait ValueReader<'b>: Sized {
     type Value;
 
-    /// Of a scalar, and by default of everything else.
+    /// Handles a scalar and, by default, everything else as [`Scalar::Other`].
     fn scalar(self, value: Scalar<'_>) -> Self::Value;
 
-    /// Of an array.
+    /// Handles an array.
     fn array<A: SeqAccess<'b>>(self, mut items: A) -> Result<Self::Value, A::Error> {
         while items.next_element_seed(Skip)?.is_some() {}
         Ok(self.scalar(Scalar::Other))
     }
 
-    /// Of an object.
+    /// Handles an object.
     fn object<A: MapAccess<'b>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
         while entries.next_key_seed(Skip)?.is_some() {
             entries.next_value_seed(Skip)?;
@@ -43,7 +44,7 @@ pub(super) trait ValueReader<'b>: Sized {
     }
 }
 
-/// Reads a value by its [`ValueReader`].
+/// Adapts a [`ValueReader`] to serde.
 pub(super) struct ReaderSeed<S>(pub(super) S);
 
 impl<'b, S: ValueReader<'b>> DeserializeSeed<'b> for ReaderSeed<S> {
@@ -94,8 +95,8 @@ impl<'b, S: ValueReader<'b>> Visitor<'b> for ReaderSeed<S> {
     }
 }
 
-/// Passes over a value. Unlike serde's `IgnoredAny` it looks into texts and numbers and bounds the nesting, so that the
-/// same JSON is valid whatever name it has.
+/// Skips a value. Unlike serde's `IgnoredAny`, checks strings and numbers and limits the nesting, so that the same
+/// JSON is valid under every key.
 pub(super) struct Skip;
 
 impl<'b> ValueReader<'b> for Skip {
@@ -112,7 +113,7 @@ impl<'b> DeserializeSeed<'b> for Skip {
     }
 }
 
-/// A scalar, read by a function.
+/// Reads a scalar with a function.
 pub(super) struct ReadScalar<F>(pub(super) F);
 
 impl<T, F: FnOnce(Scalar<'_>) -> T> ValueReader<'_> for ReadScalar<F> {
@@ -123,7 +124,7 @@ impl<T, F: FnOnce(Scalar<'_>) -> T> ValueReader<'_> for ReadScalar<F> {
     }
 }
 
-/// The name of an object's entry, read by a function.
+/// Reads the key of an entry with a function.
 pub(super) struct ReadKey<F>(pub(super) F);
 
 impl<'b, T, F: FnOnce(&str) -> T> DeserializeSeed<'b> for ReadKey<F> {
@@ -146,8 +147,8 @@ impl<T, F: FnOnce(&str) -> T> Visitor<'_> for ReadKey<F> {
     }
 }
 
-/// An array of scalars, each read by a function; the faulty ones are left out. Nothing where there are too many, and then
-/// the faults of its items are forgotten.
+/// Reads an array of scalars, each with a function; faulty ones are left out. `None` if there are more than `most`;
+/// then the faults of the items are dropped.
 pub(super) struct ReadList<'f, F> {
     pub(super) path: FieldPath<'f>,
     pub(super) most: usize,

@@ -18,10 +18,10 @@ use crate::gate::Admitted;
 use crate::reply::Reply;
 use crate::store::{Answer, Field, Page, Submission};
 
-/// Submissions on a page, as the service description fixes it.
+/// The number of submissions on a page, as in the service description.
 const PAGE_SIZE: u32 = 20;
 
-/// A file's details. What the database does not tell is null.
+/// The details of a file. Details missing in the database are null.
 #[derive(Serialize)]
 struct FileJson {
     name: Value,
@@ -31,21 +31,22 @@ struct FileJson {
 }
 
 impl FileJson {
-    /// The details as a writer of the database left them: an object, of which only these four keys are known.
+    /// Reads the stored details: an object, of which only these four keys are used.
     fn read(mut stored: Value) -> Self {
         let mut take = |key: &str| stored.get_mut(key).map_or(Value::Null, Value::take);
         Self { name: take("name"), url: take("url"), size: take("size"), mime_type: take("mime_type") }
     }
 }
 
-/// What of an answer is its field's: the same for each submission of a form, so it is written once and then copied.
+/// The parts of an answer that depend only on its field: the same for each submission of a form, so they are written
+/// once and copied.
 struct FieldsJson {
     json: Json,
     fields: Vec<FieldJson>,
 }
 
 struct FieldJson {
-    /// What stands before the value, and between it and the files.
+    /// The JSON before the value, and between it and the files.
     before_value: Range<usize>,
     before_files: Range<usize>,
     is_time: bool,

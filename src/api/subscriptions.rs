@@ -1,8 +1,8 @@
-//! `GET /subscribe`, `POST /subscribe`, `GET /subscribe/{id}`, `DELETE /subscribe/{id}`, `POST /unsubscribe`: for automation
-//! tools.
+//! `GET /subscribe`, `POST /subscribe`, `GET /subscribe/{id}`, `DELETE /subscribe/{id}`, `POST /unsubscribe`: webhooks
+//! for automation tools.
 //!
-//! Nothing is delivered yet; a subscription holds what delivery will need. Its secret is shown once, in the answer that
-//! makes it.
+//! Nothing is delivered yet; a subscription stores what delivery will need. Its secret is returned once, in the
+//! response that creates it.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -26,17 +26,18 @@ use crate::host::HostName;
 use crate::reply::Reply;
 use crate::store::{Event, Subscribed, Subscription, Triple, Unsubscription};
 
-/// Subscriptions on a page.
+/// The number of subscriptions on a page.
 const PAGE_SIZE: u32 = 100;
 
-/// The most characters of a target URL. More than any tool uses, and little enough for an index entry.
+/// The maximum length of a target URL. Larger: it may not fit into an index entry. Smaller: URLs of some tools are
+/// refused.
 const MAX_URL_BYTES: usize = 2048;
 
-/// The keys that bodies may have. Only `POST /unsubscribe` knows the first; the four after it are names of one value, which
-/// automation tools call differently.
+/// The keys of the bodies. Only `POST /unsubscribe` takes the first; the next four are aliases used by different
+/// tools.
 const KEYS: [&str; 7] = ["id", "target_url", "hookUrl", "targetUrl", "url", "event", "form"];
 
-/// Bytes of a secret: as many as the HMAC-SHA256 that it will sign with has.
+/// The size of a secret in bytes: that of the HMAC-SHA256 it will sign with.
 const SECRET_BYTES: usize = 32;
 
 #[derive(Serialize)]
@@ -103,8 +104,8 @@ pub(super) async fn subscribe(admitted: &Admitted, call: &Call<'_>) -> Result<Re
     Ok(Reply::json(status, &json!({ "data": subscription })))
 }
 
-/// Deletes one by its id, as tools do that keep the id which `POST /subscribe` answered. Deleting it again is a success, as it
-/// is for [`unsubscribe`]: tools repeat the call, and take an error for a subscription that is still there.
+/// Deletes a subscription by the id that `POST /subscribe` returned. Deleting it again succeeds, as in
+/// [`unsubscribe`]: tools retry, and take an error to mean that the subscription still exists.
 pub(super) async fn delete(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
     let id = IdKind::Subscription.parse(id).ok_or(Refusal::SubscriptionNotFound)?;
     let deleted = store(admitted).await?.unsubscribe(&Unsubscription::Id(id)).await?;
@@ -133,13 +134,13 @@ pub(super) async fn unsubscribe(admitted: &Admitted, call: &Call<'_>) -> Result<
     Ok(Reply::json(StatusCode::OK, &json!({ "deleted": deleted })))
 }
 
-/// What a body asks for, as far as it was sent.
+/// The parameters in a body.
 #[derive(Default)]
 struct SubscriptionParams {
     target_url: Option<String>,
     url_was_sent: bool,
     event: Option<Event>,
-    /// The outer none is a form that was not sent, the inner one `null`: every form.
+    /// The outer `None` is a missing key, the inner one `null`, which means every form.
     form: Option<Option<i64>>,
 }
 
@@ -187,12 +188,12 @@ fn target_url(value: &Scalar<'_>, path: FieldPath<'_>, faults: &mut Faults) -> O
 }
 
 fn url_fault(text: &str) -> Option<&'static str> {
-    // Before it is parsed, which copies it.
+    // Check before parsing, which copies the URL.
     if text.len() > MAX_URL_BYTES {
         return Some("must have at most 2048 characters");
     }
-    // The parser forgives blanks around it and characters that should be percent-encoded; a URL that is to be found again by
-    // its text is not forgiven.
+    // The parser accepts surrounding whitespace and characters that should be percent-encoded. Here they are refused,
+    // since subscriptions are looked up by the text of the URL.
     if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Some("must be ASCII, the rest percent-encoded");
     }
@@ -205,7 +206,7 @@ fn url_fault(text: &str) -> Option<&'static str> {
     }
 }
 
-/// Whether a URL has two slashes and then a host that a resolver or a certificate can name. The parser takes more: `*`,
+/// Whether a URL has two slashes followed by a host that can be resolved or certified. The parser accepts more: `*`,
 /// percent-encoded letters, backslashes, no slashes at all.
 fn has_valid_host(url: &str) -> bool {
     let rest = url.split_once("://").map(|(_, rest)| rest);
@@ -229,7 +230,7 @@ fn subscription_id(value: &Scalar<'_>, path: FieldPath<'_>, faults: &mut Faults)
     values::id(value, path, IdKind::Subscription, faults)
 }
 
-/// A secret in the form of the Standard Webhooks specification.
+/// A secret in the format of the Standard Webhooks specification.
 fn new_secret() -> String {
     let mut secret = [0; SECRET_BYTES];
     rand::rng().fill_bytes(&mut secret);

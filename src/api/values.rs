@@ -1,7 +1,7 @@
-//! Reading a request's values: every fault is added under its path, and reading goes on.
+//! Reads the values of a request. Each fault is recorded with its path, and reading continues.
 //!
-//! Derived deserialization stops at the first wrong type; callers learn of all faults at once. How values are taken from
-//! JSON without building them is [`super::reader`]'s.
+//! Derived deserialization stops at the first wrong type, but clients should get all faults at once. [`super::reader`]
+//! owns how values are taken from JSON without building them.
 
 use std::fmt;
 
@@ -10,13 +10,14 @@ use super::id::{IdKind, parse_number};
 use super::reader::{ReadList, ReadScalar, Scalar};
 use crate::error::{Faults, Refusal, abbreviate};
 
-/// The most values of a list of `POST /submission`.
+/// The maximum number of values in a list of `POST /submission`.
 ///
-/// Larger: one search makes the database compare more. Smaller: callers that select by hundreds of ids search twice.
+/// Larger: a search makes the database compare more. Smaller: clients that select by hundreds of ids need two
+/// searches.
 pub(super) const MAX_VALUES: usize = 1_000;
 
-/// Where a value stands, as its faults name it: `members.3.email`. It becomes a text with the first fault, since a body may
-/// have a hundred thousand members.
+/// The path of a value in its faults: `members.3.email`. It is formatted only for a fault, since a body may have a
+/// hundred thousand members.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FieldPath<'p> {
     Top(&'p str),
@@ -40,7 +41,7 @@ impl<'p> From<&'p str> for FieldPath<'p> {
     }
 }
 
-/// A text without NUL, which no database here can hold; or what the value must be.
+/// Returns a string without NUL, which no supported database can store, or the end of a fault's message.
 pub(super) fn check_text<'a>(value: &Scalar<'a>) -> Result<&'a str, &'static str> {
     match value {
         Scalar::String(text) if text.contains('\0') => Err("must not contain NUL characters"),
@@ -49,15 +50,15 @@ pub(super) fn check_text<'a>(value: &Scalar<'a>) -> Result<&'a str, &'static str
     }
 }
 
-/// A text without NUL.
+/// Reads a string without NUL.
 pub(super) fn text<'a>(value: &Scalar<'a>, path: FieldPath<'_>, faults: &mut Faults) -> Option<&'a str> {
     check_text(value).map_err(|fault| faults.add(path, format_args!("The {path} {fault}."))).ok()
 }
 
-/// A value that is neither a list nor an object, read by a function of its kind.
+/// Reads a scalar with a function.
 ///
 /// # Errors
-/// As of [`BodyEntry::read`].
+/// See [`BodyEntry::read`].
 pub(super) fn scalar<T>(
     entry: &BodyEntry<'_>,
     faults: &mut Faults,
@@ -66,10 +67,10 @@ pub(super) fn scalar<T>(
     entry.read(ReadScalar(|value: Scalar<'_>| read(&value, entry.name.into(), faults)))
 }
 
-/// Every item of an array of at most [`MAX_VALUES`], read one by one; the faulty ones are left out.
+/// Reads each item of an array of at most [`MAX_VALUES`]; faulty ones are left out.
 ///
 /// # Errors
-/// As of [`BodyEntry::read`].
+/// See [`BodyEntry::read`].
 pub(super) fn list<T>(
     entry: &BodyEntry<'_>,
     faults: &mut Faults,
@@ -83,7 +84,7 @@ pub(super) fn list<T>(
     }))
 }
 
-/// A positive 64-bit number, or a text of one.
+/// Reads a positive 64-bit integer, or a string of one.
 pub(super) fn number(value: &Scalar<'_>, path: FieldPath<'_>, faults: &mut Faults) -> Option<i64> {
     let number = match value {
         Scalar::String(text) => parse_number(text),
@@ -95,8 +96,8 @@ pub(super) fn number(value: &Scalar<'_>, path: FieldPath<'_>, faults: &mut Fault
     number
 }
 
-/// A positive 64-bit number, however it is spelled: JSON has one kind of numbers, and languages that do so too write
-/// `7.0` or `7e0`.
+/// A positive 64-bit integer in any notation: JSON has one number type, and languages with only one write `7.0` or
+/// `7e0`.
 fn whole(number: &Scalar<'_>) -> Option<i64> {
     const END: f64 = 9_223_372_036_854_775_808.0;
     match *number {
@@ -107,7 +108,7 @@ fn whole(number: &Scalar<'_>) -> Option<i64> {
     }
 }
 
-/// A prefixed or bare id.
+/// Reads a prefixed or bare id.
 pub(super) fn id(value: &Scalar<'_>, path: FieldPath<'_>, kind: IdKind, faults: &mut Faults) -> Option<i64> {
     let id = match value {
         Scalar::String(text) => kind.parse(text),
