@@ -25,10 +25,10 @@ use rustls::sign::CertifiedKey;
 use crate::file_stamp::FileStamp;
 use crate::host::CertificateNames;
 
-pub use self::concerns::{Concern, Roots, concerns};
+pub use self::concerns::{ChainConcern, Roots, concerns};
 pub use self::contents::Contents;
-pub use self::remedy::no_cover;
-pub use self::unusable::Unusable;
+pub use self::remedy::not_covered_help;
+pub use self::unusable::UnusableKey;
 pub use self::validity::{OutOfDate, Validity};
 
 /// A certificate chain and its private key, both PEM.
@@ -44,14 +44,14 @@ impl CertificateFiles {
     /// What tells the two files, as they are now, from any that were there before. A file that can't be looked at has a
     /// stamp too: its fault is new when it could be before.
     #[must_use]
-    pub fn stamp(&self) -> Stamp {
-        Stamp([&self.certificate, &self.private_key].map(|path| FileStamp::of(path)))
+    pub fn stamp(&self) -> FilesStamp {
+        FilesStamp([&self.certificate, &self.private_key].map(|path| FileStamp::of(path)))
     }
 }
 
 /// The state of a pair of files; equal for two looks between which neither changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Stamp([Option<FileStamp>; 2]);
+pub struct FilesStamp([Option<FileStamp>; 2]);
 
 /// What a handshake serves, and the names that it vouches for.
 #[derive(Clone, Debug)]
@@ -89,7 +89,7 @@ pub enum CertificateError {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
-        source: Malformed,
+        source: MalformedCertificate,
     },
     /// The file of the key can't be read.
     #[error("can't read the private key `{}`", path.display())]
@@ -119,7 +119,7 @@ pub enum CertificateError {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: Unusable,
+        source: UnusableKey,
     },
     /// Both files are sound, but the key is another certificate's.
     #[error("the private key in `{}` does not fit the certificate in `{}`", key.display(), certificate.display())]
@@ -149,7 +149,7 @@ pub enum CertificateError {
 
 /// What is wrong with a certificate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
+pub enum MalformedCertificate {
     /// It is not what TLS can verify.
     #[error(transparent)]
     Unverifiable(#[from] webpki::Error),
@@ -185,7 +185,7 @@ pub fn check_date(validity: Validity, files: &CertificateFiles, now: Timestamp) 
 pub fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
     let text = std::fs::read(path)
         .map_err(|source| CertificateError::CertificateUnreadable { path: path.to_owned(), source })?;
-    let text = without_mark(&text);
+    let text = strip_byte_order_mark(&text);
     let chain: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(text).collect();
     chain.ok().filter(|chain| !chain.is_empty()).ok_or_else(|| CertificateError::NoCertificate {
         path: path.to_owned(),
@@ -200,7 +200,7 @@ pub fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, Certifica
 pub fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, CertificateError> {
     let text =
         std::fs::read(path).map_err(|source| CertificateError::KeyUnreadable { path: path.to_owned(), source })?;
-    let text = without_mark(&text);
+    let text = strip_byte_order_mark(&text);
     PrivateKeyDer::from_pem_slice(text).map_err(|_| {
         let path = path.to_owned();
         if contents::is_encrypted_key(text) {
@@ -212,7 +212,7 @@ pub fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, CertificateError>
 }
 
 /// A text without the byte order mark that some editors write before UTF-8.
-fn without_mark(text: &[u8]) -> &[u8] {
+fn strip_byte_order_mark(text: &[u8]) -> &[u8] {
     text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text)
 }
 
@@ -227,7 +227,7 @@ pub fn pair(
 ) -> Result<Certificate, CertificateError> {
     let malformed = |source| CertificateError::CertificateMalformed { path: files.certificate.to_path_buf(), source };
     let names = names(chain).map_err(|source| malformed(source.into()))?;
-    let validity = validity(chain).ok_or_else(|| malformed(Malformed::NotX509))?;
+    let validity = validity(chain).ok_or_else(|| malformed(MalformedCertificate::NotX509))?;
     let paired = CertifiedKey::from_der(chain.to_vec(), key.clone_key(), &aws_lc_rs::default_provider());
     let key = paired.map_err(|fault| unpaired(fault, chain, key, files))?;
     Ok(Certificate { key: Arc::new(key), names: Arc::new(names), validity })
@@ -242,7 +242,7 @@ fn unpaired(
 ) -> CertificateError {
     let (certificate, private_key) = (files.certificate.to_path_buf(), files.private_key.to_path_buf());
     let rustls::Error::InconsistentKeys(_) = fault else {
-        return CertificateError::KeyUnusable { path: private_key, source: Unusable::of(chain.first(), fault) };
+        return CertificateError::KeyUnusable { path: private_key, source: UnusableKey::of(chain.first(), fault) };
     };
     let is_leaf = |other: &CertificateDer<'static>| {
         CertifiedKey::from_der(vec![other.clone()], key.clone_key(), &aws_lc_rs::default_provider()).is_ok()

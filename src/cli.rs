@@ -19,7 +19,7 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use clap::{Args, Parser, Subcommand};
 
-use self::output::tell;
+use self::output::print_stderr;
 use crate::config::{Config, Problems, TenantConfig};
 use crate::gateway::StartError;
 use crate::store::{self, Store, StoreError, with_causes};
@@ -45,20 +45,20 @@ enum Command {
     /// Run the gateway until SIGTERM or Ctrl-C, then finish what is in flight.
     Serve(ConfigFile),
     /// Check the configuration, the certificates and every tenant's database; list every fault.
-    Check(check::Check),
+    Check(check::CheckArgs),
     /// Walk one request's way, say in plain words where it would stop, and what mends it.
-    Explain(explain::Explain),
+    Explain(explain::ExplainArgs),
     /// Bring the tenants' databases to the newest schema.
-    Migrate(migrate::Migrate),
+    Migrate(migrate::MigrateArgs),
     /// Load NDJSON into a tenant's database: all of the file, or nothing.
-    Import(import::Import),
+    Import(import::ImportArgs),
     /// Make the search rows of a tenant anew where they differ, after text was written by SQL.
-    Reindex(import::Reindex),
+    Reindex(import::ReindexArgs),
     /// Make, list and revoke API tokens.
     #[command(subcommand)]
-    Token(token::Token),
+    Token(token::TokenCommand),
     /// Serve two tenants with sample data on this machine, and print calls to try.
-    Demo(demo::Demo),
+    Demo(demo::DemoArgs),
 }
 
 #[derive(Debug, Args)]
@@ -164,7 +164,7 @@ pub async fn run(arguments: Arguments) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tell(&report(&error));
+            print_stderr(&report(&error));
             ExitCode::FAILURE
         }
     }

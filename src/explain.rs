@@ -30,14 +30,14 @@ pub enum Finding {
         /// What is wrong, or will be.
         what: String,
         /// What mends it.
-        mend: String,
+        remedy: String,
     },
     /// It ends here.
     Stops {
         /// What the caller meets, and why.
         what: String,
         /// What mends it.
-        mend: String,
+        remedy: String,
     },
 }
 
@@ -46,12 +46,12 @@ impl Finding {
         Self::Passes(what.into())
     }
 
-    fn warns(what: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self::Warns { what: what.into(), mend: mend.into() }
+    fn warns(what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::Warns { what: what.into(), remedy: remedy.into() }
     }
 
-    fn stops(what: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self::Stops { what: what.into(), mend: mend.into() }
+    fn stops(what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::Stops { what: what.into(), remedy: remedy.into() }
     }
 }
 
@@ -67,9 +67,9 @@ pub struct Step {
 /// A whole way. Steps behind the one at which the request stops are walked too, where they can be: an operator who mends
 /// one thing wants to know of the next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Way(Vec<Step>);
+pub struct Trace(Vec<Step>);
 
-impl Way {
+impl Trace {
     /// The steps in their order.
     #[must_use]
     pub fn steps(&self) -> &[Step] {
@@ -88,14 +88,18 @@ impl Way {
 }
 
 /// A step a line, and under it what mends it.
-impl fmt::Display for Way {
+impl fmt::Display for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, Step { name, finding }) in self.0.iter().enumerate() {
             let newline = if at == 0 { "" } else { "\n" };
             match finding {
                 Finding::Passes(what) => write!(f, "{newline}{name:<12} ok    {what}")?,
-                Finding::Warns { what, mend } => write!(f, "{newline}{name:<12} warn  {what}\n{:<18} → {mend}", "")?,
-                Finding::Stops { what, mend } => write!(f, "{newline}{name:<12} STOP  {what}\n{:<18} → {mend}", "")?,
+                Finding::Warns { what, remedy } => {
+                    write!(f, "{newline}{name:<12} warn  {what}\n{:<18} → {remedy}", "")?
+                }
+                Finding::Stops { what, remedy } => {
+                    write!(f, "{newline}{name:<12} STOP  {what}\n{:<18} → {remedy}", "")?
+                }
             }
         }
         Ok(())
@@ -104,7 +108,7 @@ impl fmt::Display for Way {
 
 /// Who walks: a configuration, and a connection to the Redis that it names.
 #[derive(Debug)]
-pub struct Guide<'c> {
+pub struct Tracer<'c> {
     config: &'c Config,
     quota: Option<(Quota, OnRedisFailure)>,
     /// Why Redis can't be used, where it can't.
@@ -113,7 +117,7 @@ pub struct Guide<'c> {
     now: Timestamp,
 }
 
-impl<'c> Guide<'c> {
+impl<'c> Tracer<'c> {
     /// Connects to the shared Redis, where there is one; it may be away.
     ///
     /// # Panics
@@ -133,44 +137,44 @@ impl<'c> Guide<'c> {
     }
 
     /// The way of a request to a host, as it may stand in a URL, with a token or without.
-    pub async fn walk(&self, host: &str, token: Option<&str>) -> Way {
-        let mut way = Way::default();
+    pub async fn trace(&self, host: &str, token: Option<&str>) -> Trace {
+        let mut trace = Trace::default();
         let (host, tenant) = match self.find(host) {
             Ok(found) => found,
             Err(finding) => {
-                way.step("name", finding);
-                return way;
+                trace.step("name", finding);
+                return trace;
             }
         };
-        let known_as = if *host == tenant.address { "sign-in address" } else { "custom domain" };
-        way.step("name", Finding::passes(format!("`{host}` is the {known_as} of the tenant `{}`", tenant.slug)));
-        way.step("certificate", certificate::find(self.config, tenant, host, &self.roots, self.now));
+        let role = if *host == tenant.address { "sign-in address" } else { "custom domain" };
+        trace.step("name", Finding::passes(format!("`{host}` is the {role} of the tenant `{}`", tenant.slug)));
+        trace.step("certificate", certificate::find(self.config, tenant, host, &self.roots, self.now));
         let zone = tenant.timezone.iana_name().unwrap_or("UTC");
-        way.step(
+        trace.step(
             "tenant",
             Finding::passes(format!("`{}`, callers read “{}”, time zone {zone}", tenant.slug, tenant.name)),
         );
-        self.walk_inside(&mut way, tenant, Some(token)).await;
-        way
+        self.trace_behind_edge(&mut trace, tenant, Some(token)).await;
+        trace
     }
 
     /// The way to a tenant by each of its hosts, without a token: what holds for all of its callers.
-    pub async fn walk_tenant(&self, tenant: &TenantConfig) -> Way {
-        let mut way = Way::default();
+    pub async fn trace_tenant(&self, tenant: &TenantConfig) -> Trace {
+        let mut trace = Trace::default();
         for host in tenant.hosts() {
-            way.step("certificate", certificate::find(self.config, tenant, host, &self.roots, self.now));
+            trace.step("certificate", certificate::find(self.config, tenant, host, &self.roots, self.now));
         }
-        self.walk_inside(&mut way, tenant, None).await;
-        way
+        self.trace_behind_edge(&mut trace, tenant, None).await;
+        trace
     }
 
     /// The steps behind the edge. A token is looked at unless nobody asks for one.
-    async fn walk_inside(&self, way: &mut Way, tenant: &TenantConfig, token: Option<Option<&str>>) {
+    async fn trace_behind_edge(&self, trace: &mut Trace, tenant: &TenantConfig, token: Option<Option<&str>>) {
         let (finding, found) = database::find(tenant).await;
-        way.step("database", finding);
+        trace.step("database", finding);
         let (identity, tokens) = found.unzip();
         if let Some(tokens) = tokens {
-            way.step(
+            trace.step(
                 "token",
                 match token {
                     Some(token) => find_token(token, &tokens, &tenant.slug),
@@ -180,9 +184,9 @@ impl<'c> Guide<'c> {
         } else if let Some(Some(token)) =
             token.filter(|token| token.is_some_and(|t| PresentedToken::parse(t).is_none()))
         {
-            way.step("token", malformed(token));
+            trace.step("token", malformed(token));
         }
-        way.step("budget", self.find_budget(tenant, identity.as_ref()).await);
+        trace.step("budget", self.find_budget(tenant, identity.as_ref()).await);
     }
 
     fn find(&self, host: &str) -> Result<(&'c HostName, &'c TenantConfig), Finding> {
@@ -202,10 +206,10 @@ impl<'c> Guide<'c> {
             );
             let near = |host: &HostName| strsim::damerau_levenshtein(host.as_str(), wanted.as_str());
             let nearest = hosts().map(|(host, tenant)| (near(host), host, tenant)).min_by_key(|(far, _, _)| *far);
-            let mend = "add it to the `domains` of a tenant in the configuration, with a certificate".to_owned();
+            let remedy = "add it to the `domains` of a tenant in the configuration, with a certificate".to_owned();
             Finding::stops(what, match nearest {
-                Some((1..=3, host, tenant)) => format!("{mend}; or was `{host}` meant, of the tenant `{}`?", tenant.slug),
-                _ => mend,
+                Some((1..=3, host, tenant)) => format!("{remedy}; or was `{host}` meant, of the tenant `{}`?", tenant.slug),
+                _ => remedy,
             })
         })
     }

@@ -19,7 +19,7 @@ pub struct HostName(Arc<str>);
 pub struct InvalidHost;
 
 /// The longest name that DNS carries (RFC 1035, section 2.3.4), in its text form.
-const LONGEST_NAME: usize = 253;
+const MAX_NAME: usize = 253;
 
 impl HostName {
     /// Normalises a name without a port, as it stands in a configuration or a ClientHello.
@@ -32,7 +32,7 @@ impl HostName {
             let address: std::net::Ipv6Addr = literal.parse().map_err(|_| InvalidHost)?;
             return Ok(Self(format!("[{address}]").into()));
         }
-        if is_normal(text) {
+        if is_normalized(text) {
             return Ok(Self(text.into()));
         }
         let ascii = idna::domain_to_ascii_cow(text.as_bytes(), idna::AsciiDenyList::URL).map_err(|_| InvalidHost)?;
@@ -40,7 +40,7 @@ impl HostName {
         let fits = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         let mut labels = ascii.as_bytes().split(|byte| *byte == b'.');
         let labels_fit = labels.all(|label| (1..=63).contains(&label.len()) && label.iter().all(fits));
-        if ascii.len() > LONGEST_NAME || !labels_fit {
+        if ascii.len() > MAX_NAME || !labels_fit {
             return Err(InvalidHost);
         }
         Ok(Self(ascii.into()))
@@ -91,12 +91,12 @@ impl HostName {
 
 /// Whether a name is in its normal form, which is seen at once of nearly all that callers send. A-labels are looked at more
 /// closely elsewhere.
-fn is_normal(text: &str) -> bool {
+fn is_normalized(text: &str) -> bool {
     let fits =
         |byte: u8| byte.is_ascii_lowercase() | byte.is_ascii_digit() | (byte == b'-') | (byte == b'_') | (byte == b'.');
     let label_fits = |label: &[u8]| (1..=63).contains(&label.len()) && !label.starts_with(b"xn--");
     // All of them, whatever the first ones are: so they are looked at many at a time.
-    text.len() <= LONGEST_NAME
+    text.len() <= MAX_NAME
         && text.bytes().fold(true, |all, byte| all & fits(byte))
         && text.as_bytes().split(|byte| *byte == b'.').all(label_fits)
 }
@@ -237,7 +237,7 @@ mod tests {
         let parts = ["a", "z9", "-", "_", ".", "xn--", "--", "0", "A", "ü", " ", "xn--bcher-kva", &"x".repeat(62)];
         for seed in 0..parts.len().pow(4) {
             let text: String = (0..4).map(|at| parts[seed / parts.len().pow(at) % parts.len()]).collect();
-            if is_normal(&text) {
+            if is_normalized(&text) {
                 normal += 1;
                 let ascii = idna::domain_to_ascii_cow(text.as_bytes(), idna::AsciiDenyList::URL);
                 assert_eq!(ascii.ok().as_deref(), Some(&*text));

@@ -14,15 +14,15 @@ mod tests;
 
 use std::io::{self, BufRead};
 
-pub use fault::Fault;
+pub use fault::LineFault;
 
 use crate::store::import::Import;
 use crate::store::import::batch::Kind;
 use crate::store::{DatabaseLocation, StoreError};
-use reader::{Chunk, Message};
+use reader::{Chunk, ReaderMessage};
 
 /// How many faults are kept to be shown; all are counted. More, and a file of another format fills memory.
-const SHOWN_FAULTS: usize = 100;
+const MAX_LISTED_FAULTS: usize = 100;
 
 /// What happens at a faulty line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,7 +73,7 @@ pub struct Imported {
     /// Lines that were left out.
     pub faulty: u64,
     /// The first of their faults, in the order of the lines.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<LineFault>,
 }
 
 impl Imported {
@@ -94,7 +94,7 @@ impl Imported {
 pub enum ImportError {
     /// A line is at fault, and the load stops at faults.
     #[error("{0}")]
-    Faulty(Fault),
+    Faulty(LineFault),
     /// The input could not be read.
     #[error("line {line} can't be read: {source}")]
     Unreadable {
@@ -116,48 +116,48 @@ pub async fn run(
     location: &DatabaseLocation,
     input: impl BufRead + Send + 'static,
     on_fault: OnFault,
-    mut tell: impl FnMut(Stage) + Send,
+    mut on_stage: impl FnMut(Stage) + Send,
 ) -> Result<Imported, ImportError> {
     let mut import = Import::begin(location).await?;
     let mut messages = reader::start(input, on_fault);
     let mut imported = Imported::default();
     loop {
         match messages.recv().await.expect("the reading thread ends with a message") {
-            Message::Chunk(chunk) => {
-                let upto = chunk.upto;
+            ReaderMessage::Chunk(chunk) => {
+                let progress = chunk.progress;
                 let faults = load(&mut import, chunk, &mut imported).await?;
                 if let (OnFault::Stop, Some(first)) = (on_fault, faults.first()) {
                     import.roll_back().await?;
                     return Err(ImportError::Faulty(first.clone()));
                 }
                 imported.faulty += u64::try_from(faults.len()).expect("a chunk is small");
-                let room = SHOWN_FAULTS - imported.faults.len();
+                let room = MAX_LISTED_FAULTS - imported.faults.len();
                 imported.faults.extend(faults.into_iter().take(room));
-                tell(Stage::Loading(upto));
+                on_stage(Stage::Loading(progress));
             }
-            Message::Unreadable { line, source } => {
+            ReaderMessage::Unreadable { line, source } => {
                 import.roll_back().await?;
                 return Err(ImportError::Unreadable { line, source });
             }
-            Message::End(upto) => {
-                imported.lines = upto.lines;
+            ReaderMessage::End(progress) => {
+                imported.lines = progress.lines;
                 break;
             }
         }
     }
-    tell(Stage::Finishing);
+    on_stage(Stage::Finishing);
     import.finish().await?;
     Ok(imported)
 }
 
 /// Loads a chunk, counts what was loaded and tells the faults of the rest, in the order of the lines.
-async fn load(import: &mut Import, chunk: Chunk, imported: &mut Imported) -> Result<Vec<Fault>, StoreError> {
+async fn load(import: &mut Import, chunk: Chunk, imported: &mut Imported) -> Result<Vec<LineFault>, StoreError> {
     let refusals = import.load(&chunk.batch).await?;
     let mut faults = chunk.faults;
     for ((record, (line, text)), refusal) in chunk.batch.records().iter().zip(&chunk.lines).zip(refusals) {
         match refusal {
             None => imported.count(record.kind()),
-            Some(refusal) => faults.push(Fault::of_refusal(*line, text, &refusal)),
+            Some(refusal) => faults.push(LineFault::of_refusal(*line, text, &refusal)),
         }
     }
     faults.sort_by_key(|fault| fault.line);

@@ -11,12 +11,12 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::ParsedExtension;
 use x509_parser::x509::X509Name;
 
-use super::unusable::{LEAST_RSA_BITS, rsa_bits};
+use super::unusable::{MIN_RSA_BITS, rsa_bits};
 use super::validity::{OutOfDate, Validity};
 
 /// What clients may refuse about a chain. Positions count from 1.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Concern {
+pub enum ChainConcern {
     /// The next certificate is not the issuer, which is not known as a root either.
     #[error(
         "the chain lacks the issuer of certificate {position}, `{issuer}`: clients that do not have that certificate refuse the connection"
@@ -42,7 +42,7 @@ pub enum Concern {
         hash: &'static str,
     },
     /// A short key above the leaf.
-    #[error("certificate {position} has an RSA key of {bits} bits, and clients want at least {LEAST_RSA_BITS}")]
+    #[error("certificate {position} has an RSA key of {bits} bits, and clients want at least {MIN_RSA_BITS}")]
     ShortRsa {
         /// Of the certificate.
         position: usize,
@@ -62,7 +62,7 @@ pub enum Concern {
     NotForServers,
 }
 
-impl Concern {
+impl ChainConcern {
     /// What fixes it.
     #[must_use]
     pub fn remedy(&self) -> &'static str {
@@ -100,7 +100,7 @@ impl Roots {
 
 /// Every concern about a chain, the leaf first.
 #[must_use]
-pub fn concerns(chain: &[CertificateDer<'_>], roots: &Roots, now: Timestamp) -> Vec<Concern> {
+pub fn concerns(chain: &[CertificateDer<'_>], roots: &Roots, now: Timestamp) -> Vec<ChainConcern> {
     let chain: Vec<_> = chain.iter().filter_map(parse).collect();
     let mut concerns = Vec::new();
     for (index, certificate) in chain.iter().enumerate() {
@@ -109,28 +109,28 @@ pub fn concerns(chain: &[CertificateDer<'_>], roots: &Roots, now: Timestamp) -> 
         concerns.extend(link(&chain, index, roots).filter(|_| !is_root));
         // Nobody verifies the signature of a root.
         let hash = weak_hash(certificate).filter(|_| !is_root);
-        concerns.extend(hash.map(|hash| Concern::WeakSignature { position, hash }));
+        concerns.extend(hash.map(|hash| ChainConcern::WeakSignature { position, hash }));
         if index == 0 {
-            concerns.extend((!is_for_servers(certificate)).then_some(Concern::NotForServers));
+            concerns.extend((!is_for_servers(certificate)).then_some(ChainConcern::NotForServers));
             continue;
         }
-        let bits = rsa_bits(certificate.public_key()).filter(|bits| *bits < LEAST_RSA_BITS);
-        concerns.extend(bits.map(|bits| Concern::ShortRsa { position, bits }));
+        let bits = rsa_bits(certificate.public_key()).filter(|bits| *bits < MIN_RSA_BITS);
+        concerns.extend(bits.map(|bits| ChainConcern::ShortRsa { position, bits }));
         let out_of_date = Validity::of(certificate.validity()).check(now).err();
-        concerns.extend(out_of_date.map(|out_of_date| Concern::IssuerOutOfDate { position, out_of_date }));
+        concerns.extend(out_of_date.map(|out_of_date| ChainConcern::IssuerOutOfDate { position, out_of_date }));
     }
     concerns
 }
 
 /// What is wrong between a certificate that is no root and the next one.
-fn link(chain: &[X509Certificate<'_>], index: usize, roots: &Roots) -> Option<Concern> {
+fn link(chain: &[X509Certificate<'_>], index: usize, roots: &Roots) -> Option<ChainConcern> {
     let (certificate, position) = (&chain[index], index + 1);
     let issuer = certificate.issuer();
     let is_issuer = |other: &X509Certificate<'_>| is_same(other.subject(), issuer);
-    let missing = || Concern::NoIssuer { position, issuer: issuer.to_string() };
+    let missing = || ChainConcern::NoIssuer { position, issuer: issuer.to_string() };
     match chain.get(index + 1) {
         Some(next) if is_issuer(next) => None,
-        Some(_) if chain.iter().any(is_issuer) => Some(Concern::Unordered { position }),
+        Some(_) if chain.iter().any(is_issuer) => Some(ChainConcern::Unordered { position }),
         _ if roots.has(issuer) => None,
         Some(_) => Some(missing()),
         // A private authority's root may be known to the clients and not here. What says where its issuer is found is not

@@ -7,7 +7,7 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use super::contents::Contents;
-use super::{CertificateError, Malformed, OutOfDate};
+use super::{CertificateError, MalformedCertificate, OutOfDate};
 use crate::host::{CertificateNames, HostName};
 use crate::rights;
 
@@ -22,7 +22,7 @@ impl CertificateError {
             Self::KeyEncrypted { .. } => {
                 "formgate asks for no passphrase; decrypt it: openssl pkey -in KEY -out NEW; chmod 600 NEW".to_owned()
             }
-            Self::CertificateMalformed { source: Malformed::Unverifiable(webpki::Error::UnsupportedCertVersion), .. } => {
+            Self::CertificateMalformed { source: MalformedCertificate::Unverifiable(webpki::Error::UnsupportedCertVersion), .. } => {
                 "it is an X.509 certificate of version 1: have it issued again as version 3, with subjectAltName".to_owned()
             }
             Self::CertificateMalformed { .. } => "copy the file again, whole, or have it issued again".to_owned(),
@@ -52,8 +52,8 @@ impl CertificateError {
 
 /// What fixes that a certificate does not have the name of a host.
 #[must_use]
-pub fn no_cover(host: &HostName, certificate: &str, names: &CertificateNames) -> String {
-    let names = match names.listed(SHOWN_NAMES) {
+pub fn not_covered_help(host: &HostName, certificate: &str, names: &CertificateNames) -> String {
+    let names = match names.listed(MAX_LISTED_NAMES) {
         Some(listed) => format!("{certificate} covers {listed}"),
         None => format!("{certificate} has no DNS name in subjectAltName, and clients ignore a common name"),
     };
@@ -62,7 +62,7 @@ pub fn no_cover(host: &HostName, certificate: &str, names: &CertificateNames) ->
 
 /// How many names of a certificate a report shows. Larger: certificates of many names fill the screen. Smaller: an operator
 /// looks them up by hand.
-const SHOWN_NAMES: usize = 5;
+const MAX_LISTED_NAMES: usize = 5;
 
 fn unreadable(path: &Path, error: &io::Error) -> String {
     let relative = "a relative path starts at the folder of the configuration file that names it";

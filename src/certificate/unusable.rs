@@ -10,13 +10,13 @@ use x509_parser::x509::SubjectPublicKeyInfo;
 /// The smallest RSA key that TLS libraries take.
 ///
 /// Larger: keys are refused that clients accept. Smaller: keys pass that no client accepts.
-pub(super) const LEAST_RSA_BITS: usize = 2048;
+pub(super) const MIN_RSA_BITS: usize = 2048;
 
 /// What is wrong with a key.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum Unusable {
+pub enum UnusableKey {
     /// RSA with too few bits.
-    #[error("it is an RSA key of {bits} bits, which is too short: TLS needs at least {LEAST_RSA_BITS}")]
+    #[error("it is an RSA key of {bits} bits, which is too short: TLS needs at least {MIN_RSA_BITS}")]
     ShortRsa {
         /// Of the modulus.
         bits: usize,
@@ -29,12 +29,12 @@ pub enum Unusable {
     Unknown(rustls::Error),
 }
 
-impl Unusable {
+impl UnusableKey {
     /// Why the key of a leaf is refused.
     pub(super) fn of(leaf: Option<&CertificateDer<'_>>, fault: rustls::Error) -> Self {
         let parsed = leaf.and_then(|leaf| x509_parser::parse_x509_certificate(leaf).ok());
         match parsed.map(|(_, leaf)| (rsa_bits(leaf.public_key()), kind(leaf.public_key()))) {
-            Some((Some(bits), _)) if bits < LEAST_RSA_BITS => Self::ShortRsa { bits },
+            Some((Some(bits), _)) if bits < MIN_RSA_BITS => Self::ShortRsa { bits },
             Some((_, Some(kind))) => Self::Kind(kind),
             _ => Self::Unknown(fault),
         }

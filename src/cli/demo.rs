@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 
-use self::calls::Account;
-use self::folder::Folder;
+use self::calls::DemoAccount;
+use self::folder::DemoFolder;
 use super::output::print;
 use super::serve::StopSignals;
 use super::{OfTenant, serve, token};
@@ -26,7 +26,7 @@ use crate::store::{self, PageRequest, Reach, Store};
 use crate::supervisor::Inherited;
 
 #[derive(Debug, Args)]
-pub(super) struct Demo {
+pub(super) struct DemoArgs {
     /// Keep everything in this folder, and go on with what an earlier demo left there. Left out, a temporary folder is
     /// used and removed at the end.
     #[arg(long, value_name = "DIR")]
@@ -40,8 +40,8 @@ pub(super) struct Demo {
 const SAMPLES: [(&str, &str); 2] =
     [("acme", include_str!("demo/acme.ndjson")), ("globex", include_str!("demo/globex.ndjson"))];
 
-pub(super) async fn run(command: &Demo) -> Result<()> {
-    let folder = Folder::prepare(command.dir.as_deref())?;
+pub(super) async fn run(command: &DemoArgs) -> Result<()> {
+    let folder = DemoFolder::prepare(command.dir.as_deref())?;
     let mut config = folder.load_config()?;
     config.gateway.listen = vec![command.listen.into()];
     let [acme, globex] = SAMPLES;
@@ -51,11 +51,11 @@ pub(super) async fn run(command: &Demo) -> Result<()> {
     // Tokens come last: a start that fails leaves none behind.
     let stop = StopSignals::new()?;
     let running = start(&config).await?;
-    let acme = Account { tenant: acme, token: make_token(acme).await? };
-    let globex = Account { tenant: globex, token: make_token(globex).await? };
+    let acme = DemoAccount { tenant: acme, token: make_token(acme).await? };
+    let globex = DemoAccount { tenant: globex, token: make_token(globex).await? };
     let address = *running.addresses().first().expect("a gateway listens somewhere");
     print(&calls::show(&folder, address, running.admin_address(), &acme, &globex)?)?;
-    serve::until_told_to_stop(running, stop).await
+    serve::serve_until_stopped(running, stop).await
 }
 
 /// Brings a tenant's database to the newest schema, and its sample data into an empty one.

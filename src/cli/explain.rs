@@ -7,10 +7,10 @@ use clap::Args;
 
 use super::ConfigFile;
 use super::output::print;
-use crate::explain::Guide;
+use crate::explain::Tracer;
 
 #[derive(Debug, Args)]
-pub(super) struct Explain {
+pub(super) struct ExplainArgs {
     #[command(flatten)]
     file: ConfigFile,
     /// The host that a caller uses, or a whole URL.
@@ -20,15 +20,15 @@ pub(super) struct Explain {
     token: Option<String>,
 }
 
-pub(super) async fn run(command: &Explain) -> Result<()> {
+pub(super) async fn run(command: &ExplainArgs) -> Result<()> {
     let token = match command.token.as_deref() {
         Some("-") => Some(read_token()?),
         token => token.map(str::to_owned),
     };
     let config = command.file.load()?;
-    let way = Guide::new(&config).await.walk(&command.host, token.as_deref()).await;
-    print(&way.to_string())?;
-    match way.stop() {
+    let trace = Tracer::new(&config).await.trace(&command.host, token.as_deref()).await;
+    print(&trace.to_string())?;
+    match trace.stop() {
         None if token.is_some() => print("\nA request with this token would be served."),
         None => print("\nA request with a good token would be served."),
         Some(stop) => bail!("a request would stop at the step `{}`", stop.name),

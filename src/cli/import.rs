@@ -9,13 +9,13 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::output::{print, tell};
+use super::output::{print, print_stderr};
 use super::{OfTenant, TenantChoice};
 use crate::import::{self, ImportError, Imported, OnFault, Stage};
 use crate::store;
 
 #[derive(Debug, Args)]
-pub(super) struct Import {
+pub(super) struct ImportArgs {
     #[command(flatten)]
     tenant: TenantChoice,
     /// The NDJSON file; `-` is standard input.
@@ -26,7 +26,7 @@ pub(super) struct Import {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Reindex {
+pub(super) struct ReindexArgs {
     #[command(flatten)]
     tenant: TenantChoice,
 }
@@ -34,7 +34,7 @@ pub(super) struct Reindex {
 /// How much is read at once.
 const BUFFER: usize = 1024 * 1024;
 
-pub(super) async fn run(command: &Import) -> Result<()> {
+pub(super) async fn run(command: &ImportArgs) -> Result<()> {
     let tenant = command.tenant.find()?;
     let (input, size) = open(&command.file)?;
     let on_fault = if command.keep_going { OnFault::KeepGoing } else { OnFault::Stop };
@@ -55,12 +55,12 @@ pub(super) async fn run(command: &Import) -> Result<()> {
         Err(ImportError::Store(error)) => return Err(error).of_tenant(&tenant),
         Err(error @ ImportError::Unreadable { .. }) => return Err(error).context(name(&command.file)),
     };
-    let told = print(&summary(&imported)).with_context(|| format!("{}: loaded", name(&command.file)));
+    let printed = print(&summary(&imported)).with_context(|| format!("{}: loaded", name(&command.file)));
     if imported.faulty == 0 {
-        return told;
+        return printed;
     }
     for fault in &imported.faults {
-        tell(&format!("{}: {fault}", name(&command.file)));
+        print_stderr(&format!("{}: {fault}", name(&command.file)));
     }
     bail!("{} of {} lines were left out", imported.faulty, imported.lines)
 }
@@ -108,7 +108,7 @@ fn summary(imported: &Imported) -> String {
     counts.map(|(count, what)| format!("{count} {what}")).join(", ")
 }
 
-pub(super) async fn reindex(command: &Reindex) -> Result<()> {
+pub(super) async fn reindex(command: &ReindexArgs) -> Result<()> {
     let tenant = command.tenant.find()?;
     let mended = store::reindex(&tenant.database).await.of_tenant(&tenant)?;
     print(&mended.to_string()).context("the rows are made anew")

@@ -19,12 +19,12 @@ pub(super) fn print(text: &str) -> Result<()> {
 ///
 /// # Errors
 /// Standard output can't be written, or its reader went away.
-pub(super) fn hand_over(text: &str) -> Result<()> {
+pub(super) fn print_secret(text: &str) -> Result<()> {
     write(text).context(UNWRITTEN)
 }
 
 /// Writes to standard error, if anybody listens there: what a command did stands without it.
-pub(super) fn tell(text: &str) {
+pub(super) fn print_stderr(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 

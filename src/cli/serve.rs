@@ -20,7 +20,7 @@ pub(super) async fn run(file: &ConfigFile) -> Result<()> {
     let _watching = gateway::watch(&file.config, config, running.reloader());
     let _watchdog = supervisor::keep_watchdog_quiet();
     announce(&running, tenants);
-    until_told_to_stop(running, stop).await
+    serve_until_stopped(running, stop).await
 }
 
 fn announce(running: &Running, tenants: usize) {
@@ -57,7 +57,7 @@ impl StopSignals {
 }
 
 /// Waits for a signal, then stops in good order; at another signal, at once.
-pub(super) async fn until_told_to_stop(running: Running, mut signals: StopSignals) -> Result<()> {
+pub(super) async fn serve_until_stopped(running: Running, mut signals: StopSignals) -> Result<()> {
     signals.next().await;
     tracing::info!("stopping");
     supervisor::stopping();

@@ -5,24 +5,24 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::output::{hand_over, print, tell};
+use super::output::{print, print_secret, print_stderr};
 use super::{OfTenant, TenantChoice};
 use crate::shared::{Link, announce};
 use crate::store::{NewToken, Store, TokenRecord, with_causes};
 use crate::tenant::token::PresentedToken;
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Token {
+pub(super) enum TokenCommand {
     /// Make a token and print it, alone and this once: it can't be had again.
-    Create(Create),
+    Create(CreateArgs),
     /// List tokens: id, name, prefix, created, last used, revoked.
-    List(List),
+    List(ListArgs),
     /// Revoke one token. Its requests are refused within a few seconds.
-    Revoke(Revoke),
+    Revoke(RevokeArgs),
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Create {
+pub(super) struct CreateArgs {
     #[command(flatten)]
     tenant: TenantChoice,
     /// What the token is for, 1 to 255 characters; one token an integration lets one be revoked alone.
@@ -31,7 +31,7 @@ pub(super) struct Create {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct List {
+pub(super) struct ListArgs {
     #[command(flatten)]
     tenant: TenantChoice,
     /// Print a JSON array.
@@ -40,16 +40,16 @@ pub(super) struct List {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Revoke {
+pub(super) struct RevokeArgs {
     #[command(flatten)]
     tenant: TenantChoice,
     /// The number that `token list` shows.
     id: i64,
 }
 
-pub(super) async fn run(command: &Token) -> Result<()> {
+pub(super) async fn run(command: &TokenCommand) -> Result<()> {
     match command {
-        Token::Create(command) => {
+        TokenCommand::Create(command) => {
             let (tenant, store) = command.tenant.open().await?;
             let token = create(&store, &command.name).await.of_tenant(&tenant)?;
             let shown = show(&store, &token).await;
@@ -57,13 +57,13 @@ pub(super) async fn run(command: &Token) -> Result<()> {
             shown?;
             announce(&command.tenant).await;
         }
-        Token::List(command) => {
+        TokenCommand::List(command) => {
             let (tenant, store) = command.tenant.open().await?;
             let tokens = store.list_tokens().await.of_tenant(&tenant)?;
             store.close().await;
             print(&if command.json { as_json(&tokens) } else { as_table(&tokens) })?;
         }
-        Token::Revoke(command) => {
+        TokenCommand::Revoke(command) => {
             let (tenant, store) = command.tenant.open().await?;
             let known = store.revoke_token(command.id, Timestamp::now()).await.of_tenant(&tenant)?;
             store.close().await;
@@ -71,7 +71,7 @@ pub(super) async fn run(command: &Token) -> Result<()> {
                 bail!("tenant `{}` has no token {}", command.tenant.tenant, command.id);
             }
             announce(&command.tenant).await;
-            tell(&format!("token {} is revoked", command.id));
+            print_stderr(&format!("token {} is revoked", command.id));
         }
     }
     Ok(())
@@ -79,11 +79,11 @@ pub(super) async fn run(command: &Token) -> Result<()> {
 
 /// Shows a new token, this once; one that nobody came to see is revoked again.
 async fn show(store: &Store, token: &PresentedToken) -> Result<()> {
-    let Err(unseen) = hand_over(token.expose()) else { return Ok(()) };
+    let Err(unseen) = print_secret(token.expose()) else { return Ok(()) };
     let revoking = async {
-        let made = store.find_token(token.digest().as_bytes()).await?;
-        if let Some(made) = made {
-            store.revoke_token(made.id, Timestamp::now()).await?;
+        let created = store.find_token(token.digest().as_bytes()).await?;
+        if let Some(created) = created {
+            store.revoke_token(created.id, Timestamp::now()).await?;
         }
         anyhow::Ok(())
     };
@@ -104,7 +104,7 @@ async fn announce(tenant: &TenantChoice) {
         announce::announce(&link, &tenant.tenant).await.map_err(anyhow::Error::msg)
     };
     if let Err(failure) = announcing.await {
-        tell(&format!("warning: Redis can't be told ({failure}); running nodes notice within a minute"));
+        print_stderr(&format!("warning: Redis can't be told ({failure}); running nodes notice within a minute"));
     }
 }
 

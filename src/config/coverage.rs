@@ -99,12 +99,12 @@ impl Coverage<'_> {
                     if !names.covers(&host.value) && !is_served(served.as_deref(), &host.value, files.as_ref()) =>
                 {
                     let problem = problem().earlier(given, "the certificate given for it has other names");
-                    self.context.report(problem.help(certificate::no_cover(&host.value, "it", names)));
+                    self.context.report(problem.help(certificate::not_covered_help(&host.value, "it", names)));
                 }
                 None if !self.is_shared(served.as_deref(), &host.value) => {
                     let no_names = CertificateNames::default();
                     let names = self.shared.as_ref().map_or(&no_names, |(_, names)| names);
-                    let help = certificate::no_cover(&host.value, "the gateway's", names);
+                    let help = certificate::not_covered_help(&host.value, "the gateway's", names);
                     self.context.report(problem().help(help));
                 }
                 _ => {}

@@ -24,7 +24,7 @@ use crate::metrics::TenantLabels;
 /// Larger: a Redis that hangs delays the first requests for longer. Smaller: nodes on a busy machine fall back to
 /// `on_redis_failure` while Redis is healthy, and together admit more than the limit.
 const DEFAULT_REDIS_TIMEOUT_MS: u32 = 500;
-/// The largest `redis_timeout_ms`. Larger: it would outlast most requests, so the policy would never apply.
+/// The largest `redis_timeout_ms`. Larger: clients time out before the policy applies.
 const MAX_REDIS_TIMEOUT_MS: u32 = 60_000;
 /// The default of `drain_seconds`. Larger: above 30 s, many service managers kill the process first. Smaller: the
 /// slowest searches are cut off.

@@ -30,7 +30,7 @@ pub(super) fn find(config: &Config, tenant: &TenantConfig, host: &HostName, root
     if !certificate.names.covers(host) {
         let what =
             format!("`{file}` does not vouch for `{host}`: callers refuse it, and a request is answered with 421");
-        return Finding::stops(what, certificate::no_cover(host, "it", &certificate.names));
+        return Finding::stops(what, certificate::not_covered_help(host, "it", &certificate.names));
     }
     if let Err(error) = certificate::check_date(certificate.validity, files, now) {
         return Finding::stops(format!("callers refuse it: {}", with_causes(&error)), error.remedy());

@@ -11,7 +11,7 @@ use crate::store::import::check::{Refusal, Step};
 
 /// A line that can't be loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct LineFault {
     /// The line's number, from 1.
     pub line: u64,
     /// The column where the faulty value begins, in characters from 1.
@@ -22,7 +22,7 @@ pub struct Fault {
     pub message: String,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for LineFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "line {}, column {}", self.line, self.column)?;
         if !self.key.is_empty() {
@@ -32,7 +32,7 @@ impl fmt::Display for Fault {
     }
 }
 
-impl Fault {
+impl LineFault {
     /// A fault of the line as a whole.
     pub(super) fn of_line(line: u64, message: impl Into<String>) -> Self {
         Self { line, column: 1, key: String::new(), message: message.into() }

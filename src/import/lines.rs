@@ -8,7 +8,7 @@ use super::Progress;
 
 /// The longest line. Longer, and a file without line breaks is read into memory whole; shorter, and a group of a million
 /// members does not fit.
-const LONGEST: usize = 16 << 20;
+const MAX_LINE_BYTES: usize = 16 << 20;
 
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
@@ -27,13 +27,13 @@ pub(super) enum Line {
 #[derive(Debug)]
 pub(super) struct Lines<R> {
     input: R,
-    longest: usize,
+    max_bytes: usize,
     progress: Progress,
 }
 
 impl<R: BufRead> Lines<R> {
     pub(super) fn new(input: R) -> Self {
-        Self { input, longest: LONGEST, progress: Progress::default() }
+        Self { input, max_bytes: MAX_LINE_BYTES, progress: Progress::default() }
     }
 
     /// How far the input was read: the number of the line that was read last, from 1.
@@ -43,7 +43,7 @@ impl<R: BufRead> Lines<R> {
 
     pub(super) fn next(&mut self) -> io::Result<Line> {
         let mut line = Vec::new();
-        let limit = u64::try_from(self.longest).expect("a line's limit is small") + 1;
+        let limit = u64::try_from(self.max_bytes).expect("a line's limit is small") + 1;
         let read = self.input.by_ref().take(limit).read_until(b'\n', &mut line)?;
         if read == 0 {
             return Ok(Line::End);
@@ -52,7 +52,7 @@ impl<R: BufRead> Lines<R> {
         self.progress.lines += 1;
         if line.last() == Some(&b'\n') {
             line.pop();
-        } else if line.len() > self.longest {
+        } else if line.len() > self.max_bytes {
             self.skip_line()?;
             return Ok(Line::TooLong);
         }
@@ -72,8 +72,8 @@ impl<R: BufRead> Lines<R> {
 mod tests {
     use super::*;
 
-    fn all(text: &[u8], longest: usize) -> Vec<Line> {
-        let mut lines = Lines { longest, ..Lines::new(text) };
+    fn all(text: &[u8], max_bytes: usize) -> Vec<Line> {
+        let mut lines = Lines { max_bytes, ..Lines::new(text) };
         let mut all = Vec::new();
         loop {
             match lines.next().unwrap() {

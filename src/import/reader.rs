@@ -8,7 +8,7 @@ use std::{mem, thread};
 
 use tokio::sync::mpsc;
 
-use super::fault::{self, Fault};
+use super::fault::{self, LineFault};
 use super::lines::{Line, Lines};
 use super::{OnFault, Progress, parse};
 use crate::store::import::batch::Batch;
@@ -16,13 +16,13 @@ use crate::store::import::record::Record;
 
 /// How many lines are loaded together. More, and the rows of a batch fill memory and a progress bar jumps; fewer, and the
 /// statements' own cost counts.
-const LINES: usize = 1_000;
+const MAX_CHUNK_LINES: usize = 1_000;
 
 /// How much text is loaded together, whatever the number of lines.
-const BYTES: usize = 4 << 20;
+const MAX_CHUNK_BYTES: usize = 4 << 20;
 
 /// How many chunks wait for the database.
-const AHEAD: usize = 2;
+const MAX_QUEUED_CHUNKS: usize = 2;
 
 /// Lines that are loaded together.
 #[derive(Debug, Default)]
@@ -31,15 +31,15 @@ pub(super) struct Chunk {
     /// The numbers and texts of the batch's lines.
     pub(super) lines: Vec<(u64, String)>,
     /// The lines among them that could not be parsed.
-    pub(super) faults: Vec<Fault>,
+    pub(super) faults: Vec<LineFault>,
     /// How far the input was read for it.
-    pub(super) upto: Progress,
+    pub(super) progress: Progress,
     bytes: usize,
 }
 
 impl Chunk {
     fn is_full(&self) -> bool {
-        self.lines.len() + self.faults.len() >= LINES || self.bytes >= BYTES
+        self.lines.len() + self.faults.len() >= MAX_CHUNK_LINES || self.bytes >= MAX_CHUNK_BYTES
     }
 
     /// Adds a line, or gives its record back where the chunk must be loaded before it.
@@ -53,7 +53,7 @@ impl Chunk {
 
 /// What the reading thread says. A channel that closes without an end or an error means that the thread has died.
 #[derive(Debug)]
-pub(super) enum Message {
+pub(super) enum ReaderMessage {
     Chunk(Chunk),
     /// The input could not be read on.
     Unreadable {
@@ -64,13 +64,13 @@ pub(super) enum Message {
 }
 
 /// Begins to read an input. With [`OnFault::Stop`] nothing is read behind the chunk with the first faulty line.
-pub(super) fn start(input: impl BufRead + Send + 'static, on_fault: OnFault) -> mpsc::Receiver<Message> {
-    let (sender, receiver) = mpsc::channel(AHEAD);
+pub(super) fn start(input: impl BufRead + Send + 'static, on_fault: OnFault) -> mpsc::Receiver<ReaderMessage> {
+    let (sender, receiver) = mpsc::channel(MAX_QUEUED_CHUNKS);
     thread::spawn(move || {
         let mut lines = Lines::new(input);
         let end = match read(&mut lines, on_fault, &sender) {
-            Ok(()) => Message::End(lines.progress()),
-            Err(source) => Message::Unreadable { line: lines.progress().lines + 1, source },
+            Ok(()) => ReaderMessage::End(lines.progress()),
+            Err(source) => ReaderMessage::Unreadable { line: lines.progress().lines + 1, source },
         };
         // Nobody listens any more where the load has failed.
         sender.blocking_send(end).ok();
@@ -78,19 +78,19 @@ pub(super) fn start(input: impl BufRead + Send + 'static, on_fault: OnFault) -> 
     receiver
 }
 
-fn read<R: BufRead>(lines: &mut Lines<R>, on_fault: OnFault, sender: &mpsc::Sender<Message>) -> io::Result<()> {
+fn read<R: BufRead>(lines: &mut Lines<R>, on_fault: OnFault, sender: &mpsc::Sender<ReaderMessage>) -> io::Result<()> {
     let mut chunk = Chunk::default();
     loop {
         let line = lines.next()?;
         let number = lines.progress().lines;
         match line {
             Line::End => break,
-            Line::TooLong => chunk.faults.push(Fault::of_line(number, "the line is longer than 16 MiB")),
+            Line::TooLong => chunk.faults.push(LineFault::of_line(number, "the line is longer than 16 MiB")),
             Line::Text(bytes) if bytes.trim_ascii().is_empty() => {}
             Line::Text(bytes) => match parse_line(number, &bytes) {
                 Ok((text, record)) => {
                     if let Err(record) = chunk.push(number, text, record) {
-                        if sender.blocking_send(Message::Chunk(mem::take(&mut chunk))).is_err() {
+                        if sender.blocking_send(ReaderMessage::Chunk(mem::take(&mut chunk))).is_err() {
                             return Ok(());
                         }
                         chunk.push(number, text, record).expect("an empty batch takes any line");
@@ -99,27 +99,27 @@ fn read<R: BufRead>(lines: &mut Lines<R>, on_fault: OnFault, sender: &mpsc::Send
                 Err(fault) => chunk.faults.push(fault),
             },
         }
-        chunk.upto = lines.progress();
+        chunk.progress = lines.progress();
         if on_fault == OnFault::Stop && !chunk.faults.is_empty() {
             break;
         }
-        if chunk.is_full() && sender.blocking_send(Message::Chunk(mem::take(&mut chunk))).is_err() {
+        if chunk.is_full() && sender.blocking_send(ReaderMessage::Chunk(mem::take(&mut chunk))).is_err() {
             return Ok(());
         }
     }
     // Nobody listening is no error of the input.
-    sender.blocking_send(Message::Chunk(chunk)).ok();
+    sender.blocking_send(ReaderMessage::Chunk(chunk)).ok();
     Ok(())
 }
 
-fn parse_line(number: u64, bytes: &[u8]) -> Result<(&str, Record), Fault> {
+fn parse_line(number: u64, bytes: &[u8]) -> Result<(&str, Record), LineFault> {
     let text = match str::from_utf8(bytes) {
         Ok(text) => text,
         Err(error) => {
             let good = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
-            return Err(Fault {
+            return Err(LineFault {
                 column: fault::column(&good, good.len()),
-                ..Fault::of_line(number, "the text is not UTF-8")
+                ..LineFault::of_line(number, "the text is not UTF-8")
             });
         }
     };

@@ -18,12 +18,12 @@ const CONFIG: &str = include_str!("tenants.toml");
 const NAMES: [&str; 4] = ["acme.localhost", "globex.localhost", "forms.acme.localhost", "localhost"];
 
 /// A demo's folder, ready to be served from. A temporary one is removed on drop.
-pub(super) struct Folder {
+pub(super) struct DemoFolder {
     path: PathBuf,
     temporary: Option<TempDir>,
 }
 
-impl Folder {
+impl DemoFolder {
     /// Makes a folder, or goes on with one.
     pub(super) fn prepare(dir: Option<&Path>) -> Result<Self> {
         let folder = match dir {
