@@ -127,14 +127,14 @@ pub enum Route {
     ListForms,
     /// `GET /form/{id}`
     ShowForm {
-        /// As it stands in the path.
+        /// The id as written in the path.
         id: String,
     },
     /// `POST /submission`
     SearchSubmissions,
     /// `GET /submission/{id}`
     ShowSubmission {
-        /// As it stands in the path.
+        /// The id as written in the path.
         id: String,
     },
     /// `GET /group`
@@ -143,12 +143,12 @@ pub enum Route {
     WriteGroup,
     /// `GET /group/{id}`
     ShowGroup {
-        /// As it stands in the path.
+        /// The id as written in the path.
         id: String,
     },
     /// `DELETE /group/{id}`
     DeleteGroup {
-        /// As it stands in the path.
+        /// The id as written in the path.
         id: String,
     },
     /// `GET /subscribe`
@@ -157,12 +157,12 @@ pub enum Route {
     Subscribe,
     /// `GET /subscribe/{id}`
     ShowSubscription {
-        /// As it stands in the path.
+        /// The id as written in the path.
         id: String,
     },
     /// `DELETE /subscribe/{id}`
     DeleteSubscription {
-        /// As it stands in the path.
+        /// The id as written in the path.
         id: String,
     },
     /// `POST /unsubscribe`

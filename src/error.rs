@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cause_of_a_failure_never_reaches_the_caller() {
+    fn the_cause_of_a_failure_never_reaches_the_client() {
         const MARKER: &str = "MARKER-7f3a";
         let cause = || sqlx::Error::Protocol(MARKER.to_owned());
         let refusals = [

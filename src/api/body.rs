@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_name_that_comes_twice_the_last_value_counts() {
+    fn the_last_value_of_a_repeated_key_counts() {
         for (text, expected) in [
             (r#"{"a": 1, "b": 2, "a": 3}"#, vec![("b", 2), ("a", 3)]),
             (r#"{"a": 1, "a": null}"#, vec![]),
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_object_is_a_fault_of_the_body() {
+    fn anything_but_a_json_object_is_a_fault_of_the_body() {
         let deep = |inside: &str| format!("{inside}{}{}", "[".repeat(100_000), "]".repeat(100_000)).into_bytes();
         for body in [
             b"[]".to_vec(),

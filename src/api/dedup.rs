@@ -26,7 +26,7 @@ pub(super) fn dedup(emails: Column, keys: Column, names: Column) -> (Column, Col
             match duplicates.next_if(|duplicate| duplicate.at == at) {
                 None => column.push(text),
                 Some(Duplicate { replacement: Some(replacement), .. }) => {
-                    column.push(texts.get(of(replacement) as usize))
+                    column.push(texts.get(of(replacement) as usize));
                 }
                 Some(Duplicate { replacement: None, .. }) => {}
             }
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_members_in_any_order_are_left_once_each() {
+    fn duplicates_among_many_members_are_removed_in_any_order() {
         let listed: Vec<(String, String)> =
             (0..20_000_u32).map(|at| (format!("u{}@x.de", at.wrapping_mul(7919) % 6_000), at.to_string())).collect();
         let emails: Arc<Texts> = Arc::new(listed.iter().map(|member| &member.0).collect());

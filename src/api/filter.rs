@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_is_told_at_once_in_the_order_of_the_body() {
+    fn every_fault_is_reported_in_body_order() {
         let body = json!({
             "sortBy": "name",
             "forms": ["for_1", "sub_1", 0, 1.5, -2, 9_223_372_036_854_775_808_u64, true],
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn nulls_and_empty_lists_are_as_if_they_were_not_sent() {
+    fn nulls_and_empty_lists_count_as_absent() {
         let nulls: serde_json::Map<String, Value> =
             PARAMETERS.iter().map(|name| ((*name).to_owned(), Value::Null)).collect();
         let empty = json!({"forms": [], "statuses": [], "terms": {"1": [], "name": null}, "labels": []});

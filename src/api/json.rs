@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn every_text_reads_as_it_was() {
+    fn every_string_round_trips() {
         let every: String = ('\0'..='\u{2fff}').chain(['\u{d7ff}', '\u{e000}', '\u{ffff}', '\u{10ffff}']).collect();
         // At every offset within the blocks that SIMD checks together.
         for text in (0..80).map(|before| "ä".repeat(before) + &every).chain(every.chars().map(|one| one.to_string())) {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instant_is_written_as_a_serializer_does_it_when_it_comes_again_too() {
+    fn a_repeated_timestamp_is_written_as_by_a_serializer() {
         let instants: Vec<Timestamp> =
             ["2024-05-01T13:45:30Z", "-009999-01-02T01:59:59Z", "2024-05-01T13:45:30.000001Z"]
                 .map(|text| text.parse().unwrap())
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_stand_side_by_side() {
+    fn literals_and_values_are_concatenated() {
         let json = written(|json| {
             json.raw("{\"id\":").id(IdKind::Form.id(7)).raw(",\"of\":").list([1, 2], |json, n| _ = json.value(&n));
             json.raw(",\"none\":").list([0; 0], |json, n| _ = json.value(&n)).raw("}");

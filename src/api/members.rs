@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_name_that_comes_twice_the_last_one_counts() {
+    fn the_last_value_of_a_repeated_key_counts() {
         let (members, faults) = members(
             r#"{"members": [7, {}], "members": [{"email": "a@x.de", "email": "b@x.de", "name": 7, "name": null},
             {"name": "n", "email": "c@x.de", "name": "m", "other": [{}], "email": "C@x.de"}]}"#,

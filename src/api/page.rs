@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn links_keep_what_else_stands_in_the_query() {
+    fn links_keep_the_other_parameters() {
         let page = envelope("page=1&managed=1&external_id=a%26b+c&page=2&x", 20, 41);
         let url = "https://acme.test:8443/api/v1/submission";
         assert_eq!(page["links"]["next"], format!("{url}?managed=1&external_id=a%26b+c&x=&page=3"));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_positive_integer_is_a_fault() {
+    fn a_page_that_is_not_a_positive_integer_is_a_fault() {
         for query in [
             "page=",
             "page=0",

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_date_is_none_and_the_ends_of_time_do_not_panic() {
+    fn invalid_dates_are_refused_and_the_ends_of_time_do_not_panic() {
         for text in [
             "",
             "yesterday",

@@ -1,6 +1,6 @@
-//! The context in which the files of a configuration are read, shared by all readers.
+//! The context in which the files of a configuration are read.
 //!
-//! Owns the collected faults, and reading many items on several threads. Does not know what is read.
+//! Owns the faults found so far, and reading many items on several threads. Does not know what is read.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -65,9 +65,9 @@ impl<'e> LoadContext<'e> {
 
     /// Reads items, on several threads if there are many, and passes the results to `keep` in order.
     ///
-    /// Works in batches, and keeping a result frees nothing: an allocator gives memory that a thread freed to the same
-    /// thread again. Otherwise the kept values would be scattered over what was read and freed, and very many tenants
-    /// would take a third more memory.
+    /// Works in batches, and the thread that keeps results frees none: an allocator reuses freed memory for the thread
+    /// that freed it, so kept values would be scattered over the gaps, and very many tenants would take a third more
+    /// memory.
     pub(super) fn read_in_batches<T: Sync, R: Send>(
         &self,
         items: &[T],

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_pieces_can_not_say_is_read_whole() {
+    fn files_that_can_not_be_split_are_read_whole() {
         for text in [
             "tenant = [{ a = 1 }]\n[[tenant]]\n",
             "[tenant.tls]\n[[tenant]]\n",
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_of_a_large_file_are_those_of_its_pieces() {
+    fn syntax_errors_of_a_large_file_are_those_of_its_sections() {
         let valid = "[[tenant]]\na = 1\n".repeat(MAX_WHOLE_FILE / 16);
         let text = format!("{valid}[[tenant]]\na = = 1\n{valid}");
         let faults = faults(&text);

@@ -112,7 +112,7 @@ fn with(line: &str, replacement: &str) -> String {
 }
 
 #[test]
-fn what_is_left_out_has_its_default() {
+fn missing_keys_have_their_defaults() {
     let folder = Folder::new();
     let config = folder.load(&format!("{GATEWAY}{ACME}")).unwrap();
     assert_eq!(config.gateway.drain, Duration::from_secs(20));
@@ -142,7 +142,7 @@ fn the_example_has_no_fault() {
 }
 
 #[test]
-fn the_example_shows_every_default_as_it_is() {
+fn the_example_shows_every_default() {
     let folder = Folder::new();
     let example = include_str!("../../tenants.example.toml");
     let uncommented: String = example
@@ -191,7 +191,7 @@ fn a_listener_is_an_address_or_a_table() {
 }
 
 #[test]
-fn a_certificate_is_needed_where_something_speaks_tls_and_looked_at_nowhere_else() {
+fn a_certificate_is_needed_and_read_only_if_a_listener_uses_tls() {
     let folder = Folder::new();
     let plain = r#"{ address = "127.0.0.1:1", tls = false }"#;
     let redirect = r#"{ address = "127.0.0.1:2", redirect_to_https = true }"#;
@@ -254,8 +254,8 @@ fn columns_count_characters() {
     );
 }
 
-/// Tenants that each conflict with the one before: nothing may grow with the square. Compared with a tenth of them in the same
-/// run, because a loaded machine stretches both.
+/// Nothing may grow with the square of the tenants or faults. Compares with a tenth of them in the same run, because a
+/// loaded machine slows down both.
 #[test]
 fn many_tenants_and_many_faults_are_read_in_linear_time() {
     let folder = Folder::new();

@@ -67,7 +67,7 @@ pub(super) async fn serve<S: Serve>(
         ListenProtocol::Http1 => arrival.serve_plain(stream, Transport::Balancer).await,
         ListenProtocol::Http2 => arrival.serve_plain_http2(stream).await,
         ListenProtocol::Redirect { https_port } => {
-            arrival.serve_plain(stream, Transport::Redirect { https_port }).await
+            arrival.serve_plain(stream, Transport::Redirect { https_port }).await;
         }
     }
 }

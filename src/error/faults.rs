@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_repeated_has_at_most_64_characters() {
+    fn a_quoted_text_has_at_most_64_characters() {
         assert_eq!(abbreviate(&"é".repeat(64)), "é".repeat(64));
         assert_eq!(abbreviate(&"é".repeat(65)), format!("{}…", "é".repeat(63)));
     }

@@ -22,7 +22,7 @@ fn faults(folder: &Folder, served: &Config, text: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_change_answers_for_what_it_changes_alone() {
+fn a_reload_checks_only_what_it_changes() {
     let folder = Folder::new();
     let served = folder.load(&own("acme")).unwrap_or_else(|problems| panic!("{problems}"));
     fs::remove_file(folder.path("certs/acme.pem")).unwrap();
@@ -41,7 +41,7 @@ fn a_change_answers_for_what_it_changes_alone() {
 }
 
 #[test]
-fn a_certificate_that_expired_while_it_is_served_keeps_no_change_out_and_a_new_one_does() {
+fn a_served_certificate_that_expired_does_not_block_a_reload_and_a_new_one_does() {
     let folder = Folder::new();
     let served = folder.load(&own("acme")).unwrap_or_else(|problems| panic!("{problems}"));
     for (file, name) in
@@ -62,7 +62,7 @@ fn another_certificate_of_the_gateway_must_cover_all_that_the_one_before_did() {
 }
 
 #[test]
-fn a_tenant_that_is_served_already_is_held_once() {
+fn a_tenant_that_is_already_served_is_kept_once() {
     let folder = Folder::new();
     let globex = ACME.replace("acme", "globex").replace("Acme", "Globex");
     let served = folder.load(&format!("{GATEWAY}{ACME}{globex}")).unwrap_or_else(|problems| panic!("{problems}"));
@@ -78,7 +78,7 @@ fn a_tenant_that_is_served_already_is_held_once() {
 }
 
 #[test]
-fn a_tenant_that_is_served_already_is_compared_with_others_all_the_same() {
+fn a_tenant_that_is_already_served_is_still_compared_with_others() {
     let folder = Folder::new();
     let served = folder.load(&format!("{GATEWAY}{ACME}")).unwrap_or_else(|problems| panic!("{problems}"));
     let globex = ACME.replace("\"acme\"", "\"globex\"");
