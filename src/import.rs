@@ -1,9 +1,9 @@
-//! `formgate import`: NDJSON into a tenant's database, as one transaction.
+//! `formgate import`: loads NDJSON into a tenant's database in one transaction.
 //!
-//! A line is an object of the format (users, labels, forms, groups, flow steps, submissions) and is loaded by its id:
-//! loading a file twice is loading it once. What a line refers to stands in the database or on an earlier line. This
-//! module reads (`lines`), parses (`parse`) and tells faults by line, column and key (`fault`); what may be loaded, and
-//! how, is the store's. Nothing of the file is kept unless [`run`] returns an [`Imported`].
+//! A line is an object of the format (users, labels, forms, groups, flow steps, submissions), identified by its id, so
+//! loading is idempotent. A line may refer to objects in the database or on earlier lines. This module reads
+//! (`lines`), parses (`parse`) and reports faults by line, column and key (`fault`); the store decides what may be
+//! loaded, and how. Nothing is kept unless [`run`] returns an [`Imported`].
 
 mod fault;
 mod lines;
@@ -21,20 +21,21 @@ use crate::store::import::batch::Kind;
 use crate::store::{DatabaseLocation, StoreError};
 use reader::{Chunk, ReaderMessage};
 
-/// How many faults are kept to be shown; all are counted. More, and a file of another format fills memory.
+/// How many faults are kept for the report; all are counted. Larger: a file of another format fills memory. Smaller:
+/// fixing a file takes more attempts.
 const MAX_LISTED_FAULTS: usize = 100;
 
-/// What happens at a faulty line.
+/// How to handle a faulty line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFault {
-    /// The load ends and nothing of the file is kept.
+    /// Stop, and keep nothing of the file.
     #[default]
     Stop,
-    /// The line is left out.
+    /// Skip the line.
     KeepGoing,
 }
 
-/// How far a load has come.
+/// The progress of an import.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Lines of the input, empty ones included.
@@ -43,17 +44,17 @@ pub struct Progress {
     pub bytes: u64,
 }
 
-/// What a load is at.
+/// The stage of an import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// A batch was loaded; the input was read so far.
+    /// Loading; a batch has been loaded up to here.
     Loading(Progress),
-    /// All of the input is loaded. Indexes are built and figures for the planner taken, which of a first load into Postgres
-    /// is half of the work.
+    /// The whole input is loaded; building indexes and planner statistics, which is half of the work of a first import
+    /// into Postgres.
     Finishing,
 }
 
-/// What was loaded: lines, whether or not they changed anything.
+/// The number of lines loaded by type, whether or not they changed anything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Imported {
     /// Users.
@@ -70,9 +71,9 @@ pub struct Imported {
     pub submissions: u64,
     /// Lines of the input, empty and faulty ones included.
     pub lines: u64,
-    /// Lines that were left out.
+    /// Lines that were skipped.
     pub faulty: u64,
-    /// The first of their faults, in the order of the lines.
+    /// Their first faults, in line order.
     pub faults: Vec<LineFault>,
 }
 
@@ -89,18 +90,18 @@ impl Imported {
     }
 }
 
-/// Why nothing was loaded.
+/// Why an import failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// A line is at fault, and the load stops at faults.
+    /// A line is faulty, with [`OnFault::Stop`].
     #[error("{0}")]
     Faulty(LineFault),
     /// The input could not be read.
     #[error("line {line} can't be read: {source}")]
     Unreadable {
-        /// The line that was to be read.
+        /// The number of the line.
         line: u64,
-        /// What the system says.
+        /// The I/O error.
         source: io::Error,
     },
     /// The database failed.
@@ -108,10 +109,10 @@ pub enum ImportError {
     Store(#[from] StoreError),
 }
 
-/// Loads an input into a database that is at the newest schema, telling what it is at after every batch.
+/// Loads an input into a database with the newest schema, and reports progress after every batch.
 ///
 /// # Errors
-/// [`ImportError`]; then, as when the future is dropped, the database is as it was.
+/// [`ImportError`]. Then, and also if the future is dropped, the database is unchanged.
 pub async fn run(
     location: &DatabaseLocation,
     input: impl BufRead + Send + 'static,
@@ -150,7 +151,7 @@ pub async fn run(
     Ok(imported)
 }
 
-/// Loads a chunk, counts what was loaded and tells the faults of the rest, in the order of the lines.
+/// Loads a chunk and counts its lines. Returns the faults of the others, in line order.
 async fn load(import: &mut Import, chunk: Chunk, imported: &mut Imported) -> Result<Vec<LineFault>, StoreError> {
     let refusals = import.load(&chunk.batch).await?;
     let mut faults = chunk.faults;

@@ -1,7 +1,7 @@
-//! What an operator does about files that are no certificate to serve.
+//! How an operator fixes files that are not a usable certificate.
 //!
-//! One place for the reports of `check`, the steps of `explain` and the log. Names no path but that of a file which can't
-//! be read; FILE, KEY and NEW stand for paths.
+//! Used by the reports of `check`, the steps of `explain` and the log. Quotes no path except that of an unreadable
+//! file; FILE, KEY and NEW stand for paths.
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::host::{CertificateNames, HostName};
 use crate::rights;
 
 impl CertificateError {
-    /// What fixes it. A renewed file is used without a restart.
+    /// How to fix it. Renewed files are used without a restart.
     #[must_use]
     pub fn remedy(&self) -> String {
         match self {
@@ -40,7 +40,7 @@ impl CertificateError {
         }
     }
 
-    /// What the file holds instead, where it is no PEM of the kind that was looked for.
+    /// What the file contains instead, if it is not the expected PEM.
     #[must_use]
     pub fn contents(&self) -> Option<&Contents> {
         match self {
@@ -50,7 +50,7 @@ impl CertificateError {
     }
 }
 
-/// What fixes that a certificate does not have the name of a host.
+/// How to fix a certificate that does not cover a host.
 #[must_use]
 pub fn not_covered_help(host: &HostName, certificate: &str, names: &CertificateNames) -> String {
     let names = match names.listed(MAX_LISTED_NAMES) {
@@ -60,8 +60,8 @@ pub fn not_covered_help(host: &HostName, certificate: &str, names: &CertificateN
     format!("add [tenant.tls.\"{host}\"] or a gateway certificate with that name; {names}")
 }
 
-/// How many names of a certificate a report shows. Larger: certificates of many names fill the screen. Smaller: an operator
-/// looks them up by hand.
+/// How many names of a certificate a report lists. Larger: certificates of many names fill the screen. Smaller: an
+/// operator looks them up by hand.
 const MAX_LISTED_NAMES: usize = 5;
 
 fn unreadable(path: &Path, error: &io::Error) -> String {

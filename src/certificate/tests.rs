@@ -1,4 +1,4 @@
-//! Files that are certificates, and every way in which others are not.
+//! Valid certificate files, and every way in which files can be invalid.
 
 use std::fs;
 
@@ -81,7 +81,7 @@ fn each_fault_names_its_file() {
     assert!(matches!(read_key(&missing.private_key), Err(CertificateError::KeyUnreadable { .. })));
 }
 
-/// Reads a chain and a key of `samples`, which OpenSSL made: what rcgen does not.
+/// Reads a chain and a key from `samples`, created with OpenSSL because rcgen can't.
 fn read_samples(chain: &str, key: &str) -> Result<Certificate, CertificateError> {
     let file = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("src/certificate/samples").join(name);
     read(&CertificateFiles { certificate: file(chain).into(), private_key: file(key).into() })
@@ -103,7 +103,7 @@ fn a_key_that_is_encrypted_or_too_weak_is_named_with_the_remedy() {
 }
 
 #[test]
-fn a_file_of_another_kind_is_told_from_one_that_is_damaged() {
+fn a_file_of_another_kind_is_distinguished_from_a_damaged_one() {
     let folder = tempfile::tempdir().unwrap();
     let issued = issue(&["a.example"]);
     let (chain, key) = (issued.cert.pem(), issued.signing_key.serialize_pem());

@@ -1,4 +1,4 @@
-//! `formgate check`: everything that would keep a tenant from being served, all at once.
+//! `formgate check`: reports everything that would prevent a tenant from being served, in one run.
 
 mod chains;
 mod exposed;
@@ -20,20 +20,21 @@ use crate::gateway::Share;
 use crate::shared::trial;
 use crate::store::{Concern, Pooler, Store, remedy, with_causes};
 
-/// How many databases are tried at once.
+/// How many databases are checked at the same time. Larger: a database server gets that many connections at once.
+/// Smaller: checking many tenants takes longer.
 const CONCURRENT_CHECKS: usize = 16;
 
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
     #[command(flatten)]
     file: ConfigFile,
-    /// Walk every tenant's way too, as `explain` does for one: certificates that expire soon, tokens, budgets.
+    /// Trace a request to every tenant too, as `explain` does for one: certificates that expire soon, tokens, budgets.
     #[arg(long)]
     deep: bool,
 }
 
 pub(super) async fn run(CheckArgs { file, deep }: &CheckArgs) -> Result<()> {
-    // A fault elsewhere does not keep a database from being tried: an operator learns of everything at once.
+    // Check databases despite other faults, so that one run reports everything.
     let examination = Config::examine(&file.config, None);
     let (redis, eviction) = check_redis(&examination).await;
     let Examination { gateway, tenants, sources, mut problems, warnings, .. } = examination;
@@ -81,9 +82,9 @@ pub(super) async fn run(CheckArgs { file, deep }: &CheckArgs) -> Result<()> {
     };
     let stopped = match deep.then(|| file.load()) {
         Some(Ok(config)) => trace_all(&config).await?,
-        // It is another one than a moment ago.
+        // The files have changed since they were checked.
         Some(Err(problems)) if faults == 0 => return Err(problems),
-        // It is not asked for, or the configuration is too faulty to walk by.
+        // Not requested, or the configuration is too faulty.
         _ => 0,
     };
     match (faults, stopped) {
@@ -94,7 +95,7 @@ pub(super) async fn run(CheckArgs { file, deep }: &CheckArgs) -> Result<()> {
     }
 }
 
-/// Tells of the tenants that somebody should look at. Returns how many would not be served.
+/// Reports the tenants that need attention. Returns how many would not be served.
 async fn trace_all(config: &Config) -> Result<usize> {
     let tracer = Tracer::new(config).await;
     let tracer = &tracer;
@@ -120,7 +121,7 @@ fn warns(trace: &Trace) -> bool {
     trace.steps().iter().any(|step| matches!(step.finding, Finding::Warns { .. }))
 }
 
-/// What keeps the nodes from using Redis, and a warning about one that they can use.
+/// A fault that prevents nodes from using Redis, or a warning about one that works.
 async fn check_redis(examination: &Examination) -> (Option<Problem>, Option<String>) {
     let Some(redis) = examination.gateway.as_ref().and_then(|gateway| gateway.redis.as_ref()) else {
         return (None, None);
@@ -134,18 +135,18 @@ async fn check_redis(examination: &Examination) -> (Option<Problem>, Option<Stri
     }
 }
 
-/// What was found of a tenant's database.
+/// The result of checking a tenant's database.
 struct CheckedDatabase {
-    /// What keeps it from being served.
+    /// Why it can't be served.
     fault: Option<Problem>,
-    /// Warnings about one that is.
+    /// Warnings about a database that can be served.
     concerns: Vec<String>,
-    /// Where it is, if the server says so.
+    /// Its location as reported by the server, if it does.
     server_location: Option<String>,
 }
 
-/// A fault for each tenant whose URL leads to the database of another one. URLs that differ in the name of the host, for
-/// example, only show this once they are connected to.
+/// A fault for each tenant whose URL leads to the database of another tenant. URLs that differ in the host name, for
+/// example, only show this once connected.
 fn shared_databases(tenants: &[Arc<TenantConfig>], checked: &[CheckedDatabase]) -> Vec<Problem> {
     let mut seen = HashMap::new();
     let mut problems = Vec::new();

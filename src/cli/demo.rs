@@ -1,8 +1,7 @@
-//! `formgate demo`: two tenants with sample data, served from this machine, and calls to try.
+//! `formgate demo`: serves two tenants with sample data on this machine, and prints commands to try.
 //!
-//! Owns the order in which a demo comes about, and nothing of how: the configuration is read from its file, the data is
-//! imported, tokens are made and the gateway is started by the same code as anywhere else. The two NDJSON files are
-//! examples of the import format as well.
+//! Owns only the order of the steps: loading the configuration, importing data, creating tokens and starting the
+//! gateway use the same code as elsewhere. The two NDJSON files also serve as examples of the import format.
 
 mod calls;
 mod folder;
@@ -27,16 +26,16 @@ use crate::supervisor::Inherited;
 
 #[derive(Debug, Args)]
 pub(super) struct DemoArgs {
-    /// Keep everything in this folder, and go on with what an earlier demo left there. Left out, a temporary folder is
-    /// used and removed at the end.
+    /// Keep everything in this folder, and continue with the files of an earlier demo. Without it, a temporary folder
+    /// is used and removed at the end.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Where to serve. Port 0 is a free port of the system's choice.
+    /// Address to serve on. With port 0, the system chooses a free port.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:8443")]
     listen: SocketAddr,
 }
 
-/// The tenants that have sample data, and what `formgate import` would be given.
+/// The tenants with sample data, and their import files.
 const SAMPLES: [(&str, &str); 2] =
     [("acme", include_str!("demo/acme.ndjson")), ("globex", include_str!("demo/globex.ndjson"))];
 
@@ -48,7 +47,7 @@ pub(super) async fn run(command: &DemoArgs) -> Result<()> {
     let (acme, globex) = (load(&config, acme).await?, load(&config, globex).await?);
 
     gateway::raise_limit();
-    // Tokens come last: a start that fails leaves none behind.
+    // Create tokens last: a failed start leaves none behind.
     let stop = StopSignals::new()?;
     let running = start(&config).await?;
     let acme = DemoAccount { tenant: acme, token: make_token(acme).await? };
@@ -58,7 +57,7 @@ pub(super) async fn run(command: &DemoArgs) -> Result<()> {
     serve::serve_until_stopped(running, stop).await
 }
 
-/// Brings a tenant's database to the newest schema, and its sample data into an empty one.
+/// Migrates a tenant's database, and imports the sample data if it is empty.
 async fn load<'c>(config: &'c Config, (slug, sample): (&str, &'static str)) -> Result<&'c TenantConfig> {
     let tenant = config.tenants.iter().find(|tenant| *tenant.slug == *slug);
     let tenant = tenant.with_context(|| format!("the demo's tenants.toml has no tenant `{slug}` any more"))?;

@@ -1,4 +1,4 @@
-//! `formgate import` and `formgate reindex`: writing a tenant's data, and mending what is kept beside it.
+//! `formgate import` and `formgate reindex`: load a tenant's data, and repair its search tables.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal};
@@ -18,9 +18,9 @@ use crate::store;
 pub(super) struct ImportArgs {
     #[command(flatten)]
     tenant: TenantChoice,
-    /// The NDJSON file; `-` is standard input.
+    /// The NDJSON file; `-` reads standard input.
     file: PathBuf,
-    /// Leave faulty lines out and keep the rest; without it, a faulty line keeps nothing of the file.
+    /// Skip faulty lines and load the rest; without it, a faulty line rejects the whole file.
     #[arg(long)]
     keep_going: bool,
 }
@@ -31,7 +31,7 @@ pub(super) struct ReindexArgs {
     tenant: TenantChoice,
 }
 
-/// How much is read at once.
+/// The size of the read buffer in bytes.
 const BUFFER: usize = 1024 * 1024;
 
 pub(super) async fn run(command: &ImportArgs) -> Result<()> {
@@ -78,7 +78,7 @@ fn name(path: &Path) -> String {
     if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() }
 }
 
-/// A bar where the size is known, else a count of bytes; nothing where nobody looks.
+/// A progress bar if the size is known, else a byte counter; hidden if standard error is not a terminal.
 fn progress_bar(size: Option<u64>) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -110,6 +110,6 @@ fn summary(imported: &Imported) -> String {
 
 pub(super) async fn reindex(command: &ReindexArgs) -> Result<()> {
     let tenant = command.tenant.find()?;
-    let mended = store::reindex(&tenant.database).await.of_tenant(&tenant)?;
-    print(&mended.to_string()).context("the rows are made anew")
+    let reindexed = store::reindex(&tenant.database).await.of_tenant(&tenant)?;
+    print(&reindexed.to_string()).context("the rows are made anew")
 }

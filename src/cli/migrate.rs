@@ -12,10 +12,10 @@ use crate::store::{self, Reach, Store};
 pub(super) struct MigrateArgs {
     #[command(flatten)]
     file: ConfigFile,
-    /// Only this tenant; all where it is left out.
+    /// Migrate only this tenant; without it, all of them.
     #[arg(long, value_name = "SLUG")]
     tenant: Option<String>,
-    /// Takes away what only nodes of an older version need. Once no such node is left, writers pay less.
+    /// Remove what only nodes of an older version need, which makes writes cheaper. Run it once no such node remains.
     #[arg(long)]
     finish: bool,
 }
@@ -29,7 +29,7 @@ pub(super) async fn run(command: &MigrateArgs) -> Result<()> {
     let reach = if command.finish { Reach::Newest } else { Reach::Served };
     let (mut failed, mut printed) = (0, Ok(()));
     for tenant in &tenants {
-        // One tenant's trouble is its own: the others are migrated all the same.
+        // A failure does not keep the other tenants from being migrated.
         let versions = match store::migrate(&tenant.database, reach).await.of_tenant(tenant) {
             Ok((before, after)) if before == after => format!("at version {after}"),
             Ok((before, after)) => format!("from version {before} to {after}"),
@@ -48,7 +48,7 @@ pub(super) async fn run(command: &MigrateArgs) -> Result<()> {
     printed.context("the tenants are migrated")
 }
 
-/// Prints what needs attention although the tenant is migrated.
+/// Prints warnings about a migrated tenant.
 async fn warn(tenant: &TenantConfig) {
     let Ok(store) = Store::open(&tenant.database, 1).await else { return };
     for concern in store.concerns().await.unwrap_or_default() {

@@ -9,7 +9,7 @@ use crate::gateway::{self, Running};
 use crate::supervisor::{self, Inherited};
 
 pub(super) async fn run(file: &ConfigFile) -> Result<()> {
-    // First of all: it changes the environment, which every later part may read.
+    // First, because it changes the environment, which everything later may read.
     let inherited = Inherited::take()?;
     gateway::raise_limit();
     let stop = StopSignals::new()?;
@@ -33,14 +33,14 @@ fn announce(running: &Running, tenants: usize) {
     supervisor::ready(tenants, "");
 }
 
-/// What ends the process: SIGTERM and SIGINT.
+/// The signals that stop the process: SIGTERM and SIGINT.
 pub(super) struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl StopSignals {
-    /// From now on, the signals no longer kill.
+    /// Installs the handlers; from now on, the signals no longer kill the process.
     pub(super) fn new() -> Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate()).context("can't wait for SIGTERM")?,
@@ -56,14 +56,14 @@ impl StopSignals {
     }
 }
 
-/// Waits for a signal, then stops in good order; at another signal, at once.
+/// Waits for a signal, then stops gracefully; a second signal stops immediately.
 pub(super) async fn serve_until_stopped(running: Running, mut signals: StopSignals) -> Result<()> {
     signals.next().await;
     tracing::info!("stopping");
     supervisor::stopping();
     let hurry = async {
         signals.next().await;
-        tracing::warn!("stopping at once: told to a second time");
+        tracing::warn!("stopping at once: received a second signal");
     };
     match running.stop(hurry).await {
         Drained::Finished => tracing::info!("stopped"),

@@ -13,11 +13,11 @@ use crate::tenant::token::PresentedToken;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum TokenCommand {
-    /// Make a token and print it, alone and this once: it can't be had again.
+    /// Create a token and print it, and nothing else; it can't be shown again.
     Create(CreateArgs),
     /// List tokens: id, name, prefix, created, last used, revoked.
     List(ListArgs),
-    /// Revoke one token. Its requests are refused within a few seconds.
+    /// Revoke a token. Its requests are refused within a few seconds.
     Revoke(RevokeArgs),
 }
 
@@ -25,7 +25,7 @@ pub(super) enum TokenCommand {
 pub(super) struct CreateArgs {
     #[command(flatten)]
     tenant: TenantChoice,
-    /// What the token is for, 1 to 255 characters; one token an integration lets one be revoked alone.
+    /// What the token is for, 1 to 255 characters; with one token per integration, each can be revoked on its own.
     #[arg(long)]
     name: String,
 }
@@ -43,7 +43,7 @@ pub(super) struct ListArgs {
 pub(super) struct RevokeArgs {
     #[command(flatten)]
     tenant: TenantChoice,
-    /// The number that `token list` shows.
+    /// The number shown by `token list`.
     id: i64,
 }
 
@@ -77,7 +77,7 @@ pub(super) async fn run(command: &TokenCommand) -> Result<()> {
     Ok(())
 }
 
-/// Shows a new token, this once; one that nobody came to see is revoked again.
+/// Prints a new token. If that fails, revokes it, since it can't be shown again.
 async fn show(store: &Store, token: &PresentedToken) -> Result<()> {
     let Err(unseen) = print_secret(token.expose()) else { return Ok(()) };
     let revoking = async {
@@ -96,7 +96,7 @@ async fn show(store: &Store, token: &PresentedToken) -> Result<()> {
     }
 }
 
-/// Tells the running nodes. Where that fails they find out by themselves, a little later: what was done stands.
+/// Notifies the running nodes. If that fails, they notice a little later; the change itself is done.
 async fn announce(tenant: &TenantChoice) {
     let announcing = async {
         let Some(redis) = tenant.file.load()?.gateway.redis else { return Ok(()) };
@@ -104,11 +104,13 @@ async fn announce(tenant: &TenantChoice) {
         announce::announce(&link, &tenant.tenant).await.map_err(anyhow::Error::msg)
     };
     if let Err(failure) = announcing.await {
-        print_stderr(&format!("warning: Redis can't be told ({failure}); running nodes notice within a minute"));
+        print_stderr(&format!(
+            "warning: can't announce the change through Redis ({failure}); running nodes notice within a minute"
+        ));
     }
 }
 
-/// Makes a token and stores its digest.
+/// Creates a token and stores its digest.
 pub(super) async fn create(store: &Store, name: &str) -> Result<PresentedToken> {
     if !(1..=255).contains(&name.chars().count()) || name.chars().any(char::is_control) {
         bail!("a token's name has 1 to 255 characters, none of them a control character");

@@ -1,7 +1,7 @@
-//! A line's text as a record.
+//! Parses a line into a record.
 //!
-//! A good line is read twice, once for its `type` and once as what that says; only a faulty one is read again to find
-//! where the fault is.
+//! A valid line is parsed twice: once for its `type`, and once as that type. Only a faulty line is parsed again, to
+//! locate the fault.
 
 use std::borrow::Cow;
 
@@ -21,7 +21,7 @@ struct TypeField<'l> {
     kind: Cow<'l, str>,
 }
 
-/// Reads one line.
+/// Parses a line.
 pub(super) fn record(number: u64, line: &str) -> Result<Record, LineFault> {
     let TypeField { kind } = object(number, line)?;
     Ok(match &*kind {
@@ -50,11 +50,11 @@ fn object<'l, T: Deserialize<'l>>(number: u64, line: &'l str) -> Result<T, LineF
     }
 }
 
-/// Finds where a line that could not be read is at fault.
+/// Locates the fault in a line that failed to parse.
 fn explain<'l, T: Deserialize<'l>>(number: u64, line: &'l str, error: &serde_json::Error) -> LineFault {
     let path = match serde_path_to_error::deserialize::<_, Object<T>>(&mut serde_json::Deserializer::from_str(line)) {
         Err(error) => steps(error.path()),
-        // What stands behind the object is at fault.
+        // The fault is after the object.
         Ok(_) => Vec::new(),
     };
     let message = error.to_string();
@@ -62,7 +62,7 @@ fn explain<'l, T: Deserialize<'l>>(number: u64, line: &'l str, error: &serde_jso
     match error.classify() {
         Category::Data => LineFault::of_value(number, line, &path, message),
         Category::Syntax | Category::Eof | Category::Io => {
-            // The parser counts the byte that it stumbled over; at the end of the line there is none.
+            // The parser's column includes the offending byte; at the end of the line there is none.
             let offset = if error.is_eof() { line.len() } else { error.column().saturating_sub(1) };
             let column = fault::column(line, floor_char_boundary(line, offset));
             LineFault { line: number, column, key: fault::key(&path), message: message.to_owned() }

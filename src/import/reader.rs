@@ -1,7 +1,7 @@
-//! The input as chunks: parsed on a thread of its own while the database takes the chunk before.
+//! Parses the input in chunks on its own thread, while the database loads the previous chunk.
 //!
-//! A plain thread and not one of the runtime's: it may wait for a terminal's input for ever, and the program must be
-//! able to end while it does.
+//! Uses a plain thread, not one of the runtime: it may wait forever for input from a terminal, and the program must be
+//! able to exit meanwhile.
 
 use std::io::{self, BufRead};
 use std::{mem, thread};
@@ -14,25 +14,26 @@ use super::{OnFault, Progress, parse};
 use crate::store::import::batch::Batch;
 use crate::store::import::record::Record;
 
-/// How many lines are loaded together. More, and the rows of a batch fill memory and a progress bar jumps; fewer, and the
-/// statements' own cost counts.
+/// The maximum number of lines in a chunk. Larger: the rows of a batch fill memory, and progress is reported in jumps.
+/// Smaller: the overhead of each statement dominates.
 const MAX_CHUNK_LINES: usize = 1_000;
 
-/// How much text is loaded together, whatever the number of lines.
+/// The maximum size of a chunk in bytes, whatever its number of lines. Larger: chunks of long lines fill memory.
+/// Smaller: as for [`MAX_CHUNK_LINES`].
 const MAX_CHUNK_BYTES: usize = 4 << 20;
 
-/// How many chunks wait for the database.
+/// How many chunks may wait for the database. Larger: more memory. Smaller: parsing and loading wait for each other.
 const MAX_QUEUED_CHUNKS: usize = 2;
 
-/// Lines that are loaded together.
+/// Lines that are loaded in one batch.
 #[derive(Debug, Default)]
 pub(super) struct Chunk {
     pub(super) batch: Batch,
-    /// The numbers and texts of the batch's lines.
+    /// The number and text of each line of the batch.
     pub(super) lines: Vec<(u64, String)>,
-    /// The lines among them that could not be parsed.
+    /// The faults of lines that failed to parse.
     pub(super) faults: Vec<LineFault>,
-    /// How far the input was read for it.
+    /// The progress after this chunk.
     pub(super) progress: Progress,
     bytes: usize,
 }
@@ -42,7 +43,7 @@ impl Chunk {
         self.lines.len() + self.faults.len() >= MAX_CHUNK_LINES || self.bytes >= MAX_CHUNK_BYTES
     }
 
-    /// Adds a line, or gives its record back where the chunk must be loaded before it.
+    /// Adds a line, or returns its record if the chunk must be loaded first.
     fn push(&mut self, number: u64, text: &str, record: Record) -> Result<(), Record> {
         self.batch.push(record)?;
         self.bytes += text.len();
@@ -51,11 +52,12 @@ impl Chunk {
     }
 }
 
-/// What the reading thread says. A channel that closes without an end or an error means that the thread has died.
+/// A message of the reading thread. A channel that closes without `End` or `Unreadable` means that the thread
+/// panicked.
 #[derive(Debug)]
 pub(super) enum ReaderMessage {
     Chunk(Chunk),
-    /// The input could not be read on.
+    /// The input could not be read.
     Unreadable {
         line: u64,
         source: io::Error,
@@ -63,7 +65,7 @@ pub(super) enum ReaderMessage {
     End(Progress),
 }
 
-/// Begins to read an input. With [`OnFault::Stop`] nothing is read behind the chunk with the first faulty line.
+/// Starts to read an input. With [`OnFault::Stop`], stops after the chunk with the first faulty line.
 pub(super) fn start(input: impl BufRead + Send + 'static, on_fault: OnFault) -> mpsc::Receiver<ReaderMessage> {
     let (sender, receiver) = mpsc::channel(MAX_QUEUED_CHUNKS);
     thread::spawn(move || {
@@ -72,7 +74,7 @@ pub(super) fn start(input: impl BufRead + Send + 'static, on_fault: OnFault) -> 
             Ok(()) => ReaderMessage::End(lines.progress()),
             Err(source) => ReaderMessage::Unreadable { line: lines.progress().lines + 1, source },
         };
-        // Nobody listens any more where the load has failed.
+        // The receiver is gone if loading has failed.
         sender.blocking_send(end).ok();
     });
     receiver
@@ -107,7 +109,7 @@ fn read<R: BufRead>(lines: &mut Lines<R>, on_fault: OnFault, sender: &mpsc::Send
             return Ok(());
         }
     }
-    // Nobody listening is no error of the input.
+    // A missing receiver is not an error of the input.
     sender.blocking_send(ReaderMessage::Chunk(chunk)).ok();
     Ok(())
 }
