@@ -1,4 +1,6 @@
 //! The filters of `POST /submission`: parses a body into a [`SubmissionFilter`].
+//!
+//! Owns the names of the filters, their limits, and their faults. Knows no SQL: the store turns a filter into a query.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;

@@ -1,4 +1,6 @@
-//! `GET /form` and `GET /form/{id}`.
+//! `GET /form` and `GET /form/{id}`: active forms, and one form with its elements.
+//!
+//! Owns the JSON of a form. Which forms are active is the store's decision.
 
 use http::StatusCode;
 

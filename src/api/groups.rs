@@ -1,4 +1,7 @@
 //! `GET /group`, `PUT /group`, `GET /group/{id}`, `DELETE /group/{id}`.
+//!
+//! Owns the JSON of a group and the parameters of a write, except for the members, which [`members`] reads. How a
+//! group is found, written or deleted is the store's.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,6 @@
 //! Ids in requests and responses: `for_3`, `sub_1001`; requests may also use the bare number.
+//!
+//! Owns the prefixes. Whether an id exists is the store's answer.
 
 use std::fmt;
 

@@ -1,4 +1,6 @@
 //! `GET /me`: confirms that the token is valid, and returns the account and its usage by token.
+//!
+//! The usage comes with the admission, so this handler makes no call of its own to Redis.
 
 use http::StatusCode;
 

@@ -1,4 +1,6 @@
-//! `POST /submission` and `GET /submission/{id}`.
+//! `POST /submission` and `GET /submission/{id}`: searches, and one submission with its answers.
+//!
+//! Owns the JSON of a submission. [`filter`] parses the search, and the store runs it.
 
 use std::borrow::Cow;
 use std::ops::Range;

@@ -1,4 +1,6 @@
 //! The validity period of a certificate.
+//!
+//! Compares with a given time and knows no clock, so that tests and the edge decide what "now" is.
 
 use std::fmt;
 

@@ -1,4 +1,6 @@
-//! `formgate migrate`.
+//! `formgate migrate`: migrates all tenants or one.
+//!
+//! Each tenant is migrated on its own, so a failure leaves the others migrated. The migrations are the store's.
 
 use anyhow::{Context, Result, bail};
 use clap::Args;

@@ -1,4 +1,6 @@
-//! `formgate serve`.
+//! `formgate serve`: runs the gateway until a signal stops it.
+//!
+//! Owns the order of startup and the signals. Everything that runs in between belongs to [`gateway`].
 
 use anyhow::{Context, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};

@@ -1,4 +1,7 @@
 //! `formgate token create | list | revoke`.
+//!
+//! A token is printed once, and only its digest is stored. Changes are announced through Redis if one is configured,
+//! so that running nodes notice at once.
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};

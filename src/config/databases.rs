@@ -1,4 +1,6 @@
 //! The `[gateway.databases]` table: limits that apply to the databases of all tenants together.
+//!
+//! Owns its keys and ranges. The store owns the defaults and enforces the limits.
 
 use std::time::Duration;
 

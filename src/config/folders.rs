@@ -1,4 +1,6 @@
 //! Folders of configuration files: resolves relative paths, and recognizes two paths of the same file.
+//!
+//! A path that does not exist is not an error here; the reader of the file reports it.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -1,4 +1,6 @@
 //! The folders that a running gateway watches for changes of its configuration and certificates.
+//!
+//! Owns which folders these are; `gateway` watches them.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -1,4 +1,6 @@
 //! Checks the certificate that a handshake for a host gets, and when it expires.
+//!
+//! Chooses and reads it with the same code as the edge.
 
 use jiff::{Timestamp, Unit};
 

@@ -1,4 +1,6 @@
 //! Checks the tenant's database and its schema.
+//!
+//! Opens the database as the gateway does, and reads its tokens and the state of its search tables. Writes nothing.
 
 use std::time::Instant;
 

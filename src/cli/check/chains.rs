@@ -1,4 +1,7 @@
 //! Warnings about certificate chains that can be served but that some clients refuse.
+//!
+//! The concerns themselves belong to [`certificate`]; files that can't be served at all are faults of the
+//! configuration.
 
 use std::collections::HashSet;
 use std::sync::Arc;
