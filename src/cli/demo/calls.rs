@@ -84,7 +84,7 @@ fn calls<'a>(acme: &'a DemoAccount<'_>, globex: &'a DemoAccount<'_>, flood: &'a 
         },
         DemoCall::to(acme, "/form", "The active forms."),
         DemoCall::to(acme, "/form/for_1", "One form with its elements, whose ids are the keys of `terms`."),
-        DemoCall::to(acme, "/submission", "Submissions with an open decision, newest change first.")
+        DemoCall::to(acme, "/submission", "Submissions that wait for a decision, newest change first.")
             .with_body(r#"{"statuses": ["pending", "info", "escalate"]}"#),
         DemoCall::to(acme, "/submission", "A keyword in any answer, in any case, and a span of days in New York.")
             .with_body(r#"{"search": "ZÜRICH", "start": "2026-03-01", "end": "2026-03-31"}"#),
