@@ -1,10 +1,10 @@
-//! The route table on one page, and a file a resource.
+//! The API: the route table on one page, and one file per resource.
 //!
-//! Every handler takes an [`Admitted`], so none runs for a request that did not pass the gate. Knows no sockets and no
-//! SQL: a handler reads a [`Call`] and asks the tenant's store.
+//! Every handler takes an [`Admitted`], so none runs for a request that did not pass the gate. Knows neither sockets
+//! nor SQL: a handler reads a [`Call`] and queries the tenant's store.
 
-mod ask;
 mod body;
+mod dedup;
 mod filter;
 mod forms;
 mod groups;
@@ -16,11 +16,11 @@ mod members;
 mod openapi;
 mod page;
 mod query;
-mod shape;
+mod reader;
 mod submissions;
 mod subscriptions;
 mod time;
-mod unique;
+mod values;
 
 use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
@@ -35,22 +35,22 @@ use crate::gate::{Admitted, Origin};
 use crate::reply::Reply;
 use crate::store::Store;
 
-pub use ignored::Ignored;
+pub use ignored::IgnoredParameters;
 
-/// What a handler reads of a request.
+/// The part of a request that handlers read.
 #[derive(Clone, Debug)]
 pub struct Call<'a> {
-    /// The address that the caller used.
+    /// The origin that the client used, for links.
     pub origin: Origin<'a>,
-    /// The query, percent-encoded as it came.
+    /// The query string, still percent-encoded.
     pub query: &'a str,
-    /// The whole body.
+    /// The complete body.
     pub body: Bytes,
-    /// Where the names in the body that its endpoint does not know are noted, for an answer with or without faults.
-    pub ignored: &'a OnceLock<Ignored>,
+    /// Set to the unknown names in the body, for the response header, whether or not the body has faults.
+    pub ignored: &'a OnceLock<IgnoredParameters>,
 }
 
-/// A thing that stands at a path.
+/// A resource, identified by its path.
 #[derive(Clone, Copy, Debug)]
 enum Resource {
     Me,
@@ -66,7 +66,7 @@ enum Resource {
     Unsubscription,
 }
 
-/// Every path below `/api/v1`.
+/// All paths, relative to `/api/v1`.
 const PATHS: [(&str, Resource); 11] = [
     ("/me", Resource::Me),
     ("/openapi.json", Resource::OpenApi),
@@ -82,7 +82,7 @@ const PATHS: [(&str, Resource); 11] = [
 ];
 
 impl Resource {
-    /// The methods of a resource, as `Allow` lists them.
+    /// The methods of a resource, formatted for `Allow`.
     fn allow(self) -> &'static str {
         match self {
             Self::Me | Self::OpenApi | Self::Forms | Self::Form | Self::Submission => "GET, HEAD",
@@ -116,7 +116,7 @@ impl Resource {
     }
 }
 
-/// What a request asks for.
+/// The operation that a request selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
     /// `GET /me`
@@ -127,14 +127,14 @@ pub enum Route {
     ListForms,
     /// `GET /form/{id}`
     ShowForm {
-        /// As it stands in the path.
+        /// The id as written in the path.
         id: String,
     },
     /// `POST /submission`
     SearchSubmissions,
     /// `GET /submission/{id}`
     ShowSubmission {
-        /// As it stands in the path.
+        /// The id as written in the path.
         id: String,
     },
     /// `GET /group`
@@ -143,12 +143,12 @@ pub enum Route {
     WriteGroup,
     /// `GET /group/{id}`
     ShowGroup {
-        /// As it stands in the path.
+        /// The id as written in the path.
         id: String,
     },
     /// `DELETE /group/{id}`
     DeleteGroup {
-        /// As it stands in the path.
+        /// The id as written in the path.
         id: String,
     },
     /// `GET /subscribe`
@@ -157,12 +157,12 @@ pub enum Route {
     Subscribe,
     /// `GET /subscribe/{id}`
     ShowSubscription {
-        /// As it stands in the path.
+        /// The id as written in the path.
         id: String,
     },
     /// `DELETE /subscribe/{id}`
     DeleteSubscription {
-        /// As it stands in the path.
+        /// The id as written in the path.
         id: String,
     },
     /// `POST /unsubscribe`
@@ -192,7 +192,7 @@ impl Route {
         }
     }
 
-    /// The query parameters that the route knows; all others are ignored, and named in the answer.
+    /// The query parameters of the route. Others are ignored and listed in a response header.
     #[must_use]
     pub fn parameters(&self) -> &'static [&'static str] {
         match self {
@@ -212,25 +212,25 @@ impl Route {
         }
     }
 
-    /// The names in a query that the route does not know.
+    /// The parameters in a query that the route does not know.
     #[must_use]
-    pub fn ignored(&self, query: &str) -> Ignored {
-        Ignored::of_query(query, self.parameters())
+    pub fn ignored(&self, query: &str) -> IgnoredParameters {
+        IgnoredParameters::from_query(query, self.parameters())
     }
 
-    /// Whether a body is looked at.
+    /// Whether the route reads a body.
     #[must_use]
     pub fn takes_body(&self) -> bool {
         matches!(self, Self::SearchSubmissions | Self::WriteGroup | Self::Subscribe | Self::Unsubscribe)
     }
 
-    /// The most bytes that a body may have.
+    /// The maximum size of the body in bytes.
     #[must_use]
     pub fn body_limit(&self, limits: &RequestLimits) -> usize {
         if *self == Self::WriteGroup { limits.group_body_bytes } else { limits.body_bytes }
     }
 
-    /// How long the request may take, without its body.
+    /// The time limit of the request, not counting its body.
     #[must_use]
     pub fn time_limit(&self, limits: &RequestLimits) -> Duration {
         if *self == Self::WriteGroup { limits.group_request } else { limits.request }
@@ -245,10 +245,7 @@ static ROUTER: LazyLock<Router<Resource>> = LazyLock::new(|| {
     router
 });
 
-/// Finds what a method and a path below `/api/v1` ask for. A trailing slash is the same path.
-///
-/// # Errors
-/// [`Refusal::UnknownPath`], [`Refusal::MethodNotAllowed`].
+/// Finds the route of a method and a path relative to `/api/v1`. A trailing slash is ignored.
 pub fn route(method: &Method, path: &str) -> Result<Route, Refusal> {
     let path = path.strip_suffix('/').unwrap_or(path);
     let found = ROUTER.at(path).map_err(|_| Refusal::UnknownPath)?;
@@ -256,19 +253,16 @@ pub fn route(method: &Method, path: &str) -> Result<Route, Refusal> {
     resource.route(method, found.params.get("id")).ok_or(Refusal::MethodNotAllowed { allow: resource.allow() })
 }
 
-/// Whether what stands at a path tells who used the budget: known before the request is admitted, so that it is told in
-/// the same round trip.
+/// Whether the resource at a path reports usage by token. It is needed before admission, so that Redis returns usage
+/// in the same round trip.
 #[must_use]
-pub fn tells_usage(path: &str) -> bool {
-    me::is_at(path)
+pub fn reports_usage(path: &str) -> bool {
+    me::is_path(path)
 }
 
-/// Runs the handler of a route.
-///
-/// # Errors
-/// Whatever the handler refuses.
+/// Any refusal of the handler.
 pub async fn handle(admitted: &Admitted, route: Route, call: Call<'_>) -> Result<Reply, Refusal> {
-    // Boxed, so that no request has to make room for the largest.
+    // Boxed, so that not every request future is as large as the largest handler's.
     match route {
         Route::ShowMe => Ok(me::show(admitted).await),
         Route::ShowOpenApi => Ok(openapi::show(admitted, &call)),
@@ -288,7 +282,7 @@ pub async fn handle(admitted: &Admitted, route: Route, call: Call<'_>) -> Result
     }
 }
 
-/// The open database of the account.
+/// The tenant's open database.
 async fn store(admitted: &Admitted) -> Result<Arc<Store>, Refusal> {
     admitted.tenant().database.store().await.map_err(|error| Refusal::DatabaseUnavailable(Arc::new(error)))
 }

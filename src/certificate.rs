@@ -1,8 +1,8 @@
-//! A certificate chain and its private key: two PEM files become what a handshake serves.
+//! A certificate chain and its private key, read from two PEM files.
 //!
-//! Owns reading and pairing them, and every way in which that fails. Does not choose between certificates, and keeps
-//! none. A [`Certificate`] exists only when its key signs for its leaf, so a handshake never meets a broken pair; one that
-//! is out of date is whole all the same, and who reads it decides what that means.
+//! Owns reading and pairing the files, and every error of that. Neither chooses between certificates nor keeps any. A
+//! [`Certificate`] exists only if its key matches its leaf, so a handshake never uses a mismatched pair. It may be out
+//! of date; callers decide what that means.
 
 mod concerns;
 mod contents;
@@ -25,13 +25,13 @@ use rustls::sign::CertifiedKey;
 use crate::file_stamp::FileStamp;
 use crate::host::CertificateNames;
 
-pub use self::concerns::{Concern, Roots, concerns};
+pub use self::concerns::{ChainConcern, Roots, concerns};
 pub use self::contents::Contents;
-pub use self::remedy::no_cover;
-pub use self::unusable::Unusable;
+pub use self::remedy::not_covered_help;
+pub use self::unusable::UnusableKey;
 pub use self::validity::{OutOfDate, Validity};
 
-/// A certificate chain and its private key, both PEM.
+/// The paths of a certificate chain and its private key, both PEM.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CertificateFiles {
     /// The chain, leaf first.
@@ -41,33 +41,33 @@ pub struct CertificateFiles {
 }
 
 impl CertificateFiles {
-    /// What tells the two files, as they are now, from any that were there before. A file that can't be looked at has a
-    /// stamp too: its fault is new when it could be before.
+    /// A stamp of the current state of both files. A missing or unreadable file has a stamp too, since its error may
+    /// be new.
     #[must_use]
-    pub fn stamp(&self) -> Stamp {
-        Stamp([&self.certificate, &self.private_key].map(|path| FileStamp::of(path)))
+    pub fn stamp(&self) -> FilesStamp {
+        FilesStamp([&self.certificate, &self.private_key].map(|path| FileStamp::of(path)))
     }
 }
 
-/// The state of a pair of files; equal for two looks between which neither changed.
+/// The state of a pair of files; equal if neither file has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Stamp([Option<FileStamp>; 2]);
+pub struct FilesStamp([Option<FileStamp>; 2]);
 
-/// What a handshake serves, and the names that it vouches for.
+/// A certificate as used in handshakes, with its names and validity.
 #[derive(Clone, Debug)]
 pub struct Certificate {
     /// The chain and the key that signs for its leaf.
     pub key: Arc<CertifiedKey>,
     /// The DNS names in the leaf.
     pub names: Arc<CertificateNames>,
-    /// When callers take the leaf.
+    /// The validity of the leaf.
     pub validity: Validity,
 }
 
-/// Two files are no certificate to serve. The paths stand in the text, nothing of a key does.
+/// Why two files are not a usable certificate. Messages contain the paths, but nothing of a key.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
-    /// The file of the chain can't be read.
+    /// The certificate file can't be read.
     #[error("can't read the certificate `{}`", path.display())]
     CertificateUnreadable {
         /// The file.
@@ -75,7 +75,7 @@ pub enum CertificateError {
         /// Why.
         source: io::Error,
     },
-    /// The file of the chain holds no `CERTIFICATE` section, or a broken one.
+    /// The certificate file has no `CERTIFICATE` section, or a damaged one.
     #[error("`{}` holds no certificate in PEM form", path.display())]
     NoCertificate {
         /// The file.
@@ -83,15 +83,15 @@ pub enum CertificateError {
         /// What it holds instead.
         source: Contents,
     },
-    /// The first section of the chain is no X.509 certificate of a server.
+    /// The first section is not an X.509 certificate of a server.
     #[error("the first certificate in `{}` is malformed", path.display())]
     CertificateMalformed {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
-        source: Malformed,
+        source: MalformedCertificate,
     },
-    /// The file of the key can't be read.
+    /// The key file can't be read.
     #[error("can't read the private key `{}`", path.display())]
     KeyUnreadable {
         /// The file.
@@ -99,7 +99,7 @@ pub enum CertificateError {
         /// Why.
         source: io::Error,
     },
-    /// The file of the key holds no `PRIVATE KEY` section, or a broken one.
+    /// The key file has no `PRIVATE KEY` section, or a damaged one.
     #[error("`{}` holds no private key in PEM form", path.display())]
     NoKey {
         /// The file.
@@ -107,21 +107,21 @@ pub enum CertificateError {
         /// What it holds instead.
         source: Contents,
     },
-    /// The key is there, and needs a passphrase.
+    /// The key needs a passphrase.
     #[error("the private key in `{}` is encrypted", path.display())]
     KeyEncrypted {
         /// The file.
         path: PathBuf,
     },
-    /// The key is of a kind that TLS can't use, or it is damaged.
+    /// TLS does not support this kind of key, or the key is damaged.
     #[error("the private key in `{}` can't be used", path.display())]
     KeyUnusable {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: Unusable,
+        source: UnusableKey,
     },
-    /// Both files are sound, but the key is another certificate's.
+    /// Both files are valid, but the key belongs to another certificate.
     #[error("the private key in `{}` does not fit the certificate in `{}`", key.display(), certificate.display())]
     KeyMismatch {
         /// The file of the chain.
@@ -129,63 +129,60 @@ pub enum CertificateError {
         /// The file of the key.
         key: PathBuf,
     },
-    /// Both files are sound, but the key belongs to a certificate further down in its file.
+    /// Both files are valid, but the key belongs to a later certificate of the file.
     #[error("the certificate in `{}` that belongs to the private key is not the first, but number {position}", path.display())]
     LeafNotFirst {
         /// The file of the chain.
         path: PathBuf,
-        /// Of the leaf, counted from 1.
+        /// The position of the leaf, from 1.
         position: usize,
     },
-    /// Both files are sound and belong together, but callers refuse the certificate now.
+    /// Both files are valid and match, but the certificate is not valid now.
     #[error("the certificate in `{}` is out of date", path.display())]
     OutOfDate {
         /// The file of the chain.
         path: PathBuf,
-        /// On which side of its validity now is.
+        /// Whether it has expired or is not valid yet.
         source: OutOfDate,
     },
 }
 
 /// What is wrong with a certificate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
-    /// It is not what TLS can verify.
+pub enum MalformedCertificate {
+    /// TLS can't verify it.
     #[error(transparent)]
     Unverifiable(#[from] webpki::Error),
-    /// It is not made as X.509 wants it.
+    /// It is not valid X.509.
     #[error("not an X.509 certificate")]
     NotX509,
 }
 
-/// Reads a chain and its key, blocking on the files.
+/// Reads a chain and its key. Blocks on the files.
 ///
 /// # Errors
-/// The first condition of [`CertificateError`] that holds, but for being out of date: [`check_date`] asks for that.
-/// [`read_chain`] and [`read_key`] tell of each file apart.
+/// The first [`CertificateError`] that applies, except `OutOfDate`, for which see [`check_date`]. [`read_chain`] and
+/// [`read_key`] report on each file separately.
 pub fn read(files: &CertificateFiles) -> Result<Certificate, CertificateError> {
     let chain = read_chain(&files.certificate)?;
     let key = read_key(&files.private_key)?;
     pair(&chain, &key, files)
 }
 
-/// Whether callers take a certificate that was read from `files` at `now`.
-///
-/// # Errors
-/// [`CertificateError::OutOfDate`].
+/// Whether a certificate that was read from `files` is valid at `now`.
 pub fn check_date(validity: Validity, files: &CertificateFiles, now: Timestamp) -> Result<(), CertificateError> {
     let out_of_date = |source| CertificateError::OutOfDate { path: files.certificate.to_path_buf(), source };
     validity.check(now).map_err(out_of_date)
 }
 
-/// Reads a chain: every `CERTIFICATE` section of a PEM file, the leaf first.
+/// Reads a chain: every `CERTIFICATE` section of a PEM file, leaf first.
 ///
 /// # Errors
-/// The file can't be read, or it holds no certificate.
+/// The file can't be read or has no certificate.
 pub fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
     let text = std::fs::read(path)
         .map_err(|source| CertificateError::CertificateUnreadable { path: path.to_owned(), source })?;
-    let text = without_mark(&text);
+    let text = strip_byte_order_mark(&text);
     let chain: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(text).collect();
     chain.ok().filter(|chain| !chain.is_empty()).ok_or_else(|| CertificateError::NoCertificate {
         path: path.to_owned(),
@@ -196,11 +193,11 @@ pub fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, Certifica
 /// Reads a key: the first PKCS #8, PKCS #1 or SEC 1 section of a PEM file.
 ///
 /// # Errors
-/// The file can't be read, or it holds no key.
+/// The file can't be read or has no key.
 pub fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, CertificateError> {
     let text =
         std::fs::read(path).map_err(|source| CertificateError::KeyUnreadable { path: path.to_owned(), source })?;
-    let text = without_mark(&text);
+    let text = strip_byte_order_mark(&text);
     PrivateKeyDer::from_pem_slice(text).map_err(|_| {
         let path = path.to_owned();
         if contents::is_encrypted_key(text) {
@@ -211,15 +208,15 @@ pub fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, CertificateError>
     })
 }
 
-/// A text without the byte order mark that some editors write before UTF-8.
-fn without_mark(text: &[u8]) -> &[u8] {
+/// Removes the byte order mark that some editors write before UTF-8.
+fn strip_byte_order_mark(text: &[u8]) -> &[u8] {
     text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text)
 }
 
-/// Joins a chain and a key that were read from `files`.
+/// Pairs a chain and a key that were read from `files`.
 ///
 /// # Errors
-/// The leaf is malformed, the key is unusable, or they do not belong together.
+/// The leaf is malformed, the key is unusable, or they do not match.
 pub fn pair(
     chain: &[CertificateDer<'static>],
     key: &PrivateKeyDer<'static>,
@@ -227,13 +224,13 @@ pub fn pair(
 ) -> Result<Certificate, CertificateError> {
     let malformed = |source| CertificateError::CertificateMalformed { path: files.certificate.to_path_buf(), source };
     let names = names(chain).map_err(|source| malformed(source.into()))?;
-    let validity = validity(chain).ok_or_else(|| malformed(Malformed::NotX509))?;
+    let validity = validity(chain).ok_or_else(|| malformed(MalformedCertificate::NotX509))?;
     let paired = CertifiedKey::from_der(chain.to_vec(), key.clone_key(), &aws_lc_rs::default_provider());
     let key = paired.map_err(|fault| unpaired(fault, chain, key, files))?;
     Ok(Certificate { key: Arc::new(key), names: Arc::new(names), validity })
 }
 
-/// Why a chain and a key are no pair.
+/// Why a chain and a key do not match.
 fn unpaired(
     fault: rustls::Error,
     chain: &[CertificateDer<'static>],
@@ -242,7 +239,7 @@ fn unpaired(
 ) -> CertificateError {
     let (certificate, private_key) = (files.certificate.to_path_buf(), files.private_key.to_path_buf());
     let rustls::Error::InconsistentKeys(_) = fault else {
-        return CertificateError::KeyUnusable { path: private_key, source: Unusable::of(chain.first(), fault) };
+        return CertificateError::KeyUnusable { path: private_key, source: UnusableKey::of(chain.first(), fault) };
     };
     let is_leaf = |other: &CertificateDer<'static>| {
         CertifiedKey::from_der(vec![other.clone()], key.clone_key(), &aws_lc_rs::default_provider()).is_ok()
@@ -253,13 +250,13 @@ fn unpaired(
     }
 }
 
-/// When callers take the leaf.
+/// The validity of the leaf.
 fn validity(chain: &[CertificateDer<'static>]) -> Option<Validity> {
     let (_, leaf) = x509_parser::parse_x509_certificate(chain.first()?).ok()?;
     Some(Validity::of(leaf.validity()))
 }
 
-/// The DNS names of the leaf; a common name alone counts for nothing (RFC 9525, section 2).
+/// The DNS names of the leaf; its common name is ignored (RFC 9525, section 2).
 fn names(chain: &[CertificateDer<'static>]) -> Result<CertificateNames, webpki::Error> {
     let leaf = chain.first().expect("a chain is read with at least one certificate");
     let leaf = webpki::EndEntityCert::try_from(leaf)?;

@@ -1,7 +1,7 @@
-//! The command line: one file a command.
+//! The command line: one file per command.
 //!
-//! Results go to standard output, everything else to standard error. Exit codes: 0 done, 1 the work failed, 2 wrong
-//! usage. Commands, options and what they print are depended on by scripts, and don't change in passing.
+//! Results go to standard output, everything else to standard error. Exit codes: 0 success, 1 failure, 2 wrong usage.
+//! Scripts depend on commands, options and output, so they change only deliberately.
 
 mod check;
 mod demo;
@@ -20,7 +20,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use tokio::runtime::Builder;
 
-use self::output::tell;
+use self::output::print_stderr;
 use crate::config::{Config, Problems, TenantConfig};
 use crate::gateway::StartError;
 use crate::store::{self, Store, StoreError, with_causes};
@@ -39,25 +39,25 @@ enum Command {
     /// Run the gateway until SIGTERM or Ctrl-C, then finish what is in flight.
     Serve(ConfigFile),
     /// Check the configuration, the certificates and every tenant's database; list every fault.
-    Check(check::Check),
-    /// Walk one request's way, say in plain words where it would stop, and what mends it.
-    Explain(explain::Explain),
-    /// Bring the tenants' databases to the newest schema.
-    Migrate(migrate::Migrate),
+    Check(check::CheckArgs),
+    /// Trace one request: report at which step it would stop, and how to fix it.
+    Explain(explain::ExplainArgs),
+    /// Migrate the tenants' databases to the newest schema.
+    Migrate(migrate::MigrateArgs),
     /// Load NDJSON into a tenant's database: all of the file, or nothing.
-    Import(import::Import),
-    /// Make the search rows of a tenant anew where they differ, after text was written by SQL.
-    Reindex(import::Reindex),
-    /// Make, list and revoke API tokens.
+    Import(import::ImportArgs),
+    /// Rebuild the search tables of a tenant where they are out of date, after text was written by SQL.
+    Reindex(import::ReindexArgs),
+    /// Create, list and revoke API tokens.
     #[command(subcommand)]
-    Token(token::Token),
+    Token(token::TokenCommand),
     /// Serve two tenants with sample data on this machine, and print calls to try.
-    Demo(demo::Demo),
+    Demo(demo::DemoArgs),
 }
 
 #[derive(Debug, Args)]
 struct ConfigFile {
-    /// The configuration.
+    /// The configuration file.
     #[arg(long, value_name = "FILE", env = "FORMGATE_CONFIG", default_value = "tenants.toml")]
     config: PathBuf,
 }
@@ -68,7 +68,7 @@ impl ConfigFile {
     }
 }
 
-/// One tenant of the configuration.
+/// A tenant of the configuration.
 #[derive(Debug, Args)]
 struct TenantChoice {
     #[command(flatten)]
@@ -99,7 +99,7 @@ fn find_tenant(config: Config, slug: &str) -> Result<Arc<TenantConfig>> {
     }
 }
 
-/// A tenant's database failed, and what fixes that.
+/// An error of a tenant's database, with its remedy.
 #[derive(Debug, thiserror::Error)]
 #[error("tenant `{slug}`")]
 struct DatabaseFailed {
@@ -125,10 +125,10 @@ impl<T, E: Into<anyhow::Error>> OfTenant<T> for Result<T, E> {
     }
 }
 
-/// An error as standard error shows it, with the remedy where there is one.
+/// Formats an error for standard error, with its remedy if there is one.
 fn report(error: &anyhow::Error) -> String {
     if let Some(problems) = error.downcast_ref::<Problems>() {
-        // Each report of a fault begins with `error:` already.
+        // Each report already begins with `error:`.
         return problems.to_string();
     }
     let text = format!("error: {}", with_causes(error.as_ref()));
@@ -143,7 +143,7 @@ fn report(error: &anyhow::Error) -> String {
     }
 }
 
-/// Runs one command and returns the exit code. Wrong usage never comes this far: clap ends the process with 2.
+/// Runs a command and returns its exit code. Wrong usage never gets here: clap exits with 2.
 #[must_use]
 pub fn run(arguments: Arguments) -> ExitCode {
     let outcome = match arguments.command {
@@ -159,7 +159,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tell(&report(&error));
+            print_stderr(&report(&error));
             ExitCode::FAILURE
         }
     }

@@ -1,21 +1,21 @@
-//! The configuration, checked: what the rest of the gateway is built from.
+//! The checked configuration from which the rest of the gateway is built.
 //!
-//! Owns the meaning of `tenants.toml`. A [`Config`] exists only when the files had no fault; behind it nothing is
-//! checked again. Reading has two stages, and each goes on after a fault so that an operator learns of all at once:
+//! Owns the meaning of `tenants.toml`. A [`Config`] exists only if the files have no fault, so no later code checks it
+//! again. Loading has two stages. Each continues after a fault, so that one run reports every fault:
 //!
-//! 1. `include` finds the files and `pieces` cuts them; `file` walks the TOML as written, with the places of keys and
-//!    values, and `gateway`, `tenant` and `database` give each table by itself its meaning.
-//! 2. `unique` compares the tables with one another, and `coverage` with the certificates.
+//! 1. `include` finds the files and `sections` splits them; `table` reads the TOML with the spans of keys and values,
+//!    and `gateway`, `tenant` and `database` interpret each table on its own.
+//! 2. `unique` compares the tables with each other, and `coverage` compares hosts with certificates.
 //!
-//! The gateway starts after the first of the two comparisons: it must not wait for the certificates of thousands of
-//! tenants, nor fail for one of them. `formgate check` and a reload make both.
+//! The gateway starts after `unique` only: startup must neither wait for the certificates of thousands of tenants nor
+//! fail because of one of them. `formgate check` and a reload run `coverage` too.
 //!
-//! Every fault is a [`Problem`]; `source` sees to it that no report shows a secret.
+//! Every fault is a [`Problem`]. `source` redacts the lines that reports quote, so that no report shows a secret.
 
+mod context;
 mod coverage;
 mod database;
 mod databases;
-mod file;
 mod folders;
 mod gateway;
 mod hsts;
@@ -23,10 +23,11 @@ mod include;
 mod keys;
 mod limits;
 mod listen;
-mod pieces;
 mod problem;
 mod secret;
+mod sections;
 mod source;
+mod table;
 mod tenant;
 #[cfg(test)]
 mod tests;
@@ -44,14 +45,14 @@ use http::HeaderValue;
 use jiff::tz::TimeZone;
 use secrecy::{ExposeSecret, SecretString};
 
-use self::file::Reading;
+use self::context::LoadContext;
 pub use self::include::Sources;
 pub use self::limits::{ConnectionLimits, Limits, RequestLimits};
-pub use self::listen::{ListenConfig, Speaks};
-pub use self::problem::{Origin, Problem, Problems};
+pub use self::listen::{ListenConfig, ListenProtocol};
+pub use self::problem::{Problem, Problems, TenantOrigin};
 pub use self::secret::holds_password;
-use self::source::Place;
-use self::tenant::Listed;
+use self::source::SourceSpan;
+use self::tenant::LoadedTenant;
 pub use self::watched::WatchedFolders;
 pub use crate::certificate::CertificateFiles;
 use crate::host::{HostName, HostPattern};
@@ -61,130 +62,135 @@ use crate::store::{DatabaseLimits, DatabaseLocation, Guard};
 /// Everything that `serve` needs.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// What holds for the gateway as a whole.
+    /// The `[gateway]` table.
     pub gateway: GatewayConfig,
     /// The tenants, in the order of the files.
     pub tenants: Vec<Arc<TenantConfig>>,
-    /// Where a change may be one of the configuration.
+    /// The folders to watch for changes.
     pub folders: WatchedFolders,
-    /// What was read.
+    /// The files that were read, to detect later whether they changed.
     pub sources: Sources,
-    /// When the reading of the files began.
+    /// When reading the files began.
     pub read_at: SystemTime,
     /// What needs attention although the configuration has no fault.
     pub warnings: Vec<String>,
 }
 
 impl Config {
-    /// Reads a file and what it includes, and compares the tenants with one another. Blocks on the files of the
-    /// configuration and opens no other: how long it takes depends on no certificate and no database.
+    /// Reads a file and the files it includes, and compares the tenants with each other. Blocks on reading these
+    /// files. Opens no certificate and no database, so the time it takes does not depend on them.
     ///
     /// # Errors
-    /// Every fault of all files, in their order.
+    /// Every fault of all files, in file order.
     pub fn load(path: &Path) -> Result<Self, Problems> {
         let environment = |name: &str| std::env::var(name).ok();
         let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let read = Examination::read(path, &Reading::new(&environment, None, threads), Certificates::Unread);
+        let read = Examination::read(path, &LoadContext::new(&environment, None, threads), CertificateChecks::Skip);
         read.into_config()
     }
 
-    /// Logs what needs attention.
+    /// Logs each warning.
     pub fn log_warnings(&self) {
         for warning in &self.warnings {
-            tracing::warn!(warning, "the configuration is served, with a warning");
+            tracing::warn!(warning, "configuration loaded with a warning");
         }
     }
 
-    /// Reads as [`load`](Self::load) does and checks everything that can be known without a connection, certificates
-    /// too: what `formgate check` and a reload do. What `served` holds already is not checked again, so that a reload
-    /// opens only what is new; `check` starts with nothing.
+    /// Reads the files like [`load`](Self::load) and runs every check that needs no connection, certificates included:
+    /// used by `formgate check` and by reloads. Skips what `served` already contains, so that a reload opens only new
+    /// certificates; `formgate check` passes `None`.
     #[must_use]
-    pub fn examine(path: &Path, served: Option<&Served<'_>>) -> Examination {
-        // One thread: a reload shares the machine with requests.
+    pub fn examine(path: &Path, served: Option<&ServedConfig<'_>>) -> Examination {
+        // One thread, because a reload shares the machine with requests.
         let environment = |name: &str| std::env::var(name).ok();
-        Examination::read(path, &Reading::new(&environment, served, 1), Certificates::Checked)
+        Examination::read(path, &LoadContext::new(&environment, served, 1), CertificateChecks::Run)
     }
 
-    /// Examines with an environment other than the process's.
+    /// Like [`examine`](Self::examine), with the given environment.
     #[cfg(test)]
     fn load_with(path: &Path, environment: secret::Environment<'_>) -> Result<Self, Problems> {
-        Examination::read(path, &Reading::new(environment, None, 2), Certificates::Checked).into_config()
+        Examination::read(path, &LoadContext::new(environment, None, 2), CertificateChecks::Run).into_config()
     }
 }
 
-/// The configuration that is served, as far as a new one is compared with it.
+/// The running configuration, with which a new one is compared.
 #[expect(missing_debug_implementations, reason = "a function has nothing to show")]
-pub struct Served<'s> {
+pub struct ServedConfig<'s> {
     gateway: Option<&'s CertificateFiles>,
     tenant: &'s (dyn Fn(&str) -> Option<Arc<TenantConfig>> + Sync),
-    /// The tenants by the words that said what they are.
-    written: HashMap<NonZero<u64>, &'s Arc<TenantConfig>>,
+    /// The tenants by the fingerprint of the TOML section they were read from.
+    by_fingerprint: HashMap<NonZero<u64>, &'s Arc<TenantConfig>>,
 }
 
-impl<'s> Served<'s> {
-    /// The files of the gateway's certificate, where it has one, a tenant by its slug, and all tenants.
+impl<'s> ServedConfig<'s> {
+    /// Takes the gateway's certificate files if it has any, a lookup of tenants by slug, and all tenants.
     pub fn new(
         gateway: Option<&'s CertificateFiles>,
         tenant: &'s (dyn Fn(&str) -> Option<Arc<TenantConfig>> + Sync),
         all: impl Iterator<Item = &'s Arc<TenantConfig>>,
     ) -> Self {
-        Self { gateway, tenant, written: all.filter_map(|config| Some((config.written?, config))).collect() }
+        Self {
+            gateway,
+            tenant,
+            by_fingerprint: all.filter_map(|config| Some((config.section_fingerprint?, config))).collect(),
+        }
     }
 }
 
-/// Whether certificates are read for a check.
+/// Whether to read and check certificates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Certificates {
-    Checked,
-    Unread,
+enum CertificateChecks {
+    Run,
+    Skip,
 }
 
-/// All that can be known of a configuration, also of a faulty one.
+/// The result of checking a configuration, also a faulty one.
 #[derive(Debug)]
 pub struct Examination {
-    /// The gateway's table, where it is whole.
+    /// The `[gateway]` table, if it has no fault.
     pub gateway: Option<GatewayConfig>,
-    /// The tenants whose tables are whole: all, where there is no problem. Those that are served already are the same.
+    /// The tenants whose tables have no fault; all tenants if there is no problem. A tenant that is already served and
+    /// did not change is the same `Arc`.
     pub tenants: Vec<Arc<TenantConfig>>,
     /// Every fault.
     pub problems: Vec<Problem>,
-    /// What needs attention, in the order of the files.
+    /// Warnings, in file order.
     pub warnings: Vec<Problem>,
-    /// Where a change may mend it.
+    /// The folders to watch for a corrected file.
     pub folders: WatchedFolders,
-    /// What was read.
+    /// The files that were read, to detect later whether they changed.
     pub sources: Sources,
-    redis: Option<Place>,
+    redis: Option<SourceSpan>,
     read_at: SystemTime,
 }
 
 impl Examination {
-    fn read(path: &Path, reading: &Reading<'_>, certificates: Certificates) -> Self {
+    fn read(path: &Path, context: &LoadContext<'_>, certificates: CertificateChecks) -> Self {
         let read_at = SystemTime::now();
-        let written = include::read(path, reading);
-        unique::check(&written.tenants, reading);
-        if certificates == Certificates::Checked {
-            coverage::check(written.gateway.as_ref(), &written.tenants, reading);
+        let files = include::read(path, context);
+        unique::check(&files.tenants, context);
+        if certificates == CertificateChecks::Run {
+            coverage::check(files.gateway.as_ref(), &files.tenants, context);
         }
-        let redis = written.gateway.as_ref().and_then(|gateway| gateway.redis.clone());
-        let gateway = written.gateway.and_then(|gateway| gateway.config);
-        let mut tenants = Vec::with_capacity(written.tenants.len());
-        tenants.extend(written.tenants.into_iter().filter_map(Listed::into_config));
-        let folders = WatchedFolders::of(written.folders, gateway.as_ref(), &tenants);
-        let (problems, sources, warnings) = (reading.take_problems(), written.sources, written.warnings);
+        let redis = files.gateway.as_ref().and_then(|gateway| gateway.redis.clone());
+        let gateway = files.gateway.and_then(|gateway| gateway.config);
+        let mut tenants = Vec::with_capacity(files.tenants.len());
+        tenants.extend(files.tenants.into_iter().filter_map(LoadedTenant::into_config));
+        let folders = WatchedFolders::of(files.folders, gateway.as_ref(), &tenants);
+        let (problems, sources, warnings) = (context.take_problems(), files.sources, files.warnings);
         Self { gateway, tenants, problems, warnings, folders, sources, redis, read_at }
     }
 
-    /// A fault of the Redis that the gateway's table names; the report points at the key and does not show its value.
+    /// A fault of the configured Redis. The report points at the key and does not show its value.
     #[must_use]
     pub fn redis_problem(&self, title: impl Into<String>) -> Option<Problem> {
-        self.redis.as_ref().map(|place| Problem::at(place, title))
+        self.redis.as_ref().map(|span| Problem::at(span, title))
     }
 
-    /// The configuration, if it has no fault.
+    /// Returns the configuration if it has no fault.
     ///
     /// # Errors
-    /// Every fault, in the order of the files.
+    /// Every fault, in file order.
     pub fn into_config(self) -> Result<Config, Problems> {
         let Self { gateway, tenants, problems, warnings, folders, sources, redis: _, read_at } = self;
         Problems::none_of(problems)?;
@@ -197,46 +203,47 @@ impl Examination {
 /// The `[gateway]` table.
 #[derive(Clone, Debug)]
 pub struct GatewayConfig {
-    /// Where callers connect; at least one.
+    /// The addresses on which the gateway accepts clients; at least one.
     pub listen: Vec<ListenConfig>,
-    /// `/metrics`, `/healthz`, `/readyz`; left out, they are not served.
+    /// Serves `/metrics`, `/healthz` and `/readyz`; `None` disables them.
     pub admin_listen: Option<SocketAddr>,
-    /// The shared window; left out, each process keeps its own.
+    /// The Redis that holds the shared rate window; with `None`, each process limits on its own.
     pub redis: Option<RedisConfig>,
-    /// What holds for the databases of all tenants.
+    /// Limits that apply to the databases of all tenants together.
     pub databases: DatabaseLimits,
-    /// The certificate of the sign-in addresses; none where no entry of `listen` speaks TLS.
+    /// The certificate of the sign-in addresses; `None` if no entry of `listen` uses TLS.
     pub certificate: Option<CertificateFiles>,
-    /// The most bytes that certificates of tenants take in memory.
+    /// The size of the cache of tenant certificates, in bytes.
     pub certificate_cache: u64,
-    /// The span in which `requests_per_minute` requests are admitted: 60 s, shorter in tests.
+    /// The length of the rate window in which `requests_per_minute` requests are admitted: 60 s, shorter in tests.
     pub quota_window: Duration,
-    /// How long a stop goes on accepting, not ready any more, until balancers have noticed.
+    /// After a stop was requested: how long the gateway still accepts connections while `/readyz` reports not ready,
+    /// so that load balancers notice.
     pub shutdown_delay: Duration,
-    /// How long a stop then waits for requests in flight.
+    /// After that delay: how long the gateway waits for requests in flight.
     pub drain: Duration,
-    /// What every response over HTTPS has as `Strict-Transport-Security`, if it has one.
+    /// The `Strict-Transport-Security` header of every HTTPS response, if configured.
     pub hsts: Option<HeaderValue>,
     /// The number of worker threads that serve requests.
     pub threads: usize,
-    /// Which tenants are counted by themselves.
+    /// Which tenants get metrics of their own.
     pub tenant_labels: TenantLabels,
-    /// What callers may take.
+    /// Limits on connections and requests.
     pub limits: Limits,
 }
 
-/// The Redis that the nodes share.
+/// The Redis that all nodes share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisConfig {
-    /// How it is reached.
+    /// Its kind and addresses.
     pub target: RedisTarget,
-    /// How long one call may take before [`OnRedisFailure`] decides.
+    /// How long one call may take before the [`OnRedisFailure`] policy applies.
     pub timeout: Duration,
-    /// What decides when the store does not answer.
+    /// The policy when Redis does not answer.
     pub on_failure: OnRedisFailure,
 }
 
-/// What kind of Redis it is, and its addresses: `redis://`, `rediss://`, and for one server `unix://`.
+/// The kind of Redis and its addresses: `redis://`, `rediss://`, and for a single server also `unix://`.
 #[derive(Clone, Debug)]
 pub enum RedisTarget {
     /// One server.
@@ -246,9 +253,9 @@ pub enum RedisTarget {
     },
     /// The master that Sentinels name.
     Sentinel {
-        /// The Sentinels; with `rediss://` the servers speak TLS too.
+        /// The Sentinels; with `rediss://`, connections to the servers use TLS too.
         sentinels: Vec<SecretString>,
-        /// The name that they know it by.
+        /// The name of the master, as the Sentinels are configured.
         master: String,
         /// The ACL user at the servers.
         username: Option<String>,
@@ -259,22 +266,22 @@ pub enum RedisTarget {
     },
     /// A cluster.
     Cluster {
-        /// Some of its nodes; they name the others.
+        /// Seed nodes, from which the others are discovered.
         nodes: Vec<SecretString>,
     },
 }
 
 impl RedisTarget {
-    /// Every text of it, secrets too, and which kind it is.
-    fn texts(&self) -> (&'static str, Vec<&str>) {
+    /// The kind and every string, secrets included, for comparison.
+    fn fields(&self) -> (&'static str, Vec<&str>) {
         match self {
             Self::Server { url } => ("server", vec![url.expose_secret()]),
             Self::Cluster { nodes } => ("cluster", nodes.iter().map(ExposeSecret::expose_secret).collect()),
             Self::Sentinel { sentinels, master, username, password, database: _ } => {
-                let mut texts = vec![master.as_str(), username.as_deref().unwrap_or_default()];
-                texts.push(password.as_ref().map(ExposeSecret::expose_secret).unwrap_or_default());
-                texts.extend(sentinels.iter().map(ExposeSecret::expose_secret));
-                ("sentinel", texts)
+                let mut fields = vec![master.as_str(), username.as_deref().unwrap_or_default()];
+                fields.push(password.as_ref().map(ExposeSecret::expose_secret).unwrap_or_default());
+                fields.extend(sentinels.iter().map(ExposeSecret::expose_secret));
+                ("sentinel", fields)
             }
         }
     }
@@ -286,21 +293,21 @@ impl RedisTarget {
 
 impl PartialEq for RedisTarget {
     fn eq(&self, other: &Self) -> bool {
-        self.texts() == other.texts() && self.database() == other.database()
+        self.fields() == other.fields() && self.database() == other.database()
     }
 }
 
 impl Eq for RedisTarget {}
 
-/// The policy for requests that the shared window can't decide.
+/// What happens to requests when Redis can't be reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnRedisFailure {
-    /// Limit on this node alone.
+    /// Each node limits on its own.
     #[default]
     Local,
     /// Refuse with 503.
     Deny,
-    /// Let through.
+    /// Admit without a limit.
     Allow,
 }
 
@@ -316,37 +323,38 @@ impl OnRedisFailure {
     }
 }
 
-/// One `[[tenant]]` table. A gateway holds one a tenant, whether or not anybody asks for it: so nothing stands here twice,
-/// and nothing has room to grow.
+/// One `[[tenant]]` table. A gateway keeps one per tenant for its whole life, so no value is stored twice and nothing
+/// has spare capacity.
 #[derive(Clone, Debug)]
 pub struct TenantConfig {
     /// The tenant's short name: lower-case letters, digits and hyphens.
     pub slug: Arc<str>,
-    /// What callers read in `GET /me`.
+    /// The name that `GET /me` returns.
     pub name: Box<str>,
-    /// The sign-in address.
+    /// The host name of the sign-in address.
     pub address: HostName,
     /// The custom domains.
     pub domains: Box<[HostName]>,
-    /// Certificates of hosts, which go before the gateway's.
+    /// Certificates for single hosts or wildcards; they take precedence over the gateway's.
     pub certificates: Box<[(HostPattern, CertificateFiles)]>,
     /// The tenant's database.
     pub database: DatabaseLocation,
-    /// The zone of plain dates and of `time` answers.
+    /// The time zone of plain dates and of `time` answers.
     pub timezone: TimeZone,
-    /// The budget, shared by all tokens.
+    /// The request budget, shared by all tokens of the tenant.
     pub requests_per_minute: u32,
-    /// The most connections to the tenant's database from this node.
+    /// The maximum number of connections from this node to the tenant's database.
     pub max_connections: u32,
-    /// The most requests that are served at once.
+    /// The maximum number of requests in flight on this node.
     pub max_in_flight: u32,
-    /// How much of a group one write may detach; off by default, since membership is replaced as asked.
+    /// How much of a group one write may detach. `None`, the default, does not limit it: a write replaces the
+    /// membership as requested.
     pub group_guard: Option<Guard>,
-    /// Where it was written, for faults that show only later.
-    pub origin: Origin,
-    /// A number for the words that said all this, if they stood in a piece of a file by themselves: a reload that meets
-    /// them again need not read them.
-    pub(crate) written: Option<NonZero<u64>>,
+    /// Where the table is in the files, for faults that appear only later.
+    pub origin: TenantOrigin,
+    /// A fingerprint of the TOML section, if the tenant has a section of its own. A reload does not parse an unchanged
+    /// section.
+    pub(crate) section_fingerprint: Option<NonZero<u64>>,
 }
 
 impl TenantConfig {
@@ -355,13 +363,13 @@ impl TenantConfig {
         std::iter::once(&self.address).chain(&self.domains)
     }
 
-    /// The certificate of a host, and what it was given for; none where the host is served with the gateway's.
+    /// The certificate of a host and the pattern that it is configured for; `None` if the gateway's is used.
     #[must_use]
     pub fn certificate(&self, host: &HostName) -> Option<&(HostPattern, CertificateFiles)> {
         HostPattern::choose(&self.certificates, host)
     }
 
-    /// Whether two say the same, wherever they were written.
+    /// Whether two configurations are equal, regardless of where they are in the files.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         let Self {
@@ -377,7 +385,7 @@ impl TenantConfig {
             max_in_flight,
             group_guard,
             origin: _,
-            written: _,
+            section_fingerprint: _,
         } = self;
         *slug == other.slug
             && *name == other.name
@@ -392,9 +400,9 @@ impl TenantConfig {
             && *group_guard == other.group_guard
     }
 
-    /// A fault of the tenant's database; the report points at the value of `database` and does not show it.
+    /// A fault of the tenant's database. The report points at the value of `database` and does not show it.
     ///
-    /// The message must not quote the URL: it is a secret.
+    /// The message must not quote the URL, which is a secret.
     #[must_use]
     pub fn database_problem(&self, message: impl Into<String>) -> Problem {
         self.origin.database_problem(&self.slug, message)

@@ -1,7 +1,7 @@
-//! Every way to say no, and the only place where one becomes an answer.
+//! Refusals: every reason not to serve a request, and the only place where one becomes a response.
 //!
-//! A [`Refusal`] carries what the caller may know, and for the log the cause, which never reaches the caller. The match
-//! in [`Refusal::reply`] has no `_` arm: a new refusal does not compile until it has a status and a text.
+//! A [`Refusal`] carries what the client may know and, for the log, the cause, which never reaches the client. The
+//! match in [`Refusal::reply`] has no `_` arm, so a new refusal does not compile until it has a status and a message.
 
 mod faults;
 
@@ -17,36 +17,36 @@ use crate::quota::NamedShare;
 use crate::reply::Reply;
 use crate::store::StoreError;
 
-pub use faults::{Faults, cut};
+pub use faults::{Faults, abbreviate};
 
-/// Why a request is not served.
+/// The reason why a request is not served.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// No `Host`, two, one that is no authority, or one that the request's target contradicts.
+    /// No `Host`, two, one that is not an authority, or one that contradicts the request target.
     #[error("the request names no valid host")]
     InvalidAuthority,
-    /// The head is no HTTP.
+    /// The head is not valid HTTP.
     #[error("the request head is malformed")]
     MalformedHead,
-    /// The head leaves open how long the body is.
+    /// The head does not determine the length of the body.
     #[error("the length of the request is ambiguous")]
     AmbiguousLength,
-    /// The target is no resource: `*`, or a tunnel's end.
+    /// The target is not a resource: `*`, or the authority of `CONNECT`.
     #[error("the request target is no resource")]
     InvalidTarget,
-    /// Nobody here knows the method.
+    /// No resource has the method.
     #[error("the method is unknown")]
     UnknownMethod,
-    /// As many requests are worked on as may be.
+    /// The limit on requests in flight is reached.
     #[error("too many requests are in flight")]
     Overloaded,
-    /// The address tried too many bad tokens for this one to be looked up.
+    /// The address sent too many bad tokens, so this one is not looked up.
     #[error("too many bad tokens came from the address")]
     TooManyBadTokens {
         /// How long until the address may try another.
         wait: Duration,
     },
-    /// The certificate that the connection was served does not vouch for the host.
+    /// The connection's certificate does not cover the host.
     #[error("the host is not among the names of the connection's certificate")]
     Misdirected,
     /// No tenant has the host.
@@ -58,60 +58,60 @@ pub enum Refusal {
     /// The head has too many bytes or fields.
     #[error("the request head is too large")]
     HeadTooLarge,
-    /// Nothing stands at the path.
+    /// There is no resource at the path.
     #[error("no such path")]
     UnknownPath,
-    /// The path has other methods.
+    /// The resource does not have this method.
     #[error("the path does not take this method")]
     MethodNotAllowed {
-        /// The methods that it takes, as `Allow` lists them.
+        /// Its methods, formatted for `Allow`.
         allow: &'static str,
     },
     /// The token is missing, malformed, unknown, revoked, or another account's.
     #[error("no valid token")]
     Unauthenticated,
-    /// The account's window is full.
+    /// The account's request budget is spent.
     #[error("the account's budget is spent")]
     QuotaExhausted {
-        /// How long until a request finds room.
+        /// How long until a request can be admitted.
         wait: Duration,
-        /// Who spent it.
+        /// Usage by token.
         usage: Vec<NamedShare>,
     },
-    /// The shared window does not answer, and the policy is to deny.
-    #[error("the shared window does not answer")]
+    /// Redis does not answer, and `on_redis_failure` is `deny`.
+    #[error("Redis does not answer, and on_redis_failure = \"deny\"")]
     QuotaUnavailable,
-    /// The body has more bytes than the path takes.
+    /// The body exceeds the limit of the route.
     #[error("the request body is too large")]
     BodyTooLarge,
     /// The body did not arrive in time.
     #[error("the request body did not arrive in time")]
     BodyTooSlow,
-    /// The body has a content coding that is not taken.
+    /// The body has an unsupported content coding.
     #[error("the request body has an unsupported content coding")]
     UnsupportedCoding,
-    /// The body has a charset that is not taken.
+    /// The body has an unsupported charset.
     #[error("the request body has an unsupported charset")]
     UnsupportedCharset,
-    /// The body is a form.
+    /// The body is an HTML form.
     #[error("the request body is {sent}")]
     UnsupportedForm {
-        /// Its type.
+        /// The type of the form.
         sent: &'static str,
     },
-    /// There is no memory left for the body or the answer.
+    /// The memory limit for bodies and responses is reached.
     #[error(transparent)]
     MemorySpent(#[from] MemorySpent),
-    /// The body broke off.
+    /// The body is malformed or incomplete.
     #[error("the request body broke off")]
     BodyBroken(#[source] hyper::Error),
-    /// The request was understood and has faults.
+    /// The request has invalid parameters.
     #[error("the request has faults: {0:?}")]
     Invalid(Faults),
     /// No form has the id.
     #[error("no such form")]
     FormNotFound,
-    /// No submission that is returned by itself has the id.
+    /// No submission that can be fetched by id has the id.
     #[error("no such submission")]
     SubmissionNotFound,
     /// No group has the id.
@@ -123,16 +123,16 @@ pub enum Refusal {
     /// No subscription has the id.
     #[error("no such subscription")]
     SubscriptionNotFound,
-    /// The tenant's database can't be used now.
+    /// The tenant's database is unavailable.
     #[error("the tenant's database can't be used")]
     DatabaseUnavailable(#[source] Arc<StoreError>),
-    /// So many of the tenant's requests are in flight that this is one too many.
+    /// The tenant's limit on requests in flight is reached.
     #[error("too many requests of the tenant are in flight")]
     TenantBusy,
-    /// The request took longer than a request may.
+    /// The request exceeded its time limit.
     #[error("the request took too long")]
     TooSlow,
-    /// A statement failed in a way that no other try mends.
+    /// A statement failed, and a retry would not help.
     #[error("a statement failed")]
     StatementFailed(#[source] StoreError),
     /// A handler panicked.
@@ -158,14 +158,14 @@ impl From<StoreError> for Refusal {
     }
 }
 
-/// How long a caller is told to wait for what may be there again soon: a database, a shared window, a free place.
-const OUTAGE_WAIT: Duration = Duration::from_secs(1);
+/// `Retry-After` of temporary conditions: an unavailable database or Redis, a limit on requests in flight.
+const OUTAGE_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl Refusal {
-    /// Whether a line a request would say again what the log and the metrics say once: that Redis is unreachable,
-    /// that a database does not work, that a tenant or the gateway has too many callers, that a method is unknown.
+    /// Whether the log and the metrics already report the condition once, so that a line per refusal would only repeat
+    /// it: Redis or a database is unavailable, a tenant or the gateway is at a limit, a method is unknown.
     #[must_use]
-    pub fn is_one_of_many(&self) -> bool {
+    pub fn is_logged_elsewhere(&self) -> bool {
         match self {
             Self::QuotaUnavailable
             | Self::TenantBusy
@@ -177,7 +177,7 @@ impl Refusal {
         }
     }
 
-    /// The answer that the caller gets.
+    /// The response to the client.
     #[must_use]
     pub fn reply(&self) -> Reply {
         match self {
@@ -201,7 +201,7 @@ impl Refusal {
             Self::Unauthenticated => message(StatusCode::UNAUTHORIZED, "Unauthenticated.")
                 .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")),
             Self::QuotaExhausted { wait, usage } => {
-                let body = Exhausted { message: "Too Many Attempts.", usage };
+                let body = QuotaExhaustedJson { message: "Too Many Attempts.", usage };
                 retry_after(Reply::json(StatusCode::TOO_MANY_REQUESTS, &body), *wait)
             }
             Self::Overloaded
@@ -209,7 +209,7 @@ impl Refusal {
             | Self::DatabaseUnavailable(_)
             | Self::TenantBusy
             | Self::MemorySpent(_) => {
-                retry_after(message(StatusCode::SERVICE_UNAVAILABLE, "Service Unavailable"), OUTAGE_WAIT)
+                retry_after(message(StatusCode::SERVICE_UNAVAILABLE, "Service Unavailable"), OUTAGE_RETRY_AFTER)
             }
             Self::BodyTooLarge => message(StatusCode::PAYLOAD_TOO_LARGE, "The request body is too large"),
             // RFC 9110, section 15.5.16.
@@ -240,18 +240,18 @@ impl Refusal {
 }
 
 #[derive(Serialize)]
-struct Exhausted<'r> {
+struct QuotaExhaustedJson<'r> {
     message: &'static str,
     usage: &'r [NamedShare],
 }
 
 #[derive(Serialize)]
-struct Message<'r> {
+struct MessageJson<'r> {
     message: &'r str,
 }
 
 fn message(status: StatusCode, message: &str) -> Reply {
-    Reply::json(status, &Message { message })
+    Reply::json(status, &MessageJson { message })
 }
 
 /// `Retry-After` in whole seconds, rounded up, at least 1 (RFC 9110, section 10.2.3).
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cause_of_a_failure_never_reaches_the_caller() {
+    fn the_cause_of_a_failure_never_reaches_the_client() {
         const MARKER: &str = "MARKER-7f3a";
         let cause = || sqlx::Error::Protocol(MARKER.to_owned());
         let refusals = [

@@ -1,8 +1,8 @@
-//! One request's way, walked without sending it: where it would stop, and what mends that.
+//! Traces a request without sending it: reports at which step it would stop, and how to fix that.
 //!
-//! Looks at what a gateway looks at, with the same code: the configuration, the files of certificates, the tenant's
-//! database, the shared window. What only the running process knows (an embedded window, an open breaker) is said to be
-//! unknown here. Walking spends nothing of a budget and writes nothing.
+//! Checks the same things as a gateway, with the same code: the configuration, certificate files, the tenant's
+//! database, and the rate window in Redis. Anything that only the running process knows (a window in its memory, an
+//! open circuit breaker) is reported as unknown. Tracing uses no budget and writes nothing.
 
 mod certificate;
 mod database;
@@ -20,24 +20,24 @@ use crate::shared::{Lanes, Link, trial};
 use crate::store::DatabaseIdentity;
 use crate::tenant::token::PresentedToken;
 
-/// What was found at one step of the way.
+/// The result of one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// The request goes on.
+    /// The request passes.
     Passes(String),
-    /// It goes on, but somebody should look at this.
+    /// The request passes, but needs attention.
     Warns {
-        /// What is wrong, or will be.
+        /// What is wrong or will be.
         what: String,
-        /// What mends it.
-        mend: String,
+        /// How to fix it.
+        remedy: String,
     },
-    /// It ends here.
+    /// The request stops here.
     Stops {
-        /// What the caller meets, and why.
+        /// What the client gets, and why.
         what: String,
-        /// What mends it.
-        mend: String,
+        /// How to fix it.
+        remedy: String,
     },
 }
 
@@ -46,78 +46,79 @@ impl Finding {
         Self::Passes(what.into())
     }
 
-    fn warns(what: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self::Warns { what: what.into(), mend: mend.into() }
+    fn warns(what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::Warns { what: what.into(), remedy: remedy.into() }
     }
 
-    fn stops(what: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self::Stops { what: what.into(), mend: mend.into() }
+    fn stops(what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::Stops { what: what.into(), remedy: remedy.into() }
     }
 }
 
-/// One step of the way.
+/// One step of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
-    /// Its name: `name`, `certificate`, `tenant`, `database`, `token` or `budget`.
+pub struct TraceStep {
+    /// `name`, `certificate`, `tenant`, `database`, `token` or `budget`.
     pub name: &'static str,
-    /// What was found there.
+    /// The result.
     pub finding: Finding,
 }
 
-/// A whole way. Steps behind the one at which the request stops are walked too, where they can be: an operator who mends
-/// one thing wants to know of the next.
+/// A complete trace. Continues after the step at which the request stops where possible, so that an operator learns of
+/// the next problem too.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Way(Vec<Step>);
+pub struct Trace(Vec<TraceStep>);
 
-impl Way {
-    /// The steps in their order.
+impl Trace {
+    /// The steps in order.
     #[must_use]
-    pub fn steps(&self) -> &[Step] {
+    pub fn steps(&self) -> &[TraceStep] {
         &self.0
     }
 
-    /// Where the request stops; nowhere when it would be served.
+    /// The step at which the request stops; `None` if it would be served.
     #[must_use]
-    pub fn stop(&self) -> Option<&Step> {
+    pub fn stop(&self) -> Option<&TraceStep> {
         self.0.iter().find(|step| matches!(step.finding, Finding::Stops { .. }))
     }
 
     fn step(&mut self, name: &'static str, finding: Finding) {
-        self.0.push(Step { name, finding });
+        self.0.push(TraceStep { name, finding });
     }
 }
 
-/// A step a line, and under it what mends it.
-impl fmt::Display for Way {
+/// One line per step, followed by the remedy.
+impl fmt::Display for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, Step { name, finding }) in self.0.iter().enumerate() {
+        for (at, TraceStep { name, finding }) in self.0.iter().enumerate() {
             let newline = if at == 0 { "" } else { "\n" };
             match finding {
                 Finding::Passes(what) => write!(f, "{newline}{name:<12} ok    {what}")?,
-                Finding::Warns { what, mend } => write!(f, "{newline}{name:<12} warn  {what}\n{:<18} → {mend}", "")?,
-                Finding::Stops { what, mend } => write!(f, "{newline}{name:<12} STOP  {what}\n{:<18} → {mend}", "")?,
+                Finding::Warns { what, remedy } => {
+                    write!(f, "{newline}{name:<12} warn  {what}\n{:<18} → {remedy}", "")?;
+                }
+                Finding::Stops { what, remedy } => {
+                    write!(f, "{newline}{name:<12} STOP  {what}\n{:<18} → {remedy}", "")?;
+                }
             }
         }
         Ok(())
     }
 }
 
-/// Who walks: a configuration, and a connection to the Redis that it names.
+/// Traces requests with a configuration and a connection to its Redis.
 #[derive(Debug)]
-pub struct Guide<'c> {
+pub struct Tracer<'c> {
     config: &'c Config,
     quota: Option<(Quota, OnRedisFailure)>,
-    /// Why Redis can't be used, where it can't.
+    /// Why Redis can't be used, if it can't.
     redis: Option<trial::Failed>,
     roots: Roots,
     now: Timestamp,
 }
 
-impl<'c> Guide<'c> {
-    /// Connects to the shared Redis, where there is one; it may be away.
-    ///
-    /// # Panics
-    /// Outside of a Tokio runtime.
+impl<'c> Tracer<'c> {
+    /// Connects to Redis if one is configured; it may be unavailable.
     pub async fn new(config: &'c Config) -> Self {
         let (mut quota, mut failed) = (None, None);
         if let Some(redis) = &config.gateway.redis
@@ -132,45 +133,45 @@ impl<'c> Guide<'c> {
         Self { config, quota, redis: failed, roots: Roots::of_system(), now: Timestamp::now() }
     }
 
-    /// The way of a request to a host, as it may stand in a URL, with a token or without.
-    pub async fn walk(&self, host: &str, token: Option<&str>) -> Way {
-        let mut way = Way::default();
+    /// Traces a request to a host, which may be given as a URL, with or without a token.
+    pub async fn trace(&self, host: &str, token: Option<&str>) -> Trace {
+        let mut trace = Trace::default();
         let (host, tenant) = match self.find(host) {
             Ok(found) => found,
             Err(finding) => {
-                way.step("name", finding);
-                return way;
+                trace.step("name", finding);
+                return trace;
             }
         };
-        let known_as = if *host == tenant.address { "sign-in address" } else { "custom domain" };
-        way.step("name", Finding::passes(format!("`{host}` is the {known_as} of the tenant `{}`", tenant.slug)));
-        way.step("certificate", certificate::find(self.config, tenant, host, &self.roots, self.now));
+        let role = if *host == tenant.address { "sign-in address" } else { "custom domain" };
+        trace.step("name", Finding::passes(format!("`{host}` is the {role} of the tenant `{}`", tenant.slug)));
+        trace.step("certificate", certificate::find(self.config, tenant, host, &self.roots, self.now));
         let zone = tenant.timezone.iana_name().unwrap_or("UTC");
-        way.step(
+        trace.step(
             "tenant",
             Finding::passes(format!("`{}`, callers read “{}”, time zone {zone}", tenant.slug, tenant.name)),
         );
-        self.walk_inside(&mut way, tenant, Some(token)).await;
-        way
+        self.trace_behind_edge(&mut trace, tenant, Some(token)).await;
+        trace
     }
 
-    /// The way to a tenant by each of its hosts, without a token: what holds for all of its callers.
-    pub async fn walk_tenant(&self, tenant: &TenantConfig) -> Way {
-        let mut way = Way::default();
+    /// Traces a request to each host of a tenant, without a token: checks what affects all of its clients.
+    pub async fn trace_tenant(&self, tenant: &TenantConfig) -> Trace {
+        let mut trace = Trace::default();
         for host in tenant.hosts() {
-            way.step("certificate", certificate::find(self.config, tenant, host, &self.roots, self.now));
+            trace.step("certificate", certificate::find(self.config, tenant, host, &self.roots, self.now));
         }
-        self.walk_inside(&mut way, tenant, None).await;
-        way
+        self.trace_behind_edge(&mut trace, tenant, None).await;
+        trace
     }
 
-    /// The steps behind the edge. A token is looked at unless nobody asks for one.
-    async fn walk_inside(&self, way: &mut Way, tenant: &TenantConfig, token: Option<Option<&str>>) {
+    /// The steps after the edge. With `None`, counts the tenant's tokens instead of checking one.
+    async fn trace_behind_edge(&self, trace: &mut Trace, tenant: &TenantConfig, token: Option<Option<&str>>) {
         let (finding, found) = database::find(tenant).await;
-        way.step("database", finding);
+        trace.step("database", finding);
         let (identity, tokens) = found.unzip();
         if let Some(tokens) = tokens {
-            way.step(
+            trace.step(
                 "token",
                 match token {
                     Some(token) => find_token(token, &tokens, &tenant.slug),
@@ -180,9 +181,9 @@ impl<'c> Guide<'c> {
         } else if let Some(Some(token)) =
             token.filter(|token| token.is_some_and(|t| PresentedToken::parse(t).is_none()))
         {
-            way.step("token", malformed(token));
+            trace.step("token", malformed(token));
         }
-        way.step("budget", self.find_budget(tenant, identity.as_ref()).await);
+        trace.step("budget", self.find_budget(tenant, identity.as_ref()).await);
     }
 
     fn find(&self, host: &str) -> Result<(&'c HostName, &'c TenantConfig), Finding> {
@@ -190,7 +191,7 @@ impl<'c> Guide<'c> {
         let authority = without_scheme.split('/').next().unwrap_or_default();
         let Ok(wanted) = HostName::parse_authority(authority) else {
             let what = format!("`{authority}` is no host name: a request is refused with 400");
-            return Err(Finding::stops(what, "give the host as it stands in the caller's URL"));
+            return Err(Finding::stops(what, "give the host as in the URL that the client uses"));
         };
         let hosts = || {
             let tenants = self.config.tenants.iter();
@@ -202,10 +203,10 @@ impl<'c> Guide<'c> {
             );
             let near = |host: &HostName| strsim::damerau_levenshtein(host.as_str(), wanted.as_str());
             let nearest = hosts().map(|(host, tenant)| (near(host), host, tenant)).min_by_key(|(far, _, _)| *far);
-            let mend = "add it to the `domains` of a tenant in the configuration, with a certificate".to_owned();
+            let remedy = "add it to the `domains` of a tenant in the configuration, with a certificate".to_owned();
             Finding::stops(what, match nearest {
-                Some((1..=3, host, tenant)) => format!("{mend}; or was `{host}` meant, of the tenant `{}`?", tenant.slug),
-                _ => mend,
+                Some((1..=3, host, tenant)) => format!("{remedy}; or was `{host}` meant, of the tenant `{}`?", tenant.slug),
+                _ => remedy,
             })
         })
     }
@@ -214,12 +215,12 @@ impl<'c> Guide<'c> {
         let (limit, seconds) = (tenant.requests_per_minute, self.config.gateway.quota_window.as_secs());
         let Some((quota, policy)) = &self.quota else {
             return Finding::passes(format!(
-                "{limit} requests in {seconds} s, counted in the memory of the running node: only its answers tell what is left"
+                "{limit} requests in {seconds} s, counted in the memory of the running node: only its responses show what remains"
             ));
         };
         let Some(database) = database else {
             return Finding::warns(
-                "Redis has it under the identity of the database, which can't be read: what is left is unknown",
+                "Redis keeps it under the identity of the database, which can't be read: the remaining budget is unknown",
                 "fix the database first",
             );
         };
@@ -229,7 +230,7 @@ impl<'c> Guide<'c> {
                     "all {limit} requests of the last {seconds} s are spent: 429 for another {} s",
                     wait.as_secs() + 1
                 ),
-                "wait, or raise `requests_per_minute`; GET /me tells which tokens spent it",
+                "wait, or raise `requests_per_minute`; GET /me lists usage by token",
             ),
             Some((budget, _)) => {
                 Finding::passes(format!("{} of {limit} requests in {seconds} s are left, by Redis", budget.remaining))
@@ -266,7 +267,7 @@ impl<'c> Guide<'c> {
 fn malformed(token: &str) -> Finding {
     let what = match token.strip_prefix("fg_") {
         None => "it does not begin with `fg_`, so it is none of formgate's: 401",
-        Some(_) => "it was mistyped or cut off, as its checksum tells: 401",
+        Some(_) => "it was mistyped or cut off, since its checksum is wrong: 401",
     };
     Finding::stops(what, "copy it again, or make another: formgate token create")
 }

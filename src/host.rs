@@ -1,63 +1,63 @@
-//! Host names in the one form in which they are compared: lower case, A-labels, no port, no trailing dot.
+//! Host names in the form in which they are compared: lower case, A-labels, no port, no trailing dot.
 //!
-//! A [`HostName`] is normalised when it is made, so that two of them are the same host exactly when they are equal.
-//! [`CertificateNames`] are what a certificate vouches for, and decide about 421 (RFC 9110, section 15.5.20). A
-//! [`HostPattern`] is what an operator gives a certificate for: a host, or all hosts one label below a name.
+//! A [`HostName`] is normalized on construction, so two are the same host exactly if they are equal.
+//! [`CertificateNames`] are the names that a certificate covers, and decide about 421 (RFC 9110, section 15.5.20). A
+//! [`HostPattern`] is what an operator configures a certificate for: a host, or a wildcard.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// A normalised DNS name or IP literal: `acme.example.com`, `xn--bcher-kva.example`, `127.0.0.1`, `[::1]`.
+/// A normalized DNS name or IP literal: `acme.example.com`, `xn--bcher-kva.example`, `127.0.0.1`, `[::1]`.
 ///
-/// Cheap to clone: a gateway with many tenants holds each name once, in its configuration and in its maps.
+/// Cheap to clone: a gateway with many tenants stores each name once, shared by its configuration and its maps.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostName(Arc<str>);
 
-/// The text is no host name.
+/// The text is not a host name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a valid host name")]
 pub struct InvalidHost;
 
-/// The longest name that DNS carries (RFC 1035, section 2.3.4), in its text form.
-const LONGEST_NAME: usize = 253;
+/// The maximum length of a DNS name in text form (RFC 1035, section 2.3.4).
+const MAX_NAME: usize = 253;
 
 impl HostName {
-    /// Normalises a name without a port, as it stands in a configuration or a ClientHello.
+    /// Normalizes a name without a port, as in a configuration or a ClientHello.
     ///
     /// # Errors
-    /// [`InvalidHost`] when nothing is left, a label is empty or too long, or a character can't stand in a host.
+    /// [`InvalidHost`] if the name is empty, a label is empty or too long, or a character is not allowed in a host.
     pub fn parse(text: &str) -> Result<Self, InvalidHost> {
         let text = text.strip_suffix('.').unwrap_or(text);
         if let Some(literal) = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
             let address: std::net::Ipv6Addr = literal.parse().map_err(|_| InvalidHost)?;
             return Ok(Self(format!("[{address}]").into()));
         }
-        if is_normal(text) {
+        if is_normalized(text) {
             return Ok(Self(text.into()));
         }
         let ascii = idna::domain_to_ascii_cow(text.as_bytes(), idna::AsciiDenyList::URL).map_err(|_| InvalidHost)?;
-        // URLs allow more in a host than any name that can be looked up has.
+        // URLs allow more characters in a host than names in DNS have.
         let fits = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         let mut labels = ascii.as_bytes().split(|byte| *byte == b'.');
         let labels_fit = labels.all(|label| (1..=63).contains(&label.len()) && label.iter().all(fits));
-        if ascii.len() > LONGEST_NAME || !labels_fit {
+        if ascii.len() > MAX_NAME || !labels_fit {
             return Err(InvalidHost);
         }
         Ok(Self(ascii.into()))
     }
 
-    /// Normalises an authority as a request carries it: a name, and a port that does not count.
+    /// Normalizes the authority of a request: a name and an optional port, which is dropped.
     ///
     /// # Errors
-    /// [`InvalidHost`] also for userinfo, a path, or a port that is no number up to 65535.
+    /// [`InvalidHost`] also for userinfo, a path, or a port that is not a number up to 65535.
     pub fn parse_authority(text: &str) -> Result<Self, InvalidHost> {
         Self::parse_with_port(text).map(|(host, _)| host)
     }
 
-    /// The same, with the port as it is written.
+    /// Like [`parse_authority`](Self::parse_authority), but returns the port as written.
     ///
     /// # Errors
-    /// The same.
+    /// Same as there.
     pub fn parse_with_port(text: &str) -> Result<(Self, Option<&str>), InvalidHost> {
         let colon = memchr::memrchr(b':', text.as_bytes()).filter(|&colon| !text[colon..].contains(']'));
         let (host, port) = match colon {
@@ -71,32 +71,32 @@ impl HostName {
         Ok((Self::parse(host)?, port))
     }
 
-    /// The name as text.
+    /// The name as a string.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The same name in memory of its own.
+    /// A copy with its own allocation.
     #[must_use]
     pub fn copied(&self) -> Self {
         Self(Arc::from(&*self.0))
     }
 
-    /// What follows the left-most label.
+    /// The name without its left-most label.
     fn parent(&self) -> Option<&str> {
         self.0.split_once('.').map(|(_, parent)| parent)
     }
 }
 
-/// Whether a name is in its normal form, which is seen at once of nearly all that callers send. A-labels are looked at more
-/// closely elsewhere.
-fn is_normal(text: &str) -> bool {
+/// Whether a name is already normalized: a fast path for nearly all names that clients send. Returns false for
+/// A-labels, which need a closer look.
+fn is_normalized(text: &str) -> bool {
     let fits =
         |byte: u8| byte.is_ascii_lowercase() | byte.is_ascii_digit() | (byte == b'-') | (byte == b'_') | (byte == b'.');
     let label_fits = |label: &[u8]| (1..=63).contains(&label.len()) && !label.starts_with(b"xn--");
-    // All of them, whatever the first ones are: so they are looked at many at a time.
-    text.len() <= LONGEST_NAME
+    // Check every byte without an early exit, so that the loop is vectorized.
+    text.len() <= MAX_NAME
         && text.bytes().fold(true, |all, byte| all & fits(byte))
         && text.as_bytes().split(|byte| *byte == b'.').all(label_fits)
 }
@@ -107,7 +107,7 @@ impl fmt::Display for HostName {
     }
 }
 
-/// A host, or `*.` and the name below which hosts are meant.
+/// A host, or `*.` followed by a domain.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HostPattern {
     name: HostName,
@@ -115,10 +115,10 @@ pub struct HostPattern {
 }
 
 impl HostPattern {
-    /// Normalises a name that may begin with `*.`.
+    /// Normalizes a name that may begin with `*.`.
     ///
     /// # Errors
-    /// [`InvalidHost`] also for a wildcard at any other place, and for one below an IP literal.
+    /// [`InvalidHost`] also for a wildcard in any other position, and for one below an IP literal.
     pub fn parse(text: &str) -> Result<Self, InvalidHost> {
         match text.strip_prefix("*.") {
             Some(name) if name.starts_with('[') => Err(InvalidHost),
@@ -127,26 +127,26 @@ impl HostPattern {
         }
     }
 
-    /// The host, where it is one alone.
+    /// The host, unless this is a wildcard.
     #[must_use]
     pub fn host(&self) -> Option<&HostName> {
         (!self.is_wildcard).then_some(&self.name)
     }
 
-    /// Whether a host is meant. A wildcard stands for exactly one whole left-most label, as it does in a certificate.
+    /// Whether the pattern matches a host. As in certificates, a wildcard matches exactly one left-most label.
     #[must_use]
     pub fn matches(&self, host: &HostName) -> bool {
         if self.is_wildcard { host.parent() == Some(self.name.as_str()) } else { self.name == *host }
     }
 
-    /// The one of several that applies to a host: its own before a wildcard.
+    /// The entry for a host; an exact match takes precedence over a wildcard.
     pub fn choose<'a, T>(among: &'a [(Self, T)], host: &HostName) -> Option<&'a (Self, T)> {
         let own = among.iter().find(|(pattern, _)| pattern.host() == Some(host));
         own.or_else(|| among.iter().find(|(pattern, _)| pattern.matches(host)))
     }
 }
 
-/// One host alone.
+/// A pattern that matches only this host.
 impl From<HostName> for HostPattern {
     fn from(name: HostName) -> Self {
         Self { name, is_wildcard: false }
@@ -166,12 +166,12 @@ pub struct CertificateNames {
 }
 
 impl CertificateNames {
-    /// From the subject alternative names of a certificate, as they stand there.
+    /// Takes the subject alternative names of a certificate.
     pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         Self { names: names.into_iter().map(|name| name.to_ascii_lowercase().into()).collect() }
     }
 
-    /// The first of the names, as a report shows them; nothing where there are none.
+    /// Formats the first names for a report; `None` if there are none.
     #[must_use]
     pub fn listed(&self, most: usize) -> Option<String> {
         let shown: Vec<_> = self.names.iter().take(most).map(|name| format!("`{name}`")).collect();
@@ -180,8 +180,7 @@ impl CertificateNames {
         (!shown.is_empty()).then(|| format!("{}{more}", shown.join(", ")))
     }
 
-    /// Whether the certificate vouches for a host. A wildcard stands for exactly one whole left-most label (RFC 9525,
-    /// section 6.3).
+    /// Whether the certificate covers a host. A wildcard matches exactly one left-most label (RFC 9525, section 6.3).
     #[must_use]
     pub fn covers(&self, host: &HostName) -> bool {
         let parent = host.parent();
@@ -212,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_authority_is_refused() {
+    fn anything_but_an_authority_is_refused() {
         for text in [
             "",
             ".",
@@ -232,12 +231,12 @@ mod tests {
     }
 
     #[test]
-    fn what_seems_to_be_normal_is_what_normalising_leaves() {
+    fn names_that_seem_normalized_are_unchanged_by_normalizing() {
         let mut normal = 0;
         let parts = ["a", "z9", "-", "_", ".", "xn--", "--", "0", "A", "ü", " ", "xn--bcher-kva", &"x".repeat(62)];
         for seed in 0..parts.len().pow(4) {
             let text: String = (0..4).map(|at| parts[seed / parts.len().pow(at) % parts.len()]).collect();
-            if is_normal(&text) {
+            if is_normalized(&text) {
                 normal += 1;
                 let ascii = idna::domain_to_ascii_cow(text.as_bytes(), idna::AsciiDenyList::URL);
                 assert_eq!(ascii.ok().as_deref(), Some(&*text));

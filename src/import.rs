@@ -1,9 +1,9 @@
-//! `formgate import`: NDJSON into a tenant's database, as one transaction.
+//! `formgate import`: loads NDJSON into a tenant's database in one transaction.
 //!
-//! A line is an object of the format (users, labels, forms, groups, flow steps, submissions) and is loaded by its id:
-//! loading a file twice is loading it once. What a line refers to stands in the database or on an earlier line. This
-//! module reads (`lines`), parses (`parse`) and tells faults by line, column and key (`fault`); what may be loaded, and
-//! how, is the store's. Nothing of the file is kept unless [`run`] returns an [`Imported`].
+//! A line is an object of the format (users, labels, forms, groups, flow steps, submissions), identified by its id, so
+//! loading is idempotent. A line may refer to objects in the database or on earlier lines. This module reads
+//! (`lines`), parses (`parse`) and reports faults by line, column and key (`fault`); the store decides what may be
+//! loaded, and how. Nothing is kept unless [`run`] returns an [`Imported`].
 
 mod fault;
 mod lines;
@@ -14,27 +14,28 @@ mod tests;
 
 use std::io::{self, BufRead};
 
-pub use fault::Fault;
+pub use fault::LineFault;
 
 use crate::store::import::Import;
 use crate::store::import::batch::Kind;
 use crate::store::{DatabaseLocation, StoreError};
-use reader::{Chunk, Message};
+use reader::{Chunk, ReaderMessage};
 
-/// How many faults are kept to be shown; all are counted. More, and a file of another format fills memory.
-const SHOWN_FAULTS: usize = 100;
+/// How many faults are kept for the report; all are counted. Larger: a file of another format fills memory. Smaller:
+/// fixing a file takes more attempts.
+const MAX_LISTED_FAULTS: usize = 100;
 
-/// What happens at a faulty line.
+/// How to handle a faulty line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFault {
-    /// The load ends and nothing of the file is kept.
+    /// Stop, and keep nothing of the file.
     #[default]
     Stop,
-    /// The line is left out.
+    /// Skip the line.
     KeepGoing,
 }
 
-/// How far a load has come.
+/// The progress of an import.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Lines of the input, empty ones included.
@@ -43,17 +44,17 @@ pub struct Progress {
     pub bytes: u64,
 }
 
-/// What a load is at.
+/// The stage of an import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// A batch was loaded; the input was read so far.
+    /// Loading; a batch has been loaded up to here.
     Loading(Progress),
-    /// All of the input is loaded. Indexes are built and figures for the planner taken, which of a first load into Postgres
-    /// is half of the work.
+    /// The whole input is loaded; building indexes and planner statistics, which is half of the work of a first import
+    /// into Postgres.
     Finishing,
 }
 
-/// What was loaded: lines, whether or not they changed anything.
+/// The number of lines loaded by type, whether or not they changed anything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Imported {
     /// Users.
@@ -70,10 +71,10 @@ pub struct Imported {
     pub submissions: u64,
     /// Lines of the input, empty and faulty ones included.
     pub lines: u64,
-    /// Lines that were left out.
+    /// Lines that were skipped.
     pub faulty: u64,
-    /// The first of their faults, in the order of the lines.
-    pub faults: Vec<Fault>,
+    /// Their first faults, in line order.
+    pub faults: Vec<LineFault>,
 }
 
 impl Imported {
@@ -89,18 +90,18 @@ impl Imported {
     }
 }
 
-/// Why nothing was loaded.
+/// Why an import failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// A line is at fault, and the load stops at faults.
+    /// A line is faulty, with [`OnFault::Stop`].
     #[error("{0}")]
-    Faulty(Fault),
+    Faulty(LineFault),
     /// The input could not be read.
     #[error("line {line} can't be read: {source}")]
     Unreadable {
-        /// The line that was to be read.
+        /// The number of the line.
         line: u64,
-        /// What the system says.
+        /// The I/O error.
         source: io::Error,
     },
     /// The database failed.
@@ -108,56 +109,56 @@ pub enum ImportError {
     Store(#[from] StoreError),
 }
 
-/// Loads an input into a database that is at the newest schema, telling what it is at after every batch.
+/// Loads an input into a database with the newest schema, and reports progress after every batch.
 ///
 /// # Errors
-/// [`ImportError`]; then, as when the future is dropped, the database is as it was.
+/// [`ImportError`]. Then, and also if the future is dropped, the database is unchanged.
 pub async fn run(
     location: &DatabaseLocation,
     input: impl BufRead + Send + 'static,
     on_fault: OnFault,
-    mut tell: impl FnMut(Stage) + Send,
+    mut on_stage: impl FnMut(Stage) + Send,
 ) -> Result<Imported, ImportError> {
     let mut import = Import::begin(location).await?;
     let mut messages = reader::start(input, on_fault);
     let mut imported = Imported::default();
     loop {
         match messages.recv().await.expect("the reading thread ends with a message") {
-            Message::Chunk(chunk) => {
-                let upto = chunk.upto;
+            ReaderMessage::Chunk(chunk) => {
+                let progress = chunk.progress;
                 let faults = load(&mut import, chunk, &mut imported).await?;
                 if let (OnFault::Stop, Some(first)) = (on_fault, faults.first()) {
                     import.roll_back().await?;
                     return Err(ImportError::Faulty(first.clone()));
                 }
                 imported.faulty += u64::try_from(faults.len()).expect("a chunk is small");
-                let room = SHOWN_FAULTS - imported.faults.len();
+                let room = MAX_LISTED_FAULTS - imported.faults.len();
                 imported.faults.extend(faults.into_iter().take(room));
-                tell(Stage::Loading(upto));
+                on_stage(Stage::Loading(progress));
             }
-            Message::Unreadable { line, source } => {
+            ReaderMessage::Unreadable { line, source } => {
                 import.roll_back().await?;
                 return Err(ImportError::Unreadable { line, source });
             }
-            Message::End(upto) => {
-                imported.lines = upto.lines;
+            ReaderMessage::End(progress) => {
+                imported.lines = progress.lines;
                 break;
             }
         }
     }
-    tell(Stage::Finishing);
+    on_stage(Stage::Finishing);
     import.finish().await?;
     Ok(imported)
 }
 
-/// Loads a chunk, counts what was loaded and tells the faults of the rest, in the order of the lines.
-async fn load(import: &mut Import, chunk: Chunk, imported: &mut Imported) -> Result<Vec<Fault>, StoreError> {
+/// Loads a chunk and counts its lines. Returns the faults of the others, in line order.
+async fn load(import: &mut Import, chunk: Chunk, imported: &mut Imported) -> Result<Vec<LineFault>, StoreError> {
     let refusals = import.load(&chunk.batch).await?;
     let mut faults = chunk.faults;
     for ((record, (line, text)), refusal) in chunk.batch.records().iter().zip(&chunk.lines).zip(refusals) {
         match refusal {
             None => imported.count(record.kind()),
-            Some(refusal) => faults.push(Fault::of_refusal(*line, text, &refusal)),
+            Some(refusal) => faults.push(LineFault::of_refusal(*line, text, &refusal)),
         }
     }
     faults.sort_by_key(|fault| fault.line);

@@ -33,7 +33,7 @@ use http_body_util::Full;
 use hyper::body::{Body, Incoming};
 use tracing::{Instrument, Span};
 
-use crate::api::{self, Call, Ignored};
+use crate::api::{self, Call, IgnoredParameters};
 use crate::config::RequestLimits;
 use crate::error::Refusal;
 use crate::gate::{Authority, Connection, Gate, Transport, check_form, check_method, check_size};
@@ -78,9 +78,9 @@ struct RequestContext {
     budget: Option<Budget>,
     route: Option<&'static str>,
     /// Query parameters that the route does not know.
-    ignored: Option<Ignored>,
+    ignored: Option<IgnoredParameters>,
     /// The same of the body's keys.
-    ignored_in_body: OnceLock<Ignored>,
+    ignored_in_body: OnceLock<IgnoredParameters>,
     /// The time that its statements took.
     database: DatabaseTime,
     /// The span from the token check on, where that is another one.
@@ -120,7 +120,7 @@ impl Pipeline {
         };
         // Each names its own before those that are named: the query's come first.
         let ignored = [context.ignored_in_body.take(), context.ignored.take()];
-        let reply = ignored.into_iter().flatten().fold(reply, |reply, ignored| ignored.name_in(reply));
+        let reply = ignored.into_iter().flatten().fold(reply, |reply, ignored| ignored.add_to(reply));
         if let (None, Some(tenant)) = (context.budget, &context.tenant) {
             context.budget = Some(self.gate.budget(tenant).await);
         }
@@ -204,7 +204,7 @@ impl Pipeline {
         mut allowance: Allowance,
         context: &mut RequestContext,
     ) -> Result<Reply, Refusal> {
-        let report = if api::tells_usage(path) { ReportUsage::Yes } else { ReportUsage::No };
+        let report = if api::reports_usage(path) { ReportUsage::Yes } else { ReportUsage::No };
         let admitting = self.gate.admit(tenant, token, report, &mut context.budget).instrument(step!("admit"));
         let admitted = allowance.spend(pin!(admitting)).await?;
 

@@ -1,8 +1,8 @@
-//! The body of a request: a JSON object, name by name.
+//! The body of a request: a JSON object.
 //!
-//! Owns which names are kept. A body is read in two steps: here it is checked as a whole and split into the texts of its
-//! known values, then each value is read by its shape ([`super::ask`]). Nothing is built of what no shape asks for, so a
-//! body of 16 MiB costs its own bytes however many values it has.
+//! Owns which keys are kept. A body is read in two steps. First it is validated as a whole and split into the JSON
+//! texts of its known values; then each value is read ([`super::values`]). Values that no reader needs are never
+//! built, so a body of 16 MiB costs only its own bytes, however many values it has.
 
 use std::fmt::{self, Display};
 use std::mem;
@@ -12,43 +12,43 @@ use serde_json::error::Category;
 use serde_json::value::RawValue;
 
 use super::Call;
-use super::ignored::Ignored;
-use super::shape::{Any, Shape, Skip, Text};
+use super::ignored::IgnoredParameters;
+use super::reader::{ReadKey, ReaderSeed, Skip, ValueReader};
 use crate::error::{Faults, Refusal};
 
-/// What some editors and PowerShell put before a text (RFC 8259, section 8.1, allows to ignore it).
+/// A byte order mark, which some editors and PowerShell write (RFC 8259, section 8.1, allows ignoring it).
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// A body that is a JSON object.
 #[derive(Debug, Default)]
 pub(super) struct Body<'b> {
-    /// The known values in the order of the body.
-    sent: Vec<Sent<'b>>,
-    ignored: Ignored,
+    /// The known entries in body order.
+    entries: Vec<BodyEntry<'b>>,
+    ignored: IgnoredParameters,
 }
 
-/// A value that was sent, as its JSON text.
+/// A key and its value as JSON text.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sent<'b> {
-    /// Its name.
+pub(super) struct BodyEntry<'b> {
+    /// The key.
     pub(super) name: &'static str,
-    /// Its JSON.
-    pub(super) text: &'b RawValue,
+    /// The JSON text of the value.
+    pub(super) json: &'b RawValue,
 }
 
 impl<'b> Body<'b> {
-    /// Reads the body of a call, and notes which of its names are not known.
+    /// Parses the body of a call, and records its unknown keys in [`Call::ignored`].
     ///
     /// # Errors
-    /// As of [`Body::parse`].
+    /// See [`Body::parse`].
     pub(super) fn of(call: &'b Call<'_>, known: &[&'static str]) -> Result<Self, Refusal> {
         let mut body = Self::parse(&call.body, known)?;
         call.ignored.get_or_init(|| mem::take(&mut body.ignored));
         Ok(body)
     }
 
-    /// Reads a body; an empty one is an empty object. Of a name that comes twice the last value counts, as for most who
-    /// read JSON (RFC 8259, section 4).
+    /// Parses a body; an empty one counts as an empty object. If a key is repeated, the last value counts, as in most
+    /// JSON parsers (RFC 8259, section 4).
     ///
     /// # Errors
     /// [`Refusal::Invalid`] on `body` for malformed JSON, invalid UTF-8, nesting deeper than 127, and anything but an
@@ -62,41 +62,41 @@ impl<'b> Body<'b> {
         let mut json = serde_json::Deserializer::from_str(text);
         let body = json.deserialize_map(BodyVisitor { known }).and_then(|body| json.end().map(|()| body));
         body.map_err(|error| match error.classify() {
-            Category::Data => Faults::only("body", "The body must be a JSON object."),
+            Category::Data => Faults::single("body", "The body must be a JSON object."),
             _ => malformed(&error),
         })
     }
 
-    /// Everything known that was sent with a value: `null` is as if it were not sent.
-    pub(super) fn sent(&self) -> impl Iterator<Item = &Sent<'b>> {
-        self.sent.iter().filter(|sent| !is_null(sent.text))
+    /// The known entries, except those with the value `null`, which counts as absent.
+    pub(super) fn entries(&self) -> impl Iterator<Item = &BodyEntry<'b>> {
+        self.entries.iter().filter(|entry| !is_null(entry.json))
     }
 
-    /// Whether a known name was sent, be it with `null`.
-    pub(super) fn names(&self, name: &str) -> bool {
-        self.sent.iter().any(|sent| sent.name == name)
+    /// Whether a known key is present, even with the value `null`.
+    pub(super) fn has_key(&self, name: &str) -> bool {
+        self.entries.iter().any(|entry| entry.name == name)
     }
 }
 
-impl<'b> Sent<'b> {
-    /// Reads the value by its shape.
+impl<'b> BodyEntry<'b> {
+    /// Reads the value.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] on `body` for what is no JSON after all: a number that no machine holds, half a surrogate
-    /// pair, nesting deeper than 127.
-    pub(super) fn read<S: Shape<'b>>(&self, shape: S) -> Result<S::Value, Refusal> {
-        let value = Any(shape).deserialize(&mut serde_json::Deserializer::from_str(self.text.get()));
+    /// [`Refusal::Invalid`] on `body` for values that turn out not to be JSON: a number out of range, an unpaired
+    /// surrogate, nesting deeper than 127.
+    pub(super) fn read<S: ValueReader<'b>>(&self, reader: S) -> Result<S::Value, Refusal> {
+        let value = ReaderSeed(reader).deserialize(&mut serde_json::Deserializer::from_str(self.json.get()));
         value.map_err(|error| malformed(&format_args!("{error} of `{}`", self.name)))
     }
 }
 
-/// Whether the text of a value is `null`.
+/// Whether a JSON text is `null`.
 pub(super) fn is_null(text: &RawValue) -> bool {
     text.get() == "null"
 }
 
 fn malformed(error: &dyn Display) -> Refusal {
-    Faults::only("body", format_args!("The body must be valid JSON: {error}."))
+    Faults::single("body", format_args!("The body must be valid JSON: {error}."))
 }
 
 struct BodyVisitor<'k> {
@@ -111,7 +111,7 @@ impl<'b> Visitor<'b> for BodyVisitor<'_> {
     }
 
     fn visit_map<A: MapAccess<'b>>(self, mut map: A) -> Result<Body<'b>, A::Error> {
-        let (mut sent, mut ignored) = (Vec::new(), Ignored::default());
+        let (mut entries, mut ignored) = (Vec::new(), IgnoredParameters::default());
         let mut known = |name: &str| {
             let known = self.known.iter().copied().find(|known| *known == name);
             if known.is_none() {
@@ -119,28 +119,28 @@ impl<'b> Visitor<'b> for BodyVisitor<'_> {
             }
             known
         };
-        while let Some(name) = map.next_key_seed(Text(&mut known))? {
+        while let Some(name) = map.next_key_seed(ReadKey(&mut known))? {
             match name {
                 Some(name) => {
-                    let text = map.next_value()?;
-                    sent.retain(|sent: &Sent<'_>| sent.name != name);
-                    sent.push(Sent { name, text });
+                    let json = map.next_value()?;
+                    entries.retain(|entry: &BodyEntry<'_>| entry.name != name);
+                    entries.push(BodyEntry { name, json });
                 }
                 None => map.next_value_seed(Skip)?,
             }
         }
-        Ok(Body { sent, ignored })
+        Ok(Body { entries, ignored })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::ask;
-    use super::super::shape::{Item, Scalar};
+    use super::super::reader::{ReadScalar, Scalar};
+    use super::super::values;
     use super::*;
 
     #[test]
-    fn of_a_name_that_comes_twice_the_last_value_counts() {
+    fn the_last_value_of_a_repeated_key_counts() {
         for (text, expected) in [
             (r#"{"a": 1, "b": 2, "a": 3}"#, vec![("b", 2), ("a", 3)]),
             (r#"{"a": 1, "a": null}"#, vec![]),
@@ -148,16 +148,16 @@ mod tests {
         ] {
             let body = Body::parse(text.as_bytes(), &["a", "b"]).unwrap();
             let mut faults = Faults::default();
-            let number = |sent: &Sent<'_>, faults: &mut Faults| {
-                sent.read(Item(|value: Scalar<'_>| ask::number(&value, sent.name.into(), faults))).unwrap()
+            let number = |entry: &BodyEntry<'_>, faults: &mut Faults| {
+                entry.read(ReadScalar(|value: Scalar<'_>| values::number(&value, entry.name.into(), faults))).unwrap()
             };
-            let read: Vec<_> = body.sent().map(|sent| (sent.name, number(sent, &mut faults).unwrap())).collect();
+            let read: Vec<_> = body.entries().map(|entry| (entry.name, number(entry, &mut faults).unwrap())).collect();
             assert_eq!(read, expected, "{text}");
         }
     }
 
     #[test]
-    fn what_is_no_json_object_is_a_fault_of_the_body() {
+    fn anything_but_a_json_object_is_a_fault_of_the_body() {
         let deep = |inside: &str| format!("{inside}{}{}", "[".repeat(100_000), "]".repeat(100_000)).into_bytes();
         for body in [
             b"[]".to_vec(),
@@ -176,15 +176,15 @@ mod tests {
             assert!(Body::parse(&body, &["a"]).is_err(), "{:?}", String::from_utf8_lossy(&body[..body.len().min(40)]));
         }
         for body in [&b""[..], b" \n", b"{}", b"\xef\xbb\xbf", b"\xef\xbb\xbf{}"] {
-            assert_eq!(Body::parse(body, &["a"]).unwrap().sent().count(), 0);
+            assert_eq!(Body::parse(body, &["a"]).unwrap().entries().count(), 0);
         }
     }
 
     #[test]
     fn unknown_names_are_ignored_once_each_however_many_they_are() {
         let ignored = |text: &str| Body::parse(text.as_bytes(), &["known"]).unwrap().ignored;
-        let expected = Ignored::of(["a", "b ü"].into_iter(), &[]);
+        let expected = IgnoredParameters::from_names(["a", "b ü"].into_iter(), &[]);
         assert_eq!(ignored(r#"{"a": 1, "": 2, "known": 3, "b ü": 4, "a": []}"#), expected);
-        assert_eq!(ignored(r#"{"": 1, "known": 2}"#), Ignored::default());
+        assert_eq!(ignored(r#"{"": 1, "known": 2}"#), IgnoredParameters::default());
     }
 }

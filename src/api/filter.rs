@@ -1,20 +1,22 @@
-//! The filters of `POST /submission`, from what was sent to a [`SubmissionFilter`].
+//! The filters of `POST /submission`: parses a body into a [`SubmissionFilter`].
+//!
+//! Owns the names of the filters, their limits, and their faults. Knows no SQL: the store turns a filter into a query.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::de::{MapAccess, SeqAccess};
 use serde_json::value::RawValue;
 
-use super::ask::{self, Path};
-use super::body::{self, Body, Sent};
-use super::id::{Kind, parse_number};
-use super::shape::{List, Scalar, Shape, Skip, Text};
+use super::body::{self, Body, BodyEntry};
+use super::id::{IdKind, parse_number};
+use super::reader::{ReadKey, ReadList, Scalar, Skip, ValueReader};
 use super::time::{Bound, parse_bound};
+use super::values::{self, FieldPath};
 use crate::error::{Faults, Refusal};
 use crate::store::filter::{Keyword, SortBy, SortDirection, Status, SubmissionFilter, Term};
 use crate::store::fold;
 
-/// Every filter that there is; all else that is sent is ignored.
+/// All filters; other keys are ignored.
 pub(super) const PARAMETERS: [&str; 14] = [
     "forms",
     "statuses",
@@ -32,48 +34,50 @@ pub(super) const PARAMETERS: [&str; 14] = [
     "sortDirection",
 ];
 
-/// The most characters of a keyword.
+/// The maximum length of a keyword in characters.
 ///
-/// Larger: a search compares each answer with more. Smaller: a sentence that is searched for is refused.
-const LONGEST_KEYWORD: usize = 1_000;
+/// Larger: a search compares each answer with a longer text. Smaller: searching for a whole sentence is refused.
+const MAX_KEYWORD: usize = 1_000;
 
-/// The most elements that `terms` may name.
+/// The maximum number of elements in `terms`.
 ///
-/// Larger: a search looks up more, an index scan each. Smaller: long forms can't be searched by all of their fields.
-const MOST_TERMS: usize = 50;
+/// Larger: a search does more index scans, one per element. Smaller: long forms can't be searched by all of their
+/// fields.
+const MAX_TERMS: usize = 50;
 
-/// The most answers that `terms` may have, those of all elements together.
+/// The maximum number of answers in `terms`, over all elements.
 ///
-/// Larger: the same. Smaller: callers that look up hundreds of reference numbers search twice.
-const MOST_ANSWERS: usize = 1_000;
+/// Larger: a search does more index scans. Smaller: clients that look up hundreds of reference numbers need two
+/// searches.
+const MAX_ANSWERS: usize = 1_000;
 
-/// Reads all filters, in the order of the body; what is faulty is noted and left out.
+/// Parses all filters in body order. Faulty ones are reported and left out.
 ///
 /// # Errors
-/// As of [`Sent::read`].
+/// See [`BodyEntry::read`].
 pub(super) fn parse(body: &Body<'_>, zone: &TimeZone, faults: &mut Faults) -> Result<SubmissionFilter, Refusal> {
     let mut filter = SubmissionFilter::default();
-    for sent in body.sent() {
-        match sent.name {
-            "forms" => filter.forms = ask::list(sent, faults, form)?,
-            "statuses" => filter.statuses = ask::list(sent, faults, status)?,
-            "search" => filter.search = ask::one(sent, faults, keyword)?,
-            "submitters" => filter.submitters = ask::list(sent, faults, ask::number)?,
-            "pending" => filter.pending = ask::list(sent, faults, ask::number)?,
-            "participants" => filter.participants = ask::list(sent, faults, ask::number)?,
-            "terms" => filter.terms = terms(sent, faults)?,
-            "start" => filter.start = date(sent, Bound::Start, zone, faults)?,
-            "end" => filter.end = date(sent, Bound::End, zone, faults)?,
-            "labels" => filter.labels = ask::list(sent, faults, ask::number)?,
-            "sharedLabels" => filter.shared_labels = ask::list(sent, faults, ask::number)?,
-            "flows" => filter.flows = ask::list(sent, faults, ask::number)?,
+    for entry in body.entries() {
+        match entry.name {
+            "forms" => filter.forms = values::list(entry, faults, form)?,
+            "statuses" => filter.statuses = values::list(entry, faults, status)?,
+            "search" => filter.search = values::scalar(entry, faults, keyword)?,
+            "submitters" => filter.submitters = values::list(entry, faults, values::number)?,
+            "pending" => filter.pending = values::list(entry, faults, values::number)?,
+            "participants" => filter.participants = values::list(entry, faults, values::number)?,
+            "terms" => filter.terms = terms(entry, faults)?,
+            "start" => filter.start = date(entry, Bound::Start, zone, faults)?,
+            "end" => filter.end = date(entry, Bound::End, zone, faults)?,
+            "labels" => filter.labels = values::list(entry, faults, values::number)?,
+            "sharedLabels" => filter.shared_labels = values::list(entry, faults, values::number)?,
+            "flows" => filter.flows = values::list(entry, faults, values::number)?,
             "sortBy" => {
                 let choices = [("created_at", SortBy::CreatedAt), ("updated_at", SortBy::UpdatedAt)];
-                filter.sort_by = choice(sent, choices, faults)?.unwrap_or_default();
+                filter.sort_by = choice(entry, choices, faults)?.unwrap_or_default();
             }
             "sortDirection" => {
                 let choices = [("asc", SortDirection::Ascending), ("desc", SortDirection::Descending)];
-                filter.sort_direction = choice(sent, choices, faults)?.unwrap_or_default();
+                filter.sort_direction = choice(entry, choices, faults)?.unwrap_or_default();
             }
             _ => {}
         }
@@ -86,22 +90,22 @@ pub(super) fn parse(body: &Body<'_>, zone: &TimeZone, faults: &mut Faults) -> Re
     Ok(filter)
 }
 
-fn form(value: &Scalar<'_>, path: Path<'_>, faults: &mut Faults) -> Option<i64> {
-    ask::id(value, path, Kind::Form, faults)
+fn form(value: &Scalar<'_>, path: FieldPath<'_>, faults: &mut Faults) -> Option<i64> {
+    values::id(value, path, IdKind::Form, faults)
 }
 
-fn status(value: &Scalar<'_>, path: Path<'_>, faults: &mut Faults) -> Option<Status> {
-    let status = if let Scalar::Text(text) = value { Status::parse(text) } else { None };
+fn status(value: &Scalar<'_>, path: FieldPath<'_>, faults: &mut Faults) -> Option<Status> {
+    let status = if let Scalar::String(text) = value { Status::parse(text) } else { None };
     if status.is_none() {
         faults.add(path, format_args!("The {path} must be one of {}.", Status::ALL.map(Status::as_str).join(", ")));
     }
     status
 }
 
-fn keyword(value: &Scalar<'_>, path: Path<'_>, faults: &mut Faults) -> Option<Keyword> {
-    let text = ask::text(value, path, faults)?;
-    if text.chars().nth(LONGEST_KEYWORD).is_some() {
-        faults.add(path, format_args!("The {path} must be at most {LONGEST_KEYWORD} characters."));
+fn keyword(value: &Scalar<'_>, path: FieldPath<'_>, faults: &mut Faults) -> Option<Keyword> {
+    let text = values::text(value, path, faults)?;
+    if text.chars().nth(MAX_KEYWORD).is_some() {
+        faults.add(path, format_args!("The {path} must be at most {MAX_KEYWORD} characters."));
         return None;
     }
     let keyword = Keyword::new(text);
@@ -111,32 +115,33 @@ fn keyword(value: &Scalar<'_>, path: Path<'_>, faults: &mut Faults) -> Option<Ke
     keyword
 }
 
-/// An object of element ids and lists of answers. A key that is no number matches nothing; an empty list is as if its
-/// key were not sent.
-fn terms(sent: &Sent<'_>, faults: &mut Faults) -> Result<Vec<Term>, Refusal> {
+/// Parses an object of element ids and lists of answers. A key that is not a number matches nothing; an empty list
+/// counts as absent.
+fn terms(entry: &BodyEntry<'_>, faults: &mut Faults) -> Result<Vec<Term>, Refusal> {
     let mark = faults.mark();
     let too_many = |faults: &mut Faults, what: &str| {
-        faults.back_to(mark);
+        faults.truncate_to(mark);
         faults.add("terms", format_args!("The terms must have at most {what}."));
         Ok(Vec::new())
     };
-    let entries = match sent.read(TermEntries)? {
-        Entries::Few(entries) => entries,
-        Entries::TooMany => return too_many(faults, &format!("{MOST_TERMS} elements")),
-        Entries::None => {
+    let entries = match entry.read(ReadTerms)? {
+        TermEntries::Object(entries) => entries,
+        TermEntries::TooMany => return too_many(faults, &format!("{MAX_TERMS} elements")),
+        TermEntries::Invalid => {
             faults.add("terms", "The terms must be an object of element ids and lists of answers.");
             return Ok(Vec::new());
         }
     };
-    let (mut terms, mut answers_left) = (Vec::new(), MOST_ANSWERS);
-    for (key, text) in entries {
-        let (path, most) = (Path::Key(&Path::Top("terms"), &key), answers_left);
-        let read = |value: &Scalar<'_>, path: Path<'_>, faults: &mut Faults| {
+    let (mut terms, mut answers_left) = (Vec::new(), MAX_ANSWERS);
+    for (key, json) in entries {
+        let (path, most) = (FieldPath::Key(&FieldPath::Top("terms"), &key), answers_left);
+        let read = |value: &Scalar<'_>, path: FieldPath<'_>, faults: &mut Faults| {
             answers_left -= 1;
-            ask::text(value, path, faults).map(fold)
+            values::text(value, path, faults).map(fold)
         };
-        let Some(answers) = Sent { text, ..*sent }.read(List { path, most, faults: &mut *faults, read })? else {
-            return too_many(faults, &format!("{MOST_ANSWERS} answers in all"));
+        let Some(answers) = BodyEntry { json, ..*entry }.read(ReadList { path, most, faults: &mut *faults, read })?
+        else {
+            return too_many(faults, &format!("{MAX_ANSWERS} answers in all"));
         };
         if !answers.is_empty() {
             terms.push(Term { element: parse_number(&key), answers });
@@ -145,24 +150,24 @@ fn terms(sent: &Sent<'_>, faults: &mut Faults) -> Result<Vec<Term>, Refusal> {
     Ok(terms)
 }
 
-/// The entries of `terms` as JSON.
-struct TermEntries;
+/// Reads the entries of `terms` as JSON texts.
+struct ReadTerms;
 
-enum Entries<'b> {
-    Few(Vec<(String, &'b RawValue)>),
+enum TermEntries<'b> {
+    Object(Vec<(String, &'b RawValue)>),
     TooMany,
-    None,
+    Invalid,
 }
 
-impl<'b> Shape<'b> for TermEntries {
-    type Value = Entries<'b>;
+impl<'b> ValueReader<'b> for ReadTerms {
+    type Value = TermEntries<'b>;
 
-    /// Of a key that comes twice the last value counts; what is `null` is as if it were not sent.
-    fn object<A: MapAccess<'b>>(self, mut object: A) -> Result<Entries<'b>, A::Error> {
+    /// If a key is repeated, the last value counts; `null` counts as absent.
+    fn object<A: MapAccess<'b>>(self, mut object: A) -> Result<TermEntries<'b>, A::Error> {
         let mut entries: Vec<(String, &RawValue)> = Vec::new();
-        while let Some(known) = object.next_key_seed(Text(|key: &str| {
+        while let Some(known) = object.next_key_seed(ReadKey(|key: &str| {
             entries.retain(|(known, _)| known != key);
-            (entries.len() < MOST_TERMS).then(|| key.to_owned())
+            (entries.len() < MAX_TERMS).then(|| key.to_owned())
         }))? {
             let text: &RawValue = object.next_value()?;
             match known {
@@ -172,30 +177,35 @@ impl<'b> Shape<'b> for TermEntries {
                     while object.next_key_seed(Skip)?.is_some() {
                         object.next_value_seed(Skip)?;
                     }
-                    return Ok(Entries::TooMany);
+                    return Ok(TermEntries::TooMany);
                 }
             }
         }
-        Ok(Entries::Few(entries))
+        Ok(TermEntries::Object(entries))
     }
 
-    /// Some languages write an empty object so.
-    fn array<A: SeqAccess<'b>>(self, mut items: A) -> Result<Entries<'b>, A::Error> {
-        let mut entries = Entries::Few(Vec::new());
+    /// Some languages serialize an empty object as an empty array.
+    fn array<A: SeqAccess<'b>>(self, mut items: A) -> Result<TermEntries<'b>, A::Error> {
+        let mut entries = TermEntries::Object(Vec::new());
         while items.next_element_seed(Skip)?.is_some() {
-            entries = Entries::None;
+            entries = TermEntries::Invalid;
         }
         Ok(entries)
     }
 
-    fn scalar(self, _: Scalar<'_>) -> Entries<'b> {
-        Entries::None
+    fn scalar(self, _: Scalar<'_>) -> TermEntries<'b> {
+        TermEntries::Invalid
     }
 }
 
-fn date(sent: &Sent<'_>, bound: Bound, zone: &TimeZone, faults: &mut Faults) -> Result<Option<Timestamp>, Refusal> {
-    ask::one(sent, faults, |value, path, faults| {
-        let date = parse_bound(ask::text(value, path, faults)?, bound, zone);
+fn date(
+    entry: &BodyEntry<'_>,
+    bound: Bound,
+    zone: &TimeZone,
+    faults: &mut Faults,
+) -> Result<Option<Timestamp>, Refusal> {
+    values::scalar(entry, faults, |value, path, faults| {
+        let date = parse_bound(values::text(value, path, faults)?, bound, zone);
         if date.is_none() {
             faults.add(path, format_args!("The {path} must be a date (YYYY-MM-DD) or an RFC 3339 date-time."));
         }
@@ -203,10 +213,10 @@ fn date(sent: &Sent<'_>, bound: Bound, zone: &TimeZone, faults: &mut Faults) -> 
     })
 }
 
-fn choice<T>(sent: &Sent<'_>, choices: [(&str, T); 2], faults: &mut Faults) -> Result<Option<T>, Refusal> {
-    ask::one(sent, faults, |value, path, faults| {
+fn choice<T>(entry: &BodyEntry<'_>, choices: [(&str, T); 2], faults: &mut Faults) -> Result<Option<T>, Refusal> {
+    values::scalar(entry, faults, |value, path, faults| {
         let names = choices.each_ref().map(|(name, _)| *name);
-        let chosen = choices.into_iter().find(|(name, _)| *value == Scalar::Text(name));
+        let chosen = choices.into_iter().find(|(name, _)| *value == Scalar::String(name));
         if chosen.is_none() {
             faults.add(path, format_args!("The {path} must be {} or {}.", names[0], names[1]));
         }
@@ -223,13 +233,13 @@ mod tests {
     fn faults_of(body: &Value) -> Vec<String> {
         let mut faults = Faults::default();
         parse(&Body::parse(body.to_string().as_bytes(), &PARAMETERS).unwrap(), &TimeZone::UTC, &mut faults).unwrap();
-        let Err(refusal) = faults.or_else(()) else { return Vec::new() };
+        let Err(refusal) = faults.into_result(()) else { return Vec::new() };
         let answer: Value = serde_json::from_slice(&refusal.reply().body).unwrap();
         answer["errors"].as_object().unwrap().keys().cloned().collect()
     }
 
     #[test]
-    fn every_fault_is_told_at_once_in_the_order_of_the_body() {
+    fn every_fault_is_reported_in_body_order() {
         let body = json!({
             "sortBy": "name",
             "forms": ["for_1", "sub_1", 0, 1.5, -2, 9_223_372_036_854_775_808_u64, true],
@@ -261,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn nulls_and_empty_lists_are_as_if_they_were_not_sent() {
+    fn nulls_and_empty_lists_count_as_absent() {
         let nulls: serde_json::Map<String, Value> =
             PARAMETERS.iter().map(|name| ((*name).to_owned(), Value::Null)).collect();
         let empty = json!({"forms": [], "statuses": [], "terms": {"1": [], "name": null}, "labels": []});
@@ -328,7 +338,7 @@ mod tests {
         ] {
             let mut faults = Faults::default();
             parse(&Body::parse(body.as_bytes(), &PARAMETERS).unwrap(), &TimeZone::UTC, &mut faults).unwrap();
-            assert_eq!(faults.or_else(()).is_ok(), sound, "{body}");
+            assert_eq!(faults.into_result(()).is_ok(), sound, "{body}");
         }
     }
 

@@ -1,8 +1,10 @@
-//! `GET /form` and `GET /form/{id}`.
+//! `GET /form` and `GET /form/{id}`: active forms, and one form with its elements.
+//!
+//! Owns the JSON of a form. Which forms are active is the store's decision.
 
 use http::StatusCode;
 
-use super::id::Kind;
+use super::id::IdKind;
 use super::json::Json;
 use super::{Call, page, store};
 use crate::error::{Faults, Refusal};
@@ -10,11 +12,11 @@ use crate::gate::Admitted;
 use crate::reply::Reply;
 use crate::store::{Element, FormSummary};
 
-/// Forms on a page, as the service description fixes it.
+/// The number of forms on a page, as in the service description.
 const PAGE_SIZE: u32 = 100;
 
 fn write_summary(json: &mut Json, form: &FormSummary) {
-    json.raw("\"id\":").id(Kind::Form.show(form.id)).raw(",\"name\":").text(&form.name);
+    json.raw("\"id\":").id(IdKind::Form.id(form.id)).raw(",\"name\":").text(&form.name);
     json.raw(",\"anonymous\":").value(&form.anonymous);
 }
 
@@ -25,8 +27,8 @@ fn write_element(json: &mut Json, element: &Element) {
 
 pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
     let mut faults = Faults::default();
-    let request = page::requested(call, PAGE_SIZE, &mut faults);
-    let request = faults.or_else(request)?;
+    let request = page::parse(call, PAGE_SIZE, &mut faults);
+    let request = faults.into_result(request)?;
     let forms = store(admitted).await?.list_forms(request).await?;
     Ok(page::reply(call, "/api/v1/form", request, forms, |json, form| {
         json.raw("{");
@@ -36,9 +38,9 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
 }
 
 pub(super) async fn show(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
-    let id = Kind::Form.parse(id).ok_or(Refusal::FormNotFound)?;
+    let id = IdKind::Form.parse(id).ok_or(Refusal::FormNotFound)?;
     let form = store(admitted).await?.find_form(id).await?.ok_or(Refusal::FormNotFound)?;
-    let mut json = Json::of_about(2048);
+    let mut json = Json::with_capacity(2048);
     json.raw("{\"data\":{");
     write_summary(&mut json, &form.summary);
     json.raw(",\"elements\":").list(&form.elements, write_element).raw("}}");

@@ -1,4 +1,7 @@
 //! `GET /group`, `PUT /group`, `GET /group/{id}`, `DELETE /group/{id}`.
+//!
+//! Owns the JSON of a group and the parameters of a write, except for the members, which [`members`] reads. How a
+//! group is found, written or deleted is the store's.
 
 use std::borrow::Cow;
 
@@ -6,12 +9,12 @@ use http::StatusCode;
 use serde::Serialize;
 use serde_json::json;
 
-use super::ask::{self, Path};
 use super::body::Body;
-use super::id::{Id, Kind};
+use super::id::{Id, IdKind};
 use super::json::Json;
 use super::members;
-use super::shape::Scalar;
+use super::reader::Scalar;
+use super::values::{self, FieldPath};
 use super::{Call, page, query, store};
 use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
@@ -20,19 +23,22 @@ use crate::store::{
     Deletion, Durability, Group, GroupFilter, GroupSummary, GroupWrite, GroupWriteError, MemberChange, Report, Written,
 };
 
-/// Groups on a page.
+/// The number of groups on a page.
 const PAGE_SIZE: u32 = 100;
 
-/// Bodies from this size on are read while other tasks move to another thread; below it, that costs more than it saves.
-const LARGE: usize = 256 * 1024;
-
-/// An answer with more members is written while other tasks move to another thread.
+/// The size from which a body is parsed in `block_in_place`.
 ///
-/// Larger: other requests wait longer for it. Smaller: answers pay for the move that would be written sooner.
-const MANY: usize = 10_000;
+/// Larger: other requests wait longer. Smaller: moving the worker's other tasks to another thread costs more than it
+/// saves.
+const BLOCKING_BODY_BYTES: usize = 256 * 1024;
 
-/// The most characters of a name and of an external id.
-const LONGEST_NAME: usize = 255;
+/// The number of members above which a response is serialized in `block_in_place`.
+///
+/// Larger: other requests wait longer. Smaller: moving the worker's other tasks takes longer than serializing.
+const BLOCKING_MEMBERS: usize = 10_000;
+
+/// The maximum length of a name and of an external id, in characters.
+const MAX_NAME: usize = 255;
 
 #[derive(Serialize)]
 struct GroupJson<'g> {
@@ -54,7 +60,7 @@ struct WrittenJson<'g> {
     dry_run: Option<bool>,
 }
 
-/// What became of members: how many, or who.
+/// How members changed: counts, or lists of addresses.
 #[derive(Serialize)]
 struct ChangeJson<T> {
     attached: T,
@@ -65,7 +71,7 @@ struct ChangeJson<T> {
 impl<'g> From<&'g GroupSummary> for GroupJson<'g> {
     fn from(group: &'g GroupSummary) -> Self {
         Self {
-            id: Kind::Group.show(group.id),
+            id: IdKind::Group.id(group.id),
             name: &group.name,
             external_id: group.external_id.as_deref(),
             managed: group.managed,
@@ -76,31 +82,31 @@ impl<'g> From<&'g GroupSummary> for GroupJson<'g> {
 
 pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
     let mut faults = Faults::default();
-    let request = page::requested(call, PAGE_SIZE, &mut faults);
+    let request = page::parse(call, PAGE_SIZE, &mut faults);
     let external_id = query::value(call, "external_id");
     if external_id.as_ref().is_some_and(|id| id.contains('\0')) {
         faults.add("external_id", "The external_id must not contain NUL characters.");
     }
     let filter = GroupFilter {
-        managed: query::switch(call, "managed", &mut faults),
+        managed: query::flag(call, "managed", &mut faults),
         external_id: external_id.map(Cow::into_owned),
     };
-    let filter = faults.or_else(filter)?;
+    let filter = faults.into_result(filter)?;
     let groups = store(admitted).await?.list_groups(&filter, request).await?;
     Ok(page::reply(call, "/api/v1/group", request, groups, |json, group| _ = json.value(&GroupJson::from(&group))))
 }
 
 pub(super) async fn show(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
-    let id = Kind::Group.parse(id).ok_or(Refusal::GroupNotFound)?;
+    let id = IdKind::Group.parse(id).ok_or(Refusal::GroupNotFound)?;
     let group = store(admitted).await?.find_group(id).await?.ok_or(Refusal::GroupNotFound)?;
-    let write = || whole(&group).reply(StatusCode::OK);
-    Ok(if group.emails.len() > MANY { tokio::task::block_in_place(write) } else { write() })
+    let write = || group_json(&group).reply(StatusCode::OK);
+    Ok(if group.emails.len() > BLOCKING_MEMBERS { tokio::task::block_in_place(write) } else { write() })
 }
 
-fn whole(group: &Group) -> Json {
+fn group_json(group: &Group) -> Json {
     let GroupSummary { id, name, external_id, managed, members } = &group.summary;
-    let mut json = Json::of_about(256 + 64 * group.emails.len());
-    json.raw("{\"data\":{\"id\":").id(Kind::Group.show(*id)).raw(",\"name\":").text(name);
+    let mut json = Json::with_capacity(256 + 64 * group.emails.len());
+    json.raw("{\"data\":{\"id\":").id(IdKind::Group.id(*id)).raw(",\"name\":").text(name);
     json.raw(",\"external_id\":").value(external_id).raw(",\"managed\":").value(managed);
     json.raw(",\"members_count\":").value(members).raw(",\"members\":");
     json.list(group.emails.iter().zip(group.names.iter()), |json, (email, name)| {
@@ -111,7 +117,7 @@ fn whole(group: &Group) -> Json {
 }
 
 pub(super) async fn delete(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
-    let id = Kind::Group.parse(id).ok_or(Refusal::GroupNotFound)?;
+    let id = IdKind::Group.parse(id).ok_or(Refusal::GroupNotFound)?;
     let report = match store(admitted).await?.delete_group(id).await? {
         Deletion::Deleted { detached } => json!({ "deleted": true, "detached": detached }),
         Deletion::UsedInFlows { detached } => {
@@ -125,8 +131,8 @@ pub(super) async fn delete(admitted: &Admitted, id: &str) -> Result<Reply, Refus
 
 pub(super) async fn write(admitted: &Admitted, call: Call<'_>) -> Result<Reply, Refusal> {
     let mut faults = Faults::default();
-    let dry_run = query::switch(&call, "dry_run", &mut faults);
-    let confirmed = query::switch(&call, "confirm", &mut faults);
+    let dry_run = query::flag(&call, "dry_run", &mut faults);
+    let confirmed = query::flag(&call, "confirm", &mut faults);
     let report = match query::value(&call, "report").as_deref() {
         None => Report::Counts,
         Some("members") => Report::Members,
@@ -136,13 +142,13 @@ pub(super) async fn write(admitted: &Admitted, call: Call<'_>) -> Result<Reply, 
         }
     };
     let mut read = || {
-        let body = Body::of(&call, &["name", "external_id", members::NAME])?;
+        let body = Body::of(&call, &["name", "external_id", members::KEY])?;
         parse(&body, &mut faults)
     };
-    // A hundred thousand members take a while to read, which other requests must not wait for.
-    let write = if call.body.len() > LARGE { tokio::task::block_in_place(read)? } else { read()? };
-    let write = faults.or_else(write)?;
-    // The columns have all of it that the database needs, and the driver needs as much again.
+    // Parsing a hundred thousand members takes a while, for which other requests must not wait.
+    let write = if call.body.len() > BLOCKING_BODY_BYTES { tokio::task::block_in_place(read)? } else { read()? };
+    let write = faults.into_result(write)?;
+    // Everything the database needs is in the columns now, and the driver needs as much memory again.
     drop(call);
 
     let guard = admitted.tenant().group_guard.filter(|_| !confirmed);
@@ -150,10 +156,10 @@ pub(super) async fn write(admitted: &Admitted, call: Call<'_>) -> Result<Reply, 
     let written = store(admitted).await?.write_group(&write, guard, durability, report).await;
     let written = written.map_err(refusal)?;
     let status = if written.created { StatusCode::CREATED } else { StatusCode::OK };
-    Ok(Reply::json(status, &answer(&written, dry_run)))
+    Ok(Reply::json(status, &response(&written, dry_run)))
 }
 
-fn answer(written: &Written, dry_run: bool) -> WrittenJson<'_> {
+fn response(written: &Written, dry_run: bool) -> WrittenJson<'_> {
     let MemberChange { attached, detached, created, report } = &written.members;
     WrittenJson {
         data: GroupJson::from(&written.group),
@@ -167,15 +173,15 @@ fn answer(written: &Written, dry_run: bool) -> WrittenJson<'_> {
 fn refusal(error: GroupWriteError) -> Refusal {
     match error {
         GroupWriteError::AmbiguousName => {
-            Faults::only("name", "The name is that of two or more groups: an external_id must tell which is meant.")
+            Faults::single("name", "The name is that of two or more groups: an external_id must tell which is meant.")
         }
         GroupWriteError::BuiltIn => {
-            Faults::only("name", "The name is that of the built-in group, which cannot be written.")
+            Faults::single("name", "The name is that of the built-in group, which cannot be written.")
         }
         GroupWriteError::BuiltInIdentified => {
-            Faults::only("external_id", "The external_id is that of the built-in group, which cannot be written.")
+            Faults::single("external_id", "The external_id is that of the built-in group, which cannot be written.")
         }
-        GroupWriteError::Guarded { detached, members } => Faults::only(
+        GroupWriteError::Guarded { detached, members } => Faults::single(
             "members",
             format_args!(
                 "The members leave out {detached} of the group's {members}, more than this account lets one call \
@@ -188,26 +194,26 @@ fn refusal(error: GroupWriteError) -> Refusal {
 
 fn parse(body: &Body<'_>, faults: &mut Faults) -> Result<GroupWrite, Refusal> {
     let mut write = GroupWrite { name: String::new(), external_id: None, members: None };
-    if body.sent().all(|sent| sent.name != "name") {
+    if body.entries().all(|entry| entry.name != "name") {
         faults.add("name", "The name is required.");
     }
-    for sent in body.sent() {
-        match sent.name {
-            "name" => write.name = ask::one(sent, faults, label)?.unwrap_or_default(),
-            "external_id" => write.external_id = ask::one(sent, faults, label)?,
-            members::NAME => write.members = Some(members::read(sent, faults)?),
+    for entry in body.entries() {
+        match entry.name {
+            "name" => write.name = values::scalar(entry, faults, short_text)?.unwrap_or_default(),
+            "external_id" => write.external_id = values::scalar(entry, faults, short_text)?,
+            members::KEY => write.members = Some(members::read(entry, faults)?),
             _ => {}
         }
     }
     Ok(write)
 }
 
-/// A text of 1 to 255 characters.
-fn label(value: &Scalar<'_>, path: Path<'_>, faults: &mut Faults) -> Option<String> {
-    let text = ask::text(value, path, faults)?;
-    let fits = !text.is_empty() && text.chars().nth(LONGEST_NAME).is_none();
+/// Parses a text of 1 to 255 characters.
+fn short_text(value: &Scalar<'_>, path: FieldPath<'_>, faults: &mut Faults) -> Option<String> {
+    let text = values::text(value, path, faults)?;
+    let fits = !text.is_empty() && text.chars().nth(MAX_NAME).is_none();
     if !fits {
-        faults.add(path, format_args!("The {path} must have 1 to {LONGEST_NAME} characters."));
+        faults.add(path, format_args!("The {path} must have 1 to {MAX_NAME} characters."));
     }
     fits.then(|| text.to_owned())
 }

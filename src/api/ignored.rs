@@ -1,9 +1,9 @@
-//! `X-Ignored-Parameters`: names that a caller sent and that the API does not know.
+//! The `X-Ignored-Parameters` header: names in a request that the API does not know.
 //!
-//! Unknown parameters are ignored, so a caller who writes `status` for `statuses`, or `per_page`, needs a way to see why
-//! it did nothing. This module owns the header: how a name is written, how many fit, and that names of the query and of the
-//! body share it. What is known is not decided here: a [`Route`](super::Route) declares its query parameters, a handler
-//! knows the keys of its body.
+//! Unknown parameters are ignored, so a client that sends `status` instead of `statuses`, or `per_page`, must be able
+//! to see why it had no effect. This module owns the header: how a name is encoded, how many fit, and that names of
+//! the query and the body share it. It does not decide which names are known: a [`Route`](super::Route) lists its
+//! query parameters, and a handler the keys of its body.
 
 use std::collections::BTreeSet;
 
@@ -13,37 +13,37 @@ use crate::reply::Reply;
 
 const HEADER: HeaderName = HeaderName::from_static("x-ignored-parameters");
 
-/// The most bytes of the header. Larger: a proxy's header buffer overflows, and the whole answer is lost. Smaller: not
-/// every mistake of one request is named.
-const LONGEST: usize = 1024;
+/// The maximum size of the header in bytes. Larger: it overflows a proxy's header buffer, and the whole response is
+/// lost. Smaller: some mistakes of a request are not listed.
+const MAX_HEADER_BYTES: usize = 1024;
 
-/// The most bytes of one encoded name. Larger: a single name fills the header. Smaller: long names that differ only at
-/// their end look the same.
-const LONGEST_NAME: usize = 64;
+/// The maximum size of an encoded name in bytes. Larger: a single name fills the header. Smaller: long names that
+/// differ only at their end look the same.
+const MAX_NAME_BYTES: usize = 64;
 
-/// Ignored names in the order in which they were added, each once.
+/// Ignored names in the order in which they were added, without duplicates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ignored {
+pub struct IgnoredParameters {
     header: String,
-    /// The names in the header, percent-encoded. A body can repeat its names a million times.
+    /// The percent-encoded names in the header: a set, because a body can repeat its keys a million times.
     named: BTreeSet<String>,
     is_full: bool,
 }
 
-impl Ignored {
-    /// The names in a query that are not among the known ones. Names are compared exactly: `PAGE` is not `page`.
-    pub(super) fn of_query(query: &str, known: &[&str]) -> Self {
-        Self::of(form_urlencoded::parse(query.as_bytes()).map(|(name, _)| name), known)
+impl IgnoredParameters {
+    /// The names in a query that are not known. Names are case-sensitive: `PAGE` is not `page`.
+    pub(super) fn from_query(query: &str, known: &[&str]) -> Self {
+        Self::from_names(form_urlencoded::parse(query.as_bytes()).map(|(name, _)| name), known)
     }
 
-    /// Those of some names that are not among the known ones.
-    pub(super) fn of<N: AsRef<str>>(names: impl Iterator<Item = N>, known: &[&str]) -> Self {
+    /// The given names that are not known.
+    pub(super) fn from_names<N: AsRef<str>>(names: impl Iterator<Item = N>, known: &[&str]) -> Self {
         let mut ignored = Self::default();
         names.filter(|name| !known.contains(&name.as_ref())).for_each(|name| ignored.add(name.as_ref()));
         ignored
     }
 
-    /// Adds a name, as far as the header has room. A parameter without a name can't be named.
+    /// Adds a name if the header has room. An empty name can't be listed.
     pub(super) fn add(&mut self, name: &str) {
         if !self.is_full && !name.is_empty() {
             self.add_encoded(encoded(name));
@@ -55,7 +55,7 @@ impl Ignored {
             return;
         }
         let separator = if self.header.is_empty() { "" } else { ", " };
-        if self.header.len() + separator.len() + name.len() > LONGEST {
+        if self.header.len() + separator.len() + name.len() > MAX_HEADER_BYTES {
             self.is_full = true;
             return;
         }
@@ -64,9 +64,9 @@ impl Ignored {
         self.named.insert(name);
     }
 
-    /// Names them in a reply, before those that it names already.
+    /// Adds the header to a reply, before the names that it already lists.
     #[must_use]
-    pub fn name_in(mut self, reply: Reply) -> Reply {
+    pub fn add_to(mut self, reply: Reply) -> Reply {
         if self.header.is_empty() {
             return reply;
         }
@@ -78,14 +78,14 @@ impl Ignored {
     }
 }
 
-/// A name encoded as in the query of a URL, cut between two characters.
+/// Encodes a name as in the query of a URL, truncated at a character boundary.
 fn encoded(name: &str) -> String {
     let mut encoded = String::new();
     for character in name.chars() {
         let mut utf8 = [0; 4];
         let before = encoded.len();
         encoded.extend(form_urlencoded::byte_serialize(character.encode_utf8(&mut utf8).as_bytes()));
-        if encoded.len() > LONGEST_NAME {
+        if encoded.len() > MAX_NAME_BYTES {
             encoded.truncate(before);
             break;
         }
@@ -100,12 +100,12 @@ mod tests {
 
     use super::*;
 
-    fn named(ignored: Ignored, reply: Reply) -> Option<String> {
-        ignored.name_in(reply).headers.get(HEADER).map(|value| value.to_str().unwrap().to_owned())
+    fn named(ignored: IgnoredParameters, reply: Reply) -> Option<String> {
+        ignored.add_to(reply).headers.get(HEADER).map(|value| value.to_str().unwrap().to_owned())
     }
 
     fn in_query(query: &str, known: &[&str]) -> Option<String> {
-        named(Ignored::of_query(query, known), Reply::json(StatusCode::OK, &json!({})))
+        named(IgnoredParameters::from_query(query, known), Reply::json(StatusCode::OK, &json!({})))
     }
 
     #[test]
@@ -133,14 +133,17 @@ mod tests {
 
     #[test]
     fn names_of_the_query_and_of_the_body_share_one_header_of_at_most_1024_bytes() {
-        let of_body =
-            |names: Vec<String>| Ignored::of(names.iter(), &[]).name_in(Reply::json(StatusCode::OK, &json!({})));
+        let of_body = |names: Vec<String>| {
+            IgnoredParameters::from_names(names.iter(), &[]).add_to(Reply::json(StatusCode::OK, &json!({})))
+        };
         let few = of_body(vec!["status".to_owned(), "limit".to_owned()]);
-        assert_eq!(named(Ignored::of_query("limit=5", &[]), few).as_deref(), Some("limit, status"));
+        assert_eq!(named(IgnoredParameters::from_query("limit=5", &[]), few).as_deref(), Some("limit, status"));
         let many = |prefix: &str| -> Vec<String> { (0..1000).map(|at| format!("{prefix}{at}")).collect() };
-        let full = named(Ignored::of_query("limit=5", &[]), of_body(many("key"))).unwrap();
-        assert!(full.starts_with("limit, key0, key1, ") && (1000..=LONGEST).contains(&full.len()), "{full}");
-        let full = named(Ignored::of_query(&many("key").join("&"), &[]), of_body(vec!["status".to_owned()])).unwrap();
-        assert!(full.starts_with("key0, key1, ") && (1000..=LONGEST).contains(&full.len()), "{full}");
+        let full = named(IgnoredParameters::from_query("limit=5", &[]), of_body(many("key"))).unwrap();
+        assert!(full.starts_with("limit, key0, key1, ") && (1000..=MAX_HEADER_BYTES).contains(&full.len()), "{full}");
+        let full =
+            named(IgnoredParameters::from_query(&many("key").join("&"), &[]), of_body(vec!["status".to_owned()]))
+                .unwrap();
+        assert!(full.starts_with("key0, key1, ") && (1000..=MAX_HEADER_BYTES).contains(&full.len()), "{full}");
     }
 }

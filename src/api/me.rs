@@ -1,4 +1,6 @@
-//! `GET /me`: the token is valid, this is the account, and this is who used its budget.
+//! `GET /me`: confirms that the token is valid, and returns the account and its usage by token.
+//!
+//! The usage comes with the admission, so this handler makes no call of its own to Redis.
 
 use http::StatusCode;
 
@@ -6,8 +8,8 @@ use super::json::Json;
 use crate::gate::Admitted;
 use crate::reply::Reply;
 
-/// Whether a path below `/api/v1` is answered with the account's usage, which is then told with the admission.
-pub(super) fn is_at(path: &str) -> bool {
+/// Whether a path relative to `/api/v1` is this resource, for which admission also returns usage.
+pub(super) fn is_path(path: &str) -> bool {
     path.strip_suffix('/').unwrap_or(path) == "/me"
 }
 
@@ -18,7 +20,7 @@ pub(super) async fn show(admitted: &Admitted) -> Reply {
         None => Vec::new(),
     };
     let timezone = tenant.timezone.iana_name().unwrap_or("UTC");
-    let mut json = Json::of_about(512);
+    let mut json = Json::with_capacity(512);
     json.raw("{\"message\":").text(&["Welcome to ", &tenant.name].concat());
     json.raw(",\"account\":{\"id\":").text(&tenant.slug).raw(",\"name\":").text(&tenant.name);
     json.raw(",\"timezone\":").text(timezone).raw("},\"usage\":").list(&usage, |json, share| {

@@ -1,7 +1,7 @@
-//! The members in a body of `PUT /group`, read as they come.
+//! Reads the members in the body of `PUT /group` as a stream.
 //!
-//! A body may have a hundred thousand, which as values of their own would be as many pieces of memory, and most of what a
-//! group costs a node. Here each text is checked where it is in the body and copied once, into its column.
+//! A body may have a hundred thousand. As separate values they would be as many allocations, and most of a group's
+//! cost. Here each string is checked in the body and copied once, into its column.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,47 +10,48 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde::de::{MapAccess, SeqAccess};
 
-use super::ask::{self, Path};
-use super::body::Sent;
-use super::shape::{Any, Item, Scalar, Shape, Skip};
-use super::unique::each_once;
+use super::body::BodyEntry;
+use super::dedup::dedup;
+use super::reader::{ReadScalar, ReaderSeed, Scalar, Skip, ValueReader};
+use super::values::{self, FieldPath};
 use crate::error::{Faults, Refusal};
 use crate::store::mailbox::{self, Address, InvalidAddress};
 use crate::store::{NewMembers, Texts};
 
-/// Its name in the body.
-pub(super) const NAME: &str = "members";
+/// The key in the body.
+pub(super) const KEY: &str = "members";
 
-/// The members of a body, each address once. What is wrong with them is added to the faults.
+/// Reads the members, without duplicate addresses. Adds their faults to `faults`.
 ///
 /// # Errors
-/// As of [`Sent::read`].
-pub(super) fn read(sent: &Sent<'_>, faults: &mut Faults) -> Result<NewMembers, Refusal> {
-    let mut columns = Columns::of_up_to(sent.text.get().len());
-    sent.read(Members { columns: &mut columns, faults })?;
+/// See [`BodyEntry::read`].
+pub(super) fn read(entry: &BodyEntry<'_>, faults: &mut Faults) -> Result<NewMembers, Refusal> {
+    let mut columns = Columns::with_max_bytes(entry.json.get().len());
+    entry.read(ReadMembers { columns: &mut columns, faults })?;
     let Columns { emails, keys, names, have_spellings, .. } = columns;
     let emails = Arc::new(emails);
     let keys = keys.map_or_else(|| Arc::clone(&emails), Arc::new);
-    let (emails, keys, names) = each_once(emails, keys, Arc::new(names));
+    let (emails, keys, names) = dedup(emails, keys, Arc::new(names));
     Ok(NewMembers::new(emails, keys, names, have_spellings))
 }
 
-/// The most characters of a member's name.
+/// The maximum length of a member's name in characters.
 ///
-/// Larger: a single name costs SQLite, which copies what is bound and parses it as JSON, many times its bytes. Smaller:
-/// directories hold names that are refused.
-const LONGEST_NAME: usize = 1_000;
+/// Larger: a single name costs SQLite, which copies bound values and parses them as JSON, many times its size.
+/// Smaller: names in real directories are refused.
+const MAX_NAME: usize = 1_000;
 
-/// The fewest bytes of a member in a body: `{"email":"a@b"},`.
-const SHORTEST: usize = 16;
+/// The minimum size of a member in a body: `{"email":"a@b"},`.
+const MIN_MEMBER_BYTES: usize = 16;
 
-/// What each member has, in the order of the body.
+/// The values of all members by column, in body order.
 #[derive(Debug)]
 struct Columns {
-    /// The most bytes that a column can have. It gets room for all of them at once: one that grows is copied again and again.
-    most: usize,
+    /// The maximum size of a column in bytes. Columns are allocated at this size, since growing would copy them
+    /// repeatedly.
+    max_bytes: usize,
     emails: Texts,
-    /// What the addresses are compared by. As long as it would be the same as `emails`, there is none.
+    /// The keys by which addresses are compared; `None` while they all equal `emails`.
     keys: Option<Texts>,
     names: Texts,
     /// Whether the mailbox of any address has several spellings.
@@ -58,12 +59,12 @@ struct Columns {
 }
 
 impl Columns {
-    fn of_up_to(most: usize) -> Self {
-        let column = || Texts::with_capacity(most / SHORTEST, most);
-        Self { most, emails: column(), keys: None, names: column(), have_spellings: false }
+    fn with_max_bytes(max_bytes: usize) -> Self {
+        let column = || Texts::with_capacity(max_bytes / MIN_MEMBER_BYTES, max_bytes);
+        Self { max_bytes, emails: column(), keys: None, names: column(), have_spellings: false }
     }
 
-    /// Adds the key of the address that was added last.
+    /// Adds the key of the last added address.
     fn add_key(&mut self) {
         let email = self.emails.last().unwrap_or_default();
         let key = mailbox::key(email);
@@ -72,7 +73,7 @@ impl Columns {
             (Some(all), key) => all.push(&key),
             (None, Cow::Borrowed(_)) => {}
             (None, Cow::Owned(key)) => {
-                let mut all = Texts::with_capacity(self.most / SHORTEST, self.most);
+                let mut all = Texts::with_capacity(self.max_bytes / MIN_MEMBER_BYTES, self.max_bytes);
                 all.extend(self.emails.iter().take(self.emails.len() - 1));
                 all.push(&key);
                 self.keys = Some(all);
@@ -81,13 +82,13 @@ impl Columns {
     }
 }
 
-/// The list of them.
-struct Members<'m> {
+/// Reads the array of members.
+struct ReadMembers<'m> {
     columns: &'m mut Columns,
     faults: &'m mut Faults,
 }
 
-impl<'b> Shape<'b> for Members<'_> {
+impl<'b> ValueReader<'b> for ReadMembers<'_> {
     type Value = ();
 
     fn array<A: SeqAccess<'b>>(self, mut items: A) -> Result<(), A::Error> {
@@ -96,7 +97,7 @@ impl<'b> Shape<'b> for Members<'_> {
             let next = if faults.is_full() {
                 items.next_element_seed(Skip)?
             } else {
-                items.next_element_seed(Any(Member { columns, faults, at }))?
+                items.next_element_seed(ReaderSeed(ReadMember { columns, faults, at }))?
             };
             if next.is_none() {
                 break;
@@ -106,12 +107,12 @@ impl<'b> Shape<'b> for Members<'_> {
     }
 
     fn scalar(self, _: Scalar<'_>) {
-        self.faults.add(NAME, format_args!("The {NAME} must be an array."));
+        self.faults.add(KEY, format_args!("The {KEY} must be an array."));
     }
 }
 
-/// One of them, and its place.
-struct Member<'m> {
+/// Reads one member, at an index of the array.
+struct ReadMember<'m> {
     columns: &'m mut Columns,
     faults: &'m mut Faults,
     at: usize,
@@ -119,97 +120,97 @@ struct Member<'m> {
 
 #[derive(Deserialize)]
 #[serde(field_identifier, rename_all = "lowercase")]
-enum Key {
+enum MemberKey {
     Email,
     Name,
     #[serde(other)]
     Other,
 }
 
-/// Why a text of a member can't be taken. Each reads on after the name of the field.
+/// Why a field of a member is refused. The messages continue after the name of the field.
 #[derive(Clone, Copy)]
-enum Fault {
+enum MemberFault {
     Missing,
     Text(&'static str),
     LongName,
     Address(InvalidAddress),
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for MemberFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing => f.write_str("is required"),
             Self::Text(fault) => f.write_str(fault),
-            Self::LongName => write!(f, "must have at most {LONGEST_NAME} characters"),
+            Self::LongName => write!(f, "must have at most {MAX_NAME} characters"),
             Self::Address(invalid) => invalid.fmt(f),
         }
     }
 }
 
-/// What was sent for a text of a member. Of a name that comes twice the last value counts; what is `null` is as if it were
-/// not sent.
+/// The state of a member's field while its object is read. If a key is repeated, the last value counts; `null` counts
+/// as absent.
 #[derive(Clone, Copy)]
-enum Given {
-    Nothing,
-    /// It is the last of its column.
-    Text,
-    /// It must be something else.
-    Faulty(Fault),
+enum MemberText {
+    Absent,
+    /// The last value of its column.
+    Stored,
+    /// The value is faulty.
+    Faulty(MemberFault),
 }
 
-impl Given {
-    /// Reads a text into its column, where the one before it has no more use.
+impl MemberText {
+    /// Reads a value into its column, replacing that of an earlier occurrence of the key.
     fn read<'b, A: MapAccess<'b>>(
         self,
         entries: &mut A,
         column: &mut Texts,
-        add: impl FnOnce(&mut Texts, &str) -> Result<(), Fault>,
+        add: impl FnOnce(&mut Texts, &str) -> Result<(), MemberFault>,
     ) -> Result<Self, A::Error> {
         self.drop_from(column);
-        entries.next_value_seed(Any(Item(|value: Scalar<'_>| {
+        entries.next_value_seed(ReaderSeed(ReadScalar(|value: Scalar<'_>| {
             if value == Scalar::Null {
-                return Self::Nothing;
+                return Self::Absent;
             }
-            match ask::checked(&value).map_err(Fault::Text).and_then(|text| add(column, text)) {
-                Ok(()) => Self::Text,
+            match values::check_text(&value).map_err(MemberFault::Text).and_then(|text| add(column, text)) {
+                Ok(()) => Self::Stored,
                 Err(fault) => Self::Faulty(fault),
             }
         })))
     }
 
     fn drop_from(self, column: &mut Texts) {
-        if matches!(self, Self::Text) {
+        if matches!(self, Self::Stored) {
             column.pop();
         }
     }
 
-    fn fault(self) -> Option<Fault> {
+    fn fault(self) -> Option<MemberFault> {
         if let Self::Faulty(fault) = self { Some(fault) } else { None }
     }
 }
 
-impl<'b> Shape<'b> for Member<'_> {
+impl<'b> ValueReader<'b> for ReadMember<'_> {
     type Value = ();
 
     fn object<A: MapAccess<'b>>(self, mut entries: A) -> Result<(), A::Error> {
         let Self { columns, faults, at } = self;
-        let (mut email, mut name, mut email_is_last) = (Given::Nothing, Given::Nothing, false);
+        let (mut email, mut name, mut email_is_last) = (MemberText::Absent, MemberText::Absent, false);
         while let Some(key) = entries.next_key()? {
             match key {
-                Key::Email => {
+                MemberKey::Email => {
                     (email, email_is_last) = (email.read(&mut entries, &mut columns.emails, add_address)?, true);
                 }
-                Key::Name => {
+                MemberKey::Name => {
                     (name, email_is_last) = (name.read(&mut entries, &mut columns.names, add_name)?, false);
                 }
-                Key::Other => entries.next_value_seed(Skip)?,
+                MemberKey::Other => entries.next_value_seed(Skip)?,
             }
         }
-        if matches!(email, Given::Nothing) {
-            (email, email_is_last) = (Given::Faulty(Fault::Missing), true);
+        if matches!(email, MemberText::Absent) {
+            (email, email_is_last) = (MemberText::Faulty(MemberFault::Missing), true);
         }
         if email.fault().is_none() && name.fault().is_none() {
-            if matches!(name, Given::Nothing) {
+            if matches!(name, MemberText::Absent) {
                 columns.names.push("");
             }
             columns.add_key();
@@ -221,10 +222,10 @@ impl<'b> Shape<'b> for Member<'_> {
         if email_is_last {
             found.reverse();
         }
-        for (key, given) in found {
-            if let Some(fault) = given.fault() {
-                let path = Path::Item(&Path::Top(NAME), at);
-                let path = Path::Key(&path, key);
+        for (key, value) in found {
+            if let Some(fault) = value.fault() {
+                let path = FieldPath::Item(&FieldPath::Top(KEY), at);
+                let path = FieldPath::Key(&path, key);
                 faults.add(path, format_args!("The {path} {fault}."));
             }
         }
@@ -232,20 +233,20 @@ impl<'b> Shape<'b> for Member<'_> {
     }
 
     fn scalar(self, _: Scalar<'_>) {
-        let path = Path::Item(&Path::Top(NAME), self.at);
+        let path = FieldPath::Item(&FieldPath::Top(KEY), self.at);
         self.faults.add(path, format_args!("The {path} must be an object with an email."));
     }
 }
 
-fn add_address(emails: &mut Texts, text: &str) -> Result<(), Fault> {
-    let address = Address::parse(text).map_err(Fault::Address)?;
+fn add_address(emails: &mut Texts, text: &str) -> Result<(), MemberFault> {
+    let address = Address::parse(text).map_err(MemberFault::Address)?;
     emails.push(&address.stored);
     Ok(())
 }
 
-fn add_name(names: &mut Texts, text: &str) -> Result<(), Fault> {
-    if text.len() > LONGEST_NAME && text.chars().nth(LONGEST_NAME).is_some() {
-        return Err(Fault::LongName);
+fn add_name(names: &mut Texts, text: &str) -> Result<(), MemberFault> {
+    if text.len() > MAX_NAME && text.chars().nth(MAX_NAME).is_some() {
+        return Err(MemberFault::LongName);
     }
     names.push(text);
     Ok(())
@@ -257,9 +258,9 @@ mod tests {
     use super::*;
 
     fn members(body: &str) -> (NewMembers, Faults) {
-        let body = Body::parse(body.as_bytes(), &[NAME]).unwrap();
+        let body = Body::parse(body.as_bytes(), &[KEY]).unwrap();
         let mut faults = Faults::default();
-        let members = read(body.sent().next().unwrap(), &mut faults).unwrap();
+        let members = read(body.entries().next().unwrap(), &mut faults).unwrap();
         (members, faults)
     }
 
@@ -275,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_name_that_comes_twice_the_last_one_counts() {
+    fn the_last_value_of_a_repeated_key_counts() {
         let (members, faults) = members(
             r#"{"members": [7, {}], "members": [{"email": "a@x.de", "email": "b@x.de", "name": 7, "name": null},
             {"name": "n", "email": "c@x.de", "name": "m", "other": [{}], "email": "C@x.de"}]}"#,
@@ -298,7 +299,7 @@ mod tests {
             r#"{"members": [{"email": "a@x.de", "name": 7}, {"email": 7, "name": "n"}, {"email": "b@x.de", "name": "m"}]}"#,
         );
         assert_eq!(members.emails.iter().zip(members.names.iter()).collect::<Vec<_>>(), [("b@x.de", "m")]);
-        let answer = String::from_utf8(faults.or_else(()).unwrap_err().reply().body.to_vec()).unwrap();
+        let answer = String::from_utf8(faults.into_result(()).unwrap_err().reply().body.to_vec()).unwrap();
         assert!(answer.contains("members.0.name") && answer.contains("members.1.email"), "{answer}");
     }
 }

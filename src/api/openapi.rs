@@ -1,7 +1,7 @@
-//! `GET /openapi.json`: the description of this API, with the address that the caller used.
+//! `GET /openapi.json`: the OpenAPI document of this API, with the origin that the client used.
 //!
-//! `deploy/openapi.yaml` is the one source. It is made JSON when it is first asked for, so that no second text can
-//! drift from it; only `servers` differs from account to account.
+//! `deploy/openapi.yaml` is the only source. It is converted to JSON on first use, so that no second copy can drift
+//! from it. Only `servers` differs between accounts.
 
 use std::sync::LazyLock;
 
@@ -19,15 +19,15 @@ static DOCUMENT: LazyLock<Map<String, Value>> = LazyLock::new(|| {
 
 pub(super) fn show(admitted: &Admitted, call: &Call<'_>) -> Reply {
     let servers = json!([{ "url": format!("{}/api/v1", call.origin), "description": admitted.tenant().name }]);
-    Reply::json(StatusCode::OK, &Served { servers })
+    Reply::json(StatusCode::OK, &Document { servers })
 }
 
-/// The description, with other servers. It is not cloned for that: it has some thousand values.
-struct Served {
+/// The document with other servers, without cloning its thousands of values.
+struct Document {
     servers: Value,
 }
 
-impl Serialize for Served {
+impl Serialize for Document {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let own = |key: &str| if key == "servers" { Some(&self.servers) } else { None };
         serializer.collect_map(DOCUMENT.iter().map(|(key, value)| (key, own(key).unwrap_or(value))))
@@ -56,7 +56,7 @@ mod tests {
     #[test]
     fn only_the_servers_differ_from_the_source() {
         let servers = json!([{ "url": "https://acme.test/api/v1" }]);
-        let served = serde_json::to_value(Served { servers: servers.clone() }).unwrap();
+        let served = serde_json::to_value(Document { servers: servers.clone() }).unwrap();
         let mut expected = DOCUMENT.clone();
         expected["servers"] = servers;
         assert_eq!(served, Value::Object(expected));

@@ -1,4 +1,4 @@
-//! Pages of a list: the number that a caller asks for, and the envelope that it gets.
+//! Pages of a list: the `page` parameter and the envelope of the response.
 
 use std::num::NonZeroU64;
 
@@ -11,11 +11,12 @@ use crate::error::Faults;
 use crate::reply::Reply;
 use crate::store::{Page, PageRequest};
 
-/// How many bytes most pages stay below: 20 submissions with 9 answers each.
-const PAGE: usize = 40 << 10;
+/// A size that most pages fit in: 20 submissions with 9 answers each. Larger: wasted memory. Smaller: pages are copied
+/// as they grow.
+const TYPICAL_BYTES: usize = 40 << 10;
 
-/// Reads `?page=n`; the first page where it is left out.
-pub(super) fn requested(call: &Call<'_>, size: u32, faults: &mut Faults) -> PageRequest {
+/// Parses `?page=n`; defaults to the first page.
+pub(super) fn parse(call: &Call<'_>, size: u32, faults: &mut Faults) -> PageRequest {
     let mut number = NonZeroU64::MIN;
     if let Some(value) = query::value(call, "page") {
         let digits = value.bytes().all(|byte| byte.is_ascii_digit());
@@ -46,9 +47,9 @@ struct Meta {
     path: String,
 }
 
-/// Answers with a page: `{data, links, meta}`, of which `write` writes each item. `path` is the list's path below the
-/// origin; links are absolute, on the address that the caller used, with the filters that the caller set. On a page past the
-/// last, `prev` leads back to the last one.
+/// Builds the response `{data, links, meta}`, with items written by `write`. `path` is the path of the list. Links are
+/// absolute, on the origin that the client used, and keep its other parameters. On a page past the last, `prev` links
+/// to the last one.
 pub(super) fn reply<T>(
     call: &Call<'_>,
     path: &str,
@@ -78,7 +79,7 @@ pub(super) fn reply<T>(
         to: (shown > 0).then(|| before + shown),
         path: url,
     };
-    let mut json = Json::of_about(PAGE);
+    let mut json = Json::with_capacity(TYPICAL_BYTES);
     json.raw("{\"data\":").list(page.items, write);
     json.raw(",\"links\":").value(&links).raw(",\"meta\":").value(&meta).raw("}");
     json.reply(StatusCode::OK)
@@ -99,7 +100,7 @@ mod tests {
         let host = HostName::parse("acme.test").unwrap();
         let origin = Origin { host: &host, port: Some("8443") };
         let call = Call { origin, query, body: Bytes::new(), ignored: &OnceLock::new() };
-        let request = requested(&call, 20, &mut Faults::default());
+        let request = parse(&call, 20, &mut Faults::default());
         let page = Page { items: vec![0; items], total };
         let reply = reply(&call, "/api/v1/submission", request, page, |json, item| _ = json.value(&item));
         serde_json::from_slice(&reply.body).unwrap()
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn links_keep_what_else_stands_in_the_query() {
+    fn links_keep_the_other_parameters() {
         let page = envelope("page=1&managed=1&external_id=a%26b+c&page=2&x", 20, 41);
         let url = "https://acme.test:8443/api/v1/submission";
         assert_eq!(page["links"]["next"], format!("{url}?managed=1&external_id=a%26b+c&x=&page=3"));
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_positive_integer_is_a_fault() {
+    fn a_page_that_is_not_a_positive_integer_is_a_fault() {
         for query in [
             "page=",
             "page=0",
@@ -154,8 +155,8 @@ mod tests {
             let mut faults = Faults::default();
             let host = HostName::parse("acme.test").unwrap();
             let origin = Origin { host: &host, port: None };
-            requested(&Call { origin, query, body: Bytes::new(), ignored: &OnceLock::new() }, 20, &mut faults);
-            assert!(faults.or_else(()).is_err(), "{query}");
+            parse(&Call { origin, query, body: Bytes::new(), ignored: &OnceLock::new() }, 20, &mut faults);
+            assert!(faults.into_result(()).is_err(), "{query}");
         }
     }
 }

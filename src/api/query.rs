@@ -1,4 +1,4 @@
-//! The query of a request: parameters by name, percent-decoded. The last one counts where a name stands more than once.
+//! The query of a request: percent-decoded parameters by name. If a name is repeated, the last value counts.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ pub(super) fn value<'a>(call: &'a Call<'_>, name: &str) -> Option<Cow<'a, str>> 
     pairs.filter(|(known, _)| known == name).last().map(|(_, value)| value)
 }
 
-/// Everything but one parameter, encoded anew, each followed by `&`.
+/// The other parameters, re-encoded, each followed by `&`.
 pub(super) fn without(call: &Call<'_>, name: &str) -> String {
     let pairs = form_urlencoded::parse(call.query.as_bytes()).filter(|(known, _)| known != name);
     let mut others = form_urlencoded::Serializer::new(String::new()).extend_pairs(pairs).finish();
@@ -21,8 +21,8 @@ pub(super) fn without(call: &Call<'_>, name: &str) -> String {
     others
 }
 
-/// A switch: `1` or `true` is on, `0`, `false` and none are off.
-pub(super) fn switch(call: &Call<'_>, name: &str, faults: &mut Faults) -> bool {
+/// A flag: `1` or `true` is on; `0`, `false` or absent is off.
+pub(super) fn flag(call: &Call<'_>, name: &str, faults: &mut Faults) -> bool {
     match value(call, name).as_deref() {
         None | Some("0" | "false") => false,
         Some("1" | "true") => true,

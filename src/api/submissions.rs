@@ -1,4 +1,6 @@
-//! `POST /submission` and `GET /submission/{id}`.
+//! `POST /submission` and `GET /submission/{id}`: searches, and one submission with its answers.
+//!
+//! Owns the JSON of a submission. [`filter`] parses the search, and the store runs it.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -9,7 +11,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::body::Body;
-use super::id::Kind;
+use super::id::IdKind;
 use super::json::Json;
 use super::time::time_of_day;
 use super::{Call, filter, page, store};
@@ -18,10 +20,10 @@ use crate::gate::Admitted;
 use crate::reply::Reply;
 use crate::store::{Answer, Field, Page, Submission};
 
-/// Submissions on a page, as the service description fixes it.
+/// The number of submissions on a page, as in the service description.
 const PAGE_SIZE: u32 = 20;
 
-/// A file's details. What the database does not tell is null.
+/// The details of a file. Details missing in the database are null.
 #[derive(Serialize)]
 struct FileJson {
     name: Value,
@@ -31,35 +33,36 @@ struct FileJson {
 }
 
 impl FileJson {
-    /// The details as a writer of the database left them: an object, of which only these four keys are known.
+    /// Reads the stored details: an object, of which only these four keys are used.
     fn read(mut stored: Value) -> Self {
         let mut take = |key: &str| stored.get_mut(key).map_or(Value::Null, Value::take);
         Self { name: take("name"), url: take("url"), size: take("size"), mime_type: take("mime_type") }
     }
 }
 
-/// What of an answer is its field's: the same for each submission of a form, so it is written once and then copied.
+/// The parts of an answer that depend only on its field: the same for each submission of a form, so they are written
+/// once and copied.
 struct FieldsJson {
     json: Json,
     fields: Vec<FieldJson>,
 }
 
 struct FieldJson {
-    /// What stands before the value, and between it and the files.
+    /// The JSON before the value, and between it and the files.
     before_value: Range<usize>,
     before_files: Range<usize>,
     is_time: bool,
 }
 
 impl FieldsJson {
-    fn of(fields: &[Field<'_>]) -> Self {
-        let mut json = Json::of_about(128 * fields.len());
+    fn new(fields: &[Field<'_>]) -> Self {
+        let mut json = Json::with_capacity(128 * fields.len());
         let fields = fields.iter().map(|field| {
-            let start = json.place();
+            let start = json.position();
             json.raw("{\"gid\":").text(&field.gid).raw(",\"name\":").text(&field.name).raw(",\"value\":");
-            let middle = json.place();
+            let middle = json.position();
             json.raw(",\"type\":").text(&field.kind).raw(",\"files\":");
-            let (before_value, before_files) = (start..middle, middle..json.place());
+            let (before_value, before_files) = (start..middle, middle..json.position());
             FieldJson { before_value, before_files, is_time: field.kind == "time" }
         });
         let fields = fields.collect();
@@ -67,7 +70,7 @@ impl FieldsJson {
     }
 
     fn write(&self, json: &mut Json, submission: &Submission<'_>, zone: &TimeZone) {
-        json.raw("{\"id\":").id(Kind::Submission.show(submission.id)).raw(",\"status\":").text(submission.status);
+        json.raw("{\"id\":").id(IdKind::Submission.id(submission.id)).raw(",\"status\":").text(submission.status);
         json.raw(",\"created_at\":").instant(submission.created_at);
         json.raw(",\"updated_at\":").instant(submission.updated_at);
         json.raw(",\"allElements\":");
@@ -87,7 +90,7 @@ impl FieldsJson {
         } else {
             Cow::Borrowed(&*answer.value)
         };
-        json.again(&self.json, &field.before_value).text(&value).again(&self.json, &field.before_files).value(&files);
+        json.copy(&self.json, &field.before_value).text(&value).copy(&self.json, &field.before_files).value(&files);
         json.raw(",\"updated_at\":").instant(answer.updated_at).raw("}");
     }
 }
@@ -95,14 +98,14 @@ impl FieldsJson {
 pub(super) async fn search(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
     let zone = &admitted.tenant().timezone;
     let mut faults = Faults::default();
-    let request = page::requested(call, PAGE_SIZE, &mut faults);
+    let request = page::parse(call, PAGE_SIZE, &mut faults);
     let body = Body::of(call, &filter::PARAMETERS)?;
     let filter = filter::parse(&body, zone, &mut faults)?;
-    let filter = faults.or_else(filter)?;
+    let filter = faults.into_result(filter)?;
 
     let found = store(admitted).await?.search(&filter, request).await?;
     let shown = found.submissions.read()?;
-    let fields = FieldsJson::of(&shown.fields);
+    let fields = FieldsJson::new(&shown.fields);
     let page = Page { items: shown.submissions, total: found.total };
     Ok(page::reply(call, "/api/v1/submission", request, page, |json, submission| {
         fields.write(json, &submission, zone);
@@ -110,13 +113,13 @@ pub(super) async fn search(admitted: &Admitted, call: &Call<'_>) -> Result<Reply
 }
 
 pub(super) async fn show(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
-    let id = Kind::Submission.parse(id).ok_or(Refusal::SubmissionNotFound)?;
+    let id = IdKind::Submission.parse(id).ok_or(Refusal::SubmissionNotFound)?;
     let found = store(admitted).await?.submission(id).await?;
     let shown = found.read()?;
     let submission = shown.submissions.first().ok_or(Refusal::SubmissionNotFound)?;
-    let mut json = Json::of_about(8 * 1024);
+    let mut json = Json::with_capacity(8 * 1024);
     json.raw("{\"data\":");
-    FieldsJson::of(&shown.fields).write(&mut json, submission, &admitted.tenant().timezone);
+    FieldsJson::new(&shown.fields).write(&mut json, submission, &admitted.tenant().timezone);
     json.raw("}");
     Ok(json.reply(StatusCode::OK))
 }

@@ -1,8 +1,8 @@
-//! `GET /subscribe`, `POST /subscribe`, `GET /subscribe/{id}`, `DELETE /subscribe/{id}`, `POST /unsubscribe`: for automation
-//! tools.
+//! `GET /subscribe`, `POST /subscribe`, `GET /subscribe/{id}`, `DELETE /subscribe/{id}`, `POST /unsubscribe`: webhooks
+//! for automation tools.
 //!
-//! Nothing is delivered yet; a subscription holds what delivery will need. Its secret is shown once, in the answer that
-//! makes it.
+//! Nothing is delivered yet; a subscription stores what delivery will need. Its secret is returned once, in the
+//! response that creates it.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -13,12 +13,12 @@ use serde::Serialize;
 use serde_json::json;
 use url::Url;
 
-use super::ask::{self, Path};
-use super::body::{Body, Sent};
-use super::id::{Id, Kind};
+use super::body::{Body, BodyEntry};
+use super::id::{Id, IdKind};
 use super::page;
-use super::shape::Scalar;
-use super::time::Instant;
+use super::reader::Scalar;
+use super::time::Rfc3339Micros;
+use super::values::{self, FieldPath};
 use super::{Call, store};
 use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
@@ -26,18 +26,19 @@ use crate::host::HostName;
 use crate::reply::Reply;
 use crate::store::{Event, Subscribed, Subscription, Triple, Unsubscription};
 
-/// Subscriptions on a page.
+/// The number of subscriptions on a page.
 const PAGE_SIZE: u32 = 100;
 
-/// The most characters of a target URL. More than any tool uses, and little enough for an index entry.
-const LONGEST_URL: usize = 2048;
+/// The maximum length of a target URL. Larger: it may not fit into an index entry. Smaller: URLs of some tools are
+/// refused.
+const MAX_URL_BYTES: usize = 2048;
 
-/// The keys that bodies may have. Only `POST /unsubscribe` knows the first; the four after it are names of one value, which
-/// automation tools call differently.
-const KNOWN: [&str; 7] = ["id", "target_url", "hookUrl", "targetUrl", "url", "event", "form"];
+/// The keys of the bodies. Only `POST /unsubscribe` takes the first; the next four are aliases used by different
+/// tools.
+const KEYS: [&str; 7] = ["id", "target_url", "hookUrl", "targetUrl", "url", "event", "form"];
 
-/// Bytes of a secret: as many as the HMAC-SHA256 that it will sign with has.
-const SECRET: usize = 32;
+/// The size of a secret in bytes: that of the HMAC-SHA256 it will sign with.
+const SECRET_BYTES: usize = 32;
 
 #[derive(Serialize)]
 struct SubscriptionJson {
@@ -45,7 +46,7 @@ struct SubscriptionJson {
     target_url: String,
     event: String,
     form: Option<Id>,
-    created_at: Instant,
+    created_at: Rfc3339Micros,
     #[serde(skip_serializing_if = "Option::is_none")]
     secret: Option<String>,
 }
@@ -53,11 +54,11 @@ struct SubscriptionJson {
 impl From<Subscription> for SubscriptionJson {
     fn from(subscription: Subscription) -> Self {
         Self {
-            id: Kind::Subscription.show(subscription.id),
+            id: IdKind::Subscription.id(subscription.id),
             target_url: subscription.target_url,
             event: subscription.event,
-            form: subscription.form.map(|form| Kind::Form.show(form)),
-            created_at: Instant(subscription.created_at),
+            form: subscription.form.map(|form| IdKind::Form.id(form)),
+            created_at: Rfc3339Micros(subscription.created_at),
             secret: None,
         }
     }
@@ -65,8 +66,8 @@ impl From<Subscription> for SubscriptionJson {
 
 pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
     let mut faults = Faults::default();
-    let request = page::requested(call, PAGE_SIZE, &mut faults);
-    let request = faults.or_else(request)?;
+    let request = page::parse(call, PAGE_SIZE, &mut faults);
+    let request = faults.into_result(request)?;
     let subscriptions = store(admitted).await?.list_subscriptions(request).await?;
     Ok(page::reply(call, "/api/v1/subscribe", request, subscriptions, |json, subscription| {
         json.value(&SubscriptionJson::from(subscription));
@@ -74,23 +75,23 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
 }
 
 pub(super) async fn show(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
-    let id = Kind::Subscription.parse(id).ok_or(Refusal::SubscriptionNotFound)?;
+    let id = IdKind::Subscription.parse(id).ok_or(Refusal::SubscriptionNotFound)?;
     let found = store(admitted).await?.find_subscription(id).await?.ok_or(Refusal::SubscriptionNotFound)?;
     Ok(Reply::json(StatusCode::OK, &json!({ "data": SubscriptionJson::from(found) })))
 }
 
 pub(super) async fn subscribe(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
-    let body = Body::of(call, &KNOWN[1..])?;
+    let body = Body::of(call, &KEYS[1..])?;
     let mut faults = Faults::default();
-    let asked = Asked::read(&body, &mut faults)?;
-    if asked.target_url.is_none() && !asked.url_was_sent {
+    let params = SubscriptionParams::read(&body, &mut faults)?;
+    if params.target_url.is_none() && !params.url_was_sent {
         faults.add("target_url", "The target_url is required.");
     }
-    let asked = faults.or_else(asked)?;
+    let params = faults.into_result(params)?;
     let triple = Triple {
-        target_url: asked.target_url.unwrap_or_default(),
-        event: asked.event.unwrap_or_default(),
-        form: asked.form.flatten(),
+        target_url: params.target_url.unwrap_or_default(),
+        event: params.event.unwrap_or_default(),
+        form: params.form.flatten(),
     };
     let secret = new_secret();
     let (status, subscription) = match store(admitted).await?.subscribe(&triple, &secret, Timestamp::now()).await? {
@@ -98,66 +99,68 @@ pub(super) async fn subscribe(admitted: &Admitted, call: &Call<'_>) -> Result<Re
             (StatusCode::CREATED, SubscriptionJson { secret: Some(secret), ..SubscriptionJson::from(made) })
         }
         Subscribed::Existing(known) => (StatusCode::OK, known.into()),
-        Subscribed::UnknownForm => return Err(Faults::only("form", "The form does not exist.")),
+        Subscribed::UnknownForm => return Err(Faults::single("form", "The form does not exist.")),
     };
     Ok(Reply::json(status, &json!({ "data": subscription })))
 }
 
-/// Deletes one by its id, as tools do that keep the id which `POST /subscribe` answered. Deleting it again is a success, as it
-/// is for [`unsubscribe`]: tools repeat the call, and take an error for a subscription that is still there.
+/// Deletes a subscription by the id that `POST /subscribe` returned. Deleting it again succeeds, as in
+/// [`unsubscribe`]: tools retry, and take an error to mean that the subscription still exists.
 pub(super) async fn delete(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
-    let id = Kind::Subscription.parse(id).ok_or(Refusal::SubscriptionNotFound)?;
+    let id = IdKind::Subscription.parse(id).ok_or(Refusal::SubscriptionNotFound)?;
     let deleted = store(admitted).await?.unsubscribe(&Unsubscription::Id(id)).await?;
     Ok(Reply::json(StatusCode::OK, &json!({ "deleted": deleted })))
 }
 
 pub(super) async fn unsubscribe(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
-    let body = Body::of(call, &KNOWN)?;
+    let body = Body::of(call, &KEYS)?;
     let mut faults = Faults::default();
-    let asked = Asked::read(&body, &mut faults)?;
-    let id = body.sent().find(|sent| sent.name == "id");
-    let id = id.map(|sent| ask::one(sent, &mut faults, subscription_id)).transpose()?;
-    if id.is_none() && !asked.url_was_sent {
+    let params = SubscriptionParams::read(&body, &mut faults)?;
+    let id = body.entries().find(|entry| entry.name == "id");
+    let id = id.map(|entry| values::scalar(entry, &mut faults, subscription_id)).transpose()?;
+    if id.is_none() && !params.url_was_sent {
         faults.add("id", "The id or the target_url is required.");
     }
-    let asked = faults.or_else(asked)?;
-    let which = match (id.flatten(), asked.target_url) {
+    let params = faults.into_result(params)?;
+    let which = match (id.flatten(), params.target_url) {
         (Some(id), _) => Unsubscription::Id(id),
-        (None, target_url) => {
-            Unsubscription::Target { target_url: target_url.unwrap_or_default(), event: asked.event, form: asked.form }
-        }
+        (None, target_url) => Unsubscription::Target {
+            target_url: target_url.unwrap_or_default(),
+            event: params.event,
+            form: params.form,
+        },
     };
     let deleted = store(admitted).await?.unsubscribe(&which).await?;
     Ok(Reply::json(StatusCode::OK, &json!({ "deleted": deleted })))
 }
 
-/// What a body asks for, as far as it was sent.
+/// The parameters in a body.
 #[derive(Default)]
-struct Asked {
+struct SubscriptionParams {
     target_url: Option<String>,
     url_was_sent: bool,
     event: Option<Event>,
-    /// The outer none is a form that was not sent, the inner one `null`: every form.
+    /// The outer `None` is a missing key, the inner one `null`, which means every form.
     form: Option<Option<i64>>,
 }
 
-impl Asked {
+impl SubscriptionParams {
     fn read(body: &Body<'_>, faults: &mut Faults) -> Result<Self, Refusal> {
-        let mut asked = Self::default();
-        if body.names("form") {
-            asked.form = Some(None);
+        let mut params = Self::default();
+        if body.has_key("form") {
+            params.form = Some(None);
         }
-        let mut first_url: Option<&Sent<'_>> = None;
-        for sent in body.sent() {
-            let name = sent.name;
+        let mut first_url: Option<&BodyEntry<'_>> = None;
+        for entry in body.entries() {
+            let name = entry.name;
             match name {
                 "target_url" | "hookUrl" | "targetUrl" | "url" => match first_url {
                     None => {
-                        first_url = Some(sent);
-                        asked.url_was_sent = true;
-                        asked.target_url = ask::one(sent, faults, target_url)?;
+                        first_url = Some(entry);
+                        params.url_was_sent = true;
+                        params.target_url = values::scalar(entry, faults, target_url)?;
                     }
-                    Some(first) if first.text.get() != sent.text.get() => faults.add(
+                    Some(first) if first.json.get() != entry.json.get() => faults.add(
                         name,
                         format_args!(
                             "The {name} and the {} are names of one value, and differ: send only one.",
@@ -166,70 +169,70 @@ impl Asked {
                     ),
                     Some(_) => {}
                 },
-                "event" => asked.event = ask::one(sent, faults, event)?,
-                "form" => asked.form = Some(ask::one(sent, faults, form)?),
+                "event" => params.event = values::scalar(entry, faults, event)?,
+                "form" => params.form = Some(values::scalar(entry, faults, form)?),
                 _ => {}
             }
         }
-        Ok(asked)
+        Ok(params)
     }
 }
 
-fn target_url(value: &Scalar<'_>, path: Path<'_>, faults: &mut Faults) -> Option<String> {
-    let text = ask::text(value, path, faults)?;
-    if let Some(fault) = fault_of_url(text) {
+fn target_url(value: &Scalar<'_>, path: FieldPath<'_>, faults: &mut Faults) -> Option<String> {
+    let text = values::text(value, path, faults)?;
+    if let Some(fault) = url_fault(text) {
         faults.add(path, format_args!("The {path} {fault}."));
         return None;
     }
     Some(text.to_owned())
 }
 
-fn fault_of_url(text: &str) -> Option<&'static str> {
-    // Before it is parsed, which copies it.
-    if text.len() > LONGEST_URL {
+fn url_fault(text: &str) -> Option<&'static str> {
+    // Check before parsing, which copies the URL.
+    if text.len() > MAX_URL_BYTES {
         return Some("must have at most 2048 characters");
     }
-    // The parser forgives blanks around it and characters that should be percent-encoded; a URL that is to be found again by
-    // its text is not forgiven.
+    // The parser accepts surrounding whitespace and characters that should be percent-encoded. Here they are refused,
+    // since subscriptions are looked up by the text of the URL.
     if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Some("must be ASCII, the rest percent-encoded");
     }
     match Url::parse(text) {
         Ok(url) if url.scheme() != "https" || !url.has_host() => Some("must be an https URL"),
         Ok(url) if !url.username().is_empty() || url.password().is_some() => Some("must not contain credentials"),
-        Ok(_) if !names_a_host(text) => Some("must have a host that can be looked up"),
+        Ok(_) if !has_valid_host(text) => Some("must have a host that can be looked up"),
         Ok(_) => None,
         Err(_) => Some("must be an https URL"),
     }
 }
 
-/// Whether a URL has two slashes and then a host that a resolver or a certificate can name. The parser takes more: `*`,
+/// Whether a URL has two slashes followed by a host that can be resolved or certified. The parser accepts more: `*`,
 /// percent-encoded letters, backslashes, no slashes at all.
-fn names_a_host(url: &str) -> bool {
+fn has_valid_host(url: &str) -> bool {
     let rest = url.split_once("://").map(|(_, rest)| rest);
     let authority = rest.and_then(|rest| rest.split(['/', '?', '#']).next());
     authority.is_some_and(|authority| HostName::parse_authority(authority).is_ok())
 }
 
-fn event(value: &Scalar<'_>, path: Path<'_>, faults: &mut Faults) -> Option<Event> {
-    let event = if let Scalar::Text(text) = value { Event::parse(text) } else { None };
+fn event(value: &Scalar<'_>, path: FieldPath<'_>, faults: &mut Faults) -> Option<Event> {
+    let event = if let Scalar::String(text) = value { Event::parse(text) } else { None };
     if event.is_none() {
         faults.add(path, format_args!("The {path} must be one of {}.", Event::ALL.map(Event::as_str).join(", ")));
     }
     event
 }
 
-fn form(value: &Scalar<'_>, path: Path<'_>, faults: &mut Faults) -> Option<i64> {
-    ask::id(value, path, Kind::Form, faults)
+fn form(value: &Scalar<'_>, path: FieldPath<'_>, faults: &mut Faults) -> Option<i64> {
+    values::id(value, path, IdKind::Form, faults)
 }
 
-fn subscription_id(value: &Scalar<'_>, path: Path<'_>, faults: &mut Faults) -> Option<i64> {
-    ask::id(value, path, Kind::Subscription, faults)
+fn subscription_id(value: &Scalar<'_>, path: FieldPath<'_>, faults: &mut Faults) -> Option<i64> {
+    values::id(value, path, IdKind::Subscription, faults)
 }
 
-/// A secret in the form of the Standard Webhooks specification.
+/// A secret in the format of the Standard Webhooks specification.
 fn new_secret() -> String {
-    let mut secret = [0; SECRET];
+    let mut secret = [0; SECRET_BYTES];
     rand::rng().fill_bytes(&mut secret);
     format!("whsec_{}", STANDARD.encode(secret))
 }
@@ -268,11 +271,11 @@ mod tests {
         ] {
             let mut faults = Faults::default();
             assert_eq!(
-                target_url(&Scalar::Text(text), Path::Top("target_url"), &mut faults).is_some(),
+                target_url(&Scalar::String(text), FieldPath::Top("target_url"), &mut faults).is_some(),
                 sound,
                 "{text}"
             );
-            assert_eq!(faults.or_else(()).is_ok(), sound, "{text}");
+            assert_eq!(faults.into_result(()).is_ok(), sound, "{text}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Instants as answers show them and as callers write them, and the account's time zone.
+//! Timestamps in requests and responses, and the account's time zone.
 
 use std::borrow::Cow;
 
@@ -11,41 +11,41 @@ use serde::{Serialize, Serializer};
 
 const PRINTER: DateTimePrinter = DateTimePrinter::new().precision(Some(6));
 
-/// An instant with always six digits: `2024-05-01T13:45:30.123456Z`.
+/// A timestamp that always has six fractional digits: `2024-05-01T13:45:30.123456Z`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Instant(pub(super) Timestamp);
+pub(super) struct Rfc3339Micros(pub(super) Timestamp);
 
-impl Instant {
-    /// Writes its text.
+impl Rfc3339Micros {
+    /// Appends its text.
     pub(super) fn write(self, body: &mut Vec<u8>) {
         PRINTER.print_timestamp(&self.0, body).expect("memory takes it");
     }
 }
 
-impl Serialize for Instant {
+impl Serialize for Rfc3339Micros {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&PRINTER.timestamp_to_string(&self.0))
     }
 }
 
-/// Which end of a span a caller names.
+/// Which end of a time range a parameter sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bound {
-    /// The first instant that counts.
+    /// The first instant of the range.
     Start,
-    /// The last one.
+    /// The last instant of the range.
     End,
 }
 
-/// Reads `YYYY-MM-DD`, a whole day in the account's zone, or an RFC 3339 date-time, an instant. Stored instants have
-/// microseconds, so a finer bound is moved to the next one inside. The last day of the year 9999, by which some mean
-/// forever, ends later than the last instant that can be stored, and is read as that one.
+/// Parses `YYYY-MM-DD`, a day in the account's time zone, or an RFC 3339 date-time. Stored timestamps have
+/// microseconds, so a finer bound is rounded into the range. The last day of the year 9999, which some clients use for
+/// "forever", ends after the last timestamp that can be stored, and is read as that one.
 pub(super) fn parse_bound(text: &str, bound: Bound, zone: &TimeZone) -> Option<Timestamp> {
     if text.len() == "YYYY-MM-DD".len() {
         let date: Date = text.parse().ok()?;
         return Some(day_bound(date, bound, zone));
     }
-    // RFC 3339 asks for a full date, a `T`, seconds and an offset; the parser takes more than that.
+    // RFC 3339 requires a full date, a `T`, seconds and an offset; the parser accepts more.
     let bytes = text.as_bytes();
     let digits =
         |range: std::ops::Range<usize>| bytes.get(range).is_some_and(|part| part.iter().all(u8::is_ascii_digit));
@@ -63,8 +63,8 @@ pub(super) fn parse_bound(text: &str, bound: Bound, zone: &TimeZone) -> Option<T
     Some(Timestamp::from_microsecond(i64::try_from(micros).ok()?).unwrap_or_else(|_| last_instant()))
 }
 
-/// A day begins with its first instant, which is not midnight where a clock change skips it, and ends a microsecond
-/// before the next day begins.
+/// A day starts at its first instant, which is not midnight if a clock change skips it, and ends a microsecond before
+/// the next day starts.
 fn day_bound(date: Date, bound: Bound, zone: &TimeZone) -> Timestamp {
     let instant = match bound {
         Bound::Start => first_instant(date, zone),
@@ -76,7 +76,7 @@ fn day_bound(date: Date, bound: Bound, zone: &TimeZone) -> Timestamp {
     instant.unwrap_or_else(last_instant)
 }
 
-/// The last whole second that there is: microseconds are counted no further.
+/// The last whole second that can be represented: microseconds are counted no further.
 fn last_instant() -> Timestamp {
     Timestamp::from_second(Timestamp::MAX.as_second()).expect("it is not later than the last one")
 }
@@ -85,8 +85,8 @@ fn first_instant(date: Date, zone: &TimeZone) -> Option<Timestamp> {
     Some(date.to_zoned(zone.clone()).ok()?.start_of_day().ok()?.timestamp())
 }
 
-/// A `time` answer as it reads: `HH:MM` with the abbreviation of the account's zone at an instant, as in `09:30 CEST`.
-/// What is not stored as `HH:MM` reads as it is.
+/// Formats a `time` answer: `HH:MM` with the abbreviation of the account's time zone at an instant, such as `09:30
+/// CEST`. Values that are not `HH:MM` are unchanged.
 pub(super) fn time_of_day<'v>(value: &'v str, at: Timestamp, zone: &TimeZone) -> Cow<'v, str> {
     let is_time = matches!(
         value.as_bytes(),
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn an_instant_always_has_six_digits() {
-        let shown = |text: &str| serde_json::to_string(&Instant(text.parse().unwrap())).unwrap();
+        let shown = |text: &str| serde_json::to_string(&Rfc3339Micros(text.parse().unwrap())).unwrap();
         assert_eq!(shown("2024-05-01T13:45:30Z"), "\"2024-05-01T13:45:30.000000Z\"");
         assert_eq!(shown("2024-05-01T13:45:30.123456Z"), "\"2024-05-01T13:45:30.123456Z\"");
     }
@@ -119,7 +119,7 @@ mod tests {
     fn a_plain_date_is_a_day_of_the_accounts_zone_also_when_clocks_change() {
         assert_eq!(bound("2024-03-31", Bound::Start, "Europe/Berlin").unwrap(), "2024-03-30T23:00:00.000000Z");
         assert_eq!(bound("2024-03-31", Bound::End, "Europe/Berlin").unwrap(), "2024-03-31T21:59:59.999999Z");
-        // At midnight the clocks of São Paulo went to 01:00.
+        // In São Paulo, clocks went from midnight to 01:00.
         assert_eq!(bound("2018-11-04", Bound::Start, "America/Sao_Paulo").unwrap(), "2018-11-04T03:00:00.000000Z");
         assert_eq!(bound("2018-11-03", Bound::End, "America/Sao_Paulo").unwrap(), "2018-11-04T02:59:59.999999Z");
     }
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_date_is_none_and_the_ends_of_time_do_not_panic() {
+    fn invalid_dates_are_refused_and_the_ends_of_time_do_not_panic() {
         for text in [
             "",
             "yesterday",

@@ -1,7 +1,7 @@
-//! What clients may refuse about a chain that can be served.
+//! Reasons why some clients may refuse a chain that can be served.
 //!
-//! A chain with a concern is served all the same: clients differ, and an operator may know theirs. `check` and `explain`
-//! warn. What no client takes is a [`super::CertificateError`].
+//! A chain with a concern is served nevertheless: clients differ, and an operator may know theirs. `check` and
+//! `explain` warn. Faults that every client refuses are a [`super::CertificateError`].
 
 use std::collections::HashSet;
 
@@ -11,29 +11,29 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::ParsedExtension;
 use x509_parser::x509::X509Name;
 
-use super::unusable::{LEAST_RSA_BITS, rsa_bits};
+use super::unusable::{MIN_RSA_BITS, rsa_bits};
 use super::validity::{OutOfDate, Validity};
 
-/// What clients may refuse about a chain. Positions count from 1.
+/// A reason why clients may refuse a chain. Positions count from 1.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Concern {
-    /// The next certificate is not the issuer, which is not known as a root either.
+pub enum ChainConcern {
+    /// The next certificate is not the issuer, and the issuer is not a known root.
     #[error(
         "the chain lacks the issuer of certificate {position}, `{issuer}`: clients that do not have that certificate refuse the connection"
     )]
     NoIssuer {
-        /// Of the certificate whose issuer is missing.
+        /// The position of the certificate whose issuer is missing.
         position: usize,
         /// The issuer's name.
         issuer: String,
     },
-    /// The issuer is in the file, but not next.
+    /// The issuer is in the file, but not the next certificate.
     #[error("certificate {position} is not followed by its issuer, which is further down")]
     Unordered {
-        /// Of the certificate whose issuer is elsewhere.
+        /// The position of the certificate whose issuer is elsewhere.
         position: usize,
     },
-    /// A signature that can be forged.
+    /// A signature with a broken hash.
     #[error("certificate {position} is signed with {hash}, which clients refuse")]
     WeakSignature {
         /// Of the certificate.
@@ -42,7 +42,7 @@ pub enum Concern {
         hash: &'static str,
     },
     /// A short key above the leaf.
-    #[error("certificate {position} has an RSA key of {bits} bits, and clients want at least {LEAST_RSA_BITS}")]
+    #[error("certificate {position} has an RSA key of {bits} bits, and clients want at least {MIN_RSA_BITS}")]
     ShortRsa {
         /// Of the certificate.
         position: usize,
@@ -62,8 +62,8 @@ pub enum Concern {
     NotForServers,
 }
 
-impl Concern {
-    /// What fixes it.
+impl ChainConcern {
+    /// How to fix it.
     #[must_use]
     pub fn remedy(&self) -> &'static str {
         match self {
@@ -85,7 +85,7 @@ impl Concern {
 pub struct Roots(HashSet<Vec<u8>>);
 
 impl Roots {
-    /// Reads them, blocking on files. A machine without any has none.
+    /// Reads them; blocks on files. Empty on a machine without root certificates.
     #[must_use]
     pub fn of_system() -> Self {
         let roots = rustls_native_certs::load_native_certs().certs;
@@ -98,43 +98,43 @@ impl Roots {
     }
 }
 
-/// Every concern about a chain, the leaf first.
+/// Every concern about a chain, leaf first.
 #[must_use]
-pub fn concerns(chain: &[CertificateDer<'_>], roots: &Roots, now: Timestamp) -> Vec<Concern> {
+pub fn concerns(chain: &[CertificateDer<'_>], roots: &Roots, now: Timestamp) -> Vec<ChainConcern> {
     let chain: Vec<_> = chain.iter().filter_map(parse).collect();
     let mut concerns = Vec::new();
     for (index, certificate) in chain.iter().enumerate() {
         let position = index + 1;
         let is_root = is_same(certificate.subject(), certificate.issuer());
         concerns.extend(link(&chain, index, roots).filter(|_| !is_root));
-        // Nobody verifies the signature of a root.
+        // Clients do not verify the signature of a root.
         let hash = weak_hash(certificate).filter(|_| !is_root);
-        concerns.extend(hash.map(|hash| Concern::WeakSignature { position, hash }));
+        concerns.extend(hash.map(|hash| ChainConcern::WeakSignature { position, hash }));
         if index == 0 {
-            concerns.extend((!is_for_servers(certificate)).then_some(Concern::NotForServers));
+            concerns.extend((!is_for_servers(certificate)).then_some(ChainConcern::NotForServers));
             continue;
         }
-        let bits = rsa_bits(certificate.public_key()).filter(|bits| *bits < LEAST_RSA_BITS);
-        concerns.extend(bits.map(|bits| Concern::ShortRsa { position, bits }));
+        let bits = rsa_bits(certificate.public_key()).filter(|bits| *bits < MIN_RSA_BITS);
+        concerns.extend(bits.map(|bits| ChainConcern::ShortRsa { position, bits }));
         let out_of_date = Validity::of(certificate.validity()).check(now).err();
-        concerns.extend(out_of_date.map(|out_of_date| Concern::IssuerOutOfDate { position, out_of_date }));
+        concerns.extend(out_of_date.map(|out_of_date| ChainConcern::IssuerOutOfDate { position, out_of_date }));
     }
     concerns
 }
 
-/// What is wrong between a certificate that is no root and the next one.
-fn link(chain: &[X509Certificate<'_>], index: usize, roots: &Roots) -> Option<Concern> {
+/// What is wrong between a certificate that is not a root and the next one.
+fn link(chain: &[X509Certificate<'_>], index: usize, roots: &Roots) -> Option<ChainConcern> {
     let (certificate, position) = (&chain[index], index + 1);
     let issuer = certificate.issuer();
     let is_issuer = |other: &X509Certificate<'_>| is_same(other.subject(), issuer);
-    let missing = || Concern::NoIssuer { position, issuer: issuer.to_string() };
+    let missing = || ChainConcern::NoIssuer { position, issuer: issuer.to_string() };
     match chain.get(index + 1) {
         Some(next) if is_issuer(next) => None,
-        Some(_) if chain.iter().any(is_issuer) => Some(Concern::Unordered { position }),
+        Some(_) if chain.iter().any(is_issuer) => Some(ChainConcern::Unordered { position }),
         _ if roots.has(issuer) => None,
         Some(_) => Some(missing()),
-        // A private authority's root may be known to the clients and not here. What says where its issuer is found is not
-        // issued by a root that anybody would leave out.
+        // Clients may know a private root that this machine does not. But a certificate that says where its issuer is
+        // available was not issued by a root that may be omitted.
         None if index == 0 || says_where_issuer_is(certificate) => Some(missing()),
         None => None,
     }
@@ -144,7 +144,7 @@ fn parse<'c>(certificate: &'c CertificateDer<'_>) -> Option<X509Certificate<'c>>
     x509_parser::parse_x509_certificate(certificate).ok().map(|(_, certificate)| certificate)
 }
 
-/// Names are compared as written, and as shown: authorities write one name in several string types.
+/// Compares names as encoded and as displayed: authorities encode the same name with different string types.
 fn is_same(one: &X509Name<'_>, other: &X509Name<'_>) -> bool {
     one.as_raw() == other.as_raw() || one.to_string() == other.to_string()
 }

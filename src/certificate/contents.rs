@@ -1,24 +1,24 @@
-//! What a file holds where a PEM certificate or key was looked for.
+//! Guesses what a file contains that is not the expected PEM certificate or key.
 //!
-//! Owns the guesses, which are made only after parsing failed. Quotes nothing of a file but the label of a section, and
-//! that only when it is made of capital letters, digits and blanks: a key must not reach a report.
+//! Runs only after parsing failed. Quotes nothing of a file but the label of a section, and only if it consists of
+//! capital letters, digits and spaces: a key must not appear in a report.
 
-/// What a file holds in place of what was looked for.
+/// What a file contains instead of the expected section.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Contents {
-    /// Nothing, or blanks.
+    /// Nothing, or only whitespace.
     #[error("the file is empty")]
     Empty,
-    /// Text of two bytes a character.
+    /// Text in two-byte characters.
     #[error("the file is UTF-16 text")]
     Utf16,
     /// Binary ASN.1.
     #[error("the file is in DER form, which is binary")]
     Der,
-    /// A PKCS #12 archive, as `.p12` and `.pfx` files are.
+    /// A PKCS #12 archive (`.p12`, `.pfx`).
     #[error("the file is a PKCS #12 archive")]
     Pkcs12,
-    /// A PKCS #7 bundle, as `.p7b` files are.
+    /// A PKCS #7 bundle (`.p7b`).
     #[error("the file is a PKCS #7 bundle")]
     Pkcs7,
     /// A private key where a certificate belongs.
@@ -27,16 +27,16 @@ pub enum Contents {
     /// A certificate where a private key belongs.
     #[error("the file holds a certificate")]
     Certificate,
-    /// A request for a certificate.
+    /// A certificate signing request.
     #[error("the file holds a request for a certificate (CSR)")]
     Request,
     /// A public key.
     #[error("the file holds a public key")]
     PublicKey,
-    /// A key as OpenSSH writes it.
+    /// A key in OpenSSH format.
     #[error("the file holds a key in the format of OpenSSH")]
     OpenSsh,
-    /// A section of the kind that was looked for, which is no PEM.
+    /// A section of the expected kind that is not valid PEM.
     #[error("its section is cut off or damaged")]
     Damaged,
     /// Sections of another kind.
@@ -50,16 +50,16 @@ pub enum Contents {
 /// The labels of private keys that rustls reads.
 const KEYS: [&str; 3] = ["PRIVATE KEY", "RSA PRIVATE KEY", "EC PRIVATE KEY"];
 
-/// The type of a PKCS #12 archive's contents, 1.2.840.113549.1.7.1 or .2, without its last byte.
+/// The content type of a PKCS #12 archive, 1.2.840.113549.1.7.1 or .2, without its last byte.
 const PKCS_7: [u8; 8] = [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x07];
 
 impl Contents {
-    /// What is in a file without a certificate.
+    /// The contents of a file without a certificate.
     pub(super) fn in_place_of_certificate(bytes: &[u8]) -> Self {
         Self::of(bytes, &["CERTIFICATE"])
     }
 
-    /// What is in a file without a key.
+    /// The contents of a file without a key.
     pub(super) fn in_place_of_key(bytes: &[u8]) -> Self {
         Self::of(bytes, &KEYS)
     }
@@ -86,7 +86,7 @@ impl Contents {
         }
     }
 
-    /// How to get what was looked for; `tool` is the command of OpenSSL for it, `x509` or `pkey`.
+    /// How to get the expected file; `tool` is the OpenSSL command, `x509` or `pkey`.
     pub(super) fn remedy(&self, tool: &str) -> String {
         match self {
             Self::Empty | Self::NoSection => "write the PEM text there".to_owned(),
@@ -115,7 +115,7 @@ pub(super) fn is_encrypted_key(bytes: &[u8]) -> bool {
     has("-----BEGIN ENCRYPTED PRIVATE KEY-----") || (has("PRIVATE KEY-----") && has("\nProc-Type: 4,ENCRYPTED"))
 }
 
-/// The labels of all sections, as far as they are ones.
+/// The well-formed labels of all sections.
 fn labels(bytes: &[u8]) -> Vec<String> {
     let plain = |label: &str| label.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b' ');
     let lines = bytes.split(|byte| *byte == b'\n').filter_map(|line| std::str::from_utf8(line.trim_ascii()).ok());

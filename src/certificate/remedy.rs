@@ -1,18 +1,18 @@
-//! What an operator does about files that are no certificate to serve.
+//! How an operator fixes files that are not a usable certificate.
 //!
-//! One place for the reports of `check`, the steps of `explain` and the log. Names no path but that of a file which can't
-//! be read; FILE, KEY and NEW stand for paths.
+//! Used by the reports of `check`, the steps of `explain` and the log. Quotes no path except that of an unreadable
+//! file; FILE, KEY and NEW stand for paths.
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use super::contents::Contents;
-use super::{CertificateError, Malformed, OutOfDate};
+use super::{CertificateError, MalformedCertificate, OutOfDate};
 use crate::host::{CertificateNames, HostName};
 use crate::rights;
 
 impl CertificateError {
-    /// What fixes it. A renewed file is used without a restart.
+    /// How to fix it. Renewed files are used without a restart.
     #[must_use]
     pub fn remedy(&self) -> String {
         match self {
@@ -22,7 +22,7 @@ impl CertificateError {
             Self::KeyEncrypted { .. } => {
                 "formgate asks for no passphrase; decrypt it: openssl pkey -in KEY -out NEW; chmod 600 NEW".to_owned()
             }
-            Self::CertificateMalformed { source: Malformed::Unverifiable(webpki::Error::UnsupportedCertVersion), .. } => {
+            Self::CertificateMalformed { source: MalformedCertificate::Unverifiable(webpki::Error::UnsupportedCertVersion), .. } => {
                 "it is an X.509 certificate of version 1: have it issued again as version 3, with subjectAltName".to_owned()
             }
             Self::CertificateMalformed { .. } => "copy the file again, whole, or have it issued again".to_owned(),
@@ -40,7 +40,7 @@ impl CertificateError {
         }
     }
 
-    /// What the file holds instead, where it is no PEM of the kind that was looked for.
+    /// What the file contains instead, if it is not the expected PEM.
     #[must_use]
     pub fn contents(&self) -> Option<&Contents> {
         match self {
@@ -50,19 +50,19 @@ impl CertificateError {
     }
 }
 
-/// What fixes that a certificate does not have the name of a host.
+/// How to fix a certificate that does not cover a host.
 #[must_use]
-pub fn no_cover(host: &HostName, certificate: &str, names: &CertificateNames) -> String {
-    let names = match names.listed(SHOWN_NAMES) {
+pub fn not_covered_help(host: &HostName, certificate: &str, names: &CertificateNames) -> String {
+    let names = match names.listed(MAX_LISTED_NAMES) {
         Some(listed) => format!("{certificate} covers {listed}"),
         None => format!("{certificate} has no DNS name in subjectAltName, and clients ignore a common name"),
     };
     format!("add [tenant.tls.\"{host}\"] or a gateway certificate with that name; {names}")
 }
 
-/// How many names of a certificate a report shows. Larger: certificates of many names fill the screen. Smaller: an operator
-/// looks them up by hand.
-const SHOWN_NAMES: usize = 5;
+/// How many names of a certificate a report lists. Larger: certificates of many names fill the screen. Smaller: an
+/// operator looks them up by hand.
+const MAX_LISTED_NAMES: usize = 5;
 
 fn unreadable(path: &Path, error: &io::Error) -> String {
     let relative = "a relative path starts at the folder of the configuration file that names it";

@@ -1,4 +1,4 @@
-//! Files that are certificates, and every way in which others are not.
+//! Valid certificate files, and every way in which files can be invalid.
 
 use std::fs;
 
@@ -81,7 +81,7 @@ fn each_fault_names_its_file() {
     assert!(matches!(read_key(&missing.private_key), Err(CertificateError::KeyUnreadable { .. })));
 }
 
-/// Reads a chain and a key of `samples`, which OpenSSL made: what rcgen does not.
+/// Reads a chain and a key from `samples`, created with OpenSSL because rcgen can't.
 fn read_samples(chain: &str, key: &str) -> Result<Certificate, CertificateError> {
     let file = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("src/certificate/samples").join(name);
     read(&CertificateFiles { certificate: file(chain).into(), private_key: file(key).into() })
@@ -103,7 +103,7 @@ fn a_key_that_is_encrypted_or_too_weak_is_named_with_the_remedy() {
 }
 
 #[test]
-fn a_file_of_another_kind_is_told_from_one_that_is_damaged() {
+fn a_file_of_another_kind_is_distinguished_from_a_damaged_one() {
     let folder = tempfile::tempdir().unwrap();
     let issued = issue(&["a.example"]);
     let (chain, key) = (issued.cert.pem(), issued.signing_key.serialize_pem());
@@ -197,8 +197,8 @@ fn a_chain_that_clients_may_refuse_is_warned_about() {
     let missing = |name: &str, position| {
         let issuer = format!("CN=rcgen self signed cert, CN={name}");
         let short = format!("CN={name}");
-        move |found: &[Concern]| match found {
-            [Concern::NoIssuer { position: at, issuer: named }] => {
+        move |found: &[ChainConcern]| match found {
+            [ChainConcern::NoIssuer { position: at, issuer: named }] => {
                 *at == position && (*named == issuer || *named == short)
             }
             _ => false,
@@ -208,20 +208,20 @@ fn a_chain_that_clients_may_refuse_is_warned_about() {
     assert_eq!(unknown(format!("{leaf}{intermediate}{root}")), []);
     assert!(missing("Intermediate", 1)(&unknown(leaf.clone())), "{:?}", unknown(leaf.clone()));
     assert!(missing("Intermediate", 1)(&unknown(format!("{leaf}{root}"))), "{:?}", unknown(format!("{leaf}{root}")));
-    assert_eq!(unknown(format!("{leaf}{root}{intermediate}")), [Concern::Unordered { position: 1 }]);
+    assert_eq!(unknown(format!("{leaf}{root}{intermediate}")), [ChainConcern::Unordered { position: 1 }]);
     let selfsigned = issue(&["a.example"]);
     let alone = concerns_of(&selfsigned.cert.pem(), &selfsigned.signing_key.serialize_pem(), &Roots::default(), now);
     assert_eq!(alone, [], "one that is signed by its own key has no issuer");
 
     let far = Timestamp::from_second(rcgen::date_time_ymd(5000, 1, 1).unix_timestamp()).unwrap();
     let late = concerns_of(&format!("{leaf}{intermediate}"), &key, &Roots::default(), far);
-    assert!(matches!(late.as_slice(), [Concern::IssuerOutOfDate { position: 2, .. }]), "{late:?}");
+    assert!(matches!(late.as_slice(), [ChainConcern::IssuerOutOfDate { position: 2, .. }]), "{late:?}");
 
     let client = chain(|params| params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth]);
     let text = format!("{}{}", client.leaf, client.intermediate);
-    assert_eq!(concerns_of(&text, &client.key, &Roots::default(), now), [Concern::NotForServers]);
+    assert_eq!(concerns_of(&text, &client.key, &Roots::default(), now), [ChainConcern::NotForServers]);
 
     let old = read_samples("sha-1.pem", "ec-with-parameters.key").unwrap();
     let old = concerns(&old.key.cert, &Roots::default(), now);
-    assert_eq!(old, [Concern::WeakSignature { position: 1, hash: "SHA-1" }]);
+    assert_eq!(old, [ChainConcern::WeakSignature { position: 1, hash: "SHA-1" }]);
 }

@@ -1,47 +1,47 @@
-//! Why a private key can't sign for TLS, as its certificate shows it.
+//! Explains why a private key can't be used for TLS.
 //!
-//! The TLS library says of every key that it does not take that it failed to parse it. The certificate of the key holds
-//! its public part, which tells the kind and the size.
+//! rustls reports the same parse error for every key it does not support. The certificate contains the public key,
+//! which shows the kind and size.
 
 use rustls::pki_types::CertificateDer;
 use x509_parser::public_key::PublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-/// The smallest RSA key that TLS libraries take.
+/// The smallest RSA key that TLS libraries accept, in bits.
 ///
 /// Larger: keys are refused that clients accept. Smaller: keys pass that no client accepts.
-pub(super) const LEAST_RSA_BITS: usize = 2048;
+pub(super) const MIN_RSA_BITS: usize = 2048;
 
 /// What is wrong with a key.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum Unusable {
+pub enum UnusableKey {
     /// RSA with too few bits.
-    #[error("it is an RSA key of {bits} bits, which is too short: TLS needs at least {LEAST_RSA_BITS}")]
+    #[error("it is an RSA key of {bits} bits, which is too short: TLS needs at least {MIN_RSA_BITS}")]
     ShortRsa {
-        /// Of the modulus.
+        /// The size of the modulus.
         bits: usize,
     },
-    /// A kind that is not used in TLS, or a curve.
+    /// A kind of key or a curve that formgate can't serve.
     #[error("it is of the kind {0}: formgate serves RSA, Ed25519, and EC on P-256, P-384 and P-521")]
     Kind(String),
-    /// What the TLS library says.
+    /// The error of rustls.
     #[error(transparent)]
     Unknown(rustls::Error),
 }
 
-impl Unusable {
+impl UnusableKey {
     /// Why the key of a leaf is refused.
     pub(super) fn of(leaf: Option<&CertificateDer<'_>>, fault: rustls::Error) -> Self {
         let parsed = leaf.and_then(|leaf| x509_parser::parse_x509_certificate(leaf).ok());
         match parsed.map(|(_, leaf)| (rsa_bits(leaf.public_key()), kind(leaf.public_key()))) {
-            Some((Some(bits), _)) if bits < LEAST_RSA_BITS => Self::ShortRsa { bits },
+            Some((Some(bits), _)) if bits < MIN_RSA_BITS => Self::ShortRsa { bits },
             Some((_, Some(kind))) => Self::Kind(kind),
             _ => Self::Unknown(fault),
         }
     }
 }
 
-/// The length of an RSA key.
+/// The size of an RSA key.
 pub(super) fn rsa_bits(key: &SubjectPublicKeyInfo<'_>) -> Option<usize> {
     match key.parsed() {
         Ok(PublicKey::RSA(rsa)) => Some(rsa.key_size()),
@@ -49,7 +49,7 @@ pub(super) fn rsa_bits(key: &SubjectPublicKeyInfo<'_>) -> Option<usize> {
     }
 }
 
-/// A kind of key that can't be served.
+/// The kind of a key that can't be served.
 fn kind(key: &SubjectPublicKeyInfo<'_>) -> Option<String> {
     let algorithm = key.algorithm.algorithm.to_id_string();
     match algorithm.as_str() {

@@ -1,4 +1,4 @@
-//! `formgate check`: everything that would keep a tenant from being served, all at once.
+//! `formgate check`: reports everything that would prevent a tenant from being served, in one run.
 
 mod chains;
 mod exposed;
@@ -15,32 +15,35 @@ use futures_util::{StreamExt, stream};
 use super::ConfigFile;
 use super::output::print;
 use crate::config::{Config, Examination, Problem, Problems, TenantConfig};
-use crate::explain::{Finding, Guide, Way};
+use crate::explain::{Finding, Trace, Tracer};
 use crate::gateway::Share;
 use crate::shared::trial;
 use crate::store::{Concern, Pooler, Store, remedy, with_causes};
 
-/// How many databases are tried at once.
-const AT_ONCE: usize = 16;
+/// How many databases are checked at the same time. Larger: a database server gets that many connections at once.
+/// Smaller: checking many tenants takes longer.
+const CONCURRENT_CHECKS: usize = 16;
 
 #[derive(Debug, Args)]
-pub(super) struct Check {
+pub(super) struct CheckArgs {
     #[command(flatten)]
     file: ConfigFile,
-    /// Walk every tenant's way too, as `explain` does for one: certificates that expire soon, tokens, budgets.
+    /// Trace a request to every tenant too, as `explain` does for one: certificates that expire soon, tokens, budgets.
     #[arg(long)]
     deep: bool,
 }
 
-pub(super) async fn run(Check { file, deep }: &Check) -> Result<()> {
-    // A fault elsewhere does not keep a database from being tried: an operator learns of everything at once.
+pub(super) async fn run(CheckArgs { file, deep }: &CheckArgs) -> Result<()> {
+    // Check databases despite other faults, so that one run reports everything.
     let examination = Config::examine(&file.config, None);
-    let (redis, eviction) = try_redis(&examination).await;
+    let (redis, eviction) = check_redis(&examination).await;
     let Examination { gateway, tenants, sources, mut problems, warnings, .. } = examination;
-    let tried: Vec<_> = stream::iter(&tenants).map(|tenant| try_database(tenant)).buffered(AT_ONCE).collect().await;
+    let checked: Vec<_> =
+        stream::iter(&tenants).map(|tenant| check_database(tenant)).buffered(CONCURRENT_CHECKS).collect().await;
     problems.extend(redis);
-    problems.extend(reached_twice(&tenants, &tried));
-    let (faults, concerns): (Vec<_>, Vec<_>) = tried.into_iter().map(|tried| (tried.fault, tried.concerns)).unzip();
+    problems.extend(shared_databases(&tenants, &checked));
+    let (faults, concerns): (Vec<_>, Vec<_>) =
+        checked.into_iter().map(|checked| (checked.fault, checked.concerns)).unzip();
     problems.extend(faults.into_iter().flatten());
     for warning in warnings {
         print(&format!("{warning}\n"))?;
@@ -78,10 +81,10 @@ pub(super) async fn run(Check { file, deep }: &Check) -> Result<()> {
         }
     };
     let stopped = match deep.then(|| file.load()) {
-        Some(Ok(config)) => walk_all(&config).await?,
-        // It is another one than a moment ago.
+        Some(Ok(config)) => trace_all(&config).await?,
+        // The files have changed since they were checked.
         Some(Err(problems)) if faults == 0 => return Err(problems),
-        // It is not asked for, or the configuration is too faulty to walk by.
+        // Not requested, or the configuration is too faulty.
         _ => 0,
     };
     match (faults, stopped) {
@@ -92,34 +95,34 @@ pub(super) async fn run(Check { file, deep }: &Check) -> Result<()> {
     }
 }
 
-/// Tells of the tenants that somebody should look at. Returns how many would not be served.
-async fn walk_all(config: &Config) -> Result<usize> {
-    let guide = Guide::new(config).await;
-    let guide = &guide;
-    let walks = stream::iter(&config.tenants).map(|tenant| async move { (tenant, guide.walk_tenant(tenant).await) });
+/// Reports the tenants that need attention. Returns how many would not be served.
+async fn trace_all(config: &Config) -> Result<usize> {
+    let tracer = Tracer::new(config).await;
+    let tracer = &tracer;
+    let traces = stream::iter(&config.tenants).map(|tenant| async move { (tenant, tracer.trace_tenant(tenant).await) });
     let (mut warned, mut stopped) = (0, 0);
-    let mut walked = std::pin::pin!(walks.buffered(AT_ONCE));
-    while let Some((tenant, way)) = walked.next().await {
-        if way.stop().is_some() {
+    let mut traced = std::pin::pin!(traces.buffered(CONCURRENT_CHECKS));
+    while let Some((tenant, trace)) = traced.next().await {
+        if trace.stop().is_some() {
             stopped += 1;
-        } else if warns(&way) {
+        } else if warns(&trace) {
             warned += 1;
         } else {
             continue;
         }
-        print(&format!("\n{} ({})\n{way}", tenant.slug, tenant.address))?;
+        print(&format!("\n{} ({})\n{trace}", tenant.slug, tenant.address))?;
     }
     let served = config.tenants.len() - stopped;
     print(&format!("walked: {served} would be served, {warned} of them with a warning; {stopped} would not"))?;
     Ok(stopped)
 }
 
-fn warns(way: &Way) -> bool {
-    way.steps().iter().any(|step| matches!(step.finding, Finding::Warns { .. }))
+fn warns(trace: &Trace) -> bool {
+    trace.steps().iter().any(|step| matches!(step.finding, Finding::Warns { .. }))
 }
 
-/// What keeps the nodes from using Redis, and a warning about one that they can use.
-async fn try_redis(examination: &Examination) -> (Option<Problem>, Option<String>) {
+/// A fault that prevents nodes from using Redis, or a warning about one that works.
+async fn check_redis(examination: &Examination) -> (Option<Problem>, Option<String>) {
     let Some(redis) = examination.gateway.as_ref().and_then(|gateway| gateway.redis.as_ref()) else {
         return (None, None);
     };
@@ -132,24 +135,25 @@ async fn try_redis(examination: &Examination) -> (Option<Problem>, Option<String
     }
 }
 
-/// What was found of a tenant's database.
-struct Tried {
-    /// What keeps it from being served.
+/// The result of checking a tenant's database.
+struct CheckedDatabase {
+    /// Why it can't be served.
     fault: Option<Problem>,
-    /// Warnings about one that is.
+    /// Warnings about a database that can be served.
     concerns: Vec<String>,
-    /// Where it is, if the server says so.
-    place: Option<String>,
+    /// Its location as reported by the server, if it does.
+    server_location: Option<String>,
 }
 
-/// A fault for each tenant whose URL leads to the database of another one. URLs that differ in the name of the host, for
-/// example, only show this once they are connected to.
-fn reached_twice(tenants: &[Arc<TenantConfig>], tried: &[Tried]) -> Vec<Problem> {
+/// A fault for each tenant whose URL leads to the database of another tenant. URLs that differ in the host name, for
+/// example, only show this once connected.
+fn shared_databases(tenants: &[Arc<TenantConfig>], checked: &[CheckedDatabase]) -> Vec<Problem> {
     let mut seen = HashMap::new();
     let mut problems = Vec::new();
-    for (tenant, place) in tenants.iter().zip(tried).filter_map(|(tenant, tried)| Some((tenant, tried.place.as_ref()?)))
+    for (tenant, server_location) in
+        tenants.iter().zip(checked).filter_map(|(tenant, checked)| Some((tenant, checked.server_location.as_ref()?)))
     {
-        match seen.entry(place) {
+        match seen.entry(server_location) {
             Entry::Vacant(first) => _ = first.insert(&tenant.slug),
             Entry::Occupied(first) => {
                 let fault = format!("this is the database of the tenant `{}` too", first.get());
@@ -161,24 +165,24 @@ fn reached_twice(tenants: &[Arc<TenantConfig>], tried: &[Tried]) -> Vec<Problem>
     problems
 }
 
-async fn try_database(tenant: &TenantConfig) -> Tried {
+async fn check_database(tenant: &TenantConfig) -> CheckedDatabase {
     let (location, slug) = (&tenant.database, &*tenant.slug);
-    let tried = async {
+    let checked = async {
         let store = Store::open(location, 1).await?;
-        let (concerns, place) = (store.concerns().await, store.place().await);
+        let (concerns, server_location) = (store.concerns().await, store.place().await);
         store.close().await;
         location.require_writable()?;
-        Ok((concerns?, place))
+        Ok((concerns?, server_location))
     };
-    match tried.await {
-        Ok((concerns, place)) => {
+    match checked.await {
+        Ok((concerns, server_location)) => {
             let warning = |concern: Concern| format!("warning: tenant `{slug}`: {concern}: {}", concern.remedy(slug));
-            Tried { fault: None, concerns: concerns.into_iter().map(warning).collect(), place }
+            CheckedDatabase { fault: None, concerns: concerns.into_iter().map(warning).collect(), server_location }
         }
         Err(error) => {
             let problem = tenant.database_problem(with_causes(&error));
             let fault = Some(problem.help(remedy(&error, location, slug)));
-            Tried { fault, concerns: Vec::new(), place: None }
+            CheckedDatabase { fault, concerns: Vec::new(), server_location: None }
         }
     }
 }

@@ -1,8 +1,7 @@
-//! `formgate demo`: two tenants with sample data, served from this machine, and calls to try.
+//! `formgate demo`: serves two tenants with sample data on this machine, and prints commands to try.
 //!
-//! Owns the order in which a demo comes about, and nothing of how: the configuration is read from its file, the data is
-//! imported, tokens are made and the gateway is started by the same code as anywhere else. The two NDJSON files are
-//! examples of the import format as well.
+//! Owns only the order of the steps: loading the configuration, importing data, creating tokens and starting the
+//! gateway use the same code as elsewhere. The two NDJSON files also serve as examples of the import format.
 
 mod calls;
 mod folder;
@@ -14,8 +13,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 
-use self::calls::Account;
-use self::folder::Folder;
+use self::calls::DemoAccount;
+use self::folder::DemoFolder;
 use super::output::print;
 use super::serve::StopSignals;
 use super::{OfTenant, serve, token};
@@ -26,39 +25,39 @@ use crate::store::{self, PageRequest, Reach, Store};
 use crate::supervisor::Inherited;
 
 #[derive(Debug, Args)]
-pub(super) struct Demo {
-    /// Keep everything in this folder, and go on with what an earlier demo left there. Left out, a temporary folder is
-    /// used and removed at the end.
+pub(super) struct DemoArgs {
+    /// Keep everything in this folder, and continue with the files of an earlier demo. Without it, a temporary folder
+    /// is used and removed at the end.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Where to serve. Port 0 is a free port of the system's choice.
+    /// Address to serve on. With port 0, the system chooses a free port.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:8443")]
     listen: SocketAddr,
 }
 
-/// The tenants that have sample data, and what `formgate import` would be given.
+/// The tenants with sample data, and their import files.
 const SAMPLES: [(&str, &str); 2] =
     [("acme", include_str!("demo/acme.ndjson")), ("globex", include_str!("demo/globex.ndjson"))];
 
-pub(super) async fn run(command: &Demo) -> Result<()> {
-    let folder = Folder::prepare(command.dir.as_deref())?;
+pub(super) async fn run(command: &DemoArgs) -> Result<()> {
+    let folder = DemoFolder::prepare(command.dir.as_deref())?;
     let mut config = folder.load_config()?;
     config.gateway.listen = vec![command.listen.into()];
     let [acme, globex] = SAMPLES;
     let (acme, globex) = (load(&config, acme).await?, load(&config, globex).await?);
 
     gateway::raise_limit();
-    // Tokens come last: a start that fails leaves none behind.
+    // Create tokens last: a failed start leaves none behind.
     let stop = StopSignals::new()?;
     let running = start(&config).await?;
-    let acme = Account { tenant: acme, token: make_token(acme).await? };
-    let globex = Account { tenant: globex, token: make_token(globex).await? };
+    let acme = DemoAccount { tenant: acme, token: make_token(acme).await? };
+    let globex = DemoAccount { tenant: globex, token: make_token(globex).await? };
     let address = *running.addresses().first().expect("a gateway listens somewhere");
     print(&calls::show(&folder, address, running.admin_address(), &acme, &globex)?)?;
-    serve::until_told_to_stop(running, stop).await
+    serve::serve_until_stopped(running, stop).await
 }
 
-/// Brings a tenant's database to the newest schema, and its sample data into an empty one.
+/// Migrates a tenant's database, and imports the sample data if it is empty.
 async fn load<'c>(config: &'c Config, (slug, sample): (&str, &'static str)) -> Result<&'c TenantConfig> {
     let tenant = config.tenants.iter().find(|tenant| *tenant.slug == *slug);
     let tenant = tenant.with_context(|| format!("the demo's tenants.toml has no tenant `{slug}` any more"))?;

@@ -1,4 +1,4 @@
-//! `formgate explain`: where one request would stop, and what mends it.
+//! `formgate explain`: reports at which step a request would stop, and how to fix it.
 
 use std::io::Read;
 
@@ -7,28 +7,28 @@ use clap::Args;
 
 use super::ConfigFile;
 use super::output::print;
-use crate::explain::Guide;
+use crate::explain::Tracer;
 
 #[derive(Debug, Args)]
-pub(super) struct Explain {
+pub(super) struct ExplainArgs {
     #[command(flatten)]
     file: ConfigFile,
-    /// The host that a caller uses, or a whole URL.
+    /// The host that clients use, or a whole URL.
     host: String,
-    /// A token to look at too; `-` reads it from standard input, where no list of processes shows it.
+    /// A token to check too; `-` reads it from standard input, so that process lists do not show it.
     #[arg(long, value_name = "TOKEN")]
     token: Option<String>,
 }
 
-pub(super) async fn run(command: &Explain) -> Result<()> {
+pub(super) async fn run(command: &ExplainArgs) -> Result<()> {
     let token = match command.token.as_deref() {
         Some("-") => Some(read_token()?),
         token => token.map(str::to_owned),
     };
     let config = command.file.load()?;
-    let way = Guide::new(&config).await.walk(&command.host, token.as_deref()).await;
-    print(&way.to_string())?;
-    match way.stop() {
+    let trace = Tracer::new(&config).await.trace(&command.host, token.as_deref()).await;
+    print(&trace.to_string())?;
+    match trace.stop() {
         None if token.is_some() => print("\nA request with this token would be served."),
         None => print("\nA request with a good token would be served."),
         Some(stop) => bail!("a request would stop at the step `{}`", stop.name),
@@ -37,7 +37,7 @@ pub(super) async fn run(command: &Explain) -> Result<()> {
 
 fn read_token() -> Result<String> {
     let mut text = String::new();
-    // A token is short: what is longer is none, and is not read to its end.
+    // Tokens are short: do not read longer input to its end.
     std::io::stdin().lock().take(4096).read_to_string(&mut text).context("can't read a token from standard input")?;
     Ok(text.trim().to_owned())
 }

@@ -1,4 +1,4 @@
-//! `formgate import` and `formgate reindex`: writing a tenant's data, and mending what is kept beside it.
+//! `formgate import` and `formgate reindex`: load a tenant's data, and repair its search tables.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal};
@@ -9,32 +9,32 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::output::{print, tell};
+use super::output::{print, print_stderr};
 use super::{OfTenant, TenantChoice};
 use crate::import::{self, ImportError, Imported, OnFault, Stage};
 use crate::store;
 
 #[derive(Debug, Args)]
-pub(super) struct Import {
+pub(super) struct ImportArgs {
     #[command(flatten)]
     tenant: TenantChoice,
-    /// The NDJSON file; `-` is standard input.
+    /// The NDJSON file; `-` reads standard input.
     file: PathBuf,
-    /// Leave faulty lines out and keep the rest; without it, a faulty line keeps nothing of the file.
+    /// Skip faulty lines and load the rest; without it, a faulty line rejects the whole file.
     #[arg(long)]
     keep_going: bool,
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Reindex {
+pub(super) struct ReindexArgs {
     #[command(flatten)]
     tenant: TenantChoice,
 }
 
-/// How much is read at once.
+/// The size of the read buffer in bytes.
 const BUFFER: usize = 1024 * 1024;
 
-pub(super) async fn run(command: &Import) -> Result<()> {
+pub(super) async fn run(command: &ImportArgs) -> Result<()> {
     let tenant = command.tenant.find()?;
     let (input, size) = open(&command.file)?;
     let on_fault = if command.keep_going { OnFault::KeepGoing } else { OnFault::Stop };
@@ -55,12 +55,12 @@ pub(super) async fn run(command: &Import) -> Result<()> {
         Err(ImportError::Store(error)) => return Err(error).of_tenant(&tenant),
         Err(error @ ImportError::Unreadable { .. }) => return Err(error).context(name(&command.file)),
     };
-    let told = print(&summary(&imported)).with_context(|| format!("{}: loaded", name(&command.file)));
+    let printed = print(&summary(&imported)).with_context(|| format!("{}: loaded", name(&command.file)));
     if imported.faulty == 0 {
-        return told;
+        return printed;
     }
     for fault in &imported.faults {
-        tell(&format!("{}: {fault}", name(&command.file)));
+        print_stderr(&format!("{}: {fault}", name(&command.file)));
     }
     bail!("{} of {} lines were left out", imported.faulty, imported.lines)
 }
@@ -78,7 +78,7 @@ fn name(path: &Path) -> String {
     if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() }
 }
 
-/// A bar where the size is known, else a count of bytes; nothing where nobody looks.
+/// A progress bar if the size is known, else a byte counter; hidden if standard error is not a terminal.
 fn progress_bar(size: Option<u64>) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -108,8 +108,8 @@ fn summary(imported: &Imported) -> String {
     counts.map(|(count, what)| format!("{count} {what}")).join(", ")
 }
 
-pub(super) async fn reindex(command: &Reindex) -> Result<()> {
+pub(super) async fn reindex(command: &ReindexArgs) -> Result<()> {
     let tenant = command.tenant.find()?;
-    let mended = store::reindex(&tenant.database).await.of_tenant(&tenant)?;
-    print(&mended.to_string()).context("the rows are made anew")
+    let reindexed = store::reindex(&tenant.database).await.of_tenant(&tenant)?;
+    print(&reindexed.to_string()).context("the rows are made anew")
 }

@@ -1,58 +1,60 @@
-//! `formgate migrate`.
+//! `formgate migrate`: migrates all tenants or one.
+//!
+//! Each tenant is migrated on its own, so a failure leaves the others migrated. The migrations are the store's.
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use super::output::{print, tell};
+use super::output::{print, print_stderr};
 use super::{ConfigFile, OfTenant, find_tenant, report};
 use crate::config::TenantConfig;
 use crate::store::{self, Reach, Store};
 
 #[derive(Debug, Args)]
-pub(super) struct Migrate {
+pub(super) struct MigrateArgs {
     #[command(flatten)]
     file: ConfigFile,
-    /// Only this tenant; all where it is left out.
+    /// Migrate only this tenant; without it, all of them.
     #[arg(long, value_name = "SLUG")]
     tenant: Option<String>,
-    /// Takes away what only nodes of an older version need. Once no such node is left, writers pay less.
+    /// Remove what only nodes of an older version need, which makes writes cheaper. Run it once no such node remains.
     #[arg(long)]
     finish: bool,
 }
 
-pub(super) async fn run(command: &Migrate) -> Result<()> {
+pub(super) async fn run(command: &MigrateArgs) -> Result<()> {
     let config = command.file.load()?;
     let tenants = match &command.tenant {
         Some(slug) => vec![find_tenant(config, slug)?],
         None => config.tenants,
     };
     let reach = if command.finish { Reach::Newest } else { Reach::Served };
-    let (mut failed, mut told) = (0, Ok(()));
+    let (mut failed, mut printed) = (0, Ok(()));
     for tenant in &tenants {
-        // One tenant's trouble is its own: the others are migrated all the same.
+        // A failure does not keep the other tenants from being migrated.
         let versions = match store::migrate(&tenant.database, reach).await.of_tenant(tenant) {
             Ok((before, after)) if before == after => format!("at version {after}"),
             Ok((before, after)) => format!("from version {before} to {after}"),
             Err(error) => {
                 failed += 1;
-                tell(&report(&error));
+                print_stderr(&report(&error));
                 continue;
             }
         };
-        told = told.and(print(&format!("{}: {versions}", tenant.slug)));
+        printed = printed.and(print(&format!("{}: {versions}", tenant.slug)));
         warn(tenant).await;
     }
     if failed > 0 {
         bail!("{failed} of {} tenants could not be migrated", tenants.len());
     }
-    told.context("the tenants are migrated")
+    printed.context("the tenants are migrated")
 }
 
-/// Prints what needs attention although the tenant is migrated.
+/// Prints warnings about a migrated tenant.
 async fn warn(tenant: &TenantConfig) {
     let Ok(store) = Store::open(&tenant.database, 1).await else { return };
     for concern in store.concerns().await.unwrap_or_default() {
-        tell(&format!("warning: tenant `{}`: {concern}: {}", tenant.slug, concern.remedy(&tenant.slug)));
+        print_stderr(&format!("warning: tenant `{}`: {concern}: {}", tenant.slug, concern.remedy(&tenant.slug)));
     }
     store.close().await;
 }

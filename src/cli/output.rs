@@ -1,13 +1,13 @@
-//! What a command writes: its result to standard output, everything else to standard error.
+//! The output of commands: results go to standard output, everything else to standard error.
 
 use std::io::{self, ErrorKind, Write};
 
 use anyhow::{Context, Result};
 
-/// Writes a command's result. A reader that went away, as `head` does, is no failure.
+/// Writes a result. A broken pipe, as with `head`, is not an error.
 ///
 /// # Errors
-/// Standard output can't be written, as on a full disk.
+/// Standard output can't be written, for example on a full disk.
 pub(super) fn print(text: &str) -> Result<()> {
     match write(text) {
         Err(failure) if failure.kind() == ErrorKind::BrokenPipe => Ok(()),
@@ -15,16 +15,16 @@ pub(super) fn print(text: &str) -> Result<()> {
     }
 }
 
-/// Writes a result that can't be had again: that nobody reads it is a failure, too.
+/// Writes a result that can't be shown again, so a broken pipe is an error too.
 ///
 /// # Errors
-/// Standard output can't be written, or its reader went away.
-pub(super) fn hand_over(text: &str) -> Result<()> {
+/// Standard output can't be written or is closed.
+pub(super) fn print_secret(text: &str) -> Result<()> {
     write(text).context(UNWRITTEN)
 }
 
-/// Writes to standard error, if anybody listens there: what a command did stands without it.
-pub(super) fn tell(text: &str) {
+/// Writes to standard error. Ignores errors: the command has done its work regardless.
+pub(super) fn print_stderr(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 

@@ -1,4 +1,6 @@
-//! `formgate serve`.
+//! `formgate serve`: runs the gateway until a signal stops it.
+//!
+//! Owns the order of startup and the signals. Everything that runs in between belongs to [`gateway`].
 
 use anyhow::{Context, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -11,7 +13,7 @@ use crate::supervisor::{self, Inherited};
 use crate::telemetry::Log;
 
 pub(super) fn run(file: &ConfigFile) -> Result<()> {
-    // First of all: it changes the environment, which every later part may read.
+    // First, because it changes the environment, which everything later may read.
     let inherited = Inherited::take()?;
     // Read before there is a runtime, because it sets the number of worker threads.
     let config = file.load()?;
@@ -27,7 +29,7 @@ async fn serve(file: &ConfigFile, inherited: Inherited, config: Config) -> Resul
     let _watching = gateway::watch(&file.config, config, running.reloader());
     let _watchdog = supervisor::keep_watchdog_quiet();
     announce(&running, tenants);
-    until_told_to_stop(running, stop).await
+    serve_until_stopped(running, stop).await
 }
 
 fn announce(running: &Running, tenants: usize) {
@@ -40,14 +42,14 @@ fn announce(running: &Running, tenants: usize) {
     supervisor::ready(tenants, "");
 }
 
-/// What ends the process: SIGTERM and SIGINT.
+/// The signals that stop the process: SIGTERM and SIGINT.
 pub(super) struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl StopSignals {
-    /// From now on, the signals no longer kill.
+    /// Installs the handlers; from now on, the signals no longer kill the process.
     pub(super) fn new() -> Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate()).context("can't wait for SIGTERM")?,
@@ -63,14 +65,14 @@ impl StopSignals {
     }
 }
 
-/// Waits for a signal, then stops in good order; at another signal, at once.
-pub(super) async fn until_told_to_stop(running: Running, mut signals: StopSignals) -> Result<()> {
+/// Waits for a signal, then stops gracefully; a second signal stops immediately.
+pub(super) async fn serve_until_stopped(running: Running, mut signals: StopSignals) -> Result<()> {
     signals.next().await;
     tracing::info!("stopping");
     supervisor::stopping();
     let hurry = async {
         signals.next().await;
-        tracing::warn!("stopping at once: told to a second time");
+        tracing::warn!("stopping at once: received a second signal");
     };
     match running.stop(hurry).await {
         Drained::Finished => tracing::info!("stopped"),

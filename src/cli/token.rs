@@ -1,37 +1,40 @@
 //! `formgate token create | list | revoke`.
+//!
+//! A token is printed once, and only its digest is stored. Changes are announced through Redis if one is configured,
+//! so that running nodes notice at once.
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::output::{hand_over, print, tell};
+use super::output::{print, print_secret, print_stderr};
 use super::{OfTenant, TenantChoice};
 use crate::shared::{Link, announce};
 use crate::store::{NewToken, Store, TokenRecord, with_causes};
 use crate::tenant::token::PresentedToken;
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Token {
-    /// Make a token and print it, alone and this once: it can't be had again.
-    Create(Create),
+pub(super) enum TokenCommand {
+    /// Create a token and print it, and nothing else; it can't be shown again.
+    Create(CreateArgs),
     /// List tokens: id, name, prefix, created, last used, revoked.
-    List(List),
-    /// Revoke one token. Its requests are refused within a few seconds.
-    Revoke(Revoke),
+    List(ListArgs),
+    /// Revoke a token. Its requests are refused within a few seconds.
+    Revoke(RevokeArgs),
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Create {
+pub(super) struct CreateArgs {
     #[command(flatten)]
     tenant: TenantChoice,
-    /// What the token is for, 1 to 255 characters; one token an integration lets one be revoked alone.
+    /// What the token is for, 1 to 255 characters; with one token per integration, each can be revoked on its own.
     #[arg(long)]
     name: String,
 }
 
 #[derive(Debug, Args)]
-pub(super) struct List {
+pub(super) struct ListArgs {
     #[command(flatten)]
     tenant: TenantChoice,
     /// Print a JSON array.
@@ -40,16 +43,16 @@ pub(super) struct List {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Revoke {
+pub(super) struct RevokeArgs {
     #[command(flatten)]
     tenant: TenantChoice,
-    /// The number that `token list` shows.
+    /// The number shown by `token list`.
     id: i64,
 }
 
-pub(super) async fn run(command: &Token) -> Result<()> {
+pub(super) async fn run(command: &TokenCommand) -> Result<()> {
     match command {
-        Token::Create(command) => {
+        TokenCommand::Create(command) => {
             let (tenant, store) = command.tenant.open().await?;
             let token = create(&store, &command.name).await.of_tenant(&tenant)?;
             let shown = show(&store, &token).await;
@@ -57,13 +60,13 @@ pub(super) async fn run(command: &Token) -> Result<()> {
             shown?;
             announce(&command.tenant).await;
         }
-        Token::List(command) => {
+        TokenCommand::List(command) => {
             let (tenant, store) = command.tenant.open().await?;
             let tokens = store.list_tokens().await.of_tenant(&tenant)?;
             store.close().await;
             print(&if command.json { as_json(&tokens) } else { as_table(&tokens) })?;
         }
-        Token::Revoke(command) => {
+        TokenCommand::Revoke(command) => {
             let (tenant, store) = command.tenant.open().await?;
             let known = store.revoke_token(command.id, Timestamp::now()).await.of_tenant(&tenant)?;
             store.close().await;
@@ -71,19 +74,19 @@ pub(super) async fn run(command: &Token) -> Result<()> {
                 bail!("tenant `{}` has no token {}", command.tenant.tenant, command.id);
             }
             announce(&command.tenant).await;
-            tell(&format!("token {} is revoked", command.id));
+            print_stderr(&format!("token {} is revoked", command.id));
         }
     }
     Ok(())
 }
 
-/// Shows a new token, this once; one that nobody came to see is revoked again.
+/// Prints a new token. If that fails, revokes it, since it can't be shown again.
 async fn show(store: &Store, token: &PresentedToken) -> Result<()> {
-    let Err(unseen) = hand_over(token.expose()) else { return Ok(()) };
+    let Err(unseen) = print_secret(token.expose()) else { return Ok(()) };
     let revoking = async {
-        let made = store.find_token(token.digest().as_bytes()).await?;
-        if let Some(made) = made {
-            store.revoke_token(made.id, Timestamp::now()).await?;
+        let created = store.find_token(token.digest().as_bytes()).await?;
+        if let Some(created) = created {
+            store.revoke_token(created.id, Timestamp::now()).await?;
         }
         anyhow::Ok(())
     };
@@ -96,7 +99,7 @@ async fn show(store: &Store, token: &PresentedToken) -> Result<()> {
     }
 }
 
-/// Tells the running nodes. Where that fails they find out by themselves, a little later: what was done stands.
+/// Notifies the running nodes. If that fails, they notice a little later; the change itself is done.
 async fn announce(tenant: &TenantChoice) {
     let announcing = async {
         let Some(redis) = tenant.file.load()?.gateway.redis else { return Ok(()) };
@@ -104,11 +107,13 @@ async fn announce(tenant: &TenantChoice) {
         announce::announce(&link, &tenant.tenant).await.map_err(anyhow::Error::msg)
     };
     if let Err(failure) = announcing.await {
-        tell(&format!("warning: Redis can't be told ({failure}); running nodes notice within a minute"));
+        print_stderr(&format!(
+            "warning: can't announce the change through Redis ({failure}); running nodes notice within a minute"
+        ));
     }
 }
 
-/// Makes a token and stores its digest.
+/// Creates a token and stores its digest.
 pub(super) async fn create(store: &Store, name: &str) -> Result<PresentedToken> {
     if !(1..=255).contains(&name.chars().count()) || name.chars().any(char::is_control) {
         bail!("a token's name has 1 to 255 characters, none of them a control character");

@@ -1,71 +1,70 @@
-//! Whether every host has a certificate that vouches for it, and that callers take now.
+//! Checks that every host has a certificate that names it and is currently valid.
 //!
-//! Owns the reading of certificates for the check, each pair of files once, and the choice that the edge makes too: a
-//! host's own certificate, else its tenant's for all hosts below a name, else the gateway's. Keeps no certificate;
-//! serving reads them again.
+//! Owns reading certificates for the check, each pair of files once. A host's certificate is chosen as the edge
+//! chooses it: the host's own, else the tenant's wildcard, else the gateway's. Keeps no certificate; the edge reads
+//! them again.
 //!
-//! What is served already is not looked at again: a change of the configuration answers for what it changes, and a file
-//! that was renewed badly meanwhile must not keep it out. Where nothing speaks TLS, no certificate is used and none is
-//! looked at.
+//! Anything already served is not checked again. A reload answers for its changes only: a certificate that someone
+//! meanwhile replaced by a bad file must not block it. If no listener uses TLS, certificates are not read at all.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::file::Reading;
-use super::gateway::{Gateway, NamedFiles};
+use super::context::LoadContext;
+use super::gateway::{GatewayTable, NamedFiles};
 use super::problem::Problem;
-use super::source::Place;
-use super::tenant::{Listed, Tenant};
-use super::{CertificateFiles, Served, TenantConfig};
+use super::source::SourceSpan;
+use super::tenant::{LoadedTenant, TenantTable};
+use super::{CertificateFiles, ServedConfig, TenantConfig};
 use crate::certificate::{self, Certificate, CertificateError, Validity};
 use crate::host::{CertificateNames, HostName, HostPattern};
 
-/// Reports files that are no certificate, and hosts that none covers.
-pub(super) fn check(gateway: Option<&Gateway>, tenants: &[Listed], reading: &Reading<'_>) {
+/// Reports files that are not valid certificates or keys, and hosts that no certificate covers.
+pub(super) fn check(gateway: Option<&GatewayTable>, tenants: &[LoadedTenant], context: &LoadContext<'_>) {
     if gateway.is_some_and(|gateway| !gateway.speaks_tls) {
         return;
     }
     let shared = gateway.and_then(|gateway| gateway.certificate.as_ref());
     let now = Timestamp::now();
-    let mut coverage = Coverage { read: HashMap::new(), told: HashSet::new(), shared: None, reading, now };
-    let is_new = shared.is_some_and(|named| reading.served().is_none_or(|served| served.gateway != Some(&named.files)));
+    let mut coverage = Coverage { read: HashMap::new(), reported: HashSet::new(), shared: None, context, now };
+    let is_new = shared.is_some_and(|named| context.served().is_none_or(|served| served.gateway != Some(&named.files)));
     coverage.shared = shared.and_then(|named| {
         let names = if is_new { coverage.names(named) } else { coverage.names_of(&named.files) };
         Some((is_new, names?))
     });
     for tenant in tenants {
-        if !matches!(tenant, Listed::Sound(sound) if coverage.is_whole(&sound.config)) {
-            coverage.report(&tenant.placed(reading));
+        if !matches!(tenant, LoadedTenant::Valid(valid) if coverage.is_covered(&valid.config)) {
+            coverage.report(&tenant.table(context));
         }
     }
 }
 
 struct Coverage<'r> {
-    /// Each pair of files that is sound: its names, and when callers take it.
+    /// Each valid pair of files, with its names and validity.
     read: HashMap<CertificateFiles, (Arc<CertificateNames>, Validity)>,
-    /// Those that are not or that are out of date, and were reported.
-    told: HashSet<CertificateFiles>,
-    /// The names of the gateway's certificate, and whether that is another one than is served.
+    /// Invalid or expired pairs that have been reported.
+    reported: HashSet<CertificateFiles>,
+    /// The names of the gateway's certificate, and whether it differs from the served one.
     shared: Option<(bool, Arc<CertificateNames>)>,
-    reading: &'r Reading<'r>,
+    context: &'r LoadContext<'r>,
     now: Timestamp,
 }
 
 impl Coverage<'_> {
-    /// Whether nothing of a tenant has to be reported.
-    fn is_whole(&mut self, config: &TenantConfig) -> bool {
+    /// Whether there is nothing to report for a tenant.
+    fn is_covered(&mut self, config: &TenantConfig) -> bool {
         let served = self.served(&config.slug);
         if self.shared.as_ref().is_none_or(|(is_new, _)| !is_new)
             && served.as_ref().is_some_and(|served| std::ptr::eq(&**served, config))
         {
             return true;
         }
-        let sound = |(_, files): &(HostPattern, CertificateFiles)| {
+        let valid = |(_, files): &(HostPattern, CertificateFiles)| {
             self.is_in_date(files) || served.as_ref().is_some_and(|served| has(served, files))
         };
-        config.certificates.iter().all(sound)
+        config.certificates.iter().all(valid)
             && config.hosts().all(|host| match config.certificate(host) {
                 Some((_, files)) => {
                     is_served(served.as_deref(), host, Some(files))
@@ -75,38 +74,38 @@ impl Coverage<'_> {
             })
     }
 
-    /// Whether the gateway's certificate covers a host, as far as that is known.
+    /// Whether the gateway's certificate covers a host; true if that certificate could not be read.
     fn is_shared(&self, served: Option<&TenantConfig>, host: &HostName) -> bool {
         let Some((is_new, names)) = &self.shared else { return true };
         (!is_new && is_served(served, host, None)) || names.covers(host)
     }
 
-    fn report(&mut self, tenant: &Tenant) {
+    fn report(&mut self, tenant: &TenantTable) {
         let served = tenant.slug.as_ref().and_then(|slug| self.served(&slug.value));
-        let read = |(pattern, named): &(super::tenant::Placed<HostPattern>, Option<NamedFiles>)| {
+        let read = |(pattern, named): &(super::tenant::Located<HostPattern>, Option<NamedFiles>)| {
             let names = named.as_ref().and_then(|named| match &served {
                 Some(served) if has(served, &named.files) => self.names_of(&named.files),
                 _ => self.names(named),
             });
             let files = named.as_ref().map(|named| named.files.clone());
-            (pattern.value.clone(), (pattern.place.clone(), files, names))
+            (pattern.value.clone(), (pattern.span.clone(), files, names))
         };
-        let own: Vec<Own> = tenant.certificates.iter().map(read).collect();
+        let own: Vec<TenantCertificate> = tenant.certificates.iter().map(read).collect();
         for host in &tenant.hosts {
-            let problem = || Problem::at(&host.place, format!("no certificate covers `{}`", host.value));
-            // A certificate that could not be read is reported by itself; what it would have covered is not known.
+            let problem = || Problem::at(&host.span, format!("no certificate covers `{}`", host.value));
+            // An unreadable certificate has its own report; the names it would cover are unknown.
             match HostPattern::choose(&own, &host.value) {
                 Some((_, (given, files, Some(names))))
                     if !names.covers(&host.value) && !is_served(served.as_deref(), &host.value, files.as_ref()) =>
                 {
                     let problem = problem().earlier(given, "the certificate given for it has other names");
-                    self.reading.report(problem.help(certificate::no_cover(&host.value, "it", names)));
+                    self.context.report(problem.help(certificate::not_covered_help(&host.value, "it", names)));
                 }
                 None if !self.is_shared(served.as_deref(), &host.value) => {
                     let no_names = CertificateNames::default();
                     let names = self.shared.as_ref().map_or(&no_names, |(_, names)| names);
-                    let help = certificate::no_cover(&host.value, "the gateway's", names);
-                    self.reading.report(problem().help(help));
+                    let help = certificate::not_covered_help(&host.value, "the gateway's", names);
+                    self.context.report(problem().help(help));
                 }
                 _ => {}
             }
@@ -114,10 +113,10 @@ impl Coverage<'_> {
     }
 
     fn served(&self, slug: &str) -> Option<Arc<TenantConfig>> {
-        self.reading.served().and_then(|served: &Served<'_>| (served.tenant)(slug))
+        self.context.served().and_then(|served: &ServedConfig<'_>| (served.tenant)(slug))
     }
 
-    /// The names of a pair of files that is sound, and when callers take it.
+    /// The names and the validity of a pair of files, if it is valid.
     fn read(&mut self, files: &CertificateFiles) -> Option<&(Arc<CertificateNames>, Validity)> {
         if !self.read.contains_key(files) {
             let Certificate { names, validity, .. } = certificate::read(files).ok()?;
@@ -135,46 +134,46 @@ impl Coverage<'_> {
         self.read(files).is_some_and(|(_, validity)| validity.check(now).is_ok())
     }
 
-    /// The names of a pair of files, if it is sound, with every fault reported once.
+    /// The names of a pair of files, if it is valid. Reports each faulty pair once.
     fn names(&mut self, named: &NamedFiles) -> Option<Arc<CertificateNames>> {
-        if !self.is_in_date(&named.files) && self.told.insert(named.files.clone()) {
-            self.tell(named);
+        if !self.is_in_date(&named.files) && self.reported.insert(named.files.clone()) {
+            self.report_files(named);
         }
         self.names_of(&named.files)
     }
 
-    /// Both files are looked at before giving up, so that both faults are told.
-    fn tell(&self, named: &NamedFiles) {
+    /// Reads both files even if the first is faulty, so that both faults are reported.
+    fn report_files(&self, named: &NamedFiles) {
         let files = &named.files;
-        let told = |error: CertificateError| self.reading.report(problem(&error, named));
-        let chain = certificate::read_chain(&files.certificate).map_err(told).ok();
-        let key = certificate::read_key(&files.private_key).map_err(told).ok();
+        let report = |error: CertificateError| self.context.report(problem(&error, named));
+        let chain = certificate::read_chain(&files.certificate).map_err(report).ok();
+        let key = certificate::read_key(&files.private_key).map_err(report).ok();
         let Some((chain, key)) = chain.zip(key) else { return };
         let paired = certificate::pair(&chain, &key, files);
         if let Err(error) = paired.and_then(|read| certificate::check_date(read.validity, files, self.now)) {
-            told(error);
+            report(error);
         }
     }
 }
 
-/// A certificate of a tenant's: where it was given, its files, and its names where they are known.
-type Own = (HostPattern, (Place, Option<CertificateFiles>, Option<Arc<CertificateNames>>));
+/// A certificate of a tenant: where it is configured, its files, and its names if they could be read.
+type TenantCertificate = (HostPattern, (SourceSpan, Option<CertificateFiles>, Option<Arc<CertificateNames>>));
 
-/// Whether a tenant as it is served has a certificate.
+/// Whether the served tenant already uses these files.
 fn has(served: &TenantConfig, files: &CertificateFiles) -> bool {
     served.certificates.iter().any(|(_, given)| given == files)
 }
 
-/// Whether a tenant as it is served has a host, with the same files.
+/// Whether the served tenant has this host, with the same files.
 fn is_served(served: Option<&TenantConfig>, host: &HostName, files: Option<&CertificateFiles>) -> bool {
     let has_files = |served: &TenantConfig| served.certificate(host).map(|(_, files)| files) == files;
     served.is_some_and(|served| has_files(served) && served.hosts().any(|own| own == host))
 }
 
-/// The paths stand in the help only: see [`NamedFiles::from_environment`].
+/// The paths are quoted in the help only: see [`NamedFiles::from_environment`].
 fn problem(error: &CertificateError, named: &NamedFiles) -> Problem {
     let NamedFiles { files, certificate, private_key, from_environment } = named;
-    let (place, path, title) = match error {
+    let (span, path, title) = match error {
         CertificateError::CertificateUnreadable { .. } => {
             (certificate, &files.certificate, "can't read the certificate")
         }
@@ -194,7 +193,7 @@ fn problem(error: &CertificateError, named: &NamedFiles) -> Problem {
         }
         CertificateError::OutOfDate { .. } => (certificate, &files.certificate, "the certificate is out of date"),
     };
-    let mut problem = Problem::at(place, title);
+    let mut problem = Problem::at(span, title);
     if let CertificateError::LeafNotFirst { position, .. } = error {
         problem = problem.label(format!("it is number {position}"));
     } else if let Some(cause) = std::error::Error::source(error) {

@@ -1,40 +1,41 @@
-//! The address of a tenant's database.
+//! The URL of a tenant's database.
 //!
-//! Which addresses there are, and when two are the same database, is the store's to say; here its answer gets a
-//! place. Connects nowhere. What is reported never quotes the address or a driver's words about it: a password may
-//! stand in it, also where a typing mistake moved it.
+//! The store defines which URLs are valid and when two name the same database; this module turns its errors into
+//! reports with a span. Connects nowhere. Reports never quote the URL or the parser's message, since either may
+//! contain a password, also where a typing mistake moved it.
 
 use std::path::Path;
 
-use super::file::{Reading, Text};
+use super::context::LoadContext;
 use super::problem::Problem;
+use super::table::StringValue;
 use crate::store::{DatabaseLocation, InvalidLocation};
 
-/// An address that the store accepts.
-pub(super) struct Database {
+/// A valid database URL.
+pub(super) struct DatabaseAddress {
     pub(super) location: DatabaseLocation,
-    /// Equal for two addresses of the same database; holds no password.
+    /// Equal for two URLs of the same database; contains no password.
     pub(super) identity: String,
 }
 
-/// Reads an address; the path of a SQLite file is relative to the folder.
-pub(super) fn read(text: &Text, folder: &Path, reading: &Reading<'_>) -> Result<Database, Problem> {
+/// Parses a URL; the path of a SQLite file is relative to the folder.
+pub(super) fn read(text: &StringValue, folder: &Path, context: &LoadContext<'_>) -> Result<DatabaseAddress, Problem> {
     let url = text.value.as_str();
     let location = DatabaseLocation::parse(url, folder).map_err(|error| problem(text, &error))?;
-    let identity = identity(&location, reading);
-    Ok(Database { location, identity })
+    let identity = identity(&location, context);
+    Ok(DatabaseAddress { location, identity })
 }
 
-/// What tells whether two addresses are one database; two paths can lead to one file.
-pub(super) fn identity(location: &DatabaseLocation, reading: &Reading<'_>) -> String {
+/// Equal for two URLs of the same database. SQLite paths are resolved first: two paths can name one file.
+pub(super) fn identity(location: &DatabaseLocation, context: &LoadContext<'_>) -> String {
     match location.file() {
-        Some(file) => format!("sqlite {}", reading.identity(file).display()),
+        Some(file) => format!("sqlite {}", context.identity(file).display()),
         None => location.identity(),
     }
 }
 
-fn problem(text: &Text, error: &InvalidLocation) -> Problem {
-    let problem = |title: &str| Problem::at(&text.place, title);
+fn problem(text: &StringValue, error: &InvalidLocation) -> Problem {
+    let problem = |title: &str| Problem::at(&text.span, title);
     match error {
         InvalidLocation::UnknownScheme => {
             problem("not the address of a database").label("expected `postgres://…` or `sqlite:PATH`")

@@ -1,34 +1,36 @@
-//! The `[gateway.databases]` table: what holds for the databases of all tenants together.
+//! The `[gateway.databases]` table: limits that apply to the databases of all tenants together.
+//!
+//! Owns its keys and ranges. The store owns the defaults and enforces the limits.
 
 use std::time::Duration;
 
-use super::file::Table;
+use super::table::TableReader;
 use crate::store::DatabaseLimits;
 
-/// Past this a typing mistake is likelier than a need: no process has as many files.
-const MOST_CONNECTIONS: u32 = 100_000;
-/// Longer than a request may take.
-const LONGEST_WAIT_MS: u32 = 60_000;
-/// As long as the longest request.
-const LONGEST_STATEMENT_SECONDS: u32 = 60;
-/// Past this a connection might as well never be closed.
-const LONGEST_IDLE_SECONDS: u32 = 3600;
+/// The largest `max_connections`. Larger: a typing mistake passes, since no process may open that many files. Smaller:
+/// a large machine can't use what it has.
+const MAX_CONNECTIONS: u32 = 100_000;
+/// The largest `wait_ms`: longer than the default time limit of any request but a group write.
+const MAX_WAIT_MS: u32 = 60_000;
+/// The largest `statement_seconds`: the default time limit of a group write.
+const MAX_STATEMENT_SECONDS: u32 = 60;
+/// The largest `idle_seconds`. Larger: a connection would in effect never be closed. Smaller: connections can't be
+/// kept through a quiet hour.
+const MAX_IDLE_SECONDS: u32 = 3600;
 
-/// Reads the table, or takes the defaults where there is none.
-pub(super) fn read(table: Option<Table<'_, '_>>) -> DatabaseLimits {
+/// Reads the table; without one, returns the defaults.
+pub(super) fn read(table: Option<TableReader<'_, '_>>) -> DatabaseLimits {
     let default = DatabaseLimits::default();
     let Some(mut table) = table else { return default };
     let seconds = |duration: Duration| u32::try_from(duration.as_secs()).expect("a default of seconds");
     let milliseconds = |duration: Duration| u32::try_from(duration.as_millis()).expect("a default of milliseconds");
     let limits = DatabaseLimits {
-        max_connections: table.integer("max_connections", 1..=MOST_CONNECTIONS, default.max_connections),
-        wait: Duration::from_millis(table.integer("wait_ms", 1..=LONGEST_WAIT_MS, milliseconds(default.wait)).into()),
+        max_connections: table.integer("max_connections", 1..=MAX_CONNECTIONS, default.max_connections),
+        wait: Duration::from_millis(table.integer("wait_ms", 1..=MAX_WAIT_MS, milliseconds(default.wait)).into()),
         statement: Duration::from_secs(
-            table.integer("statement_seconds", 1..=LONGEST_STATEMENT_SECONDS, seconds(default.statement)).into(),
+            table.integer("statement_seconds", 1..=MAX_STATEMENT_SECONDS, seconds(default.statement)).into(),
         ),
-        idle: Duration::from_secs(
-            table.integer("idle_seconds", 1..=LONGEST_IDLE_SECONDS, seconds(default.idle)).into(),
-        ),
+        idle: Duration::from_secs(table.integer("idle_seconds", 1..=MAX_IDLE_SECONDS, seconds(default.idle)).into()),
     };
     table.finish();
     limits

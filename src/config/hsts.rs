@@ -1,32 +1,32 @@
-//! `hsts`: the value of the header `Strict-Transport-Security` (RFC 6797, section 6.1).
+//! The `hsts` key: the value of the `Strict-Transport-Security` header (RFC 6797, section 6.1).
 //!
-//! Owns its grammar. The header is sent exactly as configured, so a value that browsers would ignore is refused: without
-//! `max-age`, with a directive twice, or with one that no browser knows, which is mostly a typing error.
+//! Owns its grammar. The header is sent exactly as configured, so a value that browsers would ignore is refused: one
+//! without `max-age`, with a repeated directive, or with an unknown directive, which is usually a typing mistake.
 
 use http::HeaderValue;
 
-use super::file::Table;
 use super::problem::Problem;
+use super::table::TableReader;
 
-/// Reads the key; absent when it is left out or faulty.
-pub(super) fn read(table: &mut Table<'_, '_>) -> Option<HeaderValue> {
-    let text = table.text("hsts")?;
+/// Reads the key; `None` if it is missing or faulty.
+pub(super) fn read(table: &mut TableReader<'_, '_>) -> Option<HeaderValue> {
+    let text = table.string("hsts")?;
     match check(&text.value) {
         Ok(()) => HeaderValue::try_from(text.value).ok(),
         Err(fault) => {
-            let problem = Problem::at(&text.place, "not a value of `Strict-Transport-Security`").label(fault);
+            let problem = Problem::at(&text.span, "not a value of `Strict-Transport-Security`").label(fault);
             let help = "write `max-age=` and seconds, and after it, where it holds, `; includeSubDomains; preload`";
-            table.reading().report(problem.help(help));
+            table.context().report(problem.help(help));
             None
         }
     }
 }
 
-/// The most digits of `max-age`: three centuries. Larger: browsers count with 32 or 64 bits, and ignore what does not fit.
-/// Smaller: a long time that they understand is refused.
-const MOST_DIGITS: usize = 10;
+/// The maximum number of digits of `max-age`: three centuries. Larger: browsers that count with 32 or 64 bits ignore
+/// the value. Smaller: long durations that browsers understand are refused.
+const MAX_DIGITS: usize = 10;
 
-/// Names and values are compared as browsers do: without case, a value with or without quotes.
+/// Compares names and values as browsers do: case-insensitively, with or without quotes around a value.
 fn check(value: &str) -> Result<(), String> {
     let mut seen = Vec::new();
     for directive in value.split(';').map(|part| part.trim_matches([' ', '\t'])).filter(|part| !part.is_empty()) {
@@ -42,8 +42,8 @@ fn check(value: &str) -> Result<(), String> {
                 if seconds.is_empty() || !seconds.bytes().all(|byte| byte.is_ascii_digit()) {
                     return Err("`max-age` needs a number of seconds".to_owned());
                 }
-                if seconds.len() > MOST_DIGITS {
-                    return Err(format!("`max-age` has more than {MOST_DIGITS} digits"));
+                if seconds.len() > MAX_DIGITS {
+                    return Err(format!("`max-age` has more than {MAX_DIGITS} digits"));
                 }
             }
             ("max-age", None) => return Err("`max-age` needs a number of seconds".to_owned()),

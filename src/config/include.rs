@@ -1,7 +1,7 @@
-//! The files of a configuration: the first one, and those that its `include` brings.
+//! The files of a configuration: the main file and the files that its `include` patterns match.
 //!
-//! Owns finding, reading and parsing files, and which of them may hold what. Each file is read once however many
-//! patterns match it, in the order of the patterns and sorted within one, so that reports keep an order.
+//! Owns finding, reading and parsing files, and which tables each may contain. Each file is read once, however many
+//! patterns match it, in the order of the patterns and sorted within each, so that reports have a stable order.
 
 use std::collections::{BTreeSet, HashSet};
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
@@ -10,28 +10,29 @@ use std::sync::LazyLock;
 
 use toml::de::DeTable;
 
-use super::file::{Reading, Table, Text};
+use super::context::LoadContext;
 use super::folders::folder_of;
-use super::gateway::{self, Gateway};
-use super::pieces::{self, Pieces};
+use super::gateway::{self, GatewayTable};
 use super::problem::Problem;
-use super::source::{Place, Source, SourceFile};
-use super::tenant::{self, Draft, Listed};
+use super::sections::{self, Sections};
+use super::source::{SourceFile, SourceSection, SourceSpan};
+use super::table::{StringValue, TableReader};
+use super::tenant::{self, LoadedTenant, ParsedSection};
 use crate::file_stamp::FileStamp;
 
-/// What stands in all files together, each part checked by itself.
+/// The tables of all files, each checked on its own.
 #[derive(Default)]
-pub(super) struct Written {
-    pub(super) gateway: Option<Gateway>,
-    pub(super) tenants: Vec<Listed>,
-    /// The folders of all files, and those that a pattern looks into.
+pub(super) struct LoadedFiles {
+    pub(super) gateway: Option<GatewayTable>,
+    pub(super) tenants: Vec<LoadedTenant>,
+    /// The folders of all files, and those that patterns search.
     pub(super) folders: BTreeSet<PathBuf>,
-    /// What was read, to tell later whether it changed.
+    /// The files that were read, to detect later whether they changed.
     pub(super) sources: Sources,
     pub(super) warnings: Vec<Problem>,
 }
 
-/// The files of a configuration in the state in which they were read.
+/// The files of a configuration and a fingerprint of their state when they were read.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     path: PathBuf,
@@ -40,13 +41,13 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Whether all files are as they were read, and no pattern matches others. Blocks on a look at each.
+    /// Whether all files are unchanged and the patterns match no others. Blocks on a `stat` of each file.
     #[must_use]
     pub fn are_unchanged(&self) -> bool {
         stamp(FileStamp::of(&self.path), &self.included()) == self.stamp
     }
 
-    /// All files. Blocks on a look at each folder.
+    /// All files. Blocks on listing each folder.
     #[must_use]
     pub fn files(&self) -> Vec<PathBuf> {
         let mut files = self.included();
@@ -69,113 +70,113 @@ fn stamp(first: Option<FileStamp>, included: &[PathBuf]) -> u64 {
     hasher.finish()
 }
 
-/// Reads the first file and what it includes.
-pub(super) fn read(path: &Path, reading: &Reading<'_>) -> Written {
+/// Reads the main file and the files it includes.
+pub(super) fn read(path: &Path, context: &LoadContext<'_>) -> LoadedFiles {
     let folder = folder_of(path);
-    let mut written = Written { folders: BTreeSet::from([folder.clone()]), ..Written::default() };
-    written.sources.path = path.to_owned();
-    // Before it is read: what is written meanwhile is another state.
+    let mut loaded = LoadedFiles { folders: BTreeSet::from([folder.clone()]), ..LoadedFiles::default() };
+    loaded.sources.path = path.to_owned();
+    // Before reading: a write in between must count as a change.
     let first = FileStamp::of(path);
     let text = match std::fs::read(path) {
         Ok(text) => text,
         Err(error) => {
             let problem = Problem::of_file(path, "can't read the configuration").label(error.to_string());
-            reading.report(problem);
-            return written;
+            context.report(problem);
+            return loaded;
         }
     };
     let mut patterns = Vec::new();
-    written.tenants = read_text(path, 0, text, reading, |root, in_pieces| {
-        if in_pieces == 0 && !root.contains("tenant") && !root.contains("include") {
-            root.reading().report(Problem::at(root.place(), "there is no tenant").help("add a `[[tenant]]` table"));
+    loaded.tenants = read_text(path, 0, text, context, |root, section_count| {
+        if section_count == 0 && !root.contains("tenant") && !root.contains("include") {
+            root.context().report(Problem::at(root.span(), "there is no tenant").help("add a `[[tenant]]` table"));
         }
-        patterns = root.texts("include");
-        written.gateway = root.required_table("gateway").map(|table| gateway::read(table, &folder));
+        patterns = root.strings("include");
+        loaded.gateway = root.required_table("gateway").map(|table| gateway::read(table, &folder));
     });
-    let mut seen = HashSet::from([reading.identity(path)]);
-    let (mut included, mut places) = (Vec::new(), Vec::new());
+    let mut seen = HashSet::from([context.identity(path)]);
+    let (mut included, mut spans) = (Vec::new(), Vec::new());
     for pattern in &patterns {
-        let Some(files) = matching(pattern, &folder, reading) else { continue };
+        let Some(files) = matching(pattern, &folder, context) else { continue };
         if files.is_empty() {
-            let problem = Problem::at(&pattern.place, "no file matches this pattern").into_warning();
+            let problem = Problem::at(&pattern.span, "no file matches this pattern").into_warning();
             let help = format!("a relative pattern starts at `{}`; `*` does not match `/`", folder.display());
-            written.warnings.push(problem.help(help));
+            loaded.warnings.push(problem.help(help));
         }
-        places.extend(std::iter::repeat_n(&pattern.place, files.len()));
+        spans.extend(std::iter::repeat_n(&pattern.span, files.len()));
         included.extend(files);
     }
-    written.sources.patterns = patterns.iter().map(|pattern| pattern.value.clone()).collect();
-    written.sources.stamp = stamp(first, &included);
-    written.folders.extend(patterns.iter().map(|pattern| fixed_folder(&folder.join(&pattern.value))));
+    loaded.sources.patterns = patterns.iter().map(|pattern| pattern.value.clone()).collect();
+    loaded.sources.stamp = stamp(first, &included);
+    loaded.folders.extend(patterns.iter().map(|pattern| fixed_folder(&folder.join(&pattern.value))));
     let mut files = Vec::new();
-    for (order, (path, pattern)) in (1..).zip(included.into_iter().zip(places)) {
-        written.folders.insert(folder_of(&path));
-        if seen.insert(reading.identity(&path)) {
+    for (order, (path, pattern)) in (1..).zip(included.into_iter().zip(spans)) {
+        loaded.folders.insert(folder_of(&path));
+        if seen.insert(context.identity(&path)) {
             files.push((path, order, pattern));
         }
     }
-    reading.each(
+    context.read_in_batches(
         &files,
-        |reading, (path, order, pattern)| read_included(path, *order, pattern, reading),
-        |tenants| written.tenants.append(tenants),
+        |context, (path, order, pattern)| read_included(path, *order, pattern, context),
+        |tenants| loaded.tenants.append(tenants),
     );
-    written
+    loaded
 }
 
-/// Reads a file that may hold tenants only.
-fn read_included(path: &Path, order: usize, pattern: &Place, reading: &Reading<'_>) -> Vec<Listed> {
+/// Reads an included file, which may contain `[[tenant]]` tables only.
+fn read_included(path: &Path, order: usize, pattern: &SourceSpan, context: &LoadContext<'_>) -> Vec<LoadedTenant> {
     let text = match std::fs::read(path) {
         Ok(text) => text,
         Err(error) => {
             let title = format!("can't read the included file `{}`", path.display());
-            reading.report(Problem::at(pattern, title).label(error.to_string()));
+            context.report(Problem::at(pattern, title).label(error.to_string()));
             return Vec::new();
         }
     };
-    read_text(path, order, text, reading, |root, _| {
+    read_text(path, order, text, context, |root, _| {
         root.refuse("gateway", "an included file can't hold `gateway`: it may hold `[[tenant]]` tables only");
         root.refuse("include", "an included file can't hold `include`: it may hold `[[tenant]]` tables only");
     })
 }
 
-/// Reads the tenants of a file, and has its other keys read, which is told how many tenants stand in pieces. A file that is
-/// no TOML yields the faults of its syntax alone, since what it says is not known.
+/// Reads the tenants of a file; `read_others` reads its other keys and gets the number of tenants already read. For a
+/// file that is not valid TOML, only the syntax errors are reported, since its contents are unknown.
 fn read_text<'r>(
     path: &Path,
     order: usize,
     bytes: Vec<u8>,
-    reading: &'r Reading<'r>,
-    read_others: impl FnOnce(&mut Table<'r, '_>, usize),
-) -> Vec<Listed> {
+    context: &'r LoadContext<'r>,
+    read_others: impl FnOnce(&mut TableReader<'r, '_>, usize),
+) -> Vec<LoadedTenant> {
     let text = match String::from_utf8(bytes) {
         Ok(text) => text,
         Err(error) => {
-            let sound = error.utf8_error().valid_up_to();
-            let text = String::from_utf8_lossy(&error.as_bytes()[..sound]).into_owned();
-            let place = Place::new(&Source::new(&SourceFile::broken(path, order, text), 0), sound..sound);
-            reading.report(Problem::at(&place, "the file is not UTF-8"));
+            let valid = error.utf8_error().valid_up_to();
+            let text = String::from_utf8_lossy(&error.as_bytes()[..valid]).into_owned();
+            let span = SourceSpan::new(&SourceSection::new(&SourceFile::broken(path, order, text), 0), valid..valid);
+            context.report(Problem::at(&span, "the file is not UTF-8"));
             return Vec::new();
         }
     };
     let folder = folder_of(path);
     let file = SourceFile::new(path, order, text);
-    let pieces = Pieces::of(file.text());
-    if let Some(root) = pieces.parse_root().filter(|_| !pieces.tenants.is_empty()) {
-        let apart = reading.apart();
-        // A piece that is no document is the end of it: the file is then read whole.
+    let sections = Sections::split(file.text());
+    if let Some(root) = sections.parse_root().filter(|_| !sections.tenants.is_empty()) {
+        let fork = context.fork();
+        // If any section is not a TOML document of its own, the file is parsed as a whole instead.
         let mut every = true;
-        let mut tenants = Vec::with_capacity(pieces.tenants.len());
-        apart.each(
-            &pieces.tenants,
-            |reading, piece| Draft::read(&file, piece.clone(), &folder, reading),
-            |draft| match draft {
-                Some(draft) => draft.list(&file, &apart, &mut tenants),
+        let mut tenants = Vec::with_capacity(sections.tenants.len());
+        fork.read_in_batches(
+            &sections.tenants,
+            |context, section| ParsedSection::read(&file, section.clone(), &folder, context),
+            |parsed| match parsed {
+                Some(parsed) => parsed.push_into(&file, &fork, &mut tenants),
                 None => every = false,
             },
         );
         if every {
-            reading.join(&apart);
-            let mut root = Table::root(reading, &Source::new(&file, 0), root);
+            context.absorb(&fork);
+            let mut root = TableReader::root(context, &SourceSection::new(&file, 0), root);
             read_others(&mut root, tenants.len());
             root.tables("tenant");
             root.finish();
@@ -184,39 +185,39 @@ fn read_text<'r>(
     }
     let faults = match DeTable::parse(file.text()) {
         Ok(document) => {
-            let mut root = Table::root(reading, &Source::new(&file, 0), document.into_inner());
+            let mut root = TableReader::root(context, &SourceSection::new(&file, 0), document.into_inner());
             read_others(&mut root, 0);
             let tables = root.tables("tenant");
-            let tenants = tables.into_iter().map(|table| Listed::Placed(Box::new(tenant::read(table, &folder))));
+            let tenants = tables.into_iter().map(|table| LoadedTenant::Table(Box::new(tenant::read(table, &folder))));
             let tenants = tenants.collect();
             root.finish();
             return tenants;
         }
-        Err(_) => pieces::faults(file.text()),
+        Err(_) => sections::faults(file.text()),
     };
-    let single = pieces::single_brackets(file.text());
-    let source = Source::new(&file.into_broken(), 0);
+    let single = sections::single_brackets(file.text());
+    let source = SourceSection::new(&file.into_broken(), 0);
     for span in &single {
         let problem =
-            Problem::at(&Place::new(&source, span.clone()), "expected an array of tables").label("found a table");
-        reading.report(problem.help("write `[[tenant]]`, with two pairs of brackets, for each tenant"));
+            Problem::at(&SourceSpan::new(&source, span.clone()), "expected an array of tables").label("found a table");
+        context.report(problem.help("write `[[tenant]]`, with two pairs of brackets, for each tenant"));
     }
-    // What follows from such a header is said of it, and where it is.
+    // The "duplicate key" errors follow from such a header, which has its own report.
     let follows = |message: &str| !single.is_empty() && message.contains("duplicate key");
     for (span, message) in faults.into_iter().filter(|(_, message)| !follows(message)) {
-        reading.report(Problem::at(&Place::new(&source, span), message));
+        context.report(Problem::at(&SourceSpan::new(&source, span), message));
     }
     Vec::new()
 }
 
-/// The files that a pattern matches, sorted; nothing when that is unknown, which is reported.
-fn matching(pattern: &Text, folder: &Path, reading: &Reading<'_>) -> Option<Vec<PathBuf>> {
-    let problem = |title: &str| Problem::at(&pattern.place, title);
+/// The files that a pattern matches, sorted. Reports an error and returns `None` if they can't be determined.
+fn matching(pattern: &StringValue, folder: &Path, context: &LoadContext<'_>) -> Option<Vec<PathBuf>> {
+    let problem = |title: &str| Problem::at(&pattern.span, title);
     let written = &pattern.value;
     let entries = match glob::glob(&whole_pattern(written, folder)) {
         Ok(entries) => entries,
         Err(error) => {
-            reading.report(problem("not a pattern of file names").label(error.msg));
+            context.report(problem("not a pattern of file names").label(error.msg));
             return None;
         }
     };
@@ -226,19 +227,19 @@ fn matching(pattern: &Text, folder: &Path, reading: &Reading<'_>) -> Option<Vec<
             Ok(file) => files.push(file),
             Err(error) => {
                 is_known = false;
-                reading
+                context
                     .report(problem("can't read a folder that the pattern leads to").label(error.error().to_string()));
             }
         }
     }
     if files.is_empty() && !written.contains(['*', '?', '[']) {
-        reading.report(problem("the included file does not exist"));
+        context.report(problem("the included file does not exist"));
         return None;
     }
     (is_known || !files.is_empty()).then_some(files)
 }
 
-/// A pattern as it is looked up; a relative one starts at the folder.
+/// The absolute form of a pattern; a relative one starts at the folder.
 fn whole_pattern(written: &str, folder: &Path) -> String {
     if Path::new(written).is_absolute() {
         return written.to_owned();
@@ -246,7 +247,7 @@ fn whole_pattern(written: &str, folder: &Path) -> String {
     format!("{}/{written}", glob::Pattern::escape(&folder.to_string_lossy()))
 }
 
-/// The folder below which a pattern looks: its part before the first wildcard.
+/// The folder that a pattern searches: its part before the first wildcard.
 fn fixed_folder(pattern: &Path) -> PathBuf {
     let is_fixed = |part: &std::path::Component<'_>| !part.as_os_str().to_string_lossy().contains(['*', '?', '[']);
     let fixed: PathBuf = pattern.components().take_while(is_fixed).collect();

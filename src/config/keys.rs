@@ -1,20 +1,21 @@
-//! The keys of every table, to say of a key below the wrong header where it belongs.
+//! The keys of every table, to report where a misplaced key belongs.
 //!
-//! In TOML a key belongs to the last header above it, so a key that is appended to `[gateway]` often ends up in
-//! `[gateway.tls]`. The lists are not written down twice: each reader is run on an empty table and notes the keys that it
-//! asks for. That costs some microseconds, and happens only when there is an unknown key to report.
+//! In TOML, a key belongs to the last header above it, so a key appended to `[gateway]` often ends up in
+//! `[gateway.tls]`. The lists are not duplicated here: each reader runs on an empty table, which records the keys it
+//! is asked for. That takes some microseconds and happens only to report an unknown key.
 
 use std::path::Path;
 
-use super::file::{Reading, Table};
+use super::context::LoadContext;
+use super::table::TableReader;
 use super::{databases, gateway, limits, listen, tenant};
 
-/// A table's header, and how it is read.
-type Reader = (&'static str, fn(Table<'_, '_>));
+/// A table's header, and the function that reads the table.
+type Reader = (&'static str, fn(TableReader<'_, '_>));
 
 const READERS: [Reader; 10] = [
     ("the top of the file, above every header", |mut table| {
-        table.texts("include");
+        table.strings("include");
         for key in ["gateway", "tenant"] {
             table.table(key);
         }
@@ -47,12 +48,12 @@ const READERS: [Reader; 10] = [
     }),
 ];
 
-/// The tables that have a key, by their headers.
-pub(super) fn homes_of(key: &str) -> Vec<&'static str> {
-    let has = |reader: &fn(Table<'_, '_>)| {
-        let reading = Reading::new(&|_| None, None, 1);
-        reader(Table::empty(&reading));
-        reading.take_known().contains(&key)
+/// The headers of the tables that have a key.
+pub(super) fn tables_with_key(key: &str) -> Vec<&'static str> {
+    let has = |reader: &fn(TableReader<'_, '_>)| {
+        let context = LoadContext::new(&|_| None, None, 1);
+        reader(TableReader::empty(&context));
+        context.take_known_keys().contains(&key)
     };
     READERS.iter().filter(|(_, reader)| has(reader)).map(|(header, _)| *header).collect()
 }

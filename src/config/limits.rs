@@ -1,8 +1,8 @@
-//! The `[gateway.limits]` table: what callers may take.
+//! The `[gateway.limits]` table.
 //!
-//! Owns its keys and their ranges. The limits themselves document their defaults, and what breaks when one is larger or
-//! smaller: [`ConnectionLimits`] and [`RequestLimits`]. The ranges exclude values with which no request could be served
-//! (a body of no byte) and values that would limit nothing.
+//! Owns its keys and their ranges. The limits themselves document their defaults and what breaks when one is larger or
+//! smaller: [`ConnectionLimits`] and [`RequestLimits`]. The ranges exclude values with which no request could be
+//! served (a body of zero bytes) and values that would limit nothing.
 
 mod connection;
 mod request;
@@ -10,7 +10,7 @@ mod request;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::file::Table;
+use super::table::TableReader;
 
 pub use connection::ConnectionLimits;
 pub use request::RequestLimits;
@@ -18,16 +18,16 @@ pub use request::RequestLimits;
 /// All limits of `[gateway.limits]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// What a connection may do.
+    /// Limits on connections.
     pub connection: ConnectionLimits,
-    /// What a request may do.
+    /// Limits on requests.
     pub request: RequestLimits,
 }
 
 const MIB: u32 = 1024 * 1024;
 
-/// Reads the table; a key that is left out keeps its default.
-pub(super) fn read(table: Option<Table<'_, '_>>) -> Limits {
+/// Reads the table; a missing key keeps its default.
+pub(super) fn read(table: Option<TableReader<'_, '_>>) -> Limits {
     let mut limits = Limits::default();
     let Some(mut table) = table else { return limits };
     let Limits { connection, request } = &mut limits;
@@ -67,21 +67,21 @@ pub(super) fn read(table: Option<Table<'_, '_>>) -> Limits {
     limits
 }
 
-fn number(table: &mut Table<'_, '_>, key: &'static str, range: RangeInclusive<u32>, limit: &mut u32) {
+fn number(table: &mut TableReader<'_, '_>, key: &'static str, range: RangeInclusive<u32>, limit: &mut u32) {
     *limit = table.integer(key, range, *limit);
 }
 
-fn long(table: &mut Table<'_, '_>, key: &'static str, range: RangeInclusive<u32>, limit: &mut u64) {
+fn long(table: &mut TableReader<'_, '_>, key: &'static str, range: RangeInclusive<u32>, limit: &mut u64) {
     let default = u32::try_from(*limit).expect("the defaults lie within the ranges");
     *limit = table.integer(key, range, default).into();
 }
 
-fn bytes(table: &mut Table<'_, '_>, key: &'static str, range: RangeInclusive<u32>, limit: &mut usize) {
+fn bytes(table: &mut TableReader<'_, '_>, key: &'static str, range: RangeInclusive<u32>, limit: &mut usize) {
     let default = u32::try_from(*limit).expect("the defaults lie within the ranges");
     *limit = table.integer(key, range, default) as usize;
 }
 
-fn seconds(table: &mut Table<'_, '_>, key: &'static str, range: RangeInclusive<u32>, limit: &mut Duration) {
+fn seconds(table: &mut TableReader<'_, '_>, key: &'static str, range: RangeInclusive<u32>, limit: &mut Duration) {
     let default = u32::try_from(limit.as_secs()).expect("the defaults lie within the ranges");
     *limit = Duration::from_secs(table.integer(key, range, default).into());
 }

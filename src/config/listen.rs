@@ -1,132 +1,133 @@
-//! The entries of `listen`: where callers connect, and what they speak there.
+//! The entries of `listen`: addresses and the protocol of each.
 //!
-//! Owns the keys of an entry that is a table. A plain string is a table with an address alone, which is what nearly
-//! every gateway has. Every address must be free for the process to start, so none may stand in a file twice.
+//! Owns the keys of an entry that is a table. A plain string is an entry with only an address, which is all that most
+//! gateways need. The process can bind an address only once, so no address may appear twice.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 
-use super::file::{Entry, Reading, Table, Text};
+use super::context::LoadContext;
 use super::problem::Problem;
-use super::source::Place;
+use super::source::SourceSpan;
+use super::table::{StringOrTable, StringValue, TableReader};
 
-/// The port of `https://` addresses.
-const HTTPS_PORT: u32 = 443;
+/// The default port of `https://` URLs.
+const DEFAULT_HTTPS_PORT: u32 = 443;
 
 /// One entry of `listen`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenConfig {
-    /// Where callers connect.
+    /// The address to bind.
     pub address: SocketAddr,
-    /// What they find there.
-    pub speaks: Speaks,
-    /// The balancers whose connections begin with a PROXY protocol header, which names the caller.
+    /// The protocol of its connections.
+    pub protocol: ListenProtocol,
+    /// The load balancers whose connections begin with a PROXY protocol header, which carries the client's address.
     pub proxies: Vec<IpNet>,
 }
 
-/// What a listener speaks.
+/// The protocol of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Speaks {
+pub enum ListenProtocol {
     /// TLS; ALPN chooses between HTTP/1.1 and HTTP/2.
     Tls,
-    /// Plain HTTP/1.1, behind a balancer that ends TLS.
+    /// Plain HTTP/1.1, behind a load balancer that terminates TLS.
     Http1,
-    /// Plain HTTP/2 from the first byte on ("prior knowledge"), behind such a balancer.
+    /// Plain HTTP/2 with prior knowledge, behind such a load balancer.
     Http2,
-    /// Plain HTTP/1.1, only to send callers to `https://`.
+    /// Plain HTTP/1.1 that only redirects to `https://`.
     Redirect {
         /// The port of the `https://` addresses.
         https_port: u16,
     },
 }
 
-/// TLS at an address, for callers that connect directly.
+/// TLS at an address, without a load balancer in front.
 impl From<SocketAddr> for ListenConfig {
     fn from(address: SocketAddr) -> Self {
-        Self { address, speaks: Speaks::Tls, proxies: Vec::new() }
+        Self { address, protocol: ListenProtocol::Tls, proxies: Vec::new() }
     }
 }
 
 /// Reads `listen` and `admin_listen`.
-pub(super) fn read(table: &mut Table<'_, '_>) -> (Vec<ListenConfig>, Option<SocketAddr>) {
-    let mut addresses = Addresses { reading: table.reading(), taken: HashMap::new() };
-    let entries = table.required_entries("listen");
+pub(super) fn read(table: &mut TableReader<'_, '_>) -> (Vec<ListenConfig>, Option<SocketAddr>) {
+    let mut addresses = ListenAddresses { context: table.context(), taken: HashMap::new() };
+    let entries = table.required_strings_or_tables("listen");
     let listen = entries.into_iter().filter_map(|entry| match entry {
-        Entry::Text(text) => addresses.read(&text).map(ListenConfig::from),
-        Entry::Table(table) => read_table(table, &mut addresses),
+        StringOrTable::String(text) => addresses.read(&text).map(ListenConfig::from),
+        StringOrTable::Table(table) => read_table(table, &mut addresses),
     });
     let listen = listen.collect();
-    (listen, table.text("admin_listen").and_then(|text| addresses.read(&text)))
+    (listen, table.string("admin_listen").and_then(|text| addresses.read(&text)))
 }
 
-/// Asks for every key that an entry may have, whatever the others say.
-pub(super) fn read_every_key(mut table: Table<'_, '_>) {
+/// Reads every key that an entry may have, whichever are set.
+pub(super) fn read_every_key(mut table: TableReader<'_, '_>) {
     for key in ["address", "proxy_protocol_from", "tls", "http2", "redirect_to_https", "https_port"] {
-        table.text(key);
+        table.string(key);
     }
     table.finish();
 }
 
-fn read_table(mut table: Table<'_, '_>, addresses: &mut Addresses<'_>) -> Option<ListenConfig> {
-    let address = table.required_text("address").and_then(|text| addresses.read(&text));
-    let speaks = read_speaks(&mut table);
-    let proxies = table.texts("proxy_protocol_from");
-    let proxies = proxies.into_iter().filter_map(|text| read_network(&text, table.reading())).collect();
+fn read_table(mut table: TableReader<'_, '_>, addresses: &mut ListenAddresses<'_>) -> Option<ListenConfig> {
+    let address = table.required_string("address").and_then(|text| addresses.read(&text));
+    let protocol = read_protocol(&mut table);
+    let proxies = table.strings("proxy_protocol_from");
+    let proxies = proxies.into_iter().filter_map(|text| read_network(&text, table.context())).collect();
     table.finish();
-    Some(ListenConfig { address: address?, speaks, proxies })
+    Some(ListenConfig { address: address?, protocol, proxies })
 }
 
-fn read_speaks(table: &mut Table<'_, '_>) -> Speaks {
+fn read_protocol(table: &mut TableReader<'_, '_>) -> ListenProtocol {
     let says_tls = table.contains("tls");
     let tls = table.boolean("tls", true);
     if table.boolean("redirect_to_https", false) {
         if says_tls {
             let title = "`tls` and `redirect_to_https` exclude each other";
-            table.reading().report(Problem::at(table.place(), title).label("a redirect speaks plain HTTP by itself"));
+            table.context().report(Problem::at(table.span(), title).label("a redirect speaks plain HTTP by itself"));
         }
-        let https_port = table.integer("https_port", 1..=u16::MAX.into(), HTTPS_PORT);
+        let https_port = table.integer("https_port", 1..=u16::MAX.into(), DEFAULT_HTTPS_PORT);
         table.refuse("http2", "a redirect speaks HTTP/1.1 alone");
-        return Speaks::Redirect { https_port: u16::try_from(https_port).expect("within its range") };
+        return ListenProtocol::Redirect { https_port: u16::try_from(https_port).expect("within its range") };
     }
     table.refuse("https_port", "`https_port` needs `redirect_to_https = true`");
     if tls {
         table.refuse("http2", "with TLS, callers choose HTTP/2 themselves; `http2` needs `tls = false`");
-        return Speaks::Tls;
+        return ListenProtocol::Tls;
     }
-    if table.boolean("http2", false) { Speaks::Http2 } else { Speaks::Http1 }
+    if table.boolean("http2", false) { ListenProtocol::Http2 } else { ListenProtocol::Http1 }
 }
 
-/// A network, or one address of it.
-fn read_network(text: &Text, reading: &Reading<'_>) -> Option<IpNet> {
+/// Parses a network, or an address as a network of one.
+fn read_network(text: &StringValue, context: &LoadContext<'_>) -> Option<IpNet> {
     let network = text.value.parse::<IpNet>().ok().or_else(|| text.value.parse::<IpAddr>().ok().map(IpNet::from));
     if network.is_none() {
-        let problem = Problem::at(&text.place, "not a network");
-        reading.report(problem.label("expected `ADDRESS/BITS`, as `10.0.0.0/8`, or an address"));
+        let problem = Problem::at(&text.span, "not a network");
+        context.report(problem.label("expected `ADDRESS/BITS`, as `10.0.0.0/8`, or an address"));
     }
     network
 }
 
-/// The addresses so far, and where each stands.
-struct Addresses<'r> {
-    reading: &'r Reading<'r>,
-    taken: HashMap<SocketAddr, Place>,
+/// The addresses seen so far, with their spans.
+struct ListenAddresses<'r> {
+    context: &'r LoadContext<'r>,
+    taken: HashMap<SocketAddr, SourceSpan>,
 }
 
-impl Addresses<'_> {
-    fn read(&mut self, text: &Text) -> Option<SocketAddr> {
+impl ListenAddresses<'_> {
+    fn read(&mut self, text: &StringValue) -> Option<SocketAddr> {
         let Ok(address) = text.value.parse::<SocketAddr>() else {
-            let problem = Problem::at(&text.place, "not an address to listen on");
-            self.reading.report(problem.label("expected `IP:PORT`"));
+            let problem = Problem::at(&text.span, "not an address to listen on");
+            self.context.report(problem.label("expected `IP:PORT`"));
             return None;
         };
-        // Port 0 is a free port of the system's choice.
+        // Port 0 lets the system choose a free port, so it may appear twice.
         if address.port() != 0
-            && let Some(first) = self.taken.insert(address, text.place.clone())
+            && let Some(first) = self.taken.insert(address, text.span.clone())
         {
-            let problem = Problem::at(&text.place, format!("`{address}` stands here twice"));
-            self.reading.report(problem.label("here").earlier(&first, "first here"));
+            let problem = Problem::at(&text.span, format!("`{address}` stands here twice"));
+            self.context.report(problem.label("here").earlier(&first, "first here"));
         }
         Some(address)
     }

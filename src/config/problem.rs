@@ -1,8 +1,9 @@
-//! What is wrong with a configuration, told to the operator who has to mend it.
+//! Reports of faults in a configuration, for the operator who has to fix them.
 //!
-//! Owns the reports and their order; what a fault is, the readers decide. A report names a file, and a line and a
-//! column wherever there is one. No text in it may quote a value that could be a secret: titles and labels quote only
-//! what was parsed as something plain, and the lines shown come from [`super::source`], which hides the rest.
+//! Owns the reports and their order; the readers decide what is a fault. A report names a file, and a line and column
+//! where there is one. No text in a report may quote a value that could be a secret: titles and labels quote only
+//! values that were parsed as something plain, and the quoted lines come from [`super::source`], which redacts the
+//! rest.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,110 +14,110 @@ use annotate_snippets::{
     Annotation, AnnotationKind, Element, Group, Level, Renderer, Snippet, normalize_untrusted_str,
 };
 
-use super::source::Place;
+use super::source::SourceSpan;
 
-/// One fault of a configuration, or a warning. Its `Display` is a report of some lines, without colours.
+/// A fault of a configuration, or a warning. Its `Display` is a report of several lines, without colours.
 #[derive(Clone, Debug)]
 pub struct Problem {
     title: String,
     is_warning: bool,
-    at: At,
+    at: ProblemLocation,
     label: Option<String>,
-    /// Boxed, to keep a `Result` with a problem small.
-    earlier: Option<Box<(At, String)>>,
+    /// Boxed to keep a `Result` with a problem small.
+    earlier: Option<Box<(ProblemLocation, String)>>,
     help: Option<String>,
 }
 
 #[derive(Clone, Debug)]
-enum At {
-    Place(Place),
-    /// A place in a file that is no longer held; boxed as `earlier` is.
-    Line(Box<Line>),
+enum ProblemLocation {
+    Span(SourceSpan),
+    /// A line of a file that is no longer in memory; boxed like `earlier`.
+    Line(Box<SourceLine>),
     File(PathBuf),
 }
 
 #[derive(Clone, Debug)]
-struct Line {
+struct SourceLine {
     path: Arc<Path>,
     order: usize,
     /// Line and column, both from 1.
     at: (usize, usize),
-    /// The line, where it is known to hold nothing but this, and what of it is meant.
+    /// The line, if it is known to contain nothing else, and the range to underline.
     shown: Option<(String, Range<usize>)>,
 }
 
 impl Problem {
-    /// A fault at a place in a file.
-    pub(super) fn at(place: &Place, title: impl Into<String>) -> Self {
-        Self::new(title, At::Place(place.clone()))
+    /// A fault at a span of a file.
+    pub(super) fn at(span: &SourceSpan, title: impl Into<String>) -> Self {
+        Self::new(title, ProblemLocation::Span(span.clone()))
     }
 
-    /// A fault of a file as a whole, as when it can't be read.
+    /// A fault of a whole file, such as one that can't be read.
     pub(super) fn of_file(path: &Path, title: impl Into<String>) -> Self {
-        Self::new(title, At::File(path.to_owned()))
+        Self::new(title, ProblemLocation::File(path.to_owned()))
     }
 
-    fn new(title: impl Into<String>, at: At) -> Self {
+    fn new(title: impl Into<String>, at: ProblemLocation) -> Self {
         Self { title: title.into(), is_warning: false, at, label: None, earlier: None, help: None }
     }
 
-    /// The same as a warning: it needs attention, and the configuration is served.
+    /// Turns the fault into a warning, which does not prevent the configuration from being used.
     pub(super) fn into_warning(mut self) -> Self {
         self.is_warning = true;
         self
     }
 
-    /// What stands beside the place.
+    /// The text next to the underlined span.
     pub(super) fn label(mut self, label: impl Into<String>) -> Self {
         self.label = Some(label.into());
         self
     }
 
-    /// Another place that the fault refers to.
-    pub(super) fn earlier(mut self, place: &Place, label: impl Into<String>) -> Self {
-        self.earlier = Some(Box::new((At::Place(place.clone()), label.into())));
+    /// Another span that the fault refers to.
+    pub(super) fn earlier(mut self, span: &SourceSpan, label: impl Into<String>) -> Self {
+        self.earlier = Some(Box::new((ProblemLocation::Span(span.clone()), label.into())));
         self
     }
 
-    /// What would mend it.
+    /// How to fix it.
     #[must_use]
     pub fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
     }
 
-    /// The fault in one line, without its place.
+    /// The fault in one line, without its location.
     #[must_use]
     pub fn title(&self) -> &str {
         &self.title
     }
 
-    /// The file that has to be mended.
+    /// The file with the fault.
     #[must_use]
     pub fn path(&self) -> &Path {
         match &self.at {
-            At::Place(place) => place.path(),
-            At::Line(line) => &line.path,
-            At::File(path) => path,
+            ProblemLocation::Span(span) => span.path(),
+            ProblemLocation::Line(line) => &line.path,
+            ProblemLocation::File(path) => path,
         }
     }
 
-    /// Line and column, both from 1; none when the file as a whole is at fault.
+    /// Line and column, both from 1; `None` for a fault of the whole file.
     #[must_use]
     pub fn line_and_column(&self) -> Option<(usize, usize)> {
         match &self.at {
-            At::Place(place) => Some(place.line_and_column()),
-            At::Line(line) => Some(line.at),
-            At::File(_) => None,
+            ProblemLocation::Span(span) => Some(span.line_and_column()),
+            ProblemLocation::Line(line) => Some(line.at),
+            ProblemLocation::File(_) => None,
         }
     }
 
-    /// Files in the order in which they are read; a fault of a whole file stands first.
+    /// The sort key: files in reading order; faults of whole files come first.
     fn order(&self) -> Option<(usize, (usize, usize))> {
         match &self.at {
-            At::Place(place) => Some((place.file().order(), place.line_and_column())),
-            At::Line(line) => Some((line.order, line.at)),
-            At::File(_) => None,
+            ProblemLocation::Span(span) => Some((span.file().order(), span.line_and_column())),
+            ProblemLocation::Line(line) => Some((line.order, line.at)),
+            ProblemLocation::File(_) => None,
         }
     }
 }
@@ -136,23 +137,25 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A place with its line; without it where the line would show a secret, or is no longer known.
-fn shown<'a>(at: &'a At, kind: AnnotationKind, label: Option<&'a str>) -> Vec<Element<'a>> {
-    let (path, place, line) = match at {
-        At::File(path) => (path.as_path(), None, None),
-        At::Place(place) => (place.path(), Some(place.line_and_column()), (!place.is_hidden()).then(|| place.line())),
-        At::Line(line) => {
+/// A location with its line. Omits the line if it would show a secret or is no longer in memory.
+fn shown<'a>(at: &'a ProblemLocation, kind: AnnotationKind, label: Option<&'a str>) -> Vec<Element<'a>> {
+    let (path, position, line) = match at {
+        ProblemLocation::File(path) => (path.as_path(), None, None),
+        ProblemLocation::Span(span) => {
+            (span.path(), Some(span.line_and_column()), (!span.is_hidden()).then(|| span.line()))
+        }
+        ProblemLocation::Line(line) => {
             let shown = line.shown.as_ref().map(|(text, covered)| (text.as_str(), covered.clone()));
             (&*line.path, Some(line.at), shown)
         }
     };
     let path = path.to_string_lossy();
-    if let (Some((number, _)), Some((line, covered))) = (place, line) {
+    if let (Some((number, _)), Some((line, covered))) = (position, line) {
         let annotation: Annotation<'_> = kind.span(covered).label(label);
         return vec![Snippet::source(line).line_start(number).path(path).annotation(annotation).into()];
     }
     let mut origin = annotate_snippets::Origin::path(path);
-    if let Some((number, column)) = place {
+    if let Some((number, column)) = position {
         origin = origin.line(number).char_column(column);
     }
     std::iter::once(origin.into()).chain(label.map(note)).collect()
@@ -162,16 +165,16 @@ fn note(text: &str) -> Element<'_> {
     Level::NOTE.message(normalize_untrusted_str(text)).into()
 }
 
-/// Every fault of a configuration, in the order of the files; at least one. Its `Display` is all reports, with an
-/// empty line between them.
+/// Every fault of a configuration, in file order; at least one. Its `Display` is all reports, separated by empty
+/// lines.
 #[derive(Clone, Debug)]
 pub struct Problems(Vec<Problem>);
 
 impl Problems {
-    /// Passes when there is none.
+    /// Returns `Ok` if there is no problem.
     ///
     /// # Errors
-    /// All problems, sorted, when there are any.
+    /// All problems, sorted.
     pub fn none_of(mut problems: Vec<Problem>) -> Result<(), Self> {
         if problems.is_empty() {
             return Ok(());
@@ -180,14 +183,14 @@ impl Problems {
         Err(Self(problems))
     }
 
-    /// How many there are; never 0.
+    /// The number of problems; never 0.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// One by one, in the order of the files.
+    /// Iterates over the problems in file order.
     pub fn iter(&self) -> std::slice::Iter<'_, Problem> {
         self.0.iter()
     }
@@ -214,46 +217,46 @@ impl fmt::Display for Problems {
 
 impl std::error::Error for Problems {}
 
-/// Where a tenant was written, for faults that show only later, as when its database does not answer. It holds nothing
-/// of the file: a gateway keeps one of these a tenant.
+/// Where a tenant is configured, for faults that appear only later, such as a database that does not answer. Contains
+/// no text of the file: a gateway keeps one of these per tenant.
 #[derive(Clone, Debug)]
-pub struct Origin {
+pub struct TenantOrigin {
     path: Arc<Path>,
     order: u32,
     /// Line and column of the value of `slug`.
     slug: (u32, u32),
-    /// Whether that line holds the key and its value alone.
+    /// Whether the line contains only the key and its value.
     slug_alone: bool,
     /// Line and column of the value of `database`.
     database: (u32, u32),
 }
 
-/// Of a tenant that a program made and no file holds.
-impl Default for Origin {
+/// A tenant that was created in code, without a file.
+impl Default for TenantOrigin {
     fn default() -> Self {
         Self { path: Path::new("(no file)").into(), order: 0, slug: (1, 1), slug_alone: false, database: (1, 1) }
     }
 }
 
-impl Origin {
-    pub(super) fn new(slug: &str, slug_place: &Place, database: &Place) -> Self {
+impl TenantOrigin {
+    pub(super) fn new(slug: &str, slug_span: &SourceSpan, database: &SourceSpan) -> Self {
         let short = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        let at = |place: &Place| {
-            let (line, column) = place.line_and_column();
+        let at = |span: &SourceSpan| {
+            let (line, column) = span.line_and_column();
             (short(line), short(column))
         };
         Self {
-            path: Arc::clone(slug_place.file().path()),
-            order: short(slug_place.file().order()),
-            slug: at(slug_place),
-            slug_alone: slug_place.written_line() == format!("slug = \"{slug}\""),
+            path: Arc::clone(slug_span.file().path()),
+            order: short(slug_span.file().order()),
+            slug: at(slug_span),
+            slug_alone: slug_span.written_line() == format!("slug = \"{slug}\""),
             database: at(database),
         }
     }
 
-    /// A fault of the tenant's database; the report points at the value of `database` and does not show it.
+    /// A fault of the tenant's database. The report points at the value of `database` and does not show it.
     ///
-    /// The message must not quote the URL: it is a secret.
+    /// The message must not quote the URL, which is a secret.
     pub(super) fn database_problem(&self, slug: &str, message: impl Into<String>) -> Problem {
         let shown = self.slug_alone.then(|| {
             let line = format!("slug = \"{slug}\"");
@@ -265,8 +268,13 @@ impl Origin {
         problem
     }
 
-    fn line(&self, (line, column): (u32, u32), shown: Option<(String, Range<usize>)>) -> At {
+    fn line(&self, (line, column): (u32, u32), shown: Option<(String, Range<usize>)>) -> ProblemLocation {
         let at = (line as usize, column as usize);
-        At::Line(Box::new(Line { path: Arc::clone(&self.path), order: self.order as usize, at, shown }))
+        ProblemLocation::Line(Box::new(SourceLine {
+            path: Arc::clone(&self.path),
+            order: self.order as usize,
+            at,
+            shown,
+        }))
     }
 }

@@ -1,36 +1,37 @@
-//! `${NAME}` in the strings of a configuration: what must not stand in a file comes from the environment.
+//! Expands `${NAME}` in the strings of a configuration, so that secrets can come from the environment.
 //!
-//! Owns the syntax; knows no files. The environment is a parameter, so that a test needs no variable of the process.
+//! Owns the syntax; reads no files. The environment is a parameter, so that tests need not set variables of the
+//! process.
 
 use std::borrow::Cow;
 
-/// Looks a variable up.
+/// Looks up a variable.
 pub(super) type Environment<'e> = &'e (dyn Fn(&str) -> Option<String> + Sync);
 
-/// A string does not become a value.
+/// A string that can't be expanded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ExpansionError {
-    /// The variable is not set, or its value is no UTF-8.
+    /// The variable is not set, or its value is not UTF-8.
     #[error("the environment variable `{0}` is not set")]
     Unset(String),
-    /// `${` is not followed by a name and `}`.
+    /// `${` without a name and `}` after it.
     #[error("`${{` without a variable's name and `}}`")]
     Malformed,
 }
 
-/// Puts the values of variables in the place of `${NAME}`. A value is not expanded again, and a lone `$` stays.
+/// Replaces each `${NAME}` by the variable's value. Values are not expanded again, and a `$` without `{` is kept.
 ///
 /// # Errors
-/// Every variable that is missing, not only the first.
+/// All faults, not only the first.
 pub(super) fn expand<'t>(text: &'t str, environment: Environment<'_>) -> Result<Cow<'t, str>, Vec<ExpansionError>> {
     if !text.contains("${") {
         return Ok(Cow::Borrowed(text));
     }
-    let mut pieces = text.split("${");
-    let mut expanded = pieces.next().unwrap_or_default().to_owned();
+    let mut parts = text.split("${");
+    let mut expanded = parts.next().unwrap_or_default().to_owned();
     let mut errors = Vec::new();
-    for piece in pieces {
-        match piece.split_once('}').filter(|(name, _)| is_name(name)) {
+    for part in parts {
+        match part.split_once('}').filter(|(name, _)| is_name(name)) {
             None => errors.push(ExpansionError::Malformed),
             Some((name, rest)) => match environment(name) {
                 None => errors.push(ExpansionError::Unset(name.to_owned())),
@@ -41,8 +42,8 @@ pub(super) fn expand<'t>(text: &'t str, environment: Environment<'_>) -> Result<
     if errors.is_empty() { Ok(Cow::Owned(expanded)) } else { Err(errors) }
 }
 
-/// Whether a file of a configuration has a password in it, and not only the names of variables: in a URL, as its
-/// parameter, or under the key `password`. One that is no TOML has none: it is a fault already.
+/// Whether a configuration file contains a password itself rather than the name of a variable: in a URL, as a URL's
+/// parameter, or under the key `password`. Returns false for invalid TOML, which is already a fault.
 #[must_use]
 pub fn holds_password(text: &str) -> bool {
     fn within(key: &str, value: &toml::Value) -> bool {
@@ -69,12 +70,12 @@ fn url_has_password(url: &str) -> bool {
 }
 
 fn without_variables(text: &str) -> String {
-    let mut pieces = text.split("${");
-    let first = pieces.next().unwrap_or_default().to_owned();
-    pieces.fold(first, |plain, piece| plain + piece.split_once('}').map_or(piece, |(_, rest)| rest))
+    let mut parts = text.split("${");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |plain, part| plain + part.split_once('}').map_or(part, |(_, rest)| rest))
 }
 
-/// A name that a shell can set: letters, digits and `_`, no digit first.
+/// A name that a shell can set: letters, digits and `_`, not starting with a digit.
 fn is_name(text: &str) -> bool {
     !text.is_empty()
         && !text.starts_with(|c: char| c.is_ascii_digit())

@@ -1,9 +1,9 @@
-//! The text of one configuration file as reports may show it, and places in it.
+//! The text of a configuration file as reports may show it, and spans of it.
 //!
-//! Owns lines, columns, and what is hidden. Reports are made of a copy in which every value is hidden that could be a
-//! secret: a value is shown only under a key whose values are known to be plain, and never when it looks like a URL. What
-//! a [`Place`] covers is a range of bytes; lines are counted, and the copy is made, only when there is something to
-//! report. Nothing of a file outlives its reading and the reports of it.
+//! Owns line and column numbers, and redaction. Reports quote a copy of the file in which every value that could be a
+//! secret is masked: a value is shown only under a key whose values are known to be plain, and never if it looks like
+//! a URL. A [`SourceSpan`] is a range of bytes; lines are counted and the copy is made only when there is something to
+//! report. The text of a file lives only as long as its loading and its reports.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,9 +12,9 @@ use std::sync::{Arc, OnceLock};
 
 use toml::de::{DeTable, DeValue};
 
-use super::pieces::{Pieces, parse_tenant};
+use super::sections::{Sections, parse_tenant};
 
-/// The keys whose values a report may show. A mistyped key (`databse`) is not among them, and so its value is hidden.
+/// The keys whose values a report may show. A mistyped key (`databse`) is not among them, so its value is masked.
 const PLAIN_KEYS: [&str; 22] = [
     "include",
     "listen",
@@ -40,46 +40,47 @@ const PLAIN_KEYS: [&str; 22] = [
     "idle_seconds",
 ];
 
-/// How many lines are counted from one mark to the next. With more, each look-up of a place reads more; with fewer, the
-/// marks of a file of very many tenants take megabytes, and each tenant has its place looked up.
-const MARKED: usize = 16;
+/// How many lines one entry of the line index covers. Larger: each lookup of a position scans more. Smaller: the index
+/// of a file of very many tenants takes megabytes, although each tenant looks up a position.
+const LINES_PER_MARK: usize = 16;
 
-/// One file as it was read, and as reports may show it.
+/// A file as it was read, and as reports may show it.
 pub(super) struct SourceFile {
     path: Arc<Path>,
-    /// The position in the order in which files are read; it sorts the reports.
+    /// Its position in reading order, by which reports are sorted.
     order: usize,
-    /// As written, secrets too: for parsing alone, never shown.
+    /// The text including secrets: for parsing only, never shown.
     text: String,
     is_toml: bool,
-    shown: OnceLock<Shown>,
-    /// Where every line starts whose number is a multiple of [`MARKED`].
+    redacted: OnceLock<RedactedText>,
+    /// The offsets of every [`LINES_PER_MARK`]th line.
     marks: OnceLock<Vec<usize>>,
 }
 
-/// The text with its secrets hidden.
-struct Shown {
+/// The text with secrets masked, and the masked ranges.
+struct RedactedText {
     text: String,
     hidden: Vec<Range<usize>>,
 }
 
 impl SourceFile {
-    /// A file that is TOML: values are hidden that are not known to be plain.
+    /// A file of valid TOML: masks every value that is not known to be plain.
     pub(super) fn new(path: &Path, order: usize, text: String) -> Arc<Self> {
-        Self::made(path, order, text, true)
+        Self::build(path, order, text, true)
     }
 
-    /// A file that is no TOML: where its values are is not known, so only headers and plain keys are shown.
+    /// A file that is not valid TOML: the positions of its values are unknown, so only headers and plain keys are
+    /// shown.
     pub(super) fn broken(path: &Path, order: usize, text: String) -> Arc<Self> {
-        Self::made(path, order, text, false)
+        Self::build(path, order, text, false)
     }
 
-    fn made(path: &Path, order: usize, text: String, is_toml: bool) -> Arc<Self> {
-        let (shown, marks) = (OnceLock::new(), OnceLock::new());
-        Arc::new(Self { path: path.into(), order, text, is_toml, shown, marks })
+    fn build(path: &Path, order: usize, text: String, is_toml: bool) -> Arc<Self> {
+        let (redacted, marks) = (OnceLock::new(), OnceLock::new());
+        Arc::new(Self { path: path.into(), order, text, is_toml, redacted, marks })
     }
 
-    /// The same file, once it turned out to be no TOML.
+    /// Marks the file as invalid TOML.
     pub(super) fn into_broken(self: Arc<Self>) -> Arc<Self> {
         match Arc::try_unwrap(self) {
             Ok(file) => Self::broken(&file.path, file.order, file.text),
@@ -87,7 +88,7 @@ impl SourceFile {
         }
     }
 
-    /// As written.
+    /// The text including secrets.
     pub(super) fn text(&self) -> &str {
         &self.text
     }
@@ -100,22 +101,22 @@ impl SourceFile {
         self.order
     }
 
-    /// Made when the first report needs it: most files have no fault.
-    fn shown(&self) -> &Shown {
-        self.shown.get_or_init(|| {
+    /// Computed for the first report: most files have no fault.
+    fn redacted(&self) -> &RedactedText {
+        self.redacted.get_or_init(|| {
             let hidden = if self.is_toml { self.hidden_in_toml() } else { self.hidden_in_broken() };
-            self.hiding(hidden)
+            self.redact(hidden)
         })
     }
 
     fn hidden_in_toml(&self) -> Vec<Range<usize>> {
         let mut hidden = Vec::new();
-        let pieces = Pieces::of(&self.text);
-        if let Some(root) = pieces.parse_root() {
+        let sections = Sections::split(&self.text);
+        if let Some(root) = sections.parse_root() {
             hide_values(&root, 0, &mut hidden);
-            let every = pieces.tenants.iter().all(|piece| {
-                let document = parse_tenant(&self.text[piece.clone()]);
-                document.map(|document| hide_values(&document, piece.start, &mut hidden)).is_some()
+            let every = sections.tenants.iter().all(|section| {
+                let document = parse_tenant(&self.text[section.clone()]);
+                document.map(|document| hide_values(&document, section.start, &mut hidden)).is_some()
             });
             if every {
                 return hidden;
@@ -147,50 +148,50 @@ impl SourceFile {
         hidden
     }
 
-    fn hiding(&self, mut hidden: Vec<Range<usize>>) -> Shown {
+    fn redact(&self, mut hidden: Vec<Range<usize>>) -> RedactedText {
         let text = &self.text;
         for (start, _) in text.match_indices("://") {
             let rest = &text[start..];
             hidden.push(start..start + rest.find(|c: char| c.is_whitespace() || c == '"').unwrap_or(rest.len()));
         }
         let hidden = merged(hidden);
-        let mut shown = String::with_capacity(text.len());
+        let mut redacted = String::with_capacity(text.len());
         for range in &hidden {
-            shown.push_str(&text[shown.len()..range.start]);
-            shown.extend(text[range.clone()].bytes().map(|byte| if byte == b'\n' { '\n' } else { '*' }));
+            redacted.push_str(&text[redacted.len()..range.start]);
+            redacted.extend(text[range.clone()].bytes().map(|byte| if byte == b'\n' { '\n' } else { '*' }));
         }
-        shown.push_str(&text[shown.len()..]);
-        Shown { text: shown, hidden }
+        redacted.push_str(&text[redacted.len()..]);
+        RedactedText { text: redacted, hidden }
     }
 
-    /// The number of the line that a byte is on, and where it starts.
+    /// The number of the line that contains a byte, and the offset of its start.
     fn line_at(&self, byte: usize) -> (usize, usize) {
         let marks = self.marks.get_or_init(|| {
             let starts = self.text.match_indices('\n').map(|(newline, _)| newline + 1);
-            std::iter::once(0).chain(starts).step_by(MARKED).collect()
+            std::iter::once(0).chain(starts).step_by(LINES_PER_MARK).collect()
         });
         let passed = marks.partition_point(|mark| *mark <= byte);
         let mark = marks[passed - 1];
         let passed_lines = self.text[mark..byte].matches('\n').count();
         let start = self.text[mark..byte].rfind('\n').map_or(mark, |newline| mark + newline + 1);
-        ((passed - 1) * MARKED + passed_lines + 1, start)
+        ((passed - 1) * LINES_PER_MARK + passed_lines + 1, start)
     }
 }
 
-/// A file, or a piece of it that was parsed by itself.
-pub(super) struct Source {
+/// A file, or a section of it that was parsed on its own.
+pub(super) struct SourceSection {
     file: Arc<SourceFile>,
-    /// Where the piece starts in the file.
+    /// The offset of the section in the file.
     start: usize,
 }
 
-impl Source {
+impl SourceSection {
     pub(super) fn new(file: &Arc<SourceFile>, start: usize) -> Arc<Self> {
         Arc::new(Self { file: Arc::clone(file), start })
     }
 }
 
-/// Leaves only what is known to be plain: the other leaves are hidden, whatever their type.
+/// Collects the ranges to mask: every value that is not known to be plain, whatever its type.
 fn hide_values(table: &DeTable<'_>, start: usize, hidden: &mut Vec<Range<usize>>) {
     for (key, value) in table {
         hide_value(key.get_ref(), value, start, hidden);
@@ -221,16 +222,16 @@ fn merged(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
 
 /// A range of bytes in a file.
 #[derive(Clone)]
-pub(super) struct Place {
-    source: Arc<Source>,
-    /// Within the file.
-    span: Range<usize>,
+pub(super) struct SourceSpan {
+    source: Arc<SourceSection>,
+    /// Offsets within the file.
+    bytes: Range<usize>,
 }
 
-impl Place {
-    /// A range of bytes as the parser of a source gave it.
-    pub(super) fn new(source: &Arc<Source>, span: Range<usize>) -> Self {
-        Self { source: Arc::clone(source), span: span.start + source.start..span.end + source.start }
+impl SourceSpan {
+    /// A range of bytes as the parser of a section reported it.
+    pub(super) fn new(source: &Arc<SourceSection>, span: Range<usize>) -> Self {
+        Self { source: Arc::clone(source), bytes: span.start + source.start..span.end + source.start }
     }
 
     pub(super) fn file(&self) -> &Arc<SourceFile> {
@@ -241,46 +242,46 @@ impl Place {
         &self.file().path
     }
 
-    /// The line and the column of the first character, both from 1; columns count characters.
+    /// The line and column of the first character, both from 1; columns count characters.
     pub(super) fn line_and_column(&self) -> (usize, usize) {
         let (line, start) = self.line_start();
         (line, self.file().text[start..self.start()].chars().count() + 1)
     }
 
-    /// The first line that the place is on as it may be shown, and which bytes of it the place covers.
+    /// The first line of the span as it may be shown, and the bytes of it that the span covers.
     pub(super) fn line(&self) -> (&str, Range<usize>) {
-        let text = &self.file().shown().text;
+        let text = &self.file().redacted().text;
         let (_, start) = self.line_start();
         let line = text[start..].lines().next().unwrap_or_default();
-        let first = text.floor_char_boundary(self.span.start);
-        let covered = (first - start).min(line.len())..(self.span.end - start).min(line.len());
+        let first = text.floor_char_boundary(self.bytes.start);
+        let covered = (first - start).min(line.len())..(self.bytes.end - start).min(line.len());
         (line, covered)
     }
 
-    /// The line as it is written.
+    /// The line including secrets.
     pub(super) fn written_line(&self) -> &str {
         self.file().text[self.line_start().1..].lines().next().unwrap_or_default()
     }
 
-    /// Whether the place touches a value that a report must not show.
+    /// Whether the span overlaps a value that a report must not show.
     pub(super) fn is_hidden(&self) -> bool {
-        let hidden = &self.file().shown().hidden;
-        let next = hidden.partition_point(|range| range.end <= self.span.start);
-        hidden.get(next).is_some_and(|range| range.start < self.span.end.max(self.span.start + 1))
+        let hidden = &self.file().redacted().hidden;
+        let next = hidden.partition_point(|range| range.end <= self.bytes.start);
+        hidden.get(next).is_some_and(|range| range.start < self.bytes.end.max(self.bytes.start + 1))
     }
 
-    /// The number of the line, and the offset at which it starts.
+    /// The number of the line and the offset of its start.
     fn line_start(&self) -> (usize, usize) {
         self.file().line_at(self.start())
     }
 
-    /// The first byte, moved to the start of a character: parsers may leave it inside of one.
+    /// The first byte, moved to the start of a character: parsers may report an offset inside of one.
     fn start(&self) -> usize {
-        self.file().text.floor_char_boundary(self.span.start)
+        self.file().text.floor_char_boundary(self.bytes.start)
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for SourceSpan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (line, column) = self.line_and_column();
         write!(f, "{}:{line}:{column}", self.path().display())

@@ -1,7 +1,7 @@
-//! One `[[tenant]]` table, checked by itself.
+//! A `[[tenant]]` table, checked on its own.
 //!
-//! Owns the keys of the table, their defaults and ranges. What tenants must not share is checked in
-//! [`super::unique`], and whether their hosts have certificates in [`super::coverage`], once all are read.
+//! Owns the keys of the table, their defaults and ranges. Once all tables are read, [`super::unique`] checks what
+//! tenants must not share, and [`super::coverage`] whether their hosts have certificates.
 
 use std::borrow::Cow;
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -13,58 +13,61 @@ use std::sync::{Arc, LazyLock};
 use jiff::tz::TimeZone;
 
 use super::TenantConfig;
+use super::context::LoadContext;
 use super::database;
-use super::file::{Reading, Table, Text};
 use super::folders::folder_of;
 use super::gateway::{NamedFiles, read_files};
-use super::pieces::parse_tenant;
-use super::problem::{Origin, Problem};
-use super::source::{Place, Source, SourceFile};
+use super::problem::{Problem, TenantOrigin};
+use super::sections::parse_tenant;
+use super::source::{SourceFile, SourceSection, SourceSpan};
+use super::table::{StringValue, TableReader};
 use crate::host::{HostName, HostPattern};
 use crate::store::{DatabaseLocation, Guard};
 
-/// The budget of the service description.
-const REQUESTS_PER_MINUTE: u32 = 60;
-/// Every admitted request is an instant in the window's log; more of them make one check slow.
-const MOST_REQUESTS_PER_MINUTE: u32 = 100_000;
-/// Enough for one tenant's searches at once; with more, a few hundred tenants exhaust a Postgres server.
-const MAX_CONNECTIONS: u32 = 5;
-/// Past this a typing mistake is likelier than a need.
-const MOST_CONNECTIONS: u32 = 1000;
-/// More than any number of searches that a tenant's connections can answer before their callers lose patience; with
-/// fewer, a burst is refused that would be served.
-const MAX_IN_FLIGHT: u32 = 64;
-/// Past this it limits nothing.
-const MOST_IN_FLIGHT: u32 = 10_000;
-/// A label of a host name (RFC 1035), since slugs are made into addresses.
-const LONGEST_SLUG: usize = 63;
+/// The default of `requests_per_minute`: the budget in the service description.
+const DEFAULT_REQUESTS_PER_MINUTE: u32 = 60;
+/// The largest `requests_per_minute`. Larger: every admitted request is a timestamp in the window's log, and checking
+/// it becomes slow.
+const MAX_REQUESTS_PER_MINUTE: u32 = 100_000;
+/// The default of `max_connections`. Larger: a few hundred tenants exhaust a Postgres server. Smaller: the concurrent
+/// searches of one tenant wait for each other.
+const DEFAULT_MAX_CONNECTIONS: u32 = 5;
+/// The largest `max_connections`. Larger: a typing mistake passes.
+const MAX_CONNECTIONS: u32 = 1000;
+/// The default of `max_in_flight`. Larger: more searches than the tenant's connections can answer before clients time
+/// out. Smaller: a burst is refused that would be served.
+const DEFAULT_MAX_IN_FLIGHT: u32 = 64;
+/// The largest `max_in_flight`. Larger: it would limit nothing.
+const MAX_IN_FLIGHT: u32 = 10_000;
+/// The maximum length of a slug: a label of a host name (RFC 1035), since slugs become part of addresses.
+const MAX_SLUG: usize = 63;
 
-/// A value and where it was written.
+/// A value and its span.
 #[derive(Clone)]
-pub(super) struct Placed<T> {
+pub(super) struct Located<T> {
     pub(super) value: T,
-    pub(super) place: Place,
+    pub(super) span: SourceSpan,
 }
 
-/// The table, and what has to be compared with other tables.
+/// The table, and the values that are compared with other tables.
 #[derive(Clone)]
-pub(super) struct Tenant {
-    /// Absent when a key of the table was faulty.
-    whole: Option<Whole>,
-    pub(super) slug: Option<Placed<String>>,
-    /// The sign-in address, where it is sound, and the custom domains.
-    pub(super) hosts: Vec<Placed<HostName>>,
-    /// Certificates of single hosts, and of all below a name.
-    pub(super) certificates: Vec<(Placed<HostPattern>, Option<NamedFiles>)>,
+pub(super) struct TenantTable {
+    /// `None` if a key of the table was faulty.
+    fields: Option<TenantFields>,
+    pub(super) slug: Option<Located<String>>,
+    /// The sign-in address if it is valid, followed by the custom domains.
+    pub(super) hosts: Vec<Located<HostName>>,
+    /// Certificates for single hosts and wildcards.
+    pub(super) certificates: Vec<(Located<HostPattern>, Option<NamedFiles>)>,
     /// The identity of the database.
-    pub(super) database: Option<Placed<String>>,
+    pub(super) database: Option<Located<String>>,
 }
 
-/// What a table without a fault says beside that.
+/// The other values of a table without a fault.
 #[derive(Clone)]
-struct Whole {
+struct TenantFields {
     name: String,
-    database: Placed<DatabaseLocation>,
+    database: Located<DatabaseLocation>,
     timezone: TimeZone,
     requests_per_minute: u32,
     max_connections: u32,
@@ -72,15 +75,17 @@ struct Whole {
     group_guard: Option<Guard>,
 }
 
-impl Tenant {
-    /// The tenant as it is configured, in memory of its own; none when a key of the table was faulty.
-    fn config(&self, written: Option<NonZero<u64>>) -> Option<TenantConfig> {
-        let Self { whole: Some(whole), slug: Some(slug), hosts, certificates, database: _ } = self else { return None };
+impl TenantTable {
+    /// The tenant's configuration, in exactly sized allocations; `None` if a key of the table was faulty.
+    fn config(&self, section_fingerprint: Option<NonZero<u64>>) -> Option<TenantConfig> {
+        let Self { fields: Some(fields), slug: Some(slug), hosts, certificates, database: _ } = self else {
+            return None;
+        };
         let (address, domains) = hosts.split_first()?;
         let (address, domains) = (address.value.copied(), domains.iter().map(|host| host.value.copied()));
         let domains: Box<[HostName]> = domains.collect();
         let certificates = certificates.iter().filter_map(|(pattern, named)| {
-            // A name that stands in two places is held once.
+            // Share the allocation of a name that appears twice.
             let host = std::iter::once(&address).chain(&domains).find(|host| pattern.value.host() == Some(host));
             let pattern = host.map_or_else(|| pattern.value.clone(), |host| host.clone().into());
             Some((pattern, named.as_ref()?.files.clone()))
@@ -88,124 +93,136 @@ impl Tenant {
         let certificates = certificates.collect();
         Some(TenantConfig {
             slug: slug.value.as_str().into(),
-            name: whole.name.as_str().into(),
+            name: fields.name.as_str().into(),
             address,
             domains,
             certificates,
-            database: whole.database.value.clone(),
-            timezone: whole.timezone.clone(),
-            requests_per_minute: whole.requests_per_minute,
-            max_connections: whole.max_connections,
-            max_in_flight: whole.max_in_flight,
-            group_guard: whole.group_guard,
-            origin: Origin::new(&slug.value, &slug.place, &whole.database.place),
-            written,
+            database: fields.database.value.clone(),
+            timezone: fields.timezone.clone(),
+            requests_per_minute: fields.requests_per_minute,
+            max_connections: fields.max_connections,
+            max_in_flight: fields.max_in_flight,
+            group_guard: fields.group_guard,
+            origin: TenantOrigin::new(&slug.value, &slug.span, &fields.database.span),
+            section_fingerprint,
         })
     }
 }
 
-/// One of all tenants. A sound one is held without its places, which are many times as large, and is read once more
-/// where a comparison with others finds a fault.
-pub(super) enum Listed {
-    Sound(Sound),
-    Placed(Box<Tenant>),
+/// A tenant of the configuration. A valid one is kept without spans, which are many times as large; its section is
+/// parsed again if a comparison with other tenants finds a fault.
+pub(super) enum LoadedTenant {
+    Valid(ValidTenant),
+    Table(Box<TenantTable>),
 }
 
-/// A tenant whose table is whole.
+/// A tenant whose table has no fault.
 #[derive(Clone)]
-pub(super) struct Sound {
+pub(super) struct ValidTenant {
     pub(super) config: Arc<TenantConfig>,
-    /// Of the identity of its database.
+    /// The fingerprint of its database's identity.
     database: u64,
     file: Arc<SourceFile>,
-    piece: Range<usize>,
+    section: Range<usize>,
 }
 
-/// What stands in a piece of a file, as long as only some of them are in memory.
-pub(super) enum Draft {
-    /// What is served already, by the same words.
-    Served(Sound),
-    /// The tables, mostly one, and which piece it is.
-    Read(Vec<Tenant>, Range<usize>),
+/// The result of reading one section of a file.
+pub(super) enum ParsedSection {
+    /// The section is unchanged, and its tenant is already served.
+    Served(ValidTenant),
+    /// The tables, usually one, and the range of the section.
+    Read(Vec<TenantTable>, Range<usize>),
 }
 
-impl Draft {
-    /// Reads a piece of a file; none when the piece is no document of its own.
+impl ParsedSection {
+    /// Reads a section of a file; `None` if the section is not a TOML document of its own.
     pub(super) fn read(
         file: &Arc<SourceFile>,
-        piece: Range<usize>,
+        section: Range<usize>,
         folder: &Path,
-        reading: &Reading<'_>,
+        context: &LoadContext<'_>,
     ) -> Option<Self> {
-        if let Some(config) = reading.served().and_then(|served| served.written.get(&fingerprint_of(file, &piece)?)) {
-            let (config, database) = (Arc::clone(config), fingerprint(database::identity(&config.database, reading)));
-            return Some(Self::Served(Sound { config, database, file: Arc::clone(file), piece }));
+        if let Some(config) =
+            context.served().and_then(|served| served.by_fingerprint.get(&fingerprint_of(file, &section)?))
+        {
+            let (config, database) = (Arc::clone(config), fingerprint(database::identity(&config.database, context)));
+            return Some(Self::Served(ValidTenant { config, database, file: Arc::clone(file), section }));
         }
-        read_piece(file, piece.clone(), folder, reading).map(|tenants| Self::Read(tenants, piece))
+        read_section(file, section.clone(), folder, context).map(|tenants| Self::Read(tenants, section))
     }
 
-    /// Adds the tenants of the piece, and leaves what was read of them.
-    pub(super) fn list(&mut self, file: &Arc<SourceFile>, reading: &Reading<'_>, tenants: &mut Vec<Listed>) {
+    /// Adds the tenants of the section to the list.
+    pub(super) fn push_into(
+        &mut self,
+        file: &Arc<SourceFile>,
+        context: &LoadContext<'_>,
+        tenants: &mut Vec<LoadedTenant>,
+    ) {
         match self {
-            Self::Served(sound) => tenants.push(Listed::Sound(sound.clone())),
-            Self::Read(read, piece) => match Sound::of(read, file, piece, reading) {
-                Some(sound) => tenants.push(Listed::Sound(sound)),
-                None => tenants.extend(read.drain(..).map(|tenant| Listed::Placed(Box::new(tenant)))),
+            Self::Served(valid) => tenants.push(LoadedTenant::Valid(valid.clone())),
+            Self::Read(read, section) => match ValidTenant::of(read, file, section, context) {
+                Some(valid) => tenants.push(LoadedTenant::Valid(valid)),
+                None => tenants.extend(read.drain(..).map(|tenant| LoadedTenant::Table(Box::new(tenant)))),
             },
         }
     }
 }
 
-impl Sound {
-    fn of(read: &[Tenant], file: &Arc<SourceFile>, piece: &Range<usize>, reading: &Reading<'_>) -> Option<Self> {
+impl ValidTenant {
+    fn of(
+        read: &[TenantTable],
+        file: &Arc<SourceFile>,
+        section: &Range<usize>,
+        context: &LoadContext<'_>,
+    ) -> Option<Self> {
         let [tenant] = read else { return None };
-        let config = tenant.config(fingerprint_of(file, piece))?;
+        let config = tenant.config(fingerprint_of(file, section))?;
         let database = fingerprint(&tenant.database.as_ref()?.value);
-        // What is served already is held once.
-        let served = reading.served().and_then(|served| (served.tenant)(&config.slug));
+        // Share the configuration that is already served.
+        let served = context.served().and_then(|served| (served.tenant)(&config.slug));
         let config = served.filter(|served| served.is_same(&config)).unwrap_or_else(|| Arc::new(config));
         (tenant.certificates.len() == config.certificates.len()).then(|| Self {
             config,
             database,
             file: Arc::clone(file),
-            piece: piece.clone(),
+            section: section.clone(),
         })
     }
 }
 
-impl Listed {
+impl LoadedTenant {
     pub(super) fn slug(&self) -> Option<&str> {
         match self {
-            Self::Sound(sound) => Some(&sound.config.slug),
-            Self::Placed(tenant) => tenant.slug.as_ref().map(|slug| &*slug.value),
+            Self::Valid(valid) => Some(&valid.config.slug),
+            Self::Table(tenant) => tenant.slug.as_ref().map(|slug| &*slug.value),
         }
     }
 
     pub(super) fn hosts(&self) -> impl Iterator<Item = &HostName> {
-        let (sound, placed) = match self {
-            Self::Sound(sound) => (Some(sound.config.hosts()), None),
-            Self::Placed(tenant) => (None, Some(tenant.hosts.iter().map(|host| &host.value))),
+        let (valid, located) = match self {
+            Self::Valid(valid) => (Some(valid.config.hosts()), None),
+            Self::Table(tenant) => (None, Some(tenant.hosts.iter().map(|host| &host.value))),
         };
-        sound.into_iter().flatten().chain(placed.into_iter().flatten())
+        valid.into_iter().flatten().chain(located.into_iter().flatten())
     }
 
-    /// Equal for one database; two may have the same by chance.
+    /// Equal for the same database; different databases may collide.
     pub(super) fn database(&self) -> Option<u64> {
         match self {
-            Self::Sound(sound) => Some(sound.database),
-            Self::Placed(tenant) => tenant.database.as_ref().map(|database| fingerprint(&database.value)),
+            Self::Valid(valid) => Some(valid.database),
+            Self::Table(tenant) => tenant.database.as_ref().map(|database| fingerprint(&database.value)),
         }
     }
 
-    /// The tenant with the places of all that it says.
-    pub(super) fn placed(&self, reading: &Reading<'_>) -> Cow<'_, Tenant> {
+    /// The tenant's table with all spans.
+    pub(super) fn table(&self, context: &LoadContext<'_>) -> Cow<'_, TenantTable> {
         match self {
-            Self::Placed(tenant) => Cow::Borrowed(tenant),
-            Self::Sound(Sound { file, piece, .. }) => {
-                // Its faults were told when it was read first.
-                let apart = reading.apart();
+            Self::Table(tenant) => Cow::Borrowed(tenant),
+            Self::Valid(ValidTenant { file, section, .. }) => {
+                // Its faults were reported when it was first read.
+                let fork = context.fork();
                 let folder = folder_of(file.path());
-                let read = read_piece(file, piece.clone(), &folder, &apart).and_then(|mut read| read.pop());
+                let read = read_section(file, section.clone(), &folder, &fork).and_then(|mut read| read.pop());
                 Cow::Owned(read.expect("it was read before"))
             }
         }
@@ -213,65 +230,74 @@ impl Listed {
 
     pub(super) fn into_config(self) -> Option<Arc<TenantConfig>> {
         match self {
-            Self::Sound(sound) => Some(sound.config),
-            Self::Placed(tenant) => tenant.config(None).map(Arc::new),
+            Self::Valid(valid) => Some(valid.config),
+            Self::Table(tenant) => tenant.config(None).map(Arc::new),
         }
     }
 }
 
-fn read_piece(
+fn read_section(
     file: &Arc<SourceFile>,
-    piece: Range<usize>,
+    section: Range<usize>,
     folder: &Path,
-    reading: &Reading<'_>,
-) -> Option<Vec<Tenant>> {
-    let document = parse_tenant(&file.text()[piece.clone()])?;
-    let mut root = Table::root(reading, &Source::new(file, piece.start), document);
+    context: &LoadContext<'_>,
+) -> Option<Vec<TenantTable>> {
+    let document = parse_tenant(&file.text()[section.clone()])?;
+    let mut root = TableReader::root(context, &SourceSection::new(file, section.start), document);
     Some(root.tables("tenant").into_iter().map(|table| read(table, folder)).collect())
 }
 
-/// A number for what a piece says: with the same words in the same folder, it says the same. Variables are those of the
-/// process, which don't change.
-fn fingerprint_of(file: &SourceFile, piece: &Range<usize>) -> Option<NonZero<u64>> {
-    NonZero::new(fingerprint((file.path().parent(), &file.text()[piece.clone()])))
+/// A fingerprint of a section: the same text in the same folder has the same meaning. The environment of the process
+/// does not change.
+fn fingerprint_of(file: &SourceFile, section: &Range<usize>) -> Option<NonZero<u64>> {
+    NonZero::new(fingerprint((file.path().parent(), &file.text()[section.clone()])))
 }
 
-/// A number for a value, the same throughout this process.
+/// A hash of a value, stable within this process.
 fn fingerprint(value: impl Hash) -> u64 {
     static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     KEYS.hash_one(value)
 }
 
 /// Reads a `[[tenant]]` table.
-pub(super) fn read(mut table: Table<'_, '_>, folder: &Path) -> Tenant {
-    let slug = table.required_text("slug").and_then(|text| read_slug(text, &table));
-    let name = table.required_text("name");
-    let address = table.required_text("address").and_then(|text| read_host(&text, &table));
-    let domains: Vec<_> = table.texts("domains").iter().filter_map(|text| read_host(text, &table)).collect();
+pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> TenantTable {
+    let slug = table.required_string("slug").and_then(|text| read_slug(text, &table));
+    let name = table.required_string("name");
+    let address = table.required_string("address").and_then(|text| read_host(&text, &table));
+    let domains: Vec<_> = table.strings("domains").iter().filter_map(|text| read_host(text, &table)).collect();
     let (database, identity) = table
-        .required_text("database")
+        .required_string("database")
         .and_then(|text| {
-            let read = database::read(&text, folder, table.reading());
-            let read = read.map_err(|problem| table.reading().report(problem)).ok()?;
-            let placed = Placed { value: read.location, place: text.place.clone() };
-            Some((placed, Placed { value: read.identity, place: text.place }))
+            let read = database::read(&text, folder, table.context());
+            let read = read.map_err(|problem| table.context().report(problem)).ok()?;
+            let located = Located { value: read.location, span: text.span.clone() };
+            Some((located, Located { value: read.identity, span: text.span }))
         })
         .unzip();
-    let timezone = table.text("timezone").map_or(Some(TimeZone::UTC), |text| read_timezone(&text, &table));
-    let requests_per_minute = table.integer("requests_per_minute", 1..=MOST_REQUESTS_PER_MINUTE, REQUESTS_PER_MINUTE);
-    let max_connections = table.integer("max_connections", 1..=MOST_CONNECTIONS, MAX_CONNECTIONS);
-    let max_in_flight = table.integer("max_in_flight", 1..=MOST_IN_FLIGHT, MAX_IN_FLIGHT);
+    let timezone = table.string("timezone").map_or(Some(TimeZone::UTC), |text| read_timezone(&text, &table));
+    let requests_per_minute =
+        table.integer("requests_per_minute", 1..=MAX_REQUESTS_PER_MINUTE, DEFAULT_REQUESTS_PER_MINUTE);
+    let max_connections = table.integer("max_connections", 1..=MAX_CONNECTIONS, DEFAULT_MAX_CONNECTIONS);
+    let max_in_flight = table.integer("max_in_flight", 1..=MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT);
     let group_guard = table.table("group_guard").map(read_group_guard);
     let certificates = read_certificates(&mut table, folder);
     table.finish();
 
-    let whole = || {
+    let fields = || {
         address.as_ref().and(slug.as_ref())?;
         let (name, database, timezone) = (name?.value, database?, timezone?);
-        Some(Whole { name, database, timezone, requests_per_minute, max_connections, max_in_flight, group_guard })
+        Some(TenantFields {
+            name,
+            database,
+            timezone,
+            requests_per_minute,
+            max_connections,
+            max_in_flight,
+            group_guard,
+        })
     };
-    Tenant {
-        whole: whole(),
+    TenantTable {
+        fields: fields(),
         slug,
         hosts: address.into_iter().chain(domains).collect(),
         certificates,
@@ -279,28 +305,28 @@ pub(super) fn read(mut table: Table<'_, '_>, folder: &Path) -> Tenant {
     }
 }
 
-fn read_slug(text: Text, table: &Table<'_, '_>) -> Option<Placed<String>> {
-    let Text { value, place, .. } = text;
+fn read_slug(text: StringValue, table: &TableReader<'_, '_>) -> Option<Located<String>> {
+    let StringValue { value, span, .. } = text;
     let plain = value.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
-    if !plain || value.starts_with('-') || value.ends_with('-') || value.len() > LONGEST_SLUG {
+    if !plain || value.starts_with('-') || value.ends_with('-') || value.len() > MAX_SLUG {
         let help = "a slug is 1 to 63 lower-case letters, digits and hyphens, with no hyphen first or last";
-        table.reading().report(Problem::at(&place, "not a slug").help(help));
+        table.context().report(Problem::at(&span, "not a slug").help(help));
         return None;
     }
-    Some(Placed { value, place })
+    Some(Located { value, span })
 }
 
-fn read_host(text: &Text, table: &Table<'_, '_>) -> Option<Placed<HostName>> {
+fn read_host(text: &StringValue, table: &TableReader<'_, '_>) -> Option<Located<HostName>> {
     let problem = match HostName::parse(&text.value) {
-        // A caller that connects to a bare IP address sends no name, so no certificate can be chosen by it.
-        Ok(host) if is_ip(&host) => Problem::at(&text.place, "an IP address is not a host name"),
-        Ok(host) => return Some(Placed { value: host, place: text.place.clone() }),
+        // A client that connects to a bare IP address sends no SNI, so no certificate can be chosen by name.
+        Ok(host) if is_ip(&host) => Problem::at(&text.span, "an IP address is not a host name"),
+        Ok(host) => return Some(Located { value: host, span: text.span.clone() }),
         Err(_) => {
             let label = "expected a name alone: no scheme, port or path";
-            Problem::at(&text.place, "not a host name").label(label)
+            Problem::at(&text.span, "not a host name").label(label)
         }
     };
-    table.reading().report(problem);
+    table.context().report(problem);
     None
 }
 
@@ -308,29 +334,32 @@ fn is_ip(host: &HostName) -> bool {
     host.as_str().starts_with('[') || host.as_str().parse::<std::net::Ipv4Addr>().is_ok()
 }
 
-fn read_timezone(text: &Text, table: &Table<'_, '_>) -> Option<TimeZone> {
-    // `localtime` is whatever this machine is set to; the nodes of one gateway may differ.
+fn read_timezone(text: &StringValue, table: &TableReader<'_, '_>) -> Option<TimeZone> {
+    // `localtime` depends on the machine, and the nodes of a gateway may differ.
     let portable = |zone: &TimeZone| zone.iana_name().is_some_and(|name| name != "localtime");
     let zone = TimeZone::get(&text.value).ok().filter(portable);
     if zone.is_none() {
         let label = "expected an IANA name such as `Europe/Berlin`";
-        table.reading().report(Problem::at(&text.place, "unknown time zone").label(label));
+        table.context().report(Problem::at(&text.span, "unknown time zone").label(label));
     }
     zone
 }
 
-pub(super) fn read_group_guard(mut table: Table<'_, '_>) -> Guard {
+pub(super) fn read_group_guard(mut table: TableReader<'_, '_>) -> Guard {
     if !table.contains("max_detached_percent") {
-        table.reading().report(Problem::at(table.place(), "missing key `max_detached_percent`"));
+        table.context().report(Problem::at(table.span(), "missing key `max_detached_percent`"));
     }
     let max_detached_percent = table.integer("max_detached_percent", 0..=100, 100);
     table.finish();
     Guard { max_detached_percent }
 }
 
-fn read_certificates(table: &mut Table<'_, '_>, folder: &Path) -> Vec<(Placed<HostPattern>, Option<NamedFiles>)> {
-    let entries = table.table("tls").map(Table::entries).unwrap_or_default();
-    let read = |(key, files): (Text, Table<'_, '_>)| {
+fn read_certificates(
+    table: &mut TableReader<'_, '_>,
+    folder: &Path,
+) -> Vec<(Located<HostPattern>, Option<NamedFiles>)> {
+    let entries = table.table("tls").map(TableReader::named_tables).unwrap_or_default();
+    let read = |(key, files): (StringValue, TableReader<'_, '_>)| {
         let pattern = read_pattern(key, &files);
         let named = read_files(files, folder);
         Some((pattern?, named))
@@ -338,15 +367,15 @@ fn read_certificates(table: &mut Table<'_, '_>, folder: &Path) -> Vec<(Placed<Ho
     entries.into_iter().filter_map(read).collect()
 }
 
-/// A host, or `*.` and the name below which hosts are meant.
-fn read_pattern(key: Text, table: &Table<'_, '_>) -> Option<Placed<HostPattern>> {
+/// Parses a host, or `*.` followed by a domain.
+fn read_pattern(key: StringValue, table: &TableReader<'_, '_>) -> Option<Located<HostPattern>> {
     if !key.value.starts_with("*.") {
         read_host(&key, table)?;
     }
     let pattern = HostPattern::parse(&key.value);
     if pattern.is_err() {
         let label = "expected a name alone, or `*.` and a name";
-        table.reading().report(Problem::at(&key.place, "not a host name").label(label));
+        table.context().report(Problem::at(&key.span, "not a host name").label(label));
     }
-    Some(Placed { value: pattern.ok()?, place: key.place })
+    Some(Located { value: pattern.ok()?, span: key.span })
 }

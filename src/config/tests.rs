@@ -1,6 +1,6 @@
-//! What `check` tells an operator: one case a kind of fault, with its place and its words.
+//! The reports of `check`: one case per kind of fault, with its position and text.
 //!
-//! Here stand the folder that each test gets, and configurations without a fault; the faults are in `tests/`.
+//! This file has the folder that each test gets, and configurations without a fault; the faults are in `tests/`.
 
 mod faults;
 mod files;
@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use secrecy::ExposeSecret;
 use tempfile::TempDir;
 
-use super::{Config, OnRedisFailure, Problems, RedisTarget, Served, Speaks};
+use super::{Config, ListenProtocol, OnRedisFailure, Problems, RedisTarget, ServedConfig};
 
-/// A gateway that is in order; it takes seven lines.
+/// A valid gateway, in seven lines.
 const GATEWAY: &str = r#"[gateway]
 listen = ["127.0.0.1:0"]
 [gateway.tls]
@@ -27,7 +27,7 @@ private_key = "certs/wildcard.key"
 
 "#;
 
-/// A tenant that is in order; it takes six lines.
+/// A valid tenant, in six lines.
 const ACME: &str = r#"[[tenant]]
 slug = "acme"
 name = "Acme"
@@ -35,7 +35,7 @@ address = "acme.example.com"
 database = "sqlite:acme.db"
 "#;
 
-/// A folder with certificates for `*.example.com` and `forms.acme.org`, and files of a configuration.
+/// A folder with certificates for `*.example.com` and `forms.acme.org`, and configuration files.
 struct Folder(TempDir);
 
 impl Folder {
@@ -47,7 +47,7 @@ impl Folder {
         folder
     }
 
-    /// Issues a certificate from the beginning of a year to that of another.
+    /// Issues a certificate that is valid from the start of one year to the start of another.
     fn issue(&self, file: &str, name: &str, years: Range<i32>) {
         let mut params = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
         params.not_before = rcgen::date_time_ymd(years.start, 1, 1);
@@ -98,13 +98,13 @@ impl Folder {
     }
 }
 
-/// Asserts the one fault of a text.
+/// Asserts that a text has exactly this fault.
 fn assert_fault(text: &str, expected: &str) {
     let folder = Folder::new();
     assert_eq!(folder.faults(text), [format!("tenants.toml:{expected}")], "{text}");
 }
 
-/// `GATEWAY` and `ACME` with one line replaced; both lines are given whole.
+/// `GATEWAY` and `ACME` with one complete line replaced.
 fn with(line: &str, replacement: &str) -> String {
     let text = format!("{GATEWAY}{ACME}");
     assert_eq!(text.matches(line).count(), 1, "{line} stands once");
@@ -112,7 +112,7 @@ fn with(line: &str, replacement: &str) -> String {
 }
 
 #[test]
-fn what_is_left_out_has_its_default() {
+fn missing_keys_have_their_defaults() {
     let folder = Folder::new();
     let config = folder.load(&format!("{GATEWAY}{ACME}")).unwrap();
     assert_eq!(config.gateway.drain, Duration::from_secs(20));
@@ -142,7 +142,7 @@ fn the_example_has_no_fault() {
 }
 
 #[test]
-fn the_example_shows_every_default_as_it_is() {
+fn the_example_shows_every_default() {
     let folder = Folder::new();
     let example = include_str!("../../tenants.example.toml");
     let uncommented: String = example
@@ -172,19 +172,26 @@ fn a_listener_is_an_address_or_a_table() {
         { address = "[::1]:3", redirect_to_https = true }, { address = "[::1]:4", redirect_to_https = true, https_port = 8443 },
         { address = "[::1]:5", tls = true, proxy_protocol_from = ["10.0.0.0/8", "2001:db8::1"] }"#;
     let listen = folder.load(&with(r#""127.0.0.1:0""#, entries)).unwrap().gateway.listen;
-    let speaks: Vec<_> = listen.iter().map(|entry| (entry.address.port(), entry.speaks)).collect();
-    let redirect = |https_port| Speaks::Redirect { https_port };
-    let expected = [Speaks::Tls, Speaks::Http1, Speaks::Http2, redirect(443), redirect(8443), Speaks::Tls];
-    assert_eq!(speaks, (0..).zip(expected).collect::<Vec<_>>());
+    let protocol: Vec<_> = listen.iter().map(|entry| (entry.address.port(), entry.protocol)).collect();
+    let redirect = |https_port| ListenProtocol::Redirect { https_port };
+    let expected = [
+        ListenProtocol::Tls,
+        ListenProtocol::Http1,
+        ListenProtocol::Http2,
+        redirect(443),
+        redirect(8443),
+        ListenProtocol::Tls,
+    ];
+    assert_eq!(protocol, (0..).zip(expected).collect::<Vec<_>>());
     let proxies: Vec<_> = listen.iter().flat_map(|entry| &entry.proxies).map(ToString::to_string).collect();
     assert_eq!(proxies, ["10.0.0.0/8", "2001:db8::1/128"]);
     let header = "[[gateway.listen]]\naddress = \"127.0.0.1:1\"\ntls = false\n\n[gateway.tls]";
     let text = with("[gateway.tls]", header).replace("listen = [\"127.0.0.1:0\"]\n", "");
-    assert_eq!(folder.load(&text).unwrap().gateway.listen[0].speaks, Speaks::Http1);
+    assert_eq!(folder.load(&text).unwrap().gateway.listen[0].protocol, ListenProtocol::Http1);
 }
 
 #[test]
-fn a_certificate_is_needed_where_something_speaks_tls_and_looked_at_nowhere_else() {
+fn a_certificate_is_needed_and_read_only_if_a_listener_uses_tls() {
     let folder = Folder::new();
     let plain = r#"{ address = "127.0.0.1:1", tls = false }"#;
     let redirect = r#"{ address = "127.0.0.1:2", redirect_to_https = true }"#;
@@ -247,8 +254,8 @@ fn columns_count_characters() {
     );
 }
 
-/// Tenants that each conflict with the one before: nothing may grow with the square. Compared with a tenth of them in the same
-/// run, because a loaded machine stretches both.
+/// Nothing may grow with the square of the tenants or faults. Compares with a tenth of them in the same run, because a
+/// loaded machine slows down both.
 #[test]
 fn many_tenants_and_many_faults_are_read_in_linear_time() {
     let folder = Folder::new();

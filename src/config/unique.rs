@@ -1,74 +1,74 @@
-//! What no two tenants may share: slugs, hosts and databases; and which hosts a certificate may be given for.
+//! Checks that tenants share no slug, host or database, and which hosts a certificate may be configured for.
 //!
-//! Owns the comparison across tables and files. Each claim is looked up once, so the work grows with the tenants, not
-//! with their square. Tenants are compared without their places; those that clash are read once more to point at them.
+//! Owns the comparison across tables and files. Each claim is looked up once, so the work is linear in the number of
+//! tenants. Tenants are compared without spans; the sections of those that conflict are parsed again to report them.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 
 use super::TenantConfig;
-use super::file::Reading;
+use super::context::LoadContext;
 use super::problem::Problem;
-use super::source::Place;
-use super::tenant::{Listed, Placed, Tenant};
+use super::source::SourceSpan;
+use super::tenant::{LoadedTenant, Located, TenantTable};
 use crate::host::HostPattern;
 
-/// Reports every second claim, with the first one beside it. One kind of claim after another: with very many tenants each
-/// takes some memory.
-pub(super) fn check(tenants: &[Listed], reading: &Reading<'_>) {
-    check_slugs(tenants, reading);
-    check_hosts(tenants, reading);
-    check_databases(tenants, reading);
-    tenants.iter().for_each(|tenant| check_certificate_hosts(tenant, reading));
+/// Reports every duplicate claim together with the first one. Checks one kind of claim after the other, because with
+/// very many tenants each needs some memory.
+pub(super) fn check(tenants: &[LoadedTenant], context: &LoadContext<'_>) {
+    check_slugs(tenants, context);
+    check_hosts(tenants, context);
+    check_databases(tenants, context);
+    tenants.iter().for_each(|tenant| check_certificate_hosts(tenant, context));
 }
 
-fn check_slugs(tenants: &[Listed], reading: &Reading<'_>) {
+fn check_slugs(tenants: &[LoadedTenant], context: &LoadContext<'_>) {
     let mut claims = HashMap::with_capacity(tenants.len());
     for (index, tenant) in tenants.iter().enumerate() {
         if let Some(slug) = tenant.slug()
-            && let Some(first) = first(&mut claims, slug, index)
+            && let Some(first) = claim(&mut claims, slug, index)
         {
-            let (first, second) = (tenants[first].placed(reading), tenant.placed(reading));
+            let (first, second) = (tenants[first].table(context), tenant.table(context));
             if let (Some(first), Some(second)) = (&first.slug, &second.slug) {
-                report(&second.place, &first.place, format!("the slug `{slug}` is taken"), reading);
+                report(&second.span, &first.span, format!("the slug `{slug}` is taken"), context);
             }
         }
     }
 }
 
-fn check_hosts(tenants: &[Listed], reading: &Reading<'_>) {
+fn check_hosts(tenants: &[LoadedTenant], context: &LoadContext<'_>) {
     let mut claims = HashMap::with_capacity(tenants.iter().map(|tenant| tenant.hosts().count()).sum());
     for (index, tenant) in tenants.iter().enumerate() {
         for (position, host) in tenant.hosts().enumerate() {
-            if let Some((first, at)) = first(&mut claims, host, (index, position)) {
-                let (first, second) = (tenants[first].placed(reading), tenant.placed(reading));
+            if let Some((first, at)) = claim(&mut claims, host, (index, position)) {
+                let (first, second) = (tenants[first].table(context), tenant.table(context));
                 let title = format!("the host `{host}` is claimed twice");
-                report(&second.hosts[position].place, &first.hosts[at].place, title, reading);
+                report(&second.hosts[position].span, &first.hosts[at].span, title, context);
             }
         }
     }
 }
 
-fn check_databases(tenants: &[Listed], reading: &Reading<'_>) {
+fn check_databases(tenants: &[LoadedTenant], context: &LoadContext<'_>) {
     let mut claims = HashMap::with_capacity(tenants.len());
     for (index, tenant) in tenants.iter().enumerate() {
         if let Some(database) = tenant.database()
-            && let Some(first) = first(&mut claims, database, index)
+            && let Some(first) = claim(&mut claims, database, index)
         {
-            let (first, second) = (tenants[first].placed(reading), tenant.placed(reading));
+            let (first, second) = (tenants[first].table(context), tenant.table(context));
             if let (Some(first), Some(second)) = (&first.database, &second.database)
                 && first.value == second.value
             {
                 let title = "each tenant needs a database of its own".to_owned();
-                report(&second.place, &first.place, title, reading);
+                report(&second.span, &first.span, title, context);
             }
         }
     }
 }
 
-/// Who claimed this before; else whoever claims it now is remembered.
-fn first<K: Eq + Hash, C: Copy>(claims: &mut HashMap<K, C>, claimed: K, by: C) -> Option<C> {
+/// Returns the earlier claimant, or records this one.
+fn claim<K: Eq + Hash, C: Copy>(claims: &mut HashMap<K, C>, claimed: K, by: C) -> Option<C> {
     match claims.entry(claimed) {
         Entry::Occupied(first) => Some(*first.get()),
         Entry::Vacant(free) => {
@@ -78,35 +78,36 @@ fn first<K: Eq + Hash, C: Copy>(claims: &mut HashMap<K, C>, claimed: K, by: C) -
     }
 }
 
-fn report(place: &Place, first: &Place, title: String, reading: &Reading<'_>) {
-    reading.report(Problem::at(place, title).label("here").earlier(first, "first claimed here"));
+fn report(span: &SourceSpan, first: &SourceSpan, title: String, context: &LoadContext<'_>) {
+    context.report(Problem::at(span, title).label("here").earlier(first, "first claimed here"));
 }
 
-/// A certificate is given for a host of the same tenant, or for some below a name, once.
-fn check_certificate_hosts(tenant: &Listed, reading: &Reading<'_>) {
+/// Checks that each certificate is for a host of the same tenant or a wildcard that matches one, and that no host or
+/// wildcard has two.
+fn check_certificate_hosts(tenant: &LoadedTenant, context: &LoadContext<'_>) {
     let in_order = |config: &TenantConfig| {
         let mut given = HashSet::new();
         let own = |pattern: &HostPattern| config.hosts().any(|host| pattern.matches(host));
         config.certificates.iter().all(|(pattern, _)| own(pattern) && given.insert(pattern))
     };
-    if !matches!(tenant, Listed::Sound(sound) if in_order(&sound.config)) {
-        report_certificate_hosts(&tenant.placed(reading), reading);
+    if !matches!(tenant, LoadedTenant::Valid(valid) if in_order(&valid.config)) {
+        report_certificate_hosts(&tenant.table(context), context);
     }
 }
 
-fn report_certificate_hosts(tenant: &Tenant, reading: &Reading<'_>) {
+fn report_certificate_hosts(tenant: &TenantTable, context: &LoadContext<'_>) {
     let mut given = HashMap::new();
-    for (Placed { value: pattern, place }, _) in &tenant.certificates {
+    for (Located { value: pattern, span }, _) in &tenant.certificates {
         if !tenant.hosts.iter().any(|own| pattern.matches(&own.value)) {
             let title = match pattern.host() {
                 Some(host) => format!("`{host}` is not a host of this tenant"),
                 None => format!("no host of this tenant is a `{pattern}`"),
             };
             let help = "a certificate is given for the tenant's `address` or one of its `domains`";
-            reading.report(Problem::at(place, title).help(help));
+            context.report(Problem::at(span, title).help(help));
         }
-        if let Some(first) = first(&mut given, pattern, place) {
-            report(place, first, format!("a second certificate for `{pattern}`"), reading);
+        if let Some(first) = claim(&mut given, pattern, span) {
+            report(span, first, format!("a second certificate for `{pattern}`"), context);
         }
     }
 }

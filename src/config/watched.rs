@@ -1,4 +1,6 @@
 //! The folders that a running gateway watches for changes of its configuration and certificates.
+//!
+//! Owns which folders these are; `gateway` watches them.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -6,19 +8,20 @@ use std::sync::Arc;
 
 use super::{GatewayConfig, TenantConfig};
 
-/// The folders in which a change of a file matters. Folders and not files: a file is replaced by a rename more often than
-/// it is written to.
+/// The folders in which a change of a file matters. Watches folders, not files: files are more often replaced by a
+/// rename than written in place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WatchedFolders {
-    /// Of the configuration, and of what it includes.
+    /// Folders of the configuration files, included ones too.
     pub configuration: BTreeSet<PathBuf>,
     /// Folders of certificates, up to a limit.
     pub certificates: BTreeSet<PathBuf>,
 }
 
-/// How many folders of certificates are watched. Each costs the kernel a kilobyte and one of the watches that a user may
-/// have, which are 8,192 on small machines. With fewer, more renewals are noticed only when their host is next asked for.
-const WATCHED_FOLDERS: usize = 256;
+/// The maximum number of watched certificate folders. Larger: each costs the kernel a kilobyte and one inotify watch,
+/// of which a user may have 8,192 on small machines. Smaller: more renewals are noticed only when a client next asks
+/// for the host.
+const MAX_CERTIFICATE_FOLDERS: usize = 256;
 
 impl WatchedFolders {
     pub(super) fn of(
@@ -31,7 +34,7 @@ impl WatchedFolders {
         let mut certificates = BTreeSet::new();
         for folder in files.flat_map(|files| [&files.certificate, &files.private_key]).filter_map(|file| file.parent())
         {
-            if certificates.len() < WATCHED_FOLDERS && !certificates.contains(folder) {
+            if certificates.len() < MAX_CERTIFICATE_FOLDERS && !certificates.contains(folder) {
                 certificates.insert(folder.to_owned());
             }
         }

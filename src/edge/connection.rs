@@ -35,7 +35,7 @@ use super::socket::Socket;
 use super::tls::{self, Protocol, Secured};
 use super::{Edge, Serve};
 use crate::config::ConnectionLimits;
-use crate::config::{ListenConfig, Speaks};
+use crate::config::{ListenConfig, ListenProtocol};
 use crate::gate::{Connection, FirstAuthority, Transport};
 
 /// Serves one accepted socket until it is closed.
@@ -61,11 +61,13 @@ pub(super) async fn serve<S: Serve>(
         return;
     }
     let arrival = Arrival { client, caller, accepted, edge: &edge, lifecycle: &lifecycle };
-    match entry.speaks {
-        Speaks::Tls => arrival.serve_tls(stream).await,
-        Speaks::Http1 => arrival.serve_plain(stream, Transport::Balancer).await,
-        Speaks::Http2 => arrival.serve_plain_http2(stream).await,
-        Speaks::Redirect { https_port } => arrival.serve_plain(stream, Transport::Redirect { https_port }).await,
+    match entry.protocol {
+        ListenProtocol::Tls => arrival.serve_tls(stream).await,
+        ListenProtocol::Http1 => arrival.serve_plain(stream, Transport::Balancer).await,
+        ListenProtocol::Http2 => arrival.serve_plain_http2(stream).await,
+        ListenProtocol::Redirect { https_port } => {
+            arrival.serve_plain(stream, Transport::Redirect { https_port }).await;
+        }
     }
 }
 
@@ -80,7 +82,7 @@ async fn identify<S>(
     // A listener on `[::]` sees IPv4 peers as IPv6 ones; it is one address to limits, logs and balancers' networks.
     let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
     if !proxy::is_expected(peer.ip(), &entry.proxies) {
-        let is_balancer = matches!(entry.speaks, Speaks::Http1 | Speaks::Http2);
+        let is_balancer = matches!(entry.protocol, ListenProtocol::Http1 | ListenProtocol::Http2);
         return Some((peer, (!is_balancer).then_some(peer.ip())));
     }
     let named = timeout(edge.limits.handshake, proxy::read_client(stream, peer)).await;

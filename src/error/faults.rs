@@ -1,7 +1,7 @@
-//! The faults of a request, field by field.
+//! The faults in a request's parameters, by field.
 //!
-//! Owns the bound on them: an answer repeats little of the request ([`cut`]) and has at most [`MOST_BYTES`] of faults,
-//! so that its size never follows from what a caller sent. Readers ask [`Faults::is_full`] and stop reading there.
+//! Owns the limit on their size: a response quotes little of the request ([`abbreviate`]) and has at most
+//! [`MAX_BYTES`] of faults, so its size never depends on the request. Parsers stop once [`Faults::is_full`].
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -12,33 +12,33 @@ use serde::ser::{SerializeMap, Serializer};
 
 use super::Refusal;
 
-/// The most bytes of an answer's faults, counted as JSON.
+/// The maximum size of the faults in a response, as JSON.
 ///
-/// Larger: a body of nothing but faults is answered at many times its length. Smaller: the faults of a large group are
-/// fixed in more rounds.
-const MOST_BYTES: usize = 64 * 1024;
+/// Larger: the response to a body of nothing but faults is many times its size. Smaller: fixing the faults of a large
+/// group takes more attempts.
+const MAX_BYTES: usize = 64 * 1024;
 
-/// Room for the rest of the answer: the keys, the count, and the first fault repeated as the message.
+/// Space for the rest of the response: the keys, the count, and the first fault repeated as the message.
 ///
-/// Larger: fewer faults are listed. Smaller than the longest fault: an answer can exceed [`MOST_BYTES`].
+/// Larger: fewer faults are listed. Smaller than the longest fault: a response can exceed [`MAX_BYTES`].
 const MESSAGE_BYTES: usize = 2 * 1024;
 
-/// The most characters that a fault repeats of the request.
+/// The maximum number of characters that a fault quotes from the request.
 ///
-/// Larger: fewer faults fit into an answer. Smaller: callers can't recognize what they sent.
-const MOST_REPEATED: usize = 64;
+/// Larger: fewer faults fit into a response. Smaller: clients can't recognize their input.
+const MAX_QUOTED_CHARS: usize = 64;
 
-/// The faults of a request, in the order in which they were found: a field's path, and what is wrong with it.
+/// The faults of a request in the order in which they were found: the path of a field, and what is wrong with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     listed: Vec<(String, String)>,
-    /// The bytes of the listed ones as JSON.
+    /// The size of the listed ones as JSON.
     bytes: usize,
-    /// How many more were found.
+    /// How many did not fit.
     unlisted: usize,
 }
 
-/// A point in the list of faults, to go back to.
+/// A position in the list of faults to return to.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark {
     listed: usize,
@@ -47,7 +47,7 @@ pub struct Mark {
 }
 
 impl Faults {
-    /// Adds one fault of one field, or only counts it where there is no room.
+    /// Adds a fault of a field, or only counts it if there is no space.
     pub fn add(&mut self, field: impl Display, text: impl Display) {
         if self.is_full() {
             self.unlisted += 1;
@@ -55,7 +55,7 @@ impl Faults {
         }
         let (field, text) = (field.to_string(), text.to_string());
         let bytes = json_bytes(&field) + json_bytes(&text) + r#""":[""],"#.len();
-        if self.bytes + bytes > MOST_BYTES - MESSAGE_BYTES {
+        if self.bytes + bytes > MAX_BYTES - MESSAGE_BYTES {
             self.unlisted += 1;
         } else {
             self.bytes += bytes;
@@ -63,7 +63,7 @@ impl Faults {
         }
     }
 
-    /// Whether a fault was found that did not fit. Nothing that is read from there on changes the answer.
+    /// Whether a fault did not fit. Reading further would not change the response.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.unlisted > 0
@@ -75,34 +75,34 @@ impl Faults {
         Mark { listed: self.listed.len(), bytes: self.bytes, unlisted: self.unlisted }
     }
 
-    /// Forgets what was added since a mark.
-    pub fn back_to(&mut self, mark: Mark) {
+    /// Removes the faults added since a mark.
+    pub fn truncate_to(&mut self, mark: Mark) {
         self.listed.truncate(mark.listed);
         (self.bytes, self.unlisted) = (mark.bytes, mark.unlisted);
     }
 
-    /// The value when nothing was found.
+    /// Returns the value if there is no fault.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] with what was found.
-    pub fn or_else<T>(self, value: T) -> Result<T, Refusal> {
+    /// [`Refusal::Invalid`] with the faults.
+    pub fn into_result<T>(self, value: T) -> Result<T, Refusal> {
         if self.listed.is_empty() && !self.is_full() { Ok(value) } else { Err(Refusal::Invalid(self)) }
     }
 
-    /// A refusal for one fault.
-    pub fn only(field: impl Display, text: impl Display) -> Refusal {
+    /// A refusal with a single fault.
+    pub fn single(field: impl Display, text: impl Display) -> Refusal {
         let mut faults = Self::default();
         faults.add(field, text);
         Refusal::Invalid(faults)
     }
 
-    /// The fields, each once, with their faults.
+    /// The faults grouped by field.
     fn by_field(&self) -> Vec<(&str, Vec<&str>)> {
         let mut fields: Vec<(&str, Vec<&str>)> = Vec::new();
-        let mut places: HashMap<&str, usize> = HashMap::new();
+        let mut positions: HashMap<&str, usize> = HashMap::new();
         for (field, text) in &self.listed {
-            let place = *places.entry(field).or_insert(fields.len());
-            match fields.get_mut(place) {
+            let position = *positions.entry(field).or_insert(fields.len());
+            match fields.get_mut(position) {
                 Some((_, texts)) => texts.push(text),
                 None => fields.push((field, vec![text])),
             }
@@ -111,16 +111,16 @@ impl Faults {
     }
 }
 
-/// The beginning of a text of the request, as a fault may repeat it.
+/// The beginning of a text from the request, as quoted in a fault.
 #[must_use]
-pub fn cut(text: &str) -> Cow<'_, str> {
-    if text.chars().nth(MOST_REPEATED).is_none() {
+pub fn abbreviate(text: &str) -> Cow<'_, str> {
+    if text.chars().nth(MAX_QUOTED_CHARS).is_none() {
         return text.into();
     }
-    text.chars().take(MOST_REPEATED - 1).chain(['…']).collect::<String>().into()
+    text.chars().take(MAX_QUOTED_CHARS - 1).chain(['…']).collect::<String>().into()
 }
 
-/// The most bytes that a text takes as JSON, without its quotes.
+/// An upper bound of a text's size as JSON, without quotes.
 fn json_bytes(text: &str) -> usize {
     let bytes = text.bytes().map(|byte| match byte {
         b'"' | b'\\' => 2,
@@ -130,7 +130,7 @@ fn json_bytes(text: &str) -> usize {
     bytes.sum()
 }
 
-/// The answer's body: a message that sums up, and the faults by field.
+/// The response body: a summary, and the faults by field.
 impl Serialize for Faults {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         struct Errors<'a>(&'a Faults);
@@ -140,7 +140,7 @@ impl Serialize for Faults {
             }
         }
         let first = self.listed.first().map_or("", |(_, text)| text.as_str());
-        // Reading stopped there, so the number of faults that would have followed is unknown.
+        // Reading stopped here, so the number of further faults is unknown.
         let at_least = if self.is_full() { "at least " } else { "" };
         let message = match (self.listed.len() + self.unlisted).saturating_sub(1) {
             0 => first.to_owned(),
@@ -180,7 +180,7 @@ mod tests {
                 added += 1;
             }
             let body = serde_json::to_vec(&faults).unwrap();
-            assert!(body.len() <= MOST_BYTES && body.len() > MOST_BYTES / 2, "{} bytes", body.len());
+            assert!(body.len() <= MAX_BYTES && body.len() > MAX_BYTES / 2, "{} bytes", body.len());
             let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
             assert_eq!(body["errors"].as_object().unwrap().len(), added - 1);
             let message = body["message"].as_str().unwrap();
@@ -192,15 +192,15 @@ mod tests {
     fn one_fault_that_is_too_long_is_still_a_fault() {
         let mut faults = Faults::default();
         let mark = faults.mark();
-        faults.add("x", "y".repeat(2 * MOST_BYTES));
-        assert!(faults.clone().or_else(()).is_err());
-        faults.back_to(mark);
+        faults.add("x", "y".repeat(2 * MAX_BYTES));
+        assert!(faults.clone().into_result(()).is_err());
+        faults.truncate_to(mark);
         assert_eq!(faults, Faults::default());
     }
 
     #[test]
-    fn what_is_repeated_has_at_most_64_characters() {
-        assert_eq!(cut(&"é".repeat(64)), "é".repeat(64));
-        assert_eq!(cut(&"é".repeat(65)), format!("{}…", "é".repeat(63)));
+    fn a_quoted_text_has_at_most_64_characters() {
+        assert_eq!(abbreviate(&"é".repeat(64)), "é".repeat(64));
+        assert_eq!(abbreviate(&"é".repeat(65)), format!("{}…", "é".repeat(63)));
     }
 }

@@ -1,4 +1,6 @@
-//! The certificate that a handshake for a host is served, and until when it is one.
+//! Checks the certificate that a handshake for a host gets, and when it expires.
+//!
+//! Chooses and reads it with the same code as the edge.
 
 use jiff::{Timestamp, Unit};
 
@@ -8,8 +10,8 @@ use crate::config::{Config, TenantConfig};
 use crate::host::HostName;
 use crate::store::with_causes;
 
-/// From how many days before its end an operator is told: what renews certificates by itself does so a month before, and
-/// has failed for a week by then.
+/// How many days before expiry to warn. Automatic renewal runs a month before, so by now it has been failing for a
+/// week. Larger: certificates are reported that are about to be renewed. Smaller: less time to fix the renewal.
 const SOON_DAYS: i64 = 21;
 
 /// Reads the certificate of a host as a handshake would.
@@ -27,12 +29,11 @@ pub(super) fn find(config: &Config, tenant: &TenantConfig, host: &HostName, root
         }
     };
     if !certificate.names.covers(host) {
-        let what =
-            format!("`{file}` does not vouch for `{host}`: callers refuse it, and a request is answered with 421");
-        return Finding::stops(what, certificate::no_cover(host, "it", &certificate.names));
+        let what = format!("`{file}` does not cover `{host}`: clients refuse it, and a request is answered with 421");
+        return Finding::stops(what, certificate::not_covered_help(host, "it", &certificate.names));
     }
     if let Err(error) = certificate::check_date(certificate.validity, files, now) {
-        return Finding::stops(format!("callers refuse it: {}", with_causes(&error)), error.remedy());
+        return Finding::stops(format!("clients refuse it: {}", with_causes(&error)), error.remedy());
     }
     let concern = certificate::concerns(&certificate.key.cert, roots, now).into_iter().next();
     let Ok(expires) = Timestamp::from_second(certificate.validity.until) else {

@@ -1,4 +1,6 @@
-//! The tenant's database and its schema.
+//! Checks the tenant's database and its schema.
+//!
+//! Opens the database as the gateway does, and reads its tokens and the state of its search tables. Writes nothing.
 
 use std::time::Instant;
 
@@ -6,7 +8,7 @@ use super::Finding;
 use crate::config::TenantConfig;
 use crate::store::{DatabaseIdentity, Pooler, Store, StoreError, TokenRecord, remedy, with_causes};
 
-/// Opens the database as serving does. Which one it is and the tokens in it, where it can be read.
+/// Opens the database as the gateway does. Also returns its identity and tokens if it can be read.
 pub(super) async fn find(tenant: &TenantConfig) -> (Finding, Option<(DatabaseIdentity, Vec<TokenRecord>)>) {
     let began = Instant::now();
     let location = &tenant.database;
@@ -36,7 +38,7 @@ pub(super) async fn find(tenant: &TenantConfig) -> (Finding, Option<(DatabaseIde
                 Ok(0) | Err(_) if let Some(pooler) = location.noticed_pooler() => {
                     Finding::warns(format!("{what}; it is behind {pooler}"), Pooler::REMEDY)
                 }
-                // Of many submissions, counting may take longer than a statement may.
+                // With many submissions, counting may exceed the statement timeout.
                 Ok(0) | Err(_) => Finding::passes(what),
             };
             (finding, Some((identity, tokens)))

@@ -15,7 +15,9 @@ use tokio::time::sleep;
 
 use super::changes::{fingerprint, is_watched};
 use super::databases::Databases;
-use crate::config::{CertificateFiles, Config, GatewayConfig, Problems, Served, Sources, TenantConfig, WatchedFolders};
+use crate::config::{
+    CertificateFiles, Config, GatewayConfig, Problems, ServedConfig, Sources, TenantConfig, WatchedFolders,
+};
 use crate::edge::{Certificates, Prepared};
 use crate::file_stamp::FileStamp;
 use crate::request::Pipeline;
@@ -39,7 +41,7 @@ pub struct Reloader {
 }
 
 /// What a reload compares with. The tenants themselves are in the directory, and nowhere else.
-pub(super) struct ServedConfig {
+pub(super) struct ServedState {
     gateway: GatewayConfig,
     pub(super) folders: WatchedFolders,
     /// The SQLite files that lie in these folders, by [`fingerprint`], and are written all the time.
@@ -64,7 +66,7 @@ impl RefusedConfig {
     }
 }
 
-impl ServedConfig {
+impl ServedState {
     pub(super) fn of(config: Config) -> Self {
         let Config { gateway, tenants, folders, sources, read_at, warnings: _ } = config;
         let files = tenants.iter().filter_map(|tenant| tenant.database.file());
@@ -77,7 +79,7 @@ impl ServedConfig {
 struct Read {
     directory: Directory,
     certificate: Prepared,
-    standing: ServedConfig,
+    standing: ServedState,
 }
 
 impl Reloader {
@@ -89,8 +91,8 @@ impl Reloader {
     pub(super) async fn reload(
         &self,
         path: &Path,
-        served: Arc<ServedConfig>,
-    ) -> Result<ServedConfig, Box<RefusedConfig>> {
+        served: Arc<ServedState>,
+    ) -> Result<ServedState, Box<RefusedConfig>> {
         let before = self.pipeline.gate.directory.load_full();
         let outcome = {
             let (path, certificates) = (path.to_owned(), Arc::clone(&self.certificates));
@@ -176,11 +178,11 @@ impl Reloader {
 fn read(
     path: &Path,
     before: &Directory,
-    served: &ServedConfig,
+    served: &ServedState,
     certificates: &Certificates,
 ) -> Result<Read, (String, Box<RefusedConfig>)> {
     let tenant = |slug: &str| before.config(slug).cloned();
-    let known = Served::new(served.gateway.certificate.as_ref(), &tenant, before.configs());
+    let known = ServedConfig::new(served.gateway.certificate.as_ref(), &tenant, before.configs());
     let examination = Config::examine(path, Some(&known));
     let refused = Box::new(RefusedConfig {
         folders: examination.folders.clone(),
@@ -196,7 +198,7 @@ fn read(
     let certificate = certificate.map_err(|error| (with_causes(&error), refused))?;
     config.log_warnings();
     let directory = Directory::new(&config, before);
-    Ok(Read { directory, certificate, standing: ServedConfig::of(config) })
+    Ok(Read { directory, certificate, standing: ServedState::of(config) })
 }
 
 /// Does what takes much memory for a moment. An allocator keeps that for the thread that had it, and for others once that

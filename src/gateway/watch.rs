@@ -12,7 +12,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::changes::{Change, Changed, Changes};
-use super::reload::{RefusedConfig, Reloader, ServedConfig};
+use super::reload::{RefusedConfig, Reloader, ServedState};
 use crate::background::{self, Run, Task};
 use crate::config::{Config, Sources};
 use crate::supervisor;
@@ -23,7 +23,7 @@ use crate::supervisor;
 /// Outside of a Tokio runtime.
 #[must_use = "dropping it ends the watch"]
 pub fn watch(path: &Path, served: Config, reloader: Reloader) -> AbortOnDropHandle<()> {
-    let served = Arc::new(ServedConfig::of(served));
+    let served = Arc::new(ServedState::of(served));
     // Before this returns, so that a change made as soon as the gateway reports that it serves is noticed.
     let changes = Changes::of(path, &served.databases, served.folders.clone(), served.read_at);
     let hangups = signal(SignalKind::hangup())
@@ -51,7 +51,7 @@ enum Trigger {
 /// The background task that reloads the configuration.
 struct Reload {
     path: PathBuf,
-    served: Arc<ServedConfig>,
+    served: Arc<ServedState>,
     reloader: Reloader,
     changes: Changes,
     hangups: Option<Signal>,

@@ -1,6 +1,6 @@
-//! What is wrong with a line, and where: its number, the column of the value and the value's key.
+//! A fault of a line: its number, and the column and key of the value.
 //!
-//! Columns are looked for only when there is a fault, by reading the line once more down to the value.
+//! Columns are computed only for a fault, by reading the line again up to the value.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,18 +11,18 @@ use crate::store::import::check::{Refusal, Step};
 
 /// A line that can't be loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct LineFault {
     /// The line's number, from 1.
     pub line: u64,
-    /// The column where the faulty value begins, in characters from 1.
+    /// The column where the faulty value starts, in characters from 1.
     pub column: u64,
-    /// The way to the value, as in `answers[2].element_id`; empty for the line as a whole.
+    /// The path of the value, such as `answers[2].element_id`; empty for the whole line.
     pub key: String,
-    /// The condition, without a full stop.
+    /// What is wrong, without a full stop.
     pub message: String,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for LineFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "line {}, column {}", self.line, self.column)?;
         if !self.key.is_empty() {
@@ -32,24 +32,24 @@ impl fmt::Display for Fault {
     }
 }
 
-impl Fault {
-    /// A fault of the line as a whole.
+impl LineFault {
+    /// A fault of the whole line.
     pub(super) fn of_line(line: u64, message: impl Into<String>) -> Self {
         Self { line, column: 1, key: String::new(), message: message.into() }
     }
 
-    /// A fault of a value that can be found by its path.
+    /// A fault of the value at a path.
     pub(super) fn of_value(line: u64, text: &str, path: &[Step], message: impl Into<String>) -> Self {
         Self { line, column: column(text, offset_of(text, path)), key: key(path), message: message.into() }
     }
 
-    /// A refusal of a line that was parsed.
+    /// The fault of a parsed line that the store refuses.
     pub(super) fn of_refusal(line: u64, text: &str, refusal: &Refusal) -> Self {
         Self::of_value(line, text, &refusal.path, &*refusal.message)
     }
 }
 
-/// A path as people write it.
+/// Formats a path.
 pub(super) fn key(path: &[Step]) -> String {
     let mut key = String::new();
     for step in path {
@@ -72,7 +72,7 @@ pub(super) fn column(text: &str, offset: usize) -> u64 {
     u64::try_from(before).expect("memory is smaller than 2^64 bytes") + 1
 }
 
-/// Where the value of a path begins; where the path leaves the line, the last value on the way.
+/// The offset of the value at a path, or of the last value that exists on it.
 fn offset_of(text: &str, path: &[Step]) -> usize {
     let Ok(mut value) = serde_json::from_str::<&RawValue>(text) else { return 0 };
     for step in path {

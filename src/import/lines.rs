@@ -1,49 +1,49 @@
-//! The lines of an input, never more than one limit's worth in memory at a time.
+//! Reads an input line by line, keeping at most one line of limited size in memory.
 //!
-//! Knows nothing of what stands in a line. A byte order mark before the first line is no part of it.
+//! Does not interpret lines. A byte order mark before the first line is skipped.
 
 use std::io::{self, BufRead, Read};
 
 use super::Progress;
 
-/// The longest line. Longer, and a file without line breaks is read into memory whole; shorter, and a group of a million
-/// members does not fit.
-const LONGEST: usize = 16 << 20;
+/// The maximum size of a line in bytes. Larger: a file without line breaks is read into memory as a whole. Smaller: a
+/// group of a million members does not fit.
+const MAX_LINE_BYTES: usize = 16 << 20;
 
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// What was read next.
+/// The result of reading a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Line {
     /// A line, without its line break.
     Text(Vec<u8>),
-    /// A line over the limit; it was skipped.
+    /// A line over the limit, which was skipped.
     TooLong,
-    /// Nothing: the input is at its end.
+    /// The end of the input.
     End,
 }
 
-/// An input, line by line.
+/// Reads an input line by line.
 #[derive(Debug)]
 pub(super) struct Lines<R> {
     input: R,
-    longest: usize,
+    max_bytes: usize,
     progress: Progress,
 }
 
 impl<R: BufRead> Lines<R> {
     pub(super) fn new(input: R) -> Self {
-        Self { input, longest: LONGEST, progress: Progress::default() }
+        Self { input, max_bytes: MAX_LINE_BYTES, progress: Progress::default() }
     }
 
-    /// How far the input was read: the number of the line that was read last, from 1.
+    /// The progress so far: the number of the last line, from 1.
     pub(super) fn progress(&self) -> Progress {
         self.progress
     }
 
     pub(super) fn next(&mut self) -> io::Result<Line> {
         let mut line = Vec::new();
-        let limit = u64::try_from(self.longest).expect("a line's limit is small") + 1;
+        let limit = u64::try_from(self.max_bytes).expect("a line's limit is small") + 1;
         let read = self.input.by_ref().take(limit).read_until(b'\n', &mut line)?;
         if read == 0 {
             return Ok(Line::End);
@@ -52,7 +52,7 @@ impl<R: BufRead> Lines<R> {
         self.progress.lines += 1;
         if line.last() == Some(&b'\n') {
             line.pop();
-        } else if line.len() > self.longest {
+        } else if line.len() > self.max_bytes {
             self.skip_line()?;
             return Ok(Line::TooLong);
         }
@@ -72,8 +72,8 @@ impl<R: BufRead> Lines<R> {
 mod tests {
     use super::*;
 
-    fn all(text: &[u8], longest: usize) -> Vec<Line> {
-        let mut lines = Lines { longest, ..Lines::new(text) };
+    fn all(text: &[u8], max_bytes: usize) -> Vec<Line> {
+        let mut lines = Lines { max_bytes, ..Lines::new(text) };
         let mut all = Vec::new();
         loop {
             match lines.next().unwrap() {

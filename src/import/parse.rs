@@ -1,7 +1,7 @@
-//! A line's text as a record.
+//! Parses a line into a record.
 //!
-//! A good line is read twice, once for its `type` and once as what that says; only a faulty one is read again to find
-//! where the fault is.
+//! A valid line is parsed twice: once for its `type`, and once as that type. Only a faulty line is parsed again, to
+//! locate the fault.
 
 use std::borrow::Cow;
 
@@ -9,21 +9,21 @@ use serde::Deserialize;
 use serde_json::error::Category;
 use serde_path_to_error::Segment;
 
-use super::fault::{self, Fault};
+use super::fault::{self, LineFault};
 use crate::store::import::check::Step;
 use crate::store::import::record::{Object, Record};
 
 const TYPES: &str = "`user`, `label`, `form`, `group`, `flow_step`, `submission`";
 
 #[derive(Deserialize)]
-struct Head<'l> {
+struct TypeField<'l> {
     #[serde(borrow, rename = "type")]
     kind: Cow<'l, str>,
 }
 
-/// Reads one line.
-pub(super) fn record(number: u64, line: &str) -> Result<Record, Fault> {
-    let Head { kind } = object(number, line)?;
+/// Parses a line.
+pub(super) fn record(number: u64, line: &str) -> Result<Record, LineFault> {
+    let TypeField { kind } = object(number, line)?;
     Ok(match &*kind {
         "user" => Record::User(object(number, line)?),
         "label" => Record::Label(object(number, line)?),
@@ -33,7 +33,7 @@ pub(super) fn record(number: u64, line: &str) -> Result<Record, Fault> {
         "submission" => Record::Submission(Box::new(object(number, line)?)),
         other => {
             let path = [Step::Key("type".into())];
-            return Err(Fault::of_value(
+            return Err(LineFault::of_value(
                 number,
                 line,
                 &path,
@@ -43,29 +43,29 @@ pub(super) fn record(number: u64, line: &str) -> Result<Record, Fault> {
     })
 }
 
-fn object<'l, T: Deserialize<'l>>(number: u64, line: &'l str) -> Result<T, Fault> {
+fn object<'l, T: Deserialize<'l>>(number: u64, line: &'l str) -> Result<T, LineFault> {
     match serde_json::from_str::<Object<T>>(line) {
         Ok(Object(value)) => Ok(value),
         Err(error) => Err(explain::<T>(number, line, &error)),
     }
 }
 
-/// Finds where a line that could not be read is at fault.
-fn explain<'l, T: Deserialize<'l>>(number: u64, line: &'l str, error: &serde_json::Error) -> Fault {
+/// Locates the fault in a line that failed to parse.
+fn explain<'l, T: Deserialize<'l>>(number: u64, line: &'l str, error: &serde_json::Error) -> LineFault {
     let path = match serde_path_to_error::deserialize::<_, Object<T>>(&mut serde_json::Deserializer::from_str(line)) {
         Err(error) => steps(error.path()),
-        // What stands behind the object is at fault.
+        // The fault is after the object.
         Ok(_) => Vec::new(),
     };
     let message = error.to_string();
     let message = message.rsplit_once(" at line ").map_or(&*message, |(message, _)| message);
     match error.classify() {
-        Category::Data => Fault::of_value(number, line, &path, message),
+        Category::Data => LineFault::of_value(number, line, &path, message),
         Category::Syntax | Category::Eof | Category::Io => {
-            // The parser counts the byte that it stumbled over; at the end of the line there is none.
+            // The parser's column includes the offending byte; at the end of the line there is none.
             let offset = if error.is_eof() { line.len() } else { error.column().saturating_sub(1) };
             let column = fault::column(line, floor_char_boundary(line, offset));
-            Fault { line: number, column, key: fault::key(&path), message: message.to_owned() }
+            LineFault { line: number, column, key: fault::key(&path), message: message.to_owned() }
         }
     }
 }

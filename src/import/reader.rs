@@ -1,48 +1,49 @@
-//! The input as chunks: parsed on a thread of its own while the database takes the chunk before.
+//! Parses the input in chunks on its own thread, while the database loads the previous chunk.
 //!
-//! A plain thread and not one of the runtime's: it may wait for a terminal's input for ever, and the program must be
-//! able to end while it does.
+//! Uses a plain thread, not one of the runtime: it may wait forever for input from a terminal, and the program must be
+//! able to exit meanwhile.
 
 use std::io::{self, BufRead};
 use std::{mem, thread};
 
 use tokio::sync::mpsc;
 
-use super::fault::{self, Fault};
+use super::fault::{self, LineFault};
 use super::lines::{Line, Lines};
 use super::{OnFault, Progress, parse};
 use crate::store::import::batch::Batch;
 use crate::store::import::record::Record;
 
-/// How many lines are loaded together. More, and the rows of a batch fill memory and a progress bar jumps; fewer, and the
-/// statements' own cost counts.
-const LINES: usize = 1_000;
+/// The maximum number of lines in a chunk. Larger: the rows of a batch fill memory, and progress is reported in jumps.
+/// Smaller: the overhead of each statement dominates.
+const MAX_CHUNK_LINES: usize = 1_000;
 
-/// How much text is loaded together, whatever the number of lines.
-const BYTES: usize = 4 << 20;
+/// The maximum size of a chunk in bytes, whatever its number of lines. Larger: chunks of long lines fill memory.
+/// Smaller: as for [`MAX_CHUNK_LINES`].
+const MAX_CHUNK_BYTES: usize = 4 << 20;
 
-/// How many chunks wait for the database.
-const AHEAD: usize = 2;
+/// How many chunks may wait for the database. Larger: more memory. Smaller: parsing and loading wait for each other.
+const MAX_QUEUED_CHUNKS: usize = 2;
 
-/// Lines that are loaded together.
+/// Lines that are loaded in one batch.
 #[derive(Debug, Default)]
 pub(super) struct Chunk {
     pub(super) batch: Batch,
-    /// The numbers and texts of the batch's lines.
+    /// The number and text of each line of the batch.
     pub(super) lines: Vec<(u64, String)>,
-    /// The lines among them that could not be parsed.
-    pub(super) faults: Vec<Fault>,
-    /// How far the input was read for it.
-    pub(super) upto: Progress,
+    /// The faults of lines that failed to parse.
+    pub(super) faults: Vec<LineFault>,
+    /// The progress after this chunk.
+    pub(super) progress: Progress,
     bytes: usize,
 }
 
 impl Chunk {
     fn is_full(&self) -> bool {
-        self.lines.len() + self.faults.len() >= LINES || self.bytes >= BYTES
+        self.lines.len() + self.faults.len() >= MAX_CHUNK_LINES || self.bytes >= MAX_CHUNK_BYTES
     }
 
-    /// Adds a line, or gives its record back where the chunk must be loaded before it.
+    /// Adds a line, or returns its record if the chunk must be loaded first.
     fn push(&mut self, number: u64, text: &str, record: Record) -> Result<(), Record> {
         self.batch.push(record)?;
         self.bytes += text.len();
@@ -51,11 +52,12 @@ impl Chunk {
     }
 }
 
-/// What the reading thread says. A channel that closes without an end or an error means that the thread has died.
+/// A message of the reading thread. A channel that closes without `End` or `Unreadable` means that the thread
+/// panicked.
 #[derive(Debug)]
-pub(super) enum Message {
+pub(super) enum ReaderMessage {
     Chunk(Chunk),
-    /// The input could not be read on.
+    /// The input could not be read.
     Unreadable {
         line: u64,
         source: io::Error,
@@ -63,34 +65,34 @@ pub(super) enum Message {
     End(Progress),
 }
 
-/// Begins to read an input. With [`OnFault::Stop`] nothing is read behind the chunk with the first faulty line.
-pub(super) fn start(input: impl BufRead + Send + 'static, on_fault: OnFault) -> mpsc::Receiver<Message> {
-    let (sender, receiver) = mpsc::channel(AHEAD);
+/// Starts to read an input. With [`OnFault::Stop`], stops after the chunk with the first faulty line.
+pub(super) fn start(input: impl BufRead + Send + 'static, on_fault: OnFault) -> mpsc::Receiver<ReaderMessage> {
+    let (sender, receiver) = mpsc::channel(MAX_QUEUED_CHUNKS);
     thread::spawn(move || {
         let mut lines = Lines::new(input);
         let end = match read(&mut lines, on_fault, &sender) {
-            Ok(()) => Message::End(lines.progress()),
-            Err(source) => Message::Unreadable { line: lines.progress().lines + 1, source },
+            Ok(()) => ReaderMessage::End(lines.progress()),
+            Err(source) => ReaderMessage::Unreadable { line: lines.progress().lines + 1, source },
         };
-        // Nobody listens any more where the load has failed.
+        // The receiver is gone if loading has failed.
         sender.blocking_send(end).ok();
     });
     receiver
 }
 
-fn read<R: BufRead>(lines: &mut Lines<R>, on_fault: OnFault, sender: &mpsc::Sender<Message>) -> io::Result<()> {
+fn read<R: BufRead>(lines: &mut Lines<R>, on_fault: OnFault, sender: &mpsc::Sender<ReaderMessage>) -> io::Result<()> {
     let mut chunk = Chunk::default();
     loop {
         let line = lines.next()?;
         let number = lines.progress().lines;
         match line {
             Line::End => break,
-            Line::TooLong => chunk.faults.push(Fault::of_line(number, "the line is longer than 16 MiB")),
+            Line::TooLong => chunk.faults.push(LineFault::of_line(number, "the line is longer than 16 MiB")),
             Line::Text(bytes) if bytes.trim_ascii().is_empty() => {}
             Line::Text(bytes) => match parse_line(number, &bytes) {
                 Ok((text, record)) => {
                     if let Err(record) = chunk.push(number, text, record) {
-                        if sender.blocking_send(Message::Chunk(mem::take(&mut chunk))).is_err() {
+                        if sender.blocking_send(ReaderMessage::Chunk(mem::take(&mut chunk))).is_err() {
                             return Ok(());
                         }
                         chunk.push(number, text, record).expect("an empty batch takes any line");
@@ -99,27 +101,27 @@ fn read<R: BufRead>(lines: &mut Lines<R>, on_fault: OnFault, sender: &mpsc::Send
                 Err(fault) => chunk.faults.push(fault),
             },
         }
-        chunk.upto = lines.progress();
+        chunk.progress = lines.progress();
         if on_fault == OnFault::Stop && !chunk.faults.is_empty() {
             break;
         }
-        if chunk.is_full() && sender.blocking_send(Message::Chunk(mem::take(&mut chunk))).is_err() {
+        if chunk.is_full() && sender.blocking_send(ReaderMessage::Chunk(mem::take(&mut chunk))).is_err() {
             return Ok(());
         }
     }
-    // Nobody listening is no error of the input.
-    sender.blocking_send(Message::Chunk(chunk)).ok();
+    // A missing receiver is not an error of the input.
+    sender.blocking_send(ReaderMessage::Chunk(chunk)).ok();
     Ok(())
 }
 
-fn parse_line(number: u64, bytes: &[u8]) -> Result<(&str, Record), Fault> {
+fn parse_line(number: u64, bytes: &[u8]) -> Result<(&str, Record), LineFault> {
     let text = match str::from_utf8(bytes) {
         Ok(text) => text,
         Err(error) => {
             let good = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
-            return Err(Fault {
+            return Err(LineFault {
                 column: fault::column(&good, good.len()),
-                ..Fault::of_line(number, "the text is not UTF-8")
+                ..LineFault::of_line(number, "the text is not UTF-8")
             });
         }
     };

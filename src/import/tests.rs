@@ -1,4 +1,5 @@
-//! Imports end to end. Each case is a function of a migrated, empty database, so that it can run on either kind.
+//! End-to-end imports. Each case is a function of a migrated, empty database, so that it can run on Postgres and
+//! SQLite.
 
 mod faults;
 mod loading;
@@ -8,7 +9,7 @@ use std::io::Cursor;
 use crate::import::{ImportError, Imported, OnFault, run};
 use crate::store::{DatabaseLocation, Reach, migrate};
 
-/// The lines that most cases begin with.
+/// The lines with which most cases start.
 const BASE: &str = r#"
 {"type":"user","id":7,"email":"ana@example.com","name":"Ana"}
 {"type":"user","id":8,"email":"Éva@example.com"}
@@ -33,7 +34,7 @@ async fn load(location: &DatabaseLocation, text: &str) -> Imported {
     import(location, text, OnFault::Stop).await.unwrap()
 }
 
-/// The fault that a text is refused for.
+/// The fault of a refused text.
 async fn fault(location: &DatabaseLocation, text: &str) -> String {
     match import(location, text, OnFault::Stop).await {
         Err(ImportError::Faulty(fault)) => fault.to_string(),
@@ -41,7 +42,7 @@ async fn fault(location: &DatabaseLocation, text: &str) -> String {
     }
 }
 
-/// Runs cases on a SQLite database each.
+/// Runs each case on its own SQLite database.
 macro_rules! on_sqlite {
     ($($case:path => $name:ident,)*) => {$(
         #[tokio::test]
@@ -57,20 +58,20 @@ macro_rules! on_sqlite {
 on_sqlite! {
     faults::every_fault_is_named_by_line_column_and_key => every_fault_is_named_by_line_column_and_key,
     faults::a_faulty_line_leaves_nothing_behind => a_faulty_line_leaves_nothing_behind,
-    faults::the_first_fault_in_the_order_of_the_lines_is_told => the_first_fault_in_the_order_of_the_lines_is_told,
-    faults::keeping_going_leaves_out_the_faulty_lines_alone => keeping_going_leaves_out_the_faulty_lines_alone,
+    faults::the_first_fault_in_line_order_is_reported => the_first_fault_in_line_order_is_reported,
+    faults::keep_going_skips_only_faulty_lines => keep_going_skips_only_faulty_lines,
     faults::an_unreadable_input_leaves_nothing_behind => an_unreadable_input_leaves_nothing_behind,
     loading::a_file_is_loaded_as_it_says => a_file_is_loaded_as_it_says,
-    loading::loading_a_file_twice_is_loading_it_once => loading_a_file_twice_is_loading_it_once,
+    loading::loading_is_idempotent => loading_is_idempotent,
     loading::a_line_replaces_what_it_lists => a_line_replaces_what_it_lists,
     loading::imported_answers_are_found_by_search_and_terms => imported_answers_are_found_by_search_and_terms,
     loading::the_built_in_group_takes_the_id_of_its_line => the_built_in_group_takes_the_id_of_its_line,
     loading::lines_of_one_object_are_loaded_in_their_order => lines_of_one_object_are_loaded_in_their_order,
     loading::a_long_file_is_loaded_in_batches => a_long_file_is_loaded_in_batches,
     loading::rows_written_by_sql_after_an_import_are_kept_up => rows_written_by_sql_after_an_import_are_kept_up,
-    faults::a_load_that_is_given_up_leaves_nothing_behind => a_load_that_is_given_up_leaves_nothing_behind,
-    loading::reindex_makes_the_trigram_index_anew => reindex_makes_the_trigram_index_anew,
-    loading::reindex_mends_what_was_written_past_the_database => reindex_mends_what_was_written_past_the_database,
+    faults::a_cancelled_load_leaves_nothing_behind => a_cancelled_load_leaves_nothing_behind,
+    loading::reindex_rebuilds_the_trigram_index => reindex_rebuilds_the_trigram_index,
+    loading::reindex_repairs_rows_written_around_the_triggers => reindex_repairs_rows_written_around_the_triggers,
 }
 
 #[tokio::test]
@@ -97,8 +98,8 @@ async fn reindex_folds_what_sql_wrote_beyond_ascii() {
     ] {
         raw::execute(&location, statement).await;
     }
-    let mended = Reindexed { users: 1, ..Reindexed::default() };
-    assert_eq!(reindex(&location).await.unwrap(), mended, "answers beyond ASCII need no mending");
+    let reindexed = Reindexed { users: 1, ..Reindexed::default() };
+    assert_eq!(reindex(&location).await.unwrap(), reindexed, "answers beyond ASCII need no rebuild");
     assert_eq!(
         raw::select(&location, "SELECT coalesce(email_folded, 'none') FROM users WHERE id >= 20 ORDER BY id").await,
         ["öz@example.com", "none"]

@@ -149,7 +149,7 @@ impl<'m> Members<'m> {
         self.taken += piece.len();
         let decoded = self.decoded();
         if self.taken + self.ended * MEMBER > decoded + decoded / 8 + GZIP_OVERHEAD {
-            return Err(Faults::only(
+            return Err(Faults::single(
                 "body",
                 "The body must not consist of so many empty or tiny gzip members: compress it as a whole.",
             ));
@@ -258,7 +258,7 @@ impl<'m> Inflow<'m> {
 }
 
 fn not_gzip() -> Refusal {
-    Faults::only("body", "The body must be valid gzip, as its Content-Encoding says.")
+    Faults::single("body", "The body must be valid gzip, as its Content-Encoding says.")
 }
 
 #[cfg(test)]

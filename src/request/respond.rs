@@ -17,7 +17,7 @@ use uuid::{ContextV7, Timestamp, Uuid};
 
 use super::RequestContext;
 use super::encoding::{Encoding, SMALLEST};
-use crate::error::{Refusal, cut};
+use crate::error::{Refusal, abbreviate};
 use crate::gate::Connection;
 use crate::memory::{self, MemoryPermit, MemoryShare};
 use crate::quota::Budget;
@@ -177,7 +177,7 @@ pub(super) fn log(
         let cause = with_causes(refusal);
         if response.status() == StatusCode::INTERNAL_SERVER_ERROR {
             tracing::error!(request_id = id, tenant, cause, "a request failed");
-        } else if refusal.is_one_of_many() {
+        } else if refusal.is_logged_elsewhere() {
             tracing::debug!(request_id = id, tenant, cause, "a request could not be served");
         } else {
             tracing::warn!(request_id = id, tenant, cause, "a request could not be served");
@@ -188,7 +188,7 @@ pub(super) fn log(
         client: &connection.client,
         tenant,
         token: context.token.as_ref().map(|token| &*token.name),
-        method: &cut(head.method.as_str()),
+        method: &abbreviate(head.method.as_str()),
         route: context.route,
         status: response.status().as_u16(),
         duration_ms: took.as_secs_f64() * 1000.0,

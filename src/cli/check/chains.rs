@@ -1,4 +1,7 @@
-//! Warnings about certificate chains that are served, and that some clients refuse.
+//! Warnings about certificate chains that can be served but that some clients refuse.
+//!
+//! The concerns themselves belong to [`certificate`]; files that can't be served at all are faults of the
+//! configuration.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -8,7 +11,7 @@ use jiff::Timestamp;
 use crate::certificate::{self, CertificateFiles, Roots};
 use crate::config::{GatewayConfig, TenantConfig};
 
-/// The warnings, by file; none where nothing speaks TLS. Files that are no pair are faults already.
+/// The warnings by file; none if no listener uses TLS. Skips invalid pairs, which are already faults.
 pub(super) fn warnings(gateway: Option<&GatewayConfig>, tenants: &[Arc<TenantConfig>]) -> Vec<String> {
     let Some(shared) = gateway.and_then(|gateway| gateway.certificate.as_ref()) else { return Vec::new() };
     let own = tenants.iter().flat_map(|tenant| tenant.certificates.iter().map(|(_, files)| files));

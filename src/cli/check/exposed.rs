@@ -1,9 +1,8 @@
-//! Warnings about files that hold secrets and that users other than formgate's may read. It can be intended, so `check`
-//! does not fail.
+//! Warnings about files with secrets that other users may read. This can be intended, so `check` does not fail.
 //!
-//! SQLite files hold all answers and the digests of tokens, and so do the log and the shared memory next to them; private
-//! keys and passwords in the configuration let their reader act as the gateway. Looks only at the mode of each file: a folder
-//! that others can't enter protects it only until the file is moved or the folder is opened.
+//! SQLite files contain all answers and the digests of tokens, as do their write-ahead logs and shared memory files.
+//! Private keys, and passwords in the configuration, let a reader act as the gateway. Checks only the mode of each
+//! file: a folder that others can't enter protects a file only until the file is moved or the folder is opened.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -15,7 +14,7 @@ use crate::config::{GatewayConfig, Sources, TenantConfig, holds_password};
 use crate::owner_only::{OTHERS, OTHERS_OR_GROUP_WRITE, exposed_by};
 use crate::store::{LOG, SHARED_MEMORY, next_to};
 
-/// The warnings, one a file, and one for a database with what is next to it.
+/// The warnings: one per file, and one for a database with the files next to it.
 pub(super) fn warnings(
     gateway: Option<&GatewayConfig>,
     tenants: &[Arc<TenantConfig>],
@@ -31,7 +30,7 @@ pub(super) fn warnings(
     configuration.chain(keys.into_iter().filter_map(|file| one(file, "is a private key"))).chain(databases).collect()
 }
 
-/// Whether a file holds a SQLite database: the advice to change the mode of any other could do harm.
+/// Whether a file is a SQLite database: changing the mode of any other file could do harm.
 fn is_database(file: &Path) -> bool {
     let mut head = [0; 16];
     file.is_file()

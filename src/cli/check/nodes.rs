@@ -1,15 +1,15 @@
-//! A warning about tenants that several nodes can't serve.
+//! A warning about tenants that can't be served by several nodes.
 //!
-//! How many nodes there are is not configured; a shared Redis shows that there may be several.
+//! The number of nodes is not configured; a configured Redis suggests that there are several.
 
 use std::sync::Arc;
 
 use crate::config::{GatewayConfig, TenantConfig};
 
-/// How many tenants the warning names. Larger: it fills the screen. Smaller: an operator searches for them.
+/// How many tenants the warning lists. Larger: it fills the screen. Smaller: an operator must search for them.
 const NAMED: usize = 5;
 
-/// A warning where Redis is configured and tenants have SQLite files.
+/// Warns if Redis is configured and tenants use SQLite files.
 pub(super) fn warning(gateway: Option<&GatewayConfig>, tenants: &[Arc<TenantConfig>]) -> Option<String> {
     gateway?.redis.as_ref()?;
     let files: Vec<_> = tenants.iter().filter(|tenant| tenant.database.file().is_some()).collect();

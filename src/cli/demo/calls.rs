@@ -1,36 +1,36 @@
-//! What a demo prints: where everything is, and calls that work as they are pasted.
+//! The output of a demo: where everything is, and commands that work as pasted.
 //!
-//! Every call is complete by itself, with the certificate's path and the token, so that any one can be pasted into a
-//! shell of any folder.
+//! Every command is complete, with the path of the certificate and the token, so that any one can be pasted into a
+//! shell in any folder.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use anyhow::{Context, Result};
 
-use super::folder::Folder;
+use super::folder::DemoFolder;
 use crate::config::TenantConfig;
 
-/// A tenant and a token of it.
-pub(super) struct Account<'c> {
+/// A tenant and one of its tokens.
+pub(super) struct DemoAccount<'c> {
     pub(super) tenant: &'c TenantConfig,
     pub(super) token: String,
 }
 
-/// A call in the making: what it shows, and the part of the command that differs from the other calls'.
-struct Call<'a> {
+/// A command to print: a description, and the parts that differ between commands.
+struct DemoCall<'a> {
     about: &'a str,
     options: &'a str,
     token: &'a str,
     host: &'a str,
     path: &'a str,
-    /// JSON without single quotes. A call with a body is a POST where no option says otherwise.
+    /// JSON without single quotes. With a body, the method is POST unless `options` sets another.
     body: Option<&'a str>,
     then: &'a str,
 }
 
-impl<'a> Call<'a> {
-    fn to(account: &'a Account<'_>, path: &'a str, about: &'a str) -> Self {
+impl<'a> DemoCall<'a> {
+    fn to(account: &'a DemoAccount<'_>, path: &'a str, about: &'a str) -> Self {
         let host = account.tenant.address.as_str();
         Self { about, options: "", token: &account.token, host, path, body: None, then: "" }
     }
@@ -40,17 +40,17 @@ impl<'a> Call<'a> {
     }
 }
 
-/// The whole text.
+/// The complete output.
 pub(super) fn show(
-    folder: &Folder,
+    folder: &DemoFolder,
     address: SocketAddr,
     admin: Option<SocketAddr>,
-    acme: &Account<'_>,
-    globex: &Account<'_>,
+    acme: &DemoAccount<'_>,
+    globex: &DemoAccount<'_>,
 ) -> Result<String> {
     let port = address.port();
     let mut text = "formgate serves two tenants with sample data.\n\n".to_owned();
-    for Account { tenant, token } in [acme, globex] {
+    for DemoAccount { tenant, token } in [acme, globex] {
         text += &format!("{:14}https://{}:{port}/api/v1\n{:14}token {token}\n", tenant.name, tenant.address, "");
     }
     text += &format!("{:14}{}\n", "Configuration", folder.config().display());
@@ -61,7 +61,7 @@ pub(super) fn show(
 
     let certificate = folder.certificate();
     let certificate = quoted(certificate.to_str().context("the folder's path must be UTF-8")?);
-    // One more than is admitted, and some to see.
+    // More calls than are admitted, so that some are refused.
     let flood = format!("/me?call=[1-{}]", globex.tenant.requests_per_minute.saturating_add(5));
     for call in calls(acme, globex, &flood) {
         text += &format!("# {}\n{}\n\n", call.about, command(&call, &certificate, address));
@@ -70,48 +70,48 @@ pub(super) fn show(
     Ok(text)
 }
 
-/// Of the sample data's members it leaves out Farid.
+/// Of the members in the sample data, this leaves out Farid.
 const FINANCE: &str = concat!(
     r#"{"name": "Finance", "external_id": "ldap-finance", "members": "#,
     r#"[{"email": "chloe.martin@acme.example"}, {"email": "nia@acme.example", "name": "Nia"}]}"#
 );
 
-fn calls<'a>(acme: &'a Account<'_>, globex: &'a Account<'_>, flood: &'a str) -> [Call<'a>; 10] {
+fn calls<'a>(acme: &'a DemoAccount<'_>, globex: &'a DemoAccount<'_>, flood: &'a str) -> [DemoCall<'a>; 10] {
     [
-        Call {
+        DemoCall {
             options: "-i ",
-            ..Call::to(acme, "/me", "Whose token is it? The headers tell what is left of the budget.")
+            ..DemoCall::to(acme, "/me", "Whose token is it? The headers show the remaining budget.")
         },
-        Call::to(acme, "/form", "The active forms."),
-        Call::to(acme, "/form/for_1", "One form with its elements, whose ids are the keys of `terms`."),
-        Call::to(acme, "/submission", "Submissions that wait for somebody, newest change first.")
+        DemoCall::to(acme, "/form", "The active forms."),
+        DemoCall::to(acme, "/form/for_1", "One form with its elements, whose ids are the keys of `terms`."),
+        DemoCall::to(acme, "/submission", "Submissions that wait for a decision, newest change first.")
             .with_body(r#"{"statuses": ["pending", "info", "escalate"]}"#),
-        Call::to(acme, "/submission", "A keyword in any answer, in any case, and a span of days in New York.")
+        DemoCall::to(acme, "/submission", "A keyword in any answer, in any case, and a span of days in New York.")
             .with_body(r#"{"search": "ZÜRICH", "start": "2026-03-01", "end": "2026-03-31"}"#),
-        Call::to(acme, "/submission?page=2", "The second page of all submissions.").with_body("{}"),
-        Call::to(acme, "/submission/sub_2005", "An expense report: its lines are child submissions, shown in it."),
-        Call {
+        DemoCall::to(acme, "/submission?page=2", "The second page of all submissions.").with_body("{}"),
+        DemoCall::to(acme, "/submission/sub_2005", "An expense report: its lines are child submissions, shown in it."),
+        DemoCall {
             options: "-X PUT ",
-            ..Call::to(acme, "/group", "A group as a directory has it: one member stays, one comes, one goes.")
+            ..DemoCall::to(acme, "/group", "A group as a directory has it: one member stays, one comes, one goes.")
         }
         .with_body(FINANCE),
-        Call { token: &acme.token, ..Call::to(globex, "/me", "Acme's token at Globex: unknown there.") },
-        Call {
+        DemoCall { token: &acme.token, ..DemoCall::to(globex, "/me", "Acme's token at Globex: unknown there.") },
+        DemoCall {
             options: "-s -o /dev/null -w '%{http_code}\\n' ",
             then: " | sort | uniq -c",
-            ..Call::to(globex, flood, "More calls than a minute admits: the last ones get 429.")
+            ..DemoCall::to(globex, flood, "More calls than a minute admits: the last ones get 429.")
         },
     ]
 }
 
-/// A command of one line and more, each line but the last with a backslash.
-fn command(call: &Call<'_>, certificate: &str, address: SocketAddr) -> String {
-    let Call { options, token, host, path, then, .. } = call;
+/// Formats a command over several lines, continued by backslashes.
+fn command(call: &DemoCall<'_>, certificate: &str, address: SocketAddr) -> String {
+    let DemoCall { options, token, host, path, then, .. } = call;
     let port = address.port();
     let body =
         call.body.map(|body| format!("  -H 'Content-Type: application/json' -d '{body}' \\\n")).unwrap_or_default();
     let resolve = match address.ip() {
-        // Where names under `localhost` lead by themselves.
+        // Names under `localhost` resolve to these addresses already.
         IpAddr::V4(Ipv4Addr::LOCALHOST | Ipv4Addr::UNSPECIFIED)
         | IpAddr::V6(Ipv6Addr::LOCALHOST | Ipv6Addr::UNSPECIFIED) => String::new(),
         elsewhere => format!("  --resolve {host}:{port}:{elsewhere} \\\n"),
@@ -122,7 +122,7 @@ fn command(call: &Call<'_>, certificate: &str, address: SocketAddr) -> String {
     )
 }
 
-/// A word as a shell reads it back, in quotes only where it needs them.
+/// Quotes a word for a shell, only if it needs quotes.
 fn quoted(word: &str) -> Cow<'_, str> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/:._-".contains(c);
     if word.chars().all(plain) { word.into() } else { format!("'{}'", word.replace('\'', r"'\''")).into() }

@@ -1,7 +1,7 @@
-//! The folder of a demo: its configuration and its certificate; the databases come to lie beside them.
+//! The folder of a demo: its configuration, certificate and databases.
 //!
-//! A folder of the operator's is written to only when it is empty or a demo's already, and what a demo finds there it
-//! keeps: the configuration may have been changed, and the certificate may be trusted somewhere.
+//! Writes to an existing folder only if it is empty or belongs to a demo, and keeps the files it finds: the
+//! configuration may have been changed, and the certificate may be trusted somewhere.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,17 +14,17 @@ use crate::owner_only;
 
 const CONFIG: &str = include_str!("tenants.toml");
 
-/// Every host of the configuration, and what a trial may want beside them.
+/// The hosts of the configuration, and others for experiments.
 const NAMES: [&str; 4] = ["acme.localhost", "globex.localhost", "forms.acme.localhost", "localhost"];
 
-/// A demo's folder, ready to be served from. A temporary one is removed on drop.
-pub(super) struct Folder {
+/// A demo's folder with all files in place. A temporary one is removed on drop.
+pub(super) struct DemoFolder {
     path: PathBuf,
     temporary: Option<TempDir>,
 }
 
-impl Folder {
-    /// Makes a folder, or goes on with one.
+impl DemoFolder {
+    /// Creates a folder, or continues with an existing one.
     pub(super) fn prepare(dir: Option<&Path>) -> Result<Self> {
         let folder = match dir {
             Some(dir) => Self { path: claim(dir)?, temporary: None },
@@ -50,7 +50,7 @@ impl Folder {
         Ok(())
     }
 
-    /// The configuration as it stands in the folder.
+    /// Loads the configuration in the folder.
     pub(super) fn load_config(&self) -> Result<Config> {
         Ok(Config::load(&self.config())?)
     }
@@ -72,7 +72,8 @@ impl Folder {
     }
 }
 
-/// Makes a folder where there is none, which only its owner may read: answers and tokens come to lie in it. One that is there must be empty or a demo's.
+/// Creates the folder if needed, readable only by its owner, since it will contain answers and tokens. An existing one
+/// must be empty or belong to a demo.
 fn claim(dir: &Path) -> Result<PathBuf> {
     owner_only::create_folder(dir).with_context(|| format!("can't make the folder {}", dir.display()))?;
     let path = dir.canonicalize().with_context(|| format!("can't read the folder {}", dir.display()))?;

@@ -1,144 +1,150 @@
-//! How long and how much a peer may take before its connection ends.
+//! Limits on connections: how long a peer may take and how much it may send before its connection is closed.
 //!
-//! Owns the edge's numbers, each with what breaks when it is larger and when it is smaller. What a single request may
-//! hold is the gate's ([`super::RequestLimits`]): the limits on heads here lie above the gate's own, so that an oversized
-//! head is refused with all that an account's answer carries, and only an absurd one without.
+//! Owns the limits that the edge enforces. Limits on a single request belong to the gate ([`super::RequestLimits`]).
+//! The limits on heads here are above the gate's, so that an oversized head gets a response with the account's usual
+//! headers and only an absurd one gets a bare response.
 
 use std::time::Duration;
 
-/// The edge's limits; the default is what a gateway runs with that sets none, tests shorten it.
+/// The edge's limits. `Default` is what a gateway uses that configures none; tests shorten them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
-    /// From the accepted socket to the end of the TLS handshake and, in HTTP/2, to the first bytes of its preface.
+    /// From accepting the socket to the end of the TLS handshake and, in HTTP/2, the first bytes of the preface.
     ///
-    /// Larger: silent peers hold sockets for longer. Smaller: callers on slow links fail in their third round trip.
+    /// Larger: silent peers hold sockets for longer. Smaller: clients on slow links fail in their third round trip.
     pub handshake: Duration,
-    /// From the first byte of an HTTP/1.1 head, or the end of the handshake before the first head, to the head's end.
+    /// From the first byte of an HTTP/1.1 head, or for the first head from the end of the handshake, to the end of the
+    /// head.
     ///
-    /// Larger: a head dripped in byte by byte holds a connection for longer. Smaller: a lost packet or two end a call.
+    /// Larger: a head sent byte by byte holds a connection for longer. Smaller: a lost packet or two end a request.
     pub head: Duration,
-    /// The most bytes of a head (and of an HTTP/2 header list) before it is refused unread, at least 8192. An HTTP/2
-    /// header list over this gets an empty 431.
+    /// The maximum size of a head or HTTP/2 header list in bytes, at least 8192; a larger one is refused unread. An
+    /// HTTP/2 header list over this gets an empty 431.
     ///
-    /// Larger: a connection buffers that much before anyone looks. Smaller than twice what the gate takes: heads that
+    /// Larger: a connection buffers that much before it is checked. Smaller than twice the gate's limits: heads that
     /// are only somewhat too large are refused without the account's rate headers.
     pub head_bytes: usize,
-    /// How long a peer may leave an answer lying: none of its bytes taken from the socket, or in HTTP/2 no window given.
+    /// How long a response may make no progress: the peer reads no byte of it from the socket or, in HTTP/2, opens no
+    /// window.
     ///
-    /// Larger: readers that stopped hold what they asked for in memory. Smaller: a caller that pauses, or a train in a
-    /// tunnel, loses its answer.
+    /// Larger: clients that stopped reading keep their responses in memory. Smaller: a client that pauses, or is in a
+    /// tunnel, loses its response.
     pub write: Duration,
-    /// How long a connection without a request is kept.
+    /// How long an idle connection is kept.
     ///
-    /// Larger: pools of callers long gone fill [`ConnectionLimits::connections`]. Smaller: callers that poll once a minute pay a
-    /// handshake each time.
+    /// Larger: connection pools of clients long gone fill [`ConnectionLimits::connections`]. Smaller: clients that
+    /// poll once a minute pay for a handshake each time.
     pub idle: Duration,
-    /// How old a connection may be that still takes requests: the next one is its last.
+    /// The age after which the next request is the last of its connection.
     ///
-    /// Larger: after a change of addresses or weights, callers stay with the old node. Smaller: handshakes, the
-    /// costliest thing that a caller can ask for, become frequent.
+    /// Larger: after a change of addresses or weights, clients stay with the old node. Smaller: handshakes, the
+    /// costliest thing a client can request, become frequent.
     pub age: Duration,
-    /// How many requests a connection takes.
+    /// The maximum number of requests on a connection.
     ///
-    /// Larger: as for [`ConnectionLimits::age`]. Smaller: a busy caller pays a handshake too often.
+    /// Larger: as for [`ConnectionLimits::age`]. Smaller: a busy client pays for handshakes too often.
     pub requests: u64,
-    /// The bytes that belong to no request may be so many times those that belong to one.
+    /// The maximum ratio of bytes that belong to no request to bytes that do.
     ///
-    /// Larger: a peer has more of our work for less of its own. Smaller: callers with short heads and much
-    /// bookkeeping (TLS records, window updates) are taken for a flood.
+    /// Larger: a peer causes more work at less cost. Smaller: clients with short heads and much overhead (TLS records,
+    /// window updates) are taken for a flood.
     pub overhead_factor: u64,
-    /// How many such bytes are free, handshake included.
+    /// How many such bytes are exempt from the ratio, handshake included.
     ///
-    /// Larger: each new connection may flood for longer. Smaller: a connection that is mostly kept alive by pings ends.
+    /// Larger: each new connection may flood for longer. Smaller: a connection that is mostly kept alive by pings is
+    /// closed.
     pub overhead_bytes: u64,
-    /// How many requests of one HTTP/2 connection are open at once.
+    /// The maximum number of concurrent HTTP/2 streams per connection.
     ///
-    /// Larger: one peer has more of the gateway. Smaller: below 100, RFC 9113 (section 6.5.2) warns, parallel callers
-    /// wait.
+    /// Larger: one peer gets more of the gateway. Smaller: parallel clients wait; RFC 9113 (section 6.5.2) recommends
+    /// at least 100.
     pub streams: u32,
-    /// How many requests of one HTTP/2 connection the peer may reset, where more than half of them were not answered.
+    /// The maximum number of HTTP/2 requests that a peer may reset on a connection if more than half of them were
+    /// unanswered.
     ///
-    /// Larger: a peer can have more work begun for nothing. Smaller: a caller that cancels what it no longer needs, as
+    /// Larger: a peer can start more work for nothing. Smaller: a client that cancels what it no longer needs, as
     /// search fields do, loses its connection.
     pub resets: u64,
-    /// How many connections are open at once, over all listeners; at the cap, accepting pauses.
+    /// The maximum number of open connections over all listeners; at the limit, accepting pauses.
     ///
-    /// Larger: file descriptors and memory (about 50 KiB a connection) run out first. Smaller: callers wait in the
+    /// Larger: file descriptors and memory (about 50 KiB per connection) run out first. Smaller: clients wait in the
     /// listen queue while the gateway is idle.
     pub connections: usize,
-    /// How many of them may come from one address (IPv6: from one /64, which one caller has); more are closed at once.
+    /// The maximum number of connections per client address (for IPv6 per /64, which one client has); further ones are
+    /// closed at once.
     ///
-    /// Larger: fewer addresses fill [`ConnectionLimits::connections`]. Smaller: an office behind one address is shut out.
+    /// Larger: fewer addresses fill [`ConnectionLimits::connections`]. Smaller: an office behind one address is locked
+    /// out.
     pub connections_per_address: u32,
-    /// How long a connection that was told to end may go without taking a byte of its last responses.
+    /// How long a closing connection may make no progress with its last responses.
     ///
-    /// Larger: a stop waits for peers that are gone. Smaller: a caller on a bad link loses its last response.
+    /// Larger: a stop waits for peers that are gone. Smaller: a client on a bad link loses its last response.
     pub farewell: Duration,
-    /// How long after its begin, or its last answer, a connection may still ask something once the edge drains.
+    /// Once the edge drains: how long after its start, or its last response, a connection may still send a request.
     ///
-    /// Larger: a stop waits for connections that ask nothing more. Smaller: requests that crossed the stop on a slow link
-    /// are lost, and handshakes that were under way.
+    /// Larger: a stop waits for connections that send nothing more. Smaller: requests that crossed the stop on a slow
+    /// link, and handshakes in progress, are lost.
     pub last_call: Duration,
-    /// How long a closed connection waits for the peer's next bytes, which are read and discarded.
+    /// How long a closed connection waits for the next bytes of the peer, which it reads and discards.
     ///
-    /// Larger: a peer that is gone holds a connection for longer. Smaller: an uploader that pauses, and reads its answer
-    /// only after its last byte, finds a reset in place of a 413.
+    /// Larger: a peer that is gone holds a connection for longer. Smaller: a client that pauses its upload and reads
+    /// the response only after its last byte gets a reset instead of a 413.
     pub linger: Duration,
-    /// How long a closed connection is kept in all for a peer that goes on sending.
+    /// How long a closed connection is kept in total while the peer keeps sending.
     ///
-    /// Larger: an answered flood is read for longer. Smaller: a client on a slow link that sends its whole body before it
-    /// reads loses its answer. An upload of 16 MiB in this time needs 5 Mbit/s.
+    /// Larger: an answered flood is read for longer. Smaller: a client on a slow link that sends its whole body before
+    /// reading loses its response. An upload of 16 MiB in this time needs 5 Mbit/s.
     pub linger_total: Duration,
-    /// How much of what a peer still sends is discarded on a closed connection.
+    /// How many bytes are discarded on a closed connection.
     ///
-    /// Larger: an answered flood is read for longer. Smaller than the largest body that any route takes, as TLS carries it:
-    /// the answer to an upload of that size is lost.
+    /// Larger: an answered flood is read for longer. Smaller than the largest request body, with TLS overhead: the
+    /// response to an upload of that size is lost.
     pub linger_bytes: usize,
 }
 
 impl ConnectionLimits {
-    /// How long an HTTP/2 connection is quiet before a GOAWAY, where the peer has several requests under way.
+    /// How long an HTTP/2 connection must be quiet before a GOAWAY if the peer has several requests open.
     ///
-    /// Larger: requests at the end of a connection take longer. Smaller: a busy client reads the GOAWAY together with the
-    /// response before it, or while it sends a request, and some clients lose that one.
+    /// Larger: requests at the end of a connection take longer. Smaller: a busy client reads the GOAWAY together with
+    /// the previous response or while it sends a request, and some clients lose that request.
     pub const PAUSE: Duration = Duration::from_millis(100);
 
-    /// How long the next bytes of such a peer are waited for, until it has sent as many requests as it had open at once, so
-    /// that it is not sending one when the GOAWAY arrives.
+    /// How long to wait for the next bytes of such a peer until it has sent as many requests as it had open at once,
+    /// so that it is not sending one when the GOAWAY arrives.
     ///
-    /// Larger: a peer that sends nothing more is ended later. Smaller: a client that is slow to read its last responses
-    /// loses a request.
+    /// Larger: a connection whose peer sends nothing more is closed later. Smaller: a client that is slow to read its
+    /// last responses loses a request.
     pub const CROSSING: Duration = Duration::from_secs(1);
 
-    /// How long they may take in all.
+    /// The maximum of that wait in total.
     ///
-    /// Larger: a peer that sends without end is ended later. Smaller: as for [`ConnectionLimits::CROSSING`].
+    /// Larger: a connection whose peer keeps sending is closed later. Smaller: as for [`ConnectionLimits::CROSSING`].
     pub const CROSSING_TOTAL: Duration = Duration::from_secs(5);
 
-    /// The most header fields of an HTTP/1.1 head before it is refused unread.
+    /// The maximum number of header fields of an HTTP/1.1 head; one with more is refused unread.
     ///
-    /// Larger: parsing reserves room for that many. Smaller than what the gate may be told to take: as for
+    /// Larger: parsing reserves space for that many. Smaller than the gate's configurable maximum: as for
     /// [`ConnectionLimits::head_bytes`].
     pub const HEAD_FIELDS: usize = 256;
 
-    /// How much of one HTTP/2 request's body is on its way before the gate reads it.
+    /// The HTTP/2 flow-control window of a stream: how much of a body is in transit before the gate reads it.
     ///
-    /// Larger: 100 streams buffer 100 times that. Smaller: an upload waits a round trip for each piece.
+    /// Larger: 100 streams buffer 100 times that. Smaller: an upload waits for a round trip more often.
     pub const STREAM_WINDOW: u32 = 256 * 1024;
 
-    /// The same for all requests of an HTTP/2 connection together, which bounds what a connection can make us hold.
+    /// The HTTP/2 flow-control window of a connection, which bounds what it can make the gateway buffer.
     ///
-    /// Larger: 10,000 connections hold more than a machine has. Smaller: parallel uploads wait for one another.
+    /// Larger: 10,000 connections buffer more than a machine has. Smaller: parallel uploads wait for each other.
     pub const CONNECTION_WINDOW: u32 = 1024 * 1024;
 
-    /// How often a quiet HTTP/2 peer is asked whether it is still there.
+    /// The interval of HTTP/2 pings on a quiet connection.
     ///
     /// Larger: a peer that vanished during a slow request is noticed late. Smaller: pings wake sleeping radios.
     pub const PING_EVERY: Duration = Duration::from_secs(20);
 
-    /// How long the answer to such a ping may take.
+    /// How long the acknowledgement of such a ping may take.
     ///
-    /// Larger: a dead peer's requests run on. Smaller: a congested link looks dead.
+    /// Larger: requests of dead peers keep running. Smaller: a congested link looks dead.
     pub const PING_ANSWER: Duration = Duration::from_secs(10);
 }
 

@@ -1,75 +1,76 @@
-//! How much a request may hold, and how long it may take.
+//! Limits on requests: how much memory one may use and how long it may take.
 //!
-//! Owns the gate's numbers, each with what breaks when it is larger and when it is smaller. What a connection may do
-//! between requests is the edge's ([`super::ConnectionLimits`]).
+//! Owns the limits that the gate enforces. What a connection may do between requests belongs to the edge
+//! ([`super::ConnectionLimits`]).
 
 use std::time::Duration;
 
-/// The gate's limits; the default is what a gateway runs with that sets none.
+/// The gate's limits. `Default` is what a gateway uses that configures none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestLimits {
-    /// The most bytes of header fields, HTTP/1.1.
+    /// The maximum size of HTTP/1.1 header fields in bytes.
     ///
-    /// Larger: a caller holds more memory before anything is checked. Smaller: honest proxies that add fields and
-    /// cookies of their own are refused.
+    /// Larger: a client uses more memory before anything is checked. Smaller: requests through honest proxies that add
+    /// header fields and cookies are refused.
     pub head_bytes: usize,
-    /// The same for HTTP/2, whose fields come uncompressed out of a few bytes.
+    /// The same for HTTP/2, whose header compression expands a few bytes to many.
     pub http2_head_bytes: usize,
-    /// The most header fields, for the same reasons.
+    /// The maximum number of header fields, for the same reasons.
     pub head_fields: usize,
-    /// The longest request target.
+    /// The maximum length of the request target in bytes.
     ///
-    /// Larger serves nobody: filters travel in the body. Smaller: a link with a long query is refused.
+    /// Larger: of no use, since filters are sent in the body. Smaller: a link with a long query is refused.
     pub target_bytes: usize,
-    /// How long a whole body may take.
+    /// How long a body may take to arrive.
     ///
-    /// Larger: slow senders hold their requests for longer. Smaller: honest callers on slow lines are refused.
+    /// Larger: slow clients hold their requests for longer. Smaller: honest clients on slow links are refused.
     pub body: Duration,
-    /// How long a body may take before its rate counts.
+    /// How long a body may take before its rate is checked.
     ///
-    /// Larger: a body that stopped is noticed later. Smaller: a slow start (a wait for `100 Continue`, a lost packet)
-    /// is taken for a slow sender.
+    /// Larger: a stalled body is noticed later. Smaller: a slow start (waiting for `100 Continue`, a lost packet) is
+    /// taken for a slow client.
     pub body_grace: Duration,
-    /// How many bytes a second a body must bring on the whole once the grace is over.
+    /// The minimum average rate of a body in bytes per second, once the grace period is over.
     ///
-    /// Larger: callers on slow lines are refused. Smaller: a body that is dripped in holds its request for the whole of
+    /// Larger: clients on slow links are refused. Smaller: a body sent byte by byte holds its request for all of
     /// [`RequestLimits::body`].
     pub body_rate: u32,
-    /// The most bytes of a body.
+    /// The maximum size of a body in bytes.
     ///
-    /// Larger: a caller holds more memory. Smaller: long lists of ids are refused.
+    /// Larger: a client uses more memory. Smaller: long lists of ids are refused.
     pub body_bytes: usize,
-    /// The most bytes of a group with its members: a hundred thousand of them fit into 16 MiB.
+    /// The same for a group with its members: a hundred thousand of them fit into 16 MiB.
     pub group_body_bytes: usize,
-    /// How long a request may take, without its body.
+    /// How long a request may take, not counting its body.
     ///
-    /// Larger: a stuck database holds its callers. Smaller: large searches that would have answered are cut off.
+    /// Larger: a stuck database keeps its clients waiting. Smaller: large searches that would have succeeded are cut
+    /// off.
     pub request: Duration,
-    /// The same for a call that may write a hundred thousand members.
+    /// The same for a request that may write a hundred thousand members.
     pub group_request: Duration,
-    /// How many requests are worked on at once.
+    /// The maximum number of requests in flight.
     ///
-    /// Larger: each holds its body and its answer, and all become slow. Smaller: callers are refused that could have
-    /// been served.
+    /// Larger: each keeps its body and response in memory, and all become slow. Smaller: requests are refused that
+    /// could have been served.
     pub in_flight: usize,
-    /// How many bytes the bodies and answers of all requests may hold at once. Small ones are not counted, the four
-    /// times that serving a body costs are.
+    /// The maximum memory of all request bodies and responses in flight, in bytes. Small ones are not counted; larger
+    /// ones count four times the body, which is what serving it costs.
     ///
-    /// Larger: with the connections and what is cached, more than a node of 2 GiB has. Smaller: callers of several
-    /// tenants whose bodies or answers are large are refused at the same time.
+    /// Larger: with the connections and caches, more than a node of 2 GiB has. Smaller: clients of several tenants
+    /// with large bodies or responses are refused at the same time.
     pub memory_bytes: usize,
-    /// How many of them one tenant may hold.
+    /// The same for one tenant.
     ///
-    /// Larger: fewer tenants spend [`RequestLimits::memory_bytes`] for all others. Smaller than four times
-    /// [`RequestLimits::group_body_bytes`]: the largest groups are never taken. Smaller than twice an answer, compressed and
-    /// not: it is never given.
+    /// Larger: fewer tenants use up [`RequestLimits::memory_bytes`] for all others. Smaller than four times
+    /// [`RequestLimits::group_body_bytes`]: the largest groups are always refused. Smaller than twice a response,
+    /// compressed and not: it is never sent.
     pub memory_bytes_per_tenant: usize,
     /// How many bad tokens an address may try in a row. See `gate::BadTokens`.
     ///
-    /// Larger: a flood asks the databases more before it is slowed. Smaller: many callers behind one address whose
-    /// tokens were just revoked are taken for one.
+    /// Larger: a flood queries the databases more before it is slowed down. Smaller: many clients behind one address
+    /// whose tokens were just revoked are taken for a flood.
     pub bad_tokens_burst: u32,
-    /// How many a second it may go on trying.
+    /// How many per second it may try after that.
     pub bad_tokens_rate: u32,
 }
 

@@ -1,9 +1,9 @@
-//! Faults of values, keys and certificates, one by one and between tenants.
+//! Faults of values, keys and certificates, within and across tenants.
 
 use super::{ACME, Folder, GATEWAY, assert_fault, with};
 
 #[test]
-fn faults_of_the_gateway_are_placed() {
+fn faults_of_the_gateway_have_a_position() {
     let listen = r#"listen = ["127.0.0.1:0"]"#;
     for (line, replacement, expected) in [
         (listen, "", "1:1 missing key `listen`"),
@@ -60,7 +60,7 @@ fn faults_of_the_gateway_are_placed() {
 }
 
 #[test]
-fn faults_of_a_listener_are_placed() {
+fn faults_of_a_listener_have_a_position() {
     let taken = "`127.0.0.1:7` stands here twice";
     for (entries, expected) in [
         ("{ tls = false }", "2:11 missing key `address`".to_owned()),
@@ -98,7 +98,7 @@ fn faults_of_a_listener_are_placed() {
 }
 
 #[test]
-fn faults_of_a_tenant_are_placed() {
+fn faults_of_a_tenant_have_a_position() {
     let (slug, name, address) = (r#"slug = "acme""#, r#"name = "Acme""#, r#"address = "acme.example.com""#);
     let database = r#"database = "sqlite:acme.db""#;
     for (line, replacement, expected) in [
@@ -147,7 +147,7 @@ fn faults_of_a_tenant_are_placed() {
 }
 
 #[test]
-fn a_mistyped_key_is_answered_with_the_one_that_was_meant() {
+fn a_mistyped_key_is_reported_with_the_one_that_was_meant() {
     let folder = Folder::new();
     let text = with("[[tenant]]", "[[tenant]]\nrequest_per_minute = 5");
     let report = folder.load(&text).unwrap_err().to_string();
@@ -248,7 +248,7 @@ fn a_certificate_may_be_given_for_all_hosts_below_a_name() {
 }
 
 #[test]
-fn files_that_are_no_certificate_are_placed_at_their_paths() {
+fn invalid_certificate_files_are_reported_at_their_paths() {
     let (certificate, key) = ("certs/wildcard.pem", "certs/wildcard.key");
     for (line, replacement, expected) in [
         (certificate, "certs/none.pem", "4:15 can't read the certificate"),
@@ -273,7 +273,7 @@ fn files_that_are_no_certificate_are_placed_at_their_paths() {
 }
 
 #[test]
-fn a_certificate_that_callers_refuse_now_is_placed_at_its_path() {
+fn a_certificate_that_is_out_of_date_is_reported_at_its_path() {
     let folder = Folder::new();
     folder.issue("certs/expired", "*.example.com", 2020..2021);
     folder.issue("certs/early", "forms.acme.org", 3000..4096);
@@ -296,7 +296,7 @@ fn a_certificate_that_callers_refuse_now_is_placed_at_its_path() {
 }
 
 #[test]
-fn a_key_below_the_wrong_header_is_told_where_it_belongs() {
+fn a_key_below_the_wrong_header_is_reported_with_the_right_one() {
     let key = "private_key = \"certs/wildcard.key\"";
     let slug = "slug = \"acme\"";
     for (line, below, name, home) in [
@@ -354,7 +354,7 @@ fn keys_of_redis_that_exclude_each_other_are_pointed_at() {
 }
 
 #[test]
-fn a_certificate_without_the_name_of_a_host_is_told_with_its_names() {
+fn a_certificate_without_the_name_of_a_host_is_reported_with_its_names() {
     let folder = Folder::new();
     let text = format!("{GATEWAY}{ACME}").replace("acme.example.com", "acme.example.org");
     let report = folder.load(&text).unwrap_err().to_string();

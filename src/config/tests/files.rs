@@ -1,4 +1,4 @@
-//! Faults across files: what is included, what can't be read, what is no TOML.
+//! Faults across files: includes, unreadable files, and invalid TOML.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use super::super::Config;
 use super::{ACME, Folder, GATEWAY};
 
 #[test]
-fn all_faults_are_told_at_once_in_the_order_of_the_files() {
+fn all_faults_are_reported_in_file_order() {
     let folder = Folder::new();
     folder.write("tenants.d/b.toml", "[[tenant]]\nslug = \"b\"\naddress = \"acme.example.com\"\n");
     folder.write("tenants.d/a.toml", "[[tenant]]\nslug = 'b'\n\n[gateway]\n");
@@ -50,7 +50,7 @@ color = "red"
 }
 
 #[test]
-fn tenants_may_stand_in_included_files() {
+fn tenants_may_be_in_included_files() {
     let folder = Folder::new();
     for slug in ["b", "a"] {
         folder.write(&format!("tenants.d/{slug}.toml"), ACME.replace("acme", slug));
@@ -97,11 +97,11 @@ fn a_file_that_can_not_be_read_is_named() {
 }
 
 #[test]
-fn every_fault_of_the_syntax_is_told() {
+fn every_syntax_error_is_reported() {
     let folder = Folder::new();
     let faults = folder.faults("[gateway]\nlisten = \nlisten = 1\n[[tenant]\n");
-    let places: Vec<_> = faults.iter().map(|fault| fault.split(' ').next().unwrap()).collect();
-    assert_eq!(places, ["tenants.toml:2:10", "tenants.toml:3:1", "tenants.toml:4:10"]);
+    let spans: Vec<_> = faults.iter().map(|fault| fault.split(' ').next().unwrap()).collect();
+    assert_eq!(spans, ["tenants.toml:2:10", "tenants.toml:3:1", "tenants.toml:4:10"]);
     let include = format!("include = [\"a.toml\"]\n{GATEWAY}{ACME}");
     folder.write("a.toml", "[[tenant]]\nname = \"unclosed\nslug = = 1\n");
     assert!(folder.faults(&include).iter().all(|fault| fault.starts_with("a.toml:")));

@@ -3,7 +3,7 @@
 use super::{ACME, Folder, GATEWAY};
 use crate::config::Limits;
 
-/// The rows of the documented table: key, default, least, most.
+/// The rows of the documented table: key, default, minimum, maximum.
 fn documented() -> Vec<(&'static str, u32, u32, u32)> {
     let reference = include_str!("../../../deploy/configuration.md");
     let (_, section) = reference.split_once("\n## Limits\n").expect("the page has the section");

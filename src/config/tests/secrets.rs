@@ -1,4 +1,4 @@
-//! Values from the environment, and that no report shows a secret.
+//! Values from the environment; no report shows a secret.
 
 use super::{ACME, Folder, GATEWAY, with};
 
@@ -22,7 +22,7 @@ fn strings_take_variables_from_the_environment() {
     }
 }
 
-/// Wherever a typing mistake moves a password, no report shows it.
+/// No report shows a password, wherever a typing mistake moves it.
 #[test]
 fn no_report_and_no_debug_shows_a_secret() {
     let folder = Folder::new();

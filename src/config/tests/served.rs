@@ -1,11 +1,11 @@
-//! What a configuration is checked for while another one is served.
+//! Checks of a configuration while another one is served.
 
 use std::fs;
 use std::sync::Arc;
 
-use super::{ACME, Config, Folder, GATEWAY, Served};
+use super::{ACME, Config, Folder, GATEWAY, ServedConfig};
 
-/// `acme` with a certificate for `forms.acme.org` of its own.
+/// `acme` with its own certificate for `forms.acme.org`.
 fn own(files: &str) -> String {
     let acme = ACME.replace("[[tenant]]", "[[tenant]]\ndomains = [\"forms.acme.org\"]");
     let table = format!("certificate = \"certs/{files}.pem\"\nprivate_key = \"certs/{files}.key\"\n");
@@ -16,13 +16,13 @@ fn own(files: &str) -> String {
 fn faults(folder: &Folder, served: &Config, text: &str) -> Vec<String> {
     folder.write("tenants.toml", text);
     let tenant = |slug: &str| served.tenants.iter().find(|tenant| *tenant.slug == *slug).cloned();
-    let served = Served::new(served.gateway.certificate.as_ref(), &tenant, served.tenants.iter());
+    let served = ServedConfig::new(served.gateway.certificate.as_ref(), &tenant, served.tenants.iter());
     let examination = Config::examine(&folder.path("tenants.toml"), Some(&served));
     examination.problems.iter().map(|problem| folder.short(problem)).collect()
 }
 
 #[test]
-fn a_change_answers_for_what_it_changes_alone() {
+fn a_reload_checks_only_what_it_changes() {
     let folder = Folder::new();
     let served = folder.load(&own("acme")).unwrap_or_else(|problems| panic!("{problems}"));
     fs::remove_file(folder.path("certs/acme.pem")).unwrap();
@@ -41,7 +41,7 @@ fn a_change_answers_for_what_it_changes_alone() {
 }
 
 #[test]
-fn a_certificate_that_expired_while_it_is_served_keeps_no_change_out_and_a_new_one_does() {
+fn a_served_certificate_that_expired_does_not_block_a_reload_and_a_new_one_does() {
     let folder = Folder::new();
     let served = folder.load(&own("acme")).unwrap_or_else(|problems| panic!("{problems}"));
     for (file, name) in
@@ -62,13 +62,13 @@ fn another_certificate_of_the_gateway_must_cover_all_that_the_one_before_did() {
 }
 
 #[test]
-fn a_tenant_that_is_served_already_is_held_once() {
+fn a_tenant_that_is_already_served_is_kept_once() {
     let folder = Folder::new();
     let globex = ACME.replace("acme", "globex").replace("Acme", "Globex");
     let served = folder.load(&format!("{GATEWAY}{ACME}{globex}")).unwrap_or_else(|problems| panic!("{problems}"));
     let tenant = |slug: &str| served.tenants.iter().find(|tenant| *tenant.slug == *slug).cloned();
-    let known = Served::new(served.gateway.certificate.as_ref(), &tenant, served.tenants.iter());
-    // By its own words, and by others that say the same.
+    let known = ServedConfig::new(served.gateway.certificate.as_ref(), &tenant, served.tenants.iter());
+    // Once with the same text, once with a different text of the same meaning.
     for acme in [ACME.to_owned(), ACME.replace(" = ", "=")] {
         folder.write("tenants.toml", format!("{GATEWAY}{}{acme}", globex.replace("Globex", "Other")));
         let examination = Config::examine(&folder.path("tenants.toml"), Some(&known));
@@ -78,7 +78,7 @@ fn a_tenant_that_is_served_already_is_held_once() {
 }
 
 #[test]
-fn a_tenant_that_is_served_already_is_compared_with_others_all_the_same() {
+fn a_tenant_that_is_already_served_is_still_compared_with_others() {
     let folder = Folder::new();
     let served = folder.load(&format!("{GATEWAY}{ACME}")).unwrap_or_else(|problems| panic!("{problems}"));
     let globex = ACME.replace("\"acme\"", "\"globex\"");

@@ -18,7 +18,7 @@ use rustls::sign::SingleCertAndKey;
 use tokio::sync::{Notify, Semaphore};
 
 use super::Pace;
-use crate::certificate::{self, Certificate, CertificateError, CertificateFiles, Stamp, Validity};
+use crate::certificate::{self, Certificate, CertificateError, CertificateFiles, FilesStamp, Validity};
 use crate::host::CertificateNames;
 use crate::metrics::CertificateMetrics;
 use crate::store::with_causes;
@@ -49,7 +49,7 @@ pub(super) struct Held {
     files: CertificateFiles,
     /// Whose it is, for the log.
     owner: Arc<str>,
-    stamp: Stamp,
+    stamp: FilesStamp,
     validity: Validity,
     bytes: u32,
     /// When the files were last compared, in milliseconds of the loader's time.

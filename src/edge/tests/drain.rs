@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::client::{BOTH, Caller, Hello, read_to_end, soon};
 use super::fixture::{BIG, Fixture, SLOW};
 use crate::config::ConnectionLimits;
-use crate::config::{ListenConfig, Speaks};
+use crate::config::{ListenConfig, ListenProtocol};
 use crate::edge::Drained;
 use crate::supervisor::Inherited;
 
@@ -149,7 +149,7 @@ async fn narrow(supervisors: Option<&std::net::TcpListener>) -> Fixture {
     let address = supervisors.map_or_else(|| "127.0.0.1:0".parse().unwrap(), |socket| socket.local_addr().unwrap());
     let mut inherited = Inherited::of(supervisors.map(|socket| socket.try_clone().unwrap()));
     let limits = ConnectionLimits { connections: 1, ..ConnectionLimits::default() };
-    let entry = ListenConfig { speaks: Speaks::Http1, ..address.into() };
+    let entry = ListenConfig { protocol: ListenProtocol::Http1, ..address.into() };
     Fixture::listening(entry, limits, &mut inherited).await
 }
 

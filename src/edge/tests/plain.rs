@@ -15,15 +15,15 @@ use tokio::time::{Instant, sleep};
 use super::client::soon;
 use super::fixture::{Fixture, SLOW};
 use crate::config::ConnectionLimits;
-use crate::config::{ListenConfig, Speaks};
+use crate::config::{ListenConfig, ListenProtocol};
 use crate::edge::Drained;
 use crate::supervisor::Inherited;
 
 const SHORT: Duration = Duration::from_millis(200);
 
-async fn plain(speaks: Speaks, limits: ConnectionLimits) -> Fixture {
+async fn plain(protocol: ListenProtocol, limits: ConnectionLimits) -> Fixture {
     let anywhere: SocketAddr = "127.0.0.1:0".parse().unwrap();
-    Fixture::listening(ListenConfig { speaks, ..anywhere.into() }, limits, &mut Inherited::default()).await
+    Fixture::listening(ListenConfig { protocol, ..anywhere.into() }, limits, &mut Inherited::default()).await
 }
 
 /// What comes after some text until the edge closes.
@@ -37,7 +37,7 @@ async fn exchange(address: SocketAddr, text: &str) -> String {
 
 #[tokio::test]
 async fn http_1_is_spoken_from_the_first_byte_on() {
-    let fixture = plain(Speaks::Http1, ConnectionLimits::default()).await;
+    let fixture = plain(ListenProtocol::Http1, ConnectionLimits::default()).await;
     let answer = exchange(fixture.address, "GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("127.0.0.1 Balancer"), "{answer}");
     assert_eq!(fixture.handshakes("done") + fixture.handshakes("failed"), 0, "there is no handshake to count");
@@ -45,7 +45,7 @@ async fn http_1_is_spoken_from_the_first_byte_on() {
 
 #[tokio::test]
 async fn http_2_is_spoken_where_it_is_known_beforehand_and_not_sniffed_elsewhere() {
-    let fixture = plain(Speaks::Http2, ConnectionLimits::default()).await;
+    let fixture = plain(ListenProtocol::Http2, ConnectionLimits::default()).await;
     let stream = TcpStream::connect(fixture.address).await.unwrap();
     let (mut sender, driver) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
     let driver = tokio::spawn(driver);
@@ -57,7 +57,7 @@ async fn http_2_is_spoken_where_it_is_known_beforehand_and_not_sniffed_elsewhere
     drop(sender);
     let _ = soon(driver).await;
 
-    let fixture = plain(Speaks::Http1, ConnectionLimits::default()).await;
+    let fixture = plain(ListenProtocol::Http1, ConnectionLimits::default()).await;
     let answer = exchange(fixture.address, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
     assert!(!answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
@@ -65,7 +65,7 @@ async fn http_2_is_spoken_where_it_is_known_beforehand_and_not_sniffed_elsewhere
 #[tokio::test]
 async fn a_silent_peer_is_closed_without_tls_too() {
     let short = ConnectionLimits { handshake: SHORT, head: SHORT, ..ConnectionLimits::default() };
-    for speaks in [Speaks::Http1, Speaks::Http2, Speaks::Redirect { https_port: 443 }] {
+    for speaks in [ListenProtocol::Http1, ListenProtocol::Http2, ListenProtocol::Redirect { https_port: 443 }] {
         let fixture = plain(speaks, short).await;
         let began = Instant::now();
         assert_eq!(exchange(fixture.address, "").await, "", "{speaks:?}");
@@ -75,7 +75,7 @@ async fn a_silent_peer_is_closed_without_tls_too() {
 
 #[tokio::test]
 async fn a_stop_finishes_what_is_in_flight() {
-    let fixture = plain(Speaks::Http1, ConnectionLimits::default()).await;
+    let fixture = plain(ListenProtocol::Http1, ConnectionLimits::default()).await;
     let answer = tokio::spawn(exchange(fixture.address, "GET /slow HTTP/1.1\r\nhost: x\r\n\r\n"));
     sleep(SLOW / 3).await;
     assert_eq!(fixture.serving.drain(sleep(20 * SLOW)).await, Drained::Finished);
@@ -88,12 +88,12 @@ async fn the_cap_of_an_address_is_the_callers_and_no_balancers() {
     let limits = ConnectionLimits { connections_per_address: 1, ..ConnectionLimits::default() };
     let anywhere: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let entry = ListenConfig {
-        speaks: Speaks::Http1,
+        protocol: ListenProtocol::Http1,
         proxies: vec!["127.0.0.1/32".parse().unwrap()],
         ..ListenConfig::from(anywhere)
     };
     let named = Fixture::listening(entry, limits, &mut Inherited::default()).await;
-    let unnamed = plain(Speaks::Http1, limits).await;
+    let unnamed = plain(ListenProtocol::Http1, limits).await;
     let request = "GET / HTTP/1.1\r\nhost: x\r\n\r\n";
     for (fixture, header, served) in [
         (&named, "PROXY TCP4 192.0.2.7 127.0.0.1 1000 443\r\n", [true, false]),

@@ -11,16 +11,16 @@ use tokio::time::{Instant, sleep};
 use super::client::{Hello, exchange, soon};
 use super::fixture::Fixture;
 use crate::config::ConnectionLimits;
-use crate::config::{ListenConfig, Speaks};
+use crate::config::{ListenConfig, ListenProtocol};
 use crate::supervisor::Inherited;
 
 const SHORT: Duration = Duration::from_millis(200);
 const GET: &str = "GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
 const V1: &[u8] = b"PROXY TCP4 192.0.2.7 198.51.100.1 40000 443\r\n";
 
-async fn behind(network: &str, speaks: Speaks, limits: ConnectionLimits) -> Fixture {
+async fn behind(network: &str, protocol: ListenProtocol, limits: ConnectionLimits) -> Fixture {
     let address: SocketAddr = "127.0.0.1:0".parse().unwrap();
-    let entry = ListenConfig { address, speaks, proxies: vec![network.parse().unwrap()] };
+    let entry = ListenConfig { address, protocol, proxies: vec![network.parse().unwrap()] };
     Fixture::listening(entry, limits, &mut Inherited::default()).await
 }
 
@@ -55,7 +55,7 @@ fn refused(fixture: &Fixture) -> u64 {
 
 #[tokio::test]
 async fn the_caller_that_a_balancer_names_is_the_client() {
-    let fixture = behind("127.0.0.0/8", Speaks::Http1, ConnectionLimits::default()).await;
+    let fixture = behind("127.0.0.0/8", ListenProtocol::Http1, ConnectionLimits::default()).await;
     let long =
         b"PROXY TCP6 ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff 65535 65535\r\n";
     for (header, client) in [
@@ -82,7 +82,7 @@ async fn the_caller_that_a_balancer_names_is_the_client() {
 
 #[tokio::test]
 async fn a_balancer_without_a_sound_header_is_closed_and_counted() {
-    let fixture = behind("127.0.0.1/32", Speaks::Http1, ConnectionLimits::default()).await;
+    let fixture = behind("127.0.0.1/32", ListenProtocol::Http1, ConnectionLimits::default()).await;
     let mut wrong_version = v2(Command::Proxy, "192.0.2.7:1", b"");
     wrong_version[12] = 0x31;
     let mut short = v2(Command::Proxy, "192.0.2.7:1", b"");
@@ -120,7 +120,7 @@ fn summed(command: Command, wrong: u32) -> Vec<u8> {
 async fn a_checksum_that_a_balancer_adds_must_be_right() {
     let check = crc::Crc::<u32>::new(&crc::CRC_32_ISCSI).checksum(b"123456789");
     assert_eq!(check, 0xE306_9283, "CRC32C, as RFC 3720 has it");
-    let fixture = behind("127.0.0.1/32", Speaks::Http1, ConnectionLimits::default()).await;
+    let fixture = behind("127.0.0.1/32", ListenProtocol::Http1, ConnectionLimits::default()).await;
     for (command, client) in [(Command::Proxy, "192.0.2.7"), (Command::Local, "127.0.0.1")] {
         let answer = say(&fixture, &[&[&summed(command, 0), GET.as_bytes()].concat()]).await;
         assert!(answer.ends_with(&format!("{client} Balancer")), "{answer}");
@@ -140,7 +140,7 @@ async fn a_checksum_that_a_balancer_adds_must_be_right() {
 #[tokio::test]
 async fn a_header_that_does_not_come_is_waited_for_no_longer_than_a_handshake() {
     let limits = ConnectionLimits { handshake: SHORT, ..ConnectionLimits::default() };
-    let fixture = behind("127.0.0.1/32", Speaks::Http1, limits).await;
+    let fixture = behind("127.0.0.1/32", ListenProtocol::Http1, limits).await;
     for begin in [&b""[..], &V1[..20], &v2(Command::Proxy, "192.0.2.7:1", b"")[..20]] {
         let began = Instant::now();
         assert_eq!(say(&fixture, &[begin]).await, "");
@@ -151,19 +151,19 @@ async fn a_header_that_does_not_come_is_waited_for_no_longer_than_a_handshake() 
 
 #[tokio::test]
 async fn from_a_peer_that_is_no_balancer_a_header_is_garbage() {
-    let fixture = behind("192.0.2.0/24", Speaks::Http1, ConnectionLimits::default()).await;
+    let fixture = behind("192.0.2.0/24", ListenProtocol::Http1, ConnectionLimits::default()).await;
     let answer = say(&fixture, &[&[V1, GET.as_bytes()].concat()]).await;
     assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
     assert!(say(&fixture, &[GET.as_bytes()]).await.ends_with("127.0.0.1 Balancer"));
 
-    let fixture = behind("192.0.2.0/24", Speaks::Tls, ConnectionLimits::default()).await;
+    let fixture = behind("192.0.2.0/24", ListenProtocol::Tls, ConnectionLimits::default()).await;
     assert!(!say(&fixture, &[V1]).await.contains("HTTP"));
     assert_eq!((fixture.handshakes("failed"), refused(&fixture)), (1, 0));
 }
 
 #[tokio::test]
 async fn tls_begins_with_the_byte_after_the_header() {
-    let fixture = behind("127.0.0.1/32", Speaks::Tls, ConnectionLimits::default()).await;
+    let fixture = behind("127.0.0.1/32", ListenProtocol::Tls, ConnectionLimits::default()).await;
     for header in [V1.to_vec(), v2(Command::Proxy, "192.0.2.7:1", b"more")] {
         let mut stream = Hello::to("acme.example.com").after(&header).shake(&fixture).await.unwrap();
         assert!(exchange(&mut stream, GET).await.ends_with("acme.example.com"));

@@ -1,4 +1,4 @@
-//! Faulty lines: what is told of them, and that they leave nothing behind.
+//! Faulty lines: their reports, and that they leave nothing behind.
 
 use std::io::{self, BufReader, Cursor, Read};
 use std::sync::mpsc;
@@ -8,9 +8,9 @@ use super::{BASE, fault, import, load};
 use crate::import::{ImportError, OnFault, Progress, Stage, run};
 use crate::store::{DatabaseLocation, raw};
 
-/// Lines, a mark before the value that is at fault, and what is told of it.
+/// Lines with a mark before the faulty value, and the expected report.
 const FAULTS: &[(&str, &str)] = &[
-    // What is no line of the format.
+    // Lines that do not match the format.
     (r#"{▸"#, "EOF while parsing an object"),
     (r#"{"type":"user","id":9,"email":"é@x" ▸"name":""}"#, "expected `,` or `}`"),
     (r#"{"type":"user","id":9,"email":"a@x"} ▸x"#, "trailing characters"),
@@ -56,7 +56,7 @@ const FAULTS: &[(&str, &str)] = &[
         r#"{"type":"form","id":9,"name":"é","elements":[▸{"id":1,"gid":"g","name":"n"}]}"#,
         "`elements[0]`: missing field `type`",
     ),
-    // What the database knows.
+    // Conflicts with the database.
     (
         r#"{"type":"user","id":9,"email":▸"ana\u200b@x"}"#,
         "`email`: the address must not contain the invisible character U+200B",
@@ -100,7 +100,7 @@ const FAULTS: &[(&str, &str)] = &[
     ),
 ];
 
-/// The keys of a submission that stands in no other's way, the values that replace them, and what is told.
+/// The keys of a submission without conflicts, the values that replace them, and the expected report.
 const SUBMISSION_FAULTS: &[(&str, &str)] = &[
     (r#""form_id":99"#, "`form_id`: there is no form 99"),
     (r#""form_id":1,"submitter_id":99"#, "`submitter_id`: there is no user 99"),
@@ -126,16 +126,16 @@ const SUBMISSION_FAULTS: &[(&str, &str)] = &[
 
 pub(super) async fn every_fault_is_named_by_line_column_and_key(location: DatabaseLocation) {
     load(&location, BASE).await;
-    for (marked, told) in FAULTS {
+    for (marked, expected) in FAULTS {
         let (line, column) = (marked.replace('▸', ""), marked.chars().take_while(|c| *c != '▸').count() + 1);
-        let separator = if told.starts_with('`') { ", " } else { ": " };
-        assert_eq!(fault(&location, &line).await, format!("line 1, column {column}{separator}{told}"), "{marked}");
+        let separator = if expected.starts_with('`') { ", " } else { ": " };
+        assert_eq!(fault(&location, &line).await, format!("line 1, column {column}{separator}{expected}"), "{marked}");
     }
-    for (keys, told) in SUBMISSION_FAULTS {
+    for (keys, expected) in SUBMISSION_FAULTS {
         let line = format!(
             r#"{{"type":"submission","id":2000,"status":"info","created_at":"2024-05-01T00:00:00Z","updated_at":"2024-05-01T00:00:00Z",{keys}}}"#
         );
-        assert_eq!(without_column(&fault(&location, &line).await), format!("line 1, {told}"), "{line}");
+        assert_eq!(without_column(&fault(&location, &line).await), format!("line 1, {expected}"), "{line}");
     }
     let submission = |id, form, parent, status, created_at| {
         format!(
@@ -177,7 +177,7 @@ pub(super) async fn every_fault_is_named_by_line_column_and_key(location: Databa
     );
 }
 
-/// A fault of a line whose columns are not counted here.
+/// A fault of a line, ignoring its column.
 fn without_column(fault: &str) -> String {
     let (line, rest) = fault.split_once(", column ").unwrap();
     format!("{line}, {}", rest.split_once(", ").unwrap().1)
@@ -191,17 +191,17 @@ pub(super) async fn a_faulty_line_leaves_nothing_behind(location: DatabaseLocati
     assert_eq!(raw::select(&location, left).await, ["0"]);
 }
 
-pub(super) async fn the_first_fault_in_the_order_of_the_lines_is_told(location: DatabaseLocation) {
+pub(super) async fn the_first_fault_in_line_order_is_reported(location: DatabaseLocation) {
     let text = "\u{feff}\n \r\n{\"type\":\"label\",\"id\":1,\"name\":\"a\"}\r\n{\"type\":\"flow_step\",\"id\":1,\"form_id\":1,\"name\":\"a\"}\n{\n";
     assert_eq!(fault(&location, text).await, "line 4, column 38, `form_id`: there is no form 1");
-    // What is referred to stands first.
+    // Referenced objects come first.
     let text = r#"
 {"type":"group","id":1,"name":"a","members":[1]}
 {"type":"user","id":1,"email":"a@x"}"#;
     assert_eq!(fault(&location, text).await, "line 2, column 46, `members[0]`: there is no user 1");
 }
 
-pub(super) async fn keeping_going_leaves_out_the_faulty_lines_alone(location: DatabaseLocation) {
+pub(super) async fn keep_going_skips_only_faulty_lines(location: DatabaseLocation) {
     let mut text = BASE.as_bytes().to_vec();
     text.extend(b"{\"type\":\"label\",\"id\":5,\"name\":\"\xff\"}\n");
     // A line that refers to a faulty one is faulty.
@@ -240,8 +240,8 @@ pub(super) async fn an_unreadable_input_leaves_nothing_behind(location: Database
     assert_eq!(raw::select(&location, "SELECT name FROM labels").await, [""; 0]);
 }
 
-pub(super) async fn a_load_that_is_given_up_leaves_nothing_behind(location: DatabaseLocation) {
-    /// An input that has more to come until its other end is dropped.
+pub(super) async fn a_cancelled_load_leaves_nothing_behind(location: DatabaseLocation) {
+    /// An input that blocks until its other end is dropped.
     struct Open(mpsc::Receiver<()>);
     impl Read for Open {
         fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
@@ -250,7 +250,7 @@ pub(super) async fn a_load_that_is_given_up_leaves_nothing_behind(location: Data
         }
     }
     let (other_end, open) = mpsc::channel();
-    // More than a batch, so that something is written before the load waits.
+    // More than a batch, so that rows are written before the import waits.
     let labels = (1..=1_500).map(|n| format!("{{\"type\":\"label\",\"id\":{n},\"name\":\"a\"}}\n"));
     let input = BufReader::new(Cursor::new(labels.collect::<String>()).chain(Open(open)));
     let (written, mut first_batch) = tokio::sync::mpsc::unbounded_channel();

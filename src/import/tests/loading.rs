@@ -1,4 +1,4 @@
-//! What is in the database after an import.
+//! The contents of the database after an import.
 
 use std::num::NonZeroU64;
 
@@ -33,7 +33,7 @@ async fn everything(location: &DatabaseLocation) -> Vec<String> {
     lines
 }
 
-/// What differs between two states of a database: `-` what went, `+` what came.
+/// The difference between two states of a database: `-` removed rows, `+` added rows.
 fn changes(before: &[String], after: &[String]) -> Vec<String> {
     let gone = before.iter().filter(|line| !after.contains(line)).map(|line| format!("-{line}"));
     let new = after.iter().filter(|line| !before.contains(line)).map(|line| format!("+{line}"));
@@ -59,8 +59,8 @@ async fn found_by_term(location: &DatabaseLocation, element: i64, answer: &str) 
     search(location, filter).await
 }
 
-/// Nothing that is kept for searching differs from what it is made of.
-async fn assert_nothing_to_mend(location: &DatabaseLocation) {
+/// Asserts that the search tables match the rows they are derived from.
+async fn assert_search_tables_match(location: &DatabaseLocation) {
     assert_eq!(reindex(location).await.unwrap(), Reindexed::default());
 }
 
@@ -115,12 +115,12 @@ pub(super) async fn a_file_is_loaded_as_it_says(location: DatabaseLocation) {
             "user 8 Éva@example.com  éva@example.com",
         ]
     );
-    assert_nothing_to_mend(&location).await;
+    assert_search_tables_match(&location).await;
 
     let store = Store::open(&location, 1).await.unwrap();
     let found = store.submission(1001).await.unwrap();
     let submission = found.read().unwrap().submissions.remove(0);
-    // Cut to the microsecond, and brought to UTC.
+    // Truncated to microseconds and converted to UTC.
     assert_eq!(submission.created_at.to_string(), "2024-05-01T13:45:30.123456Z");
     assert_eq!(submission.updated_at.to_string(), "2024-05-01T23:00:00Z");
     let files: serde_json::Value = serde_json::from_str(submission.entries[2].files.as_deref().unwrap()).unwrap();
@@ -131,18 +131,18 @@ pub(super) async fn a_file_is_loaded_as_it_says(location: DatabaseLocation) {
             {"name": "b", "url": "https://files.example/b", "size": null, "mime_type": null},
         ])
     );
-    // An answer without an instant of its own has its submission's.
+    // An answer without a timestamp gets that of its submission.
     assert_eq!(submission.entries[0].updated_at, submission.updated_at);
     assert_eq!(submission.entries[1].updated_at, submission.created_at);
     store.close().await;
 }
 
-pub(super) async fn loading_a_file_twice_is_loading_it_once(location: DatabaseLocation) {
+pub(super) async fn loading_is_idempotent(location: DatabaseLocation) {
     load(&location, BASE).await;
     let before = everything(&location).await;
     load(&location, BASE).await;
     assert_eq!(everything(&location).await, before);
-    assert_nothing_to_mend(&location).await;
+    assert_search_tables_match(&location).await;
 }
 
 pub(super) async fn a_line_replaces_what_it_lists(location: DatabaseLocation) {
@@ -206,7 +206,7 @@ pub(super) async fn a_line_replaces_what_it_lists(location: DatabaseLocation) {
             "+user 7 ANA@example.com Ana B ana@example.com",
         ]
     );
-    // An element that nobody answered any more can go, and come back in another form.
+    // An element without answers can be removed, and added to another form.
     load(
         &location,
         r#"
@@ -220,7 +220,7 @@ pub(super) async fn a_line_replaces_what_it_lists(location: DatabaseLocation) {
     );
     assert_eq!(found_by_keyword(&location, "ferien").await, [1001]);
     assert_eq!(found_by_keyword(&location, "dienstag").await, [0; 0]);
-    assert_nothing_to_mend(&location).await;
+    assert_search_tables_match(&location).await;
 }
 
 pub(super) async fn imported_answers_are_found_by_search_and_terms(location: DatabaseLocation) {
@@ -229,7 +229,7 @@ pub(super) async fn imported_answers_are_found_by_search_and_terms(location: Dat
     assert_eq!(found_by_keyword(&location, "ÉÉ").await, [0; 0]);
     assert_eq!(found_by_keyword(&location, "té").await, [1001]);
     assert_eq!(found_by_term(&location, 102, "Dienstag").await, [1001]);
-    // A graduated child's answers are its parent's.
+    // The answers of a graduated child belong to its parent.
     assert_eq!(found_by_keyword(&location, "ŁÓDŹ").await, [1002]);
     assert_eq!(found_by_term(&location, 301, "łódź").await, [1002]);
 }
@@ -247,7 +247,7 @@ pub(super) async fn the_built_in_group_takes_the_id_of_its_line(location: Databa
         changes(&before, &after),
         ["-group 9007199254740991 All Users -", "+asks 12 6", "+group 6 All Users -", "+step 12 1 All"]
     );
-    // What refers to it follows it, and the id that it had is free.
+    // References are updated, and its old id is free.
     load(
         &location,
         r#"
@@ -294,11 +294,11 @@ pub(super) async fn lines_of_one_object_are_loaded_in_their_order(location: Data
         assert!(changes.iter().any(|change| change == came), "{came} is not among {changes:#?}");
     }
     assert_eq!(changes.iter().filter(|change| change.starts_with("+answer")).count(), 1);
-    assert_nothing_to_mend(&location).await;
+    assert_search_tables_match(&location).await;
 }
 
 pub(super) async fn a_long_file_is_loaded_in_batches(location: DatabaseLocation) {
-    // Users and submissions by turns, each submission below the one before it.
+    // Users and submissions alternate, each submission a child of the previous one.
     let mut text = BASE.to_owned();
     for n in 1..=2_500 {
         let (user, submission, parent) = (10_000 + n, 20_000 + n, if n == 1 { 1001 } else { 20_000 + n - 1 });
@@ -312,7 +312,7 @@ pub(super) async fn a_long_file_is_loaded_in_batches(location: DatabaseLocation)
     assert_eq!((imported.users, imported.submissions, imported.lines), (2_502, 2_503, 5_014));
     assert_eq!(found_by_keyword(&location, "answer 2499").await, [22_499]);
     load(&location, &text).await;
-    assert_nothing_to_mend(&location).await;
+    assert_search_tables_match(&location).await;
 }
 
 pub(super) async fn rows_written_by_sql_after_an_import_are_kept_up(location: DatabaseLocation) {
@@ -329,10 +329,10 @@ pub(super) async fn rows_written_by_sql_after_an_import_are_kept_up(location: Da
         raw::select(&location, "SELECT document FROM listed_documents WHERE submission_id = 1001").await,
         ["kränk\u{fdd0}montag\ndienstag\n"]
     );
-    assert_nothing_to_mend(&location).await;
+    assert_search_tables_match(&location).await;
 }
 
-pub(super) async fn reindex_mends_what_was_written_past_the_database(location: DatabaseLocation) {
+pub(super) async fn reindex_repairs_rows_written_around_the_triggers(location: DatabaseLocation) {
     load(&location, BASE).await;
     let before = everything(&location).await;
     for statement in [
@@ -346,14 +346,14 @@ pub(super) async fn reindex_mends_what_was_written_past_the_database(location: D
     ] {
         raw::execute(&location, statement).await;
     }
-    let mended = reindex(&location).await.unwrap();
+    let reindexed = reindex(&location).await.unwrap();
     // The counts of both forms are too high, and that of the wrong status is found one too low when it goes.
-    assert_eq!(mended, Reindexed { users: 0, submissions: 1, documents: 4, labels: 1, counts: 5 });
+    assert_eq!(reindexed, Reindexed { users: 0, submissions: 1, documents: 4, labels: 1, counts: 5 });
     assert_eq!(everything(&location).await, before);
-    assert_nothing_to_mend(&location).await;
+    assert_search_tables_match(&location).await;
 }
 
-pub(super) async fn reindex_makes_the_trigram_index_anew(location: DatabaseLocation) {
+pub(super) async fn reindex_rebuilds_the_trigram_index(location: DatabaseLocation) {
     load(&location, BASE).await;
     if location.file().is_some() {
         raw::execute(&location, "INSERT INTO listed_trigrams (listed_trigrams) VALUES ('delete-all')").await;
@@ -361,7 +361,7 @@ pub(super) async fn reindex_makes_the_trigram_index_anew(location: DatabaseLocat
     } else {
         raw::execute(&location, "DROP INDEX listed_documents_trigrams").await;
     }
-    assert_nothing_to_mend(&location).await;
+    assert_search_tables_match(&location).await;
     assert_eq!(found_by_keyword(&location, "montag").await, [1001]);
     if location.file().is_none() {
         let index = "SELECT indexname::text FROM pg_indexes WHERE indexname = 'listed_documents_trigrams'";

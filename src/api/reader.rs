@@ -1,40 +1,41 @@
-//! JSON values read as they come: by their shape, without building what no reader asks for.
+//! Streaming readers of JSON values, which build only what is kept.
 //!
-//! A tree of values costs up to sixteen times its JSON. So a reader gives a [`Shape`] that decides what to keep of a value
-//! of each kind, and gets texts as they are in the body; a list is read item by item, and [`Skip`] passes over the rest.
+//! A tree of values takes up to sixteen times the memory of its JSON. Instead, a [`ValueReader`] decides what to keep
+//! of a value of each kind and borrows strings from the body; arrays are read item by item, and [`Skip`] skips the
+//! rest.
 
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
-use super::ask::Path;
+use super::values::FieldPath;
 use crate::error::Faults;
 
-/// A value that has no others inside. Its text lives while it is read.
+/// A value that contains no others. Its string is borrowed while it is read.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Scalar<'a> {
     Null,
-    Text(&'a str),
+    String(&'a str),
     Integer(i64),
     Float(f64),
-    /// A truth value, an integer past 64 bits, and for those who expected a scalar, a list or an object.
+    /// A boolean, an integer beyond 64 bits or, where a scalar is expected, an array or object.
     Other,
 }
 
-/// What becomes of a value that may be of any kind.
-pub(super) trait Shape<'b>: Sized {
+/// Reads a value of any kind.
+pub(super) trait ValueReader<'b>: Sized {
     type Value;
 
-    /// Of a scalar, and by default of everything else.
+    /// Handles a scalar and, by default, everything else as [`Scalar::Other`].
     fn scalar(self, value: Scalar<'_>) -> Self::Value;
 
-    /// Of an array.
+    /// Handles an array.
     fn array<A: SeqAccess<'b>>(self, mut items: A) -> Result<Self::Value, A::Error> {
         while items.next_element_seed(Skip)?.is_some() {}
         Ok(self.scalar(Scalar::Other))
     }
 
-    /// Of an object.
+    /// Handles an object.
     fn object<A: MapAccess<'b>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
         while entries.next_key_seed(Skip)?.is_some() {
             entries.next_value_seed(Skip)?;
@@ -43,10 +44,10 @@ pub(super) trait Shape<'b>: Sized {
     }
 }
 
-/// Reads a value by its [`Shape`].
-pub(super) struct Any<S>(pub(super) S);
+/// Adapts a [`ValueReader`] to serde.
+pub(super) struct ReaderSeed<S>(pub(super) S);
 
-impl<'b, S: Shape<'b>> DeserializeSeed<'b> for Any<S> {
+impl<'b, S: ValueReader<'b>> DeserializeSeed<'b> for ReaderSeed<S> {
     type Value = S::Value;
 
     fn deserialize<D: Deserializer<'b>>(self, value: D) -> Result<S::Value, D::Error> {
@@ -54,7 +55,7 @@ impl<'b, S: Shape<'b>> DeserializeSeed<'b> for Any<S> {
     }
 }
 
-impl<'b, S: Shape<'b>> Visitor<'b> for Any<S> {
+impl<'b, S: ValueReader<'b>> Visitor<'b> for ReaderSeed<S> {
     type Value = S::Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -90,15 +91,15 @@ impl<'b, S: Shape<'b>> Visitor<'b> for Any<S> {
     }
 
     fn visit_str<E>(self, text: &str) -> Result<S::Value, E> {
-        Ok(self.0.scalar(Scalar::Text(text)))
+        Ok(self.0.scalar(Scalar::String(text)))
     }
 }
 
-/// Passes over a value. Unlike serde's `IgnoredAny` it looks into texts and numbers and bounds the nesting, so that the
-/// same JSON is valid whatever name it has.
+/// Skips a value. Unlike serde's `IgnoredAny`, checks strings and numbers and limits the nesting, so that the same
+/// JSON is valid under every key.
 pub(super) struct Skip;
 
-impl<'b> Shape<'b> for Skip {
+impl<'b> ValueReader<'b> for Skip {
     type Value = ();
 
     fn scalar(self, _: Scalar<'_>) {}
@@ -108,14 +109,14 @@ impl<'b> DeserializeSeed<'b> for Skip {
     type Value = ();
 
     fn deserialize<D: Deserializer<'b>>(self, value: D) -> Result<(), D::Error> {
-        value.deserialize_any(Any(self))
+        value.deserialize_any(ReaderSeed(self))
     }
 }
 
-/// A scalar, read by a function.
-pub(super) struct Item<F>(pub(super) F);
+/// Reads a scalar with a function.
+pub(super) struct ReadScalar<F>(pub(super) F);
 
-impl<T, F: FnOnce(Scalar<'_>) -> T> Shape<'_> for Item<F> {
+impl<T, F: FnOnce(Scalar<'_>) -> T> ValueReader<'_> for ReadScalar<F> {
     type Value = T;
 
     fn scalar(self, value: Scalar<'_>) -> T {
@@ -123,10 +124,10 @@ impl<T, F: FnOnce(Scalar<'_>) -> T> Shape<'_> for Item<F> {
     }
 }
 
-/// The name of an object's entry, read by a function.
-pub(super) struct Text<F>(pub(super) F);
+/// Reads the key of an entry with a function.
+pub(super) struct ReadKey<F>(pub(super) F);
 
-impl<'b, T, F: FnOnce(&str) -> T> DeserializeSeed<'b> for Text<F> {
+impl<'b, T, F: FnOnce(&str) -> T> DeserializeSeed<'b> for ReadKey<F> {
     type Value = T;
 
     fn deserialize<D: Deserializer<'b>>(self, name: D) -> Result<T, D::Error> {
@@ -134,7 +135,7 @@ impl<'b, T, F: FnOnce(&str) -> T> DeserializeSeed<'b> for Text<F> {
     }
 }
 
-impl<T, F: FnOnce(&str) -> T> Visitor<'_> for Text<F> {
+impl<T, F: FnOnce(&str) -> T> Visitor<'_> for ReadKey<F> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -146,16 +147,16 @@ impl<T, F: FnOnce(&str) -> T> Visitor<'_> for Text<F> {
     }
 }
 
-/// An array of scalars, each read by a function; the faulty ones are left out. Nothing where there are too many, and then
-/// the faults of its items are forgotten.
-pub(super) struct List<'f, F> {
-    pub(super) path: Path<'f>,
+/// Reads an array of scalars, each with a function; faulty ones are left out. `None` if there are more than `most`;
+/// then the faults of the items are dropped.
+pub(super) struct ReadList<'f, F> {
+    pub(super) path: FieldPath<'f>,
     pub(super) most: usize,
     pub(super) faults: &'f mut Faults,
     pub(super) read: F,
 }
 
-impl<'b, T, F: FnMut(&Scalar<'_>, Path<'_>, &mut Faults) -> Option<T>> Shape<'b> for List<'_, F> {
+impl<'b, T, F: FnMut(&Scalar<'_>, FieldPath<'_>, &mut Faults) -> Option<T>> ValueReader<'b> for ReadList<'_, F> {
     type Value = Option<Vec<T>>;
 
     fn array<A: SeqAccess<'b>>(self, mut items: A) -> Result<Self::Value, A::Error> {
@@ -163,8 +164,8 @@ impl<'b, T, F: FnMut(&Scalar<'_>, Path<'_>, &mut Faults) -> Option<T>> Shape<'b>
         let (mark, mut values) = (faults.mark(), Vec::new());
         for at in 0.. {
             let next = if at < most && !faults.is_full() {
-                let item = |value: Scalar<'_>| read(&value, Path::Item(&path, at), faults);
-                items.next_element_seed(Any(Item(item)))?
+                let item = |value: Scalar<'_>| read(&value, FieldPath::Item(&path, at), faults);
+                items.next_element_seed(ReaderSeed(ReadScalar(item)))?
             } else {
                 items.next_element_seed(Skip)?.map(|()| None)
             };
@@ -174,7 +175,7 @@ impl<'b, T, F: FnMut(&Scalar<'_>, Path<'_>, &mut Faults) -> Option<T>> Shape<'b>
                 None => return Ok(Some(values)),
             }
         }
-        faults.back_to(mark);
+        faults.truncate_to(mark);
         Ok(None)
     }
 

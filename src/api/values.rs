@@ -1,0 +1,152 @@
+//! Reads the values of a request. Each fault is recorded with its path, and reading continues.
+//!
+//! Derived deserialization stops at the first wrong type, but clients should get all faults at once. [`super::reader`]
+//! owns how values are taken from JSON without building them.
+
+use std::fmt;
+
+use super::body::BodyEntry;
+use super::id::{IdKind, parse_number};
+use super::reader::{ReadList, ReadScalar, Scalar};
+use crate::error::{Faults, Refusal, abbreviate};
+
+/// The maximum number of values in a list of `POST /submission`.
+///
+/// Larger: a search makes the database compare more. Smaller: clients that select by hundreds of ids need two
+/// searches.
+pub(super) const MAX_VALUES: usize = 1_000;
+
+/// The path of a value in its faults: `members.3.email`. It is formatted only for a fault, since a body may have a
+/// hundred thousand members.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum FieldPath<'p> {
+    Top(&'p str),
+    Key(&'p FieldPath<'p>, &'p str),
+    Item(&'p FieldPath<'p>, usize),
+}
+
+impl fmt::Display for FieldPath<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Top(name) => f.write_str(name),
+            Self::Key(of, key) => write!(f, "{of}.{}", abbreviate(key)),
+            Self::Item(of, at) => write!(f, "{of}.{at}"),
+        }
+    }
+}
+
+impl<'p> From<&'p str> for FieldPath<'p> {
+    fn from(name: &'p str) -> Self {
+        Self::Top(name)
+    }
+}
+
+/// Returns a string without NUL, which no supported database can store, or the end of a fault's message.
+pub(super) fn check_text<'a>(value: &Scalar<'a>) -> Result<&'a str, &'static str> {
+    match value {
+        Scalar::String(text) if text.contains('\0') => Err("must not contain NUL characters"),
+        Scalar::String(text) => Ok(text),
+        _ => Err("must be a string"),
+    }
+}
+
+/// Reads a string without NUL.
+pub(super) fn text<'a>(value: &Scalar<'a>, path: FieldPath<'_>, faults: &mut Faults) -> Option<&'a str> {
+    check_text(value).map_err(|fault| faults.add(path, format_args!("The {path} {fault}."))).ok()
+}
+
+/// Reads a scalar with a function.
+///
+/// # Errors
+/// See [`BodyEntry::read`].
+pub(super) fn scalar<T>(
+    entry: &BodyEntry<'_>,
+    faults: &mut Faults,
+    read: impl FnOnce(&Scalar<'_>, FieldPath<'_>, &mut Faults) -> T,
+) -> Result<T, Refusal> {
+    entry.read(ReadScalar(|value: Scalar<'_>| read(&value, entry.name.into(), faults)))
+}
+
+/// Reads each item of an array of at most [`MAX_VALUES`]; faulty ones are left out.
+///
+/// # Errors
+/// See [`BodyEntry::read`].
+pub(super) fn list<T>(
+    entry: &BodyEntry<'_>,
+    faults: &mut Faults,
+    read: impl FnMut(&Scalar<'_>, FieldPath<'_>, &mut Faults) -> Option<T>,
+) -> Result<Vec<T>, Refusal> {
+    let path = FieldPath::Top(entry.name);
+    let items = entry.read(ReadList { path, most: MAX_VALUES, faults: &mut *faults, read })?;
+    Ok(items.unwrap_or_else(|| {
+        faults.add(path, format_args!("The {path} must have at most {MAX_VALUES} values."));
+        Vec::new()
+    }))
+}
+
+/// Reads a positive 64-bit integer, or a string of one.
+pub(super) fn number(value: &Scalar<'_>, path: FieldPath<'_>, faults: &mut Faults) -> Option<i64> {
+    let number = match value {
+        Scalar::String(text) => parse_number(text),
+        number => whole(number),
+    };
+    if number.is_none() {
+        faults.add(path, format_args!("The {path} must be a positive integer."));
+    }
+    number
+}
+
+/// A positive 64-bit integer in any notation: JSON has one number type, and languages with only one write `7.0` or
+/// `7e0`.
+fn whole(number: &Scalar<'_>) -> Option<i64> {
+    const END: f64 = 9_223_372_036_854_775_808.0;
+    match *number {
+        Scalar::Integer(number) if number > 0 => Some(number),
+        #[expect(clippy::cast_possible_truncation, reason = "it is whole, and within 64 bits")]
+        Scalar::Float(number) if number.fract() == 0.0 && (1.0..END).contains(&number) => Some(number as i64),
+        _ => None,
+    }
+}
+
+/// Reads a prefixed or bare id.
+pub(super) fn id(value: &Scalar<'_>, path: FieldPath<'_>, kind: IdKind, faults: &mut Faults) -> Option<i64> {
+    let id = match value {
+        Scalar::String(text) => kind.parse(text),
+        number => whole(number),
+    };
+    if id.is_none() {
+        faults
+            .add(path, format_args!("The {path} must be a {} id: {}<number> or a number.", kind.name(), kind.prefix()));
+    }
+    id
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::de::DeserializeSeed;
+
+    use super::super::reader::ReaderSeed;
+    use super::*;
+
+    #[test]
+    fn a_whole_number_is_read_however_it_is_spelled() {
+        for (text, expected) in [
+            ("7", Some(7)),
+            ("7.0", Some(7)),
+            ("70e-1", Some(7)),
+            ("9223372036854775807", Some(i64::MAX)),
+            ("9223372036854774784.0", Some(9_223_372_036_854_774_784)),
+            ("9223372036854775808", None),
+            ("9223372036854775808.0", None),
+            ("1e400", None),
+            ("7.5", None),
+            ("0.0", None),
+            ("-7.0", None),
+        ] {
+            let reader =
+                ReaderSeed(ReadScalar(|value: Scalar<'_>| number(&value, FieldPath::Top("x"), &mut Faults::default())));
+            let read = reader.deserialize(&mut serde_json::Deserializer::from_str(text)).ok().flatten();
+            assert_eq!(read, expected, "{text}");
+        }
+    }
+}
