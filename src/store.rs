@@ -33,21 +33,21 @@ pub use engine::{
     Breaker, BreakerPermit, CommitStamp, Connections, DatabaseLimits, DatabaseLocation, DatabaseTime, InvalidLocation,
     Pooler, ReadOnlyFile, StoreError, location, remedy,
 };
-use engine::{Database, DatabaseFile, Tries};
+use engine::{Database, DatabaseFile, Retry};
 pub(crate) use engine::{LOG, SHARED_MEMORY, next_to, with_causes};
 pub use forms::{Element, Form, FormSummary};
 pub use groups::{
     Deletion, Durability, Group, GroupFilter, GroupSummary, GroupWrite, GroupWriteError, Guard, MemberChange,
-    NewMembers, Report, Written,
+    NewMembers, Report, WrittenGroup,
 };
 pub use identity::DatabaseIdentity;
 pub use reindex::{Reindexed, reindex};
 pub use schema::Reach;
-pub use search::Found;
+pub use search::SearchPage;
 use settle::Settler;
 pub use statement::{Page, PageRequest, Texts, fold};
-pub use submissions::{Answer, Field, Shown, Submission, Submissions};
-pub use subscriptions::{Event, Subscribed, Subscription, Triple, Unsubscription};
+pub use submissions::{Answer, Field, Submission, Submissions, SubmissionsView};
+pub use subscriptions::{Event, Subscribed, Subscription, SubscriptionKey, Unsubscription};
 pub use tokens::{NewToken, TokenRecord};
 
 use crate::metrics::DatabaseFailure;
@@ -70,7 +70,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`] when it can't be reached, [`StoreError::SchemaOlder`] before it was migrated.
     pub async fn open(location: &DatabaseLocation, max_connections: u32) -> Result<Self, StoreError> {
-        let connections = Connections::of_a_command();
+        let connections = Connections::for_command();
         Self::check(location, location.connect(max_connections, &connections, None), max_connections).await
     }
 
@@ -108,7 +108,7 @@ impl Store {
     }
 
     async fn identify(database: &Database) -> Result<DatabaseIdentity, StoreError> {
-        let mut reader = database.opening().await?;
+        let mut reader = database.acquire_for_opening().await?;
         schema::require_served(&mut reader).await?;
         Ok(DatabaseIdentity::read(&mut reader).await?)
     }
@@ -120,8 +120,8 @@ impl Store {
     }
 
     /// Where the database is, equal for two stores that are open on the same one; none on SQLite, or if the server does not say.
-    pub async fn place(&self) -> Option<String> {
-        DatabaseIdentity::place(&mut self.database.reader().await.ok()?).await
+    pub async fn physical_id(&self) -> Option<String> {
+        DatabaseIdentity::physical_id(&mut self.database.reader().await.ok()?).await
     }
 
     /// Whether it is still the database that its location leads to: no other file was put in the place of its own.
@@ -150,11 +150,11 @@ impl Store {
 /// [`StoreError::Unavailable`] when it can't be reached, [`StoreError::Migration`] when a step fails.
 pub async fn migrate(location: &DatabaseLocation, reach: Reach) -> Result<(i64, i64), StoreError> {
     location.create_file()?;
-    let mut tries = Tries::default();
+    let mut retry = Retry::default();
     loop {
         match try_to_migrate(location, reach).await {
             // While one command turns a new SQLite file to WAL, another one is refused at once and not made to wait.
-            Err(error) if tries.another(&error).await => {}
+            Err(error) if retry.wait_if_retryable(&error).await => {}
             Err(StoreError::Unavailable(error)) if DatabaseFailure::of(&error) == Some(DatabaseFailure::Locked) => {
                 return Err(location.file().map_or(StoreError::Unavailable(error), StoreError::locked));
             }
@@ -164,7 +164,7 @@ pub async fn migrate(location: &DatabaseLocation, reach: Reach) -> Result<(i64, 
 }
 
 async fn try_to_migrate(location: &DatabaseLocation, reach: Reach) -> Result<(i64, i64), StoreError> {
-    let database = location.create();
+    let database = location.connect_for_migration();
     if let Some(name) = location.schema() {
         schema::create_namespace(&database, name).await?;
     }
@@ -177,7 +177,7 @@ async fn try_to_migrate(location: &DatabaseLocation, reach: Reach) -> Result<(i6
     users::fold_new(&mut transaction).await?;
     transaction.commit().await?;
     settle::settle_all(&database).await?;
-    settle::make_indexes(&database).await?;
+    settle::create_indexes(&database).await?;
     database.close().await;
     Ok((before, after))
 }

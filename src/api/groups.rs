@@ -17,7 +17,8 @@ use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
 use crate::reply::Reply;
 use crate::store::{
-    Deletion, Durability, Group, GroupFilter, GroupSummary, GroupWrite, GroupWriteError, MemberChange, Report, Written,
+    Deletion, Durability, Group, GroupFilter, GroupSummary, GroupWrite, GroupWriteError, MemberChange, Report,
+    WrittenGroup,
 };
 
 /// Groups on a page.
@@ -153,7 +154,7 @@ pub(super) async fn write(admitted: &Admitted, call: Call<'_>) -> Result<Reply, 
     Ok(Reply::json(status, &answer(&written, dry_run)))
 }
 
-fn answer(written: &Written, dry_run: bool) -> WrittenJson<'_> {
+fn answer(written: &WrittenGroup, dry_run: bool) -> WrittenJson<'_> {
     let MemberChange { attached, detached, created, report } = &written.members;
     WrittenJson {
         data: GroupJson::from(&written.group),

@@ -24,7 +24,7 @@ use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
 use crate::host::HostName;
 use crate::reply::Reply;
-use crate::store::{Event, Subscribed, Subscription, Triple, Unsubscription};
+use crate::store::{Event, Subscribed, Subscription, SubscriptionKey, Unsubscription};
 
 /// Subscriptions on a page.
 const PAGE_SIZE: u32 = 100;
@@ -87,7 +87,7 @@ pub(super) async fn subscribe(admitted: &Admitted, call: &Call<'_>) -> Result<Re
         faults.add("target_url", "The target_url is required.");
     }
     let asked = faults.or_else(asked)?;
-    let triple = Triple {
+    let triple = SubscriptionKey {
         target_url: asked.target_url.unwrap_or_default(),
         event: asked.event.unwrap_or_default(),
         form: asked.form.flatten(),

@@ -46,7 +46,7 @@ pub(super) async fn run(Check { file, deep }: &Check) -> Result<()> {
         print(&format!("{warning}\n"))?;
     }
     for tenant in &tenants {
-        if let Some(pooler) = tenant.database.noticed_pooler() {
+        if let Some(pooler) = tenant.database.detected_pooler() {
             let slug = &tenant.slug;
             print(&format!("warning: the database of the tenant `{slug}` is behind {pooler}: {}", Pooler::REMEDY))?;
         }
@@ -165,7 +165,7 @@ async fn try_database(tenant: &TenantConfig) -> Tried {
     let (location, slug) = (&tenant.database, &*tenant.slug);
     let tried = async {
         let store = Store::open(location, 1).await?;
-        let (concerns, place) = (store.concerns().await, store.place().await);
+        let (concerns, place) = (store.concerns().await, store.physical_id().await);
         store.close().await;
         location.require_writable()?;
         Ok((concerns?, place))

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 
-use super::statement::{Fields, Malformed, Page, PageRequest, Reading, Record, SortDirection, truth};
+use super::statement::{Fields, ListRecord, MalformedRecord, Page, PageRequest, PageScan, SortDirection, truth};
 use super::{Store, StoreError};
 
 /// A form as lists show it.
@@ -19,8 +19,8 @@ pub struct FormSummary {
     pub anonymous: bool,
 }
 
-impl Record<'_> for FormSummary {
-    fn take(fields: &mut Fields<'_>) -> Result<Self, Malformed> {
+impl ListRecord<'_> for FormSummary {
+    fn take(fields: &mut Fields<'_>) -> Result<Self, MalformedRecord> {
         Ok(Self { id: fields.integer()?, name: fields.text()?.into_owned(), anonymous: fields.truth()? })
     }
 }
@@ -47,8 +47,8 @@ pub struct Element {
     pub kind: String,
 }
 
-impl Record<'_> for Element {
-    fn take(fields: &mut Fields<'_>) -> Result<Self, Malformed> {
+impl ListRecord<'_> for Element {
+    fn take(fields: &mut Fields<'_>) -> Result<Self, MalformedRecord> {
         let id = fields.integer()?;
         let mut text = || fields.text().map(Cow::into_owned);
         Ok(Self { id, gid: text()?, name: text()?, kind: text()? })
@@ -69,7 +69,7 @@ impl Store {
         sql.push("SELECT (SELECT count(*)").push(LISTED).push("), (");
         sql.push_records(&["id", "name", "anonymous"]);
         sql.push(" FROM (SELECT id, name, anonymous").push(LISTED).push(" ORDER BY id");
-        sql.limit(&Reading::from_the_start(page, SortDirection::Ascending)).push(") AS page)");
+        sql.limit(&PageScan::forward(page, SortDirection::Ascending)).push(") AS page)");
         let row = reader.fetch_one(sql).await?;
         let total: i64 = row.get(0)?;
         Ok(Page { items: row.records(1)?, total: u64::try_from(total).expect("a count is not negative") })

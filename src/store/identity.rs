@@ -24,7 +24,7 @@ impl DatabaseIdentity {
 
     /// Where the database is, for comparing two that may be one, reached by different URLs. None on SQLite, or if the server does not say.
     /// Unlike the identity, it differs for copies.
-    pub(super) async fn place(reader: &mut PooledConnection) -> Option<String> {
+    pub(super) async fn physical_id(reader: &mut PooledConnection) -> Option<String> {
         if reader.dialect() == Dialect::Sqlite {
             return None;
         }

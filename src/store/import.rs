@@ -6,16 +6,16 @@
 pub(crate) mod batch;
 pub(crate) mod check;
 mod keys;
-mod known;
 pub(crate) mod record;
+mod state;
 mod submissions;
 mod touched;
 mod write;
 
 use batch::Batch;
-use check::Refusal;
-use known::Known;
+use check::RecordFault;
 use record::Record;
+use state::ImportState;
 
 use super::engine::{Database, DatabaseLocation, Transaction};
 use super::settle::settle_within;
@@ -34,7 +34,7 @@ const ANALYZE: &str = "ANALYZE users, labels, forms, elements, groups, group_mem
 pub(crate) struct Import {
     database: Database,
     transaction: Transaction,
-    known: Known,
+    state: ImportState,
     is_first: bool,
     batches: u64,
 }
@@ -42,42 +42,42 @@ pub(crate) struct Import {
 impl Import {
     /// Begins to load into a database at the newest schema.
     pub(crate) async fn begin(location: &DatabaseLocation) -> Result<Self, StoreError> {
-        let database = location.connect_for_long();
+        let database = location.connect_for_maintenance();
         schema::require_served(&mut database.reader().await?).await?;
         let mut transaction = database.begin().await?;
         prepare(&mut transaction).await?;
         users::fold_new(&mut transaction).await?;
-        let known = Known::at_start(&mut transaction).await?;
+        let state = ImportState::load(&mut transaction).await?;
         let is_first = transaction.dialect() == Dialect::Postgres && is_empty(&mut transaction).await?;
         if is_first {
-            keys::take_away(&mut transaction).await?;
+            keys::drop_keys(&mut transaction).await?;
         }
-        Ok(Self { database, transaction, known, is_first, batches: 0 })
+        Ok(Self { database, transaction, state, is_first, batches: 0 })
     }
 
     /// Loads what can be loaded of a batch, and tells for each of its records whether it was refused.
-    pub(crate) async fn load(&mut self, batch: &Batch) -> Result<Vec<Option<Refusal>>, StoreError> {
-        self.known.look_up(&mut self.transaction, batch).await?;
-        let refusals: Vec<_> = batch.records().iter().map(|record| self.known.accept(record).err()).collect();
+    pub(crate) async fn load(&mut self, batch: &Batch) -> Result<Vec<Option<RecordFault>>, StoreError> {
+        self.state.look_up(&mut self.transaction, batch).await?;
+        let faults: Vec<_> = batch.records().iter().map(|record| self.state.accept(record).err()).collect();
         let accepted: Vec<&Record> = batch
             .records()
             .iter()
-            .zip(&refusals)
-            .filter_map(|(record, refusal)| refusal.is_none().then_some(record))
+            .zip(&faults)
+            .filter_map(|(record, fault)| fault.is_none().then_some(record))
             .collect();
-        write::write(&mut self.transaction, &self.known, &accepted).await?;
+        write::write(&mut self.transaction, &self.state, &accepted).await?;
         self.batches += 1;
         if self.batches.is_power_of_two() && self.transaction.dialect() == Dialect::Postgres {
             // What was planned when the tables were half as large: of empty ones, a whole index is read as cheaply as a row.
             run(&mut self.transaction, "DISCARD PLANS").await?;
         }
-        Ok(refusals)
+        Ok(faults)
     }
 
     /// Keeps what was loaded.
     pub(crate) async fn finish(mut self) -> Result<(), StoreError> {
         if self.is_first {
-            keys::put_back(&mut self.transaction).await?;
+            keys::restore_keys(&mut self.transaction).await?;
         }
         settle_within(&mut self.transaction).await?;
         complete(&mut self.transaction).await?;

@@ -21,11 +21,11 @@ use super::statement::{fold, folded};
 
 /// The most characters of an address: 64 before the @ and 255 after it (RFC 5321, section 4.5.3.1). Larger: the column
 /// `users.email` refuses the row. Smaller: addresses that mail servers accept are refused.
-const LONGEST: usize = 320;
+const MAX_ADDRESS: usize = 320;
 
 /// The most characters of a domain's label (RFC 1035, section 2.3.4). Larger: punycode, whose cost grows with the square of
 /// the length, is computed for labels that no resolver takes.
-const LONGEST_LABEL: usize = 63;
+const MAX_LABEL: usize = 63;
 
 /// A label that begins with this is in punycode (RFC 5890, section 2.3.2.1).
 const A_LABEL: &[u8] = b"xn--";
@@ -111,7 +111,7 @@ fn is_invisible(character: char) -> bool {
 
 /// The domain of a text that is something, an @, and a domain without empty labels.
 fn domain_of(text: &str) -> Option<&str> {
-    let short = text.len() <= LONGEST || text.chars().count() <= LONGEST;
+    let short = text.len() <= MAX_ADDRESS || text.chars().count() <= MAX_ADDRESS;
     let visible = text.is_ascii() || !text.chars().any(|c| c.is_whitespace() || c.is_control());
     // One pass, since a group has thousands of them; and where the domain's last label begins.
     let (mut domain, mut label) = (None, 0);
@@ -201,7 +201,7 @@ fn labels(domain: &str) -> Option<(String, String)> {
     if domain.is_ascii() && !has_a_label(domain) {
         return Some((domain.to_owned(), domain.to_owned()));
     }
-    if domain.split('.').any(|label| label.chars().count() > LONGEST_LABEL) {
+    if domain.split('.').any(|label| label.chars().count() > MAX_LABEL) {
         return None;
     }
     let to_ascii = |domain: &str| {

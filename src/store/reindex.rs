@@ -42,10 +42,10 @@ impl fmt::Display for Reindexed {
 /// # Errors
 /// [`StoreError::SchemaOlder`] before a migration; else that the database failed. What was mended until then stays.
 pub async fn reindex(location: &DatabaseLocation) -> Result<Reindexed, StoreError> {
-    let database = location.connect_for_long();
+    let database = location.connect_for_maintenance();
     schema::require_served(&mut database.reader().await?).await?;
-    let users = users::mend(&database).await?;
-    let (differences, counts) = settle::mend(&database).await?;
+    let users = users::repair(&database).await?;
+    let (differences, counts) = settle::repair(&database).await?;
     database.close().await;
     let settle::Differences { listed: submissions, documents, labels } = differences;
     Ok(Reindexed { users, submissions, documents, labels, counts })

@@ -60,18 +60,18 @@ pub enum Reach {
 
 /// The step that begins here creates the trigram index of a table that step 10 drops. It does not find the extension in a
 /// schema outside the search path, so it is left out; [`super::settle`] creates the index that is used.
-const OBSOLETE: &str = "\n-- Trigrams make the keyword search independent of what is stored.";
+const OBSOLETE_INDEX: &str = "\n-- Trigrams make the keyword search independent of what is stored.";
 
 /// Migrations take turns, by a lock that ends with the transaction. (That of sqlx's own migrator is one of the session,
 /// which a pooler may give to others.)
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_advisory_xact_lock(7310577365311121508)";
 
 /// The table and its columns are those of sqlx, which made it until version 11.
-const TABLE: [&str; 2] = [
-    "CREATE TABLE IF NOT EXISTS _sqlx_migrations (version bigint PRIMARY KEY, description text NOT NULL, \
+const MIGRATIONS_TABLE: [&str; 2] = [
+    "CREATE MIGRATIONS_TABLE IF NOT EXISTS _sqlx_migrations (version bigint PRIMARY KEY, description text NOT NULL, \
         installed_on timestamptz NOT NULL DEFAULT now(), success boolean NOT NULL, checksum bytea NOT NULL, \
         execution_time bigint NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS _sqlx_migrations (version BIGINT PRIMARY KEY, description TEXT NOT NULL, \
+    "CREATE MIGRATIONS_TABLE IF NOT EXISTS _sqlx_migrations (version BIGINT PRIMARY KEY, description TEXT NOT NULL, \
         installed_on TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, success BOOLEAN NOT NULL, checksum BLOB NOT NULL, \
         execution_time BIGINT NOT NULL)",
 ];
@@ -105,7 +105,7 @@ pub(super) async fn create_namespace(database: &Database, name: &str) -> Result<
     let is_missing: bool = reader.fetch_one(sql).await?.get(0)?;
     drop(reader);
     if is_missing {
-        let mut transaction = database.begin_by(BEGIN, Duration::MAX, Instant::now()).await?;
+        let mut transaction = database.begin_with(BEGIN, Duration::MAX, Instant::now()).await?;
         let mut sql = transaction.sql();
         sql.push("SELECT set_config('formgate.schema', ").bind(name).push(", true)");
         transaction.fetch_all(sql).await?;
@@ -141,8 +141,8 @@ fn is_applied(step: &Migration, applied: &Applied) -> Result<bool, StoreError> {
 /// Applies a step, unless another command did meanwhile. What is applied then.
 async fn apply(database: &Database, step: &Migration, text: &'static str) -> Result<Applied, StoreError> {
     let began = Instant::now();
-    let mut transaction = database.begin_by(BEGIN, Duration::MAX, began).await?;
-    let [postgres, sqlite] = TABLE;
+    let mut transaction = database.begin_with(BEGIN, Duration::MAX, began).await?;
+    let [postgres, sqlite] = MIGRATIONS_TABLE;
     let table = if transaction.dialect() == Dialect::Postgres { postgres } else { sqlite };
     transaction.command(table).await?;
     let applied = read_applied(transaction.connection()).await?;
@@ -151,7 +151,7 @@ async fn apply(database: &Database, step: &Migration, text: &'static str) -> Res
         return Ok(applied);
     }
     let failed = |error| StoreError::Migration(MigrateError::ExecuteMigration(error, step.version));
-    let script = text.split_once(OBSOLETE).map_or(text, |(script, _)| script);
+    let script = text.split_once(OBSOLETE_INDEX).map_or(text, |(script, _)| script);
     transaction.command(script).await.map_err(failed)?;
     let mut sql = transaction.sql();
     sql.push("INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) VALUES (");

@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use super::engine::PooledConnection;
 use super::filter::SortBy;
-use super::statement::{Dialect, Fields, Malformed, Record, Row, SortDirection, Sql, sqlite_text};
+use super::statement::{Dialect, Fields, ListRecord, MalformedRecord, Row, SortDirection, Sql, sqlite_text};
 use super::{Store, StoreError};
 
 /// A submission as the API shows it.
@@ -46,8 +46,8 @@ pub struct Field<'r> {
     pub kind: Cow<'r, str>,
 }
 
-impl<'r> Record<'r> for Field<'r> {
-    fn take(fields: &mut Fields<'r>) -> Result<Self, Malformed> {
+impl<'r> ListRecord<'r> for Field<'r> {
+    fn take(fields: &mut Fields<'r>) -> Result<Self, MalformedRecord> {
         Ok(Self { id: fields.integer()?, gid: fields.text()?, name: fields.text()?, kind: fields.text()? })
     }
 }
@@ -55,7 +55,7 @@ impl<'r> Record<'r> for Field<'r> {
 /// What stands in one field; an empty value where it was not answered.
 #[derive(Clone, Debug)]
 pub struct Answer<'r> {
-    /// The field's place among [`Shown::fields`].
+    /// The field's place among [`SubmissionsView::fields`].
     pub field: usize,
     /// The value as stored.
     pub value: Cow<'r, str>,
@@ -67,7 +67,7 @@ pub struct Answer<'r> {
 
 /// Submissions, and the fields of all their forms.
 #[derive(Clone, Debug)]
-pub struct Shown<'r> {
+pub struct SubmissionsView<'r> {
     /// Each field once, however many submissions have it.
     pub fields: Vec<Field<'r>>,
     /// In the order in which they were asked for.
@@ -76,10 +76,10 @@ pub struct Shown<'r> {
 
 /// What was answered: the field's id, the value, file details, and when it last changed, in microseconds since 1970.
 #[derive(Deserialize)]
-struct Given<'r>(i64, #[serde(borrow)] Cow<'r, str>, #[serde(borrow)] Option<Cow<'r, str>>, i64);
+struct StoredAnswer<'r>(i64, #[serde(borrow)] Cow<'r, str>, #[serde(borrow)] Option<Cow<'r, str>>, i64);
 
-impl<'r> Record<'r> for Given<'r> {
-    fn take(fields: &mut Fields<'r>) -> Result<Self, Malformed> {
+impl<'r> ListRecord<'r> for StoredAnswer<'r> {
+    fn take(fields: &mut Fields<'r>) -> Result<Self, MalformedRecord> {
         Ok(Self(fields.integer()?, fields.text()?, fields.optional_text()?, fields.instant()?))
     }
 }
@@ -93,7 +93,7 @@ pub struct Submissions {
 
 /// The columns of a row, as [`write_rows`] has them.
 const ID: usize = 0;
-const CHILD_OF: usize = 1;
+const PARENT: usize = 1;
 const FORM: usize = 2;
 const STATUS: usize = 3;
 const CREATED_AT: usize = 4;
@@ -112,7 +112,7 @@ impl Submissions {
         };
         let mut places: Vec<(Timestamp, i64)> = Vec::with_capacity(rows.len());
         for row in &rows {
-            if row.get::<Option<i64>>(CHILD_OF)?.is_none() {
+            if row.get::<Option<i64>>(PARENT)?.is_none() {
                 places.push((row.get(column)?, row.get(ID)?));
             }
         }
@@ -128,7 +128,7 @@ impl Submissions {
     ///
     /// # Errors
     /// [`StoreError::Statement`] where the database has what no column of the schema takes.
-    pub fn read(&self) -> Result<Shown<'_>, StoreError> {
+    pub fn read(&self) -> Result<SubmissionsView<'_>, StoreError> {
         let mut fields: Vec<Field<'_>> = Vec::new();
         let mut forms: HashMap<i64, Range<usize>> = HashMap::new();
         for row in &self.rows {
@@ -141,7 +141,7 @@ impl Submissions {
         let mut submissions: Vec<Submission<'_>> = Vec::with_capacity(self.rows.len());
         for row in &self.rows {
             let updated_at = row.get(UPDATED_AT)?;
-            match row.get::<Option<i64>>(CHILD_OF)? {
+            match row.get::<Option<i64>>(PARENT)? {
                 None => {
                     let (id, status, created_at) = (row.get(ID)?, row.text(STATUS)?, row.get(CREATED_AT)?);
                     submissions.push(Submission { id, status, created_at, updated_at, entries: Vec::new() });
@@ -155,7 +155,7 @@ impl Submissions {
                 add_entries(&mut shown_in.entries, places, row.records(ANSWERS)?, updated_at)?;
             }
         }
-        Ok(Shown { fields, submissions })
+        Ok(SubmissionsView { fields, submissions })
     }
 }
 
@@ -163,15 +163,15 @@ impl Submissions {
 fn add_entries<'f, 'r: 'f>(
     entries: &mut Vec<Answer<'r>>,
     fields: impl ExactSizeIterator<Item = (usize, &'f Field<'r>)>,
-    mut given: Vec<Given<'r>>,
+    mut answers: Vec<StoredAnswer<'r>>,
     updated_at: Timestamp,
 ) -> Result<(), StoreError> {
-    given.sort_unstable_by_key(|given| given.0);
+    answers.sort_unstable_by_key(|answers| answers.0);
     entries.reserve(fields.len());
     for (field, Field { id, .. }) in fields {
-        let (value, files, updated_at) = match given.binary_search_by_key(id, |given| given.0) {
+        let (value, files, updated_at) = match answers.binary_search_by_key(id, |answers| answers.0) {
             Ok(at) => {
-                let Given(_, value, files, at) = &mut given[at];
+                let StoredAnswer(_, value, files, at) = &mut answers[at];
                 let at = Timestamp::from_microsecond(*at).map_err(|error| sqlx::Error::Decode(error.into()))?;
                 (std::mem::take(value), files.take(), at)
             }
@@ -191,7 +191,7 @@ impl Store {
     pub async fn submission(&self, id: i64) -> Result<Submissions, StoreError> {
         let mut reader = self.database.reader().await?;
         let mut sql = reader.sql();
-        write_rows(&mut sql, TellFields::WithEachRow, |sql| {
+        write_rows(&mut sql, FormFields::EveryRow, |sql| {
             sql.push(" = ").bind(id);
         });
         Ok(Submissions { rows: in_order(&[id], reader.fetch_all(sql).await?)? })
@@ -204,26 +204,26 @@ pub(super) async fn read_submissions(reader: &mut PooledConnection, ids: Vec<i64
         return Ok(Submissions::default());
     }
     let mut sql = reader.sql();
-    write_rows(&mut sql, TellFields::OnceAForm, |sql| {
-        sql.in_some_ids(&ids);
+    write_rows(&mut sql, FormFields::OncePerForm, |sql| {
+        sql.in_ids_with_generic_plan(&ids);
     });
     Ok(Submissions { rows: in_order(&ids, reader.fetch_all(sql).await?)? })
 }
 
 /// Which rows tell the fields of their form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TellFields {
+pub(super) enum FormFields {
     /// The first one of each form.
-    OnceAForm,
+    OncePerForm,
     /// All of them: for one submission, whose children are few, that takes less than to find out which are the first.
-    WithEachRow,
+    EveryRow,
 }
 
 /// Adds the query of the rows that [`Submissions`] are told by, [`COLUMNS`] of them, of submissions whose ids are `among`.
-pub(super) fn write_rows(sql: &mut Sql, fields: TellFields, among: impl Fn(&mut Sql)) {
+pub(super) fn write_rows(sql: &mut Sql, fields: FormFields, among: impl Fn(&mut Sql)) {
     let files = if sql.dialect() == Dialect::Postgres { "a.files::text" } else { "a.files" };
     sql.push("SELECT m.id, m.child_of, m.form_id, m.status, m.created_at, m.updated_at, ");
-    let once = fields == TellFields::OnceAForm;
+    let once = fields == FormFields::OncePerForm;
     sql.push(if once { "CASE WHEN row_number() OVER (PARTITION BY m.form_id) = 1 THEN (" } else { "(" });
     sql.push_records(&["id", "gid", "name", "type"]);
     sql.push(" FROM (SELECT e.id, e.gid, e.name, e.type FROM elements e WHERE e.form_id = m.form_id ");
@@ -252,13 +252,13 @@ fn write_head(sql: &mut Sql, child_of: &'static str) {
 /// The rows in the order of the ids, children after their parents and by their own ids.
 fn in_order(ids: &[i64], rows: Vec<Row>) -> Result<Vec<Row>, sqlx::Error> {
     let places: HashMap<i64, usize> = ids.iter().copied().zip(0..).collect();
-    let mut placed = Vec::with_capacity(rows.len());
+    let mut sorted = Vec::with_capacity(rows.len());
     for row in rows {
-        let (id, child_of): (i64, Option<i64>) = (row.get(ID)?, row.get(CHILD_OF)?);
-        placed.push(((places.get(&child_of.unwrap_or(id)).copied(), child_of.is_some(), id), row));
+        let (id, child_of): (i64, Option<i64>) = (row.get(ID)?, row.get(PARENT)?);
+        sorted.push(((places.get(&child_of.unwrap_or(id)).copied(), child_of.is_some(), id), row));
     }
-    placed.sort_unstable_by_key(|(place, _)| *place);
-    Ok(placed.into_iter().map(|(_, row)| row).collect())
+    sorted.sort_unstable_by_key(|(place, _)| *place);
+    Ok(sorted.into_iter().map(|(_, row)| row).collect())
 }
 
 impl Row {
@@ -266,7 +266,7 @@ impl Row {
     pub(super) fn text(&self, column: usize) -> Result<&str, sqlx::Error> {
         match self {
             Self::Postgres(row) => sqlx::Row::try_get(row, column),
-            Self::Sqlite(row, repairs) => Ok(sqlite_text(row, repairs, column)?.unwrap_or_default()),
+            Self::Sqlite(row, repaired_texts) => Ok(sqlite_text(row, repaired_texts, column)?.unwrap_or_default()),
         }
     }
 }

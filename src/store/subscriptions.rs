@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::engine::Tries;
+use super::engine::Retry;
 use super::statement::{Page, PageRequest, Row, Sql};
 use super::{Store, StoreError};
 
@@ -36,9 +36,9 @@ impl Event {
     }
 }
 
-/// What makes a subscription: the same triple is the same one.
+/// What makes a subscription: the same key is the same one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Triple {
+pub struct SubscriptionKey {
     /// Where to deliver.
     pub target_url: String,
     /// What to deliver.
@@ -108,14 +108,19 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn subscribe(&self, triple: &Triple, secret: &str, now: Timestamp) -> Result<Subscribed, StoreError> {
-        let mut tries = Tries::default();
+    pub async fn subscribe(
+        &self,
+        key: &SubscriptionKey,
+        secret: &str,
+        now: Timestamp,
+    ) -> Result<Subscribed, StoreError> {
+        let mut retry = Retry::default();
         loop {
-            match self.try_to_subscribe(triple, secret, now).await {
+            match self.try_to_subscribe(key, secret, now).await {
                 Ok(Some(subscribed)) => return Ok(subscribed),
                 // The one that was there has just been ended: now there is room to make it.
                 Ok(None) => {}
-                Err(error) if tries.another(&error).await => {}
+                Err(error) if retry.wait_if_retryable(&error).await => {}
                 Err(error) => return Err(error),
             }
         }
@@ -123,12 +128,12 @@ impl Store {
 
     async fn try_to_subscribe(
         &self,
-        triple: &Triple,
+        key: &SubscriptionKey,
         secret: &str,
         now: Timestamp,
     ) -> Result<Option<Subscribed>, StoreError> {
         let mut transaction = self.database.begin().await?;
-        if let Some(form) = triple.form {
+        if let Some(form) = key.form {
             let mut sql = transaction.sql();
             // Locked, so that the form is still there when the subscription is.
             sql.push("SELECT id FROM forms WHERE id = ").bind(form).push_either(" FOR KEY SHARE", "");
@@ -138,7 +143,7 @@ impl Store {
         }
         let mut insert = transaction.sql();
         insert.push("INSERT INTO subscriptions (target_url, event, form_id, secret, created_at) VALUES (");
-        insert.bind(triple.target_url.as_str()).push(", ").bind(triple.event.as_str()).push(", ").bind(triple.form);
+        insert.bind(key.target_url.as_str()).push(", ").bind(key.event.as_str()).push(", ").bind(key.form);
         insert.push(", ").bind(secret).push(", ").bind(now).push(") ON CONFLICT DO NOTHING RETURNING ").push(COLUMNS);
         if let Some(row) = transaction.fetch_all(insert).await?.pop() {
             let subscription = Subscription::read(&row)?;
@@ -147,8 +152,8 @@ impl Store {
         }
         let mut find = transaction.sql();
         find.push("SELECT ").push(COLUMNS).push(" FROM subscriptions WHERE target_url = ");
-        find.bind(triple.target_url.as_str()).push(" AND event = ").bind(triple.event.as_str());
-        find.push(" AND coalesce(form_id, 0) = ").bind(triple.form.unwrap_or(0));
+        find.bind(key.target_url.as_str()).push(" AND event = ").bind(key.event.as_str());
+        find.push(" AND coalesce(form_id, 0) = ").bind(key.form.unwrap_or(0));
         let row = transaction.fetch_all(find).await?.pop();
         Ok(row.as_ref().map(Subscription::read).transpose()?.map(Subscribed::Existing))
     }
@@ -161,10 +166,10 @@ impl Store {
         let mut sql = self.database.sql();
         sql.push("DELETE FROM subscriptions WHERE ");
         write_which(&mut sql, which);
-        let mut tries = Tries::default();
+        let mut retry = Retry::default();
         loop {
             match self.database.execute(sql.clone()).await {
-                Err(error) if tries.another(&error).await => {}
+                Err(error) if retry.wait_if_retryable(&error).await => {}
                 outcome => return outcome,
             }
         }

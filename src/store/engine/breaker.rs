@@ -30,27 +30,27 @@ pub struct Breaker {
     /// For the log.
     tenant: Arc<str>,
     metrics: DatabaseMetrics,
-    state: Mutex<State>,
+    state: Mutex<BreakerState>,
 }
 
 #[derive(Debug)]
-enum State {
+enum BreakerState {
     /// Every caller is let through; so many statements failed since the last one that did not.
     Closed { failures: u32 },
     /// Callers are refused, but for one after the pause.
-    Open(Open),
+    Open(OpenBreaker),
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenBreaker {
     /// The last failure.
-    at: Instant,
+    failed_at: Instant,
     /// What kind of failure was logged, so that another kind is logged too.
-    said: String,
+    logged: String,
     /// The last failure with its causes.
     cause: String,
     /// Whether the one is under way.
-    tried: bool,
+    trial_running: bool,
 }
 
 /// A caller who was let through. Dropped without a word of the outcome, it leaves its place to the next one.
@@ -66,7 +66,7 @@ impl Breaker {
     /// Closed.
     #[must_use]
     pub fn new(tenant: Arc<str>, metrics: DatabaseMetrics) -> Arc<Self> {
-        Arc::new(Self { tenant, metrics, state: Mutex::new(State::Closed { failures: 0 }) })
+        Arc::new(Self { tenant, metrics, state: Mutex::new(BreakerState::Closed { failures: 0 }) })
     }
 
     /// Lets a caller through.
@@ -79,12 +79,12 @@ impl Breaker {
 
     fn enter_at(self: &Arc<Self>, now: Instant) -> Result<BreakerPermit, StoreError> {
         let trial = match &mut *self.lock() {
-            State::Closed { .. } => false,
-            State::Open(open) if !open.tried && now >= open.at + PAUSE => {
-                open.tried = true;
+            BreakerState::Closed { .. } => false,
+            BreakerState::Open(open) if !open.trial_running && now >= open.failed_at + PAUSE => {
+                open.trial_running = true;
                 true
             }
-            State::Open(_) => {
+            BreakerState::Open(_) => {
                 self.metrics.refused("breaker");
                 return Err(StoreError::Resting);
             }
@@ -95,33 +95,33 @@ impl Breaker {
     /// Whether callers are refused now.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        matches!(&*self.lock(), State::Open(_))
+        matches!(&*self.lock(), BreakerState::Open(_))
     }
 
     /// What is wrong, while callers are refused.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         match &*self.lock() {
-            State::Open(open) => Some(open.cause.clone()),
-            State::Closed { .. } => None,
+            BreakerState::Open(open) => Some(open.cause.clone()),
+            BreakerState::Closed { .. } => None,
         }
     }
 
     /// A statement was answered by a database that works. What began before the breaker opened does not close it.
-    pub(super) fn answered(&self) {
-        if let State::Closed { failures } = &mut *self.lock() {
+    pub(super) fn record_success(&self) {
+        if let BreakerState::Closed { failures } = &mut *self.lock() {
             *failures = 0;
         }
     }
 
     /// A statement failed for a reason that lies in the database.
-    pub(super) fn failed(&self, error: &(dyn Error + 'static)) {
+    pub(super) fn record_failure(&self, error: &(dyn Error + 'static)) {
         let opened = match &mut *self.lock() {
-            State::Closed { failures } => {
+            BreakerState::Closed { failures } => {
                 *failures += 1;
                 *failures >= FAILURES
             }
-            State::Open(_) => false,
+            BreakerState::Open(_) => false,
         };
         if opened {
             self.open(error, Instant::now());
@@ -130,33 +130,33 @@ impl Breaker {
 
     fn open(&self, error: &(dyn Error + 'static), now: Instant) {
         // The cause may differ from try to try, as while a server starts; that is not worth a line each.
-        let said = error.downcast_ref().map_or_else(|| UNAVAILABLE.to_owned(), StoreError::to_string);
+        let logged = error.downcast_ref().map_or_else(|| UNAVAILABLE.to_owned(), StoreError::to_string);
         let causes = with_causes(error);
         let cause = if error.is::<StoreError>() { causes } else { format!("{UNAVAILABLE}: {causes}") };
-        let open = Open { at: now, said: said.clone(), cause, tried: false };
-        let before = std::mem::replace(&mut *self.lock(), State::Open(open));
+        let open = OpenBreaker { failed_at: now, logged: logged.clone(), cause, trial_running: false };
+        let before = std::mem::replace(&mut *self.lock(), BreakerState::Open(open));
         match before {
-            State::Closed { .. } => self.metrics.breaker_opened(),
-            State::Open(open) if open.said == said => return,
-            State::Open(_) => {}
+            BreakerState::Closed { .. } => self.metrics.breaker_opened(),
+            BreakerState::Open(open) if open.logged == logged => return,
+            BreakerState::Open(_) => {}
         }
         if let Some(StoreError::SchemaOlder { .. }) = error.downcast_ref() {
-            let mend = format!("formgate migrate --tenant {}", self.tenant);
-            tracing::error!(tenant = &*self.tenant, %error, mend, "the tenant is not served until its database is migrated");
+            let remedy = format!("formgate migrate --tenant {}", self.tenant);
+            tracing::error!(tenant = &*self.tenant, %error, remedy, "the tenant is not served until its database is migrated");
         } else {
             tracing::error!(tenant = &*self.tenant, cause = with_causes(error), "the tenant's database can't be used");
         }
     }
 
     fn close(&self) {
-        let before = std::mem::replace(&mut *self.lock(), State::Closed { failures: 0 });
-        if matches!(before, State::Open(_)) {
+        let before = std::mem::replace(&mut *self.lock(), BreakerState::Closed { failures: 0 });
+        if matches!(before, BreakerState::Open(_)) {
             self.metrics.breaker_closed();
             tracing::info!(tenant = &*self.tenant, "the tenant's database is back");
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, BreakerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -186,7 +186,7 @@ impl BreakerPermit {
         if std::mem::take(&mut self.trial) {
             self.breaker.close();
         } else {
-            self.breaker.answered();
+            self.breaker.record_success();
         }
     }
 
@@ -195,7 +195,7 @@ impl BreakerPermit {
         if std::mem::take(&mut self.trial) {
             self.breaker.open(error, Instant::now());
         } else {
-            self.breaker.failed(error);
+            self.breaker.record_failure(error);
         }
     }
 
@@ -208,8 +208,8 @@ impl BreakerPermit {
 
 impl Drop for BreakerPermit {
     fn drop(&mut self) {
-        if let (true, State::Open(open)) = (self.trial, &mut *self.breaker.lock()) {
-            open.tried = false;
+        if let (true, BreakerState::Open(open)) = (self.trial, &mut *self.breaker.lock()) {
+            open.trial_running = false;
         }
     }
 }

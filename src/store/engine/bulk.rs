@@ -4,37 +4,41 @@
 
 use super::database::Transaction;
 use super::error::StoreError;
-use crate::store::statement::{Rows, Sql, Table, names};
+use crate::store::statement::{JsonRows, Sql, Table, push_column_names};
 
 impl Table {
-    fn insertion(&self, transaction: &Transaction, rows: &Rows) -> Sql {
+    fn insertion(&self, transaction: &Transaction, rows: &JsonRows) -> Sql {
         let mut sql = transaction.sql();
         sql.push("INSERT INTO ").push(self.name).push(" (");
-        self.names(&mut sql);
+        self.push_column_names(&mut sql);
         sql.push(") SELECT ");
-        self.names(&mut sql);
+        self.push_column_names(&mut sql);
         sql.push(" FROM ");
-        self.batch(&mut sql, rows);
+        self.push_batch(&mut sql, rows);
         sql
     }
 
     /// The same, up to what is done with a row whose key is there.
-    fn insertion_or(&self, transaction: &Transaction, rows: &Rows) -> Sql {
+    fn insertion_on_conflict(&self, transaction: &Transaction, rows: &JsonRows) -> Sql {
         let mut sql = self.insertion(transaction, rows);
         // Without WHERE, SQLite takes ON for the beginning of a join.
         sql.push(" WHERE true ON CONFLICT (");
-        names(&mut sql, &self.columns[..self.key]);
+        push_column_names(&mut sql, &self.columns[..self.key]);
         sql.push(") DO ");
         sql
     }
 
     /// Inserts the rows, and updates those whose key is there and whose other columns differ.
-    pub(in crate::store) async fn upsert(&self, transaction: &mut Transaction, rows: &Rows) -> Result<(), StoreError> {
+    pub(in crate::store) async fn upsert(
+        &self,
+        transaction: &mut Transaction,
+        rows: &JsonRows,
+    ) -> Result<(), StoreError> {
         if rows.is_empty() {
             return Ok(());
         }
         let others = &self.columns[self.key..];
-        let mut sql = self.insertion_or(transaction, rows);
+        let mut sql = self.insertion_on_conflict(transaction, rows);
         if others.is_empty() {
             sql.push("NOTHING");
         } else {
@@ -52,7 +56,11 @@ impl Table {
     }
 
     /// Inserts the rows, of which none is there.
-    pub(in crate::store) async fn insert(&self, transaction: &mut Transaction, rows: &Rows) -> Result<(), StoreError> {
+    pub(in crate::store) async fn insert(
+        &self,
+        transaction: &mut Transaction,
+        rows: &JsonRows,
+    ) -> Result<(), StoreError> {
         if rows.is_empty() {
             return Ok(());
         }
@@ -64,13 +72,13 @@ impl Table {
     pub(in crate::store) async fn add(
         &self,
         transaction: &mut Transaction,
-        rows: &Rows,
+        rows: &JsonRows,
         sum: &'static str,
     ) -> Result<(), StoreError> {
         if rows.is_empty() {
             return Ok(());
         }
-        let mut sql = self.insertion_or(transaction, rows);
+        let mut sql = self.insertion_on_conflict(transaction, rows);
         sql.push("UPDATE SET ").push(sum).push(" = ").push(self.name).push(".").push(sum);
         sql.push(" + excluded.").push(sum);
         transaction.execute(sql).await?;
@@ -97,7 +105,7 @@ impl Table {
         &self,
         transaction: &mut Transaction,
         owners: &[i64],
-        rows: &Rows,
+        rows: &JsonRows,
     ) -> Result<(), StoreError> {
         if owners.is_empty() {
             return Ok(());
@@ -107,11 +115,11 @@ impl Table {
         sql.push("DELETE FROM ").push(self.name).push(" WHERE ").push(key[0].0).in_ids(owners);
         // A list that no row's columns occur in is made once and hashed; NOT EXISTS would read it for every row.
         sql.push(" AND (");
-        names(&mut sql, key);
+        push_column_names(&mut sql, key);
         sql.push(") NOT IN (SELECT ");
-        names(&mut sql, key);
+        push_column_names(&mut sql, key);
         sql.push(" FROM ");
-        self.batch(&mut sql, rows);
+        self.push_batch(&mut sql, rows);
         sql.push(")");
         transaction.execute(sql).await?;
         Ok(())
@@ -122,7 +130,7 @@ impl Table {
         &self,
         transaction: &mut Transaction,
         owners: &[i64],
-        rows: &Rows,
+        rows: &JsonRows,
     ) -> Result<(), StoreError> {
         if owners.is_empty() {
             // To look for each whether it is there is a quarter of what inserting it costs.

@@ -12,16 +12,16 @@ use sqlx::postgres::PgDatabaseError;
 
 /// An error and all its sources, outermost first.
 pub(crate) fn with_causes(error: &(dyn Error + 'static)) -> String {
-    let mut said: Vec<String> = Vec::new();
+    let mut messages: Vec<String> = Vec::new();
     let mut next = Some(error);
     while let Some(error) = next {
         next = error.source();
         let text = without_source(error);
-        if !text.is_empty() && said.last() != Some(&text) {
-            said.push(text);
+        if !text.is_empty() && messages.last() != Some(&text) {
+            messages.push(text);
         }
     }
-    said.join(": ")
+    messages.join(": ")
 }
 
 /// What an error says beyond its source, which follows it.

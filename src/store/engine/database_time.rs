@@ -30,21 +30,21 @@ impl DatabaseTime {
 /// One statement that is waited for; dropping it ends that, also when its request was given up.
 #[derive(Debug)]
 pub(super) struct Timing {
-    spent: Option<DatabaseTime>,
+    time: Option<DatabaseTime>,
     began: Instant,
 }
 
 impl Timing {
     pub(super) fn begin() -> Self {
-        Self { spent: CURRENT.try_with(DatabaseTime::clone).ok(), began: Instant::now() }
+        Self { time: CURRENT.try_with(DatabaseTime::clone).ok(), began: Instant::now() }
     }
 }
 
 impl Drop for Timing {
     fn drop(&mut self) {
-        if let Some(spent) = &self.spent {
+        if let Some(time) = &self.time {
             let micros = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
-            spent.micros.fetch_add(micros, Ordering::Relaxed);
+            time.micros.fetch_add(micros, Ordering::Relaxed);
         }
     }
 }
@@ -55,14 +55,14 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_given_up_counts_and_what_is_not_measured_does_not() {
-        let spent = DatabaseTime::default();
+        let time = DatabaseTime::default();
         drop(Timing::begin());
         let waiting = async {
             let _timing = Timing::begin();
             std::future::pending::<()>().await;
         };
-        let given_up = tokio::time::timeout(Duration::from_millis(20), spent.measure(waiting)).await;
+        let given_up = tokio::time::timeout(Duration::from_millis(20), time.measure(waiting)).await;
         assert!(given_up.is_err());
-        assert!((20..5000).contains(&spent.total().as_millis()), "{:?}", spent.total());
+        assert!((20..5000).contains(&time.total().as_millis()), "{:?}", time.total());
     }
 }

@@ -77,7 +77,7 @@ impl DatabaseFailure {
     /// Whether it shows that the database does not work, for any caller. All else is the answer of one that works: to what
     /// this caller asked (a slow statement, one that needs too much memory), to what two of them did at once, or to a write
     /// where reads can go on.
-    pub(super) fn lies_in_the_database(self) -> bool {
+    pub(super) fn trips_breaker(self) -> bool {
         match self {
             Self::Unreachable | Self::Lost | Self::Unresponsive | Self::Other => true,
             Self::TimedOut | Self::Full | Self::OutOfSpace | Self::ReadOnly | Self::Locked | Self::Collision => false,

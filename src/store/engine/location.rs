@@ -17,10 +17,10 @@ use super::breaker::Breaker;
 use super::connections::Connections;
 use super::database::Database;
 use super::error::StoreError;
-use super::pool::{Plan, Pool};
+use super::pool::{Pool, PoolOptions};
 use super::pooler::Pooler;
 use super::postgres::{PostgresAddress, PostgresServer};
-use super::session::Address;
+use super::session::SessionAddress;
 use super::write_access::ReadOnlyFile;
 use crate::owner_only;
 
@@ -44,7 +44,7 @@ const WRITER_WAIT: Duration = Duration::from_secs(15);
 /// A parsed `database` of the configuration.
 #[derive(Clone)]
 pub struct DatabaseLocation {
-    kind: Kind,
+    kind: DatabaseKind,
     /// As it was written: two locations are equal only when nothing of them differs, the password included.
     text: SecretString,
 }
@@ -56,7 +56,7 @@ impl PartialEq for DatabaseLocation {
 }
 
 #[derive(Clone)]
-enum Kind {
+enum DatabaseKind {
     /// Made when it is first connected to: most of many tenants are quiet, and the driver's options are large.
     Postgres(OnceLock<Arc<PostgresServer>>),
     Sqlite(Box<Path>),
@@ -78,7 +78,7 @@ pub enum InvalidLocation {
     #[error("several hosts are not supported: name one, such as that of a proxy that follows the primary")]
     SeveralHosts,
     /// A parameter of the Postgres URL, counted from 1, that the driver would pass over.
-    #[error("parameter {number} is unknown; there are: {}", postgres_url::TAKEN.join(", "))]
+    #[error("parameter {number} is unknown; there are: {}", postgres_url::SUPPORTED.join(", "))]
     UnknownParameter {
         /// Its place in the URL; its name may be a part of a password.
         number: usize,
@@ -111,23 +111,23 @@ impl DatabaseLocation {
             if postgres_url::plain_identity(text).is_none() {
                 postgres_url::parse(text)?;
             }
-            return Ok(Self { kind: Kind::Postgres(OnceLock::new()), text: text.into() });
+            return Ok(Self { kind: DatabaseKind::Postgres(OnceLock::new()), text: text.into() });
         }
         let path = text.strip_prefix("sqlite:").ok_or(InvalidLocation::UnknownScheme)?;
         let path = path.strip_prefix("//").unwrap_or(path);
         if path.is_empty() || path.contains(":memory:") || path.contains('?') || path.contains('\0') {
             return Err(InvalidLocation::NoFile);
         }
-        Ok(Self { kind: Kind::Sqlite(folder.join(path).into()), text: text.into() })
+        Ok(Self { kind: DatabaseKind::Sqlite(folder.join(path).into()), text: text.into() })
     }
 
     /// A text that is equal for two locations exactly when they are the same database.
     #[must_use]
     pub fn identity(&self) -> String {
         match &self.kind {
-            Kind::Postgres(server) => postgres_url::plain_identity(self.text.expose_secret())
+            DatabaseKind::Postgres(server) => postgres_url::plain_identity(self.text.expose_secret())
                 .unwrap_or_else(|| self.server(server).identity()),
-            Kind::Sqlite(path) => format!("sqlite {}", path.display()),
+            DatabaseKind::Sqlite(path) => format!("sqlite {}", path.display()),
         }
     }
 
@@ -141,23 +141,23 @@ impl DatabaseLocation {
     /// The schema of a Postgres database that is this one's, if the URL names one.
     pub(in crate::store) fn schema(&self) -> Option<&str> {
         match &self.kind {
-            Kind::Postgres(server) => self.server(server).schema(),
-            Kind::Sqlite(_) => None,
+            DatabaseKind::Postgres(server) => self.server(server).schema(),
+            DatabaseKind::Sqlite(_) => None,
         }
     }
 
     /// Where the server of a Postgres database listens, as an operator reads it; empty for a SQLite file.
     pub(super) fn server_address(&self) -> String {
-        let Kind::Postgres(server) = &self.kind else { return String::new() };
+        let DatabaseKind::Postgres(server) = &self.kind else { return String::new() };
         self.server(server).address()
     }
 
     /// The pooler that was noticed on the way to the database, and that the URL does not mention.
     #[must_use]
-    pub fn noticed_pooler(&self) -> Option<Pooler> {
+    pub fn detected_pooler(&self) -> Option<Pooler> {
         match &self.kind {
-            Kind::Postgres(server) => server.get().and_then(|server| server.noticed()),
-            Kind::Sqlite(_) => None,
+            DatabaseKind::Postgres(server) => server.get().and_then(|server| server.detected()),
+            DatabaseKind::Sqlite(_) => None,
         }
     }
 
@@ -165,8 +165,8 @@ impl DatabaseLocation {
     #[must_use]
     pub fn file(&self) -> Option<&Path> {
         match &self.kind {
-            Kind::Postgres(_) => None,
-            Kind::Sqlite(path) => Some(path),
+            DatabaseKind::Postgres(_) => None,
+            DatabaseKind::Sqlite(path) => Some(path),
         }
     }
 
@@ -202,18 +202,19 @@ impl DatabaseLocation {
         let limits = connections.limits();
         let (wait, limit) = (limits.wait, Some(limits.statement));
         let lock_wait = if breaker.is_some() { LOCK_WAIT } else { BUSY_WAIT };
-        let pool =
-            |address, most, wait| Pool::new(Plan { address, most, wait, limit, lock_wait }, connections, breaker);
+        let pool = |address, max_open, wait| {
+            Pool::new(PoolOptions { address, max_open, wait, limit, lock_wait }, connections, breaker)
+        };
         match &self.kind {
-            Kind::Postgres(server) => {
-                let all = pool(postgres(self.server(server), limit), max_connections, wait);
+            DatabaseKind::Postgres(server) => {
+                let all = pool(postgres_address(self.server(server), limit), max_connections, wait);
                 Database::new(all.clone(), all)
             }
-            Kind::Sqlite(path) => Database::new(
+            DatabaseKind::Sqlite(path) => Database::new(
                 pool(sqlite_reader(path, READER_BUSY_WAIT), max_connections, wait),
                 pool(
                     // Once it is open, writers wait by `write_lock`.
-                    sqlite_writer(sqlite(path, READER_BUSY_WAIT).pragma("busy_timeout", "0")),
+                    sqlite_writer(sqlite_options(path, READER_BUSY_WAIT).pragma("busy_timeout", "0")),
                     1,
                     wait.max(WRITER_WAIT),
                 ),
@@ -222,28 +223,28 @@ impl DatabaseLocation {
     }
 
     /// Pools for work that takes its time: few connections, no statement limit.
-    pub(in crate::store) fn connect_for_long(&self) -> Database {
+    pub(in crate::store) fn connect_for_maintenance(&self) -> Database {
         self.connect_without_limits(false)
     }
 
     /// Pools for migrations: as for long work, and a SQLite file is made.
-    pub(in crate::store) fn create(&self) -> Database {
+    pub(in crate::store) fn connect_for_migration(&self) -> Database {
         self.connect_without_limits(true)
     }
 
     fn connect_without_limits(&self, create: bool) -> Database {
-        let connections = Connections::of_a_command();
+        let connections = Connections::for_command();
         let wait = connections.limits().wait;
-        let plan = |address, most| Plan { address, most, wait, limit: None, lock_wait: BUSY_WAIT };
-        let pool = |address, most| Pool::new(plan(address, most), &connections, None);
+        let options = |address, max_open| PoolOptions { address, max_open, wait, limit: None, lock_wait: BUSY_WAIT };
+        let pool = |address, max_open| Pool::new(options(address, max_open), &connections, None);
         match &self.kind {
-            Kind::Postgres(server) => {
-                let all = pool(postgres(self.server(server), None), 2);
+            DatabaseKind::Postgres(server) => {
+                let all = pool(postgres_address(self.server(server), None), 2);
                 Database::new(all.clone(), all)
             }
-            Kind::Sqlite(path) => Database::new(
+            DatabaseKind::Sqlite(path) => Database::new(
                 pool(sqlite_reader(path, BUSY_WAIT), 1),
-                pool(sqlite_writer(sqlite(path, BUSY_WAIT).create_if_missing(create)), 1),
+                pool(sqlite_writer(sqlite_options(path, BUSY_WAIT).create_if_missing(create)), 1),
             ),
         }
     }
@@ -255,7 +256,7 @@ impl fmt::Debug for DatabaseLocation {
     }
 }
 
-fn postgres(server: &Arc<PostgresServer>, limit: Option<Duration>) -> Address {
+fn postgres_address(server: &Arc<PostgresServer>, limit: Option<Duration>) -> SessionAddress {
     let mut settings = vec![
         ("timezone", "UTC".to_owned()),
         // What a DBA may have set for the role or the database, and no statement here counts on.
@@ -281,18 +282,21 @@ fn postgres(server: &Arc<PostgresServer>, limit: Option<Duration>) -> Address {
         settings.push(("statement_timeout", limit.as_millis().to_string()));
         settings.push(("lock_timeout", LOCK_WAIT.min(limit).as_millis().to_string()));
     }
-    Address::Postgres(PostgresAddress { server: Arc::clone(server), settings: settings.into() })
+    SessionAddress::Postgres(PostgresAddress { server: Arc::clone(server), settings: settings.into() })
 }
 
-fn sqlite_reader(path: &Path, busy_wait: Duration) -> Address {
-    Address::Sqlite { options: Box::new(sqlite(path, busy_wait).pragma("query_only", "1")), only_reads: true }
+fn sqlite_reader(path: &Path, busy_wait: Duration) -> SessionAddress {
+    SessionAddress::Sqlite {
+        options: Box::new(sqlite_options(path, busy_wait).pragma("query_only", "1")),
+        read_only: true,
+    }
 }
 
-fn sqlite_writer(options: SqliteConnectOptions) -> Address {
-    Address::Sqlite { options: Box::new(options), only_reads: false }
+fn sqlite_writer(options: SqliteConnectOptions) -> SessionAddress {
+    SessionAddress::Sqlite { options: Box::new(options), read_only: false }
 }
 
-fn sqlite(path: &Path, busy_wait: Duration) -> SqliteConnectOptions {
+fn sqlite_options(path: &Path, busy_wait: Duration) -> SqliteConnectOptions {
     SqliteConnectOptions::new()
         .filename(path)
         .foreign_keys(true)

@@ -11,9 +11,9 @@ use futures_util::TryStreamExt;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, Connection, Executor, Row as _};
 
-use super::pool::connection::is_refused;
+use super::pool::connection::is_out_of_memory;
 use super::pooler::{self, Pooler, Pooling, our_path};
-use super::session::Each;
+use super::session::RowHandler;
 use crate::deadline::{ONCE_MORE, within};
 use crate::metrics::DatabaseFailure;
 use crate::store::statement::{Row, Sql};
@@ -44,8 +44,8 @@ pub(super) struct PostgresServer {
     pooling: Pooling,
     /// The schema that the URL names, which is created at the first migration.
     schema: Option<String>,
-    noticed: OnceLock<Pooler>,
-    is_reported: AtomicBool,
+    detected: OnceLock<Pooler>,
+    is_logged: AtomicBool,
 }
 
 /// A connection, and the settings that each of its transactions begins with.
@@ -68,7 +68,7 @@ impl PostgresSession {
     }
 
     /// Begins the transaction of a single statement where it needs one. Whether it does.
-    pub(super) async fn begin_alone(&mut self, in_transaction: bool) -> Result<bool, sqlx::Error> {
+    pub(super) async fn begin_implicit(&mut self, in_transaction: bool) -> Result<bool, sqlx::Error> {
         let needs_one = self.settings.is_some() && !in_transaction;
         if needs_one {
             self.begin(pooler::BEGIN).await?;
@@ -77,16 +77,16 @@ impl PostgresSession {
     }
 
     /// Ends it, by what came of the statement.
-    pub(super) async fn end_alone<T>(
+    pub(super) async fn end_implicit<T>(
         &mut self,
-        has_one: bool,
+        is_implicit: bool,
         outcome: Result<T, sqlx::Error>,
     ) -> Result<T, sqlx::Error> {
         let end = match &outcome {
-            _ if !has_one => return outcome,
+            _ if !is_implicit => return outcome,
             Ok(_) => "COMMIT",
             // The connection is not used again.
-            Err(error) if is_refused(error) || DatabaseFailure::of(error) == Some(DatabaseFailure::Lost) => {
+            Err(error) if is_out_of_memory(error) || DatabaseFailure::of(error) == Some(DatabaseFailure::Lost) => {
                 return outcome;
             }
             Err(_) => "ROLLBACK",
@@ -95,7 +95,7 @@ impl PostgresSession {
         outcome
     }
 
-    pub(super) async fn fetch_each(&mut self, sql: Sql, each: &mut Each<'_>) -> Result<(), sqlx::Error> {
+    pub(super) async fn fetch_each(&mut self, sql: Sql, each: &mut RowHandler<'_>) -> Result<(), sqlx::Error> {
         let (text, arguments) = sql.into_postgres().map_err(sqlx::Error::Encode)?;
         let query = sqlx::query_with(AssertSqlSafe(text), arguments).persistent(self.settings.is_none());
         let mut rows = query.fetch(&mut self.connection);
@@ -169,8 +169,8 @@ impl PostgresServer {
             attributes,
             pooling,
             schema,
-            noticed: OnceLock::new(),
-            is_reported: AtomicBool::new(false),
+            detected: OnceLock::new(),
+            is_logged: AtomicBool::new(false),
         }
     }
 
@@ -216,28 +216,28 @@ impl PostgresServer {
     }
 
     /// The pooler that was noticed and that the URL does not mention, or not with its mode.
-    pub(super) fn noticed(&self) -> Option<Pooler> {
-        self.noticed.get().copied()
+    pub(super) fn detected(&self) -> Option<Pooler> {
+        self.detected.get().copied()
     }
 
-    pub(super) fn notice(&self, pooler: Pooler) {
+    pub(super) fn detect(&self, pooler: Pooler) {
         if self.pooling != Pooling::Transaction {
             // Of two ways in which it is noticed, the first is as good.
-            self.noticed.get_or_init(|| pooler);
+            self.detected.get_or_init(|| pooler);
         }
     }
 
     /// Logs the pooler that was noticed, once. Commands report it themselves.
     pub(super) fn log_pooler(&self) {
-        if let Some(pooler) = self.noticed()
-            && !self.is_reported.swap(true, Ordering::Relaxed)
+        if let Some(pooler) = self.detected()
+            && !self.is_logged.swap(true, Ordering::Relaxed)
         {
             tracing::warn!(database = self.identity().trim_end(), "reached through {pooler}; {}", Pooler::REMEDY);
         }
     }
 
     fn pooling(&self) -> Pooling {
-        if self.noticed.get().is_some() { Pooling::Transaction } else { self.pooling }
+        if self.detected.get().is_some() { Pooling::Transaction } else { self.pooling }
     }
 
     /// Connects, with further settings.
@@ -263,7 +263,7 @@ impl PostgresServer {
             Pooling::Session => {
                 let mut connection = PgConnection::connect_with(&bare).await?;
                 connection.execute(AssertSqlSafe(pooler::set_all(&settings, false))).await?;
-                accept(connection.execute(SET_UP).await)?;
+                ignore_refusal(connection.execute(SET_UP).await)?;
                 return Ok(PostgresSession { connection, settings: None });
             }
             Pooling::Transaction => (PgConnection::connect_with(&bare).await?, settings),
@@ -279,7 +279,7 @@ impl PostgresServer {
         let mut connection = match PgConnection::connect_with(&options).await {
             Ok(connection) => connection,
             Err(error) => {
-                self.notice(Pooler::of_refusal(&error).ok_or(error)?);
+                self.detect(Pooler::of_refusal(&error).ok_or(error)?);
                 let bare = pooler::without_startup_parameters(&self.options);
                 return Ok((PgConnection::connect_with(&bare).await?, false));
             }
@@ -288,16 +288,16 @@ impl PostgresServer {
         let set_up = format!("{}; {SET_UP}", pooler::REQUIRE_MARK);
         match connection.execute(AssertSqlSafe(set_up)).await {
             Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some(pooler::MARK_IS_MISSING) => {
-                self.notice(Pooler::DropsSettings);
+                self.detect(Pooler::DropsSettings);
                 Ok((connection, false))
             }
-            outcome => accept(outcome).map(|()| (connection, true)),
+            outcome => ignore_refusal(outcome).map(|()| (connection, true)),
         }
     }
 }
 
 /// What a server can't set up, it does without.
-fn accept<T>(outcome: Result<T, sqlx::Error>) -> Result<(), sqlx::Error> {
+fn ignore_refusal<T>(outcome: Result<T, sqlx::Error>) -> Result<(), sqlx::Error> {
     match outcome {
         Err(sqlx::Error::Database(_)) | Ok(_) => Ok(()),
         Err(error) => Err(error),

@@ -1,6 +1,6 @@
 //! One connection to a database of either kind, and how it is opened, cancelled and closed.
 //!
-//! **A statement whose caller has gone ends.** Postgres looks once in [`LOOK`] whether whoever waits for a statement is
+//! **A statement whose caller has gone ends.** Postgres looks once in [`CLIENT_CHECK_INTERVAL`] whether whoever waits for a statement is
 //! still there, and ends the statement if not; so it is enough to close the connection. (A cancel request would take a
 //! second connection, and the driver keeps the key for one to itself.) SQLite asks a handler every few thousand
 //! instructions whether to go on; the connection goes on afterwards.
@@ -16,43 +16,43 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, Connection, Executor};
 
 use super::connections::ConnectionPermit;
-use super::frozen::{self, Frozen};
+use super::immutable::{self, ImmutableFile};
 use super::pooler::Pooler;
 use super::postgres::{PostgresAddress, PostgresSession};
-use crate::store::statement::{Dialect, Repairs, Row, Sql};
+use crate::store::statement::{Dialect, RepairedTexts, Row, Sql};
 
 /// How long opening a SQLite file may take. Larger: one that is locked holds its callers. Smaller: a file whose log is
 /// long is taken for one that can't be opened.
-const CONNECT_LIMIT: Duration = Duration::from_secs(2);
+const SQLITE_OPEN_LIMIT: Duration = Duration::from_secs(2);
 
-/// How long closing may take. Longer, and a server that hangs holds a slot; shorter, and a SQLite file whose log is
+/// How long closing may take. Longer, and a server that hangs holds a permit; shorter, and a SQLite file whose log is
 /// long is taken for closed while it is not.
 pub(super) const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
 /// How often Postgres looks whether the caller of a running statement is still there. Longer, and statements that nobody
 /// waits for run on; shorter costs the server more.
-pub(super) const LOOK: Duration = Duration::from_secs(1);
+pub(super) const CLIENT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How many instructions SQLite runs between two calls of its progress handler: a few microseconds' worth, unless each of
 /// them reads a long text. Larger: a search through long texts runs on long after its time. Smaller: the calls show in every
 /// search.
-const INSTRUCTIONS: i32 = 1000;
+const INSTRUCTIONS_PER_CHECK: i32 = 1000;
 
 /// What becomes of a row; an error ends its statement.
-pub(super) type Each<'e> = dyn FnMut(Row) -> Result<(), sqlx::Error> + Send + 'e;
+pub(super) type RowHandler<'e> = dyn FnMut(Row) -> Result<(), sqlx::Error> + Send + 'e;
 
 /// Where a session is opened, and how.
 #[derive(Clone, Debug)]
-pub(super) enum Address {
+pub(super) enum SessionAddress {
     Postgres(PostgresAddress),
     Sqlite {
         options: Box<SqliteConnectOptions>,
         /// Whether nothing is ever written by it.
-        only_reads: bool,
+        read_only: bool,
     },
 }
 
-impl Address {
+impl SessionAddress {
     pub(super) fn dialect(&self) -> Dialect {
         match self {
             Self::Postgres(_) => Dialect::Postgres,
@@ -71,9 +71,9 @@ impl Address {
     /// The file of a SQLite database that could not be opened for writing, if it can still be read.
     pub(super) fn readable_despite(&self, error: &sqlx::Error) -> Option<&Path> {
         match self {
-            Self::Sqlite { options, only_reads: false } if frozen::is_caused_by_writing(error) => {
+            Self::Sqlite { options, read_only: false } if immutable::is_caused_by_writing(error) => {
                 let file = options.get_filename();
-                Frozen::of(file).map(|_| file)
+                ImmutableFile::of(file).map(|_| file)
             }
             _ => None,
         }
@@ -83,7 +83,7 @@ impl Address {
     pub(super) fn connect_limit(&self) -> Duration {
         match self {
             Self::Postgres(address) => address.server.connect_limit(),
-            Self::Sqlite { .. } => CONNECT_LIMIT,
+            Self::Sqlite { .. } => SQLITE_OPEN_LIMIT,
         }
     }
 
@@ -95,11 +95,11 @@ impl Address {
     }
 
     /// Looks at the error of a statement for a pooler.
-    pub(super) fn notice_pooler(&self, error: &sqlx::Error) {
+    pub(super) fn detect_pooler(&self, error: &sqlx::Error) {
         if let Self::Postgres(address) = self
             && let Some(pooler) = Pooler::of_lost_statement(error)
         {
-            address.server.notice(pooler);
+            address.server.detect(pooler);
         }
     }
 }
@@ -108,28 +108,31 @@ impl Address {
 #[derive(Debug)]
 pub(crate) enum Session {
     Postgres(PostgresSession),
-    Sqlite { connection: SqliteConnection, watch: Arc<Watch>, frozen: Option<Frozen> },
+    Sqlite { connection: SqliteConnection, interrupt: Arc<Interrupt>, immutable: Option<ImmutableFile> },
 }
 
 impl Session {
     /// Connects; one try, so that a failure is known at once and by its cause. A thread that waits for a locked SQLite
     /// file can't be given up: that ends by itself, after the driver's own waits.
-    pub(super) async fn open(address: &Address) -> Result<Self, sqlx::Error> {
+    pub(super) async fn open(address: &SessionAddress) -> Result<Self, sqlx::Error> {
         match address {
-            Address::Postgres(address) => address.server.connect(&address.settings).await.map(Self::Postgres),
-            Address::Sqlite { options, only_reads } => {
-                let (mut connection, frozen) = match SqliteConnection::connect_with(options).await {
+            SessionAddress::Postgres(address) => address.server.connect(&address.settings).await.map(Self::Postgres),
+            SessionAddress::Sqlite { options, read_only } => {
+                let (mut connection, immutable) = match SqliteConnection::connect_with(options).await {
                     Ok(connection) => (connection, None),
-                    Err(error) if *only_reads && frozen::is_caused_by_writing(&error) => {
-                        let frozen = Frozen::of(options.get_filename()).ok_or(error)?;
-                        (frozen.open().await?, Some(frozen))
+                    Err(error) if *read_only && immutable::is_caused_by_writing(&error) => {
+                        let immutable = ImmutableFile::of(options.get_filename()).ok_or(error)?;
+                        (immutable.open().await?, Some(immutable))
                     }
                     Err(error) => return Err(error),
                 };
-                let watch = Arc::<Watch>::default();
-                let asked = Arc::clone(&watch);
-                connection.lock_handle().await?.set_progress_handler(INSTRUCTIONS, move || asked.may_go_on());
-                Ok(Self::Sqlite { connection, watch, frozen })
+                let interrupt = Arc::<Interrupt>::default();
+                let in_handler = Arc::clone(&interrupt);
+                connection
+                    .lock_handle()
+                    .await?
+                    .set_progress_handler(INSTRUCTIONS_PER_CHECK, move || in_handler.may_continue());
+                Ok(Self::Sqlite { connection, interrupt, immutable })
             }
         }
     }
@@ -142,8 +145,8 @@ impl Session {
     }
 
     /// Whether it is for one loan, as its file may change without its noticing.
-    pub(super) fn is_frozen(&self) -> bool {
-        matches!(self, Self::Sqlite { frozen: Some(_), .. })
+    pub(super) fn is_immutable(&self) -> bool {
+        matches!(self, Self::Sqlite { immutable: Some(_), .. })
     }
 
     /// Asks for an answer that needs nothing but a server that works.
@@ -159,22 +162,22 @@ impl Session {
         &mut self,
         sql: Sql,
         in_transaction: bool,
-        each: &mut Each<'_>,
+        each: &mut RowHandler<'_>,
     ) -> Result<(), sqlx::Error> {
         match self {
             Self::Postgres(session) => {
-                let is_alone = session.begin_alone(in_transaction).await?;
+                let is_implicit = session.begin_implicit(in_transaction).await?;
                 let outcome = session.fetch_each(sql, each).await;
-                session.end_alone(is_alone, outcome).await
+                session.end_implicit(is_implicit, outcome).await
             }
-            Self::Sqlite { connection, frozen, .. } => {
+            Self::Sqlite { connection, immutable, .. } => {
                 let (text, arguments) = sql.into_sqlite().map_err(sqlx::Error::Encode)?;
                 let mut rows = sqlx::query_with(AssertSqlSafe(text), arguments).fetch(connection);
                 while let Some(row) = rows.try_next().await? {
-                    each(Row::Sqlite(row, Repairs::default()))?;
+                    each(Row::Sqlite(row, RepairedTexts::default()))?;
                 }
-                match frozen {
-                    Some(frozen) if !frozen.is_unchanged() => {
+                match immutable {
+                    Some(immutable) if !immutable.is_unchanged() => {
                         Err(sqlx::Error::Io(io::Error::other("the file was changed while it was read")))
                     }
                     _ => Ok(()),
@@ -186,9 +189,9 @@ impl Session {
     pub(super) async fn execute(&mut self, sql: Sql, in_transaction: bool) -> Result<u64, sqlx::Error> {
         match self {
             Self::Postgres(session) => {
-                let is_alone = session.begin_alone(in_transaction).await?;
+                let is_implicit = session.begin_implicit(in_transaction).await?;
                 let outcome = session.execute(sql).await;
-                session.end_alone(is_alone, outcome).await
+                session.end_implicit(is_implicit, outcome).await
             }
             Self::Sqlite { connection, .. } => {
                 let (text, arguments) = sql.into_sqlite().map_err(sqlx::Error::Encode)?;
@@ -224,15 +227,15 @@ impl Session {
 
     /// Lets the statements to come run for so long, where the database is told beforehand.
     pub(super) fn limit(&self, limit: Option<Duration>) {
-        if let Self::Sqlite { watch, .. } = self {
-            watch.until(limit.map(|limit| Instant::now() + limit));
+        if let Self::Sqlite { interrupt, .. } = self {
+            interrupt.set_deadline(limit.map(|limit| Instant::now() + limit));
         }
     }
 
-    /// Closes, and lets the slot go when that is done.
-    pub(super) async fn close_with(self, slot: ConnectionPermit) {
+    /// Closes, and lets the permit go when that is done.
+    pub(super) async fn close_with(self, permit: ConnectionPermit) {
         self.close().await;
-        drop(slot);
+        drop(permit);
     }
 
     /// Closes in good order, which a server that hangs can't hold up for ever.
@@ -258,15 +261,15 @@ impl Session {
             Self::Postgres(session) => {
                 drop(session);
                 // The server's end lives on until it has looked: as long it counts as a connection.
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(CLIENT_CHECK_INTERVAL).await;
                 None
             }
-            Self::Sqlite { connection, watch, frozen } => {
-                watch.cancelled.store(true, Ordering::Release);
-                let mut session = Self::Sqlite { connection, watch: Arc::clone(&watch), frozen };
+            Self::Sqlite { connection, interrupt, immutable } => {
+                interrupt.cancelled.store(true, Ordering::Release);
+                let mut session = Self::Sqlite { connection, interrupt: Arc::clone(&interrupt), immutable };
                 // It is answered once the statement has ended.
                 session.ping().await.ok()?;
-                watch.cancelled.store(false, Ordering::Release);
+                interrupt.cancelled.store(false, Ordering::Release);
                 session.end_transaction().await
             }
         }
@@ -286,7 +289,7 @@ impl Session {
 
 /// Whether a SQLite statement may go on: shared with the thread that runs it.
 #[derive(Debug, Default)]
-pub(crate) struct Watch {
+pub(crate) struct Interrupt {
     cancelled: AtomicBool,
     /// In milliseconds of [`START`]; 0 for no limit.
     until: AtomicU64,
@@ -294,17 +297,17 @@ pub(crate) struct Watch {
 
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-impl Watch {
-    fn until(&self, until: Option<Instant>) {
+impl Interrupt {
+    fn set_deadline(&self, until: Option<Instant>) {
         let since_start = |until: Instant| until.saturating_duration_since(*START).as_millis();
         let until = until.map_or(0, |until| u64::try_from(since_start(until)).unwrap_or(u64::MAX).max(1));
         self.until.store(until, Ordering::Release);
     }
 
-    fn may_go_on(&self) -> bool {
+    fn may_continue(&self) -> bool {
         let until = self.until.load(Ordering::Acquire);
-        let in_time = until == 0 || START.elapsed().as_millis() < u128::from(until);
-        in_time && !self.cancelled.load(Ordering::Acquire)
+        let is_in_time = until == 0 || START.elapsed().as_millis() < u128::from(until);
+        is_in_time && !self.cancelled.load(Ordering::Acquire)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::GroupSummary;
-use crate::store::engine::FromStore;
+use crate::store::engine::AsStoreError;
 use crate::store::{StoreError, Texts, mailbox};
 
 /// A group as it is asked for.
@@ -28,19 +28,19 @@ pub struct NewMembers {
     /// The names of those who are new.
     pub names: Arc<Texts>,
     /// The places of those whose mailbox has several spellings: mostly none.
-    pub(super) spelled: Vec<usize>,
+    pub(super) ambiguous: Vec<usize>,
 }
 
 impl NewMembers {
     /// The members with their addresses, the key of each once, and whether any of them has several spellings ([`mailbox`]).
     #[must_use]
     pub fn new(emails: Arc<Texts>, keys: Arc<Texts>, names: Arc<Texts>, have_spellings: bool) -> Self {
-        let spelled = if have_spellings {
+        let ambiguous = if have_spellings {
             keys.iter().enumerate().filter(|(_, key)| mailbox::has_spellings(key)).map(|(place, _)| place).collect()
         } else {
             Vec::new()
         };
-        Self { emails, folded: keys, names, spelled }
+        Self { emails, folded: keys, names, ambiguous }
     }
 
     pub(super) fn count(&self) -> usize {
@@ -88,7 +88,7 @@ pub struct MemberChange {
 
 /// A group that was written.
 #[derive(Clone, Debug)]
-pub struct Written {
+pub struct WrittenGroup {
     /// The group as it is now.
     pub group: GroupSummary,
     /// Whether it is new.
@@ -128,8 +128,8 @@ impl From<sqlx::Error> for GroupWriteError {
     }
 }
 
-impl FromStore for GroupWriteError {
-    fn store_error(&self) -> Option<&StoreError> {
+impl AsStoreError for GroupWriteError {
+    fn as_store_error(&self) -> Option<&StoreError> {
         match self {
             Self::Store(error) => Some(error),
             Self::AmbiguousName | Self::BuiltIn | Self::BuiltInIdentified | Self::Guarded { .. } => None,

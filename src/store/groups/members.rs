@@ -12,14 +12,14 @@ use crate::store::statement::{Dialect, Row, Sql, fold};
 use crate::store::{Store, StoreError};
 
 /// The wanted members of a report, as each database reads them fastest.
-enum Wanted<'m> {
+enum WantedMembers<'m> {
     /// As arrays.
     Postgres(&'m NewMembers),
     /// As JSON: the folded address, the name (empty in a report) and, where folding changed it, the address.
     Sqlite(Arc<str>),
 }
 
-impl<'m> Wanted<'m> {
+impl<'m> WantedMembers<'m> {
     fn new(dialect: Dialect, members: &'m NewMembers) -> Self {
         match dialect {
             Dialect::Postgres => Self::Postgres(members),
@@ -86,7 +86,7 @@ fn push_arrays<'s>(sql: &'s mut Sql, members: &NewMembers) -> &'s mut Sql {
 }
 
 /// The most members that are replaced by one call: the statements of a transaction may take longer.
-const BY_ONE_CALL: usize = 1_000;
+const MAX_MEMBERS_PER_CALL: usize = 1_000;
 
 /// Makes the members those that are wanted, unless a guard forbids it.
 pub(super) async fn replace_members(
@@ -99,17 +99,17 @@ pub(super) async fn replace_members(
     let report = match report {
         Report::Counts => None,
         Report::Members => {
-            let wanted = Wanted::new(transaction.dialect(), members);
+            let wanted = WantedMembers::new(transaction.dialect(), members);
             Some(list_changes(transaction, id, &wanted).await?)
         }
     };
 
     // How many there were matters to a guard alone.
     let (before, change) = match transaction.dialect() {
-        Dialect::Postgres => change_members_at_once(transaction, id, members).await?,
+        Dialect::Postgres => change_members_on_postgres(transaction, id, members).await?,
         Dialect::Sqlite => {
             let before = if guard.is_some() { count_members(transaction, id).await? } else { 0 };
-            (before, change_members(transaction, id, members).await?)
+            (before, change_members_on_sqlite(transaction, id, members).await?)
         }
     };
     if let Some(guard) = guard
@@ -128,7 +128,7 @@ pub(super) async fn count_members(transaction: &mut Transaction, id: i64) -> Res
 }
 
 /// On Postgres a function of the schema does it, which tells how many there were, too.
-async fn change_members_at_once(
+async fn change_members_on_postgres(
     transaction: &mut Transaction,
     id: i64,
     members: &NewMembers,
@@ -162,14 +162,14 @@ impl Store {
         write: &GroupWrite,
         members: &NewMembers,
     ) -> Result<Option<(GroupSummary, MemberChange)>, StoreError> {
-        if self.database.dialect() == Dialect::Sqlite || members.count() > BY_ONE_CALL {
+        if self.database.dialect() == Dialect::Sqlite || members.count() > MAX_MEMBERS_PER_CALL {
             return Ok(None);
         }
-        let _turn = self.group_writes.read().await;
+        let _lock = self.group_writes.read().await;
         let mut writer = self.database.writer().await?;
-        let (members, are_users) = find_spellings(members, &mut writer).await?;
+        let (members, all_exist) = find_spellings(members, &mut writer).await?;
         // Two writes that share a turn could each make a user of one mailbox.
-        if !are_users {
+        if !all_exist {
             return Ok(None);
         }
         let mut sql = writer.sql();
@@ -187,19 +187,19 @@ impl Store {
 /// How many bytes of members SQLite is given at once: it copies what is bound, and makes a form of its own of JSON.
 ///
 /// Larger: a write takes several times that. Smaller: it takes more statements.
-const CHUNK: usize = 256 * 1024;
+const CHUNK_BYTES: usize = 256 * 1024;
 
 /// On SQLite, chunk by chunk. A `CROSS JOIN` is one whose sides SQLite does not exchange: where it counts on fewer users than
 /// there are, it would read all that are wanted for each of them.
-async fn change_members(
+async fn change_members_on_sqlite(
     transaction: &mut Transaction,
     id: i64,
     members: &NewMembers,
 ) -> Result<MemberChange, sqlx::Error> {
     let (mut change, mut rows) = (MemberChange::default(), rows_of(members));
     let mut ids: Vec<i64> = Vec::with_capacity(members.count());
-    while let Some(chunk) = next_json(&mut rows, CHUNK) {
-        let wanted = Wanted::Sqlite(chunk.into());
+    while let Some(chunk) = next_json(&mut rows, CHUNK_BYTES) {
+        let wanted = WantedMembers::Sqlite(chunk.into());
         let mut sql = transaction.sql();
         sql.push("INSERT INTO users (email, name, email_folded) SELECT w.email, w.name, w.folded FROM ");
         wanted.write(&mut sql);
@@ -234,23 +234,23 @@ async fn change_members(
 async fn list_changes(
     transaction: &mut Transaction,
     id: i64,
-    wanted: &Wanted<'_>,
+    wanted: &WantedMembers<'_>,
 ) -> Result<[Vec<String>; 3], sqlx::Error> {
     let mut attached = transaction.sql();
-    attached.plan_anew().push("SELECT coalesce(u.email, w.email) FROM ");
+    attached.force_custom_plan().push("SELECT coalesce(u.email, w.email) FROM ");
     wanted.write(&mut attached);
     attached.push(" LEFT JOIN users u ON u.email_folded = w.folded WHERE NOT EXISTS (SELECT 1 FROM group_members m");
     attached.push(" WHERE m.user_id = u.id AND m.group_id = ").bind(id).push(")");
 
     let mut detached = transaction.sql();
-    detached.plan_anew().push("SELECT u.email FROM group_members m JOIN users u ON u.id = m.user_id");
+    detached.force_custom_plan().push("SELECT u.email FROM group_members m JOIN users u ON u.id = m.user_id");
     detached.push(" WHERE m.group_id = ").bind(id);
     detached.push(" AND u.email_folded NOT IN (SELECT w.folded FROM ");
     wanted.write(&mut detached);
     detached.push(")");
 
     let mut created = transaction.sql();
-    created.plan_anew().push("SELECT w.email FROM ");
+    created.force_custom_plan().push("SELECT w.email FROM ");
     wanted.write(&mut created);
     created.push(" WHERE NOT EXISTS (SELECT 1 FROM users u WHERE u.email_folded = w.folded)");
 

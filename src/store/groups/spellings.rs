@@ -16,7 +16,7 @@ use crate::store::statement::fold;
 
 /// The mailboxes that one statement looks for. Larger: the spellings of a long list, several times its length, are in memory
 /// at once. Smaller: a long list takes more statements.
-const AT_ONCE: usize = 5_000;
+const MAILBOXES_PER_STATEMENT: usize = 5_000;
 
 /// The members with the folded forms under which their users are stored, and whether each mailbox with several spellings has
 /// a user.
@@ -24,31 +24,31 @@ pub(super) async fn find_spellings<'m>(
     members: &'m NewMembers,
     connection: &mut PooledConnection,
 ) -> Result<(Cow<'m, NewMembers>, bool), sqlx::Error> {
-    if members.spelled.is_empty() {
+    if members.ambiguous.is_empty() {
         return Ok((Cow::Borrowed(members), true));
     }
     let mut folded: Vec<Cow<'_, str>> = members.folded.iter().map(Cow::Borrowed).collect();
     let emails: Vec<&str> = members.emails.iter().collect();
-    let mut are_users = true;
-    for places in members.spelled.chunks(AT_ONCE) {
+    let mut all_exist = true;
+    for positions in members.ambiguous.chunks(MAILBOXES_PER_STATEMENT) {
         let mut sql = connection.sql();
         // A plan that was kept from when users were few reads all of them.
-        sql.plan_anew().push("SELECT email_folded FROM users WHERE email_folded");
-        sql.in_texts(places.iter().flat_map(|&place| spellings(&folded[place])));
+        sql.force_custom_plan().push("SELECT email_folded FROM users WHERE email_folded");
+        sql.in_texts(positions.iter().flat_map(|&position| spellings(&folded[position])));
         let mut stored: HashMap<String, Vec<String>> = HashMap::new();
         for row in connection.fetch_all(sql).await? {
             let spelling: String = row.get(0)?;
             stored.entry(key(&spelling).into_owned()).or_default().push(spelling);
         }
-        for &place in places {
-            let as_sent = fold(emails[place]);
-            let found = stored.remove(&*folded[place]).unwrap_or_default();
-            are_users &= !found.is_empty();
-            // Another writer may have made two users of one mailbox: then the one that is spelled alike is meant.
+        for &position in positions {
+            let as_sent = fold(emails[position]);
+            let found = stored.remove(&*folded[position]).unwrap_or_default();
+            all_exist &= !found.is_empty();
+            // Another writer may have made two users of one mailbox: then the one that is ambiguous alike is meant.
             let found = if found.contains(&as_sent) { None } else { found.into_iter().min() };
-            folded[place] = Cow::Owned(found.unwrap_or(as_sent));
+            folded[position] = Cow::Owned(found.unwrap_or(as_sent));
         }
     }
     let folded = Arc::new(folded.iter().collect::<Texts>());
-    Ok((Cow::Owned(NewMembers { folded, ..members.clone() }), are_users))
+    Ok((Cow::Owned(NewMembers { folded, ..members.clone() }), all_exist))
 }

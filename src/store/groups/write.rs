@@ -14,10 +14,10 @@
 use std::time::{Duration, Instant};
 
 use super::GroupSummary;
-use super::change::{Durability, GroupWrite, GroupWriteError, Guard, MemberChange, Report, Written};
+use super::change::{Durability, GroupWrite, GroupWriteError, Guard, MemberChange, Report, WrittenGroup};
 use super::members::{count_members, replace_members};
 use super::spellings::find_spellings;
-use crate::store::engine::{Database, Transaction, Tries};
+use crate::store::engine::{Database, Retry, Transaction};
 use crate::store::statement::{Dialect, Row};
 use crate::store::{Store, StoreError, users};
 
@@ -32,8 +32,8 @@ const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_t
 
 /// Begins a transaction that writes groups when it is its turn, for a caller that has been waiting since `asked`. SQLite's
 /// transactions take turns by themselves.
-pub(super) async fn begin(database: &Database, asked: Instant) -> Result<Transaction, StoreError> {
-    database.begin_by(BEGIN, STATEMENT_LIMIT, asked).await
+pub(super) async fn begin(database: &Database, waiting_since: Instant) -> Result<Transaction, StoreError> {
+    database.begin_with(BEGIN, STATEMENT_LIMIT, waiting_since).await
 }
 
 impl Store {
@@ -47,18 +47,18 @@ impl Store {
         guard: Option<Guard>,
         durability: Durability,
         report: Report,
-    ) -> Result<Written, GroupWriteError> {
+    ) -> Result<WrittenGroup, GroupWriteError> {
         if let (Some(members), None, Durability::Commit, Report::Counts) = (&write.members, guard, durability, report)
             && let Some((group, members)) = self.replace_members_by_one_call(write, members).await?
         {
-            return Ok(Written { group, created: false, members });
+            return Ok(WrittenGroup { group, created: false, members });
         }
-        let asked = Instant::now();
-        let _turn = self.database.queue(asked, self.group_writes.write()).await?;
-        let mut tries = Tries::default();
+        let waiting_since = Instant::now();
+        let _lock = self.database.wait_in_queue(waiting_since, self.group_writes.write()).await?;
+        let mut retry = Retry::default();
         loop {
-            match self.try_to_write_group(write, guard, durability, report, tries.again(), asked).await {
-                Err(error) if tries.another(&error).await => {}
+            match self.try_to_write_group(write, guard, durability, report, retry.is_retry(), waiting_since).await {
+                Err(error) if retry.wait_if_retryable(&error).await => {}
                 outcome => return outcome,
             }
         }
@@ -70,19 +70,19 @@ impl Store {
         guard: Option<Guard>,
         durability: Durability,
         report: Report,
-        again: bool,
-        asked: Instant,
-    ) -> Result<Written, GroupWriteError> {
-        let mut transaction = begin(&self.database, asked).await?;
-        if again {
-            pass_ids_given_by_others(&mut transaction).await?;
+        is_retry: bool,
+        waiting_since: Instant,
+    ) -> Result<WrittenGroup, GroupWriteError> {
+        let mut transaction = begin(&self.database, waiting_since).await?;
+        if is_retry {
+            advance_user_sequence(&mut transaction).await?;
         }
         users::fold_new(&mut transaction).await?;
         let found = find(&mut transaction, write).await?;
         let (id, external_id, created) = match found {
             Some(found) => {
                 let external_id = write.external_id.clone().or_else(|| found.external_id.clone());
-                if !found.is_as(write, external_id.as_deref()) {
+                if !found.matches(write, external_id.as_deref()) {
                     update(&mut transaction, found.id, write, external_id.clone()).await?;
                 }
                 (found.id, external_id, false)
@@ -107,7 +107,7 @@ impl Store {
             Durability::Commit => transaction.commit().await?,
             Durability::DryRun => transaction.roll_back().await?,
         }
-        Ok(Written { group, created, members })
+        Ok(WrittenGroup { group, created, members })
     }
 }
 
@@ -132,7 +132,7 @@ impl Candidate {
     }
 
     /// Whether there is nothing to write but members.
-    fn is_as(&self, write: &GroupWrite, external_id: Option<&str>) -> bool {
+    fn matches(&self, write: &GroupWrite, external_id: Option<&str>) -> bool {
         self.managed && self.name == write.name && self.external_id.as_deref() == external_id
     }
 }
@@ -179,7 +179,7 @@ async fn update(
 }
 
 /// Above every id that a group has, or ever had.
-const NEXT_ON_SQLITE: &str = "SELECT max(last, (SELECT coalesce(max(id), 0) FROM groups WHERE NOT built_in)) + 1 \
+const NEXT_ID_ON_SQLITE: &str = "SELECT max(last, (SELECT coalesce(max(id), 0) FROM groups WHERE NOT built_in)) + 1 \
     FROM group_ids";
 
 async fn create(
@@ -193,12 +193,12 @@ async fn create(
         Durability::Commit => sql.push_either(
             "SELECT setval('groups_id_seq', greatest(nextval('groups_id_seq'), \
              (SELECT coalesce(max(id), 0) + 1 FROM groups WHERE NOT built_in)))",
-            NEXT_ON_SQLITE,
+            NEXT_ID_ON_SQLITE,
         ),
         Durability::DryRun => sql.push_either(
             "SELECT greatest((SELECT CASE WHEN is_called THEN last_value + 1 ELSE last_value END FROM groups_id_seq), \
              (SELECT coalesce(max(id), 0) + 1 FROM groups WHERE NOT built_in))",
-            NEXT_ON_SQLITE,
+            NEXT_ID_ON_SQLITE,
         ),
     };
     let id: i64 = transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?.get(0)?;
@@ -213,7 +213,7 @@ async fn create(
 }
 
 /// Moves the sequence of user ids past ids that other writers gave explicitly.
-async fn pass_ids_given_by_others(transaction: &mut Transaction) -> Result<(), sqlx::Error> {
+async fn advance_user_sequence(transaction: &mut Transaction) -> Result<(), sqlx::Error> {
     if transaction.dialect() == Dialect::Postgres {
         let mut sql = transaction.sql();
         sql.push("SELECT setval('users_id_seq', greatest((SELECT last_value FROM users_id_seq), (SELECT max(id) FROM users)))");

@@ -10,7 +10,7 @@ use super::record::Record;
 
 /// What a line is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Kind {
+pub(crate) enum RecordKind {
     User,
     Label,
     Form,
@@ -21,14 +21,14 @@ pub(crate) enum Kind {
 
 impl Record {
     /// What the line is about.
-    pub(crate) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> RecordKind {
         match self {
-            Self::User(_) => Kind::User,
-            Self::Label(_) => Kind::Label,
-            Self::Form(_) => Kind::Form,
-            Self::Group(_) => Kind::Group,
-            Self::FlowStep(_) => Kind::FlowStep,
-            Self::Submission(_) => Kind::Submission,
+            Self::User(_) => RecordKind::User,
+            Self::Label(_) => RecordKind::Label,
+            Self::Form(_) => RecordKind::Form,
+            Self::Group(_) => RecordKind::Group,
+            Self::FlowStep(_) => RecordKind::FlowStep,
+            Self::Submission(_) => RecordKind::Submission,
         }
     }
 
@@ -49,15 +49,15 @@ impl Record {
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     records: Vec<Record>,
-    objects: HashSet<(Kind, i64)>,
-    latest: Option<Kind>,
+    objects: HashSet<(RecordKind, i64)>,
+    latest: Option<RecordKind>,
 }
 
 impl Batch {
     /// Adds a record, or gives it back where the batch must be loaded before it.
     pub(crate) fn push(&mut self, record: Record) -> Result<(), Record> {
         let kind = record.kind();
-        let refers_to_nothing = matches!(kind, Kind::User | Kind::Label);
+        let refers_to_nothing = matches!(kind, RecordKind::User | RecordKind::Label);
         if !refers_to_nothing && self.latest.is_some_and(|latest| latest > kind) {
             return Err(record);
         }

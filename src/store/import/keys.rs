@@ -12,11 +12,11 @@ use crate::store::engine::Transaction;
 
 /// Where somebody else comes first and does not let go of the tables, or owns them, the keys stay. A worker of the server
 /// itself, which has no user, gives way.
-const TAKE_AWAY: &str = "DO $$
+const DROP_KEYS: &str = "DO $$
 DECLARE
   key record;
-  back text := '';
-  patience text := current_setting('lock_timeout');
+  restore text := '';
+  previous_timeout text := current_setting('lock_timeout');
 BEGIN
   IF EXISTS (
     SELECT FROM pg_stat_activity a JOIN pg_database d ON d.oid = a.datid
@@ -33,18 +33,18 @@ BEGIN
         'submission_pending'::regclass, 'submission_participants'::regclass, 'submission_flow_steps'::regclass)
     LOOP
       EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', key.of, key.name);
-      back := back || format('ALTER TABLE %s ADD CONSTRAINT %I %s;', key.of, key.name, key.definition);
+      restore := restore || format('ALTER TABLE %s ADD CONSTRAINT %I %s;', key.of, key.name, key.definition);
     END LOOP;
   EXCEPTION WHEN lock_not_available OR deadlock_detected OR insufficient_privilege THEN
-    back := '';
+    restore := '';
   END;
-  PERFORM set_config('lock_timeout', patience, true);
-  PERFORM set_config('formgate.keys', back, true);
+  PERFORM set_config('lock_timeout', previous_timeout, true);
+  PERFORM set_config('formgate.keys', restore, true);
 END
 $$";
 
 /// Whole tables are read for that, and read best one row after the other.
-const PUT_BACK: &str = "DO $$
+const RESTORE_KEYS: &str = "DO $$
 BEGIN
   PERFORM set_config('enable_seqscan', 'on', true);
   EXECUTE coalesce(current_setting('formgate.keys', true), '');
@@ -52,11 +52,11 @@ END
 $$";
 
 /// Takes the keys away where nobody minds.
-pub(super) async fn take_away(transaction: &mut Transaction) -> Result<(), StoreError> {
-    run(transaction, TAKE_AWAY).await
+pub(super) async fn drop_keys(transaction: &mut Transaction) -> Result<(), StoreError> {
+    run(transaction, DROP_KEYS).await
 }
 
 /// Puts back what was taken away.
-pub(super) async fn put_back(transaction: &mut Transaction) -> Result<(), StoreError> {
-    run(transaction, PUT_BACK).await
+pub(super) async fn restore_keys(transaction: &mut Transaction) -> Result<(), StoreError> {
+    run(transaction, RESTORE_KEYS).await
 }

@@ -17,10 +17,10 @@ use crate::store::filter::Status;
 use crate::store::mailbox::check_visible;
 
 /// The longest name of a group, and external id, in characters.
-const GROUP_TEXT: usize = 255;
+const MAX_GROUP_TEXT: usize = 255;
 
 /// The longest e-mail address, in characters (64 before the `@`, 255 after it).
-const EMAIL: usize = 320;
+const MAX_EMAIL: usize = 320;
 
 /// The first instant that Postgres reads from text: its calendar has no year 0.
 const FIRST_INSTANT: i64 = -62_135_596_800;
@@ -244,22 +244,22 @@ impl Visitor<'_> for PositiveInteger {
 }
 
 #[derive(Deserialize)]
-struct Id(#[serde(deserialize_with = "id")] i64);
+struct IdField(#[serde(deserialize_with = "id")] i64);
 
 fn id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
     deserializer.deserialize_i64(PositiveInteger)
 }
 
 fn optional_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
-    Ok(Option::<Id>::deserialize(deserializer)?.map(|Id(id)| id))
+    Ok(Option::<IdField>::deserialize(deserializer)?.map(|IdField(id)| id))
 }
 
 fn ids<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<i64>, D::Error> {
-    Ok(Vec::<Id>::deserialize(deserializer)?.into_iter().map(|Id(id)| id).collect())
+    Ok(Vec::<IdField>::deserialize(deserializer)?.into_iter().map(|IdField(id)| id).collect())
 }
 
 #[derive(Deserialize)]
-struct Text(#[serde(deserialize_with = "text")] String);
+struct TextField(#[serde(deserialize_with = "text")] String);
 
 fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let text = String::deserialize(deserializer)?;
@@ -267,7 +267,7 @@ fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> 
 }
 
 fn optional_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
-    Ok(Option::<Text>::deserialize(deserializer)?.map(|Text(text)| text))
+    Ok(Option::<TextField>::deserialize(deserializer)?.map(|TextField(text)| text))
 }
 
 fn text_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
@@ -276,7 +276,7 @@ fn text_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D:
 
 fn email<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let email = text(deserializer)?;
-    if !email.contains('@') || email.chars().nth(EMAIL).is_some() {
+    if !email.contains('@') || email.chars().nth(MAX_EMAIL).is_some() {
         return Err(D::Error::custom("expected an e-mail address of at most 320 characters"));
     }
     check_visible(&email).map_err(|invalid| D::Error::custom(format_args!("the address {invalid}")))?;
@@ -284,7 +284,7 @@ fn email<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error>
 }
 
 fn sized_for_group<E: serde::de::Error>(text: String) -> Result<String, E> {
-    if text.is_empty() || text.chars().nth(GROUP_TEXT).is_some() {
+    if text.is_empty() || text.chars().nth(MAX_GROUP_TEXT).is_some() {
         return Err(E::custom("expected 1 to 255 characters"));
     }
     Ok(text)
@@ -307,7 +307,7 @@ fn status<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Status, D::Error
 }
 
 #[derive(Deserialize)]
-struct Instant(#[serde(deserialize_with = "instant")] Timestamp);
+struct InstantField(#[serde(deserialize_with = "instant")] Timestamp);
 
 fn instant<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::Error> {
     parse_instant(&String::deserialize(deserializer)?)
@@ -315,7 +315,7 @@ fn instant<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::E
 }
 
 fn optional_instant<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, D::Error> {
-    Ok(Option::<Instant>::deserialize(deserializer)?.map(|Instant(instant)| instant))
+    Ok(Option::<InstantField>::deserialize(deserializer)?.map(|InstantField(instant)| instant))
 }
 
 /// An RFC 3339 date-time, cut to the microsecond. The parser behind it also takes times without seconds, zone names in

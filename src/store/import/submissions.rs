@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::record::{SubmissionRecord, distinct};
 use crate::store::StoreError;
 use crate::store::engine::Transaction;
-use crate::store::statement::{Instant, Rows, Table};
+use crate::store::statement::{JsonRows, JsonTimestamp, Table};
 
 const SUBMISSIONS: Table = Table {
     name: "submissions",
@@ -60,19 +60,20 @@ pub(super) async fn write(
 ) -> Result<(), StoreError> {
     let stored: Vec<i64> = submissions.iter().map(|s| s.id).filter(|id| stored.contains(id)).collect();
     let dialect = transaction.dialect();
-    let mut rows = Rows::new();
+    let mut rows = JsonRows::new();
     for s in submissions {
-        let (created_at, updated_at) = (Instant::new(s.created_at, dialect), Instant::new(s.updated_at, dialect));
+        let (created_at, updated_at) =
+            (JsonTimestamp::new(s.created_at, dialect), JsonTimestamp::new(s.updated_at, dialect));
         let status = s.status.as_str();
         rows.push(&(s.id, s.form_id, s.parent_id, status, s.draft, s.submitter_id, created_at, updated_at));
     }
     SUBMISSIONS.upsert(transaction, &rows).await?;
 
-    let (mut answers, mut labels) = (Rows::new(), Rows::new());
+    let (mut answers, mut labels) = (JsonRows::new(), JsonRows::new());
     for submission in submissions {
         for answer in &submission.answers {
             let files = (!answer.files.is_empty()).then_some(&answer.files);
-            let updated_at = Instant::new(answer.updated_at.unwrap_or(submission.updated_at), dialect);
+            let updated_at = JsonTimestamp::new(answer.updated_at.unwrap_or(submission.updated_at), dialect);
             answers.push(&(submission.id, answer.element_id, answer.stored_value(), files, updated_at));
         }
         distinct(&submission.labels).for_each(|label| labels.push(&(submission.id, label, false)));
@@ -80,7 +81,7 @@ pub(super) async fn write(
     }
     ANSWERS.replace(transaction, &stored, &answers).await?;
     LABELS.replace(transaction, &stored, &labels).await?;
-    let (mut pending, mut participants, mut steps) = (Rows::new(), Rows::new(), Rows::new());
+    let (mut pending, mut participants, mut steps) = (JsonRows::new(), JsonRows::new(), JsonRows::new());
     for submission in submissions {
         distinct(&submission.pending_on).for_each(|user| pending.push(&(submission.id, user)));
         distinct(&submission.participants).for_each(|user| participants.push(&(submission.id, user)));

@@ -30,7 +30,7 @@ pub(super) struct Touched<'b> {
 }
 
 impl<'b> Touched<'b> {
-    pub(super) fn by(batch: &'b Batch) -> Self {
+    pub(super) fn of(batch: &'b Batch) -> Self {
         let mut touched = Self::default();
         for record in batch.records() {
             match record {

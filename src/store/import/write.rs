@@ -3,12 +3,12 @@
 use std::collections::HashSet;
 
 use super::check::ALL_USERS;
-use super::known::Known;
 use super::record::{FlowStepRecord, FormRecord, GroupRecord, LabelRecord, Record, UserRecord, distinct};
+use super::state::ImportState;
 use super::submissions;
 use crate::store::StoreError;
 use crate::store::engine::Transaction;
-use crate::store::statement::{Dialect, Rows, Table, fold};
+use crate::store::statement::{Dialect, JsonRows, Table, fold};
 
 const USERS: Table = Table { name: "users", columns: &[("id", "bigint"), ("email", "text"), ("name", "text")], key: 1 };
 
@@ -66,7 +66,7 @@ const STEP_GROUPS: Table =
 /// Writes the accepted lines of a batch.
 pub(super) async fn write(
     transaction: &mut Transaction,
-    known: &Known,
+    state: &ImportState,
     accepted: &[&Record],
 ) -> Result<(), StoreError> {
     let (mut users, mut labels, mut forms, mut groups, mut steps, mut submissions) =
@@ -83,14 +83,14 @@ pub(super) async fn write(
     }
     write_users(transaction, &users).await?;
     write_labels(transaction, &labels).await?;
-    write_forms(transaction, &forms, &known.dropped).await?;
+    write_forms(transaction, &forms, &state.dropped).await?;
     write_groups(transaction, &groups).await?;
     write_flow_steps(transaction, &steps).await?;
-    submissions::write(transaction, &submissions, &known.stored).await
+    submissions::write(transaction, &submissions, &state.stored).await
 }
 
 async fn write_users(transaction: &mut Transaction, users: &[&UserRecord]) -> Result<(), StoreError> {
-    let mut rows = Rows::new();
+    let mut rows = JsonRows::new();
     match transaction.dialect() {
         Dialect::Postgres => {
             users.iter().for_each(|user| rows.push(&(user.id, &user.email, &user.name)));
@@ -104,7 +104,7 @@ async fn write_users(transaction: &mut Transaction, users: &[&UserRecord]) -> Re
 }
 
 async fn write_labels(transaction: &mut Transaction, labels: &[&LabelRecord]) -> Result<(), StoreError> {
-    let mut rows = Rows::new();
+    let mut rows = JsonRows::new();
     labels.iter().for_each(|label| rows.push(&(label.id, &label.name, label.shared)));
     LABELS.upsert(transaction, &rows).await
 }
@@ -114,7 +114,7 @@ async fn write_forms(
     forms: &[&FormRecord],
     dropped: &HashSet<i64>,
 ) -> Result<(), StoreError> {
-    let (mut rows, mut elements) = (Rows::new(), Rows::new());
+    let (mut rows, mut elements) = (JsonRows::new(), JsonRows::new());
     for form in forms {
         rows.push(&(form.id, &form.name, form.anonymous, form.disabled, form.graduated, form.parent_id));
         for (position, element) in form.elements.iter().enumerate() {
@@ -139,7 +139,7 @@ async fn write_groups(transaction: &mut Transaction, groups: &[&GroupRecord]) ->
         sql.push("UPDATE groups SET id = ").bind(group.id).push(" WHERE built_in AND id <> ").bind(group.id);
         transaction.execute(sql).await?;
     }
-    let (mut rows, mut members) = (Rows::new(), Rows::new());
+    let (mut rows, mut members) = (JsonRows::new(), JsonRows::new());
     for group in &groups {
         rows.push(&(group.id, &group.name, &group.external_id, group.managed));
         for member in distinct(&group.members) {
@@ -152,7 +152,7 @@ async fn write_groups(transaction: &mut Transaction, groups: &[&GroupRecord]) ->
 }
 
 async fn write_flow_steps(transaction: &mut Transaction, steps: &[&FlowStepRecord]) -> Result<(), StoreError> {
-    let (mut rows, mut groups) = (Rows::new(), Rows::new());
+    let (mut rows, mut groups) = (JsonRows::new(), JsonRows::new());
     for step in steps {
         rows.push(&(step.id, step.form_id, &step.name));
         for group in distinct(&step.groups) {

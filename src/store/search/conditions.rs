@@ -10,7 +10,7 @@ use crate::store::filter::{Keyword, SubmissionFilter};
 use crate::store::statement::{Dialect, Sql};
 
 /// The shortest text that trigrams can find.
-const TRIGRAM: usize = 3;
+const TRIGRAM_LENGTH: usize = 3;
 
 /// Adds what a listed submission `s` must have to be found, the keyword apart.
 pub(super) fn write_conditions(sql: &mut Sql, filter: &SubmissionFilter) {
@@ -72,7 +72,7 @@ pub(super) fn write_forms(sql: &mut Sql, forms: &[i64]) {
 
 /// Whether a keyword is too short for trigrams.
 pub(super) fn is_short(keyword: &Keyword) -> bool {
-    keyword.as_str().chars().count() < TRIGRAM
+    keyword.as_str().chars().count() < TRIGRAM_LENGTH
 }
 
 /// Adds the query of the submissions that show an answer with a keyword; one of them may come more than once.
@@ -145,15 +145,15 @@ fn distinct_part(keyword: &str) -> &str {
     let starts: Vec<usize> = keyword.char_indices().map(|(start, _)| start).chain([keyword.len()]).collect();
     let mut last_seen = HashMap::new();
     let (mut first, mut longest) = (0, 0..0);
-    for (place, span) in starts.windows(TRIGRAM + 1).enumerate() {
-        if let Some(before) = last_seen.insert(&keyword[span[0]..span[TRIGRAM]], place) {
+    for (place, span) in starts.windows(TRIGRAM_LENGTH + 1).enumerate() {
+        if let Some(before) = last_seen.insert(&keyword[span[0]..span[TRIGRAM_LENGTH]], place) {
             first = first.max(before + 1);
         }
         if place + 1 - first > longest.len() {
             longest = first..place + 1;
         }
     }
-    &keyword[starts[longest.start]..starts[longest.end + TRIGRAM - 1]]
+    &keyword[starts[longest.start]..starts[longest.end + TRIGRAM_LENGTH - 1]]
 }
 
 /// Makes `%`, `_` and `\` ordinary characters of a LIKE pattern.

@@ -10,17 +10,17 @@
 use std::collections::BTreeSet;
 
 use crate::store::filter::Term;
-use crate::store::statement::{Dialect, Sql, term_of_answer};
+use crate::store::statement::{Dialect, Sql, answer_digest};
 
 /// How many terms get a condition of their own. Larger: longer statements, and planning times that grow with what a caller
 /// sends. Smaller: two terms take up to twice as long on SQLite.
-const SEPARATE: usize = 2;
+const MAX_SEPARATE: usize = 2;
 
 /// Adds that a submission `s` has an answer of every term.
 pub(super) fn write_terms(sql: &mut Sql, terms: &[Term]) {
     // Two keys can spell one element, and so two terms can ask for the same.
     let wanted: BTreeSet<Vec<i64>> = terms.iter().map(digests).collect();
-    if wanted.len() > SEPARATE {
+    if wanted.len() > MAX_SEPARATE {
         return write_division(sql, &wanted);
     }
     for digests in wanted {
@@ -31,7 +31,7 @@ pub(super) fn write_terms(sql: &mut Sql, terms: &[Term]) {
 /// What the answers of a term are looked up by, in order.
 fn digests(term: &Term) -> Vec<i64> {
     let element = term.element.expect("a search with a key that names no element finds nothing, and is not written");
-    let digests: BTreeSet<i64> = term.answers.iter().map(|answer| term_of_answer(element, answer)).collect();
+    let digests: BTreeSet<i64> = term.answers.iter().map(|answer| answer_digest(element, answer)).collect();
     digests.into_iter().collect()
 }
 

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use crate::store::statement::{SEPARATOR, fold, searchable, term};
+use crate::store::statement::{SEPARATOR, fold, searchable, term_digest};
 
 /// What is derived from one submission.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Derived {
     /// What it is listed by, if it is returned by itself.
-    pub(super) listed: Option<Listed>,
+    pub(super) listed: Option<ListedSubmission>,
     /// What the keyword search reads: its answers, if it has any and they are shown.
     pub(super) document: Option<Document>,
     /// The submission that shows the answers, and the digests that the terms filter looks up.
@@ -21,7 +21,7 @@ pub(super) struct Derived {
 
 /// What a submission is listed by.
 #[derive(Debug, PartialEq)]
-pub(super) struct Listed {
+pub(super) struct ListedSubmission {
     pub(super) form: i64,
     pub(super) status: String,
     pub(super) submitter: Option<i64>,
@@ -42,7 +42,7 @@ impl Derived {
     pub(super) fn add_answer(&mut self, shown_in: i64, element: i64, value: &str) {
         let folded = searchable(&fold(value));
         for line in folded.split('\n').chain([&*folded]) {
-            self.terms.insert((shown_in, term(element, line)));
+            self.terms.insert((shown_in, term_digest(element, line)));
         }
         match &mut self.document {
             Some(document) => {
@@ -86,10 +86,10 @@ mod tests {
         let document = derived.document.as_ref().unwrap();
         assert_eq!((document.shown_in, &*document.text), (7, "οδυσ\u{fdd0}red\nblue\u{fdd0}a\u{fffd}b"));
         let terms: BTreeSet<_> = [(1, "οδυσ"), (2, "red\nblue"), (2, "red"), (2, "blue"), (3, "a\u{fffd}b")]
-            .map(|(element, text)| (7, term(element, text)))
+            .map(|(element, text)| (7, term_digest(element, text)))
             .into();
         assert_eq!(derived.terms, terms);
-        assert_ne!(term(1, "red"), term(2, "red"));
+        assert_ne!(term_digest(1, "red"), term_digest(2, "red"));
     }
 
     #[test]

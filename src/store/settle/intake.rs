@@ -26,17 +26,17 @@ const EVERY_ID: &str = "SELECT id FROM submissions UNION SELECT id FROM listed_s
     UNION SELECT submission_id FROM listed_by_label";
 
 /// Whether there is nothing left to derive from.
-const NOTHING_IS_LEFT: &str = "SELECT NOT EXISTS (SELECT 1 FROM submissions)";
+const NO_SUBMISSIONS: &str = "SELECT NOT EXISTS (SELECT 1 FROM submissions)";
 
 impl Notes {
-    /// Takes at most `most` notes out of the intake.
-    pub(super) async fn take(transaction: &mut Transaction, most: i64) -> Result<Self, StoreError> {
+    /// Takes at most `max_notes` notes out of the intake.
+    pub(super) async fn take(transaction: &mut Transaction, max_notes: i64) -> Result<Self, StoreError> {
         let mut sql = transaction.sql();
         sql.push_either(
             "DELETE FROM intake WHERE ctid = ANY (ARRAY (SELECT ctid FROM intake LIMIT ",
             "DELETE FROM intake WHERE rowid IN (SELECT rowid FROM intake LIMIT ",
         );
-        sql.bind(most).push_either("))", ")").push(" RETURNING submission_id, children, form_id");
+        sql.bind(max_notes).push_either("))", ")").push(" RETURNING submission_id, children, form_id");
         let mut notes = Self::default();
         transaction
             .fetch_each(sql, &mut |row| {
@@ -85,10 +85,10 @@ impl Notes {
 /// Adds a note for every submission. If there is none, deletes all derived rows.
 async fn note_everything(transaction: &mut Transaction) -> Result<(), StoreError> {
     let mut sql = transaction.sql();
-    sql.push(NOTHING_IS_LEFT);
+    sql.push(NO_SUBMISSIONS);
     let rows = transaction.fetch_all(sql).await?;
-    let nothing_is_left = rows.first().map(|row| row.get(0)).transpose()?.unwrap_or(false);
-    let statements: &[&'static str] = match (nothing_is_left, transaction.dialect()) {
+    let no_submissions = rows.first().map(|row| row.get(0)).transpose()?.unwrap_or(false);
+    let statements: &[&'static str] = match (no_submissions, transaction.dialect()) {
         (false, _) => &[],
         // And not TRUNCATE, which waits for readers, and shows those with an older snapshot nothing.
         (true, Dialect::Postgres) => &[
@@ -131,20 +131,24 @@ pub(super) async fn is_settled(reader: &mut PooledConnection) -> Result<bool, sq
     reader.fetch_one(sql).await?.get(0)
 }
 
-/// The submissions that notes are about, those that [`Notes::note_others`] would note included; at most `most`.
-pub(super) async fn noted(reader: &mut PooledConnection, most: i64) -> Result<Vec<i64>, StoreError> {
+/// The submissions that notes are about, those that [`Notes::note_others`] would note included; at most `max_notes`.
+pub(super) async fn noted(reader: &mut PooledConnection, max_notes: i64) -> Result<Vec<i64>, StoreError> {
     let mut sql = reader.sql();
     sql.push("SELECT submission_id FROM intake WHERE submission_id IS NOT NULL ");
     sql.push("UNION SELECT c.id FROM intake i JOIN submissions c ON c.parent_id = i.submission_id WHERE i.children ");
     sql.push("UNION SELECT c.id FROM intake i JOIN submissions p ON p.form_id = i.form_id ");
     sql.push("JOIN submissions c ON c.parent_id = p.id ");
     sql.push("UNION SELECT every.id FROM (SELECT 1 FROM intake WHERE submission_id IS NULL AND form_id IS NULL LIMIT 1) AS e ");
-    sql.push("CROSS JOIN (").push(EVERY_ID).push(") AS every LIMIT ").bind(most);
+    sql.push("CROSS JOIN (").push(EVERY_ID).push(") AS every LIMIT ").bind(max_notes);
     Ok(reader.fetch_all(sql).await?.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?)
 }
 
 /// The next submissions by their ids, whether they are there or something is still derived of them.
-pub(super) async fn ids_after(transaction: &mut Transaction, last: i64, most: i64) -> Result<Vec<i64>, StoreError> {
+pub(super) async fn ids_after(
+    transaction: &mut Transaction,
+    last: i64,
+    max_notes: i64,
+) -> Result<Vec<i64>, StoreError> {
     let mut sql = transaction.sql();
     for (at, (select, order)) in [
         ("SELECT id FROM submissions WHERE id > ", " ORDER BY id LIMIT "),
@@ -163,8 +167,8 @@ pub(super) async fn ids_after(transaction: &mut Transaction, last: i64, most: i6
     .enumerate()
     {
         sql.push(if at == 0 { "SELECT id FROM (" } else { " UNION SELECT id FROM (" });
-        sql.push(select).bind(last).push(order).bind(most).push(") AS following");
+        sql.push(select).bind(last).push(order).bind(max_notes).push(") AS following");
     }
-    sql.push(" ORDER BY id LIMIT ").bind(most);
+    sql.push(" ORDER BY id LIMIT ").bind(max_notes);
     Ok(transaction.fetch_all(sql).await?.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?)
 }

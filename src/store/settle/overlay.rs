@@ -9,23 +9,23 @@ use serde_json::json;
 
 use super::derived::Derived;
 use super::intake;
-use super::reading::{self, All};
+use super::reading::{self, DerivedById};
 use super::writing::{DOCUMENTS, SUBMISSIONS, TERMS};
 use crate::store::StoreError;
 use crate::store::engine::PooledConnection;
-use crate::store::statement::{Dialect, Instant, Rows, Sql};
+use crate::store::statement::{Dialect, JsonRows, JsonTimestamp, Sql};
 
 /// How many submissions are laid over the tables.
 ///
 /// Larger: searches on a standby or during a long transaction send more with each statement. Smaller: more of them are
 /// refused.
-const MOST: i64 = 5_000;
+const MAX_NOTED: i64 = 5_000;
 
 /// What is derived of the submissions that are noted.
 #[derive(Debug)]
 pub(in crate::store) struct Overlay {
     ids: Vec<i64>,
-    derived: All,
+    derived: DerivedById,
 }
 
 impl Overlay {
@@ -34,8 +34,8 @@ impl Overlay {
     /// # Errors
     /// [`StoreError::Unsettled`] where too much is noted.
     pub(in crate::store) async fn read(reader: &mut PooledConnection) -> Result<Self, StoreError> {
-        let ids = intake::noted(reader, MOST + 1).await?;
-        if i64::try_from(ids.len()).is_ok_and(|count| count > MOST) {
+        let ids = intake::noted(reader, MAX_NOTED + 1).await?;
+        if i64::try_from(ids.len()).is_ok_and(|count| count > MAX_NOTED) {
             return Err(StoreError::Unsettled);
         }
         let derived = reading::wanted(reader, &ids).await?;
@@ -45,11 +45,11 @@ impl Overlay {
     /// Adds a statement that reads the tables as they would be if they were settled.
     pub(in crate::store) fn write(&self, sql: &mut Sql, write_statement: impl FnOnce(&mut Sql)) {
         let dialect = sql.dialect();
-        let (mut submissions, mut documents, mut terms) = (Rows::new(), Rows::new(), Rows::new());
+        let (mut submissions, mut documents, mut terms) = (JsonRows::new(), JsonRows::new(), JsonRows::new());
         for (id, Derived { listed, document, terms: digests, .. }) in &self.derived {
             if let Some(listed) = listed {
                 let [created, updated] =
-                    [listed.created_at, listed.updated_at].map(|instant| Instant::new(instant, dialect));
+                    [listed.created_at, listed.updated_at].map(|instant| JsonTimestamp::new(instant, dialect));
                 submissions.push(&(id, listed.form, &listed.status, listed.submitter, created, updated));
             }
             if let Some(document) = document {
@@ -61,14 +61,14 @@ impl Overlay {
             [(SUBMISSIONS, submissions), (DOCUMENTS, documents), (TERMS, terms)].into_iter().enumerate()
         {
             sql.push(if at == 0 { "WITH " } else { ", " }).push(table.name).push(" AS (SELECT ");
-            table.names(sql);
+            table.push_column_names(sql);
             // Within the expression, Postgres takes the name for the real table. SQLite needs the schema.
             sql.push(" FROM ").push_either("", "main.").push(table.name).push(" WHERE ").push(table.columns[0].0);
             self.write_others(sql);
             sql.push(" UNION ALL SELECT ");
-            table.names(sql);
+            table.push_column_names(sql);
             sql.push(" FROM ");
-            table.batch(sql, &rows);
+            table.push_batch(sql, &rows);
             sql.push(")");
         }
         sql.push(" SELECT * FROM (");

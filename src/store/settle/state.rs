@@ -10,12 +10,12 @@ use crate::metrics::DatabaseMetrics;
 ///
 /// Larger: what is written is derived later once writing works again, and searches read more until then. Smaller: more
 /// searches wait for SQLite's write lock in vain.
-const HINDERED: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct SettlerState {
     /// When nothing could be written.
-    hindered_at: Mutex<Option<Instant>>,
+    failed_at: Mutex<Option<Instant>>,
     /// All that was committed before this instant has been derived from.
     settled_until: Mutex<Option<Instant>>,
     /// How many notes were taken since the intake was vacuumed.
@@ -24,19 +24,19 @@ pub(super) struct State {
     pub(super) is_behind: AtomicBool,
 }
 
-impl State {
-    pub(super) fn is_hindered(&self) -> bool {
-        let hindered_at = self.hindered_at.lock().unwrap_or_else(PoisonError::into_inner);
-        hindered_at.is_some_and(|at| at.elapsed() < HINDERED)
+impl SettlerState {
+    pub(super) fn cannot_write(&self) -> bool {
+        let failed_at = self.failed_at.lock().unwrap_or_else(PoisonError::into_inner);
+        failed_at.is_some_and(|at| at.elapsed() < RETRY_INTERVAL)
     }
 
-    pub(super) fn note_hindered(&self) {
-        *self.hindered_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    pub(super) fn note_cannot_write(&self) {
+        *self.failed_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
-    pub(super) fn is_settled_since(&self, asked: Instant) -> bool {
+    pub(super) fn is_settled_since(&self, requested_at: Instant) -> bool {
         let settled_until = self.settled_until.lock().unwrap_or_else(PoisonError::into_inner);
-        settled_until.is_some_and(|until| until >= asked)
+        settled_until.is_some_and(|until| until >= requested_at)
     }
 
     pub(super) fn note_settled(&self, began: Instant) {

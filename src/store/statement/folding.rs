@@ -38,12 +38,12 @@ pub(in crate::store) fn searchable(folded: &str) -> String {
 
 /// A folded answer, or a line of it, as the terms filter looks it up: 64 bits of SHA-256. That two texts of one database
 /// meet by chance is less likely than a wrong bit in memory; and who writes two that meet has them found for each other.
-pub(in crate::store) fn term(element: i64, folded: &str) -> i64 {
+pub(in crate::store) fn term_digest(element: i64, folded: &str) -> i64 {
     let digest = Sha256::new().chain_update(element.to_le_bytes()).chain_update(folded).finalize();
     i64::from_le_bytes(*digest.first_chunk().expect("SHA-256 has 32 bytes"))
 }
 
 /// The term of an answer as a caller sends it.
-pub(in crate::store) fn term_of_answer(element: i64, answer: &str) -> i64 {
-    term(element, &searchable(&folded(answer)))
+pub(in crate::store) fn answer_digest(element: i64, answer: &str) -> i64 {
+    term_digest(element, &searchable(&folded(answer)))
 }

@@ -52,7 +52,7 @@ pub struct Page<T> {
 
 /// From which end a page is read, and where it lies from there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::store) struct Reading {
+pub(in crate::store) struct PageScan {
     /// The order in which it is read, which is the page's or its reverse.
     pub(in crate::store) direction: SortDirection,
     /// How many items are skipped.
@@ -60,31 +60,31 @@ pub(in crate::store) struct Reading {
     /// How many are read.
     pub(in crate::store) length: i64,
     /// Where not to begin at the end: the instant that the first item is before (descending), or not before (ascending).
-    pub(in crate::store) beyond: Option<Timestamp>,
+    pub(in crate::store) start_at: Option<Timestamp>,
 }
 
-impl Reading {
+impl PageScan {
     /// Reads a page in its own order.
-    pub(in crate::store) fn from_the_start(page: PageRequest, direction: SortDirection) -> Self {
-        Self { direction, offset: page.offset(), length: i64::from(page.size), beyond: None }
+    pub(in crate::store) fn forward(page: PageRequest, direction: SortDirection) -> Self {
+        Self { direction, offset: page.offset(), length: i64::from(page.size), start_at: None }
     }
 
     /// Reads a page of so many items from the end that it is nearer to. None when there is nothing on it.
-    pub(in crate::store) fn nearest(page: PageRequest, total: i64, direction: SortDirection) -> Option<Self> {
-        let forward = Self::from_the_start(page, direction);
+    pub(in crate::store) fn from_nearest_end(page: PageRequest, total: i64, direction: SortDirection) -> Option<Self> {
+        let forward = Self::forward(page, direction);
         let length = forward.length.min(total - forward.offset);
         let behind = total - forward.offset - length;
         if length <= 0 {
             None
         } else if behind < forward.offset {
-            Some(Self { direction: direction.reversed(), offset: behind, length, beyond: None })
+            Some(Self { direction: direction.reversed(), offset: behind, length, start_at: None })
         } else {
             Some(Self { length, ..forward })
         }
     }
 
     /// The same with everything that is skipped.
-    pub(in crate::store) fn with_all_before(&self) -> Self {
+    pub(in crate::store) fn with_skipped(&self) -> Self {
         Self { offset: 0, length: self.offset.saturating_add(self.length), ..*self }
     }
 
@@ -97,7 +97,7 @@ impl Reading {
         let instant = first_instant.and_then(|day| Timestamp::from_second(day.saturating_mul(86_400)).ok());
         if instant.is_some() {
             self.offset -= items;
-            self.beyond = instant;
+            self.start_at = instant;
         }
     }
 }
@@ -114,8 +114,8 @@ mod tests {
     fn a_page_is_read_from_the_end_that_it_is_nearer_to() {
         use SortDirection::{Ascending, Descending};
         let read = |number, total| {
-            let reading = Reading::nearest(page(number), total, Descending)?;
-            Some((reading.direction, reading.offset, reading.length))
+            let scan = PageScan::from_nearest_end(page(number), total, Descending)?;
+            Some((scan.direction, scan.offset, scan.length))
         };
 
         assert_eq!(read(1, 5), Some((Descending, 0, 5)));
@@ -129,14 +129,14 @@ mod tests {
 
     #[test]
     fn days_are_skipped_to_the_instant_behind_them() {
-        let mut reading = Reading::nearest(page(200), 10_000, SortDirection::Descending).unwrap();
-        reading.skip_days(3_900, Some(19_000));
-        assert_eq!((reading.offset, reading.beyond), (80, Some("2022-01-08T00:00:00Z".parse().unwrap())));
-        let mut reading = Reading::nearest(page(200), 10_000, SortDirection::Ascending).unwrap();
-        reading.skip_days(3_900, Some(19_000));
-        assert_eq!((reading.offset, reading.beyond), (80, Some("2022-01-09T00:00:00Z".parse().unwrap())));
-        let mut reading = Reading::nearest(page(200), 10_000, SortDirection::Ascending).unwrap();
-        reading.skip_days(0, None);
-        assert_eq!((reading.offset, reading.beyond), (3_980, None));
+        let mut scan = PageScan::from_nearest_end(page(200), 10_000, SortDirection::Descending).unwrap();
+        scan.skip_days(3_900, Some(19_000));
+        assert_eq!((scan.offset, scan.start_at), (80, Some("2022-01-08T00:00:00Z".parse().unwrap())));
+        let mut scan = PageScan::from_nearest_end(page(200), 10_000, SortDirection::Ascending).unwrap();
+        scan.skip_days(3_900, Some(19_000));
+        assert_eq!((scan.offset, scan.start_at), (80, Some("2022-01-09T00:00:00Z".parse().unwrap())));
+        let mut scan = PageScan::from_nearest_end(page(200), 10_000, SortDirection::Ascending).unwrap();
+        scan.skip_days(0, None);
+        assert_eq!((scan.offset, scan.start_at), (3_980, None));
     }
 }

@@ -14,9 +14,9 @@ use super::row::{Row, sqlite_text};
 use super::sql::Sql;
 
 /// A record of a list.
-pub(in crate::store) trait Record<'r>: Deserialize<'r> {
+pub(in crate::store) trait ListRecord<'r>: Deserialize<'r> {
     /// Takes its fields in the order in which the statement has them.
-    fn take(fields: &mut Fields<'r>) -> Result<Self, Malformed>;
+    fn take(fields: &mut Fields<'r>) -> Result<Self, MalformedRecord>;
 }
 
 impl Sql {
@@ -34,7 +34,7 @@ impl Sql {
 
 impl Row {
     /// The list of records in a column; empty where there is none.
-    pub(in crate::store) fn records<'r, T: Record<'r>>(&'r self, column: usize) -> Result<Vec<T>, sqlx::Error> {
+    pub(in crate::store) fn records<'r, T: ListRecord<'r>>(&'r self, column: usize) -> Result<Vec<T>, sqlx::Error> {
         match self {
             Self::Postgres(row) => {
                 let value = row.try_get_raw(column)?;
@@ -44,8 +44,8 @@ impl Row {
                 let bytes = value.as_bytes().map_err(sqlx::Error::Decode)?;
                 list(bytes).map_err(|error| sqlx::Error::Decode(error.into()))
             }
-            Self::Sqlite(row, repairs) => {
-                let json = sqlite_text(row, repairs, column)?;
+            Self::Sqlite(row, repaired_texts) => {
+                let json = sqlite_text(row, repaired_texts, column)?;
                 serde_json::from_str(json.unwrap_or("[]")).map_err(|error| sqlx::Error::Decode(error.into()))
             }
         }
@@ -55,10 +55,10 @@ impl Row {
 /// What is no record of equally long arrays in the binary form of Postgres.
 #[derive(Debug, thiserror::Error)]
 #[error("a list of records is malformed")]
-pub(in crate::store) struct Malformed;
+pub(in crate::store) struct MalformedRecord;
 
 /// Between the beginning of 1970, from which instants are counted here, and that of 2000, from which Postgres counts.
-const EPOCH_OF_POSTGRES: i64 = 946_684_800_000_000;
+const POSTGRES_EPOCH: i64 = 946_684_800_000_000;
 
 /// Reads a truth value of SQLite, which is a number.
 pub(in crate::store) fn truth<'de, D: Deserializer<'de>>(number: D) -> Result<bool, D::Error> {
@@ -66,98 +66,98 @@ pub(in crate::store) fn truth<'de, D: Deserializer<'de>>(number: D) -> Result<bo
 }
 
 /// The most fields that a record of a list has.
-const MOST_FIELDS: usize = 5;
+const MAX_FIELDS: usize = 5;
 
 /// The fields of one record after the other, taken one by one.
 pub(in crate::store) struct Fields<'r> {
     /// What is left of each field's array.
-    arrays: [Bytes<'r>; MOST_FIELDS],
+    arrays: [ByteReader<'r>; MAX_FIELDS],
     /// The field that is taken next.
     next: usize,
 }
 
 impl<'r> Fields<'r> {
     /// A number of things, which is never negative.
-    pub(in crate::store) fn count(&mut self) -> Result<u64, Malformed> {
-        u64::try_from(self.integer()?).map_err(|_| Malformed)
+    pub(in crate::store) fn count(&mut self) -> Result<u64, MalformedRecord> {
+        u64::try_from(self.integer()?).map_err(|_| MalformedRecord)
     }
 
-    pub(in crate::store) fn integer(&mut self) -> Result<i64, Malformed> {
-        let value = self.value()?.ok_or(Malformed)?;
-        Ok(i64::from_be_bytes(value.try_into().map_err(|_| Malformed)?))
+    pub(in crate::store) fn integer(&mut self) -> Result<i64, MalformedRecord> {
+        let value = self.value()?.ok_or(MalformedRecord)?;
+        Ok(i64::from_be_bytes(value.try_into().map_err(|_| MalformedRecord)?))
     }
 
-    pub(in crate::store) fn truth(&mut self) -> Result<bool, Malformed> {
+    pub(in crate::store) fn truth(&mut self) -> Result<bool, MalformedRecord> {
         match self.value()? {
             Some(&[byte]) => Ok(byte != 0),
-            _ => Err(Malformed),
+            _ => Err(MalformedRecord),
         }
     }
 
     /// In microseconds since 1970.
-    pub(in crate::store) fn instant(&mut self) -> Result<i64, Malformed> {
-        Ok(self.integer()?.saturating_add(EPOCH_OF_POSTGRES))
+    pub(in crate::store) fn instant(&mut self) -> Result<i64, MalformedRecord> {
+        Ok(self.integer()?.saturating_add(POSTGRES_EPOCH))
     }
 
-    pub(in crate::store) fn text(&mut self) -> Result<Cow<'r, str>, Malformed> {
-        self.optional_text()?.ok_or(Malformed)
+    pub(in crate::store) fn text(&mut self) -> Result<Cow<'r, str>, MalformedRecord> {
+        self.optional_text()?.ok_or(MalformedRecord)
     }
 
-    pub(in crate::store) fn optional_text(&mut self) -> Result<Option<Cow<'r, str>>, Malformed> {
-        let text = self.value()?.map(std::str::from_utf8).transpose().map_err(|_| Malformed)?;
+    pub(in crate::store) fn optional_text(&mut self) -> Result<Option<Cow<'r, str>>, MalformedRecord> {
+        let text = self.value()?.map(std::str::from_utf8).transpose().map_err(|_| MalformedRecord)?;
         Ok(text.map(Cow::Borrowed))
     }
 
-    fn value(&mut self) -> Result<Option<&'r [u8]>, Malformed> {
-        let array = self.arrays.get_mut(self.next).ok_or(Malformed)?;
+    fn value(&mut self) -> Result<Option<&'r [u8]>, MalformedRecord> {
+        let array = self.arrays.get_mut(self.next).ok_or(MalformedRecord)?;
         self.next += 1;
         array.value()
     }
 }
 
-fn list<'r, T: Record<'r>>(bytes: &'r [u8]) -> Result<Vec<T>, Malformed> {
-    let mut record = Bytes(bytes);
-    let mut fields = Fields { arrays: [Bytes(&[]); MOST_FIELDS], next: 0 };
-    let count = usize::try_from(record.number()?).map_err(|_| Malformed)?;
+fn list<'r, T: ListRecord<'r>>(bytes: &'r [u8]) -> Result<Vec<T>, MalformedRecord> {
+    let mut record = ByteReader(bytes);
+    let mut fields = Fields { arrays: [ByteReader(&[]); MAX_FIELDS], next: 0 };
+    let count = usize::try_from(record.number()?).map_err(|_| MalformedRecord)?;
     let mut length = 0;
-    for array in fields.arrays.get_mut(..count).ok_or(Malformed)? {
+    for array in fields.arrays.get_mut(..count).ok_or(MalformedRecord)? {
         let _type = record.number()?;
-        (length, *array) = record.value()?.map_or(Ok((0, Bytes(&[]))), array_of)?;
+        (length, *array) = record.value()?.map_or(Ok((0, ByteReader(&[]))), array_of)?;
     }
     let mut records = Vec::with_capacity(length.min(bytes.len()));
     for _ in 0..length {
         fields.next = 0;
         records.push(T::take(&mut fields)?);
     }
-    if fields.arrays.iter().all(|array| array.0.is_empty()) { Ok(records) } else { Err(Malformed) }
+    if fields.arrays.iter().all(|array| array.0.is_empty()) { Ok(records) } else { Err(MalformedRecord) }
 }
 
 /// How many values an array has, and the values.
-fn array_of(bytes: &[u8]) -> Result<(usize, Bytes<'_>), Malformed> {
-    let mut bytes = Bytes(bytes);
+fn array_of(bytes: &[u8]) -> Result<(usize, ByteReader<'_>), MalformedRecord> {
+    let mut bytes = ByteReader(bytes);
     let (dimensions, _has_null, _type) = (bytes.number()?, bytes.number()?, bytes.number()?);
     if dimensions == 0 {
         return Ok((0, bytes));
     }
     let (length, _first) = (bytes.number()?, bytes.number()?);
-    Ok((usize::try_from(length).map_err(|_| Malformed)?, bytes))
+    Ok((usize::try_from(length).map_err(|_| MalformedRecord)?, bytes))
 }
 
 /// What is left to read.
 #[derive(Clone, Copy)]
-struct Bytes<'r>(&'r [u8]);
+struct ByteReader<'r>(&'r [u8]);
 
-impl<'r> Bytes<'r> {
-    fn number(&mut self) -> Result<i32, Malformed> {
-        let (number, rest) = self.0.split_first_chunk().ok_or(Malformed)?;
+impl<'r> ByteReader<'r> {
+    fn number(&mut self) -> Result<i32, MalformedRecord> {
+        let (number, rest) = self.0.split_first_chunk().ok_or(MalformedRecord)?;
         self.0 = rest;
         Ok(i32::from_be_bytes(*number))
     }
 
-    /// Bytes after their number, which is -1 for NULL.
-    fn value(&mut self) -> Result<Option<&'r [u8]>, Malformed> {
+    /// ByteReader after their number, which is -1 for NULL.
+    fn value(&mut self) -> Result<Option<&'r [u8]>, MalformedRecord> {
         let Ok(length) = usize::try_from(self.number()?) else { return Ok(None) };
-        let (value, rest) = self.0.split_at_checked(length).ok_or(Malformed)?;
+        let (value, rest) = self.0.split_at_checked(length).ok_or(MalformedRecord)?;
         self.0 = rest;
         Ok(Some(value))
     }
@@ -170,8 +170,8 @@ mod tests {
     #[derive(Debug, PartialEq, Deserialize)]
     struct Pair<'r>(i64, #[serde(borrow)] Option<Cow<'r, str>>);
 
-    impl<'r> Record<'r> for Pair<'r> {
-        fn take(fields: &mut Fields<'r>) -> Result<Self, Malformed> {
+    impl<'r> ListRecord<'r> for Pair<'r> {
+        fn take(fields: &mut Fields<'r>) -> Result<Self, MalformedRecord> {
             Ok(Self(fields.integer()?, fields.optional_text()?))
         }
     }

@@ -15,11 +15,11 @@ pub(in crate::store) struct Table {
 }
 
 /// The rows of one table: a JSON array of arrays in the making.
-pub(in crate::store) struct Rows {
+pub(in crate::store) struct JsonRows {
     json: Vec<u8>,
 }
 
-impl Rows {
+impl JsonRows {
     pub(in crate::store) fn new() -> Self {
         Self { json: vec![b'['] }
     }
@@ -47,12 +47,12 @@ impl Rows {
 /// An instant as [`Sql::push_rows`] takes it: text for Postgres, microseconds for SQLite.
 #[derive(Serialize)]
 #[serde(untagged)]
-pub(in crate::store) enum Instant {
+pub(in crate::store) enum JsonTimestamp {
     Text(Timestamp),
     Microseconds(i64),
 }
 
-impl Instant {
+impl JsonTimestamp {
     pub(in crate::store) fn new(instant: Timestamp, dialect: Dialect) -> Self {
         match dialect {
             Dialect::Postgres => Self::Text(instant),
@@ -63,17 +63,17 @@ impl Instant {
 
 impl Table {
     /// Adds the rows as a table with the name `batch`.
-    pub(in crate::store) fn batch(&self, sql: &mut Sql, rows: &Rows) {
+    pub(in crate::store) fn push_batch(&self, sql: &mut Sql, rows: &JsonRows) {
         sql.push_rows(rows.text(), self.columns).push(" AS batch");
     }
 
     /// Adds the names of all columns.
-    pub(in crate::store) fn names(&self, sql: &mut Sql) {
-        names(sql, self.columns);
+    pub(in crate::store) fn push_column_names(&self, sql: &mut Sql) {
+        push_column_names(sql, self.columns);
     }
 }
 
-pub(in crate::store) fn names(sql: &mut Sql, columns: &[(&'static str, &'static str)]) {
+pub(in crate::store) fn push_column_names(sql: &mut Sql, columns: &[(&'static str, &'static str)]) {
     for (at, (name, _)) in columns.iter().enumerate() {
         sql.push(if at == 0 { "" } else { ", " }).push(name);
     }

@@ -11,7 +11,7 @@ use sqlx::Arguments;
 use sqlx::postgres::PgArguments;
 use sqlx::sqlite::SqliteArguments;
 
-use super::page::Reading;
+use super::page::PageScan;
 use super::texts::Texts;
 
 /// Which database a statement is for.
@@ -126,23 +126,23 @@ pub(crate) struct Sql {
     dialect: Dialect,
     text: String,
     binds: Vec<Bind>,
-    planned_anew: bool,
+    custom_plan: bool,
 }
 
 /// How many bytes a statement is given room for at first: most have fewer, and the others need more once.
-const ROOM: usize = 1024;
+const INITIAL_CAPACITY: usize = 1024;
 
 impl Sql {
     /// An empty statement.
     pub(crate) fn new(dialect: Dialect) -> Self {
-        Self { dialect, text: String::with_capacity(ROOM), binds: Vec::new(), planned_anew: false }
+        Self { dialect, text: String::with_capacity(INITIAL_CAPACITY), binds: Vec::new(), custom_plan: false }
     }
 
     /// Has Postgres plan the statement for the values that it has: what is right for one keyword or form is wrong for the
     /// next. All others keep their plan after a few times, which for short statements is half of what they cost. Said
     /// before the first limit; the statement itself ends without one.
-    pub(crate) fn plan_anew(&mut self) -> &mut Self {
-        self.planned_anew = true;
+    pub(crate) fn force_custom_plan(&mut self) -> &mut Self {
+        self.custom_plan = true;
         self
     }
 
@@ -176,12 +176,12 @@ impl Sql {
     }
 
     /// Adds ` LIMIT … OFFSET …`: as text where Postgres keeps its plan, since that counts on how much is read.
-    pub(crate) fn limit(&mut self, reading: &Reading) -> &mut Self {
-        self.push(" LIMIT ").number(reading.length).push(" OFFSET ").number(reading.offset)
+    pub(crate) fn limit(&mut self, scan: &PageScan) -> &mut Self {
+        self.push(" LIMIT ").number(scan.length).push(" OFFSET ").number(scan.offset)
     }
 
     fn number(&mut self, number: i64) -> &mut Self {
-        if self.dialect == Dialect::Postgres && !self.planned_anew {
+        if self.dialect == Dialect::Postgres && !self.custom_plan {
             self.text.push_str(&number.to_string());
             self
         } else {
@@ -197,7 +197,7 @@ impl Sql {
     /// The same where Postgres is to keep one plan for lists of any length. The plan can't look at this list, and so costs
     /// for each what it costs for another; else Postgres plans each short list anew, being told of that plan that it is
     /// cheaper, and planning takes many times as long as looking up one id.
-    pub(crate) fn in_some_ids(&mut self, ids: &[i64]) -> &mut Self {
+    pub(crate) fn in_ids_with_generic_plan(&mut self, ids: &[i64]) -> &mut Self {
         match self.dialect {
             Dialect::Postgres => self.push(" = ANY ((SELECT ").bind(ids.to_vec()).push("::bigint[])::bigint[])"),
             Dialect::Sqlite => self.in_ids(ids),
@@ -265,7 +265,7 @@ impl Sql {
 
     /// The text, and the values as the Postgres driver takes them.
     pub(in crate::store) fn into_postgres(mut self) -> Result<(String, PgArguments), sqlx::error::BoxDynError> {
-        if self.planned_anew {
+        if self.custom_plan {
             // Postgres keeps a plan that it expects to cost less than those for the values did. No plan that leaves this
             // limit open does; in one for its value there is none. So the statement is parsed once and planned each time.
             self.push(" LIMIT CASE WHEN ").bind(true);

@@ -14,7 +14,7 @@ use url::Url;
 
 use super::InvalidLocation;
 use crate::store::engine::postgres::PostgresServer;
-pub(super) use parameters::TAKEN;
+pub(super) use parameters::SUPPORTED;
 use parameters::{Parameters, SSL_MODES};
 
 /// What a URL describes.

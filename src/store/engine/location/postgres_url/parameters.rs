@@ -17,7 +17,7 @@ use crate::store::engine::pooler::Pooling;
 use crate::store::engine::postgres::{CONNECT_LIMIT, PostgresServer, SessionAttributes};
 
 /// The parameters that have an effect; `options[NAME]` too.
-pub(in crate::store::engine::location) const TAKEN: [&str; 19] = [
+pub(in crate::store::engine::location) const SUPPORTED: [&str; 19] = [
     "sslmode",
     "sslrootcert",
     "sslcert",
@@ -43,7 +43,7 @@ pub(in crate::store::engine::location) const TAKEN: [&str; 19] = [
 pub(super) const SSL_MODES: [&str; 6] = ["disable", "allow", "prefer", "require", "verify-ca", "verify-full"];
 
 /// Parameters with values that ask for what happens anyway. Any other value can't be satisfied.
-const SATISFIED: [(&str, &[&str], &str); 7] = [
+const IMPLIED: [(&str, &[&str], &str); 7] = [
     (
         "channel_binding",
         &["disable", "prefer"],
@@ -60,7 +60,7 @@ const SATISFIED: [(&str, &[&str], &str); 7] = [
 const NO_EFFECT: &str = "remove it, it has no effect here";
 
 /// Parameters that would be ignored, and what to do instead.
-const REFUSED: [(&str, &str); 32] = [
+const UNSUPPORTED: [(&str, &str); 32] = [
     ("passfile", "name the file in the environment variable PGPASSFILE"),
     ("service", "put the parameters of the service into the URL"),
     ("servicefile", "put the parameters of the service into the URL"),
@@ -135,13 +135,13 @@ impl Parameters {
             "ssl-key" => "sslkey",
             name => name,
         };
-        if let Some(&name) = TAKEN.iter().find(|taken| **taken == name) {
+        if let Some(&name) = SUPPORTED.iter().find(|supported| **supported == name) {
             return self.take(name, value);
         }
-        if let Some((name, values, expected)) = SATISFIED.iter().find(|(satisfied, ..)| *satisfied == name) {
+        if let Some((name, values, expected)) = IMPLIED.iter().find(|(implied, ..)| *implied == name) {
             return expect(values.contains(&value), name, expected);
         }
-        match REFUSED.iter().find(|(refused, _)| *refused == name) {
+        match UNSUPPORTED.iter().find(|(unsupported, _)| *unsupported == name) {
             Some(&(name, remedy)) => Err(InvalidLocation::UnsupportedParameter { name, remedy }),
             None => Err(InvalidLocation::UnknownParameter { number }),
         }

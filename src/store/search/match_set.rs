@@ -13,7 +13,7 @@ use crate::store::statement::{Dialect, Sql};
 /// Up to so many hits a keyword is rare, and is looked up without more ado: the statement that begins at either side takes a
 /// third to half a millisecond more than the one that does not, which is about what a rare keyword costs. More, and as many
 /// are counted once more than needed; fewer, and more searches pay for a choice that is worth nothing to them.
-const RARE: i64 = 2_000;
+const RARE_HITS: i64 = 2_000;
 
 /// How far both sides are counted, in turns: where a keyword finds no more than the first number, it is looked up; else where
 /// the other filters leave no more than the second, each of those is looked through; and so on. A larger first number is what a
@@ -23,35 +23,35 @@ const STEPS: [(i64, i64); 3] = [(20_000, 5_000), (80_000, 20_000), (320_000, 80_
 
 /// Where a search begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Beginning {
+pub(super) enum SearchPlan {
     /// Where the planner finds it best; a keyword is looked up.
-    Planned,
+    ByPlanner,
     /// By the keyword or by the other filters, whichever has less.
-    EitherSide,
+    CheaperSide,
     /// Where the planner finds it best, but no index has what the keyword finds.
-    ReadThrough,
+    ScanDocuments,
 }
 
 /// The keyword of a search that can begin at either side.
-pub(super) fn keyword_beside_others(filter: &SubmissionFilter) -> Option<&Keyword> {
+pub(super) fn keyword_with_other_filters(filter: &SubmissionFilter) -> Option<&Keyword> {
     filter.search.as_ref().filter(|_| filter.narrows_by_more_than_a_keyword())
 }
 
 /// Adds the query of whether a keyword is rare.
 pub(super) fn write_is_rare(sql: &mut Sql, keyword: &Keyword) {
-    sql.push("SELECT count(*) <= ").bind(RARE).push(" FROM (");
+    sql.push("SELECT count(*) <= ").bind(RARE_HITS).push(" FROM (");
     write_hits(sql, keyword);
-    sql.push(" LIMIT ").bind(RARE + 1).push(") AS hits");
+    sql.push(" LIMIT ").bind(RARE_HITS + 1).push(") AS hits");
 }
 
 /// Adds `matched (id, at)`, and the tables that it is made of.
-pub(super) fn write(sql: &mut Sql, filter: &SubmissionFilter, beginning: Beginning) {
-    match (beginning, &filter.search) {
-        (Beginning::EitherSide, Some(keyword)) => match sql.dialect() {
+pub(super) fn write(sql: &mut Sql, filter: &SubmissionFilter, plan: SearchPlan) {
+    match (plan, &filter.search) {
+        (SearchPlan::CheaperSide, Some(keyword)) => match sql.dialect() {
             Dialect::Postgres => write_on_postgres(sql, filter, keyword),
             Dialect::Sqlite => write_on_sqlite(sql, filter, keyword),
         },
-        (Beginning::ReadThrough, Some(keyword)) => {
+        (SearchPlan::ScanDocuments, Some(keyword)) => {
             sql.push("matched (id, at) AS MATERIALIZED (");
             write_others(sql, filter, "");
             sql.push(" AND s.id IN (SELECT shown_in FROM listed_documents WHERE ");
@@ -78,12 +78,12 @@ fn write_on_postgres(sql: &mut Sql, filter: &SubmissionFilter, keyword: &Keyword
     write_others(sql, filter, "");
     sql.push("), few (yes) AS MATERIALIZED (SELECT CASE");
     for (hits, others) in STEPS {
-        write_step(sql, Then::LookUp, hits, |sql| _ = sql.push("SELECT 1 FROM hits"));
-        write_step(sql, Then::LookThrough, others, |sql| _ = sql.push("SELECT 1 FROM others"));
+        write_step(sql, Branch::LookUp, hits, |sql| _ = sql.push("SELECT 1 FROM hits"));
+        write_step(sql, Branch::Scan, others, |sql| _ = sql.push("SELECT 1 FROM others"));
     }
     sql.push(" ELSE false END), matched (id, at) AS MATERIALIZED (");
     sql.push("SELECT o.id, o.at FROM others o WHERE (SELECT yes FROM few) AND ");
-    write_looked_through(sql, "o.id", keyword);
+    write_has_keyword(sql, "o.id", keyword);
     sql.push(" UNION ALL SELECT * FROM (");
     write_others(sql, filter, "");
     sql.push(" AND s.id IN (")
@@ -101,19 +101,19 @@ fn write_on_sqlite(sql: &mut Sql, filter: &SubmissionFilter, keyword: &Keyword) 
     sql.push("), whole (yes) AS MATERIALIZED (SELECT count(*) <= ").bind(first);
     sql.push(" FROM hits), few (yes) AS MATERIALIZED (SELECT CASE");
     for (hits, others) in STEPS {
-        write_step(sql, Then::LookUp, hits, |sql| {
+        write_step(sql, Branch::LookUp, hits, |sql| {
             if hits == first {
                 sql.push("SELECT 1 FROM hits");
             } else {
                 write_hits(sql, keyword);
             }
         });
-        write_step(sql, Then::LookThrough, others, |sql| write_others(sql, filter, ""));
+        write_step(sql, Branch::Scan, others, |sql| write_others(sql, filter, ""));
     }
     sql.push(" ELSE false END), matched (id, at) AS MATERIALIZED (");
     write_others(sql, filter, "few CROSS JOIN ");
     sql.push(" AND few.yes AND ");
-    write_looked_through(sql, "s.id", keyword);
+    write_has_keyword(sql, "s.id", keyword);
     sql.push(" UNION ALL ");
     write_others(sql, filter, "whole CROSS JOIN ");
     sql.push(" AND whole.yes AND s.id IN (SELECT id FROM hits) UNION ALL ");
@@ -125,21 +125,21 @@ fn write_on_sqlite(sql: &mut Sql, filter: &SubmissionFilter, keyword: &Keyword) 
 
 /// What is done where one side has few.
 #[derive(Clone, Copy)]
-enum Then {
+enum Branch {
     /// The hits of the keyword are looked up among the others.
     LookUp,
     /// The others are looked through for the keyword.
-    LookThrough,
+    Scan,
 }
 
 /// Adds what is done where a side has no more than so many.
-fn write_step(sql: &mut Sql, then: Then, few: i64, write_side: impl FnOnce(&mut Sql)) {
+fn write_step(sql: &mut Sql, branch: Branch, few: i64, write_side: impl FnOnce(&mut Sql)) {
     sql.push(" WHEN (SELECT count(*) <= ").bind(few).push(" FROM (");
     write_side(sql);
     sql.push(" LIMIT ").bind(few + 1).push(") AS first) THEN ");
-    sql.push(match then {
-        Then::LookUp => "false",
-        Then::LookThrough => "true",
+    sql.push(match branch {
+        Branch::LookUp => "false",
+        Branch::Scan => "true",
     });
 }
 
@@ -154,7 +154,7 @@ fn write_others(sql: &mut Sql, filter: &SubmissionFilter, behind: &'static str) 
 }
 
 /// Adds that a submission's document, or that of a graduated child, has a keyword.
-fn write_looked_through(sql: &mut Sql, id: &'static str, keyword: &Keyword) {
+fn write_has_keyword(sql: &mut Sql, id: &'static str, keyword: &Keyword) {
     sql.push("EXISTS (SELECT 1 FROM listed_documents WHERE shown_in = ").push(id).push(" AND ");
     write_in_document(sql, keyword);
     // For Postgres, an offset is what keeps it from finding all that have the keyword first, and each among them.

@@ -20,12 +20,12 @@ const JOURNAL: &str = "-journal";
 
 /// A file as it was when it was opened.
 #[derive(Debug)]
-pub(super) struct Frozen {
+pub(super) struct ImmutableFile {
     path: PathBuf,
     stamp: FileStamp,
 }
 
-impl Frozen {
+impl ImmutableFile {
     /// A file without a log that has changes in it.
     pub(super) fn of(path: &Path) -> Option<Self> {
         let has_changes = |end| FileStamp::of(&next_to(path, end)).is_some_and(|log| log.size() > 0);
@@ -70,20 +70,20 @@ mod tests {
     async fn only_a_file_without_changes_in_a_log_is_frozen_and_no_longer_than_it_stays_so() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("acme.db");
-        assert!(Frozen::of(&path).is_none(), "there is none");
+        assert!(ImmutableFile::of(&path).is_none(), "there is none");
         migrate(&DatabaseLocation::parse("sqlite:acme.db", folder.path()).unwrap(), Reach::Served).await.unwrap();
-        let frozen = Frozen::of(&path).expect("no connection is open");
-        assert!(frozen.is_unchanged());
-        let mut connection = frozen.open().await.unwrap();
+        let file = ImmutableFile::of(&path).expect("no connection is open");
+        assert!(file.is_unchanged());
+        let mut connection = file.open().await.unwrap();
         let forms = sqlx::query_scalar::<_, i64>("SELECT count(*) FROM forms");
         assert_eq!(forms.fetch_one(&mut connection).await.unwrap(), 0);
 
         let mut writer = SqliteConnection::connect_with(&SqliteConnectOptions::new().filename(&path)).await.unwrap();
         sqlx::query("INSERT INTO forms (id, name) VALUES (1, 'Leave')").execute(&mut writer).await.unwrap();
-        assert!(!frozen.is_unchanged(), "a log has changes");
-        assert!(Frozen::of(&path).is_none(), "the log would not be read");
+        assert!(!file.is_unchanged(), "a log has changes");
+        assert!(ImmutableFile::of(&path).is_none(), "the log would not be read");
         writer.close().await.unwrap();
-        assert!(!frozen.is_unchanged(), "the changes are in the file");
-        assert!(Frozen::of(&path).is_some_and(|frozen| frozen.is_unchanged()));
+        assert!(!file.is_unchanged(), "the changes are in the file");
+        assert!(ImmutableFile::of(&path).is_some_and(|file| file.is_unchanged()));
     }
 }

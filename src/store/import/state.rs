@@ -1,6 +1,6 @@
 //! What an import knows of the database: enough to check a batch line by line without asking for each line.
 //!
-//! Before a batch is checked, [`Known::look_up`] asks for all that its lines touch, with one statement a kind; while it
+//! Before a batch is checked, [`ImportState::look_up`] asks for all that its lines touch, with one statement a kind; while it
 //! is checked, every accepted line is added. So the checks see the database as it would be if each line had been written
 //! before the next. Ids of people, labels, groups, steps and fields stay for the whole import; submissions and names
 //! that must be unique are looked up for each batch, so that memory does not grow with the file.
@@ -24,19 +24,19 @@ pub(super) struct FormFacts {
 
 /// Where a submission stands.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct SubmissionFacts {
     pub(super) form: i64,
     pub(super) parent: Option<i64>,
 }
 
 /// A text that one object alone can have, both ways round.
 #[derive(Debug, Default)]
-pub(super) struct Unique {
+pub(super) struct UniqueTexts {
     owner: HashMap<String, i64>,
     of: HashMap<i64, String>,
 }
 
-impl Unique {
+impl UniqueTexts {
     pub(super) fn owner(&self, text: &str) -> Option<i64> {
         self.owner.get(text).copied()
     }
@@ -54,7 +54,7 @@ impl Unique {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct ImportState {
     // For the whole import.
     pub(super) users: HashSet<i64>,
     pub(super) labels: HashSet<i64>,
@@ -68,13 +68,13 @@ pub(super) struct Known {
     pub(super) elements_of: HashMap<i64, HashSet<i64>>,
 
     // For one batch.
-    pub(super) emails: Unique,
-    pub(super) external_ids: Unique,
+    pub(super) emails: UniqueTexts,
+    pub(super) external_ids: UniqueTexts,
     /// Elements that answers refer to.
     pub(super) answered: HashSet<i64>,
     /// Forms with a submission that has both a parent and children.
     pub(super) nested: HashSet<i64>,
-    pub(super) submissions: HashMap<i64, Place>,
+    pub(super) submissions: HashMap<i64, SubmissionFacts>,
     pub(super) children: HashMap<i64, HashSet<i64>>,
     /// The submissions of the batch that the database has already.
     pub(super) stored: HashSet<i64>,
@@ -82,27 +82,27 @@ pub(super) struct Known {
     pub(super) dropped: HashSet<i64>,
 }
 
-impl Known {
+impl ImportState {
     /// What is known before the first line: every form, and which group is built in.
-    pub(super) async fn at_start(transaction: &mut Transaction) -> Result<Self, StoreError> {
-        let mut known = Self::default();
+    pub(super) async fn load(transaction: &mut Transaction) -> Result<Self, StoreError> {
+        let mut state = Self::default();
         let mut sql = transaction.sql();
         sql.push("SELECT id, parent_id, graduated FROM forms");
         for row in transaction.fetch_all(sql).await? {
-            known.forms.insert(row.get(0)?, FormFacts { parent: row.get(1)?, graduated: row.get(2)? });
+            state.forms.insert(row.get(0)?, FormFacts { parent: row.get(1)?, graduated: row.get(2)? });
         }
         let mut sql = transaction.sql();
         sql.push("SELECT id FROM groups WHERE built_in");
         for row in transaction.fetch_all(sql).await? {
-            known.built_in = row.get(0)?;
+            state.built_in = row.get(0)?;
         }
-        Ok(known)
+        Ok(state)
     }
 
     /// Asks the database for what the lines of a batch touch.
     pub(super) async fn look_up(&mut self, transaction: &mut Transaction, batch: &Batch) -> Result<(), StoreError> {
-        let touched = Touched::by(batch);
-        self.forget_last_batch();
+        let touched = Touched::of(batch);
+        self.clear_batch();
         let simple: [(&mut HashSet<i64>, &HashSet<i64>, &'static str); 4] = [
             (&mut self.users, &touched.users, "SELECT id FROM users WHERE id"),
             (&mut self.labels, &touched.labels, "SELECT id FROM labels WHERE id"),
@@ -120,9 +120,9 @@ impl Known {
         self.look_up_submissions(transaction, &touched).await
     }
 
-    fn forget_last_batch(&mut self) {
-        self.emails = Unique::default();
-        self.external_ids = Unique::default();
+    fn clear_batch(&mut self) {
+        self.emails = UniqueTexts::default();
+        self.external_ids = UniqueTexts::default();
         self.answered.clear();
         self.nested.clear();
         self.submissions.clear();
@@ -210,8 +210,8 @@ impl Known {
     ) -> Result<(), StoreError> {
         let select = "SELECT id, form_id, parent_id FROM submissions WHERE id";
         for row in rows(transaction, select, touched.submissions.union(&touched.parents)).await? {
-            let (id, place) = (row.get(0)?, Place { form: row.get(1)?, parent: row.get(2)? });
-            self.submissions.insert(id, place);
+            let (id, facts) = (row.get(0)?, SubmissionFacts { form: row.get(1)?, parent: row.get(2)? });
+            self.submissions.insert(id, facts);
             if touched.submissions.contains(&id) {
                 self.stored.insert(id);
             }
