@@ -15,7 +15,7 @@ pub(super) use folding::{SEPARATOR, answer_digest, folded, searchable, term_dige
 pub(super) use page::PageScan;
 pub use page::{Page, PageRequest, SortDirection};
 pub(super) use records::{Fields, ListRecord, MalformedRecord, truth};
-pub(super) use row::{RepairedTexts, Row, sqlite_text};
+pub(super) use row::{RepairedTexts, Row};
 pub(super) use rows::{JsonRows, JsonTimestamp, Table, push_column_names};
 pub(super) use sql::{Dialect, Sql};
 pub use texts::Texts;

@@ -1,9 +1,9 @@
-//! Lists of records in one column: what hangs on a row comes with it, and not as rows of its own.
+//! Lists of records in one column: the details of a row arrive with it instead of as further rows.
 //!
-//! A row costs the driver as much as dozens of values do, and most of a page of submissions is entries. Postgres sends a
-//! record of arrays, one a field, in its binary form (`record_send` and `array_send` in its source): an array of records,
-//! each of which it puts together and takes apart by itself, costs it half as much again. SQLite sends an array of arrays as
-//! JSON. Text is borrowed from the row, but where JSON escapes it.
+//! A row costs the driver as much as dozens of values, and most of a page of submissions is entries. Postgres sends
+//! one record of arrays, an array per field, in its binary format (`record_send` and `array_send` in its source); an
+//! array of records would cost it half as much again. SQLite sends an array of arrays as JSON. Text is borrowed from
+//! the row unless JSON escapes it.
 
 use std::borrow::Cow;
 
@@ -15,13 +15,13 @@ use super::sql::Sql;
 
 /// A record of a list.
 pub(in crate::store) trait ListRecord<'r>: Deserialize<'r> {
-    /// Takes its fields in the order in which the statement has them.
+    /// Reads the fields in the order in which the statement selects them.
     fn take(fields: &mut Fields<'r>) -> Result<Self, MalformedRecord>;
 }
 
 impl Sql {
-    /// Adds a query of a list of records, from `FROM` on written by the caller: the list has the order of what it reads
-    /// from, and is NULL or empty where that is.
+    /// Adds a query of a list of records, up to `FROM`, which the caller adds. The list has the order of the table
+    /// that it reads, and is NULL or empty if that is empty.
     pub(in crate::store) fn push_records(&mut self, fields: &[&'static str]) -> &mut Self {
         self.push_either("SELECT ROW (", "SELECT json_group_array(json_array(");
         for (at, field) in fields.iter().enumerate() {
@@ -33,7 +33,7 @@ impl Sql {
 }
 
 impl Row {
-    /// The list of records in a column; empty where there is none.
+    /// The list of records in a column; empty if it is NULL.
     pub(in crate::store) fn records<'r, T: ListRecord<'r>>(&'r self, column: usize) -> Result<Vec<T>, sqlx::Error> {
         match self {
             Self::Postgres(row) => {
@@ -52,32 +52,33 @@ impl Row {
     }
 }
 
-/// What is no record of equally long arrays in the binary form of Postgres.
+/// A value that is not a record of equally long arrays in the binary format of Postgres.
 #[derive(Debug, thiserror::Error)]
 #[error("a list of records is malformed")]
 pub(in crate::store) struct MalformedRecord;
 
-/// Between the beginning of 1970, from which instants are counted here, and that of 2000, from which Postgres counts.
+/// Microseconds from 1970, the epoch here, to 2000, the epoch of Postgres.
 const POSTGRES_EPOCH: i64 = 946_684_800_000_000;
 
-/// Reads a truth value of SQLite, which is a number.
+/// Reads a boolean from SQLite, which stores it as a number.
 pub(in crate::store) fn truth<'de, D: Deserializer<'de>>(number: D) -> Result<bool, D::Error> {
     i64::deserialize(number).map(|number| number != 0)
 }
 
-/// The most fields that a record of a list has.
+/// The most fields of a record. Larger: every list reserves room for more arrays. Smaller: a statement with more
+/// fails.
 const MAX_FIELDS: usize = 5;
 
-/// The fields of one record after the other, taken one by one.
+/// Reads the fields of a list of records, one record after another.
 pub(in crate::store) struct Fields<'r> {
-    /// What is left of each field's array.
+    /// The rest of each field's array.
     arrays: [ByteReader<'r>; MAX_FIELDS],
-    /// The field that is taken next.
+    /// The field that is read next.
     next: usize,
 }
 
 impl<'r> Fields<'r> {
-    /// A number of things, which is never negative.
+    /// A count, which is never negative.
     pub(in crate::store) fn count(&mut self) -> Result<u64, MalformedRecord> {
         u64::try_from(self.integer()?).map_err(|_| MalformedRecord)
     }
@@ -132,7 +133,7 @@ fn list<'r, T: ListRecord<'r>>(bytes: &'r [u8]) -> Result<Vec<T>, MalformedRecor
     if fields.arrays.iter().all(|array| array.0.is_empty()) { Ok(records) } else { Err(MalformedRecord) }
 }
 
-/// How many values an array has, and the values.
+/// The length of an array, and its values.
 fn array_of(bytes: &[u8]) -> Result<(usize, ByteReader<'_>), MalformedRecord> {
     let mut bytes = ByteReader(bytes);
     let (dimensions, _has_null, _type) = (bytes.number()?, bytes.number()?, bytes.number()?);
@@ -143,7 +144,7 @@ fn array_of(bytes: &[u8]) -> Result<(usize, ByteReader<'_>), MalformedRecord> {
     Ok((usize::try_from(length).map_err(|_| MalformedRecord)?, bytes))
 }
 
-/// What is left to read.
+/// Reads a value of the binary format from its beginning.
 #[derive(Clone, Copy)]
 struct ByteReader<'r>(&'r [u8]);
 
@@ -154,7 +155,7 @@ impl<'r> ByteReader<'r> {
         Ok(i32::from_be_bytes(*number))
     }
 
-    /// ByteReader after their number, which is -1 for NULL.
+    /// A value, which follows its length; -1 is NULL.
     fn value(&mut self) -> Result<Option<&'r [u8]>, MalformedRecord> {
         let Ok(length) = usize::try_from(self.number()?) else { return Ok(None) };
         let (value, rest) = self.0.split_at_checked(length).ok_or(MalformedRecord)?;
@@ -176,13 +177,13 @@ mod tests {
         }
     }
 
-    /// A value as it is sent: after its length.
+    /// A value as Postgres sends it: after its length.
     fn sent(value: Option<&[u8]>) -> Vec<u8> {
         let Some(value) = value else { return (-1_i32).to_be_bytes().to_vec() };
         [&i32::try_from(value.len()).unwrap().to_be_bytes(), value].concat()
     }
 
-    /// An array of values as it is sent.
+    /// An array as Postgres sends it.
     fn sent_array(kind: i32, values: &[Option<&[u8]>]) -> Vec<u8> {
         let head = [1, i32::from(values.contains(&None)), kind, i32::try_from(values.len()).unwrap(), 1];
         let head: Vec<u8> = head.iter().flat_map(|number| number.to_be_bytes()).collect();
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_malformed() {
+    fn a_truncated_record_is_malformed() {
         let bytes = two();
         for length in 0..bytes.len() {
             assert!(list::<Pair<'_>>(&bytes[..length]).is_err(), "{length}");

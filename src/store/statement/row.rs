@@ -1,7 +1,7 @@
-//! A row of either database, and the types that its columns are read as.
+//! A result row of Postgres or SQLite, and the types of its columns.
 //!
-//! Both databases send the same columns for the same statement; only here and in [`super::records`] does it matter which
-//! driver decodes them.
+//! Both databases return the same columns for the same statement. Only this module and [`super::records`] decode them
+//! by driver.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -18,8 +18,8 @@ pub(crate) enum Row {
     Sqlite(SqliteRow, RepairedTexts),
 }
 
-/// Columns of a SQLite row that are no UTF-8, with U+FFFD in place of what is none. SQLite stores whatever a program calls
-/// text, and one such text must not fail the page that it is on.
+/// The columns of a SQLite row that are not valid UTF-8, converted lossily. SQLite does not validate text, and one
+/// invalid text must not fail the whole page.
 #[derive(Debug, Default)]
 pub(crate) struct RepairedTexts(OnceLock<HashMap<usize, String>>);
 
@@ -35,8 +35,8 @@ impl RepairedTexts {
     }
 }
 
-/// The text of a SQLite column, with what is no UTF-8 replaced.
-pub(in crate::store) fn sqlite_text<'r>(
+/// The text of a SQLite column, with invalid UTF-8 replaced by U+FFFD.
+pub(super) fn sqlite_text<'r>(
     row: &'r SqliteRow,
     repaired_texts: &'r RepairedTexts,
     column: usize,
@@ -47,14 +47,14 @@ pub(in crate::store) fn sqlite_text<'r>(
     }
 }
 
-/// The overhead of a driver for each row, and for each value of it: about 200 bytes for a row of two values.
+/// The driver's overhead per row and per value, in bytes: about 200 for a row of two values.
 ///
-/// Larger: requests that read many short rows are refused too early. Smaller: they hold more than is reserved.
+/// Larger: requests that read many short rows are refused too early. Smaller: they hold more memory than is reserved.
 const ROW_OVERHEAD: usize = 128;
 const VALUE_OVERHEAD: usize = 64;
 
 impl Row {
-    /// About how many bytes it takes.
+    /// Its approximate size in memory, in bytes.
     pub(in crate::store) fn bytes(&self) -> usize {
         match self {
             Self::Postgres(row) => {
@@ -70,6 +70,14 @@ impl Row {
     pub(crate) fn get<T: Column>(&self, column: usize) -> Result<T, sqlx::Error> {
         T::of(self, column)
     }
+
+    /// The text of a column, borrowed from the row; empty for a NULL of SQLite.
+    pub(in crate::store) fn text(&self, column: usize) -> Result<&str, sqlx::Error> {
+        match self {
+            Self::Postgres(row) => row.try_get(column),
+            Self::Sqlite(row, repaired_texts) => Ok(sqlite_text(row, repaired_texts, column)?.unwrap_or_default()),
+        }
+    }
 }
 
 fn postgres_bytes(row: &PgRow, column: usize) -> usize {
@@ -77,12 +85,12 @@ fn postgres_bytes(row: &PgRow, column: usize) -> usize {
 }
 
 fn sqlite_bytes(row: &SqliteRow, column: usize) -> usize {
-    // Of a number, asking for its bytes would make a text.
+    // Asking for the bytes of a number would convert it to text.
     let has_bytes = row.try_get_raw(column).is_ok_and(|value| matches!(value.type_info().name(), "TEXT" | "BLOB"));
     if has_bytes { row.try_get_unchecked::<&[u8], _>(column).map_or(0, <[u8]>::len) } else { 0 }
 }
 
-/// A type that a column of either database can be read as.
+/// A type as which a column of either database can be read.
 pub(crate) trait Column: Sized {
     fn of(row: &Row, column: usize) -> Result<Self, sqlx::Error>;
 }

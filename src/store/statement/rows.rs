@@ -1,20 +1,20 @@
-//! The rows of a batch as one bound value, and the table that they are for.
+//! Batches of rows as one bound value, and the tables for which they are.
 //!
-//! One value for a batch of any size keeps the text of the statement, and so its plan, the same.
+//! Binding a batch of any size as one value keeps the text of the statement, and so its plan, the same.
 
 use jiff::Timestamp;
 use serde::Serialize;
 
 use super::sql::{Dialect, Sql};
 
-/// A table, and the columns that are written: names and Postgres types, those of the key first.
+/// A table and its written columns: names and Postgres types. The first `key` columns are the key.
 pub(in crate::store) struct Table {
     pub(in crate::store) name: &'static str,
     pub(in crate::store) columns: &'static [(&'static str, &'static str)],
     pub(in crate::store) key: usize,
 }
 
-/// The rows of one table: a JSON array of arrays in the making.
+/// Rows of one table, encoded as a JSON array of arrays.
 pub(in crate::store) struct JsonRows {
     json: Vec<u8>,
 }
@@ -28,7 +28,7 @@ impl JsonRows {
         self.json.len() == 1
     }
 
-    /// Adds a row: a tuple with a value a column.
+    /// Adds a row: a tuple with one value per column.
     pub(in crate::store) fn push(&mut self, row: &impl Serialize) {
         if !self.is_empty() {
             self.json.push(b',');
@@ -36,7 +36,7 @@ impl JsonRows {
         serde_json::to_writer(&mut self.json, row).expect("numbers, texts and booleans are JSON, and memory takes it");
     }
 
-    /// All of them.
+    /// The complete array.
     pub(in crate::store) fn text(&self) -> String {
         let mut json = self.json.clone();
         json.push(b']');
@@ -44,7 +44,7 @@ impl JsonRows {
     }
 }
 
-/// An instant as [`Sql::push_rows`] takes it: text for Postgres, microseconds for SQLite.
+/// A timestamp in the form that [`Sql::push_rows`] needs: text for Postgres, microseconds for SQLite.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub(in crate::store) enum JsonTimestamp {
@@ -62,7 +62,7 @@ impl JsonTimestamp {
 }
 
 impl Table {
-    /// Adds the rows as a table with the name `batch`.
+    /// Adds the rows as a table named `batch`.
     pub(in crate::store) fn push_batch(&self, sql: &mut Sql, rows: &JsonRows) {
         sql.push_rows(rows.text(), self.columns).push(" AS batch");
     }
@@ -73,6 +73,7 @@ impl Table {
     }
 }
 
+/// Adds the names of columns, separated by commas.
 pub(in crate::store) fn push_column_names(sql: &mut Sql, columns: &[(&'static str, &'static str)]) {
     for (at, (name, _)) in columns.iter().enumerate() {
         sql.push(if at == 0 { "" } else { ", " }).push(name);

@@ -1,6 +1,7 @@
 //! Many short texts in one piece of memory.
 //!
-//! A group's members are three texts each, and a list of as many `String`s would ask for memory, and give it back, for each.
+//! A group's members are three texts each, and a list of as many `String`s would ask for memory, and give it back, for
+//! each.
 
 use serde::{Serialize, Serializer};
 use sqlx::encode::{Encode, IsNull};
@@ -12,8 +13,8 @@ use sqlx::types::Type;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Texts {
     all: String,
-    /// Where each ends in `all`; it begins where the one before it ends. Four bytes each, since texts may be as short; a
-    /// body that fills them is sixteen times as long as the largest that is taken.
+    /// Where each ends in `all`; it begins where the one before it ends. Four bytes each, since texts may be as short;
+    /// a body that fills them is sixteen times as long as the largest that is taken.
     ends: Vec<u32>,
 }
 
