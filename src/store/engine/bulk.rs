@@ -1,6 +1,6 @@
 //! Writes a batch of rows with one statement.
 //!
-//! A row that is stored with the same values is not written, so loading is idempotent and loading again writes nothing.
+//! A row that is already stored with the same values is not written, so repeating a load writes nothing.
 
 use super::database::Transaction;
 use super::error::StoreError;
@@ -18,17 +18,17 @@ impl Table {
         sql
     }
 
-    /// The same, up to what is done with a row whose key is there.
+    /// An insertion up to `ON CONFLICT … DO`.
     fn insertion_on_conflict(&self, transaction: &Transaction, rows: &JsonRows) -> Sql {
         let mut sql = self.insertion(transaction, rows);
-        // Without WHERE, SQLite takes ON for the beginning of a join.
+        // Without WHERE, SQLite parses ON as part of a join.
         sql.push(" WHERE true ON CONFLICT (");
         push_column_names(&mut sql, &self.columns[..self.key]);
         sql.push(") DO ");
         sql
     }
 
-    /// Inserts the rows, and updates those whose key is there and whose other columns differ.
+    /// Inserts the rows. Updates a row whose key exists and whose other columns differ.
     pub(in crate::store) async fn upsert(
         &self,
         transaction: &mut Transaction,
@@ -55,7 +55,7 @@ impl Table {
         Ok(())
     }
 
-    /// Inserts the rows, of which none is there.
+    /// Inserts the rows. No row may exist yet.
     pub(in crate::store) async fn insert(
         &self,
         transaction: &mut Transaction,
@@ -68,7 +68,7 @@ impl Table {
         Ok(())
     }
 
-    /// Inserts the rows; where the key is there, adds the last column to what stands there.
+    /// Inserts the rows. If a key exists, adds the value of the column `sum` to the stored one.
     pub(in crate::store) async fn add(
         &self,
         transaction: &mut Transaction,
@@ -113,7 +113,7 @@ impl Table {
         let key = &self.columns[..self.key];
         let mut sql = transaction.sql();
         sql.push("DELETE FROM ").push(self.name).push(" WHERE ").push(key[0].0).in_ids(owners);
-        // A list that no row's columns occur in is made once and hashed; NOT EXISTS would read it for every row.
+        // An uncorrelated list is built once and hashed; NOT EXISTS would read it for every row.
         sql.push(" AND (");
         push_column_names(&mut sql, key);
         sql.push(") NOT IN (SELECT ");
@@ -125,7 +125,7 @@ impl Table {
         Ok(())
     }
 
-    /// Makes the rows of some owners exactly these. Others, whose rows come with them, have none yet.
+    /// Replaces the rows of some owners by `rows`. Other owners in `rows` must have none yet.
     pub(in crate::store) async fn replace(
         &self,
         transaction: &mut Transaction,
@@ -133,7 +133,7 @@ impl Table {
         rows: &JsonRows,
     ) -> Result<(), StoreError> {
         if owners.is_empty() {
-            // To look for each whether it is there is a quarter of what inserting it costs.
+            // Checking for existing keys would cost a quarter of the insertion.
             return self.insert(transaction, rows).await;
         }
         self.keep_only(transaction, owners, rows).await?;

@@ -1,7 +1,8 @@
-//! Whether anything may have been committed to a SQLite database, told without opening it.
+//! Detects whether anything may have been committed to a SQLite database, without opening it.
 //!
-//! A commit writes to the database's file or, in WAL mode, to the log beside it, and a write shows in what the file
-//! system says of the file. Opening costs a hundred times as much: SQLite reads the whole schema first.
+//! A commit writes to the database file or, in WAL mode, to the log next to it, and a write changes the file's
+//! metadata. Opening the database costs a hundred times as much as reading that metadata, because SQLite reads the
+//! whole schema first.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -10,11 +11,13 @@ use super::database_file::{LOG, next_to};
 use super::location::DatabaseLocation;
 use crate::file_stamp::FileStamp;
 
-/// How old a write must be for the next one to show: file systems keep times in steps, the longest (FAT) of two seconds.
-/// Longer, and a database is opened more often after a write; shorter than such a step, and a write goes unnoticed.
+/// How old a write must be before the next one is sure to change the file's timestamp. The coarsest file system (FAT)
+/// keeps timestamps in steps of two seconds.
+///
+/// Larger: a database is opened more often after a write. Smaller than such a step: a write goes unnoticed.
 const TIMESTAMP_STEP: Duration = Duration::from_secs(3);
 
-/// The state of a database's files; equal for two looks between which nothing was committed.
+/// The state of a database's files. Two stamps are equal only if nothing was committed between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommitStamp {
     file: FileStamp,
@@ -22,16 +25,16 @@ pub struct CommitStamp {
 }
 
 impl CommitStamp {
-    /// As they are now. None where a commit might not show: in files that were written a moment ago or can't be looked at,
-    /// and on Postgres, which has no file here.
+    /// The current stamp. None if a later commit might not change it: the files were written a moment ago or can't be
+    /// read, or the database is on Postgres.
     pub async fn of(location: &DatabaseLocation) -> Option<Self> {
         let file = location.file()?.to_owned();
-        // In a thread that may wait for the disk.
+        // Reading metadata may wait for the disk.
         tokio::task::spawn_blocking(move || Self::read_at(&file, SystemTime::now())).await.ok()?
     }
 
     fn read_at(file: &Path, now: SystemTime) -> Option<Self> {
-        // An empty log is what the first connection makes and the last one takes away.
+        // The first connection creates an empty log, and the last one deletes it.
         let log = FileStamp::of(&next_to(file, LOG)).filter(|log| log.size() > 0);
         let file = FileStamp::of(file)?;
         let settled = |stamp: &FileStamp| stamp.changed_before(now - TIMESTAMP_STEP);
@@ -46,7 +49,7 @@ mod tests {
     use crate::store::engine::raw;
     use crate::store::migrate;
 
-    /// Late enough for any write until now to show.
+    /// Reads the stamp at a time when every write so far is old enough.
     fn read_at(file: &Path) -> Option<CommitStamp> {
         CommitStamp::read_at(file, SystemTime::now() + 2 * TIMESTAMP_STEP)
     }
@@ -61,7 +64,7 @@ mod tests {
         std::os::unix::fs::symlink(&file, &link).unwrap();
 
         let before = read_at(&file).expect("a stamp");
-        // It opens, reads and closes.
+        // Opens the database, reads and closes it.
         raw::select(&location, "SELECT name FROM tokens").await;
         assert_eq!(read_at(&file), Some(before));
         assert_eq!(read_at(&link), Some(before));
@@ -73,15 +76,15 @@ mod tests {
         writer.execute(insert).await.unwrap();
         writer.commit().await.unwrap();
         let committed = read_at(&file).expect("a stamp");
-        assert_ne!(committed, before, "it stands in the log");
+        assert_ne!(committed, before, "it is in the log");
         assert_eq!(read_at(&link), Some(committed));
         open.close().await;
         let closed = read_at(&file).expect("a stamp");
-        assert!(closed != committed && closed != before, "it stands in the file");
+        assert!(closed != committed && closed != before, "it is in the file");
     }
 
     #[tokio::test]
-    async fn what_a_commit_might_not_show_in_has_no_stamp() {
+    async fn files_that_might_hide_a_commit_have_no_stamp() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("acme.db");
         assert_eq!(read_at(&file), None, "no file");

@@ -1,12 +1,11 @@
-//! The connections of all tenants' databases together: never more than a cap, and none that nobody uses for long.
+//! The connections to the databases of all tenants, under one cap.
 //!
-//! Every [`Pool`](super::pool::Pool) takes its connections from here, so what is idle, what is open and who waits stands
-//! behind one lock and is exact. Whoever asks gets an idle connection of the pool's own; else room for a new one, for
-//! which the longest unused connection of any pool is closed where the cap is reached; else waits. Who waits is served
-//! in the order of asking, whichever pool the connection comes from, so that a busy tenant can't starve a quiet one.
+//! Every [`Pool`](super::pool::Pool) takes its connections from here, so that one lock guards the exact lists of open
+//! and idle connections and of waiters. A checkout returns an idle connection of the pool, or else a permit to open
+//! one; at the cap, the least recently used idle connection of any pool is closed first. If none is idle, the caller
+//! waits. Waiters are served first come, first served over all pools, so that a busy tenant can't starve a quiet one.
 //!
-//! A [`ConnectionPermit`] is one connection that is open, opening or closing. It goes back only when the connection is gone: one
-//! that is closed to make room is closed first and replaced then.
+//! A [`ConnectionPermit`] is held from before a connection is opened until after it is closed.
 
 #[cfg(test)]
 mod tests;
@@ -30,7 +29,7 @@ pub struct Connections {
     limits: DatabaseLimits,
     metrics: DatabaseMetrics,
     state: Mutex<ConnectionsState>,
-    /// Notified whenever a connection is gone.
+    /// Notified whenever a connection has been closed.
     closed: Notify,
     /// Notified when a connection becomes idle and none was.
     became_idle: Notify,
@@ -38,19 +37,19 @@ pub struct Connections {
 
 #[derive(Debug, Default)]
 struct ConnectionsState {
-    /// The last number that was given, to a pool, an idle connection or one who waits.
+    /// The last number that was assigned to a pool, an idle connection or a waiter.
     last: u64,
-    /// Open, opening and closing.
+    /// How many connections are open, being opened or being closed.
     open: u32,
-    /// The pools that have anything open: what is quiet costs nothing.
+    /// The pools that have an open connection. A quiet pool takes no memory here.
     pools: HashMap<PoolId, PoolConnections>,
-    /// By when they became idle: the longest unused first.
+    /// In the order in which they became idle: the least recently used first.
     idle: BTreeMap<u64, IdleConnection>,
-    /// By when they asked.
+    /// In the order of their arrival.
     waiting: BTreeMap<u64, Waiter>,
 }
 
-/// Which pool.
+/// Identifies a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PoolId(u64);
 
@@ -58,9 +57,9 @@ pub(super) struct PoolId(u64);
 #[derive(Debug, Default)]
 struct PoolConnections {
     open: u32,
-    /// The last used last: it is the first to be used again.
+    /// The most recently used last: it is the first to be used again.
     idle: Vec<u64>,
-    /// Until when the server takes no more than there are.
+    /// Until when the server counts as full.
     full_until: Option<Instant>,
 }
 
@@ -79,23 +78,23 @@ struct Waiter {
     checkout: oneshot::Sender<Checkout>,
 }
 
-/// What whoever asked for a connection is given.
+/// The result of a checkout.
 #[derive(Debug)]
 pub(super) enum Checkout {
-    /// A connection that was idle.
+    /// An idle connection of the pool.
     Idle(IdleCheckout),
-    /// Room to open one.
+    /// A permit to open a connection.
     Open(ConnectionPermit),
-    /// The same, once a connection of another pool is closed.
+    /// A permit to open a connection once this idle connection of another pool is closed.
     Replace(Session, ConnectionPermit),
 }
 
-/// A connection that was idle, and is again if nobody takes it.
+/// A connection that was idle. Dropping it without [`Self::take`] makes it idle again.
 #[derive(Debug)]
 pub(super) struct IdleCheckout(Option<(Session, ConnectionPermit, Duration)>);
 
 impl IdleCheckout {
-    /// The connection, and for how long nobody used it.
+    /// The connection, and how long it was idle.
     pub(super) fn take(mut self) -> (Session, ConnectionPermit, Duration) {
         self.0.take().expect("taken once")
     }
@@ -109,18 +108,18 @@ impl Drop for IdleCheckout {
     }
 }
 
-/// One connection of a pool that is open, opening or closing; room for another one once this is dropped.
+/// One connection of a pool that is open, being opened or being closed. Dropping it makes room for another one.
 #[derive(Debug)]
 pub(super) struct ConnectionPermit {
     connections: Arc<Connections>,
     pool: PoolId,
     dialect: Dialect,
-    /// Whether the connection is idle now, and the permit with it.
+    /// Whether the connection was put back: it is still open, so dropping the permit releases nothing.
     is_idle: bool,
 }
 
 impl ConnectionPermit {
-    /// Puts the connection back for the next one to use.
+    /// Puts the connection back as an idle one.
     pub(super) fn put_back(mut self, session: Session) {
         if session.is_immutable() {
             return;
@@ -142,11 +141,11 @@ impl ConnectionPermit {
             }
             state.serve(&connections)
         };
-        // They come back through here, so not under the lock.
+        // Dropping them puts their connections back, which takes the lock.
         drop(undelivered);
     }
 
-    /// Notes that the server takes no more connections than the pool has, for a while. Whether it has any.
+    /// Notes until when the server counts as full. Returns whether the pool has another connection.
     pub(super) fn note_full(&self, until: Instant) -> bool {
         let mut state = self.connections.lock();
         let members = state.pools.entry(self.pool).or_default();
@@ -172,37 +171,37 @@ impl Drop for ConnectionPermit {
 }
 
 impl Connections {
-    /// None yet.
+    /// An empty set of connections.
     #[must_use]
     pub fn new(limits: DatabaseLimits, metrics: DatabaseMetrics) -> Arc<Self> {
         Arc::new(Self { limits, metrics, state: Mutex::default(), closed: Notify::new(), became_idle: Notify::new() })
     }
 
-    /// For a command that works on one database alone.
+    /// For a command, which works on one database.
     pub(in crate::store) fn for_command() -> Arc<Self> {
-        /// Its own connections are all that it ever waits for.
+        /// A command only waits for its own connections.
         const WAIT: Duration = Duration::from_secs(60);
         Self::new(DatabaseLimits { wait: WAIT, ..DatabaseLimits::default() }, DatabaseMetrics::unregistered())
     }
 
-    /// What holds for all.
+    /// The limits for all tenants.
     #[must_use]
     pub fn limits(&self) -> DatabaseLimits {
         self.limits
     }
 
-    /// What is counted of all.
+    /// The metrics of all databases.
     #[must_use]
     pub fn metrics(&self) -> &DatabaseMetrics {
         &self.metrics
     }
 
-    /// A number for a new pool.
+    /// The id of a new pool.
     pub(super) fn new_pool(&self) -> PoolId {
         PoolId(self.lock().next_number())
     }
 
-    /// A connection for a pool that may have `most`, or room for one; none where there is neither in time.
+    /// Checks out a connection, or a permit to open one, for a pool that may have `max_open`. None after `wait`.
     pub(super) async fn checkout(
         self: &Arc<Self>,
         pool: PoolId,
@@ -212,7 +211,7 @@ impl Connections {
     ) -> Option<Checkout> {
         let (number, receiver) = {
             let mut state = self.lock();
-            // Nobody is overtaken: while anything is left that someone who waits could use, it was given to them.
+            // This overtakes no waiter: whatever a waiter could use has been given to it already.
             if let Some(checkout) = state.try_checkout(self, pool, max_open, dialect) {
                 return Some(checkout);
             }
@@ -224,7 +223,7 @@ impl Connections {
         within(wait, ONCE_MORE, receiver).await?.ok()
     }
 
-    /// Closes what is idle of a pool and waits, for at most a while, until nothing of it is open.
+    /// Closes the idle connections of a pool, and waits for a limited time until all its connections are closed.
     pub(super) async fn close(self: &Arc<Self>, pool: PoolId) {
         let closed = async {
             loop {
@@ -237,11 +236,11 @@ impl Connections {
             }
         };
         if tokio::time::timeout(super::session::CLOSE_LIMIT, closed).await.is_err() {
-            tracing::debug!("connections to a database can't be closed in time");
+            tracing::debug!("connections to a database were not closed in time; they close in the background");
         }
     }
 
-    /// Begins to close what is idle of a pool.
+    /// Begins to close the idle connections of a pool.
     pub(super) fn close_idle(self: &Arc<Self>, pool: PoolId) {
         let idle: Vec<_> = {
             let mut state = self.lock();
@@ -251,7 +250,7 @@ impl Connections {
         idle.into_iter().for_each(|idle| self.retire(idle));
     }
 
-    /// Begins to close the connections that have been idle for too long. When the next one will be.
+    /// Begins to close the connections that have been idle for too long. Returns when the next one is due.
     pub fn close_long_idle(self: &Arc<Self>) -> Option<Instant> {
         let mut due = Vec::new();
         let next = {
@@ -269,12 +268,12 @@ impl Connections {
         next
     }
 
-    /// Waits until a connection becomes idle while no other is.
+    /// Waits until a connection becomes idle while no other one is.
     pub async fn idle_began(&self) {
         self.became_idle.notified().await;
     }
 
-    /// Closes a connection that was idle; its permit goes back when it is closed.
+    /// Closes an idle connection. Its permit is released when it is closed.
     fn retire(self: &Arc<Self>, IdleConnection { session, pool, .. }: IdleConnection) {
         let permit = self.permit_for(pool, session.dialect());
         self.metrics.idle(permit.dialect.name(), -1);
@@ -299,7 +298,7 @@ impl ConnectionsState {
         self.last
     }
 
-    /// Gives what there is to those who wait. Returns what was meant for one who has just gone.
+    /// Serves waiters with what is available. Returns checkouts whose receivers have just gone.
     #[must_use = "to be dropped once the lock is free"]
     fn serve(&mut self, connections: &Arc<Connections>) -> Vec<Checkout> {
         let mut undelivered = Vec::new();
@@ -321,7 +320,7 @@ impl ConnectionsState {
         undelivered
     }
 
-    /// What a pool can have now.
+    /// Checks out what is available to a pool now.
     fn try_checkout(
         &mut self,
         connections: &Arc<Connections>,
@@ -371,7 +370,7 @@ impl ConnectionsState {
         }
     }
 
-    /// Takes an idle connection out; its permit is the caller's to account for.
+    /// Removes an idle connection. The caller takes over its permit.
     fn take_idle(&mut self, number: u64) -> Option<IdleConnection> {
         let idle = self.idle.remove(&number)?;
         let members = self.pools.get_mut(&idle.pool).expect("a pool with a connection is known");
@@ -380,7 +379,7 @@ impl ConnectionsState {
     }
 }
 
-/// One who waits, until dropped.
+/// Counts a waiter, and removes it when dropped.
 struct WaiterGuard<'c> {
     connections: &'c Connections,
     number: u64,

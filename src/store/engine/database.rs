@@ -1,8 +1,8 @@
-//! A tenant's connections and transactions of Postgres and SQLite behind the same calls.
+//! A tenant's connections and transactions, with one interface for Postgres and SQLite.
 //!
-//! Every statement comes as [`Sql`] and every row goes as [`Row`], so the modules above are written once for both
-//! databases. (`sqlx::Any` would do neither: it knows no arrays, no instants and no JSON; being generic over the driver
-//! repeats a page of bounds on every function.)
+//! Every statement is a [`Sql`] and every result row a [`Row`], so the modules above are written once for both
+//! databases. `sqlx::Any` supports no arrays, timestamps or JSON, and code that is generic over the driver repeats a
+//! page of bounds on every function.
 
 use std::time::{Duration, Instant};
 
@@ -18,8 +18,8 @@ use crate::store::statement::{Dialect, Row, Sql};
 #[derive(Clone, Debug)]
 pub(crate) struct Database {
     readers: Pool,
-    /// On Postgres the same. SQLite takes one writer at a time: one connection for writing, so that writers queue here
-    /// and not in the file's lock, and several for reading beside it (WAL).
+    /// On Postgres the same pool as `readers`. SQLite allows one writer at a time, so this pool has one connection:
+    /// writers queue for it instead of polling the file's lock, while readers go on (WAL).
     writers: Pool,
 }
 
@@ -36,17 +36,17 @@ impl Database {
         self.readers.connections().metrics()
     }
 
-    /// A connection to read by. Whoever reads more than once for one answer keeps it meanwhile.
+    /// A connection for reading. A caller that needs several reads keeps it until the last one.
     pub(crate) async fn reader(&self) -> Result<PooledConnection, StoreError> {
         self.readers.acquire().await
     }
 
-    /// The same for the one who opens the database, whom the breaker has let through.
+    /// A connection for opening the store. Its caller already holds a permit of the breaker.
     pub(in crate::store) async fn acquire_for_opening(&self) -> Result<PooledConnection, StoreError> {
         self.readers.acquire_permitted(None).await
     }
 
-    /// A connection to write by, without a transaction.
+    /// A connection for writing without a transaction.
     pub(in crate::store) async fn writer(&self) -> Result<PooledConnection, StoreError> {
         self.writers.acquire().await
     }
@@ -58,10 +58,10 @@ impl Database {
         begin(connection, pooler::BEGIN, waiting_since).await
     }
 
-    /// Waits in a queue of writers, for a caller that has been waiting since `asked`.
+    /// Waits in a queue of writers, for a caller that has been waiting since `waiting_since`.
     ///
     /// # Errors
-    /// [`StoreError::Locked`] once another program has held the write lock of a SQLite file for as long as a writer waits.
+    /// [`StoreError::Locked`] if another program holds the write lock of a SQLite file for longer than a writer waits.
     pub(in crate::store) async fn wait_in_queue<T>(
         &self,
         waiting_since: Instant,
@@ -78,8 +78,8 @@ impl Database {
         }
     }
 
-    /// The same for a caller that has been waiting since `asked`, where each statement may take so long. Postgres is told how
-    /// to begin, and that limit, by statements of which `BEGIN` is the first.
+    /// Begins a transaction with a statement limit of its own, for a caller that has been waiting since
+    /// `waiting_since`. `on_postgres` begins with `BEGIN` and has to set the same limit on the server.
     pub(in crate::store) async fn begin_with(
         &self,
         on_postgres: &'static str,
@@ -141,7 +141,7 @@ impl Transaction {
         self.connection.dialect()
     }
 
-    /// The connection that the transaction is on, for what reads with and without one.
+    /// The underlying connection, for code that reads with and without a transaction.
     pub(in crate::store) fn connection(&mut self) -> &mut PooledConnection {
         &mut self.connection
     }
@@ -150,7 +150,7 @@ impl Transaction {
         self.connection.fetch_all(sql).await
     }
 
-    /// Runs a statement and hands over each of its rows as it comes.
+    /// Runs a statement and passes each row to `each` as it arrives.
     pub(crate) async fn fetch_each(&mut self, sql: Sql, each: &mut RowHandler<'_>) -> Result<(), sqlx::Error> {
         self.connection.fetch_each(sql, each).await
     }

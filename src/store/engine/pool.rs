@@ -1,11 +1,14 @@
-//! One tenant's connections of one kind, opened when they are needed.
+//! A pool of one tenant's connections, opened on demand.
 //!
-//! Owns how a connection is had: past the breaker, out of the [`Connections`] of all tenants, looked at where it was
-//! unused for a while, opened where there was none. A [`PooledConnection`] is what comes of it.
+//! Owns how a [`PooledConnection`] is acquired: the breaker is asked first, then [`Connections`], which all tenants
+//! share; an idle connection is pinged if it was idle for a while, and a new one is opened if there is none.
 //!
-//! sqlx makes the connections and runs what is asked on them, but its own pools are not used: several of them can't
-//! share one cap, each asks a connection for its health before and after every use, and one whose server refuses goes on
-//! trying until the caller's wait is over.
+//! sqlx opens the connections and runs the statements, but its pools are not used. Several of them can't share one cap
+//! over all tenants, under which an idle connection of another tenant is closed to make room. They ping each
+//! connection when it is returned, and retry a refused connection until the caller's timeout instead of failing at
+//! once.
+
+pub(super) mod connection;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,22 +23,26 @@ use super::error::StoreError;
 use super::session::{CLOSE_LIMIT, Session, SessionAddress, timed_out};
 use super::write_access::ReadOnlyFile;
 use super::write_lock::WriteLock;
+use crate::deadline::{ONCE_MORE, within};
 use crate::metrics::DatabaseFailure;
 use crate::store::statement::Dialect;
-pub(super) mod connection;
-
-use crate::deadline::{ONCE_MORE, within};
 use connection::PooledConnection;
 
-/// A connection that was unused for longer is asked whether it still works. Longer, and more statements meet one that
-/// does not; shorter, and busy tenants pay round trips.
+/// A connection that was idle for longer is pinged before use.
+///
+/// Larger: more statements run into a broken connection. Smaller: busy tenants pay for more round trips.
 const IDLE_BEFORE_PING: Duration = Duration::from_secs(1);
 
-/// How long that answer may take: a server that hangs is told from a slow statement.
+/// How long a ping may take.
+///
+/// Larger: requests wait longer on a connection to a server that hangs. Smaller: connections to a busy server are
+/// discarded.
 const PING_LIMIT: Duration = Duration::from_secs(1);
 
-/// How long a server that takes no more connections is not asked for another one. Longer, and a tenant makes do with
-/// few although there is room; shorter, and servers that are full are stormed.
+/// How long no further connection is opened to a server that has refused one because it is full.
+///
+/// Larger: a tenant keeps too few connections after there is room again. Smaller: a full server gets more connection
+/// attempts.
 const FULL_SERVER_PAUSE: Duration = Duration::from_secs(1);
 
 /// The connections of one database. Cloning shares them.
@@ -52,22 +59,22 @@ struct PoolInner {
     closed: AtomicBool,
 }
 
-/// How a pool's connections are opened and lent.
+/// How a pool's connections are opened and acquired.
 #[derive(Debug)]
 pub(super) struct PoolOptions {
     pub(super) address: SessionAddress,
-    /// The most that are open at once.
+    /// The most connections that are open at once.
     pub(super) max_open: u32,
-    /// How long one is waited for.
+    /// How long a caller waits for a connection.
     pub(super) wait: Duration,
-    /// How long a statement may run.
+    /// How long a statement may run. None for no limit.
     pub(super) limit: Option<Duration>,
-    /// How long a writer waits for another program that holds the write lock of a SQLite file.
+    /// How long a writer waits while another program holds the write lock of a SQLite file.
     pub(super) lock_wait: Duration,
 }
 
 impl Pool {
-    /// Nothing is opened yet.
+    /// A pool without connections.
     pub(super) fn new(options: PoolOptions, connections: &Arc<Connections>, breaker: Option<&Arc<Breaker>>) -> Self {
         Self(Arc::new(PoolInner {
             id: connections.new_pool(),
@@ -91,13 +98,13 @@ impl Pool {
         self.0.breaker.as_ref()
     }
 
-    /// Looks at the error of a statement for a pooler.
+    /// Checks whether the error of a statement reveals a pooler.
     pub(super) fn detect_pooler(&self, error: &sqlx::Error) {
         self.0.options.address.detect_pooler(error);
         self.log_pooler();
     }
 
-    /// Logs the pooler that was noticed, once, where it serves.
+    /// Logs a detected pooler, once, in a pool that serves requests. Commands report it themselves.
     fn log_pooler(&self) {
         if self.0.breaker.is_some() {
             self.0.options.address.log_pooler();
@@ -124,13 +131,13 @@ impl Pool {
         self.0.closed.load(Ordering::Acquire)
     }
 
-    /// A connection, unless the breaker is open.
+    /// Acquires a connection, unless the breaker is open.
     pub(super) async fn acquire(&self) -> Result<PooledConnection, StoreError> {
         let breaker_permit = self.0.breaker.as_ref().map(Breaker::enter).transpose()?;
         self.acquire_permitted(breaker_permit).await
     }
 
-    /// A connection for one who asked the breaker, or need not.
+    /// Acquires a connection for a caller that holds a permit of the breaker, or needs none.
     pub(super) async fn acquire_permitted(
         &self,
         breaker_permit: Option<BreakerPermit>,
@@ -155,7 +162,7 @@ impl Pool {
                             idle_for < IDLE_BEFORE_PING,
                         ));
                     }
-                    // What broke one has broken the others: they are not tried one by one.
+                    // Whatever broke this connection has broken the others too: don't try them one by one.
                     self.close_idle();
                     continue;
                 }
@@ -181,8 +188,8 @@ impl Pool {
         }
     }
 
-    /// Opens a connection for a permit, in a task: it is counted as long as it is being opened, and is there for the next
-    /// one when who waited for it has gone.
+    /// Opens a connection for a permit. It is opened in a task, so that it stays counted while it is being opened, and
+    /// is kept for the next caller if this one gives up.
     pub(super) async fn open(&self, permit: ConnectionPermit) -> Result<(Session, ConnectionPermit), OpenError> {
         let (pool, (sender, receiver)) = (self.clone(), oneshot::channel());
         tokio::spawn(async move {
@@ -216,26 +223,26 @@ impl Pool {
         }
     }
 
-    /// Begins to close the connections that nobody uses.
+    /// Begins to close the idle connections.
     pub(super) fn close_idle(&self) {
         self.0.connections.close_idle(self.0.id);
     }
 
-    /// Closes every connection, waiting a while for those in use.
+    /// Closes every connection, and waits for those in use for a limited time.
     pub(super) async fn close(&self) {
         self.0.closed.store(true, Ordering::Release);
         self.0.connections.close(self.0.id).await;
     }
 }
 
-/// Why there is no new connection.
+/// Why a connection was not opened.
 #[derive(Debug)]
 pub(super) enum OpenError {
-    /// The server takes no more, and the pool has others, of which one may soon be free.
+    /// The server is full, and the pool has other connections, one of which may soon be free.
     ServerFull,
-    /// It is a SQLite file that can only be read.
+    /// The SQLite file can only be read.
     ReadOnly(PathBuf, sqlx::Error),
-    /// It can't be connected to.
+    /// Connecting failed.
     Failed(sqlx::Error),
 }
 
@@ -249,10 +256,11 @@ async fn is_alive(session: &mut Session) -> bool {
     matches!(within(PING_LIMIT, ONCE_MORE, session.ping()).await, Some(Ok(())))
 }
 
-/// The permit of a connection, once that is closed; in a task, so that it is also counted until then when nobody waits.
+/// Closes a connection and returns the permit of its successor. It is closed in a task, so that it stays counted until
+/// then even if the caller gives up.
 async fn close_first(session: Session, permit: ConnectionPermit) -> ConnectionPermit {
     let closing = async move {
-        // Whatever comes of it: what does not close in time is cut.
+        // The outcome does not matter: a connection that does not close in time is dropped.
         let _ = tokio::time::timeout(CLOSE_LIMIT, session.close()).await;
         permit
     };

@@ -1,7 +1,7 @@
-//! A Postgres server as a URL describes it, and how a session on it is opened.
+//! A Postgres server, and how a session on it is opened.
 //!
-//! Owns which settings a session has and how they reach the server: as startup parameters, by `SET`, or in each
-//! transaction, as [`super::pooler`] says. Knows nothing of URLs.
+//! Owns how the settings of a session reach the server: as startup parameters, by `set_config` in the session, or in
+//! each transaction, depending on [`super::pooler`]. Knows nothing about URLs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -18,14 +18,15 @@ use crate::deadline::{ONCE_MORE, within};
 use crate::metrics::DatabaseFailure;
 use crate::store::statement::{Row, Sql};
 
-/// How long connecting may take, unless the URL gives it longer. Larger: a server that hangs holds its callers. Smaller: one
-/// that is busy starting processes is taken for one that hangs.
+/// How long connecting may take, unless the URL allows more.
+///
+/// Larger: requests wait longer for a server that hangs. Smaller: a server that is slow to start processes seems to
+/// hang.
 pub(super) const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 
-/// Has Postgres look whether callers are still there. Version 13 and older, and servers on some systems, can't; they run a
-/// statement to its limit.
-///
-/// And has it find our tables where the `search_path` leads past them ([`our_path`]).
+/// Has Postgres check during a statement whether the client is still connected, and find our tables if the
+/// `search_path` leads past them ([`our_path`]). Version 13 and older, and servers on some systems, can't check; they
+/// run a statement until its time limit.
 const SET_UP: &str = concat!(
     "SELECT set_config(name, '1s', false) FROM pg_settings WHERE name = 'client_connection_check_interval'; ",
     "SELECT set_config('search_path', path, false) FROM (",
@@ -33,7 +34,7 @@ const SET_UP: &str = concat!(
     ") AS ours (path) WHERE path IS NOT NULL"
 );
 
-/// A server, shared by all who connect to it by one URL.
+/// A server. All pools of one URL share it.
 #[derive(Debug)]
 pub(super) struct PostgresServer {
     options: PgConnectOptions,
@@ -42,22 +43,22 @@ pub(super) struct PostgresServer {
     connect_limit: Duration,
     attributes: SessionAttributes,
     pooling: Pooling,
-    /// The schema that the URL names, which is created at the first migration.
+    /// The schema that the URL names, which the first migration creates.
     schema: Option<String>,
     detected: OnceLock<Pooler>,
     is_logged: AtomicBool,
 }
 
-/// A connection, and the settings that each of its transactions begins with.
+/// A connection, with the settings that each of its transactions has to make.
 #[derive(Debug)]
 pub(crate) struct PostgresSession {
     pub(super) connection: PgConnection,
-    /// None where the session has them.
+    /// None if the session keeps its settings.
     pub(super) settings: Option<Box<str>>,
 }
 
 impl PostgresSession {
-    /// Begins a transaction by statements of which `BEGIN` is the first.
+    /// Begins a transaction with statements of which `BEGIN` is the first.
     pub(super) async fn begin(&mut self, begin: &'static str) -> Result<(), sqlx::Error> {
         match &self.settings {
             None => self.connection.execute(begin).await.map(drop),
@@ -67,7 +68,7 @@ impl PostgresSession {
         }
     }
 
-    /// Begins the transaction of a single statement where it needs one. Whether it does.
+    /// Begins a transaction for a single statement if the statement needs one. Returns whether it did.
     pub(super) async fn begin_implicit(&mut self, in_transaction: bool) -> Result<bool, sqlx::Error> {
         let needs_one = self.settings.is_some() && !in_transaction;
         if needs_one {
@@ -76,7 +77,7 @@ impl PostgresSession {
         Ok(needs_one)
     }
 
-    /// Ends it, by what came of the statement.
+    /// Commits or rolls back the transaction of a single statement, depending on its outcome.
     pub(super) async fn end_implicit<T>(
         &mut self,
         is_implicit: bool,
@@ -112,7 +113,7 @@ impl PostgresSession {
     }
 }
 
-/// Which servers a session is wanted on: the `target_session_attrs` of libpq.
+/// The servers that are acceptable: libpq's `target_session_attrs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum SessionAttributes {
     #[default]
@@ -174,7 +175,7 @@ impl PostgresServer {
         }
     }
 
-    /// A text that is equal for two servers exactly when they lead to the same tables.
+    /// A text that is equal for two servers if and only if they lead to the same tables.
     pub(super) fn identity(&self) -> String {
         let options = &self.options;
         let host = options.get_socket().map_or(options.get_host().into(), |socket| socket.to_string_lossy());
@@ -198,7 +199,7 @@ impl PostgresServer {
         self.schema.as_deref()
     }
 
-    /// Where it listens, as an operator reads it.
+    /// The address on which it listens, for error messages.
     pub(super) fn address(&self) -> String {
         match self.options.get_socket() {
             Some(socket) => socket.display().to_string(),
@@ -227,12 +228,16 @@ impl PostgresServer {
         }
     }
 
-    /// Logs the pooler that was noticed, once. Commands report it themselves.
+    /// Logs the detected pooler, once. Commands report it themselves.
     pub(super) fn log_pooler(&self) {
         if let Some(pooler) = self.detected()
             && !self.is_logged.swap(true, Ordering::Relaxed)
         {
-            tracing::warn!(database = self.identity().trim_end(), "reached through {pooler}; {}", Pooler::REMEDY);
+            tracing::warn!(
+                database = self.identity().trim_end(),
+                "Postgres is reached through {pooler}; {}",
+                Pooler::REMEDY
+            );
         }
     }
 
@@ -240,7 +245,7 @@ impl PostgresServer {
         if self.detected.get().is_some() { Pooling::Transaction } else { self.pooling }
     }
 
-    /// Connects, with further settings.
+    /// Connects, with additional settings.
     pub(super) async fn connect(&self, further: &[(&'static str, String)]) -> Result<PostgresSession, sqlx::Error> {
         let connecting = async {
             let further = further.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
@@ -284,7 +289,7 @@ impl PostgresServer {
                 return Ok((PgConnection::connect_with(&bare).await?, false));
             }
         };
-        // One message, and so one transaction: without the mark, nothing is set.
+        // One message is one transaction: if the mark is missing, nothing is set.
         let set_up = format!("{}; {SET_UP}", pooler::REQUIRE_MARK);
         match connection.execute(AssertSqlSafe(set_up)).await {
             Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some(pooler::MARK_IS_MISSING) => {
@@ -296,7 +301,7 @@ impl PostgresServer {
     }
 }
 
-/// What a server can't set up, it does without.
+/// Ignores settings that a server refuses. Other errors are returned.
 fn ignore_refusal<T>(outcome: Result<T, sqlx::Error>) -> Result<(), sqlx::Error> {
     match outcome {
         Err(sqlx::Error::Database(_)) | Ok(_) => Ok(()),
@@ -304,7 +309,7 @@ fn ignore_refusal<T>(outcome: Result<T, sqlx::Error>) -> Result<(), sqlx::Error>
     }
 }
 
-/// A server with the settings of one purpose.
+/// A server, with the settings of one kind of session.
 #[derive(Clone, Debug)]
 pub(super) struct PostgresAddress {
     pub(super) server: Arc<PostgresServer>,

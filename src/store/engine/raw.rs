@@ -1,4 +1,4 @@
-//! SQL as the operator's own programs send it, for tests: no part of the gateway.
+//! Runs plain SQL for tests, as an operator's own program would. Not part of the gateway.
 
 use super::location::DatabaseLocation;
 

@@ -1,9 +1,10 @@
-//! One connection to a database of either kind, and how it is opened, cancelled and closed.
+//! One connection to Postgres or SQLite: how it is opened, cancelled and closed. The drivers are called here.
 //!
-//! **A statement whose caller has gone ends.** Postgres looks once in [`CLIENT_CHECK_INTERVAL`] whether whoever waits for a statement is
-//! still there, and ends the statement if not; so it is enough to close the connection. (A cancel request would take a
-//! second connection, and the driver keeps the key for one to itself.) SQLite asks a handler every few thousand
-//! instructions whether to go on; the connection goes on afterwards.
+//! **A statement ends when its request is gone.** Postgres checks every [`CLIENT_CHECK_INTERVAL`] whether the client
+//! is still connected, and cancels the statement if it is not, so closing the connection is enough. (A cancel request
+//! would take a second connection, and the driver does not expose the key for it.) SQLite calls a progress handler
+//! every [`INSTRUCTIONS_PER_CHECK`] instructions, which interrupts the statement; the connection can then be used
+//! again.
 
 use std::io;
 use std::path::Path;
@@ -21,33 +22,38 @@ use super::pooler::Pooler;
 use super::postgres::{PostgresAddress, PostgresSession};
 use crate::store::statement::{Dialect, RepairedTexts, Row, Sql};
 
-/// How long opening a SQLite file may take. Larger: one that is locked holds its callers. Smaller: a file whose log is
-/// long is taken for one that can't be opened.
+/// How long opening a SQLite file may take.
+///
+/// Larger: requests wait longer for a locked file. Smaller: opening a file with a long log fails.
 const SQLITE_OPEN_LIMIT: Duration = Duration::from_secs(2);
 
-/// How long closing may take. Longer, and a server that hangs holds a permit; shorter, and a SQLite file whose log is
-/// long is taken for closed while it is not.
+/// How long closing may take.
+///
+/// Larger: a server that hangs holds a permit for longer. Smaller: a SQLite file with a long log counts as closed too
+/// early.
 pub(super) const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
-/// How often Postgres looks whether the caller of a running statement is still there. Longer, and statements that nobody
-/// waits for run on; shorter costs the server more.
+/// How often Postgres checks during a statement whether the client is still connected.
+///
+/// Larger: abandoned statements run for longer. Smaller: the checks cost the server more.
 pub(super) const CLIENT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How many instructions SQLite runs between two calls of its progress handler: a few microseconds' worth, unless each of
-/// them reads a long text. Larger: a search through long texts runs on long after its time. Smaller: the calls show in every
-/// search.
+/// How many instructions SQLite runs between two calls of its progress handler: a few microseconds' worth, unless each
+/// one reads a long text.
+///
+/// Larger: a search through long texts runs long past its limit. Smaller: the calls slow down every search.
 const INSTRUCTIONS_PER_CHECK: i32 = 1000;
 
-/// What becomes of a row; an error ends its statement.
+/// Receives each row of a result. An error ends the statement.
 pub(super) type RowHandler<'e> = dyn FnMut(Row) -> Result<(), sqlx::Error> + Send + 'e;
 
-/// Where a session is opened, and how.
+/// Where and with which options a session is opened.
 #[derive(Clone, Debug)]
 pub(super) enum SessionAddress {
     Postgres(PostgresAddress),
     Sqlite {
         options: Box<SqliteConnectOptions>,
-        /// Whether nothing is ever written by it.
+        /// Whether the session is only for reading.
         read_only: bool,
     },
 }
@@ -87,14 +93,14 @@ impl SessionAddress {
         }
     }
 
-    /// Logs the pooler that was noticed, once.
+    /// Logs the detected pooler, once.
     pub(super) fn log_pooler(&self) {
         if let Self::Postgres(address) = self {
             address.server.log_pooler();
         }
     }
 
-    /// Looks at the error of a statement for a pooler.
+    /// Checks whether the error of a statement reveals a pooler.
     pub(super) fn detect_pooler(&self, error: &sqlx::Error) {
         if let Self::Postgres(address) = self
             && let Some(pooler) = Pooler::of_lost_statement(error)
@@ -112,8 +118,8 @@ pub(crate) enum Session {
 }
 
 impl Session {
-    /// Connects; one try, so that a failure is known at once and by its cause. A thread that waits for a locked SQLite
-    /// file can't be given up: that ends by itself, after the driver's own waits.
+    /// Connects with a single try, so that a failure is reported at once with its cause. A thread that waits for a
+    /// locked SQLite file can't be cancelled; it ends after the driver's busy timeout.
     pub(super) async fn open(address: &SessionAddress) -> Result<Self, sqlx::Error> {
         match address {
             SessionAddress::Postgres(address) => address.server.connect(&address.settings).await.map(Self::Postgres),
@@ -144,12 +150,12 @@ impl Session {
         }
     }
 
-    /// Whether it is for one loan, as its file may change without its noticing.
+    /// Whether it may serve one checkout only, because its file may change without being locked.
     pub(super) fn is_immutable(&self) -> bool {
         matches!(self, Self::Sqlite { immutable: Some(_), .. })
     }
 
-    /// Asks for an answer that needs nothing but a server that works.
+    /// Checks that the server answers.
     pub(super) async fn ping(&mut self) -> Result<(), sqlx::Error> {
         match self {
             Self::Postgres(session) => session.connection.ping().await,
@@ -157,7 +163,7 @@ impl Session {
         }
     }
 
-    /// Runs a statement and hands over each of its rows as it comes. Whether it is in a transaction, the caller knows.
+    /// Runs a statement and passes each row to `each` as it arrives. The caller tracks whether a transaction is open.
     pub(super) async fn fetch_each(
         &mut self,
         sql: Sql,
@@ -201,7 +207,7 @@ impl Session {
         }
     }
 
-    /// Gives back the memory that the driver's buffers took for a large statement or its rows.
+    /// Frees the memory that the driver's buffers grew by for a large statement or its rows.
     pub(super) fn shrink_buffers(&mut self) {
         match self {
             Self::Postgres(session) => session.connection.shrink_buffers(),
@@ -209,7 +215,7 @@ impl Session {
         }
     }
 
-    /// Begins a transaction by statements of which `BEGIN` is the first.
+    /// Begins a transaction with statements of which `BEGIN` is the first.
     pub(super) async fn begin(&mut self, begin: &'static str) -> Result<(), sqlx::Error> {
         match self {
             Self::Postgres(session) => session.begin(begin).await,
@@ -217,7 +223,7 @@ impl Session {
         }
     }
 
-    /// Runs statements without values, in the transaction that is open, or as they are.
+    /// Runs statements without values, in the open transaction if there is one.
     pub(super) async fn command(&mut self, text: &'static str) -> Result<(), sqlx::Error> {
         match self {
             Self::Postgres(session) => session.connection.execute(text).await.map(drop),
@@ -225,20 +231,20 @@ impl Session {
         }
     }
 
-    /// Lets the statements to come run for so long, where the database is told beforehand.
+    /// Limits the next statements on SQLite. Postgres gets its limit as a setting of the session.
     pub(super) fn limit(&self, limit: Option<Duration>) {
         if let Self::Sqlite { interrupt, .. } = self {
             interrupt.set_deadline(limit.map(|limit| Instant::now() + limit));
         }
     }
 
-    /// Closes, and lets the permit go when that is done.
+    /// Closes the connection, then releases its permit.
     pub(super) async fn close_with(self, permit: ConnectionPermit) {
         self.close().await;
         drop(permit);
     }
 
-    /// Closes in good order, which a server that hangs can't hold up for ever.
+    /// Closes the connection gracefully, within [`CLOSE_LIMIT`].
     pub(super) async fn close(self) {
         let closing = async {
             match self {
@@ -249,25 +255,25 @@ impl Session {
         if let Ok(Err(error)) = tokio::time::timeout(CLOSE_LIMIT, closing).await {
             tracing::debug!(
                 cause = crate::store::with_causes(&error),
-                "a connection could not be closed in good order"
+                "a connection to a database was not closed gracefully; dropped it"
             );
         }
     }
 
-    /// Ends the statement that runs and the transaction around it, for a caller who has gone. The session, where it can
-    /// be used again.
+    /// Ends the running statement and its transaction after the request is gone. Returns the session if it can be used
+    /// again.
     pub(super) async fn cancel(self) -> Option<Self> {
         match self {
             Self::Postgres(session) => {
                 drop(session);
-                // The server's end lives on until it has looked: as long it counts as a connection.
+                // The server's process lives until its next check, and counts as a connection until then.
                 tokio::time::sleep(CLIENT_CHECK_INTERVAL).await;
                 None
             }
             Self::Sqlite { connection, interrupt, immutable } => {
                 interrupt.cancelled.store(true, Ordering::Release);
                 let mut session = Self::Sqlite { connection, interrupt: Arc::clone(&interrupt), immutable };
-                // It is answered once the statement has ended.
+                // The ping is answered once the statement has ended.
                 session.ping().await.ok()?;
                 interrupt.cancelled.store(false, Ordering::Release);
                 session.end_transaction().await
@@ -275,23 +281,24 @@ impl Session {
         }
     }
 
-    /// Rolls back what a caller who has gone has left open, if anything. The session, where it can be used again.
+    /// Rolls back the transaction that a cancelled request has left open, if any. Returns the session if it can be
+    /// used again.
     pub(super) async fn end_transaction(mut self) -> Option<Self> {
         self.limit(None);
         match tokio::time::timeout(CLOSE_LIMIT, self.command("ROLLBACK")).await {
             Ok(Ok(())) => Some(self),
-            // SQLite has ended it by itself, or it was never begun: an error of the statement, not of the session.
+            // SQLite has ended the transaction itself, or it was never begun: the session is intact.
             Ok(Err(sqlx::Error::Database(_))) if self.dialect() == Dialect::Sqlite => Some(self),
             Ok(Err(_)) | Err(_) => None,
         }
     }
 }
 
-/// Whether a SQLite statement may go on: shared with the thread that runs it.
+/// Whether a SQLite statement may continue; shared with the thread that runs it.
 #[derive(Debug, Default)]
 pub(crate) struct Interrupt {
     cancelled: AtomicBool,
-    /// In milliseconds of [`START`]; 0 for no limit.
+    /// The deadline in milliseconds since [`START`]; 0 for none.
     until: AtomicU64,
 }
 
@@ -311,7 +318,7 @@ impl Interrupt {
     }
 }
 
-/// A database that did not answer in time.
+/// The error of a database that did not answer in time.
 pub(super) fn timed_out() -> sqlx::Error {
     sqlx::Error::Io(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"))
 }

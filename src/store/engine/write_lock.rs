@@ -1,33 +1,34 @@
 //! The write lock of a SQLite file, which one program holds at a time.
 //!
-//! Writers of this process queue for the one writing connection of a tenant, and those of groups for their turn before that,
-//! so only the first of them waits for a lock that another program holds (the forms product, a backup, an import). Owns how
-//! long: every writer waits once, and the time in a queue counts while the first one is waiting for that lock. A writer that
-//! is still in a queue then is refused there ([`WriteLock::timed_out`]): four writers are refused after one wait, not after
-//! four.
+//! Writers of this process queue for the one writing connection of a tenant (writers of groups for the lock on groups
+//! before that), so only the first of them waits for a lock that another program holds: the forms product, a backup,
+//! an import. This module owns the time limit of that wait. Time spent in a queue counts while the first writer is
+//! waiting for the lock, and a writer whose time is up in a queue is refused there ([`WriteLock::timed_out`]). So four
+//! writers are refused after one limit and not after four.
 //!
-//! The lock is tried again and again from here and not by SQLite's own busy handler, which would block a thread that nothing
-//! can interrupt.
+//! The lock is polled from here and not by SQLite's busy handler, which would block a thread that nothing can
+//! interrupt.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::metrics::DatabaseFailure;
 
-/// The longest pause between two tries. Larger: the lock is idle for longer before a writer takes it, and other programs get
-/// it first. Smaller: waiting costs more CPU.
+/// The longest pause between two tries.
+///
+/// Larger: a released lock is taken later, and other programs get it first. Smaller: waiting costs more CPU.
 const LONGEST_PAUSE: Duration = Duration::from_millis(25);
 
-/// What one process knows of the lock.
+/// What this process knows about the lock.
 #[derive(Debug, Default)]
 pub(super) struct WriteLock {
-    /// Since when another program has been holding it, as far as the last try showed.
+    /// When a try first found the lock held by another program. None if the last try succeeded.
     held_since: Mutex<Option<Instant>>,
 }
 
 impl WriteLock {
-    /// Whether a writer that has been waiting since `asked` tries again, after a pause; it gives up once another program has
-    /// held the lock for `limit` of that time. `tried_at` is when the try began that found the lock held.
+    /// Pauses a writer that has found the lock held, and returns whether it should try again. It gives up once another
+    /// program has held the lock for `limit` since `waiting_since`. `tried_at` is when the failed try began.
     pub(super) async fn wait(
         &self,
         backoff: &mut Backoff,
@@ -44,12 +45,12 @@ impl WriteLock {
         true
     }
 
-    /// Completes when a writer in a queue, waiting since `asked`, is to give up: once another program has held the lock for
-    /// `limit` of that time.
+    /// Completes when a writer that has been in a queue since `waiting_since` should give up: once another program has
+    /// held the lock for `limit` of that time.
     pub(super) async fn timed_out(&self, waiting_since: Instant, limit: Duration) {
         loop {
             let held_since = *self.held();
-            // While the lock is free, the earliest end is a whole wait away.
+            // While the lock is free, the earliest timeout is a whole limit away.
             let remaining = held_since.map_or(limit, |since| remaining(since, waiting_since, limit));
             if remaining.is_zero() {
                 return;
@@ -58,7 +59,7 @@ impl WriteLock {
         }
     }
 
-    /// A try showed that no other program holds it.
+    /// Notes that a try found the lock free.
     pub(super) fn is_free(&self) {
         *self.held() = None;
     }
@@ -68,12 +69,12 @@ impl WriteLock {
     }
 }
 
-/// How much longer a writer that has been waiting since `asked` waits for a lock that is held.
+/// How much longer a writer that has been waiting since `waiting_since` waits for a held lock.
 fn remaining(held_since: Instant, waiting_since: Instant, limit: Duration) -> Duration {
     limit.saturating_sub(held_since.max(waiting_since).elapsed())
 }
 
-/// The pauses of one writer: short ones first, since most transactions take milliseconds.
+/// The pauses of one writer, doubling from a millisecond: most transactions take milliseconds.
 #[derive(Debug)]
 pub(super) struct Backoff(Duration);
 
@@ -91,7 +92,7 @@ impl Backoff {
     }
 }
 
-/// Whether an error reports that another program holds the lock.
+/// Whether an error means that another program holds the lock.
 pub(super) fn is_held(error: &sqlx::Error) -> bool {
     DatabaseFailure::of(error) == Some(DatabaseFailure::Locked)
 }
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_writer_in_a_queue_gives_up_as_soon_as_one_that_tries() {
+    async fn a_writer_in_a_queue_gives_up_as_soon_as_the_one_that_tries() {
         let (lock, waiting_since) = (WriteLock::default(), Instant::now());
         tokio::join!(wait_in_vain(&lock, waiting_since), lock.timed_out(waiting_since, LIMIT));
         assert!(waiting_since.elapsed() < 2 * LIMIT, "{:?}", waiting_since.elapsed());
@@ -136,7 +137,7 @@ mod tests {
         lock.is_free();
         assert!(
             tokio::time::timeout(2 * LIMIT, lock.timed_out(waiting_since, LIMIT)).await.is_err(),
-            "nobody holds it"
+            "the lock is free"
         );
     }
 

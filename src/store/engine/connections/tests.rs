@@ -1,4 +1,4 @@
-//! Who is given which connection, where there are fewer than are asked for. On real SQLite connections.
+//! Which caller gets which connection when there are too few, with real SQLite connections.
 
 use sqlx::sqlite::SqliteConnectOptions;
 
@@ -23,7 +23,7 @@ fn pool(connections: &Arc<Connections>, max_open: u32) -> Pool {
 }
 
 #[tokio::test]
-async fn a_busy_pool_does_not_overtake_one_that_waits_for_longer() {
+async fn a_busy_pool_does_not_overtake_an_earlier_waiter() {
     let connections = connections(1);
     let (busy, quiet) = (pool(&connections, 1), pool(&connections, 1));
     let connection = busy.acquire().await.unwrap();
@@ -47,7 +47,7 @@ async fn a_busy_pool_does_not_overtake_one_that_waits_for_longer() {
 }
 
 #[tokio::test]
-async fn the_longest_unused_connection_of_another_pool_makes_room() {
+async fn the_least_recently_used_connection_of_another_pool_makes_room() {
     let connections = connections(2);
     let pools = [pool(&connections, 1), pool(&connections, 1), pool(&connections, 1)];
     for pool in &pools {
@@ -63,7 +63,7 @@ async fn the_longest_unused_connection_of_another_pool_makes_room() {
 }
 
 #[tokio::test]
-async fn where_nothing_is_idle_the_wait_ends_and_leaves_nothing_behind() {
+async fn if_nothing_is_idle_the_wait_ends_and_leaves_no_waiter_behind() {
     let connections = connections(1);
     let (first, second) = (pool(&connections, 1), pool(&connections, 1));
     let connection = first.acquire().await.unwrap();

@@ -1,8 +1,8 @@
-//! A connection on loan: every statement of a request goes through one.
+//! A checked-out connection. Every statement of a request runs on one.
 //!
-//! Owns what holds for a statement: its time limit on this side of the line, what it tells the breaker, that it is
-//! counted, and that it ends when nobody waits for it any more. Dropping a `PooledConnection` gives the connection back, as fit for
-//! the next one as it was: a statement that still runs is cancelled and a transaction rolled back before.
+//! Owns a statement's time limit on this side of the network, its report to the breaker, its metrics, and its
+//! cancellation when the request is gone. Dropping a `PooledConnection` puts the connection back in a clean state: a
+//! running statement is cancelled and an open transaction rolled back first.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -22,33 +22,34 @@ use crate::store::engine::write_lock::{Backoff, is_held};
 use crate::store::statement::{Dialect, Row, Sql};
 use crate::telemetry::step;
 
-/// How much later than the database a statement is given up here, for a database that hangs. Longer, and callers wait
-/// for it; shorter, and a connection is cut that the database would have freed.
+/// How much later than the database's own limit a statement is abandoned here, in case the database hangs.
+///
+/// Larger: requests wait longer. Smaller: connections are dropped whose statement the database was about to end.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// A connection whose statement, or whose rows, had more bytes than this gives its buffers back.
+/// A connection whose statement or rows had more bytes than this frees its buffers afterwards.
 ///
-/// Larger: idle connections hold more. Smaller: ordinary reads pay for new buffers.
+/// Larger: idle connections hold more memory. Smaller: ordinary reads pay for new buffers.
 const LARGE_STATEMENT: usize = 256 * 1024;
 
-/// A connection, and what is to become of it.
+/// A connection, and the state in which it is.
 #[derive(Debug)]
 pub(crate) struct PooledConnection {
     pool: Pool,
     session: Option<Session>,
     permit: Option<ConnectionPermit>,
-    /// For the first outcome; later ones go to the breaker itself.
+    /// Takes the first outcome; later ones are recorded on the breaker itself.
     breaker_permit: Option<BreakerPermit>,
     limit: Option<Duration>,
-    /// Nobody has heard of it for a moment: it may have been lost meanwhile.
+    /// It was idle and not pinged, so the server may have closed it.
     unverified: bool,
-    /// A statement was sent and its outcome is not known.
+    /// A statement was sent and its outcome is unknown.
     running: bool,
     /// It can't be used again.
     lost: bool,
     /// A transaction is open, or may be.
     in_transaction: bool,
-    /// Its buffers have grown.
+    /// Its buffers have grown large.
     was_large: bool,
 }
 
@@ -92,12 +93,13 @@ impl PooledConnection {
         self.session.as_mut().expect("it is there until the loan ends")
     }
 
-    /// Lets each statement to come run for so long, where the database is not told by itself.
+    /// Changes the limit of the next statements, if they have one. On Postgres the server's limit has to be set
+    /// separately.
     pub(in crate::store::engine) fn limit_statements(&mut self, limit: Duration) {
         self.limit = self.limit.map(|_| limit);
     }
 
-    /// All rows of a statement, which the current request holds from now on.
+    /// All rows of a statement. They count against the memory of the current request.
     pub(crate) async fn fetch_all(&mut self, sql: Sql) -> Result<Vec<Row>, sqlx::Error> {
         let mut rows = Vec::new();
         self.fetch_each(sql, &mut |row| {
@@ -109,13 +111,13 @@ impl PooledConnection {
         Ok(rows)
     }
 
-    /// The same, each row handed over as it comes. An error of the callee ends the statement.
+    /// Runs a statement and passes each row to `each` as it arrives. An error of `each` ends the statement.
     pub(crate) async fn fetch_each(&mut self, sql: Sql, each: &mut RowHandler<'_>) -> Result<(), sqlx::Error> {
         let (sent, mut received) = (sql.bytes(), 0);
         let retry = self.unverified.then(|| sql.clone());
         let began = Instant::now();
         let mut outcome = self.fetch_once(sql, &mut received, each).await;
-        // Of a connection that broke at the first statement after a pause, no rows came.
+        // The server may have closed the idle connection. No row has arrived, so the statement can be sent again.
         if let (true, Some(sql), 0) = (self.note_outcome(&outcome), retry, received) {
             self.renew().await?;
             outcome = self.fetch_once(sql, &mut received, each).await;
@@ -148,7 +150,7 @@ impl PooledConnection {
         self.fetch_optional(sql).await?.ok_or(sqlx::Error::RowNotFound)
     }
 
-    /// Runs a statement and tells how many rows it touched.
+    /// Runs a statement. Returns the number of affected rows.
     pub(in crate::store) async fn execute(&mut self, sql: Sql) -> Result<u64, sqlx::Error> {
         self.was_large |= sql.bytes() > LARGE_STATEMENT;
         let began = Instant::now();
@@ -157,8 +159,7 @@ impl PooledConnection {
         self.record(began, outcome)
     }
 
-    /// Runs statements without values: in the transaction that is open, or as they are, such as a `VACUUM`, which can't be
-    /// in one.
+    /// Runs statements without values, in the open transaction if there is one. `VACUUM` needs that there is none.
     pub(in crate::store) async fn command(&mut self, text: &'static str) -> Result<(), sqlx::Error> {
         let began = Instant::now();
         let limit = self.start_statement();
@@ -166,8 +167,9 @@ impl PooledConnection {
         self.record(began, outcome)
     }
 
-    /// Begins a transaction that may write, for a caller that has been waiting since `waiting_since`. On SQLite it has the write lock
-    /// from the start, so that it can't fail half way for want of it; Postgres is told how to begin.
+    /// Begins a transaction that may write, for a caller that has been waiting since `waiting_since`. On SQLite it
+    /// takes the write lock at once, so that it can't fail for the lock half-way. On Postgres it begins with the given
+    /// statements.
     pub(in crate::store) async fn begin_transaction(
         &mut self,
         on_postgres: &'static str,
@@ -181,7 +183,7 @@ impl PooledConnection {
         self.record(began, outcome)
     }
 
-    /// Begins a transaction that sees one state of the database and writes nothing.
+    /// Begins a read-only transaction that sees one snapshot of the database.
     pub(in crate::store) async fn begin_reading(&mut self) -> Result<(), sqlx::Error> {
         let began = Instant::now();
         let outcome = self
@@ -224,12 +226,12 @@ impl PooledConnection {
             outcome = timed(limit, self.session().begin(begin)).await;
             self.note_outcome(&outcome);
         }
-        // Postgres may have begun and then failed at what it was told.
+        // Postgres may have executed BEGIN and failed at a statement after it.
         self.in_transaction = outcome.is_ok() || self.running || self.dialect() == Dialect::Postgres;
         Ok(outcome)
     }
 
-    /// Ends the transaction by `COMMIT` or `ROLLBACK`.
+    /// Ends the transaction with `COMMIT` or `ROLLBACK`.
     pub(in crate::store) async fn end_transaction(&mut self, end: &'static str) -> Result<(), sqlx::Error> {
         let began = Instant::now();
         let limit = self.start_statement();
@@ -238,7 +240,7 @@ impl PooledConnection {
         self.record(began, outcome)
     }
 
-    /// Before a statement: how long it is waited for.
+    /// Called before each statement. Returns how long to wait for it.
     fn start_statement(&mut self) -> Option<Duration> {
         self.running = true;
         let trial = self.breaker_permit.as_ref().is_some_and(BreakerPermit::is_trial);
@@ -247,11 +249,11 @@ impl PooledConnection {
         limit.map(|limit| if trial { limit } else { limit + GRACE })
     }
 
-    /// After it: what the outcome says of the connection.
+    /// Called after each statement. Updates the state of the connection; returns whether it is lost.
     fn note_outcome<T>(&mut self, outcome: &Result<T, StatementFailure>) -> bool {
         self.running = matches!(outcome, Err(StatementFailure::TimedOut));
         self.unverified = false;
-        // Its unread rows would precede those of the next statement.
+        // Unread rows would precede those of the next statement.
         self.lost |= matches!(outcome, Err(StatementFailure::Error(error)) if is_out_of_memory(error));
         if let Err(StatementFailure::Error(error)) = outcome {
             self.pool.detect_pooler(error);
@@ -260,14 +262,14 @@ impl PooledConnection {
             matches!(outcome, Err(StatementFailure::Error(error)) if Pooler::of_lost_statement(error).is_some());
         self.lost |= matches!(outcome, Err(StatementFailure::Error(error)) if match DatabaseFailure::of(error) {
             Some(DatabaseFailure::Lost) => true,
-            // SQLite opens a file for reading alone where it may not write, and the connection stays that way.
+            // If SQLite may not write, it opens the file read-only, and the connection stays read-only.
             Some(DatabaseFailure::ReadOnly) => self.dialect() == Dialect::Sqlite,
             _ => false,
         });
         self.lost
     }
 
-    /// What the outcome says of the database, and the outcome.
+    /// Reports the outcome to the metrics and the breaker, and returns it.
     fn record<T>(&mut self, began: Instant, outcome: Result<T, StatementFailure>) -> Result<T, sqlx::Error> {
         self.note_outcome(&outcome);
         let outcome = outcome.map_err(|failure| match failure {
@@ -296,9 +298,9 @@ impl PooledConnection {
         outcome
     }
 
-    /// Puts a new connection in the place of one that was lost while nobody used it. Nothing had been done on it.
+    /// Replaces a connection that was lost while it was idle. Nothing had been done on it.
     async fn renew(&mut self) -> Result<(), sqlx::Error> {
-        // What broke one has broken the others.
+        // Whatever broke this connection has broken the other idle ones too.
         self.pool.close_idle();
         self.session = None;
         let permit = self.permit.take().expect("it is there until the loan ends");
@@ -349,12 +351,12 @@ impl Drop for PooledConnection {
     }
 }
 
-/// Has the current request hold bytes of rows; where it can't, that is the error of its statement.
+/// Counts bytes of rows against the memory of the current request. The error ends the statement.
 pub(in crate::store) fn hold_row_memory(bytes: usize) -> Result<(), sqlx::Error> {
     memory::hold_rows(bytes).map_err(out_of_memory)
 }
 
-/// The error of a statement for whose rows there is no memory. [`crate::store::StoreError`] tells it from those of the driver.
+/// Wraps [`MemorySpent`] as the error of a statement. [`crate::store::StoreError`] unwraps it.
 pub(in crate::store) fn out_of_memory(spent: MemorySpent) -> sqlx::Error {
     sqlx::Error::Decode(Box::new(spent))
 }
@@ -363,11 +365,11 @@ pub(in crate::store::engine) fn is_out_of_memory(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Decode(cause) if cause.is::<MemorySpent>())
 }
 
-/// Why a statement has no answer.
+/// Why a statement failed.
 enum StatementFailure {
-    /// The database said so, or the line to it.
+    /// The database or the connection reported an error.
     Error(sqlx::Error),
-    /// Nothing came.
+    /// There was no answer in time.
     TimedOut,
 }
 
