@@ -1,15 +1,16 @@
-//! Derives what searches read: which submissions are listed, their documents, terms and labels, and the counts.
+//! Maintains the search tables, which are derived from the plain tables: which submissions are listed, their
+//! documents, terms and labels, and the counts. *Settling* is bringing them up to date.
 //!
-//! Writers only append the ids of the submissions they change to the table `intake`. A settler removes these notes and
-//! derives from committed rows, in one transaction, one settler at a time per database. When the intake is empty, derived
-//! rows are right. Each search checks that in its own statement; if there are notes, it settles first and searches again.
-//! So everything committed before a request is in its answer.
+//! Writers only append the ids of the submissions they change to the table `intake` (*notes*). A settler removes these
+//! notes and derives from committed rows, in one transaction, one settler at a time per database. When the intake is
+//! empty, the search tables are right. Each search checks that in its own statement; if there are notes, it settles
+//! first and searches again. So everything committed before a request is in its answer.
 //!
 //! Triggers in the writers' transactions did this until schema 9. They could not see rows that other transactions were
 //! changing, so they derived wrong rows, and writers paid two to twenty times the cost of a bare statement.
 //!
-//! A transaction that commits while a settler runs still has its notes in the intake. Whatever the settler read of it is
-//! derived again later, and deriving what is right already changes nothing.
+//! A transaction that commits while a settler runs still has its notes in the intake. Whatever the settler read of it
+//! is derived again later, which is idempotent.
 
 mod count_wrong;
 mod counts;
@@ -39,7 +40,7 @@ use intake::Notes;
 use state::SettlerState;
 pub(super) use writing::Differences;
 
-/// How a settler works.
+/// How a settler takes notes.
 #[derive(Clone, Copy, Debug)]
 struct SettlerOptions {
     /// How many notes it takes at once.
@@ -50,7 +51,8 @@ struct SettlerOptions {
     begin: &'static str,
 }
 
-/// For a request that waits. A statement gets more time than those of requests: a TRUNCATE notes every submission.
+/// For a request that waits. A statement may take longer than other statements of requests: a TRUNCATE notes every
+/// submission.
 const FOR_A_REQUEST: SettlerOptions = SettlerOptions {
     notes: 2_000,
     begin: "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = '30s'; SET LOCAL enable_seqscan = off; \
@@ -66,7 +68,9 @@ const FOR_A_COMMAND: SettlerOptions = SettlerOptions {
         SELECT pg_advisory_xact_lock(hashtextextended(coalesce(current_schema(), ''), 7310577365311121507))",
 };
 
-/// How many submissions are mended at once, while writers of a SQLite file wait.
+/// How many submissions `reindex` checks in one transaction.
+///
+/// Larger: writers of a SQLite file wait longer. Smaller: more transactions.
 const REPAIR_BATCH: i64 = 500;
 
 /// How long a request waits for what was written before it to be derived. Then it is refused, and settling goes on.
@@ -74,53 +78,56 @@ const REPAIR_BATCH: i64 = 500;
 /// Larger: callers wait longer during a bulk load and occupy connections. Smaller: more of them are refused.
 const SETTLE_LIMIT: Duration = Duration::from_secs(3);
 
-/// How long a statement of a settler for a request may take, as [`FOR_A_REQUEST`] tells Postgres.
+/// How long a statement of a settler for a request may take; [`FOR_A_REQUEST`] sets the same limit on Postgres.
+///
+/// Larger: a settler that is stuck blocks the others for longer. Smaller: the notes of a TRUNCATE are never settled.
 const STATEMENT_LIMIT: Duration = Duration::from_secs(30);
 
-/// One settler at a time for each database, by a lock that ends with the transaction. Accounts that share a database have a
-/// schema each, and so a lock each. The number is arbitrary.
+/// One settler at a time for each database, by a lock that ends with the transaction. Accounts that share a database
+/// have a schema each, and so a lock each. The number is arbitrary.
 ///
-/// Settlers also lock off sequential scans and kept plans, because tables that were small when they were last analyzed would
-/// be read whole for every batch, and keep the lists short that GIN indexes collect new entries in, because each search reads
-/// these lists.
+/// Settlers also turn off sequential scans and generic plans, because tables that were small when they were last
+/// analyzed would be read whole for every batch, and keep the pending lists of GIN indexes short, because each search
+/// reads them.
 const LOCK: &str =
     "SELECT pg_advisory_xact_lock(hashtextextended(coalesce(current_schema(), ''), 7310577365311121507))";
 
-/// What the keyword indexes took in last lies in lists that each search reads whole. To who does not own them, Postgres
-/// leaves that for a vacuum.
+/// Moves the pending lists of the keyword indexes into the indexes, because each search reads these lists whole. If
+/// this role does not own the indexes, the next vacuum does it.
 const FLUSH_PENDING_LISTS: &str = "SELECT gin_clean_pending_list(oid) FROM pg_class \
     WHERE oid IN (to_regclass('listed_documents_trigrams'), to_regclass('listed_documents_pairs')) \
     AND pg_has_role(relowner, 'USAGE')";
 
-/// Without figures of the pairs, which are most of what this takes, a keyword of two characters that most documents have
-/// takes twice as long.
+/// Most of its time goes to the statistics of character pairs. Without them, a keyword of two characters that most
+/// documents contain takes twice as long.
 const ANALYZE: &str = "ANALYZE listed_submissions, listed_documents, listed_terms, listed_by_label, listed_counts";
 
-/// After how many notes the intake of Postgres is vacuumed.
+/// After how many settled notes the intake of Postgres is vacuumed.
 ///
 /// Larger: each search skips more dead rows, at about 100 ns each. Smaller: more vacuums.
 const NOTES_PER_VACUUM: usize = 2_000;
 
-/// The settlers of this node for one database: one at a time, so that the others hold no connection meanwhile.
+/// The settlers of this node for one database. They run one at a time; a waiting settler holds no connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Settler {
     lock: Arc<Mutex<()>>,
     state: Arc<SettlerState>,
 }
 
-/// Whether everything has been derived from.
+/// The outcome of settling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Settled {
     Yes,
-    /// Nothing can be written to the database now. What is derived can still be worked out: [`Overlay`].
+    /// Nothing can be written to the database now. A search can use an [`Overlay`] instead.
     CannotWrite,
 }
 
 impl Store {
-    /// Derives from all that was committed before this call.
+    /// Settles everything that was committed before this call.
     ///
     /// # Errors
-    /// [`StoreError::Unsettled`] where there is too much of it to wait for: then it is settled on.
+    /// [`StoreError::Unsettled`] if that takes longer than [`SETTLE_LIMIT`]. Settling then continues in the
+    /// background.
     pub(super) async fn settle(&self) -> Result<Settled, StoreError> {
         let state = &self.settler.state;
         if state.cannot_write() {
@@ -130,7 +137,7 @@ impl Store {
         let deadline = requested_at + SETTLE_LIMIT;
         let lock = timeout(SETTLE_LIMIT, Arc::clone(&self.settler.lock).lock_owned()).await;
         let lock = lock.map_err(|_| StoreError::Unsettled)?;
-        // The previous settler may have settled all that matters here, or found that it can't write.
+        // The previous settler may have settled everything that matters here, or found that it can't write.
         if state.cannot_write() {
             return Ok(Settled::CannotWrite);
         }
@@ -141,10 +148,11 @@ impl Store {
             return Ok(Settled::Yes);
         }
         let (database, shared) = (self.database.clone(), Arc::clone(state));
-        // In a task, so that it continues when the request gives up.
+        // In a task, so that settling continues if the request gives up.
         let mut settling = tokio::spawn(async move {
             let _lock = lock;
-            // Until all notes are taken that there were: under a steady stream of writes the intake is never empty.
+            // Until all notes are taken that existed at the start: under a steady stream of writes the intake is never
+            // empty.
             let settled = loop {
                 let began = Instant::now();
                 match settle_some(&database, FOR_A_REQUEST).await {
@@ -172,7 +180,7 @@ impl Store {
                 Ok(Settled::CannotWrite)
             }
             Ok(Ok(Err(error))) => Err(error),
-            // The runtime ends.
+            // The runtime is shutting down.
             Ok(Err(_)) => Err(StoreError::Unsettled),
             Err(_) => {
                 state.set_behind(true, self.database.metrics());
@@ -184,14 +192,14 @@ impl Store {
         }
     }
 
-    /// Notes whether too much is noted for searches where nothing can be written.
+    /// Records in the metrics whether there are too many notes for an overlay.
     pub(super) fn note_overlay(&self, outcome: Result<Overlay, StoreError>) -> Result<Overlay, StoreError> {
         let is_behind = matches!(outcome, Err(StoreError::Unsettled));
         self.settler.state.set_behind(is_behind, self.database.metrics());
         outcome
     }
 
-    /// What keeps searches from being answered, while something does.
+    /// Why searches are refused, while they are.
     #[must_use]
     pub fn backlog(&self) -> Option<String> {
         self.settler.state.is_behind.load(Ordering::Acquire).then(|| StoreError::Unsettled.to_string())
@@ -223,7 +231,7 @@ async fn begin(database: &Database, options: SettlerOptions) -> Result<Transacti
     database.begin_with(options.begin, STATEMENT_LIMIT, Instant::now()).await
 }
 
-/// Makes the keyword indexes that are missing, and gathers figures of what was derived for the planner.
+/// Creates missing keyword indexes, and gathers the planner's statistics of the search tables.
 pub(super) async fn create_indexes(database: &Database) -> Result<(), StoreError> {
     let mut transaction = begin(database, FOR_A_COMMAND).await?;
     keyword_indexes::create_missing(&mut transaction).await?;
@@ -233,8 +241,8 @@ pub(super) async fn create_indexes(database: &Database) -> Result<(), StoreError
     Ok(transaction.commit().await?)
 }
 
-/// Removes the dead rows that settled notes leave behind on Postgres, because each search reads them. If a transaction may
-/// still see them, or another role owns the table, autovacuum does it later.
+/// Removes the dead rows that settled notes leave behind on Postgres, because each search reads them. If a transaction
+/// may still see them, or another role owns the table, autovacuum does it later.
 async fn vacuum(database: &Database) {
     if database.dialect() == Dialect::Postgres
         && let Ok(mut writer) = database.writer().await
@@ -244,11 +252,11 @@ async fn vacuum(database: &Database) {
     }
 }
 
-/// What was taken out of the intake.
+/// How many notes were taken out of the intake.
 #[derive(Clone, Copy, Debug)]
 struct TakenNotes {
     notes: usize,
-    /// Whether these were all notes that were committed when it began.
+    /// Whether these were all notes that were committed at the start.
     is_all: bool,
 }
 
@@ -282,7 +290,7 @@ async fn settle_in(transaction: &mut Transaction, max_notes: i64) -> Result<Take
     Ok(TakenNotes { notes: notes.taken, is_all })
 }
 
-/// Makes what is stored of submissions what it ought to be.
+/// Updates the search tables for the given submissions.
 async fn derive(transaction: &mut Transaction, ids: &[i64]) -> Result<Differences, StoreError> {
     let mut differences = Differences::default();
     if ids.is_empty() {

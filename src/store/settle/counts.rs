@@ -1,4 +1,4 @@
-//! Counting the listed submissions again.
+//! Recounts the listed submissions and corrects `listed_counts`.
 
 use crate::store::StoreError;
 use crate::store::engine::Transaction;

@@ -1,4 +1,6 @@
-//! The intake: what writers noted.
+//! The table `intake`: notes of writers about what they changed.
+//!
+//! A note names a submission (and its children, if they may be affected), a form, or everything.
 
 use std::collections::BTreeSet;
 
@@ -13,9 +15,9 @@ pub(super) struct Notes {
     pub(super) taken: usize,
     /// The submissions to derive from.
     pub(super) submissions: BTreeSet<i64>,
-    /// Whose children may have changed sides.
+    /// Submissions whose children may now be shown elsewhere.
     parents: Vec<i64>,
-    /// Forms that became graduated, or ceased to be.
+    /// Forms whose `graduated` changed.
     forms: Vec<i64>,
     everything: bool,
 }
@@ -25,7 +27,7 @@ const EVERY_ID: &str = "SELECT id FROM submissions UNION SELECT id FROM listed_s
     UNION SELECT submission_id FROM listed_documents UNION SELECT submission_id FROM listed_terms \
     UNION SELECT submission_id FROM listed_by_label";
 
-/// Whether there is nothing left to derive from.
+/// Whether there are no submissions to derive from.
 const NO_SUBMISSIONS: &str = "SELECT NOT EXISTS (SELECT 1 FROM submissions)";
 
 impl Notes {
@@ -58,12 +60,13 @@ impl Notes {
         Ok(notes)
     }
 
-    /// Whether others may have to be noted because of these.
+    /// Whether these notes affect submissions that they don't name.
     pub(super) fn may_affect_others(&self) -> bool {
         self.everything || !self.parents.is_empty() || !self.forms.is_empty()
     }
 
-    /// Adds notes for the submissions that these notes affect indirectly: children, and submissions of forms.
+    /// Adds notes for the submissions that these notes affect indirectly: children, and children of a form's
+    /// submissions.
     pub(super) async fn note_others(&self, transaction: &mut Transaction) -> Result<(), StoreError> {
         if self.everything {
             return note_everything(transaction).await;
@@ -90,7 +93,7 @@ async fn note_everything(transaction: &mut Transaction) -> Result<(), StoreError
     let no_submissions = rows.first().map(|row| row.get(0)).transpose()?.unwrap_or(false);
     let statements: &[&'static str] = match (no_submissions, transaction.dialect()) {
         (false, _) => &[],
-        // And not TRUNCATE, which waits for readers, and shows those with an older snapshot nothing.
+        // Not TRUNCATE: it waits for readers, and readers with an older snapshot would see an empty table.
         (true, Dialect::Postgres) => &[
             "DELETE FROM listed_submissions",
             "DELETE FROM listed_documents",
@@ -118,12 +121,12 @@ async fn note_everything(transaction: &mut Transaction) -> Result<(), StoreError
     Ok(())
 }
 
-/// Adds whether nothing is noted, as an expression.
+/// Adds an expression: whether the intake is empty.
 pub(in crate::store) fn write_is_settled(sql: &mut Sql) {
     sql.push("NOT EXISTS (SELECT 1 FROM intake)");
 }
 
-/// Whether nothing is noted.
+/// Whether the intake is empty.
 pub(super) async fn is_settled(reader: &mut PooledConnection) -> Result<bool, sqlx::Error> {
     let mut sql = reader.sql();
     sql.push("SELECT ");
@@ -143,7 +146,7 @@ pub(super) async fn noted(reader: &mut PooledConnection, max_notes: i64) -> Resu
     Ok(reader.fetch_all(sql).await?.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?)
 }
 
-/// The next submissions by their ids, whether they are there or something is still derived of them.
+/// The next submissions by id, including deleted ones that still have derived rows.
 pub(super) async fn ids_after(
     transaction: &mut Transaction,
     last: i64,

@@ -1,8 +1,8 @@
 //! The GIN indexes of Postgres for the keyword search, which the program creates and not the schema.
 //!
-//! Building a GIN index from all documents takes half the time of inserting them one by one, and half the space. So code
-//! that fills an empty table drops the indexes first and creates them afterwards. The trigram index needs the extension
-//! `pg_trgm`. Without it, keyword searches read every document and find the same.
+//! Building a GIN index from all documents takes half the time of inserting them one by one, and half the space. So
+//! code that fills an empty table drops the indexes first and creates them afterwards. The trigram index needs the
+//! extension `pg_trgm`. Without it, keyword searches read every document and find the same.
 
 use crate::store::StoreError;
 use crate::store::engine::Transaction;

@@ -1,4 +1,4 @@
-//! What the settlers of a node remember of one database between two of them.
+//! What the settlers of a node remember about one database from run to run.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -6,21 +6,21 @@ use std::time::{Duration, Instant};
 
 use crate::metrics::DatabaseMetrics;
 
-/// How long after an attempt that could not write the next one is made.
+/// The pause before the next attempt after one that could not write.
 ///
-/// Larger: what is written is derived later once writing works again, and searches read more until then. Smaller: more
-/// searches wait for SQLite's write lock in vain.
+/// Larger: searches use an overlay, and read more, for longer after writing works again. Smaller: more searches wait
+/// for SQLite's write lock in vain.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(super) struct SettlerState {
-    /// When nothing could be written.
+    /// When a settler last found that it can't write.
     failed_at: Mutex<Option<Instant>>,
-    /// All that was committed before this instant has been derived from.
+    /// Everything that was committed before this instant is settled.
     settled_until: Mutex<Option<Instant>>,
-    /// How many notes were taken since the intake was vacuumed.
+    /// How many notes were taken since the last vacuum of the intake.
     pub(super) taken: AtomicUsize,
-    /// Whether requests were refused since more is noted than they wait for.
+    /// Whether searches are refused because settling takes longer than they wait.
     pub(super) is_behind: AtomicBool,
 }
 

@@ -1,4 +1,4 @@
-//! Writes the differences between what should be derived and what is stored.
+//! Writes the differences between what should be derived and what is stored, and adjusts the counts.
 
 use std::collections::HashMap;
 
@@ -50,10 +50,10 @@ const COUNTS: Table = Table {
     key: 3,
 };
 
-/// How many submissions differed.
+/// How many submissions were wrong in the search tables.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::store) struct Differences {
-    /// In what they are listed by.
+    /// In the list.
     pub(in crate::store) listed: u64,
     /// In the document or the terms.
     pub(in crate::store) documents: u64,
@@ -69,9 +69,9 @@ impl std::ops::AddAssign for Differences {
     }
 }
 
-/// JsonRows that take the place of others of the same submissions.
+/// Rows that replace those of the same submissions.
 struct Replacement {
-    /// Whose rows go.
+    /// The submissions whose rows are deleted.
     removed: Vec<i64>,
     rows: JsonRows,
 }
@@ -82,7 +82,7 @@ impl Replacement {
     }
 }
 
-/// What is to be written.
+/// Everything that has to be written.
 struct DerivedChanges {
     submissions: Replacement,
     documents: Replacement,
@@ -92,7 +92,7 @@ struct DerivedChanges {
     differences: Differences,
 }
 
-/// Makes what is stored of submissions what it ought to be.
+/// Updates the search tables from `stored` to `wanted`.
 pub(super) async fn write(
     transaction: &mut Transaction,
     ids: &[i64],
@@ -109,7 +109,7 @@ pub(super) async fn write(
         table.insert(transaction, &replacement.rows).await?;
     }
     let mut rows = JsonRows::new();
-    // In one order, as every writer of several rows should have it.
+    // Sorted, so that concurrent writers lock rows in the same order.
     let mut counts: Vec<_> = counts.into_iter().filter(|(_, change)| *change != 0).collect();
     counts.sort_unstable();
     counts.iter().for_each(|((counted, key, status), change)| rows.push(&(counted, key, status, change)));
@@ -117,7 +117,7 @@ pub(super) async fn write(
     Ok(differences)
 }
 
-/// Replaces documents. On SQLite, the full-text index needs the old text and the new.
+/// Replaces documents. On SQLite, the full-text index needs the old and the new text.
 async fn write_documents(transaction: &mut Transaction, documents: &Replacement) -> Result<(), StoreError> {
     let has_index = transaction.dialect() == Dialect::Sqlite;
     if has_index && !documents.removed.is_empty() {
