@@ -1,15 +1,15 @@
-//! Searching submissions: what is found and how many there are, page by page.
+//! Searches submissions: one page of matches, and the exact total.
 //!
-//! A fixed number of statements, however many submissions there are: one for the total and the ids of a page, one for all
-//! that the page shows; or one for both; and one more beforehand where a keyword stands beside other filters. What the total
-//! and the ids cost:
+//! A search takes a fixed number of statements, however many submissions match: one for the total and the ids of the
+//! page, and one for everything that the page shows; or a single one for both. A keyword combined with other filters
+//! takes one more beforehand. The total and the ids come from one of two places:
 //!
-//! - Searches by forms, statuses, days or one label, and those by nothing, take the total from `listed_counts` and
-//!   the page from an index in its order ([`CountedSearch`]). Beyond the first page they ask for the total first, and read the
-//!   page from where it is nearest.
-//! - All others make the set of what matches once ([`matched`]), count it and cut the page out of it: they cost what
-//!   matches, whatever is stored. Left to itself, a planner that is told of a limit walks through everything in the page's
-//!   order, in the hope to meet a page's worth early.
+//! - Searches by forms, statuses, days or one label, and those without filters, take the total from `listed_counts`
+//!   and the page from an index in its order ([`CountedSearch`]). For later pages they read the total first, and then
+//!   the page from the nearer end.
+//! - All others materialize the set of matches once ([`match_set`]), count it and cut the page out of it. Their cost
+//!   grows with the matches and not with the database. Given only a limit, a planner would scan everything in the
+//!   page's order, hoping to find a page of matches early.
 
 pub(super) mod conditions;
 mod counted;
@@ -34,7 +34,7 @@ use super::{Store, StoreError};
 /// The submissions of one page, and how many there are on all of them.
 #[derive(Debug)]
 pub struct SearchPage {
-    /// At most as many as were asked for.
+    /// At most [`PageRequest::size`].
     pub submissions: Submissions,
     /// The exact count over all pages.
     pub total: u64,
@@ -69,13 +69,13 @@ impl Store {
             return Ok(found);
         }
         match self.settle().await? {
-            // What was written since then is not waited for.
+            // Writes since then are not waited for.
             Settled::Yes => Ok(self.search_once(filter, page).await?.0),
             Settled::CannotWrite => self.search_with_overlay(filter, page).await,
         }
     }
 
-    /// What is found where nothing can be derived for good.
+    /// Searches while nothing can be written to the search tables.
     async fn search_with_overlay(
         &self,
         filter: &SubmissionFilter,
@@ -93,7 +93,7 @@ impl Store {
         Ok(SearchPage { submissions, total: not_negative(total.submissions) })
     }
 
-    /// What is found, and whether everything that was written until then had been derived from.
+    /// The result, and whether the search tables were up to date.
     async fn search_once(
         &self,
         filter: &SubmissionFilter,
@@ -111,7 +111,7 @@ impl Store {
         Ok((SearchPage { submissions, total: not_negative(total) }, is_settled))
     }
 
-    /// The database's plan of a search, line by line: for whoever wants to know what a search costs, or why.
+    /// The database's query plan of a search, line by line.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
@@ -130,22 +130,22 @@ impl Store {
                 write_later_page(&mut sql, &counted, filter, &scan);
             }
             Some(counted) if counted.reads_in_one_statement(reader.dialect()) => {
-                write_first_page(&mut sql, &counted, filter, page)
+                write_first_page(&mut sql, &counted, filter, page);
             }
             counted => {
                 let plan = choose_plan(&mut reader, filter).await?;
                 write_page_with_total(&mut sql, counted.as_ref(), filter, plan, page);
             }
         }
-        // SQLite tells the number of each step, of the one that it is a part of and of nothing, and then the step.
+        // SQLite's columns are id, parent, notused and detail.
         let column = if sql.dialect() == Dialect::Postgres { 0 } else { 3 };
         Ok(fetch(&mut reader, filter, sql).await?.iter().map(|row| row.get(column)).collect::<Result<_, _>>()?)
     }
 }
 
-/// Postgres takes what an index finds to be looked at again, and so takes a keyword of two characters that nearly every
-/// document has to cost by the index what it costs without: a hundred times as much, since that would make the bigrams of
-/// every document anew. So it is not given the choice.
+/// Postgres assumes that every index hit is rechecked. For a keyword of two characters that nearly every document
+/// contains, it therefore estimates the index to cost as much as a sequential scan. The scan costs a hundred times as
+/// much, because it computes the bigrams of every document again. So the scan is disabled.
 const BY_INDEX: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; SET LOCAL enable_seqscan = off";
 
 /// All rows of a search's statement.
@@ -163,12 +163,12 @@ async fn fetch(reader: &mut PooledConnection, filter: &SubmissionFilter, sql: Sq
 #[derive(Clone, Copy, Debug)]
 struct Total {
     submissions: i64,
-    /// Whether that is counted of all that was committed before.
+    /// Whether everything that was committed before is counted.
     is_settled: bool,
 }
 
 impl Total {
-    /// Reads both from neighbouring columns, as [`CountedSearch::write_total`] has them.
+    /// Reads both from adjacent columns, as [`CountedSearch::write_total`] selects them.
     fn of(row: &Row, column: usize) -> Result<Self, sqlx::Error> {
         Ok(Self { submissions: row.get(column)?, is_settled: row.get(column + 1)? })
     }
@@ -178,7 +178,7 @@ fn not_negative(total: i64) -> u64 {
     u64::try_from(total).expect("a count is not negative")
 }
 
-/// The first page, whole.
+/// The first page with everything that it shows, by one statement.
 async fn first_page(
     reader: &mut PooledConnection,
     counted: &CountedSearch<'_>,
@@ -211,14 +211,15 @@ async fn page_with_total(
     ids_and_total(&fetch(reader, filter, sql).await?)
 }
 
-/// What [`write_page_with_total`] asks for.
+/// Reads the result of [`write_page_with_total`].
 fn ids_and_total(rows: &[Row]) -> Result<(Vec<i64>, Total), StoreError> {
     let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
     let ids: Vec<PageId> = row.records(2)?;
     Ok((ids.iter().map(|entry| entry.id).collect(), Total::of(row, 0)?))
 }
 
-/// Where a search begins: at either side of a keyword only where that is worth a longer statement.
+/// Chooses the plan of a search. Comparing both sides of a keyword takes a longer statement, which is not worth it for
+/// a rare keyword.
 async fn choose_plan(reader: &mut PooledConnection, filter: &SubmissionFilter) -> Result<SearchPlan, StoreError> {
     let Some(keyword) = match_set::keyword_with_other_filters(filter) else { return Ok(SearchPlan::ByPlanner) };
     let mut sql = reader.sql();
@@ -227,7 +228,7 @@ async fn choose_plan(reader: &mut PooledConnection, filter: &SubmissionFilter) -
     Ok(if is_rare { SearchPlan::ByPlanner } else { SearchPlan::CheaperSide })
 }
 
-/// A place on a page.
+/// A submission on a page.
 #[derive(Deserialize)]
 struct PageId {
     id: i64,
@@ -253,7 +254,7 @@ async fn later_page(
     Ok((rows.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?, total))
 }
 
-/// The total, and where a later page is read if there is anything on it.
+/// The total, and how to read a later page unless it is empty.
 async fn scan_of(
     reader: &mut PooledConnection,
     counted: &CountedSearch<'_>,
@@ -273,7 +274,7 @@ async fn scan_of(
     Ok((total, Some(scan)))
 }
 
-/// What a page shows and the total, in no order; the total alone where the page is empty.
+/// Everything that a page shows, unordered, and the total. Only the total if the page is empty.
 fn write_first_page(sql: &mut Sql, counted: &CountedSearch<'_>, filter: &SubmissionFilter, page: PageRequest) {
     write_counted_page(sql, counted, filter, page);
     sql.push(" SELECT shown.*, found.total, found.is_settled FROM found LEFT JOIN (");
@@ -332,7 +333,7 @@ fn column(by: SortBy) -> &'static str {
     }
 }
 
-/// The order of a page's rows: the instant and the id that they stand at.
+/// The order of a page: by timestamp, then by id.
 fn order_by_position(direction: SortDirection) -> &'static str {
     match direction {
         SortDirection::Ascending => " ORDER BY at, id",
@@ -376,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_of_a_statement_does_not_grow_with_what_a_caller_sends() {
+    fn the_text_of_a_statement_does_not_grow_with_the_values_of_a_filter() {
         let page = PageRequest { number: 1.try_into().unwrap(), size: 20 };
         for dialect in [Dialect::Postgres, Dialect::Sqlite] {
             let text = |filter: &SubmissionFilter, plan| {

@@ -1,50 +1,55 @@
-//! The set of what a search matches, for searches whose total nothing keeps.
+//! The set of matches of a search that has no stored count.
 //!
-//! A keyword beside other filters can be looked up from two sides: by the index of keywords, or in the documents of what the
-//! other filters leave. No database knows beforehand which of them has less: SQLite keeps no figures of its index, and those
-//! of Postgres end where documents are long. So both are counted, but only so far that what is counted in vain is a part of
-//! what the search costs anyway. A common keyword costs what the other filters leave, a rare one what it finds.
+//! A keyword combined with other filters can be found from two sides: in the keyword index, or by scanning the
+//! documents of the submissions that the other filters leave. Neither database can estimate which side is smaller:
+//! SQLite has no statistics of its index, and those of Postgres fail for long documents. So the statement counts both
+//! sides, but only so far that the counting is a fraction of the cost of the search. A common keyword then costs as
+//! much as the other filters leave, and a rare one as much as it finds.
 
 use super::column;
 use super::conditions::{ids_of_hits, write_conditions, write_hits, write_in_document, write_keyword};
 use crate::store::filter::{Keyword, SubmissionFilter};
 use crate::store::statement::{Dialect, Sql};
 
-/// Up to so many hits a keyword is rare, and is looked up without more ado: the statement that begins at either side takes a
-/// third to half a millisecond more than the one that does not, which is about what a rare keyword costs. More, and as many
-/// are counted once more than needed; fewer, and more searches pay for a choice that is worth nothing to them.
+/// A keyword with up to this many hits is rare, and is looked up in the index without comparing both sides. The
+/// comparison takes a third to half a millisecond, about as much as a rare keyword.
+///
+/// Larger: more hits are counted once more than needed. Smaller: more searches pay for a comparison that saves
+/// nothing.
 const RARE_HITS: i64 = 2_000;
 
-/// How far both sides are counted, in turns: where a keyword finds no more than the first number, it is looked up; else where
-/// the other filters leave no more than the second, each of those is looked through; and so on. A larger first number is what a
-/// common keyword costs where next to nothing is left to look through; a larger second one, beside the first, takes longer
-/// to look through than to look up, since of what is looked up each costs a fraction.
+/// How far both sides are counted, alternating. If the keyword has no more hits than the first number, it is looked
+/// up. If not, and the other filters leave no more submissions than the second number, these are scanned. If not, the
+/// next step.
+///
+/// Larger first number: a common keyword costs more if the other filters leave next to nothing. Larger second number
+/// relative to the first: scanning takes longer than looking up, because a hit costs a fraction of a scanned document.
 const STEPS: [(i64, i64); 3] = [(20_000, 5_000), (80_000, 20_000), (320_000, 80_000)];
 
-/// Where a search begins.
+/// Which side of a search is read first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SearchPlan {
-    /// Where the planner finds it best; a keyword is looked up.
+    /// The planner decides; a keyword is looked up in the index.
     ByPlanner,
-    /// By the keyword or by the other filters, whichever has less.
+    /// The keyword or the other filters, whichever has fewer hits.
     CheaperSide,
-    /// Where the planner finds it best, but no index has what the keyword finds.
+    /// The planner decides; documents are scanned for the keyword, because the index does not cover them.
     ScanDocuments,
 }
 
-/// The keyword of a search that can begin at either side.
+/// The keyword of a search that also has other filters.
 pub(super) fn keyword_with_other_filters(filter: &SubmissionFilter) -> Option<&Keyword> {
     filter.search.as_ref().filter(|_| filter.narrows_by_more_than_a_keyword())
 }
 
-/// Adds the query of whether a keyword is rare.
+/// Adds the query whether a keyword is rare.
 pub(super) fn write_is_rare(sql: &mut Sql, keyword: &Keyword) {
     sql.push("SELECT count(*) <= ").bind(RARE_HITS).push(" FROM (");
     write_hits(sql, keyword);
     sql.push(" LIMIT ").bind(RARE_HITS + 1).push(") AS hits");
 }
 
-/// Adds `matched (id, at)`, and the tables that it is made of.
+/// Adds the common table expression `matched (id, at)` and those that it needs.
 pub(super) fn write(sql: &mut Sql, filter: &SubmissionFilter, plan: SearchPlan) {
     match (plan, &filter.search) {
         (SearchPlan::CheaperSide, Some(keyword)) => match sql.dialect() {
@@ -69,8 +74,8 @@ pub(super) fn write(sql: &mut Sql, filter: &SubmissionFilter, plan: SearchPlan) 
     }
 }
 
-/// A table that is made once is read here only as far as it is asked for, and goes on from there: so it is both what is counted
-/// and what is found.
+/// Postgres evaluates a materialized table only as far as it is read, and continues from there. So the same table is
+/// counted and then read.
 fn write_on_postgres(sql: &mut Sql, filter: &SubmissionFilter, keyword: &Keyword) {
     sql.push("hits (id) AS MATERIALIZED (");
     write_hits(sql, keyword);
@@ -91,8 +96,8 @@ fn write_on_postgres(sql: &mut Sql, filter: &SubmissionFilter, keyword: &Keyword
         .push(")) AS found WHERE NOT (SELECT yes FROM few))");
 }
 
-/// A table is read whole here, and so holds no more than the first step asks for; in most searches that is all there is. What
-/// is to be read only if a row says so is joined behind it.
+/// SQLite evaluates a materialized table completely, so `hits` is limited to what the first step needs, which is all
+/// hits in most searches. A branch that may not be needed is joined after a one-row table that decides it.
 fn write_on_sqlite(sql: &mut Sql, filter: &SubmissionFilter, keyword: &Keyword) {
     let [(first, _), ..] = STEPS;
     sql.push("hits (id) AS MATERIALIZED (");
@@ -123,16 +128,16 @@ fn write_on_sqlite(sql: &mut Sql, filter: &SubmissionFilter, keyword: &Keyword) 
     sql.push(")");
 }
 
-/// What is done where one side has few.
+/// What a search does if one side is small.
 #[derive(Clone, Copy)]
 enum Branch {
-    /// The hits of the keyword are looked up among the others.
+    /// Looks up the keyword in the index.
     LookUp,
-    /// The others are looked through for the keyword.
+    /// Scans the documents that the other filters leave.
     Scan,
 }
 
-/// Adds what is done where a side has no more than so many.
+/// Adds a branch that is taken if a side has at most `few` rows.
 fn write_step(sql: &mut Sql, branch: Branch, few: i64, write_side: impl FnOnce(&mut Sql)) {
     sql.push(" WHEN (SELECT count(*) <= ").bind(few).push(" FROM (");
     write_side(sql);
@@ -143,7 +148,7 @@ fn write_step(sql: &mut Sql, branch: Branch, few: i64, write_side: impl FnOnce(&
     });
 }
 
-/// Adds the query of what all filters but the keyword leave, joined behind tables of one row.
+/// Adds the query of what all filters except the keyword leave, joined after the one-row tables in `behind`.
 fn write_others(sql: &mut Sql, filter: &SubmissionFilter, behind: &'static str) {
     sql.push("SELECT s.id, s.")
         .push(column(filter.sort_by))
@@ -153,10 +158,10 @@ fn write_others(sql: &mut Sql, filter: &SubmissionFilter, behind: &'static str) 
     write_conditions(sql, filter);
 }
 
-/// Adds that a submission's document, or that of a graduated child, has a keyword.
+/// Adds the condition that the document of a submission, or of a graduated child, contains a keyword.
 fn write_has_keyword(sql: &mut Sql, id: &'static str, keyword: &Keyword) {
     sql.push("EXISTS (SELECT 1 FROM listed_documents WHERE shown_in = ").push(id).push(" AND ");
     write_in_document(sql, keyword);
-    // For Postgres, an offset is what keeps it from finding all that have the keyword first, and each among them.
+    // OFFSET keeps Postgres from turning this into a join that first finds all documents with the keyword.
     sql.push(" LIMIT 1 OFFSET 0)");
 }
