@@ -1,14 +1,14 @@
-//! Lines that can be loaded together.
+//! Records that can be loaded together.
 //!
-//! A batch is checked line by line but written table by table, so it holds only lines for which that comes to the same:
-//! no object twice, and forms before groups before flow steps before submissions. Users and labels refer to nothing and
-//! may stand anywhere.
+//! A batch is checked record by record but written table by table, so it only contains records for which the result is
+//! the same: no object twice, and forms before groups before flow steps before submissions. Users and labels refer to
+//! no other object and may be anywhere.
 
 use std::collections::HashSet;
 
 use super::record::Record;
 
-/// What a line is about.
+/// The type of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum RecordKind {
     User,
@@ -20,7 +20,7 @@ pub(crate) enum RecordKind {
 }
 
 impl Record {
-    /// What the line is about.
+    /// The type of the record.
     pub(crate) fn kind(&self) -> RecordKind {
         match self {
             Self::User(_) => RecordKind::User,
@@ -32,7 +32,7 @@ impl Record {
         }
     }
 
-    /// The id of what it is about.
+    /// The id of its object.
     pub(crate) fn id(&self) -> i64 {
         match self {
             Self::User(user) => user.id,
@@ -54,7 +54,7 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Adds a record, or gives it back where the batch must be loaded before it.
+    /// Adds a record, or returns it if the batch has to be loaded first.
     pub(crate) fn push(&mut self, record: Record) -> Result<(), Record> {
         let kind = record.kind();
         let refers_to_nothing = matches!(kind, RecordKind::User | RecordKind::Label);

@@ -1,7 +1,7 @@
-//! The rules that a line must keep beside the database: what it refers to exists, and what must be unique is.
+//! The rules that a record must satisfy against the database: references exist, and unique values are unique.
 //!
 //! Every rule that a constraint or a trigger of the schema would enforce is checked here first, so that no statement
-//! fails for the content of a file and the fault can be named by its key. A refused line changes nothing that is known.
+//! fails because of the input and a fault names its key. A refused record does not change the [`ImportState`].
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -10,17 +10,17 @@ use super::record::{FlowStepRecord, FormRecord, GroupRecord, LabelRecord, Record
 use super::state::{FormFacts, ImportState, SubmissionFacts};
 use crate::store::mailbox::key;
 
-/// The name of the group that every user is in.
+/// The name of the built-in group, which has every user as a member.
 pub(super) const ALL_USERS: &str = "All Users";
 
-/// One step of the way to a value in a line.
+/// One step of the path to a value in a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PathStep {
     Key(Cow<'static, str>),
     Index(usize),
 }
 
-/// Why a line can't be loaded, and which of its values is to blame.
+/// Why a record can't be loaded, and which of its values is at fault.
 #[derive(Clone, Debug)]
 pub(crate) struct RecordFault {
     pub(crate) path: Vec<PathStep>,
@@ -43,7 +43,7 @@ impl RecordFault {
 }
 
 impl ImportState {
-    /// Checks a line, and adds it to what is known if it can be loaded.
+    /// Checks a record, and adds it to the state if it can be loaded.
     pub(super) fn accept(&mut self, record: &Record) -> Result<(), RecordFault> {
         match record {
             Record::User(user) => self.accept_user(user),
@@ -107,7 +107,7 @@ impl ImportState {
 
     fn check_form_parent(&self, form: i64, parent: i64) -> Result<(), RecordFault> {
         let mut ancestor = Some(parent);
-        // A database that was written by SQL may have a circle already; it has no more steps than forms.
+        // A database that was written by SQL may already have a cycle, which is no longer than the number of forms.
         for _ in 0..=self.forms.len() {
             let Some(at) = ancestor else { break };
             if at == form {
@@ -126,7 +126,7 @@ impl ImportState {
         Ok(())
     }
 
-    /// The built-in group gets the id that the line gives it.
+    /// The built-in group gets the id of the record.
     fn accept_all_users(&mut self, group: &GroupRecord) -> Result<(), RecordFault> {
         if group.id != self.built_in && self.groups.contains(&group.id) {
             return Err(RecordFault::at("id", format!("group {} is another group than \"{ALL_USERS}\"", group.id)));
@@ -202,7 +202,7 @@ impl ImportState {
         Ok(())
     }
 
-    /// There is one level below a graduated form's submission: it has a parent or children, not both.
+    /// A submission of a graduated form has a parent or children, not both.
     fn check_submission_parent(&self, id: i64, form: FormFacts, parent: i64) -> Result<(), RecordFault> {
         let refuse = |message| Err(RecordFault::at("parent_id", message));
         if parent == id {
@@ -215,7 +215,7 @@ impl ImportState {
         if graduated(facts) && facts.parent.is_some() {
             return refuse(format!("submission {parent} of a graduated form has a parent, so it can have no children"));
         }
-        // Leaving a graduated form and getting a parent takes two lines: the triggers see one change at a time.
+        // Leaving a graduated form and getting a parent takes two records: the triggers see one change at a time.
         let is_graduated = form.graduated || self.submissions.get(&id).is_some_and(graduated);
         if is_graduated && self.children.get(&id).is_some_and(|children| !children.is_empty()) {
             return refuse(format!("submission {id} of a graduated form has children, so it can have no parent"));

@@ -1,17 +1,17 @@
-//! Foreign keys of submissions that a first load takes away, and puts back at its end.
+//! Drops the foreign keys of submissions during a first load on Postgres, and restores them at its end.
 //!
-//! Postgres checks them row by row, which takes a quarter to a third of a load, and those of all rows at once in a
-//! fiftieth. But once one was taken away, nobody else can use its tables until the transaction ends. So it is done where
-//! the database holds no answers yet and nobody else is connected to it. The load itself needs none of these keys: what
-//! refers to nothing is refused before it is written, and nothing is deleted that they would delete more for. To put one
-//! back looks at every row all the same.
+//! Checking them row by row takes a quarter to a third of a load; checking all rows at once takes a fiftieth. But
+//! dropping one locks its tables until the transaction ends, so the keys are dropped only if the database has no
+//! answers yet and no other session is connected to it. The load itself does not need these keys: records with missing
+//! references are refused before they are written, and no delete of a load has to cascade. Restoring a key still
+//! checks every row.
 
 use super::run;
 use crate::store::StoreError;
 use crate::store::engine::Transaction;
 
-/// Where somebody else comes first and does not let go of the tables, or owns them, the keys stay. A worker of the server
-/// itself, which has no user, gives way.
+/// The keys stay if another session holds a lock on the tables, or another role owns them. Background workers of the
+/// server, which have no user, don't count as sessions.
 const DROP_KEYS: &str = "DO $$
 DECLARE
   key record;
@@ -43,7 +43,7 @@ BEGIN
 END
 $$";
 
-/// Whole tables are read for that, and read best one row after the other.
+/// Restoring reads whole tables, so sequential scans are turned on again.
 const RESTORE_KEYS: &str = "DO $$
 BEGIN
   PERFORM set_config('enable_seqscan', 'on', true);
@@ -51,12 +51,12 @@ BEGIN
 END
 $$";
 
-/// Takes the keys away where nobody minds.
+/// Drops the keys if no other session is connected.
 pub(super) async fn drop_keys(transaction: &mut Transaction) -> Result<(), StoreError> {
     run(transaction, DROP_KEYS).await
 }
 
-/// Puts back what was taken away.
+/// Restores the dropped keys.
 pub(super) async fn restore_keys(transaction: &mut Transaction) -> Result<(), StoreError> {
     run(transaction, RESTORE_KEYS).await
 }

@@ -1,8 +1,8 @@
-//! The lines of the import format as records: what can be told of a line without the database is checked here.
+//! The records of the import format, with every check that needs no database.
 //!
-//! A record that exists has positive ids, texts that both databases hold (no NUL), instants to the microsecond and no
-//! key that the format does not know. What a line leaves out has its default, also where the database has something
-//! else: a line is the whole truth about its object. Whether what it refers to exists is checked by `check`.
+//! A parsed record has positive ids, texts that both databases accept (no NUL), timestamps in microseconds, and no
+//! unknown keys. A record describes its object completely: an omitted key gets its default, whatever the database has.
+//! `check` verifies references.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -16,10 +16,10 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::store::filter::Status;
 use crate::store::mailbox::check_visible;
 
-/// The longest name of a group, and external id, in characters.
+/// The longest name and external id of a group, in characters, as in the schema and the API.
 const MAX_GROUP_TEXT: usize = 255;
 
-/// The longest e-mail address, in characters (64 before the `@`, 255 after it).
+/// The longest e-mail address, in characters: 64 before the `@` and 255 after it (RFC 5321, section 4.5.3.1).
 const MAX_EMAIL: usize = 320;
 
 /// The first instant that Postgres reads from text: its calendar has no year 0.
@@ -168,7 +168,7 @@ pub(crate) struct SubmissionRecord {
 pub(crate) struct AnswerRecord {
     #[serde(deserialize_with = "id")]
     pub(super) element_id: i64,
-    /// As the line has it; [`Self::stored_value`] is what counts.
+    /// The value in the record. [`Self::stored_value`] is the effective one.
     #[serde(deserialize_with = "text_or_null")]
     value: String,
     #[serde(default, deserialize_with = "optional_instant")]
@@ -178,7 +178,7 @@ pub(crate) struct AnswerRecord {
 }
 
 impl AnswerRecord {
-    /// The value as it is stored and searched: the URLs of the files where there are any.
+    /// The value as it is stored and searched: the URLs of the files, if there are any.
     pub(super) fn stored_value(&self) -> String {
         if self.files.is_empty() {
             return self.value.clone();
@@ -187,7 +187,7 @@ impl AnswerRecord {
     }
 }
 
-/// A file of an answer; every key is stored, null where the line leaves it out.
+/// A file of an answer. Every key is stored, as null if it is omitted.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FileRecord {
@@ -201,7 +201,7 @@ pub(crate) struct FileRecord {
     mime_type: Option<String>,
 }
 
-/// Takes an object alone: a derived struct would take an array of its values as well.
+/// Accepts only a JSON object; a derived struct would also accept an array of its values.
 pub(crate) struct Object<T>(pub(crate) T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
@@ -318,8 +318,8 @@ fn optional_instant<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option
     Ok(Option::<InstantField>::deserialize(deserializer)?.map(|InstantField(instant)| instant))
 }
 
-/// An RFC 3339 date-time, cut to the microsecond. The parser behind it also takes times without seconds, zone names in
-/// brackets and signed years; the format does not.
+/// Parses an RFC 3339 date-time, truncated to the microsecond. The parser of `jiff` also accepts times without
+/// seconds, zone names in brackets and signed years, which the format does not allow.
 fn parse_instant(text: &str) -> Option<Timestamp> {
     let shape = |pattern: &str, text: &[u8]| {
         pattern.len() == text.len()
@@ -349,7 +349,7 @@ fn parse_instant(text: &str) -> Option<Timestamp> {
     Timestamp::from_microsecond(microsecond).ok().filter(|instant| instant.as_second() >= FIRST_INSTANT)
 }
 
-/// The ids of a list, each once.
+/// The ids of a list without duplicates.
 pub(super) fn distinct(ids: &[i64]) -> impl Iterator<Item = i64> + '_ {
     let mut seen = HashSet::new();
     ids.iter().copied().filter(move |id| seen.insert(*id))

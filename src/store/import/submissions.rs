@@ -1,4 +1,4 @@
-//! Submissions, their answers and all that hangs on them as rows.
+//! Writes submissions with their answers, labels, users and flow steps.
 
 use std::collections::HashSet;
 
@@ -52,7 +52,7 @@ const FLOW_STEPS: Table = Table {
     key: 2,
 };
 
-/// Writes submissions; `stored` are those that the database has already.
+/// Writes submissions. `stored` are those that the database already has.
 pub(super) async fn write(
     transaction: &mut Transaction,
     submissions: &[&SubmissionRecord],

@@ -1,4 +1,4 @@
-//! Checked lines as rows: table by table, one statement each, whatever the number of lines.
+//! Writes checked records table by table, with one statement each, whatever the number of records.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,7 @@ use crate::store::statement::{Dialect, JsonRows, Table, fold};
 
 const USERS: Table = Table { name: "users", columns: &[("id", "bigint"), ("email", "text"), ("name", "text")], key: 1 };
 
-/// On SQLite the folded address is written by who writes the user.
+/// On SQLite the writer of a user also writes the folded address.
 const USERS_FOLDED: Table = Table {
     name: "users",
     columns: &[("id", "bigint"), ("email", "text"), ("name", "text"), ("email_folded", "text")],
@@ -63,7 +63,7 @@ const FLOW_STEPS: Table =
 const STEP_GROUPS: Table =
     Table { name: "flow_step_groups", columns: &[("flow_step_id", "bigint"), ("group_id", "bigint")], key: 2 };
 
-/// Writes the accepted lines of a batch.
+/// Writes the accepted records of a batch.
 pub(super) async fn write(
     transaction: &mut Transaction,
     state: &ImportState,
@@ -122,7 +122,7 @@ async fn write_forms(
         }
     }
     FORMS.upsert(transaction, &rows).await?;
-    // Before the others: a later form may take over the id.
+    // First, because a later form may take over the id.
     if !dropped.is_empty() {
         let mut sql = transaction.sql();
         sql.push("DELETE FROM elements WHERE id").in_ids(&dropped.iter().copied().collect::<Vec<_>>());
@@ -133,7 +133,7 @@ async fn write_forms(
 
 async fn write_groups(transaction: &mut Transaction, groups: &[&GroupRecord]) -> Result<(), StoreError> {
     let (built_in, groups): (Vec<&GroupRecord>, Vec<_>) = groups.iter().partition(|group| group.name == ALL_USERS);
-    // Before the others: one of them may take the id that the built-in group had.
+    // First, because another group may take the previous id of the built-in group.
     if let Some(group) = built_in.last() {
         let mut sql = transaction.sql();
         sql.push("UPDATE groups SET id = ").bind(group.id).push(" WHERE built_in AND id <> ").bind(group.id);
