@@ -1,4 +1,4 @@
-//! What an operator should know about a database that is served all the same.
+//! Problems of a database that is served nevertheless, for `formgate check`.
 
 use super::engine::PG_TRGM;
 use super::statement::Dialect;
@@ -37,7 +37,7 @@ impl Store {
     /// Every concern about the database.
     ///
     /// # Errors
-    /// It can't be read.
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn concerns(&self) -> Result<Vec<Concern>, StoreError> {
         let mut reader = self.database.reader().await?;
         let mut concerns = Vec::new();

@@ -14,7 +14,7 @@ pub struct FormSummary {
     pub id: i64,
     /// The form's name.
     pub name: String,
-    /// Whether submitters stay unknown.
+    /// Whether submitters are anonymous.
     #[serde(deserialize_with = "truth")]
     pub anonymous: bool,
 }
@@ -37,7 +37,7 @@ pub struct Form {
 /// A field of a form.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Element {
-    /// The numeric id, as keys of `terms` take it.
+    /// The numeric id, which keys of `terms` use.
     pub id: i64,
     /// The UUID.
     pub gid: String,
@@ -55,11 +55,11 @@ impl ListRecord<'_> for Element {
     }
 }
 
-/// The forms that lists show.
+/// The forms that are listed.
 const LISTED: &str = " FROM forms WHERE NOT disabled AND parent_id IS NULL";
 
 impl Store {
-    /// One page of the active forms that are no sub-forms, by id.
+    /// One page of the active top-level forms, by id.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
@@ -75,7 +75,7 @@ impl Store {
         Ok(Page { items: row.records(1)?, total: u64::try_from(total).expect("a count is not negative") })
     }
 
-    /// One form by id, a disabled one and a sub-form too.
+    /// One form by id, which may be disabled or a sub-form.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].

@@ -1,13 +1,13 @@
-//! The folded e-mail addresses of users, by which they are found.
+//! The folded e-mail addresses by which users are found.
 //!
-//! Postgres folds every address when it is written. SQLite's triggers fold only ASCII; [`fold_new`] folds the rest before
-//! code looks for users.
+//! Postgres folds every address when it is written. SQLite's triggers fold only ASCII; [`fold_new`] folds the rest
+//! before code looks for users.
 
 use super::StoreError;
 use super::engine::{Database, Transaction};
 use super::statement::{Dialect, fold};
 
-/// How many users are read together. More, and writers wait; fewer, and the statements' own cost counts.
+/// How many users are checked in one transaction. Larger: other writers wait longer. Smaller: more transactions.
 const BATCH: i64 = 500;
 
 /// Folds the addresses that a program wrote into SQLite and SQLite could not fold. If another user has the same folded
@@ -27,7 +27,7 @@ pub(super) async fn fold_new(transaction: &mut Transaction) -> Result<(), sqlx::
     Ok(())
 }
 
-/// Corrects every folded address that is wrong. Returns how many were.
+/// Corrects every wrong folded address. Returns how many there were.
 pub(super) async fn repair(database: &Database) -> Result<u64, StoreError> {
     if database.dialect() == Dialect::Postgres {
         let all = "UPDATE users SET email = email WHERE email_folded IS DISTINCT FROM formgate_fold(email)";
