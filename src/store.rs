@@ -44,7 +44,7 @@ use std::sync::Arc;
 
 use tokio::sync::RwLock;
 
-pub use concerns::Concern;
+pub use concerns::DatabaseConcern;
 #[cfg(test)]
 pub(crate) use engine::raw;
 pub use engine::{

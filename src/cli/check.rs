@@ -18,7 +18,7 @@ use crate::config::{Config, Examination, Problem, Problems, TenantConfig};
 use crate::explain::{Finding, Guide, Way};
 use crate::gateway::Share;
 use crate::shared::trial;
-use crate::store::{Concern, Pooler, Store, remedy, with_causes};
+use crate::store::{DatabaseConcern, Pooler, Store, remedy, with_causes};
 
 /// How many databases are tried at once.
 const AT_ONCE: usize = 16;
@@ -172,7 +172,8 @@ async fn try_database(tenant: &TenantConfig) -> Tried {
     };
     match tried.await {
         Ok((concerns, place)) => {
-            let warning = |concern: Concern| format!("warning: tenant `{slug}`: {concern}: {}", concern.remedy(slug));
+            let warning =
+                |concern: DatabaseConcern| format!("warning: tenant `{slug}`: {concern}: {}", concern.remedy(slug));
             Tried { fault: None, concerns: concerns.into_iter().map(warning).collect(), place }
         }
         Err(error) => {

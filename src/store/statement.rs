@@ -16,6 +16,6 @@ pub(super) use page::PageScan;
 pub use page::{Page, PageRequest, SortDirection};
 pub(super) use records::{Fields, ListRecord, MalformedRecord, truth};
 pub(super) use row::{RepairedTexts, Row};
-pub(super) use rows::{JsonRows, JsonTimestamp, Table, push_column_names};
+pub(super) use rows::{JsonRows, JsonTimestamp, TableSpec, push_column_names};
 pub(super) use sql::{Dialect, Sql};
 pub use texts::Texts;

@@ -4,9 +4,9 @@
 
 use super::database::Transaction;
 use super::error::StoreError;
-use crate::store::statement::{JsonRows, Sql, Table, push_column_names};
+use crate::store::statement::{JsonRows, Sql, TableSpec, push_column_names};
 
-impl Table {
+impl TableSpec {
     fn insertion(&self, transaction: &Transaction, rows: &JsonRows) -> Sql {
         let mut sql = transaction.sql();
         sql.push("INSERT INTO ").push(self.name).push(" (");

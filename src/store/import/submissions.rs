@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use super::record::{SubmissionRecord, distinct};
 use crate::store::StoreError;
 use crate::store::engine::Transaction;
-use crate::store::statement::{JsonRows, JsonTimestamp, Table};
+use crate::store::statement::{JsonRows, JsonTimestamp, TableSpec};
 
-const SUBMISSIONS: Table = Table {
+const SUBMISSIONS: TableSpec = TableSpec {
     name: "submissions",
     columns: &[
         ("id", "bigint"),
@@ -22,7 +22,7 @@ const SUBMISSIONS: Table = Table {
     key: 1,
 };
 
-const ANSWERS: Table = Table {
+const ANSWERS: TableSpec = TableSpec {
     name: "answers",
     columns: &[
         ("submission_id", "bigint"),
@@ -34,19 +34,22 @@ const ANSWERS: Table = Table {
     key: 2,
 };
 
-const LABELS: Table = Table {
+const LABELS: TableSpec = TableSpec {
     name: "submission_labels",
     columns: &[("submission_id", "bigint"), ("label_id", "bigint"), ("shared", "boolean")],
     key: 3,
 };
 
-const PENDING: Table =
-    Table { name: "submission_pending", columns: &[("submission_id", "bigint"), ("user_id", "bigint")], key: 2 };
+const PENDING: TableSpec =
+    TableSpec { name: "submission_pending", columns: &[("submission_id", "bigint"), ("user_id", "bigint")], key: 2 };
 
-const PARTICIPANTS: Table =
-    Table { name: "submission_participants", columns: &[("submission_id", "bigint"), ("user_id", "bigint")], key: 2 };
+const PARTICIPANTS: TableSpec = TableSpec {
+    name: "submission_participants",
+    columns: &[("submission_id", "bigint"), ("user_id", "bigint")],
+    key: 2,
+};
 
-const FLOW_STEPS: Table = Table {
+const FLOW_STEPS: TableSpec = TableSpec {
     name: "submission_flow_steps",
     columns: &[("submission_id", "bigint"), ("flow_step_id", "bigint")],
     key: 2,

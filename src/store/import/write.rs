@@ -8,21 +8,22 @@ use super::state::ImportState;
 use super::submissions;
 use crate::store::StoreError;
 use crate::store::engine::Transaction;
-use crate::store::statement::{Dialect, JsonRows, Table, fold};
+use crate::store::statement::{Dialect, JsonRows, TableSpec, fold};
 
-const USERS: Table = Table { name: "users", columns: &[("id", "bigint"), ("email", "text"), ("name", "text")], key: 1 };
+const USERS: TableSpec =
+    TableSpec { name: "users", columns: &[("id", "bigint"), ("email", "text"), ("name", "text")], key: 1 };
 
 /// On SQLite the writer of a user also writes the folded address.
-const USERS_FOLDED: Table = Table {
+const USERS_FOLDED: TableSpec = TableSpec {
     name: "users",
     columns: &[("id", "bigint"), ("email", "text"), ("name", "text"), ("email_folded", "text")],
     key: 1,
 };
 
-const LABELS: Table =
-    Table { name: "labels", columns: &[("id", "bigint"), ("name", "text"), ("shared", "boolean")], key: 1 };
+const LABELS: TableSpec =
+    TableSpec { name: "labels", columns: &[("id", "bigint"), ("name", "text"), ("shared", "boolean")], key: 1 };
 
-const FORMS: Table = Table {
+const FORMS: TableSpec = TableSpec {
     name: "forms",
     columns: &[
         ("id", "bigint"),
@@ -35,7 +36,7 @@ const FORMS: Table = Table {
     key: 1,
 };
 
-const ELEMENTS: Table = Table {
+const ELEMENTS: TableSpec = TableSpec {
     name: "elements",
     columns: &[
         ("id", "bigint"),
@@ -48,20 +49,20 @@ const ELEMENTS: Table = Table {
     key: 1,
 };
 
-const GROUPS: Table = Table {
+const GROUPS: TableSpec = TableSpec {
     name: "groups",
     columns: &[("id", "bigint"), ("name", "text"), ("external_id", "text"), ("managed", "boolean")],
     key: 1,
 };
 
-const MEMBERS: Table =
-    Table { name: "group_members", columns: &[("group_id", "bigint"), ("user_id", "bigint")], key: 2 };
+const MEMBERS: TableSpec =
+    TableSpec { name: "group_members", columns: &[("group_id", "bigint"), ("user_id", "bigint")], key: 2 };
 
-const FLOW_STEPS: Table =
-    Table { name: "flow_steps", columns: &[("id", "bigint"), ("form_id", "bigint"), ("name", "text")], key: 1 };
+const FLOW_STEPS: TableSpec =
+    TableSpec { name: "flow_steps", columns: &[("id", "bigint"), ("form_id", "bigint"), ("name", "text")], key: 1 };
 
-const STEP_GROUPS: Table =
-    Table { name: "flow_step_groups", columns: &[("flow_step_id", "bigint"), ("group_id", "bigint")], key: 2 };
+const STEP_GROUPS: TableSpec =
+    TableSpec { name: "flow_step_groups", columns: &[("flow_step_id", "bigint"), ("group_id", "bigint")], key: 2 };
 
 /// Writes the accepted records of a batch.
 pub(super) async fn write(

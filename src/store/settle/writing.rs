@@ -6,9 +6,9 @@ use super::derived::Derived;
 use super::reading::DerivedById;
 use crate::store::StoreError;
 use crate::store::engine::Transaction;
-use crate::store::statement::{Dialect, JsonRows, JsonTimestamp, Table};
+use crate::store::statement::{Dialect, JsonRows, JsonTimestamp, TableSpec};
 
-pub(super) const SUBMISSIONS: Table = Table {
+pub(super) const SUBMISSIONS: TableSpec = TableSpec {
     name: "listed_submissions",
     columns: &[
         ("id", "bigint"),
@@ -21,19 +21,19 @@ pub(super) const SUBMISSIONS: Table = Table {
     key: 1,
 };
 
-pub(super) const DOCUMENTS: Table = Table {
+pub(super) const DOCUMENTS: TableSpec = TableSpec {
     name: "listed_documents",
     columns: &[("submission_id", "bigint"), ("shown_in", "bigint"), ("document", "text")],
     key: 1,
 };
 
-pub(super) const TERMS: Table = Table {
+pub(super) const TERMS: TableSpec = TableSpec {
     name: "listed_terms",
     columns: &[("submission_id", "bigint"), ("shown_in", "bigint"), ("term", "bigint")],
     key: 1,
 };
 
-const LABELS: Table = Table {
+const LABELS: TableSpec = TableSpec {
     name: "listed_by_label",
     columns: &[
         ("submission_id", "bigint"),
@@ -44,7 +44,7 @@ const LABELS: Table = Table {
     key: 1,
 };
 
-const COUNTS: Table = Table {
+const COUNTS: TableSpec = TableSpec {
     name: "listed_counts",
     columns: &[("counted", "text"), ("key", "bigint"), ("status", "text"), ("listed", "bigint")],
     key: 3,

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::sql::{Dialect, Sql};
 
 /// A table and its written columns: names and Postgres types. The first `key` columns are the key.
-pub(in crate::store) struct Table {
+pub(in crate::store) struct TableSpec {
     pub(in crate::store) name: &'static str,
     pub(in crate::store) columns: &'static [(&'static str, &'static str)],
     pub(in crate::store) key: usize,
@@ -61,7 +61,7 @@ impl JsonTimestamp {
     }
 }
 
-impl Table {
+impl TableSpec {
     /// Adds the rows as a table named `batch`.
     pub(in crate::store) fn push_batch(&self, sql: &mut Sql, rows: &JsonRows) {
         sql.push_rows(rows.text(), self.columns).push(" AS batch");
