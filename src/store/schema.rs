@@ -52,7 +52,8 @@ const SQLITE: [(&str, &str); 11] = [
 /// How far a database is migrated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// To [`SERVED`], so that nodes of the previous version can continue; a new database to the newest version.
+    /// To the version that this program needs, so that nodes of the previous version can continue; a new database to
+    /// the newest version.
     Served,
     /// To the newest version, which nodes of an older version can't serve.
     Newest,
