@@ -24,6 +24,7 @@ mod keys;
 mod limits;
 mod listen;
 mod problem;
+mod redis;
 mod secret;
 mod sections;
 mod source;
@@ -43,13 +44,13 @@ use std::time::{Duration, SystemTime};
 
 use http::HeaderValue;
 use jiff::tz::TimeZone;
-use secrecy::{ExposeSecret, SecretString};
 
 use self::context::LoadContext;
 pub use self::include::Sources;
 pub use self::limits::{ConnectionLimits, Limits, RequestLimits};
 pub use self::listen::{ListenConfig, ListenProtocol};
 pub use self::problem::{Problem, Problems, TenantOrigin};
+pub use self::redis::{OnRedisFailure, RedisConfig, RedisTarget};
 pub use self::secret::holds_password;
 use self::source::SourceSpan;
 use self::tenant::LoadedTenant;
@@ -230,97 +231,6 @@ pub struct GatewayConfig {
     pub tenant_labels: TenantLabels,
     /// Limits on connections and requests.
     pub limits: Limits,
-}
-
-/// The Redis that all nodes share.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RedisConfig {
-    /// Its kind and addresses.
-    pub target: RedisTarget,
-    /// How long one call may take before the [`OnRedisFailure`] policy applies.
-    pub timeout: Duration,
-    /// The policy when Redis does not answer.
-    pub on_failure: OnRedisFailure,
-}
-
-/// The kind of Redis and its addresses: `redis://`, `rediss://`, and for a single server also `unix://`.
-#[derive(Clone, Debug)]
-pub enum RedisTarget {
-    /// One server.
-    Server {
-        /// Its address.
-        url: SecretString,
-    },
-    /// The master that Sentinels name.
-    Sentinel {
-        /// The Sentinels; with `rediss://`, connections to the servers use TLS too.
-        sentinels: Vec<SecretString>,
-        /// The name of the master, as the Sentinels are configured.
-        master: String,
-        /// The ACL user at the servers.
-        username: Option<String>,
-        /// Its password.
-        password: Option<SecretString>,
-        /// The database's number.
-        database: u32,
-    },
-    /// A cluster.
-    Cluster {
-        /// Seed nodes, from which the others are discovered.
-        nodes: Vec<SecretString>,
-    },
-}
-
-impl RedisTarget {
-    /// The kind and every string, secrets included, for comparison.
-    fn fields(&self) -> (&'static str, Vec<&str>) {
-        match self {
-            Self::Server { url } => ("server", vec![url.expose_secret()]),
-            Self::Cluster { nodes } => ("cluster", nodes.iter().map(ExposeSecret::expose_secret).collect()),
-            Self::Sentinel { sentinels, master, username, password, database: _ } => {
-                let mut fields = vec![master.as_str(), username.as_deref().unwrap_or_default()];
-                fields.push(password.as_ref().map(ExposeSecret::expose_secret).unwrap_or_default());
-                fields.extend(sentinels.iter().map(ExposeSecret::expose_secret));
-                ("sentinel", fields)
-            }
-        }
-    }
-
-    fn database(&self) -> u32 {
-        if let Self::Sentinel { database, .. } = self { *database } else { 0 }
-    }
-}
-
-impl PartialEq for RedisTarget {
-    fn eq(&self, other: &Self) -> bool {
-        self.fields() == other.fields() && self.database() == other.database()
-    }
-}
-
-impl Eq for RedisTarget {}
-
-/// What happens to requests when Redis can't be reached.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnRedisFailure {
-    /// Each node limits on its own.
-    #[default]
-    Local,
-    /// Refuse with 503.
-    Deny,
-    /// Admit without a limit.
-    Allow,
-}
-
-impl OnRedisFailure {
-    /// The value of `on_redis_failure`.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Local => "local",
-            Self::Deny => "deny",
-            Self::Allow => "allow",
-        }
-    }
 }
 
 /// One `[[tenant]]` table. A gateway keeps one per tenant for its whole life, so no value is stored twice and nothing

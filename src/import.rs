@@ -17,7 +17,7 @@ use std::io::{self, BufRead};
 pub use fault::LineFault;
 
 use crate::store::import::Import;
-use crate::store::import::batch::Kind;
+use crate::store::import::batch::RecordKind;
 use crate::store::{DatabaseLocation, StoreError};
 use reader::{Chunk, ReaderMessage};
 
@@ -78,14 +78,14 @@ pub struct Imported {
 }
 
 impl Imported {
-    fn count(&mut self, kind: Kind) {
+    fn count(&mut self, kind: RecordKind) {
         *match kind {
-            Kind::User => &mut self.users,
-            Kind::Label => &mut self.labels,
-            Kind::Form => &mut self.forms,
-            Kind::Group => &mut self.groups,
-            Kind::FlowStep => &mut self.flow_steps,
-            Kind::Submission => &mut self.submissions,
+            RecordKind::User => &mut self.users,
+            RecordKind::Label => &mut self.labels,
+            RecordKind::Form => &mut self.forms,
+            RecordKind::Group => &mut self.groups,
+            RecordKind::FlowStep => &mut self.flow_steps,
+            RecordKind::Submission => &mut self.submissions,
         } += 1;
     }
 }

@@ -1,8 +1,26 @@
-//! One tenant's database, Postgres or SQLite, behind one interface: nothing above knows which.
+//! One tenant's database, Postgres or SQLite, behind one interface.
 //!
-//! A [`Store`] exists only for a database at the schema that this program serves ([`Store::open`]); [`migrate`] brings
-//! one there. Knows no HTTP, no JSON of the API and no tenant. The two databases share the text of almost every
-//! statement: only `sql`, `session` and `location` know where they part.
+//! A [`Store`] exists only for a database whose schema this program serves ([`Store::open`]); [`migrate`] brings a
+//! database to that schema. Knows nothing about HTTP, the JSON of the API, or tenants.
+//!
+//! Most statements have one text for both databases, built by `statement/sql.rs`. The databases differ in these
+//! places; a test keeps this list complete:
+//!
+//! - Connections: `engine/location.rs` (pools and session settings), `engine/session.rs`, `engine/pool/connection.rs`
+//!   (`BEGIN`, lost connections), `engine/database.rs`. Only for Postgres: `engine/postgres.rs`, `engine/pooler.rs`
+//!   and `engine/location/`. Only for SQLite: `engine/write_lock.rs`, `engine/write_access.rs`, `engine/immutable.rs`,
+//!   `engine/database_file.rs` and `engine/commit_stamp.rs`.
+//! - Errors: `engine/failure.rs`, `engine/retry.rs`, `engine/causes.rs`, `engine/remedy.rs` and
+//!   `engine/remedy/sqlite.rs`.
+//! - Values: `statement/sql.rs` (parameters, lists, timestamps), `statement/rows.rs`, `statement/row.rs` and
+//!   `statement/records.rs`.
+//! - Plans of statements that are too slow in a common form: `search.rs`, `search/conditions.rs`, `search/counted.rs`,
+//!   `search/match_set.rs`, `search/terms.rs` and `groups/members.rs`.
+//! - Indexes and statistics: `settle.rs`, `settle/counts.rs`, `settle/intake.rs`, `settle/keyword_indexes.rs`
+//!   (Postgres), `settle/overlay.rs`, `settle/writing.rs`, `import.rs` and `import/keys.rs` (Postgres).
+//! - Schema, and what its triggers or sequences do on one database only: `schema.rs`, `schema/*.sql`, `users.rs`,
+//!   `import/write.rs`, `groups.rs` (collation), `groups/write.rs`, `subscriptions.rs` (row locks), `tokens.rs`,
+//!   `identity.rs` and `concerns.rs`.
 
 mod concerns;
 mod engine;
@@ -26,28 +44,28 @@ use std::sync::Arc;
 
 use tokio::sync::RwLock;
 
-pub use concerns::Concern;
+pub use concerns::DatabaseConcern;
 #[cfg(test)]
 pub(crate) use engine::raw;
 pub use engine::{
     Breaker, BreakerPermit, CommitStamp, Connections, DatabaseLimits, DatabaseLocation, DatabaseTime, InvalidLocation,
     Pooler, ReadOnlyFile, StoreError, location, remedy,
 };
-use engine::{Database, DatabaseFile, Tries};
+use engine::{Database, DatabaseFile, Retry};
 pub(crate) use engine::{LOG, SHARED_MEMORY, next_to, with_causes};
 pub use forms::{Element, Form, FormSummary};
 pub use groups::{
     Deletion, Durability, Group, GroupFilter, GroupSummary, GroupWrite, GroupWriteError, Guard, MemberChange,
-    NewMembers, Report, Written,
+    NewMembers, Report, WrittenGroup,
 };
 pub use identity::DatabaseIdentity;
 pub use reindex::{Reindexed, reindex};
 pub use schema::Reach;
-pub use search::Found;
+pub use search::SearchPage;
 use settle::Settler;
 pub use statement::{Page, PageRequest, Texts, fold};
-pub use submissions::{Answer, Field, Shown, Submission, Submissions};
-pub use subscriptions::{Event, Subscribed, Subscription, Triple, Unsubscription};
+pub use submissions::{Answer, Field, Submission, Submissions, SubmissionsView};
+pub use subscriptions::{Event, Subscribed, Subscription, SubscriptionKey, Unsubscription};
 pub use tokens::{NewToken, TokenRecord};
 
 use crate::metrics::DatabaseFailure;
@@ -57,8 +75,8 @@ use crate::metrics::DatabaseFailure;
 pub struct Store {
     database: Database,
     identity: DatabaseIdentity,
-    /// Held by the one write of a group that this node does at a time, or shared by those that need not be alone: who waits
-    /// here holds no connection that a reader could use, and half of them at most are ever held by writes.
+    /// Taken by writes of groups on this node: exclusively, or shared by those that may run concurrently. A write that
+    /// waits here holds no connection that a reader could use, and shared writes take at most half of the connections.
     group_writes: Arc<RwLock<()>>,
     settler: Settler,
     file: Option<DatabaseFile>,
@@ -70,12 +88,12 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`] when it can't be reached, [`StoreError::SchemaOlder`] before it was migrated.
     pub async fn open(location: &DatabaseLocation, max_connections: u32) -> Result<Self, StoreError> {
-        let connections = Connections::of_a_command();
+        let connections = Connections::for_command();
         Self::check(location, location.connect(max_connections, &connections, None), max_connections).await
     }
 
-    /// Opens a database for serving: with connections of those that all tenants share, and a breaker before it. That is
-    /// not asked here; whoever opens has asked it.
+    /// Opens a database for serving, with the connections that all tenants share and a breaker. The caller already
+    /// holds a permit of the breaker.
     ///
     /// # Errors
     /// Those of [`Self::open`].
@@ -91,7 +109,7 @@ impl Store {
     async fn check(location: &DatabaseLocation, database: Database, max_connections: u32) -> Result<Self, StoreError> {
         let file = DatabaseFile::at(location);
         let identified = match Self::identify(&database).await {
-            // A pooler in transaction mode was noticed; the next connection names no statements.
+            // A pooler in transaction mode was detected; the next connection uses unnamed statements.
             Err(error) if error.is_lost_statement() => Self::identify(&database).await,
             identified => identified,
         };
@@ -108,53 +126,54 @@ impl Store {
     }
 
     async fn identify(database: &Database) -> Result<DatabaseIdentity, StoreError> {
-        let mut reader = database.opening().await?;
+        let mut reader = database.acquire_for_opening().await?;
         schema::require_served(&mut reader).await?;
         Ok(DatabaseIdentity::read(&mut reader).await?)
     }
 
-    /// Which database this is.
+    /// The identity of this database.
     #[must_use]
     pub fn identity(&self) -> &DatabaseIdentity {
         &self.identity
     }
 
-    /// Where the database is, equal for two stores that are open on the same one; none on SQLite, or if the server does not say.
-    pub async fn place(&self) -> Option<String> {
-        DatabaseIdentity::place(&mut self.database.reader().await.ok()?).await
+    /// Identifies the database within its Postgres cluster: equal for two stores that are open on the same database.
+    /// None on SQLite, or if the role may not read it.
+    pub async fn physical_id(&self) -> Option<String> {
+        DatabaseIdentity::physical_id(&mut self.database.reader().await.ok()?).await
     }
 
-    /// Whether it is still the database that its location leads to: no other file was put in the place of its own.
+    /// Whether the location still leads to this database: its SQLite file was not replaced by another one.
     #[must_use]
     pub fn is_in_place(&self) -> bool {
         self.file.as_ref().is_none_or(DatabaseFile::is_in_place)
     }
 
-    /// Closes every connection, waiting for those in use. If another file has replaced the database's own, the log that
-    /// SQLite leaves at its path is removed.
+    /// Closes every connection, and waits for those in use for a limited time. If the SQLite file was replaced by
+    /// another one, deletes the log of the old file, which SQLite leaves at the path.
     pub async fn close(&self) {
         let left_behind = self.file.as_ref().filter(|file| !file.is_in_place()).map(DatabaseFile::logs_left_behind);
         self.database.close().await;
         for log in left_behind.into_iter().flatten() {
             if let Err(error) = std::fs::remove_file(&log) {
-                tracing::warn!(file = %log.display(), %error, "the log of a replaced SQLite file can't be removed");
+                tracing::warn!(file = %log.display(), %error, "could not delete the log of a replaced SQLite file");
             }
         }
     }
 }
 
-/// Migrates a database, making it where it can (SQLite), derives from what is in it, and tells the versions before and
+/// Migrates a database, creating a SQLite file if it is missing, and settles it. Returns the versions before and
 /// after.
 ///
 /// # Errors
 /// [`StoreError::Unavailable`] when it can't be reached, [`StoreError::Migration`] when a step fails.
 pub async fn migrate(location: &DatabaseLocation, reach: Reach) -> Result<(i64, i64), StoreError> {
     location.create_file()?;
-    let mut tries = Tries::default();
+    let mut retry = Retry::default();
     loop {
         match try_to_migrate(location, reach).await {
-            // While one command turns a new SQLite file to WAL, another one is refused at once and not made to wait.
-            Err(error) if tries.another(&error).await => {}
+            // While one command switches a new SQLite file to WAL mode, SQLite refuses another one without waiting.
+            Err(error) if retry.wait_if_retryable(&error).await => {}
             Err(StoreError::Unavailable(error)) if DatabaseFailure::of(&error) == Some(DatabaseFailure::Locked) => {
                 return Err(location.file().map_or(StoreError::Unavailable(error), StoreError::locked));
             }
@@ -164,7 +183,7 @@ pub async fn migrate(location: &DatabaseLocation, reach: Reach) -> Result<(i64, 
 }
 
 async fn try_to_migrate(location: &DatabaseLocation, reach: Reach) -> Result<(i64, i64), StoreError> {
-    let database = location.create();
+    let database = location.connect_for_migration();
     if let Some(name) = location.schema() {
         schema::create_namespace(&database, name).await?;
     }
@@ -177,7 +196,40 @@ async fn try_to_migrate(location: &DatabaseLocation, reach: Reach) -> Result<(i6
     users::fold_new(&mut transaction).await?;
     transaction.commit().await?;
     settle::settle_all(&database).await?;
-    settle::make_indexes(&database).await?;
+    settle::create_indexes(&database).await?;
     database.close().await;
     Ok((before, after))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    /// Adds the files of a folder that decide by the database, as paths relative to `root`.
+    fn add_differing(folder: &Path, root: &Path, found: &mut Vec<String>) {
+        for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if entry.is_dir() {
+                add_differing(&entry, root, found);
+            } else if entry.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&entry).unwrap();
+                if ["Dialect::Postgres", "Dialect::Sqlite", "push_either(", "Self::Postgres("]
+                    .iter()
+                    .any(|mark| text.contains(mark))
+                {
+                    found.push(entry.strip_prefix(root).unwrap().display().to_string());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_head_of_this_file_names_every_file_in_which_the_databases_differ() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store");
+        let mut found = Vec::new();
+        add_differing(&root, &root, &mut found);
+        let head: String = include_str!("store.rs").lines().take_while(|line| line.starts_with("//!")).collect();
+        let unnamed: Vec<_> = found.iter().filter(|file| !head.contains(&format!("`{file}`"))).collect();
+        assert!(found.len() > 10 && unnamed.is_empty(), "{unnamed:?}");
+    }
 }

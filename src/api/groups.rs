@@ -20,7 +20,8 @@ use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
 use crate::reply::Reply;
 use crate::store::{
-    Deletion, Durability, Group, GroupFilter, GroupSummary, GroupWrite, GroupWriteError, MemberChange, Report, Written,
+    Deletion, Durability, Group, GroupFilter, GroupSummary, GroupWrite, GroupWriteError, MemberChange, Report,
+    WrittenGroup,
 };
 
 /// The number of groups on a page.
@@ -159,7 +160,7 @@ pub(super) async fn write(admitted: &Admitted, call: Call<'_>) -> Result<Reply, 
     Ok(Reply::json(status, &response(&written, dry_run)))
 }
 
-fn response(written: &Written, dry_run: bool) -> WrittenJson<'_> {
+fn response(written: &WrittenGroup, dry_run: bool) -> WrittenJson<'_> {
     let MemberChange { attached, detached, created, report } = &written.members;
     WrittenJson {
         data: GroupJson::from(&written.group),

@@ -24,7 +24,7 @@ use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
 use crate::host::HostName;
 use crate::reply::Reply;
-use crate::store::{Event, Subscribed, Subscription, Triple, Unsubscription};
+use crate::store::{Event, Subscribed, Subscription, SubscriptionKey, Unsubscription};
 
 /// The number of subscriptions on a page.
 const PAGE_SIZE: u32 = 100;
@@ -88,13 +88,13 @@ pub(super) async fn subscribe(admitted: &Admitted, call: &Call<'_>) -> Result<Re
         faults.add("target_url", "The target_url is required.");
     }
     let params = faults.into_result(params)?;
-    let triple = Triple {
+    let key = SubscriptionKey {
         target_url: params.target_url.unwrap_or_default(),
         event: params.event.unwrap_or_default(),
         form: params.form.flatten(),
     };
     let secret = new_secret();
-    let (status, subscription) = match store(admitted).await?.subscribe(&triple, &secret, Timestamp::now()).await? {
+    let (status, subscription) = match store(admitted).await?.subscribe(&key, &secret, Timestamp::now()).await? {
         Subscribed::Created(made) => {
             (StatusCode::CREATED, SubscriptionJson { secret: Some(secret), ..SubscriptionJson::from(made) })
         }

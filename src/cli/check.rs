@@ -18,7 +18,7 @@ use crate::config::{Config, Examination, Problem, Problems, TenantConfig};
 use crate::explain::{Finding, Trace, Tracer};
 use crate::gateway::Share;
 use crate::shared::trial;
-use crate::store::{Concern, Pooler, Store, remedy, with_causes};
+use crate::store::{DatabaseConcern, Pooler, Store, remedy, with_causes};
 
 /// How many databases are checked at the same time. Larger: a database server gets that many connections at once.
 /// Smaller: checking many tenants takes longer.
@@ -49,7 +49,7 @@ pub(super) async fn run(CheckArgs { file, deep }: &CheckArgs) -> Result<()> {
         print(&format!("{warning}\n"))?;
     }
     for tenant in &tenants {
-        if let Some(pooler) = tenant.database.noticed_pooler() {
+        if let Some(pooler) = tenant.database.detected_pooler() {
             let slug = &tenant.slug;
             print(&format!("warning: the database of the tenant `{slug}` is behind {pooler}: {}", Pooler::REMEDY))?;
         }
@@ -169,14 +169,15 @@ async fn check_database(tenant: &TenantConfig) -> CheckedDatabase {
     let (location, slug) = (&tenant.database, &*tenant.slug);
     let checked = async {
         let store = Store::open(location, 1).await?;
-        let (concerns, server_location) = (store.concerns().await, store.place().await);
+        let (concerns, server_location) = (store.concerns().await, store.physical_id().await);
         store.close().await;
         location.require_writable()?;
         Ok((concerns?, server_location))
     };
     match checked.await {
         Ok((concerns, server_location)) => {
-            let warning = |concern: Concern| format!("warning: tenant `{slug}`: {concern}: {}", concern.remedy(slug));
+            let warning =
+                |concern: DatabaseConcern| format!("warning: tenant `{slug}`: {concern}: {}", concern.remedy(slug));
             CheckedDatabase { fault: None, concerns: concerns.into_iter().map(warning).collect(), server_location }
         }
         Err(error) => {

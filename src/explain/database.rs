@@ -35,7 +35,7 @@ pub(super) async fn find(tenant: &TenantConfig) -> (Finding, Option<(DatabaseIde
                     format!("{what}; {wrong} rows that searches read are not what they are derived from"),
                     format!("formgate reindex --tenant {}", tenant.slug),
                 ),
-                Ok(0) | Err(_) if let Some(pooler) = location.noticed_pooler() => {
+                Ok(0) | Err(_) if let Some(pooler) = location.detected_pooler() => {
                     Finding::warns(format!("{what}; it is behind {pooler}"), Pooler::REMEDY)
                 }
                 // With many submissions, counting may exceed the statement timeout.

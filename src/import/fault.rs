@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde_json::value::RawValue;
 
-use crate::store::import::check::{Refusal, Step};
+use crate::store::import::check::{PathStep, RecordFault};
 
 /// A line that can't be loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,28 +39,28 @@ impl LineFault {
     }
 
     /// A fault of the value at a path.
-    pub(super) fn of_value(line: u64, text: &str, path: &[Step], message: impl Into<String>) -> Self {
+    pub(super) fn of_value(line: u64, text: &str, path: &[PathStep], message: impl Into<String>) -> Self {
         Self { line, column: column(text, offset_of(text, path)), key: key(path), message: message.into() }
     }
 
     /// The fault of a parsed line that the store refuses.
-    pub(super) fn of_refusal(line: u64, text: &str, refusal: &Refusal) -> Self {
+    pub(super) fn of_refusal(line: u64, text: &str, refusal: &RecordFault) -> Self {
         Self::of_value(line, text, &refusal.path, &*refusal.message)
     }
 }
 
 /// Formats a path.
-pub(super) fn key(path: &[Step]) -> String {
+pub(super) fn key(path: &[PathStep]) -> String {
     let mut key = String::new();
     for step in path {
         match step {
-            Step::Key(name) => {
+            PathStep::Key(name) => {
                 if !key.is_empty() {
                     key.push('.');
                 }
                 key.push_str(name);
             }
-            Step::Index(index) => key.push_str(&format!("[{index}]")),
+            PathStep::Index(index) => key.push_str(&format!("[{index}]")),
         }
     }
     key
@@ -73,14 +73,14 @@ pub(super) fn column(text: &str, offset: usize) -> u64 {
 }
 
 /// The offset of the value at a path, or of the last value that exists on it.
-fn offset_of(text: &str, path: &[Step]) -> usize {
+fn offset_of(text: &str, path: &[PathStep]) -> usize {
     let Ok(mut value) = serde_json::from_str::<&RawValue>(text) else { return 0 };
     for step in path {
         let inner = match step {
-            Step::Key(name) => serde_json::from_str::<HashMap<String, &RawValue>>(value.get())
+            PathStep::Key(name) => serde_json::from_str::<HashMap<String, &RawValue>>(value.get())
                 .ok()
                 .and_then(|mut object| object.remove(&**name)),
-            Step::Index(index) => {
+            PathStep::Index(index) => {
                 serde_json::from_str::<Vec<&RawValue>>(value.get()).ok().and_then(|list| list.get(*index).copied())
             }
         };

@@ -10,7 +10,7 @@ use serde_json::error::Category;
 use serde_path_to_error::Segment;
 
 use super::fault::{self, LineFault};
-use crate::store::import::check::Step;
+use crate::store::import::check::PathStep;
 use crate::store::import::record::{Object, Record};
 
 const TYPES: &str = "`user`, `label`, `form`, `group`, `flow_step`, `submission`";
@@ -32,7 +32,7 @@ pub(super) fn record(number: u64, line: &str) -> Result<Record, LineFault> {
         "flow_step" => Record::FlowStep(object(number, line)?),
         "submission" => Record::Submission(Box::new(object(number, line)?)),
         other => {
-            let path = [Step::Key("type".into())];
+            let path = [PathStep::Key("type".into())];
             return Err(LineFault::of_value(
                 number,
                 line,
@@ -74,11 +74,11 @@ fn floor_char_boundary(text: &str, offset: usize) -> usize {
     (0..=offset.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
 }
 
-fn steps(path: &serde_path_to_error::Path) -> Vec<Step> {
+fn steps(path: &serde_path_to_error::Path) -> Vec<PathStep> {
     path.iter()
         .filter_map(|segment| match segment {
-            Segment::Map { key } => Some(Step::Key(key.clone().into())),
-            Segment::Seq { index } => Some(Step::Index(*index)),
+            Segment::Map { key } => Some(PathStep::Key(key.clone().into())),
+            Segment::Seq { index } => Some(PathStep::Index(*index)),
             Segment::Enum { .. } | Segment::Unknown => None,
         })
         .collect()

@@ -1,4 +1,4 @@
-//! What an operator should know about a database that is served all the same.
+//! Problems of a database that is served nevertheless, for `formgate check`.
 
 use super::engine::PG_TRGM;
 use super::statement::Dialect;
@@ -6,7 +6,7 @@ use super::{Store, StoreError, schema};
 
 /// Something that needs attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Concern {
+pub enum DatabaseConcern {
     /// A newer version of this program migrated the database.
     #[error("the database is at schema version {found}, and this program knows versions up to {known}")]
     NewerSchema {
@@ -20,7 +20,7 @@ pub enum Concern {
     NoTrigramIndex,
 }
 
-impl Concern {
+impl DatabaseConcern {
     /// What fixes it.
     #[must_use]
     pub fn remedy(self, slug: &str) -> String {
@@ -37,19 +37,19 @@ impl Store {
     /// Every concern about the database.
     ///
     /// # Errors
-    /// It can't be read.
-    pub async fn concerns(&self) -> Result<Vec<Concern>, StoreError> {
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn concerns(&self) -> Result<Vec<DatabaseConcern>, StoreError> {
         let mut reader = self.database.reader().await?;
         let mut concerns = Vec::new();
         let found = schema::version(&mut reader).await?;
         if found > schema::NEWEST {
-            concerns.push(Concern::NewerSchema { found, known: schema::NEWEST });
+            concerns.push(DatabaseConcern::NewerSchema { found, known: schema::NEWEST });
         }
         if self.database.dialect() == Dialect::Postgres {
             let mut sql = reader.sql();
             sql.push("SELECT to_regclass('listed_documents_trigrams') IS NULL");
             if reader.fetch_one(sql).await?.get::<bool>(0)? {
-                concerns.push(Concern::NoTrigramIndex);
+                concerns.push(DatabaseConcern::NoTrigramIndex);
             }
         }
         Ok(concerns)

@@ -1,6 +1,6 @@
-//! What a search asks for, parsed: every field has been checked, and text that is compared is folded.
+//! The parsed filters of a search. Every field has been checked, and texts that are compared are folded.
 //!
-//! An empty list is a filter that was not sent. Filters combine with AND, the values of one with OR.
+//! An empty list is a filter that was not sent. Filters are combined with AND, the values of one filter with OR.
 
 use jiff::Timestamp;
 
@@ -41,14 +41,14 @@ impl Status {
         }
     }
 
-    /// The status of a spelling, if it is one.
+    /// The status with this spelling.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|status| status.as_str() == text)
     }
 }
 
-/// A keyword of at least two characters, folded as documents are; free of NUL, which Postgres can't take.
+/// A keyword of at least two characters, folded like documents, and without NUL, which Postgres does not accept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keyword(String);
 
@@ -66,45 +66,45 @@ impl Keyword {
     }
 }
 
-/// The answers that one element may have.
+/// The answers, one of which an element must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Term {
-    /// The element; none for a key that names no element, which nothing can match.
+    /// The element. None for a key that names no element, which never matches.
     pub element: Option<i64>,
     /// The folded answers, at least one.
     pub answers: Vec<String>,
 }
 
-/// The order of the pages.
+/// What the result is ordered by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SortBy {
-    /// When the submission was made.
+    /// When the submission was created.
     CreatedAt,
     /// When it last changed.
     #[default]
     UpdatedAt,
 }
 
-/// Everything that a search can be narrowed by.
+/// All filters of a search, and its order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubmissionFilter {
-    /// Forms, sub-forms at any depth included.
+    /// Forms, including their sub-forms at any depth.
     pub forms: Vec<i64>,
     /// Statuses.
     pub statuses: Vec<Status>,
-    /// A part of any one answer, a graduated child's too.
+    /// A substring of any one answer, also of a graduated child.
     pub search: Option<Keyword>,
     /// Users who submitted.
     pub submitters: Vec<i64>,
-    /// Users whom the submission waits for.
+    /// Users for whose action the submission waits.
     pub pending: Vec<i64>,
     /// Users who acted on it.
     pub participants: Vec<i64>,
-    /// Whole answers, or whole lines of them; every term must match, in the submission or a graduated child.
+    /// Whole answers or whole lines of answers. Every term must match, in the submission or a graduated child.
     pub terms: Vec<Term>,
-    /// The first instant of creation that counts.
+    /// The earliest time of creation.
     pub start: Option<Timestamp>,
-    /// The last one, down to the microsecond.
+    /// The latest time of creation, inclusive, in microseconds.
     pub end: Option<Timestamp>,
     /// Labels.
     pub labels: Vec<i64>,
@@ -121,7 +121,7 @@ pub struct SubmissionFilter {
 impl SubmissionFilter {
     /// Whether anything but a keyword narrows the search.
     pub(super) fn narrows_by_more_than_a_keyword(&self) -> bool {
-        // Each is named, so that a new one is not forgotten.
+        // Destructured, so that a new filter is not forgotten.
         let Self {
             forms,
             statuses,

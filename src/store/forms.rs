@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 
-use super::statement::{Fields, Malformed, Page, PageRequest, Reading, Record, SortDirection, truth};
+use super::statement::{Fields, ListRecord, MalformedRecord, Page, PageRequest, PageScan, SortDirection, truth};
 use super::{Store, StoreError};
 
 /// A form as lists show it.
@@ -14,13 +14,13 @@ pub struct FormSummary {
     pub id: i64,
     /// The form's name.
     pub name: String,
-    /// Whether submitters stay unknown.
+    /// Whether submitters are anonymous.
     #[serde(deserialize_with = "truth")]
     pub anonymous: bool,
 }
 
-impl Record<'_> for FormSummary {
-    fn take(fields: &mut Fields<'_>) -> Result<Self, Malformed> {
+impl ListRecord<'_> for FormSummary {
+    fn take(fields: &mut Fields<'_>) -> Result<Self, MalformedRecord> {
         Ok(Self { id: fields.integer()?, name: fields.text()?.into_owned(), anonymous: fields.truth()? })
     }
 }
@@ -37,7 +37,7 @@ pub struct Form {
 /// A field of a form.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Element {
-    /// The numeric id, as keys of `terms` take it.
+    /// The numeric id, which keys of `terms` use.
     pub id: i64,
     /// The UUID.
     pub gid: String,
@@ -47,19 +47,19 @@ pub struct Element {
     pub kind: String,
 }
 
-impl Record<'_> for Element {
-    fn take(fields: &mut Fields<'_>) -> Result<Self, Malformed> {
+impl ListRecord<'_> for Element {
+    fn take(fields: &mut Fields<'_>) -> Result<Self, MalformedRecord> {
         let id = fields.integer()?;
         let mut text = || fields.text().map(Cow::into_owned);
         Ok(Self { id, gid: text()?, name: text()?, kind: text()? })
     }
 }
 
-/// The forms that lists show.
+/// The forms that are listed.
 const LISTED: &str = " FROM forms WHERE NOT disabled AND parent_id IS NULL";
 
 impl Store {
-    /// One page of the active forms that are no sub-forms, by id.
+    /// One page of the active top-level forms, by id.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
@@ -69,13 +69,13 @@ impl Store {
         sql.push("SELECT (SELECT count(*)").push(LISTED).push("), (");
         sql.push_records(&["id", "name", "anonymous"]);
         sql.push(" FROM (SELECT id, name, anonymous").push(LISTED).push(" ORDER BY id");
-        sql.limit(&Reading::from_the_start(page, SortDirection::Ascending)).push(") AS page)");
+        sql.limit(&PageScan::forward(page, SortDirection::Ascending)).push(") AS page)");
         let row = reader.fetch_one(sql).await?;
         let total: i64 = row.get(0)?;
         Ok(Page { items: row.records(1)?, total: u64::try_from(total).expect("a count is not negative") })
     }
 
-    /// One form by id, a disabled one and a sub-form too.
+    /// One form by id, which may be disabled or a sub-form.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].

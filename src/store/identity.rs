@@ -1,8 +1,8 @@
 //! The identity of a database: a random text that `formgate migrate` stores in it once.
 //!
-//! It tells databases apart where their addresses can't. Nodes reach the same database by different addresses (a
-//! `PgBouncer` on each), and one address leads to another database after a change of the configuration, a DNS record or a
-//! file. It never changes, so it is read once, when a store is opened.
+//! It identifies a database where its address can't. Nodes may reach the same database by different addresses (a
+//! `PgBouncer` on each), and one address may lead to another database after a change of the configuration, a DNS
+//! record or a file. It never changes, so it is read once, when a store is opened.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,9 +22,9 @@ impl DatabaseIdentity {
         Ok(Self(reader.fetch_one(sql).await?.get::<String>(0)?.into()))
     }
 
-    /// Where the database is, for comparing two that may be one, reached by different URLs. None on SQLite, or if the server does not say.
-    /// Unlike the identity, it differs for copies.
-    pub(super) async fn place(reader: &mut PooledConnection) -> Option<String> {
+    /// Identifies the database within its Postgres cluster, for comparing databases that are reached by different
+    /// URLs. None on SQLite, or if the role may not read it. Unlike the identity, it differs between copies.
+    pub(super) async fn physical_id(reader: &mut PooledConnection) -> Option<String> {
         if reader.dialect() == Dialect::Sqlite {
             return None;
         }

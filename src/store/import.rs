@@ -1,89 +1,92 @@
-//! Loading lines into a database: one transaction, batch by batch, each batch checked and then written table by table.
+//! Loads records into a database: in one transaction, batch by batch, each batch checked and then written table by
+//! table.
 //!
-//! Owns the rules of what may be loaded (`check`), what is known of the database (`known`) and the statements (`write`).
-//! Reading and parsing the input, and the order of faults, are `crate::import`'s. Nothing is kept before [`Import::finish`].
+//! Owns the rules of what may be loaded (`check`), the needed state of the database (`state`) and the statements
+//! (`write`). `crate::import` reads and parses the input and orders the faults. Nothing is committed before
+//! [`Import::finish`].
 
 pub(crate) mod batch;
 pub(crate) mod check;
 mod keys;
-mod known;
 pub(crate) mod record;
+mod state;
 mod submissions;
 mod touched;
 mod write;
 
 use batch::Batch;
-use check::Refusal;
-use known::Known;
+use check::RecordFault;
 use record::Record;
+use state::ImportState;
 
 use super::engine::{Database, DatabaseLocation, Transaction};
 use super::settle::settle_within;
 use super::statement::Dialect;
 use super::{StoreError, schema, users};
 
-/// The tables whose ids a product may give and the database may have to continue.
+/// The tables whose ids a load may assign and whose sequences the database continues.
 const IDENTITIES: [&str; 7] = ["users", "forms", "elements", "labels", "groups", "flow_steps", "submissions"];
 
-/// Every plain table that a load writes, and no other that the database may have.
+/// Analyzes every plain table that a load writes, and no other table of the database.
 const ANALYZE: &str = "ANALYZE users, labels, forms, elements, groups, group_members, flow_steps, flow_step_groups, \
     submissions, answers, submission_labels, submission_pending, submission_participants, submission_flow_steps";
 
-/// A load under way; dropping it takes everything back.
+/// A load in progress. Dropping it rolls back.
 #[derive(Debug)]
 pub(crate) struct Import {
     database: Database,
     transaction: Transaction,
-    known: Known,
+    state: ImportState,
     is_first: bool,
     batches: u64,
 }
 
 impl Import {
-    /// Begins to load into a database at the newest schema.
+    /// Begins to load into a migrated database.
     pub(crate) async fn begin(location: &DatabaseLocation) -> Result<Self, StoreError> {
-        let database = location.connect_for_long();
+        let database = location.connect_for_maintenance();
         schema::require_served(&mut database.reader().await?).await?;
         let mut transaction = database.begin().await?;
         prepare(&mut transaction).await?;
         users::fold_new(&mut transaction).await?;
-        let known = Known::at_start(&mut transaction).await?;
+        let state = ImportState::load(&mut transaction).await?;
         let is_first = transaction.dialect() == Dialect::Postgres && is_empty(&mut transaction).await?;
         if is_first {
-            keys::take_away(&mut transaction).await?;
+            keys::drop_keys(&mut transaction).await?;
         }
-        Ok(Self { database, transaction, known, is_first, batches: 0 })
+        Ok(Self { database, transaction, state, is_first, batches: 0 })
     }
 
-    /// Loads what can be loaded of a batch, and tells for each of its records whether it was refused.
-    pub(crate) async fn load(&mut self, batch: &Batch) -> Result<Vec<Option<Refusal>>, StoreError> {
-        self.known.look_up(&mut self.transaction, batch).await?;
-        let refusals: Vec<_> = batch.records().iter().map(|record| self.known.accept(record).err()).collect();
+    /// Loads the valid records of a batch. Returns the fault of each record, if it has one.
+    pub(crate) async fn load(&mut self, batch: &Batch) -> Result<Vec<Option<RecordFault>>, StoreError> {
+        self.state.look_up(&mut self.transaction, batch).await?;
+        let faults: Vec<_> = batch.records().iter().map(|record| self.state.accept(record).err()).collect();
         let accepted: Vec<&Record> = batch
             .records()
             .iter()
-            .zip(&refusals)
-            .filter_map(|(record, refusal)| refusal.is_none().then_some(record))
+            .zip(&faults)
+            .filter_map(|(record, fault)| fault.is_none().then_some(record))
             .collect();
-        write::write(&mut self.transaction, &self.known, &accepted).await?;
+        write::write(&mut self.transaction, &self.state, &accepted).await?;
         self.batches += 1;
         if self.batches.is_power_of_two() && self.transaction.dialect() == Dialect::Postgres {
-            // What was planned when the tables were half as large: of empty ones, a whole index is read as cheaply as a row.
+            // Plans from when the tables were at most half as large: on empty tables a full index scan is as cheap as
+            // a lookup.
             run(&mut self.transaction, "DISCARD PLANS").await?;
         }
-        Ok(refusals)
+        Ok(faults)
     }
 
-    /// Keeps what was loaded.
+    /// Commits the load.
     pub(crate) async fn finish(mut self) -> Result<(), StoreError> {
         if self.is_first {
-            keys::put_back(&mut self.transaction).await?;
+            keys::restore_keys(&mut self.transaction).await?;
         }
         settle_within(&mut self.transaction).await?;
         complete(&mut self.transaction).await?;
         self.transaction.commit().await?;
-        // Gives space back: that of the log, which is as large as the load, or that of the intake, which every search would
-        // read. Where a reader hinders it, a later one does it.
+        // Frees the space of the write-ahead log, which is as large as the load, or of the intake, which every search
+        // would read. If a reader prevents it, a later checkpoint or vacuum does it.
         if let Ok(mut writer) = self.database.writer().await {
             let give_back = match writer.dialect() {
                 Dialect::Postgres => "VACUUM intake",
@@ -95,7 +98,7 @@ impl Import {
         Ok(())
     }
 
-    /// Takes back what was loaded.
+    /// Rolls back the load.
     pub(crate) async fn roll_back(self) -> Result<(), StoreError> {
         self.transaction.roll_back().await?;
         self.database.close().await;
@@ -106,31 +109,33 @@ impl Import {
 async fn prepare(transaction: &mut Transaction) -> Result<(), StoreError> {
     match transaction.dialect() {
         Dialect::Postgres => {
-            // The last statements take as long as the load is large, whatever the role's other statements may take.
+            // The last statements take as long as the load is large, so a limit of the role must not apply.
             run(transaction, "SET LOCAL statement_timeout = 0").await?;
-            // Every statement finds its rows by key; in tables that grow from nothing the planner has no figures to see it.
+            // Every statement finds its rows by key, but the planner has no statistics of growing tables to know that.
             run(transaction, "SET LOCAL enable_seqscan = off").await?;
-            // Foreign keys are checked row by row with prepared statements: planning each anew takes three times as long.
+            // Foreign keys are checked row by row with prepared statements: planning each check takes three times as
+            // long.
             run(transaction, "SET LOCAL plan_cache_mode = auto").await?;
-            // To empty the lists of the keyword indexes is most of what a load takes. Longer ones, and searches beside it
-            // take longer: each reads them.
+            // Flushing the pending lists of the keyword indexes takes most of the time of a load. Larger: concurrent
+            // searches take longer, because each reads the lists. Smaller: more flushes.
             run(transaction, "SET LOCAL gin_pending_list_limit = '32MB'").await?;
             run(transaction, "SET LOCAL work_mem = '64MB'").await?;
             run(transaction, "SET LOCAL maintenance_work_mem = '256MB'").await
         }
         Dialect::Sqlite => {
-            // 64 MiB for the indexes that the load jumps about in: with the usual 2 MiB, pages are written many times.
+            // 64 MiB for index pages in random order: with the default of 2 MiB, pages are written many times.
             run(transaction, "PRAGMA cache_size = -65536").await
         }
     }
 }
 
-/// What the rest of the program counts on after a load: identities behind the largest id, figures for the planner.
+/// Establishes what the program expects after a load: sequences past the largest id, and statistics for the planner.
 async fn complete(transaction: &mut Transaction) -> Result<(), StoreError> {
     match transaction.dialect() {
         Dialect::Postgres => {
             for table in IDENTITIES {
-                // The built-in group's own id is the largest integer of JSON: nothing comes behind it.
+                // The id of the built-in group is the largest integer that JSON represents exactly: no id may follow
+                // it.
                 let given = if table == "groups" { " WHERE NOT built_in" } else { "" };
                 let mut sql = transaction.sql();
                 sql.push("SELECT setval(name, greatest(largest, pg_sequence_last_value(name))) FROM (");
@@ -142,7 +147,7 @@ async fn complete(transaction: &mut Transaction) -> Result<(), StoreError> {
             run(transaction, ANALYZE).await
         }
         Dialect::Sqlite => {
-            // A look at a thousand rows of each index tells as much as one at all of them.
+            // A sample of a thousand rows per index is as good as all rows.
             run(transaction, "PRAGMA analysis_limit = 1000").await?;
             run(transaction, "ANALYZE").await
         }

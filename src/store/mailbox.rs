@@ -1,13 +1,13 @@
-//! E-mail addresses: which texts are one, and which of them name the same mailbox.
+//! E-mail addresses: validation, and which of them name the same mailbox.
 //!
-//! A user's address is unique by its folded form, the column `users.email_folded`, which the database keeps whoever writes
-//! the row. That does not see that `a@bücher.example` and `a@xn--bcher-kva.example` are one mailbox, nor that `é` can be one
-//! code point or two. The `key` of an address is the same for all its spellings; `spellings` lists the folded forms under
-//! which a user with that key can be stored.
+//! A user's address is unique by its folded form, the column `users.email_folded`, which the database maintains for
+//! every writer. That does not detect that `a@bücher.example` and `a@xn--bcher-kva.example` are one mailbox, or that
+//! `é` can be one code point or two. The `key` of an address is the same for all its spellings; `spellings` lists the
+//! folded forms under which a user with that key can be stored.
 //!
-//! Invariants: addresses with the same folded form have the same key, and [`Address::stored`] folds to one of the spellings
-//! of [`Address::key`], so that every other spelling finds it. A plain ASCII address is its own only spelling and costs no
-//! more than a lower-case comparison.
+//! Invariants: addresses with the same folded form have the same key, and [`Address::stored`] folds to one of the
+//! spellings of [`Address::key`], so that every other spelling finds it. A plain ASCII address has no other spelling
+//! and costs no more than a lower-case comparison.
 
 use std::borrow::Cow;
 
@@ -21,11 +21,11 @@ use super::statement::{fold, folded};
 
 /// The most characters of an address: 64 before the @ and 255 after it (RFC 5321, section 4.5.3.1). Larger: the column
 /// `users.email` refuses the row. Smaller: addresses that mail servers accept are refused.
-const LONGEST: usize = 320;
+const MAX_ADDRESS: usize = 320;
 
-/// The most characters of a domain's label (RFC 1035, section 2.3.4). Larger: punycode, whose cost grows with the square of
-/// the length, is computed for labels that no resolver takes.
-const LONGEST_LABEL: usize = 63;
+/// The most characters of a domain's label (RFC 1035, section 2.3.4). Larger: punycode, whose cost grows with the
+/// square of the length, is computed for labels that no resolver takes.
+const MAX_LABEL: usize = 63;
 
 /// A label that begins with this is in punycode (RFC 5890, section 2.3.2.1).
 const A_LABEL: &[u8] = b"xn--";
@@ -33,36 +33,36 @@ const A_LABEL: &[u8] = b"xn--";
 /// An address that can be stored and compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address<'a> {
-    /// As it was sent, unless no other spelling would find it then.
+    /// As sent, unless other spellings would not find it then.
     pub stored: Cow<'a, str>,
-    /// What it is compared by.
+    /// The key for comparisons.
     pub key: Cow<'a, str>,
     /// Whether its mailbox has more than one spelling.
     pub has_spellings: bool,
 }
 
-/// Why a text is not an address. Each reads on after the name of the field.
+/// Why a text is not an address. Each message continues after the name of the field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidAddress {
-    /// Not something, an @ and a domain.
+    /// Not a local part, an `@` and a domain.
     #[error("must be a valid email address")]
     Malformed,
-    /// A link.
+    /// A `mailto:` link.
     #[error("must be an email address without mailto:")]
     Link,
-    /// Copied from a chat or a sheet, and not to be seen there.
+    /// It contains an invisible character, as after copying from a chat or a spreadsheet.
     #[error("must not contain the invisible character U+{:04X}", u32::from(*.0))]
     Invisible(char),
-    /// A domain beyond ASCII, or with an A-label, that no resolver can look up.
+    /// An internationalized domain, or one with an A-label, that is invalid.
     #[error("must have a domain that is a valid internationalized domain name")]
     InvalidDomain,
 }
 
 impl<'a> Address<'a> {
-    /// Reads an address as a caller writes it.
+    /// Parses an address as a client sends it.
     ///
     /// # Errors
-    /// [`InvalidAddress`]. What is beyond that, only the mail server knows.
+    /// [`InvalidAddress`]. Whether the mailbox exists is not checked.
     pub fn parse(text: &'a str) -> Result<Self, InvalidAddress> {
         check_visible(text)?;
         let domain = domain_of(text).ok_or(InvalidAddress::Malformed)?;
@@ -77,13 +77,13 @@ impl<'a> Address<'a> {
             let local = text.rsplit_once('@').map_or(text, |(local, _)| local);
             Cow::Owned(format!("{}@{}", nfc(local), mailbox.unicode))
         };
-        // Mapping a domain can make it longer, and a mark that composes can turn out to be a delimiter.
+        // Mapping a domain can make it longer, and composing characters can produce a delimiter.
         domain_of(&stored).ok_or(InvalidAddress::Malformed)?;
         Ok(Self { stored, key: Cow::Owned(mailbox.key()), has_spellings: true })
     }
 }
 
-/// Refuses a link, and characters that do not show: whoever reads such an address sees another one.
+/// Refuses a link, and invisible characters, with which an address looks like another one.
 pub(super) fn check_visible(text: &str) -> Result<(), InvalidAddress> {
     const LINK: &[u8] = b"mailto:";
     if text.as_bytes().get(..LINK.len()).is_some_and(|start| start.eq_ignore_ascii_case(LINK)) {
@@ -98,10 +98,10 @@ pub(super) fn check_visible(text: &str) -> Result<(), InvalidAddress> {
     }
 }
 
-/// Zero-width characters, soft hyphens, byte order marks, direction marks and fillers. Blanks and control characters are
-/// [`InvalidAddress::Malformed`].
+/// Zero-width characters, soft hyphens, byte order marks, direction marks and fillers. Blanks and control characters
+/// are [`InvalidAddress::Malformed`].
 fn is_invisible(character: char) -> bool {
-    /// A symbol by its category, but it shows as a blank.
+    /// A symbol by category, but rendered as a blank.
     const BRAILLE_BLANK: char = '\u{2800}';
     !character.is_ascii()
         && (CodePointSetData::new::<DefaultIgnorableCodePoint>().contains(character)
@@ -109,16 +109,16 @@ fn is_invisible(character: char) -> bool {
             || character == BRAILLE_BLANK)
 }
 
-/// The domain of a text that is something, an @, and a domain without empty labels.
+/// The domain of a text that consists of a local part, an `@` and a domain without empty labels.
 fn domain_of(text: &str) -> Option<&str> {
-    let short = text.len() <= LONGEST || text.chars().count() <= LONGEST;
+    let short = text.len() <= MAX_ADDRESS || text.chars().count() <= MAX_ADDRESS;
     let visible = text.is_ascii() || !text.chars().any(|c| c.is_whitespace() || c.is_control());
-    // One pass, since a group has thousands of them; and where the domain's last label begins.
+    // One pass, because a group has thousands of addresses. `label` is where the domain's last label begins.
     let (mut domain, mut label) = (None, 0);
-    for (place, byte) in text.bytes().enumerate() {
+    for (position, byte) in text.bytes().enumerate() {
         match byte {
-            b'@' if domain.is_none() && place > 0 => (domain, label) = (Some(place + 1), place + 1),
-            b'.' if domain.is_some() && place > label => label = place + 1,
+            b'@' if domain.is_none() && position > 0 => (domain, label) = (Some(position + 1), position + 1),
+            b'.' if domain.is_some() && position > label => label = position + 1,
             b'.' if domain.is_none() => {}
             b'@' | b'.' | b',' | b';' | b'<' | b'>' | 0..=b' ' | 0x7f => return None,
             _ => {}
@@ -127,7 +127,7 @@ fn domain_of(text: &str) -> Option<&str> {
     domain.filter(|_| short && visible && label < text.len()).map(|domain| &text[domain..])
 }
 
-/// Whether an address, or a key, has no other spelling than its lower-case form.
+/// Whether the lower-case form of an address or a key is its only spelling.
 fn is_plain(address: &str) -> bool {
     address.is_ascii() && address.rsplit_once('@').is_none_or(|(_, domain)| !has_a_label(domain))
 }
@@ -137,8 +137,8 @@ fn has_a_label(domain: &str) -> bool {
     domain.as_bytes().split(|byte| *byte == b'.').any(is_one)
 }
 
-/// What an address is compared by: the same for all spellings of a mailbox. That of an address with an impossible domain,
-/// which another writer may have stored, is its folded form.
+/// The key of an address, the same for all spellings of a mailbox. For an address with an invalid domain, which
+/// another program may have stored, it is the folded form.
 pub(crate) fn key(address: &str) -> Cow<'_, str> {
     if is_plain(address) {
         return folded(address);
@@ -147,13 +147,13 @@ pub(crate) fn key(address: &str) -> Cow<'_, str> {
     Cow::Owned(Mailbox::of(&folded).map_or(folded, |mailbox| mailbox.key()))
 }
 
-/// Whether users with a key can be stored under more than the key itself.
+/// Whether a user with this key can be stored under other spellings than the key.
 pub(crate) fn has_spellings(key: &str) -> bool {
     !is_plain(key)
 }
 
-/// The folded forms under which a user with a key can be stored: the domain as A-labels, as U-labels, and decomposed; what
-/// is before the @ composed and decomposed.
+/// The folded forms under which a user with a key can be stored: the domain as A-labels, as U-labels and decomposed;
+/// the local part composed and decomposed.
 pub(super) fn spellings(key: &str) -> Vec<String> {
     let mailbox = if is_plain(key) { None } else { Mailbox::of(key) };
     mailbox.map_or_else(|| vec![key.to_owned()], |mailbox| mailbox.spellings())
@@ -161,7 +161,7 @@ pub(super) fn spellings(key: &str) -> Vec<String> {
 
 /// A mailbox that has more than one spelling.
 struct Mailbox {
-    /// What is before the @, folded and composed.
+    /// The local part, folded and composed.
     local: String,
     /// The domain in A-labels.
     ascii: String,
@@ -170,11 +170,11 @@ struct Mailbox {
 }
 
 impl Mailbox {
-    /// That of a folded address; none if its domain is none.
+    /// The mailbox of a folded address. None if its domain is invalid.
     fn of(folded: &str) -> Option<Self> {
         let (local, domain) = folded.rsplit_once('@')?;
         let (ascii, unicode) = labels(domain)?;
-        // Folding can part what is composed: once more, so that nothing changes a second time.
+        // Folding can decompose characters, so compose again: the result is then stable.
         Some(Self { local: nfc(&fold(&nfc(local))), ascii, unicode })
     }
 
@@ -196,12 +196,12 @@ impl Mailbox {
     }
 }
 
-/// A folded domain in A-labels and, folded, in U-labels.
+/// A folded domain as A-labels, and as folded U-labels.
 fn labels(domain: &str) -> Option<(String, String)> {
     if domain.is_ascii() && !has_a_label(domain) {
         return Some((domain.to_owned(), domain.to_owned()));
     }
-    if domain.split('.').any(|label| label.chars().count() > LONGEST_LABEL) {
+    if domain.split('.').any(|label| label.chars().count() > MAX_LABEL) {
         return None;
     }
     let to_ascii = |domain: &str| {
@@ -213,7 +213,7 @@ fn labels(domain: &str) -> Option<(String, String)> {
     let (unicode, sound) = Uts46::new().to_unicode(ascii.as_bytes(), AsciiDenyList::STD3, Hyphens::Allow);
     sound.ok()?;
     let folded = fold(&unicode);
-    // Where letters that domains tell apart fold to one, the database does not tell them apart either.
+    // If letters that differ in domains fold to the same one, the database can't distinguish them either.
     let ascii = if folded == unicode { ascii } else { to_ascii(&folded)? };
     Some((ascii, folded))
 }
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn links_invisible_characters_and_impossible_domains_are_refused_each_by_its_name() {
+    fn links_invisible_characters_and_invalid_domains_are_refused_with_their_reason() {
         for text in ["mailto:ana@example.com", "MailTo:ana@bücher.example"] {
             assert_eq!(Address::parse(text), Err(InvalidAddress::Link), "{text}");
         }
@@ -346,16 +346,16 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_address_is_its_only_spelling_and_its_key_is_not_copied() {
+    fn a_plain_address_has_one_spelling_and_its_key_is_not_copied() {
         let address = Address::parse("ana@example.com").unwrap();
         assert!(matches!(address.key, Cow::Borrowed("ana@example.com")));
         assert!(!has_spellings("xn--ana@example.com") && spellings("ana@example.com") == ["ana@example.com"]);
     }
 
-    /// What another writer folds to the same text must be the same mailbox, or two users would get one folded address.
+    /// Addresses that fold to the same text must be the same mailbox, or two users would get the same folded address.
     #[test]
-    fn for_every_letter_the_key_follows_from_the_folded_form_and_is_final() {
-        // Those that case or normalisation changes; of Hangul, whose eleven thousand syllables are all alike, some.
+    fn for_every_letter_the_key_follows_from_the_folded_form_and_is_stable() {
+        // Letters that case or normalization changes, and a sample of the eleven thousand similar Hangul syllables.
         let changes = |letter: &char| {
             let text = letter.to_string();
             fold(&text) != text || !letter.to_uppercase().eq([*letter]) || nfc(&text) != text || nfd(&text) != text

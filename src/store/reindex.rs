@@ -1,15 +1,15 @@
-//! Derives everything again and corrects what differs.
+//! Rebuilds the search tables where they are wrong.
 //!
-//! Settling keeps derived rows right. This repairs changes that were made to the derived tables themselves, and what an
-//! older version got wrong. It works in bounded transactions, so that writers and readers go on, and writes only rows that
-//! differ.
+//! Settling keeps the search tables right. This repairs changes that were made to these tables themselves, and errors
+//! of an older version. It works in bounded transactions, so that writers and readers can continue, and writes only
+//! rows that differ.
 
 use std::fmt;
 
 use super::engine::DatabaseLocation;
 use super::{StoreError, schema, settle, users};
 
-/// What was made anew.
+/// How many rows were wrong and have been corrected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reindexed {
     /// Users whose folded e-mail address was wrong.
@@ -18,7 +18,7 @@ pub struct Reindexed {
     pub submissions: u64,
     /// Submissions whose document or terms were wrong.
     pub documents: u64,
-    /// Submissions whose labels in the order of the pages were wrong.
+    /// Submissions whose rows in `listed_by_label` were wrong.
     pub labels: u64,
     /// Counts that were wrong.
     pub counts: u64,
@@ -34,18 +34,19 @@ impl fmt::Display for Reindexed {
     }
 }
 
-/// Mends everything that is derived.
+/// Derives everything again and corrects what differs.
 ///
-/// Of two users whose addresses differ in case alone, which SQL could write on SQLite, the second keeps the address
-/// that it has.
+/// If two users have addresses that differ only in case, which SQL could write on SQLite, the folded address of the
+/// second one is not changed.
 ///
 /// # Errors
-/// [`StoreError::SchemaOlder`] before a migration; else that the database failed. What was mended until then stays.
+/// [`StoreError::SchemaOlder`] before a migration; otherwise the database failed. Corrections until then are
+/// committed.
 pub async fn reindex(location: &DatabaseLocation) -> Result<Reindexed, StoreError> {
-    let database = location.connect_for_long();
+    let database = location.connect_for_maintenance();
     schema::require_served(&mut database.reader().await?).await?;
-    let users = users::mend(&database).await?;
-    let (differences, counts) = settle::mend(&database).await?;
+    let users = users::repair(&database).await?;
+    let (differences, counts) = settle::repair(&database).await?;
     database.close().await;
     let settle::Differences { listed: submissions, documents, labels } = differences;
     Ok(Reindexed { users, submissions, documents, labels, counts })

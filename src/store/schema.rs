@@ -1,8 +1,8 @@
 //! The schema and its versions, built into the program.
 //!
-//! One list of migrations a database, the same numbers in both; [`SERVED`] is the one that this program serves from. Those
-//! after it take away what only nodes of an older version read. A released migration never changes: the database has a
-//! checksum of each, and one whose past differs is refused.
+//! Each database has its own list of migrations, with the same numbers. [`SERVED`] is the version that this program
+//! needs; later migrations remove what only nodes of an older version read. A released migration never changes: the
+//! database stores a checksum of each, and a database with other checksums is refused.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -52,32 +52,34 @@ const SQLITE: [(&str, &str); 11] = [
 /// How far a database is migrated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// As far as this program needs, so that nodes of the version before can go on; a new database as far as it goes.
+    /// To the version that this program needs, so that nodes of the previous version can continue; a new database to
+    /// the newest version.
     Served,
-    /// As far as it goes: no node of an older version can serve any more.
+    /// To the newest version, which nodes of an older version can't serve.
     Newest,
 }
 
-/// The step that begins here creates the trigram index of a table that step 10 drops. It does not find the extension in a
-/// schema outside the search path, so it is left out; [`super::settle`] creates the index that is used.
-const OBSOLETE: &str = "\n-- Trigrams make the keyword search independent of what is stored.";
+/// The beginning of an obsolete part of a migration, which is skipped: it creates the trigram index of a table that
+/// migration 10 drops, and does not find the extension in a schema outside the search path. [`super::settle`] creates
+/// the current index.
+const OBSOLETE_INDEX: &str = "\n-- Trigrams make the keyword search independent of what is stored.";
 
-/// Migrations take turns, by a lock that ends with the transaction. (That of sqlx's own migrator is one of the session,
-/// which a pooler may give to others.)
+/// Migrations exclude each other by a lock that ends with the transaction. (The migrator of sqlx uses a lock of the
+/// session, which a pooler may give to other clients.)
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_advisory_xact_lock(7310577365311121508)";
 
-/// The table and its columns are those of sqlx, which made it until version 11.
-const TABLE: [&str; 2] = [
-    "CREATE TABLE IF NOT EXISTS _sqlx_migrations (version bigint PRIMARY KEY, description text NOT NULL, \
+/// The table of sqlx's migrator, which created it until version 11 of formgate.
+const MIGRATIONS_TABLE: [&str; 2] = [
+    "CREATE MIGRATIONS_TABLE IF NOT EXISTS _sqlx_migrations (version bigint PRIMARY KEY, description text NOT NULL, \
         installed_on timestamptz NOT NULL DEFAULT now(), success boolean NOT NULL, checksum bytea NOT NULL, \
         execution_time bigint NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS _sqlx_migrations (version BIGINT PRIMARY KEY, description TEXT NOT NULL, \
+    "CREATE MIGRATIONS_TABLE IF NOT EXISTS _sqlx_migrations (version BIGINT PRIMARY KEY, description TEXT NOT NULL, \
         installed_on TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, success BOOLEAN NOT NULL, checksum BLOB NOT NULL, \
         execution_time BIGINT NOT NULL)",
 ];
 
-/// Migrates a database; each step is a transaction, and commands that do it at once wait for each other. A newer schema is
-/// not touched: nodes of the old version may still start while nodes are replaced one by one.
+/// Migrates a database. Each step is a transaction, and concurrent commands wait for each other. A newer schema is not
+/// changed, so that nodes of the old version can still start while nodes are replaced one by one.
 pub(crate) async fn migrate(database: &Database, reach: Reach) -> Result<(), StoreError> {
     let mut reader = database.reader().await?;
     let before = version(&mut reader).await?;
@@ -97,7 +99,7 @@ pub(crate) async fn migrate(database: &Database, reach: Reach) -> Result<(), Sto
     Ok(())
 }
 
-/// Creates the schema, in the sense of Postgres, that a URL names, unless it exists.
+/// Creates the Postgres schema that a URL names, unless it exists.
 pub(super) async fn create_namespace(database: &Database, name: &str) -> Result<(), StoreError> {
     let mut reader = database.reader().await?;
     let mut sql = reader.sql();
@@ -105,7 +107,7 @@ pub(super) async fn create_namespace(database: &Database, name: &str) -> Result<
     let is_missing: bool = reader.fetch_one(sql).await?.get(0)?;
     drop(reader);
     if is_missing {
-        let mut transaction = database.begin_by(BEGIN, Duration::MAX, Instant::now()).await?;
+        let mut transaction = database.begin_with(BEGIN, Duration::MAX, Instant::now()).await?;
         let mut sql = transaction.sql();
         sql.push("SELECT set_config('formgate.schema', ").bind(name).push(", true)");
         transaction.fetch_all(sql).await?;
@@ -115,11 +117,11 @@ pub(super) async fn create_namespace(database: &Database, name: &str) -> Result<
     Ok(())
 }
 
-/// A statement that creates something takes no values.
+/// `CREATE SCHEMA` takes no bound values, so the name is passed as a setting.
 const CREATE_NAMESPACE: &str = "DO $$ BEGIN \
     EXECUTE format('CREATE SCHEMA IF NOT EXISTS %I', current_setting('formgate.schema')); END $$";
 
-/// What was applied, by version: the checksum, and whether it was completed.
+/// The applied migrations by version: the checksum, and whether the migration was completed.
 type Applied = HashMap<i64, (Vec<u8>, bool)>;
 
 async fn read_applied(reader: &mut PooledConnection) -> Result<Applied, sqlx::Error> {
@@ -138,11 +140,11 @@ fn is_applied(step: &Migration, applied: &Applied) -> Result<bool, StoreError> {
     }
 }
 
-/// Applies a step, unless another command did meanwhile. What is applied then.
+/// Applies a step, unless another command has just done so. Returns the migrations that were applied before it.
 async fn apply(database: &Database, step: &Migration, text: &'static str) -> Result<Applied, StoreError> {
     let began = Instant::now();
-    let mut transaction = database.begin_by(BEGIN, Duration::MAX, began).await?;
-    let [postgres, sqlite] = TABLE;
+    let mut transaction = database.begin_with(BEGIN, Duration::MAX, began).await?;
+    let [postgres, sqlite] = MIGRATIONS_TABLE;
     let table = if transaction.dialect() == Dialect::Postgres { postgres } else { sqlite };
     transaction.command(table).await?;
     let applied = read_applied(transaction.connection()).await?;
@@ -151,7 +153,7 @@ async fn apply(database: &Database, step: &Migration, text: &'static str) -> Res
         return Ok(applied);
     }
     let failed = |error| StoreError::Migration(MigrateError::ExecuteMigration(error, step.version));
-    let script = text.split_once(OBSOLETE).map_or(text, |(script, _)| script);
+    let script = text.split_once(OBSOLETE_INDEX).map_or(text, |(script, _)| script);
     transaction.command(script).await.map_err(failed)?;
     let mut sql = transaction.sql();
     sql.push("INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) VALUES (");

@@ -1,19 +1,19 @@
-//! Searching submissions: what is found and how many there are, page by page.
+//! Searches submissions: one page of matches, and the exact total.
 //!
-//! A fixed number of statements, however many submissions there are: one for the total and the ids of a page, one for all
-//! that the page shows; or one for both; and one more beforehand where a keyword stands beside other filters. What the total
-//! and the ids cost:
+//! A search takes a fixed number of statements, however many submissions match: one for the total and the ids of the
+//! page, and one for everything that the page shows; or a single one for both. A keyword combined with other filters
+//! takes one more beforehand. The total and the ids come from one of two places:
 //!
-//! - Searches by forms, statuses, days or one label, and those by nothing, take the total from `listed_counts` and
-//!   the page from an index in its order ([`Kept`]). Beyond the first page they ask for the total first, and read the
-//!   page from where it is nearest.
-//! - All others make the set of what matches once ([`matched`]), count it and cut the page out of it: they cost what
-//!   matches, whatever is stored. Left to itself, a planner that is told of a limit walks through everything in the page's
-//!   order, in the hope to meet a page's worth early.
+//! - Searches by forms, statuses, days or one label, and those without filters, take the total from `listed_counts`
+//!   and the page from an index in its order ([`CountedSearch`]). For later pages they read the total first, and then
+//!   the page from the nearer end.
+//! - All others materialize the set of matches once ([`match_set`]), count it and cut the page out of it. Their cost
+//!   grows with the matches and not with the database. Given only a limit, a planner would scan everything in the
+//!   page's order, hoping to find a page of matches early.
 
 pub(super) mod conditions;
-mod kept;
-mod matched;
+mod counted;
+mod match_set;
 mod terms;
 
 use std::time::Instant;
@@ -21,20 +21,20 @@ use std::time::Instant;
 use serde::Deserialize;
 
 use conditions::is_short;
-use kept::Kept;
-use matched::Beginning;
+use counted::CountedSearch;
+use match_set::SearchPlan;
 
-use super::engine::{PooledConnection, Tries};
+use super::engine::{PooledConnection, Retry};
 use super::filter::{SortBy, SubmissionFilter};
 use super::settle::{Overlay, Settled, write_is_settled};
-use super::statement::{Dialect, Fields, Malformed, PageRequest, Reading, Record, Row, SortDirection, Sql};
-use super::submissions::{self, Submissions, TellFields, read_submissions, write_rows};
+use super::statement::{Dialect, Fields, ListRecord, MalformedRecord, PageRequest, PageScan, Row, SortDirection, Sql};
+use super::submissions::{self, FormFields, Submissions, read_submissions, write_rows};
 use super::{Store, StoreError};
 
 /// The submissions of one page, and how many there are on all of them.
 #[derive(Debug)]
-pub struct Found {
-    /// At most as many as were asked for.
+pub struct SearchPage {
+    /// At most [`PageRequest::size`].
     pub submissions: Submissions,
     /// The exact count over all pages.
     pub total: u64,
@@ -45,15 +45,15 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn search(&self, filter: &SubmissionFilter, page: PageRequest) -> Result<Found, StoreError> {
+    pub async fn search(&self, filter: &SubmissionFilter, page: PageRequest) -> Result<SearchPage, StoreError> {
         if filter.terms.iter().any(|term| term.element.is_none()) {
-            return Ok(Found { submissions: Submissions::default(), total: 0 });
+            return Ok(SearchPage { submissions: Submissions::default(), total: 0 });
         }
-        let mut tries = Tries::default();
+        let mut retry = Retry::default();
         loop {
             match self.try_to_search(filter, page).await {
                 // A TRUNCATE of several tables locks them in its own order, so reads can be part of a deadlock.
-                Err(error) if tries.another(&error).await => {}
+                Err(error) if retry.wait_if_retryable(&error).await => {}
                 Err(StoreError::Unsettled) => {
                     self.database.metrics().refused("behind");
                     return Err(StoreError::Unsettled);
@@ -63,51 +63,55 @@ impl Store {
         }
     }
 
-    async fn try_to_search(&self, filter: &SubmissionFilter, page: PageRequest) -> Result<Found, StoreError> {
+    async fn try_to_search(&self, filter: &SubmissionFilter, page: PageRequest) -> Result<SearchPage, StoreError> {
         let (found, is_settled) = self.search_once(filter, page).await?;
         if is_settled {
             return Ok(found);
         }
         match self.settle().await? {
-            // What was written since then is not waited for.
+            // Writes since then are not waited for.
             Settled::Yes => Ok(self.search_once(filter, page).await?.0),
-            Settled::Hindered => self.search_beside_the_intake(filter, page).await,
+            Settled::CannotWrite => self.search_with_overlay(filter, page).await,
         }
     }
 
-    /// What is found where nothing can be derived for good.
-    async fn search_beside_the_intake(
+    /// Searches while nothing can be written to the search tables.
+    async fn search_with_overlay(
         &self,
         filter: &SubmissionFilter,
         page: PageRequest,
-    ) -> Result<Found, StoreError> {
+    ) -> Result<SearchPage, StoreError> {
         let mut reader = self.database.reader().await?;
         reader.begin_reading().await?;
         let overlay = self.note_overlay(Overlay::read(&mut reader).await)?;
         let mut sql = reader.sql();
-        overlay.write(&mut sql, |sql| write_page_with_total(sql, None, filter, Beginning::ReadThrough, page));
+        overlay.write(&mut sql, |sql| write_page_with_total(sql, None, filter, SearchPlan::ScanDocuments, page));
         let rows = reader.fetch_all(sql).await?;
         let (ids, total) = ids_and_total(&rows)?;
         let submissions = read_submissions(&mut reader, ids).await?;
         reader.end_transaction("COMMIT").await?;
-        Ok(Found { submissions, total: not_negative(total.submissions) })
+        Ok(SearchPage { submissions, total: not_negative(total.submissions) })
     }
 
-    /// What is found, and whether everything that was written until then had been derived from.
-    async fn search_once(&self, filter: &SubmissionFilter, page: PageRequest) -> Result<(Found, bool), StoreError> {
+    /// The result, and whether the search tables were up to date.
+    async fn search_once(
+        &self,
+        filter: &SubmissionFilter,
+        page: PageRequest,
+    ) -> Result<(SearchPage, bool), StoreError> {
         let mut reader = self.database.reader().await?;
-        let (ids, Total { submissions: total, is_settled }) = match Kept::of(filter) {
-            Some(kept) if page.offset() > 0 => later_page(&mut reader, &kept, filter, page).await?,
-            Some(kept) if kept.is_read_at_once(reader.dialect()) => {
-                return first_page(&mut reader, &kept, filter, page).await;
+        let (ids, Total { submissions: total, is_settled }) = match CountedSearch::of(filter) {
+            Some(counted) if page.offset() > 0 => later_page(&mut reader, &counted, filter, page).await?,
+            Some(counted) if counted.reads_in_one_statement(reader.dialect()) => {
+                return first_page(&mut reader, &counted, filter, page).await;
             }
-            kept => page_with_total(&mut reader, kept.as_ref(), filter, page).await?,
+            counted => page_with_total(&mut reader, counted.as_ref(), filter, page).await?,
         };
         let submissions = read_submissions(&mut reader, ids).await?;
-        Ok((Found { submissions, total: not_negative(total) }, is_settled))
+        Ok((SearchPage { submissions, total: not_negative(total) }, is_settled))
     }
 
-    /// The database's plan of a search, line by line: for whoever wants to know what a search costs, or why.
+    /// The database's query plan of a search, line by line.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
@@ -119,27 +123,29 @@ impl Store {
         let mut reader = self.database.reader().await?;
         let mut sql = reader.sql();
         sql.push_either("EXPLAIN ", "EXPLAIN QUERY PLAN ");
-        match Kept::of(filter) {
-            Some(kept) if page.offset() > 0 => {
-                let (_, reading) = reading_of(&mut reader, &kept, filter, page).await?;
-                let Some(reading) = reading else { return Ok(Vec::new()) };
-                write_later_page(&mut sql, &kept, filter, &reading);
+        match CountedSearch::of(filter) {
+            Some(counted) if page.offset() > 0 => {
+                let (_, scan) = scan_of(&mut reader, &counted, filter, page).await?;
+                let Some(scan) = scan else { return Ok(Vec::new()) };
+                write_later_page(&mut sql, &counted, filter, &scan);
             }
-            Some(kept) if kept.is_read_at_once(reader.dialect()) => write_first_page(&mut sql, &kept, filter, page),
-            kept => {
-                let beginning = beginning_of(&mut reader, filter).await?;
-                write_page_with_total(&mut sql, kept.as_ref(), filter, beginning, page);
+            Some(counted) if counted.reads_in_one_statement(reader.dialect()) => {
+                write_first_page(&mut sql, &counted, filter, page);
+            }
+            counted => {
+                let plan = choose_plan(&mut reader, filter).await?;
+                write_page_with_total(&mut sql, counted.as_ref(), filter, plan, page);
             }
         }
-        // SQLite tells the number of each step, of the one that it is a part of and of nothing, and then the step.
+        // SQLite's columns are id, parent, notused and detail.
         let column = if sql.dialect() == Dialect::Postgres { 0 } else { 3 };
         Ok(fetch(&mut reader, filter, sql).await?.iter().map(|row| row.get(column)).collect::<Result<_, _>>()?)
     }
 }
 
-/// Postgres takes what an index finds to be looked at again, and so takes a keyword of two characters that nearly every
-/// document has to cost by the index what it costs without: a hundred times as much, since that would make the bigrams of
-/// every document anew. So it is not given the choice.
+/// Postgres assumes that every index hit is rechecked. For a keyword of two characters that nearly every document
+/// contains, it therefore estimates the index to cost as much as a sequential scan. The scan costs a hundred times as
+/// much, because it computes the bigrams of every document again. So the scan is disabled.
 const BY_INDEX: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; SET LOCAL enable_seqscan = off";
 
 /// All rows of a search's statement.
@@ -157,12 +163,12 @@ async fn fetch(reader: &mut PooledConnection, filter: &SubmissionFilter, sql: Sq
 #[derive(Clone, Copy, Debug)]
 struct Total {
     submissions: i64,
-    /// Whether that is counted of all that was committed before.
+    /// Whether everything that was committed before is counted.
     is_settled: bool,
 }
 
 impl Total {
-    /// Reads both from neighbouring columns, as [`Kept::write_total`] has them.
+    /// Reads both from adjacent columns, as [`CountedSearch::write_total`] selects them.
     fn of(row: &Row, column: usize) -> Result<Self, sqlx::Error> {
         Ok(Self { submissions: row.get(column)?, is_settled: row.get(column + 1)? })
     }
@@ -172,15 +178,15 @@ fn not_negative(total: i64) -> u64 {
     u64::try_from(total).expect("a count is not negative")
 }
 
-/// The first page, whole.
+/// The first page with everything that it shows, by one statement.
 async fn first_page(
     reader: &mut PooledConnection,
-    kept: &Kept<'_>,
+    counted: &CountedSearch<'_>,
     filter: &SubmissionFilter,
     page: PageRequest,
-) -> Result<(Found, bool), StoreError> {
+) -> Result<(SearchPage, bool), StoreError> {
     let mut sql = reader.sql();
-    write_first_page(&mut sql, kept, filter, page);
+    write_first_page(&mut sql, counted, filter, page);
     let rows = reader.fetch_all(sql).await?;
     let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
     let Total { submissions: total, is_settled } = Total::of(first, submissions::COLUMNS)?;
@@ -190,88 +196,89 @@ async fn first_page(
     } else {
         Submissions::sorted(rows, filter.sort_by, filter.sort_direction)?
     };
-    Ok((Found { submissions, total }, is_settled))
+    Ok((SearchPage { submissions, total }, is_settled))
 }
 
 async fn page_with_total(
     reader: &mut PooledConnection,
-    kept: Option<&Kept<'_>>,
+    counted: Option<&CountedSearch<'_>>,
     filter: &SubmissionFilter,
     page: PageRequest,
 ) -> Result<(Vec<i64>, Total), StoreError> {
-    let beginning = beginning_of(reader, filter).await?;
+    let plan = choose_plan(reader, filter).await?;
     let mut sql = reader.sql();
-    write_page_with_total(&mut sql, kept, filter, beginning, page);
+    write_page_with_total(&mut sql, counted, filter, plan, page);
     ids_and_total(&fetch(reader, filter, sql).await?)
 }
 
-/// What [`write_page_with_total`] asks for.
+/// Reads the result of [`write_page_with_total`].
 fn ids_and_total(rows: &[Row]) -> Result<(Vec<i64>, Total), StoreError> {
     let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
-    let ids: Vec<Placed> = row.records(2)?;
-    Ok((ids.iter().map(|placed| placed.id).collect(), Total::of(row, 0)?))
+    let ids: Vec<PageId> = row.records(2)?;
+    Ok((ids.iter().map(|entry| entry.id).collect(), Total::of(row, 0)?))
 }
 
-/// Where a search begins: at either side of a keyword only where that is worth a longer statement.
-async fn beginning_of(reader: &mut PooledConnection, filter: &SubmissionFilter) -> Result<Beginning, StoreError> {
-    let Some(keyword) = matched::keyword_beside_others(filter) else { return Ok(Beginning::Planned) };
+/// Chooses the plan of a search. Comparing both sides of a keyword takes a longer statement, which is not worth it for
+/// a rare keyword.
+async fn choose_plan(reader: &mut PooledConnection, filter: &SubmissionFilter) -> Result<SearchPlan, StoreError> {
+    let Some(keyword) = match_set::keyword_with_other_filters(filter) else { return Ok(SearchPlan::ByPlanner) };
     let mut sql = reader.sql();
-    matched::write_is_rare(&mut sql, keyword);
+    match_set::write_is_rare(&mut sql, keyword);
     let is_rare: bool = fetch(reader, filter, sql).await?.first().ok_or(sqlx::Error::RowNotFound)?.get(0)?;
-    Ok(if is_rare { Beginning::Planned } else { Beginning::EitherSide })
+    Ok(if is_rare { SearchPlan::ByPlanner } else { SearchPlan::CheaperSide })
 }
 
-/// A place on a page.
+/// A submission on a page.
 #[derive(Deserialize)]
-struct Placed {
+struct PageId {
     id: i64,
 }
 
-impl Record<'_> for Placed {
-    fn take(fields: &mut Fields<'_>) -> Result<Self, Malformed> {
+impl ListRecord<'_> for PageId {
+    fn take(fields: &mut Fields<'_>) -> Result<Self, MalformedRecord> {
         Ok(Self { id: fields.integer()? })
     }
 }
 
 async fn later_page(
     reader: &mut PooledConnection,
-    kept: &Kept<'_>,
+    counted: &CountedSearch<'_>,
     filter: &SubmissionFilter,
     page: PageRequest,
 ) -> Result<(Vec<i64>, Total), StoreError> {
-    let (total, reading) = reading_of(reader, kept, filter, page).await?;
-    let Some(reading) = reading else { return Ok((Vec::new(), total)) };
+    let (total, scan) = scan_of(reader, counted, filter, page).await?;
+    let Some(scan) = scan else { return Ok((Vec::new(), total)) };
     let mut sql = reader.sql();
-    write_later_page(&mut sql, kept, filter, &reading);
+    write_later_page(&mut sql, counted, filter, &scan);
     let rows = reader.fetch_all(sql).await?;
     Ok((rows.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?, total))
 }
 
-/// The total, and where a later page is read if there is anything on it.
-async fn reading_of(
+/// The total, and how to read a later page unless it is empty.
+async fn scan_of(
     reader: &mut PooledConnection,
-    kept: &Kept<'_>,
+    counted: &CountedSearch<'_>,
     filter: &SubmissionFilter,
     page: PageRequest,
-) -> Result<(Total, Option<Reading>), StoreError> {
+) -> Result<(Total, Option<PageScan>), StoreError> {
     let mut sql = reader.sql();
-    kept.write_total(&mut sql);
+    counted.write_total(&mut sql);
     let total = Total::of(&reader.fetch_one(sql).await?, 0)?;
-    let nearest = Reading::nearest(page, total.submissions, filter.sort_direction);
-    let Some(mut reading) = nearest else { return Ok((total, None)) };
+    let nearest = PageScan::from_nearest_end(page, total.submissions, filter.sort_direction);
+    let Some(mut scan) = nearest else { return Ok((total, None)) };
     let mut sql = reader.sql();
-    if kept.write_days_before(&mut sql, filter.sort_by, &reading) {
+    if counted.write_days_before(&mut sql, filter.sort_by, &scan) {
         let days = reader.fetch_one(sql).await?;
-        reading.skip_days(days.get(0)?, days.get(1)?);
+        scan.skip_days(days.get(0)?, days.get(1)?);
     }
-    Ok((total, Some(reading)))
+    Ok((total, Some(scan)))
 }
 
-/// What a page shows and the total, in no order; the total alone where the page is empty.
-fn write_first_page(sql: &mut Sql, kept: &Kept<'_>, filter: &SubmissionFilter, page: PageRequest) {
-    write_kept_page(sql, kept, filter, page);
+/// Everything that a page shows, unordered, and the total. Only the total if the page is empty.
+fn write_first_page(sql: &mut Sql, counted: &CountedSearch<'_>, filter: &SubmissionFilter, page: PageRequest) {
+    write_counted_page(sql, counted, filter, page);
     sql.push(" SELECT shown.*, found.total, found.is_settled FROM found LEFT JOIN (");
-    write_rows(sql, TellFields::OnceAForm, |sql| {
+    write_rows(sql, FormFields::OncePerForm, |sql| {
         sql.push(" = ANY (ARRAY (SELECT id FROM page))");
     });
     sql.push(") AS shown ON true");
@@ -280,42 +287,42 @@ fn write_first_page(sql: &mut Sql, kept: &Kept<'_>, filter: &SubmissionFilter, p
 /// The total, and the ids of a page as a list in its order.
 fn write_page_with_total(
     sql: &mut Sql,
-    kept: Option<&Kept<'_>>,
+    counted: Option<&CountedSearch<'_>>,
     filter: &SubmissionFilter,
-    beginning: Beginning,
+    plan: SearchPlan,
     page: PageRequest,
 ) {
     let direction = filter.sort_direction;
-    if let Some(kept) = kept {
-        write_kept_page(sql, kept, filter, page);
+    if let Some(counted) = counted {
+        write_counted_page(sql, counted, filter, page);
     } else {
-        let reading = Reading::from_the_start(page, direction);
-        sql.plan_anew().push("WITH ");
-        matched::write(sql, filter, beginning);
+        let scan = PageScan::forward(page, direction);
+        sql.force_custom_plan().push("WITH ");
+        match_set::write(sql, filter, plan);
         sql.push(", found (total, is_settled) AS (SELECT count(*), ");
         write_is_settled(sql);
         sql.push(" FROM matched), page (id, at) AS (SELECT id, at FROM matched");
-        sql.push(by_place(direction)).limit(&reading).push(")");
+        sql.push(order_by_position(direction)).limit(&scan).push(")");
     }
     sql.push(" SELECT total, is_settled, (").push_records(&["id"]).push(" FROM (SELECT id FROM page");
-    sql.push(by_place(direction)).push(") AS page) FROM found");
+    sql.push(order_by_position(direction)).push(") AS page) FROM found");
 }
 
 /// The total and a page, as `found (total, is_settled)` and `page (id, at)`.
-fn write_kept_page(sql: &mut Sql, kept: &Kept<'_>, filter: &SubmissionFilter, page: PageRequest) {
+fn write_counted_page(sql: &mut Sql, counted: &CountedSearch<'_>, filter: &SubmissionFilter, page: PageRequest) {
     sql.push("WITH found (total, is_settled) AS (");
-    kept.write_total(sql);
+    counted.write_total(sql);
     sql.push("), page (id, at) AS (");
-    kept.write_page(sql, filter.sort_by, &Reading::from_the_start(page, filter.sort_direction));
+    counted.write_page(sql, filter.sort_by, &PageScan::forward(page, filter.sort_direction));
     sql.push(")");
 }
 
 /// The ids of a page, in its order.
-fn write_later_page(sql: &mut Sql, kept: &Kept<'_>, filter: &SubmissionFilter, reading: &Reading) {
-    sql.plan_anew();
+fn write_later_page(sql: &mut Sql, counted: &CountedSearch<'_>, filter: &SubmissionFilter, scan: &PageScan) {
+    sql.force_custom_plan();
     sql.push("SELECT id FROM (");
-    kept.write_page(sql, filter.sort_by, reading);
-    sql.push(") AS page").push(by_place(filter.sort_direction));
+    counted.write_page(sql, filter.sort_by, scan);
+    sql.push(") AS page").push(order_by_position(filter.sort_direction));
 }
 
 /// The column of submissions that orders a page.
@@ -326,8 +333,8 @@ fn column(by: SortBy) -> &'static str {
     }
 }
 
-/// The order of a page's rows: the instant and the id that they stand at.
-fn by_place(direction: SortDirection) -> &'static str {
+/// The order of a page: by timestamp, then by id.
+fn order_by_position(direction: SortDirection) -> &'static str {
     match direction {
         SortDirection::Ascending => " ORDER BY at, id",
         SortDirection::Descending => " ORDER BY at DESC, id DESC",
@@ -370,21 +377,21 @@ mod tests {
     }
 
     #[test]
-    fn the_text_of_a_statement_does_not_grow_with_what_a_caller_sends() {
+    fn the_text_of_a_statement_does_not_grow_with_the_values_of_a_filter() {
         let page = PageRequest { number: 1.try_into().unwrap(), size: 20 };
         for dialect in [Dialect::Postgres, Dialect::Sqlite] {
-            let text = |filter: &SubmissionFilter, beginning| {
+            let text = |filter: &SubmissionFilter, plan| {
                 let mut sql = Sql::new(dialect);
-                write_page_with_total(&mut sql, Kept::of(filter).as_ref(), filter, beginning, page);
+                write_page_with_total(&mut sql, CountedSearch::of(filter).as_ref(), filter, plan, page);
                 match dialect {
                     Dialect::Postgres => sql.into_postgres().unwrap().0,
                     Dialect::Sqlite => sql.into_sqlite().unwrap().0,
                 }
             };
             for (mut few, mut many) in filters(3).into_iter().zip(filters(3000)) {
-                assert_eq!(text(&few, Beginning::Planned), text(&many, Beginning::Planned));
+                assert_eq!(text(&few, SearchPlan::ByPlanner), text(&many, SearchPlan::ByPlanner));
                 (few.search, many.search) = (Keyword::new("word"), Keyword::new(&"word".repeat(1000)));
-                let lengths = [&few, &many].map(|filter| text(filter, Beginning::EitherSide).len());
+                let lengths = [&few, &many].map(|filter| text(filter, SearchPlan::CheaperSide).len());
                 assert!(lengths[1] < 2 * lengths[0], "{lengths:?} for {few:?}");
             }
         }

@@ -1,16 +1,18 @@
-//! Derives what searches read: which submissions are listed, their documents, terms and labels, and the counts.
+//! Maintains the search tables, which are derived from the plain tables: which submissions are listed, their
+//! documents, terms and labels, and the counts. *Settling* is bringing them up to date.
 //!
-//! Writers only append the ids of the submissions they change to the table `intake`. A settler removes these notes and
-//! derives from committed rows, in one transaction, one settler at a time per database. When the intake is empty, derived
-//! rows are right. Each search checks that in its own statement; if there are notes, it settles first and searches again.
-//! So everything committed before a request is in its answer.
+//! Writers only append the ids of the submissions they change to the table `intake` (*notes*). A settler removes these
+//! notes and derives from committed rows, in one transaction, one settler at a time per database. When the intake is
+//! empty, the search tables are right. Each search checks that in its own statement; if there are notes, it settles
+//! first and searches again. So everything committed before a request is in its answer.
 //!
 //! Triggers in the writers' transactions did this until schema 9. They could not see rows that other transactions were
 //! changing, so they derived wrong rows, and writers paid two to twenty times the cost of a bare statement.
 //!
-//! A transaction that commits while a settler runs still has its notes in the intake. Whatever the settler read of it is
-//! derived again later, and deriving what is right already changes nothing.
+//! A transaction that commits while a settler runs still has its notes in the intake. Whatever the settler read of it
+//! is derived again later, which is idempotent.
 
+mod count_wrong;
 mod counts;
 mod derived;
 mod intake;
@@ -19,7 +21,6 @@ mod overlay;
 mod reading;
 mod state;
 mod writing;
-mod wrong;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -31,17 +32,17 @@ use tokio::time::timeout;
 pub(super) use intake::write_is_settled;
 pub(super) use overlay::Overlay;
 
-use super::engine::{Database, Transaction, Tries};
+use super::engine::{Database, Retry, Transaction};
 use super::statement::Dialect;
 use super::{Store, StoreError, with_causes};
 use crate::metrics::DatabaseFailure;
 use intake::Notes;
-use state::State;
+use state::SettlerState;
 pub(super) use writing::Differences;
 
-/// How a settler works.
+/// How a settler takes notes.
 #[derive(Clone, Copy, Debug)]
-struct Pace {
+struct SettlerOptions {
     /// How many notes it takes at once.
     ///
     /// Larger: other settlers, and SQLite's other writers, wait longer. Smaller: more transactions.
@@ -50,8 +51,9 @@ struct Pace {
     begin: &'static str,
 }
 
-/// For a request that waits. A statement gets more time than those of requests: a TRUNCATE notes every submission.
-const FOR_A_REQUEST: Pace = Pace {
+/// For a request that waits. A statement may take longer than other statements of requests: a TRUNCATE notes every
+/// submission.
+const FOR_A_REQUEST: SettlerOptions = SettlerOptions {
     notes: 2_000,
     begin: "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = '30s'; SET LOCAL enable_seqscan = off; \
         SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL gin_pending_list_limit = '256kB'; \
@@ -59,92 +61,98 @@ const FOR_A_REQUEST: Pace = Pace {
 };
 
 /// For a command, whose statements have no limit.
-const FOR_A_COMMAND: Pace = Pace {
+const FOR_A_COMMAND: SettlerOptions = SettlerOptions {
     notes: 20_000,
     begin: "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL enable_seqscan = off; \
         SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL gin_pending_list_limit = '256kB'; \
         SELECT pg_advisory_xact_lock(hashtextextended(coalesce(current_schema(), ''), 7310577365311121507))",
 };
 
-/// How many submissions are mended at once, while writers of a SQLite file wait.
-const MENDED_AT_ONCE: i64 = 500;
+/// How many submissions `reindex` checks in one transaction.
+///
+/// Larger: writers of a SQLite file wait longer. Smaller: more transactions.
+const REPAIR_BATCH: i64 = 500;
 
 /// How long a request waits for what was written before it to be derived. Then it is refused, and settling goes on.
 ///
 /// Larger: callers wait longer during a bulk load and occupy connections. Smaller: more of them are refused.
-const PATIENCE: Duration = Duration::from_secs(3);
+const SETTLE_LIMIT: Duration = Duration::from_secs(3);
 
-/// How long a statement of a settler for a request may take, as [`FOR_A_REQUEST`] tells Postgres.
-const STATEMENT: Duration = Duration::from_secs(30);
-
-/// One settler at a time for each database, by a lock that ends with the transaction. Accounts that share a database have a
-/// schema each, and so a lock each. The number is arbitrary.
+/// How long a statement of a settler for a request may take; [`FOR_A_REQUEST`] sets the same limit on Postgres.
 ///
-/// Settlers also turn off sequential scans and kept plans, because tables that were small when they were last analyzed would
-/// be read whole for every batch, and keep the lists short that GIN indexes collect new entries in, because each search reads
-/// these lists.
+/// Larger: a settler that is stuck blocks the others for longer. Smaller: the notes of a TRUNCATE are never settled.
+const STATEMENT_LIMIT: Duration = Duration::from_secs(30);
+
+/// One settler at a time for each database, by a lock that ends with the transaction. Accounts that share a database
+/// have a schema each, and so a lock each. The number is arbitrary.
+///
+/// Settlers also turn off sequential scans and generic plans, because tables that were small when they were last
+/// analyzed would be read whole for every batch, and keep the pending lists of GIN indexes short, because each search
+/// reads them.
 const LOCK: &str =
     "SELECT pg_advisory_xact_lock(hashtextextended(coalesce(current_schema(), ''), 7310577365311121507))";
 
-/// What the keyword indexes took in last lies in lists that each search reads whole. To who does not own them, Postgres
-/// leaves that for a vacuum.
-const CLEAN: &str = "SELECT gin_clean_pending_list(oid) FROM pg_class \
+/// Moves the pending lists of the keyword indexes into the indexes, because each search reads these lists whole. If
+/// this role does not own the indexes, the next vacuum does it.
+const FLUSH_PENDING_LISTS: &str = "SELECT gin_clean_pending_list(oid) FROM pg_class \
     WHERE oid IN (to_regclass('listed_documents_trigrams'), to_regclass('listed_documents_pairs')) \
     AND pg_has_role(relowner, 'USAGE')";
 
-/// Without figures of the pairs, which are most of what this takes, a keyword of two characters that most documents have
-/// takes twice as long.
+/// Most of its time goes to the statistics of character pairs. Without them, a keyword of two characters that most
+/// documents contain takes twice as long.
 const ANALYZE: &str = "ANALYZE listed_submissions, listed_documents, listed_terms, listed_by_label, listed_counts";
 
-/// After how many notes the intake of Postgres is vacuumed.
+/// After how many settled notes the intake of Postgres is vacuumed.
 ///
 /// Larger: each search skips more dead rows, at about 100 ns each. Smaller: more vacuums.
-const VACUUMED: usize = 2_000;
+const NOTES_PER_VACUUM: usize = 2_000;
 
-/// The settlers of this node for one database: one at a time, so that the others hold no connection meanwhile.
+/// The settlers of this node for one database. They run one at a time; a waiting settler holds no connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Settler {
-    turn: Arc<Mutex<()>>,
-    state: Arc<State>,
+    lock: Arc<Mutex<()>>,
+    state: Arc<SettlerState>,
 }
 
-/// Whether everything has been derived from.
+/// The outcome of settling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Settled {
     Yes,
-    /// Nothing can be written to the database now. What is derived can still be worked out: [`Overlay`].
-    Hindered,
+    /// Nothing can be written to the database now. A search can use an [`Overlay`] instead.
+    CannotWrite,
 }
 
 impl Store {
-    /// Derives from all that was committed before this call.
+    /// Settles everything that was committed before this call.
     ///
     /// # Errors
-    /// [`StoreError::Unsettled`] where there is too much of it to wait for: then it is settled on.
+    /// [`StoreError::Unsettled`] if that takes longer than [`SETTLE_LIMIT`]. Settling then continues in the
+    /// background.
     pub(super) async fn settle(&self) -> Result<Settled, StoreError> {
         let state = &self.settler.state;
-        if state.is_hindered() {
-            return Ok(Settled::Hindered);
+        if state.cannot_write() {
+            return Ok(Settled::CannotWrite);
         }
-        let asked = Instant::now();
-        let until = asked + PATIENCE;
-        let turn = timeout(PATIENCE, Arc::clone(&self.settler.turn).lock_owned()).await;
-        let turn = turn.map_err(|_| StoreError::Unsettled)?;
-        // The previous settler may have settled all that matters here, or found that it can't write.
-        if state.is_hindered() {
-            return Ok(Settled::Hindered);
+        let requested_at = Instant::now();
+        let deadline = requested_at + SETTLE_LIMIT;
+        let lock = timeout(SETTLE_LIMIT, Arc::clone(&self.settler.lock).lock_owned()).await;
+        let lock = lock.map_err(|_| StoreError::Unsettled)?;
+        // The previous settler may have settled everything that matters here, or found that it can't write.
+        if state.cannot_write() {
+            return Ok(Settled::CannotWrite);
         }
-        if state.is_settled_since(asked) {
+        if state.is_settled_since(requested_at) {
             return Ok(Settled::Yes);
         }
         if intake::is_settled(&mut self.database.reader().await?).await? {
             return Ok(Settled::Yes);
         }
         let (database, shared) = (self.database.clone(), Arc::clone(state));
-        // In a task, so that it continues when the request gives up.
+        // In a task, so that settling continues if the request gives up.
         let mut settling = tokio::spawn(async move {
-            let _turn = turn;
-            // Until all notes are taken that there were: under a steady stream of writes the intake is never empty.
+            let _lock = lock;
+            // Until all notes are taken that existed at the start: under a steady stream of writes the intake is never
+            // empty.
             let settled = loop {
                 let began = Instant::now();
                 match settle_some(&database, FOR_A_REQUEST).await {
@@ -159,20 +167,20 @@ impl Store {
                 }
             };
             shared.set_behind(false, database.metrics());
-            if shared.taken.load(Ordering::Acquire) >= VACUUMED {
+            if shared.taken.load(Ordering::Acquire) >= NOTES_PER_VACUUM {
                 shared.taken.store(0, Ordering::Release);
                 vacuum(&database).await;
             }
             settled
         });
-        match timeout(until.saturating_duration_since(Instant::now()), &mut settling).await {
+        match timeout(deadline.saturating_duration_since(Instant::now()), &mut settling).await {
             Ok(Ok(Ok(()))) => Ok(Settled::Yes),
-            Ok(Ok(Err(error))) if hinders(&error) => {
-                state.note_hindered();
-                Ok(Settled::Hindered)
+            Ok(Ok(Err(error))) if prevents_writing(&error) => {
+                state.note_cannot_write();
+                Ok(Settled::CannotWrite)
             }
             Ok(Ok(Err(error))) => Err(error),
-            // The runtime ends.
+            // The runtime is shutting down.
             Ok(Err(_)) => Err(StoreError::Unsettled),
             Err(_) => {
                 state.set_behind(true, self.database.metrics());
@@ -184,14 +192,14 @@ impl Store {
         }
     }
 
-    /// Notes whether too much is noted for searches where nothing can be written.
+    /// Records in the metrics whether there are too many notes for an overlay.
     pub(super) fn note_overlay(&self, outcome: Result<Overlay, StoreError>) -> Result<Overlay, StoreError> {
         let is_behind = matches!(outcome, Err(StoreError::Unsettled));
         self.settler.state.set_behind(is_behind, self.database.metrics());
         outcome
     }
 
-    /// What keeps searches from being answered, while something does.
+    /// Why searches are refused, while they are.
     #[must_use]
     pub fn backlog(&self) -> Option<String> {
         self.settler.state.is_behind.load(Ordering::Acquire).then(|| StoreError::Unsettled.to_string())
@@ -199,7 +207,7 @@ impl Store {
 }
 
 /// Whether an error prevents writing but not reading.
-fn hinders(error: &StoreError) -> bool {
+fn prevents_writing(error: &StoreError) -> bool {
     match error {
         StoreError::Locked { .. } | StoreError::ReadOnly(_) => true,
         StoreError::Unavailable(error) => {
@@ -219,22 +227,22 @@ pub(super) async fn settle_all(database: &Database) -> Result<(), StoreError> {
     Ok(())
 }
 
-async fn begin(database: &Database, pace: Pace) -> Result<Transaction, StoreError> {
-    database.begin_by(pace.begin, STATEMENT, Instant::now()).await
+async fn begin(database: &Database, options: SettlerOptions) -> Result<Transaction, StoreError> {
+    database.begin_with(options.begin, STATEMENT_LIMIT, Instant::now()).await
 }
 
-/// Makes the keyword indexes that are missing, and gathers figures of what was derived for the planner.
-pub(super) async fn make_indexes(database: &Database) -> Result<(), StoreError> {
+/// Creates missing keyword indexes, and gathers the planner's statistics of the search tables.
+pub(super) async fn create_indexes(database: &Database) -> Result<(), StoreError> {
     let mut transaction = begin(database, FOR_A_COMMAND).await?;
-    keyword_indexes::make(&mut transaction).await?;
+    keyword_indexes::create_missing(&mut transaction).await?;
     if transaction.dialect() == Dialect::Postgres {
         run(&mut transaction, ANALYZE).await?;
     }
     Ok(transaction.commit().await?)
 }
 
-/// Removes the dead rows that settled notes leave behind on Postgres, because each search reads them. If a transaction may
-/// still see them, or another role owns the table, autovacuum does it later.
+/// Removes the dead rows that settled notes leave behind on Postgres, because each search reads them. If a transaction
+/// may still see them, or another role owns the table, autovacuum does it later.
 async fn vacuum(database: &Database) {
     if database.dialect() == Dialect::Postgres
         && let Ok(mut writer) = database.writer().await
@@ -244,54 +252,54 @@ async fn vacuum(database: &Database) {
     }
 }
 
-/// What was taken out of the intake.
+/// How many notes were taken out of the intake.
 #[derive(Clone, Copy, Debug)]
-struct Taken {
+struct TakenNotes {
     notes: usize,
-    /// Whether these were all notes that were committed when it began.
+    /// Whether these were all notes that were committed at the start.
     is_all: bool,
 }
 
 /// Takes some notes and derives from them, in a transaction of their own.
-async fn settle_some(database: &Database, pace: Pace) -> Result<Taken, StoreError> {
-    let mut tries = Tries::default();
+async fn settle_some(database: &Database, options: SettlerOptions) -> Result<TakenNotes, StoreError> {
+    let mut retry = Retry::default();
     loop {
-        match try_to_settle_some(database, pace).await {
+        match try_to_settle_some(database, options).await {
             // A TRUNCATE of several tables locks them in its own order, so reads can be part of a deadlock.
-            Err(error) if tries.another(&error).await => {}
+            Err(error) if retry.wait_if_retryable(&error).await => {}
             outcome => return outcome,
         }
     }
 }
 
-async fn try_to_settle_some(database: &Database, pace: Pace) -> Result<Taken, StoreError> {
-    let mut transaction = begin(database, pace).await?;
-    let taken = settle_in(&mut transaction, pace.notes).await?;
+async fn try_to_settle_some(database: &Database, options: SettlerOptions) -> Result<TakenNotes, StoreError> {
+    let mut transaction = begin(database, options).await?;
+    let taken = settle_in(&mut transaction, options.notes).await?;
     transaction.commit().await?;
     database.metrics().settled(taken.notes);
     Ok(taken)
 }
 
 /// Takes notes and derives from them, in a transaction that is the only one to settle.
-async fn settle_in(transaction: &mut Transaction, most: i64) -> Result<Taken, StoreError> {
-    let notes = Notes::take(transaction, most).await?;
+async fn settle_in(transaction: &mut Transaction, max_notes: i64) -> Result<TakenNotes, StoreError> {
+    let notes = Notes::take(transaction, max_notes).await?;
     notes.note_others(transaction).await?;
     let ids: Vec<i64> = notes.submissions.iter().copied().collect();
     derive(transaction, &ids).await?;
-    let is_all = i64::try_from(notes.taken).is_ok_and(|taken| taken < most) && !notes.may_affect_others();
-    Ok(Taken { notes: notes.taken, is_all })
+    let is_all = i64::try_from(notes.taken).is_ok_and(|taken| taken < max_notes) && !notes.may_affect_others();
+    Ok(TakenNotes { notes: notes.taken, is_all })
 }
 
-/// Makes what is stored of submissions what it ought to be.
+/// Updates the search tables for the given submissions.
 async fn derive(transaction: &mut Transaction, ids: &[i64]) -> Result<Differences, StoreError> {
     let mut differences = Differences::default();
     if ids.is_empty() {
         return Ok(differences);
     }
-    for portion in reading::portions(transaction.connection(), ids).await? {
-        let wanted = reading::wanted(transaction.connection(), &portion).await?;
-        let stored = reading::stored(transaction.connection(), &portion).await?;
-        differences += writing::write(transaction, &portion, &wanted, &stored).await?;
+    for batch in reading::batches(transaction.connection(), ids).await? {
+        let wanted = reading::wanted(transaction.connection(), &batch).await?;
+        let stored = reading::stored(transaction.connection(), &batch).await?;
+        differences += writing::write(transaction, &batch, &wanted, &stored).await?;
     }
     Ok(differences)
 }
@@ -302,12 +310,12 @@ pub(super) async fn settle_within(transaction: &mut Transaction) -> Result<(), S
     if is_postgres {
         run(transaction, LOCK).await?;
     }
-    keyword_indexes::take_away(transaction).await?;
+    keyword_indexes::drop_if_empty(transaction).await?;
     // All notes at once: until the transaction ends, each further DELETE would read the rows deleted before.
     while settle_in(transaction, i64::MAX).await?.notes > 0 {}
-    keyword_indexes::make(transaction).await?;
+    keyword_indexes::create_missing(transaction).await?;
     if is_postgres {
-        run(transaction, CLEAN).await?;
+        run(transaction, FLUSH_PENDING_LISTS).await?;
         run(transaction, ANALYZE).await?;
     }
     Ok(())
@@ -321,27 +329,27 @@ async fn run(transaction: &mut Transaction, statement: &'static str) -> Result<(
 }
 
 /// Derives from every submission again, and recounts. Returns what was wrong, and how many counts were.
-pub(super) async fn mend(database: &Database) -> Result<(Differences, u64), StoreError> {
+pub(super) async fn repair(database: &Database) -> Result<(Differences, u64), StoreError> {
     settle_all(database).await?;
-    mend_trigrams(database).await?;
+    repair_trigrams(database).await?;
     let (mut differences, mut last) = (Differences::default(), 0);
     loop {
         let mut transaction = begin(database, FOR_A_COMMAND).await?;
-        let ids = intake::ids_after(&mut transaction, last, MENDED_AT_ONCE).await?;
+        let ids = intake::ids_after(&mut transaction, last, REPAIR_BATCH).await?;
         let Some(&end) = ids.last() else { break };
         differences += derive(&mut transaction, &ids).await?;
         transaction.commit().await?;
         last = end;
     }
     let mut transaction = begin(database, FOR_A_COMMAND).await?;
-    let counts = counts::mend(&mut transaction).await?;
+    let counts = counts::repair(&mut transaction).await?;
     transaction.commit().await?;
-    make_indexes(database).await?;
+    create_indexes(database).await?;
     Ok((differences, counts))
 }
 
 /// Rebuilds the keyword index of SQLite if it does not match the documents.
-async fn mend_trigrams(database: &Database) -> Result<(), StoreError> {
+async fn repair_trigrams(database: &Database) -> Result<(), StoreError> {
     if database.dialect() == Dialect::Postgres {
         return Ok(());
     }

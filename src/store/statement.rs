@@ -11,11 +11,11 @@ mod sql;
 mod texts;
 
 pub use folding::fold;
-pub(super) use folding::{SEPARATOR, folded, searchable, term, term_of_answer};
-pub(super) use page::Reading;
+pub(super) use folding::{SEPARATOR, answer_digest, folded, searchable, term_digest};
+pub(super) use page::PageScan;
 pub use page::{Page, PageRequest, SortDirection};
-pub(super) use records::{Fields, Malformed, Record, truth};
-pub(super) use row::{Repairs, Row, sqlite_text};
-pub(super) use rows::{Instant, Rows, Table, names};
+pub(super) use records::{Fields, ListRecord, MalformedRecord, truth};
+pub(super) use row::{RepairedTexts, Row};
+pub(super) use rows::{JsonRows, JsonTimestamp, TableSpec, push_column_names};
 pub(super) use sql::{Dialect, Sql};
 pub use texts::Texts;

@@ -1,8 +1,8 @@
-//! Submissions with everything that they show: one entry a field, their graduated children's after their own.
+//! Submissions with everything that they show: one entry per field, followed by the entries of graduated children.
 //!
-//! What is shown is borrowed from the rows, so that an answer's text goes from the driver's memory straight to who writes
-//! it. A row has a submission with its answers as a list, and the first one of each form has the form's fields, too; they
-//! are put together here. That costs half of what a join of them does, in the database and even more in the driver.
+//! Texts are borrowed from the rows, so that they are not copied between the driver and the response. A row has a
+//! submission with its answers as a list, and the first row of each form also has the form's fields; they are combined
+//! here. That costs half as much as a join, in the database and even more so in the driver.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use super::engine::PooledConnection;
 use super::filter::SortBy;
-use super::statement::{Dialect, Fields, Malformed, Record, Row, SortDirection, Sql, sqlite_text};
+use super::statement::{Fields, ListRecord, MalformedRecord, Row, SortDirection, Sql};
 use super::{Store, StoreError};
 
 /// A submission as the API shows it.
@@ -23,11 +23,11 @@ pub struct Submission<'r> {
     pub id: i64,
     /// As the database spells it.
     pub status: &'r str,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
     /// When it last changed.
     pub updated_at: Timestamp,
-    /// One entry a field of its form, in form order; then those of its graduated children, by their ids.
+    /// One entry per field of its form, in form order; then those of its graduated children, by id.
     pub entries: Vec<Answer<'r>>,
 }
 
@@ -46,89 +46,88 @@ pub struct Field<'r> {
     pub kind: Cow<'r, str>,
 }
 
-impl<'r> Record<'r> for Field<'r> {
-    fn take(fields: &mut Fields<'r>) -> Result<Self, Malformed> {
+impl<'r> ListRecord<'r> for Field<'r> {
+    fn take(fields: &mut Fields<'r>) -> Result<Self, MalformedRecord> {
         Ok(Self { id: fields.integer()?, gid: fields.text()?, name: fields.text()?, kind: fields.text()? })
     }
 }
 
-/// What stands in one field; an empty value where it was not answered.
+/// The entry of one field. The value is empty if the field was not answered.
 #[derive(Clone, Debug)]
 pub struct Answer<'r> {
-    /// The field's place among [`Shown::fields`].
+    /// The index of the field in [`SubmissionsView::fields`].
     pub field: usize,
     /// The value as stored.
     pub value: Cow<'r, str>,
     /// A JSON array of file details, for file answers.
     pub files: Option<Cow<'r, str>>,
-    /// When the answer last changed; the submission's own where there is none.
+    /// When the answer last changed, or the submission if there is no answer.
     pub updated_at: Timestamp,
 }
 
 /// Submissions, and the fields of all their forms.
 #[derive(Clone, Debug)]
-pub struct Shown<'r> {
-    /// Each field once, however many submissions have it.
+pub struct SubmissionsView<'r> {
+    /// Each field once, however many submissions of its form there are.
     pub fields: Vec<Field<'r>>,
-    /// In the order in which they were asked for.
+    /// In the requested order.
     pub submissions: Vec<Submission<'r>>,
 }
 
-/// What was answered: the field's id, the value, file details, and when it last changed, in microseconds since 1970.
+/// A stored answer: the field's id, the value, file details, and when it last changed, in microseconds since 1970.
 #[derive(Deserialize)]
-struct Given<'r>(i64, #[serde(borrow)] Cow<'r, str>, #[serde(borrow)] Option<Cow<'r, str>>, i64);
+struct StoredAnswer<'r>(i64, #[serde(borrow)] Cow<'r, str>, #[serde(borrow)] Option<Cow<'r, str>>, i64);
 
-impl<'r> Record<'r> for Given<'r> {
-    fn take(fields: &mut Fields<'r>) -> Result<Self, Malformed> {
+impl<'r> ListRecord<'r> for StoredAnswer<'r> {
+    fn take(fields: &mut Fields<'r>) -> Result<Self, MalformedRecord> {
         Ok(Self(fields.integer()?, fields.text()?, fields.optional_text()?, fields.instant()?))
     }
 }
 
-/// Submissions as the database tells them: a row each, in the order in which they were asked for, and graduated children
-/// after their parents.
+/// The rows of submissions, one each, in the requested order, with graduated children after their parents.
 #[derive(Debug, Default)]
 pub struct Submissions {
     rows: Vec<Row>,
 }
 
-/// The columns of a row, as [`write_rows`] has them.
+/// The columns of a row, as [`write_rows`] selects them.
 const ID: usize = 0;
-const CHILD_OF: usize = 1;
+const PARENT: usize = 1;
 const FORM: usize = 2;
 const STATUS: usize = 3;
 const CREATED_AT: usize = 4;
 const UPDATED_AT: usize = 5;
 const FIELDS: usize = 6;
 const ANSWERS: usize = 7;
-/// How many there are.
+/// The number of columns.
 pub(super) const COLUMNS: usize = 8;
 
 impl Submissions {
-    /// Out of rows in no order, sorted as a page is.
+    /// Sorts rows in the order of a page.
     pub(super) fn sorted(rows: Vec<Row>, by: SortBy, direction: SortDirection) -> Result<Self, sqlx::Error> {
         let column = match by {
             SortBy::CreatedAt => CREATED_AT,
             SortBy::UpdatedAt => UPDATED_AT,
         };
-        let mut places: Vec<(Timestamp, i64)> = Vec::with_capacity(rows.len());
+        let mut positions: Vec<(Timestamp, i64)> = Vec::with_capacity(rows.len());
         for row in &rows {
-            if row.get::<Option<i64>>(CHILD_OF)?.is_none() {
-                places.push((row.get(column)?, row.get(ID)?));
+            if row.get::<Option<i64>>(PARENT)?.is_none() {
+                positions.push((row.get(column)?, row.get(ID)?));
             }
         }
-        places.sort_unstable();
+        positions.sort_unstable();
         if direction == SortDirection::Descending {
-            places.reverse();
+            positions.reverse();
         }
-        let ids: Vec<i64> = places.into_iter().map(|(_, id)| id).collect();
+        let ids: Vec<i64> = positions.into_iter().map(|(_, id)| id).collect();
         Ok(Self { rows: in_order(&ids, rows)? })
     }
 
-    /// What they show.
+    /// Combines the rows into submissions.
     ///
     /// # Errors
-    /// [`StoreError::Statement`] where the database has what no column of the schema takes.
-    pub fn read(&self) -> Result<Shown<'_>, StoreError> {
+    /// [`StoreError::Statement`] if a column has a value that the schema does not allow.
+    pub fn read(&self) -> Result<SubmissionsView<'_>, StoreError> {
         let mut fields: Vec<Field<'_>> = Vec::new();
         let mut forms: HashMap<i64, Range<usize>> = HashMap::new();
         for row in &self.rows {
@@ -141,37 +140,37 @@ impl Submissions {
         let mut submissions: Vec<Submission<'_>> = Vec::with_capacity(self.rows.len());
         for row in &self.rows {
             let updated_at = row.get(UPDATED_AT)?;
-            match row.get::<Option<i64>>(CHILD_OF)? {
+            match row.get::<Option<i64>>(PARENT)? {
                 None => {
                     let (id, status, created_at) = (row.get(ID)?, row.text(STATUS)?, row.get(CREATED_AT)?);
                     submissions.push(Submission { id, status, created_at, updated_at, entries: Vec::new() });
                 }
-                // A parent that is not returned, being a draft, returns no children.
+                // A parent that is a draft is not returned, and neither are its children.
                 Some(parent) if submissions.last().is_none_or(|last| last.id != parent) => continue,
                 Some(_) => {}
             }
             if let (Some(shown_in), Some(form)) = (submissions.last_mut(), forms.get(&row.get(FORM)?)) {
-                let places = form.clone().zip(&fields[form.clone()]);
-                add_entries(&mut shown_in.entries, places, row.records(ANSWERS)?, updated_at)?;
+                let positions = form.clone().zip(&fields[form.clone()]);
+                add_entries(&mut shown_in.entries, positions, row.records(ANSWERS)?, updated_at)?;
             }
         }
-        Ok(Shown { fields, submissions })
+        Ok(SubmissionsView { fields, submissions })
     }
 }
 
-/// Adds an entry a field, of which the places are told.
+/// Adds an entry per field; `fields` has the index of each field.
 fn add_entries<'f, 'r: 'f>(
     entries: &mut Vec<Answer<'r>>,
     fields: impl ExactSizeIterator<Item = (usize, &'f Field<'r>)>,
-    mut given: Vec<Given<'r>>,
+    mut answers: Vec<StoredAnswer<'r>>,
     updated_at: Timestamp,
 ) -> Result<(), StoreError> {
-    given.sort_unstable_by_key(|given| given.0);
+    answers.sort_unstable_by_key(|answers| answers.0);
     entries.reserve(fields.len());
     for (field, Field { id, .. }) in fields {
-        let (value, files, updated_at) = match given.binary_search_by_key(id, |given| given.0) {
+        let (value, files, updated_at) = match answers.binary_search_by_key(id, |answers| answers.0) {
             Ok(at) => {
-                let Given(_, value, files, at) = &mut given[at];
+                let StoredAnswer(_, value, files, at) = &mut answers[at];
                 let at = Timestamp::from_microsecond(*at).map_err(|error| sqlx::Error::Decode(error.into()))?;
                 (std::mem::take(value), files.take(), at)
             }
@@ -183,55 +182,54 @@ fn add_entries<'f, 'r: 'f>(
 }
 
 impl Store {
-    /// A submission with all that it shows: one statement. Nothing where it is a draft, a graduated child or unknown, which
-    /// are not returned by themselves.
+    /// A submission with everything that it shows, by one statement. Empty if it is unknown, a draft or a graduated
+    /// child; the latter are not returned by themselves.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn submission(&self, id: i64) -> Result<Submissions, StoreError> {
         let mut reader = self.database.reader().await?;
         let mut sql = reader.sql();
-        write_rows(&mut sql, TellFields::WithEachRow, |sql| {
+        write_rows(&mut sql, FormFields::EveryRow, |sql| {
             sql.push(" = ").bind(id);
         });
         Ok(Submissions { rows: in_order(&[id], reader.fetch_all(sql).await?)? })
     }
 }
 
-/// Submissions by id, in the order of the ids. Leaves out what is not returned by itself.
+/// Submissions by id, in the order of the ids, without those that are not returned by themselves.
 pub(super) async fn read_submissions(reader: &mut PooledConnection, ids: Vec<i64>) -> Result<Submissions, StoreError> {
     if ids.is_empty() {
         return Ok(Submissions::default());
     }
     let mut sql = reader.sql();
-    write_rows(&mut sql, TellFields::OnceAForm, |sql| {
-        sql.in_some_ids(&ids);
+    write_rows(&mut sql, FormFields::OncePerForm, |sql| {
+        sql.in_ids_with_generic_plan(&ids);
     });
     Ok(Submissions { rows: in_order(&ids, reader.fetch_all(sql).await?)? })
 }
 
-/// Which rows tell the fields of their form.
+/// Which rows have the fields of their form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TellFields {
-    /// The first one of each form.
-    OnceAForm,
-    /// All of them: for one submission, whose children are few, that takes less than to find out which are the first.
-    WithEachRow,
+pub(super) enum FormFields {
+    /// The first row of each form.
+    OncePerForm,
+    /// All rows. For one submission, which has few children, this costs less than finding the first row of each form.
+    EveryRow,
 }
 
-/// Adds the query of the rows that [`Submissions`] are told by, [`COLUMNS`] of them, of submissions whose ids are `among`.
-pub(super) fn write_rows(sql: &mut Sql, fields: TellFields, among: impl Fn(&mut Sql)) {
-    let files = if sql.dialect() == Dialect::Postgres { "a.files::text" } else { "a.files" };
+/// Adds the query of the rows of [`Submissions`], with [`COLUMNS`] columns. `among` adds the condition on the ids.
+pub(super) fn write_rows(sql: &mut Sql, fields: FormFields, among: impl Fn(&mut Sql)) {
     sql.push("SELECT m.id, m.child_of, m.form_id, m.status, m.created_at, m.updated_at, ");
-    let once = fields == TellFields::OnceAForm;
+    let once = fields == FormFields::OncePerForm;
     sql.push(if once { "CASE WHEN row_number() OVER (PARTITION BY m.form_id) = 1 THEN (" } else { "(" });
     sql.push_records(&["id", "gid", "name", "type"]);
     sql.push(" FROM (SELECT e.id, e.gid, e.name, e.type FROM elements e WHERE e.form_id = m.form_id ");
     sql.push("ORDER BY e.position, e.id) AS fields)").push(if once { " END" } else { "" }).push(" AS fields, (");
-    sql.push_records(&["a.element_id", "a.value", files, "a.updated_at"]);
+    sql.push_records(&["a.element_id", "a.value", "CAST(a.files AS text)", "a.updated_at"]);
     sql.push(" FROM (SELECT element_id, value, files, ").push_instant("updated_at");
     sql.push(" AS updated_at FROM answers WHERE submission_id = m.id) AS a) AS answers FROM (");
-    // A subquery of one value, which is not asked where there is no parent, and which Postgres never makes a table of.
+    // A scalar subquery is not evaluated if there is no parent, and Postgres does not turn it into a join.
     write_head(sql, "CAST(NULL AS bigint)");
     sql.push(" FROM submissions m WHERE NOT m.draft AND NOT coalesce((SELECT f.graduated FROM submissions p ");
     sql.push("JOIN forms f ON f.id = p.form_id WHERE p.id = m.parent_id), false) AND m.id");
@@ -249,24 +247,14 @@ fn write_head(sql: &mut Sql, child_of: &'static str) {
     sql.push(" AS created_at, ").push_instant("m.updated_at").push(" AS updated_at");
 }
 
-/// The rows in the order of the ids, children after their parents and by their own ids.
+/// The rows in the order of the ids; children after their parents, by their own ids.
 fn in_order(ids: &[i64], rows: Vec<Row>) -> Result<Vec<Row>, sqlx::Error> {
-    let places: HashMap<i64, usize> = ids.iter().copied().zip(0..).collect();
-    let mut placed = Vec::with_capacity(rows.len());
+    let positions: HashMap<i64, usize> = ids.iter().copied().zip(0..).collect();
+    let mut sorted = Vec::with_capacity(rows.len());
     for row in rows {
-        let (id, child_of): (i64, Option<i64>) = (row.get(ID)?, row.get(CHILD_OF)?);
-        placed.push(((places.get(&child_of.unwrap_or(id)).copied(), child_of.is_some(), id), row));
+        let (id, child_of): (i64, Option<i64>) = (row.get(ID)?, row.get(PARENT)?);
+        sorted.push(((positions.get(&child_of.unwrap_or(id)).copied(), child_of.is_some(), id), row));
     }
-    placed.sort_unstable_by_key(|(place, _)| *place);
-    Ok(placed.into_iter().map(|(_, row)| row).collect())
-}
-
-impl Row {
-    /// The text of a column, where it stands.
-    pub(super) fn text(&self, column: usize) -> Result<&str, sqlx::Error> {
-        match self {
-            Self::Postgres(row) => sqlx::Row::try_get(row, column),
-            Self::Sqlite(row, repairs) => Ok(sqlite_text(row, repairs, column)?.unwrap_or_default()),
-        }
-    }
+    sorted.sort_unstable_by_key(|(position, _)| *position);
+    Ok(sorted.into_iter().map(|(_, row)| row).collect())
 }

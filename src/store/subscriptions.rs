@@ -1,15 +1,15 @@
-//! Subscriptions of automation tools to events of forms.
+//! Webhook subscriptions of automation tools to events of forms. Only stores them; nothing here delivers.
 
 use jiff::Timestamp;
 
-use super::engine::Tries;
+use super::engine::Retry;
 use super::statement::{Page, PageRequest, Row, Sql};
 use super::{Store, StoreError};
 
-/// What a subscription tells of.
+/// The event that a subscription delivers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Event {
-    /// A submission was handed in.
+    /// A submission was created.
     #[default]
     SubmissionCreated,
     /// A submission changed.
@@ -29,16 +29,16 @@ impl Event {
         }
     }
 
-    /// The event of a spelling, if it is one.
+    /// The event with this spelling.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|event| event.as_str() == text)
     }
 }
 
-/// What makes a subscription: the same triple is the same one.
+/// What identifies a subscription.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Triple {
+pub struct SubscriptionKey {
     /// Where to deliver.
     pub target_url: String,
     /// What to deliver.
@@ -58,27 +58,27 @@ pub struct Subscription {
     pub event: String,
     /// Of which form; none for every form.
     pub form: Option<i64>,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
 }
 
-/// Which subscriptions end.
+/// Which subscriptions to delete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unsubscription {
-    /// The one with an id.
+    /// The one with this id.
     Id(i64),
-    /// Every one of a URL; narrowed by what else is given.
+    /// Every one of a URL, narrowed by event and form.
     Target {
         /// Where it delivers.
         target_url: String,
         /// Only this event.
         event: Option<Event>,
-        /// Only this form; an inner none is the subscription to every form.
+        /// Only this form. `Some(None)` is the subscription to every form.
         form: Option<Option<i64>>,
     },
 }
 
-/// What became of a call to subscribe.
+/// The outcome of subscribing.
 #[derive(Clone, Debug)]
 pub enum Subscribed {
     /// It is new.
@@ -104,18 +104,23 @@ impl Subscription {
 }
 
 impl Store {
-    /// Makes a subscription with a secret, or finds the one that there is.
+    /// Creates a subscription with a secret, or finds the existing one.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn subscribe(&self, triple: &Triple, secret: &str, now: Timestamp) -> Result<Subscribed, StoreError> {
-        let mut tries = Tries::default();
+    pub async fn subscribe(
+        &self,
+        key: &SubscriptionKey,
+        secret: &str,
+        now: Timestamp,
+    ) -> Result<Subscribed, StoreError> {
+        let mut retry = Retry::default();
         loop {
-            match self.try_to_subscribe(triple, secret, now).await {
+            match self.try_to_subscribe(key, secret, now).await {
                 Ok(Some(subscribed)) => return Ok(subscribed),
-                // The one that was there has just been ended: now there is room to make it.
+                // The existing one has just been deleted, so it can be created now.
                 Ok(None) => {}
-                Err(error) if tries.another(&error).await => {}
+                Err(error) if retry.wait_if_retryable(&error).await => {}
                 Err(error) => return Err(error),
             }
         }
@@ -123,14 +128,14 @@ impl Store {
 
     async fn try_to_subscribe(
         &self,
-        triple: &Triple,
+        key: &SubscriptionKey,
         secret: &str,
         now: Timestamp,
     ) -> Result<Option<Subscribed>, StoreError> {
         let mut transaction = self.database.begin().await?;
-        if let Some(form) = triple.form {
+        if let Some(form) = key.form {
             let mut sql = transaction.sql();
-            // Locked, so that the form is still there when the subscription is.
+            // Locked, so that the form can't be deleted before the commit.
             sql.push("SELECT id FROM forms WHERE id = ").bind(form).push_either(" FOR KEY SHARE", "");
             if transaction.fetch_all(sql).await?.is_empty() {
                 return Ok(Some(Subscribed::UnknownForm));
@@ -138,7 +143,7 @@ impl Store {
         }
         let mut insert = transaction.sql();
         insert.push("INSERT INTO subscriptions (target_url, event, form_id, secret, created_at) VALUES (");
-        insert.bind(triple.target_url.as_str()).push(", ").bind(triple.event.as_str()).push(", ").bind(triple.form);
+        insert.bind(key.target_url.as_str()).push(", ").bind(key.event.as_str()).push(", ").bind(key.form);
         insert.push(", ").bind(secret).push(", ").bind(now).push(") ON CONFLICT DO NOTHING RETURNING ").push(COLUMNS);
         if let Some(row) = transaction.fetch_all(insert).await?.pop() {
             let subscription = Subscription::read(&row)?;
@@ -147,13 +152,13 @@ impl Store {
         }
         let mut find = transaction.sql();
         find.push("SELECT ").push(COLUMNS).push(" FROM subscriptions WHERE target_url = ");
-        find.bind(triple.target_url.as_str()).push(" AND event = ").bind(triple.event.as_str());
-        find.push(" AND coalesce(form_id, 0) = ").bind(triple.form.unwrap_or(0));
+        find.bind(key.target_url.as_str()).push(" AND event = ").bind(key.event.as_str());
+        find.push(" AND coalesce(form_id, 0) = ").bind(key.form.unwrap_or(0));
         let row = transaction.fetch_all(find).await?.pop();
         Ok(row.as_ref().map(Subscription::read).transpose()?.map(Subscribed::Existing))
     }
 
-    /// Ends subscriptions and tells how many.
+    /// Deletes subscriptions. Returns how many.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
@@ -161,10 +166,10 @@ impl Store {
         let mut sql = self.database.sql();
         sql.push("DELETE FROM subscriptions WHERE ");
         write_which(&mut sql, which);
-        let mut tries = Tries::default();
+        let mut retry = Retry::default();
         loop {
             match self.database.execute(sql.clone()).await {
-                Err(error) if tries.another(&error).await => {}
+                Err(error) if retry.wait_if_retryable(&error).await => {}
                 outcome => return outcome,
             }
         }

@@ -1,16 +1,16 @@
-//! API tokens as the account's database holds them: a digest, never the token.
+//! API tokens in the account's database, which stores their digests and never the tokens.
 
 use jiff::Timestamp;
 
 use super::statement::Row;
 use super::{Store, StoreError};
 
-/// A token to be stored.
+/// A token to store.
 #[derive(Clone, Debug)]
 pub struct NewToken {
     /// What the administrator calls it.
     pub name: String,
-    /// The first characters of the token, to tell tokens apart by.
+    /// The first characters of the token, by which administrators recognize it.
     pub prefix: String,
     /// SHA-256 of the token.
     pub digest: [u8; 32],
@@ -27,11 +27,11 @@ pub struct TokenRecord {
     pub prefix: String,
     /// SHA-256 of the token.
     pub digest: Vec<u8>,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
     /// When it was last used, to the minute.
     pub last_used_at: Option<Timestamp>,
-    /// Since when it is refused.
+    /// When it was revoked.
     pub revoked_at: Option<Timestamp>,
 }
 
@@ -67,7 +67,7 @@ impl Store {
         Ok(row.as_ref().map(TokenRecord::read).transpose()?)
     }
 
-    /// Every token, by id, revoked ones too.
+    /// Every token, by id, including revoked ones.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
@@ -91,7 +91,7 @@ impl Store {
         Ok(())
     }
 
-    /// Revokes a token and tells whether there was one; a token revoked before keeps its instant.
+    /// Revokes a token. Returns whether it exists. A token that was revoked before keeps its time of revocation.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
@@ -101,7 +101,7 @@ impl Store {
         Ok(self.database.execute(sql).await? > 0)
     }
 
-    /// Writes when tokens were last used, all with one statement; an instant older than the stored one changes nothing.
+    /// Writes when tokens were last used, with one statement. A time older than the stored one changes nothing.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].

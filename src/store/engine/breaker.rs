@@ -1,8 +1,8 @@
-//! A database that does not work is left alone for a moment, and its callers are refused at once.
+//! A circuit breaker for each tenant's database: while the database does not work, requests are refused at once.
 //!
-//! One breaker a tenant. It opens when the database can't be connected to or opened, or when some statements in a row
-//! failed for a reason that lies in the database; after a moment one caller is let through, and what becomes of its first
-//! statement decides. Opening and closing are logged, once each, and not the refusals between them.
+//! It opens when the database can't be connected to or opened, or when several statements in a row fail because of the
+//! database. After a pause it lets one request through as a trial, and the outcome of that request's first statement
+//! closes it or keeps it open. Opening and closing are logged once each; refusals are only counted.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,16 +12,19 @@ use super::causes::with_causes;
 use super::error::{StoreError, UNAVAILABLE};
 use crate::metrics::DatabaseMetrics;
 
-/// How long callers are refused before one is let through. Longer, and a mended tenant waits; shorter, and a broken one
-/// keeps its database busy with what fails.
+/// How long requests are refused before a trial.
+///
+/// Larger: a tenant whose database works again waits longer. Smaller: a broken database gets more requests that fail.
 pub(crate) const PAUSE: Duration = Duration::from_secs(1);
 
-/// How many statements in a row fail before callers are refused. More, and callers wait for a database that is gone;
-/// fewer, and one unlucky statement refuses the others.
+/// How many statements in a row have to fail to open the breaker.
+///
+/// Larger: more requests wait for a database that is gone. Smaller: one failure that passes refuses other requests.
 const FAILURES: u32 = 3;
 
-/// How long the statement of the caller that is let through may run. Longer, and a connection is held by a database that
-/// hangs; shorter, and one that is slow is never used again.
+/// How long the statement of a trial may run.
+///
+/// Larger: a database that hangs occupies a connection for longer. Smaller: a slow database never passes its trial.
 pub(super) const TRIAL_LIMIT: Duration = Duration::from_secs(3);
 
 /// The breaker of one tenant's database.
@@ -30,61 +33,61 @@ pub struct Breaker {
     /// For the log.
     tenant: Arc<str>,
     metrics: DatabaseMetrics,
-    state: Mutex<State>,
+    state: Mutex<BreakerState>,
 }
 
 #[derive(Debug)]
-enum State {
-    /// Every caller is let through; so many statements failed since the last one that did not.
+enum BreakerState {
+    /// Every request is let through. `failures` statements have failed since the last success.
     Closed { failures: u32 },
-    /// Callers are refused, but for one after the pause.
-    Open(Open),
+    /// Requests are refused, except for one trial after each pause.
+    Open(OpenBreaker),
 }
 
 #[derive(Debug)]
-struct Open {
-    /// The last failure.
-    at: Instant,
-    /// What kind of failure was logged, so that another kind is logged too.
-    said: String,
+struct OpenBreaker {
+    /// When the last failure was.
+    failed_at: Instant,
+    /// The kind of failure that was logged last. Another kind is logged too.
+    logged: String,
     /// The last failure with its causes.
     cause: String,
-    /// Whether the one is under way.
-    tried: bool,
+    /// Whether a trial is under way.
+    trial_running: bool,
 }
 
-/// A caller who was let through. Dropped without a word of the outcome, it leaves its place to the next one.
+/// A request that was let through. A trial that is dropped without an outcome leaves the trial to the next request.
 #[derive(Debug)]
-#[must_use = "it has to say what became of it"]
+#[must_use = "it has to report an outcome"]
 pub struct BreakerPermit {
     breaker: Arc<Breaker>,
-    /// Whether it is the one that is let through while the others are refused.
+    /// Whether this request is the trial.
     trial: bool,
 }
 
 impl Breaker {
-    /// Closed.
+    /// A closed breaker.
     #[must_use]
     pub fn new(tenant: Arc<str>, metrics: DatabaseMetrics) -> Arc<Self> {
-        Arc::new(Self { tenant, metrics, state: Mutex::new(State::Closed { failures: 0 }) })
+        Arc::new(Self { tenant, metrics, state: Mutex::new(BreakerState::Closed { failures: 0 }) })
     }
 
-    /// Lets a caller through.
+    /// Lets a request through.
     ///
     /// # Errors
-    /// [`StoreError::Resting`] while it is open.
+    /// [`StoreError::Resting`] while the breaker is open.
     pub fn enter(self: &Arc<Self>) -> Result<BreakerPermit, StoreError> {
         self.enter_at(Instant::now())
     }
 
     fn enter_at(self: &Arc<Self>, now: Instant) -> Result<BreakerPermit, StoreError> {
         let trial = match &mut *self.lock() {
-            State::Closed { .. } => false,
-            State::Open(open) if !open.tried && now >= open.at + PAUSE => {
-                open.tried = true;
+            BreakerState::Closed { .. } => false,
+            BreakerState::Open(open) if !open.trial_running && now >= open.failed_at + PAUSE => {
+                open.trial_running = true;
                 true
             }
-            State::Open(_) => {
+            BreakerState::Open(_) => {
                 self.metrics.refused("breaker");
                 return Err(StoreError::Resting);
             }
@@ -92,36 +95,37 @@ impl Breaker {
         Ok(BreakerPermit { breaker: Arc::clone(self), trial })
     }
 
-    /// Whether callers are refused now.
+    /// Whether requests are refused now.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        matches!(&*self.lock(), State::Open(_))
+        matches!(&*self.lock(), BreakerState::Open(_))
     }
 
-    /// What is wrong, while callers are refused.
+    /// What is wrong, while requests are refused.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         match &*self.lock() {
-            State::Open(open) => Some(open.cause.clone()),
-            State::Closed { .. } => None,
+            BreakerState::Open(open) => Some(open.cause.clone()),
+            BreakerState::Closed { .. } => None,
         }
     }
 
-    /// A statement was answered by a database that works. What began before the breaker opened does not close it.
-    pub(super) fn answered(&self) {
-        if let State::Closed { failures } = &mut *self.lock() {
+    /// Records that the database answered a statement. A statement that began before the breaker opened does not close
+    /// it.
+    pub(super) fn record_success(&self) {
+        if let BreakerState::Closed { failures } = &mut *self.lock() {
             *failures = 0;
         }
     }
 
-    /// A statement failed for a reason that lies in the database.
-    pub(super) fn failed(&self, error: &(dyn Error + 'static)) {
+    /// Records that a statement failed because of the database.
+    pub(super) fn record_failure(&self, error: &(dyn Error + 'static)) {
         let opened = match &mut *self.lock() {
-            State::Closed { failures } => {
+            BreakerState::Closed { failures } => {
                 *failures += 1;
                 *failures >= FAILURES
             }
-            State::Open(_) => false,
+            BreakerState::Open(_) => false,
         };
         if opened {
             self.open(error, Instant::now());
@@ -129,34 +133,35 @@ impl Breaker {
     }
 
     fn open(&self, error: &(dyn Error + 'static), now: Instant) {
-        // The cause may differ from try to try, as while a server starts; that is not worth a line each.
-        let said = error.downcast_ref().map_or_else(|| UNAVAILABLE.to_owned(), StoreError::to_string);
+        // The cause may differ from trial to trial, for example while a server starts. Only another kind of error is
+        // logged.
+        let logged = error.downcast_ref().map_or_else(|| UNAVAILABLE.to_owned(), StoreError::to_string);
         let causes = with_causes(error);
         let cause = if error.is::<StoreError>() { causes } else { format!("{UNAVAILABLE}: {causes}") };
-        let open = Open { at: now, said: said.clone(), cause, tried: false };
-        let before = std::mem::replace(&mut *self.lock(), State::Open(open));
+        let open = OpenBreaker { failed_at: now, logged: logged.clone(), cause, trial_running: false };
+        let before = std::mem::replace(&mut *self.lock(), BreakerState::Open(open));
         match before {
-            State::Closed { .. } => self.metrics.breaker_opened(),
-            State::Open(open) if open.said == said => return,
-            State::Open(_) => {}
+            BreakerState::Closed { .. } => self.metrics.breaker_opened(),
+            BreakerState::Open(open) if open.logged == logged => return,
+            BreakerState::Open(_) => {}
         }
         if let Some(StoreError::SchemaOlder { .. }) = error.downcast_ref() {
-            let mend = format!("formgate migrate --tenant {}", self.tenant);
-            tracing::error!(tenant = &*self.tenant, %error, mend, "the tenant is not served until its database is migrated");
+            let remedy = format!("formgate migrate --tenant {}", self.tenant);
+            tracing::error!(tenant = &*self.tenant, %error, remedy, "the tenant is not served until its database is migrated");
         } else {
             tracing::error!(tenant = &*self.tenant, cause = with_causes(error), "the tenant's database can't be used");
         }
     }
 
     fn close(&self) {
-        let before = std::mem::replace(&mut *self.lock(), State::Closed { failures: 0 });
-        if matches!(before, State::Open(_)) {
+        let before = std::mem::replace(&mut *self.lock(), BreakerState::Closed { failures: 0 });
+        if matches!(before, BreakerState::Open(_)) {
             self.metrics.breaker_closed();
             tracing::info!(tenant = &*self.tenant, "the tenant's database is back");
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, BreakerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -170,36 +175,36 @@ impl Drop for Breaker {
 }
 
 impl BreakerPermit {
-    /// Whether it is the one that is let through while the others are refused.
+    /// Whether this request is the trial.
     pub(super) fn is_trial(&self) -> bool {
         self.trial
     }
 
-    /// Whether the breaker has opened since this caller was let through.
+    /// Whether the breaker has opened since this request was let through.
     #[must_use]
     pub fn is_stale(&self) -> bool {
         !self.trial && self.breaker.is_open()
     }
 
-    /// The database works.
+    /// Reports that the database works.
     pub fn succeeded(mut self) {
         if std::mem::take(&mut self.trial) {
             self.breaker.close();
         } else {
-            self.breaker.answered();
+            self.breaker.record_success();
         }
     }
 
-    /// One statement failed.
+    /// Reports that a statement failed.
     pub(super) fn failed(mut self, error: &(dyn Error + 'static)) {
         if std::mem::take(&mut self.trial) {
             self.breaker.open(error, Instant::now());
         } else {
-            self.breaker.failed(error);
+            self.breaker.record_failure(error);
         }
     }
 
-    /// The database can't be connected to, or is not one to serve from.
+    /// Reports that the database can't be connected to or can't be served from, and opens the breaker at once.
     pub fn broken(mut self, error: &(dyn Error + 'static)) {
         self.trial = false;
         self.breaker.open(error, Instant::now());
@@ -208,8 +213,8 @@ impl BreakerPermit {
 
 impl Drop for BreakerPermit {
     fn drop(&mut self) {
-        if let (true, State::Open(open)) = (self.trial, &mut *self.breaker.lock()) {
-            open.tried = false;
+        if let (true, BreakerState::Open(open)) = (self.trial, &mut *self.breaker.lock()) {
+            open.trial_running = false;
         }
     }
 }
@@ -231,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn some_failures_in_a_row_open_it_and_a_success_between_them_does_not() {
+    fn failures_in_a_row_open_it_and_a_success_between_them_resets_the_count() {
         let breaker = breaker();
         for _ in 0..10 {
             for _ in 1..FAILURES {
@@ -247,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn one_caller_is_let_through_after_the_pause_and_decides() {
+    fn one_request_is_let_through_after_the_pause_and_decides() {
         let breaker = breaker();
         breaker.enter().unwrap().broken(&error());
         assert!(breaker.enter().is_err(), "at once");
@@ -261,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_who_hangs_up_leaves_the_trial_to_the_next() {
+    fn a_cancelled_trial_is_left_to_the_next_request() {
         let breaker = breaker();
         breaker.enter().unwrap().broken(&error());
         drop(breaker.enter_at(later()).expect("one after the pause"));
@@ -269,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_began_before_it_opened_does_not_close_it() {
+    fn a_request_that_began_before_it_opened_does_not_close_it() {
         let breaker = breaker();
         let early = breaker.enter().unwrap();
         breaker.enter().unwrap().broken(&error());

@@ -1,40 +1,44 @@
 //! Writes a batch of rows with one statement.
 //!
-//! A row that is stored with the same values is not written, so loading is idempotent and loading again writes nothing.
+//! A row that is already stored with the same values is not written, so repeating a load writes nothing.
 
 use super::database::Transaction;
 use super::error::StoreError;
-use crate::store::statement::{Rows, Sql, Table, names};
+use crate::store::statement::{JsonRows, Sql, TableSpec, push_column_names};
 
-impl Table {
-    fn insertion(&self, transaction: &Transaction, rows: &Rows) -> Sql {
+impl TableSpec {
+    fn insertion(&self, transaction: &Transaction, rows: &JsonRows) -> Sql {
         let mut sql = transaction.sql();
         sql.push("INSERT INTO ").push(self.name).push(" (");
-        self.names(&mut sql);
+        self.push_column_names(&mut sql);
         sql.push(") SELECT ");
-        self.names(&mut sql);
+        self.push_column_names(&mut sql);
         sql.push(" FROM ");
-        self.batch(&mut sql, rows);
+        self.push_batch(&mut sql, rows);
         sql
     }
 
-    /// The same, up to what is done with a row whose key is there.
-    fn insertion_or(&self, transaction: &Transaction, rows: &Rows) -> Sql {
+    /// An insertion up to `ON CONFLICT … DO`.
+    fn insertion_on_conflict(&self, transaction: &Transaction, rows: &JsonRows) -> Sql {
         let mut sql = self.insertion(transaction, rows);
-        // Without WHERE, SQLite takes ON for the beginning of a join.
+        // Without WHERE, SQLite parses ON as part of a join.
         sql.push(" WHERE true ON CONFLICT (");
-        names(&mut sql, &self.columns[..self.key]);
+        push_column_names(&mut sql, &self.columns[..self.key]);
         sql.push(") DO ");
         sql
     }
 
-    /// Inserts the rows, and updates those whose key is there and whose other columns differ.
-    pub(in crate::store) async fn upsert(&self, transaction: &mut Transaction, rows: &Rows) -> Result<(), StoreError> {
+    /// Inserts the rows. Updates a row whose key exists and whose other columns differ.
+    pub(in crate::store) async fn upsert(
+        &self,
+        transaction: &mut Transaction,
+        rows: &JsonRows,
+    ) -> Result<(), StoreError> {
         if rows.is_empty() {
             return Ok(());
         }
         let others = &self.columns[self.key..];
-        let mut sql = self.insertion_or(transaction, rows);
+        let mut sql = self.insertion_on_conflict(transaction, rows);
         if others.is_empty() {
             sql.push("NOTHING");
         } else {
@@ -51,8 +55,12 @@ impl Table {
         Ok(())
     }
 
-    /// Inserts the rows, of which none is there.
-    pub(in crate::store) async fn insert(&self, transaction: &mut Transaction, rows: &Rows) -> Result<(), StoreError> {
+    /// Inserts the rows. No row may exist yet.
+    pub(in crate::store) async fn insert(
+        &self,
+        transaction: &mut Transaction,
+        rows: &JsonRows,
+    ) -> Result<(), StoreError> {
         if rows.is_empty() {
             return Ok(());
         }
@@ -60,17 +68,17 @@ impl Table {
         Ok(())
     }
 
-    /// Inserts the rows; where the key is there, adds the last column to what stands there.
+    /// Inserts the rows. If a key exists, adds the value of the column `sum` to the stored one.
     pub(in crate::store) async fn add(
         &self,
         transaction: &mut Transaction,
-        rows: &Rows,
+        rows: &JsonRows,
         sum: &'static str,
     ) -> Result<(), StoreError> {
         if rows.is_empty() {
             return Ok(());
         }
-        let mut sql = self.insertion_or(transaction, rows);
+        let mut sql = self.insertion_on_conflict(transaction, rows);
         sql.push("UPDATE SET ").push(sum).push(" = ").push(self.name).push(".").push(sum);
         sql.push(" + excluded.").push(sum);
         transaction.execute(sql).await?;
@@ -97,7 +105,7 @@ impl Table {
         &self,
         transaction: &mut Transaction,
         owners: &[i64],
-        rows: &Rows,
+        rows: &JsonRows,
     ) -> Result<(), StoreError> {
         if owners.is_empty() {
             return Ok(());
@@ -105,27 +113,27 @@ impl Table {
         let key = &self.columns[..self.key];
         let mut sql = transaction.sql();
         sql.push("DELETE FROM ").push(self.name).push(" WHERE ").push(key[0].0).in_ids(owners);
-        // A list that no row's columns occur in is made once and hashed; NOT EXISTS would read it for every row.
+        // An uncorrelated list is built once and hashed; NOT EXISTS would read it for every row.
         sql.push(" AND (");
-        names(&mut sql, key);
+        push_column_names(&mut sql, key);
         sql.push(") NOT IN (SELECT ");
-        names(&mut sql, key);
+        push_column_names(&mut sql, key);
         sql.push(" FROM ");
-        self.batch(&mut sql, rows);
+        self.push_batch(&mut sql, rows);
         sql.push(")");
         transaction.execute(sql).await?;
         Ok(())
     }
 
-    /// Makes the rows of some owners exactly these. Others, whose rows come with them, have none yet.
+    /// Replaces the rows of some owners by `rows`. Other owners in `rows` must have none yet.
     pub(in crate::store) async fn replace(
         &self,
         transaction: &mut Transaction,
         owners: &[i64],
-        rows: &Rows,
+        rows: &JsonRows,
     ) -> Result<(), StoreError> {
         if owners.is_empty() {
-            // To look for each whether it is there is a quarter of what inserting it costs.
+            // Checking for existing keys would cost a quarter of the insertion.
             return self.insert(transaction, rows).await;
         }
         self.keep_only(transaction, owners, rows).await?;

@@ -1,9 +1,8 @@
-//! An error and its causes in one line, for the log and for people.
+//! Formats an error and its causes as one line, for the log and for people.
 //!
-//! Owns what is omitted from the texts of libraries. Many repeat the text of their source in their own, so a plain walk
-//! along the sources says everything twice or three times; and sqlx appends the line of Postgres's source code at which
-//! an error was raised, which reads as a line of the configuration. Each cause is said once, and a database's message is
-//! followed by its code.
+//! Many libraries repeat the text of the source in their own, so printing every source repeats a cause two or three
+//! times. sqlx also appends the line of Postgres's source code that raised the error, which looks like a line of the
+//! configuration. Here each cause appears once, and a database's message is followed by its code.
 
 use std::error::Error;
 
@@ -12,25 +11,25 @@ use sqlx::postgres::PgDatabaseError;
 
 /// An error and all its sources, outermost first.
 pub(crate) fn with_causes(error: &(dyn Error + 'static)) -> String {
-    let mut said: Vec<String> = Vec::new();
+    let mut messages: Vec<String> = Vec::new();
     let mut next = Some(error);
     while let Some(error) = next {
         next = error.source();
         let text = without_source(error);
-        if !text.is_empty() && said.last() != Some(&text) {
-            said.push(text);
+        if !text.is_empty() && messages.last() != Some(&text) {
+            messages.push(text);
         }
     }
-    said.join(": ")
+    messages.join(": ")
 }
 
-/// What an error says beyond its source, which follows it.
+/// The text of an error without that of its source, which follows separately.
 fn without_source(error: &(dyn Error + 'static)) -> String {
     if let Some(database) = error.downcast_ref::<Box<dyn DatabaseError>>() {
         return of_database(&**database);
     }
     if let Some(sqlx::Error::Database(_) | sqlx::Error::Io(_)) = error.downcast_ref() {
-        // That the driver talked to a database is known.
+        // The driver only adds that the error came from the database or the network.
         return String::new();
     }
     let text = error.to_string();
@@ -61,7 +60,7 @@ mod tests {
     use crate::store::StoreError;
 
     #[test]
-    fn each_cause_is_said_once_however_often_the_libraries_repeat_it() {
+    fn each_cause_appears_once_however_often_the_libraries_repeat_it() {
         let refused = || sqlx::Error::Io(io::Error::other("refused"));
         for (error, expected) in [
             (StoreError::Unavailable(refused()), "the database is unavailable: refused"),

@@ -1,7 +1,8 @@
-//! Whether anything may have been committed to a SQLite database, told without opening it.
+//! Detects whether anything may have been committed to a SQLite database, without opening it.
 //!
-//! A commit writes to the database's file or, in WAL mode, to the log beside it, and a write shows in what the file
-//! system says of the file. Opening costs a hundred times as much: SQLite reads the whole schema first.
+//! A commit writes to the database file or, in WAL mode, to the log next to it, and a write changes the file's
+//! metadata. Opening the database costs a hundred times as much as reading that metadata, because SQLite reads the
+//! whole schema first.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -10,11 +11,13 @@ use super::database_file::{LOG, next_to};
 use super::location::DatabaseLocation;
 use crate::file_stamp::FileStamp;
 
-/// How old a write must be for the next one to show: file systems keep times in steps, the longest (FAT) of two seconds.
-/// Longer, and a database is opened more often after a write; shorter than such a step, and a write goes unnoticed.
-const STEP: Duration = Duration::from_secs(3);
+/// How old a write must be before the next one is sure to change the file's timestamp. The coarsest file system (FAT)
+/// keeps timestamps in steps of two seconds.
+///
+/// Larger: a database is opened more often after a write. Smaller than such a step: a write goes unnoticed.
+const TIMESTAMP_STEP: Duration = Duration::from_secs(3);
 
-/// The state of a database's files; equal for two looks between which nothing was committed.
+/// The state of a database's files. Two stamps are equal only if nothing was committed between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommitStamp {
     file: FileStamp,
@@ -22,19 +25,19 @@ pub struct CommitStamp {
 }
 
 impl CommitStamp {
-    /// As they are now. None where a commit might not show: in files that were written a moment ago or can't be looked at,
-    /// and on Postgres, which has no file here.
+    /// The current stamp. None if a later commit might not change it: the files were written a moment ago or can't be
+    /// read, or the database is on Postgres.
     pub async fn of(location: &DatabaseLocation) -> Option<Self> {
         let file = location.file()?.to_owned();
-        // In a thread that may wait for the disk.
-        tokio::task::spawn_blocking(move || Self::look(&file, SystemTime::now())).await.ok()?
+        // Reading metadata may wait for the disk.
+        tokio::task::spawn_blocking(move || Self::read_at(&file, SystemTime::now())).await.ok()?
     }
 
-    fn look(file: &Path, now: SystemTime) -> Option<Self> {
-        // An empty log is what the first connection makes and the last one takes away.
+    fn read_at(file: &Path, now: SystemTime) -> Option<Self> {
+        // The first connection creates an empty log, and the last one deletes it.
         let log = FileStamp::of(&next_to(file, LOG)).filter(|log| log.size() > 0);
         let file = FileStamp::of(file)?;
-        let settled = |stamp: &FileStamp| stamp.changed_before(now - STEP);
+        let settled = |stamp: &FileStamp| stamp.changed_before(now - TIMESTAMP_STEP);
         (settled(&file) && log.as_ref().is_none_or(settled)).then_some(Self { file, log })
     }
 }
@@ -46,9 +49,9 @@ mod tests {
     use crate::store::engine::raw;
     use crate::store::migrate;
 
-    /// Late enough for any write until now to show.
-    fn look(file: &Path) -> Option<CommitStamp> {
-        CommitStamp::look(file, SystemTime::now() + 2 * STEP)
+    /// Reads the stamp at a time when every write so far is old enough.
+    fn read_at(file: &Path) -> Option<CommitStamp> {
+        CommitStamp::read_at(file, SystemTime::now() + 2 * TIMESTAMP_STEP)
     }
 
     #[tokio::test]
@@ -60,35 +63,35 @@ mod tests {
         let link = folder.path().join("link.db");
         std::os::unix::fs::symlink(&file, &link).unwrap();
 
-        let before = look(&file).expect("a stamp");
-        // It opens, reads and closes.
+        let before = read_at(&file).expect("a stamp");
+        // Opens the database, reads and closes it.
         raw::select(&location, "SELECT name FROM tokens").await;
-        assert_eq!(look(&file), Some(before));
-        assert_eq!(look(&link), Some(before));
+        assert_eq!(read_at(&file), Some(before));
+        assert_eq!(read_at(&link), Some(before));
 
-        let open = location.connect_for_long();
+        let open = location.connect_for_maintenance();
         let mut writer = open.begin().await.unwrap();
         let mut insert = writer.sql();
         insert.push("INSERT INTO forms (id, name, anonymous, disabled) VALUES (1, 'One', 0, 0)");
         writer.execute(insert).await.unwrap();
         writer.commit().await.unwrap();
-        let committed = look(&file).expect("a stamp");
-        assert_ne!(committed, before, "it stands in the log");
-        assert_eq!(look(&link), Some(committed));
+        let committed = read_at(&file).expect("a stamp");
+        assert_ne!(committed, before, "it is in the log");
+        assert_eq!(read_at(&link), Some(committed));
         open.close().await;
-        let closed = look(&file).expect("a stamp");
-        assert!(closed != committed && closed != before, "it stands in the file");
+        let closed = read_at(&file).expect("a stamp");
+        assert!(closed != committed && closed != before, "it is in the file");
     }
 
     #[tokio::test]
-    async fn what_a_commit_might_not_show_in_has_no_stamp() {
+    async fn files_that_might_hide_a_commit_have_no_stamp() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("acme.db");
-        assert_eq!(look(&file), None, "no file");
+        assert_eq!(read_at(&file), None, "no file");
         std::fs::write(&file, "").unwrap();
-        assert_eq!(CommitStamp::look(&file, SystemTime::now()), None, "written a moment ago");
-        assert_eq!(CommitStamp::look(&file, SystemTime::now() - 2 * STEP), None, "written in the future");
-        assert!(look(&file).is_some());
+        assert_eq!(CommitStamp::read_at(&file, SystemTime::now()), None, "written a moment ago");
+        assert_eq!(CommitStamp::read_at(&file, SystemTime::now() - 2 * TIMESTAMP_STEP), None, "written in the future");
+        assert!(read_at(&file).is_some());
         let postgres = DatabaseLocation::parse("postgres://localhost/acme", folder.path()).unwrap();
         assert_eq!(CommitStamp::of(&postgres).await, None);
     }

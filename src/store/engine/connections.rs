@@ -1,24 +1,11 @@
-//! The connections of all tenants' databases together: never more than a cap, and none that nobody uses for long.
+//! The connections to the databases of all tenants, under one cap.
 //!
-//! Every [`Pool`](super::pool::Pool) takes its connections from here, so what is idle, what is open and who waits stands
-//! behind one lock and is exact. Whoever asks gets an idle connection of the pool's own; else room for a new one, for
-//! which the longest unused connection of any pool is closed where the cap is reached; else waits. Who waits is served
-//! in the order of asking, whichever pool the connection comes from, so that a busy tenant can't starve a quiet one.
+//! Every [`Pool`](super::pool::Pool) takes its connections from here, so that one lock guards the exact lists of open
+//! and idle connections and of waiters. A checkout returns an idle connection of the pool, or else a permit to open
+//! one; at the cap, the least recently used idle connection of any pool is closed first. If none is idle, the caller
+//! waits. Waiters are served first come, first served over all pools, so that a busy tenant can't starve a quiet one.
 //!
-//! A [`ConnectionPermit`] is one connection that is open, opening or closing. It goes back only when the connection is gone: one
-//! that is closed to make room is closed first and replaced then.
-//!
-//! # Why not sqlx's pools
-//!
-//! sqlx opens the connections and runs the statements. Its `Pool` (0.9) falls short in three ways:
-//!
-//! - **One cap over all tenants.** Each `Pool` has a maximum of its own, and none closes an idle connection of another pool so
-//!   that a waiting request can have one.
-//! - **No ping on release.** The ping before use can be turned off (`test_before_acquire`), the ping on release can't: after
-//!   each request the connection is unavailable for a round trip. Here a connection is pinged only before use, and only after
-//!   it was idle for a second.
-//! - **No retry while connecting.** While a server refuses connections, has none left or starts up, `Pool::acquire` tries
-//!   again until its timeout. Here the first failure opens the tenant's breaker, and the requests after it are refused at once.
+//! A [`ConnectionPermit`] is held from before a connection is opened until after it is closed.
 
 #[cfg(test)]
 mod tests;
@@ -41,43 +28,43 @@ use crate::store::statement::Dialect;
 pub struct Connections {
     limits: DatabaseLimits,
     metrics: DatabaseMetrics,
-    state: Mutex<State>,
-    /// Notified whenever a connection is gone.
-    gone: Notify,
+    state: Mutex<ConnectionsState>,
+    /// Notified whenever a connection has been closed.
+    closed: Notify,
     /// Notified when a connection becomes idle and none was.
     became_idle: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    /// The last number that was given, to a pool, an idle connection or one who waits.
+struct ConnectionsState {
+    /// The last number that was assigned to a pool, an idle connection or a waiter.
     last: u64,
-    /// Open, opening and closing.
+    /// How many connections are open, being opened or being closed.
     open: u32,
-    /// The pools that have anything open: what is quiet costs nothing.
-    pools: HashMap<PoolId, Members>,
-    /// By when they became idle: the longest unused first.
-    idle: BTreeMap<u64, Idle>,
-    /// By when they asked.
+    /// The pools that have an open connection. A quiet pool takes no memory here.
+    pools: HashMap<PoolId, PoolConnections>,
+    /// In the order in which they became idle: the least recently used first.
+    idle: BTreeMap<u64, IdleConnection>,
+    /// In the order of their arrival.
     waiting: BTreeMap<u64, Waiter>,
 }
 
-/// Which pool.
+/// Identifies a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PoolId(u64);
 
 /// The connections of one pool.
 #[derive(Debug, Default)]
-struct Members {
+struct PoolConnections {
     open: u32,
-    /// The last used last: it is the first to be used again.
+    /// The most recently used last: it is the first to be used again.
     idle: Vec<u64>,
-    /// Until when the server takes no more than there are.
+    /// Until when the server counts as full.
     full_until: Option<Instant>,
 }
 
 #[derive(Debug)]
-struct Idle {
+struct IdleConnection {
     session: Session,
     pool: PoolId,
     since: Instant,
@@ -86,67 +73,67 @@ struct Idle {
 #[derive(Debug)]
 struct Waiter {
     pool: PoolId,
-    most: u32,
+    max_open: u32,
     dialect: Dialect,
-    grant: oneshot::Sender<Checkout>,
+    checkout: oneshot::Sender<Checkout>,
 }
 
-/// What whoever asked for a connection is given.
+/// The result of a checkout.
 #[derive(Debug)]
 pub(super) enum Checkout {
-    /// A connection that was idle.
-    Found(Found),
-    /// Room to open one.
-    Room(ConnectionPermit),
-    /// The same, once a connection of another pool is closed.
-    Instead(Session, ConnectionPermit),
+    /// An idle connection of the pool.
+    Idle(IdleCheckout),
+    /// A permit to open a connection.
+    Open(ConnectionPermit),
+    /// A permit to open a connection once this idle connection of another pool is closed.
+    Replace(Session, ConnectionPermit),
 }
 
-/// A connection that was idle, and is again if nobody takes it.
+/// A connection that was idle. Dropping it without [`Self::take`] makes it idle again.
 #[derive(Debug)]
-pub(super) struct Found(Option<(Session, ConnectionPermit, Duration)>);
+pub(super) struct IdleCheckout(Option<(Session, ConnectionPermit, Duration)>);
 
-impl Found {
-    /// The connection, and for how long nobody used it.
+impl IdleCheckout {
+    /// The connection, and how long it was idle.
     pub(super) fn take(mut self) -> (Session, ConnectionPermit, Duration) {
         self.0.take().expect("taken once")
     }
 }
 
-impl Drop for Found {
+impl Drop for IdleCheckout {
     fn drop(&mut self) {
-        if let Some((session, slot, _)) = self.0.take() {
-            slot.keep(session);
+        if let Some((session, permit, _)) = self.0.take() {
+            permit.put_back(session);
         }
     }
 }
 
-/// One connection of a pool that is open, opening or closing; room for another one once this is dropped.
+/// One connection of a pool that is open, being opened or being closed. Dropping it makes room for another one.
 #[derive(Debug)]
 pub(super) struct ConnectionPermit {
     connections: Arc<Connections>,
     pool: PoolId,
     dialect: Dialect,
-    /// Whether the connection is idle now, and the slot with it.
-    kept: bool,
+    /// Whether the connection was put back: it is still open, so dropping the permit releases nothing.
+    is_idle: bool,
 }
 
 impl ConnectionPermit {
-    /// Puts the connection back for the next one to use.
-    pub(super) fn keep(mut self, session: Session) {
-        if session.is_frozen() {
+    /// Puts the connection back as an idle one.
+    pub(super) fn put_back(mut self, session: Session) {
+        if session.is_immutable() {
             return;
         }
         // Without a runtime the program is about to end.
         if Handle::try_current().is_err() {
             return;
         }
-        self.kept = true;
+        self.is_idle = true;
         let connections = Arc::clone(&self.connections);
-        let unwanted = {
+        let undelivered = {
             let mut state = connections.lock();
-            let (number, since) = (state.number(), Instant::now());
-            state.idle.insert(number, Idle { session, pool: self.pool, since });
+            let (number, since) = (state.next_number(), Instant::now());
+            state.idle.insert(number, IdleConnection { session, pool: self.pool, since });
             state.pools.entry(self.pool).or_default().idle.push(number);
             connections.metrics.idle(self.dialect.name(), 1);
             if state.idle.len() == 1 {
@@ -154,12 +141,12 @@ impl ConnectionPermit {
             }
             state.serve(&connections)
         };
-        // They come back through here, so not under the lock.
-        drop(unwanted);
+        // Dropping them puts their connections back, which takes the lock.
+        drop(undelivered);
     }
 
-    /// Notes that the server takes no more connections than the pool has, for a while. Whether it has any.
-    pub(super) fn is_full(&self, until: Instant) -> bool {
+    /// Notes until when the server counts as full. Returns whether the pool has another connection.
+    pub(super) fn note_full(&self, until: Instant) -> bool {
         let mut state = self.connections.lock();
         let members = state.pools.entry(self.pool).or_default();
         members.full_until = Some(until);
@@ -169,101 +156,101 @@ impl ConnectionPermit {
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        if self.kept {
+        if self.is_idle {
             return;
         }
-        let unwanted = {
+        let undelivered = {
             let mut state = self.connections.lock();
-            state.leave(self.pool);
+            state.count_closed(self.pool);
             self.connections.metrics.open(self.dialect.name(), -1);
             state.serve(&self.connections)
         };
-        drop(unwanted);
-        self.connections.gone.notify_waiters();
+        drop(undelivered);
+        self.connections.closed.notify_waiters();
     }
 }
 
 impl Connections {
-    /// None yet.
+    /// An empty set of connections.
     #[must_use]
     pub fn new(limits: DatabaseLimits, metrics: DatabaseMetrics) -> Arc<Self> {
-        Arc::new(Self { limits, metrics, state: Mutex::default(), gone: Notify::new(), became_idle: Notify::new() })
+        Arc::new(Self { limits, metrics, state: Mutex::default(), closed: Notify::new(), became_idle: Notify::new() })
     }
 
-    /// For a command that works on one database alone.
-    pub(in crate::store) fn of_a_command() -> Arc<Self> {
-        /// Its own connections are all that it ever waits for.
+    /// For a command, which works on one database.
+    pub(in crate::store) fn for_command() -> Arc<Self> {
+        /// A command only waits for its own connections.
         const WAIT: Duration = Duration::from_secs(60);
         Self::new(DatabaseLimits { wait: WAIT, ..DatabaseLimits::default() }, DatabaseMetrics::unregistered())
     }
 
-    /// What holds for all.
+    /// The limits for all tenants.
     #[must_use]
     pub fn limits(&self) -> DatabaseLimits {
         self.limits
     }
 
-    /// What is counted of all.
+    /// The metrics of all databases.
     #[must_use]
     pub fn metrics(&self) -> &DatabaseMetrics {
         &self.metrics
     }
 
-    /// A number for a new pool.
+    /// The id of a new pool.
     pub(super) fn new_pool(&self) -> PoolId {
-        PoolId(self.lock().number())
+        PoolId(self.lock().next_number())
     }
 
-    /// A connection for a pool that may have `most`, or room for one; none where there is neither in time.
-    pub(super) async fn ask(
+    /// Checks out a connection, or a permit to open one, for a pool that may have `max_open`. None after `wait`.
+    pub(super) async fn checkout(
         self: &Arc<Self>,
         pool: PoolId,
-        most: u32,
+        max_open: u32,
         dialect: Dialect,
         wait: Duration,
     ) -> Option<Checkout> {
         let (number, receiver) = {
             let mut state = self.lock();
-            // Nobody is overtaken: while anything is left that someone who waits could use, it was given to them.
-            if let Some(grant) = state.find(self, pool, most, dialect) {
-                return Some(grant);
+            // This overtakes no waiter: whatever a waiter could use has been given to it already.
+            if let Some(checkout) = state.try_checkout(self, pool, max_open, dialect) {
+                return Some(checkout);
             }
-            let (number, (grant, receiver)) = (state.number(), oneshot::channel());
-            state.waiting.insert(number, Waiter { pool, most, dialect, grant });
+            let (number, (checkout, receiver)) = (state.next_number(), oneshot::channel());
+            state.waiting.insert(number, Waiter { pool, max_open, dialect, checkout });
             (number, receiver)
         };
-        let _waiting = Waiting::new(self, number);
+        let _guard = WaiterGuard::new(self, number);
         within(wait, ONCE_MORE, receiver).await?.ok()
     }
 
-    /// Closes what is idle of a pool and waits, for at most a while, until nothing of it is open.
+    /// Closes the idle connections of a pool, and waits for a limited time until all its connections are closed.
     pub(super) async fn close(self: &Arc<Self>, pool: PoolId) {
         let closed = async {
             loop {
-                let gone = self.gone.notified();
+                let closed = self.closed.notified();
                 self.close_idle(pool);
                 if !self.lock().pools.contains_key(&pool) {
                     return;
                 }
-                gone.await;
+                closed.await;
             }
         };
         if tokio::time::timeout(super::session::CLOSE_LIMIT, closed).await.is_err() {
-            tracing::debug!("connections to a database can't be closed in time");
+            tracing::debug!("connections to a database were not closed in time; they close in the background");
         }
     }
 
-    /// Begins to close what is idle of a pool.
+    /// Begins to close the idle connections of a pool.
     pub(super) fn close_idle(self: &Arc<Self>, pool: PoolId) {
         let idle: Vec<_> = {
             let mut state = self.lock();
             let numbers = state.pools.get(&pool).map(|members| members.idle.clone()).unwrap_or_default();
-            numbers.into_iter().filter_map(|number| state.take(number)).collect()
+            numbers.into_iter().filter_map(|number| state.take_idle(number)).collect()
         };
         idle.into_iter().for_each(|idle| self.retire(idle));
     }
 
-    /// Begins to close the connections that have been idle for too long. When the next one will be.
+    /// Begins to close the connections that have been idle for too long. Returns when the next one is due.
     pub fn close_long_idle(self: &Arc<Self>) -> Option<Instant> {
         let mut due = Vec::new();
         let next = {
@@ -274,100 +261,107 @@ impl Connections {
                 if until > Instant::now() {
                     break Some(until);
                 }
-                due.extend(state.take(number));
+                due.extend(state.take_idle(number));
             }
         };
         due.into_iter().for_each(|idle| self.retire(idle));
         next
     }
 
-    /// Waits until a connection becomes idle while no other is.
+    /// Waits until a connection becomes idle while no other one is.
     pub async fn idle_began(&self) {
         self.became_idle.notified().await;
     }
 
-    /// Closes a connection that was idle; its slot goes back when it is closed.
-    fn retire(self: &Arc<Self>, Idle { session, pool, .. }: Idle) {
-        let slot = self.slot_of(pool, session.dialect());
-        self.metrics.idle(slot.dialect.name(), -1);
+    /// Closes an idle connection. Its permit is released when it is closed.
+    fn retire(self: &Arc<Self>, IdleConnection { session, pool, .. }: IdleConnection) {
+        let permit = self.permit_for(pool, session.dialect());
+        self.metrics.idle(permit.dialect.name(), -1);
         if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(session.close_with(slot));
+            runtime.spawn(session.close_with(permit));
         }
     }
 
-    fn slot_of(self: &Arc<Self>, pool: PoolId, dialect: Dialect) -> ConnectionPermit {
-        ConnectionPermit { connections: Arc::clone(self), pool, dialect, kept: false }
+    fn permit_for(self: &Arc<Self>, pool: PoolId, dialect: Dialect) -> ConnectionPermit {
+        ConnectionPermit { connections: Arc::clone(self), pool, dialect, is_idle: false }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ConnectionsState> {
         // Nothing panics between two statements that belong together.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    fn number(&mut self) -> u64 {
+impl ConnectionsState {
+    fn next_number(&mut self) -> u64 {
         self.last += 1;
         self.last
     }
 
-    /// Gives what there is to those who wait. Returns what was meant for one who has just gone.
+    /// Serves waiters with what is available. Returns checkouts whose receivers have just gone.
     #[must_use = "to be dropped once the lock is free"]
     fn serve(&mut self, connections: &Arc<Connections>) -> Vec<Checkout> {
-        let mut unwanted = Vec::new();
+        let mut undelivered = Vec::new();
         let mut next = 0;
         while let Some((&number, waiter)) = self.waiting.range(next..).next() {
             if self.idle.is_empty() && self.open >= connections.limits.max_connections {
                 break;
             }
             next = number + 1;
-            if waiter.grant.is_closed() {
+            if waiter.checkout.is_closed() {
                 continue;
             }
-            let (pool, most, dialect) = (waiter.pool, waiter.most, waiter.dialect);
-            if let Some(grant) = self.find(connections, pool, most, dialect) {
+            let (pool, max_open, dialect) = (waiter.pool, waiter.max_open, waiter.dialect);
+            if let Some(checkout) = self.try_checkout(connections, pool, max_open, dialect) {
                 let waiter = self.waiting.remove(&number).expect("it was there a line ago");
-                unwanted.extend(waiter.grant.send(grant).err());
+                undelivered.extend(waiter.checkout.send(checkout).err());
             }
         }
-        unwanted
+        undelivered
     }
 
-    /// What a pool can have now.
-    fn find(&mut self, connections: &Arc<Connections>, pool: PoolId, most: u32, dialect: Dialect) -> Option<Checkout> {
-        let slot = |pool| connections.slot_of(pool, dialect);
+    /// Checks out what is available to a pool now.
+    fn try_checkout(
+        &mut self,
+        connections: &Arc<Connections>,
+        pool: PoolId,
+        max_open: u32,
+        dialect: Dialect,
+    ) -> Option<Checkout> {
+        let permit = |pool| connections.permit_for(pool, dialect);
         if let Some(&number) = self.pools.get(&pool).and_then(|members| members.idle.last()) {
-            let Idle { session, since, .. } = self.take(number).expect("a pool knows its idle connections");
+            let IdleConnection { session, since, .. } =
+                self.take_idle(number).expect("a pool knows its idle connections");
             connections.metrics.idle(dialect.name(), -1);
-            return Some(Checkout::Found(Found(Some((session, slot(pool), since.elapsed())))));
+            return Some(Checkout::Idle(IdleCheckout(Some((session, permit(pool), since.elapsed())))));
         }
         if let Some(members) = self.pools.get(&pool) {
-            let full = members.full_until.is_some_and(|until| Instant::now() < until);
-            if members.open >= most || full {
+            let is_full = members.full_until.is_some_and(|until| Instant::now() < until);
+            if members.open >= max_open || is_full {
                 return None;
             }
         }
         if self.open < connections.limits.max_connections {
-            self.enter(pool);
+            self.count_open(pool);
             connections.metrics.open(dialect.name(), 1);
-            return Some(Checkout::Room(slot(pool)));
+            return Some(Checkout::Open(permit(pool)));
         }
         let (&longest, _) = self.idle.first_key_value()?;
-        let Idle { session, pool: other, .. } = self.take(longest).expect("it is the first");
+        let IdleConnection { session, pool: other, .. } = self.take_idle(longest).expect("it is the first");
         connections.metrics.idle(session.dialect().name(), -1);
         connections.metrics.open(session.dialect().name(), -1);
-        self.leave(other);
-        self.enter(pool);
+        self.count_closed(other);
+        self.count_open(pool);
         connections.metrics.open(dialect.name(), 1);
-        Some(Checkout::Instead(session, slot(pool)))
+        Some(Checkout::Replace(session, permit(pool)))
     }
 
-    fn enter(&mut self, pool: PoolId) {
+    fn count_open(&mut self, pool: PoolId) {
         self.open += 1;
         self.pools.entry(pool).or_default().open += 1;
     }
 
-    fn leave(&mut self, pool: PoolId) {
+    fn count_closed(&mut self, pool: PoolId) {
         self.open -= 1;
         let members = self.pools.get_mut(&pool).expect("a pool with a connection is known");
         members.open -= 1;
@@ -376,8 +370,8 @@ impl State {
         }
     }
 
-    /// Takes an idle connection out; its slot is the caller's to account for.
-    fn take(&mut self, number: u64) -> Option<Idle> {
+    /// Removes an idle connection. The caller takes over its permit.
+    fn take_idle(&mut self, number: u64) -> Option<IdleConnection> {
         let idle = self.idle.remove(&number)?;
         let members = self.pools.get_mut(&idle.pool).expect("a pool with a connection is known");
         members.idle.retain(|other| *other != number);
@@ -385,20 +379,20 @@ impl State {
     }
 }
 
-/// One who waits, until dropped.
-struct Waiting<'c> {
+/// Counts a waiter, and removes it when dropped.
+struct WaiterGuard<'c> {
     connections: &'c Connections,
     number: u64,
 }
 
-impl<'c> Waiting<'c> {
+impl<'c> WaiterGuard<'c> {
     fn new(connections: &'c Connections, number: u64) -> Self {
         connections.metrics.waiting.inc();
         Self { connections, number }
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaiterGuard<'_> {
     fn drop(&mut self) {
         self.connections.metrics.waiting.dec();
         self.connections.lock().waiting.remove(&self.number);

@@ -1,8 +1,8 @@
-//! A tenant's connections and transactions of Postgres and SQLite behind the same calls.
+//! A tenant's connections and transactions, with one interface for Postgres and SQLite.
 //!
-//! Every statement comes as [`Sql`] and every row goes as [`Row`], so the modules above are written once for both
-//! databases. (`sqlx::Any` would do neither: it knows no arrays, no instants and no JSON; being generic over the driver
-//! repeats a page of bounds on every function.)
+//! Every statement is a [`Sql`] and every result row a [`Row`], so the modules above are written once for both
+//! databases. `sqlx::Any` supports no arrays, timestamps or JSON, and code that is generic over the driver repeats a
+//! page of bounds on every function.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use super::error::StoreError;
 use super::pool::Pool;
 use super::pool::connection::PooledConnection;
 use super::pooler;
-use super::session::Each;
+use super::session::RowHandler;
 use crate::metrics::{DatabaseFailure, DatabaseMetrics};
 use crate::store::statement::{Dialect, Row, Sql};
 
@@ -18,8 +18,8 @@ use crate::store::statement::{Dialect, Row, Sql};
 #[derive(Clone, Debug)]
 pub(crate) struct Database {
     readers: Pool,
-    /// On Postgres the same. SQLite takes one writer at a time: one connection for writing, so that writers queue here
-    /// and not in the file's lock, and several for reading beside it (WAL).
+    /// On Postgres the same pool as `readers`. SQLite allows one writer at a time, so this pool has one connection:
+    /// writers queue for it instead of polling the file's lock, while readers go on (WAL).
     writers: Pool,
 }
 
@@ -36,59 +36,59 @@ impl Database {
         self.readers.connections().metrics()
     }
 
-    /// A connection to read by. Whoever reads more than once for one answer keeps it meanwhile.
+    /// A connection for reading. A caller that needs several reads keeps it until the last one.
     pub(crate) async fn reader(&self) -> Result<PooledConnection, StoreError> {
-        self.readers.lend().await
+        self.readers.acquire().await
     }
 
-    /// The same for the one who opens the database, whom the breaker has let through.
-    pub(in crate::store) async fn opening(&self) -> Result<PooledConnection, StoreError> {
-        self.readers.lend_past(None).await
+    /// A connection for opening the store. Its caller already holds a permit of the breaker.
+    pub(in crate::store) async fn acquire_for_opening(&self) -> Result<PooledConnection, StoreError> {
+        self.readers.acquire_permitted(None).await
     }
 
-    /// A connection to write by, without a transaction.
+    /// A connection for writing without a transaction.
     pub(in crate::store) async fn writer(&self) -> Result<PooledConnection, StoreError> {
-        self.writers.lend().await
+        self.writers.acquire().await
     }
 
     /// Begins a transaction that may write.
     pub(crate) async fn begin(&self) -> Result<Transaction, StoreError> {
-        let asked = Instant::now();
-        let lent = self.queue(asked, self.writers.lend()).await??;
-        begin(lent, pooler::BEGIN, asked).await
+        let waiting_since = Instant::now();
+        let connection = self.wait_in_queue(waiting_since, self.writers.acquire()).await??;
+        begin(connection, pooler::BEGIN, waiting_since).await
     }
 
-    /// Waits in a queue of writers, for a caller that has been waiting since `asked`.
+    /// Waits in a queue of writers, for a caller that has been waiting since `waiting_since`.
     ///
     /// # Errors
-    /// [`StoreError::Locked`] once another program has held the write lock of a SQLite file for as long as a writer waits.
-    pub(in crate::store) async fn queue<T>(
+    /// [`StoreError::Locked`] if another program holds the write lock of a SQLite file for longer than a writer waits.
+    pub(in crate::store) async fn wait_in_queue<T>(
         &self,
-        asked: Instant,
+        waiting_since: Instant,
         queue: impl Future<Output = T>,
     ) -> Result<T, StoreError> {
         let Some(file) = self.writers.address().file() else { return Ok(queue.await) };
         tokio::select! {
             biased;
             outcome = queue => Ok(outcome),
-            () = self.writers.write_lock().given_up(asked, self.writers.lock_wait()) => {
+            () = self.writers.write_lock().timed_out(waiting_since, self.writers.lock_wait()) => {
                 self.writers.connections().metrics().failed(DatabaseFailure::Locked);
                 Err(StoreError::locked(file))
             }
         }
     }
 
-    /// The same for a caller that has been waiting since `asked`, where each statement may take so long. Postgres is told how
-    /// to begin, and that limit, by statements of which `BEGIN` is the first.
-    pub(in crate::store) async fn begin_by(
+    /// Begins a transaction with a statement limit of its own, for a caller that has been waiting since
+    /// `waiting_since`. `on_postgres` begins with `BEGIN` and has to set the same limit on the server.
+    pub(in crate::store) async fn begin_with(
         &self,
         on_postgres: &'static str,
         limit: Duration,
-        asked: Instant,
+        waiting_since: Instant,
     ) -> Result<Transaction, StoreError> {
-        let mut lent = self.queue(asked, self.writers.lend()).await??;
-        lent.limit_statements(limit);
-        begin(lent, on_postgres, asked).await
+        let mut connection = self.wait_in_queue(waiting_since, self.writers.acquire()).await??;
+        connection.limit_statements(limit);
+        begin(connection, on_postgres, waiting_since).await
     }
 
     /// An empty statement for this database.
@@ -96,12 +96,12 @@ impl Database {
         Sql::new(self.dialect())
     }
 
-    /// Runs one writing statement and tells how many rows it touched.
+    /// Runs one writing statement in a transaction of its own. Returns the number of affected rows.
     pub(crate) async fn execute(&self, sql: Sql) -> Result<u64, StoreError> {
         let mut transaction = self.begin().await?;
-        let touched = transaction.execute(sql).await?;
+        let rows = transaction.execute(sql).await?;
         transaction.commit().await?;
-        Ok(touched)
+        Ok(rows)
     }
 
     /// Closes every connection, waiting a while for those in use.
@@ -112,13 +112,13 @@ impl Database {
 }
 
 async fn begin(
-    mut lent: PooledConnection,
+    mut connection: PooledConnection,
     on_postgres: &'static str,
-    asked: Instant,
+    waiting_since: Instant,
 ) -> Result<Transaction, StoreError> {
-    match lent.begin_transaction(on_postgres, asked).await {
-        Ok(()) => Ok(Transaction { lent }),
-        Err(error) => Err(match (lent.file(), DatabaseFailure::of(&error)) {
+    match connection.begin_transaction(on_postgres, waiting_since).await {
+        Ok(()) => Ok(Transaction { connection }),
+        Err(error) => Err(match (connection.file(), DatabaseFailure::of(&error)) {
             (Some(file), Some(DatabaseFailure::Locked)) => StoreError::locked(file),
             _ => error.into(),
         }),
@@ -128,48 +128,48 @@ async fn begin(
 /// A transaction; dropping it rolls back.
 #[derive(Debug)]
 pub(crate) struct Transaction {
-    lent: PooledConnection,
+    connection: PooledConnection,
 }
 
 impl Transaction {
     /// An empty statement for this transaction's database.
     pub(crate) fn sql(&self) -> Sql {
-        self.lent.sql()
+        self.connection.sql()
     }
 
     pub(crate) fn dialect(&self) -> Dialect {
-        self.lent.dialect()
+        self.connection.dialect()
     }
 
-    /// The connection that the transaction is on, for what reads with and without one.
+    /// The underlying connection, for code that reads with and without a transaction.
     pub(in crate::store) fn connection(&mut self) -> &mut PooledConnection {
-        &mut self.lent
+        &mut self.connection
     }
 
     pub(crate) async fn fetch_all(&mut self, sql: Sql) -> Result<Vec<Row>, sqlx::Error> {
-        self.lent.fetch_all(sql).await
+        self.connection.fetch_all(sql).await
     }
 
-    /// Runs a statement and hands over each of its rows as it comes.
-    pub(crate) async fn fetch_each(&mut self, sql: Sql, each: &mut Each<'_>) -> Result<(), sqlx::Error> {
-        self.lent.fetch_each(sql, each).await
+    /// Runs a statement and passes each row to `each` as it arrives.
+    pub(crate) async fn fetch_each(&mut self, sql: Sql, each: &mut RowHandler<'_>) -> Result<(), sqlx::Error> {
+        self.connection.fetch_each(sql, each).await
     }
 
-    /// Runs a statement and tells how many rows it touched.
+    /// Runs a statement. Returns the number of affected rows.
     pub(crate) async fn execute(&mut self, sql: Sql) -> Result<u64, sqlx::Error> {
-        self.lent.execute(sql).await
+        self.connection.execute(sql).await
     }
 
     /// Runs statements without values.
     pub(in crate::store) async fn command(&mut self, text: &'static str) -> Result<(), sqlx::Error> {
-        self.lent.command(text).await
+        self.connection.command(text).await
     }
 
     pub(crate) async fn commit(mut self) -> Result<(), sqlx::Error> {
-        self.lent.end_transaction("COMMIT").await
+        self.connection.end_transaction("COMMIT").await
     }
 
     pub(crate) async fn roll_back(mut self) -> Result<(), sqlx::Error> {
-        self.lent.end_transaction("ROLLBACK").await
+        self.connection.end_transaction("ROLLBACK").await
     }
 }

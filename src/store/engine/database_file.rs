@@ -1,7 +1,7 @@
-//! Which file a SQLite database was opened from.
+//! Detects that the file of an open SQLite database was replaced.
 //!
-//! A backup is often restored by moving it to the path of the running database. Open connections would keep using the old
-//! file, which no longer has a name. So each request checks that the path still leads to the open file, which takes a
+//! A backup is often restored by moving it to the path of the running database. Open connections would go on using the
+//! old, now unlinked file, so each request checks that the path still leads to the open file. The check takes a
 //! microsecond.
 
 use std::fs;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use super::location::DatabaseLocation;
 use crate::file_stamp::FileStamp;
 
-/// A file as it was found at its path.
+/// The file that was at a path when the database was opened.
 #[derive(Clone, Debug)]
 pub(in crate::store) struct DatabaseFile {
     path: PathBuf,
@@ -31,20 +31,20 @@ impl DatabaseFile {
         }
     }
 
-    /// The log and its index at the path, if this process has them open: then they belong to the old file. SQLite leaves them
-    /// there when it finds that its file is gone, and would apply the log to the new file.
+    /// The log and the shared memory at the path, if this process has them open and they so belong to the old file.
+    /// SQLite does not delete them when its file is gone, and would apply the log to the new file.
     pub(in crate::store) fn logs_left_behind(&self) -> Vec<PathBuf> {
         [LOG, SHARED_MEMORY].map(|end| next_to(&self.path, end)).into_iter().filter(|log| is_open_here(log)).collect()
     }
 }
 
-/// The end of the name of a file's log.
+/// The suffix of the write-ahead log.
 pub(crate) const LOG: &str = "-wal";
 
-/// The end of the name of the memory that the users of a file share, which is an index of the log.
+/// The suffix of the shared memory file, an index of the log.
 pub(crate) const SHARED_MEMORY: &str = "-shm";
 
-/// The file with this end of its name that SQLite creates next to a database, or next to the one that a link leads to.
+/// The file that SQLite creates next to a database, or next to the target of a symbolic link, with this suffix.
 pub(crate) fn next_to(database: &Path, end: &str) -> PathBuf {
     let mut path = database.canonicalize().unwrap_or_else(|_| database.to_owned()).into_os_string();
     path.push(end);

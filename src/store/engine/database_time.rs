@@ -1,4 +1,6 @@
-//! How long a request spent waiting for statements, for whoever serves it and wants to know what made it slow.
+//! Measures how long a request waited for statements. The access log reports it for slow requests.
+//!
+//! The current request is a task-local, so the statement code needs no parameter for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,43 +10,43 @@ tokio::task_local! {
     static CURRENT: DatabaseTime;
 }
 
-/// The time of the statements of one request. Cloning shares it.
+/// The statement time of one request. Cloning shares it.
 #[derive(Clone, Debug, Default)]
 pub struct DatabaseTime {
     micros: Arc<AtomicU64>,
 }
 
 impl DatabaseTime {
-    /// Runs what asks for statements, and counts those that it waits for itself: not what it hands to other tasks.
+    /// Runs `work` and counts the statements that it awaits. Statements in tasks that it spawns are not counted.
     pub async fn measure<T>(&self, work: impl Future<Output = T>) -> T {
         CURRENT.scope(self.clone(), work).await
     }
 
-    /// What was spent so far.
+    /// The total so far.
     #[must_use]
     pub fn total(&self) -> Duration {
         Duration::from_micros(self.micros.load(Ordering::Relaxed))
     }
 }
 
-/// One statement that is waited for; dropping it ends that, also when its request was given up.
+/// Times one statement. Dropping it ends the measurement, also if the request was cancelled.
 #[derive(Debug)]
 pub(super) struct Timing {
-    spent: Option<DatabaseTime>,
+    time: Option<DatabaseTime>,
     began: Instant,
 }
 
 impl Timing {
     pub(super) fn begin() -> Self {
-        Self { spent: CURRENT.try_with(DatabaseTime::clone).ok(), began: Instant::now() }
+        Self { time: CURRENT.try_with(DatabaseTime::clone).ok(), began: Instant::now() }
     }
 }
 
 impl Drop for Timing {
     fn drop(&mut self) {
-        if let Some(spent) = &self.spent {
+        if let Some(time) = &self.time {
             let micros = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
-            spent.micros.fetch_add(micros, Ordering::Relaxed);
+            time.micros.fetch_add(micros, Ordering::Relaxed);
         }
     }
 }
@@ -54,15 +56,15 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_given_up_counts_and_what_is_not_measured_does_not() {
-        let spent = DatabaseTime::default();
+    async fn a_cancelled_statement_counts_and_one_outside_a_request_does_not() {
+        let time = DatabaseTime::default();
         drop(Timing::begin());
         let waiting = async {
             let _timing = Timing::begin();
             std::future::pending::<()>().await;
         };
-        let given_up = tokio::time::timeout(Duration::from_millis(20), spent.measure(waiting)).await;
+        let given_up = tokio::time::timeout(Duration::from_millis(20), time.measure(waiting)).await;
         assert!(given_up.is_err());
-        assert!((20..5000).contains(&spent.total().as_millis()), "{:?}", spent.total());
+        assert!((20..5000).contains(&time.total().as_millis()), "{:?}", time.total());
     }
 }

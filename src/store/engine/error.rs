@@ -1,6 +1,6 @@
-//! Why a store cannot be opened or used.
+//! The error type of the store.
 //!
-//! Knows no HTTP: which status a failure becomes is decided where responses are made. Causes are kept for the log.
+//! Knows no HTTP: `crate::error` maps each variant to a status. Sources are kept for the log.
 
 use std::path::{Path, PathBuf};
 
@@ -11,16 +11,16 @@ use super::write_access::{self, ReadOnlyFile, after_colon};
 use crate::memory::MemorySpent;
 use crate::metrics::DatabaseFailure;
 
-/// What [`StoreError::Unavailable`] says.
+/// The text of [`StoreError::Unavailable`].
 pub(super) const UNAVAILABLE: &str = "the database is unavailable";
 
 /// Why a store can't be opened or used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The database can't be reached, is overloaded, locked or full: another try may succeed.
+    /// The database is unreachable, overloaded, locked or full. A later try may succeed.
     #[error("{UNAVAILABLE}")]
     Unavailable(#[source] sqlx::Error),
-    /// It did not work a moment ago, and is left alone until the next try.
+    /// The breaker is open: the database did not work a moment ago.
     #[error("the database is left alone for a moment, since it does not work")]
     Resting,
     /// No connection was free in time.
@@ -29,13 +29,13 @@ pub enum StoreError {
     /// Another program holds the write lock of a SQLite file; nothing was written.
     #[error("another program holds the write lock of the SQLite file{}", after_colon(holder.as_deref()))]
     Locked {
-        /// Which process it is, if that is known.
+        /// The process, if it is known.
         holder: Option<String>,
     },
     /// A SQLite file can be read and not written.
     #[error(transparent)]
     ReadOnly(Box<ReadOnlyFile>),
-    /// More was written than could be derived from in the time of a request; that goes on.
+    /// The search tables are still being derived from what was written, for longer than a request waits.
     #[error("more was written to the database than searches have been prepared for yet")]
     Unsettled,
     /// The database has an older schema than this program serves.
@@ -46,22 +46,22 @@ pub enum StoreError {
         /// The version that this program needs.
         wanted: i64,
     },
-    /// The folder of a SQLite file is not there and can't be made.
+    /// The folder of a SQLite file is missing and can't be created.
     #[error("the folder `{}` can't be made", folder.display())]
     Folder {
         /// The folder.
         folder: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         cause: std::io::Error,
     },
-    /// A migration failed; what it did is rolled back.
+    /// A migration failed and was rolled back.
     #[error("the migration failed")]
     Migration(#[source] MigrateError),
-    /// There is no memory left for its rows.
+    /// The memory budget has no room for the rows of a statement.
     #[error(transparent)]
     MemorySpent(#[from] MemorySpent),
-    /// A statement failed for a reason that no other try mends.
+    /// A statement failed, and would fail again.
     #[error("a statement failed")]
     Statement(#[source] sqlx::Error),
 }

@@ -1,6 +1,7 @@
-//! Classifies the driver's errors: which failure of a database an error shows, if any, and what follows from it.
+//! Classifies the driver's errors into [`DatabaseFailure`], and decides which of them trip the breaker.
 //!
-//! The only place that knows SQLSTATEs and SQLite's result codes, apart from the two of a pooler ([`super::pooler`]).
+//! SQLSTATEs and SQLite result codes are classified only here, apart from the two of a pooler ([`super::pooler`]).
+//! [`super::remedy`] reads the codes again to give advice.
 
 use std::io;
 
@@ -9,7 +10,7 @@ use super::write_access::ReadOnlyFile;
 use crate::metrics::DatabaseFailure;
 
 impl DatabaseFailure {
-    /// The failure that an error shows; none where the statement itself is at fault.
+    /// The failure behind an error. None if the statement itself is at fault.
     pub(in crate::store) fn of(error: &sqlx::Error) -> Option<Self> {
         match error {
             sqlx::Error::Io(error) if error.kind() == io::ErrorKind::TimedOut => Some(Self::Unresponsive),
@@ -30,21 +31,21 @@ impl DatabaseFailure {
         }
     }
 
-    /// By the classes of appendix A of the Postgres manual.
+    /// Classifies a SQLSTATE (Postgres manual, appendix A).
     fn of_postgres(code: &str) -> Option<Self> {
         Some(match code {
             "53300" => Self::Full,
             "55P03" => Self::Locked,
             "57014" => Self::TimedOut,
-            // Shut down, crashed, starting; the database dropped.
+            // admin_shutdown, crash_shutdown, cannot_connect_now, database_dropped, idle_session_timeout
             "57P01" | "57P02" | "57P03" | "57P04" | "57P05" => Self::Lost,
-            // A read-only transaction; a right that is missing.
+            // read_only_sql_transaction, insufficient_privilege
             "25006" | "42501" => Self::ReadOnly,
-            // A pooler has put a server connection behind ours that another client used meanwhile.
+            // A pooler has switched us to a server connection that another client used in between.
             code if pooler::is_lost_statement(code) => Self::Collision,
             _ => match code.get(..2)? {
                 "08" => Self::Lost,
-                // Authorisation, no such database.
+                // Invalid authorization, unknown database.
                 "28" | "3D" => Self::Unreachable,
                 "40" => Self::Collision,
                 "53" => Self::OutOfSpace,
@@ -55,14 +56,14 @@ impl DatabaseFailure {
         })
     }
 
-    /// By the primary code, which stands in the low byte (sqlite.org/rescode.html).
+    /// Classifies a result code by its primary code, the low byte (sqlite.org/rescode.html).
     fn of_sqlite(code: i64) -> Option<Self> {
         Some(match code & 0xff {
             // BUSY, LOCKED
             5 | 6 => Self::Locked,
             // NOMEM, FULL
             7 | 13 => Self::OutOfSpace,
-            // INTERRUPT: only our own handler does that
+            // INTERRUPT: raised only by our own progress handler
             9 => Self::TimedOut,
             // CANTOPEN
             14 => Self::Unreachable,
@@ -74,10 +75,9 @@ impl DatabaseFailure {
         })
     }
 
-    /// Whether it shows that the database does not work, for any caller. All else is the answer of one that works: to what
-    /// this caller asked (a slow statement, one that needs too much memory), to what two of them did at once, or to a write
-    /// where reads can go on.
-    pub(super) fn lies_in_the_database(self) -> bool {
+    /// Whether the failure means that the database works for no request. The others come from a working database: a
+    /// slow or large statement, a collision of two transactions, or a write while only reads are possible.
+    pub(super) fn trips_breaker(self) -> bool {
         match self {
             Self::Unreachable | Self::Lost | Self::Unresponsive | Self::Other => true,
             Self::TimedOut | Self::Full | Self::OutOfSpace | Self::ReadOnly | Self::Locked | Self::Collision => false,

@@ -1,31 +1,34 @@
-//! What the databases of all tenants may take, and how long they may take it.
+//! The limits that apply to the databases of all tenants: `[gateway.databases]`.
 
 use std::time::Duration;
 
-/// What holds for the databases of all tenants: `[gateway.databases]`.
+/// Limits on connections and time, for all tenants together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatabaseLimits {
-    /// The most connections that are open at once, SQLite's among them: each costs a thread and some files.
+    /// The most connections that are open at once, SQLite's included: each of those costs a thread and some files.
     pub max_connections: u32,
     /// How long a request waits for a connection.
     pub wait: Duration,
     /// How long one statement of a request may run.
     pub statement: Duration,
-    /// A connection that nobody uses for this long is closed.
+    /// A connection that has been idle for this long is closed.
     pub idle: Duration,
 }
 
 impl Default for DatabaseLimits {
     fn default() -> Self {
         Self {
-            // Below what one Postgres server takes with room for others, and far below a process's files.
+            // Larger: a process may run out of file descriptors, and Postgres out of connections. Smaller: requests
+            // wait.
             max_connections: 200,
-            // Longer, and a stuck database holds its callers; shorter, and a burst that would be served is refused.
+            // Larger: requests wait longer for a database that is stuck. Smaller: bursts are refused that could be
+            // served.
             wait: Duration::from_secs(1),
-            // Longer, and one bad search holds a connection that others wait for; shorter, and a search of a large
-            // account that would have answered is cut off.
+            // Larger: one expensive search occupies a connection for longer. Smaller: searches of large accounts are
+            // cut off.
             statement: Duration::from_secs(10),
-            // A thousand quiet tenants hold no connections; one with a caller a minute keeps one.
+            // Larger: quiet tenants keep connections open. Smaller: a tenant with one request a minute opens one each
+            // time.
             idle: Duration::from_secs(60),
         }
     }

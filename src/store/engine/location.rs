@@ -1,6 +1,7 @@
-//! Where a tenant's database is, and how it is connected to.
+//! Where a tenant's database is, and the pools and session settings with which it is opened.
 //!
-//! The text form is the configuration's `database`: `postgres://…` or `sqlite:path`. Never prints a password.
+//! The text form is the configuration's `database`: `postgres://…` or `sqlite:path`. The settings of both databases'
+//! sessions are here. Never prints a password.
 
 mod postgres_url;
 
@@ -17,35 +18,44 @@ use super::breaker::Breaker;
 use super::connections::Connections;
 use super::database::Database;
 use super::error::StoreError;
-use super::pool::{Plan, Pool};
+use super::pool::{Pool, PoolOptions};
 use super::pooler::Pooler;
 use super::postgres::{PostgresAddress, PostgresServer};
-use super::session::Address;
+use super::session::SessionAddress;
 use super::write_access::ReadOnlyFile;
 use crate::owner_only;
 
-/// How long a command waits for another program that holds the write lock of a SQLite file. Larger: a command hangs while
-/// that program does. Smaller: it fails while the forms product runs a short transaction.
+/// How long a command waits for another program that holds the write lock of a SQLite file.
+///
+/// Larger: a command hangs as long as that program does. Smaller: it fails while the forms product runs a short
+/// transaction.
 const BUSY_WAIT: Duration = Duration::from_secs(5);
 
-/// How long SQLite itself waits, in a thread, where a request reads or opens the file. In WAL mode that is only for a program
-/// that has locked the whole file. Larger: such a program holds its callers, and threads. Smaller: callers are refused while
-/// another program recovers the file after a crash.
+/// How long SQLite itself waits, in a thread, when a request reads or opens the file. In WAL mode it only waits for a
+/// program that has locked the whole file.
+///
+/// Larger: such a program blocks requests, and threads, for longer. Smaller: requests are refused while another
+/// program recovers the file after a crash.
 const READER_BUSY_WAIT: Duration = Duration::from_secs(1);
 
-/// How long a request waits for a lock that another program holds: each of its statements in Postgres, all of it together
-/// for the write lock of a SQLite file. Larger: a lock that is never released holds every connection. Smaller: a write is
-/// refused that could have gone on after a moment.
+/// How long a request waits for a lock that another program holds: per statement on Postgres, in all for the write
+/// lock of a SQLite file.
+///
+/// Larger: a lock that is never released occupies every connection. Smaller: writes are refused that could soon
+/// proceed.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
 
-/// How long a short write waits for the one writing connection, which a large group may hold for seconds.
+/// How long a short write waits for SQLite's one writing connection, which a large group may hold for seconds.
+///
+/// Larger: callers wait longer behind a writer that is stuck. Smaller: short writes are refused while a large group is
+/// written.
 const WRITER_WAIT: Duration = Duration::from_secs(15);
 
 /// A parsed `database` of the configuration.
 #[derive(Clone)]
 pub struct DatabaseLocation {
-    kind: Kind,
-    /// As it was written: two locations are equal only when nothing of them differs, the password included.
+    kind: DatabaseKind,
+    /// As written in the configuration. Two locations are equal only if their texts are, password included.
     text: SecretString,
 }
 
@@ -56,8 +66,8 @@ impl PartialEq for DatabaseLocation {
 }
 
 #[derive(Clone)]
-enum Kind {
-    /// Made when it is first connected to: most of many tenants are quiet, and the driver's options are large.
+enum DatabaseKind {
+    /// Parsed at the first connection: most tenants are quiet, and the driver's options are large.
     Postgres(OnceLock<Arc<PostgresServer>>),
     Sqlite(Box<Path>),
 }
@@ -74,16 +84,16 @@ pub enum InvalidLocation {
     /// What follows `postgres://` is no connection URL.
     #[error("not a Postgres URL")]
     NotAUrl,
-    /// A URL of libpq with several hosts, of which one is to be chosen.
+    /// A libpq URL with several hosts.
     #[error("several hosts are not supported: name one, such as that of a proxy that follows the primary")]
     SeveralHosts,
-    /// A parameter of the Postgres URL, counted from 1, that the driver would pass over.
-    #[error("parameter {number} is unknown; there are: {}", postgres_url::TAKEN.join(", "))]
+    /// An unknown parameter of the Postgres URL, which the driver would ignore.
+    #[error("parameter {number} is unknown; there are: {}", postgres_url::SUPPORTED.join(", "))]
     UnknownParameter {
-        /// Its place in the URL; its name may be a part of a password.
+        /// Its position in the URL, counted from 1. Its name may be a part of a password.
         number: usize,
     },
-    /// A parameter that libpq or a provider knows, and that would be ignored here.
+    /// A parameter that libpq or a provider defines, and that would be ignored here.
     #[error("`{name}` is not supported: {remedy}")]
     UnsupportedParameter {
         /// Its name.
@@ -91,12 +101,12 @@ pub enum InvalidLocation {
         /// What to do instead.
         remedy: &'static str,
     },
-    /// A known parameter of the Postgres URL with a value that it can't have.
+    /// A known parameter of the Postgres URL with an invalid value.
     #[error("`{name}`: expected {expected}")]
     InvalidParameter {
         /// As the driver knows it.
         name: &'static str,
-        /// What its value is like.
+        /// A description of valid values.
         expected: &'static str,
     },
 }
@@ -111,23 +121,23 @@ impl DatabaseLocation {
             if postgres_url::plain_identity(text).is_none() {
                 postgres_url::parse(text)?;
             }
-            return Ok(Self { kind: Kind::Postgres(OnceLock::new()), text: text.into() });
+            return Ok(Self { kind: DatabaseKind::Postgres(OnceLock::new()), text: text.into() });
         }
         let path = text.strip_prefix("sqlite:").ok_or(InvalidLocation::UnknownScheme)?;
         let path = path.strip_prefix("//").unwrap_or(path);
         if path.is_empty() || path.contains(":memory:") || path.contains('?') || path.contains('\0') {
             return Err(InvalidLocation::NoFile);
         }
-        Ok(Self { kind: Kind::Sqlite(folder.join(path).into()), text: text.into() })
+        Ok(Self { kind: DatabaseKind::Sqlite(folder.join(path).into()), text: text.into() })
     }
 
-    /// A text that is equal for two locations exactly when they are the same database.
+    /// A text that is equal for two locations if and only if they name the same database.
     #[must_use]
     pub fn identity(&self) -> String {
         match &self.kind {
-            Kind::Postgres(server) => postgres_url::plain_identity(self.text.expose_secret())
+            DatabaseKind::Postgres(server) => postgres_url::plain_identity(self.text.expose_secret())
                 .unwrap_or_else(|| self.server(server).identity()),
-            Kind::Sqlite(path) => format!("sqlite {}", path.display()),
+            DatabaseKind::Sqlite(path) => format!("sqlite {}", path.display()),
         }
     }
 
@@ -138,26 +148,26 @@ impl DatabaseLocation {
         })
     }
 
-    /// The schema of a Postgres database that is this one's, if the URL names one.
+    /// The Postgres schema that the URL names, if it names one.
     pub(in crate::store) fn schema(&self) -> Option<&str> {
         match &self.kind {
-            Kind::Postgres(server) => self.server(server).schema(),
-            Kind::Sqlite(_) => None,
+            DatabaseKind::Postgres(server) => self.server(server).schema(),
+            DatabaseKind::Sqlite(_) => None,
         }
     }
 
-    /// Where the server of a Postgres database listens, as an operator reads it; empty for a SQLite file.
+    /// The address of the Postgres server, for error messages. Empty for a SQLite file.
     pub(super) fn server_address(&self) -> String {
-        let Kind::Postgres(server) = &self.kind else { return String::new() };
+        let DatabaseKind::Postgres(server) = &self.kind else { return String::new() };
         self.server(server).address()
     }
 
-    /// The pooler that was noticed on the way to the database, and that the URL does not mention.
+    /// The pooler that was detected and that the URL does not mention.
     #[must_use]
-    pub fn noticed_pooler(&self) -> Option<Pooler> {
+    pub fn detected_pooler(&self) -> Option<Pooler> {
         match &self.kind {
-            Kind::Postgres(server) => server.get().and_then(|server| server.noticed()),
-            Kind::Sqlite(_) => None,
+            DatabaseKind::Postgres(server) => server.get().and_then(|server| server.detected()),
+            DatabaseKind::Sqlite(_) => None,
         }
     }
 
@@ -165,12 +175,12 @@ impl DatabaseLocation {
     #[must_use]
     pub fn file(&self) -> Option<&Path> {
         match &self.kind {
-            Kind::Postgres(_) => None,
-            Kind::Sqlite(path) => Some(path),
+            DatabaseKind::Postgres(_) => None,
+            DatabaseKind::Sqlite(path) => Some(path),
         }
     }
 
-    /// What keeps this process from writing to a SQLite file: a right that it has not, by the file's mode and owner.
+    /// Checks that this process has the right to write to a SQLite file, by the file's mode and owner.
     ///
     /// # Errors
     /// [`StoreError::ReadOnly`].
@@ -181,8 +191,8 @@ impl DatabaseLocation {
         }
     }
 
-    /// Creates a SQLite file and its folder where they are missing, for their owner only: SQLite itself would create a file
-    /// that everybody may read. Blocks on them.
+    /// Creates a missing SQLite file and its folder, readable only by their owner; SQLite itself would create a file
+    /// that every user can read. Blocks on the file system.
     pub(in crate::store) fn create_file(&self) -> Result<(), StoreError> {
         let Some(file) = self.file() else { return Ok(()) };
         if let Some(folder) = file.parent().filter(|folder| !folder.as_os_str().is_empty()) {
@@ -192,7 +202,7 @@ impl DatabaseLocation {
         owner_only::create_file(file).map_err(|cause| StoreError::Unavailable(sqlx::Error::Io(cause)))
     }
 
-    /// Pools for serving; nothing is connected before the first statement.
+    /// Pools with a statement limit. Connections are opened on demand.
     pub(in crate::store) fn connect(
         &self,
         max_connections: u32,
@@ -202,18 +212,19 @@ impl DatabaseLocation {
         let limits = connections.limits();
         let (wait, limit) = (limits.wait, Some(limits.statement));
         let lock_wait = if breaker.is_some() { LOCK_WAIT } else { BUSY_WAIT };
-        let pool =
-            |address, most, wait| Pool::new(Plan { address, most, wait, limit, lock_wait }, connections, breaker);
+        let pool = |address, max_open, wait| {
+            Pool::new(PoolOptions { address, max_open, wait, limit, lock_wait }, connections, breaker)
+        };
         match &self.kind {
-            Kind::Postgres(server) => {
-                let all = pool(postgres(self.server(server), limit), max_connections, wait);
+            DatabaseKind::Postgres(server) => {
+                let all = pool(postgres_address(self.server(server), limit), max_connections, wait);
                 Database::new(all.clone(), all)
             }
-            Kind::Sqlite(path) => Database::new(
+            DatabaseKind::Sqlite(path) => Database::new(
                 pool(sqlite_reader(path, READER_BUSY_WAIT), max_connections, wait),
                 pool(
-                    // Once it is open, writers wait by `write_lock`.
-                    sqlite_writer(sqlite(path, READER_BUSY_WAIT).pragma("busy_timeout", "0")),
+                    // Once the connection is open, writers wait for the lock in `write_lock`.
+                    sqlite_writer(sqlite_options(path, READER_BUSY_WAIT).pragma("busy_timeout", "0")),
                     1,
                     wait.max(WRITER_WAIT),
                 ),
@@ -221,29 +232,29 @@ impl DatabaseLocation {
         }
     }
 
-    /// Pools for work that takes its time: few connections, no statement limit.
-    pub(in crate::store) fn connect_for_long(&self) -> Database {
+    /// Pools for long work: few connections, no statement limit.
+    pub(in crate::store) fn connect_for_maintenance(&self) -> Database {
         self.connect_without_limits(false)
     }
 
-    /// Pools for migrations: as for long work, and a SQLite file is made.
-    pub(in crate::store) fn create(&self) -> Database {
+    /// Pools for migrations: as for long work, and a missing SQLite file is created.
+    pub(in crate::store) fn connect_for_migration(&self) -> Database {
         self.connect_without_limits(true)
     }
 
     fn connect_without_limits(&self, create: bool) -> Database {
-        let connections = Connections::of_a_command();
+        let connections = Connections::for_command();
         let wait = connections.limits().wait;
-        let plan = |address, most| Plan { address, most, wait, limit: None, lock_wait: BUSY_WAIT };
-        let pool = |address, most| Pool::new(plan(address, most), &connections, None);
+        let options = |address, max_open| PoolOptions { address, max_open, wait, limit: None, lock_wait: BUSY_WAIT };
+        let pool = |address, max_open| Pool::new(options(address, max_open), &connections, None);
         match &self.kind {
-            Kind::Postgres(server) => {
-                let all = pool(postgres(self.server(server), None), 2);
+            DatabaseKind::Postgres(server) => {
+                let all = pool(postgres_address(self.server(server), None), 2);
                 Database::new(all.clone(), all)
             }
-            Kind::Sqlite(path) => Database::new(
+            DatabaseKind::Sqlite(path) => Database::new(
                 pool(sqlite_reader(path, BUSY_WAIT), 1),
-                pool(sqlite_writer(sqlite(path, BUSY_WAIT).create_if_missing(create)), 1),
+                pool(sqlite_writer(sqlite_options(path, BUSY_WAIT).create_if_missing(create)), 1),
             ),
         }
     }
@@ -255,23 +266,23 @@ impl fmt::Debug for DatabaseLocation {
     }
 }
 
-fn postgres(server: &Arc<PostgresServer>, limit: Option<Duration>) -> Address {
+fn postgres_address(server: &Arc<PostgresServer>, limit: Option<Duration>) -> SessionAddress {
     let mut settings = vec![
         ("timezone", "UTC".to_owned()),
-        // What a DBA may have set for the role or the database, and no statement here counts on.
+        // A DBA may have set these for the role or the database.
         ("standard_conforming_strings", "on".to_owned()),
         ("plan_cache_mode", "auto".to_owned()),
-        // Who waited for a turn is to see what was done in it, whatever the database's default is.
+        // A writer that has waited for a lock must see what its predecessor wrote, whatever the database's default is.
         ("default_transaction_isolation", "read committed".to_owned()),
-        // With the usual 4 MB, a keyword that a million submissions have makes an index remember pages in place of rows,
-        // and every document on them is looked at again.
+        // With the default of 4 MB, the bitmap of a keyword that a million submissions contain becomes lossy, and
+        // every document on its pages is rechecked.
         ("work_mem", "32MB".to_owned()),
-        // Compiling a plan of a search takes as long as it saves.
+        // Compiling the plan of a search takes as long as it saves.
         ("jit", "off".to_owned()),
-        // Starting workers takes longer than most searches, and one search would take the cores of many.
+        // Starting workers takes longer than most searches run, and one search would take the cores of many.
         ("max_parallel_workers_per_gather", "0".to_owned()),
     ];
-    // What a provider or a DBA may limit: a command's statements take as long as they take.
+    // A provider or a DBA may have set limits, which must not end a command's long statements.
     settings.push(("idle_in_transaction_session_timeout", "0".to_owned()));
     if limit.is_none() {
         settings.push(("statement_timeout", "0".to_owned()));
@@ -281,23 +292,26 @@ fn postgres(server: &Arc<PostgresServer>, limit: Option<Duration>) -> Address {
         settings.push(("statement_timeout", limit.as_millis().to_string()));
         settings.push(("lock_timeout", LOCK_WAIT.min(limit).as_millis().to_string()));
     }
-    Address::Postgres(PostgresAddress { server: Arc::clone(server), settings: settings.into() })
+    SessionAddress::Postgres(PostgresAddress { server: Arc::clone(server), settings: settings.into() })
 }
 
-fn sqlite_reader(path: &Path, busy_wait: Duration) -> Address {
-    Address::Sqlite { options: Box::new(sqlite(path, busy_wait).pragma("query_only", "1")), only_reads: true }
+fn sqlite_reader(path: &Path, busy_wait: Duration) -> SessionAddress {
+    SessionAddress::Sqlite {
+        options: Box::new(sqlite_options(path, busy_wait).pragma("query_only", "1")),
+        read_only: true,
+    }
 }
 
-fn sqlite_writer(options: SqliteConnectOptions) -> Address {
-    Address::Sqlite { options: Box::new(options), only_reads: false }
+fn sqlite_writer(options: SqliteConnectOptions) -> SessionAddress {
+    SessionAddress::Sqlite { options: Box::new(options), read_only: false }
 }
 
-fn sqlite(path: &Path, busy_wait: Duration) -> SqliteConnectOptions {
+fn sqlite_options(path: &Path, busy_wait: Duration) -> SqliteConnectOptions {
     SqliteConnectOptions::new()
         .filename(path)
         .foreign_keys(true)
         .journal_mode(SqliteJournalMode::Wal)
-        // In WAL mode a power failure can lose the newest transactions, never corrupt or tear one.
+        // In WAL mode, a power failure can lose the newest transactions but never corrupts the database.
         .synchronous(SqliteSynchronous::Normal)
         .busy_timeout(busy_wait)
         .disable_statement_logging()

@@ -1,9 +1,21 @@
-//! One tenant's connections of one kind, opened when they are needed.
+//! A pool of one tenant's connections, opened on demand.
 //!
-//! Owns how a connection is had: past the breaker, out of the [`Connections`] of all tenants, looked at where it was
-//! unused for a while, opened where there was none. A [`PooledConnection`] is what comes of it.
+//! Owns how a [`PooledConnection`] is acquired: the breaker is asked first, then [`Connections`], which all tenants
+//! share; an idle connection is pinged if it was idle for a while, and a new one is opened if there is none.
 //!
-//! Why sqlx's own pools are not used is said in [`super::connections`].
+//! # Why not sqlx's pools
+//!
+//! sqlx opens the connections and runs the statements. Its `Pool` (0.9) falls short in three ways:
+//!
+//! - **One cap over all tenants.** Each `Pool` has a maximum of its own, and none closes an idle connection of another pool so
+//!   that a waiting request can have one.
+//! - **No ping on release.** The ping before use can be turned off (`test_before_acquire`), the ping on release cannot: after
+//!   each request the connection is unavailable for a round trip. Here a connection is pinged only before use, and only after
+//!   it was idle for a second.
+//! - **No retry while connecting.** While a server refuses connections, has none left or starts up, `Pool::acquire` tries
+//!   again until its timeout. Here the first failure opens the tenant's breaker, and the requests after it are refused at once.
+
+pub(super) mod connection;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,61 +27,65 @@ use tokio::sync::oneshot;
 use super::breaker::{Breaker, BreakerPermit};
 use super::connections::{Checkout, ConnectionPermit, Connections, PoolId};
 use super::error::StoreError;
-use super::session::{Address, CLOSE_LIMIT, Session, timed_out};
+use super::session::{CLOSE_LIMIT, Session, SessionAddress, timed_out};
 use super::write_access::ReadOnlyFile;
 use super::write_lock::WriteLock;
+use crate::deadline::{ONCE_MORE, within};
 use crate::metrics::DatabaseFailure;
 use crate::store::statement::Dialect;
-pub(super) mod connection;
-
-use crate::deadline::{ONCE_MORE, within};
 use connection::PooledConnection;
 
-/// A connection that was unused for longer is asked whether it still works. Longer, and more statements meet one that
-/// does not; shorter, and busy tenants pay round trips.
-const UNSEEN: Duration = Duration::from_secs(1);
+/// A connection that was idle for longer is pinged before use.
+///
+/// Larger: more statements run into a broken connection. Smaller: busy tenants pay for more round trips.
+const IDLE_BEFORE_PING: Duration = Duration::from_secs(1);
 
-/// How long that answer may take: a server that hangs is told from a slow statement.
+/// How long a ping may take.
+///
+/// Larger: requests wait longer on a connection to a server that hangs. Smaller: connections to a busy server are
+/// discarded.
 const PING_LIMIT: Duration = Duration::from_secs(1);
 
-/// How long a server that takes no more connections is not asked for another one. Longer, and a tenant makes do with
-/// few although there is room; shorter, and servers that are full are stormed.
-const FULL: Duration = Duration::from_secs(1);
+/// How long no further connection is opened to a server that has refused one because it is full.
+///
+/// Larger: a tenant keeps too few connections after there is room again. Smaller: a full server gets more connection
+/// attempts.
+const FULL_SERVER_PAUSE: Duration = Duration::from_secs(1);
 
 /// The connections of one database. Cloning shares them.
 #[derive(Clone, Debug)]
-pub(crate) struct Pool(Arc<Inner>);
+pub(crate) struct Pool(Arc<PoolInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct PoolInner {
     id: PoolId,
-    plan: Plan,
+    options: PoolOptions,
     connections: Arc<Connections>,
     breaker: Option<Arc<Breaker>>,
     write_lock: WriteLock,
     closed: AtomicBool,
 }
 
-/// How a pool's connections are opened and lent.
+/// How a pool's connections are opened and acquired.
 #[derive(Debug)]
-pub(super) struct Plan {
-    pub(super) address: Address,
-    /// The most that are open at once.
-    pub(super) most: u32,
-    /// How long one is waited for.
+pub(super) struct PoolOptions {
+    pub(super) address: SessionAddress,
+    /// The most connections that are open at once.
+    pub(super) max_open: u32,
+    /// How long a caller waits for a connection.
     pub(super) wait: Duration,
-    /// How long a statement may run.
+    /// How long a statement may run. None for no limit.
     pub(super) limit: Option<Duration>,
-    /// How long a writer waits for another program that holds the write lock of a SQLite file.
+    /// How long a writer waits while another program holds the write lock of a SQLite file.
     pub(super) lock_wait: Duration,
 }
 
 impl Pool {
-    /// Nothing is opened yet.
-    pub(super) fn new(plan: Plan, connections: &Arc<Connections>, breaker: Option<&Arc<Breaker>>) -> Self {
-        Self(Arc::new(Inner {
+    /// A pool without connections.
+    pub(super) fn new(options: PoolOptions, connections: &Arc<Connections>, breaker: Option<&Arc<Breaker>>) -> Self {
+        Self(Arc::new(PoolInner {
             id: connections.new_pool(),
-            plan,
+            options,
             connections: Arc::clone(connections),
             breaker: breaker.map(Arc::clone),
             write_lock: WriteLock::default(),
@@ -78,7 +94,7 @@ impl Pool {
     }
 
     pub(super) fn dialect(&self) -> Dialect {
-        self.0.plan.address.dialect()
+        self.0.options.address.dialect()
     }
 
     pub(super) fn connections(&self) -> &Connections {
@@ -89,78 +105,89 @@ impl Pool {
         self.0.breaker.as_ref()
     }
 
-    /// Looks at the error of a statement for a pooler.
-    pub(super) fn notice_pooler(&self, error: &sqlx::Error) {
-        self.0.plan.address.notice_pooler(error);
+    /// Checks whether the error of a statement reveals a pooler.
+    pub(super) fn detect_pooler(&self, error: &sqlx::Error) {
+        self.0.options.address.detect_pooler(error);
         self.log_pooler();
     }
 
-    /// Logs the pooler that was noticed, once, where it serves.
+    /// Logs a detected pooler, once, in a pool that serves requests. Commands report it themselves.
     fn log_pooler(&self) {
         if self.0.breaker.is_some() {
-            self.0.plan.address.log_pooler();
+            self.0.options.address.log_pooler();
         }
     }
 
     pub(super) fn limit(&self) -> Option<Duration> {
-        self.0.plan.limit
+        self.0.options.limit
     }
 
     pub(super) fn write_lock(&self) -> &WriteLock {
         &self.0.write_lock
     }
 
-    pub(super) fn address(&self) -> &Address {
-        &self.0.plan.address
+    pub(super) fn address(&self) -> &SessionAddress {
+        &self.0.options.address
     }
 
     pub(super) fn lock_wait(&self) -> Duration {
-        self.0.plan.lock_wait
+        self.0.options.lock_wait
     }
 
     pub(super) fn is_closed(&self) -> bool {
         self.0.closed.load(Ordering::Acquire)
     }
 
-    /// A connection, unless the breaker is open.
-    pub(super) async fn lend(&self) -> Result<PooledConnection, StoreError> {
-        let entry = self.0.breaker.as_ref().map(Breaker::enter).transpose()?;
-        self.lend_past(entry).await
+    /// Acquires a connection, unless the breaker is open.
+    pub(super) async fn acquire(&self) -> Result<PooledConnection, StoreError> {
+        let breaker_permit = self.0.breaker.as_ref().map(Breaker::enter).transpose()?;
+        self.acquire_permitted(breaker_permit).await
     }
 
-    /// A connection for one who asked the breaker, or need not.
-    pub(super) async fn lend_past(&self, entry: Option<BreakerPermit>) -> Result<PooledConnection, StoreError> {
-        let Inner { id, plan, connections, .. } = &*self.0;
-        let until = Instant::now() + plan.wait;
+    /// Acquires a connection for a caller that holds a permit of the breaker, or needs none.
+    pub(super) async fn acquire_permitted(
+        &self,
+        breaker_permit: Option<BreakerPermit>,
+    ) -> Result<PooledConnection, StoreError> {
+        let PoolInner { id, options, connections, .. } = &*self.0;
+        let deadline = Instant::now() + options.wait;
         loop {
-            let wait = until.saturating_duration_since(Instant::now());
-            let Some(grant) = connections.ask(*id, plan.most, self.dialect(), wait).await else {
+            let wait = deadline.saturating_duration_since(Instant::now());
+            let Some(checkout) = connections.checkout(*id, options.max_open, self.dialect(), wait).await else {
                 connections.metrics().refused("wait");
                 return Err(StoreError::Busy);
             };
-            let slot = match grant {
-                Checkout::Found(found) => {
-                    let (mut session, slot, unused) = found.take();
-                    if unused < UNSEEN || answers(&mut session).await {
-                        return Ok(PooledConnection::of(self, session, slot, entry, unused < UNSEEN));
+            let permit = match checkout {
+                Checkout::Idle(idle) => {
+                    let (mut session, permit, idle_for) = idle.take();
+                    if idle_for < IDLE_BEFORE_PING || is_alive(&mut session).await {
+                        return Ok(PooledConnection::new(
+                            self,
+                            session,
+                            permit,
+                            breaker_permit,
+                            idle_for < IDLE_BEFORE_PING,
+                        ));
                     }
-                    // What broke one has broken the others: they are not tried one by one.
+                    // Whatever broke this connection has broken the others too: don't try them one by one.
                     self.close_idle();
                     continue;
                 }
-                Checkout::Room(slot) => slot,
-                Checkout::Instead(session, slot) => closed_first(session, slot).await,
+                Checkout::Open(permit) => permit,
+                Checkout::Replace(session, permit) => close_first(session, permit).await,
             };
-            match self.open(slot).await {
-                Ok((session, slot)) => return Ok(PooledConnection::of(self, session, slot, entry, false)),
-                Err(NotOpened::ServerFull) => {}
-                Err(NotOpened::ReadOnly(file, error)) => {
+            match self.open(permit).await {
+                Ok((session, permit)) => {
+                    return Ok(PooledConnection::new(self, session, permit, breaker_permit, false));
+                }
+                Err(OpenError::ServerFull) => {}
+                Err(OpenError::ReadOnly(file, error)) => {
                     return Err(StoreError::ReadOnly(ReadOnlyFile::new(&file, error)));
                 }
-                Err(NotOpened::Failed(error)) => {
+                Err(OpenError::Failed(error)) => {
                     let error = StoreError::Unavailable(error);
-                    if let Some(entry) = entry {
-                        entry.broken(&error);
+                    if let Some(breaker_permit) = breaker_permit {
+                        breaker_permit.broken(&error);
                     }
                     return Err(error);
                 }
@@ -168,76 +195,81 @@ impl Pool {
         }
     }
 
-    /// Opens a connection for a slot, in a task: it is counted as long as it is being opened, and is there for the next
-    /// one when who waited for it has gone.
-    pub(super) async fn open(&self, slot: ConnectionPermit) -> Result<(Session, ConnectionPermit), NotOpened> {
-        let (pool, (tell, told)) = (self.clone(), oneshot::channel());
+    /// Opens a connection for a permit. It is opened in a task, so that it stays counted while it is being opened, and
+    /// is kept for the next caller if this one gives up.
+    pub(super) async fn open(&self, permit: ConnectionPermit) -> Result<(Session, ConnectionPermit), OpenError> {
+        let (pool, (sender, receiver)) = (self.clone(), oneshot::channel());
         tokio::spawn(async move {
-            let opened = match Session::open(&pool.0.plan.address).await {
-                Ok(session) => Ok((session, slot)),
-                Err(error) => Err(pool.not_opened(error, &slot)),
+            let opened = match Session::open(&pool.0.options.address).await {
+                Ok(session) => Ok((session, permit)),
+                Err(error) => Err(pool.open_error(error, &permit)),
             };
             pool.log_pooler();
-            if let Err(Ok((session, slot))) = tell.send(opened) {
-                slot.keep(session);
+            if let Err(Ok((session, permit))) = sender.send(opened) {
+                permit.put_back(session);
             }
         });
-        let limit = self.0.plan.address.connect_limit();
-        match within(limit + limit / 10, ONCE_MORE, told).await {
+        let limit = self.0.options.address.connect_limit();
+        match within(limit + limit / 10, ONCE_MORE, receiver).await {
             Some(opened) => opened.expect("opening does not panic"),
-            None => Err(NotOpened::Failed(timed_out())),
+            None => Err(OpenError::Failed(timed_out())),
         }
     }
 
-    fn not_opened(&self, error: sqlx::Error, slot: &ConnectionPermit) -> NotOpened {
+    fn open_error(&self, error: sqlx::Error, permit: &ConnectionPermit) -> OpenError {
         if let Some(file) = self.address().readable_despite(&error) {
             self.connections().metrics().failed(DatabaseFailure::ReadOnly);
-            return NotOpened::ReadOnly(file.to_owned(), error);
+            return OpenError::ReadOnly(file.to_owned(), error);
         }
         let full = DatabaseFailure::of(&error) == Some(DatabaseFailure::Full);
         self.connections().metrics().failed(if full { DatabaseFailure::Full } else { DatabaseFailure::Unreachable });
-        if full && slot.is_full(Instant::now() + FULL) { NotOpened::ServerFull } else { NotOpened::Failed(error) }
+        if full && permit.note_full(Instant::now() + FULL_SERVER_PAUSE) {
+            OpenError::ServerFull
+        } else {
+            OpenError::Failed(error)
+        }
     }
 
-    /// Begins to close the connections that nobody uses.
+    /// Begins to close the idle connections.
     pub(super) fn close_idle(&self) {
         self.0.connections.close_idle(self.0.id);
     }
 
-    /// Closes every connection, waiting a while for those in use.
+    /// Closes every connection, and waits for those in use for a limited time.
     pub(super) async fn close(&self) {
         self.0.closed.store(true, Ordering::Release);
         self.0.connections.close(self.0.id).await;
     }
 }
 
-/// Why there is no new connection.
+/// Why a connection was not opened.
 #[derive(Debug)]
-pub(super) enum NotOpened {
-    /// The server takes no more, and the pool has others, of which one may soon be free.
+pub(super) enum OpenError {
+    /// The server is full, and the pool has other connections, one of which may soon be free.
     ServerFull,
-    /// It is a SQLite file that can only be read.
+    /// The SQLite file can only be read.
     ReadOnly(PathBuf, sqlx::Error),
-    /// It can't be connected to.
+    /// Connecting failed.
     Failed(sqlx::Error),
 }
 
-impl Drop for Inner {
+impl Drop for PoolInner {
     fn drop(&mut self) {
         self.connections.close_idle(self.id);
     }
 }
 
-async fn answers(session: &mut Session) -> bool {
+async fn is_alive(session: &mut Session) -> bool {
     matches!(within(PING_LIMIT, ONCE_MORE, session.ping()).await, Some(Ok(())))
 }
 
-/// The slot of a connection, once that is closed; in a task, so that it is also counted until then when nobody waits.
-async fn closed_first(session: Session, slot: ConnectionPermit) -> ConnectionPermit {
+/// Closes a connection and returns the permit of its successor. It is closed in a task, so that it stays counted until
+/// then even if the caller gives up.
+async fn close_first(session: Session, permit: ConnectionPermit) -> ConnectionPermit {
     let closing = async move {
-        // Whatever comes of it: what does not close in time is cut.
+        // The outcome does not matter: a connection that does not close in time is dropped.
         let _ = tokio::time::timeout(CLOSE_LIMIT, session.close()).await;
-        slot
+        permit
     };
     tokio::spawn(closing).await.expect("closing does not panic")
 }

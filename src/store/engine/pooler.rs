@@ -1,21 +1,21 @@
 //! Connection poolers between this program and Postgres, such as `PgBouncer`.
 //!
-//! A pooler may give each transaction of a client to another server connection. Then nothing may outlive a transaction:
-//! settings are made in each of them, statements are not named, and a statement outside a transaction gets one of its own,
-//! because the driver sends it in two parts ([`Pooling::Transaction`]). That is correct through every pooler and costs
-//! three more round trips per statement. A pooler that keeps a server connection for each client needs only that settings
-//! are not startup parameters ([`Pooling::Session`]).
+//! In transaction mode a pooler may run each transaction of a client on another server connection. Nothing may then
+//! outlive a transaction: settings are made in each one, statements are not named, and a statement outside a
+//! transaction gets one of its own, because the driver sends it in two parts ([`Pooling::Transaction`]). That is
+//! correct with every pooler and costs three more round trips per statement. With a pooler in session mode, only
+//! startup parameters have to be avoided ([`Pooling::Session`]).
 //!
-//! The URL says which one it leads to. A pooler that the URL does not mention is noticed: it refuses or drops startup
-//! parameters, or loses named statements. From then on, it is treated as one in transaction mode.
+//! The URL names the mode. A pooler that the URL does not mention is detected: it refuses or drops startup parameters,
+//! or loses named statements. From then on it is treated as one in transaction mode.
 
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, Executor, Row as _};
 
-/// What a URL says about a pooler.
+/// What the URL specifies about a pooler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Pooling {
-    /// Nothing: it leads to a server, or to a pooler that is noticed.
+    /// Nothing: it leads to a server, or to a pooler that has to be detected.
     #[default]
     Unmentioned,
     /// A client keeps its server connection.
@@ -35,7 +35,7 @@ impl Pooling {
     }
 }
 
-/// How a pooler was noticed that the URL does not mention, or mentions with the wrong mode.
+/// How a pooler was detected that the URL does not mention, or mentions with the wrong mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Pooler {
     /// It refuses startup parameters, in the words of `PgBouncer`.
@@ -47,7 +47,7 @@ pub enum Pooler {
     /// It accepts startup parameters and drops them.
     #[error("a pooler that drops startup parameters, such as PgBouncer with ignore_startup_parameters")]
     DropsSettings,
-    /// A named statement was there that this session did not make, or was gone.
+    /// A prepared statement of this session was missing, or one of another session was present.
     #[error("a pooler in transaction mode, such as PgBouncer, which loses prepared statements")]
     LosesStatements,
 }
@@ -70,31 +70,33 @@ impl Pooler {
         }
     }
 
-    /// The pooler by which a session lost what an earlier transaction left in it.
+    /// The pooler that lost the state which an earlier transaction left in the session.
     pub(super) fn of_lost_statement(error: &sqlx::Error) -> Option<Self> {
         let sqlx::Error::Database(error) = error else { return None };
         is_lost_statement(&error.code().unwrap_or_default()).then_some(Self::LosesStatements)
     }
 }
 
-/// `invalid_sql_statement_name`, `duplicate_prepared_statement`. Only a pooler brings them about: the driver counts its names.
+/// `invalid_sql_statement_name` and `duplicate_prepared_statement`. The driver numbers its statements, so only a
+/// pooler causes these.
 pub(super) fn is_lost_statement(code: &str) -> bool {
     ["26000", "42P05"].contains(&code)
 }
 
-/// Whether `PgBouncer` takes no more clients. It has one code for all its errors.
+/// Whether `PgBouncer` refuses further clients. It uses one code for all its errors.
 pub(super) fn is_full(message: &str) -> bool {
     message.starts_with("no more connections allowed")
 }
 
-/// A setting that only a startup parameter makes: a session without it has a pooler before it.
+/// A setting that is only made by a startup parameter. A session without it goes through a pooler.
 pub(super) const MARK: (&str, &str) = ("formgate.direct", "1");
 
-/// Fails where [`MARK`] did not arrive, with `undefined_object`.
+/// Fails with `undefined_object` if [`MARK`] did not reach the server.
 pub(super) const REQUIRE_MARK: &str = "SELECT current_setting('formgate.direct')";
 pub(super) const MARK_IS_MISSING: &str = "42704";
 
-/// The startup parameters that a pooler accepts: names, encoding and time zone, which it keeps for each client.
+/// The options with only those startup parameters that a pooler accepts: it keeps names, encoding and time zone per
+/// client.
 pub(super) fn without_startup_parameters(options: &PgConnectOptions) -> PgConnectOptions {
     options.clone().extra_float_digits(None)
 }
@@ -112,9 +114,9 @@ fn quoted(text: &str) -> String {
     if text.contains('\\') { format!("E'{}'", text.replace('\\', r"\\")) } else { format!("'{text}'") }
 }
 
-/// The settings for each transaction: those given, and two that depend on the server. It looks whether callers are still
-/// there, and it finds our tables where the `search_path` leads past them. The path is set even where it is right: the
-/// pooler may open a connection later, when the default has changed.
+/// The settings for each transaction: those given, and two that depend on the server:
+/// `client_connection_check_interval`, and a `search_path` with our tables. The path is set even if it is already
+/// right, because the pooler may open a server connection after the default has changed.
 pub(super) async fn settings_of_transactions(
     connection: &mut PgConnection,
     mut settings: Vec<(String, String)>,
@@ -139,23 +141,24 @@ pub(super) async fn settings_of_transactions(
                 settings.push((name.to_owned(), row.try_get(1)?));
             }
         }
-        // A server on a system where it can't look says so.
+        // Postgres refuses client_connection_check_interval on operating systems that don't support it.
         Err(sqlx::Error::Database(_)) => {}
         Err(error) => return Err(error),
     }
     Ok(set_all(&settings, true).into())
 }
 
-/// Begins a transaction, makes its settings, and goes on with what follows `BEGIN` in the text.
+/// Inserts the settings after the `BEGIN` of a text.
 pub(super) fn begin_with(settings: &str, begin: &str) -> String {
     let (begin, rest) = begin.split_once(';').unwrap_or((begin, ""));
     format!("{begin}; {settings}; {rest}")
 }
 
-/// The query of a `search_path` with our tables, where a DBA has set one for the database or the server that leads past them.
+/// The query of a `search_path` with our tables, if a DBA has set one without them for the database or the server.
 ///
-/// A path that the URL or the role has, and the default path, which depends on the role, are not changed: several accounts
-/// may share a database, each with a schema of its own, and one that is not migrated yet must not be served another's.
+/// A path set by the URL or the role is not changed, nor is the default path, which depends on the role: several
+/// accounts may share a database, each with a schema of its own, and an account that is not migrated yet must not get
+/// the tables of another one.
 macro_rules! our_path {
     () => {
         "SELECT concat_ws(', ', min(quote_ident(nspname)), nullif(current_setting('search_path'), '')) \
@@ -167,7 +170,7 @@ macro_rules! our_path {
 }
 pub(super) use our_path;
 
-/// A `search_path` in one spelling: names as Postgres reads them, without blanks and quotes.
+/// A normalized `search_path`: names as Postgres reads them, without spaces and quotes.
 pub(super) fn plain_path(path: &str) -> String {
     let name = |name: &str| match name.trim().strip_prefix('"').and_then(|name| name.strip_suffix('"')) {
         Some(quoted) => quoted.replace("\"\"", "\""),

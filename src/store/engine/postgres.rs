@@ -1,7 +1,7 @@
-//! A Postgres server as a URL describes it, and how a session on it is opened.
+//! A Postgres server, and how a session on it is opened.
 //!
-//! Owns which settings a session has and how they reach the server: as startup parameters, by `SET`, or in each
-//! transaction, as [`super::pooler`] says. Knows nothing of URLs.
+//! Owns how the settings of a session reach the server: as startup parameters, by `set_config` in the session, or in
+//! each transaction, depending on [`super::pooler`]. Knows nothing about URLs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -11,21 +11,22 @@ use futures_util::TryStreamExt;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, Connection, Executor, Row as _};
 
-use super::pool::connection::is_refused;
+use super::pool::connection::is_out_of_memory;
 use super::pooler::{self, Pooler, Pooling, our_path};
-use super::session::Each;
+use super::session::RowHandler;
 use crate::deadline::{ONCE_MORE, within};
 use crate::metrics::DatabaseFailure;
 use crate::store::statement::{Row, Sql};
 
-/// How long connecting may take, unless the URL gives it longer. Larger: a server that hangs holds its callers. Smaller: one
-/// that is busy starting processes is taken for one that hangs.
+/// How long connecting may take, unless the URL allows more.
+///
+/// Larger: requests wait longer for a server that hangs. Smaller: a server that is slow to start processes seems to
+/// hang.
 pub(super) const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 
-/// Has Postgres look whether callers are still there. Version 13 and older, and servers on some systems, can't; they run a
-/// statement to its limit.
-///
-/// And has it find our tables where the `search_path` leads past them ([`our_path`]).
+/// Has Postgres check during a statement whether the client is still connected, and find our tables if the
+/// `search_path` leads past them ([`our_path`]). Version 13 and older, and servers on some systems, can't check; they
+/// run a statement until its time limit.
 const SET_UP: &str = concat!(
     "SELECT set_config(name, '1s', false) FROM pg_settings WHERE name = 'client_connection_check_interval'; ",
     "SELECT set_config('search_path', path, false) FROM (",
@@ -33,7 +34,7 @@ const SET_UP: &str = concat!(
     ") AS ours (path) WHERE path IS NOT NULL"
 );
 
-/// A server, shared by all who connect to it by one URL.
+/// A server. All pools of one URL share it.
 #[derive(Debug)]
 pub(super) struct PostgresServer {
     options: PgConnectOptions,
@@ -42,22 +43,22 @@ pub(super) struct PostgresServer {
     connect_limit: Duration,
     attributes: SessionAttributes,
     pooling: Pooling,
-    /// The schema that the URL names, which is created at the first migration.
+    /// The schema that the URL names, which the first migration creates.
     schema: Option<String>,
-    noticed: OnceLock<Pooler>,
-    is_reported: AtomicBool,
+    detected: OnceLock<Pooler>,
+    is_logged: AtomicBool,
 }
 
-/// A connection, and the settings that each of its transactions begins with.
+/// A connection, with the settings that each of its transactions has to make.
 #[derive(Debug)]
 pub(crate) struct PostgresSession {
     pub(super) connection: PgConnection,
-    /// None where the session has them.
+    /// None if the session keeps its settings.
     pub(super) settings: Option<Box<str>>,
 }
 
 impl PostgresSession {
-    /// Begins a transaction by statements of which `BEGIN` is the first.
+    /// Begins a transaction with statements of which `BEGIN` is the first.
     pub(super) async fn begin(&mut self, begin: &'static str) -> Result<(), sqlx::Error> {
         match &self.settings {
             None => self.connection.execute(begin).await.map(drop),
@@ -67,8 +68,8 @@ impl PostgresSession {
         }
     }
 
-    /// Begins the transaction of a single statement where it needs one. Whether it does.
-    pub(super) async fn begin_alone(&mut self, in_transaction: bool) -> Result<bool, sqlx::Error> {
+    /// Begins a transaction for a single statement if the statement needs one. Returns whether it did.
+    pub(super) async fn begin_implicit(&mut self, in_transaction: bool) -> Result<bool, sqlx::Error> {
         let needs_one = self.settings.is_some() && !in_transaction;
         if needs_one {
             self.begin(pooler::BEGIN).await?;
@@ -76,17 +77,17 @@ impl PostgresSession {
         Ok(needs_one)
     }
 
-    /// Ends it, by what came of the statement.
-    pub(super) async fn end_alone<T>(
+    /// Commits or rolls back the transaction of a single statement, depending on its outcome.
+    pub(super) async fn end_implicit<T>(
         &mut self,
-        has_one: bool,
+        is_implicit: bool,
         outcome: Result<T, sqlx::Error>,
     ) -> Result<T, sqlx::Error> {
         let end = match &outcome {
-            _ if !has_one => return outcome,
+            _ if !is_implicit => return outcome,
             Ok(_) => "COMMIT",
             // The connection is not used again.
-            Err(error) if is_refused(error) || DatabaseFailure::of(error) == Some(DatabaseFailure::Lost) => {
+            Err(error) if is_out_of_memory(error) || DatabaseFailure::of(error) == Some(DatabaseFailure::Lost) => {
                 return outcome;
             }
             Err(_) => "ROLLBACK",
@@ -95,7 +96,7 @@ impl PostgresSession {
         outcome
     }
 
-    pub(super) async fn fetch_each(&mut self, sql: Sql, each: &mut Each<'_>) -> Result<(), sqlx::Error> {
+    pub(super) async fn fetch_each(&mut self, sql: Sql, each: &mut RowHandler<'_>) -> Result<(), sqlx::Error> {
         let (text, arguments) = sql.into_postgres().map_err(sqlx::Error::Encode)?;
         let query = sqlx::query_with(AssertSqlSafe(text), arguments).persistent(self.settings.is_none());
         let mut rows = query.fetch(&mut self.connection);
@@ -112,7 +113,7 @@ impl PostgresSession {
     }
 }
 
-/// Which servers a session is wanted on: the `target_session_attrs` of libpq.
+/// The servers that are acceptable: libpq's `target_session_attrs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum SessionAttributes {
     #[default]
@@ -169,12 +170,12 @@ impl PostgresServer {
             attributes,
             pooling,
             schema,
-            noticed: OnceLock::new(),
-            is_reported: AtomicBool::new(false),
+            detected: OnceLock::new(),
+            is_logged: AtomicBool::new(false),
         }
     }
 
-    /// A text that is equal for two servers exactly when they lead to the same tables.
+    /// A text that is equal for two servers if and only if they lead to the same tables.
     pub(super) fn identity(&self) -> String {
         let options = &self.options;
         let host = options.get_socket().map_or(options.get_host().into(), |socket| socket.to_string_lossy());
@@ -198,7 +199,7 @@ impl PostgresServer {
         self.schema.as_deref()
     }
 
-    /// Where it listens, as an operator reads it.
+    /// The address on which it listens, for error messages.
     pub(super) fn address(&self) -> String {
         match self.options.get_socket() {
             Some(socket) => socket.display().to_string(),
@@ -216,31 +217,35 @@ impl PostgresServer {
     }
 
     /// The pooler that was noticed and that the URL does not mention, or not with its mode.
-    pub(super) fn noticed(&self) -> Option<Pooler> {
-        self.noticed.get().copied()
+    pub(super) fn detected(&self) -> Option<Pooler> {
+        self.detected.get().copied()
     }
 
-    pub(super) fn notice(&self, pooler: Pooler) {
+    pub(super) fn detect(&self, pooler: Pooler) {
         if self.pooling != Pooling::Transaction {
             // Of two ways in which it is noticed, the first is as good.
-            self.noticed.get_or_init(|| pooler);
+            self.detected.get_or_init(|| pooler);
         }
     }
 
-    /// Logs the pooler that was noticed, once. Commands report it themselves.
+    /// Logs the detected pooler, once. Commands report it themselves.
     pub(super) fn log_pooler(&self) {
-        if let Some(pooler) = self.noticed()
-            && !self.is_reported.swap(true, Ordering::Relaxed)
+        if let Some(pooler) = self.detected()
+            && !self.is_logged.swap(true, Ordering::Relaxed)
         {
-            tracing::warn!(database = self.identity().trim_end(), "reached through {pooler}; {}", Pooler::REMEDY);
+            tracing::warn!(
+                database = self.identity().trim_end(),
+                "Postgres is reached through {pooler}; {}",
+                Pooler::REMEDY
+            );
         }
     }
 
     fn pooling(&self) -> Pooling {
-        if self.noticed.get().is_some() { Pooling::Transaction } else { self.pooling }
+        if self.detected.get().is_some() { Pooling::Transaction } else { self.pooling }
     }
 
-    /// Connects, with further settings.
+    /// Connects, with additional settings.
     pub(super) async fn connect(&self, further: &[(&'static str, String)]) -> Result<PostgresSession, sqlx::Error> {
         let connecting = async {
             let further = further.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
@@ -263,7 +268,7 @@ impl PostgresServer {
             Pooling::Session => {
                 let mut connection = PgConnection::connect_with(&bare).await?;
                 connection.execute(AssertSqlSafe(pooler::set_all(&settings, false))).await?;
-                accept(connection.execute(SET_UP).await)?;
+                ignore_refusal(connection.execute(SET_UP).await)?;
                 return Ok(PostgresSession { connection, settings: None });
             }
             Pooling::Transaction => (PgConnection::connect_with(&bare).await?, settings),
@@ -279,32 +284,32 @@ impl PostgresServer {
         let mut connection = match PgConnection::connect_with(&options).await {
             Ok(connection) => connection,
             Err(error) => {
-                self.notice(Pooler::of_refusal(&error).ok_or(error)?);
+                self.detect(Pooler::of_refusal(&error).ok_or(error)?);
                 let bare = pooler::without_startup_parameters(&self.options);
                 return Ok((PgConnection::connect_with(&bare).await?, false));
             }
         };
-        // One message, and so one transaction: without the mark, nothing is set.
+        // One message is one transaction: if the mark is missing, nothing is set.
         let set_up = format!("{}; {SET_UP}", pooler::REQUIRE_MARK);
         match connection.execute(AssertSqlSafe(set_up)).await {
             Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some(pooler::MARK_IS_MISSING) => {
-                self.notice(Pooler::DropsSettings);
+                self.detect(Pooler::DropsSettings);
                 Ok((connection, false))
             }
-            outcome => accept(outcome).map(|()| (connection, true)),
+            outcome => ignore_refusal(outcome).map(|()| (connection, true)),
         }
     }
 }
 
-/// What a server can't set up, it does without.
-fn accept<T>(outcome: Result<T, sqlx::Error>) -> Result<(), sqlx::Error> {
+/// Ignores settings that a server refuses. Other errors are returned.
+fn ignore_refusal<T>(outcome: Result<T, sqlx::Error>) -> Result<(), sqlx::Error> {
     match outcome {
         Err(sqlx::Error::Database(_)) | Ok(_) => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// A server with the settings of one purpose.
+/// A server, with the settings of one kind of session.
 #[derive(Clone, Debug)]
 pub(super) struct PostgresAddress {
     pub(super) server: Arc<PostgresServer>,

@@ -1,10 +1,10 @@
-//! SQL as the operator's own programs send it, for tests: no part of the gateway.
+//! Runs plain SQL for tests, as an operator's own program would. Not part of the gateway.
 
 use super::location::DatabaseLocation;
 
 /// The first column of every row, as text.
 pub(crate) async fn select(location: &DatabaseLocation, text: &'static str) -> Vec<String> {
-    let database = location.connect_for_long();
+    let database = location.connect_for_maintenance();
     let mut reader = database.reader().await.unwrap();
     let mut sql = reader.sql();
     sql.push(text);
@@ -16,7 +16,7 @@ pub(crate) async fn select(location: &DatabaseLocation, text: &'static str) -> V
 
 /// Runs one statement.
 pub(crate) async fn execute(location: &DatabaseLocation, text: &'static str) {
-    let database = location.connect_for_long();
+    let database = location.connect_for_maintenance();
     let mut sql = database.sql();
     sql.push(text);
     database.execute(sql).await.unwrap();

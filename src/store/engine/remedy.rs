@@ -1,8 +1,8 @@
-//! What an operator does about an error of a tenant's database.
+//! Advice to the operator for each error of a tenant's database.
 //!
-//! Every command and the log take their advice from here, so that they can't differ. Advice names the command to run, the
-//! right to grant or the key to change; what went wrong is the error's own text ([`crate::store::with_causes`]). Never quotes a
-//! password.
+//! Every command and the log take their advice from here, so that it never differs. Advice names the command to run,
+//! the right to grant or the key to change. What went wrong is the text of the error ([`crate::store::with_causes`]).
+//! Never quotes a password.
 
 mod sqlite;
 
@@ -15,8 +15,8 @@ use super::error::StoreError;
 use super::location::DatabaseLocation;
 use super::pooler::is_lost_statement;
 
-/// What fixes an error of the tenant `slug`, whose database is at a location. Blocks on a look at the files of a SQLite
-/// database.
+/// The remedy for an error of the tenant `slug`, whose database is at `location`. Blocks on reading the metadata of
+/// SQLite files.
 #[must_use]
 pub fn remedy(error: &StoreError, location: &DatabaseLocation, slug: &str) -> String {
     match error {
@@ -74,7 +74,7 @@ fn of_driver(error: &sqlx::Error, location: &DatabaseLocation, slug: &str) -> St
     }
 }
 
-/// By SQLSTATE (appendix A of the Postgres manual).
+/// The remedy by SQLSTATE (Postgres manual, appendix A).
 fn of_postgres(error: &PgDatabaseError, slug: &str) -> Option<String> {
     let key = format!("`database` of the tenant `{slug}`");
     Some(match error.code() {
@@ -117,10 +117,10 @@ fn of_postgres(error: &PgDatabaseError, slug: &str) -> Option<String> {
     })
 }
 
-/// How the extension of keyword searches gets there; a command follows.
+/// How to install the extension that keyword searches need. A command follows.
 pub(in crate::store) const PG_TRGM: &str = "install the package of Postgres's contrib modules, run CREATE EXTENSION pg_trgm in this database as a superuser, then";
 
-/// A connection that could not be opened, or broke.
+/// The remedy for a connection that could not be opened, or broke.
 fn of_connection(error: &io::Error, location: &DatabaseLocation, slug: &str) -> String {
     let server = location.server_address();
     if error.to_string().contains("target_session_attrs") {

@@ -1,8 +1,8 @@
-//! Trying a whole transaction again when it collided with another one.
+//! Retries a whole transaction that collided with another one.
 //!
-//! Deadlocks, serialization failures, a locked file, a unique key that another writer took and a row that another writer
-//! deleted or came to need a moment ago are no fault of the caller, who is not shown them: nothing was written, and the
-//! next try sees what the other one did.
+//! Collisions are deadlocks, serialization failures, a locked SQLite file, and violations of a unique or foreign key
+//! by a row that another writer has just inserted or deleted. They are not the caller's fault. Nothing was written,
+//! and the next try sees what the other transaction did.
 
 use std::time::Duration;
 
@@ -12,45 +12,50 @@ use sqlx::sqlite::SqliteError;
 use super::error::StoreError;
 use crate::metrics::DatabaseFailure;
 
-/// How often a transaction is tried. More hides a collision that never ends; fewer shows callers what a moment mends.
-const TRIES: u32 = 6;
+/// How often a transaction is tried.
+///
+/// Larger: a collision that never ends is reported later. Smaller: callers see collisions that a moment would have
+/// resolved.
+const MAX_TRIES: u32 = 6;
 
-/// The longest wait before the second try; it doubles with each.
+/// The longest wait before the second try. It doubles with each further try.
+///
+/// Larger: callers wait longer after a collision. Smaller: the same transactions collide again.
 const FIRST_WAIT: Duration = Duration::from_millis(10);
 
-/// An error that may come from a store.
-pub(in crate::store) trait FromStore {
-    fn store_error(&self) -> Option<&StoreError>;
+/// An error that may contain a [`StoreError`].
+pub(in crate::store) trait AsStoreError {
+    fn as_store_error(&self) -> Option<&StoreError>;
 }
 
-impl FromStore for StoreError {
-    fn store_error(&self) -> Option<&StoreError> {
+impl AsStoreError for StoreError {
+    fn as_store_error(&self) -> Option<&StoreError> {
         Some(self)
     }
 }
 
 /// The tries of one transaction.
 #[derive(Debug, Default)]
-pub(in crate::store) struct Tries {
+pub(in crate::store) struct Retry {
     failed: u32,
 }
 
-impl Tries {
-    /// Whether this is another try than the first.
-    pub(in crate::store) fn again(&self) -> bool {
+impl Retry {
+    /// Whether the first try has failed.
+    pub(in crate::store) fn is_retry(&self) -> bool {
         self.failed > 0
     }
 
-    /// Whether a failed transaction is worth another try; if so, waits for its turn.
-    pub(in crate::store) async fn another(&mut self, error: &impl FromStore) -> bool {
+    /// Returns whether a failed transaction should be retried. If so, waits first, with random jitter.
+    pub(in crate::store) async fn wait_if_retryable(&mut self, error: &impl AsStoreError) -> bool {
         self.failed += 1;
-        if self.failed >= TRIES || !error.store_error().is_some_and(is_collision) {
+        if self.failed >= MAX_TRIES || !error.as_store_error().is_some_and(is_collision) {
             return false;
         }
-        tracing::debug!(failed = self.failed, "a transaction collided and is tried again");
+        tracing::debug!(failed = self.failed, "a transaction collided with another one; retrying");
         let longest = FIRST_WAIT * 2_u32.pow(self.failed - 1);
-        let part = rand::rng().random_range(0.5..=1.0);
-        tokio::time::sleep(longest.mul_f64(part)).await;
+        let jitter = rand::rng().random_range(0.5..=1.0);
+        tokio::time::sleep(longest.mul_f64(jitter)).await;
         true
     }
 }

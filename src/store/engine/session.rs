@@ -1,9 +1,10 @@
-//! One connection to a database of either kind, and how it is opened, cancelled and closed.
+//! One connection to Postgres or SQLite: how it is opened, cancelled and closed. The drivers are called here.
 //!
-//! **A statement whose caller has gone ends.** Postgres looks once in [`LOOK`] whether whoever waits for a statement is
-//! still there, and ends the statement if not; so it is enough to close the connection. (A cancel request would take a
-//! second connection, and the driver keeps the key for one to itself.) SQLite asks a handler every few thousand
-//! instructions whether to go on; the connection goes on afterwards.
+//! **A statement ends when its request is gone.** Postgres checks every [`CLIENT_CHECK_INTERVAL`] whether the client
+//! is still connected, and cancels the statement if it is not, so closing the connection is enough. (A cancel request
+//! would take a second connection, and the driver does not expose the key for it.) SQLite calls a progress handler
+//! every [`INSTRUCTIONS_PER_CHECK`] instructions, which interrupts the statement; the connection can then be used
+//! again.
 
 use std::io;
 use std::path::Path;
@@ -16,43 +17,48 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, Connection, Executor};
 
 use super::connections::ConnectionPermit;
-use super::frozen::{self, Frozen};
+use super::immutable::{self, ImmutableFile};
 use super::pooler::Pooler;
 use super::postgres::{PostgresAddress, PostgresSession};
-use crate::store::statement::{Dialect, Repairs, Row, Sql};
+use crate::store::statement::{Dialect, RepairedTexts, Row, Sql};
 
-/// How long opening a SQLite file may take. Larger: one that is locked holds its callers. Smaller: a file whose log is
-/// long is taken for one that can't be opened.
-const CONNECT_LIMIT: Duration = Duration::from_secs(2);
+/// How long opening a SQLite file may take.
+///
+/// Larger: requests wait longer for a locked file. Smaller: opening a file with a long log fails.
+const SQLITE_OPEN_LIMIT: Duration = Duration::from_secs(2);
 
-/// How long closing may take. Longer, and a server that hangs holds a slot; shorter, and a SQLite file whose log is
-/// long is taken for closed while it is not.
+/// How long closing may take.
+///
+/// Larger: a server that hangs holds a permit for longer. Smaller: a SQLite file with a long log counts as closed too
+/// early.
 pub(super) const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
-/// How often Postgres looks whether the caller of a running statement is still there. Longer, and statements that nobody
-/// waits for run on; shorter costs the server more.
-pub(super) const LOOK: Duration = Duration::from_secs(1);
+/// How often Postgres checks during a statement whether the client is still connected.
+///
+/// Larger: abandoned statements run for longer. Smaller: the checks cost the server more.
+pub(super) const CLIENT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How many instructions SQLite runs between two calls of its progress handler: a few microseconds' worth, unless each of
-/// them reads a long text. Larger: a search through long texts runs on long after its time. Smaller: the calls show in every
-/// search.
-const INSTRUCTIONS: i32 = 1000;
+/// How many instructions SQLite runs between two calls of its progress handler: a few microseconds' worth, unless each
+/// one reads a long text.
+///
+/// Larger: a search through long texts runs long past its limit. Smaller: the calls slow down every search.
+const INSTRUCTIONS_PER_CHECK: i32 = 1000;
 
-/// What becomes of a row; an error ends its statement.
-pub(super) type Each<'e> = dyn FnMut(Row) -> Result<(), sqlx::Error> + Send + 'e;
+/// Receives each row of a result. An error ends the statement.
+pub(super) type RowHandler<'e> = dyn FnMut(Row) -> Result<(), sqlx::Error> + Send + 'e;
 
-/// Where a session is opened, and how.
+/// Where and with which options a session is opened.
 #[derive(Clone, Debug)]
-pub(super) enum Address {
+pub(super) enum SessionAddress {
     Postgres(PostgresAddress),
     Sqlite {
         options: Box<SqliteConnectOptions>,
-        /// Whether nothing is ever written by it.
-        only_reads: bool,
+        /// Whether the session is only for reading.
+        read_only: bool,
     },
 }
 
-impl Address {
+impl SessionAddress {
     pub(super) fn dialect(&self) -> Dialect {
         match self {
             Self::Postgres(_) => Dialect::Postgres,
@@ -71,9 +77,9 @@ impl Address {
     /// The file of a SQLite database that could not be opened for writing, if it can still be read.
     pub(super) fn readable_despite(&self, error: &sqlx::Error) -> Option<&Path> {
         match self {
-            Self::Sqlite { options, only_reads: false } if frozen::is_caused_by_writing(error) => {
+            Self::Sqlite { options, read_only: false } if immutable::is_caused_by_writing(error) => {
                 let file = options.get_filename();
-                Frozen::of(file).map(|_| file)
+                ImmutableFile::of(file).map(|_| file)
             }
             _ => None,
         }
@@ -83,23 +89,23 @@ impl Address {
     pub(super) fn connect_limit(&self) -> Duration {
         match self {
             Self::Postgres(address) => address.server.connect_limit(),
-            Self::Sqlite { .. } => CONNECT_LIMIT,
+            Self::Sqlite { .. } => SQLITE_OPEN_LIMIT,
         }
     }
 
-    /// Logs the pooler that was noticed, once.
+    /// Logs the detected pooler, once.
     pub(super) fn log_pooler(&self) {
         if let Self::Postgres(address) = self {
             address.server.log_pooler();
         }
     }
 
-    /// Looks at the error of a statement for a pooler.
-    pub(super) fn notice_pooler(&self, error: &sqlx::Error) {
+    /// Checks whether the error of a statement reveals a pooler.
+    pub(super) fn detect_pooler(&self, error: &sqlx::Error) {
         if let Self::Postgres(address) = self
             && let Some(pooler) = Pooler::of_lost_statement(error)
         {
-            address.server.notice(pooler);
+            address.server.detect(pooler);
         }
     }
 }
@@ -108,28 +114,31 @@ impl Address {
 #[derive(Debug)]
 pub(crate) enum Session {
     Postgres(PostgresSession),
-    Sqlite { connection: SqliteConnection, watch: Arc<Watch>, frozen: Option<Frozen> },
+    Sqlite { connection: SqliteConnection, interrupt: Arc<Interrupt>, immutable: Option<ImmutableFile> },
 }
 
 impl Session {
-    /// Connects; one try, so that a failure is known at once and by its cause. A thread that waits for a locked SQLite
-    /// file can't be given up: that ends by itself, after the driver's own waits.
-    pub(super) async fn open(address: &Address) -> Result<Self, sqlx::Error> {
+    /// Connects with a single try, so that a failure is reported at once with its cause. A thread that waits for a
+    /// locked SQLite file can't be cancelled; it ends after the driver's busy timeout.
+    pub(super) async fn open(address: &SessionAddress) -> Result<Self, sqlx::Error> {
         match address {
-            Address::Postgres(address) => address.server.connect(&address.settings).await.map(Self::Postgres),
-            Address::Sqlite { options, only_reads } => {
-                let (mut connection, frozen) = match SqliteConnection::connect_with(options).await {
+            SessionAddress::Postgres(address) => address.server.connect(&address.settings).await.map(Self::Postgres),
+            SessionAddress::Sqlite { options, read_only } => {
+                let (mut connection, immutable) = match SqliteConnection::connect_with(options).await {
                     Ok(connection) => (connection, None),
-                    Err(error) if *only_reads && frozen::is_caused_by_writing(&error) => {
-                        let frozen = Frozen::of(options.get_filename()).ok_or(error)?;
-                        (frozen.open().await?, Some(frozen))
+                    Err(error) if *read_only && immutable::is_caused_by_writing(&error) => {
+                        let immutable = ImmutableFile::of(options.get_filename()).ok_or(error)?;
+                        (immutable.open().await?, Some(immutable))
                     }
                     Err(error) => return Err(error),
                 };
-                let watch = Arc::<Watch>::default();
-                let asked = Arc::clone(&watch);
-                connection.lock_handle().await?.set_progress_handler(INSTRUCTIONS, move || asked.may_go_on());
-                Ok(Self::Sqlite { connection, watch, frozen })
+                let interrupt = Arc::<Interrupt>::default();
+                let in_handler = Arc::clone(&interrupt);
+                connection
+                    .lock_handle()
+                    .await?
+                    .set_progress_handler(INSTRUCTIONS_PER_CHECK, move || in_handler.may_continue());
+                Ok(Self::Sqlite { connection, interrupt, immutable })
             }
         }
     }
@@ -141,12 +150,12 @@ impl Session {
         }
     }
 
-    /// Whether it is for one loan, as its file may change without its noticing.
-    pub(super) fn is_frozen(&self) -> bool {
-        matches!(self, Self::Sqlite { frozen: Some(_), .. })
+    /// Whether it may serve one checkout only, because its file may change without being locked.
+    pub(super) fn is_immutable(&self) -> bool {
+        matches!(self, Self::Sqlite { immutable: Some(_), .. })
     }
 
-    /// Asks for an answer that needs nothing but a server that works.
+    /// Checks that the server answers.
     pub(super) async fn ping(&mut self) -> Result<(), sqlx::Error> {
         match self {
             Self::Postgres(session) => session.connection.ping().await,
@@ -154,27 +163,27 @@ impl Session {
         }
     }
 
-    /// Runs a statement and hands over each of its rows as it comes. Whether it is in a transaction, the caller knows.
+    /// Runs a statement and passes each row to `each` as it arrives. The caller tracks whether a transaction is open.
     pub(super) async fn fetch_each(
         &mut self,
         sql: Sql,
         in_transaction: bool,
-        each: &mut Each<'_>,
+        each: &mut RowHandler<'_>,
     ) -> Result<(), sqlx::Error> {
         match self {
             Self::Postgres(session) => {
-                let is_alone = session.begin_alone(in_transaction).await?;
+                let is_implicit = session.begin_implicit(in_transaction).await?;
                 let outcome = session.fetch_each(sql, each).await;
-                session.end_alone(is_alone, outcome).await
+                session.end_implicit(is_implicit, outcome).await
             }
-            Self::Sqlite { connection, frozen, .. } => {
+            Self::Sqlite { connection, immutable, .. } => {
                 let (text, arguments) = sql.into_sqlite().map_err(sqlx::Error::Encode)?;
                 let mut rows = sqlx::query_with(AssertSqlSafe(text), arguments).fetch(connection);
                 while let Some(row) = rows.try_next().await? {
-                    each(Row::Sqlite(row, Repairs::default()))?;
+                    each(Row::Sqlite(row, RepairedTexts::default()))?;
                 }
-                match frozen {
-                    Some(frozen) if !frozen.is_unchanged() => {
+                match immutable {
+                    Some(immutable) if !immutable.is_unchanged() => {
                         Err(sqlx::Error::Io(io::Error::other("the file was changed while it was read")))
                     }
                     _ => Ok(()),
@@ -186,9 +195,9 @@ impl Session {
     pub(super) async fn execute(&mut self, sql: Sql, in_transaction: bool) -> Result<u64, sqlx::Error> {
         match self {
             Self::Postgres(session) => {
-                let is_alone = session.begin_alone(in_transaction).await?;
+                let is_implicit = session.begin_implicit(in_transaction).await?;
                 let outcome = session.execute(sql).await;
-                session.end_alone(is_alone, outcome).await
+                session.end_implicit(is_implicit, outcome).await
             }
             Self::Sqlite { connection, .. } => {
                 let (text, arguments) = sql.into_sqlite().map_err(sqlx::Error::Encode)?;
@@ -198,7 +207,7 @@ impl Session {
         }
     }
 
-    /// Gives back the memory that the driver's buffers took for a large statement or its rows.
+    /// Frees the memory that the driver's buffers grew by for a large statement or its rows.
     pub(super) fn shrink_buffers(&mut self) {
         match self {
             Self::Postgres(session) => session.connection.shrink_buffers(),
@@ -206,7 +215,7 @@ impl Session {
         }
     }
 
-    /// Begins a transaction by statements of which `BEGIN` is the first.
+    /// Begins a transaction with statements of which `BEGIN` is the first.
     pub(super) async fn begin(&mut self, begin: &'static str) -> Result<(), sqlx::Error> {
         match self {
             Self::Postgres(session) => session.begin(begin).await,
@@ -214,7 +223,7 @@ impl Session {
         }
     }
 
-    /// Runs statements without values, in the transaction that is open, or as they are.
+    /// Runs statements without values, in the open transaction if there is one.
     pub(super) async fn command(&mut self, text: &'static str) -> Result<(), sqlx::Error> {
         match self {
             Self::Postgres(session) => session.connection.execute(text).await.map(drop),
@@ -222,20 +231,20 @@ impl Session {
         }
     }
 
-    /// Lets the statements to come run for so long, where the database is told beforehand.
+    /// Limits the next statements on SQLite. Postgres gets its limit as a setting of the session.
     pub(super) fn limit(&self, limit: Option<Duration>) {
-        if let Self::Sqlite { watch, .. } = self {
-            watch.until(limit.map(|limit| Instant::now() + limit));
+        if let Self::Sqlite { interrupt, .. } = self {
+            interrupt.set_deadline(limit.map(|limit| Instant::now() + limit));
         }
     }
 
-    /// Closes, and lets the slot go when that is done.
-    pub(super) async fn close_with(self, slot: ConnectionPermit) {
+    /// Closes the connection, then releases its permit.
+    pub(super) async fn close_with(self, permit: ConnectionPermit) {
         self.close().await;
-        drop(slot);
+        drop(permit);
     }
 
-    /// Closes in good order, which a server that hangs can't hold up for ever.
+    /// Closes the connection gracefully, within [`CLOSE_LIMIT`].
     pub(super) async fn close(self) {
         let closing = async {
             match self {
@@ -246,69 +255,70 @@ impl Session {
         if let Ok(Err(error)) = tokio::time::timeout(CLOSE_LIMIT, closing).await {
             tracing::debug!(
                 cause = crate::store::with_causes(&error),
-                "a connection could not be closed in good order"
+                "a connection to a database was not closed gracefully; dropped it"
             );
         }
     }
 
-    /// Ends the statement that runs and the transaction around it, for a caller who has gone. The session, where it can
-    /// be used again.
+    /// Ends the running statement and its transaction after the request is gone. Returns the session if it can be used
+    /// again.
     pub(super) async fn cancel(self) -> Option<Self> {
         match self {
             Self::Postgres(session) => {
                 drop(session);
-                // The server's end lives on until it has looked: as long it counts as a connection.
-                tokio::time::sleep(LOOK).await;
+                // The server's process lives until its next check, and counts as a connection until then.
+                tokio::time::sleep(CLIENT_CHECK_INTERVAL).await;
                 None
             }
-            Self::Sqlite { connection, watch, frozen } => {
-                watch.cancelled.store(true, Ordering::Release);
-                let mut session = Self::Sqlite { connection, watch: Arc::clone(&watch), frozen };
-                // It is answered once the statement has ended.
+            Self::Sqlite { connection, interrupt, immutable } => {
+                interrupt.cancelled.store(true, Ordering::Release);
+                let mut session = Self::Sqlite { connection, interrupt: Arc::clone(&interrupt), immutable };
+                // The ping is answered once the statement has ended.
                 session.ping().await.ok()?;
-                watch.cancelled.store(false, Ordering::Release);
+                interrupt.cancelled.store(false, Ordering::Release);
                 session.end_transaction().await
             }
         }
     }
 
-    /// Rolls back what a caller who has gone has left open, if anything. The session, where it can be used again.
+    /// Rolls back the transaction that a cancelled request has left open, if any. Returns the session if it can be
+    /// used again.
     pub(super) async fn end_transaction(mut self) -> Option<Self> {
         self.limit(None);
         match tokio::time::timeout(CLOSE_LIMIT, self.command("ROLLBACK")).await {
             Ok(Ok(())) => Some(self),
-            // SQLite has ended it by itself, or it was never begun: an error of the statement, not of the session.
+            // SQLite has ended the transaction itself, or it was never begun: the session is intact.
             Ok(Err(sqlx::Error::Database(_))) if self.dialect() == Dialect::Sqlite => Some(self),
             Ok(Err(_)) | Err(_) => None,
         }
     }
 }
 
-/// Whether a SQLite statement may go on: shared with the thread that runs it.
+/// Whether a SQLite statement may continue; shared with the thread that runs it.
 #[derive(Debug, Default)]
-pub(crate) struct Watch {
+pub(crate) struct Interrupt {
     cancelled: AtomicBool,
-    /// In milliseconds of [`START`]; 0 for no limit.
+    /// The deadline in milliseconds since [`START`]; 0 for none.
     until: AtomicU64,
 }
 
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-impl Watch {
-    fn until(&self, until: Option<Instant>) {
+impl Interrupt {
+    fn set_deadline(&self, until: Option<Instant>) {
         let since_start = |until: Instant| until.saturating_duration_since(*START).as_millis();
         let until = until.map_or(0, |until| u64::try_from(since_start(until)).unwrap_or(u64::MAX).max(1));
         self.until.store(until, Ordering::Release);
     }
 
-    fn may_go_on(&self) -> bool {
+    fn may_continue(&self) -> bool {
         let until = self.until.load(Ordering::Acquire);
-        let in_time = until == 0 || START.elapsed().as_millis() < u128::from(until);
-        in_time && !self.cancelled.load(Ordering::Acquire)
+        let is_in_time = until == 0 || START.elapsed().as_millis() < u128::from(until);
+        is_in_time && !self.cancelled.load(Ordering::Acquire)
     }
 }
 
-/// A database that did not answer in time.
+/// The error of a database that did not answer in time.
 pub(super) fn timed_out() -> sqlx::Error {
     sqlx::Error::Io(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"))
 }

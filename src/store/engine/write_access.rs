@@ -1,4 +1,6 @@
-//! What keeps formgate from writing to a SQLite file: a right that is missing, or another program that holds the write lock.
+//! Why formgate can't write to a SQLite file: a missing right, or another process that holds the write lock.
+//!
+//! Inspects the file system and the kernel's list of locks; opens no file.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -13,9 +15,9 @@ use crate::rights;
 #[error("the SQLite file `{}` can only be read{}", file.display(), after_colon(missing_right.as_deref()))]
 pub struct ReadOnlyFile {
     file: PathBuf,
-    /// Which right is missing and who the owner is, unless the reason is another one.
+    /// The missing right and the owner of the file, if that is the reason.
     missing_right: Option<String>,
-    /// What SQLite says, if it was asked.
+    /// SQLite's error, if a write was attempted.
     source: Option<sqlx::Error>,
 }
 
@@ -30,38 +32,40 @@ impl ReadOnlyFile {
         Some(Box::new(Self { file: file.to_owned(), missing_right, source: None }))
     }
 
-    /// The error of a statement that would have written to it. [`crate::store::StoreError`] tells it from those of the driver.
+    /// Wraps this as the error of a statement. [`crate::store::StoreError`] unwraps it.
     pub(in crate::store) fn refuses(file: &Path, source: sqlx::Error) -> sqlx::Error {
         sqlx::Error::Decode(Self::new(file, source))
     }
 }
 
-/// A text after a colon, if there is one.
+/// `: text`, or nothing.
 pub(super) fn after_colon(text: Option<&str>) -> String {
     text.map(|text| format!(": {text}")).unwrap_or_default()
 }
 
-/// The right that is missing to write to a file, or to create SQLite's log next to it.
+/// The right that this process lacks for writing to a file, or for creating SQLite's log next to it.
 fn missing_right(file: &Path) -> Option<String> {
-    // The log is created next to the file that a link leads to.
+    // SQLite creates the log next to the target of a symbolic link.
     let file = file.canonicalize().unwrap_or_else(|_| file.to_owned());
     let of_folder =
         || rights::missing(file.parent()?, Access::WRITE_OK | Access::EXEC_OK, "create the log of SQLite in");
     rights::missing(&file, Access::WRITE_OK, "write to").or_else(of_folder)
 }
 
-/// The process that holds the write lock of a file, as far as the kernel tells: not across machines and containers.
+/// The process that holds the write lock of a file, if the kernel lists it: not on another machine or in another
+/// container.
 #[cfg(target_os = "linux")]
 pub(super) fn lock_holder(file: &Path) -> Option<String> {
     use procfs::process::Process;
     use procfs::{Current, LockKind, Locks};
 
-    /// The bytes that SQLite locks: in WAL mode of the shared memory, otherwise of the file. See os_unix.c and os.h of SQLite.
+    /// The bytes that SQLite locks: in WAL mode in the shared memory file, otherwise in the database file (os_unix.c,
+    /// os.h).
     const WAL_WRITE_LOCK: u64 = 120;
     const RESERVED_BYTE: u64 = 0x4000_0001;
 
-    let places = [(next_to(file, SHARED_MEMORY), WAL_WRITE_LOCK), (file.to_owned(), RESERVED_BYTE)];
-    let inodes = places.map(|(path, byte)| path.metadata().ok().map(|data| (data.ino(), byte)));
+    let locks_at = [(next_to(file, SHARED_MEMORY), WAL_WRITE_LOCK), (file.to_owned(), RESERVED_BYTE)];
+    let inodes = locks_at.map(|(path, byte)| path.metadata().ok().map(|data| (data.ino(), byte)));
     let locks = Locks::current().ok()?.0;
     let holds = |lock: &&procfs::Lock| {
         matches!(lock.kind, LockKind::Write)
@@ -72,7 +76,7 @@ pub(super) fn lock_holder(file: &Path) -> Option<String> {
     let id = locks.iter().find(holds)?.pid.filter(|id| *id > 0)?;
     let process = Process::new(id).ok()?;
     let name = process.stat().ok()?.comm;
-    // One of our own commands is worth naming; arguments of others may hold secrets.
+    // The subcommand is named only for formgate itself: arguments of other programs may contain secrets.
     let command = process.cmdline().unwrap_or_default().into_iter().nth(1).filter(|_| name == env!("CARGO_PKG_NAME"));
     Some(match command {
         Some(command) => format!("process {id} (`{name} {command}`)"),
@@ -80,7 +84,7 @@ pub(super) fn lock_holder(file: &Path) -> Option<String> {
     })
 }
 
-/// Elsewhere there is no such list.
+/// Other systems have no such list.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn lock_holder(_file: &Path) -> Option<String> {
     None

@@ -1,46 +1,51 @@
-//! What a write of a group is asked for, and what came of it.
+//! The input and the result of writing a group.
 
 use std::sync::Arc;
 
 use super::GroupSummary;
-use crate::store::engine::FromStore;
+use crate::store::engine::AsStoreError;
 use crate::store::{StoreError, Texts, mailbox};
 
-/// A group as it is asked for.
+/// A group as it should be.
 #[derive(Clone, Debug)]
 pub struct GroupWrite {
     /// 1 to 255 characters.
     pub name: String,
     /// The caller's identifier, 1 to 255 characters.
     pub external_id: Option<String>,
-    /// The full membership, each address once; none leaves it untouched.
+    /// The full membership, each address once. None leaves it unchanged.
     pub members: Option<NewMembers>,
 }
 
-/// The members as they are asked for, in columns: so they are bound, and not copied for that.
+/// The members as they should be, in columns, so that they can be bound without copying.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewMembers {
-    /// The addresses as they are to be stored.
+    /// The addresses to store for new users.
     pub emails: Arc<Texts>,
-    /// What users are found by: the folded form of each address. Until `find_spellings` has looked for the spelling that
-    /// is stored, that of a mailbox with several is its key.
+    /// The folded form of each address, by which users are found. For a mailbox with several spellings it is the key,
+    /// until `find_spellings` replaces it by the stored spelling.
     pub folded: Arc<Texts>,
-    /// The names of those who are new.
+    /// The names for new users.
     pub names: Arc<Texts>,
-    /// The places of those whose mailbox has several spellings: mostly none.
-    pub(super) spelled: Vec<usize>,
+    /// The positions of members whose mailbox has several spellings; usually none.
+    pub(super) ambiguous: Vec<usize>,
 }
 
 impl NewMembers {
-    /// The members with their addresses, the key of each once, and whether any of them has several spellings ([`mailbox`]).
+    /// Members by their addresses and unique keys. `have_spellings`: whether any mailbox has several spellings
+    /// ([`mailbox`]).
     #[must_use]
     pub fn new(emails: Arc<Texts>, keys: Arc<Texts>, names: Arc<Texts>, have_spellings: bool) -> Self {
-        let spelled = if have_spellings {
-            keys.iter().enumerate().filter(|(_, key)| mailbox::has_spellings(key)).map(|(place, _)| place).collect()
+        let ambiguous = if have_spellings {
+            keys.iter()
+                .enumerate()
+                .filter(|(_, key)| mailbox::has_spellings(key))
+                .map(|(position, _)| position)
+                .collect()
         } else {
             Vec::new()
         };
-        Self { emails, folded: keys, names, spelled }
+        Self { emails, folded: keys, names, ambiguous }
     }
 
     pub(super) fn count(&self) -> usize {
@@ -48,32 +53,32 @@ impl NewMembers {
     }
 }
 
-/// Whether a write stays.
+/// Whether a write is committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// It stays.
+    /// It is committed.
     Commit,
-    /// It is rolled back once its answer is known.
+    /// It is rolled back once its result is known.
     DryRun,
 }
 
-/// Whether a write tells whom it attached, detached and created, beside how many.
+/// Whether a write lists the members that it attached, detached and created, or only counts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Report {
-    /// How many.
+    /// Only counts.
     Counts,
-    /// Whom, too.
+    /// Counts and addresses.
     Members,
 }
 
-/// The most members that one write may detach, in percent of those that there are.
+/// The most members that one write may detach, in percent of the current members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guard {
     /// 0 to 100.
     pub max_detached_percent: u32,
 }
 
-/// What became of the members.
+/// The changes of a group's membership.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemberChange {
     /// How many users became members, new ones included.
@@ -82,42 +87,42 @@ pub struct MemberChange {
     pub detached: u64,
     /// How many users were created.
     pub created: u64,
-    /// Their addresses, ordered as members are, where a report was asked for: attached, detached, created.
+    /// The addresses (attached, detached, created) in the order of members, for [`Report::Members`].
     pub report: Option<[Vec<String>; 3]>,
 }
 
 /// A group that was written.
 #[derive(Clone, Debug)]
-pub struct Written {
+pub struct WrittenGroup {
     /// The group as it is now.
     pub group: GroupSummary,
     /// Whether it is new.
     pub created: bool,
-    /// What became of its members.
+    /// The changes of its membership.
     pub members: MemberChange,
 }
 
-/// Why a group can't be written; nothing was changed.
+/// Why a group was not written. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum GroupWriteError {
-    /// Two or more groups have the name, and no external id tells which is meant.
+    /// Several groups have the name, and there is no external id to choose one.
     #[error("two groups have this name")]
     AmbiguousName,
-    /// The built-in group is nobody's to write.
+    /// The built-in group can't be written.
     #[error("the built-in group can't be written")]
     BuiltIn,
-    /// The same, where the external id tells that it is meant.
+    /// The external id is that of the built-in group.
     #[error("the built-in group has this external id, and can't be written")]
     BuiltInIdentified,
-    /// It would detach more members than the tenant's guard allows.
+    /// The write would detach more members than the tenant's guard allows.
     #[error("{detached} of {members} members would be detached")]
     Guarded {
-        /// Members who would be detached.
+        /// How many members would be detached.
         detached: u64,
-        /// Members whom the group has.
+        /// How many members the group has.
         members: u64,
     },
-    /// The database could not do it.
+    /// The database failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -128,8 +133,8 @@ impl From<sqlx::Error> for GroupWriteError {
     }
 }
 
-impl FromStore for GroupWriteError {
-    fn store_error(&self) -> Option<&StoreError> {
+impl AsStoreError for GroupWriteError {
+    fn as_store_error(&self) -> Option<&StoreError> {
         match self {
             Self::Store(error) => Some(error),
             Self::AmbiguousName | Self::BuiltIn | Self::BuiltInIdentified | Self::Guarded { .. } => None,

@@ -1,6 +1,8 @@
-//! A group's members become those that are asked for: who stays is not written, who has no account yet is made.
+//! Replaces a group's members. Rows of members that stay are not written, and an unknown e-mail address creates a
+//! user.
 //!
-//! However many they are, they are bound once, as one value.
+//! All members of a statement are bound as arrays on Postgres and as one JSON value on SQLite, so its text never
+//! grows.
 
 use std::sync::Arc;
 
@@ -11,20 +13,20 @@ use crate::store::engine::Transaction;
 use crate::store::statement::{Dialect, Row, Sql, fold};
 use crate::store::{Store, StoreError};
 
-/// The wanted members of a report, as each database reads them fastest.
-enum Wanted<'m> {
+/// The members that a group should have, in the form that each database reads fastest.
+enum WantedMembers<'m> {
     /// As arrays.
     Postgres(&'m NewMembers),
     /// As JSON: the folded address, the name (empty in a report) and, where folding changed it, the address.
     Sqlite(Arc<str>),
 }
 
-impl<'m> Wanted<'m> {
+impl<'m> WantedMembers<'m> {
     fn new(dialect: Dialect, members: &'m NewMembers) -> Self {
         match dialect {
             Dialect::Postgres => Self::Postgres(members),
             Dialect::Sqlite => {
-                // A report reads no names, which are most of what a member may have.
+                // A report reads no names, which may be most of the text.
                 let mut rows = rows_of(members).map(|[folded, email, _]| [folded, email, ""]);
                 let all = next_json(&mut rows, usize::MAX);
                 Self::Sqlite(all.map_or_else(|| "[]".into(), Arc::from))
@@ -32,7 +34,7 @@ impl<'m> Wanted<'m> {
         }
     }
 
-    /// Adds them to a statement as a table `w (folded, email, name)`.
+    /// Adds the members to a statement as a table `w (folded, email, name)`.
     fn write(&self, sql: &mut Sql) {
         match self {
             Self::Postgres(members) => {
@@ -47,13 +49,13 @@ impl<'m> Wanted<'m> {
     }
 }
 
-/// The members as rows, each folded address, address and name.
+/// The members as rows of folded address, address and name.
 fn rows_of(members: &NewMembers) -> impl Iterator<Item = [&str; 3]> {
     let columns = members.folded.iter().zip(members.emails.iter()).zip(members.names.iter());
     columns.map(|((folded, email), name)| [folded, email, name])
 }
 
-/// So many bytes of the next members as JSON, or some more; nothing after the last.
+/// The next members as JSON of at least `bytes` bytes, or as many as are left. None after the last one.
 fn next_json<'m>(rows: &mut impl Iterator<Item = [&'m str; 3]>, bytes: usize) -> Option<String> {
     let mut json = Vec::new();
     while json.len() < bytes
@@ -85,10 +87,13 @@ fn push_arrays<'s>(sql: &'s mut Sql, members: &NewMembers) -> &'s mut Sql {
     sql.push("::text[], ").bind(&members.names).push("::text[]")
 }
 
-/// The most members that are replaced by one call: the statements of a transaction may take longer.
-const BY_ONE_CALL: usize = 1_000;
+/// The most members that are replaced by one call.
+///
+/// Larger: the call runs into the statement limit of ordinary requests, which is shorter than that of a group's
+/// transaction. Smaller: more groups take four round trips instead of one.
+const MAX_MEMBERS_PER_CALL: usize = 1_000;
 
-/// Makes the members those that are wanted, unless a guard forbids it.
+/// Replaces the members, unless a guard forbids it.
 pub(super) async fn replace_members(
     transaction: &mut Transaction,
     id: i64,
@@ -99,17 +104,17 @@ pub(super) async fn replace_members(
     let report = match report {
         Report::Counts => None,
         Report::Members => {
-            let wanted = Wanted::new(transaction.dialect(), members);
+            let wanted = WantedMembers::new(transaction.dialect(), members);
             Some(list_changes(transaction, id, &wanted).await?)
         }
     };
 
-    // How many there were matters to a guard alone.
+    // Only a guard needs the previous count.
     let (before, change) = match transaction.dialect() {
-        Dialect::Postgres => change_members_at_once(transaction, id, members).await?,
+        Dialect::Postgres => change_members_on_postgres(transaction, id, members).await?,
         Dialect::Sqlite => {
             let before = if guard.is_some() { count_members(transaction, id).await? } else { 0 };
-            (before, change_members(transaction, id, members).await?)
+            (before, change_members_on_sqlite(transaction, id, members).await?)
         }
     };
     if let Some(guard) = guard
@@ -127,8 +132,8 @@ pub(super) async fn count_members(transaction: &mut Transaction, id: i64) -> Res
     Ok(u64::try_from(members).expect("a count is not negative"))
 }
 
-/// On Postgres a function of the schema does it, which tells how many there were, too.
-async fn change_members_at_once(
+/// On Postgres a function of the schema replaces the members. It also returns the previous count.
+async fn change_members_on_postgres(
     transaction: &mut Transaction,
     id: i64,
     members: &NewMembers,
@@ -152,24 +157,24 @@ impl MemberChange {
 }
 
 impl Store {
-    /// Makes the members of a group those that are wanted where there is no more to it: the group stands as it is to be, and
-    /// nobody makes, renames or deletes groups. Nothing was done where it tells nothing.
+    /// Replaces the members of a group on Postgres by one call, if nothing else has to change and no other writer
+    /// creates, renames or deletes groups. Returns None, without a change, if that is not the case.
     ///
-    /// Postgres does it in one round trip, in which a transaction takes four. Where it did so and the line broke before its
-    /// answer, the members are as wanted, and the next try finds them so.
+    /// This takes one round trip; a transaction takes four. If the connection breaks before the answer, the members
+    /// may already be replaced, and the next try changes nothing.
     pub(super) async fn replace_members_by_one_call(
         &self,
         write: &GroupWrite,
         members: &NewMembers,
     ) -> Result<Option<(GroupSummary, MemberChange)>, StoreError> {
-        if self.database.dialect() == Dialect::Sqlite || members.count() > BY_ONE_CALL {
+        if self.database.dialect() == Dialect::Sqlite || members.count() > MAX_MEMBERS_PER_CALL {
             return Ok(None);
         }
-        let _turn = self.group_writes.read().await;
+        let _lock = self.group_writes.read().await;
         let mut writer = self.database.writer().await?;
-        let (members, are_users) = find_spellings(members, &mut writer).await?;
-        // Two writes that share a turn could each make a user of one mailbox.
-        if !are_users {
+        let (members, all_exist) = find_spellings(members, &mut writer).await?;
+        // Two writes that share the lock could each create a user for the same mailbox.
+        if !all_exist {
             return Ok(None);
         }
         let mut sql = writer.sql();
@@ -184,22 +189,23 @@ impl Store {
     }
 }
 
-/// How many bytes of members SQLite is given at once: it copies what is bound, and makes a form of its own of JSON.
+/// How many bytes of members are bound at once on SQLite, which copies the value and converts the JSON to its own
+/// format.
 ///
-/// Larger: a write takes several times that. Smaller: it takes more statements.
-const CHUNK: usize = 256 * 1024;
+/// Larger: a write takes several times as much memory. Smaller: it takes more statements.
+const CHUNK_BYTES: usize = 256 * 1024;
 
-/// On SQLite, chunk by chunk. A `CROSS JOIN` is one whose sides SQLite does not exchange: where it counts on fewer users than
-/// there are, it would read all that are wanted for each of them.
-async fn change_members(
+/// Replaces the members on SQLite, chunk by chunk. SQLite does not reorder a `CROSS JOIN`: if it underestimated the
+/// number of users, it would otherwise scan all wanted members for each user.
+async fn change_members_on_sqlite(
     transaction: &mut Transaction,
     id: i64,
     members: &NewMembers,
 ) -> Result<MemberChange, sqlx::Error> {
     let (mut change, mut rows) = (MemberChange::default(), rows_of(members));
     let mut ids: Vec<i64> = Vec::with_capacity(members.count());
-    while let Some(chunk) = next_json(&mut rows, CHUNK) {
-        let wanted = Wanted::Sqlite(chunk.into());
+    while let Some(chunk) = next_json(&mut rows, CHUNK_BYTES) {
+        let wanted = WantedMembers::Sqlite(chunk.into());
         let mut sql = transaction.sql();
         sql.push("INSERT INTO users (email, name, email_folded) SELECT w.email, w.name, w.folded FROM ");
         wanted.write(&mut sql);
@@ -229,28 +235,28 @@ async fn change_members(
     Ok(change)
 }
 
-/// Whom the write will attach, detach and create. Planned anew: a plan that was kept from when users were few reads all of them
-/// for each who is wanted.
+/// The addresses that the write will attach, detach and create. A generic plan from a time with few users would read
+/// all of them for each wanted member.
 async fn list_changes(
     transaction: &mut Transaction,
     id: i64,
-    wanted: &Wanted<'_>,
+    wanted: &WantedMembers<'_>,
 ) -> Result<[Vec<String>; 3], sqlx::Error> {
     let mut attached = transaction.sql();
-    attached.plan_anew().push("SELECT coalesce(u.email, w.email) FROM ");
+    attached.force_custom_plan().push("SELECT coalesce(u.email, w.email) FROM ");
     wanted.write(&mut attached);
     attached.push(" LEFT JOIN users u ON u.email_folded = w.folded WHERE NOT EXISTS (SELECT 1 FROM group_members m");
     attached.push(" WHERE m.user_id = u.id AND m.group_id = ").bind(id).push(")");
 
     let mut detached = transaction.sql();
-    detached.plan_anew().push("SELECT u.email FROM group_members m JOIN users u ON u.id = m.user_id");
+    detached.force_custom_plan().push("SELECT u.email FROM group_members m JOIN users u ON u.id = m.user_id");
     detached.push(" WHERE m.group_id = ").bind(id);
     detached.push(" AND u.email_folded NOT IN (SELECT w.folded FROM ");
     wanted.write(&mut detached);
     detached.push(")");
 
     let mut created = transaction.sql();
-    created.plan_anew().push("SELECT w.email FROM ");
+    created.force_custom_plan().push("SELECT w.email FROM ");
     wanted.write(&mut created);
     created.push(" WHERE NOT EXISTS (SELECT 1 FROM users u WHERE u.email_folded = w.folded)");
 

@@ -1,64 +1,68 @@
 //! `PUT /group` as one transaction of a fixed number of statements, however many members it lists.
 //!
-//! The writes of one account's groups take turns, on one node by a lock of its own and between nodes by the database's (an
-//! advisory lock in Postgres, the write lock in SQLite): two calls for one group, or one new user in two groups, then can't
-//! meet half way, and each answers truthfully. What writers beside formgate do can still collide; the database reports
-//! that, and the whole transaction is tried again.
+//! Writes of one account's groups exclude each other: on one node by a lock in memory, between nodes by a lock in the
+//! database (an advisory lock on Postgres, the write lock on SQLite). So two calls for one group, or one new user in
+//! two groups, can't interleave, and each result is true. Writes of other programs can still collide. The database
+//! reports that, and the whole transaction is retried.
 //!
-//! A dry run is the same transaction, rolled back: it can't answer anything else than the call would.
+//! A dry run is the same transaction, rolled back, so its result can't differ from that of the real call.
 //!
-//! What a directory sends most is a group that stands as it is, with other members. Postgres does that by one call, which is
-//! such a transaction too, and need not be alone: such writes share their turn, but for those of one group. Where there is
-//! more to it, or two of them make the same user, that call does nothing, and the write waits for a turn of its own.
+//! The most frequent write of a directory is an unchanged group with other members. On Postgres that is one call of a
+//! function, which takes the lock in shared mode: such writes run concurrently, except for those of the same group. If
+//! more has to change, or two such calls create the same user, the call does nothing, and the write takes the lock
+//! exclusively.
 
 use std::time::{Duration, Instant};
 
 use super::GroupSummary;
-use super::change::{Durability, GroupWrite, GroupWriteError, Guard, MemberChange, Report, Written};
+use super::change::{Durability, GroupWrite, GroupWriteError, Guard, MemberChange, Report, WrittenGroup};
 use super::members::{count_members, replace_members};
 use super::spellings::find_spellings;
-use crate::store::engine::{Database, Transaction, Tries};
+use crate::store::engine::{Database, Retry, Transaction};
 use crate::store::statement::{Dialect, Row};
 use crate::store::{Store, StoreError, users};
 
-/// How long one statement of a write may take, the wait for its turn among them. Longer, and a stuck database holds its
-/// callers; shorter, and a body of hundreds of thousands of members, or a turn behind one, is cut off.
+/// How long one statement of a write may take, including the wait for the lock.
+///
+/// Larger: requests wait longer for a database that is stuck. Smaller: a write of hundreds of thousands of members, or
+/// one that waits for it, is cut off.
 const STATEMENT_LIMIT: Duration = Duration::from_secs(60);
 
-/// Begins a transaction, waits for its turn, and has Postgres keep to [`STATEMENT_LIMIT`] meanwhile: a turn is a lock. Any
-/// number does that nothing else in the account's own database uses; the schema's `formgate_write_members` shares the lock.
+/// Begins a transaction with [`STATEMENT_LIMIT`] and waits for the lock on groups. Its number is arbitrary; nothing
+/// else in the account's database uses it, except for `formgate_write_members` of the schema, which takes the same
+/// lock in shared mode.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = '60s'; \
     SET LOCAL lock_timeout = 0; SELECT pg_advisory_xact_lock(7310577365311121506)";
 
-/// Begins a transaction that writes groups when it is its turn, for a caller that has been waiting since `asked`. SQLite's
-/// transactions take turns by themselves.
-pub(super) async fn begin(database: &Database, asked: Instant) -> Result<Transaction, StoreError> {
-    database.begin_by(BEGIN, STATEMENT_LIMIT, asked).await
+/// Begins a transaction that may write groups, for a caller that has been waiting since `waiting_since`. On SQLite,
+/// write transactions exclude each other anyway.
+pub(super) async fn begin(database: &Database, waiting_since: Instant) -> Result<Transaction, StoreError> {
+    database.begin_with(BEGIN, STATEMENT_LIMIT, waiting_since).await
 }
 
 impl Store {
-    /// Creates or updates one group and replaces its membership: all or nothing.
+    /// Creates or updates one group and replaces its membership, in one transaction.
     ///
     /// # Errors
-    /// [`GroupWriteError`]; nothing was changed then.
+    /// [`GroupWriteError`]. Nothing was changed then.
     pub async fn write_group(
         &self,
         write: &GroupWrite,
         guard: Option<Guard>,
         durability: Durability,
         report: Report,
-    ) -> Result<Written, GroupWriteError> {
+    ) -> Result<WrittenGroup, GroupWriteError> {
         if let (Some(members), None, Durability::Commit, Report::Counts) = (&write.members, guard, durability, report)
             && let Some((group, members)) = self.replace_members_by_one_call(write, members).await?
         {
-            return Ok(Written { group, created: false, members });
+            return Ok(WrittenGroup { group, created: false, members });
         }
-        let asked = Instant::now();
-        let _turn = self.database.queue(asked, self.group_writes.write()).await?;
-        let mut tries = Tries::default();
+        let waiting_since = Instant::now();
+        let _lock = self.database.wait_in_queue(waiting_since, self.group_writes.write()).await?;
+        let mut retry = Retry::default();
         loop {
-            match self.try_to_write_group(write, guard, durability, report, tries.again(), asked).await {
-                Err(error) if tries.another(&error).await => {}
+            match self.try_to_write_group(write, guard, durability, report, retry.is_retry(), waiting_since).await {
+                Err(error) if retry.wait_if_retryable(&error).await => {}
                 outcome => return outcome,
             }
         }
@@ -70,19 +74,19 @@ impl Store {
         guard: Option<Guard>,
         durability: Durability,
         report: Report,
-        again: bool,
-        asked: Instant,
-    ) -> Result<Written, GroupWriteError> {
-        let mut transaction = begin(&self.database, asked).await?;
-        if again {
-            pass_ids_given_by_others(&mut transaction).await?;
+        is_retry: bool,
+        waiting_since: Instant,
+    ) -> Result<WrittenGroup, GroupWriteError> {
+        let mut transaction = begin(&self.database, waiting_since).await?;
+        if is_retry {
+            advance_user_sequence(&mut transaction).await?;
         }
         users::fold_new(&mut transaction).await?;
         let found = find(&mut transaction, write).await?;
         let (id, external_id, created) = match found {
             Some(found) => {
                 let external_id = write.external_id.clone().or_else(|| found.external_id.clone());
-                if !found.is_as(write, external_id.as_deref()) {
+                if !found.matches(write, external_id.as_deref()) {
                     update(&mut transaction, found.id, write, external_id.clone()).await?;
                 }
                 (found.id, external_id, false)
@@ -93,7 +97,7 @@ impl Store {
             Some(members) => {
                 let (members, _) = find_spellings(members, transaction.connection()).await?;
                 let change = replace_members(&mut transaction, id, &members, guard, report).await?;
-                // All of them, and nobody else.
+                // The members are now exactly these.
                 (change, members.count() as u64)
             }
             None => {
@@ -107,11 +111,11 @@ impl Store {
             Durability::Commit => transaction.commit().await?,
             Durability::DryRun => transaction.roll_back().await?,
         }
-        Ok(Written { group, created, members })
+        Ok(WrittenGroup { group, created, members })
     }
 }
 
-/// A group that may be the one that is meant.
+/// A group that may be the one to write.
 struct Candidate {
     id: i64,
     name: String,
@@ -131,13 +135,13 @@ impl Candidate {
         })
     }
 
-    /// Whether there is nothing to write but members.
-    fn is_as(&self, write: &GroupWrite, external_id: Option<&str>) -> bool {
+    /// Whether nothing but the members has to change.
+    fn matches(&self, write: &GroupWrite, external_id: Option<&str>) -> bool {
         self.managed && self.name == write.name && self.external_id.as_deref() == external_id
     }
 }
 
-/// Finds the group that is meant.
+/// Finds the group to write.
 async fn find(transaction: &mut Transaction, write: &GroupWrite) -> Result<Option<Candidate>, GroupWriteError> {
     let mut sql = transaction.sql();
     sql.push("SELECT g.id, g.name, g.external_id, g.managed, g.built_in FROM groups g WHERE g.name = ");
@@ -157,14 +161,14 @@ async fn find(transaction: &mut Transaction, write: &GroupWrite) -> Result<Optio
         Some(Candidate { name, built_in: true, .. }) if name == write.name => Err(GroupWriteError::BuiltIn),
         Some(Candidate { built_in: true, .. }) => Err(GroupWriteError::BuiltInIdentified),
         Some(identified) => Ok(Some(identified)),
-        // A group of the same name without an identifier is adopted; one with another is left alone.
+        // A group of the same name without an identifier is adopted; one with another identifier is not touched.
         None if write.external_id.is_some() => Ok(named.into_iter().find(|candidate| candidate.external_id.is_none())),
         None if named.len() > 1 => Err(GroupWriteError::AmbiguousName),
         None => Ok(named.into_iter().next()),
     }
 }
 
-/// Gives a group the name and the identifier that it is to have.
+/// Updates the name and the identifier of a group.
 async fn update(
     transaction: &mut Transaction,
     id: i64,
@@ -178,8 +182,8 @@ async fn update(
     Ok(())
 }
 
-/// Above every id that a group has, or ever had.
-const NEXT_ON_SQLITE: &str = "SELECT max(last, (SELECT coalesce(max(id), 0) FROM groups WHERE NOT built_in)) + 1 \
+/// An id above every id that a group has or had.
+const NEXT_ID_ON_SQLITE: &str = "SELECT max(last, (SELECT coalesce(max(id), 0) FROM groups WHERE NOT built_in)) + 1 \
     FROM group_ids";
 
 async fn create(
@@ -188,17 +192,18 @@ async fn create(
     durability: Durability,
 ) -> Result<i64, GroupWriteError> {
     let mut sql = transaction.sql();
-    // Above what other writers gave, too. A dry run can't give back what it takes from a sequence, so it only looks.
+    // Also above ids that other programs assigned. A dry run only reads the sequence, because it could not roll back
+    // nextval.
     match durability {
         Durability::Commit => sql.push_either(
             "SELECT setval('groups_id_seq', greatest(nextval('groups_id_seq'), \
              (SELECT coalesce(max(id), 0) + 1 FROM groups WHERE NOT built_in)))",
-            NEXT_ON_SQLITE,
+            NEXT_ID_ON_SQLITE,
         ),
         Durability::DryRun => sql.push_either(
             "SELECT greatest((SELECT CASE WHEN is_called THEN last_value + 1 ELSE last_value END FROM groups_id_seq), \
              (SELECT coalesce(max(id), 0) + 1 FROM groups WHERE NOT built_in))",
-            NEXT_ON_SQLITE,
+            NEXT_ID_ON_SQLITE,
         ),
     };
     let id: i64 = transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?.get(0)?;
@@ -212,8 +217,8 @@ async fn create(
     Ok(id)
 }
 
-/// Moves the sequence of user ids past ids that other writers gave explicitly.
-async fn pass_ids_given_by_others(transaction: &mut Transaction) -> Result<(), sqlx::Error> {
+/// Moves the sequence of user ids past ids that other programs assigned explicitly.
+async fn advance_user_sequence(transaction: &mut Transaction) -> Result<(), sqlx::Error> {
     if transaction.dialect() == Dialect::Postgres {
         let mut sql = transaction.sql();
         sql.push("SELECT setval('users_id_seq', greatest((SELECT last_value FROM users_id_seq), (SELECT max(id) FROM users)))");

@@ -1,16 +1,16 @@
-//! Lines that can be loaded together.
+//! Records that can be loaded together.
 //!
-//! A batch is checked line by line but written table by table, so it holds only lines for which that comes to the same:
-//! no object twice, and forms before groups before flow steps before submissions. Users and labels refer to nothing and
-//! may stand anywhere.
+//! A batch is checked record by record but written table by table, so it only contains records for which the result is
+//! the same: no object twice, and forms before groups before flow steps before submissions. Users and labels refer to
+//! no other object and may be anywhere.
 
 use std::collections::HashSet;
 
 use super::record::Record;
 
-/// What a line is about.
+/// The type of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Kind {
+pub(crate) enum RecordKind {
     User,
     Label,
     Form,
@@ -20,19 +20,19 @@ pub(crate) enum Kind {
 }
 
 impl Record {
-    /// What the line is about.
-    pub(crate) fn kind(&self) -> Kind {
+    /// The type of the record.
+    pub(crate) fn kind(&self) -> RecordKind {
         match self {
-            Self::User(_) => Kind::User,
-            Self::Label(_) => Kind::Label,
-            Self::Form(_) => Kind::Form,
-            Self::Group(_) => Kind::Group,
-            Self::FlowStep(_) => Kind::FlowStep,
-            Self::Submission(_) => Kind::Submission,
+            Self::User(_) => RecordKind::User,
+            Self::Label(_) => RecordKind::Label,
+            Self::Form(_) => RecordKind::Form,
+            Self::Group(_) => RecordKind::Group,
+            Self::FlowStep(_) => RecordKind::FlowStep,
+            Self::Submission(_) => RecordKind::Submission,
         }
     }
 
-    /// The id of what it is about.
+    /// The id of its object.
     pub(crate) fn id(&self) -> i64 {
         match self {
             Self::User(user) => user.id,
@@ -49,15 +49,15 @@ impl Record {
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     records: Vec<Record>,
-    objects: HashSet<(Kind, i64)>,
-    latest: Option<Kind>,
+    objects: HashSet<(RecordKind, i64)>,
+    latest: Option<RecordKind>,
 }
 
 impl Batch {
-    /// Adds a record, or gives it back where the batch must be loaded before it.
+    /// Adds a record, or returns it if the batch has to be loaded first.
     pub(crate) fn push(&mut self, record: Record) -> Result<(), Record> {
         let kind = record.kind();
-        let refers_to_nothing = matches!(kind, Kind::User | Kind::Label);
+        let refers_to_nothing = matches!(kind, RecordKind::User | RecordKind::Label);
         if !refers_to_nothing && self.latest.is_some_and(|latest| latest > kind) {
             return Err(record);
         }

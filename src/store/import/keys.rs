@@ -1,22 +1,22 @@
-//! Foreign keys of submissions that a first load takes away, and puts back at its end.
+//! Drops the foreign keys of submissions during a first load on Postgres, and restores them at its end.
 //!
-//! Postgres checks them row by row, which takes a quarter to a third of a load, and those of all rows at once in a
-//! fiftieth. But once one was taken away, nobody else can use its tables until the transaction ends. So it is done where
-//! the database holds no answers yet and nobody else is connected to it. The load itself needs none of these keys: what
-//! refers to nothing is refused before it is written, and nothing is deleted that they would delete more for. To put one
-//! back looks at every row all the same.
+//! Checking them row by row takes a quarter to a third of a load; checking all rows at once takes a fiftieth. But
+//! dropping one locks its tables until the transaction ends, so the keys are dropped only if the database has no
+//! answers yet and no other session is connected to it. The load itself does not need these keys: records with missing
+//! references are refused before they are written, and no delete of a load has to cascade. Restoring a key still
+//! checks every row.
 
 use super::run;
 use crate::store::StoreError;
 use crate::store::engine::Transaction;
 
-/// Where somebody else comes first and does not let go of the tables, or owns them, the keys stay. A worker of the server
-/// itself, which has no user, gives way.
-const TAKE_AWAY: &str = "DO $$
+/// The keys stay if another session holds a lock on the tables, or another role owns them. Background workers of the
+/// server, which have no user, don't count as sessions.
+const DROP_KEYS: &str = "DO $$
 DECLARE
   key record;
-  back text := '';
-  patience text := current_setting('lock_timeout');
+  restore text := '';
+  previous_timeout text := current_setting('lock_timeout');
 BEGIN
   IF EXISTS (
     SELECT FROM pg_stat_activity a JOIN pg_database d ON d.oid = a.datid
@@ -33,30 +33,30 @@ BEGIN
         'submission_pending'::regclass, 'submission_participants'::regclass, 'submission_flow_steps'::regclass)
     LOOP
       EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', key.of, key.name);
-      back := back || format('ALTER TABLE %s ADD CONSTRAINT %I %s;', key.of, key.name, key.definition);
+      restore := restore || format('ALTER TABLE %s ADD CONSTRAINT %I %s;', key.of, key.name, key.definition);
     END LOOP;
   EXCEPTION WHEN lock_not_available OR deadlock_detected OR insufficient_privilege THEN
-    back := '';
+    restore := '';
   END;
-  PERFORM set_config('lock_timeout', patience, true);
-  PERFORM set_config('formgate.keys', back, true);
+  PERFORM set_config('lock_timeout', previous_timeout, true);
+  PERFORM set_config('formgate.keys', restore, true);
 END
 $$";
 
-/// Whole tables are read for that, and read best one row after the other.
-const PUT_BACK: &str = "DO $$
+/// Restoring reads whole tables, so sequential scans are turned on again.
+const RESTORE_KEYS: &str = "DO $$
 BEGIN
   PERFORM set_config('enable_seqscan', 'on', true);
   EXECUTE coalesce(current_setting('formgate.keys', true), '');
 END
 $$";
 
-/// Takes the keys away where nobody minds.
-pub(super) async fn take_away(transaction: &mut Transaction) -> Result<(), StoreError> {
-    run(transaction, TAKE_AWAY).await
+/// Drops the keys if no other session is connected.
+pub(super) async fn drop_keys(transaction: &mut Transaction) -> Result<(), StoreError> {
+    run(transaction, DROP_KEYS).await
 }
 
-/// Puts back what was taken away.
-pub(super) async fn put_back(transaction: &mut Transaction) -> Result<(), StoreError> {
-    run(transaction, PUT_BACK).await
+/// Restores the dropped keys.
+pub(super) async fn restore_keys(transaction: &mut Transaction) -> Result<(), StoreError> {
+    run(transaction, RESTORE_KEYS).await
 }

@@ -1,8 +1,8 @@
-//! The lines of the import format as records: what can be told of a line without the database is checked here.
+//! The records of the import format, with every check that needs no database.
 //!
-//! A record that exists has positive ids, texts that both databases hold (no NUL), instants to the microsecond and no
-//! key that the format does not know. What a line leaves out has its default, also where the database has something
-//! else: a line is the whole truth about its object. Whether what it refers to exists is checked by `check`.
+//! A parsed record has positive ids, texts that both databases accept (no NUL), timestamps in microseconds, and no
+//! unknown keys. A record describes its object completely: an omitted key gets its default, whatever the database has.
+//! `check` verifies references.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -16,11 +16,11 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::store::filter::Status;
 use crate::store::mailbox::check_visible;
 
-/// The longest name of a group, and external id, in characters.
-const GROUP_TEXT: usize = 255;
+/// The longest name and external id of a group, in characters, as in the schema and the API.
+const MAX_GROUP_TEXT: usize = 255;
 
-/// The longest e-mail address, in characters (64 before the `@`, 255 after it).
-const EMAIL: usize = 320;
+/// The longest e-mail address, in characters: 64 before the `@` and 255 after it (RFC 5321, section 4.5.3.1).
+const MAX_EMAIL: usize = 320;
 
 /// The first instant that Postgres reads from text: its calendar has no year 0.
 const FIRST_INSTANT: i64 = -62_135_596_800;
@@ -168,7 +168,7 @@ pub(crate) struct SubmissionRecord {
 pub(crate) struct AnswerRecord {
     #[serde(deserialize_with = "id")]
     pub(super) element_id: i64,
-    /// As the line has it; [`Self::stored_value`] is what counts.
+    /// The value in the record. [`Self::stored_value`] is the effective one.
     #[serde(deserialize_with = "text_or_null")]
     value: String,
     #[serde(default, deserialize_with = "optional_instant")]
@@ -178,7 +178,7 @@ pub(crate) struct AnswerRecord {
 }
 
 impl AnswerRecord {
-    /// The value as it is stored and searched: the URLs of the files where there are any.
+    /// The value as it is stored and searched: the URLs of the files, if there are any.
     pub(super) fn stored_value(&self) -> String {
         if self.files.is_empty() {
             return self.value.clone();
@@ -187,7 +187,7 @@ impl AnswerRecord {
     }
 }
 
-/// A file of an answer; every key is stored, null where the line leaves it out.
+/// A file of an answer. Every key is stored, as null if it is omitted.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FileRecord {
@@ -201,7 +201,7 @@ pub(crate) struct FileRecord {
     mime_type: Option<String>,
 }
 
-/// Takes an object alone: a derived struct would take an array of its values as well.
+/// Accepts only a JSON object; a derived struct would also accept an array of its values.
 pub(crate) struct Object<T>(pub(crate) T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
@@ -244,22 +244,22 @@ impl Visitor<'_> for PositiveInteger {
 }
 
 #[derive(Deserialize)]
-struct Id(#[serde(deserialize_with = "id")] i64);
+struct IdField(#[serde(deserialize_with = "id")] i64);
 
 fn id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
     deserializer.deserialize_i64(PositiveInteger)
 }
 
 fn optional_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
-    Ok(Option::<Id>::deserialize(deserializer)?.map(|Id(id)| id))
+    Ok(Option::<IdField>::deserialize(deserializer)?.map(|IdField(id)| id))
 }
 
 fn ids<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<i64>, D::Error> {
-    Ok(Vec::<Id>::deserialize(deserializer)?.into_iter().map(|Id(id)| id).collect())
+    Ok(Vec::<IdField>::deserialize(deserializer)?.into_iter().map(|IdField(id)| id).collect())
 }
 
 #[derive(Deserialize)]
-struct Text(#[serde(deserialize_with = "text")] String);
+struct TextField(#[serde(deserialize_with = "text")] String);
 
 fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let text = String::deserialize(deserializer)?;
@@ -267,7 +267,7 @@ fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> 
 }
 
 fn optional_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
-    Ok(Option::<Text>::deserialize(deserializer)?.map(|Text(text)| text))
+    Ok(Option::<TextField>::deserialize(deserializer)?.map(|TextField(text)| text))
 }
 
 fn text_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
@@ -276,7 +276,7 @@ fn text_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D:
 
 fn email<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let email = text(deserializer)?;
-    if !email.contains('@') || email.chars().nth(EMAIL).is_some() {
+    if !email.contains('@') || email.chars().nth(MAX_EMAIL).is_some() {
         return Err(D::Error::custom("expected an e-mail address of at most 320 characters"));
     }
     check_visible(&email).map_err(|invalid| D::Error::custom(format_args!("the address {invalid}")))?;
@@ -284,7 +284,7 @@ fn email<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error>
 }
 
 fn sized_for_group<E: serde::de::Error>(text: String) -> Result<String, E> {
-    if text.is_empty() || text.chars().nth(GROUP_TEXT).is_some() {
+    if text.is_empty() || text.chars().nth(MAX_GROUP_TEXT).is_some() {
         return Err(E::custom("expected 1 to 255 characters"));
     }
     Ok(text)
@@ -307,7 +307,7 @@ fn status<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Status, D::Error
 }
 
 #[derive(Deserialize)]
-struct Instant(#[serde(deserialize_with = "instant")] Timestamp);
+struct InstantField(#[serde(deserialize_with = "instant")] Timestamp);
 
 fn instant<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::Error> {
     parse_instant(&String::deserialize(deserializer)?)
@@ -315,11 +315,11 @@ fn instant<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::E
 }
 
 fn optional_instant<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, D::Error> {
-    Ok(Option::<Instant>::deserialize(deserializer)?.map(|Instant(instant)| instant))
+    Ok(Option::<InstantField>::deserialize(deserializer)?.map(|InstantField(instant)| instant))
 }
 
-/// An RFC 3339 date-time, cut to the microsecond. The parser behind it also takes times without seconds, zone names in
-/// brackets and signed years; the format does not.
+/// Parses an RFC 3339 date-time, truncated to the microsecond. The parser of `jiff` also accepts times without
+/// seconds, zone names in brackets and signed years, which the format does not allow.
 fn parse_instant(text: &str) -> Option<Timestamp> {
     let shape = |pattern: &str, text: &[u8]| {
         pattern.len() == text.len()
@@ -349,7 +349,7 @@ fn parse_instant(text: &str) -> Option<Timestamp> {
     Timestamp::from_microsecond(microsecond).ok().filter(|instant| instant.as_second() >= FIRST_INSTANT)
 }
 
-/// The ids of a list, each once.
+/// The ids of a list without duplicates.
 pub(super) fn distinct(ids: &[i64]) -> impl Iterator<Item = i64> + '_ {
     let mut seen = HashSet::new();
     ids.iter().copied().filter(move |id| seen.insert(*id))

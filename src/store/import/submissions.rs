@@ -1,13 +1,13 @@
-//! Submissions, their answers and all that hangs on them as rows.
+//! Writes submissions with their answers, labels, users and flow steps.
 
 use std::collections::HashSet;
 
 use super::record::{SubmissionRecord, distinct};
 use crate::store::StoreError;
 use crate::store::engine::Transaction;
-use crate::store::statement::{Instant, Rows, Table};
+use crate::store::statement::{JsonRows, JsonTimestamp, TableSpec};
 
-const SUBMISSIONS: Table = Table {
+const SUBMISSIONS: TableSpec = TableSpec {
     name: "submissions",
     columns: &[
         ("id", "bigint"),
@@ -22,7 +22,7 @@ const SUBMISSIONS: Table = Table {
     key: 1,
 };
 
-const ANSWERS: Table = Table {
+const ANSWERS: TableSpec = TableSpec {
     name: "answers",
     columns: &[
         ("submission_id", "bigint"),
@@ -34,25 +34,28 @@ const ANSWERS: Table = Table {
     key: 2,
 };
 
-const LABELS: Table = Table {
+const LABELS: TableSpec = TableSpec {
     name: "submission_labels",
     columns: &[("submission_id", "bigint"), ("label_id", "bigint"), ("shared", "boolean")],
     key: 3,
 };
 
-const PENDING: Table =
-    Table { name: "submission_pending", columns: &[("submission_id", "bigint"), ("user_id", "bigint")], key: 2 };
+const PENDING: TableSpec =
+    TableSpec { name: "submission_pending", columns: &[("submission_id", "bigint"), ("user_id", "bigint")], key: 2 };
 
-const PARTICIPANTS: Table =
-    Table { name: "submission_participants", columns: &[("submission_id", "bigint"), ("user_id", "bigint")], key: 2 };
+const PARTICIPANTS: TableSpec = TableSpec {
+    name: "submission_participants",
+    columns: &[("submission_id", "bigint"), ("user_id", "bigint")],
+    key: 2,
+};
 
-const FLOW_STEPS: Table = Table {
+const FLOW_STEPS: TableSpec = TableSpec {
     name: "submission_flow_steps",
     columns: &[("submission_id", "bigint"), ("flow_step_id", "bigint")],
     key: 2,
 };
 
-/// Writes submissions; `stored` are those that the database has already.
+/// Writes submissions. `stored` are those that the database already has.
 pub(super) async fn write(
     transaction: &mut Transaction,
     submissions: &[&SubmissionRecord],
@@ -60,19 +63,20 @@ pub(super) async fn write(
 ) -> Result<(), StoreError> {
     let stored: Vec<i64> = submissions.iter().map(|s| s.id).filter(|id| stored.contains(id)).collect();
     let dialect = transaction.dialect();
-    let mut rows = Rows::new();
+    let mut rows = JsonRows::new();
     for s in submissions {
-        let (created_at, updated_at) = (Instant::new(s.created_at, dialect), Instant::new(s.updated_at, dialect));
+        let (created_at, updated_at) =
+            (JsonTimestamp::new(s.created_at, dialect), JsonTimestamp::new(s.updated_at, dialect));
         let status = s.status.as_str();
         rows.push(&(s.id, s.form_id, s.parent_id, status, s.draft, s.submitter_id, created_at, updated_at));
     }
     SUBMISSIONS.upsert(transaction, &rows).await?;
 
-    let (mut answers, mut labels) = (Rows::new(), Rows::new());
+    let (mut answers, mut labels) = (JsonRows::new(), JsonRows::new());
     for submission in submissions {
         for answer in &submission.answers {
             let files = (!answer.files.is_empty()).then_some(&answer.files);
-            let updated_at = Instant::new(answer.updated_at.unwrap_or(submission.updated_at), dialect);
+            let updated_at = JsonTimestamp::new(answer.updated_at.unwrap_or(submission.updated_at), dialect);
             answers.push(&(submission.id, answer.element_id, answer.stored_value(), files, updated_at));
         }
         distinct(&submission.labels).for_each(|label| labels.push(&(submission.id, label, false)));
@@ -80,7 +84,7 @@ pub(super) async fn write(
     }
     ANSWERS.replace(transaction, &stored, &answers).await?;
     LABELS.replace(transaction, &stored, &labels).await?;
-    let (mut pending, mut participants, mut steps) = (Rows::new(), Rows::new(), Rows::new());
+    let (mut pending, mut participants, mut steps) = (JsonRows::new(), JsonRows::new(), JsonRows::new());
     for submission in submissions {
         distinct(&submission.pending_on).for_each(|user| pending.push(&(submission.id, user)));
         distinct(&submission.participants).for_each(|user| participants.push(&(submission.id, user)));

@@ -1,4 +1,4 @@
-//! The ids and names that the lines of a batch touch: what has to be looked up before the batch can be checked.
+//! The ids and texts that the records of a batch touch, which have to be looked up before the batch is checked.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use crate::store::statement::fold;
 
 #[derive(Debug, Default)]
 pub(super) struct Touched<'b> {
-    /// Users, labels, groups and steps that lines refer to.
+    /// Users that records refer to; likewise labels, groups and flow steps.
     pub(super) users: HashSet<i64>,
     pub(super) labels: HashSet<i64>,
     pub(super) groups: HashSet<i64>,
@@ -20,7 +20,7 @@ pub(super) struct Touched<'b> {
     pub(super) elements: HashSet<i64>,
     pub(super) submissions: HashSet<i64>,
     pub(super) parents: HashSet<i64>,
-    /// Submissions that are given a parent.
+    /// Submissions that get a parent.
     pub(super) below: HashSet<i64>,
     pub(super) written_users: Vec<i64>,
     pub(super) emails: Vec<String>,
@@ -30,7 +30,7 @@ pub(super) struct Touched<'b> {
 }
 
 impl<'b> Touched<'b> {
-    pub(super) fn by(batch: &'b Batch) -> Self {
+    pub(super) fn of(batch: &'b Batch) -> Self {
         let mut touched = Self::default();
         for record in batch.records() {
             match record {
@@ -59,7 +59,7 @@ impl<'b> Touched<'b> {
     }
 
     fn add_group(&mut self, group: &GroupRecord) {
-        // Whether the id is taken matters where the built-in group would get it.
+        // The built-in group must not get an id that is taken.
         self.groups.insert(group.id);
         self.users.extend(&group.members);
         self.written_groups.push(group.id);

@@ -1,28 +1,29 @@
-//! Checked lines as rows: table by table, one statement each, whatever the number of lines.
+//! Writes checked records table by table, with one statement each, whatever the number of records.
 
 use std::collections::HashSet;
 
 use super::check::ALL_USERS;
-use super::known::Known;
 use super::record::{FlowStepRecord, FormRecord, GroupRecord, LabelRecord, Record, UserRecord, distinct};
+use super::state::ImportState;
 use super::submissions;
 use crate::store::StoreError;
 use crate::store::engine::Transaction;
-use crate::store::statement::{Dialect, Rows, Table, fold};
+use crate::store::statement::{Dialect, JsonRows, TableSpec, fold};
 
-const USERS: Table = Table { name: "users", columns: &[("id", "bigint"), ("email", "text"), ("name", "text")], key: 1 };
+const USERS: TableSpec =
+    TableSpec { name: "users", columns: &[("id", "bigint"), ("email", "text"), ("name", "text")], key: 1 };
 
-/// On SQLite the folded address is written by who writes the user.
-const USERS_FOLDED: Table = Table {
+/// On SQLite the writer of a user also writes the folded address.
+const USERS_FOLDED: TableSpec = TableSpec {
     name: "users",
     columns: &[("id", "bigint"), ("email", "text"), ("name", "text"), ("email_folded", "text")],
     key: 1,
 };
 
-const LABELS: Table =
-    Table { name: "labels", columns: &[("id", "bigint"), ("name", "text"), ("shared", "boolean")], key: 1 };
+const LABELS: TableSpec =
+    TableSpec { name: "labels", columns: &[("id", "bigint"), ("name", "text"), ("shared", "boolean")], key: 1 };
 
-const FORMS: Table = Table {
+const FORMS: TableSpec = TableSpec {
     name: "forms",
     columns: &[
         ("id", "bigint"),
@@ -35,7 +36,7 @@ const FORMS: Table = Table {
     key: 1,
 };
 
-const ELEMENTS: Table = Table {
+const ELEMENTS: TableSpec = TableSpec {
     name: "elements",
     columns: &[
         ("id", "bigint"),
@@ -48,25 +49,25 @@ const ELEMENTS: Table = Table {
     key: 1,
 };
 
-const GROUPS: Table = Table {
+const GROUPS: TableSpec = TableSpec {
     name: "groups",
     columns: &[("id", "bigint"), ("name", "text"), ("external_id", "text"), ("managed", "boolean")],
     key: 1,
 };
 
-const MEMBERS: Table =
-    Table { name: "group_members", columns: &[("group_id", "bigint"), ("user_id", "bigint")], key: 2 };
+const MEMBERS: TableSpec =
+    TableSpec { name: "group_members", columns: &[("group_id", "bigint"), ("user_id", "bigint")], key: 2 };
 
-const FLOW_STEPS: Table =
-    Table { name: "flow_steps", columns: &[("id", "bigint"), ("form_id", "bigint"), ("name", "text")], key: 1 };
+const FLOW_STEPS: TableSpec =
+    TableSpec { name: "flow_steps", columns: &[("id", "bigint"), ("form_id", "bigint"), ("name", "text")], key: 1 };
 
-const STEP_GROUPS: Table =
-    Table { name: "flow_step_groups", columns: &[("flow_step_id", "bigint"), ("group_id", "bigint")], key: 2 };
+const STEP_GROUPS: TableSpec =
+    TableSpec { name: "flow_step_groups", columns: &[("flow_step_id", "bigint"), ("group_id", "bigint")], key: 2 };
 
-/// Writes the accepted lines of a batch.
+/// Writes the accepted records of a batch.
 pub(super) async fn write(
     transaction: &mut Transaction,
-    known: &Known,
+    state: &ImportState,
     accepted: &[&Record],
 ) -> Result<(), StoreError> {
     let (mut users, mut labels, mut forms, mut groups, mut steps, mut submissions) =
@@ -83,14 +84,14 @@ pub(super) async fn write(
     }
     write_users(transaction, &users).await?;
     write_labels(transaction, &labels).await?;
-    write_forms(transaction, &forms, &known.dropped).await?;
+    write_forms(transaction, &forms, &state.dropped).await?;
     write_groups(transaction, &groups).await?;
     write_flow_steps(transaction, &steps).await?;
-    submissions::write(transaction, &submissions, &known.stored).await
+    submissions::write(transaction, &submissions, &state.stored).await
 }
 
 async fn write_users(transaction: &mut Transaction, users: &[&UserRecord]) -> Result<(), StoreError> {
-    let mut rows = Rows::new();
+    let mut rows = JsonRows::new();
     match transaction.dialect() {
         Dialect::Postgres => {
             users.iter().for_each(|user| rows.push(&(user.id, &user.email, &user.name)));
@@ -104,7 +105,7 @@ async fn write_users(transaction: &mut Transaction, users: &[&UserRecord]) -> Re
 }
 
 async fn write_labels(transaction: &mut Transaction, labels: &[&LabelRecord]) -> Result<(), StoreError> {
-    let mut rows = Rows::new();
+    let mut rows = JsonRows::new();
     labels.iter().for_each(|label| rows.push(&(label.id, &label.name, label.shared)));
     LABELS.upsert(transaction, &rows).await
 }
@@ -114,7 +115,7 @@ async fn write_forms(
     forms: &[&FormRecord],
     dropped: &HashSet<i64>,
 ) -> Result<(), StoreError> {
-    let (mut rows, mut elements) = (Rows::new(), Rows::new());
+    let (mut rows, mut elements) = (JsonRows::new(), JsonRows::new());
     for form in forms {
         rows.push(&(form.id, &form.name, form.anonymous, form.disabled, form.graduated, form.parent_id));
         for (position, element) in form.elements.iter().enumerate() {
@@ -122,7 +123,7 @@ async fn write_forms(
         }
     }
     FORMS.upsert(transaction, &rows).await?;
-    // Before the others: a later form may take over the id.
+    // First, because a later form may take over the id.
     if !dropped.is_empty() {
         let mut sql = transaction.sql();
         sql.push("DELETE FROM elements WHERE id").in_ids(&dropped.iter().copied().collect::<Vec<_>>());
@@ -133,13 +134,13 @@ async fn write_forms(
 
 async fn write_groups(transaction: &mut Transaction, groups: &[&GroupRecord]) -> Result<(), StoreError> {
     let (built_in, groups): (Vec<&GroupRecord>, Vec<_>) = groups.iter().partition(|group| group.name == ALL_USERS);
-    // Before the others: one of them may take the id that the built-in group had.
+    // First, because another group may take the previous id of the built-in group.
     if let Some(group) = built_in.last() {
         let mut sql = transaction.sql();
         sql.push("UPDATE groups SET id = ").bind(group.id).push(" WHERE built_in AND id <> ").bind(group.id);
         transaction.execute(sql).await?;
     }
-    let (mut rows, mut members) = (Rows::new(), Rows::new());
+    let (mut rows, mut members) = (JsonRows::new(), JsonRows::new());
     for group in &groups {
         rows.push(&(group.id, &group.name, &group.external_id, group.managed));
         for member in distinct(&group.members) {
@@ -152,7 +153,7 @@ async fn write_groups(transaction: &mut Transaction, groups: &[&GroupRecord]) ->
 }
 
 async fn write_flow_steps(transaction: &mut Transaction, steps: &[&FlowStepRecord]) -> Result<(), StoreError> {
-    let (mut rows, mut groups) = (Rows::new(), Rows::new());
+    let (mut rows, mut groups) = (JsonRows::new(), JsonRows::new());
     for step in steps {
         rows.push(&(step.id, step.form_id, &step.name));
         for group in distinct(&step.groups) {

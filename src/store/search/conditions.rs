@@ -1,7 +1,7 @@
 //! The conditions of a [`SubmissionFilter`] as SQL.
 //!
-//! A condition on a list of rows elsewhere is an `IN (SELECT …)`, which lets the planner start from either side. What is
-//! derived of answers names the submission that shows them, so that a graduated child is found through its parent.
+//! A condition on rows of another table is an `IN (SELECT …)`, which lets the planner start from either side. Derived
+//! rows of answers name the submission that shows them, so that a graduated child is found through its parent.
 
 use std::collections::HashMap;
 
@@ -9,10 +9,10 @@ use super::terms::write_terms;
 use crate::store::filter::{Keyword, SubmissionFilter};
 use crate::store::statement::{Dialect, Sql};
 
-/// The shortest text that trigrams can find.
-const TRIGRAM: usize = 3;
+/// The length of a trigram, and so of the shortest text that a trigram index finds.
+const TRIGRAM_LENGTH: usize = 3;
 
-/// Adds what a listed submission `s` must have to be found, the keyword apart.
+/// Adds the conditions on a listed submission `s`, except for the keyword.
 pub(super) fn write_conditions(sql: &mut Sql, filter: &SubmissionFilter) {
     sql.push("true");
     if !filter.forms.is_empty() {
@@ -46,17 +46,17 @@ pub(super) fn write_conditions(sql: &mut Sql, filter: &SubmissionFilter) {
     write_terms(sql, &filter.terms);
 }
 
-/// Adds that a submission `s` shows an answer with the keyword.
+/// Adds the condition that a submission `s` shows an answer with the keyword.
 pub(super) fn write_keyword(sql: &mut Sql, keyword: &Keyword) {
-    // A table of its own, so that Postgres doesn't read all documents in the order of the submissions instead.
+    // Materialized, so that Postgres doesn't read all documents in the order of the submissions instead.
     sql.push(" AND s.id IN (WITH hits (id) AS MATERIALIZED (");
     write_hits(sql, keyword);
     let ids = ids_of_hits(sql.dialect());
     sql.push(") ").push(ids).push(")");
 }
 
-/// The query of the ids in `hits (id)`. For Postgres it is a union, which it expects to have as many ids as its parts; of the
-/// table alone it expects 200, and then looks up each of a hundred thousand by itself.
+/// The query of the ids in `hits (id)`. On Postgres it is a union, whose size is estimated from its parts. For the
+/// table itself Postgres would assume 200 ids, and then look up each of a hundred thousand ids separately.
 pub(super) fn ids_of_hits(dialect: Dialect) -> &'static str {
     match dialect {
         Dialect::Postgres => "SELECT id FROM hits UNION SELECT NULL",
@@ -72,17 +72,17 @@ pub(super) fn write_forms(sql: &mut Sql, forms: &[i64]) {
 
 /// Whether a keyword is too short for trigrams.
 pub(super) fn is_short(keyword: &Keyword) -> bool {
-    keyword.as_str().chars().count() < TRIGRAM
+    keyword.as_str().chars().count() < TRIGRAM_LENGTH
 }
 
-/// Adds the query of the submissions that show an answer with a keyword; one of them may come more than once.
+/// Adds the query of the submissions that show an answer with a keyword. A submission may occur more than once.
 pub(super) fn write_hits(sql: &mut Sql, keyword: &Keyword) {
     let text = keyword.as_str();
     match sql.dialect() {
         Dialect::Postgres => {
             sql.push("SELECT shown_in FROM listed_documents WHERE ");
             if is_short(keyword) {
-                // And not LIKE, for which the planner would go through all trigrams besides.
+                // Not LIKE, for which the planner would also scan all trigrams.
                 sql.push("formgate_pairs(document) @@ ").bind(pair(text)).push("::tsquery AND ");
                 write_in_document(sql, keyword);
             } else {
@@ -92,7 +92,7 @@ pub(super) fn write_hits(sql: &mut Sql, keyword: &Keyword) {
             }
         }
         Dialect::Sqlite => {
-            // By their ids and not by a join: SQLite then reads of a document no more than its head.
+            // By id and not by a join: SQLite then reads only the head of each document.
             sql.push("SELECT shown_in FROM listed_documents WHERE submission_id IN (");
             if is_short(keyword) {
                 write_short_keyword(sql, text);
@@ -107,7 +107,7 @@ pub(super) fn write_hits(sql: &mut Sql, keyword: &Keyword) {
     }
 }
 
-/// Adds that a document that has a part of the keyword has all of it.
+/// Adds the condition that a document that contains `part` contains the whole keyword.
 fn write_rest(sql: &mut Sql, keyword: &Keyword, part: &str) {
     if part != keyword.as_str() {
         sql.push(" AND ");
@@ -115,48 +115,49 @@ fn write_rest(sql: &mut Sql, keyword: &Keyword, part: &str) {
     }
 }
 
-/// Adds that a document has a keyword, which is looked for from its beginning to its end.
+/// Adds the condition that a document contains a keyword, by scanning the document.
 pub(super) fn write_in_document(sql: &mut Sql, keyword: &Keyword) {
     sql.push_either("strpos(document, ", "instr(document, ").bind(keyword.as_str()).push(") > 0");
 }
 
-/// Adds the documents with a keyword of two characters, which begins some trigrams of the index or ends the document.
+/// Adds the query of documents with a keyword of two characters, which is a prefix of a trigram or the end of the
+/// document.
 fn write_short_keyword(sql: &mut Sql, keyword: &str) {
     let beyond = format!("{keyword}{}", char::MAX);
     sql.push("SELECT rowid FROM listed_trigrams WHERE listed_trigrams MATCH (");
-    // Without any such trigram, the phrase that nothing matches.
+    // If there is no such trigram, a phrase that matches nothing.
     sql.push(r#"SELECT coalesce(group_concat('"' || replace(term, '"', '""') || '"', ' OR '), '""')"#);
     sql.push(" FROM listed_trigram_terms WHERE term >= ").bind(keyword).push(" AND term < ").bind(beyond);
     sql.push(") UNION ALL SELECT submission_id FROM listed_documents WHERE substr(document, -2) = ").bind(keyword);
 }
 
-/// A keyword of two characters as a tsquery. Documents that are too long for the index are among what it finds.
+/// A keyword of two characters as a tsquery. It also matches all documents that are too long for the index.
 fn pair(keyword: &str) -> String {
     format!("'{}' | long", keyword.replace('\\', r"\\").replace('\'', "''"))
 }
 
-/// The longest part of a keyword that has no trigram twice: of most keywords, all of it.
+/// The longest part of a keyword without a repeated trigram; for most keywords, all of it.
 ///
-/// FTS5 compares the positions of every trigram of a phrase, and LIKE starts again at every character, so a keyword of a
-/// thousand equal letters costs a thousand times the length of a text of that letter: ten seconds for half a megabyte. While no
-/// trigram repeats, both cost at most a small multiple of the length of the text. A scan by `instr` or `strpos` then checks
-/// the few documents that are left.
+/// FTS5 compares the positions of every trigram of a phrase, and LIKE starts again at every character, so a keyword of
+/// a thousand equal letters costs a thousand times the length of a text of that letter: ten seconds for half a
+/// megabyte. While no trigram repeats, both cost at most a small multiple of the length of the text. A scan by `instr`
+/// or `strpos` then checks the remaining documents.
 fn distinct_part(keyword: &str) -> &str {
     let starts: Vec<usize> = keyword.char_indices().map(|(start, _)| start).chain([keyword.len()]).collect();
     let mut last_seen = HashMap::new();
     let (mut first, mut longest) = (0, 0..0);
-    for (place, span) in starts.windows(TRIGRAM + 1).enumerate() {
-        if let Some(before) = last_seen.insert(&keyword[span[0]..span[TRIGRAM]], place) {
+    for (position, span) in starts.windows(TRIGRAM_LENGTH + 1).enumerate() {
+        if let Some(before) = last_seen.insert(&keyword[span[0]..span[TRIGRAM_LENGTH]], position) {
             first = first.max(before + 1);
         }
-        if place + 1 - first > longest.len() {
-            longest = first..place + 1;
+        if position + 1 - first > longest.len() {
+            longest = first..position + 1;
         }
     }
-    &keyword[starts[longest.start]..starts[longest.end + TRIGRAM - 1]]
+    &keyword[starts[longest.start]..starts[longest.end + TRIGRAM_LENGTH - 1]]
 }
 
-/// Makes `%`, `_` and `\` ordinary characters of a LIKE pattern.
+/// Escapes `%`, `_` and `\` for a LIKE pattern.
 fn escape_like(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len());
     for character in text.chars() {

@@ -1,9 +1,9 @@
-//! Counting the listed submissions again.
+//! Recounts the listed submissions and corrects `listed_counts`.
 
 use crate::store::StoreError;
 use crate::store::engine::Transaction;
 
-const ANEW_ON_POSTGRES: &str = "SELECT 'form' AS counted, form_id AS key, status, count(*) AS listed \
+const RECOUNT_ON_POSTGRES: &str = "SELECT 'form' AS counted, form_id AS key, status, count(*) AS listed \
     FROM listed_submissions GROUP BY form_id, status \
     UNION ALL SELECT 'created', floor(extract(epoch FROM created_at) / 86400)::bigint, '', count(*) \
     FROM listed_submissions GROUP BY 2 \
@@ -13,7 +13,7 @@ const ANEW_ON_POSTGRES: &str = "SELECT 'form' AS counted, form_id AS key, status
     FROM listed_by_label GROUP BY 1, 2";
 
 /// A day has 86,400,000,000 microseconds; the remainder is made positive first, so that 1969 is counted too.
-const ANEW_ON_SQLITE: &str = "SELECT 'form' AS counted, form_id AS key, status, count(*) AS listed \
+const RECOUNT_ON_SQLITE: &str = "SELECT 'form' AS counted, form_id AS key, status, count(*) AS listed \
     FROM listed_submissions GROUP BY form_id, status \
     UNION ALL SELECT 'created', \
     (created_at - (created_at % 86400000000 + 86400000000) % 86400000000) / 86400000000, '', count(*) \
@@ -24,14 +24,16 @@ const ANEW_ON_SQLITE: &str = "SELECT 'form' AS counted, form_id AS key, status, 
     UNION ALL SELECT iif(shared, 'shared label', 'label'), label_id, '', count(*) FROM listed_by_label GROUP BY 1, 2";
 
 /// Corrects the counts. Returns how many were wrong.
-pub(super) async fn mend(transaction: &mut Transaction) -> Result<u64, StoreError> {
+pub(super) async fn repair(transaction: &mut Transaction) -> Result<u64, StoreError> {
     let mut sql = transaction.sql();
-    sql.push("WITH anew AS (").push_either(ANEW_ON_POSTGRES, ANEW_ON_SQLITE);
-    sql.push("), kept AS (SELECT counted, key, status, listed FROM listed_counts WHERE listed <> 0) ");
+    sql.push("WITH recounted AS (").push_either(RECOUNT_ON_POSTGRES, RECOUNT_ON_SQLITE);
+    sql.push("), stored AS (SELECT counted, key, status, listed FROM listed_counts WHERE listed <> 0) ");
     sql.push(
-        "SELECT count(*) FROM (SELECT counted, key, status FROM (SELECT * FROM kept EXCEPT SELECT * FROM anew) AS a ",
+        "SELECT count(*) FROM (SELECT counted, key, status FROM (SELECT * FROM stored EXCEPT SELECT * FROM recounted) AS a ",
     );
-    sql.push("UNION SELECT counted, key, status FROM (SELECT * FROM anew EXCEPT SELECT * FROM kept) AS b) AS wrong");
+    sql.push(
+        "UNION SELECT counted, key, status FROM (SELECT * FROM recounted EXCEPT SELECT * FROM stored) AS b) AS wrong",
+    );
     let wrong: i64 = transaction.fetch_all(sql).await?.first().ok_or(sqlx::Error::RowNotFound)?.get(0)?;
     if wrong > 0 {
         let mut sql = transaction.sql();
@@ -39,7 +41,7 @@ pub(super) async fn mend(transaction: &mut Transaction) -> Result<u64, StoreErro
         transaction.execute(sql).await?;
         let mut sql = transaction.sql();
         sql.push("INSERT INTO listed_counts (counted, key, status, listed) ");
-        sql.push_either(ANEW_ON_POSTGRES, ANEW_ON_SQLITE);
+        sql.push_either(RECOUNT_ON_POSTGRES, RECOUNT_ON_SQLITE);
         transaction.execute(sql).await?;
     }
     Ok(wrong.unsigned_abs())

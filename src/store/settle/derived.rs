@@ -1,17 +1,19 @@
-//! What is derived from a submission.
+//! The rows of the search tables that are derived from a submission, in memory.
+//!
+//! Computes documents, terms and counts from answers; reads and writes nothing.
 
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use crate::store::statement::{SEPARATOR, fold, searchable, term};
+use crate::store::statement::{SEPARATOR, fold, searchable, term_digest};
 
-/// What is derived from one submission.
+/// The derived rows of one submission.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Derived {
-    /// What it is listed by, if it is returned by itself.
-    pub(super) listed: Option<Listed>,
-    /// What the keyword search reads: its answers, if it has any and they are shown.
+    /// Its entry in the list, unless it is only shown inside its parent.
+    pub(super) listed: Option<ListedSubmission>,
+    /// The document of the keyword search: its answers, if it has any and they are shown.
     pub(super) document: Option<Document>,
     /// The submission that shows the answers, and the digests that the terms filter looks up.
     pub(super) terms: BTreeSet<(i64, i64)>,
@@ -19,9 +21,9 @@ pub(super) struct Derived {
     pub(super) labels: BTreeSet<(i64, bool, Timestamp)>,
 }
 
-/// What a submission is listed by.
+/// A submission's row in `listed_submissions`.
 #[derive(Debug, PartialEq)]
-pub(super) struct Listed {
+pub(super) struct ListedSubmission {
     pub(super) form: i64,
     pub(super) status: String,
     pub(super) submitter: Option<i64>,
@@ -38,11 +40,11 @@ pub(super) struct Document {
 }
 
 impl Derived {
-    /// Adds an answer of a submission whose answers are shown; in the order of the elements.
+    /// Adds an answer of a submission whose answers are shown. Call in the order of the elements.
     pub(super) fn add_answer(&mut self, shown_in: i64, element: i64, value: &str) {
         let folded = searchable(&fold(value));
         for line in folded.split('\n').chain([&*folded]) {
-            self.terms.insert((shown_in, term(element, line)));
+            self.terms.insert((shown_in, term_digest(element, line)));
         }
         match &mut self.document {
             Some(document) => {
@@ -78,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_document_has_the_answers_in_order_and_the_terms_their_lines() {
+    fn a_document_joins_the_answers_in_order_and_the_terms_are_their_lines() {
         let mut derived = Derived::default();
         derived.add_answer(7, 1, "ΟΔΥΣ");
         derived.add_answer(7, 2, "Red\nBlue");
@@ -86,10 +88,10 @@ mod tests {
         let document = derived.document.as_ref().unwrap();
         assert_eq!((document.shown_in, &*document.text), (7, "οδυσ\u{fdd0}red\nblue\u{fdd0}a\u{fffd}b"));
         let terms: BTreeSet<_> = [(1, "οδυσ"), (2, "red\nblue"), (2, "red"), (2, "blue"), (3, "a\u{fffd}b")]
-            .map(|(element, text)| (7, term(element, text)))
+            .map(|(element, text)| (7, term_digest(element, text)))
             .into();
         assert_eq!(derived.terms, terms);
-        assert_ne!(term(1, "red"), term(2, "red"));
+        assert_ne!(term_digest(1, "red"), term_digest(2, "red"));
     }
 
     #[test]

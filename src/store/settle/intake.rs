@@ -1,4 +1,6 @@
-//! The intake: what writers noted.
+//! The table `intake`: notes of writers about what they changed.
+//!
+//! A note names a submission (and its children, if they may be affected), a form, or everything.
 
 use std::collections::BTreeSet;
 
@@ -13,9 +15,9 @@ pub(super) struct Notes {
     pub(super) taken: usize,
     /// The submissions to derive from.
     pub(super) submissions: BTreeSet<i64>,
-    /// Whose children may have changed sides.
+    /// Submissions whose children may now be shown elsewhere.
     parents: Vec<i64>,
-    /// Forms that became graduated, or ceased to be.
+    /// Forms whose `graduated` changed.
     forms: Vec<i64>,
     everything: bool,
 }
@@ -25,18 +27,18 @@ const EVERY_ID: &str = "SELECT id FROM submissions UNION SELECT id FROM listed_s
     UNION SELECT submission_id FROM listed_documents UNION SELECT submission_id FROM listed_terms \
     UNION SELECT submission_id FROM listed_by_label";
 
-/// Whether there is nothing left to derive from.
-const NOTHING_IS_LEFT: &str = "SELECT NOT EXISTS (SELECT 1 FROM submissions)";
+/// Whether there are no submissions to derive from.
+const NO_SUBMISSIONS: &str = "SELECT NOT EXISTS (SELECT 1 FROM submissions)";
 
 impl Notes {
-    /// Takes at most `most` notes out of the intake.
-    pub(super) async fn take(transaction: &mut Transaction, most: i64) -> Result<Self, StoreError> {
+    /// Takes at most `max_notes` notes out of the intake.
+    pub(super) async fn take(transaction: &mut Transaction, max_notes: i64) -> Result<Self, StoreError> {
         let mut sql = transaction.sql();
         sql.push_either(
             "DELETE FROM intake WHERE ctid = ANY (ARRAY (SELECT ctid FROM intake LIMIT ",
             "DELETE FROM intake WHERE rowid IN (SELECT rowid FROM intake LIMIT ",
         );
-        sql.bind(most).push_either("))", ")").push(" RETURNING submission_id, children, form_id");
+        sql.bind(max_notes).push_either("))", ")").push(" RETURNING submission_id, children, form_id");
         let mut notes = Self::default();
         transaction
             .fetch_each(sql, &mut |row| {
@@ -58,12 +60,13 @@ impl Notes {
         Ok(notes)
     }
 
-    /// Whether others may have to be noted because of these.
+    /// Whether these notes affect submissions that they don't name.
     pub(super) fn may_affect_others(&self) -> bool {
         self.everything || !self.parents.is_empty() || !self.forms.is_empty()
     }
 
-    /// Adds notes for the submissions that these notes affect indirectly: children, and submissions of forms.
+    /// Adds notes for the submissions that these notes affect indirectly: children, and children of a form's
+    /// submissions.
     pub(super) async fn note_others(&self, transaction: &mut Transaction) -> Result<(), StoreError> {
         if self.everything {
             return note_everything(transaction).await;
@@ -85,12 +88,12 @@ impl Notes {
 /// Adds a note for every submission. If there is none, deletes all derived rows.
 async fn note_everything(transaction: &mut Transaction) -> Result<(), StoreError> {
     let mut sql = transaction.sql();
-    sql.push(NOTHING_IS_LEFT);
+    sql.push(NO_SUBMISSIONS);
     let rows = transaction.fetch_all(sql).await?;
-    let nothing_is_left = rows.first().map(|row| row.get(0)).transpose()?.unwrap_or(false);
-    let statements: &[&'static str] = match (nothing_is_left, transaction.dialect()) {
+    let no_submissions = rows.first().map(|row| row.get(0)).transpose()?.unwrap_or(false);
+    let statements: &[&'static str] = match (no_submissions, transaction.dialect()) {
         (false, _) => &[],
-        // And not TRUNCATE, which waits for readers, and shows those with an older snapshot nothing.
+        // Not TRUNCATE: it waits for readers, and readers with an older snapshot would see an empty table.
         (true, Dialect::Postgres) => &[
             "DELETE FROM listed_submissions",
             "DELETE FROM listed_documents",
@@ -118,12 +121,12 @@ async fn note_everything(transaction: &mut Transaction) -> Result<(), StoreError
     Ok(())
 }
 
-/// Adds whether nothing is noted, as an expression.
+/// Adds an expression: whether the intake is empty.
 pub(in crate::store) fn write_is_settled(sql: &mut Sql) {
     sql.push("NOT EXISTS (SELECT 1 FROM intake)");
 }
 
-/// Whether nothing is noted.
+/// Whether the intake is empty.
 pub(super) async fn is_settled(reader: &mut PooledConnection) -> Result<bool, sqlx::Error> {
     let mut sql = reader.sql();
     sql.push("SELECT ");
@@ -131,20 +134,24 @@ pub(super) async fn is_settled(reader: &mut PooledConnection) -> Result<bool, sq
     reader.fetch_one(sql).await?.get(0)
 }
 
-/// The submissions that notes are about, those that [`Notes::note_others`] would note included; at most `most`.
-pub(super) async fn noted(reader: &mut PooledConnection, most: i64) -> Result<Vec<i64>, StoreError> {
+/// The submissions that notes are about, those that [`Notes::note_others`] would note included; at most `max_notes`.
+pub(super) async fn noted(reader: &mut PooledConnection, max_notes: i64) -> Result<Vec<i64>, StoreError> {
     let mut sql = reader.sql();
     sql.push("SELECT submission_id FROM intake WHERE submission_id IS NOT NULL ");
     sql.push("UNION SELECT c.id FROM intake i JOIN submissions c ON c.parent_id = i.submission_id WHERE i.children ");
     sql.push("UNION SELECT c.id FROM intake i JOIN submissions p ON p.form_id = i.form_id ");
     sql.push("JOIN submissions c ON c.parent_id = p.id ");
     sql.push("UNION SELECT every.id FROM (SELECT 1 FROM intake WHERE submission_id IS NULL AND form_id IS NULL LIMIT 1) AS e ");
-    sql.push("CROSS JOIN (").push(EVERY_ID).push(") AS every LIMIT ").bind(most);
+    sql.push("CROSS JOIN (").push(EVERY_ID).push(") AS every LIMIT ").bind(max_notes);
     Ok(reader.fetch_all(sql).await?.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?)
 }
 
-/// The next submissions by their ids, whether they are there or something is still derived of them.
-pub(super) async fn ids_after(transaction: &mut Transaction, last: i64, most: i64) -> Result<Vec<i64>, StoreError> {
+/// The next submissions by id, including deleted ones that still have derived rows.
+pub(super) async fn ids_after(
+    transaction: &mut Transaction,
+    last: i64,
+    max_notes: i64,
+) -> Result<Vec<i64>, StoreError> {
     let mut sql = transaction.sql();
     for (at, (select, order)) in [
         ("SELECT id FROM submissions WHERE id > ", " ORDER BY id LIMIT "),
@@ -163,8 +170,8 @@ pub(super) async fn ids_after(transaction: &mut Transaction, last: i64, most: i6
     .enumerate()
     {
         sql.push(if at == 0 { "SELECT id FROM (" } else { " UNION SELECT id FROM (" });
-        sql.push(select).bind(last).push(order).bind(most).push(") AS following");
+        sql.push(select).bind(last).push(order).bind(max_notes).push(") AS following");
     }
-    sql.push(" ORDER BY id LIMIT ").bind(most);
+    sql.push(" ORDER BY id LIMIT ").bind(max_notes);
     Ok(transaction.fetch_all(sql).await?.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?)
 }

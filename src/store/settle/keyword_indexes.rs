@@ -1,17 +1,17 @@
 //! The GIN indexes of Postgres for the keyword search, which the program creates and not the schema.
 //!
-//! Building a GIN index from all documents takes half the time of inserting them one by one, and half the space. So code
-//! that fills an empty table drops the indexes first and creates them afterwards. The trigram index needs the extension
-//! `pg_trgm`. Without it, keyword searches read every document and find the same.
+//! Building a GIN index from all documents takes half the time of inserting them one by one, and half the space. So
+//! code that fills an empty table drops the indexes first and creates them afterwards. The trigram index needs the
+//! extension `pg_trgm`. Without it, keyword searches read every document and find the same.
 
 use crate::store::StoreError;
 use crate::store::engine::Transaction;
 use crate::store::statement::Dialect;
 
 /// The indexes stay if there are documents, or if the table is locked or owned by another role.
-const TAKE_AWAY: &str = "DO $$
+const DROP_IF_EMPTY: &str = "DO $$
 DECLARE
-  patience text := current_setting('lock_timeout');
+  previous_timeout text := current_setting('lock_timeout');
 BEGIN
   IF EXISTS (SELECT FROM listed_documents) THEN
     RETURN;
@@ -22,12 +22,12 @@ BEGIN
   EXCEPTION WHEN lock_not_available OR deadlock_detected OR insufficient_privilege THEN
     NULL;
   END;
-  PERFORM set_config('lock_timeout', patience, true);
+  PERFORM set_config('lock_timeout', previous_timeout, true);
 END
 $$";
 
 /// The operator class is named with the schema of the extension, which need not be on the search path.
-const MAKE: &str = "DO $$
+const CREATE_MISSING: &str = "DO $$
 DECLARE
   extension_schema text;
 BEGIN
@@ -56,13 +56,13 @@ END
 $$";
 
 /// Drops the indexes if there are no documents yet.
-pub(in crate::store) async fn take_away(transaction: &mut Transaction) -> Result<(), StoreError> {
-    run(transaction, TAKE_AWAY).await
+pub(in crate::store) async fn drop_if_empty(transaction: &mut Transaction) -> Result<(), StoreError> {
+    run(transaction, DROP_IF_EMPTY).await
 }
 
 /// Creates the indexes that are missing.
-pub(in crate::store) async fn make(transaction: &mut Transaction) -> Result<(), StoreError> {
-    run(transaction, MAKE).await
+pub(in crate::store) async fn create_missing(transaction: &mut Transaction) -> Result<(), StoreError> {
+    run(transaction, CREATE_MISSING).await
 }
 
 async fn run(transaction: &mut Transaction, statement: &'static str) -> Result<(), StoreError> {

@@ -1,41 +1,39 @@
-//! Searching without settling, for databases that can't be written to now: a standby, a read-only database, a SQLite file
-//! whose write lock another program holds.
+//! Searches without settling, for databases that can't be written to now: a standby, a read-only database, or a SQLite
+//! file whose write lock another program holds.
 //!
-//! The rows of the submissions in the intake are derived for the one search and sent with its statement. Common table
-//! expressions with the names of the derived tables combine them with the stored rows of all other submissions. Such a
+//! The rows of the submissions in the intake are derived for this one search and sent with its statement. Common table
+//! expressions with the names of the search tables combine them with the stored rows of all other submissions. Such a
 //! search reads far more than others.
-
-use serde_json::json;
 
 use super::derived::Derived;
 use super::intake;
-use super::reading::{self, All};
+use super::reading::{self, DerivedById};
 use super::writing::{DOCUMENTS, SUBMISSIONS, TERMS};
 use crate::store::StoreError;
 use crate::store::engine::PooledConnection;
-use crate::store::statement::{Dialect, Instant, Rows, Sql};
+use crate::store::statement::{JsonRows, JsonTimestamp, Sql};
 
-/// How many submissions are laid over the tables.
+/// The most submissions of an overlay.
 ///
 /// Larger: searches on a standby or during a long transaction send more with each statement. Smaller: more of them are
 /// refused.
-const MOST: i64 = 5_000;
+const MAX_NOTED: i64 = 5_000;
 
-/// What is derived of the submissions that are noted.
+/// The derived rows of the submissions in the intake.
 #[derive(Debug)]
 pub(in crate::store) struct Overlay {
     ids: Vec<i64>,
-    derived: All,
+    derived: DerivedById,
 }
 
 impl Overlay {
-    /// Reads the intake and derives from it, in a transaction that sees one state of the database.
+    /// Reads the intake and derives from it. The transaction must see one snapshot of the database.
     ///
     /// # Errors
-    /// [`StoreError::Unsettled`] where too much is noted.
+    /// [`StoreError::Unsettled`] if there are too many notes.
     pub(in crate::store) async fn read(reader: &mut PooledConnection) -> Result<Self, StoreError> {
-        let ids = intake::noted(reader, MOST + 1).await?;
-        if i64::try_from(ids.len()).is_ok_and(|count| count > MOST) {
+        let ids = intake::noted(reader, MAX_NOTED + 1).await?;
+        if i64::try_from(ids.len()).is_ok_and(|count| count > MAX_NOTED) {
             return Err(StoreError::Unsettled);
         }
         let derived = reading::wanted(reader, &ids).await?;
@@ -45,11 +43,11 @@ impl Overlay {
     /// Adds a statement that reads the tables as they would be if they were settled.
     pub(in crate::store) fn write(&self, sql: &mut Sql, write_statement: impl FnOnce(&mut Sql)) {
         let dialect = sql.dialect();
-        let (mut submissions, mut documents, mut terms) = (Rows::new(), Rows::new(), Rows::new());
+        let (mut submissions, mut documents, mut terms) = (JsonRows::new(), JsonRows::new(), JsonRows::new());
         for (id, Derived { listed, document, terms: digests, .. }) in &self.derived {
             if let Some(listed) = listed {
                 let [created, updated] =
-                    [listed.created_at, listed.updated_at].map(|instant| Instant::new(instant, dialect));
+                    [listed.created_at, listed.updated_at].map(|instant| JsonTimestamp::new(instant, dialect));
                 submissions.push(&(id, listed.form, &listed.status, listed.submitter, created, updated));
             }
             if let Some(document) = document {
@@ -61,29 +59,18 @@ impl Overlay {
             [(SUBMISSIONS, submissions), (DOCUMENTS, documents), (TERMS, terms)].into_iter().enumerate()
         {
             sql.push(if at == 0 { "WITH " } else { ", " }).push(table.name).push(" AS (SELECT ");
-            table.names(sql);
-            // Within the expression, Postgres takes the name for the real table. SQLite needs the schema.
+            table.push_column_names(sql);
+            // Inside the expression, Postgres resolves the name to the real table. SQLite needs the schema.
             sql.push(" FROM ").push_either("", "main.").push(table.name).push(" WHERE ").push(table.columns[0].0);
-            self.write_others(sql);
+            sql.not_in_ids(&self.ids);
             sql.push(" UNION ALL SELECT ");
-            table.names(sql);
+            table.push_column_names(sql);
             sql.push(" FROM ");
-            table.batch(sql, &rows);
+            table.push_batch(sql, &rows);
             sql.push(")");
         }
         sql.push(" SELECT * FROM (");
         write_statement(sql);
         sql.push(") AS overlaid");
-    }
-
-    /// Adds the condition that an id is not among those that are noted.
-    fn write_others(&self, sql: &mut Sql) {
-        match sql.dialect() {
-            Dialect::Postgres => sql.push(" <> ALL (").bind(self.ids.clone()).push(")"),
-            Dialect::Sqlite => {
-                let ids = json!(self.ids).to_string();
-                sql.push(" NOT IN (SELECT value FROM json_each(").bind(ids).push("))")
-            }
-        };
     }
 }

@@ -1,27 +1,27 @@
-//! Reads what should be derived from submissions, and what is stored.
+//! Reads what should be derived from submissions (`wanted`), and what the search tables have (`stored`).
 
 use std::collections::HashMap;
 
-use super::derived::{Derived, Document, Listed};
+use super::derived::{Derived, Document, ListedSubmission};
 use crate::store::StoreError;
 use crate::store::engine::PooledConnection;
-use crate::store::statement::{Dialect, Row, Sql};
+use crate::store::statement::Row;
 
-/// Submissions by id; of one that is not among them, nothing is derived.
-pub(super) type All = HashMap<i64, Derived>;
+/// Derived rows by the submission's id. Nothing is derived from a submission that is missing here.
+pub(super) type DerivedById = HashMap<i64, Derived>;
 
 /// How many bytes of answers are derived from at once.
 ///
 /// Larger: settling takes more memory, several times as much. Smaller: more statements.
-const AT_ONCE: i64 = 4 * 1024 * 1024;
+const MAX_BYTES: i64 = 4 * 1024 * 1024;
 
 /// How many submissions are derived from at once.
 ///
 /// Larger: settling takes more memory. Smaller: more statements.
-const MOST: usize = 1000;
+const MAX_SUBMISSIONS: usize = 1000;
 
-/// Submissions that can be derived from together, in the order of their ids.
-pub(super) async fn portions(reader: &mut PooledConnection, ids: &[i64]) -> Result<Vec<Vec<i64>>, StoreError> {
+/// Splits submissions into batches, in the given order.
+pub(super) async fn batches(reader: &mut PooledConnection, ids: &[i64]) -> Result<Vec<Vec<i64>>, StoreError> {
     let mut sql = reader.sql();
     sql.push("SELECT submission_id, CAST(sum(octet_length(value)) AS bigint) FROM answers WHERE submission_id");
     sql.in_ids(ids).push(" GROUP BY submission_id");
@@ -29,25 +29,26 @@ pub(super) async fn portions(reader: &mut PooledConnection, ids: &[i64]) -> Resu
     for row in reader.fetch_all(sql).await? {
         bytes.insert(row.get(0)?, row.get(1)?);
     }
-    let (mut portions, mut portion, mut sum) = (Vec::new(), Vec::new(), 0);
+    let (mut batches, mut batch, mut sum) = (Vec::new(), Vec::new(), 0);
     for id in ids {
         sum += bytes.get(id).copied().unwrap_or(0);
-        if !portion.is_empty() && (sum > AT_ONCE || portion.len() == MOST) {
+        if !batch.is_empty() && (sum > MAX_BYTES || batch.len() == MAX_SUBMISSIONS) {
             sum = bytes.get(id).copied().unwrap_or(0);
-            portions.push(std::mem::take(&mut portion));
+            batches.push(std::mem::take(&mut batch));
         }
-        portion.push(*id);
+        batch.push(*id);
     }
-    portions.push(portion);
-    Ok(portions)
+    batches.push(batch);
+    Ok(batches)
 }
 
-/// What ought to be derived of submissions.
-pub(super) async fn wanted(reader: &mut PooledConnection, ids: &[i64]) -> Result<All, StoreError> {
-    let mut all = All::with_capacity(ids.len());
+/// What should be derived from submissions.
+pub(super) async fn wanted(reader: &mut PooledConnection, ids: &[i64]) -> Result<DerivedById, StoreError> {
+    let mut all = DerivedById::with_capacity(ids.len());
     let mut shown_in: HashMap<i64, i64> = HashMap::with_capacity(ids.len());
     let mut sql = reader.sql();
-    // The parent is looked up for each: a join would be planned by figures of the tables, which may say that they are empty.
+    // A subquery per row looks up the parent: a join would be planned by statistics, which may be those of empty
+    // tables.
     sql.push("SELECT s.id, CASE WHEN (SELECT f.graduated FROM submissions p JOIN forms f ON f.id = p.form_id ");
     sql.push("WHERE p.id = s.parent_id) THEN s.parent_id ELSE s.id END, s.form_id, s.status, s.submitter_id, ");
     sql.push_instant("s.created_at").push(", ").push_instant("s.updated_at");
@@ -87,9 +88,9 @@ pub(super) async fn wanted(reader: &mut PooledConnection, ids: &[i64]) -> Result
     Ok(all)
 }
 
-/// What is stored of them.
-pub(super) async fn stored(reader: &mut PooledConnection, ids: &[i64]) -> Result<All, StoreError> {
-    let mut all = All::with_capacity(ids.len());
+/// What the search tables have for submissions.
+pub(super) async fn stored(reader: &mut PooledConnection, ids: &[i64]) -> Result<DerivedById, StoreError> {
+    let mut all = DerivedById::with_capacity(ids.len());
     let select = "SELECT id, form_id, status, submitter_id, created_at, updated_at FROM listed_submissions WHERE id";
     for row in rows(reader, select, ids).await? {
         all.entry(row.get(0)?).or_default().listed = Some(listed(&row, 1)?);
@@ -109,8 +110,8 @@ pub(super) async fn stored(reader: &mut PooledConnection, ids: &[i64]) -> Result
     Ok(all)
 }
 
-fn listed(row: &Row, from: usize) -> Result<Listed, sqlx::Error> {
-    Ok(Listed {
+fn listed(row: &Row, from: usize) -> Result<ListedSubmission, sqlx::Error> {
+    Ok(ListedSubmission {
         form: row.get(from)?,
         status: row.get(from + 1)?,
         submitter: row.get(from + 2)?,
@@ -123,17 +124,4 @@ async fn rows(reader: &mut PooledConnection, select: &'static str, ids: &[i64]) 
     let mut sql = reader.sql();
     sql.push(select).in_ids(ids);
     Ok(reader.fetch_all(sql).await?)
-}
-
-impl Sql {
-    /// Adds an instant of the plain tables, made one that can be shown where it is none: a program could write such before
-    /// the schema refused them.
-    pub(in crate::store) fn push_instant(&mut self, column: &'static str) -> &mut Self {
-        match self.dialect() {
-            Dialect::Postgres => {
-                self.push("greatest('0001-01-01 00:00:00+00', least(").push(column).push(", '9999-12-30 22:00:00+00'))")
-            }
-            Dialect::Sqlite => self.push("max(-62135596800000000, min(").push(column).push(", 253402207200000000))"),
-        }
-    }
 }

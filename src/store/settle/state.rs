@@ -1,4 +1,4 @@
-//! What the settlers of a node remember of one database between two of them.
+//! What the settlers of a node remember about one database from run to run.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -6,37 +6,37 @@ use std::time::{Duration, Instant};
 
 use crate::metrics::DatabaseMetrics;
 
-/// How long after an attempt that could not write the next one is made.
+/// The pause before the next attempt after one that could not write.
 ///
-/// Larger: what is written is derived later once writing works again, and searches read more until then. Smaller: more
-/// searches wait for SQLite's write lock in vain.
-const HINDERED: Duration = Duration::from_secs(1);
+/// Larger: searches use an overlay, and read more, for longer after writing works again. Smaller: more searches wait
+/// for SQLite's write lock in vain.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
-pub(super) struct State {
-    /// When nothing could be written.
-    hindered_at: Mutex<Option<Instant>>,
-    /// All that was committed before this instant has been derived from.
+pub(super) struct SettlerState {
+    /// When a settler last found that it can't write.
+    failed_at: Mutex<Option<Instant>>,
+    /// Everything that was committed before this instant is settled.
     settled_until: Mutex<Option<Instant>>,
-    /// How many notes were taken since the intake was vacuumed.
+    /// How many notes were taken since the last vacuum of the intake.
     pub(super) taken: AtomicUsize,
-    /// Whether requests were refused since more is noted than they wait for.
+    /// Whether searches are refused because settling takes longer than they wait.
     pub(super) is_behind: AtomicBool,
 }
 
-impl State {
-    pub(super) fn is_hindered(&self) -> bool {
-        let hindered_at = self.hindered_at.lock().unwrap_or_else(PoisonError::into_inner);
-        hindered_at.is_some_and(|at| at.elapsed() < HINDERED)
+impl SettlerState {
+    pub(super) fn cannot_write(&self) -> bool {
+        let failed_at = self.failed_at.lock().unwrap_or_else(PoisonError::into_inner);
+        failed_at.is_some_and(|at| at.elapsed() < RETRY_INTERVAL)
     }
 
-    pub(super) fn note_hindered(&self) {
-        *self.hindered_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    pub(super) fn note_cannot_write(&self) {
+        *self.failed_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
-    pub(super) fn is_settled_since(&self, asked: Instant) -> bool {
+    pub(super) fn is_settled_since(&self, requested_at: Instant) -> bool {
         let settled_until = self.settled_until.lock().unwrap_or_else(PoisonError::into_inner);
-        settled_until.is_some_and(|until| until >= asked)
+        settled_until.is_some_and(|until| until >= requested_at)
     }
 
     pub(super) fn note_settled(&self, began: Instant) {

@@ -1,14 +1,14 @@
-//! Writes the differences between what should be derived and what is stored.
+//! Writes the differences between what should be derived and what is stored, and adjusts the counts.
 
 use std::collections::HashMap;
 
 use super::derived::Derived;
-use super::reading::All;
+use super::reading::DerivedById;
 use crate::store::StoreError;
 use crate::store::engine::Transaction;
-use crate::store::statement::{Dialect, Instant, Rows, Table};
+use crate::store::statement::{Dialect, JsonRows, JsonTimestamp, TableSpec};
 
-pub(super) const SUBMISSIONS: Table = Table {
+pub(super) const SUBMISSIONS: TableSpec = TableSpec {
     name: "listed_submissions",
     columns: &[
         ("id", "bigint"),
@@ -21,19 +21,19 @@ pub(super) const SUBMISSIONS: Table = Table {
     key: 1,
 };
 
-pub(super) const DOCUMENTS: Table = Table {
+pub(super) const DOCUMENTS: TableSpec = TableSpec {
     name: "listed_documents",
     columns: &[("submission_id", "bigint"), ("shown_in", "bigint"), ("document", "text")],
     key: 1,
 };
 
-pub(super) const TERMS: Table = Table {
+pub(super) const TERMS: TableSpec = TableSpec {
     name: "listed_terms",
     columns: &[("submission_id", "bigint"), ("shown_in", "bigint"), ("term", "bigint")],
     key: 1,
 };
 
-const LABELS: Table = Table {
+const LABELS: TableSpec = TableSpec {
     name: "listed_by_label",
     columns: &[
         ("submission_id", "bigint"),
@@ -44,16 +44,16 @@ const LABELS: Table = Table {
     key: 1,
 };
 
-const COUNTS: Table = Table {
+const COUNTS: TableSpec = TableSpec {
     name: "listed_counts",
     columns: &[("counted", "text"), ("key", "bigint"), ("status", "text"), ("listed", "bigint")],
     key: 3,
 };
 
-/// How many submissions differed.
+/// How many submissions were wrong in the search tables.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::store) struct Differences {
-    /// In what they are listed by.
+    /// In the list.
     pub(in crate::store) listed: u64,
     /// In the document or the terms.
     pub(in crate::store) documents: u64,
@@ -69,47 +69,47 @@ impl std::ops::AddAssign for Differences {
     }
 }
 
-/// Rows that take the place of others of the same submissions.
-struct Replaced {
-    /// Whose rows go.
-    gone: Vec<i64>,
-    rows: Rows,
+/// Rows that replace those of the same submissions.
+struct Replacement {
+    /// The submissions whose rows are deleted.
+    removed: Vec<i64>,
+    rows: JsonRows,
 }
 
-impl Replaced {
+impl Replacement {
     fn new() -> Self {
-        Self { gone: Vec::new(), rows: Rows::new() }
+        Self { removed: Vec::new(), rows: JsonRows::new() }
     }
 }
 
-/// What is to be written.
-struct Changes {
-    submissions: Replaced,
-    documents: Replaced,
-    terms: Replaced,
-    labels: Replaced,
+/// Everything that has to be written.
+struct DerivedChanges {
+    submissions: Replacement,
+    documents: Replacement,
+    terms: Replacement,
+    labels: Replacement,
     counts: HashMap<(&'static str, i64, String), i64>,
     differences: Differences,
 }
 
-/// Makes what is stored of submissions what it ought to be.
+/// Updates the search tables from `stored` to `wanted`.
 pub(super) async fn write(
     transaction: &mut Transaction,
     ids: &[i64],
-    wanted: &All,
-    stored: &All,
+    wanted: &DerivedById,
+    stored: &DerivedById,
 ) -> Result<Differences, StoreError> {
-    let changes = Changes::between(ids, wanted, stored, transaction.dialect());
-    let Changes { submissions, documents, terms, labels, counts, differences } = changes;
-    SUBMISSIONS.delete(transaction, &submissions.gone).await?;
+    let changes = DerivedChanges::between(ids, wanted, stored, transaction.dialect());
+    let DerivedChanges { submissions, documents, terms, labels, counts, differences } = changes;
+    SUBMISSIONS.delete(transaction, &submissions.removed).await?;
     SUBMISSIONS.upsert(transaction, &submissions.rows).await?;
     write_documents(transaction, &documents).await?;
-    for (table, replaced) in [(TERMS, terms), (LABELS, labels)] {
-        table.delete(transaction, &replaced.gone).await?;
-        table.insert(transaction, &replaced.rows).await?;
+    for (table, replacement) in [(TERMS, terms), (LABELS, labels)] {
+        table.delete(transaction, &replacement.removed).await?;
+        table.insert(transaction, &replacement.rows).await?;
     }
-    let mut rows = Rows::new();
-    // In one order, as every writer of several rows should have it.
+    let mut rows = JsonRows::new();
+    // Sorted, so that concurrent writers lock rows in the same order.
     let mut counts: Vec<_> = counts.into_iter().filter(|(_, change)| *change != 0).collect();
     counts.sort_unstable();
     counts.iter().for_each(|((counted, key, status), change)| rows.push(&(counted, key, status, change)));
@@ -117,34 +117,34 @@ pub(super) async fn write(
     Ok(differences)
 }
 
-/// Replaces documents. On SQLite, the full-text index needs the old text and the new.
-async fn write_documents(transaction: &mut Transaction, documents: &Replaced) -> Result<(), StoreError> {
+/// Replaces documents. On SQLite, the full-text index needs the old and the new text.
+async fn write_documents(transaction: &mut Transaction, documents: &Replacement) -> Result<(), StoreError> {
     let has_index = transaction.dialect() == Dialect::Sqlite;
-    if has_index && !documents.gone.is_empty() {
+    if has_index && !documents.removed.is_empty() {
         let mut sql = transaction.sql();
         sql.push("INSERT INTO listed_trigrams (listed_trigrams, rowid, document) ");
         sql.push("SELECT 'delete', submission_id, document FROM listed_documents WHERE submission_id");
-        sql.in_ids(&documents.gone);
+        sql.in_ids(&documents.removed);
         transaction.execute(sql).await?;
     }
-    DOCUMENTS.delete(transaction, &documents.gone).await?;
+    DOCUMENTS.delete(transaction, &documents.removed).await?;
     DOCUMENTS.insert(transaction, &documents.rows).await?;
     if has_index && !documents.rows.is_empty() {
         let mut sql = transaction.sql();
         sql.push("INSERT INTO listed_trigrams (rowid, document) SELECT submission_id, document FROM ");
-        DOCUMENTS.batch(&mut sql, &documents.rows);
+        DOCUMENTS.push_batch(&mut sql, &documents.rows);
         transaction.execute(sql).await?;
     }
     Ok(())
 }
 
-impl Changes {
-    fn between(ids: &[i64], wanted: &All, stored: &All, dialect: Dialect) -> Self {
+impl DerivedChanges {
+    fn between(ids: &[i64], wanted: &DerivedById, stored: &DerivedById, dialect: Dialect) -> Self {
         let mut changes = Self {
-            submissions: Replaced::new(),
-            documents: Replaced::new(),
-            terms: Replaced::new(),
-            labels: Replaced::new(),
+            submissions: Replacement::new(),
+            documents: Replacement::new(),
+            terms: Replacement::new(),
+            labels: Replacement::new(),
             counts: HashMap::new(),
             differences: Differences::default(),
         };
@@ -170,16 +170,16 @@ impl Changes {
             match &wanted.listed {
                 Some(listed) => {
                     let [created, updated] =
-                        [listed.created_at, listed.updated_at].map(|instant| Instant::new(instant, dialect));
+                        [listed.created_at, listed.updated_at].map(|instant| JsonTimestamp::new(instant, dialect));
                     let row = (id, listed.form, &listed.status, listed.submitter, created, updated);
                     self.submissions.rows.push(&row);
                 }
-                None => self.submissions.gone.push(id),
+                None => self.submissions.removed.push(id),
             }
         }
         if wanted.document != stored.document {
             if stored.document.is_some() {
-                self.documents.gone.push(id);
+                self.documents.removed.push(id);
             }
             if let Some(document) = &wanted.document {
                 self.documents.rows.push(&(id, document.shown_in, &document.text));
@@ -187,7 +187,7 @@ impl Changes {
         }
         if wanted.terms != stored.terms {
             if !stored.terms.is_empty() {
-                self.terms.gone.push(id);
+                self.terms.removed.push(id);
             }
             wanted.terms.iter().for_each(|(shown_in, term)| self.terms.rows.push(&(id, shown_in, term)));
         }
@@ -195,10 +195,10 @@ impl Changes {
         if wanted.labels != stored.labels {
             self.differences.labels += 1;
             if !stored.labels.is_empty() {
-                self.labels.gone.push(id);
+                self.labels.removed.push(id);
             }
             for (label, shared, instant) in &wanted.labels {
-                self.labels.rows.push(&(id, label, shared, Instant::new(*instant, dialect)));
+                self.labels.rows.push(&(id, label, shared, JsonTimestamp::new(*instant, dialect)));
             }
         }
     }

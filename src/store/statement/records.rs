@@ -1,9 +1,9 @@
-//! Lists of records in one column: what hangs on a row comes with it, and not as rows of its own.
+//! Lists of records in one column: the details of a row arrive with it instead of as further rows.
 //!
-//! A row costs the driver as much as dozens of values do, and most of a page of submissions is entries. Postgres sends a
-//! record of arrays, one a field, in its binary form (`record_send` and `array_send` in its source): an array of records,
-//! each of which it puts together and takes apart by itself, costs it half as much again. SQLite sends an array of arrays as
-//! JSON. Text is borrowed from the row, but where JSON escapes it.
+//! A row costs the driver as much as dozens of values, and most of a page of submissions is entries. Postgres sends
+//! one record of arrays, an array per field, in its binary format (`record_send` and `array_send` in its source); an
+//! array of records would cost it half as much again. SQLite sends an array of arrays as JSON. Text is borrowed from
+//! the row unless JSON escapes it.
 
 use std::borrow::Cow;
 
@@ -14,14 +14,14 @@ use super::row::{Row, sqlite_text};
 use super::sql::Sql;
 
 /// A record of a list.
-pub(in crate::store) trait Record<'r>: Deserialize<'r> {
-    /// Takes its fields in the order in which the statement has them.
-    fn take(fields: &mut Fields<'r>) -> Result<Self, Malformed>;
+pub(in crate::store) trait ListRecord<'r>: Deserialize<'r> {
+    /// Reads the fields in the order in which the statement selects them.
+    fn take(fields: &mut Fields<'r>) -> Result<Self, MalformedRecord>;
 }
 
 impl Sql {
-    /// Adds a query of a list of records, from `FROM` on written by the caller: the list has the order of what it reads
-    /// from, and is NULL or empty where that is.
+    /// Adds a query of a list of records, up to `FROM`, which the caller adds. The list has the order of the table
+    /// that it reads, and is NULL or empty if that is empty.
     pub(in crate::store) fn push_records(&mut self, fields: &[&'static str]) -> &mut Self {
         self.push_either("SELECT ROW (", "SELECT json_group_array(json_array(");
         for (at, field) in fields.iter().enumerate() {
@@ -33,8 +33,8 @@ impl Sql {
 }
 
 impl Row {
-    /// The list of records in a column; empty where there is none.
-    pub(in crate::store) fn records<'r, T: Record<'r>>(&'r self, column: usize) -> Result<Vec<T>, sqlx::Error> {
+    /// The list of records in a column; empty if it is NULL.
+    pub(in crate::store) fn records<'r, T: ListRecord<'r>>(&'r self, column: usize) -> Result<Vec<T>, sqlx::Error> {
         match self {
             Self::Postgres(row) => {
                 let value = row.try_get_raw(column)?;
@@ -44,120 +44,121 @@ impl Row {
                 let bytes = value.as_bytes().map_err(sqlx::Error::Decode)?;
                 list(bytes).map_err(|error| sqlx::Error::Decode(error.into()))
             }
-            Self::Sqlite(row, repairs) => {
-                let json = sqlite_text(row, repairs, column)?;
+            Self::Sqlite(row, repaired_texts) => {
+                let json = sqlite_text(row, repaired_texts, column)?;
                 serde_json::from_str(json.unwrap_or("[]")).map_err(|error| sqlx::Error::Decode(error.into()))
             }
         }
     }
 }
 
-/// What is no record of equally long arrays in the binary form of Postgres.
+/// A value that is not a record of equally long arrays in the binary format of Postgres.
 #[derive(Debug, thiserror::Error)]
 #[error("a list of records is malformed")]
-pub(in crate::store) struct Malformed;
+pub(in crate::store) struct MalformedRecord;
 
-/// Between the beginning of 1970, from which instants are counted here, and that of 2000, from which Postgres counts.
-const EPOCH_OF_POSTGRES: i64 = 946_684_800_000_000;
+/// Microseconds from 1970, the epoch here, to 2000, the epoch of Postgres.
+const POSTGRES_EPOCH: i64 = 946_684_800_000_000;
 
-/// Reads a truth value of SQLite, which is a number.
+/// Reads a boolean from SQLite, which stores it as a number.
 pub(in crate::store) fn truth<'de, D: Deserializer<'de>>(number: D) -> Result<bool, D::Error> {
     i64::deserialize(number).map(|number| number != 0)
 }
 
-/// The most fields that a record of a list has.
-const MOST_FIELDS: usize = 5;
+/// The most fields of a record. Larger: every list reserves room for more arrays. Smaller: a statement with more
+/// fails.
+const MAX_FIELDS: usize = 5;
 
-/// The fields of one record after the other, taken one by one.
+/// Reads the fields of a list of records, one record after another.
 pub(in crate::store) struct Fields<'r> {
-    /// What is left of each field's array.
-    arrays: [Bytes<'r>; MOST_FIELDS],
-    /// The field that is taken next.
+    /// The rest of each field's array.
+    arrays: [ByteReader<'r>; MAX_FIELDS],
+    /// The field that is read next.
     next: usize,
 }
 
 impl<'r> Fields<'r> {
-    /// A number of things, which is never negative.
-    pub(in crate::store) fn count(&mut self) -> Result<u64, Malformed> {
-        u64::try_from(self.integer()?).map_err(|_| Malformed)
+    /// A count, which is never negative.
+    pub(in crate::store) fn count(&mut self) -> Result<u64, MalformedRecord> {
+        u64::try_from(self.integer()?).map_err(|_| MalformedRecord)
     }
 
-    pub(in crate::store) fn integer(&mut self) -> Result<i64, Malformed> {
-        let value = self.value()?.ok_or(Malformed)?;
-        Ok(i64::from_be_bytes(value.try_into().map_err(|_| Malformed)?))
+    pub(in crate::store) fn integer(&mut self) -> Result<i64, MalformedRecord> {
+        let value = self.value()?.ok_or(MalformedRecord)?;
+        Ok(i64::from_be_bytes(value.try_into().map_err(|_| MalformedRecord)?))
     }
 
-    pub(in crate::store) fn truth(&mut self) -> Result<bool, Malformed> {
+    pub(in crate::store) fn truth(&mut self) -> Result<bool, MalformedRecord> {
         match self.value()? {
             Some(&[byte]) => Ok(byte != 0),
-            _ => Err(Malformed),
+            _ => Err(MalformedRecord),
         }
     }
 
     /// In microseconds since 1970.
-    pub(in crate::store) fn instant(&mut self) -> Result<i64, Malformed> {
-        Ok(self.integer()?.saturating_add(EPOCH_OF_POSTGRES))
+    pub(in crate::store) fn instant(&mut self) -> Result<i64, MalformedRecord> {
+        Ok(self.integer()?.saturating_add(POSTGRES_EPOCH))
     }
 
-    pub(in crate::store) fn text(&mut self) -> Result<Cow<'r, str>, Malformed> {
-        self.optional_text()?.ok_or(Malformed)
+    pub(in crate::store) fn text(&mut self) -> Result<Cow<'r, str>, MalformedRecord> {
+        self.optional_text()?.ok_or(MalformedRecord)
     }
 
-    pub(in crate::store) fn optional_text(&mut self) -> Result<Option<Cow<'r, str>>, Malformed> {
-        let text = self.value()?.map(std::str::from_utf8).transpose().map_err(|_| Malformed)?;
+    pub(in crate::store) fn optional_text(&mut self) -> Result<Option<Cow<'r, str>>, MalformedRecord> {
+        let text = self.value()?.map(std::str::from_utf8).transpose().map_err(|_| MalformedRecord)?;
         Ok(text.map(Cow::Borrowed))
     }
 
-    fn value(&mut self) -> Result<Option<&'r [u8]>, Malformed> {
-        let array = self.arrays.get_mut(self.next).ok_or(Malformed)?;
+    fn value(&mut self) -> Result<Option<&'r [u8]>, MalformedRecord> {
+        let array = self.arrays.get_mut(self.next).ok_or(MalformedRecord)?;
         self.next += 1;
         array.value()
     }
 }
 
-fn list<'r, T: Record<'r>>(bytes: &'r [u8]) -> Result<Vec<T>, Malformed> {
-    let mut record = Bytes(bytes);
-    let mut fields = Fields { arrays: [Bytes(&[]); MOST_FIELDS], next: 0 };
-    let count = usize::try_from(record.number()?).map_err(|_| Malformed)?;
+fn list<'r, T: ListRecord<'r>>(bytes: &'r [u8]) -> Result<Vec<T>, MalformedRecord> {
+    let mut record = ByteReader(bytes);
+    let mut fields = Fields { arrays: [ByteReader(&[]); MAX_FIELDS], next: 0 };
+    let count = usize::try_from(record.number()?).map_err(|_| MalformedRecord)?;
     let mut length = 0;
-    for array in fields.arrays.get_mut(..count).ok_or(Malformed)? {
+    for array in fields.arrays.get_mut(..count).ok_or(MalformedRecord)? {
         let _type = record.number()?;
-        (length, *array) = record.value()?.map_or(Ok((0, Bytes(&[]))), array_of)?;
+        (length, *array) = record.value()?.map_or(Ok((0, ByteReader(&[]))), array_of)?;
     }
     let mut records = Vec::with_capacity(length.min(bytes.len()));
     for _ in 0..length {
         fields.next = 0;
         records.push(T::take(&mut fields)?);
     }
-    if fields.arrays.iter().all(|array| array.0.is_empty()) { Ok(records) } else { Err(Malformed) }
+    if fields.arrays.iter().all(|array| array.0.is_empty()) { Ok(records) } else { Err(MalformedRecord) }
 }
 
-/// How many values an array has, and the values.
-fn array_of(bytes: &[u8]) -> Result<(usize, Bytes<'_>), Malformed> {
-    let mut bytes = Bytes(bytes);
+/// The length of an array, and its values.
+fn array_of(bytes: &[u8]) -> Result<(usize, ByteReader<'_>), MalformedRecord> {
+    let mut bytes = ByteReader(bytes);
     let (dimensions, _has_null, _type) = (bytes.number()?, bytes.number()?, bytes.number()?);
     if dimensions == 0 {
         return Ok((0, bytes));
     }
     let (length, _first) = (bytes.number()?, bytes.number()?);
-    Ok((usize::try_from(length).map_err(|_| Malformed)?, bytes))
+    Ok((usize::try_from(length).map_err(|_| MalformedRecord)?, bytes))
 }
 
-/// What is left to read.
+/// Reads a value of the binary format from its beginning.
 #[derive(Clone, Copy)]
-struct Bytes<'r>(&'r [u8]);
+struct ByteReader<'r>(&'r [u8]);
 
-impl<'r> Bytes<'r> {
-    fn number(&mut self) -> Result<i32, Malformed> {
-        let (number, rest) = self.0.split_first_chunk().ok_or(Malformed)?;
+impl<'r> ByteReader<'r> {
+    fn number(&mut self) -> Result<i32, MalformedRecord> {
+        let (number, rest) = self.0.split_first_chunk().ok_or(MalformedRecord)?;
         self.0 = rest;
         Ok(i32::from_be_bytes(*number))
     }
 
-    /// Bytes after their number, which is -1 for NULL.
-    fn value(&mut self) -> Result<Option<&'r [u8]>, Malformed> {
+    /// A value, which follows its length; -1 is NULL.
+    fn value(&mut self) -> Result<Option<&'r [u8]>, MalformedRecord> {
         let Ok(length) = usize::try_from(self.number()?) else { return Ok(None) };
-        let (value, rest) = self.0.split_at_checked(length).ok_or(Malformed)?;
+        let (value, rest) = self.0.split_at_checked(length).ok_or(MalformedRecord)?;
         self.0 = rest;
         Ok(Some(value))
     }
@@ -170,19 +171,19 @@ mod tests {
     #[derive(Debug, PartialEq, Deserialize)]
     struct Pair<'r>(i64, #[serde(borrow)] Option<Cow<'r, str>>);
 
-    impl<'r> Record<'r> for Pair<'r> {
-        fn take(fields: &mut Fields<'r>) -> Result<Self, Malformed> {
+    impl<'r> ListRecord<'r> for Pair<'r> {
+        fn take(fields: &mut Fields<'r>) -> Result<Self, MalformedRecord> {
             Ok(Self(fields.integer()?, fields.optional_text()?))
         }
     }
 
-    /// A value as it is sent: after its length.
+    /// A value as Postgres sends it: after its length.
     fn sent(value: Option<&[u8]>) -> Vec<u8> {
         let Some(value) = value else { return (-1_i32).to_be_bytes().to_vec() };
         [&i32::try_from(value.len()).unwrap().to_be_bytes(), value].concat()
     }
 
-    /// An array of values as it is sent.
+    /// An array as Postgres sends it.
     fn sent_array(kind: i32, values: &[Option<&[u8]>]) -> Vec<u8> {
         let head = [1, i32::from(values.contains(&None)), kind, i32::try_from(values.len()).unwrap(), 1];
         let head: Vec<u8> = head.iter().flat_map(|number| number.to_be_bytes()).collect();
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_malformed() {
+    fn a_truncated_record_is_malformed() {
         let bytes = two();
         for length in 0..bytes.len() {
             assert!(list::<Pair<'_>>(&bytes[..length]).is_err(), "{length}");

@@ -1,7 +1,7 @@
-//! A row of either database, and the types that its columns are read as.
+//! A result row of Postgres or SQLite, and the types of its columns.
 //!
-//! Both databases send the same columns for the same statement; only here and in [`super::records`] does it matter which
-//! driver decodes them.
+//! Both databases return the same columns for the same statement. Only this module and [`super::records`] decode them
+//! by driver.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -15,15 +15,15 @@ use sqlx::{Row as _, TypeInfo, ValueRef};
 #[derive(Debug)]
 pub(crate) enum Row {
     Postgres(PgRow),
-    Sqlite(SqliteRow, Repairs),
+    Sqlite(SqliteRow, RepairedTexts),
 }
 
-/// Columns of a SQLite row that are no UTF-8, with U+FFFD in place of what is none. SQLite stores whatever a program calls
-/// text, and one such text must not fail the page that it is on.
+/// The columns of a SQLite row that are not valid UTF-8, converted lossily. SQLite does not validate text, and one
+/// invalid text must not fail the whole page.
 #[derive(Debug, Default)]
-pub(crate) struct Repairs(OnceLock<HashMap<usize, String>>);
+pub(crate) struct RepairedTexts(OnceLock<HashMap<usize, String>>);
 
-impl Repairs {
+impl RepairedTexts {
     fn text(&self, row: &SqliteRow, column: usize) -> Option<&str> {
         let repaired = |column| {
             let is_text = row.try_get_raw(column).is_ok_and(|value| value.type_info().name() == "TEXT");
@@ -35,38 +35,48 @@ impl Repairs {
     }
 }
 
-/// The text of a SQLite column, with what is no UTF-8 replaced.
-pub(in crate::store) fn sqlite_text<'r>(
+/// The text of a SQLite column, with invalid UTF-8 replaced by U+FFFD.
+pub(super) fn sqlite_text<'r>(
     row: &'r SqliteRow,
-    repairs: &'r Repairs,
+    repaired_texts: &'r RepairedTexts,
     column: usize,
 ) -> Result<Option<&'r str>, sqlx::Error> {
     match row.try_get(column) {
-        Err(error @ sqlx::Error::ColumnDecode { .. }) => repairs.text(row, column).map(Some).ok_or(error),
+        Err(error @ sqlx::Error::ColumnDecode { .. }) => repaired_texts.text(row, column).map(Some).ok_or(error),
         outcome => outcome,
     }
 }
 
-/// The overhead of a driver for each row, and for each value of it: about 200 bytes for a row of two values.
+/// The driver's overhead per row and per value, in bytes: about 200 for a row of two values.
 ///
-/// Larger: requests that read many short rows are refused too early. Smaller: they hold more than is reserved.
-const ROW: usize = 128;
-const VALUE: usize = 64;
+/// Larger: requests that read many short rows are refused too early. Smaller: they hold more memory than is reserved.
+const ROW_OVERHEAD: usize = 128;
+const VALUE_OVERHEAD: usize = 64;
 
 impl Row {
-    /// About how many bytes it takes.
+    /// Its approximate size in memory, in bytes.
     pub(in crate::store) fn bytes(&self) -> usize {
         match self {
             Self::Postgres(row) => {
-                ROW + (0..row.len()).map(|column| VALUE + postgres_bytes(row, column)).sum::<usize>()
+                ROW_OVERHEAD + (0..row.len()).map(|column| VALUE_OVERHEAD + postgres_bytes(row, column)).sum::<usize>()
             }
-            Self::Sqlite(row, _) => ROW + (0..row.len()).map(|column| VALUE + sqlite_bytes(row, column)).sum::<usize>(),
+            Self::Sqlite(row, _) => {
+                ROW_OVERHEAD + (0..row.len()).map(|column| VALUE_OVERHEAD + sqlite_bytes(row, column)).sum::<usize>()
+            }
         }
     }
 
     /// The value of a column, counted from 0.
     pub(crate) fn get<T: Column>(&self, column: usize) -> Result<T, sqlx::Error> {
         T::of(self, column)
+    }
+
+    /// The text of a column, borrowed from the row; empty for a NULL of SQLite.
+    pub(in crate::store) fn text(&self, column: usize) -> Result<&str, sqlx::Error> {
+        match self {
+            Self::Postgres(row) => row.try_get(column),
+            Self::Sqlite(row, repaired_texts) => Ok(sqlite_text(row, repaired_texts, column)?.unwrap_or_default()),
+        }
     }
 }
 
@@ -75,17 +85,17 @@ fn postgres_bytes(row: &PgRow, column: usize) -> usize {
 }
 
 fn sqlite_bytes(row: &SqliteRow, column: usize) -> usize {
-    // Of a number, asking for its bytes would make a text.
+    // Asking for the bytes of a number would convert it to text.
     let has_bytes = row.try_get_raw(column).is_ok_and(|value| matches!(value.type_info().name(), "TEXT" | "BLOB"));
     if has_bytes { row.try_get_unchecked::<&[u8], _>(column).map_or(0, <[u8]>::len) } else { 0 }
 }
 
-/// A type that a column of either database can be read as.
+/// A type as which a column of either database can be read.
 pub(crate) trait Column: Sized {
     fn of(row: &Row, column: usize) -> Result<Self, sqlx::Error>;
 }
 
-macro_rules! column_as_both_drivers_have_it {
+macro_rules! impl_column {
     ($($kind:ty),*) => {$(
         impl Column for $kind {
             fn of(row: &Row, column: usize) -> Result<Self, sqlx::Error> {
@@ -98,7 +108,7 @@ macro_rules! column_as_both_drivers_have_it {
     )*};
 }
 
-column_as_both_drivers_have_it!(i64, Option<i64>, bool, Vec<u8>);
+impl_column!(i64, Option<i64>, bool, Vec<u8>);
 
 impl Column for String {
     fn of(row: &Row, column: usize) -> Result<Self, sqlx::Error> {
@@ -110,7 +120,7 @@ impl Column for Option<String> {
     fn of(row: &Row, column: usize) -> Result<Self, sqlx::Error> {
         match row {
             Row::Postgres(row) => row.try_get(column),
-            Row::Sqlite(row, repairs) => Ok(sqlite_text(row, repairs, column)?.map(str::to_owned)),
+            Row::Sqlite(row, repaired_texts) => Ok(sqlite_text(row, repaired_texts, column)?.map(str::to_owned)),
         }
     }
 }

@@ -1,25 +1,25 @@
-//! The rows of a batch as one bound value, and the table that they are for.
+//! Batches of rows as one bound value, and the tables for which they are.
 //!
-//! One value for a batch of any size keeps the text of the statement, and so its plan, the same.
+//! Binding a batch of any size as one value keeps the text of the statement, and so its plan, the same.
 
 use jiff::Timestamp;
 use serde::Serialize;
 
 use super::sql::{Dialect, Sql};
 
-/// A table, and the columns that are written: names and Postgres types, those of the key first.
-pub(in crate::store) struct Table {
+/// A table and its written columns: names and Postgres types. The first `key` columns are the key.
+pub(in crate::store) struct TableSpec {
     pub(in crate::store) name: &'static str,
     pub(in crate::store) columns: &'static [(&'static str, &'static str)],
     pub(in crate::store) key: usize,
 }
 
-/// The rows of one table: a JSON array of arrays in the making.
-pub(in crate::store) struct Rows {
+/// Rows of one table, encoded as a JSON array of arrays.
+pub(in crate::store) struct JsonRows {
     json: Vec<u8>,
 }
 
-impl Rows {
+impl JsonRows {
     pub(in crate::store) fn new() -> Self {
         Self { json: vec![b'['] }
     }
@@ -28,7 +28,7 @@ impl Rows {
         self.json.len() == 1
     }
 
-    /// Adds a row: a tuple with a value a column.
+    /// Adds a row: a tuple with one value per column.
     pub(in crate::store) fn push(&mut self, row: &impl Serialize) {
         if !self.is_empty() {
             self.json.push(b',');
@@ -36,7 +36,7 @@ impl Rows {
         serde_json::to_writer(&mut self.json, row).expect("numbers, texts and booleans are JSON, and memory takes it");
     }
 
-    /// All of them.
+    /// The complete array.
     pub(in crate::store) fn text(&self) -> String {
         let mut json = self.json.clone();
         json.push(b']');
@@ -44,15 +44,15 @@ impl Rows {
     }
 }
 
-/// An instant as [`Sql::push_rows`] takes it: text for Postgres, microseconds for SQLite.
+/// A timestamp in the form that [`Sql::push_rows`] needs: text for Postgres, microseconds for SQLite.
 #[derive(Serialize)]
 #[serde(untagged)]
-pub(in crate::store) enum Instant {
+pub(in crate::store) enum JsonTimestamp {
     Text(Timestamp),
     Microseconds(i64),
 }
 
-impl Instant {
+impl JsonTimestamp {
     pub(in crate::store) fn new(instant: Timestamp, dialect: Dialect) -> Self {
         match dialect {
             Dialect::Postgres => Self::Text(instant),
@@ -61,19 +61,20 @@ impl Instant {
     }
 }
 
-impl Table {
-    /// Adds the rows as a table with the name `batch`.
-    pub(in crate::store) fn batch(&self, sql: &mut Sql, rows: &Rows) {
+impl TableSpec {
+    /// Adds the rows as a table named `batch`.
+    pub(in crate::store) fn push_batch(&self, sql: &mut Sql, rows: &JsonRows) {
         sql.push_rows(rows.text(), self.columns).push(" AS batch");
     }
 
     /// Adds the names of all columns.
-    pub(in crate::store) fn names(&self, sql: &mut Sql) {
-        names(sql, self.columns);
+    pub(in crate::store) fn push_column_names(&self, sql: &mut Sql) {
+        push_column_names(sql, self.columns);
     }
 }
 
-pub(in crate::store) fn names(sql: &mut Sql, columns: &[(&'static str, &'static str)]) {
+/// Adds the names of columns, separated by commas.
+pub(in crate::store) fn push_column_names(sql: &mut Sql, columns: &[(&'static str, &'static str)]) {
     for (at, (name, _)) in columns.iter().enumerate() {
         sql.push(if at == 0 { "" } else { ", " }).push(name);
     }

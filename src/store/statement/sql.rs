@@ -1,8 +1,9 @@
-//! A statement's text and its values, built together.
+//! Builds a statement's text together with its values.
 //!
-//! Both databases take `$1`, and SQLite binds a missing value silently as NULL; so text and values are never apart:
-//! [`Sql::bind`] writes the placeholder and keeps the value in one call. [`Sql::push`] takes only text that stands in
-//! the program, so no caller's text can become SQL. Where the two databases differ, the [`Dialect`] decides, here.
+//! Both databases accept `$1`, and SQLite silently binds a missing value as NULL. So [`Sql::bind`] adds a placeholder
+//! and its value in one call. [`Sql::push`] accepts only `'static` text, so no text of a client can become SQL.
+//! Differences in syntax that recur (lists, row batches, limits) are resolved here by [`Dialect`]; `crate::store`
+//! lists where else the databases differ.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use sqlx::Arguments;
 use sqlx::postgres::{PgArguments, PgBindIterExt};
 use sqlx::sqlite::SqliteArguments;
 
-use super::page::Reading;
+use super::page::PageScan;
 use super::texts::Texts;
 
 /// Which database a statement is for.
@@ -22,7 +23,7 @@ pub(crate) enum Dialect {
 }
 
 impl Dialect {
-    /// As metrics call the database.
+    /// The label value in metrics.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Postgres => "postgres",
@@ -38,7 +39,8 @@ pub(crate) enum Bind {
     Text(String),
     Bytes(Vec<u8>),
     Time(Timestamp),
-    /// Lists are shared with whoever asks, and with the statement that is sent again.
+    /// Lists are shared with the caller, and with the copy of the statement that is sent again after a lost
+    /// connection.
     Integers(Arc<[i64]>),
     Texts(Arc<Texts>),
     /// The same for a long text.
@@ -120,33 +122,35 @@ impl From<Timestamp> for Bind {
     }
 }
 
-/// A statement in the making.
+/// A statement under construction.
 #[derive(Clone, Debug)]
 pub(crate) struct Sql {
     dialect: Dialect,
     text: String,
     binds: Vec<Bind>,
-    planned_anew: bool,
+    custom_plan: bool,
 }
 
-/// How many bytes a statement is given room for at first: most have fewer, and the others need more once.
-const ROOM: usize = 1024;
+/// The initial capacity of the text, in bytes.
+///
+/// Larger: short statements waste memory. Smaller: more statements have to grow their buffer.
+const INITIAL_CAPACITY: usize = 1024;
 
 impl Sql {
     /// An empty statement.
     pub(crate) fn new(dialect: Dialect) -> Self {
-        Self { dialect, text: String::with_capacity(ROOM), binds: Vec::new(), planned_anew: false }
+        Self { dialect, text: String::with_capacity(INITIAL_CAPACITY), binds: Vec::new(), custom_plan: false }
     }
 
-    /// Has Postgres plan the statement for the values that it has: what is right for one keyword or form is wrong for the
-    /// next. All others keep their plan after a few times, which for short statements is half of what they cost. Said
-    /// before the first limit; the statement itself ends without one.
-    pub(crate) fn plan_anew(&mut self) -> &mut Self {
-        self.planned_anew = true;
+    /// Has Postgres plan this statement for its values each time: the right plan for one keyword or form is wrong for
+    /// another. Other statements get a generic plan after a few executions, which halves the cost of short ones. Call
+    /// this before the first limit. The statement itself must not end with a limit.
+    pub(crate) fn force_custom_plan(&mut self) -> &mut Self {
+        self.custom_plan = true;
         self
     }
 
-    /// Adds text of the program's own.
+    /// Adds text that is a constant of the program.
     pub(crate) fn push(&mut self, text: &'static str) -> &mut Self {
         self.text.push_str(text);
         self
@@ -168,20 +172,21 @@ impl Sql {
         self
     }
 
-    /// Adds the placeholder of the value that was bound last, which is not sent twice.
+    /// Adds the placeholder of the last bound value again, without sending the value twice.
     pub(crate) fn bind_again(&mut self) -> &mut Self {
         self.text.push('$');
         self.text.push_str(&self.binds.len().to_string());
         self
     }
 
-    /// Adds ` LIMIT … OFFSET …`: as text where Postgres keeps its plan, since that counts on how much is read.
-    pub(crate) fn limit(&mut self, reading: &Reading) -> &mut Self {
-        self.push(" LIMIT ").number(reading.length).push(" OFFSET ").number(reading.offset)
+    /// Adds ` LIMIT … OFFSET …`. The numbers are text if Postgres may use a generic plan, which depends on how much is
+    /// read.
+    pub(crate) fn limit(&mut self, scan: &PageScan) -> &mut Self {
+        self.push(" LIMIT ").number(scan.length).push(" OFFSET ").number(scan.offset)
     }
 
     fn number(&mut self, number: i64) -> &mut Self {
-        if self.dialect == Dialect::Postgres && !self.planned_anew {
+        if self.dialect == Dialect::Postgres && !self.custom_plan {
             self.text.push_str(&number.to_string());
             self
         } else {
@@ -189,22 +194,35 @@ impl Sql {
         }
     }
 
-    /// Adds ` IN` and a list of ids, bound as one value however many they are.
+    /// Adds ` IN` with a list of ids of any length, bound as one value.
     pub(crate) fn in_ids(&mut self, ids: &[i64]) -> &mut Self {
         self.in_list(Bind::Integers(ids.into()))
     }
 
-    /// The same where Postgres is to keep one plan for lists of any length. The plan can't look at this list, and so costs
-    /// for each what it costs for another; else Postgres plans each short list anew, being told of that plan that it is
-    /// cheaper, and planning takes many times as long as looking up one id.
-    pub(crate) fn in_some_ids(&mut self, ids: &[i64]) -> &mut Self {
+    /// Adds ` NOT IN` with a list of ids of any length, bound as one value.
+    pub(crate) fn not_in_ids(&mut self, ids: &[i64]) -> &mut Self {
+        self.push_either(" <> ALL (", " NOT IN (SELECT value FROM json_each(");
+        self.bind(Bind::Integers(ids.into())).push_either(")", "))")
+    }
+
+    /// Adds a timestamp of the plain tables, limited to what can be shown: a program could write others before the
+    /// schema refused them.
+    pub(crate) fn push_instant(&mut self, column: &'static str) -> &mut Self {
+        self.push_either("greatest('0001-01-01 00:00:00+00', least(", "max(-62135596800000000, min(").push(column);
+        self.push_either(", '9999-12-30 22:00:00+00'))", ", 253402207200000000))")
+    }
+
+    /// Like [`Self::in_ids`], but Postgres uses one generic plan for lists of any length. The subquery hides the
+    /// length of the list from the planner. Otherwise Postgres estimates a custom plan for each short list as cheaper,
+    /// and planning takes many times as long as looking up one id.
+    pub(crate) fn in_ids_with_generic_plan(&mut self, ids: &[i64]) -> &mut Self {
         match self.dialect {
             Dialect::Postgres => self.push(" = ANY ((SELECT ").bind(ids.to_vec()).push("::bigint[])::bigint[])"),
             Dialect::Sqlite => self.in_ids(ids),
         }
     }
 
-    /// Adds ` IN` and a list of texts, bound as one value however many they are.
+    /// Adds ` IN` with a list of texts of any length, bound as one value.
     pub(crate) fn in_texts(&mut self, texts: impl IntoIterator<Item: AsRef<str>>) -> &mut Self {
         self.in_list(texts.into_iter().collect::<Texts>().into())
     }
@@ -216,8 +234,8 @@ impl Sql {
         }
     }
 
-    /// Adds a select list over a JSON array of arrays, bound as one value: `FROM` it every column of a batch can be
-    /// inserted with one statement. `columns` are names and Postgres types.
+    /// Adds a subquery over a JSON array of arrays, bound as one value, from which one statement can insert a whole
+    /// batch. `columns` are names and Postgres types.
     pub(crate) fn push_rows(&mut self, rows: String, columns: &[(&'static str, &'static str)]) -> &mut Self {
         match self.dialect {
             Dialect::Postgres => {
@@ -243,7 +261,7 @@ impl Sql {
         }
     }
 
-    /// The length of its texts in bytes, which is about what the driver copies.
+    /// The size of its values in bytes: about what the driver copies.
     pub(in crate::store) fn bytes(&self) -> usize {
         let of = |bind: &Bind| match bind {
             Bind::Text(text) | Bind::OptionalText(Some(text)) => text.len(),
@@ -258,16 +276,17 @@ impl Sql {
         self.binds.iter().map(of).sum()
     }
 
-    /// The database that the statement is for.
+    /// The database for which the statement is.
     pub(crate) fn dialect(&self) -> Dialect {
         self.dialect
     }
 
-    /// The text, and the values as the Postgres driver takes them.
+    /// The text and the values for the Postgres driver.
     pub(in crate::store) fn into_postgres(mut self) -> Result<(String, PgArguments), sqlx::error::BoxDynError> {
-        if self.planned_anew {
-            // Postgres keeps a plan that it expects to cost less than those for the values did. No plan that leaves this
-            // limit open does; in one for its value there is none. So the statement is parsed once and planned each time.
+        if self.custom_plan {
+            // Postgres switches to a generic plan if it expects it to cost no more than custom plans did. A generic
+            // plan has to assume this limit, whose subquery makes it expensive; in a custom plan the limit is folded
+            // to none. So the statement is parsed once and planned each time.
             self.push(" LIMIT CASE WHEN ").bind(true);
             self.push(" THEN NULL ELSE (SELECT count(*) FROM generate_series(1, 1000000000000)) END");
         }
@@ -289,7 +308,7 @@ impl Sql {
         Ok((self.text, arguments))
     }
 
-    /// The text, and the values as the SQLite driver takes them: instants as microseconds, lists as JSON.
+    /// The text and the values for the SQLite driver: timestamps as microseconds, lists as JSON.
     pub(in crate::store) fn into_sqlite(self) -> Result<(String, SqliteArguments), sqlx::error::BoxDynError> {
         let mut arguments = SqliteArguments::default();
         for bind in self.binds {

@@ -10,8 +10,8 @@ use serde::{Serialize, Serializer};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Texts {
     all: String,
-    /// Where each ends in `all`; it begins where the one before it ends. Four bytes each, since texts may be as short; a
-    /// body that fills them is sixteen times as long as the largest that is taken.
+    /// Where each ends in `all`; it begins where the one before it ends. Four bytes each, since texts may be as short;
+    /// a body that fills them is sixteen times as long as the largest that is taken.
     ends: Vec<u32>,
 }
 

@@ -1,56 +1,57 @@
-//! Who is given which connection, where there are fewer than are asked for. On real SQLite connections.
+//! Which caller gets which connection when there are too few, with real SQLite connections.
 
 use sqlx::sqlite::SqliteConnectOptions;
 
 use super::*;
 use crate::store::engine::error::StoreError;
-use crate::store::engine::pool::{Plan, Pool};
-use crate::store::engine::session::Address;
+use crate::store::engine::pool::{Pool, PoolOptions};
+use crate::store::engine::session::SessionAddress;
 
 fn connections(max_connections: u32) -> Arc<Connections> {
     let limits = DatabaseLimits { max_connections, wait: Duration::from_millis(200), ..DatabaseLimits::default() };
     Connections::new(limits, DatabaseMetrics::unregistered())
 }
 
-fn pool(connections: &Arc<Connections>, most: u32) -> Pool {
-    let address = Address::Sqlite { options: Box::new(SqliteConnectOptions::new().in_memory(true)), only_reads: false };
+fn pool(connections: &Arc<Connections>, max_open: u32) -> Pool {
+    let address =
+        SessionAddress::Sqlite { options: Box::new(SqliteConnectOptions::new().in_memory(true)), read_only: false };
     Pool::new(
-        Plan { address, most, wait: connections.limits().wait, limit: None, lock_wait: Duration::ZERO },
+        PoolOptions { address, max_open, wait: connections.limits().wait, limit: None, lock_wait: Duration::ZERO },
         connections,
         None,
     )
 }
 
 #[tokio::test]
-async fn a_busy_pool_does_not_overtake_one_that_waits_for_longer() {
+async fn a_busy_pool_does_not_overtake_an_earlier_waiter() {
     let connections = connections(1);
     let (busy, quiet) = (pool(&connections, 1), pool(&connections, 1));
-    let lent = busy.lend().await.unwrap();
+    let connection = busy.acquire().await.unwrap();
     let (served, mut order) = tokio::sync::mpsc::unbounded_channel();
-    let ask = |pool: &Pool, name: &'static str| {
+    let acquire = |pool: &Pool, name: &'static str| {
         let (pool, served) = (pool.clone(), served.clone());
         tokio::spawn(async move {
-            let lent = pool.lend().await.unwrap();
+            let connection = pool.acquire().await.unwrap();
             served.send(name).unwrap();
-            drop(lent);
+            drop(connection);
         })
     };
-    let quiet = ask(&quiet, "quiet");
+    let quiet = acquire(&quiet, "quiet");
     tokio::task::yield_now().await;
-    let busy = ask(&busy, "busy");
+    let busy = acquire(&busy, "busy");
     tokio::task::yield_now().await;
-    drop(lent);
+    drop(connection);
     assert_eq!((order.recv().await, order.recv().await), (Some("quiet"), Some("busy")));
     quiet.await.unwrap();
     busy.await.unwrap();
 }
 
 #[tokio::test]
-async fn the_longest_unused_connection_of_another_pool_makes_room() {
+async fn the_least_recently_used_connection_of_another_pool_makes_room() {
     let connections = connections(2);
     let pools = [pool(&connections, 1), pool(&connections, 1), pool(&connections, 1)];
     for pool in &pools {
-        drop(pool.lend().await.unwrap());
+        drop(pool.acquire().await.unwrap());
     }
     let open = |connections: &Connections| {
         let state = connections.lock();
@@ -62,13 +63,13 @@ async fn the_longest_unused_connection_of_another_pool_makes_room() {
 }
 
 #[tokio::test]
-async fn where_nothing_is_idle_the_wait_ends_and_leaves_nothing_behind() {
+async fn if_nothing_is_idle_the_wait_ends_and_leaves_no_waiter_behind() {
     let connections = connections(1);
     let (first, second) = (pool(&connections, 1), pool(&connections, 1));
-    let lent = first.lend().await.unwrap();
-    assert!(matches!(second.lend().await, Err(StoreError::Busy)));
-    drop(lent);
-    drop(second.lend().await.unwrap());
+    let connection = first.acquire().await.unwrap();
+    assert!(matches!(second.acquire().await, Err(StoreError::Busy)));
+    drop(connection);
+    drop(second.acquire().await.unwrap());
     let state = connections.lock();
     assert_eq!((state.open, state.idle.len(), state.waiting.len()), (1, 1, 0));
 }

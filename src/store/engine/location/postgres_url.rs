@@ -1,7 +1,7 @@
-//! Reads the URL of a Postgres database: the grammar of libpq (PostgreSQL documentation, 32.1.1.2).
+//! Parses the URL of a Postgres database by libpq's grammar (PostgreSQL documentation, 32.1.1.2).
 //!
-//! The driver's own parser takes fewer forms, and ignores what it does not know. So the URL is read here, and the driver
-//! gets one that consists only of parameters that it knows. It still adds the environment and `~/.pgpass`.
+//! The driver's own parser accepts fewer forms and ignores unknown parameters. So the URL is parsed here, and the
+//! driver gets only parameters that it supports. It still applies the environment and `~/.pgpass`.
 
 mod parameters;
 mod settings;
@@ -14,14 +14,14 @@ use url::Url;
 
 use super::InvalidLocation;
 use crate::store::engine::postgres::PostgresServer;
-pub(super) use parameters::TAKEN;
+pub(super) use parameters::SUPPORTED;
 use parameters::{Parameters, SSL_MODES};
 
-/// What a URL describes.
+/// Parses a URL.
 ///
 /// # Errors
-/// [`InvalidLocation`] for everything that libpq refuses and everything that would be ignored: a mistyped `sslmode` must not
-/// turn verification off, and a password that is not percent-encoded must not be taken for a host.
+/// [`InvalidLocation`] for everything that libpq refuses and everything that would be ignored: a mistyped `sslmode`
+/// must not turn verification off, and a password that is not percent-encoded must not be mistaken for a host.
 pub(super) fn parse(text: &str) -> Result<PostgresServer, InvalidLocation> {
     let (host, url) = split(text)?;
     let mut parameters = Parameters::default();
@@ -37,8 +37,8 @@ pub(super) fn parse(text: &str) -> Result<PostgresServer, InvalidLocation> {
     parameters.into_server()
 }
 
-/// The host and port as they are written, and the rest as a URL with another host: that parser refuses a URL with a user and
-/// no host, which for libpq is the socket of this machine.
+/// The host and port as written, and the rest as a URL with a placeholder host: the URL parser refuses a URL with a
+/// user and no host, which for libpq means the local socket.
 fn split(text: &str) -> Result<(&str, Url), InvalidLocation> {
     let (_, after) = text.split_once("://").ok_or(InvalidLocation::NotAUrl)?;
     let end = after.find(['/', '?', '#']).unwrap_or(after.len());
@@ -49,13 +49,13 @@ fn split(text: &str) -> Result<(&str, Url), InvalidLocation> {
     if has_stray_parts(&url) { Err(InvalidLocation::NotAUrl) } else { Ok((host, url)) }
 }
 
-/// A database's name does not go on after a `/` or an `@`, and no URL of a database has a fragment: a password with such
-/// characters has moved there.
+/// A URL of a database has no fragment, and the name of the database contains no `/` or `@`. If there are such parts,
+/// a password with unencoded characters was split.
 fn has_stray_parts(url: &Url) -> bool {
     url.fragment().is_some() || url.path().trim_start_matches('/').contains(['/', '@'])
 }
 
-/// The host without the brackets of an IPv6 literal, and the port; each is empty where it is left out.
+/// The host without the brackets of an IPv6 literal, and the port. Each is empty if omitted.
 fn host_and_port(text: &str) -> Result<(String, &str), InvalidLocation> {
     if text.contains(',') {
         return Err(InvalidLocation::SeveralHosts);
@@ -82,9 +82,9 @@ fn decoded(text: &str) -> Result<String, InvalidLocation> {
     if text.contains('\0') { Err(InvalidLocation::NotAUrl) } else { Ok(text.into_owned()) }
 }
 
-/// The identity of a URL that says plainly where its database is and leaves nothing to the environment; none for any
-/// other, which the driver has to read. It looks for sockets, files and a dozen variables each time, which is much for a
-/// gateway with 100,000 tenants that wants to start.
+/// The identity of a simple URL that leaves nothing to the environment. None for any other URL, which the driver has
+/// to parse. The driver looks for sockets, files and a dozen variables each time, which adds up when a gateway with
+/// 100,000 tenants starts.
 pub(super) fn plain_identity(text: &str) -> Option<String> {
     static OPTIONS_GIVEN: LazyLock<bool> = LazyLock::new(|| std::env::var_os("PGOPTIONS").is_some());
     static PORT_GIVEN: LazyLock<bool> = LazyLock::new(|| std::env::var_os("PGPORT").is_some());

@@ -1,8 +1,9 @@
-//! What keeps this process from using a SQLite file: that it is missing, or whose it and its folder are.
+//! Finds out why this process can't use a SQLite file: it is missing, or the process lacks a right to it or its
+//! folder.
 //!
-//! Commands run as root leave files that the service can't open, which SQLite reports as "unable to open database file"
-//! and no more. Asks for the rights of this process, and opens no file: closing one would release the locks that SQLite
-//! holds on it here (fcntl(2)).
+//! Commands run as root leave files that the service can't open, which SQLite reports only as "unable to open database
+//! file". Checks access rights and opens no file: closing one would release the locks that SQLite holds on it in this
+//! process (fcntl(2)).
 
 use std::fs;
 use std::io::ErrorKind;
@@ -13,7 +14,7 @@ use rustix::fs::Access;
 use crate::rights::{self, denied};
 use crate::store::engine::database_file::{LOG, SHARED_MEMORY, next_to};
 
-/// What is wrong with the file at a path, its folder, or the log next to it, and the remedy.
+/// What is wrong with the file at a path, its folder or the log next to it, with the remedy.
 pub(super) fn of_path(file: &Path, slug: &str) -> Option<String> {
     match fs::metadata(file) {
         Ok(data) if data.is_dir() => {
@@ -32,7 +33,7 @@ pub(super) fn of_path(file: &Path, slug: &str) -> Option<String> {
 
 fn missing(file: &Path, slug: &str) -> String {
     let path = file.display();
-    // The nearest folder that exists is where creating the others begins.
+    // The missing folders are created in the nearest one that exists.
     let blocked = file
         .ancestors()
         .skip(1)
@@ -46,7 +47,7 @@ fn missing(file: &Path, slug: &str) -> String {
     }
 }
 
-/// By the primary code, which is the low byte (sqlite.org/rescode.html).
+/// The remedy by the primary result code, the low byte (sqlite.org/rescode.html).
 pub(super) fn of_error(error: &sqlx::Error, file: &Path, slug: &str) -> Option<String> {
     let code = error.as_database_error().and_then(|error| error.code()?.parse::<i64>().ok());
     let path = file.display();

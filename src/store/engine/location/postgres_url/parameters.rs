@@ -1,7 +1,7 @@
-//! The parameters of a Postgres URL: which are taken, and what the others would mean.
+//! The parameters of a Postgres URL: which are supported, and how the others are refused.
 //!
-//! Each name that libpq knows, and each that providers print, is either applied or refused by its name. Only the names in
-//! this file are ever repeated in an error: any other may be a part of a password.
+//! Every parameter that libpq defines or a provider prints is either applied or refused by name. Errors only repeat
+//! names from this file, because any other text may be a part of a password.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -16,8 +16,8 @@ use crate::store::engine::location::InvalidLocation;
 use crate::store::engine::pooler::Pooling;
 use crate::store::engine::postgres::{CONNECT_LIMIT, PostgresServer, SessionAttributes};
 
-/// The parameters that have an effect; `options[NAME]` too.
-pub(in crate::store::engine::location) const TAKEN: [&str; 19] = [
+/// The parameters that have an effect, in addition to `options[NAME]`.
+pub(in crate::store::engine::location) const SUPPORTED: [&str; 19] = [
     "sslmode",
     "sslrootcert",
     "sslcert",
@@ -42,8 +42,8 @@ pub(in crate::store::engine::location) const TAKEN: [&str; 19] = [
 /// The values of `sslmode`.
 pub(super) const SSL_MODES: [&str; 6] = ["disable", "allow", "prefer", "require", "verify-ca", "verify-full"];
 
-/// Parameters with values that ask for what happens anyway. Any other value can't be satisfied.
-const SATISFIED: [(&str, &[&str], &str); 7] = [
+/// Parameters, and the values that describe what happens anyway. Any other value is refused.
+const IMPLIED: [(&str, &[&str], &str); 7] = [
     (
         "channel_binding",
         &["disable", "prefer"],
@@ -59,8 +59,8 @@ const SATISFIED: [(&str, &[&str], &str); 7] = [
 
 const NO_EFFECT: &str = "remove it, it has no effect here";
 
-/// Parameters that would be ignored, and what to do instead.
-const REFUSED: [(&str, &str); 32] = [
+/// Parameters that would be ignored, with what to do instead.
+const UNSUPPORTED: [(&str, &str); 32] = [
     ("passfile", "name the file in the environment variable PGPASSFILE"),
     ("service", "put the parameters of the service into the URL"),
     ("servicefile", "put the parameters of the service into the URL"),
@@ -95,14 +95,14 @@ const REFUSED: [(&str, &str); 32] = [
     ("search_path", "write `schema=NAME`"),
 ];
 
-/// The parameters of one URL, as they are read.
+/// The parameters of one URL, collected while it is parsed.
 #[derive(Default)]
 pub(super) struct Parameters {
-    /// For the driver; of two with one name the last counts.
+    /// For the driver. The last one of a name wins.
     driver: Vec<(&'static str, String)>,
     host: String,
     address: Option<String>,
-    /// Settings of a session, and other words of its command line.
+    /// Settings of the session, and other words of `options`.
     settings: Vec<(String, String)>,
     words: Vec<String>,
     schema: Option<String>,
@@ -113,7 +113,7 @@ pub(super) struct Parameters {
 }
 
 impl Parameters {
-    /// Hands a value to the driver, unless it is empty, which for libpq is as if it was left out.
+    /// Adds a value for the driver, unless it is empty, which libpq treats as omitted.
     pub(super) fn set(&mut self, name: &'static str, value: &str) {
         if name == "host" {
             value.clone_into(&mut self.host);
@@ -122,7 +122,7 @@ impl Parameters {
         }
     }
 
-    /// Takes a parameter of the query, counted from 1.
+    /// Reads parameter `number` of the query, counted from 1.
     pub(super) fn read(&mut self, number: usize, name: &str, value: &str) -> Result<(), InvalidLocation> {
         if let Some(setting) = name.strip_prefix("options[").and_then(|name| name.strip_suffix(']')) {
             self.settings.push((setting.to_owned(), value.to_owned()));
@@ -135,13 +135,13 @@ impl Parameters {
             "ssl-key" => "sslkey",
             name => name,
         };
-        if let Some(&name) = TAKEN.iter().find(|taken| **taken == name) {
+        if let Some(&name) = SUPPORTED.iter().find(|supported| **supported == name) {
             return self.take(name, value);
         }
-        if let Some((name, values, expected)) = SATISFIED.iter().find(|(satisfied, ..)| *satisfied == name) {
+        if let Some((name, values, expected)) = IMPLIED.iter().find(|(implied, ..)| *implied == name) {
             return expect(values.contains(&value), name, expected);
         }
-        match REFUSED.iter().find(|(refused, _)| *refused == name) {
+        match UNSUPPORTED.iter().find(|(unsupported, _)| *unsupported == name) {
             Some(&(name, remedy)) => Err(InvalidLocation::UnsupportedParameter { name, remedy }),
             None => Err(InvalidLocation::UnknownParameter { number }),
         }
@@ -183,7 +183,7 @@ impl Parameters {
             "pooler" => {
                 self.pooling = Pooling::parse(value).ok_or(invalid(name, "transaction or session"))?;
             }
-            // As Prisma writes it.
+            // Prisma's spelling.
             "pgbouncer" => {
                 expect(["true", "false"].contains(&value), name, "true or false")?;
                 if value == "true" {
@@ -223,7 +223,7 @@ impl Parameters {
         }
         let host = std::mem::take(&mut self.host);
         if host.starts_with('/') {
-            // As in libpq: a socket has no TLS.
+            // A socket has no TLS, as in libpq.
             self.set("sslmode", "disable");
         }
         let host = self.address.take().unwrap_or(host);
@@ -252,13 +252,14 @@ impl Parameters {
     }
 }
 
-/// Whether a text can be the name of an account's own schema. Postgres cuts longer names, so that two of them may be one.
+/// Whether a text can be the name of an account's own schema. Postgres truncates longer names, so that two of them
+/// could be the same.
 pub(super) fn is_schema(name: &str) -> bool {
     let is_of_postgres = name.starts_with("pg_") || name == "information_schema";
     (1..=63).contains(&name.len()) && !name.contains('\0') && !is_of_postgres
 }
 
-/// Whether a text can be the host of a server: a name, an address or the directory of a socket.
+/// Whether a text can be the host of a server: a name, an address, or the directory of a socket.
 pub(super) fn is_host(text: &str) -> bool {
     let is_in_name = |character: char| {
         character.is_ascii_alphanumeric()

@@ -1,7 +1,7 @@
-//! Reads `options`, the command line that a server applies to a session (PostgreSQL documentation, 32.1.2).
+//! Parses `options`, the command line that a server applies to a session (PostgreSQL documentation, 32.1.2).
 //!
-//! A pooler does not pass it on, so the settings in it are taken apart. What is no setting, such as the `endpoint=…` of
-//! Neon, is for whatever answers the connection, and is not changed.
+//! A pooler does not pass it on, so the settings are extracted. Other words, such as Neon's `endpoint=…`, are meant
+//! for the proxy that accepts the connection, and are kept unchanged.
 
 /// The settings of a command line, `-c name=value` or `--name=value`, and the other words of it.
 pub(super) fn split(options: &str) -> (Vec<(String, String)>, Vec<String>) {
@@ -13,7 +13,7 @@ pub(super) fn split(options: &str) -> (Vec<(String, String)>, Vec<String>) {
             rest => rest.map(str::to_owned),
         };
         match setting.as_deref().and_then(|setting| setting.split_once('=')) {
-            // As the server reads it: a dash stands for an underscore.
+            // The server reads a dash as an underscore.
             Some((name, value)) => settings.push((name.trim().replace('-', "_"), value.to_owned())),
             None => others.extend([Some(word), setting].into_iter().flatten()),
         }
@@ -21,7 +21,7 @@ pub(super) fn split(options: &str) -> (Vec<(String, String)>, Vec<String>) {
     (settings, others)
 }
 
-/// Words end at whitespace; a backslash takes the next character literally.
+/// Splits at whitespace. A backslash escapes the next character.
 fn words(options: &str) -> Vec<String> {
     let (mut words, mut word, mut characters) = (Vec::new(), None::<String>, options.chars());
     while let Some(character) = characters.next() {
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_are_told_from_other_words() {
+    fn settings_are_separated_from_other_words() {
         let (settings, others) = split(r"-c search_path=a,\ b --work-mem=4MB endpoint=ep-x -cgeqo=off -e");
         let settings: Vec<_> = settings.iter().map(|(name, value)| (&**name, &**value)).collect();
         assert_eq!(settings, [("search_path", "a, b"), ("work_mem", "4MB"), ("geqo", "off")]);

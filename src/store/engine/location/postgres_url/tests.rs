@@ -1,4 +1,4 @@
-//! What URLs mean, and which are refused.
+//! How URLs are parsed, and which are refused.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn parsed(text: &str) -> String {
 }
 
 #[test]
-fn what_is_said_plainly_means_what_the_driver_reads() {
+fn the_identity_of_a_simple_url_is_that_of_the_parsed_one() {
     for text in [
         "postgres://app:secret@db.internal:5432/forms",
         "postgresql://app@10.0.0.1:6432/forms?sslmode=verify-full",
@@ -37,7 +37,7 @@ fn what_is_said_plainly_means_what_the_driver_reads() {
 }
 
 #[test]
-fn a_url_means_what_libpq_reads_in_it() {
+fn a_url_is_parsed_as_by_libpq() {
     for (text, identity) in [
         ("postgres://app@[::1]:6432/forms", "postgres ::1:6432/forms "),
         ("postgres://app@db:1/forms?schema=public", "postgres db:1/forms "),
@@ -77,7 +77,7 @@ fn the_user_and_the_password_are_decoded_and_a_socket_has_no_tls() {
 }
 
 #[test]
-fn the_application_name_is_that_of_the_url() {
+fn the_application_name_is_taken_from_the_url() {
     let name = |parameters| {
         let server = parse(&format!("postgres://app@db/forms?{parameters}")).expect("a URL");
         server.options().get_application_name().map(str::to_owned)
@@ -88,7 +88,7 @@ fn the_application_name_is_that_of_the_url() {
 }
 
 #[test]
-fn parameters_that_providers_print_are_taken() {
+fn parameters_that_providers_print_are_supported() {
     for parameters in [
         "sslmode=require&channel_binding=prefer&gssencmode=disable&connect_timeout=10",
         "target_session_attrs=read-write&sslnegotiation=postgres&load_balance_hosts=disable",
@@ -105,8 +105,8 @@ fn parameters_that_providers_print_are_taken() {
 }
 
 #[test]
-fn what_can_not_be_satisfied_is_refused_by_name() {
-    for (text, told) in [
+fn unsupported_parameters_and_values_are_refused_by_name() {
+    for (text, message) in [
         ("postgres://app@db/forms?sslmod=verify-full", "parameter 1 is unknown; there are: sslmode, "),
         ("postgres://app@db/forms?sslmode=require&conect_timeout=9", "parameter 2 is unknown; "),
         ("postgres://app@db/forms?options[work_mem=1", "parameter 1 is unknown; "),
@@ -147,6 +147,6 @@ fn what_can_not_be_satisfied_is_refused_by_name() {
         ("postgres://app@db/%00", "not a Postgres URL"),
     ] {
         let error = parse(text).err().unwrap_or_else(|| panic!("{text} was taken")).to_string();
-        assert!(error.starts_with(told), "{text}: {error}");
+        assert!(error.starts_with(message), "{text}: {error}");
     }
 }

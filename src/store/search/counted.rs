@@ -1,43 +1,45 @@
-//! The searches whose total the database keeps, and whose pages stand in an index in their order.
+//! Searches whose total comes from `listed_counts` and whose pages come from an index in their order.
 //!
-//! The counts are exact, since they change in the transactions that change what they count.
+//! The counts are exact: the transaction that changes a list also changes its counts.
 
 use jiff::Timestamp;
 
 use super::conditions::write_forms;
-use super::{by_place, column};
+use super::{column, order_by_position};
 use crate::store::Texts;
 use crate::store::filter::{SortBy, Status, SubmissionFilter};
 use crate::store::settle::write_is_settled;
-use crate::store::statement::{Dialect, Reading, SortDirection, Sql};
+use crate::store::statement::{Dialect, PageScan, SortDirection, Sql};
 
-/// What a search is narrowed by, where that is kept.
+/// The filter of such a search.
 #[derive(Clone, Debug)]
-pub(super) enum Kept<'f> {
-    /// By nothing.
+pub(super) enum CountedSearch<'f> {
+    /// No filter.
     Everything,
     /// By forms, by statuses, or by both; ordered by the last change.
     Groups { forms: &'f [i64], statuses: Vec<Status> },
-    /// By when submissions were made.
+    /// By the time of creation.
     Created { start: Option<Timestamp>, end: Option<Timestamp> },
     /// By one label; ordered by the last change.
     Label { id: i64, shared: bool },
 }
 
-/// How many entries of an index are skipped one by one. More, and the page behind them is late; fewer, and adding up the
-/// days takes longer than skipping.
-const SKIPPED: i64 = 2000;
+/// How many entries of an index are skipped one by one, before whole days are skipped by their counts.
+///
+/// Larger: pages far inside take longer. Smaller: adding up the days takes longer than skipping would.
+const MAX_SKIPPED: i64 = 2000;
 
-/// How many of the submissions at the end that is asked for are looked through for a page of those that were made in a
-/// span. More delays the searches for other spans, for which they are in vain; fewer leaves out spans that begin or end
-/// there.
-const LOOKED_THROUGH: i64 = 500;
+/// How many submissions, from the requested end of the order by last change, are scanned for a page of those that were
+/// created in a span.
+///
+/// Larger: searches for which the scan finds too few take longer. Smaller: fewer recent spans are found by the scan.
+const SCAN_AHEAD: i64 = 500;
 
 /// Microseconds of a day.
 const DAY: i64 = 86_400_000_000;
 
-impl<'f> Kept<'f> {
-    /// What is kept for a search.
+impl<'f> CountedSearch<'f> {
+    /// The counted search for a filter, if there is one.
     pub(super) fn of(filter: &'f SubmissionFilter) -> Option<Self> {
         let SubmissionFilter { forms, statuses, start, end, labels, shared_labels, sort_by, .. } = filter;
         let others = filter.search.is_some()
@@ -62,13 +64,14 @@ impl<'f> Kept<'f> {
         }
     }
 
-    /// Whether the first page is best read by one statement: where its plan, which takes longer to make than to carry out,
-    /// is kept. On SQLite two are quicker than one that keeps a page on the way.
-    pub(super) fn is_read_at_once(&self, dialect: Dialect) -> bool {
+    /// Whether one statement reads the first page faster than two: on Postgres, if the statement can use a generic
+    /// plan, because planning it takes longer than running it. On SQLite two statements are faster than one that
+    /// materializes the page.
+    pub(super) fn reads_in_one_statement(&self, dialect: Dialect) -> bool {
         dialect == Dialect::Postgres && matches!(self, Self::Everything | Self::Label { .. })
     }
 
-    /// Adds the query of the total, and of whether everything that was written has been counted.
+    /// Adds the query of the total, and of whether the intake is empty.
     pub(super) fn write_total(&self, sql: &mut Sql) {
         sql.push("SELECT (");
         self.write_count(sql);
@@ -83,7 +86,7 @@ impl<'f> Kept<'f> {
                 sql.push(SUM).push("'form'");
             }
             Self::Groups { forms, statuses } => {
-                sql.plan_anew().push(SUM).push("'form'");
+                sql.force_custom_plan().push(SUM).push("'form'");
                 if !forms.is_empty() {
                     sql.push(" AND key IN ");
                     write_forms(sql, forms);
@@ -97,42 +100,42 @@ impl<'f> Kept<'f> {
         }
     }
 
-    /// Adds the query of the ids and instants of a page, in no order.
-    pub(super) fn write_page(&self, sql: &mut Sql, by: SortBy, reading: &Reading) {
+    /// Adds the query of the ids and timestamps of a page, unordered.
+    pub(super) fn write_page(&self, sql: &mut Sql, by: SortBy, scan: &PageScan) {
         match self {
             Self::Everything => {
                 write_listed(sql, by);
-                if let Some(instant) = reading.beyond {
+                if let Some(instant) = scan.start_at {
                     sql.push(" AND s.").push(column(by));
-                    sql.push(match reading.direction {
+                    sql.push(match scan.direction {
                         SortDirection::Ascending => " >= ",
                         SortDirection::Descending => " < ",
                     });
                     sql.bind(instant);
                 }
-                sql.push(in_order(by, reading.direction)).limit(reading);
+                sql.push(in_order(by, scan.direction)).limit(scan);
             }
-            Self::Groups { forms, statuses } => write_page_of_groups(sql, forms, statuses, reading),
-            Self::Created { start, end } => write_page_of_span(sql, *start, *end, by, reading),
-            Self::Label { id, shared } => write_page_of_label(sql, *id, *shared, reading),
+            Self::Groups { forms, statuses } => write_page_of_groups(sql, forms, statuses, scan),
+            Self::Created { start, end } => write_page_of_span(sql, *start, *end, by, scan),
+            Self::Label { id, shared } => write_page_of_label(sql, *id, *shared, scan),
         }
     }
 
-    /// Adds the query of the days that stand wholly before a page that lies far inside: how many submissions they have,
-    /// and the last of them. Writes nothing where that is not needed or not known.
-    pub(super) fn write_days_before(&self, sql: &mut Sql, by: SortBy, reading: &Reading) -> bool {
-        if !matches!(self, Self::Everything) || reading.offset < SKIPPED {
+    /// Adds the query of the whole days before a page that is far inside: how many submissions they have, and the last
+    /// of them. Returns whether it added anything: not if the page is near the end, or if there are no counts by day.
+    pub(super) fn write_days_before(&self, sql: &mut Sql, by: SortBy, scan: &PageScan) -> bool {
+        if !matches!(self, Self::Everything) || scan.offset < MAX_SKIPPED {
             return false;
         }
-        let descending = reading.direction == SortDirection::Descending;
-        sql.plan_anew().push("SELECT CAST(coalesce(max(through), 0) AS bigint), ");
+        let descending = scan.direction == SortDirection::Descending;
+        sql.force_custom_plan().push("SELECT CAST(coalesce(max(through), 0) AS bigint), ");
         sql.push(if descending { "min(key)" } else { "max(key)" });
         sql.push(" FROM (SELECT key, sum(listed) OVER (ORDER BY key").push(if descending { " DESC" } else { "" });
         sql.push(") AS through FROM listed_counts WHERE counted = ").push(match by {
             SortBy::CreatedAt => "'created'",
             SortBy::UpdatedAt => "'updated'",
         });
-        sql.push(") AS days WHERE through <= ").bind(reading.offset);
+        sql.push(") AS days WHERE through <= ").bind(scan.offset);
         true
     }
 }
@@ -157,9 +160,10 @@ fn in_order(by: SortBy, direction: SortDirection) -> &'static str {
     }
 }
 
-/// As much as a page needs of each group, from the index that has the group in order; of these the page.
-fn write_page_of_groups(sql: &mut Sql, forms: &[i64], statuses: &[Status], reading: &Reading) {
-    sql.plan_anew().push("SELECT s.id, s.updated_at AS at FROM ");
+/// Adds the query of a page over several groups: from each group's index as many rows as the page can need, then the
+/// page out of these.
+fn write_page_of_groups(sql: &mut Sql, forms: &[i64], statuses: &[Status], scan: &PageScan) {
+    sql.force_custom_plan().push("SELECT s.id, s.updated_at AS at FROM ");
     if !forms.is_empty() {
         sql.push("(SELECT id AS form FROM ");
         write_forms(sql, forms);
@@ -177,14 +181,14 @@ fn write_page_of_groups(sql: &mut Sql, forms: &[i64], statuses: &[Status], readi
     if !statuses.is_empty() {
         sql.push(" AND s.status = g.status");
     }
-    sql.push(in_order(SortBy::UpdatedAt, reading.direction)).limit(&reading.with_all_before()).push(")");
-    sql.push_either(" AS s", "").push(by_place(reading.direction)).limit(reading);
+    sql.push(in_order(SortBy::UpdatedAt, scan.direction)).limit(&scan.with_skipped()).push(")");
+    sql.push_either(" AS s", "").push(order_by_position(scan.direction)).limit(scan);
 }
 
-/// Whole days from their counts, and the rest of the first and the last day from the index.
+/// Adds the total of a span: whole days from their counts, the partial first and last day from the index.
 fn write_total_of_span(sql: &mut Sql, start: Option<Timestamp>, end: Option<Timestamp>) {
-    sql.plan_anew();
-    // The first day that is whole, and the first one after it that is not.
+    sql.force_custom_plan();
+    // The first whole day, and the first day after it that is not whole.
     let first = start
         .map(|start| start.as_microsecond().div_euclid(DAY) + i64::from(start.as_microsecond().rem_euclid(DAY) > 0));
     let after = end.map(|end| (end.as_microsecond() + 1).div_euclid(DAY));
@@ -234,50 +238,50 @@ fn write_span(sql: &mut Sql, start: Option<Timestamp>, end: Option<Timestamp>) {
     }
 }
 
-/// No index has both the span and the order where that is by the last change. What was made in the span is either near
-/// the end that is asked for, or is read whole and sorted.
-fn write_page_of_span(sql: &mut Sql, start: Option<Timestamp>, end: Option<Timestamp>, by: SortBy, reading: &Reading) {
-    sql.plan_anew();
-    let needed = reading.offset.saturating_add(reading.length);
+/// Adds the query of a page of a span. No index covers both the span of creation and the order by last change. Either
+/// a scan from the requested end finds enough submissions, or the whole span is read and sorted.
+fn write_page_of_span(sql: &mut Sql, start: Option<Timestamp>, end: Option<Timestamp>, by: SortBy, scan: &PageScan) {
+    sql.force_custom_plan();
+    let needed = scan.offset.saturating_add(scan.length);
     if by == SortBy::CreatedAt {
         write_listed(sql, by);
         write_span(sql, start, end);
-        sql.push(in_order(by, reading.direction)).limit(reading);
+        sql.push(in_order(by, scan.direction)).limit(scan);
         return;
     }
-    if needed > LOOKED_THROUGH {
+    if needed > SCAN_AHEAD {
         write_listed(sql, by);
         write_span(sql, start, end);
-        sql.push(by_place(reading.direction)).limit(reading);
+        sql.push(order_by_position(scan.direction)).limit(scan);
         return;
     }
     sql.push("WITH near (id, at) AS MATERIALIZED (SELECT s.id, s.updated_at FROM (");
     sql.push("SELECT s.id, s.updated_at, s.created_at FROM listed_submissions s WHERE true");
-    sql.push(in_order(by, reading.direction)).limit(&Reading { offset: 0, length: LOOKED_THROUGH, ..*reading });
+    sql.push(in_order(by, scan.direction)).limit(&PageScan { offset: 0, length: SCAN_AHEAD, ..*scan });
     sql.push(") AS s WHERE true");
     write_span(sql, start, end);
     sql.push("), enough (yes) AS MATERIALIZED (SELECT count(*) >= ").bind(needed).push(" FROM near)");
     sql.push(" SELECT near.id, near.at FROM enough CROSS JOIN near WHERE enough.yes UNION ALL ");
-    // A condition that the database works out before it reads anything: each has one way to write it.
+    // The condition has to be evaluated before the table is read. Each database needs its own form for that.
     sql.push_either(
         "SELECT id, at FROM (SELECT s.id, s.updated_at AS at FROM listed_submissions s WHERE true",
         "SELECT s.id, s.updated_at FROM enough CROSS JOIN listed_submissions s WHERE NOT enough.yes",
     );
     write_span(sql, start, end);
     sql.push_either(") AS span WHERE NOT (SELECT yes FROM enough)", "");
-    sql.push(by_place(reading.direction)).limit(reading);
+    sql.push(order_by_position(scan.direction)).limit(scan);
 }
 
 fn write_total_of_label(sql: &mut Sql, id: i64, shared: bool) {
     sql.push(SUM).push(if shared { "'shared label'" } else { "'label'" }).push(" AND key = ").bind(id);
 }
 
-fn write_page_of_label(sql: &mut Sql, id: i64, shared: bool, reading: &Reading) {
+fn write_page_of_label(sql: &mut Sql, id: i64, shared: bool, scan: &PageScan) {
     sql.push("SELECT submission_id AS id, updated_at AS at FROM listed_by_label WHERE label_id = ").bind(id);
     sql.push(if shared { " AND shared = true" } else { " AND shared = false" });
-    sql.push(match reading.direction {
+    sql.push(match scan.direction {
         SortDirection::Ascending => " ORDER BY updated_at, submission_id",
         SortDirection::Descending => " ORDER BY updated_at DESC, submission_id DESC",
     });
-    sql.limit(reading);
+    sql.limit(scan);
 }

@@ -1,9 +1,10 @@
-//! What an import knows of the database: enough to check a batch line by line without asking for each line.
+//! The part of the database that an import needs to check a batch, in memory.
 //!
-//! Before a batch is checked, [`Known::look_up`] asks for all that its lines touch, with one statement a kind; while it
-//! is checked, every accepted line is added. So the checks see the database as it would be if each line had been written
-//! before the next. Ids of people, labels, groups, steps and fields stay for the whole import; submissions and names
-//! that must be unique are looked up for each batch, so that memory does not grow with the file.
+//! Before a batch is checked, [`ImportState::look_up`] reads everything that its records touch, with one statement per
+//! kind of object. Each accepted record is added. So the checks see the database as if each record had been written
+//! before the next one. Ids of users, labels, groups, flow steps and elements are kept for the whole import;
+//! submissions and unique texts are looked up for each batch, so that memory does not grow with the number of
+//! submissions.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,33 +16,33 @@ use crate::store::engine::Transaction;
 use crate::store::mailbox::key;
 use crate::store::statement::Row;
 
-/// What a form is to others.
+/// What checks need to know about a form.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FormFacts {
     pub(super) parent: Option<i64>,
     pub(super) graduated: bool,
 }
 
-/// Where a submission stands.
+/// What checks need to know about a submission.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct SubmissionFacts {
     pub(super) form: i64,
     pub(super) parent: Option<i64>,
 }
 
-/// A text that one object alone can have, both ways round.
+/// Texts that only one object can have, by object and by text.
 #[derive(Debug, Default)]
-pub(super) struct Unique {
+pub(super) struct UniqueTexts {
     owner: HashMap<String, i64>,
     of: HashMap<i64, String>,
 }
 
-impl Unique {
+impl UniqueTexts {
     pub(super) fn owner(&self, text: &str) -> Option<i64> {
         self.owner.get(text).copied()
     }
 
-    /// Gives an object a text, or none, and frees the one that it had.
+    /// Sets or removes the text of an object, and frees its previous text.
     pub(super) fn set(&mut self, id: i64, text: Option<String>) {
         if let Some(old) = self.of.remove(&id) {
             self.owner.remove(&old);
@@ -54,7 +55,7 @@ impl Unique {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct ImportState {
     // For the whole import.
     pub(super) users: HashSet<i64>,
     pub(super) labels: HashSet<i64>,
@@ -68,13 +69,13 @@ pub(super) struct Known {
     pub(super) elements_of: HashMap<i64, HashSet<i64>>,
 
     // For one batch.
-    pub(super) emails: Unique,
-    pub(super) external_ids: Unique,
+    pub(super) emails: UniqueTexts,
+    pub(super) external_ids: UniqueTexts,
     /// Elements that answers refer to.
     pub(super) answered: HashSet<i64>,
     /// Forms with a submission that has both a parent and children.
     pub(super) nested: HashSet<i64>,
-    pub(super) submissions: HashMap<i64, Place>,
+    pub(super) submissions: HashMap<i64, SubmissionFacts>,
     pub(super) children: HashMap<i64, HashSet<i64>>,
     /// The submissions of the batch that the database has already.
     pub(super) stored: HashSet<i64>,
@@ -82,27 +83,27 @@ pub(super) struct Known {
     pub(super) dropped: HashSet<i64>,
 }
 
-impl Known {
-    /// What is known before the first line: every form, and which group is built in.
-    pub(super) async fn at_start(transaction: &mut Transaction) -> Result<Self, StoreError> {
-        let mut known = Self::default();
+impl ImportState {
+    /// The state before the first record: every form, and the id of the built-in group.
+    pub(super) async fn load(transaction: &mut Transaction) -> Result<Self, StoreError> {
+        let mut state = Self::default();
         let mut sql = transaction.sql();
         sql.push("SELECT id, parent_id, graduated FROM forms");
         for row in transaction.fetch_all(sql).await? {
-            known.forms.insert(row.get(0)?, FormFacts { parent: row.get(1)?, graduated: row.get(2)? });
+            state.forms.insert(row.get(0)?, FormFacts { parent: row.get(1)?, graduated: row.get(2)? });
         }
         let mut sql = transaction.sql();
         sql.push("SELECT id FROM groups WHERE built_in");
         for row in transaction.fetch_all(sql).await? {
-            known.built_in = row.get(0)?;
+            state.built_in = row.get(0)?;
         }
-        Ok(known)
+        Ok(state)
     }
 
-    /// Asks the database for what the lines of a batch touch.
+    /// Reads what the records of a batch touch.
     pub(super) async fn look_up(&mut self, transaction: &mut Transaction, batch: &Batch) -> Result<(), StoreError> {
-        let touched = Touched::by(batch);
-        self.forget_last_batch();
+        let touched = Touched::of(batch);
+        self.clear_batch();
         let simple: [(&mut HashSet<i64>, &HashSet<i64>, &'static str); 4] = [
             (&mut self.users, &touched.users, "SELECT id FROM users WHERE id"),
             (&mut self.labels, &touched.labels, "SELECT id FROM labels WHERE id"),
@@ -120,9 +121,9 @@ impl Known {
         self.look_up_submissions(transaction, &touched).await
     }
 
-    fn forget_last_batch(&mut self) {
-        self.emails = Unique::default();
-        self.external_ids = Unique::default();
+    fn clear_batch(&mut self) {
+        self.emails = UniqueTexts::default();
+        self.external_ids = UniqueTexts::default();
         self.answered.clear();
         self.nested.clear();
         self.submissions.clear();
@@ -162,7 +163,7 @@ impl Known {
         for row in found {
             let (element, form) = (row.get(0)?, row.get(1)?);
             self.form_of.insert(element, form);
-            // A form that was not asked for stays unasked: it has more elements than this one.
+            // A form that was not looked up is not added: it may have more elements than this one.
             if let Some(elements) = self.elements_of.get_mut(&form) {
                 elements.insert(element);
             }
@@ -170,7 +171,8 @@ impl Known {
         Ok(())
     }
 
-    /// What forbids a form line: answers to an element that it leaves out, submissions that it can't graduate.
+    /// Looks up what would forbid a form's record: answers to an omitted element, and submissions that can't be
+    /// graduated.
     async fn look_up_unlisted(
         &mut self,
         transaction: &mut Transaction,
@@ -191,14 +193,14 @@ impl Known {
         Ok(())
     }
 
-    /// The elements of a form that its line leaves out.
+    /// The elements of a form that its record omits.
     pub(super) fn unlisted(&self, form: &FormRecord) -> Vec<i64> {
         let Some(elements) = self.elements_of.get(&form.id) else { return Vec::new() };
         let listed: HashSet<i64> = form.elements.iter().map(|element| element.id).collect();
         elements.difference(&listed).copied().collect()
     }
 
-    /// Whether a line makes a form graduated that was not.
+    /// Whether a record makes an ungraduated form graduated.
     pub(super) fn graduates(&self, form: &FormRecord) -> bool {
         form.graduated && self.forms.get(&form.id).is_some_and(|facts| !facts.graduated)
     }
@@ -210,13 +212,13 @@ impl Known {
     ) -> Result<(), StoreError> {
         let select = "SELECT id, form_id, parent_id FROM submissions WHERE id";
         for row in rows(transaction, select, touched.submissions.union(&touched.parents)).await? {
-            let (id, place) = (row.get(0)?, Place { form: row.get(1)?, parent: row.get(2)? });
-            self.submissions.insert(id, place);
+            let (id, facts) = (row.get(0)?, SubmissionFacts { form: row.get(1)?, parent: row.get(2)? });
+            self.submissions.insert(id, facts);
             if touched.submissions.contains(&id) {
                 self.stored.insert(id);
             }
         }
-        // Only a submission that is given a parent has its children counted.
+        // Children only matter for a stored submission that gets a parent.
         let stored = touched.below.iter().filter(|id| self.stored.contains(id));
         for row in rows(transaction, "SELECT parent_id, id FROM submissions WHERE parent_id", stored).await? {
             self.children.entry(row.get(0)?).or_default().insert(row.get(1)?);
@@ -225,7 +227,7 @@ impl Known {
     }
 }
 
-/// The rows of a statement that ends before its list of ids; no statement for no ids.
+/// The rows of `select`, which ends before its list of ids. Runs no statement if there are no ids.
 async fn rows<'i>(
     transaction: &mut Transaction,
     select: &'static str,
@@ -240,7 +242,7 @@ async fn rows<'i>(
     Ok(transaction.fetch_all(sql).await?)
 }
 
-/// The rows of objects that are written, and of those that have a text which is to be written.
+/// The rows of objects that are written, and of objects that have one of the written texts.
 async fn owners(
     transaction: &mut Transaction,
     with_ids: &'static str,

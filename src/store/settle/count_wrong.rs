@@ -1,10 +1,11 @@
-//! Counts wrong derived rows without writing, for `formgate check --deep`.
+//! Counts wrong rows of the search tables without writing, for `formgate check --deep`.
 
 use crate::store::{Store, StoreError};
 
 impl Store {
-    /// How many submissions are listed wrongly, or have a document without answers or answers without one, those apart that
-    /// are noted; and whether the counts sum up to something else. The text of documents is not compared: `reindex` does.
+    /// How many submissions are listed wrongly, or have a document without answers or answers without a document, plus
+    /// one if the counts have a wrong sum. Submissions in the intake are left out. The texts of documents are not
+    /// compared; `reindex` does that.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
@@ -28,7 +29,7 @@ impl Store {
         sql.push("UNION SELECT id FROM (SELECT * FROM stored EXCEPT SELECT * FROM wanted) AS b ");
         sql.push("UNION SELECT id FROM (SELECT * FROM wanted_documents EXCEPT SELECT * FROM stored_documents) AS c ");
         sql.push("UNION SELECT id FROM (SELECT * FROM stored_documents EXCEPT SELECT * FROM wanted_documents) AS d) ");
-        // What a note is about that names no submission is not known here.
+        // Such notes affect submissions that they don't name.
         sql.push("SELECT CASE WHEN EXISTS (SELECT 1 FROM intake WHERE submission_id IS NULL OR children) THEN 0 ELSE ");
         sql.push("(SELECT count(*) FROM wrong WHERE id NOT IN (SELECT submission_id FROM intake)) + CASE WHEN ");
         sql.push("(SELECT coalesce(sum(listed), 0) FROM listed_counts WHERE counted = 'form') = (SELECT count(*) FROM stored) ");
