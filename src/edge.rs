@@ -4,9 +4,10 @@
 //! accept → (PROXY header) → handshake | plain → HTTP/1.1 | HTTP/2 → Gate::pass → close
 //! ```
 //!
-//! Owns sockets, TLS, the time that a peer may take, and the stop without a lost request. Knows no tenant beyond the
-//! names in [`Certificates`], and reads of requests only where they begin and end. The invariant: whatever a peer does or
-//! leaves undone, its connection ends after a time that [`ConnectionLimits`] names, except while a handler works on a request of its.
+//! Owns sockets, TLS, the limits on a peer's time, and the drain, which loses no request. Knows tenants only as
+//! names in [`Certificates`], and parses requests only far enough to find where they begin and end. Invariant:
+//! whatever a peer does or fails to do, its connection is closed within a time set by [`ConnectionLimits`], unless
+//! a handler is working on one of its requests.
 
 mod accept;
 mod activity;
@@ -47,9 +48,9 @@ use crate::gate::Connection;
 use crate::metrics::Metrics;
 use crate::request::Pipeline;
 
-/// What answers the requests of a connection: the request pipeline, or a handler of a test's own.
+/// The service that answers the requests of a connection: the request pipeline, or a test's own handler.
 pub trait Serve: Send + Sync + 'static {
-    /// Answers one request. It never fails: a refusal is an answer too.
+    /// Answers one request. Infallible: a refusal is a response too.
     fn serve(
         &self,
         connection: &Connection,
@@ -63,26 +64,26 @@ impl Serve for Pipeline {
     }
 }
 
-/// The parts that a connection meets before the request pipeline.
+/// Everything that serving connections needs.
 #[derive(Debug)]
 pub struct Edge<S = Pipeline> {
-    /// What a handshake serves.
+    /// The certificates that handshakes serve.
     pub certificates: Arc<Certificates>,
-    /// What answers.
+    /// The service that answers requests.
     pub service: Arc<S>,
-    /// How long and how much a peer may take.
+    /// The limits on a peer's time and bytes.
     pub limits: ConnectionLimits,
-    /// Where handshakes and connections are counted.
+    /// The metrics of handshakes and connections.
     pub metrics: Metrics,
-    /// How many connections each address has.
+    /// The number of connections per client address.
     pub addresses: Arc<Addresses>,
 }
 
 impl<S: Serve> Edge<S> {
-    /// Serves every connection of the listeners until [`Serving::drain`], or until the [`Serving`] is dropped.
+    /// Serves every connection of the listeners until [`Serving::drain`] is called or the [`Serving`] is dropped.
     ///
     /// # Panics
-    /// Outside of a Tokio runtime.
+    /// If called outside a Tokio runtime.
     #[must_use = "dropping it cuts every connection"]
     pub fn serve(self, listeners: Vec<Listener>) -> Serving {
         let addresses = listeners.iter().filter_map(|listener| listener.socket.local_addr().ok()).collect();

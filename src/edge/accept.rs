@@ -1,7 +1,7 @@
-//! Accepting: from a listener to a task per connection.
+//! Accepts connections and spawns a task for each.
 //!
-//! Owns the cap on open connections, the answer to a failing `accept`, and what becomes of the queue in a stop. The invariant: the loop ends only in a drain,
-//! and never spins, whatever the system answers.
+//! Owns the cap on open connections, the handling of `accept` errors, and the listen queue in a drain. Invariant:
+//! the loop ends only in a drain and never spins, whatever error the system returns.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,32 +17,32 @@ use super::drain::Lifecycle;
 use super::listener::{Listener, Origin};
 use super::{Edge, Serve, connection};
 
-/// How long accepting rests when the system has no descriptor or no memory left.
+/// The pause in accepting after the system ran out of file descriptors or memory.
 ///
-/// Larger: callers wait although something was closed meanwhile. Smaller: a starved process burns its CPU on failing
-/// calls, because the connection stays in the queue and wakes it again.
+/// Larger: clients wait although a connection was closed meanwhile. Smaller: a process without descriptors burns
+/// CPU on failing calls, because the connection stays in the queue and wakes it again.
 const REST: Duration = Duration::from_millis(75);
 
-/// How many connections of the queue are taken in a stop, beyond the cap on connections if need be.
+/// How many queued connections are accepted in a drain, beyond the connection cap if necessary.
 ///
-/// Larger: callers who keep connecting hold up the stop. Smaller than the queue, whose length Tokio sets to 1024: those
-/// at its end are reset.
+/// Larger: clients that keep connecting hold up the drain. Smaller than the queue, whose length Tokio sets to
+/// 1024: the connections at its end are reset.
 const QUEUE: usize = 1024;
 
-/// How long a listener that failed to accept is quiet about failing again.
+/// The minimum interval between log messages about a failing `accept`.
 ///
-/// A process without descriptors gets one each time a connection ends, and fails again at the next: larger, and an
-/// operator who looks at the last lines of the log misses it; smaller, and the log is full of it.
+/// A process without descriptors gets one whenever a connection ends, and fails again at the next `accept`.
+/// Larger: an operator who reads only the last lines of the log misses the failure. Smaller: it floods the log.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// A listener whose failures are told once in a while.
+/// A listener that limits how often it logs its failures.
 pub(super) struct Acceptor {
     listener: TcpListener,
     untaken: Duration,
     told: Option<Instant>,
 }
 
-/// Accepts until the drain, at most as many at once as there are slots.
+/// Accepts connections until the drain, each with a permit of `slots`.
 pub(super) async fn every<S: Serve>(
     listener: Listener,
     edge: Arc<Edge<S>>,
@@ -72,17 +72,17 @@ pub(super) async fn every<S: Serve>(
         serve(stream, client, Some(slot));
     }
     if origin == Origin::Own {
-        // What the kernel completed before we close would be reset, and its callers took it for accepted. An inherited
-        // socket keeps its queue for the next process.
+        // Closing the socket would reset the connections that the kernel has completed, which their clients take
+        // for accepted. An inherited socket keeps its queue for the next process.
         for (stream, client) in queued(acceptor.listener, acceptor.untaken).take(QUEUE) {
             serve(stream, client, Arc::clone(&slots).try_acquire_owned().ok());
         }
     }
 }
 
-/// The connections that wait in a listener's queue, which is closed after the last one.
+/// Accepts the connections in a listener's queue, and closes the listener after the last one.
 fn queued(listener: TcpListener, untaken: Duration) -> impl Iterator<Item = (TcpStream, SocketAddr)> {
-    // Asked for directly: Tokio may not have heard of the newest ones yet.
+    // Asks the kernel directly: Tokio may not know of the newest connections yet.
     let listener = listener.into_std().ok();
     std::iter::from_fn(move || {
         loop {
@@ -100,14 +100,14 @@ fn queued(listener: TcpListener, untaken: Duration) -> impl Iterator<Item = (Tcp
 }
 
 impl Acceptor {
-    /// Accepts connections that the kernel ends once their peer has taken none of what was sent to it for `untaken`. An
-    /// answer that fits into the buffers of the kernel is written at once, and only the kernel sees whether it is taken: a
-    /// thousand readers who take nothing would otherwise be a thousand idle connections.
+    /// The kernel ends an accepted connection once its peer has taken no sent data for `untaken`. A response that
+    /// fits into the kernel's buffers is written at once, so only the kernel sees whether the peer takes it.
+    /// Without this timeout, a thousand clients that read nothing would look like a thousand idle connections.
     pub(super) fn new(listener: TcpListener, untaken: Duration) -> Self {
         Self { listener, untaken, told: None }
     }
 
-    /// The next connection, however often the system fails to give one.
+    /// Returns the next connection, however often `accept` fails before.
     pub(super) async fn next(&mut self) -> (TcpStream, SocketAddr) {
         loop {
             match self.listener.accept().await {
@@ -133,18 +133,18 @@ impl Acceptor {
 }
 
 fn set_up(stream: &TcpStream, client: SocketAddr, untaken: Duration) {
-    // Not set on the listener, from which a socket would inherit it: connections that were queued before would not have it.
+    // Not set on the listener: connections that were queued before would not inherit it.
     if let Err(error) = set_tcp_user_timeout(stream, u32::try_from(untaken.as_millis()).unwrap_or(u32::MAX)) {
         tracing::debug!(%client, %error, "TCP_USER_TIMEOUT could not be set");
     }
-    // Answers are written whole; waiting for more to send along (Nagle) only delays them.
+    // Responses are written whole; Nagle's algorithm would only delay them.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%client, %error, "TCP_NODELAY could not be set");
     }
 }
 
-/// Whether the error is about the connection that was to be accepted, so that the next one can be had at once. All
-/// others, out of descriptors (EMFILE, ENFILE) above all, will come back at once.
+/// Whether the error concerns only the connection being accepted, so that the next `accept` can follow
+/// immediately. Any other error, above all running out of descriptors (EMFILE, ENFILE), would recur immediately.
 fn concerns_one_connection(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -1,11 +1,11 @@
-//! What happens on a connection, and how long it may stay that way.
+//! The state of a connection, and how long it may stay in it.
 //!
-//! Owns the clock of one connection, and the count of the bytes that serve no request. hyper's own header timeout also
-//! runs while a connection waits between two requests, so it can't give a head ten seconds and a quiet connection sixty;
-//! its HTTP/2 side knows no idle time at all, and neither side minds an answer that nobody takes.
+//! Owns the clock of one connection and the count of bytes that belong to no request. hyper's header timeout also
+//! runs between two requests, so it can't allow ten seconds for a head and sixty for an idle connection. hyper has
+//! no idle timeout for HTTP/2, and for neither version a timeout for responses that the peer does not read.
 //!
-//! No timer is reset when something happens: [`Activity::outlook`] names the earliest instant at which anything could be
-//! overdue, whatever happens until then, and is asked again at that instant.
+//! No timer is reset when something happens. Instead, [`Activity::outlook`] returns the earliest instant at which
+//! anything could be overdue, whatever happens until then, and is called again at that instant.
 
 mod abuse;
 #[cfg(test)]
@@ -29,7 +29,7 @@ use crate::config::ConnectionLimits;
 pub(super) struct Activity {
     state: Mutex<State>,
     last_request: Notify,
-    /// A [`Parting`], which is read with each write.
+    /// A [`Parting`]. Atomic, because every write reads it.
     parting: AtomicU8,
     limits: ConnectionLimits,
 }
@@ -37,31 +37,31 @@ pub(super) struct Activity {
 #[derive(Debug)]
 struct State {
     began: Instant,
-    /// Requests that came.
+    /// The number of requests so far.
     requests: u64,
-    /// Requests that a handler works on.
+    /// The number of requests that a handler is working on.
     handling: usize,
-    /// When some of an answer was last sent, a handler finished, or the connection began. What else is written, as to
-    /// a PING, does not count.
+    /// When part of a response was last sent, a handler finished, or the connection began. Other writes, such as
+    /// PING acknowledgements, do not count.
     quiet_since: Instant,
-    /// How far the next HTTP/1.1 head is; HTTP/2 leaves this at [`Head::None`].
+    /// The progress of the next HTTP/1.1 head; always [`Head::None`] in HTTP/2.
     head: Head,
-    /// Whether the peer ever asked something, so that there may be an answer that it still takes.
+    /// Whether the peer has sent a request, so that it may still be reading a response.
     asked: bool,
-    /// When the last call was: the peer may still ask something, but not for long.
+    /// When the edge began to drain. The peer may still send a request for a short time.
     last_call: Option<Instant>,
-    /// Since when the peer's side of the socket takes nothing of what we have for it.
+    /// Since when the socket has accepted no bytes because the peer reads none.
     blocked_since: Option<Instant>,
-    /// The HTTP/2 answers that are begun and not ended, and when each last had a byte sent.
+    /// The HTTP/2 responses in progress, by stream, and when a byte of each was last sent.
     answers: HashMap<u32, Instant>,
-    /// Whether the connection is too old, or had too many requests, for another one.
+    /// Whether the connection has reached its maximum age or number of requests.
     worn: bool,
-    /// When the peer was warned by a GOAWAY, after which it may still finish.
+    /// When a GOAWAY warned the peer, which may still finish after that.
     warned_since: Option<Instant>,
-    /// When the connection was told to end.
+    /// When the shutdown of the connection began.
     leaving_since: Option<Instant>,
-    /// How long the peer may take for its next bytes once our half is closed. None where it has no answer to lose: it was
-    /// told to end while nothing was going on.
+    /// How long to wait for the peer's next bytes once our half is closed. None if the peer has no response to
+    /// lose: the connection was idle when its shutdown began.
     linger: Option<Duration>,
     /// Whether our half of the connection is closed.
     closed: bool,
@@ -74,41 +74,41 @@ struct State {
 enum Head {
     /// Between two requests, or handling one.
     None,
-    /// The connection's first head, of which no byte has come.
+    /// Waiting for the first byte of the connection's first head.
     Awaited { since: Instant },
-    /// Some of its bytes have come.
+    /// Part of the head has arrived.
     Begun { since: Instant },
 }
 
-/// What the clock says about a connection.
+/// What is due on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outlook {
-    /// Nothing is overdue; ask again then.
+    /// Nothing is overdue; ask again at this instant.
     Until(Instant),
-    /// There was no request for too long: say goodbye.
+    /// No request for too long: shut down gracefully.
     Idle,
-    /// The peer was warned, and has had its time to finish: say goodbye.
+    /// The peer was warned, and its time to finish is over: shut down gracefully.
     Warned,
-    /// The connection had its time, or its requests: say goodbye.
+    /// The connection has reached its maximum age or number of requests: shut down gracefully.
     Worn,
-    /// A head, an answer that is not taken, or the goodbye, takes too long: cut.
+    /// A head, a response that the peer does not read, or the shutdown takes too long: cut.
     Stalled,
 }
 
 impl State {
-    /// How long it may stay as it is while nothing is handled and all answers are taken.
+    /// When the current state times out if no request is being handled and the peer has read all responses.
     fn silence_ends(&self, limits: &ConnectionLimits) -> (Instant, Outlook) {
         if let (Some(warned), None) = (self.warned_since, self.leaving_since) {
             // A request that the peer sent before it read the warning arrives within a round trip or two.
             return (warned.max(self.quiet_since) + limits.last_call, Outlook::Warned);
         }
         match (self.last_call, self.leaving_since, self.head) {
-            // The rest of a head is not given the time here that callers on a bad link get elsewhere.
+            // In a drain, a client on a bad link gets no extra time for the rest of a head.
             (Some(called), _, Head::Begun { since }) => {
                 ((called + limits.last_call).min(since.max(self.quiet_since) + limits.head), Outlook::Stalled)
             }
             (Some(_), None, Head::None | Head::Awaited { .. }) => (self.quiet_since + limits.last_call, Outlook::Idle),
-            // Nothing is under way but the goodbye.
+            // Nothing is in progress but the shutdown.
             (Some(_), Some(left), Head::None) if !self.asked => (left + limits.last_call, Outlook::Stalled),
             (_, _, Head::Awaited { since } | Head::Begun { since }) => {
                 (since.max(self.quiet_since) + limits.head, Outlook::Stalled)
@@ -120,13 +120,13 @@ impl State {
 
     fn end_for(&mut self, abuse: Abuse) {
         self.abuse = Some(abuse);
-        // What it still sends is not worth reading.
+        // What the peer still sends is not worth reading.
         self.linger = None;
     }
 }
 
 impl Activity {
-    /// A connection that begins now.
+    /// The state of a connection that begins at `now`.
     pub(super) fn new(now: Instant, limits: ConnectionLimits) -> Arc<Self> {
         let state = Mutex::new(State {
             began: now,
@@ -154,12 +154,13 @@ impl Activity {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the first head of an HTTP/1.1 connection its time: a peer that never asks anything is no idle caller.
+    /// Starts the timeout of an HTTP/1.1 connection's first head: a peer that never sends a request is not an idle
+    /// client.
     pub(super) fn await_head(&self) {
         self.state().head = Head::Awaited { since: Instant::now() };
     }
 
-    /// Notes that some of an HTTP/1.1 head has come.
+    /// Records that part of an HTTP/1.1 head has arrived.
     pub(super) fn head_began(&self) {
         let mut state = self.state();
         state.head = match state.head {
@@ -168,34 +169,34 @@ impl Activity {
         };
     }
 
-    /// Notes that a head is whole.
+    /// Records that a head is complete.
     pub(super) fn head_ended(&self) {
         self.state().head = Head::None;
     }
 
-    /// Notes bytes of a request's head or body.
+    /// Counts bytes of a request's head or body.
     pub(super) fn asked(&self, bytes: usize) {
         self.state().bytes.asked += bytes as u64;
     }
 
-    /// The same where a head is whole with them.
+    /// Like `asked`, for bytes that complete a head.
     pub(super) fn asked_with_head(&self, bytes: usize) {
         let mut state = self.state();
         state.head = Head::None;
         state.bytes.asked += bytes as u64;
     }
 
-    /// Notes bytes of an answer.
+    /// Counts bytes of a response.
     pub(super) fn answered(&self, bytes: usize) {
         let mut state = self.state();
         state.bytes.answered += bytes as u64;
         state.quiet_since = Instant::now();
     }
 
-    /// Notes bytes as they come from the socket, whatever they are.
+    /// Counts bytes as they arrive from the socket, whatever they are.
     ///
     /// # Errors
-    /// [`Abuse::Flood`] when too many of them belonged to no request.
+    /// [`Abuse::Flood`] if too many of them belonged to no request.
     pub(super) fn received(&self, bytes: usize) -> Result<(), Abuse> {
         let mut state = self.state();
         state.bytes.received += bytes as u64;
@@ -206,32 +207,32 @@ impl Activity {
         Ok(())
     }
 
-    /// Notes what the peer does; the caller cuts the connection.
+    /// Records an abuse; the caller cuts the connection.
     pub(super) fn abused(&self, abuse: Abuse) {
         self.state().end_for(abuse);
     }
 
-    /// What the peer did to have its connection cut.
+    /// The abuse for which the connection is cut.
     pub(super) fn abuse(&self) -> Option<Abuse> {
         self.state().abuse
     }
 
-    /// Notes that the peer took bytes.
+    /// Records that the socket accepted bytes.
     pub(super) fn wrote(&self) {
         self.state().blocked_since = None;
     }
 
-    /// Notes that the peer takes none of the bytes that there are.
+    /// Records that the socket accepts no bytes at present.
     pub(super) fn blocked(&self) {
         self.state().blocked_since.get_or_insert_with(Instant::now);
     }
 
-    /// Notes that some of an HTTP/2 answer was sent and more is to come.
+    /// Records that part of an HTTP/2 response was sent and more follows.
     pub(super) fn answering(&self, stream: u32) {
         self.state().answers.insert(stream, Instant::now());
     }
 
-    /// Notes that an HTTP/2 answer ended, or that nobody waits for it.
+    /// Records that an HTTP/2 response ended or was reset.
     pub(super) fn answer_ended(&self, stream: u32) {
         let mut state = self.state();
         if state.answers.remove(&stream).is_some() {
@@ -239,7 +240,7 @@ impl Activity {
         }
     }
 
-    /// Notes that a request is handled until the guard is dropped.
+    /// Records that a request is being handled until the guard is dropped.
     pub(super) fn handle(self: &Arc<Self>) -> Handling {
         let mut state = self.state();
         state.handling += 1;
@@ -261,26 +262,26 @@ impl Activity {
         state.worn && state.warned_since.or(state.leaving_since).is_none()
     }
 
-    /// Ready once a request came that is to be the last; then the outlook is another.
+    /// Completes when the connection's last request has arrived, which changes the outlook.
     pub(super) async fn last_request(&self) {
         self.last_request.notified().await;
     }
 
-    /// Notes that the edge drains: what is not asked soon is not asked any more.
+    /// Records that the edge drains: only a request that arrives soon is still served.
     pub(super) fn call_last(&self) {
         let mut state = self.state();
         state.last_call = Some(Instant::now());
         self.part_with_response(&state);
     }
 
-    /// Before the response is written, so that the GOAWAY reaches the peer together with it.
+    /// Called before the response is written, so that the GOAWAY reaches the peer together with it.
     fn part_with_response(&self, state: &State) {
         if state.goaway == Goaway::Last && state.leaving_since.is_none() {
             self.parting.store(Parting::WithResponse as u8, Ordering::Release);
         }
     }
 
-    /// Begins to end the connection, with a warning first if the peer can use one.
+    /// Begins to shut down the connection, with a warning first if the peer supports one.
     pub(super) fn leave(&self) {
         let mut state = self.state();
         if state.goaway == Goaway::Warning && state.warned_since.is_none() {
@@ -289,7 +290,8 @@ impl Activity {
             return;
         }
         let is_idle = state.handling == 0 && state.answers.is_empty() && !matches!(state.head, Head::Begun { .. });
-        // Some peers learn of their end only when they send the next request, which must not meet a closed socket.
+        // Some clients notice the shutdown only when they send the next request, which must not meet a closed
+        // socket.
         let is_unaware = state.goaway == Goaway::Last && state.asked;
         state.linger = match (is_idle, is_unaware, state.last_call) {
             (false, ..) => Some(self.limits.linger),
@@ -301,27 +303,28 @@ impl Activity {
         self.parting.store(Parting::Now as u8, Ordering::Release);
     }
 
-    /// Notes what the peer makes of a GOAWAY.
+    /// Records how the peer reacts to a GOAWAY.
     pub(super) fn takes_goaway(&self, goaway: Goaway) {
         self.state().goaway = goaway;
     }
 
-    /// What the peer makes of a GOAWAY.
+    /// How the peer reacts to a GOAWAY.
     pub(super) fn goaway(&self) -> Goaway {
         self.state().goaway
     }
 
-    /// Which GOAWAY the connection is due.
+    /// The GOAWAY that is due.
     pub(super) fn parting(&self) -> Parting {
         Parting::of(self.parting.load(Ordering::Acquire))
     }
 
-    /// Whether an HTTP/2 answer was begun and did not end.
+    /// Whether an HTTP/2 response has begun and not ended.
     pub(super) fn is_answering(&self) -> bool {
         !self.state().answers.is_empty()
     }
 
-    /// Notes that our half of the connection is closed; how long the peer's next bytes are waited for, if at all.
+    /// Records that our half of the connection is closed. Returns how long to wait for the peer's next bytes, if
+    /// at all.
     pub(super) fn closed(&self) -> Option<Duration> {
         let mut state = self.state();
         state.closed = true;
@@ -332,11 +335,11 @@ impl Activity {
     pub(super) fn outlook(&self, now: Instant) -> Outlook {
         let (state, limits) = (self.state(), &self.limits);
         if state.closed && state.last_call.is_none() {
-            // The socket limits how long it lingers.
+            // `Socket` limits how long it lingers.
             return Outlook::Until(now + limits.linger);
         }
         let told = state.leaving_since.or(state.warned_since);
-        // The response to its last request ends a connection whose GOAWAY comes with it.
+        // If the GOAWAY is sent with the response to the last request, that response ends the connection.
         if state.worn && told.is_none() && state.goaway != Goaway::Last {
             return Outlook::Worn;
         }
@@ -345,7 +348,7 @@ impl Activity {
         {
             return Outlook::Warned;
         }
-        // An answer of which the peer takes nothing, whether or not a handler works on another.
+        // A response of which the peer reads nothing, whether or not a handler is working on another.
         let (patience, since) = match told.or(state.last_call) {
             Some(told) => (limits.farewell.min(limits.write), told),
             None => (limits.write, state.began),
@@ -368,7 +371,7 @@ impl Activity {
     }
 }
 
-/// A request is being handled; dropping this, also when the peer gave the request up, ends that.
+/// Marks a request as being handled until it is dropped, which also happens when the peer resets the request.
 #[derive(Debug)]
 pub(super) struct Handling {
     activity: Arc<Activity>,
@@ -376,7 +379,7 @@ pub(super) struct Handling {
 }
 
 impl Handling {
-    /// Whether the connection should take no request after this one.
+    /// Whether the connection should accept no request after this one.
     pub(super) fn is_last(&self) -> bool {
         self.is_last
     }

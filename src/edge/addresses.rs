@@ -1,6 +1,6 @@
-//! How many connections an address has.
+//! The number of connections per client address.
 //!
-//! Owns the count behind the cap on connections of one address; what counts as one is [`network_of`]'s to say.
+//! Owns the count behind the limit on connections per address. [`network_of`] defines what counts as one address.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::gate::network_of;
 
-/// The connections of every address that has any.
+/// The number of open connections of each address.
 #[derive(Debug)]
 pub struct Addresses {
     open: Mutex<HashMap<IpAddr, u32>>,
     limit: u32,
 }
 
-/// A place among the connections of an address; dropping it frees it.
+/// One counted connection of an address; dropping it ends the count.
 #[derive(Debug)]
 pub(super) struct Slot {
     addresses: Arc<Addresses>,
@@ -23,13 +23,13 @@ pub(super) struct Slot {
 }
 
 impl Addresses {
-    /// No connections, and at most so many an address.
+    /// No connections yet, and at most `limit` per address.
     #[must_use]
     pub fn new(limit: u32) -> Arc<Self> {
         Arc::new(Self { open: Mutex::default(), limit })
     }
 
-    /// Counts one connection more, unless the address has as many as it may.
+    /// Counts one more connection, unless the address has reached its limit.
     pub(super) fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Slot> {
         let address = network_of(address);
         let mut open = self.open();

@@ -1,7 +1,7 @@
-//! The operator's own listener: `/metrics`, `/healthz`, `/readyz`, in plain HTTP/1.1.
+//! The operator's listener: `/metrics`, `/healthz` and `/readyz` over plain HTTP/1.1.
 //!
-//! Owns no state: liveness touches nothing, readiness tells what other parts already know, and metrics are encoded when
-//! asked for. Reads nothing of a request but its method and path, and no tenant's data passes here.
+//! Owns no state: liveness checks nothing, readiness reports what other modules already know, and metrics are
+//! encoded on request. Reads only the method and path of a request, and no tenant's data passes here.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -25,42 +25,45 @@ use tokio_util::task::AbortOnDropHandle;
 use super::accept::Acceptor;
 use crate::metrics::Metrics;
 
-/// The most connections at once.
+/// The maximum number of open connections.
 ///
-/// Larger: whoever reaches the port can take the callers' file descriptors. Smaller: two scrapers and a few probes that
-/// keep their connections lock an operator out.
+/// Larger: clients of this port can use up the file descriptors of other clients. Smaller: two scrapers and a few
+/// probes that keep their connections open lock an operator out.
 pub const CONNECTIONS: usize = 64;
 
-/// How long a connection may take for a head, the wait between two requests included, and may leave an answer untaken.
+/// How long a connection may take for a head, including the time between two requests, and how long it may leave a
+/// response unread.
 ///
-/// Larger: forgotten connections hold the few slots. Smaller: a scraper that asks every 30 s connects each time.
+/// Larger: forgotten connections hold the few permits. Smaller: a scraper that polls every 30 s reconnects each
+/// time.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// Whether the gateway should be given traffic.
+/// Whether the gateway should receive traffic.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Readiness {
-    /// Whether it should: a part may be faulty and the gateway still serve.
+    /// Whether it should. A part may be faulty while the gateway still serves.
     pub ready: bool,
-    /// The state of each part in a few words (`ok`, `draining`); no secret.
+    /// The state of each part in a few words (`ok`, `draining`), without secrets.
     pub parts: BTreeMap<&'static str, String>,
-    /// The tenants that can't be served wholly, and why.
+    /// The tenants that can't be fully served, and why.
     pub tenants: BTreeMap<String, Vec<String>>,
 }
 
-/// Tells the readiness as it is known at the moment, without waiting for anything.
+/// Returns the current readiness without waiting for anything.
 pub type TellReadiness = Arc<dyn Fn() -> Readiness + Send + Sync>;
 
-/// The running listener; dropping it ends it and its connections.
+/// The running listener; dropping it closes the listener and its connections.
 #[derive(Debug)]
 #[must_use = "dropping it ends the listener"]
 pub struct Admin {
     _accepting: AbortOnDropHandle<()>,
 }
 
-/// Serves the listener until the [`Admin`] is dropped: after the drain, so that an operator can watch that.
+/// Serves the listener until the [`Admin`] is dropped. Drop it after the drain, so that an operator can watch the
+/// drain.
 ///
 /// # Panics
-/// Outside of a Tokio runtime.
+/// If called outside a Tokio runtime.
 pub fn serve(listener: TcpListener, metrics: Metrics, readiness: TellReadiness) -> Admin {
     let accepting = tokio::spawn(accept_every(listener, metrics, readiness));
     Admin { _accepting: AbortOnDropHandle::new(accepting) }
@@ -91,7 +94,7 @@ async fn accept_every(listener: TcpListener, metrics: Metrics, readiness: TellRe
     }
 }
 
-/// hyper leaves the body out of an answer to HEAD.
+/// Answers a request. hyper omits the body for HEAD.
 fn answer<B>(request: &Request<B>, metrics: &Metrics, readiness: &TellReadiness) -> Response<Full<Bytes>> {
     let path = request.uri().path();
     if !matches!(path, "/healthz" | "/readyz" | "/metrics") {
@@ -124,7 +127,7 @@ fn respond(status: StatusCode, content_type: &'static str, body: Vec<u8>) -> Res
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    // A probe through a proxy must see the present.
+    // A probe through a proxy must not get a cached response.
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }

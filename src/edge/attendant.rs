@@ -1,7 +1,7 @@
-//! Seeing a connection to its end: in a drain, when it is idle or had its time, or when the peer stalls.
+//! Polls a connection to its end, and ends it in a drain, when it is idle or too old, or when the peer stalls.
 //!
-//! hyper's connection is polled until it ends by itself; only a stalled one is dropped. When what is due
-//! [`Activity::outlook`] says.
+//! hyper's connection is polled until it completes; only a stalled one is dropped. [`Activity::outlook`] decides
+//! what is due and when.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -17,15 +17,15 @@ use super::executor::Poller;
 use super::parting::Goaway;
 use crate::metrics::EdgeMetrics;
 
-/// Why a connection is looked at.
+/// Why the polling of a connection is interrupted.
 enum Interruption {
     /// The edge drains.
     Drain,
-    /// The outlook may be another.
+    /// The outlook may have changed.
     Outlook,
 }
 
-/// What sees a connection to its end.
+/// What polls a connection to its end.
 pub(super) struct Attendant<'a> {
     pub(super) activity: Arc<Activity>,
     pub(super) metrics: &'a EdgeMetrics,
@@ -33,7 +33,8 @@ pub(super) struct Attendant<'a> {
 }
 
 impl Attendant<'_> {
-    /// Polls a connection to its end, says goodbye once when that is due, and gives up on a peer that stalls.
+    /// Polls a connection to its end, starts its graceful shutdown when that is due, and gives up on a peer that
+    /// stalls.
     pub(super) async fn attend<C>(
         self,
         mut poller: Box<Poller>,
@@ -51,7 +52,7 @@ impl Attendant<'_> {
                     return Ok(());
                 }
                 Outlook::Idle => {
-                    // In a drain it is the stop that ends it.
+                    // A connection that the drain ends is not counted as idle.
                     if !self.lifecycle.is_draining() {
                         self.count("idle");
                     }
@@ -63,7 +64,7 @@ impl Attendant<'_> {
                     goodbye_due = true;
                 }
                 Outlook::Until(then) => {
-                    // Polled when it has something to say, and not with every read and write of the connection.
+                    // Polled only after it was woken, not with every read and write of the connection.
                     let mut interruption = FuturesUnordered::from_iter([self.interruption(then, leaving)]);
                     tokio::select! {
                         biased;
@@ -80,8 +81,8 @@ impl Attendant<'_> {
                         interruption = interruption.next() => if let Some(Interruption::Drain) = interruption {
                             leaving = true;
                             self.activity.call_last();
-                            // The peer still sends what is under way. Without such a warning, a request that crosses the
-                            // end is lost, so a connection has a while to bring one.
+                            // After such a warning, the peer still sends what it has begun. Without one, a request
+                            // that crosses the shutdown is lost, so the connection gets some time to send one.
                             goodbye_due = self.activity.goaway() == Goaway::Warning;
                         }
                     }
@@ -96,8 +97,8 @@ impl Attendant<'_> {
         }
     }
 
-    /// What is to be looked at beside the connection's own work: the stop, the outlook's instant, or that its last request
-    /// came.
+    /// Waits for what interrupts the polling: the drain, the instant of the outlook, or the connection's last
+    /// request.
     async fn interruption(&self, then: Instant, leaving: bool) -> Interruption {
         tokio::select! {
             biased;

@@ -1,13 +1,14 @@
 //! Which certificate a handshake serves.
 //!
-//! A tenant's host has a certificate of its own, one for all its hosts below a name, or the gateway's; a name that no
-//! tenant has has none, and its handshake ends with an alert. The gateway's is always in memory. Those of tenants are read
-//! when they are first asked for, by one task however many ask, and kept in a [cache] that is bounded in bytes. So
-//! a name costs its entry in the tenants' directory until somebody connects to it, and a name of nobody costs a look-up.
+//! A tenant's host uses its own certificate, one for all of the tenant's hosts below a name, or the gateway's. The
+//! handshake for a name that no tenant has ends with an alert. The gateway's certificate is always in memory. A
+//! tenant's certificate is read for its first handshake, by one task however many handshakes wait for it, and kept
+//! in a [cache] that is bounded in bytes. So a name costs an entry in the tenant directory until a client connects
+//! to it, and an unknown name costs a lookup.
 //!
-//! Files that were renewed are taken up by themselves: a certificate that is served is compared with its files from time
-//! to time, off the handshake's path. The renewed pair takes its place once it is whole; until then the one before goes
-//! on. [Inspection](inspection) looks at all certificates, served or not.
+//! Renewed files are picked up automatically: a served certificate is compared with its files at intervals, off
+//! the handshake path. The renewed pair replaces the old one once it is complete. [Inspection](inspection) checks
+//! all certificates, served or not.
 
 mod cache;
 mod held;
@@ -33,17 +34,21 @@ use crate::tenant::Directory;
 
 pub use self::held::ServedCertificate;
 
-/// How often files are looked at.
+/// How often certificate files are checked.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// A certificate that is served is compared with its files at most so often. Longer, and a renewed one is served
-    /// later where its folder is not watched; shorter, and busy hosts cost a look at the disk more often.
+    /// The minimum interval between comparisons of a served certificate with its files.
+    ///
+    /// Larger: a renewed certificate is served later if its folder is not watched. Smaller: busy hosts cause more
+    /// disk access.
     pub compare: Duration,
-    /// A certificate that can't be read is tried at most so often. Longer, and a mended one is served later; shorter, and
-    /// callers of a broken host cost the disk more.
+    /// The minimum interval between attempts to read a certificate that can't be read.
+    ///
+    /// Larger: a repaired certificate is served later. Smaller: clients of a broken host cause more disk access.
     pub retry: Duration,
-    /// All certificates are inspected so often. Longer, and a fault or an expiry of a quiet host is told later; shorter,
-    /// and more files are looked at for nothing.
+    /// The interval between inspections of all certificates.
+    ///
+    /// Larger: a fault or an expiry of a quiet host is reported later. Smaller: more files are checked in vain.
     pub inspect: Duration,
 }
 
@@ -54,19 +59,20 @@ impl Default for Pace {
     }
 }
 
-/// Every certificate of the gateway.
+/// All certificates: the gateway's own and those of its tenants.
 pub struct Certificates {
     directory: Arc<ArcSwap<Directory>>,
-    /// None where nothing speaks TLS.
+    /// None if no listener uses TLS.
     gateway: Arc<ArcSwapOption<Held>>,
     loader: Arc<Loader>,
     cache: Arc<Cache>,
-    /// What the last inspection found.
+    /// The faults that the last inspection found.
     faulty: ArcSwap<Vec<(Arc<str>, String)>>,
 }
 
 impl Certificates {
-    /// Reads the gateway's certificate, if it has one, blocking on its files; those of tenants wait until they are asked for.
+    /// Reads the gateway's certificate, if it has one, with blocking I/O. Certificates of tenants are read on
+    /// demand.
     ///
     /// # Errors
     /// The gateway's certificate can't be read.
@@ -88,17 +94,18 @@ impl Certificates {
         })
     }
 
-    /// The tenants, or `gateway`, whose certificates were faulty when they were last inspected, and what was wrong.
+    /// The owners (tenants, or `gateway`) of the certificates that the last inspection found faulty, each with its
+    /// fault.
     #[must_use]
     pub fn faulty(&self) -> Vec<(Arc<str>, String)> {
         self.faulty.load().to_vec()
     }
 
-    /// The certificate for the name in a ClientHello: the gateway's when there is none, nothing when no tenant has the
-    /// name.
+    /// The certificate for the name in a ClientHello: the gateway's if there is no name, `None` if no tenant has
+    /// the name.
     ///
     /// # Errors
-    /// The tenant's certificate can't be read now; it was logged.
+    /// The tenant's certificate can't be read at present; the cause has been logged.
     pub async fn choose(
         &self,
         name: Option<&HostName>,
@@ -112,11 +119,11 @@ impl Certificates {
         }
     }
 
-    /// Reads another certificate for the gateway, blocking on its files, unless it is the one that is served already or
-    /// there is to be none: as long as the process lives, what listens with TLS goes on.
+    /// Reads a new certificate for the gateway with blocking I/O. Reads nothing if the certificate is already
+    /// served, or if `files` is `None`: TLS listeners keep their certificate for as long as the process lives.
     ///
     /// # Errors
-    /// It can't be read.
+    /// The certificate can't be read.
     pub fn prepare(&self, files: Option<&CertificateFiles>) -> Result<Prepared, CertificateError> {
         let served = self.gateway.load();
         let other = files.filter(|files| served.as_ref().is_none_or(|served| served.files() != *files));
@@ -124,7 +131,7 @@ impl Certificates {
         self.loader.read(files, GATEWAY.into()).map(|held| Prepared(Some(Arc::new(held))))
     }
 
-    /// Puts the gateway's certificate in place. Connections that were served another go on, and so do sessions.
+    /// Replaces the gateway's certificate. Open connections and sessions continue.
     pub fn replace(&self, prepared: Prepared) {
         if let Some(held) = prepared.0 {
             self.gateway.store(Some(held));
@@ -137,8 +144,8 @@ impl Certificates {
         self.gateway.load().as_ref().map(|held| held.files().clone())
     }
 
-    /// Compares all that is in memory with its files, lets go of what no tenant has any more, and has everything
-    /// inspected: something changed.
+    /// Compares all certificates in memory with their files, drops those that no tenant has any more, and triggers
+    /// an inspection. Called after a reload or a change in a watched folder.
     pub async fn compare(&self) {
         self.loader.note_change();
         renew(&self.loader, &self.gateway).await;
@@ -166,7 +173,7 @@ impl Certificates {
     }
 }
 
-/// Takes up the gateway's certificate if it was renewed, unless it was replaced meanwhile.
+/// Replaces the gateway's certificate if its files were renewed, unless another one has replaced it meanwhile.
 async fn renew(loader: &Arc<Loader>, gateway: &ArcSwapOption<Held>) {
     for before in held::changed(gateway.load_full().into_iter().collect()).await {
         if let Some(renewed) = loader.renew(&before).await {
@@ -175,10 +182,10 @@ async fn renew(loader: &Arc<Loader>, gateway: &ArcSwapOption<Held>) {
     }
 }
 
-/// What logs and metrics call the owner of the gateway's certificate.
+/// The owner of the gateway's certificate in logs and metrics.
 const GATEWAY: &str = "gateway";
 
-/// A certificate of the gateway that was read and is not in place yet.
+/// A certificate of the gateway that was read but is not in place yet.
 pub struct Prepared(Option<Arc<Held>>);
 
 impl fmt::Debug for Prepared {

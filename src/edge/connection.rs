@@ -1,7 +1,7 @@
 //! One connection, from the accepted socket to its close.
 //!
-//! Owns the way of a connection (who connects, TLS or none, HTTP/1.1 or HTTP/2) and the choice of hyper's settings. Its
-//! end is [`Attendant`]'s, content of requests and responses the gate's.
+//! Owns the steps of a connection (the client's address, TLS or plain, HTTP/1.1 or HTTP/2) and hyper's settings.
+//! [`Attendant`] ends connections, and the gate owns the content of requests and responses.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -47,7 +47,7 @@ pub(super) async fn serve<S: Serve>(
     lifecycle: Lifecycle,
 ) {
     let accepted = Instant::now();
-    // A stop does not wait for what is not asked soon.
+    // A drain does not wait for a client that sends no request soon.
     let too_late = lifecycle.last_call(accepted + edge.limits.last_call);
     let identified = tokio::select! {
         biased;
@@ -71,15 +71,15 @@ pub(super) async fn serve<S: Serve>(
     }
 }
 
-/// Who connects: the peer, or whom a balancer names; and the caller's address, where that is not a balancer's. Nothing for
-/// a balancer that names nobody in time.
+/// Returns the client's address (the peer's, or the one that a balancer names), and the address that limits apply
+/// to, unless that is a balancer's. Returns nothing if a balancer sends no valid header in time.
 async fn identify<S>(
     stream: &mut TcpStream,
     peer: SocketAddr,
     entry: &ListenConfig,
     edge: &Edge<S>,
 ) -> Option<(SocketAddr, Option<IpAddr>)> {
-    // A listener on `[::]` sees IPv4 peers as IPv6 ones; it is one address to limits, logs and balancers' networks.
+    // A listener on `[::]` sees IPv4 peers as IPv6 ones. Limits, logs and the networks of balancers need one form.
     let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
     if !proxy::is_expected(peer.ip(), &entry.proxies) {
         let is_balancer = matches!(entry.protocol, ListenProtocol::Http1 | ListenProtocol::Http2);
@@ -89,7 +89,7 @@ async fn identify<S>(
     match named.unwrap_or(Err(BadHeader::TimedOut)) {
         Ok(client) => {
             let client = SocketAddr::new(client.ip().to_canonical(), client.port());
-            // Without a name for the caller, it is the balancer that connects, as for a health check.
+            // If the header names no client, the balancer itself connects, as for a health check.
             Some((client, (client != peer).then_some(client.ip())))
         }
         Err(refused) => {
@@ -100,7 +100,7 @@ async fn identify<S>(
     }
 }
 
-/// A connection whose caller is known, and nothing more.
+/// A connection of which only the client's address is known.
 struct Arrival<'a, S> {
     client: SocketAddr,
     caller: Option<IpAddr>,
@@ -114,7 +114,7 @@ impl<'a, S: Serve> Arrival<'a, S> {
         let (client, edge) = (self.client, self.edge);
         let activity = Activity::new(self.accepted, self.edge.limits);
         let socket = Socket::new(stream, Arc::clone(&activity), edge.limits);
-        // Boxed, as the conversation is: an idle connection keeps no place for what was needed once.
+        // Boxed, like the conversation: an idle connection keeps no space for its handshake.
         let shaking = Box::pin(tls::shake(socket, &edge.certificates, self.time_left()));
         let Some(shaken) = self.unless_too_late(shaking).await else { return };
         edge.metrics.edge.handshakes.with_label_values(&[result(&shaken)]).inc();
@@ -136,7 +136,7 @@ impl<'a, S: Serve> Arrival<'a, S> {
     }
 
     async fn serve_plain_http2(self, stream: TcpStream) {
-        // hyper would wait for the preface without end.
+        // hyper would wait for the preface forever.
         let begun = async { timeout(self.time_left(), stream.peek(&mut [0])).await };
         if !matches!(self.unless_too_late(begun).await, Some(Ok(Ok(1)))) {
             return;
@@ -146,12 +146,12 @@ impl<'a, S: Serve> Arrival<'a, S> {
         self.converse(socket, Protocol::Http2, Transport::Balancer, &activity).await;
     }
 
-    /// What is left of the time until the connection must be ready for requests.
+    /// The time left until the connection must be ready for requests.
     fn time_left(&self) -> Duration {
         self.edge.limits.handshake.saturating_sub(self.accepted.elapsed())
     }
 
-    /// What comes of it, or nothing when a stop does not wait for it any more.
+    /// Awaits the output, or returns nothing once a drain no longer waits for it.
     async fn unless_too_late<T>(&self, what: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -160,8 +160,8 @@ impl<'a, S: Serve> Arrival<'a, S> {
         }
     }
 
-    /// Answers the requests on a stream that is ready for them. No `async fn`: its future would keep a place for the
-    /// stream, which is hyper's from here on.
+    /// Answers the requests on a stream that is ready for them. Not an `async fn`: its future would keep space for
+    /// the stream, which hyper owns from here on.
     fn converse<IO>(
         self,
         stream: IO,
@@ -203,10 +203,10 @@ impl<'a, S: Serve> Arrival<'a, S> {
                 let executor = Http2Executor::default();
                 let poller = Poller::new(Some(executor.clone()));
                 let frames = Frames::new(stream, Arc::clone(activity), edge.limits.resets);
-                // Boxed: on its way to [`Http2Executor`], each is moved several times.
+                // Boxed: each is moved several times before [`Http2Executor`] stores it.
                 let answer = service_fn(move |request| Box::pin(Arc::clone(&conversation).answer(request)));
                 let connection = http2_settings(&edge.limits, executor).serve_connection(TokioIo::new(frames), answer);
-                // `Frames` says it.
+                // `Frames` sends the GOAWAY.
                 let say_goodbye = |_: Pin<&mut _>| {};
                 Either::Right(attendant.attend(poller, Box::pin(connection), say_goodbye))
             }
@@ -230,14 +230,14 @@ struct Conversation<S> {
 }
 
 impl<S: Serve> Conversation<S> {
-    /// Answers a request, which counts from now on and not only once it is polled.
+    /// Answers a request, which counts as being handled from this call on, not from its first poll.
     fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response<Full<Bytes>>, Infallible>> {
         let handling = self.activity.handle();
         async move {
-            // HTTP/2 is told by a GOAWAY.
+            // HTTP/2 has the GOAWAY for this.
             let speaks_of_closing = request.version() <= Version::HTTP_11;
             let mut response = self.service.serve(&self.connection, request).await;
             if speaks_of_closing && (handling.is_last() || self.lifecycle.is_draining()) {
@@ -249,20 +249,20 @@ impl<S: Serve> Conversation<S> {
     }
 }
 
-/// How much of the next request is read beside a head of the largest size.
+/// How many bytes hyper may buffer beyond a head of the maximum size.
 ///
-/// Larger: a connection buffers more. Smaller: hyper may find its buffer full before a head that is to pass is whole.
+/// Larger: a connection buffers more. Smaller: hyper may find its buffer full before an allowed head is complete.
 const BESIDE_A_HEAD: usize = 8 * 1024;
 
 fn http1_settings(limits: &ConnectionLimits) -> http1::Builder {
     let mut settings = http1::Builder::new();
     settings
         .timer(TokioTimer::new())
-        // `Activity` keeps this time: hyper's clock also runs between two requests.
+        // `Activity` enforces this timeout: hyper's also runs between two requests.
         .header_read_timeout(None)
         .max_headers(ConnectionLimits::HEAD_FIELDS)
         .max_buf_size(limits.head_bytes + BESIDE_A_HEAD)
-        // A caller that closes its half is gone, and its handler is dropped: a search that nobody waits for ends.
+        // A client that closes its half is gone. Its handler is dropped, so that an abandoned search ends.
         .half_close(false);
     settings
 }

@@ -1,8 +1,8 @@
-//! The stop: what is told to end, what is waited for, and what is cut.
+//! The drain: which tasks are asked to end, which are waited for, and which are cut.
 //!
-//! Owns the tasks of the edge. Every one is spawned through [`Lifecycle::spawn`] by a task that is itself tracked, so the
-//! wait can't end between an accepted connection and its task; and a cancelled token stays cancelled, so a task that
-//! starts late still learns of the stop.
+//! Owns the tasks of the edge. Every task is spawned through [`Lifecycle::spawn`] by a task that is itself
+//! tracked, so the wait can't end between an accepted connection and its task. A cancelled token stays cancelled,
+//! so a task that starts late still learns of the drain.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -14,12 +14,12 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-/// What each task of the edge needs to know of the stop.
+/// What each task of the edge needs to know of the drain.
 #[derive(Clone, Debug)]
 pub(super) struct Lifecycle {
     tasks: Arc<Mutex<JoinSet<()>>>,
     draining: CancellationToken,
-    /// What [`Self::draining`] says, without its lock: it is asked with each request.
+    /// What [`Self::draining`] waits for, without its lock: every request reads it.
     is_draining: Arc<AtomicBool>,
 }
 
@@ -28,26 +28,26 @@ impl Lifecycle {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Spawns a task that is waited for in a drain, and cut at its deadline.
+    /// Spawns a task that a drain waits for, and aborts at its deadline.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let mut tasks = self.tasks();
-        // Those that have ended make room.
+        // Finished tasks would otherwise accumulate.
         while tasks.try_join_next().is_some() {}
         tasks.spawn(task);
     }
 
-    /// Tells all tasks, those that begin later, too.
+    /// Signals the drain to all tasks, including those that start later.
     fn drain(&self) {
         self.is_draining.store(true, Ordering::Release);
         self.draining.cancel();
     }
 
-    /// Ready once every task has ended. A panic ended its own.
+    /// Completes when every task has ended. A panic ends only its own task.
     async fn ended(&self) {
         while poll_fn(|cx| self.tasks().poll_join_next(cx)).await.is_some() {}
     }
 
-    /// Ready once the edge drains, and from then on.
+    /// Completes when the edge drains, and at once from then on.
     pub(super) async fn draining(&self) {
         self.draining.cancelled().await;
     }
@@ -57,14 +57,14 @@ impl Lifecycle {
         self.is_draining.load(Ordering::Acquire)
     }
 
-    /// Ready once the edge drains, but not before an instant.
+    /// Completes when the edge drains, but not before `until`.
     pub(super) async fn last_call(&self, until: Instant) {
         self.draining().await;
         sleep_until(until).await;
     }
 }
 
-/// A running edge. Dropping it cuts every connection at once.
+/// A running edge. Dropping it cuts every connection immediately.
 #[derive(Debug)]
 pub struct Serving {
     addresses: Vec<SocketAddr>,
@@ -76,9 +76,9 @@ pub struct Serving {
 /// How a drain ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drained {
-    /// Everything in flight was answered.
+    /// All connections ended in time.
     Finished,
-    /// The patience ended, and that many connections were cut.
+    /// The time was up, and this many connections were cut.
     Cut(usize),
 }
 
@@ -93,14 +93,14 @@ impl Serving {
         self.lifecycle.clone()
     }
 
-    /// Where the edge listens, with the ports that the system chose.
+    /// The addresses on which the edge listens, with the ports that the system chose.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Stops: closes the listeners, closes connections without a request, lets requests in flight finish
-    /// (`Connection: close`, GOAWAY), and cuts what is left once the patience ends.
+    /// Drains: closes the listeners, closes connections without a request, lets requests in flight finish
+    /// (`Connection: close`, GOAWAY), and cuts the remaining connections when `patience` completes.
     pub async fn drain(self, patience: impl Future<Output = ()>) -> Drained {
         self.lifecycle.drain();
         tokio::select! {

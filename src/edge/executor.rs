@@ -1,13 +1,13 @@
 //! The executor of an HTTP/2 connection: polls the connection and its responses in one task.
 //!
-//! hyper gives the executor a future for each request that it reads, and writes what is ready whenever the connection is
-//! polled. With a task for each response, every response is a write of its own: four requests that arrive with one read
-//! leave with four writes, and a 429 costs 1.5 times the CPU. Here the responses are polled once the connection has
-//! read everything, so that those that are ready together are written together.
+//! hyper passes the executor a future for each request that it reads, and writes what is ready whenever the
+//! connection is polled. With a task per response, every response would be a write of its own: four requests that
+//! arrive in one read would leave in four writes, and a 429 would cost 1.5 times the CPU. Here the responses are
+//! polled once the connection has read everything, so that responses that are ready together are written together.
 //!
-//! An HTTP/1.1 connection has no futures to execute and needs only the [`Poller`], which polls a connection again at once
-//! if it woke itself, as hyper's do for each part of a body. The runtime would put it in a queue instead, and wake another
-//! thread, which mostly finds the queue empty.
+//! An HTTP/1.1 connection has no futures to execute and needs only the [`Poller`], which polls a connection again
+//! immediately if it woke itself, as hyper's do for each part of a body. The runtime would queue it instead, and
+//! wake another thread, which mostly finds the queue empty.
 
 #[cfg(test)]
 mod tests;
@@ -24,9 +24,10 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::task::AtomicWaker;
 use hyper::rt::Executor;
 
-/// How often a connection that keeps waking itself is polled in a row.
+/// How often in a row a connection that keeps waking itself is polled.
 ///
-/// Larger: it keeps the other connections of its thread waiting. Smaller: the parts of a body come through the queue.
+/// Larger: it keeps the other connections of its thread waiting. Smaller: parts of a body go through the runtime's
+/// queue.
 const IN_A_ROW: usize = 8;
 
 type ResponseFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -51,14 +52,14 @@ impl Http2Executor {
     }
 }
 
-/// Polls a connection and its responses, whichever was woken; and again at once if one was woken meanwhile.
+/// Polls a connection and its responses, whichever was woken, and again immediately if one was woken meanwhile.
 pub(super) struct Poller {
     state: Arc<State>,
     waker: Waker,
     responses: Option<Responses>,
 }
 
-/// What is to be polled, by the bits below.
+/// What has to be polled, as the bits below.
 struct State {
     task: AtomicWaker,
     due: AtomicU8,
@@ -66,10 +67,10 @@ struct State {
 
 const CONNECTION: u8 = 1;
 const RESPONSES: u8 = 2;
-/// The task does not poll: whoever sets another bit has to wake it.
+/// The task is not polling: setting another bit has to wake it.
 const IDLE: u8 = 4;
 
-/// Sets a bit, and wakes the task unless it is polling.
+/// A waker that sets a bit, and wakes the task unless it is polling.
 struct SetDue<const BIT: u8>(Arc<State>);
 
 impl<const BIT: u8> SetDue<BIT> {
@@ -92,8 +93,8 @@ impl<const BIT: u8> Wake for SetDue<BIT> {
 }
 
 impl Poller {
-    /// Polls a connection, and the responses that it gives to its executor, if it has one. Boxed, as the connection is: it is
-    /// handed on, and a future keeps the place of what passed through it.
+    /// Polls a connection, and the responses that it passes to its executor, if it has one. Boxed, like the
+    /// connection: it is passed on, and a future keeps space for what was moved through it.
     pub(super) fn new(executor: Option<Http2Executor>) -> Box<Self> {
         let state = Arc::new(State { task: AtomicWaker::new(), due: AtomicU8::new(CONNECTION) });
         let waker = SetDue::<CONNECTION>::waker(&state);
@@ -101,12 +102,12 @@ impl Poller {
         Box::new(Self { state, waker, responses })
     }
 
-    /// Has the connection polled: to be called after a method of it was, which does not wake it.
+    /// Has the connection polled. To be called after a method of the connection, because that does not wake it.
     pub(super) fn poll_soon(&self) {
         self.waker.wake_by_ref();
     }
 
-    /// Polls a connection until it waits for something else than itself and its responses.
+    /// Polls a connection until it waits for something other than itself and its responses.
     pub(super) fn poll<F: Future>(
         &mut self,
         mut connection: Pin<&mut F>,
@@ -142,10 +143,11 @@ impl Poller {
     }
 }
 
-/// The responses that run in the task of their connection: those that never wait, or once. That once is mostly the
-/// admission, which several of a connection share; those that wait again, for a database, become tasks.
+/// The responses that run in the task of their connection: those that never wait, or wait once. They mostly wait
+/// for the admission, which several responses of a connection share. Responses that wait again, for a database,
+/// become tasks.
 ///
-/// Nothing else keeps track of these tasks: their connection ends after them, and they end with it.
+/// Nothing else tracks these tasks: a connection waits for them, and they end if it is dropped.
 struct Responses {
     executor: Http2Executor,
     waiting: FuturesUnordered<Waiting>,
@@ -157,10 +159,10 @@ impl Responses {
         Self { executor, waiting: FuturesUnordered::new(), waker }
     }
 
-    /// Polls the new responses, and those that were woken.
+    /// Polls the new responses and those that were woken.
     fn run(&mut self) {
         for mut response in self.executor.take() {
-            // Most wait for nothing, and need no waker. Those that do are polled once more, with the waker that
+            // Most wait for nothing and need no waker. The others are polled once more, with the waker that
             // `FuturesUnordered` has for each.
             if poll(&mut response, &mut Context::from_waker(Waker::noop())).is_pending() {
                 self.waiting.push(Waiting::new(response));
@@ -171,19 +173,20 @@ impl Responses {
     }
 }
 
-/// Breaks a cycle: hyper gives each response a clone of the executor, which holds the responses that were never polled.
+/// Breaks a cycle: hyper gives each response a clone of the executor, which holds the responses that were never
+/// polled.
 impl Drop for Responses {
     fn drop(&mut self) {
         drop(self.executor.take());
     }
 }
 
-/// Polls a response. One that panics ends its own stream, as it would in a task, and no other.
+/// Polls a response. A panic ends only its own stream, as it would in a task.
 fn poll(response: &mut ResponseFuture, context: &mut Context<'_>) -> Poll<()> {
     catch_unwind(AssertUnwindSafe(|| response.as_mut().poll(context))).unwrap_or(Poll::Ready(()))
 }
 
-/// A response that was polled and waits; none once it is a task.
+/// A response that was polled and waits; `response` is None once it has become a task.
 struct Waiting {
     response: Option<ResponseFuture>,
     was_woken: bool,

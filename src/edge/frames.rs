@@ -1,15 +1,15 @@
-//! What an HTTP/2 connection carries, by the frames that pass on their way from and to hyper.
+//! Follows the frames of an HTTP/2 connection on their way from and to hyper.
 //!
-//! The library answers every request and every PING, but does not ask what they are for: a peer may send 300,000 PING or
-//! PRIORITY frames, open and reset requests slowly for ever, and leave its answers lying by giving them no window. So the
-//! nine bytes before each frame (RFC 9113, section 4.1) are read along, in both directions, and [`Activity`] is told what
-//! served a request, and which answers are on their way.
+//! hyper answers every request and every PING, but does not check what they are for: a peer could send 300,000
+//! PING or PRIORITY frames, open and reset requests slowly forever, or block its responses by granting no window.
+//! So the nine bytes of each frame header (RFC 9113, section 4.1) are read in both directions, and [`Activity`] is
+//! updated with the bytes that served a request and the responses in progress.
 //!
-//! Nothing is parsed but frame headers and the length of padding; what is malformed is the library's to refuse. Nothing
-//! is changed or held back until the connection ends. Its end is not the library's, which is too hasty for one half of
-//! the clients and too talkative for the other (see [`Parting`]): a GOAWAY that warns, where the peer can be warned, and
-//! then every request is answered that still arrives; at last a GOAWAY that names the newest request that was processed,
-//! with nothing after it. It lies above TLS.
+//! Only frame headers and the length of padding are parsed; hyper rejects malformed frames. Nothing is changed or
+//! held back until the connection ends. hyper's graceful shutdown is not used, because it is too hasty for half of
+//! the clients and too talkative for the other half (see [`Parting`]). If the peer supports a warning, it gets a
+//! GOAWAY that refuses nothing, and every request that still arrives is answered. The last GOAWAY names the newest
+//! request that was processed, and nothing follows it. This stream sits above TLS.
 
 mod crossing;
 mod ending;
@@ -30,20 +30,21 @@ use super::opening::Opening;
 use super::parting::Parting;
 use super::pass_through::pass_through;
 
-/// The most requests that may look open at once. The library refuses those over its own limit, but has yet to do so
-/// when they are counted here.
+/// The maximum number of requests that may look open. hyper refuses those over its own limit, but has not always
+/// done so yet when they are counted here.
 ///
-/// Larger: a peer has us remember more. Smaller than a few times [`super::ConnectionLimits::streams`]: a burst of an honest
-/// caller that did not yet read our settings ends its connection.
+/// Larger: a peer can make the gateway remember more. Smaller than a few times
+/// [`super::ConnectionLimits::streams`]: a burst from an honest client that has not read our settings yet ends its
+/// connection.
 const OPEN: usize = 4096;
 
-/// An HTTP/2 stream that is read along.
+/// An HTTP/2 stream whose frames are followed.
 #[derive(Debug)]
 pub(super) struct Frames<IO> {
     io: IO,
     incoming: Reader,
     outgoing: Reader,
-    /// None once the peer's first SETTINGS have come.
+    /// None once the peer's first SETTINGS have arrived.
     opening: Option<Opening>,
     ending: Ending,
     requests: Requests,
@@ -53,19 +54,19 @@ pub(super) struct Frames<IO> {
 #[derive(Debug)]
 struct Requests {
     activity: Arc<Activity>,
-    /// Those whose answers did not end.
+    /// Those whose responses have not ended.
     open: HashSet<u32>,
-    /// Those that did not arrive whole.
+    /// Those that have not arrived completely.
     arriving: HashSet<u32>,
-    /// Whether the library waits for the answer to a PING.
+    /// Whether hyper waits for the acknowledgement of a PING.
     pinging: bool,
-    /// How many requests the peer had open at once.
+    /// The most requests that the peer has had open at once.
     most_open: usize,
-    /// Whether those that were read are the last.
+    /// Whether the requests read so far are the last.
     are_last: bool,
     newest: u32,
     resets: u64,
-    /// Resets of requests that were not answered.
+    /// Resets of unanswered requests.
     early: u64,
     resets_allowed: u64,
 }
@@ -75,7 +76,7 @@ impl Requests {
         if frame.is_of_a_message() {
             self.activity.asked(frame.content);
         }
-        // A HEADERS frame of a request that was there before brings its trailers.
+        // A HEADERS frame on a known stream contains trailers.
         if frame.kind == HEADERS && frame.stream > self.newest {
             self.newest = frame.stream;
             self.open.insert(frame.stream);
@@ -116,17 +117,17 @@ impl Requests {
         }
     }
 
-    /// Whether there is a request, and never was another one with it.
+    /// Whether a request is open, and the peer has never had another one open with it.
     fn are_alone(&self) -> bool {
         self.most_open <= 1 && !self.open.is_empty()
     }
 
-    /// Whether all requests that were read are answered.
+    /// Whether all requests read so far are answered.
     fn are_done(&self) -> bool {
         self.open.is_empty() && self.arriving.is_empty()
     }
 
-    /// Whether those that were read can be answered without reading anything more.
+    /// Whether the requests read so far can be answered without reading more.
     fn are_whole(&self) -> bool {
         self.arriving.is_empty() && !self.pinging && !self.activity.is_answering()
     }
@@ -138,7 +139,7 @@ impl Requests {
 }
 
 impl<IO> Frames<IO> {
-    /// Reads along from the preface on.
+    /// Follows a connection from its preface on.
     pub(super) fn new(io: IO, activity: Arc<Activity>, resets_allowed: u64) -> Self {
         let requests = Requests {
             activity,
@@ -178,7 +179,8 @@ impl<IO> Frames<IO> {
 }
 
 impl<IO: AsyncWrite + Unpin> Frames<IO> {
-    /// Decides whether the requests that were read are the last. A peer with several under way would else never be done.
+    /// Decides whether the requests read so far are the last. Otherwise a peer with several open ones would never
+    /// be done.
     fn note_last(&mut self) {
         let requests = &mut self.requests;
         requests.are_last |= match requests.activity.parting() {
@@ -188,8 +190,8 @@ impl<IO: AsyncWrite + Unpin> Frames<IO> {
         };
     }
 
-    /// Appends the last GOAWAY, if it is due and between two frames: a peer that sends one request after another gets it
-    /// together with the last response.
+    /// Appends the last GOAWAY, if it is due and no frame is half written. A peer that sends one request after
+    /// another gets it together with the last response.
     fn finish_if_due(&mut self, ends_response: bool) {
         let Self { outgoing, ending, requests, .. } = self;
         let is_due = match requests.activity.parting() {
@@ -207,7 +209,7 @@ impl<IO: AsyncWrite + Unpin> Frames<IO> {
         if self.outgoing.is_between_frames() { self.ending.poll_warning(cx) } else { Poll::Ready(()) }
     }
 
-    /// Takes what the library writes, and what is due behind it: both go out together.
+    /// Accepts what hyper writes and appends what is due after it, so that both are written together.
     fn poll_write_ending(&mut self, cx: &mut Context<'_>, bufs: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let taken = bufs.iter().map(|buf| buf.len()).sum();
         if self.ending.is_over() {
@@ -228,18 +230,18 @@ impl<IO: AsyncWrite + Unpin> Frames<IO> {
             self.went(buf);
         }
         self.finish_if_due(was_open && self.requests.open.is_empty());
-        // What does not pass now passes with the flush.
+        // The flush writes the rest.
         if let Poll::Ready(written) = self.ending.poll_write(&mut self.io, cx) {
             written?;
         }
-        // Reading may have waited for this.
+        // Reading may have waited for this write.
         cx.waker().wake_by_ref();
         Poll::Ready(Ok(taken))
     }
 }
 
 impl<IO: AsyncRead + AsyncWrite + Unpin> Frames<IO> {
-    /// Does what the end of the connection asks for; whether it is over.
+    /// Does what is due for the end of the connection. Returns whether the connection is over.
     fn poll_end(&mut self, cx: &mut Context<'_>, parting: Parting) -> Poll<io::Result<bool>> {
         if parting == Parting::Warning {
             let _ = self.poll_warning(cx);
@@ -257,9 +259,10 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Frames<IO> {
             if !(requests.are_done() && outgoing.is_between_frames()) {
                 return Poll::Pending;
             }
-            // The peer has several requests under way. httpx loses a response that it reads together with the GOAWAY while
-            // it waits for another one, and a request that it is sending. So the GOAWAY comes when the peer has its
-            // responses and waits for those to its next requests, which were not read, and which it then sends again.
+            // The peer has several requests open. httpx loses a response that it reads together with the GOAWAY
+            // while it waits for another one, and a request that it is sending. So the GOAWAY is sent when the
+            // peer has its responses and waits for those to its next requests, which were discarded and which it
+            // then sends again.
             let Requests { activity, most_open, newest, .. } = requests;
             let note = |bytes: &[u8]| {
                 let mut ended = 0;
@@ -279,7 +282,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for Frames<IO> {
         let this = &mut *self;
         let parting = this.requests.activity.parting();
         if !this.ending.passes(parting) && ready!(this.poll_end(cx, parting))? {
-            // For the library, the stream has ended.
+            // For hyper, the stream has ended.
             return Poll::Ready(Ok(()));
         }
         let before = buf.filled().len();

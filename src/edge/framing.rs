@@ -1,12 +1,14 @@
-//! Where the heads of an HTTP/1.1 connection begin and end, and which of them are refused before hyper reads them.
+//! Finds where the heads of an HTTP/1.1 connection begin and end, and which of them are refused before hyper reads
+//! them.
 //!
-//! hyper lets pass what two readers may understand in two ways (a length beside a transfer coding, a length twice: the
-//! stuff of request smuggling, RFC 9112, section 6.3), answers what it can't parse without a body, and says nothing of
-//! where a head begins, which its time limit needs. So the bytes are followed on their way to it: heads are parsed by the
-//! parser that hyper uses, bodies only counted. The rules are hyper's or stricter, and what breaks them never reaches it;
-//! so the two can't disagree about where the next request begins.
+//! hyper accepts what two parsers may read differently, such as a length together with a transfer coding, or a
+//! length twice. Request smuggling is built on that (RFC 9112, section 6.3). hyper also answers what it can't
+//! parse without a body, and does not report where a head begins, which the head timeout needs. So the bytes are
+//! followed on their way to hyper: heads are parsed with the parser that hyper uses, and bodies are only counted.
+//! The rules are hyper's or stricter, and bytes that break them never reach hyper, so the two can't disagree about
+//! where the next request begins.
 //!
-//! It only looks at bytes, and knows no sockets: `heads` holds them back, passes them on and replaces them.
+//! It only inspects bytes and knows no sockets: `heads` holds bytes back, passes them on and replaces them.
 
 use std::mem::MaybeUninit;
 
@@ -16,9 +18,10 @@ use memchr::memchr_iter;
 use crate::config::ConnectionLimits;
 use crate::gate::HeadFault;
 
-/// The most bytes of chunk extensions and trailers in one body; hyper takes as many.
+/// The maximum number of bytes of chunk extensions and trailers in one body; hyper has the same limit.
 ///
-/// Larger: a body has more that nobody reads. Smaller: trailers that honest callers send (checksums) are cut off.
+/// Larger: a body carries more that is never used. Smaller: trailers of honest clients (checksums) break their
+/// requests.
 const BESIDE_CHUNKS: u64 = 16 * 1024;
 
 /// Follows the bytes of one connection.
@@ -26,74 +29,74 @@ const BESIDE_CHUNKS: u64 = 16 * 1024;
 pub(super) struct Framing {
     place: Place,
     head_bytes: usize,
-    /// How much of the head that has begun was searched for its end.
+    /// How many bytes of the current head were searched for its end.
     searched: usize,
-    /// The length at which an unfinished head is parsed again, for faults that need no end: it doubles, so that a head
-    /// dripped in byte by byte costs no more than one that comes at once.
+    /// The length at which an incomplete head is parsed again, to find faults before its end arrives. It doubles,
+    /// so that a head sent byte by byte costs little more than one sent at once.
     parse_at: usize,
 }
 
-/// Where the next byte stands.
+/// The position of the next byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// In a head, or before one.
     Head,
-    /// In a body with so many bytes to come.
+    /// In a body with this many bytes to come.
     Length(u64),
-    /// In a body of chunks. `beside` counts extensions and trailers.
+    /// In a chunked body. `beside` counts the bytes of extensions and trailers.
     Chunks { at: Chunk, beside: u64 },
 }
 
-/// Where in the chunks (RFC 9112, section 7.1).
+/// The position within a chunked body (RFC 9112, section 7.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Chunk {
     SizeBegin,
     Size(u64),
-    /// After blanks that follow the size.
+    /// After whitespace that follows the size.
     SizeBlank(u64),
     Extension(u64),
     SizeLf(u64),
     Data(u64),
     DataCr,
     DataLf,
-    /// At the beginning of a trailer field, or of the blank line that ends the body.
+    /// At the start of a trailer field, or of the blank line that ends the body.
     TrailerBegin,
     Trailer,
     TrailerLf,
     EndLf,
 }
 
-/// What the bytes are that were followed.
+/// What the followed bytes contain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Followed {
-    /// How many pass.
+    /// How many bytes pass.
     pub(super) passed: usize,
-    /// How many of them belong to heads and bodies; the others frame chunks.
+    /// How many of them belong to heads and bodies; the others are chunk framing.
     pub(super) payload: usize,
-    /// How many heads are whole among them.
+    /// How many heads are complete among them.
     pub(super) heads: usize,
 }
 
-/// Why not all bytes pass.
+/// Why following stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// They do.
+    /// All bytes pass.
     End,
-    /// A head has begun, and its end is not there.
+    /// A head has begun, and its end has not arrived.
     Partial,
-    /// So many bytes of blank lines stand before a head (RFC 9112, section 2.2).
+    /// A head is preceded by this many bytes of blank lines (RFC 9112, section 2.2).
     Blank(usize),
-    /// A head begins that is refused.
+    /// The next head is refused.
     Refused(Fault),
     /// The chunks break their grammar.
     BadChunk,
 }
 
-/// A head that is refused.
+/// Why a head is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fault {
     pub(super) why: HeadFault,
-    /// Whether the answer may have no body.
+    /// Whether the method is HEAD, so that the response has no body.
     pub(super) to_head: bool,
 }
 
@@ -102,7 +105,7 @@ impl Framing {
         Self { place: Place::Head, head_bytes, searched: 0, parse_at: 0 }
     }
 
-    /// Follows bytes. Those that did not pass are to come again, with more behind them, or without the blanks.
+    /// Follows bytes. Pass those that did not pass again, with more bytes after them or without the blank lines.
     pub(super) fn follow(&mut self, bytes: &[u8]) -> (Followed, Stop) {
         let mut followed = Followed::default();
         loop {
@@ -147,7 +150,7 @@ impl Framing {
         }
     }
 
-    /// The length of the head that stands there, whole and sound.
+    /// The length of the head at the start of `bytes`, if it is complete and valid.
     fn follow_head(&mut self, bytes: &[u8]) -> Result<usize, Stop> {
         let blank = blank_lines(bytes);
         if blank > 0 {
@@ -169,7 +172,8 @@ impl Framing {
         if length > self.head_bytes {
             return Err(Stop::Refused(too_large(bytes)));
         }
-        // With its end there, a head that the parser still finds unfinished is one that no other parser may finish.
+        // The end of the head has arrived. If the parser still finds the head incomplete, no other parser may
+        // complete it.
         let malformed = Stop::Refused(Fault { why: HeadFault::Malformed, to_head: false });
         let head = parse(&bytes[..length]).map_err(Stop::Refused)?.ok_or(malformed)?;
         if head.length != length {
@@ -188,7 +192,7 @@ fn body(length: u64) -> Place {
     if length == 0 { Place::Head } else { Place::Length(length) }
 }
 
-/// The length of the blank lines that bytes begin with.
+/// The length of the blank lines at the start of `bytes`.
 fn blank_lines(bytes: &[u8]) -> usize {
     let mut rest = bytes;
     while let [b'\n', behind @ ..] | [b'\r', b'\n', behind @ ..] = rest {
@@ -197,7 +201,7 @@ fn blank_lines(bytes: &[u8]) -> usize {
     bytes.len() - rest.len()
 }
 
-/// The length of a head, by the blank line that ends it: a line may end with a bare line feed.
+/// The length of a head, found by the blank line that ends it. A line may end with a bare line feed.
 fn end_of_head(bytes: &[u8], searched: usize) -> Option<usize> {
     let from = searched.saturating_sub(2);
     let ends = |&at: &usize| matches!(&bytes[at + 1..], [b'\n', ..] | [b'\r', b'\n', ..]);
@@ -212,13 +216,13 @@ fn too_large(bytes: &[u8]) -> Fault {
     Fault { why, to_head: bytes.starts_with(b"HEAD ") }
 }
 
-/// A sound head, and what follows it.
+/// A valid head: its length, and the framing of what follows it.
 struct Head {
     length: usize,
     place: Place,
 }
 
-/// Parses a head, or what there is of one.
+/// Parses a head. Returns `None` if it is valid so far but incomplete.
 fn parse(bytes: &[u8]) -> Result<Option<Head>, Fault> {
     let mut fields = [const { MaybeUninit::uninit() }; ConnectionLimits::HEAD_FIELDS];
     let mut request = Request::new(&mut []);
@@ -237,7 +241,7 @@ fn parse(bytes: &[u8]) -> Result<Option<Head>, Fault> {
 }
 
 fn check_target(target: &str) -> Result<(), HeadFault> {
-    // The target of the requests that `heads` puts in place of refused ones: nobody else's gets past here.
+    // `heads` sends hyper requests with this target in place of refused ones, so a client's own must not get past.
     if target == "*" {
         return Err(HeadFault::Target);
     }
@@ -247,7 +251,7 @@ fn check_target(target: &str) -> Result<(), HeadFault> {
     }
 }
 
-/// How the body is framed that follows a head.
+/// The framing of the body that follows a head.
 fn place_after(is_http_10: bool, fields: &[Header<'_>]) -> Result<Place, HeadFault> {
     let all = |name: &'static str| fields.iter().filter(move |field| field.name.eq_ignore_ascii_case(name));
     let (mut lengths, mut codings) = (all("content-length"), all("transfer-encoding"));
@@ -262,14 +266,13 @@ fn place_after(is_http_10: bool, fields: &[Header<'_>]) -> Result<Place, HeadFau
 }
 
 fn read_length(value: &[u8]) -> Option<u64> {
-    // No sign, no list. The two largest numbers mean something else to hyper.
+    // No sign and no list. The two largest numbers have a special meaning in hyper.
     let digits = std::str::from_utf8(value).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?;
     digits.parse().ok().filter(|length| *length < u64::MAX - 2)
 }
 
 impl Chunk {
-    /// Where the byte after this one stands; nowhere when it breaks the grammar, and in the next head (`None` within)
-    /// when the body ends with it.
+    /// The position after `byte`: `None` if it breaks the grammar, `Some(None)` if it ends the body.
     fn next(self, byte: u8) -> Option<Option<Self>> {
         let after_size = |size| if size == 0 { Self::TrailerBegin } else { Self::Data(size) };
         Some(Some(match (self, byte) {

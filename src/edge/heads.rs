@@ -1,10 +1,11 @@
-//! The way of an HTTP/1.1 connection's bytes to hyper: heads pass whole, and refused ones not at all.
+//! Passes the bytes of an HTTP/1.1 connection to hyper: heads only when they are complete, and refused heads
+//! never.
 //!
-//! A head that [`Framing`] refuses is replaced by a request with the target `*` and the fault beside it ([`Refused`]), so
-//! that the gate answers it like any other, in its turn behind the requests before it, and hyper closes the connection
-//! in good order. Nothing after it is read. It lies above TLS.
+//! A head that [`Framing`] refuses is replaced by a request with the target `*`, and its fault is kept in
+//! [`Refused`]. So the gate answers it like any other request, after the requests before it, and hyper closes the
+//! connection in good order. Nothing after it is read. This stream sits above TLS.
 //!
-//! In the common case, a read that holds whole heads, nothing is copied: the bytes lie where hyper wants them.
+//! In the common case, a read without a partial head, nothing is copied: hyper finds the bytes in its own buffer.
 
 use std::io;
 use std::pin::Pin;
@@ -20,15 +21,17 @@ use super::framing::{Followed, Framing, Stop};
 use super::pass_through::pass_through;
 use crate::gate::HeadFault;
 
-/// How much of a head that came in part is read at a time.
+/// How many bytes of a partial head are read at a time.
+///
+/// Larger: more stack space. Smaller: more reads.
 const PIECE: usize = 4 * 1024;
 
-/// Why a connection's last head was refused, once one was.
+/// Why the last head of a connection was refused, if it was.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Refused(Arc<OnceLock<HeadFault>>);
 
 impl Refused {
-    /// Tells the gate of a request that stands for a refused one.
+    /// Attaches the fault to a request that replaces a refused one, for the gate.
     pub(super) fn mark<B>(&self, request: &mut Request<B>) {
         if let (Some(fault), "*") = (self.0.get(), request.uri().path()) {
             request.extensions_mut().insert(*fault);
@@ -36,30 +39,30 @@ impl Refused {
     }
 }
 
-/// An HTTP/1.1 stream of which only sound heads are read.
+/// An HTTP/1.1 stream from which hyper reads only valid heads.
 #[derive(Debug)]
 pub(super) struct Heads<IO> {
     io: IO,
     activity: Arc<Activity>,
     framing: Framing,
     refused: Refused,
-    /// What came and can't pass yet.
+    /// Bytes that have arrived and can't pass yet.
     held: BytesMut,
-    /// What may pass and found no room.
+    /// Bytes that pass as soon as the reader has room.
     passing: BytesMut,
     ended: Option<Ended>,
 }
 
-/// Why nothing more is read.
+/// Why no more is read.
 #[derive(Clone, Copy, Debug)]
 enum Ended {
-    /// The answer to a refused head is to be written first.
+    /// The response to a refused head has to be written first.
     Refused,
     BadChunk,
 }
 
 impl<IO> Heads<IO> {
-    /// The time for the first head runs from here on.
+    /// Starts the timeout of the first head.
     pub(super) fn new(io: IO, activity: Arc<Activity>, head_bytes: usize) -> Self {
         activity.await_head();
         Self {
@@ -73,12 +76,12 @@ impl<IO> Heads<IO> {
         }
     }
 
-    /// Where it is said why a head was refused.
+    /// Where the reason for a refusal will be.
     pub(super) fn refused(&self) -> Refused {
         self.refused.clone()
     }
 
-    /// Follows what is held as far as it goes.
+    /// Follows the held bytes as far as possible.
     fn follow_held(&mut self) {
         while self.ended.is_none() {
             let (followed, stop) = self.framing.follow(&self.held);
@@ -90,7 +93,7 @@ impl<IO> Heads<IO> {
         }
     }
 
-    /// Deals with the bytes that did not pass; whether the others may.
+    /// Handles the bytes that did not pass. Returns whether bytes after them may.
     fn go_on_after(&mut self, stop: Stop) -> bool {
         match stop {
             Stop::End => {}
@@ -104,7 +107,7 @@ impl<IO> Heads<IO> {
                 self.ended = Some(Ended::Refused);
                 self.held.clear();
                 self.activity.head_ended();
-                // The first fault is the only one: nothing is read behind it.
+                // The first fault is the only one: nothing is read after it.
                 let _ = self.refused.0.set(fault.why);
                 let method = if fault.to_head { "HEAD" } else { "GET" };
                 self.passing.extend_from_slice(format!("{method} * HTTP/1.1\r\nconnection: close\r\n\r\n").as_bytes());
@@ -123,7 +126,7 @@ impl<IO> Heads<IO> {
 }
 
 impl<IO: AsyncRead + Unpin> Heads<IO> {
-    /// Reads more of what is held; false at the end of the stream.
+    /// Reads more into the held bytes; returns false at the end of the stream.
     fn poll_hold(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         let mut piece = [0; PIECE];
         let mut read = ReadBuf::new(&mut piece);

@@ -1,6 +1,7 @@
-//! Listening: sockets at the addresses of the configuration.
+//! Listening sockets at the configured addresses.
 //!
-//! Owns where a socket comes from, its own or the supervisor's, because that decides what becomes of its queue in a stop.
+//! Owns the origin of a socket, this process or systemd, because that decides what happens to its queue in a
+//! drain.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,7 +12,7 @@ use tokio::net::TcpListener;
 use crate::config::ListenConfig;
 use crate::supervisor::Inherited;
 
-/// A listening socket, and what is spoken there.
+/// A listening socket and its configuration.
 #[derive(Debug)]
 pub struct Listener {
     pub(super) socket: TcpListener,
@@ -19,29 +20,29 @@ pub struct Listener {
     pub(super) origin: Origin,
 }
 
-/// Where a listening socket comes from.
+/// The origin of a listening socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     /// This process opened it, and its queue ends with it.
     Own,
-    /// A supervisor opened it and keeps it: what is queued waits for the next process.
+    /// systemd opened it and keeps it: queued connections wait for the next process.
     Inherited,
 }
 
-/// An address can't be listened on.
+/// Listening on an address failed.
 #[derive(Debug, thiserror::Error)]
 #[error("can't listen on {address}")]
 pub struct BindError {
     /// The address as configured.
     pub address: SocketAddr,
-    /// What the system says.
+    /// The system's error.
     pub source: io::Error,
 }
 
-/// Listens where every entry says, or nowhere.
+/// Listens on the address of every entry, or on none.
 ///
 /// # Errors
-/// The first address that fails, with the system's reason.
+/// The first address that fails, with the system's error.
 pub async fn listen(entries: &[ListenConfig], inherited: &mut Inherited) -> Result<Vec<Listener>, BindError> {
     let mut listeners = Vec::with_capacity(entries.len());
     for entry in entries {
@@ -54,7 +55,7 @@ pub async fn listen(entries: &[ListenConfig], inherited: &mut Inherited) -> Resu
 /// Listens on one address.
 ///
 /// # Errors
-/// The system's reason.
+/// The system's error.
 pub async fn bind(address: SocketAddr, inherited: &mut Inherited) -> Result<TcpListener, BindError> {
     open(address, inherited).await.map(|(socket, _)| socket)
 }
@@ -62,11 +63,11 @@ pub async fn bind(address: SocketAddr, inherited: &mut Inherited) -> Result<TcpL
 async fn open(address: SocketAddr, inherited: &mut Inherited) -> Result<(TcpListener, Origin), BindError> {
     let opened = match inherited.claim(address) {
         Some(socket) => {
-            // A supervisor hands over blocking sockets.
+            // systemd passes blocking sockets.
             let socket = socket.set_nonblocking(true).and_then(|()| TcpListener::from_std(socket));
             socket.map(|socket| (socket, Origin::Inherited))
         }
-        // Tokio sets SO_REUSEADDR, so that a restart does not wait for the old connections' TIME_WAIT.
+        // Tokio sets SO_REUSEADDR, so that a restart does not wait for old connections in TIME_WAIT.
         None => TcpListener::bind(address).await.map(|socket| (socket, Origin::Own)),
     };
     opened.map_err(|source| BindError { address, source })

@@ -1,11 +1,11 @@
-//! The first SETTINGS of an HTTP/2 peer, which reveal what it makes of a GOAWAY.
+//! The first SETTINGS of an HTTP/2 peer, which reveal how it reacts to a GOAWAY.
 //!
-//! RFC 9113 (section 6.8) has a server announce the end with a GOAWAY, answer what is open, and close. Python's `h2`, and
-//! httpx with it, closes its side at the first GOAWAY: every response after it is lost, and a PING after it is a protocol
-//! error (python-hyper/h2#1181, #1199). It does retry the requests that the GOAWAY names as not processed. Node's `http2`
-//! is the opposite: it takes the responses and retries nothing. No single ending suits both, and nothing in the protocol
-//! tells them apart but this: `h2` spells out settings that have the default value anyway. A peer that is taken for `h2` by
-//! mistake is ended within the RFC all the same.
+//! By RFC 9113 (section 6.8), a server announces its shutdown with a GOAWAY, answers the open requests, and
+//! closes. Python's `h2`, and with it httpx, closes its side at the first GOAWAY: every response after it is lost,
+//! and a PING after it is a protocol error (python-hyper/h2#1181, #1199). It does retry the requests that the
+//! GOAWAY names as not processed. Node's `http2` is the opposite: it accepts the responses and retries nothing. No
+//! single sequence suits both, and the protocol has only one hint: `h2` sends settings that have their default
+//! value anyway. A peer that is mistaken for `h2` is still shut down as the RFC allows.
 
 use super::parting::Goaway;
 
@@ -16,7 +16,7 @@ const SETTINGS: u8 = 4;
 const HEADER_TABLE_SIZE: (u16, u32) = (1, 4096);
 const MAX_FRAME_SIZE: (u16, u32) = (5, 16_384);
 
-/// The longest payload that is looked at: some entries more than there are settings.
+/// The longest payload that is inspected: a few entries more than there are settings.
 ///
 /// Larger: a connection buffers more. Smaller: a peer that adds a few settings is not recognized.
 const LONGEST: usize = 16 * 6;
@@ -28,7 +28,7 @@ pub(super) struct Opening {
 }
 
 impl Opening {
-    /// Reads the next bytes of a connection; what the peer makes of a GOAWAY, once that is known.
+    /// Reads the next bytes of a connection. Returns how the peer reacts to a GOAWAY once that is known.
     pub(super) fn read(&mut self, bytes: &[u8]) -> Option<Goaway> {
         let room = PREFACE + HEADER + LONGEST - self.bytes.len();
         self.bytes.extend_from_slice(&bytes[..bytes.len().min(room)]);
@@ -49,7 +49,7 @@ impl Opening {
 mod tests {
     use super::*;
 
-    /// A preface, SETTINGS with these entries, and something after them.
+    /// A preface, SETTINGS with these entries, and bytes after them.
     fn opening(entries: &[(u16, u32)]) -> Vec<u8> {
         let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
         bytes.extend([0, 0, u8::try_from(6 * entries.len()).unwrap(), SETTINGS, 0, 0, 0, 0, 0]);

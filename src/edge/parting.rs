@@ -1,35 +1,35 @@
-//! How an HTTP/2 connection is to end, depending on the peer.
+//! How an HTTP/2 connection ends, depending on the peer.
 //!
-//! Owns the two choices: what a peer makes of a GOAWAY (`opening` finds out), and which one it is due (`activity` decides,
-//! `frames` sends it).
+//! Owns two types: how a peer reacts to a GOAWAY (`opening` detects it), and which GOAWAY is due (`activity`
+//! decides it, `frames` sends it).
 
-/// What the peer makes of a GOAWAY.
+/// How a peer reacts to a GOAWAY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Goaway {
-    /// The peer did not say anything yet, or speaks HTTP/1.1.
+    /// The peer has not sent its settings yet, or speaks HTTP/1.1.
     Unknown,
-    /// It takes the responses that come after it, as RFC 9113 (section 6.8) asks for.
+    /// It accepts responses after it, as RFC 9113 (section 6.8) requires.
     Warning,
-    /// It loses every response that comes after it.
+    /// It loses every response after it.
     Last,
 }
 
-/// Which GOAWAY an HTTP/2 connection is due.
+/// The GOAWAY that is due on an HTTP/2 connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Parting {
     /// None.
     None,
-    /// One that warns: every request is still answered.
+    /// A warning: every request is still answered.
     Warning,
     /// The last one, together with the response to the last request.
     WithResponse,
-    /// The last one, once the requests that were read are answered. No more are read.
+    /// The last one, once the requests read so far are answered. No more are read.
     Now,
 }
 
 impl Parting {
-    /// Of its number.
+    /// The variant with this number.
     pub(super) fn of(number: u8) -> Self {
         [Self::None, Self::Warning, Self::WithResponse, Self::Now][usize::from(number)]
     }

@@ -1,8 +1,8 @@
-//! The methods of `AsyncWrite` that a stream passes on to the one that it wraps.
+//! The methods of `AsyncWrite` that a stream forwards to the one that it wraps.
 //!
-//! Each stream of the edge watches what is written in its `poll_write_vectored`, and nowhere else: `poll_write` goes through it.
+//! The streams of the edge observe writes only in `poll_write_vectored`; `poll_write` calls it.
 
-/// The named methods, for a type whose field `io` is the stream that it wraps.
+/// Implements the named methods for a type whose field `io` is the wrapped stream.
 macro_rules! pass_through {
     ($($method:ident),+) => {
         $(pass_through!(@ $method);)+

@@ -1,8 +1,8 @@
-//! The PROXY protocol: a balancer says whose connection it passes on, before the first byte of it.
+//! The PROXY protocol: a balancer names its client before the first byte of the client's connection.
 //!
-//! Owns who may say so, and that not one byte past the header is read: what follows is TLS's or HTTP's. The header's
-//! text is a library's to understand; how long it is, is found here. From a peer that is no balancer nothing is read,
-//! so that its header is garbage to whoever reads next, and nobody can choose the address under which he is limited.
+//! Owns which peers may do so, and that no byte after the header is read: it belongs to TLS or HTTP. The `ppp`
+//! crate parses the header; this module finds its length. From a peer that is not a balancer nothing is read. Its
+//! header is garbage to the next parser, so no client can choose the address that its limits apply to.
 //!
 //! <https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>
 
@@ -15,19 +15,19 @@ use ppp::{v1, v2};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::TcpStream;
 
-/// The longest header of version 1, with its line end.
+/// The longest header of version 1, including its line end.
 const LONGEST_V1: usize = 107;
 
-/// How much of a header of version 2 may follow its fixed part: addresses, and what a balancer adds.
+/// How many bytes may follow the fixed part of a version 2 header: addresses, and fields that a balancer adds.
 ///
-/// Larger: a balancer that was taken over makes us hold that much a connection, up to 64 KiB. Smaller: those that pass
-/// on a client's certificate are refused.
+/// Larger: a compromised balancer makes the gateway buffer that much per connection, up to 64 KiB. Smaller:
+/// balancers that pass on a client's certificate are refused.
 const LONGEST_V2: usize = 4096;
 
 /// The fixed part of version 2: signature, command, family, and the length of the rest.
 const FIXED_V2: usize = 16;
 
-/// What stands before the value of a field that a balancer adds.
+/// The bytes before the value of a field that a balancer adds.
 const TYPE_AND_LENGTH: usize = 3;
 
 /// Why a balancer's connection is refused.
@@ -49,16 +49,16 @@ pub(super) enum BadHeader {
     Broken(#[from] io::Error),
 }
 
-/// Whether a peer's connections must begin with a header.
+/// Whether the connections of a peer must begin with a header.
 pub(super) fn is_expected(peer: IpAddr, proxies: &[IpNet]) -> bool {
     proxies.iter().any(|network| network.contains(&peer))
 }
 
-/// Reads the header and nothing more. The caller's address; the peer's own where the balancer names none, as in its
-/// health checks.
+/// Reads the header and nothing more. Returns the client's address, or the peer's own if the balancer names no
+/// client, as in its health checks.
 pub(super) async fn read_client(stream: &mut TcpStream, peer: SocketAddr) -> Result<SocketAddr, BadHeader> {
     let mut header = Vec::with_capacity(LONGEST_V1);
-    // Both versions have at least this much.
+    // Headers of both versions are at least this long.
     take(stream, &mut header, v2::PROTOCOL_PREFIX.len()).await?;
     if header == v2::PROTOCOL_PREFIX {
         take(stream, &mut header, FIXED_V2 - v2::PROTOCOL_PREFIX.len()).await?;
@@ -78,16 +78,16 @@ pub(super) async fn read_client(stream: &mut TcpStream, peer: SocketAddr) -> Res
         if room == 0 {
             return Err(BadHeader::TooLong);
         }
-        // Looked at and left where it is, since only the line end tells how much of it is the header's.
+        // Peeked at and not consumed: only the line end shows how much of it belongs to the header.
         let seen = stream.peek(&mut ahead[..room]).await?;
         let line = ahead[..seen].iter().position(|byte| *byte == b'\n').map_or(seen, |end| end + 1);
-        // At the end of the stream nothing is seen, and asking for a byte says so.
+        // At the end of the stream there is nothing to peek at, and reading a byte returns the error.
         take(stream, &mut header, line.max(1)).await?;
     }
     client_v1(&header, peer)
 }
 
-/// Appends exactly so many bytes.
+/// Appends exactly `count` bytes.
 async fn take(stream: &mut (impl AsyncRead + Unpin), header: &mut Vec<u8>, count: usize) -> io::Result<()> {
     let begin = header.len();
     header.resize(begin + count, 0);
@@ -113,7 +113,7 @@ fn client_v2(header: &[u8], peer: SocketAddr) -> Result<SocketAddr, BadHeader> {
     })
 }
 
-/// Compares a header with the checksum in it, where it has one: then a receiver has to (section 2.2.3).
+/// Verifies the checksum of a header that contains one, as a receiver must (section 2.2.3).
 fn verify_checksum(header: &v2::Header<'_>) -> Result<(), BadHeader> {
     static CRC32C: Crc<u32> = Crc::<u32>::new(&CRC_32_ISCSI);
     let whole = header.as_bytes();
@@ -125,7 +125,7 @@ fn verify_checksum(header: &v2::Header<'_>) -> Result<(), BadHeader> {
             let said: [u8; 4] = field.value.as_ref().try_into().map_err(|_| BadHeader::Checksum)?;
             let mut sum = CRC32C.digest();
             sum.update(&whole[..value]);
-            // It is made while its own place is empty.
+            // The checksum is computed with its own field set to zero.
             sum.update(&[0; 4]);
             sum.update(&whole[value + 4..]);
             if sum.finalize() != u32::from_be_bytes(said) {

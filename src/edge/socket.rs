@@ -1,11 +1,14 @@
-//! The TCP side of a connection: notes that bytes come and are taken, and closes without losing the last answer.
+//! The TCP side of a connection: records that bytes arrive and are accepted, and closes without losing the last
+//! response.
 //!
-//! A refusal is often written while its request's body is still on the way (413). Closing a socket whose peer still
-//! sends makes the kernel answer with a reset, and the peer's kernel or library throws the unread answer away (RFC 9112,
-//! section 9.6). So a shutdown here closes the sending half, then reads and discards until the peer closes too, falls
-//! silent, or exhausts [`ConnectionLimits::linger_total`] or [`ConnectionLimits::linger_bytes`].
+//! A refusal such as 413 is often written while the client is still sending the body. If a socket is closed while
+//! its peer still sends, the kernel replies with a reset, and the peer's kernel or library discards the unread
+//! response (RFC 9112, section 9.6). So a shutdown here closes the sending half, then reads and discards until the
+//! peer closes too, falls silent, or exhausts [`ConnectionLimits::linger_total`] or
+//! [`ConnectionLimits::linger_bytes`].
 //!
-//! It lies below TLS: the bytes are thrown away without being decrypted, and hyper and rustls meet it as `poll_shutdown`.
+//! This stream sits below TLS: the bytes are discarded without being decrypted, and hyper and rustls only call
+//! `poll_shutdown`.
 
 use std::io;
 use std::pin::Pin;
@@ -20,7 +23,9 @@ use super::activity::{Abuse, Activity};
 use super::pass_through::pass_through;
 use crate::config::ConnectionLimits;
 
-/// How much is discarded at a time.
+/// How many bytes are discarded per read.
+///
+/// Larger: more stack space. Smaller: more system calls.
 const SCRATCH: usize = 16 * 1024;
 
 /// A socket that closes in two steps.
@@ -32,7 +37,7 @@ pub(super) struct Socket<IO> {
     lingering: Option<Lingering>,
 }
 
-/// The second step of closing: our half is closed.
+/// The second step of closing, after our half is closed.
 #[derive(Debug)]
 struct Lingering {
     silence: Pin<Box<Sleep>>,
@@ -47,8 +52,8 @@ impl<IO> Socket<IO> {
         Self { io, activity, limits, lingering: None }
     }
 
-    /// Notes that the kernel gave the peer up, by `TCP_USER_TIMEOUT` (`Acceptor::new`). hyper keeps the error of an idle
-    /// connection to itself.
+    /// Records that the kernel gave up on the peer because of `TCP_USER_TIMEOUT` (`Acceptor::new`). hyper does not
+    /// report the error of an idle connection.
     fn note_stall(&self, error: &io::Error) {
         if error.kind() == io::ErrorKind::TimedOut {
             self.activity.abused(Abuse::Stall);
@@ -73,7 +78,7 @@ impl Lingering {
         Self { silence, limit, until: now + limits.linger_total, left: limits.linger_bytes }
     }
 
-    /// Ready when nothing that the peer still does matters.
+    /// Completes when nothing that the peer still does matters.
     fn poll_over<IO: AsyncRead + Unpin>(&mut self, io: &mut IO, cx: &mut Context<'_>) -> Poll<()> {
         let mut scratch = [0; SCRATCH];
         loop {
@@ -112,7 +117,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Socket<IO> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        // For one piece, `send` takes the kernel less than `writev`.
+        // For a single buffer, `send` costs the kernel less than `writev`.
         let poll = match bufs {
             [piece] => Pin::new(&mut self.io).poll_write(cx, piece),
             pieces => Pin::new(&mut self.io).poll_write_vectored(cx, pieces),

@@ -1,4 +1,4 @@
-//! The edge on real sockets, with real certificates and a handler of the tests' own.
+//! Tests of the edge on real sockets, with real certificates and a handler of their own.
 
 mod admin;
 mod certificates;

@@ -1,7 +1,7 @@
-//! The handshake: a ClientHello chooses the certificate, ALPN the protocol.
+//! The TLS handshake: the ClientHello selects the certificate, and ALPN the protocol.
 //!
-//! Owns the time that a peer has until its connection is ready for requests, and the alert for a name that no tenant
-//! has. Which certificate a name gets is [`Certificates`]' to say.
+//! Owns the time until a connection must be ready for requests, and the alert for a name that no tenant has.
+//! [`Certificates`] decides which certificate a name gets.
 
 use std::io;
 use std::sync::Arc;
@@ -19,19 +19,19 @@ use crate::host::{CertificateNames, HostName, InvalidHost};
 /// A stream that is ready for requests.
 pub(super) struct Secured<IO> {
     pub(super) stream: TlsStream<IO>,
-    /// What the served certificate vouches for.
+    /// The names that the served certificate covers.
     pub(super) names: Arc<CertificateNames>,
     pub(super) protocol: Protocol,
 }
 
-/// What ALPN chose; a peer that offers nothing speaks HTTP/1.1.
+/// The protocol that ALPN selected; a client that offers none speaks HTTP/1.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protocol {
     Http1,
     Http2,
 }
 
-/// Why a handshake came to nothing.
+/// Why a handshake failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refused {
     #[error("no tenant has the name")]
@@ -48,8 +48,8 @@ const UNRECOGNIZED_NAME: u8 = 112;
 /// The alert for a certificate that can't be read now. RFC 8446, section 6.2.
 const INTERNAL_ERROR: u8 = 80;
 
-/// Shakes hands, and in HTTP/2 waits for the first bytes of the preface, all within one limit: hyper would wait for them
-/// without end.
+/// Performs the handshake and, in HTTP/2, waits for the first bytes of the preface, all within `limit`: hyper
+/// would wait for them forever.
 pub(super) async fn shake<IO>(io: IO, certificates: &Certificates, limit: Duration) -> Result<Secured<IO>, Refused>
 where
     IO: AsyncRead + AsyncWrite + Unpin,
@@ -73,7 +73,7 @@ where
         Ok(name) => certificates.choose(name.as_ref()).await,
         Err(InvalidHost) => Ok(None),
     };
-    // A refusal stands, whether or not the peer is still there to read it.
+    // The refusal holds even if the peer is no longer there to read the alert.
     let served = match served {
         Ok(Some(served)) => served,
         Ok(None) => {
@@ -93,8 +93,8 @@ where
     Ok(Secured { stream, names: Arc::clone(&served.names), protocol })
 }
 
-/// A fatal alert, in plaintext since no keys exist yet: content type 21, version 3.3, two bytes, fatal (2), and which. RFC
-/// 8446, sections 5.1 and 6.2.
+/// Sends a fatal alert, in plaintext because no keys exist yet: content type 21, version 3.3, two bytes, fatal
+/// (2), and the description (RFC 8446, sections 5.1 and 6.2).
 async fn alert<IO: AsyncWrite + Unpin>(io: &mut IO, which: u8) -> io::Result<()> {
     io.write_all(&[21, 3, 3, 0, 2, 2, which]).await?;
     io.shutdown().await

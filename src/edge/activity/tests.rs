@@ -1,4 +1,4 @@
-//! What the clock says of a connection, state by state.
+//! Tests of the outlook of a connection, state by state.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
-//! The certificates of tenants that are in memory: those that were asked for, up to a number of bytes.
+//! The certificates of tenants in memory: those that handshakes needed, up to a number of bytes.
 //!
-//! One task reads a certificate however many handshakes wait for it. What could not be read is remembered for a moment,
-//! so that a broken host costs its callers an answer and nobody else anything; the fault is logged when it is new.
+//! One task reads a certificate however many handshakes wait for it. A failure is remembered for a moment, so that
+//! a broken host costs its own clients an error and other hosts nothing. A fault is logged only when it is new.
 
 use std::fmt;
 use std::mem;
@@ -16,20 +16,26 @@ use super::held::{Held, Loader, ServedCertificate, changed};
 use crate::certificate::{CertificateError, CertificateFiles};
 use crate::store::with_causes;
 
-/// Of how many broken certificates it is remembered what was wrong. With fewer, a gateway with more of them logs their
-/// faults again and again; each takes some hundred bytes.
+/// How many broken certificates are remembered with their fault.
+///
+/// Larger: each takes a few hundred bytes. Smaller: a gateway with more broken certificates logs their faults
+/// repeatedly.
 const FAILURES: u64 = 10_000;
 
-/// How many are compared with their files at a time. More of them keep a processor from requests for longer; fewer cost
-/// more changes of thread, each of which takes longer than a comparison.
+/// How many certificates are compared with their files at a time.
+///
+/// Larger: requests lose a CPU for longer. Smaller: more switches between threads, each of which takes longer than
+/// a comparison.
 const COMPARED_AT_ONCE: usize = 64;
 
-/// What part of their pace those that are due wait for others, which are compared along with them.
+/// The part of the comparison interval (one 50th) that a due certificate waits for others to be compared with it.
+///
+/// Larger: smaller batches, and more switches between threads. Smaller: a renewed certificate is served later.
 const SHARE_WAITED: u32 = 50;
 
 pub(super) struct Cache {
     held: Moka<CertificateFiles, Arc<Held>>,
-    /// Those that are to be compared; none while nobody does so.
+    /// The certificates due for comparison. None while no task compares.
     due: Mutex<Option<Vec<Arc<Held>>>>,
     failures: Moka<CertificateFiles, Failure>,
     loader: Arc<Loader>,
@@ -43,12 +49,14 @@ struct Failure {
 
 impl Cache {
     pub(super) fn new(bytes: u64, loader: Arc<Loader>) -> Self {
-        // By frequency as well as age, which is moka's way: a caller who tries every name once evicts nobody's.
+        // moka evicts by frequency as well as age: a client that tries every name once evicts no certificate in
+        // use.
         let held = Moka::builder().max_capacity(bytes).weigher(|_, held: &Arc<Held>| held.bytes()).build();
         Self { held, due: Mutex::default(), failures: Moka::new(FAILURES), loader }
     }
 
-    /// A certificate that is in memory, without waiting. Its files are compared behind the handshake when it is time.
+    /// A certificate that is in memory, without waiting. If a comparison with its files is due, it runs in the
+    /// background.
     pub(super) async fn held(self: &Arc<Self>, files: &CertificateFiles) -> Option<Arc<ServedCertificate>> {
         let held = self.held.get(files).await?;
         if self.loader.is_due(&held) {
@@ -57,8 +65,8 @@ impl Cache {
         Some(Arc::clone(held.served()))
     }
 
-    /// Has one compared by the task that does so, which is begun where there is none: one at a time, so that a folder which
-    /// does not answer takes one thread and not all that there may be.
+    /// Queues a certificate for comparison, and starts the task that compares unless it is running. There is only
+    /// one such task, so that a folder that does not respond blocks one thread and not all of them.
     fn compare_soon(self: &Arc<Self>, held: Arc<Held>) {
         let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
         let is_begun = due.is_some();
@@ -82,12 +90,12 @@ impl Cache {
                     }
                 }
             };
-            // One that panics is not to end the comparing.
+            // A panic must not end the comparing.
             let _ = AssertUnwindSafe(self.compare(&some)).catch_unwind().await;
         }
     }
 
-    /// Reads a certificate, or waits for the task that does.
+    /// Reads a certificate, or waits for the task that reads it.
     pub(super) async fn load(
         &self,
         owner: &Arc<str>,
@@ -123,7 +131,7 @@ impl Cache {
         loaded.map(|held| Arc::clone(held.served())).map_err(|error: Arc<Arc<CertificateError>>| (*error).clone())
     }
 
-    /// Compares every certificate in memory with its files, and lets go of those that nobody has any more.
+    /// Compares every certificate in memory with its files, and drops those that no tenant has any more.
     pub(super) async fn compare_all(&self, has: impl Fn(&Held) -> bool) {
         let (all, gone): (Vec<_>, Vec<_>) = self.held.iter().map(|(_, held)| held).partition(|held| has(held));
         for held in gone {
@@ -144,7 +152,7 @@ impl Cache {
         }
     }
 
-    /// Evicts what is too much, now and not when somebody next asks, and tells what is left.
+    /// Evicts what exceeds the bound now and not at the next access, and updates the metrics.
     async fn settle(&self) {
         self.held.run_pending_tasks().await;
         let metrics = &self.loader.metrics;

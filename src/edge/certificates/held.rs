@@ -1,9 +1,9 @@
-//! One certificate in memory, and how it gets there.
+//! One certificate in memory, and how it is read.
 //!
-//! Owns the reading of files for handshakes, off the workers that serve, and the `ServerConfig` that each certificate is
-//! served by: the choice is made before rustls begins the handshake, since it may wait for a disk, and a rustls resolver
-//! can't. All of them share one key for session tickets, so that a resumed session does not depend on which of them issued
-//! it; rustls itself refuses a ticket of another name.
+//! Owns reading certificate files for handshakes, off the worker threads, and the `ServerConfig` of each
+//! certificate. The certificate is chosen before rustls begins the handshake, because the choice may wait for a
+//! disk and a rustls resolver can't. All certificates share one key for session tickets, so that a session can be
+//! resumed whichever of them issued its ticket; rustls itself refuses a ticket of another name.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,22 +23,25 @@ use crate::host::CertificateNames;
 use crate::metrics::CertificateMetrics;
 use crate::store::with_causes;
 
-/// How many pairs of files are read at once. With more, a rush of first handshakes takes threads and processor time from
-/// requests; with fewer, folders that answer slowly hold up the certificates of others.
+/// How many pairs of files are read at once.
+///
+/// Larger: a rush of first handshakes takes threads and CPU from requests. Smaller: folders that respond slowly
+/// delay the certificates of others.
 const READ_AT_ONCE: usize = 32;
 
-/// What a certificate takes beside the bytes of its chain and its names: the key as the library holds it, the
-/// `ServerConfig`, the cache's own. A process was seen to grow by 3 to 4 KiB a certificate (`benches/tenants`), chain and
-/// all, with elliptic keys; RSA keys take more.
-/// If it is too small, the cache grows past its bound; if it is too large, it holds less than it could.
+/// The memory of a certificate apart from its chain and paths: the key as rustls holds it, the `ServerConfig`, and
+/// the cache entry. A process was measured to grow by 3 to 4 KiB per certificate (`benches/tenants`), chain
+/// included, with elliptic-curve keys; RSA keys take more.
+///
+/// Larger: the cache holds less than it could. Smaller: it grows past its bound.
 const OVERHEAD: usize = 4 * 1024;
 
 /// A certificate, ready for handshakes.
 #[derive(Debug)]
 pub struct ServedCertificate {
-    /// HTTP/2 and HTTP/1.1 by ALPN, TLS 1.2 and 1.3, this certificate alone.
+    /// HTTP/2 and HTTP/1.1 by ALPN, TLS 1.2 and 1.3, only this certificate.
     pub tls: Arc<ServerConfig>,
-    /// The names that it vouches for.
+    /// The names that the certificate covers.
     pub names: Arc<CertificateNames>,
 }
 
@@ -47,14 +50,14 @@ pub struct ServedCertificate {
 pub(super) struct Held {
     served: Arc<ServedCertificate>,
     files: CertificateFiles,
-    /// Whose it is, for the log.
+    /// The slug of the tenant that owns it, or `gateway`.
     owner: Arc<str>,
     stamp: FilesStamp,
     validity: Validity,
     bytes: u32,
-    /// When the files were last compared, in milliseconds of the loader's time.
+    /// When it was last compared with its files, in milliseconds since the loader was created.
     compared: AtomicU64,
-    /// What was last wrong with files that should have taken its place.
+    /// The last fault of files that should have replaced it.
     fault: Mutex<Option<String>>,
 }
 
@@ -80,7 +83,7 @@ impl Held {
     }
 }
 
-/// Reads certificates and readies them.
+/// Reads certificates and prepares them for handshakes.
 pub(super) struct Loader {
     provider: Arc<CryptoProvider>,
     ticketer: Arc<dyn ProducesTickets>,
@@ -88,7 +91,7 @@ pub(super) struct Loader {
     since: Instant,
     pub(super) pace: Pace,
     pub(super) metrics: CertificateMetrics,
-    /// Told when a certificate is another than it was, or can't become the one that its files hold.
+    /// Notified when a certificate was renewed, or when its files hold one that can't be served.
     pub(super) changed: Notify,
 }
 
@@ -105,9 +108,9 @@ impl Loader {
         }
     }
 
-    /// Reads a pair of files, blocking on them.
+    /// Reads a pair of files with blocking I/O.
     pub(super) fn read(&self, files: &CertificateFiles, owner: Arc<str>) -> Result<Held, CertificateError> {
-        // Before the reading: what is written meanwhile has another stamp, and is read again.
+        // Taken before the files are read: files that are written meanwhile get another stamp and are read again.
         let stamp = files.stamp();
         let certificate = certificate::read(files)?;
         let chain: usize = certificate.key.cert.iter().map(|certificate| certificate.len()).sum();
@@ -124,8 +127,8 @@ impl Loader {
         })
     }
 
-    /// Reads a pair of files on a thread for such work, and counts it. One that is out of date does not take the place of
-    /// one that is not.
+    /// Reads a pair of files on a blocking thread, and counts the read. A certificate that is out of date never
+    /// replaces a valid one.
     pub(super) async fn load(
         self: &Arc<Self>,
         files: &CertificateFiles,
@@ -147,7 +150,7 @@ impl Loader {
         read
     }
 
-    /// Whether it is time to compare a certificate with its files; whoever asks first is told so.
+    /// Whether a comparison of a certificate with its files is due. Only the first caller gets `true`.
     pub(super) fn is_due(&self, held: &Held) -> bool {
         let (now, last) = (self.now(), held.compared.load(Ordering::Relaxed));
         let pace = u64::try_from(self.pace.compare.as_millis()).unwrap_or(u64::MAX);
@@ -155,8 +158,8 @@ impl Loader {
             && held.compared.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// The certificate that takes the place of one whose files [changed](changed), if they are sound. A pair that is not,
-    /// because it is broken or out of date or because only half of it is written yet, is logged once and tried again later.
+    /// Reads the replacement of a certificate whose files [changed](changed), if they are sound. A pair that is
+    /// broken, out of date or only half written is logged once and tried again later.
     pub(super) async fn renew(self: &Arc<Self>, held: &Held) -> Option<Held> {
         let tenant = &*held.owner;
         match self.load(&held.files, &held.owner, Some(held.validity)).await {
@@ -192,14 +195,15 @@ impl Loader {
             .with_no_client_auth()
             .with_cert_resolver(Arc::new(SingleCertAndKey::from(certificate.key)));
         tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        // Sessions live in the peer's tickets alone: a store of sessions per certificate would grow with the tenants.
+        // Sessions live only in the clients' tickets: a session store per certificate would grow with the number
+        // of tenants.
         tls.ticketer = Arc::clone(&self.ticketer);
         tls.session_storage = Arc::new(NoServerSessionStorage {});
         Arc::new(ServedCertificate { tls: Arc::new(tls), names: certificate.names })
     }
 }
 
-/// Those whose files are not what they were when they were read.
+/// The certificates whose files have changed since they were read.
 pub(super) async fn changed(mut some: Vec<Arc<Held>>) -> Vec<Arc<Held>> {
     let compare = move || {
         some.retain(|held| {
@@ -218,13 +222,13 @@ fn fault_of(held: &Held) -> std::sync::MutexGuard<'_, Option<String>> {
     held.fault.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Does work that blocks where no request waits for it.
+/// Runs blocking work on a thread that serves no requests.
 pub(super) async fn off_the_workers<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            // Work that was not begun is given up only when the whole runtime is.
+            // Work that has not begun is cancelled only when the runtime shuts down.
             Err(_) => std::future::pending().await,
         },
     }

@@ -1,8 +1,9 @@
-//! All certificates, looked at without hurry: which are faulty, and which expire next.
+//! Inspects all certificates in the background: which are faulty, and which expire next.
 //!
-//! The gateway starts without opening the certificates of its tenants, and goes on with its own when a faulty pair is put in
-//! its place. What is wrong with one is found here, behind the requests, before its callers find it. One thread works at a quarter of its time. A pair of files that was sound is read
-//! again only when its stamp changes, so that all rounds but the first ask the disk for no more than that.
+//! The gateway starts without reading the certificates of its tenants, and keeps serving its own when its files
+//! are replaced by a faulty pair. The inspection finds such faults before clients do. One thread works for a
+//! quarter of the time. A sound pair of files is read again only when its stamp changes, so every round but the
+//! first only reads stamps from the disk.
 
 use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -20,15 +21,19 @@ use crate::host::{CertificateNames, HostName};
 use crate::metrics::CertificateMetrics;
 use crate::store::with_causes;
 
-/// How many tenants are inspected at once; then the thread rests three times as long as they took. More of them take the
-/// processor from requests for longer at a time; fewer cost more changes between the two.
+/// How many tenants are inspected at once. The thread then rests for three times as long as they took.
+///
+/// Larger: requests lose the CPU for longer at a time. Smaller: more switches between threads.
 const AT_ONCE: usize = 16;
 
-/// For how many that expire soonest the expiry is published.
+/// For how many of the certificates that expire soonest the expiry is published.
+///
+/// Larger: more metric series. Smaller: an operator sees fewer of the expiries ahead.
 const SOONEST: usize = 10;
 
-/// How many new faults of one round are logged one by one. With more, an operator who loses a folder of certificates loses
-/// the log too.
+/// How many new faults of one round are logged individually.
+///
+/// Larger: a lost folder of certificates floods the log. Smaller: the log names fewer of the faulty certificates.
 const LOGGED: usize = 10;
 
 /// The background task that inspects all certificates.
@@ -66,12 +71,12 @@ impl Task for Inspection {
     }
 }
 
-/// What the round before found.
+/// What the previous round found.
 #[derive(Default)]
 struct Known {
     keys: RandomState,
-    /// The stamp of each pair of files that was sound, and when callers take it, by what it has to be sound for. All as
-    /// numbers: there is one a tenant.
+    /// The stamp and validity of each sound pair of files, by a hash of what it has to be sound for. Stored as
+    /// numbers, because there is one per tenant.
     sound: HashMap<u64, (u64, Validity)>,
     faults: HashSet<(Arc<str>, String)>,
 }
@@ -80,12 +85,12 @@ struct Known {
 struct Round {
     sound: HashMap<u64, (u64, Validity)>,
     faults: Vec<(Arc<str>, String)>,
-    /// The latest of the soonest on top.
+    /// A max-heap: the latest of the soonest is on top.
     soonest: BinaryHeap<(i64, Arc<str>)>,
 }
 
 async fn inspect(certificates: &Certificates, mut known: Known) -> (Round, Known) {
-    // Where nothing speaks TLS, no certificate is used.
+    // If no listener uses TLS, no certificate is used.
     let Some(gateway) = certificates.gateway.load_full() else { return (Round::default(), known) };
     let tenants: Vec<_> = certificates.directory.load().configs().map(Arc::clone).collect();
     let mut round = Round::default();
@@ -126,8 +131,8 @@ impl Round {
         }
     }
 
-    /// When callers take the certificate in a pair of files, if it is sound for its hosts. Notes what is wrong with it, or
-    /// that they don't take it now.
+    /// The validity of the certificate in a pair of files, if it is sound for its hosts. Records what is wrong
+    /// with it, or that it is out of date.
     fn inspect_files(
         &mut self,
         owner: &Arc<str>,
@@ -160,7 +165,8 @@ impl Round {
     }
 }
 
-/// When callers take the certificate in a pair of files that is sound for its hosts; else what is wrong with it.
+/// The validity of the certificate in a pair of files if it is sound for its hosts, otherwise what is wrong with
+/// it.
 fn look(files: &CertificateFiles, hosts: &[&HostName]) -> Result<Validity, String> {
     let certificate = certificate::read(files).map_err(|error| with_causes(&error))?;
     match hosts.iter().find(|host| !certificate.names.covers(host)) {
@@ -169,15 +175,15 @@ fn look(files: &CertificateFiles, hosts: &[&HostName]) -> Result<Validity, Strin
     }
 }
 
-/// Publishes the certificates that expire soonest, and only those. A series that stays is not removed in between, so that
-/// no scrape misses it.
+/// Publishes the expiry of the certificates that expire soonest, and of no others. A series that stays is not
+/// removed in between, so that no scrape misses it.
 fn publish(soonest: &BinaryHeap<(i64, Arc<str>)>, published: &mut HashSet<Arc<str>>, metrics: &CertificateMetrics) {
     for (expires, owner) in soonest {
         metrics.expiry.with_label_values(&[&**owner]).set(*expires);
     }
     let now: HashSet<Arc<str>> = soonest.iter().map(|(_, owner)| Arc::clone(owner)).collect();
     for gone in published.difference(&now) {
-        // It was published, so it is there.
+        // It was published, so it exists.
         let _ = metrics.expiry.remove_label_values(&[&**gone]);
     }
     *published = now;

@@ -1,4 +1,4 @@
-//! What is read, when, how often, and what becomes of files that change.
+//! Tests of which certificates are read, when and how often, and of files that change.
 
 use std::fmt::Write;
 use std::fs;
@@ -17,10 +17,10 @@ use crate::metrics::Metrics;
 use crate::metrics::TaskMetrics;
 use crate::tenant::Directory;
 
-/// What a test waits for comes well within this.
+/// Well above what a test waits for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Files are compared at every handshake, and failures are not remembered.
+/// Compares files at every handshake and remembers no failures.
 const AT_ONCE: Pace = Pace { compare: Duration::ZERO, retry: Duration::ZERO, inspect: Duration::from_secs(600) };
 
 struct Scene {
@@ -59,7 +59,7 @@ fn issue(names: &[&str]) -> CertifiedKey<KeyPair> {
     issue_until(names, 4096)
 }
 
-/// Issues a certificate that expires with the beginning of a year.
+/// Issues a certificate that expires at the start of a year.
 fn issue_until(names: &[&str], year: i32) -> CertifiedKey<KeyPair> {
     let mut params = rcgen::CertificateParams::new(names.iter().map(ToString::to_string).collect::<Vec<_>>()).unwrap();
     params.not_after = rcgen::date_time_ymd(year, 1, 1);
@@ -78,7 +78,7 @@ impl Scene {
         chosen.map_err(|error| error.to_string()).map(|chosen| chosen.expect("a name of a tenant"))
     }
 
-    /// Asks until a certificate is another than one before.
+    /// Requests the certificate of a host until it differs from an earlier one.
     async fn wait_for_another_than(&self, host: &str, before: &Arc<ServedCertificate>) -> Arc<ServedCertificate> {
         let began = Instant::now();
         loop {
@@ -149,7 +149,7 @@ async fn a_renewed_pair_is_taken_up_once_it_is_whole_and_the_one_before_goes_on_
     let before = scene.choose("forms.t0.org").await.unwrap();
     let renewed = issue(&["forms.t0.org", "renewed.t0.org"]);
 
-    // Half of it: a chain of one generation and a key of another, then a chain that is not whole.
+    // Half a renewal: the new chain with the old key, then an incomplete chain.
     for half in [renewed.cert.pem(), renewed.cert.pem()[..300].to_owned()] {
         let failed = scene.loads("failed");
         fs::write(scene.folder.path().join("t0.pem"), half).unwrap();

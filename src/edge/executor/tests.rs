@@ -1,4 +1,4 @@
-//! When the connection and its responses are polled: their tasks are polled by hand.
+//! Tests of when the connection and its responses are polled. The tests poll the tasks by hand.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -26,7 +26,7 @@ impl Counter {
     }
 }
 
-/// A task, and who counts how often it is woken.
+/// A task's waker, and the count of its wake-ups.
 fn task() -> (Arc<Counter>, Waker) {
     let counter = Arc::<Counter>::default();
     (Arc::clone(&counter), counter.into())
@@ -87,7 +87,7 @@ fn what_waits_is_woken_once_and_polled_only_then() {
     assert_eq!((polls.get(), counter.times()), (3, 2));
 }
 
-/// A connection that hands over responses with its first poll, and notes how many have ended each time that it is polled.
+/// A connection that passes on responses at its first poll, and records at each poll how many have ended.
 fn connection<'a>(
     executor: &'a Http2Executor,
     responses: Vec<Told>,
@@ -110,7 +110,7 @@ fn connection<'a>(
     })
 }
 
-/// What a response waits for, if for anything.
+/// What a response waits for, if anything.
 type Told = Option<oneshot::Receiver<()>>;
 
 #[test]
@@ -164,7 +164,7 @@ fn one_that_panics_is_given_up_and_no_other() {
         }
     }
     let ((executor, mut responses), ended) = (setup(), Arc::<AtomicUsize>::default());
-    // The second panics once it was woken.
+    // The second one panics after it was woken.
     for polls in [1, 3] {
         let (stream, mut left) = (Stream(Arc::clone(&ended)), polls);
         executor.execute(poll_fn(move |context| {

@@ -1,7 +1,8 @@
-//! Requests that cross the end of a connection: they are read and dropped, and the last GOAWAY refuses them.
+//! Requests that cross the shutdown of a connection: they are read and discarded, and the last GOAWAY refuses
+//! them.
 //!
-//! Owns how long they are waited for. The peer must not be sending one when the GOAWAY arrives; but it may also have none,
-//! or send without end.
+//! Owns how long to wait for them. The peer must not be sending a request when the GOAWAY arrives, but it may have
+//! none to send, or send without end.
 
 use std::io;
 use std::pin::Pin;
@@ -13,7 +14,9 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use crate::config::ConnectionLimits;
 
-/// How much is discarded at a time.
+/// How many bytes are discarded per read.
+///
+/// Larger: more stack space. Smaller: more reads.
 const SCRATCH: usize = 4 * 1024;
 
 /// Requests that arrive after the last one that is processed.
@@ -21,30 +24,31 @@ const SCRATCH: usize = 4 * 1024;
 pub(super) struct Crossing {
     silence: Pin<Box<Sleep>>,
     until: Instant,
-    /// How many arrived whole.
+    /// The number that arrived completely.
     requests: usize,
-    /// How many PINGs are still to be sent.
+    /// The number of PINGs still to be sent.
     pings: usize,
-    /// Whether the PINGs were counted by the requests that arrived.
+    /// Whether the number of PINGs was set again by the requests that arrived.
     is_counted: bool,
 }
 
 impl Crossing {
-    /// As many requests are expected as the peer had open at once.
+    /// Expects as many requests as the peer had open at once.
     pub(super) fn new(expected: usize) -> Self {
         let until = Instant::now() + ConnectionLimits::CROSSING_TOTAL;
         let silence = Box::pin(sleep(ConnectionLimits::CROSSING));
         Self { silence, until, requests: 0, pings: expected, is_counted: false }
     }
 
-    /// Whether a PING is to be sent, which it then is.
+    /// Takes one of the PINGs to send; false if there is none.
     pub(super) fn takes_ping(&mut self) -> bool {
         let is_due = self.pings > 0;
         self.pings = self.pings.saturating_sub(1);
         is_due
     }
 
-    /// Whether all is done once the peer is quiet. At first it is not: only now it is known how many tasks it has.
+    /// Whether everything is done once the peer is quiet. The first time it is not: only then is the number of the
+    /// peer's tasks known.
     pub(super) fn is_counted(&mut self) -> bool {
         if !self.is_counted {
             (self.is_counted, self.pings) = (true, self.requests + 1);
@@ -58,7 +62,7 @@ impl Crossing {
         self.silence.as_mut().reset(self.until.min(Instant::now() + silence));
     }
 
-    /// Ready when the peer sent nothing for a while, or for too long.
+    /// Completes when the peer has sent nothing for a while, or has sent for too long.
     pub(super) fn poll_quiet<IO: AsyncRead + Unpin>(
         &mut self,
         io: &mut IO,

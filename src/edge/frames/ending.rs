@@ -1,9 +1,10 @@
-//! What is written while an HTTP/2 connection ends: the library's last frames, and the GOAWAYs among them.
+//! What is written while an HTTP/2 connection ends: hyper's last frames, and the GOAWAYs among them.
 //!
-//! The library's own graceful shutdown is not used. It sends GOAWAY and PING at once, and takes no request that arrives
-//! after the PONG. h2 (Python) breaks on the PING, and nghttp2 (Node, curl) sends its PONG before the requests that it has
-//! queued. What is done instead depends on what the client makes of a GOAWAY ([`Parting`]); after the last one nothing is
-//! written, since some clients take any other frame for an error.
+//! hyper's graceful shutdown is not used. It sends GOAWAY and PING together, and accepts no request that arrives
+//! after the PING acknowledgement. Python's `h2` fails on the PING, and nghttp2 (Node, curl) acknowledges it
+//! before it sends its queued requests. What is done instead depends on how the client reacts to a GOAWAY
+//! ([`Parting`]). Nothing is written after the last GOAWAY, because some clients treat any further frame as an
+//! error.
 
 use std::io;
 use std::pin::Pin;
@@ -19,30 +20,30 @@ use crate::edge::parting::Parting;
 
 const GOAWAY: u8 = 7;
 
-/// A whole one.
+/// A complete PING frame.
 const PING: [u8; 17] = [0, 0, 8, 6, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// The largest id of a stream: a GOAWAY with it refuses no request.
+/// The largest stream id: a GOAWAY with it refuses no request.
 const LARGEST: u32 = u32::MAX >> 1;
 
-/// The bytes that are due before the connection is closed.
+/// The bytes to be written before the connection is closed.
 #[derive(Debug, Default)]
 pub(super) struct Ending {
-    /// Accepted from the library, and not written yet.
+    /// Accepted from hyper and not written yet.
     held: BytesMut,
-    /// Runs before a GOAWAY that warns, or that comes with a response.
+    /// The delay before a GOAWAY that warns, or that comes with a response.
     pause: Option<Pin<Box<Sleep>>>,
-    /// The requests that are discarded, while that is done.
+    /// The requests that are being discarded, while that lasts.
     crossing: Option<Box<Crossing>>,
     is_warned: bool,
-    /// Whether the last response was held back.
+    /// Whether the last response has been held back.
     is_alone: bool,
-    /// Whether the last GOAWAY was appended.
+    /// Whether the last GOAWAY has been appended.
     is_over: bool,
 }
 
 impl Ending {
-    /// Whether the library's bytes pass unchanged: no GOAWAY is due, or the one that warns is out.
+    /// Whether hyper's bytes pass unchanged: no GOAWAY is due, or the one that warns has been written.
     pub(super) fn passes(&self, parting: Parting) -> bool {
         match parting {
             Parting::None => true,
@@ -51,18 +52,19 @@ impl Ending {
         }
     }
 
-    /// Whether the last GOAWAY was appended, after which nothing is accepted.
+    /// Whether the last GOAWAY has been appended, after which hyper's bytes are discarded.
     pub(super) fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// Accepts bytes of the library.
+    /// Accepts bytes from hyper.
     pub(super) fn hold(&mut self, bytes: &[u8]) {
         self.held.extend_from_slice(bytes);
     }
 
-    /// Appends the GOAWAY that warns. Before it, nothing is written for a moment: a client that reads a response together
-    /// with the GOAWAY may have submitted its next request in between, and nghttp2 then drops that one unsent.
+    /// Appends the GOAWAY that warns, after a pause in which nothing is written. A client that reads a response
+    /// together with the GOAWAY may have submitted its next request in between, and nghttp2 then drops that
+    /// request unsent.
     pub(super) fn poll_warning(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if !self.is_warned {
             ready!(self.poll_pause(cx));
@@ -72,8 +74,8 @@ impl Ending {
         Poll::Ready(())
     }
 
-    /// Holds back the last response for a moment, once. A client that sends requests from several tasks may have had each
-    /// answered before it sent the next; by then, another one has come.
+    /// Holds back the last response for a moment, once. A client that sends requests from several tasks may have
+    /// received each response before it sent the next request; by the end of the pause, another one has arrived.
     pub(super) fn poll_alone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if !self.is_alone {
             ready!(self.poll_pause(cx));
@@ -89,12 +91,13 @@ impl Ending {
         Poll::Ready(())
     }
 
-    /// Discards requests that the last GOAWAY will refuse, until the peer has sent them, and has its responses. Of the bytes,
-    /// `note` counts the requests that end in them; as many as the peer had open at once are waited for longer.
+    /// Discards requests that the last GOAWAY will refuse, until the peer has sent them and has its responses.
+    /// `note` returns how many requests end in some bytes. Until as many have arrived as the peer had open at
+    /// once, the wait is longer.
     ///
-    /// The PINGs are for httpcore, which has one task of a connection read for all. A task whose response was read by
-    /// another one takes it only when that one has read something more, and loses it if that is the GOAWAY. Each PING lets
-    /// one task go on, provided that it arrives in a TLS record of its own.
+    /// The PINGs are for httpcore, in which one task of a connection reads for all. A task whose response was read
+    /// by another task takes it only when that task has read something more, and loses it if that is the GOAWAY.
+    /// Each PING lets one task continue, provided that it arrives in a TLS record of its own.
     pub(super) fn poll_crossing<IO: AsyncRead + AsyncWrite + Unpin>(
         &mut self,
         io: &mut IO,
@@ -136,7 +139,7 @@ impl Ending {
         self.crossing.is_some()
     }
 
-    /// Appends the last GOAWAY, which names the newest request that is processed.
+    /// Appends the last GOAWAY, which names the newest request that was processed.
     pub(super) fn finish(&mut self, newest: u32) {
         if !self.is_over {
             self.is_over = true;
@@ -144,14 +147,14 @@ impl Ending {
         }
     }
 
-    /// A GOAWAY without an error (RFC 9113, section 6.8).
+    /// Appends a GOAWAY without an error (RFC 9113, section 6.8).
     fn append(&mut self, newest: u32) {
         self.held.extend_from_slice(&[0, 0, 8, GOAWAY, 0, 0, 0, 0, 0]);
         self.held.extend_from_slice(&newest.to_be_bytes());
         self.held.extend_from_slice(&[0; 4]);
     }
 
-    /// Writes what is held.
+    /// Writes the held bytes.
     pub(super) fn poll_write<IO: AsyncWrite + Unpin>(
         &mut self,
         io: &mut IO,

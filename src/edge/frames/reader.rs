@@ -1,7 +1,7 @@
-//! The frame headers of one direction of an HTTP/2 connection, however its bytes are split.
+//! Reads the frame headers of one direction of an HTTP/2 connection, however its bytes are split.
 //!
-//! Reads the nine bytes before each frame (RFC 9113, section 4.1) and the length of padding, and skips payloads. It checks
-//! nothing: malformed frames are refused by the library.
+//! Reads the nine bytes of each frame header (RFC 9113, section 4.1) and the length of padding, and skips
+//! payloads. It validates nothing: hyper rejects malformed frames.
 
 const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 const HEADER: usize = 9;
@@ -16,24 +16,24 @@ pub(super) const END_STREAM: u8 = 0x1;
 pub(super) const ACK: u8 = 0x1;
 const PADDED: u8 = 0x8;
 
-/// Reads along the frames of one direction.
+/// Reads the frames of one direction.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     /// Bytes to skip before the next frame header: the preface, then the rest of a payload.
     skip: usize,
     header: [u8; HEADER],
     filled: usize,
-    /// The frame whose payload is passing. None once its header was reported.
+    /// A frame that is reported once the next byte, the length of its padding, has arrived.
     padded: Option<Frame>,
 }
 
-/// One frame.
+/// What the header of a frame says, and the length of its padding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Frame {
     pub(super) kind: u8,
     pub(super) flags: u8,
     pub(super) stream: u32,
-    /// The bytes of its payload, without padding.
+    /// The length of its payload without padding.
     pub(super) content: usize,
 }
 
@@ -51,7 +51,7 @@ impl Reader {
     pub(super) fn read(&mut self, mut bytes: &[u8], mut tell: impl FnMut(Frame)) {
         while !bytes.is_empty() {
             if let Some(mut frame) = self.padded.take() {
-                // The first byte of the payload is the padding's length. It is left to be skipped with the rest.
+                // The first byte of the payload is the length of the padding. It is skipped with the rest.
                 frame.content = frame.content.saturating_sub(1 + usize::from(bytes[0]));
                 tell(frame);
             }

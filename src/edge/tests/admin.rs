@@ -1,4 +1,4 @@
-//! The operator's listener.
+//! Tests of the operator's listener.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ async fn start(metrics: Metrics, ready: Arc<AtomicBool>) -> (Admin, SocketAddr) 
     (admin::serve(listener, metrics, Arc::new(readiness)), address)
 }
 
-/// Head in lower case, and body.
+/// Returns the head in lower case, and the body.
 async fn ask(address: SocketAddr, method: &str, path: &str) -> (String, String) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = format!("{method} {path} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n");

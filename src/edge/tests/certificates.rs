@@ -1,4 +1,4 @@
-//! Names in a ClientHello, certificates, and what ALPN chooses.
+//! Tests of the name in a ClientHello, the certificate that is served, and the protocol that ALPN selects.
 
 use http::Version;
 use rustls::{AlertDescription, Error};

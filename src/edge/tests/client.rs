@@ -1,4 +1,4 @@
-//! A caller: TLS as a test asks for it, and both HTTP versions.
+//! A test client: TLS as a test requests it, and both HTTP versions.
 
 use std::io;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::fixture::Fixture;
 
-/// Longer than anything that a test waits for, so that it fails and does not hang.
+/// Longer than anything that a test waits for, so that the test fails instead of hanging.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Fails a test that waits in vain.
@@ -30,14 +30,14 @@ pub(super) async fn soon<T>(what: impl Future<Output = T>) -> T {
     timeout(PATIENCE, what).await.expect("what a test waits for happens soon")
 }
 
-/// How a caller shakes hands.
+/// The handshake of a client.
 #[derive(Clone, Copy)]
 pub(super) struct Hello<'a> {
     pub(super) name: &'a str,
-    /// Whether the name is sent.
+    /// Whether the ClientHello contains the name.
     pub(super) sni: bool,
     pub(super) alpn: &'a [&'a str],
-    /// What is sent before it.
+    /// Bytes that are sent before the handshake.
     pub(super) header: &'a [u8],
 }
 
@@ -64,7 +64,7 @@ impl<'a> Hello<'a> {
         self.shake_on(stream, Arc::clone(&fixture.roots)).await
     }
 
-    /// Shakes hands on a connection that was made before.
+    /// Performs the handshake on an existing connection.
     pub(super) async fn shake_on(
         self,
         stream: TcpStream,
@@ -82,7 +82,7 @@ impl<'a> Hello<'a> {
     }
 }
 
-/// One connection with requests, in either version.
+/// A connection for requests in either version.
 pub(super) enum Caller {
     Http1(http1::SendRequest<Empty<Bytes>>, JoinHandle<hyper::Result<()>>),
     Http2(http2::SendRequest<Empty<Bytes>>, JoinHandle<hyper::Result<()>>),
@@ -103,7 +103,7 @@ impl Caller {
         }
     }
 
-    /// Sends a GET; the future that comes back is the answer.
+    /// Sends a GET; the returned future is the response.
     pub(super) fn send(&mut self, path: &str) -> impl Future<Output = hyper::Result<(Response<()>, String)>> + 'static {
         let response = self.request(path);
         async move {
@@ -113,7 +113,7 @@ impl Caller {
         }
     }
 
-    /// Sends a GET and takes the head of the answer alone.
+    /// Sends a GET and reads only the head of the response.
     pub(super) async fn hold(&mut self, path: &str) -> Response<Incoming> {
         soon(self.request(path)).await.unwrap().unwrap()
     }
@@ -136,13 +136,13 @@ impl Caller {
     }
 }
 
-/// Sends text as it is and reads to the end.
+/// Sends the text unchanged and reads to the end.
 pub(super) async fn exchange(stream: &mut TlsStream<TcpStream>, text: &str) -> String {
     stream.write_all(text.as_bytes()).await.unwrap();
     read_to_end(stream).await
 }
 
-/// What comes until the gateway closes, however it does.
+/// Everything that arrives until the gateway closes the connection, with or without an error.
 pub(super) async fn read_to_end(stream: &mut TlsStream<TcpStream>) -> String {
     let mut text = Vec::new();
     let _ = soon(stream.read_to_end(&mut text)).await;

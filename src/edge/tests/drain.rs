@@ -1,4 +1,4 @@
-//! The stop: what is in flight is answered, what is idle ends at once, what takes too long is cut.
+//! Tests of the drain: requests in flight are answered, idle connections end at once, and slow ones are cut.
 
 use std::time::Duration;
 
@@ -144,7 +144,7 @@ async fn an_answer_that_nobody_takes_holds_up_a_stop_no_longer_than_a_farewell()
     }
 }
 
-/// A plain listener on a socket of a supervisor's, or on one of its own, with room for one connection.
+/// A plain listener with room for one connection, on an inherited socket or one of its own.
 async fn narrow(supervisors: Option<&std::net::TcpListener>) -> Fixture {
     let address = supervisors.map_or_else(|| "127.0.0.1:0".parse().unwrap(), |socket| socket.local_addr().unwrap());
     let mut inherited = Inherited::of(supervisors.map(|socket| socket.try_clone().unwrap()));
@@ -153,7 +153,7 @@ async fn narrow(supervisors: Option<&std::net::TcpListener>) -> Fixture {
     Fixture::listening(entry, limits, &mut inherited).await
 }
 
-/// A request that keeps the only slot, and one that waits in the queue behind it.
+/// A request that holds the only permit, and one that waits in the queue behind it.
 async fn one_served_and_one_queued(fixture: &Fixture) -> (TcpStream, TcpStream) {
     let mut streams = Vec::new();
     for path in ["/slow", "/"] {

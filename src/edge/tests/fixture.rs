@@ -1,4 +1,4 @@
-//! An edge with two tenants and a handler that a test steers by the path of its requests.
+//! An edge with two tenants and a handler that a test controls by the path of its requests.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -28,15 +28,16 @@ use crate::tenant::Directory;
 /// How long the handler takes for `/slow`.
 pub(super) const SLOW: Duration = Duration::from_millis(300);
 
-/// How long the answer to `/big` is: more than all buffers on the way hold.
+/// The length of the response to `/big`: more than all buffers on the path hold.
 pub(super) const BIG: usize = 32 * 1024 * 1024;
 
-/// How long the answer to `/buffered` is: the kernel takes all of it, and more than a small receive window.
+/// The length of the response to `/buffered`: the kernel accepts all of it, but a small receive window does not.
 const BUFFERED: usize = 256 * 1024;
 
-/// Answers `/slow` late, `/never` never, `/panic` with a panic, `/big` and `/buffered` at length, `/empty` with nothing, `/read` with the
-/// length of the body, `/refuse` with 413 before it read any of the body; all else with the one of two hosts that the
-/// certificate covers. What the edge refused, it refuses as the gate does.
+/// Answers `/slow` late, `/never` never, `/panic` with a panic, `/big` and `/buffered` at length, `/empty` with an
+/// empty body, `/read` with the length of the request body, and `/refuse` with 413 before it reads any of the
+/// body. Answers any other path with whichever of two hosts the certificate covers. Refuses what the edge refused,
+/// as the gate does.
 pub(super) struct Handler;
 
 impl Serve for Handler {
@@ -91,13 +92,13 @@ pub(super) struct Fixture {
     pub(super) serving: Serving,
     pub(super) address: SocketAddr,
     pub(super) metrics: Metrics,
-    /// What a client must trust.
+    /// The certificates that a client must trust.
     pub(super) roots: Arc<RootCertStore>,
-    /// Of the certificates, which are read when they are asked for.
+    /// Holds the certificates, which are read on demand.
     _folder: TempDir,
 }
 
-/// Issues a certificate into a folder, and has it trusted.
+/// Issues a certificate into a folder and adds it to the roots.
 pub(super) fn issue(folder: &Path, file: &str, names: &[&str], roots: &mut RootCertStore) {
     let names: Vec<_> = names.iter().map(ToString::to_string).collect();
     let issued = rcgen::generate_simple_self_signed(names).unwrap();
@@ -125,13 +126,13 @@ private_key = "acme.key"
 "#;
 
 impl Fixture {
-    /// `acme.example.com` has the gateway's wildcard, `forms.acme.org` a certificate of its own.
+    /// `acme.example.com` uses the gateway's wildcard certificate, `forms.acme.org` its own.
     pub(super) async fn start(limits: ConnectionLimits) -> Self {
         let anywhere: SocketAddr = "127.0.0.1:0".parse().unwrap();
         Self::listening(anywhere.into(), limits, &mut Inherited::default()).await
     }
 
-    /// The same on a listener of any kind.
+    /// Like `start`, with any kind of listener.
     pub(super) async fn listening(entry: ListenConfig, limits: ConnectionLimits, inherited: &mut Inherited) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut roots = RootCertStore::empty();

@@ -1,4 +1,5 @@
-//! Peers that send much and ask little, over HTTP/2 and HTTP/1.1: their connections end, and others go on.
+//! Tests of peers that send much and request little, over HTTP/2 and HTTP/1.1: their connections end, and others
+//! continue.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -12,10 +13,10 @@ use crate::config::ConnectionLimits;
 
 const MIB: usize = 1024 * 1024;
 
-/// More than what is free, and little enough for a test.
+/// More than the exempt bytes, and little enough for a test.
 const MUCH: usize = 16 * MIB;
 
-/// Waits until a reason to end a connection was counted so often.
+/// Waits until a reason to end a connection has been counted this often.
 async fn counted(fixture: &Fixture, reason: &str, times: u64) {
     soon(async {
         while fixture.ended(reason) < times {
@@ -26,10 +27,10 @@ async fn counted(fixture: &Fixture, reason: &str, times: u64) {
     assert_eq!(fixture.ended(reason), times);
 }
 
-/// `:status: 431` as HPACK writes it: the name by its number, the digits in Huffman's code.
+/// `:status: 431` in HPACK: the name by its index, the digits in Huffman code.
 const STATUS_431: [u8; 5] = [0x48, 0x83, 0x69, 0x90, 0xff];
 
-/// The same by its place in the table, from the second time on.
+/// The same by its index in the dynamic table, from the second time on.
 const STATUS_AGAIN: [u8; 1] = [0xbe];
 
 async fn others_are_served(fixture: &Fixture) {
@@ -61,7 +62,7 @@ async fn frames_that_belong_to_no_request_end_their_connection() {
 #[tokio::test]
 async fn data_without_data_ends_its_connection() {
     let fixture = Fixture::start(ConnectionLimits::default()).await;
-    // Padding is no data either.
+    // Padding is not data either.
     for empty in [frame(DATA, 0, 1, &[]), frame(DATA, 8, 1, &[&[250], [0; 250].as_slice()].concat())] {
         let mut peer = Peer::connect(&fixture).await;
         let post = [field(":method", "POST"), target("/read")].concat();
@@ -78,7 +79,7 @@ async fn bytes_that_serve_requests_are_no_flood() {
     for version in BOTH {
         let mut caller = Caller::connect(&fixture, version).await;
         for _ in 0..3 {
-            // Window updates come for each piece of it.
+            // Each piece of the response causes window updates.
             caller.send("/big").await.unwrap();
         }
         for _ in 0..2000 {
@@ -97,7 +98,7 @@ async fn requests_that_are_reset_at_once_end_their_connection() {
             .concat()
     };
     for turn in 0..30 {
-        // It is read on and discarded when it ended, so that the goodbye arrives.
+        // After the end, the gateway still reads and discards, so that its last frames arrive.
         let _ =
             peer.send(&(100 * turn..100 * (turn + 1)).flat_map(|turn| reset(2 * turn + 1)).collect::<Vec<_>>()).await;
     }
@@ -105,8 +106,8 @@ async fn requests_that_are_reset_at_once_end_their_connection() {
     others_are_served(&fixture).await;
 }
 
-/// Opens requests one after the other and resets each, the early ones before they are answered; whether all could be
-/// sent. Slower than what the library takes for an attack.
+/// Opens requests one after the other and resets each, the early ones before they are answered. Returns whether
+/// all could be sent. Slower than what hyper takes for an attack.
 async fn reset_slowly(fixture: &Fixture, requests: u32, early: impl Fn(u32) -> bool) -> bool {
     let mut peer = Peer::connect(fixture).await;
     for turn in 0..requests {
@@ -116,7 +117,7 @@ async fn reset_slowly(fixture: &Fixture, requests: u32, early: impl Fn(u32) -> b
             return false;
         }
         let answered = if is_early {
-            // Its answer says that all before it was read.
+            // Its acknowledgement shows that everything before it was read.
             let ping = [u8::try_from(turn % 200).unwrap(); 8];
             peer.send(&frame(PING, 0, 0, &ping)).await.is_ok()
                 && peer.until(|frame| frame.kind == PING && frame.flags == ACK && frame.payload == ping).await.is_some()
@@ -159,7 +160,7 @@ async fn a_head_that_is_continued_without_end_ends_its_connection() {
 async fn a_few_bytes_that_stand_for_many_are_refused_and_hold_no_memory() {
     let fixture = Fixture::start(ConnectionLimits::default()).await;
     let mut peer = Peer::connect(&fixture).await;
-    // One field of 4,000 bytes is put into the table, then named by one byte each.
+    // One field of 4,000 bytes is put into the table, then referenced with one byte each.
     let bomb = |times| [&*get("/"), &[0x40], &field("x-bomb", &"y".repeat(3900))[1..], &vec![0xbe; times]].concat();
     for turn in 0..20_u32 {
         peer.request(2 * turn + 1, &bomb(30)).await.unwrap();
@@ -180,7 +181,7 @@ async fn what_frames_chunks_is_counted_against_what_they_hold() {
     let mut stream = Hello::to("acme.example.com").shake(&fixture).await.unwrap();
     stream.write_all(b"POST /read HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n").await.unwrap();
     let mut sent = 0;
-    // A TLS record a byte.
+    // One TLS record per byte.
     while sent < MIB && stream.write_all(b"1").await.is_ok() && stream.flush().await.is_ok() {
         for byte in [b"\r", b"\n", b"x", b"\r", b"\n"] {
             let _ = stream.write_all(byte).await;
@@ -241,7 +242,7 @@ async fn more_streams_at_once_than_are_allowed_are_refused_and_harm_no_other() {
         peer.request(stream, &get("/never")).await.unwrap();
     }
     let reset = peer.until(|frame| frame.kind == RST_STREAM).await.expect("a reset");
-    // REFUSED_STREAM: it can be asked again (RFC 9113, section 8.7).
+    // REFUSED_STREAM: the request can be retried (RFC 9113, section 8.7).
     assert_eq!((reset.stream, reset.payload), (7, vec![0, 0, 0, 7]));
     others_are_served(&fixture).await;
 }

@@ -1,4 +1,5 @@
-//! A ClientHello in many records: TLS allows that (RFC 8446, section 5.1), and who looks for names has to gather it.
+//! Tests of a ClientHello in many records: TLS allows them (RFC 8446, section 5.1), so the reader of its name must
+//! collect them.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use super::client::soon;
 use super::fixture::Fixture;
 use crate::config::ConnectionLimits;
 
-/// Each byte of a record in a record of its own.
+/// Puts each byte of a record into a record of its own.
 fn byte_by_byte(record: &[u8]) -> Vec<u8> {
     let (header, payload) = record.split_at(5);
     assert_eq!(usize::from(u16::from_be_bytes([header[3], header[4]])), payload.len(), "one record");
@@ -51,7 +52,7 @@ async fn a_client_hello_in_one_byte_records_is_answered_with_the_certificate_of_
             tls.write_tls(&mut ours).unwrap();
         }
         stream.write_all(&ours).await.unwrap();
-        // It says `WouldBlock` when there is no more text yet.
+        // Returns `WouldBlock` while there is no more text.
         let _ = tls.reader().read_to_string(&mut answer);
     }
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");

@@ -1,4 +1,4 @@
-//! HTTP/2 frame by frame, for what no client library does.
+//! An HTTP/2 peer that sends single frames, for what no client library does.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
@@ -21,16 +21,16 @@ pub(super) const ACK: u8 = 1;
 pub(super) const END_STREAM: u8 = 1;
 pub(super) const END_HEADERS: u8 = 4;
 
-/// The setting that says how much of each answer may be sent unasked.
+/// The setting for the initial window of each stream: how much of a response may be sent before a window update.
 pub(super) const INITIAL_WINDOW: u8 = 4;
 
-/// One frame as it is sent.
+/// One frame as bytes.
 pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// A field that no table remembers (RFC 7541, section 6.2.2).
+/// A literal header field without indexing (RFC 7541, section 6.2.2).
 pub(super) fn field(name: &str, value: &str) -> Vec<u8> {
     [&[0], &*string(name), &*string(value)].concat()
 }
@@ -63,7 +63,7 @@ pub(super) fn get(path: &str) -> Vec<u8> {
     [field(":method", "GET"), target(path)].concat()
 }
 
-/// A frame as it came.
+/// A received frame.
 #[derive(Debug)]
 pub(super) struct Frame {
     pub(super) kind: u8,
@@ -72,7 +72,7 @@ pub(super) struct Frame {
     pub(super) payload: Vec<u8>,
 }
 
-/// An HTTP/2 connection without rules.
+/// An HTTP/2 connection that enforces no rules.
 pub(super) struct Peer {
     pub(super) writing: WriteHalf<TlsStream<TcpStream>>,
     pub(super) reading: ReadHalf<TlsStream<TcpStream>>,
@@ -84,7 +84,7 @@ impl Peer {
         Self::connect_with(fixture, &[]).await
     }
 
-    /// Sends the preface and settings, as they stand in the frame.
+    /// Sends the preface and the settings, given as the payload of the frame.
     pub(super) async fn connect_with(fixture: &Fixture, settings: &[u8]) -> Self {
         let stream = Hello::to("acme.example.com").offering(&["h2"]).shake(fixture).await.unwrap();
         let (reading, writing) = tokio::io::split(stream);
@@ -94,18 +94,18 @@ impl Peer {
         peer
     }
 
-    /// Sends bytes; an error when the gateway has closed.
+    /// Sends bytes; fails if the gateway has closed the connection.
     pub(super) async fn send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         soon(self.writing.write_all(bytes)).await?;
         soon(self.writing.flush()).await
     }
 
-    /// Opens a stream with a whole request.
+    /// Opens a stream with a complete request.
     pub(super) async fn request(&mut self, stream: u32, fields: &[u8]) -> std::io::Result<()> {
         self.send(&frame(HEADERS, END_HEADERS | END_STREAM, stream, fields)).await
     }
 
-    /// The next frame; none when the gateway has closed.
+    /// The next frame; none if the gateway has closed the connection.
     pub(super) async fn next(&mut self) -> Option<Frame> {
         soon(async {
             let mut header = [0; 9];
@@ -118,7 +118,7 @@ impl Peer {
         .await
     }
 
-    /// Reads until a frame comes that fits; none when the gateway closes before.
+    /// Reads up to the first frame that fits; none if the gateway closes the connection before.
     pub(super) async fn until(&mut self, fits: impl Fn(&Frame) -> bool) -> Option<Frame> {
         loop {
             let frame = self.next().await?;
@@ -128,8 +128,8 @@ impl Peer {
         }
     }
 
-    /// The status of the answer on a stream, as HPACK writes it: an index for the common ones, else text at the end of
-    /// the first field; and whether nothing follows.
+    /// The encoded head of the response on a stream, once the response has ended. Its status is an index for the
+    /// common ones, otherwise text at the end of the first field.
     pub(super) async fn answer(&mut self, stream: u32) -> Option<Vec<u8>> {
         let head = self.until(|frame| frame.stream == stream && matches!(frame.kind, HEADERS | RST_STREAM)).await?;
         if head.kind == HEADERS && head.flags & END_STREAM == 0 {
@@ -138,8 +138,8 @@ impl Peer {
         Some(head.payload)
     }
 
-    /// Sends the same bytes again and again until the gateway closes; how many were sent. Reads all the while, as a peer
-    /// does that wants to be answered.
+    /// Sends the same bytes repeatedly until the gateway closes the connection. Returns how many were sent. Reads
+    /// all the while, like a peer that wants responses.
     pub(super) async fn flood(self, bytes: &[u8], most: usize) -> usize {
         let Self { mut writing, mut reading } = self;
         let reader = tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! That hyper reads behind [`Heads`] what it reads alone, as far as it may read at all.
+//! Property tests that hyper reads the same through [`Heads`] as without it, as far as it may read at all.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -20,10 +20,10 @@ use crate::config::ConnectionLimits;
 use crate::edge::activity::Activity;
 use crate::edge::heads::Heads;
 
-/// What hyper hands over of a request: method, target, and the body if it is whole.
+/// What hyper passes on of a request: method, target, and the body if it is complete.
 type Seen = (String, String, Option<Bytes>);
 
-/// Everything that hyper reads of a connection.
+/// Everything that hyper reads from a connection.
 async fn serve(io: impl AsyncRead + AsyncWrite + Unpin) -> Vec<Seen> {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let service = {
@@ -45,7 +45,7 @@ async fn serve(io: impl AsyncRead + AsyncWrite + Unpin) -> Vec<Seen> {
     seen.lock().unwrap().clone()
 }
 
-/// Writes the pieces one by one, each when the one before it was read.
+/// Writes the pieces one by one, each after the previous one was read.
 async fn send(mut to: DuplexStream, pieces: Vec<Vec<u8>>) {
     for piece in pieces {
         if to.write_all(&piece).await.is_err() {
@@ -54,7 +54,7 @@ async fn send(mut to: DuplexStream, pieces: Vec<Vec<u8>>) {
         tokio::task::yield_now().await;
     }
     let _ = to.shutdown().await;
-    // Answers are taken, or hyper waits for that.
+    // Reads the responses, because hyper would wait for that.
     let _ = tokio::io::copy(&mut to, &mut tokio::io::sink()).await;
 }
 
@@ -83,7 +83,7 @@ fn split(bytes: &[u8], sizes: &[usize]) -> Vec<Vec<u8>> {
     pieces
 }
 
-/// A sound request, of which the target is its number.
+/// A valid request. Its target will be its number.
 fn request() -> impl Strategy<Value = (&'static str, &'static str, Vec<u8>)> {
     let length = prop_oneof![Just(0), 1_usize..20, Just(3000)];
     let methods = prop::sample::select(vec!["GET", "POST", "HEAD", "DELETE"]);
@@ -93,7 +93,7 @@ fn request() -> impl Strategy<Value = (&'static str, &'static str, Vec<u8>)> {
         "Connection: keep-alive\r\n",
         "X-Long: abcdefghijkl\r\n",
     ]);
-    // What a body holds looks like what surrounds it.
+    // The content of a body looks like its surroundings.
     let text = b"GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n0\r\n\r\n".repeat(80);
     (methods, fields, length).prop_map(move |(method, fields, length)| (method, fields, text[..length].to_vec()))
 }
@@ -123,7 +123,7 @@ fn written(at: usize, method: &str, fields: &str, body: &[u8], frame: Frame, bla
 
 type Drawn = ((&'static str, &'static str, Vec<u8>), Frame, &'static str);
 
-/// Requests as they are written one after the other, each with its length.
+/// Requests to be written one after the other.
 fn pipeline() -> impl Strategy<Value = Vec<Drawn>> {
     let frame = prop_oneof![Just(Frame::Length), (1_usize..2000).prop_map(Frame::Chunks), Just(Frame::Trailers)];
     let blank = prop::sample::select(vec!["", "", "\r\n", "\r\n\r\n\r\n"]);
@@ -181,7 +181,7 @@ fn what_is_not_sound_is_read_as_without_the_check_or_not_at_all() {
         }
         let alone = read_alone(split(&bytes, &sizes)).await;
         let mut behind = read_behind_heads(split(&bytes, &sizes)).await;
-        // The last one may be what stands for a refused one, or have a body that is refused.
+        // The last one may replace a refused request, or have a refused body.
         let last = behind.pop_if(|(_, target, body)| target == "*" || body.is_none());
         prop_assert!(
             alone.starts_with(&behind),

@@ -1,4 +1,5 @@
-//! The end of an HTTP/2 connection, frame by frame: the frames that each client gets, and the fate of requests that cross it.
+//! Tests of the end of an HTTP/2 connection, frame by frame: what each client receives, and what happens to
+//! requests that cross the end.
 
 use std::time::Duration;
 
@@ -10,13 +11,14 @@ use super::frames::{ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, P
 use crate::config::ConnectionLimits;
 use crate::edge::Drained;
 
-/// The settings of Python's h2: what it spells out by default.
+/// The settings that Python's h2 sends by default.
 const H2: [u8; 18] = [0, 1, 0, 0, 16, 0, 0, 4, 0, 0, 255, 255, 0, 5, 0, 0, 64, 0];
 
 /// The stream that a GOAWAY names when it refuses none.
 const NONE: u32 = u32::MAX >> 1;
 
-/// What a peer got until the gateway closed: the streams whose responses ended, and the streams that GOAWAYs named.
+/// What a peer received until the gateway closed: the streams whose responses ended, and the streams that GOAWAYs
+/// named.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Got {
     answered: Vec<u32>,
@@ -25,7 +27,7 @@ struct Got {
     after: usize,
 }
 
-/// Reads to the end, and answers what has to be answered.
+/// Reads to the end, and acknowledges PINGs.
 async fn read_to_end(peer: &mut Peer) -> Got {
     let mut got = Got::default();
     while let Some(next) = peer.next().await {
@@ -79,10 +81,10 @@ async fn such_a_client_with_several_requests_at_once_gets_it_after_the_responses
         answered += usize::from(matches!(next.kind, DATA | HEADERS) && next.flags & END_STREAM != 0);
     }
     let since = Instant::now();
-    // It is not read any more.
+    // This one is no longer read.
     peer.request(7, &get("/")).await.unwrap();
     assert_eq!(read_to_end(&mut peer).await, Got { answered: vec![], goaways: vec![5], after: 0 });
-    // Two more might follow.
+    // The gateway waits, because two more requests might follow.
     assert!(since.elapsed() >= ConnectionLimits::CROSSING / 2, "after {:?}", since.elapsed());
 }
 
@@ -99,7 +101,7 @@ async fn a_request_of_such_a_client_that_crosses_the_end_is_named_as_not_process
         }
     })
     .await;
-    // It did not read its end, and its next request does not meet a closed socket.
+    // The client has not noticed the end, and its next request must not meet a closed socket.
     for stream in [3, 5] {
         peer.request(stream, &get("/")).await.unwrap();
         sleep(Duration::from_millis(50)).await;
@@ -127,7 +129,7 @@ async fn any_other_client_is_warned_and_what_crosses_the_warning_is_answered() {
     let mut peer = Peer::connect(&fixture).await;
     peer.request(1, &get("/slow")).await.unwrap();
     sleep(2 * ConnectionLimits::PAUSE).await;
-    // Long after the warning: a slow link, or a client that had queued it.
+    // Long after the warning: a slow link, or a client that had queued the request.
     peer.request(3, &get("/slow")).await.unwrap();
     let got = read_to_end(&mut peer).await;
     assert_eq!(got, Got { answered: vec![1, 3], goaways: vec![NONE, 3], after: 0 });

@@ -1,4 +1,4 @@
-//! Peers that say nothing, say it slowly, or stop.
+//! Tests of peers that send nothing, send slowly, or stop.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::fixture::{BIG, Fixture};
 use super::frames::{ACK, DATA, END_STREAM, GOAWAY, INITIAL_WINDOW, PING, Peer, WINDOW_UPDATE, frame, get};
 use crate::config::ConnectionLimits;
 
-/// The one limit that a test shortens, and long enough that an idle machine's jitter does not matter.
+/// For the one limit that a test shortens. Longer than the jitter of an idle machine.
 const SHORT: Duration = Duration::from_millis(200);
 
 fn short_of(shorten: impl FnOnce(&mut ConnectionLimits)) -> ConnectionLimits {
@@ -139,7 +139,7 @@ async fn an_http_2_answer_that_gets_no_window_does_not_keep_its_connection_thoug
         peer.request(1, &get(path)).await.unwrap();
         let began = Instant::now();
         let mut turn = 1;
-        // Empty answers are whole without a window, and pings are answered.
+        // Empty responses are complete without a window, and PINGs are acknowledged.
         while peer.request(2 * turn + 1, &get("/empty")).await.is_ok()
             && peer.send(&frame(PING, 0, 0, &[0; 8])).await.is_ok()
             && peer.answer(2 * turn + 1).await.is_some()
@@ -200,7 +200,7 @@ async fn the_last_request_of_a_connection_is_answered_and_the_caller_told() {
             sleep(SHORT).await;
         }
         for turn in 0..3 {
-            // A request that was on its way when the goodbye was said is served, too.
+            // A request that crosses the GOAWAY is served, too.
             peer.request(2 * turn + 1, &get("/slow")).await.unwrap();
         }
         let (mut answers, mut goodbyes) = (0, 0);
@@ -214,7 +214,7 @@ async fn the_last_request_of_a_connection_is_answered_and_the_caller_told() {
         }
         assert_eq!(answers, 3);
         assert!(goodbyes > 0);
-        // The HTTP/1.1 one and the HTTP/2 one.
+        // The HTTP/1.1 connection and the HTTP/2 connection.
         assert_eq!(fixture.ended("age"), 2);
     }
 }
@@ -246,7 +246,7 @@ async fn an_address_has_no_more_connections_than_it_may_and_others_have_theirs()
     .await;
 }
 
-/// The kernel takes such an answer at once, and to us the connection looks idle.
+/// The kernel accepts such a response at once, and the connection looks idle to the gateway.
 #[tokio::test]
 async fn many_readers_who_take_nothing_of_an_answer_that_the_kernel_buffers_are_cut_off() {
     const READERS: usize = 150;

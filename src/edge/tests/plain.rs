@@ -1,4 +1,4 @@
-//! Listeners without TLS, behind a balancer.
+//! Tests of listeners without TLS, behind a balancer.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -26,7 +26,7 @@ async fn plain(protocol: ListenProtocol, limits: ConnectionLimits) -> Fixture {
     Fixture::listening(ListenConfig { protocol, ..anywhere.into() }, limits, &mut Inherited::default()).await
 }
 
-/// What comes after some text until the edge closes.
+/// Sends a text and returns what arrives until the edge closes the connection.
 async fn exchange(address: SocketAddr, text: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(text.as_bytes()).await.unwrap();

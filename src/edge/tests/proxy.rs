@@ -1,4 +1,4 @@
-//! The PROXY protocol, from balancers and from others.
+//! Tests of the PROXY protocol, from balancers and from other peers.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -34,7 +34,7 @@ fn v2(command: Command, source: &str, extra: &[u8]) -> Vec<u8> {
     header.build().unwrap()
 }
 
-/// Writes some bytes in pieces, and reads until the edge closes.
+/// Writes the pieces one by one, and reads until the edge closes the connection.
 async fn say(fixture: &Fixture, pieces: &[&[u8]]) -> String {
     let mut stream = TcpStream::connect(fixture.address).await.unwrap();
     stream.set_nodelay(true).unwrap();
@@ -104,7 +104,7 @@ async fn a_balancer_without_a_sound_header_is_closed_and_counted() {
     }
 }
 
-/// A header of version 2 with a checksum between two other fields, off by some bits.
+/// A header of version 2 with a checksum between two other fields; `wrong` flips bits of the checksum.
 fn summed(command: Command, wrong: u32) -> Vec<u8> {
     let header = v2(command, "192.0.2.7:1", b"before");
     let at = header.len();

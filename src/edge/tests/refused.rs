@@ -1,4 +1,4 @@
-//! Heads that no handler is to see: each is answered in its turn, and its connection closed.
+//! Tests of heads that no handler may see: each is answered in its order, and its connection is closed.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -7,7 +7,7 @@ use super::fixture::Fixture;
 use super::frames::{Peer, RST_STREAM, field, get, target};
 use crate::config::ConnectionLimits;
 
-/// The statuses of the answers on a connection that is written to and then read to its end.
+/// Writes to a connection and reads it to the end. Returns the statuses of the responses, and the whole text.
 async fn statuses(fixture: &Fixture, bytes: &[u8]) -> (Vec<u16>, String) {
     let mut stream = Hello::to("acme.example.com").shake(fixture).await.unwrap();
     stream.write_all(bytes).await.unwrap();

@@ -1,4 +1,4 @@
-//! How often a connection is written to: what callers of HTTP/2 ask at once is answered at once.
+//! Tests of the number of writes: concurrent HTTP/2 requests are answered in one write.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -51,7 +51,7 @@ impl AsyncWrite for Counted {
 /// How many requests are sent at once.
 const TOGETHER: usize = 8;
 
-/// How often the gateway writes to answer as many requests: to some at once, to others when all of them wait to be woken
+/// How many writes the gateway needs to answer that many requests. With `/wait`, the responses wait and are woken
 /// together.
 async fn writes(path: &'static str) -> usize {
     let (near, far) = duplex(64 * 1024);
@@ -77,7 +77,7 @@ async fn writes(path: &'static str) -> usize {
     tokio::spawn(connection);
     let mut send =
         |path| sender.send_request(Request::get(format!("http://acme{path}")).body(Empty::<Bytes>::new()).unwrap());
-    // Settings are exchanged.
+    // The first response comes after the exchange of settings.
     soon(send("/")).await.unwrap();
     let before = writes.load(Ordering::Relaxed);
     let answers = join_all((0..TOGETHER).map(|_| send(path)));
@@ -94,7 +94,7 @@ async fn writes(path: &'static str) -> usize {
     writes.load(Ordering::Relaxed) - before
 }
 
-// One thread of a runtime that has many, as the gateway's: there, what a task wakes last is run next.
+// Like the gateway, a multi-threaded runtime, here with one thread: it runs next what a task woke last.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn answers_that_wait_for_nothing_are_written_together() {
     assert_eq!(tokio::spawn(writes("/")).await.unwrap(), 1);

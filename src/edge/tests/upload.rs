@@ -1,4 +1,4 @@
-//! What callers send: a refusal reaches one that is still sending, and what is read is read whole.
+//! Tests of uploads: a refusal reaches a client that is still sending, and a body that is read is read completely.
 
 use bytes::Bytes;
 use http::{Request, StatusCode};
@@ -13,7 +13,7 @@ use crate::config::ConnectionLimits;
 
 const MIB: usize = 1024 * 1024;
 
-/// Writes all of the body before it reads any of the answer, as simple clients do.
+/// Writes all of the body before it reads any of the response, as simple clients do.
 async fn upload(fixture: &Fixture, path: &str, length: usize) -> Result<String, std::io::Error> {
     let mut stream = Hello::to("acme.example.com").shake(fixture).await?;
     let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n");
