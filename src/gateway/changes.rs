@@ -1,7 +1,7 @@
 //! Watches the folders that a configuration is read from, and reports what changed in them.
 //!
-//! Owns when changes are complete (files are quiet for a moment) and which files are ignored: databases, and files that
-//! are written to but not read, such as logs.
+//! Owns when changes are complete (files are quiet for a moment) and which files are ignored: databases, and files
+//! that are written to but not read, such as logs.
 
 use std::collections::{BTreeSet, HashSet};
 use std::hash::{BuildHasher, RandomState};
