@@ -10,8 +10,7 @@ use crate::config::RequestLimits;
 use crate::error::Refusal;
 use crate::host::HostName;
 
-/// Why the edge rejected a head. The request that the gate gets in its place carries this as an extension; nothing
-/// else in it comes from the client.
+/// Why the edge rejected a head. The gate gets a placeholder request in its place, with this as an extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadFault {
     /// It is not HTTP.

@@ -67,8 +67,7 @@ async fn collect(
     if received == 0 { Ok(Received::default()) } else { inflow.end() }
 }
 
-/// The time allowed for a body when so many bytes have arrived: the grace period, and the time for these bytes at the
-/// minimum rate.
+/// The time allowed for a body after `bytes` arrived: the grace period, and their time at the minimum rate.
 fn time_for(bytes: usize, limits: &RequestLimits) -> Duration {
     let earned = Duration::from_secs_f64(bytes as f64 / f64::from(limits.body_rate));
     limits.body.min(limits.body_grace + earned)

@@ -14,8 +14,10 @@ use super::{TenantDatabase, Token};
 use crate::quota::{LogEntry, NamedShare, Share, Usage};
 use crate::store::with_causes;
 
-/// How often the names are read for numbers that had none: one without a token, as after a restored backup, must not cost
-/// each report a statement. So often they are tried, too, while they can't be read.
+/// The minimum pause between readings for numbers without a name, and between attempts after a failure.
+///
+/// Larger: a new token is shown by number for longer. Smaller: a number without a token, as after restoring a backup,
+/// makes each report run a statement.
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// How long a report waits for names.
