@@ -1,8 +1,7 @@
 //! Time limits that allow for a pause of this process.
 //!
-//! When this process stood still (its machine was paused, moved or overloaded), all its timers are due at once although the
-//! other side may have answered in time. So a limit whose timer fires late is extended once, instead of blaming the other
-//! side.
+//! After a pause (its machine was suspended, migrated or overloaded), all its timers fire at once although the other
+//! side may have answered in time. So a limit whose timer fires late is extended instead of blaming the other side.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -12,29 +11,31 @@ use std::time::{Duration, Instant};
 use tokio::task::coop::unconstrained;
 use tokio::time::Sleep;
 
-/// How late a timer fires if this process stood still; half the limit, for limits shorter than twice this.
+/// How late a timer must fire to indicate a pause of this process. For limits shorter than twice this, half the
+/// limit.
 ///
-/// Larger: a shorter pause is blamed on the other side. Smaller: a busy moment of this process extends limits.
+/// Larger: shorter pauses are blamed on the other side. Smaller: a busy moment of this process extends limits.
 const LATE: Duration = Duration::from_millis(100);
 
-/// Two turns: one more if this process stood still.
+/// Two turns: one more after a pause of this process.
 ///
-/// Larger: a busy node waits longer for what hangs. Smaller: it gives up what would have been answered.
+/// Larger: a busy node waits longer for a peer that hangs. Smaller: it gives up on calls that would have been
+/// answered.
 pub(crate) const ONCE_MORE: u32 = 2;
 
-/// The outcome of `what`, or nothing if it took longer than `limit`. If the timer itself fires late, another turn of the same
-/// length is given, up to `turns` in all.
+/// The outcome of `what`, or `None` if it took longer than `limit`. If the timer itself fires late, another turn of
+/// the same length is added, up to `turns` in total.
 pub(crate) async fn within<T>(limit: Duration, turns: u32, what: impl Future<Output = T>) -> Option<T> {
     by(pin!(tokio::time::sleep(limit)), limit, turns, what).await
 }
 
-/// A timer that is reused for one wait after another. It stays registered with the runtime: moving its end back takes no
-/// lock, while a new timer that ends before all others wakes the thread that polls sockets.
+/// A reusable timer. It stays registered with the runtime: moving its deadline later takes no lock, while a new timer
+/// with the earliest deadline wakes the thread that polls sockets.
 #[derive(Debug)]
 pub(crate) struct Timer(Pin<Box<Sleep>>);
 
 impl Timer {
-    /// A timer, and how long the first wait will be.
+    /// Creates a timer; `limit` is the length of the first wait.
     pub(crate) fn new(limit: Duration) -> Self {
         Self(Box::pin(tokio::time::sleep(limit)))
     }
@@ -46,7 +47,7 @@ impl Timer {
     }
 }
 
-/// With a timer that is set already.
+/// As [`within`], with a timer that is already set.
 async fn by<T>(mut timer: Pin<&mut Sleep>, limit: Duration, turns: u32, what: impl Future<Output = T>) -> Option<T> {
     let mut what = pin!(what);
     for turn in 0..turns {
@@ -56,7 +57,7 @@ async fn by<T>(mut timer: Pin<&mut Sleep>, limit: Duration, turns: u32, what: im
         }
         let outcome = poll_fn(|context| match what.as_mut().poll(context) {
             Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
-            // Its time is over even if it never has to wait.
+            // Unconstrained: the limit applies even if the work used up the task's cooperative budget.
             Poll::Pending => pin!(unconstrained(timer.as_mut())).poll(context).map(|()| None),
         });
         if let Some(outcome) = outcome.await {
@@ -94,7 +95,7 @@ mod tests {
             tokio::time::sleep(2 * LIMIT).await;
             7
         };
-        // Its first end comes within the second wait, the second end is not waited for by the third.
+        // The first deadline falls into the second wait; the third wait must not last until the second deadline.
         assert_eq!(timer.within(LIMIT, 1, async { 7 }).await, Some(7));
         assert_eq!(timer.within(100 * LIMIT, 1, slow).await, Some(7));
         for _ in 0..2 {
@@ -111,7 +112,7 @@ mod tests {
             let waiting = tokio::spawn(within(LIMIT, turns, told));
             tokio::task::yield_now().await;
             thread::sleep(3 * LIMIT);
-            // Who brings it is only behind who waits for it.
+            // The value arrives shortly after the pause, behind the waiting task.
             let bring = async {
                 tokio::time::sleep(LIMIT / 10).await;
                 let _ = tell.send(7);

@@ -1,21 +1,21 @@
-//! What the file system says of a file, to tell whether it was changed without reading it.
+//! A file's metadata, to detect changes without reading the file.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::SystemTime;
 
-/// The state of a file; equal for two looks between which it was not changed.
+/// The state of a file; equal for two times between which it was not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct FileStamp {
     file: (u64, u64),
     size: u64,
     written: (i64, i64),
-    /// A copy may keep the time at which its original was written, but not this one.
+    /// A copy may preserve the modification time of its original, but not this one.
     changed: (i64, i64),
 }
 
 impl FileStamp {
-    /// As it is now; none when it can't be looked at.
+    /// The current state; `None` if the metadata can't be read.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let data = path.metadata().ok()?;
         Some(Self {
@@ -26,12 +26,12 @@ impl FileStamp {
         })
     }
 
-    /// Whether both are of one file, under whatever names.
+    /// Whether both are of one file, under any name.
     pub(crate) fn is_of_same_file(&self, other: &Self) -> bool {
         self.file == other.file
     }
 
-    /// How long the file is, in bytes.
+    /// The file's length in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.size
     }

@@ -1,8 +1,8 @@
-//! Who may pass: the tenant that a request is for, its token, and its budget.
+//! Which requests pass: the tenant that a request is for, its token, and its budget.
 //!
-//! Passing yields [`Admitted`], which only this module can make and every handler takes, so that a handler of an
-//! unauthenticated request does not compile. Knows no routes and no bodies; the order of the steps is
-//! [`crate::request`]'s.
+//! Passing yields [`Admitted`], which only this module can create and every handler takes, so a handler of an
+//! unauthenticated request does not compile. Knows no routes and no bodies; [`crate::request`] owns the order of the
+//! steps.
 
 mod bad_tokens;
 mod budget;
@@ -23,36 +23,36 @@ pub use bad_tokens::BadTokens;
 pub use head::{Authority, FirstAuthority, HeadFault, Origin, check_form, check_method, check_size};
 pub use network::network_of;
 
-/// What the edge knows of the connection that a request came on.
+/// What the edge knows about a request's connection.
 #[derive(Clone, Debug)]
 pub struct Connection {
-    /// Where the caller connected from, or the balancer that does not say so, as the log shows it: `IP:PORT`.
+    /// The client's address for the log, as `IP:PORT`; the load balancer's if it does not send the client's.
     pub client: Box<str>,
-    /// The caller's address, where it is known: what limits by address count.
+    /// The client's address, if it is known. Limits per address use it.
     pub caller: Option<IpAddr>,
-    /// How it is protected on its way.
+    /// How it is protected in transit.
     pub transport: Transport,
     /// The first authority of its requests, parsed once.
     pub authority: FirstAuthority,
 }
 
-/// How a connection is protected, which decides what may be asked on it.
+/// How a connection is protected, which decides which requests are allowed on it.
 #[derive(Clone, Debug)]
 pub enum Transport {
-    /// By TLS that ends here, with a certificate of these names.
+    /// TLS that ends here, with a certificate for these names.
     Tls(Arc<CertificateNames>),
-    /// By a balancer before us, which chose a certificate that we don't know.
+    /// TLS that ends at a load balancer, with a certificate unknown to us.
     Balancer,
-    /// Not at all: callers are told where to go instead.
+    /// Unprotected: requests are redirected.
     Redirect {
-        /// The port of the addresses they are sent to.
+        /// The port in the redirect's address.
         https_port: u16,
     },
 }
 
 impl Transport {
-    /// Whether the client meets HTTPS: browsers must not be sent `Strict-Transport-Security` over anything else (RFC 6797,
-    /// section 7.2). To a client, the balancer's TLS is the gateway's.
+    /// Whether the client uses HTTPS: `Strict-Transport-Security` must not be sent over anything else (RFC 6797,
+    /// section 7.2). The load balancer's TLS counts: the client sees no difference.
     #[must_use]
     pub fn is_protected(&self) -> bool {
         match self {
@@ -62,30 +62,30 @@ impl Transport {
     }
 }
 
-/// A request that passed the gate: whose it is.
+/// A request that passed the gate, and whose it is.
 #[derive(Debug)]
 pub struct Admitted {
     tenant: Arc<Tenant>,
     token: Arc<Token>,
     usage: Option<Usage>,
-    /// Its place among the tenant's requests in flight.
+    /// Counts it as one of the tenant's requests in flight.
     _turn: InFlightPermit,
 }
 
 impl Admitted {
-    /// The tenant whose account this is.
+    /// The tenant that owns this account.
     #[must_use]
     pub fn tenant(&self) -> &Tenant {
         &self.tenant
     }
 
-    /// The token that it came with.
+    /// The request's token.
     #[must_use]
     pub fn token(&self) -> &Token {
         &self.token
     }
 
-    /// Who used the account's budget, if its route reports it.
+    /// Which tokens used the account's budget, if the route reports it.
     #[must_use]
     pub fn usage(&self) -> Option<&Usage> {
         self.usage.as_ref()
@@ -101,7 +101,7 @@ pub struct Gate {
     pub quota: Quota,
     /// Their tokens.
     pub tokens: TokenVerifier,
-    /// The addresses that try tokens.
+    /// Limits addresses that try tokens.
     pub bad_tokens: BadTokens,
 }
 
@@ -111,7 +111,7 @@ impl Gate {
     /// # Errors
     /// [`Refusal::Misdirected`], [`Refusal::UnknownAccount`].
     pub fn resolve(&self, connection: &Connection, authority: &Authority<'_>) -> Result<Arc<Tenant>, Refusal> {
-        // By the certificate and not by the SNI: wildcards and coalesced HTTP/2 connections are honest traffic.
+        // By certificate rather than SNI: wildcards and coalesced HTTP/2 connections are legitimate.
         if let Transport::Tls(names) = &connection.transport
             && !names.covers(authority.host())
         {

@@ -1,7 +1,8 @@
-//! Builds every part from a checked configuration and runs them until they are told to stop.
+//! Builds every part from a checked configuration and runs them until they are stopped.
 //!
-//! Owns the order of starting (everything that can fail comes before the first connection is accepted) and of stopping
-//! (not ready, a while for balancers, no new connections, requests in flight, what was noted and not yet written, databases).
+//! Owns the order of startup and shutdown. Everything that can fail happens before the first connection is accepted.
+//! Shutdown: report not ready, give load balancers time to notice, refuse new connections, drain requests in flight,
+//! write unwritten last-used times, close the databases.
 
 mod changes;
 mod databases;
@@ -49,8 +50,9 @@ pub use reload::Reloader;
 use tasks::{CloseIdleConnections, WriteLastUsed};
 pub use watch::watch;
 
-/// How long closing the databases may take: with more, one that hangs holds up the end of the process; with less, one
-/// that is slow is cut off, which it survives.
+/// How long closing the databases may take.
+///
+/// Larger: a database that hangs delays the end of the process. Smaller: a slow one is cut off, which it survives.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Why a gateway can't start.
@@ -62,10 +64,10 @@ pub enum StartError {
     /// The gateway's certificate can't be served.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
-    /// The system does not tell the address of a listening socket.
+    /// The system does not return the address of a listening socket.
     #[error("a listening socket can't be used")]
     Socket(#[source] io::Error),
-    /// A socket that the supervisor handed over has no use.
+    /// A socket that systemd handed over is not used by the configuration.
     #[error(transparent)]
     HandOver(#[from] HandOverError),
     /// The configured Redis can't be used.
@@ -73,7 +75,7 @@ pub enum StartError {
     Redis(#[from] LinkError),
 }
 
-/// A running gateway. Dropping it cuts every connection; [`Running::stop`] ends it in good order.
+/// A running gateway. Dropping it cuts every connection; [`Running::stop`] shuts it down gracefully.
 #[derive(Debug)]
 pub struct Running {
     serving: Serving,
@@ -88,11 +90,11 @@ pub struct Running {
     _tasks: [AbortOnDropHandle<()>; 3],
 }
 
-/// Starts a gateway, on sockets of its own and those that a supervisor opened: when this returns, its addresses accept
+/// Starts a gateway on its own sockets and those that systemd handed over. When this returns, its addresses accept
 /// connections.
 ///
 /// # Errors
-/// [`StartError`]; nothing is left running then.
+/// [`StartError`]; nothing is left running.
 pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running, StartError> {
     let share = Share::now(&config.gateway);
     for lowered in share.lowered(&config.gateway) {
@@ -143,7 +145,8 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
     let certificates = Certificates::open(&config.gateway, Arc::clone(&directory), &metrics, Pace::default())?;
     let certificates = Arc::new(certificates);
     let addresses = config.gateway.listen.iter().map(|entry| entry.address).chain(config.gateway.admin_listen);
-    // Before anything is opened: a socket handed over at `[::]` keeps us from `0.0.0.0`, and that is why.
+    // Before any socket is opened: one handed over at `[::]` would make binding `0.0.0.0` fail with a less helpful
+    // error.
     inherited.check_use(&addresses.collect::<Vec<_>>())?;
     let listeners = edge::listen(&config.gateway.listen, &mut inherited).await?;
     let operator = match config.gateway.admin_listen {
@@ -194,31 +197,31 @@ fn start_admin(listener: TcpListener, metrics: &Metrics, parts: Parts) -> Result
 }
 
 impl Running {
-    /// Where callers connect, with the ports that the system chose.
+    /// The addresses for callers, with the ports that the system chose.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         self.serving.addresses()
     }
 
-    /// Where metrics and health are asked for.
+    /// The address for metrics and health checks.
     #[must_use]
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.admin.as_ref().map(|(address, _)| *address)
     }
 
-    /// What takes a changed configuration into service.
+    /// Applies a changed configuration.
     #[must_use]
     pub fn reloader(&self) -> Reloader {
         Reloader::new(Arc::clone(&self.pipeline), Arc::clone(&self.certificates), Arc::clone(&self.databases))
     }
 
-    /// Stops in good order, or at once as soon as `hurry` is ready, and tells whether every request in flight was
+    /// Shuts down gracefully, or immediately once `hurry` completes. Returns whether every request in flight was
     /// answered.
     pub async fn stop(self, hurry: impl Future<Output = ()>) -> Drained {
         self.draining.store(true, Ordering::Relaxed);
         let mut hurry = pin!(hurry.fuse());
         if !self.shutdown_delay.is_zero() {
-            // Balancers ask for readiness every now and then, and send connections until they have.
+            // Load balancers check readiness periodically, and send connections until their next check.
             tokio::select! {
                 () = &mut hurry => {}
                 () = sleep(self.shutdown_delay) => {}
@@ -233,11 +236,11 @@ impl Running {
             }
         };
         let drained = self.serving.drain(patience).await;
-        // Stopped before the last writing, so that the two don't write at once.
+        // Stopped before the final write, so that the two don't write concurrently.
         drop(self.last_used);
         let directory = self.pipeline.gate.directory.load_full();
         last_used::write(directory.tenants().filter_map(|tenant| tenant.last_used(Due::All)).collect()).await;
-        // All at once: one that hangs must not hold up the others.
+        // Concurrently: a database that hangs must not hold up the others.
         let closed = join_all(directory.tenants().map(|tenant| tenant.database.close()));
         if timeout(CLOSE_LIMIT, closed).await.is_err() {
             tracing::warn!("some database connections were not closed in time; they are cut");

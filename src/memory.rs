@@ -1,8 +1,8 @@
-//! How many bytes the bodies and answers of requests may hold at once, for each tenant and for the node.
+//! How many bytes the bodies and answers of requests may hold at once, per tenant and per node.
 //!
-//! Owns both counters and the order in which they are asked. What is large is reserved before it is built, as a
-//! [`MemoryPermit`] that goes with it and is given back when the last byte is dropped: of an answer, when it was handed to
-//! the socket. What is small is not counted; the caps on requests in flight bound it. Knows no HTTP.
+//! Owns both counters and their order. Large data is reserved before it is built. The [`MemoryPermit`] travels with
+//! it, and is released when the last byte is dropped; for an answer, when that was handed to the socket. Small data
+//! is not counted; the caps on requests in flight bound it. Knows no HTTP.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::metrics::GateMetrics;
 
 /// How many bytes of rows a request may read before they are reserved.
 ///
-/// Larger: requests in flight hold more memory that is not counted. Smaller: ordinary pages of submissions pay for counting.
+/// Larger: requests in flight hold more uncounted memory. Smaller: ordinary pages of submissions pay for counting.
 const UNCOUNTED_ROWS: usize = 64 * 1024;
 
 /// The step in which rows are reserved, in bytes.
@@ -34,13 +34,13 @@ pub struct Memory {
 #[derive(Debug, Default)]
 pub struct TenantMemory(CachePadded<AtomicUsize>);
 
-/// The tenant or the node has no room for the bytes that were to be reserved.
+/// The tenant or the node has no room for a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no memory is left for the request")]
 pub struct MemorySpent;
 
 impl Memory {
-    /// A node whose requests may hold `most` bytes, those of one tenant `most_per_tenant` of them.
+    /// A node whose requests may hold `most` bytes, of which those of one tenant may hold `most_per_tenant`.
     #[must_use]
     pub fn new(most: usize, most_per_tenant: usize, metrics: GateMetrics) -> Self {
         Self { most, most_per_tenant, metrics }
@@ -52,7 +52,7 @@ impl Memory {
     }
 }
 
-/// The node's memory as one tenant may use it.
+/// One tenant's access to the node's memory.
 #[derive(Clone, Debug)]
 pub struct MemoryShare {
     memory: Arc<Memory>,
@@ -66,7 +66,7 @@ impl MemoryShare {
         Self { memory: Arc::clone(memory), tenant: Arc::clone(tenant) }
     }
 
-    /// A share that never ends.
+    /// A share without a limit.
     #[cfg(test)]
     pub(crate) fn unlimited() -> Self {
         let memory = Memory::new(usize::MAX, usize::MAX, crate::metrics::Metrics::default().gate);
@@ -83,7 +83,7 @@ impl MemoryShare {
         Ok(permit)
     }
 
-    /// Refuses bytes for which there is no room now. Reserves none.
+    /// Checks whether there is room for bytes now. Reserves none.
     ///
     /// # Errors
     /// [`MemorySpent`].
@@ -101,7 +101,7 @@ impl MemoryShare {
         Ok(())
     }
 
-    /// Runs the handler of a request, which reserves the rows that it reads: [`hold_rows`]. The output is made of them
+    /// Runs the handler of a request, which reserves the rows that it reads ([`hold_rows`]). The output is built
     /// while they are still reserved.
     pub async fn serve<T>(self, work: impl Future<Output = T>) -> T {
         CURRENT.scope(RefCell::new(Rows { share: self, bytes: 0, permit: None }), work).await
@@ -115,7 +115,7 @@ impl MemoryShare {
     }
 }
 
-/// Bytes that are reserved.
+/// Reserved bytes.
 #[derive(Debug)]
 pub struct MemoryPermit {
     share: MemoryShare,
@@ -123,7 +123,7 @@ pub struct MemoryPermit {
 }
 
 impl MemoryPermit {
-    /// How many they are.
+    /// How many bytes are reserved.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -132,11 +132,11 @@ impl MemoryPermit {
     /// Reserves more bytes, or releases some, until the permit covers `bytes`.
     ///
     /// # Errors
-    /// [`MemorySpent`]; then there are as many as before.
+    /// [`MemorySpent`]; the permit is then unchanged.
     pub fn resize(&mut self, bytes: usize) -> Result<(), MemorySpent> {
         let MemoryShare { memory, tenant } = &self.share;
         if let Some(more) = bytes.checked_sub(self.bytes).filter(|more| *more > 0) {
-            // The tenant's own first: one that has spent its share does not touch what all write to.
+            // The tenant's counter first: a tenant at its limit does not touch the counter that all tenants write to.
             if !add(&tenant.0, more, memory.most_per_tenant) {
                 return Err(memory.refused("tenant_memory"));
             }
@@ -177,7 +177,7 @@ tokio::task_local! {
     static CURRENT: RefCell<Rows>;
 }
 
-/// The rows that a request has read and not yet made its answer of.
+/// The rows that a request has read and that its answer does not hold yet.
 #[derive(Debug)]
 struct Rows {
     share: MemoryShare,
@@ -198,7 +198,7 @@ impl Rows {
     }
 }
 
-/// Counts bytes of rows that the current request keeps. Nobody counts those of commands and of background work.
+/// Counts bytes of rows that the current request keeps. Those of commands and background tasks are not counted.
 ///
 /// # Errors
 /// [`MemorySpent`].
@@ -226,7 +226,7 @@ pub fn room_for_rows() -> usize {
     CURRENT.try_with(|rows| rows.borrow().share.free()).unwrap_or(usize::MAX)
 }
 
-/// Takes over what the current request has reserved for its rows, once its answer is made of them.
+/// Takes the current request's reservation for its rows, once its answer was built from them.
 #[must_use]
 pub fn take_rows() -> Option<MemoryPermit> {
     CURRENT.try_with(|rows| rows.borrow_mut().permit.take()).ok().flatten()

@@ -1,6 +1,6 @@
-//! What formgate counts, in the Prometheus text format.
+//! formgate's metrics, in the Prometheus text format.
 //!
-//! Owns every metric's name, help and labels, a file a group; a label never holds a host, a path or a token.
+//! Owns every metric's name, help and labels, one file per group. A label never contains a host, a path or a token.
 
 mod certificates;
 mod database;
@@ -44,23 +44,23 @@ pub struct Metrics {
     pub redis: RedisMetrics,
     /// Requests by tenant.
     pub tenants: TenantMetrics,
-    /// Whether the gateway should be given traffic: 1 or 0.
+    /// Whether the gateway should get traffic: 1 or 0.
     pub ready: IntGauge,
-    /// How many tenants are served.
+    /// The number of tenants served.
     pub tenants_served: IntGauge,
     /// Background tasks.
     pub tasks: TaskMetrics,
     /// Answered requests.
     pub requests: RequestMetrics,
-    /// Checks of tokens that look like tokens.
+    /// Checks of well-formed tokens.
     pub token_checks: KnownCounters<TokenCheck>,
     /// Decisions of the rate limit.
     pub rate_decisions: KnownCounters<RateDecision>,
     /// Changes of the configuration by `result`: `done`, `refused`.
     pub reloads: IntCounterVec,
-    /// When the configuration that is served was read, in seconds since 1970.
+    /// When the served configuration was read, in seconds since 1970.
     pub last_reload: IntGauge,
-    /// Whether what the files say is what is served: 0 after a change that was refused.
+    /// Whether the files' configuration is the served one: 0 after a change was refused.
     pub last_reload_successful: IntGauge,
 }
 
@@ -111,7 +111,7 @@ impl Metrics {
         }
     }
 
-    /// The text exposition, version 0.0.4.
+    /// The text exposition format, version 0.0.4.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         self.tenants.rank();

@@ -1,9 +1,9 @@
-//! Files and folders that only their owner may read, and whether others may.
+//! Creates files and folders that only their owner may read, and checks whether others may.
 //!
-//! Owns the modes of what formgate creates and holds secrets in: a SQLite file (its log and shared memory get the mode of
-//! the file from SQLite), and the folders of such files. The mode is given when the file is created and not afterwards, so
-//! that there is no moment in between. What exists already keeps its mode: it may have been opened to others on purpose,
-//! and `formgate check` warns about it.
+//! Owns the modes of files that formgate creates and that hold secrets: a SQLite file (SQLite gives its WAL and
+//! shared memory the same mode), and the folders of such files. The mode is set at creation rather than afterwards,
+//! so there is no moment with another one. An existing file keeps its mode: others may have access on purpose, and
+//! `formgate check` warns about it.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io;
@@ -12,7 +12,7 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-/// Creates a folder and those above it where they are missing.
+/// Creates a folder and its missing parents.
 pub(crate) fn create_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
@@ -22,13 +22,13 @@ pub(crate) fn create_temporary_folder(prefix: &str) -> io::Result<TempDir> {
     tempfile::Builder::new().prefix(prefix).permissions(Permissions::from_mode(0o700)).tempdir()
 }
 
-/// Creates an empty file where there is none. A file that exists is not even opened: closing it would release the locks
+/// Creates an empty file if there is none. An existing file is not even opened: closing it would release the locks
 /// that SQLite holds on it in this process (fcntl(2)).
 pub(crate) fn create_file(path: &Path) -> io::Result<()> {
     if path.exists() { Ok(()) } else { open(path).map(drop) }
 }
 
-/// Writes a file, in place of what it held.
+/// Writes a file, replacing its content.
 pub(crate) fn write_file(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut file = open(path)?;
     file.set_len(0)?;
@@ -36,20 +36,20 @@ pub(crate) fn write_file(path: &Path, content: &[u8]) -> io::Result<()> {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    // Not `create_new`: the path may be a link to a file that is still to be created.
+    // Not `create_new`: the path may be a symbolic link to a file that does not exist yet.
     OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
-/// The mode of a file, if it has any of these bits; none where it can't be looked at.
+/// The mode of a file, if it has any of these bits; `None` also if the metadata can't be read.
 pub(crate) fn exposed_by(path: &Path, bits: u32) -> Option<u32> {
     let mode = path.metadata().ok()?.permissions().mode() & 0o777;
     (mode & bits != 0).then_some(mode)
 }
 
-/// Read, written or executed by others than the owner and the group.
+/// Read, write or execute permission for users other than the owner and the group.
 pub(crate) const OTHERS: u32 = 0o007;
 
-/// The same, or written by the group.
+/// The same, or write permission for the group.
 pub(crate) const OTHERS_OR_GROUP_WRITE: u32 = 0o027;
 
 #[cfg(test)]

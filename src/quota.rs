@@ -1,8 +1,9 @@
-//! The budget of requests of each account: a true sliding window, exact, never approximated.
+//! The request budget of each account: an exact sliding window. No span of the window's length admits more requests
+//! than the limit.
 //!
-//! Owns the decision to admit; knows no HTTP. Two stores of windows: `window` in this process, and `shared` in
-//! Redis, whose clock is then the clock. In no span of the window's length are more requests admitted than the limit.
-//! What this node admits is noted in its own window too, so that it is no stranger when it must decide alone.
+//! Owns the decision to admit; knows no HTTP. Windows are kept in two places: in this process (`window`), and in
+//! Redis (`shared`), whose clock then applies. A node also records what it admits in its own window, so that it has a
+//! count to start from when Redis fails.
 
 mod accounts;
 mod shared;
@@ -21,10 +22,10 @@ use accounts::{Accounts, Full};
 use shared::{Answer, Ask, Failure, SharedWindows};
 pub use usage::{LogEntry, NamedShare, Share, Usage};
 
-/// What an account may spend in one window, and what is left of it.
+/// What an account may spend in one window, and how much of it remains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// Requests a window.
+    /// Requests per window.
     pub limit: u32,
     /// Requests that would still be admitted now.
     pub remaining: u32,
@@ -35,34 +36,35 @@ pub struct Budget {
 pub enum NotAdmitted {
     /// The window is full.
     Exhausted {
-        /// A request after this time finds room if nobody else calls.
+        /// A request after this time is admitted, unless another takes the place first.
         wait: Duration,
-        /// Who used the window.
+        /// Which tokens used the window.
         usage: Arc<Usage>,
     },
-    /// The shared window does not answer, and the policy is to deny.
+    /// Redis does not answer, and the policy is to deny.
     StoreFailed,
 }
 
-/// Whether a request that is admitted is told who used the window.
+/// Whether an admitted request gets a report of which tokens used the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReportUsage {
-    /// It is.
+    /// The report is computed.
     Yes,
-    /// It is not: nothing is counted for it.
+    /// No report: nothing is counted for it.
     No,
 }
 
-/// How old, in microseconds, what is told to requests that spend nothing may be. Older, and a 401 tells what was; newer,
-/// and a flood of invalid tokens costs Redis a call each.
+/// Maximum age, in microseconds, of the remaining budget that is reported to requests that spend nothing.
+///
+/// Larger: a 401 reports an older budget. Smaller: a flood of invalid tokens costs more Redis calls.
 const LOOK_AGE: u64 = 1_000_000;
 
-/// Why a node decides alone.
+/// Why a node decides without Redis.
 #[derive(Clone, Copy, Debug)]
 enum Alone {
-    /// It is the only one.
+    /// No Redis is configured.
     Embedded,
-    /// The shared window does not answer.
+    /// Redis does not answer, and the policy is `local`.
     Local,
 }
 
@@ -84,7 +86,7 @@ impl Quota {
         Self { span, epoch: Instant::now(), shared, accounts: Accounts::default(), metrics }
     }
 
-    /// The account of a tenant whose database is known. The same one as before where the account is still in use or has
+    /// The account of a tenant whose database is known. Returns the existing account while it is in use or has
     /// requests in its window: after its tenant was removed and came back, or when its database is reached by another
     /// address.
     #[must_use]
@@ -92,13 +94,13 @@ impl Quota {
         self.accounts.find_or_insert(Account::new(slug, database))
     }
 
-    /// Forgets the accounts that no tenant has any more, once their windows are empty.
+    /// Drops the accounts that no tenant uses once their windows are empty.
     pub fn forget_unused_accounts(&self) {
         let (now, span) = (self.now(), self.span_in_micros());
         self.accounts.retain(|account| !account.own().is_empty(now, span));
     }
 
-    /// Spends one request of an account's budget for a token, or says why not; a refusal spends nothing.
+    /// Spends one request of an account's budget for a token, or returns why not. A refusal spends nothing.
     ///
     /// # Errors
     /// [`NotAdmitted`].
@@ -152,7 +154,7 @@ impl Quota {
         }
     }
 
-    /// What is left of an account's budget, without spending: of a shared window, as it was at most a second ago.
+    /// An account's remaining budget, without spending. For a shared window, it is at most one second old.
     pub async fn look(&self, account: LimitedAccount<'_>) -> Budget {
         let Some((windows, _)) = &self.shared else { return self.look_alone(account) };
         if self.known_full(account).is_some() {
@@ -174,8 +176,8 @@ impl Quota {
         }
     }
 
-    /// What is left of an account's shared window now, and how long until there is a place where there is none; nothing
-    /// while Redis does not answer, or none is configured.
+    /// The remaining budget of an account's shared window, read now, and the time until a place is free if none is.
+    /// `None` if Redis does not answer or is not configured.
     pub async fn look_shared(&self, account: LimitedAccount<'_>) -> Option<(Budget, Duration)> {
         let (windows, _) = self.shared.as_ref()?;
         let answer = windows.ask(account.question(Ask::Look, 0)).await.ok()?;
@@ -229,7 +231,7 @@ impl Quota {
         Some(NotAdmitted::Exhausted { wait: Duration::from_micros(left), usage: Arc::clone(&full.usage) })
     }
 
-    /// Microseconds since this quota was made, by a clock that never goes back.
+    /// Microseconds since this quota was created, by a monotonic clock.
     fn now(&self) -> u64 {
         micros(self.epoch.elapsed())
     }

@@ -1,6 +1,6 @@
-//! An answer before it is dressed for the wire: status, body and the few headers that belong to the answer itself.
+//! An answer before it becomes a response: status, body and the few headers of this answer.
 //!
-//! The gate adds what every answer carries: request id, rate headers, encoding.
+//! The request path adds what every answer carries: request id, rate headers, encoding.
 
 use bytes::Bytes;
 use http::header::{HeaderName, HeaderValue};
@@ -9,7 +9,9 @@ use serde::Serialize;
 
 use crate::memory::MemoryPermit;
 
-/// How many fields an answer has when it is dressed: so many find room without moving.
+/// Capacity for an answer's header fields, including those that every answer carries.
+///
+/// Larger: each answer allocates more. Smaller: the map is reallocated when it grows.
 const FIELDS: usize = 10;
 
 /// An answer with a JSON body.
@@ -17,11 +19,11 @@ const FIELDS: usize = 10;
 pub struct Reply {
     /// The status.
     pub status: StatusCode,
-    /// Headers of this answer alone.
+    /// Headers of this answer only.
     pub headers: HeaderMap,
     /// JSON text.
     pub body: Bytes,
-    /// What is reserved for the body until it is sent.
+    /// The memory reserved for the body until it is sent.
     pub held: Option<MemoryPermit>,
 }
 
@@ -33,7 +35,7 @@ impl Reply {
         Self::of_json(status, body)
     }
 
-    /// An answer with JSON that is written already.
+    /// An answer with serialized JSON.
     #[must_use]
     pub(crate) fn of_json(status: StatusCode, body: Vec<u8>) -> Self {
         Self { status, headers: HeaderMap::with_capacity(FIELDS), body: body.into(), held: None }

@@ -1,13 +1,13 @@
-//! The request path: every step of a request, once and in order. Read this first.
+//! The request path: every step of a request, once and in order. Start reading here.
 //!
 //! ```text
 //! in flight → resolve tenant → verify token → admit (quota) → route → read body → handle → respond
 //! ```
 //!
-//! The order is a promise. An unauthenticated request learns nothing about which routes exist and cannot spend the
-//! account's budget; every authenticated request counts against the budget, whatever its outcome. Who may pass is decided
-//! by [`Gate`], what a route answers by [`api`]; this module owns the order, what a request may hold and how long it may
-//! take, and what every response carries.
+//! The order is a guarantee. An unauthenticated request can't find out which routes exist and can't spend the
+//! account's budget. Every authenticated request counts against the budget, whatever its outcome. [`Gate`] decides
+//! which requests pass, and [`api`] what a route answers. This module owns the order, how much memory and time a
+//! request may take, and what every response carries.
 
 mod allowance;
 mod body;
@@ -50,27 +50,27 @@ pub use in_flight::RequestsInFlight;
 use inflow::Received;
 use respond::RequestId;
 
-/// The path below which every route of an account's API is.
+/// The path prefix of all routes of an account's API.
 const API: &str = "/api/v1";
 
-/// What every request passes, from its parsed head to its response.
+/// Takes every request from its parsed head to its response.
 #[derive(Debug)]
 pub struct Pipeline {
-    /// Who may pass.
+    /// Decides which requests pass.
     pub gate: Gate,
     /// How much a request may hold, and how long it may take.
     pub limits: RequestLimits,
     /// The value of `Strict-Transport-Security`, if responses have one.
     pub hsts: ArcSwapOption<HeaderValue>,
-    /// The requests that are being served.
+    /// The requests being served.
     pub in_flight: RequestsInFlight,
-    /// What request bodies and answers hold.
+    /// Memory held by request bodies and answers.
     pub memory: Arc<Memory>,
-    /// What is counted.
+    /// The metrics.
     pub metrics: Metrics,
 }
 
-/// What became known of a request, for the response's headers and the log.
+/// What is learned about a request, for the response's headers and the log.
 #[derive(Debug, Default)]
 struct RequestContext {
     tenant: Option<Arc<Tenant>>,
@@ -79,15 +79,15 @@ struct RequestContext {
     route: Option<&'static str>,
     /// Query parameters that the route does not know.
     ignored: Option<IgnoredParameters>,
-    /// The same of the body's keys.
+    /// Keys of the body that the route does not know.
     ignored_in_body: OnceLock<IgnoredParameters>,
     /// The time that its statements took.
     database: DatabaseTime,
-    /// The span from the token check on, where that is another one.
+    /// The span from the token check on, if it is a different one.
     span: Option<Span>,
 }
 
-/// A request whose token is valid.
+/// A request with a valid token.
 struct Verified<'r> {
     tenant: Arc<Tenant>,
     token: Arc<Token>,
@@ -118,7 +118,7 @@ impl Pipeline {
             Ok(reply) => (reply, None),
             Err(refusal) => (refusal.reply(), Some(refusal)),
         };
-        // Each names its own before those that are named: the query's come first.
+        // Each of these inserts its names before the existing ones, so the query's come first.
         let ignored = [context.ignored_in_body.take(), context.ignored.take()];
         let reply = ignored.into_iter().flatten().fold(reply, |reply, ignored| ignored.add_to(reply));
         if let (None, Some(tenant)) = (context.budget, &context.tenant) {
@@ -145,7 +145,7 @@ impl Pipeline {
             respond::id_of(&response),
         );
         respond::log(connection, &head, &context, &response, refusal.as_ref(), took);
-        // From here on the request only discards its unread body, which takes no place among those in flight.
+        // From here on the request only discards its unread body, which doesn't count as in flight.
         drop(permit);
         if !body.is_end_stream() {
             unread::settle(&head, body, &mut response).await;
@@ -176,7 +176,7 @@ impl Pipeline {
         let path = head.uri.path().strip_prefix(API).filter(|rest| rest.is_empty() || rest.starts_with('/'));
         let path = path.ok_or(Refusal::UnknownPath)?;
         let mut allowance = Allowance::of(self.limits.request);
-        // A step is pinned where it stands: handed on by value, it would take its place again in each future around it.
+        // Steps are pinned here: passed by value, each would take its size again in every enclosing future.
         let token =
             allowance.spend(pin!(self.gate.verify(connection, &tenant, head).instrument(step!("verify")))).await?;
         context.token = Some(Arc::clone(&token));
@@ -208,7 +208,7 @@ impl Pipeline {
         let admitting = self.gate.admit(tenant, token, report, &mut context.budget).instrument(step!("admit"));
         let admitted = allowance.spend(pin!(admitting)).await?;
 
-        // HEAD works wherever GET does; the answer's body is left out when it is sent.
+        // HEAD works wherever GET does; the body is left out when the answer is sent.
         let method = if head.method == Method::HEAD { &Method::GET } else { &head.method };
         let route = api::route(method, path)?;
         context.route = Some(route.name());
@@ -233,9 +233,9 @@ impl Pipeline {
     }
 }
 
-/// Turns a panic into a refusal: it costs only its own request, and that is answered.
+/// Turns a panic into a refusal, so that it fails only its own request, which still gets an answer.
 async fn contain(handling: impl Future<Output = Result<Reply, Refusal>>) -> Result<Reply, Refusal> {
-    // What requests share is behind locks and atomics, which are consistent between any two statements.
+    // Requests share state only behind locks and atomics, which are consistent between any two statements.
     AssertUnwindSafe(handling).catch_unwind().await.unwrap_or_else(|panic| Err(Refusal::Panicked(text_of(&*panic))))
 }
 

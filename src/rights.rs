@@ -1,7 +1,7 @@
-//! Whether this process may use a file, and whose the file is where it may not.
+//! Whether this process may use a file, and who owns it if not.
 //!
-//! Asks the system for the rights of this process, which knows of access lists and read-only file systems too, and opens
-//! nothing: closing a file would release the locks that SQLite holds on it in this process (fcntl(2)).
+//! Asks the system for the permissions of this process, which accounts for access control lists and read-only file
+//! systems. Opens nothing: closing a file would release the locks that SQLite holds on it in this process (fcntl(2)).
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -11,7 +11,7 @@ use rustix::fs::{Access, access};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-/// What keeps this process from doing something to a file that the caller names, and the remedy.
+/// Why this process may not do something (`to`) to a file, and the remedy.
 pub(crate) fn denied(path: &Path, right: Access, to: &str) -> Option<String> {
     let missing = missing(path, right, to)?;
     let shown = path.display();
@@ -25,7 +25,7 @@ pub(crate) fn denied(path: &Path, right: Access, to: &str) -> Option<String> {
     }
 }
 
-/// The right to do something to a file, named by the caller, that this process lacks.
+/// The permission that this process lacks to do something (`to`) to a file.
 pub(crate) fn missing(path: &Path, right: Access, to: &str) -> Option<String> {
     let shown = path.display();
     match access(path, right) {
@@ -46,12 +46,12 @@ pub(crate) fn unreachable(file: &Path) -> Option<String> {
     folders.into_iter().rev().find_map(|folder| denied(folder, Access::EXEC_OK, "enter"))
 }
 
-/// What keeps this process from reading a file, and the remedy.
+/// Why this process can't read a file, and the remedy.
 pub(crate) fn unreadable(file: &Path) -> Option<String> {
     unreachable(file).or_else(|| denied(file, Access::READ_OK, "read"))
 }
 
-/// The name of a user, or the number where the system has no name for it.
+/// The name of a user, or the number if it has no name.
 fn user(id: u32) -> String {
     let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let name = users.lines().find_map(|line| {

@@ -1,8 +1,9 @@
-//! What the nodes of a gateway share through one Redis: connections that many requests use at once, and word of tokens
-//! that changed.
+//! What the nodes of a gateway share through one Redis: connections that many requests use at once, and announcements
+//! of changed tokens.
 //!
-//! Knows neither windows nor tenants: `quota` runs its script through [`Lanes`], `tenant` learns of tokens through
-//! [`announce`]. A store that fails costs nobody its time limit for long: `lanes` holds the breaker.
+//! Knows neither windows nor tenants: `quota` runs its script through [`Lanes`], and `tenant` receives token changes
+//! through [`announce`]. The circuit breaker is in `lanes`: when Redis hangs, only the requests already waiting pay
+//! the time limit.
 
 pub mod announce;
 mod eviction;

@@ -1,8 +1,9 @@
-//! What a supervisor hands over to the process, and what it is told: systemd's protocols, and whoever else speaks them.
+//! Sockets that systemd hands over to the process, and notifications to systemd. Other supervisors that implement
+//! these protocols work too.
 //!
-//! Owns the environment variables of both. Without a supervisor there is nothing handed over and nobody to tell, and
-//! everything here does nothing. A socket that was handed over belongs to the supervisor: it goes on to listen when this
-//! process leaves, and what it has queued waits for the next one.
+//! Owns the environment variables of both protocols. Without a supervisor nothing is handed over, and notifications
+//! do nothing. A socket that was handed over belongs to systemd: it keeps listening when this process exits, and
+//! queued connections wait for the next one.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -15,31 +16,31 @@ use tokio_util::task::AbortOnDropHandle;
 /// Why sockets that were handed over can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum HandOverError {
-    /// One that is none of TCP.
+    /// A socket is not TCP.
     #[error("the supervisor hands over a socket that is not a TCP one (number {number} of its sockets)")]
     NotTcp {
-        /// Which one, from 1.
+        /// Its position, from 1.
         number: usize,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// One that stands nowhere in the configuration.
+    /// A socket's address is not in the configuration.
     #[error(
         "the supervisor hands over a socket at {address}, but no entry of `listen` and no `admin_listen` has that address"
     )]
     Unclaimed {
-        /// Where it listens.
+        /// Its address.
         address: SocketAddr,
     },
 }
 
-/// Listening sockets that the supervisor opened, until each is claimed by its address.
+/// Listening sockets that systemd opened, until each is claimed by its address.
 #[derive(Debug, Default)]
 pub struct Inherited(Vec<(SocketAddr, TcpListener)>);
 
 impl Inherited {
-    /// Takes what was handed over (`LISTEN_FDS`), once a process and before it has other threads that read its
-    /// environment.
+    /// Takes the sockets that were handed over (`LISTEN_FDS`). Call it once per process, before other threads read
+    /// the environment.
     ///
     /// # Errors
     /// [`HandOverError::NotTcp`].
@@ -59,7 +60,7 @@ impl Inherited {
         Ok(())
     }
 
-    /// Sockets as a test's own supervisor hands them over.
+    /// Sockets as if handed over by systemd, for tests.
     #[cfg(test)]
     pub(crate) fn of(sockets: impl IntoIterator<Item = TcpListener>) -> Self {
         let mut inherited = Self::default();
@@ -67,13 +68,13 @@ impl Inherited {
         inherited
     }
 
-    /// The socket at an address, if the supervisor opened one there.
+    /// The socket at an address, if systemd opened one.
     pub(crate) fn claim(&mut self, address: SocketAddr) -> Option<TcpListener> {
         let index = self.0.iter().position(|(at, _)| *at == address)?;
         Some(self.0.swap_remove(index).1)
     }
 
-    /// Passes when every socket will be claimed: one that nobody accepts from would hold its callers for ever.
+    /// Checks that every socket will be claimed: one that is never accepted from would hang its clients forever.
     pub(crate) fn check_use(&self, addresses: &[SocketAddr]) -> Result<(), HandOverError> {
         match self.0.iter().find(|(address, _)| !addresses.contains(address)) {
             Some((address, _)) => Err(HandOverError::Unclaimed { address: *address }),
@@ -82,33 +83,33 @@ impl Inherited {
     }
 }
 
-/// Tells that requests are served, at first and after each reload.
+/// Notifies systemd that the gateway serves requests, at startup and after each reload.
 pub fn ready(tenants: usize, note: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(&format!("serving {tenants} tenants{note}"))]);
 }
 
-/// Tells that a changed configuration is read; [`ready`] follows, whatever comes of it.
+/// Notifies systemd that a changed configuration is being read. [`ready`] follows, whatever the outcome.
 pub fn reloading() {
-    // systemd tells by the clock whether this is the answer to its own signal.
+    // By this time, systemd decides whether the notification answers its own signal.
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
         Err(error) => tracing::warn!(%error, "systemd not notified of a reload"),
     }
 }
 
-/// Tells that the process was told to stop, and does.
+/// Notifies systemd that the process is stopping.
 pub fn stopping() {
     tell(&[NotifyState::Stopping, NotifyState::Status("finishing what is in flight")]);
 }
 
-/// Tells again and again that the process is alive, where the supervisor wants that (`WATCHDOG_USEC`), until it is
-/// dropped. It comes from a task like those of requests, so it stops when they no longer run.
+/// Sends watchdog notifications if systemd wants them (`WATCHDOG_USEC`), until it is dropped. They are sent from a
+/// task like those of requests, so they stop when such tasks no longer run.
 ///
 /// # Panics
 /// Outside of a Tokio runtime.
 #[must_use = "dropping it ends the signs of life"]
 pub fn keep_watchdog_quiet() -> Option<AbortOnDropHandle<()>> {
-    // Twice as often as it is wanted, as sd_watchdog_enabled(3) advises.
+    // Twice per watchdog interval, as sd_watchdog_enabled(3) recommends.
     let every = sd_notify::watchdog_enabled()?.checked_div(2).filter(|every| *every > Duration::ZERO)?;
     Some(AbortOnDropHandle::new(tokio::spawn(async move {
         let mut ticks = tokio::time::interval(every);

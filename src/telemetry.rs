@@ -1,8 +1,8 @@
-//! What the process says of itself while it runs: its log, and traces where an OpenTelemetry collector is named.
+//! The process's log, and traces if an OpenTelemetry collector is configured.
 //!
-//! The log goes to standard error. Traces go by OTLP over HTTP, and are set up by the environment variables that the
-//! OpenTelemetry specification names: without `OTEL_EXPORTER_OTLP_ENDPOINT` (or `…_TRACES_ENDPOINT`) no span is ever
-//! made. What a span may hold is what the log may hold: no token, no query, no filter, no answer.
+//! The log goes to standard error. Traces are sent by OTLP over HTTP, and configured by the environment variables of
+//! the OpenTelemetry specification: without `OTEL_EXPORTER_OTLP_ENDPOINT` (or `…_TRACES_ENDPOINT`) no span is
+//! created. A span may contain only what the log may: no token, no query, no filter, no answer.
 
 mod access;
 mod sampling;
@@ -34,9 +34,9 @@ use self::sampling::{CallerSampler, InvalidSampler};
 /// What the log shows unless `FORMGATE_LOG` says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Log {
-    /// Of a process that serves: what operators watch.
+    /// For a serving process: what operators watch.
     OfService,
-    /// Of a command that ends by itself: nothing. It reports failures in its own output, which log lines would interrupt.
+    /// For a command: nothing. It reports failures in its own output, which log lines would interrupt.
     OfCommand,
 }
 
@@ -49,10 +49,10 @@ impl Log {
     }
 }
 
-/// The target of all spans: the log leaves it out, and without a collector its spans cost nothing.
+/// The target of all spans. The log leaves it out; without a collector its spans cost nothing.
 const TRACE: &str = "formgate::trace";
 
-/// What has to be ended in good order, so that the last lines and spans are not lost.
+/// Must be ended so that the last lines and spans are not lost.
 #[derive(Debug)]
 pub struct Telemetry {
     provider: Option<SdkTracerProvider>,
@@ -60,10 +60,10 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// Sets up the log, and traces where a collector is named. Once a process.
+    /// Sets up the log, and traces if a collector is configured. Once per process.
     ///
     /// # Panics
-    /// Outside of a Tokio runtime, or a second time.
+    /// Outside of a Tokio runtime, or when called twice.
     #[must_use]
     pub fn set_up(log: Log) -> Self {
         let (provider, failure) = match collector_is_named().then(provider) {
@@ -76,7 +76,7 @@ impl Telemetry {
         };
         let (log, access) = layer(log);
         let mut layers = vec![log];
-        // Without a collector there is no layer for spans, so that none is ever made.
+        // Without a collector there is no layer for spans, so none is created.
         layers.extend(provider.as_ref().map(|provider| {
             let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("formgate"));
             let layer =
@@ -90,10 +90,10 @@ impl Telemetry {
         Self { provider, _access: access }
     }
 
-    /// Sends what was not sent yet.
+    /// Sends the remaining spans.
     pub async fn end(self) {
         let Some(provider) = self.provider else { return };
-        // It blocks until the collector took the last spans, or its time is over.
+        // Blocks until the collector has received the last spans, or its time limit is over.
         let ended = tokio::task::spawn_blocking(move || provider.shutdown()).await;
         if let Ok(Err(error)) = ended {
             tracing::warn!(%error, "the last traces could not be sent");
@@ -101,7 +101,7 @@ impl Telemetry {
     }
 }
 
-/// Text on a terminal, else one JSON object a line. `FORMGATE_LOG` filters as `RUST_LOG` does elsewhere.
+/// Text on a terminal, otherwise one JSON object per line. `FORMGATE_LOG` filters as `RUST_LOG` does elsewhere.
 fn layer(log: Log) -> (Box<dyn Layer<Registry> + Send + Sync>, Option<WorkerGuard>) {
     let filter = EnvFilter::try_from_env("FORMGATE_LOG").unwrap_or_else(|_| EnvFilter::new(log.filter()));
     let filter = filter.add_directive(format!("{TRACE}=off").parse().expect("a directive"));
@@ -126,7 +126,7 @@ fn provider() -> Result<(SdkTracerProvider, Option<InvalidSampler>), String> {
     let resource = Resource::builder()
         .with_service_name(name)
         .with_attribute(opentelemetry::KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
-    // On this runtime: the client that sends is Tokio's, too.
+    // On this runtime, because the client that sends is Tokio's too.
     let processor = BatchSpanProcessor::builder(exporter, runtime::Tokio).build();
     let provider = SdkTracerProvider::builder().with_resource(resource.build()).with_span_processor(processor);
     let variable = |name| std::env::var(name).ok();
@@ -141,22 +141,22 @@ fn provider() -> Result<(SdkTracerProvider, Option<InvalidSampler>), String> {
     Ok((provider.with_sampler(sampler).build(), fault))
 }
 
-/// The span of one request, a child of the caller's where it sent a `traceparent` (W3C Trace Context).
+/// The span of one request; a child of the caller's span if it sent a `traceparent` (W3C Trace Context).
 #[must_use]
 pub fn request_span(headers: &HeaderMap, method: &http::Method) -> Span {
     let span = new_request_span(method);
     if !span.is_disabled() {
-        // It fails only without the layer, and then the span is disabled.
+        // Fails only without the layer, and then the span is disabled.
         let _ = span.set_parent(caller(headers));
     }
     span
 }
 
-/// The span of the current request from its token check on, where the caller's `traceparent` has it exported and nothing
-/// else did. The caller was not known before, so what it asked did not count (`sampling`).
+/// The span of the current request from its token check on, if only the caller's `traceparent` has it exported.
+/// Before the check the caller is unknown, so its sampled flag did not count (`sampling`).
 #[must_use]
 pub fn authenticated_span(headers: &HeaderMap, method: &http::Method) -> Option<Span> {
-    // Without a collector, this is all that it takes.
+    // Without a collector, this check is the only cost.
     if !tracing::enabled!(target: TRACE, tracing::Level::INFO) || is_sampled(&Span::current().context()) {
         return None;
     }
@@ -171,16 +171,17 @@ fn is_sampled(context: &Context) -> bool {
 }
 
 fn caller(headers: &HeaderMap) -> Context {
-    // Without the span that is current now.
+    // Without the current span as parent.
     TraceContextPropagator::new().extract_with_context(&Context::new(), &Headers(headers))
 }
 
-/// The most characters of a method in a span. Larger: callers fill traces with methods of their own invention. Smaller: one
-/// that is known does not fit.
+/// Maximum number of characters of a method in a span.
+///
+/// Larger: callers fill traces with invented methods. Smaller: a known method is cut off.
 const LONGEST_METHOD: usize = 64;
 
 fn new_request_span(method: &http::Method) -> Span {
-    // It is ASCII, as all of HTTP's tokens are.
+    // It is ASCII, as all HTTP tokens are.
     let method = method.as_str().get(..LONGEST_METHOD).unwrap_or(method.as_str());
     tracing::info_span!(
         target: TRACE,
@@ -195,12 +196,12 @@ fn new_request_span(method: &http::Method) -> Span {
     )
 }
 
-/// What became of a request.
+/// Records the outcome of a request.
 pub fn end_request(span: &Span, route: Option<&'static str>, status: StatusCode, tenant: Option<&str>, id: &str) {
     if span.is_disabled() {
         return;
     }
-    // What it is called is known only now.
+    // The route, which names the span, is known only now.
     span.context().span().update_name(route.unwrap_or("no route"));
     span.record("http.route", route);
     span.record("http.response.status_code", status.as_u16());
@@ -208,7 +209,7 @@ pub fn end_request(span: &Span, route: Option<&'static str>, status: StatusCode,
     span.record("formgate.request_id", id);
 }
 
-/// The span of one step on a request's way, or of one call to a database or Redis.
+/// The span of one step of a request, or of one call to a database or Redis.
 macro_rules! step {
     ($name:literal $(, $($field:tt)*)?) => {
         tracing::info_span!(target: "formgate::trace", $name $(, $($field)*)?)
@@ -216,7 +217,7 @@ macro_rules! step {
 }
 pub(crate) use step;
 
-/// The fields of a request, for the propagator.
+/// A request's header fields, for the propagator.
 struct Headers<'h>(&'h HeaderMap);
 
 impl Extractor for Headers<'_> {

@@ -1,6 +1,6 @@
-//! A tenant: the operator's word for what an API caller knows as the account.
+//! A tenant: the operator's term for what API documentation calls an account.
 //!
-//! Owns its names, its database, its tokens and its part of the budget; knows no sockets, no HTTP and no SQL.
+//! Owns a tenant's names, database, tokens and its account's budget; knows no sockets, no HTTP and no SQL.
 
 mod database;
 mod directory;
@@ -34,16 +34,16 @@ pub use verify::TokenVerifier;
 /// One tenant as the gateway serves it.
 #[derive(Debug)]
 pub struct Tenant {
-    /// The tenant's short name, which logs and commands use.
+    /// The tenant's short name in logs and commands.
     pub slug: Arc<str>,
-    /// What callers read.
+    /// The name that callers see.
     pub name: String,
-    /// The zone of plain dates and of `time` answers.
+    /// The time zone of plain dates and of `time` answers.
     pub timezone: TimeZone,
-    /// Requests that it may make in a window.
+    /// Requests per window.
     pub requests_per_minute: u32,
-    /// The tenant's budget, once its database was opened and said which one it is. So it is known before the first request
-    /// is admitted: no token is good before the database said so.
+    /// The tenant's account, set once its database was opened and returned its identity. That happens before the
+    /// first request is admitted, since only the database can confirm a token.
     account: OnceLock<Arc<Account>>,
     /// How much of a group one write may detach.
     pub group_guard: Option<Guard>,
@@ -51,16 +51,16 @@ pub struct Tenant {
     pub meter: Arc<TenantMeter>,
     /// What is known of its tokens.
     pub tokens: Arc<Tokens>,
-    /// Its requests that are being served.
+    /// Its requests in flight.
     pub in_flight: Arc<InFlight>,
-    /// What its bodies and answers hold.
+    /// Memory held by its bodies and answers.
     pub memory: Arc<TenantMemory>,
     /// The tenant's database, opened when first needed.
     pub database: Arc<TenantDatabase>,
 }
 
 impl Tenant {
-    /// A tenant as it is configured; nothing is opened yet.
+    /// A tenant as configured; nothing is opened yet.
     #[must_use]
     pub fn new(config: &TenantConfig, connections: &Arc<Connections>) -> Self {
         let slug = Arc::clone(&config.slug);
@@ -81,25 +81,25 @@ impl Tenant {
         }
     }
 
-    /// Its budget, if it is known which one that is.
+    /// Its account, if it is known.
     #[must_use]
     pub fn account(&self) -> Option<LimitedAccount<'_>> {
         self.account.get().map(|account| account.limited(self.requests_per_minute))
     }
 
-    /// Keeps its budget from now on, for which `account` is asked unless another request was quicker.
+    /// Returns its account, or stores the one that `account` returns if there is none.
     pub fn learn_account(&self, account: impl FnOnce() -> Arc<Account>) -> LimitedAccount<'_> {
         self.account.get_or_init(account).limited(self.requests_per_minute)
     }
 
-    /// When its tokens were used, as far as that is to be written.
+    /// The last-used times of its tokens that are due to be written.
     #[must_use]
     pub fn last_used(&self, due: Due) -> Option<Writes> {
         Writes::find(&self.slug, &self.tokens, &self.database, due)
     }
 
-    /// Looks once at each part that a request will look at, so that they come from memory together. Of thousands of tenants
-    /// most are in no cache, and one part after another would be waited for.
+    /// Touches each part that a request will use, so that the cache misses overlap. With thousands of tenants, most
+    /// are in no CPU cache, and each part in turn would cost a miss.
     pub fn prefetch(&self) {
         black_box((
             self.tokens.changes(),
@@ -110,9 +110,10 @@ impl Tenant {
         ));
     }
 
-    /// This tenant as it is configured now: what the change does not touch goes on as it is, its connections and the
-    /// requests in its window above all. With another address of its database it is a new [`Generation`], of which nothing
-    /// is known; the account is the same all the same if the database turns out to be ([`crate::quota::Quota::account`]).
+    /// This tenant with a changed configuration. Whatever the change doesn't affect is kept, above all its
+    /// connections and the requests in its window. A changed database address starts a new [`Generation`], of which
+    /// nothing is known. The account is still the same if the database turns out to be
+    /// ([`crate::quota::Quota::account`]).
     #[must_use]
     pub fn renewed(&self, config: &TenantConfig, connections: &Arc<Connections>) -> Self {
         let mut tenant = Self::new(config, connections);

@@ -1,17 +1,16 @@
-//! Slows an address that tries tokens.
+//! Limits addresses that try tokens.
 //!
-//! A token with a right checksum that this node does not remember costs a look-up in the tenant's database, whoever
-//! invents it, and an account's budget is not spent by tokens that are none of its own. So each address (IPv6: each /64)
-//! has a bucket of attempts: one that fails is taken out of it, and while it is empty, whatever would be refused or looked
-//! up gets 429 with `Retry-After`, without a look-up. All bad tokens still look the same, and a good one is told by 200 as
-//! ever.
+//! A token with a valid checksum that is not cached on this node costs a look-up in the tenant's database, and
+//! invented tokens don't spend any account's budget. So each address (IPv6: each /64) has a token bucket of attempts.
+//! A failed attempt is taken from it. While it is empty, any request that would be refused or looked up gets 429 with
+//! `Retry-After`, without a look-up. All bad tokens still look the same; a good one gets its answer as always.
 //!
-//! Callers behind the same address as a flood (an office, a cloud's gateway) must not pay for it. A token that was good
-//! on this node within the last day is looked up whatever its address did: a flood can't invent such tokens. What is left
-//! is a token that this node meets for the first time while its address floods: its caller waits as `Retry-After` says.
-//! Delaying bad answers instead would hold a request's place and memory for each of them.
+//! Callers behind the same address as a flood (an office, a cloud's NAT gateway) must not suffer for it. A token that
+//! was valid on this node within the last day is looked up whatever its address did: a flood can't invent such
+//! tokens. That leaves only a token's first use on this node, while its address floods: its caller waits as
+//! `Retry-After` says. Delaying bad answers instead would hold a permit and memory for each of them.
 //!
-//! Buckets are kept for addresses that spoke badly within the last seconds, at most [`ADDRESSES`] of them.
+//! Buckets are kept for addresses with failed attempts within the last seconds, at most [`ADDRESSES`].
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -26,15 +25,15 @@ use crate::metrics::GateMetrics;
 use crate::tenant::Generation;
 use crate::tenant::token::TokenDigest;
 
-/// How many addresses have a bucket at once. A flood from more addresses than this is not slowed by this means.
+/// How many addresses have a bucket at once. A flood from more addresses is not limited here.
 ///
-/// Larger: about 100 bytes each. Smaller: fewer addresses hide one another.
+/// Larger: about 100 bytes each. Smaller: fewer addresses are enough to evade the limit.
 const ADDRESSES: usize = 65_536;
 
-/// How long a token is exempt after it was found good, and how many are.
+/// How long a token is exempt after it was valid, and how many are.
 ///
-/// Longer and more: a revoked token is looked up for longer. Shorter and fewer: a caller that calls once a day waits with
-/// the flood that comes from its address.
+/// Larger: a revoked token is looked up for longer. Smaller: a caller that makes one request a day has to wait while
+/// its address floods.
 const PROVEN_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 const PROVEN: u64 = 100_000;
 
@@ -42,25 +41,25 @@ const PROVEN: u64 = 100_000;
 #[derive(Debug)]
 pub struct BadTokens {
     state: Mutex<State>,
-    /// How long one attempt takes to come back.
+    /// How long one attempt takes to be refilled.
     interval: Duration,
     burst: u32,
     proven: Cache<Key, ()>,
     metrics: GateMetrics,
 }
 
-/// A token at a generation of a tenant.
+/// A token, and the generation of its tenant.
 type Key = (Generation, TokenDigest);
 
 #[derive(Debug, Default)]
 struct State {
-    /// When each address has its whole burst again: the one number that a bucket needs.
+    /// When each address's bucket will be full: the only number that a bucket needs.
     full_at: HashMap<IpAddr, Instant>,
-    /// The tokens that are looked up now. A caller whose first requests come all at once tries one token, not hundreds.
+    /// The tokens being looked up now. A client whose first requests come all at once tries one token, not hundreds.
     trying: HashSet<Key>,
 }
 
-/// A token that is looked up; dropping this ends that.
+/// A look-up of a token. Dropping it ends the attempt.
 #[derive(Debug)]
 pub(super) struct Attempt<'a> {
     of: &'a BadTokens,
@@ -70,16 +69,16 @@ pub(super) struct Attempt<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// It was good lately, and takes nothing from its address.
+    /// It was valid recently, and costs its address nothing.
     Proven,
-    /// It was taken from the address' bucket.
+    /// It was taken from the address's bucket.
     Paid(IpAddr),
-    /// Another request pays for the same token, or nobody knows which address would.
+    /// Another request pays for the same token, or the address is unknown.
     Free,
 }
 
 impl BadTokens {
-    /// Full buckets of `burst` attempts, of which `rate` come back a second.
+    /// Full buckets of `burst` attempts, refilled at `rate` per second.
     #[must_use]
     pub fn new(burst: u32, rate: u32, metrics: GateMetrics) -> Self {
         Self {
@@ -95,13 +94,13 @@ impl BadTokens {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes an attempt out of an address' bucket, for what can't be a token.
+    /// Takes an attempt from an address's bucket, for a header that can't be a token.
     pub(super) fn take(&self, address: Option<IpAddr>) -> Result<(), Refusal> {
         address.map_or(Ok(()), |address| self.take_at(&mut self.state(), address, Instant::now()))
     }
 
-    /// Begins the look-up of a token, at the cost of an attempt. It is taken before and not after, so that many at once
-    /// get no more look-ups than one after the other.
+    /// Begins the look-up of a token, and takes an attempt for it. Taken before rather than after, so that concurrent
+    /// requests get no more look-ups than consecutive ones.
     pub(super) fn attempt(
         &self,
         address: Option<IpAddr>,
@@ -145,7 +144,7 @@ impl BadTokens {
 }
 
 impl Attempt<'_> {
-    /// Notes that the token is good: the attempt is put back.
+    /// The token is valid: the attempt is put back.
     pub(super) fn was_good(&self) {
         self.put_back();
         if let Standing::Paid(_) = self.standing {
@@ -153,14 +152,14 @@ impl Attempt<'_> {
         }
     }
 
-    /// Notes that the token is none, or no longer.
+    /// The token is unknown or revoked.
     pub(super) fn was_bad(&self) {
         if self.standing == Standing::Proven {
             self.of.proven.invalidate(&self.key);
         }
     }
 
-    /// Puts the attempt back, for a token of which nothing could be learnt.
+    /// Puts the attempt back if the look-up failed.
     pub(super) fn put_back(&self) {
         if let Standing::Paid(address) = self.standing
             && let Some(full_at) = self.of.state().full_at.get_mut(&network_of(address))

@@ -1,8 +1,8 @@
-//! The budget of an account, as a request meets it: admission, or only a report of the remaining requests.
+//! The budget of an account as a request sees it: admission, or only a report of the remaining requests.
 //!
-//! Which account is a tenant's is known once its database was opened, since the database says which one it is. A request
-//! that is admitted has a token that the database vouched for, so for it that is no step of its own. One that spends nothing
-//! and is the first of its tenant opens the database for the report in its headers, and waits for that only for a moment.
+//! A tenant's account is known once its database was opened, since the database holds its own identity. For an
+//! admitted request that needs no extra step: its token was verified in that database. The first request of a tenant
+//! that spends nothing opens the database for the report in its headers, and waits only briefly for that.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,18 +18,18 @@ use crate::tenant::{Tenant, Token};
 
 /// How long a report waits for a database to be opened.
 ///
-/// Larger: a 401 waits for a database that hangs. Smaller: the first 401 of a tenant reports a full budget where a loaded
+/// Larger: a 401 waits for a database that hangs. Smaller: a tenant's first 401 reports a full budget if a busy
 /// machine takes longer to open the database.
 const REPORT_WAIT: Duration = Duration::from_millis(500);
 
-/// How many databases are opened at once for reports; while that many are, a report is of a full budget.
+/// How many databases are opened at once for reports. Beyond that, a report shows a full budget.
 ///
-/// Larger: callers without a token can have more connections opened at once, by naming one host after another. Smaller:
-/// fewer databases that hang keep the others from being opened for this.
+/// Larger: callers without a token can cause more connections to be opened at once, by naming one host after another.
+/// Smaller: fewer databases that hang are enough to block reports of other tenants.
 static REPORTS: Semaphore = Semaphore::const_new(32);
 
 impl Gate {
-    /// Spends one request of the account's budget. Sets `budget` as soon as that is known, also for a request that is
+    /// Spends one request of the account's budget. Sets `budget` as soon as it is known, even if the request is
     /// refused.
     ///
     /// # Errors
@@ -44,7 +44,7 @@ impl Gate {
     ) -> Result<Admitted, Refusal> {
         let account = match tenant.account() {
             Some(account) => account,
-            // Boxed: it is rarely needed.
+            // Boxed because it is rarely needed.
             None => {
                 let learned = Box::pin(self.learn_account(&tenant)).await;
                 learned.map_err(|error| Refusal::DatabaseUnavailable(Arc::new(error)))?
@@ -70,7 +70,7 @@ impl Gate {
         Ok(Admitted { tenant, token, usage, _turn: turn })
     }
 
-    /// The account's budget, for a request that spends nothing. Full if it cannot be known which account that is.
+    /// The account's budget, for a request that spends nothing. Full if the account is unknown.
     pub async fn budget(&self, tenant: &Arc<Tenant>) -> Budget {
         let account = match tenant.account() {
             Some(account) => Some(account),
@@ -90,7 +90,7 @@ impl Gate {
     async fn learn_account_soon<'t>(&self, tenant: &'t Arc<Tenant>) -> Option<LimitedAccount<'t>> {
         let report = REPORTS.try_acquire().ok()?;
         let database = Arc::clone(&tenant.database);
-        // A task of its own: one that hangs is noticed by the breaker although the report does not wait for that.
+        // A separate task: the breaker notices a database that hangs even after the report stopped waiting.
         let opening = tokio::spawn(async move {
             let _report = report;
             database.store().await.map(drop)

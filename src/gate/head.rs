@@ -1,4 +1,4 @@
-//! The head of a request: whom it is for, and whether it is one that anybody here answers.
+//! The head of a request: which host it is for, and whether the gateway can answer it.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -10,15 +10,14 @@ use crate::config::RequestLimits;
 use crate::error::Refusal;
 use crate::host::HostName;
 
-/// Why the edge let a head not pass. The request that the gate sees in its place carries this as an extension, and
-/// nothing else that is true of it.
+/// Why the edge rejected a head. The gate gets a placeholder request in its place, with this as an extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadFault {
-    /// It is no HTTP.
+    /// It is not HTTP.
     Malformed,
-    /// It leaves open how long its body is: two lengths, or a length and a transfer coding.
+    /// The length of its body is ambiguous: two lengths, or a length and a transfer coding.
     Length,
-    /// Its target is no resource.
+    /// Its target is not a resource.
     Target,
     /// Its target is too long for the rest to be read.
     TargetTooLong,
@@ -38,7 +37,7 @@ impl From<HeadFault> for Refusal {
     }
 }
 
-/// Refuses what is no request for a resource: what the edge found, `*`, and tunnels (CONNECT).
+/// Refuses requests that are not for a resource: heads that the edge rejected, `*`, and tunnels (CONNECT).
 ///
 /// # Errors
 /// [`Refusal::InvalidTarget`], and those that a [`HeadFault`] becomes.
@@ -52,8 +51,8 @@ pub fn check_form(head: &request::Parts) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Refuses a method that nobody here knows; which of the others a path takes is the path's to say. Known are those of
-/// HTTP itself (RFC 9110, section 9.1, and RFC 5789), and QUERY, which OpenAPI and its tools know.
+/// Refuses unknown methods; a route decides which of the known ones it takes. Known are those of HTTP itself (RFC
+/// 9110, section 9.1, and RFC 5789), and QUERY, which OpenAPI and its tools know.
 ///
 /// # Errors
 /// [`Refusal::UnknownMethod`].
@@ -79,8 +78,7 @@ pub fn check_size(head: &request::Parts, limits: &RequestLimits) -> Result<(), R
     Ok(())
 }
 
-/// The first authority that requests of a connection named. Most that follow name the same one, and need not have it put
-/// into its normal form again.
+/// The first authority on a connection. Most later requests name the same one, which is then not normalized again.
 #[derive(Clone, Debug, Default)]
 pub struct FirstAuthority(OnceLock<Named>);
 
@@ -88,15 +86,17 @@ pub struct FirstAuthority(OnceLock<Named>);
 struct Named {
     text: Box<str>,
     host: HostName,
-    /// Where in the text the port begins.
+    /// Where the port begins in the text.
     port: Option<usize>,
 }
 
-/// How many bytes of text are kept at most: a name as long as DNS carries, and a port. More, and a caller makes each of its
-/// connections heavier; fewer, and a long name is put into its normal form with each request.
+/// Maximum length of text that is kept: the longest DNS name, and a port.
+///
+/// Larger: a client can make each of its connections use more memory. Smaller: a long name is normalized with each
+/// request.
 const LONGEST_KEPT: usize = 259;
 
-/// The authority of a request: the host in its normal form, and the port as the caller wrote it.
+/// The authority of a request: the host in its normal form, and the port as the client sent it.
 #[derive(Debug)]
 pub struct Authority<'h> {
     host: HostName,
@@ -104,8 +104,8 @@ pub struct Authority<'h> {
 }
 
 impl<'h> Authority<'h> {
-    /// From `:authority` in HTTP/2 and an absolute target, else from `Host` (RFC 9112, section 3.2; RFC 9113, section
-    /// 8.3.1). Where both are there they must agree: a proxy before us may have looked at the other one.
+    /// From `:authority` in HTTP/2 or an absolute target, otherwise from `Host` (RFC 9112, section 3.2; RFC 9113,
+    /// section 8.3.1). If both are present they must agree: a proxy in front may have used the other one.
     ///
     /// # Errors
     /// [`Refusal::InvalidAuthority`].
@@ -120,7 +120,7 @@ impl<'h> Authority<'h> {
         let target = head.uri.authority().map(|authority| Self::parse(authority.as_str(), first)).transpose()?;
         match (target, host) {
             (Some(target), Some(host)) if target.host != host.host => Err(Refusal::InvalidAuthority),
-            // An absolute target does not excuse the field (RFC 9112, section 3.2).
+            // An absolute target does not replace the field (RFC 9112, section 3.2).
             (Some(_), None) if head.version == Version::HTTP_11 => Err(Refusal::InvalidAuthority),
             (Some(authority), _) | (None, Some(authority)) => Ok(authority),
             (None, None) => Err(Refusal::InvalidAuthority),
@@ -134,7 +134,7 @@ impl<'h> Authority<'h> {
         let (host, port) = HostName::parse_with_port(text).map_err(|_| Refusal::InvalidAuthority)?;
         if text.len() <= LONGEST_KEPT {
             first.0.get_or_init(|| {
-                // It is what the text ends with.
+                // The text ends with the port.
                 let port = port.map(|port| text.len() - port.len());
                 Named { text: text.into(), host: host.clone(), port }
             });
@@ -148,19 +148,19 @@ impl<'h> Authority<'h> {
         &self.host
     }
 
-    /// What links begin with.
+    /// The start of links.
     #[must_use]
     pub fn origin(&self) -> Origin<'_> {
         Origin { host: &self.host, port: self.port }
     }
 }
 
-/// The address that a caller used, as links begin: `https://acme.example.com:8443`.
+/// The address that the client used, as links begin: `https://acme.example.com:8443`.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin<'a> {
     /// The host.
     pub host: &'a HostName,
-    /// The port as the caller wrote it.
+    /// The port as the client sent it.
     pub port: Option<&'a str>,
 }
 

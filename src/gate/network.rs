@@ -1,9 +1,9 @@
-//! What counts as one caller's address.
+//! The network that counts as one client address.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// The address itself, or of an IPv6 address the /64 that it lies in: a caller has all of that to choose from. An IPv4
-/// address is the same in its IPv6 clothes.
+/// An IPv4 address itself, or the /64 of an IPv6 address: a client can use any address in it. An IPv4-mapped IPv6
+/// address counts as its IPv4 address.
 #[must_use]
 pub fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {

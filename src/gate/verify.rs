@@ -1,7 +1,7 @@
-//! The token of a request: verified from memory, or in the tenant's database.
+//! Verifies a request's token, from the cache or in the tenant's database.
 //!
-//! Owns the order in which the limiter of bad tokens, the memory of good ones and the database are asked. A request whose
-//! header can't be a token never reaches the database.
+//! Owns the order: the cache of known tokens, the limiter of bad tokens, the database. A request whose header can't
+//! be a token never reaches the database.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::tenant::token::PresentedToken;
 use crate::tenant::{Tenant, Token};
 
 impl Gate {
-    /// The token that a request came with.
+    /// The request's token.
     ///
     /// # Errors
     /// [`Refusal::Unauthenticated`], [`Refusal::TooManyBadTokens`], [`Refusal::DatabaseUnavailable`].
@@ -33,7 +33,7 @@ impl Gate {
             return Ok(token);
         }
         let attempt = self.bad_tokens.attempt(address, tenant.tokens.generation, digest)?;
-        // Boxed: it is rarely needed, and large.
+        // Boxed because it is large and rarely needed.
         match Box::pin(self.tokens.verify(tenant, digest)).await {
             Ok(Some(token)) => {
                 attempt.was_good();
@@ -43,7 +43,7 @@ impl Gate {
                 attempt.was_bad();
                 Err(Refusal::Unauthenticated)
             }
-            // A database that can't say is no fault of the token's.
+            // A failed database says nothing about the token.
             Err(error) => {
                 attempt.put_back();
                 Err(Refusal::DatabaseUnavailable(error))
@@ -52,7 +52,7 @@ impl Gate {
     }
 }
 
-/// The token that a request presents, if that can be one.
+/// The token that a request presents, if its form is valid.
 fn presented(head: &request::Parts) -> Option<PresentedToken> {
     let mut values = head.headers.get_all(http::header::AUTHORIZATION).iter();
     let (Some(value), None) = (values.next(), values.next()) else { return None };

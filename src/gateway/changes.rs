@@ -1,4 +1,7 @@
-//! What changes on the disk in the folders that a configuration is read from.
+//! Watches the folders that a configuration is read from, and reports what changed in them.
+//!
+//! Owns when changes are complete (files are quiet for a moment) and which files are ignored: databases, and files
+//! that are written to but not read, such as logs.
 
 use std::collections::{BTreeSet, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -14,33 +17,42 @@ use tokio::time::{Instant, sleep};
 use crate::config::WatchedFolders;
 
 /// How long files must be quiet before they are read: an editor, or a renewal of certificates, writes several.
+///
+/// Larger: a change applies later. Smaller: half-written files are read.
 const QUIET: Duration = Duration::from_millis(200);
 
-/// Files that never get quiet are read after this all the same.
+/// How long files may stay busy before they are read all the same.
+///
+/// Larger: a change next to a busy file applies later. Smaller: half-written files are read.
 const LONGEST_UNQUIET: Duration = Duration::from_secs(2);
 
-/// How many files that were written to are told by name. More at a time are seldom logs, and are taken for any other change.
+/// How many written files are reported by name. More at once are seldom logs, and are reported as any other change.
+///
+/// Larger: more memory per change. Smaller: a folder with many logs causes more comparisons.
 const MOST_WRITTEN: usize = 16;
 
-/// How far the time of a change may be behind our clock: the kernel stamps files once a tick, of 10 ms at most. Larger: a
-/// change from before the reading is looked at once more. Smaller: a change right after the reading may be lost.
+/// How far the time of a change may lie behind the system clock: the kernel updates file times once per tick, of at
+/// most 10 ms.
+///
+/// Larger: a change from before the reading is examined again. Smaller: a change right after the reading may be
+/// missed.
 const TICK: Duration = Duration::from_millis(10);
 
-/// What a change is of.
+/// What a change affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Change {
-    /// Files of certificates, maybe.
+    /// Possibly certificate files.
     Certificates,
-    /// The configuration, maybe, and files of certificates.
+    /// Possibly the configuration, and certificate files.
     Configuration,
 }
 
-/// All that changed since it was last looked.
+/// All changes since the last call.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Changed {
-    /// The most that it is of.
+    /// The most that any of them affects.
     pub(super) most: Change,
-    /// The files that were written to; none where anything else was done, to these or to others.
+    /// The files that were written to; `None` if anything else happened, to these or to other files.
     pub(super) written: Option<BTreeSet<PathBuf>>,
 }
 
@@ -54,21 +66,21 @@ impl Changed {
     }
 }
 
-/// What was noticed.
+/// Changes noticed by the watcher.
 #[derive(Debug, Default)]
 struct Noticed {
     changed: Option<Changed>,
-    /// Files of which it does not matter that they are written to.
+    /// Files whose writes are ignored.
     passed_over: BTreeSet<PathBuf>,
 }
 
 impl Noticed {
-    /// Notes a change, and tells whether it is the first since it was last looked.
+    /// Records a change and returns whether it is the first since the last call.
     fn note(&mut self, changed: Changed) -> bool {
         match &changed.written {
             Some(files) if files.is_subset(&self.passed_over) => return false,
             Some(_) => {}
-            // A file may have got another meaning, or another file its name.
+            // A file may have a new meaning, or a new file its name.
             None => self.passed_over.clear(),
         }
         let is_first = self.changed.is_none();
@@ -80,16 +92,16 @@ impl Noticed {
     }
 }
 
-/// Changes of files in the folders of a configuration. Folders are watched and not files: a file is replaced by a rename
-/// more often than it is written to, and a watch on it would stay with the old one.
+/// Changes of files in the folders of a configuration. Watches folders rather than files: a file is more often
+/// replaced by a rename than written to, and a watch on it would stay with the old file.
 pub(super) struct Changes {
     pub(super) folders: WatchedFolders,
     pub(super) databases: Arc<HashSet<u64>>,
-    /// Ends its watch when it is dropped.
+    /// Stops watching when dropped.
     _watcher: Option<RecommendedWatcher>,
-    /// Only the first change wakes who waits for one: a log beside the configuration changes with every request.
+    /// Only the first change wakes the waiting task: a log in the same folder changes with every request.
     noticed: Arc<watch::Sender<Noticed>>,
-    /// What came since the last quiet moment.
+    /// Changes since the last quiet moment.
     gathered: Option<Changed>,
 }
 
@@ -118,13 +130,13 @@ impl Changes {
         Self { folders, databases, _watcher: watcher, noticed, gathered: None }
     }
 
-    /// Waits for a change, and then until no other has come for a while; all that changed. Dropped meanwhile, it keeps what
-    /// has come for the next call.
+    /// Waits for a change, then until no more follow for a while, and returns all of them. Cancel-safe: the next call
+    /// returns what this one collected.
     pub(super) async fn next(&mut self) -> Changed {
         if self.gathered.is_some() {
             sleep(QUIET).await;
         } else {
-            // The sender is ours: waiting does not end before a change has come.
+            // We hold the sender, so this returns only after a change.
             let _ = self.noticed.subscribe().wait_for(|noticed| noticed.changed.is_some()).await;
         }
         let latest = Instant::now() + LONGEST_UNQUIET;
@@ -156,10 +168,10 @@ impl Changes {
         taken
     }
 
-    /// Says nothing any more when these files are written to, as logs are, until something else happens in the folders.
+    /// Ignores writes to these files, as to logs, until something else happens in the folders.
     pub(super) fn pass_over(&self, files: BTreeSet<PathBuf>) {
         self.noticed.send_if_modified(|noticed| {
-            // It may have happened already.
+            // Something else may have happened already.
             if noticed.changed.as_ref().is_none_or(|changed| changed.written.is_some()) {
                 noticed.passed_over.extend(files);
             }
@@ -167,7 +179,7 @@ impl Changes {
         });
     }
 
-    /// Tells of all files again: those that are read may be others from now on.
+    /// Reports writes to all files again: from now on, other files may be read.
     pub(super) fn pass_over_none(&self) {
         self.noticed.send_if_modified(|noticed| {
             noticed.passed_over.clear();
@@ -195,8 +207,8 @@ fn watch_folders(watcher: &mut RecommendedWatcher, folders: &WatchedFolders) {
     }
 }
 
-/// Whether a change may have come between the reading of a configuration and the watch over it. That something else
-/// changed in one of the folders costs a reload that changes nothing.
+/// Whether a change may have happened between reading the configuration and watching its folders. An unrelated change
+/// in one of the folders costs a reload that changes nothing.
 fn changed_since(read_at: SystemTime, path: &Path, folders: &WatchedFolders) -> bool {
     let changed = |path: &Path| path.metadata().and_then(|data| data.modified()).is_ok_and(|at| at + TICK >= read_at);
     changed(path) || folders.configuration.union(&folders.certificates).any(|folder| changed(folder))
@@ -207,15 +219,15 @@ pub(super) fn is_watched(file: &Path, folders: &WatchedFolders) -> bool {
     file.parent().is_some_and(within)
 }
 
-/// A number for a path, the same throughout this process: there may be one a tenant.
+/// A hash of a path, stable throughout this process. Stored instead of the path, since there may be one per tenant.
 pub(super) fn fingerprint(path: &Path) -> u64 {
     static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     KEYS.hash_one(path)
 }
 
-/// What an event may have changed. Reading a file is an event, too, and reading is what a reload does.
+/// What an event may have changed. Reads are events too, and are ignored: a reload reads.
 fn what_changed(event: Event, folders: &WatchedFolders, databases: &HashSet<u64>) -> Option<Changed> {
-    // Events were lost: it is not known which.
+    // Events were lost, and it is unknown which.
     if event.need_rescan() {
         return Some(Changed { most: Change::Configuration, written: None });
     }
@@ -247,7 +259,7 @@ mod tests {
 
     use super::*;
 
-    /// Longer than it takes to tell of a change.
+    /// Longer than it takes to report a change.
     const LONG: Duration = Duration::from_secs(1);
 
     fn watched(folder: &TempDir) -> Changes {

@@ -1,8 +1,9 @@
-//! All tenants' databases, inspected in the background: which can't be used, and which hold rows that are derived wrongly.
+//! Inspects all tenants' databases in the background: which can't be used, and which hold wrongly derived rows.
 //!
-//! A gateway starts without opening the databases of its tenants. A wrong password or a database that was never migrated is
-//! found here, before its callers find it. Databases are inspected one after another, each over a connection of its own that
-//! is closed afterwards. A database in use is only counted in: its [breaker](crate::store::Breaker) knows whether it works.
+//! A gateway starts without opening its tenants' databases. This finds a wrong password or a database that was never
+//! migrated before its callers do. Databases are inspected one after another, each over its own connection, which is
+//! closed afterwards. A database in use is not opened, except when a count of its rows is due: its
+//! [breaker](crate::store::Breaker) knows whether it works.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,27 +21,28 @@ use crate::tenant::Directory;
 
 /// The pause between two rounds.
 ///
-/// Larger: an unused database is reported later. Smaller: quiet databases are opened more often.
+/// Larger: a fault of an unused database is reported later. Smaller: quiet databases are opened more often.
 const BETWEEN_ROUNDS: Duration = Duration::from_secs(60);
 
-/// The shortest pause between two databases.
+/// The minimum pause between two databases.
 ///
-/// Larger: a round through thousands of databases takes longer. Smaller: opening them takes more of the servers' time.
+/// Larger: a round through thousands of databases takes longer. Smaller: opening them takes more of the servers'
+/// time.
 const BETWEEN_DATABASES: Duration = Duration::from_millis(100);
 
-/// The pause after a database, in times of what inspecting it took.
+/// The pause after a database, as a multiple of the time that its inspection took.
 ///
 /// Larger: as for [`BETWEEN_DATABASES`]. Smaller: counting takes more of the servers' time.
 const REST: u32 = 3;
 
-/// How often wrong rows are counted where none were found, which takes seconds for a million submissions.
+/// How often wrong rows are counted after none were found. A count takes seconds for a million submissions.
 ///
 /// Larger: wrong rows are reported later. Smaller: databases do this work more often.
 const COUNTED_EVERY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How many new faults of one round are logged one by one.
 ///
-/// Larger: when a server of many tenants goes away, the log fills with them. Smaller: fewer are named there.
+/// Larger: when a server with many tenants goes down, the log fills with them. Smaller: fewer are named in the log.
 const LOGGED: usize = 10;
 
 /// What the inspection found.
@@ -48,7 +50,7 @@ const LOGGED: usize = 10;
 pub(super) struct Databases {
     directory: Arc<ArcSwap<Directory>>,
     metrics: DatabaseMetrics,
-    /// By the slug of the tenant.
+    /// By tenant slug.
     found: Mutex<HashMap<Arc<str>, Found>>,
     changed: Notify,
 }
@@ -76,11 +78,11 @@ impl Task for Inspection {
 /// What is known of one database.
 #[derive(Clone, Debug)]
 struct Found {
-    /// The tenant whose database it is: with a change of its configuration it may be another one.
+    /// The tenant's configuration at the time; a changed one may name another database.
     tenant: Arc<TenantConfig>,
     /// Why it can't be used.
     fault: Option<String>,
-    /// How many rows are derived wrongly, and when that was counted.
+    /// How many rows are wrongly derived, and when they were counted.
     counted: Option<(u64, Instant)>,
 }
 
@@ -99,12 +101,12 @@ impl Databases {
         Self { directory, metrics, found: Mutex::default(), changed: Notify::new() }
     }
 
-    /// Starts a round now: the tenants have changed.
+    /// Starts a round now, because the tenants changed.
     pub(super) fn inspect_soon(&self) {
         self.changed.notify_one();
     }
 
-    /// The tenants whose databases do not work, and why.
+    /// The tenants whose databases don't work, and why.
     pub(super) fn faulty(&self) -> Vec<(Arc<str>, String)> {
         let directory = self.directory.load();
         let in_use = |slug: &str| directory.in_use(slug).is_some();
@@ -156,7 +158,7 @@ impl Databases {
         match look(tenant, before.is_count_due()).await {
             Ok(wrong) => {
                 found.fault = None;
-                // If it could not be counted in time, it won't be a minute later either.
+                // A count that timed out would time out again a minute later, so it counts as done.
                 found.counted = wrong.map(|wrong| (wrong.unwrap_or_default(), Instant::now())).or(found.counted);
             }
             Err(error) => found.fault = Some(with_causes(&error)),
@@ -172,12 +174,13 @@ impl Databases {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Found>> {
-        // Each change is one call to the map.
+        // Each change is a single call to the map.
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Opens a database as serving does, and counts its wrong rows if that is due: nothing where that takes too long.
+/// Opens a database as serving does. Counts its wrong rows if a count is due; the inner `None` means that the count
+/// failed.
 async fn look(tenant: &TenantConfig, is_count_due: bool) -> Result<Option<Option<u64>>, StoreError> {
     let store = Store::open(&tenant.database, 1).await?;
     let wrong = if is_count_due { Some(store.count_wrong().await.ok()) } else { None };
@@ -185,7 +188,7 @@ async fn look(tenant: &TenantConfig, is_count_due: bool) -> Result<Option<Option
     Ok(wrong)
 }
 
-/// Logs what is new.
+/// Logs what changed since the last inspection.
 fn report(found: &Found, before: &Found, names_fault: bool) {
     let slug = &*found.tenant.slug;
     match (&found.fault, &before.fault) {

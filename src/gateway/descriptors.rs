@@ -1,8 +1,8 @@
-//! The file descriptors of the process: set aside for its own needs first, the rest for client connections.
+//! Divides the file descriptors of the process: its own needs first, the rest for client connections.
 //!
-//! A connection of a caller takes one, and so does everything that serves it. Callers that hold all of them would keep the
-//! gateway from reaching Redis and the databases, so the descriptors for those are set aside first and the cap on
-//! connections is lowered where the limit of the system is too low for what is configured.
+//! A client connection takes a descriptor, and so does everything that serves it. Clients that hold all of them would
+//! keep the gateway from reaching Redis and the databases. So descriptors for those are set aside first, and the cap
+//! on client connections is lowered if the system's limit is too low for the configuration.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -10,20 +10,26 @@ use crate::config::{GatewayConfig, Limits, RedisTarget};
 use crate::edge::admin;
 use crate::store::DatabaseLimits;
 
-/// For what is open from the start (the log, the runtime, signals, watched folders, the connection to a collector) and what
-/// is open for a moment: files of certificates and of the configuration, sockets that look up names.
+/// Descriptors for the process: those open from the start (log, runtime, signals, watched folders, the connection to
+/// a collector), and short-lived ones (certificate and configuration files, sockets for name resolution).
 ///
-/// Larger: fewer callers where the limit is low. Smaller: a reload or a handshake fails while all connections are taken.
+/// Larger: fewer client connections if the limit is low. Smaller: a reload or a handshake fails while all connections
+/// are taken.
 const PROCESS: u64 = 64;
 
-/// For each server of Redis: the connections in use, the one that listens, and their successors before they are closed.
+/// Descriptors per Redis server: the connections in use, the subscription, and their successors before they are
+/// closed.
+///
+/// Larger: fewer client connections if the limit is low. Smaller: Redis can't be reconnected while all connections
+/// are taken.
 const REDIS: u64 = 8;
 
-/// For a connection to a SQLite database: the file, its log, and its shared memory. One to Postgres takes one.
+/// Descriptors per connection to a SQLite database: the file, its WAL, and its shared memory. A Postgres connection
+/// takes one.
 const DATABASE: u64 = 3;
 
-/// Lets the process open as many files as the system will ever let it. Shells and containers grant 1024 at first, for
-/// programs that wait by `select`, which takes no higher numbers (select(2)); nothing here does.
+/// Raises the soft limit on open files to the hard limit. Shells and containers set it to 1024 for programs that use
+/// `select`, which can't handle higher descriptors (select(2)); nothing here does.
 pub fn raise_limit() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum
@@ -33,27 +39,27 @@ pub fn raise_limit() {
     }
 }
 
-/// What callers and databases may have open, by the configuration or by the limit of the system.
+/// How many descriptors clients and databases may use, by the configuration or by the system's limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// The limit of the system.
+    /// The system's limit.
     pub open_files: u64,
-    /// The most connections of callers.
+    /// Maximum number of client connections.
     pub connections: usize,
-    /// The most of one address.
+    /// Maximum per client address.
     pub connections_per_address: u32,
-    /// The most connections to databases.
+    /// Maximum number of database connections.
     pub databases: u32,
 }
 
 impl Share {
-    /// By the limit that holds for this process.
+    /// By the current limit of this process.
     #[must_use]
     pub fn now(config: &GatewayConfig) -> Self {
         Self::of(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX), config)
     }
 
-    /// By the limit that will hold once a gateway has raised it ([`raise_limit`]).
+    /// By the limit after a gateway has raised it ([`raise_limit`]).
     #[must_use]
     pub fn once_raised(config: &GatewayConfig) -> Self {
         Self::of(getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX), config)
@@ -64,20 +70,20 @@ impl Share {
         let redis = match config.redis.as_ref().map(|redis| &redis.target) {
             None => 0,
             Some(RedisTarget::Server { .. }) => 1,
-            // Their servers, and one Sentinel at a time.
+            // The server, and one Sentinel at a time.
             Some(RedisTarget::Sentinel { .. }) => 2,
             Some(RedisTarget::Cluster { nodes }) => nodes.len(),
         };
         let listeners = config.listen.len() + admin;
         let own = PROCESS + REDIS * as_u64(redis) + as_u64(listeners);
-        // At least something is left for both, where the limit is hopeless.
+        // Leave something for both, even with a hopelessly low limit.
         let rest = open_files.saturating_sub(own).max(open_files / 4);
         let limits = config.limits.connection;
         let databases = (DATABASE * u64::from(config.databases.max_connections)).min(rest / 2).max(DATABASE);
         let connections = as_u64(limits.connections).min(rest.saturating_sub(databases)).max(1);
         let connections = usize::try_from(connections).unwrap_or(usize::MAX);
         let is_lowered = connections < limits.connections;
-        // Where one address may not take all by the configuration, it may not by the lowered cap either.
+        // If the configuration keeps one address from taking all connections, so must the lowered cap.
         let half = u32::try_from(connections.div_ceil(2)).unwrap_or(u32::MAX);
         let bounded = is_lowered && as_u64(limits.connections) > u64::from(limits.connections_per_address);
         let connections_per_address =
@@ -86,7 +92,7 @@ impl Share {
         Self { open_files, connections, connections_per_address, databases }
     }
 
-    /// The limits of the edge and of the databases that these are.
+    /// Applies this share to the configured limits.
     pub(super) fn apply(self, config: &GatewayConfig) -> (Limits, DatabaseLimits) {
         let (mut limits, mut databases) = (config.limits, config.databases);
         limits.connection.connections = self.connections;
@@ -95,7 +101,7 @@ impl Share {
         (limits, databases)
     }
 
-    /// What is lower than configured, a line each.
+    /// The limits that are lower than configured, one line each.
     #[must_use]
     pub fn lowered(self, config: &GatewayConfig) -> Vec<String> {
         let limits = config.limits.connection;

@@ -1,7 +1,8 @@
-//! Whether the gateway should be given traffic, and what of it does not work: as its parts know it, without asking any.
+//! Whether the gateway should get traffic, and which parts of it don't work. Reads what the parts already know and
+//! starts no check.
 //!
 //! A tenant that can't be served does not make the node unready: the others are served, and another node would do no
-//! better. Nor does Redis, unless the policy is to refuse without it.
+//! better. A Redis that is down makes it unready only if the policy is to deny.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,17 +14,20 @@ use crate::edge::Certificates;
 use crate::edge::admin::Readiness;
 use crate::request::Pipeline;
 
-/// How many tenants are named. With more, a probe that comes every second carries a book; the log has them all.
+/// How many tenants are named.
+///
+/// Larger: a probe that comes every second gets a very large answer. Smaller: fewer faults are visible without the
+/// log, which names all.
 const NAMED: usize = 100;
 
-/// The parts that know.
+/// The parts that readiness is read from.
 #[derive(Clone, Debug)]
 pub(super) struct Parts {
     pub(super) pipeline: Arc<Pipeline>,
     pub(super) certificates: Arc<Certificates>,
     pub(super) databases: Arc<Databases>,
     pub(super) draining: Arc<AtomicBool>,
-    /// What happens without Redis, where there is one.
+    /// The policy when Redis fails, if one is configured.
     pub(super) redis: Option<OnRedisFailure>,
 }
 
@@ -61,7 +65,7 @@ impl Parts {
     }
 }
 
-/// Notes the tenants for which a part does not work, and says how many they are.
+/// Records the tenants for which a part does not work, and returns a summary.
 fn note(faulty: impl IntoIterator<Item = (Arc<str>, String)>, tenants: &mut BTreeMap<String, Vec<String>>) -> String {
     let mut count = 0;
     for (tenant, fault) in faulty {

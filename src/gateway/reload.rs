@@ -1,9 +1,9 @@
-//! A changed configuration, taken into service without a restart and without a dropped request.
+//! Applies a changed configuration without a restart and without dropping a request.
 //!
-//! Read and checked whole, by the same code as `formgate check`; one that is faulty changes nothing. Tenants that go on
-//! keep their databases, windows and what is remembered of their tokens; requests in flight end as they began, and the
-//! databases that are left over are closed after them. What a process can't change about itself (addresses, Redis, the
-//! window's span) is named in the log and waits for a restart.
+//! The configuration is read and checked as a whole, by the same code as `formgate check`; a faulty one changes
+//! nothing. Tenants that remain keep their databases, windows and cached tokens. Requests in flight finish with the
+//! configuration they started with; databases that are no longer used are closed after them. Changes that a running
+//! process can't apply (addresses, Redis, the window's span) are logged and need a restart.
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
@@ -25,14 +25,18 @@ use crate::store::with_causes;
 use crate::tenant::last_used;
 use crate::tenant::{Directory, LeftOut};
 
-/// How many faults of a refused configuration are logged. With more, one slip in a pattern of thousands of tenants fills
-/// the log; with fewer, an operator mends them in more rounds. `formgate check` tells all.
+/// How many faults of a refused configuration are logged. `formgate check` lists all.
+///
+/// Larger: one mistake in a pattern of thousands of tenants fills the log. Smaller: an operator fixes the faults in
+/// more rounds.
 const LOGGED_FAULTS: usize = 20;
 
-/// How often it is looked whether a database that nobody is configured for is still in use by a request.
+/// How often the gateway checks whether requests still use a database that is no longer configured.
+///
+/// Larger: its connections stay open for longer. Smaller: more checks for nothing.
 const LOOK_AFTER_LEFT: Duration = Duration::from_millis(100);
 
-/// Puts configurations in place of the one that is served.
+/// Replaces the configuration that is served.
 #[derive(Clone, Debug)]
 pub struct Reloader {
     pub(super) pipeline: Arc<Pipeline>,
@@ -40,18 +44,18 @@ pub struct Reloader {
     databases: Arc<Databases>,
 }
 
-/// What a reload compares with. The tenants themselves are in the directory, and nowhere else.
+/// What a reload compares with. The tenants themselves are only in the directory.
 pub(super) struct ServedState {
     gateway: GatewayConfig,
     pub(super) folders: WatchedFolders,
-    /// The SQLite files that lie in these folders, by [`fingerprint`], and are written all the time.
+    /// SQLite files in these folders, by [`fingerprint`]: they are written constantly.
     pub(super) databases: HashSet<u64>,
     pub(super) sources: Sources,
     pub(super) read_at: SystemTime,
     pub(super) tenants: usize,
 }
 
-/// Of a configuration that is refused: where a change may mend it, and the files that it was read from.
+/// A refused configuration: the folders in which a change may fix it, and the files it was read from.
 #[derive(Default)]
 pub(super) struct RefusedConfig {
     pub(super) folders: WatchedFolders,
@@ -75,7 +79,7 @@ impl ServedState {
     }
 }
 
-/// A configuration that was read and is not in place yet.
+/// A configuration that was read but is not applied yet.
 struct Read {
     directory: Directory,
     certificate: Prepared,
@@ -87,7 +91,7 @@ impl Reloader {
         Self { pipeline, certificates, databases }
     }
 
-    /// Reads the configuration anew and serves it, or says in the log why not.
+    /// Reads the configuration and applies it, or logs why not.
     pub(super) async fn reload(
         &self,
         path: &Path,
@@ -117,9 +121,9 @@ impl Reloader {
             }
         };
         let tenants = standing.tenants;
-        // What goes is written first: a stop soon after this must not lose it.
+        // Written before the tenants are removed: a stop soon after this must not lose it.
         last_used::write(before.left_out_of(&directory).iter().filter_map(LeftOut::last_used).collect()).await;
-        // Certificates before tenants: a new tenant is served from its first handshake on.
+        // Certificates before tenants, so that a new tenant is served from its first handshake.
         self.certificates.replace(certificate);
         let after = Arc::new(directory);
         self.pipeline.gate.directory.store(Arc::clone(&after));
@@ -139,8 +143,8 @@ impl Reloader {
         Ok(standing)
     }
 
-    /// Whether the configuration or certificates are read from any of these files, under whatever name, or were for one
-    /// that is refused.
+    /// Whether the configuration or certificates are read from any of these files, under any name, or were for a
+    /// refused configuration.
     pub(super) async fn is_any_read(
         &self,
         files: &BTreeSet<PathBuf>,
@@ -152,7 +156,7 @@ impl Reloader {
         let gateway = self.certificates.files_of_gateway();
         let look = move || {
             let Some(written) = files.iter().map(|file| FileStamp::of(file)).collect::<Option<Vec<_>>>() else {
-                // What is gone again can't be told from what was read.
+                // A file that no longer exists can't be compared with those that were read.
                 return true;
             };
             let is_written = |path: &Path| {
@@ -167,14 +171,14 @@ impl Reloader {
         tokio::task::spawn_blocking(look).await.unwrap_or(true)
     }
 
-    /// Takes up certificates that were renewed, behind the requests.
+    /// Loads renewed certificates in the background.
     pub(super) fn compare_certificates(&self) {
         let certificates = Arc::clone(&self.certificates);
         tokio::spawn(async move { certificates.compare().await });
     }
 }
 
-/// Reads a configuration, blocking on its files and on the certificates that are new in it.
+/// Reads a configuration. Blocks on its files and on certificates that are new in it.
 fn read(
     path: &Path,
     before: &Directory,
@@ -201,18 +205,19 @@ fn read(
     Ok(Read { directory, certificate, standing: ServedState::of(config) })
 }
 
-/// Does what takes much memory for a moment. An allocator keeps that for the thread that had it, and for others once that
-/// one is gone. Those that tokio has for blocking work stay for a while, so each reload would find another one of them.
+/// Runs work that briefly takes much memory on its own thread. The allocator keeps freed memory for the thread that
+/// used it, and returns it to others when the thread ends. Tokio's blocking threads live on, so each reload could
+/// leave memory with another one.
 async fn on_a_thread_of_its_own<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> Result<R, Ended> {
     let (done, outcome) = tokio::sync::oneshot::channel();
     let thread = std::thread::Builder::new().name("reload".to_owned());
-    // Nobody waits any more only when the gateway stops.
+    // The receiver is dropped only when the gateway stops.
     let started = thread.spawn(move || drop(done.send(work())));
     started.map_err(|_| Ended)?;
     outcome.await.map_err(|_| Ended)
 }
 
-/// A thread ended before its work did, or there was none.
+/// The thread ended before its work did, or could not be started.
 struct Ended;
 
 fn first_of(problems: &Problems) -> String {
@@ -223,14 +228,14 @@ fn first_of(problems: &Problems) -> String {
     faults.join("\n\n")
 }
 
-/// Closes the databases that are no longer configured, each once the last request that uses it is done.
+/// Closes the databases that are no longer configured, each after the last request that uses it.
 async fn close_left(before: Arc<Directory>, after: Arc<Directory>) {
-    // Letting go of very many tenants takes its time, too.
+    // Dropping thousands of tenants takes time too.
     let left = tokio::task::spawn_blocking(move || before.left_out_of(&after)).await;
     let mut left: Vec<LeftOut> = left.unwrap_or_default();
     while !left.is_empty() {
         let unused: Vec<_> = left.extract_if(.., |left| !left.is_in_use()).collect();
-        // Of the requests that were in flight when it was left out.
+        // Uses noted by requests that were in flight when the database was left out.
         last_used::write(unused.iter().filter_map(LeftOut::last_used).collect()).await;
         for left in unused {
             left.close().await;
@@ -239,9 +244,9 @@ async fn close_left(before: Arc<Directory>, after: Arc<Directory>) {
     }
 }
 
-/// The changed keys that the running process can't follow.
+/// The changed keys that need a restart.
 fn needs_restart(before: &GatewayConfig, after: &GatewayConfig) -> Vec<&'static str> {
-    // Named one by one, so that a new key is not forgotten here.
+    // Destructured, so that a new key can't be forgotten here.
     let GatewayConfig {
         listen,
         admin_listen,

@@ -1,4 +1,4 @@
-//! The background tasks that belong to no other module: writing when tokens were last used, and closing idle connections.
+//! The background tasks of no other module: writing last-used times of tokens, and closing idle database connections.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,12 +10,12 @@ use crate::store::Connections;
 use crate::tenant::Directory;
 use crate::tenant::last_used::{self, Due};
 
-/// How often uses of tokens are looked for that are due to be written.
+/// How often due last-used times are collected.
 ///
-/// Larger: lists show later that a token is used. Smaller: all tenants are looked through more often for nothing.
+/// Larger: lists show later that a token is used. Smaller: all tenants are checked more often for nothing.
 const LAST_USED_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Writes when tokens were last used.
+/// Writes last-used times of tokens.
 pub(super) struct WriteLastUsed(pub(super) Arc<ArcSwap<Directory>>);
 
 impl Task for WriteLastUsed {
@@ -32,14 +32,16 @@ impl Task for WriteLastUsed {
     }
 }
 
-/// The longest pause between two looks at idle connections. A connection that becomes idle while none is wakes the task, so
-/// this decides nothing but how fresh the metric is.
+/// The longest pause between two checks for idle connections. A connection that becomes idle while there was none
+/// wakes the task.
+///
+/// Larger: the metric is older. Smaller: more checks for nothing.
 const IDLE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Closes database connections that have been idle for too long.
 pub(super) struct CloseIdleConnections {
     connections: Arc<Connections>,
-    /// When the next one will have been.
+    /// When the next connection will have been idle for too long.
     next: Option<Instant>,
 }
 

@@ -1,7 +1,7 @@
-//! The background task that reloads the configuration: on SIGHUP, when a file changes, and when a change was found that no
-//! watch reported.
+//! The background task that reloads the configuration: on SIGHUP, when a watched file changes, and when a periodic
+//! comparison finds a change that no watch reported.
 //!
-//! Owns when a reload is due; [`Reloader`] does it.
+//! Owns when a reload is due; [`Reloader`] performs it.
 
 use std::future::pending;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ use crate::supervisor;
 #[must_use = "dropping it ends the watch"]
 pub fn watch(path: &Path, served: Config, reloader: Reloader) -> AbortOnDropHandle<()> {
     let served = Arc::new(ServedState::of(served));
-    // Before this returns, so that a change made as soon as the gateway reports that it serves is noticed.
+    // Created before this returns, so that a change made as soon as the gateway reports ready is noticed.
     let changes = Changes::of(path, &served.databases, served.folders.clone(), served.read_at);
     let hangups = signal(SignalKind::hangup())
         .inspect_err(|error| tracing::error!(%error, "SIGHUP cannot be received; only changes of files cause a reload"))
@@ -36,10 +36,10 @@ pub fn watch(path: &Path, served: Config, reloader: Reloader) -> AbortOnDropHand
     background::start(task, &metrics)
 }
 
-/// How often the files are compared with what was read. Changes are noticed at once where folders can be watched; on some
-/// network file systems they cannot.
+/// How often the files are compared with what was read. Changes are noticed immediately if folders can be watched; on
+/// some network file systems they can't be.
 ///
-/// Larger: a change there takes effect later. Smaller: all files are looked at more often for nothing.
+/// Larger: a change there applies later. Smaller: all files are checked more often for nothing.
 const COMPARE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Why a configuration is read again.
@@ -97,13 +97,14 @@ impl Task for Reload {
 }
 
 impl Reload {
-    /// Whether a change asks for a reload. If only certificates may have changed, they are compared with their files.
+    /// Whether a change requires a reload. If only certificates may have changed, they are compared with their files
+    /// instead.
     async fn is_reload_due(&mut self, changed: Changed) -> bool {
         if changed.most != Change::Certificates && !are_unchanged(&self.sources).await {
             return true;
         }
         match changed.written {
-            // A log file may be in the same folder as the configuration, and a reload is logged.
+            // A log file may be in the same folder as the configuration, and a reload writes to the log.
             Some(files) if !self.reloader.is_any_read(&files, &self.sources, self.refused.as_ref()).await => {
                 self.changes.pass_over(files);
                 false
@@ -112,7 +113,7 @@ impl Reload {
                 self.reloader.compare_certificates();
                 false
             }
-            // The file of a certificate may be all that a refused configuration lacks.
+            // A missing certificate file may be the only fault of a refused configuration.
             _ => true,
         }
     }

@@ -1,19 +1,19 @@
-//! What is counted of certificates: those in memory, their loading, and which expire soon.
+//! Certificate metrics: those in memory, loads from disk, and which expire soon.
 
 use prometheus::{IntCounterVec, IntGauge, IntGaugeVec};
 
 use super::register::Register;
 
-/// Certificates of tenants, and when they and the gateway's expire.
+/// Tenants' certificates, and when they and the gateway's expire.
 #[derive(Clone, Debug)]
 pub struct CertificateMetrics {
-    /// Certificates in memory, beside the gateway's.
+    /// Certificates in memory, not counting the gateway's.
     pub cached: IntGauge,
-    /// The bytes that they take.
+    /// Their size in bytes.
     pub cache_bytes: IntGauge,
     /// Certificates read from disk for handshakes, by `result`: `done`, `failed`.
     pub loads: IntCounterVec,
-    /// When a tenant's certificate expires, in seconds since 1970; of the soonest ones alone.
+    /// When a certificate expires, in seconds since 1970; only for the tenants that expire soonest and the gateway.
     pub expiry: IntGaugeVec,
 }
 

@@ -1,4 +1,4 @@
-//! What the tenants' databases are asked, and what keeps their callers out.
+//! Metrics of the tenants' databases: connections, statements, failures and refused requests.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::register::Register;
 /// All tenants' databases together.
 #[derive(Clone, Debug)]
 pub struct DatabaseMetrics {
-    /// Those who wait for a connection.
+    /// Requests that wait for a connection.
     pub waiting: IntGauge,
     connections: IntGaugeVec,
     durations: HistogramVec,
@@ -23,28 +23,28 @@ pub struct DatabaseMetrics {
     wrong: IntGauge,
 }
 
-/// A failure that lies in a database rather than in a statement, as `formgate_database_failures_total` counts it.
+/// A failure of a database rather than of a statement, as counted in `formgate_database_failures_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatabaseFailure {
-    /// It can't be connected to, or not by us.
+    /// It refuses connections, or ours.
     Unreachable,
-    /// The connection is gone.
+    /// The connection was lost.
     Lost,
-    /// It ended a statement that ran longer than it may.
+    /// It canceled a statement that ran too long.
     TimedOut,
-    /// It did not answer in time, not even to say so.
+    /// It did not answer in time.
     Unresponsive,
-    /// The server takes no more connections.
+    /// The server's connection limit is reached.
     Full,
-    /// It has no room or no memory left.
+    /// It is out of disk space or memory.
     OutOfSpace,
-    /// It takes no writes, or not from us.
+    /// It is read-only, or to us.
     ReadOnly,
-    /// Somebody else holds a lock.
+    /// A lock is held elsewhere.
     Locked,
     /// Two transactions collided.
     Collision,
-    /// It is damaged, or something else that lies in it.
+    /// It is corrupt, or another fault of the database.
     Other,
 }
 
@@ -81,7 +81,7 @@ impl DatabaseFailure {
     ];
 }
 
-/// From a look-up by key to the limit of a statement.
+/// From a look-up by key to the time limit of a statement.
 const DURATION_BUCKETS: [f64; 11] = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0];
 
 impl DatabaseMetrics {
@@ -130,7 +130,7 @@ impl DatabaseMetrics {
                 "Rows that searches read and that were derived wrongly when they were last counted.",
             ),
         };
-        // There from the start: an alert on the first one needs to see the 0 before it.
+        // Initialized to 0, so that an alert can see the first failure as an increase.
         DatabaseFailure::ALL.iter().for_each(|failure| drop(metrics.failures.with_label_values(&[failure.name()])));
         for reason in ["breaker", "in_flight", "wait", "behind"] {
             drop(metrics.refused.with_label_values(&[reason]));
@@ -138,18 +138,18 @@ impl DatabaseMetrics {
         metrics
     }
 
-    /// For who has nobody to show them to.
+    /// Metrics that are exported nowhere.
     #[must_use]
     pub fn unregistered() -> Self {
         Self::new(&Register(&Registry::new()))
     }
 
-    /// Counts connections that were opened or, below zero, closed.
+    /// Counts opened connections or, if negative, closed ones.
     pub(crate) fn open(&self, database: &str, change: i64) {
         self.connections.with_label_values(&[database, "open"]).add(change);
     }
 
-    /// Counts connections that became idle or, below zero, are no longer.
+    /// Counts connections that became idle or, if negative, are no longer idle.
     pub(crate) fn idle(&self, database: &str, change: i64) {
         self.connections.with_label_values(&[database, "idle"]).add(change);
     }
@@ -170,17 +170,17 @@ impl DatabaseMetrics {
         self.refused.with_label_values(&[reason]).inc();
     }
 
-    /// Counts notes that were derived from.
+    /// Counts notes of writers that were processed into search tables.
     pub(crate) fn settled(&self, notes: usize) {
         self.settled.inc_by(notes as u64);
     }
 
-    /// Counts databases that fell behind or, below zero, no longer are.
+    /// Counts databases that fell behind or, if negative, caught up.
     pub(crate) fn behind(&self, change: i64) {
         self.behind.add(change);
     }
 
-    /// Tells what inspecting all databases found.
+    /// Publishes the result of inspecting all databases.
     pub(crate) fn inspected(&self, faulty: usize, wrong: u64) {
         self.faulty.set(i64::try_from(faulty).unwrap_or(i64::MAX));
         self.wrong.set(i64::try_from(wrong).unwrap_or(i64::MAX));

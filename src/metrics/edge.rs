@@ -1,4 +1,4 @@
-//! What the edge counts: connections and handshakes.
+//! Metrics of the edge: connections and handshakes.
 
 use prometheus::{Histogram, IntCounter, IntCounterVec, IntGaugeVec};
 
@@ -7,10 +7,10 @@ use super::register::{Register, begin};
 /// Connections and handshakes.
 #[derive(Clone, Debug)]
 pub struct EdgeMetrics {
-    /// TCP connections accepted, whatever came of them.
+    /// TCP connections accepted, whatever their outcome.
     pub connections_accepted: IntCounter,
-    /// Connections closed before anything of them was read, by `reason`: `proxy`, a balancer's without a sound PROXY
-    /// header.
+    /// Connections closed before anything was read from the client, by `reason`: `proxy` (a load balancer's
+    /// connection without a valid PROXY header), `address` (too many from one address).
     pub connections_refused: IntCounterVec,
     /// Connections open after their handshake, by `protocol`: `http/1.1`, `h2`.
     pub connections_open: IntGaugeVec,
@@ -18,11 +18,11 @@ pub struct EdgeMetrics {
     pub connections_ended: IntCounterVec,
     /// TLS handshakes by `result`: `done`, `unknown_name`, `timeout`, `failed`.
     pub handshakes: IntCounterVec,
-    /// The seconds that handshakes took which were done.
+    /// Duration of completed handshakes in seconds.
     pub handshake_duration: Histogram,
 }
 
-/// From a resumed handshake on the same machine to the limit.
+/// From a resumed handshake on the same machine to the time limit.
 const HANDSHAKE_BUCKETS: [f64; 10] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0];
 
 impl EdgeMetrics {
@@ -38,7 +38,7 @@ impl EdgeMetrics {
             &["reason"],
         );
         let handshakes = register.counters("formgate_handshakes_total", "TLS handshakes by result.", &["result"]);
-        // There from the start, so that an alert on their growth sees the first one.
+        // Initialized to 0, so that an alert can see the first one as an increase.
         begin(&connections_refused, &["proxy", "address"]);
         begin(&connections_ended, &["idle", "age", "stalled", "flood", "resets"]);
         begin(&handshakes, &["done", "unknown_name", "timeout", "failed"]);

@@ -1,4 +1,4 @@
-//! What the gate counts of requests that it takes no further.
+//! Metrics of requests in flight, and of those that are refused to protect the gateway.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,9 +11,9 @@ use super::register::{Register, begin};
 /// Requests at the gate.
 #[derive(Clone, Debug)]
 pub struct GateMetrics {
-    /// Requests that are worked on, counted by who limits them.
+    /// Requests in flight, counted by the code that limits them.
     pub in_flight: Arc<CachePadded<AtomicUsize>>,
-    /// Bytes that bodies and answers have reserved, counted by who limits them.
+    /// Bytes reserved for bodies and answers, counted by the code that limits them.
     pub memory_reserved: Arc<CachePadded<AtomicUsize>>,
     /// Requests refused to protect the gateway, by `reason`: `in_flight`, `bad_tokens`, `memory`, `tenant_memory`.
     pub refused: IntCounterVec,

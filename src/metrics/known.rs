@@ -1,5 +1,5 @@
-//! Counters whose series are all known beforehand, so that each is looked up once: a request pays more for looking up
-//! labels than for counting.
+//! Counters whose series are all known at compile time, so that their labels are looked up only once: a request pays
+//! more for looking up labels than for counting.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -8,18 +8,18 @@ use prometheus::IntCounter;
 
 use super::register::Register;
 
-/// What such a counter tells apart: the rows of a table of two labels.
+/// The series of such a counter: the rows of a table with two label values each.
 pub trait Known: Copy + 'static {
     /// The labels.
     const LABELS: [&'static str; 2];
-    /// Every row's values, in the order of their places.
+    /// The values of every row, by index.
     const VALUES: &'static [[&'static str; 2]];
 
-    /// The row.
+    /// The index of the row.
     fn place(self) -> usize;
 }
 
-/// A counter for each of `K`; all begin at 0.
+/// A counter per row of `K`; all start at 0.
 #[derive(Debug)]
 pub struct KnownCounters<K> {
     counters: Arc<[IntCounter]>,
@@ -38,7 +38,7 @@ impl<K: Known> KnownCounters<K> {
         self.counters[one.place()].inc();
     }
 
-    /// How many were counted.
+    /// The current count.
     #[must_use]
     pub fn get(&self, of: K) -> u64 {
         self.counters[of.place()].get()
@@ -51,26 +51,26 @@ impl<K> Clone for KnownCounters<K> {
     }
 }
 
-/// A decision of the rate limit: what was decided, and by what.
+/// A decision of the rate limit: what was decided, and on what basis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RateDecision {
-    /// Admitted by the window in this process, which is the only one.
+    /// Admitted by the window in this process; no Redis is configured.
     AdmittedEmbedded,
     /// Admitted by the shared window.
     AdmittedShared,
-    /// Admitted by this node's part of a shared window that does not answer.
+    /// Admitted by this node's own window, because Redis does not answer.
     AdmittedLocal,
-    /// Admitted because a shared window that does not answer is to let pass.
+    /// Admitted by policy, because Redis does not answer.
     AdmittedAllow,
-    /// Refused by the window in this process, which is the only one.
+    /// Refused by the window in this process; no Redis is configured.
     RefusedEmbedded,
     /// Refused by the shared window.
     RefusedShared,
-    /// Refused by what the shared window said before.
+    /// Refused by an earlier answer of the shared window.
     RefusedMemory,
-    /// Refused by this node's part of a shared window that does not answer.
+    /// Refused by this node's own window, because Redis does not answer.
     RefusedLocal,
-    /// Refused because a shared window that does not answer is to let nothing pass.
+    /// Refused by policy, because Redis does not answer.
     RefusedDeny,
 }
 
@@ -93,20 +93,20 @@ impl Known for RateDecision {
     }
 }
 
-/// A check of a token that looks like one: what answered, and the result.
+/// A check of a well-formed token: where the answer came from, and the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenCheck {
-    /// Known, and remembered.
+    /// Known, from the cache.
     KnownByMemory,
     /// Known to the database.
     KnownByDatabase,
-    /// Unknown, and remembered.
+    /// Unknown, from the cache.
     UnknownByMemory,
     /// Unknown to the database.
     UnknownByDatabase,
-    /// Another request's look-up failed, which this one waited for.
+    /// Another request's look-up, which this one waited for, failed.
     FailedByMemory,
-    /// The database could not say.
+    /// The database could not answer.
     FailedByDatabase,
 }
 
@@ -132,7 +132,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts a kind `n + 1` times for its place `n`, and reads what a scrape would.
+    /// Counts the kind at index `n` `n + 1` times, and returns what a scrape would show.
     fn scraped<K: Known>(all: &[K]) -> Vec<u64> {
         let registry = Registry::new();
         let counters = KnownCounters::new(&Register(&registry), "counted", "Help.");

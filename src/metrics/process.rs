@@ -1,7 +1,7 @@
-//! What the process uses, under the names that every Prometheus client library has for it.
+//! Resource usage of the process, under the names that all Prometheus client libraries use.
 //!
-//! Read from `/proc` when a scrape asks. The `prometheus` crate would do it by an old `procfs` that brings a second copy
-//! of what it stands on.
+//! Read from `/proc` on each scrape. The `prometheus` crate could do that itself, but depends on an old `procfs`,
+//! which would bring second copies of dependencies.
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
@@ -47,13 +47,13 @@ impl Process {
         ]
     }
 
-    /// Reads anew. What can't be read keeps its last value.
+    /// Updates all figures. Those that can't be read keep their last value.
     fn read(&self) -> procfs::ProcResult<()> {
         let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         let process = procfs::process::Process::myself()?;
         let stat = process.stat()?;
         let ticks = procfs::ticks_per_second();
-        // Seconds of processor time are exact in a float for longer than any process lives.
+        // Seconds of CPU time are exact in a float for longer than any process runs.
         #[expect(clippy::cast_precision_loss, reason = "ticks and seconds stay far below 2^52")]
         let seconds = |ticks_passed: u64| ticks_passed as f64 / ticks as f64;
         self.cpu_seconds.inc_by((seconds(stat.utime + stat.stime) - self.cpu_seconds.get()).max(0.0));

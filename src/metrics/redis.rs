@@ -1,4 +1,4 @@
-//! What is counted of the shared Redis.
+//! Metrics of the shared Redis.
 
 use prometheus::{Histogram, IntCounterVec, IntGauge};
 
@@ -9,18 +9,19 @@ use super::register::{Register, begin};
 pub struct RedisMetrics {
     /// Whether it answers: 1 or 0.
     pub up: IntGauge,
-    /// How long answered calls took.
+    /// Duration of answered calls.
     pub call_duration: Histogram,
-    /// Calls that came to nothing, by `reason`: `down` (no connection is open), `timeout`, `connection` (it broke),
-    /// `refused` (an answer that is an error).
+    /// Failed calls, by `reason`: `down` (no connection is open), `timeout`, `connection` (it broke), `refused`
+    /// (Redis answered with an error).
     pub failures: IntCounterVec,
-    /// How many shards of a cluster do not answer.
+    /// Shards of a cluster that do not answer.
     pub shards_down: IntGauge,
     /// Whether it may evict windows: 1 or 0.
     pub evicts: IntGauge,
 }
 
-/// A call takes a fraction of a millisecond nearby and is given up after 500 ms, unless configured otherwise.
+/// A call to a nearby Redis takes a fraction of a millisecond, and times out after 500 ms unless configured
+/// otherwise.
 const BUCKETS: [f64; 12] = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5];
 
 impl RedisMetrics {

@@ -1,4 +1,4 @@
-//! Making metrics: each is made once, with its help, and is registered as it is made.
+//! Creates metrics: each is created once, with its help text, and registered immediately.
 
 use prometheus::core::Collector;
 use prometheus::{
@@ -6,7 +6,7 @@ use prometheus::{
     Registry,
 };
 
-/// Where the groups of metrics make theirs.
+/// Creates and registers the metrics of all groups.
 pub(super) struct Register<'r>(pub(super) &'r Registry);
 
 impl Register<'_> {
@@ -15,17 +15,17 @@ impl Register<'_> {
         self.keep(IntCounter::new(name, help))
     }
 
-    /// A counter for each value of its labels.
+    /// A counter per value of its labels.
     pub(super) fn counters(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
         self.keep(IntCounterVec::new(Opts::new(name, help), labels))
     }
 
-    /// A whole number that goes up and down.
+    /// An integer that goes up and down.
     pub(super) fn gauge(&self, name: &str, help: &str) -> IntGauge {
         self.keep(IntGauge::new(name, help))
     }
 
-    /// Such a number for each value of its labels.
+    /// Such a gauge per value of its labels.
     pub(super) fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
         self.keep(IntGaugeVec::new(Opts::new(name, help), labels))
     }
@@ -35,12 +35,12 @@ impl Register<'_> {
         self.keep(Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec())))
     }
 
-    /// A histogram for each value of its labels.
+    /// A histogram per value of its labels.
     pub(super) fn histograms(&self, name: &str, help: &str, labels: &[&str], buckets: &[f64]) -> HistogramVec {
         self.keep(HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), labels))
     }
 
-    /// What something else counts.
+    /// A gauge that reads a value counted elsewhere.
     pub(super) fn watched(&self, name: &str, help: &str, count: impl Fn() -> f64 + Send + Sync + 'static) {
         self.keep(PullingGauge::new(name, help, Box::new(count)));
     }
@@ -52,7 +52,7 @@ impl Register<'_> {
     }
 }
 
-/// Begins series of one label at 0: what counts their growth can't see the first event of one that was not there before.
+/// Initializes the series of a label to 0: an alert on an increase can't see the first event of a new series.
 pub(super) fn begin(counters: &IntCounterVec, values: &[&str]) {
     for value in values {
         counters.with_label_values(&[*value]);

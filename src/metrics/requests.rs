@@ -1,4 +1,4 @@
-//! Requests by what they ask for and what becomes of them.
+//! Metrics of answered requests: count and duration by route, method and status.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec};
 
 use super::register::Register;
 
-/// From a refusal that this node makes alone to the limit of a handler.
+/// From a refusal without any call to the time limit of a handler.
 const BUCKETS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 15.0];
 
-/// What all other methods are counted as: a caller may invent methods without end; a label may not.
+/// The label of all other methods: a client can invent any number of them.
 const OTHER: &str = "other";
 
 /// Answered requests.
@@ -24,7 +24,7 @@ pub struct RequestMetrics(Arc<Inner>);
 struct Inner {
     requests: IntCounterVec,
     durations: HistogramVec,
-    /// The series that were counted in: looking up labels costs more than counting.
+    /// The series in use: looking up labels costs more than counting.
     series: ArcSwap<HashMap<Kind, Series>>,
 }
 

@@ -1,4 +1,4 @@
-//! Background tasks: when each of them last did all that was due.
+//! Metrics of background tasks: when each last completed all its work.
 
 use jiff::Timestamp;
 use prometheus::{IntGaugeVec, Registry};

@@ -1,9 +1,9 @@
-//! What is counted by tenant: for the busiest ones each, for the rest together.
+//! Metrics by tenant: separately for the busiest tenants, together for the others.
 //!
-//! Each label costs Prometheus memory for as long as it looks back, and a gateway may have a hundred thousand tenants:
-//! so only as many as the operator allows have a label of their own, and `other` has the rest. Who is busy changes, and
-//! a tenant that gets its own label is counted under it from then on: each series only ever grows, and one that is gone
-//! and comes back begins at 0, which Prometheus takes for a restart.
+//! Each label costs Prometheus memory for its whole retention period, and a gateway may have a hundred thousand
+//! tenants. So only as many tenants as the operator allows have their own label; `other` covers the rest. The busiest
+//! tenants change, and a tenant with a new label is counted under it from then on. Each series only grows. One that
+//! is removed and returns starts at 0, which Prometheus treats as a restart.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,56 +16,57 @@ use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec};
 
 use super::register::Register;
 
-/// How many tenants have a label of their own.
+/// How many tenants have their own label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TenantLabels {
-    /// None is counted by itself.
+    /// None.
     None,
     /// The busiest ones.
     Top(usize),
-    /// Every one that was ever asked for.
+    /// Every tenant that was ever used.
     All,
 }
 
 impl Default for TenantLabels {
-    /// Enough to see who makes the load, few enough for the smallest Prometheus.
+    /// Enough to show which tenants cause the load, few enough for the smallest Prometheus.
     fn default() -> Self {
         Self::Top(50)
     }
 }
 
-/// Where the tenants without a label of their own are counted. No slug has this form by chance: an operator who calls a
-/// tenant so sees it among the rest.
+/// The label of tenants without their own. A tenant with this slug is counted there too.
 const OTHER: &str = "other";
 
-/// The classes of statuses; 429 is apart, since it is the caller's budget and not a fault of the request.
+/// The status classes. 429 is separate, since it concerns the caller's budget rather than the request.
 const CLASSES: [&str; 5] = ["2xx", "3xx", "4xx", "429", "5xx"];
 
-/// From an answer out of memory to a statement at its limit. More would be multiplied by every tenant.
+/// From an answer out of memory to a statement at its time limit. Each bucket is multiplied by the number of labels.
 const BUCKETS: [f64; 6] = [0.005, 0.025, 0.1, 0.5, 2.5, 10.0];
 
-/// How often it is looked who is busy. Longer, and a tenant that makes the load of the moment stays unnamed; shorter,
-/// and labels come and go with single requests.
+/// The minimum pause between two rankings of tenants.
+///
+/// Larger: a tenant that causes the current load stays unnamed for longer. Smaller: labels come and go with single
+/// requests.
 const RANKING: Duration = Duration::from_secs(15);
 
-/// What is counted of one tenant. It stands at the tenant, so that a request has it at hand.
+/// The counts of one tenant. It is a part of the tenant, so that a request has it at hand.
 #[derive(Debug)]
 pub struct TenantMeter {
     slug: Arc<str>,
-    /// Requests since it was last looked who is busy.
+    /// Requests since the last ranking.
     new: AtomicU64,
-    /// Where they are counted, while the tenant has a label of its own.
+    /// Its series, while the tenant has its own label.
     series: ArcSwapOption<Series>,
 }
 
 impl TenantMeter {
-    /// Of a tenant, of which nothing is counted yet.
+    /// The meter of a tenant without counts.
     #[must_use]
     pub fn new(slug: &Arc<str>) -> Self {
         Self { slug: Arc::clone(slug), new: AtomicU64::new(0), series: ArcSwapOption::empty() }
     }
 
-    /// Whether it was not asked for since it was last looked who is busy.
+    /// Whether the tenant had no requests since the last ranking.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.new.load(Ordering::Relaxed) == 0
@@ -82,12 +83,12 @@ struct Inner {
     requests: IntCounterVec,
     durations: HistogramVec,
     other: Series,
-    /// Whether all labels are given away.
+    /// Whether all labels are taken.
     full: AtomicBool,
     ranking: Mutex<Ranking>,
 }
 
-/// What is counted of one tenant, or of the rest.
+/// The series of one tenant, or of the rest.
 #[derive(Debug)]
 struct Series {
     requests: [IntCounter; CLASSES.len()],
@@ -97,11 +98,11 @@ struct Series {
 #[derive(Debug)]
 struct Ranking {
     at: Instant,
-    /// Who was asked since then.
+    /// Tenants with requests since then.
     asked: Vec<Arc<TenantMeter>>,
-    /// Requests before, those of long ago counting less and less.
+    /// Decayed counts of earlier requests.
     scores: HashMap<Arc<str>, (u64, Arc<TenantMeter>)>,
-    /// Those with a label of their own.
+    /// Tenants with their own label.
     named: HashMap<Arc<str>, Arc<TenantMeter>>,
 }
 
@@ -127,7 +128,7 @@ impl TenantMetrics {
     /// Counts one answered request of a tenant.
     pub fn count(&self, tenant: &Arc<TenantMeter>, status: StatusCode, took: Duration) {
         let this = &*self.0;
-        // The first since it was last looked: until then, there is nothing more to note.
+        // The first request since the last ranking adds the tenant to the list; later ones need not.
         if matches!(this.labels, TenantLabels::Top(_)) && tenant.new.fetch_add(1, Ordering::Relaxed) == 0 {
             this.ranking().asked.push(Arc::clone(tenant));
         }
@@ -137,7 +138,7 @@ impl TenantMetrics {
         tenant.series.load().as_deref().unwrap_or(&this.other).count(status, took);
     }
 
-    /// Gives labels to those who were busiest lately. Asked at each scrape: where nobody looks, nobody need be named.
+    /// Gives labels to the recently busiest tenants. Called on each scrape: without scrapes, labels are not needed.
     pub(super) fn rank(&self) {
         let this = &*self.0;
         let TenantLabels::Top(most) = this.labels else { return };
@@ -155,7 +156,7 @@ impl TenantMetrics {
         }
         let Ranking { scores, named, .. } = &mut *ranking;
         let mut ranked: Vec<_> = scores.values().filter(|(_, tenant)| &*tenant.slug != OTHER).collect();
-        // Who has a label keeps it against one that is as busy.
+        // On equal scores, a tenant that has a label keeps it.
         ranked.sort_unstable_by_key(|(score, tenant)| std::cmp::Reverse((*score, named.contains_key(&tenant.slug))));
         ranked.truncate(most);
         let busiest: HashMap<_, _> =
@@ -170,7 +171,7 @@ impl TenantMetrics {
         });
     }
 
-    /// Forgets tenants that are not there any more.
+    /// Removes tenants that no longer exist.
     pub fn retain(&self, is_there: impl Fn(&str) -> bool) {
         let this = &*self.0;
         let mut ranking = this.ranking();
@@ -198,7 +199,7 @@ impl Inner {
         self.ranking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives a tenant a label, if there is one left.
+    /// Gives a tenant a label, if one is free.
     fn name(&self, tenant: &Arc<TenantMeter>) {
         let most = self.labels.most();
         let mut ranking = self.ranking();
@@ -209,7 +210,7 @@ impl Inner {
         self.full.store(ranking.named.len() >= most, Ordering::Relaxed);
     }
 
-    /// Gives a tenant a label, its own from before where it has one.
+    /// Gives a tenant a label; reuses its earlier series if it has one.
     fn name_in(&self, named: &mut HashMap<Arc<str>, Arc<TenantMeter>>, tenant: &Arc<TenantMeter>) {
         let before = named.insert(Arc::clone(&tenant.slug), Arc::clone(tenant));
         let series = before.and_then(|before| before.series.load_full());
@@ -222,7 +223,7 @@ impl Inner {
             tenant.series.store(None);
         }
         for class in CLASSES {
-            // It may be gone already: what counts is that it is.
+            // The series may already be gone.
             let _ = self.requests.remove_label_values(&[slug, class]);
         }
         let _ = self.durations.remove_label_values(&[slug]);
@@ -243,7 +244,7 @@ impl Series {
     }
 }
 
-/// The place of a status in [`CLASSES`].
+/// The index of a status in [`CLASSES`].
 fn class(status: StatusCode) -> usize {
     match status.as_u16() {
         429 => 3,
@@ -260,7 +261,7 @@ mod tests {
 
     use super::*;
 
-    /// Metrics, and the tenants that were asked.
+    /// Metrics, and the meters of tenants with requests.
     struct World {
         metrics: TenantMetrics,
         meters: HashMap<String, Arc<TenantMeter>>,

@@ -1,8 +1,8 @@
-//! The accounts that this node knows, by their keys: what it remembers of each one's window.
+//! The accounts that this node knows, by key, and what it remembers of each one's window.
 //!
-//! Owns which tenants share an account: those with the same slug and database, whichever configuration made them. A reload
-//! that reaches the database by another address, or removes a tenant that a later one brings back, must not begin a new
-//! window while the requests of the old one still count.
+//! Owns which tenants share an account: those with the same slug and database, even across reloads. A reload that
+//! reaches the database by another address, or that brings back a removed tenant, must not start a new window while
+//! requests of the old one still count.
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -16,18 +16,18 @@ use super::usage::Usage;
 use super::window::Window;
 use crate::store::DatabaseIdentity;
 
-/// The part of a budget that this node holds for one account.
+/// One account's budget, as this node knows it.
 #[derive(Debug)]
 pub struct Account {
     pub(super) key: Arc<str>,
-    /// What this node admitted; the whole truth where no store is shared.
+    /// What this node admitted. Complete if no Redis is shared.
     own: Mutex<Window>,
-    /// What the shared window last said of itself when it was full. Only the passing of time frees a place, so until
-    /// then no node needs to ask it.
+    /// What the shared window reported when it was last full. Only the passing of time frees a place, so no node
+    /// needs to ask Redis before then.
     pub(super) full: ArcSwapOption<Full>,
-    /// What the shared window last said was left, for requests that spend nothing.
+    /// The shared window's last known remainder, for requests that spend nothing.
     last_look: Mutex<Option<Look>>,
-    /// Held while one request looks and others wait for what it sees.
+    /// Held while one request looks; others wait and reuse its result.
     pub(super) looking: tokio::sync::Mutex<()>,
 }
 
@@ -35,7 +35,7 @@ pub struct Account {
 pub(super) struct Full {
     /// In microseconds of [`Quota::now`](super::Quota).
     pub(super) until: u64,
-    /// The limit that it was full by.
+    /// The limit at which the window was full.
     pub(super) limit: u32,
     pub(super) usage: Arc<Usage>,
 }
@@ -44,18 +44,20 @@ pub(super) struct Full {
 pub(super) struct Look {
     /// In microseconds of [`Quota::now`](super::Quota).
     pub(super) at: u64,
-    /// The limit that the rest is of.
+    /// The limit that `remaining` was computed with.
     pub(super) limit: u32,
     pub(super) remaining: u32,
 }
 
 impl Account {
-    /// The account of the tenant with a slug and a database. Both are in the key: a slug that is given to another database
-    /// is another account, and so is the tenant of a copied database, which has the same identity and a slug of its own.
+    /// The account of the tenant with a slug and a database. The key contains both. A slug that moves to another
+    /// database is another account. So is the tenant of a copied database, which has the same identity but its own
+    /// slug.
     #[must_use]
     pub fn new(slug: &str, database: &DatabaseIdentity) -> Self {
         Self {
-            // In braces, what chooses the slot of a cluster: it stays where it is when the tenant gets another database.
+            // The braces are a hash tag: the key stays in the same cluster slot when the tenant gets another
+            // database.
             key: format!("formgate:window:{{{slug}}}:{}", database.as_str()).into(),
             own: Mutex::default(),
             full: ArcSwapOption::empty(),
@@ -64,15 +66,15 @@ impl Account {
         }
     }
 
-    /// The account with the limit that its tenant is configured with. Requests that are in flight across a change of the
-    /// limit keep the one they began with, so the account itself has none.
+    /// The account with its tenant's configured limit. Requests in flight across a change of the limit keep the one
+    /// they started with, so the account itself stores none.
     #[must_use]
     pub fn limited(&self, limit: u32) -> LimitedAccount<'_> {
         LimitedAccount { account: self, limit }
     }
 
     pub(super) fn own(&self) -> MutexGuard<'_, Window> {
-        // A window is whole between any two of its statements: a panic elsewhere leaves it usable.
+        // A window is consistent between any two of its statements, so a poisoned lock is usable.
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -87,7 +89,7 @@ impl Account {
     }
 }
 
-/// An account and its limit a window.
+/// An account and its limit per window.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitedAccount<'a> {
     account: &'a Account,
@@ -117,24 +119,24 @@ impl LimitedAccount<'_> {
     }
 }
 
-/// Every account that a tenant has, and those whose tenant has gone and whose requests still count.
+/// Every account that a tenant uses, and those without a tenant whose requests still count.
 #[derive(Debug, Default)]
 pub(super) struct Accounts(Mutex<HashMap<Arc<str>, Arc<Account>>>);
 
 impl Accounts {
-    /// The account with the key of this one, which is `account` itself if there was none.
+    /// Returns the account with this key, or inserts and returns `account` if there is none.
     pub(super) fn find_or_insert(&self, account: Account) -> Arc<Account> {
         let key = Arc::clone(&account.key);
         Arc::clone(self.lock().entry(key).or_insert_with(|| Arc::new(account)))
     }
 
-    /// Keeps the accounts in use, and the others of which this holds.
+    /// Keeps the accounts in use, and those others for which `keeps` returns true.
     pub(super) fn retain(&self, keeps: impl Fn(&Account) -> bool) {
         self.lock().retain(|_, account| Arc::strong_count(account) > 1 || keeps(account));
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Account>>> {
-        // A map is whole between any two of its calls.
+        // A map is consistent between any two calls.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,9 +1,10 @@
-//! Windows in Redis, shared by every node: one atomic script, by the server's clock.
+//! Windows in Redis, shared by every node: one atomic script that uses the server's clock.
 //!
-//! Owns the script and how its answers are read; connections and their failures are [`crate::shared`]'s.
+//! Owns the script and how its answers are parsed; [`crate::shared`] owns connections and their failures.
 //!
-//! Requests that come while a call is under way wait for it and share the next one: the busier a node is, the less each
-//! of them costs it and Redis, and a lonely one waits for nobody. What fails, fails for all that shared the call.
+//! Requests that arrive while a call is in flight are batched into the next one. The busier a node is, the less each
+//! request costs it and Redis; a single request never waits for others. A failed call fails every request in its
+//! batch.
 
 mod told;
 
@@ -21,49 +22,60 @@ use crate::telemetry::step;
 
 static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("window.lua")));
 
-/// How many requests one call carries at most. More saves little, and keeps Redis from others for longer: this many take
-/// it a quarter of a millisecond.
+/// Maximum number of requests in one call.
+///
+/// Larger: Redis is blocked for longer (64 take a quarter of a millisecond), for little gain. Smaller: more calls for
+/// the same requests.
 const MOST: usize = 64;
 
-/// About how much of logs one call brings at most, in bytes. More stays in a connection's memory once a burst of callers
-/// asked who used a long window; less, and the callers of such an account wait for more calls.
+/// Approximate maximum of log bytes that one call returns.
+///
+/// Larger: a burst of callers that ask for the usage of a long window leaves more memory in a connection's buffer.
+/// Smaller: the callers of such an account wait for more calls.
 const MOST_TOLD: usize = 256 * 1024;
 
-/// From how many requests in a window on its log is read in parts for who is not told of it. More, and long logs are read
-/// whole; fewer, and short ones are read in parts, which takes longer.
+/// Number of requests in a window from which on its log is read in parts, unless the answer needs all of it.
+///
+/// Larger: long logs are read whole. Smaller: short logs are read in parts, which takes longer.
 const LONG: u32 = 640;
 
-/// How many calls are under way at once, however little they carry. More makes each carry less; with one, nothing is on its
-/// way to Redis while an answer is.
+/// Number of calls in flight at once, however few requests each carries.
+///
+/// Larger: each call carries fewer requests. Smaller: with one, no request is sent to Redis while an answer is on its
+/// way back.
 const CALLS: usize = 2;
 
-/// How many are, where each carries [`MANY`]. More take Redis more time a request; with fewer, requests wait for calls that
-/// it could already work on.
+/// Number of calls in flight at once if each carries at least [`MANY`] requests.
+///
+/// Larger: Redis spends more time per request. Smaller: requests wait although Redis could already work on them.
 const MOST_CALLS: usize = 4;
 
-/// How many requests are worth a call beside the first [`CALLS`]. More, and requests wait longer; fewer, and Redis takes more
-/// time for each.
+/// Number of waiting requests that justifies a call in addition to the first [`CALLS`].
+///
+/// Larger: requests wait longer. Smaller: Redis spends more time per request.
 const MANY: usize = 6;
 
-/// How much longer Redis keeps a log than its requests count, at least. The expiry counts from when the script began, the
-/// stamps from when it asked for the time: a little later, or a lot on a busy machine.
+/// Minimum time that Redis keeps a log after its last request stopped counting. The expiry counts from the start of
+/// the script, the stamps from its `TIME` call: slightly later, or much later on a busy machine.
+///
+/// Larger: unused logs take memory for longer. Smaller: a log may expire while a request in it still counts.
 const KEPT_LONGER: Duration = Duration::from_secs(1);
 
-/// What is asked of a window.
+/// What a question asks of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
-    /// What is left, and who used the rest.
+    /// The remainder, and which tokens used the window.
     Look,
     /// A place.
     Spend,
-    /// A place, and who used the others.
+    /// A place, and which tokens used the others.
     SpendAndTell,
 }
 
 /// One request's question.
 #[derive(Clone, Debug)]
 pub(super) struct Question {
-    /// Where the window's log stands.
+    /// The key of the window's log.
     pub(super) key: Arc<str>,
     /// The window's limit.
     pub(super) limit: u32,
@@ -76,7 +88,7 @@ pub(super) struct Question {
 }
 
 impl Question {
-    /// As the script is asked.
+    /// The question's letter in the script's argument.
     fn letter(&self) -> u8 {
         match self.ask {
             Ask::Look => b'l',
@@ -86,21 +98,22 @@ impl Question {
         }
     }
 
-    /// About how many bytes of the log its answer brings. One that may be refused brings it, too.
+    /// Approximate number of log bytes in the answer. A spend that may be refused counts too, because a refusal
+    /// returns the log.
     fn told(&self) -> usize {
         let may_be_full = self.held.saturating_add(u32::try_from(MOST_CALLS * MOST).unwrap_or(u32::MAX)) >= self.limit;
         if self.ask == Ask::Spend && !may_be_full { 0 } else { ENTRY * self.held as usize }
     }
 }
 
-/// What a window answers.
+/// A window's answer.
 #[derive(Debug)]
 pub(super) struct Answer {
-    /// Places that are left.
+    /// Places that remain.
     pub(super) remaining: u32,
-    /// How long until there is a place; nothing where there is, or was, one.
+    /// Time until a place is free; `None` if one is, or was.
     pub(super) wait: Option<Duration>,
-    /// Who used the window, where that is told.
+    /// Which tokens used the window, if the question asks for it.
     pub(super) usage: Usage,
 }
 
@@ -110,7 +123,7 @@ pub(super) enum Failure {
     /// The call failed.
     #[error(transparent)]
     Call(Arc<CallError>),
-    /// Something else stands at the key.
+    /// The key holds something else.
     #[error("the key holds no window: {0}")]
     NoWindow(String),
 }
@@ -130,12 +143,12 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Queue {
     waiting: Vec<Waiting>,
-    /// Calls that are under way.
+    /// Calls in flight.
     calls: usize,
 }
 
 impl Queue {
-    /// Whether there is to be another call beside so many.
+    /// Whether the waiting questions justify a call in addition to `others`.
     fn is_worth_a_call(&self, others: usize) -> bool {
         let least = match others {
             0..CALLS => 1,
@@ -145,13 +158,13 @@ impl Queue {
         self.waiting.len() >= least
     }
 
-    /// How many of the questions the next call carries.
+    /// How many of the waiting questions the next call carries.
     fn share(&self) -> usize {
         let told = self.waiting.iter().take(MOST).scan(0, |told, waiting| {
             *told += waiting.question.told();
             Some(*told)
         });
-        // One alone may bring more.
+        // A single question may exceed the maximum.
         told.enumerate().take_while(|(at, told)| *at == 0 || *told <= MOST_TOLD).count()
     }
 }
@@ -175,13 +188,13 @@ impl SharedWindows {
 
     async fn answer(&self, question: Question) -> Result<Answer, Failure> {
         if !self.0.lanes.carry_many_keys() {
-            // Boxed: it is large, and a request that shares a call has no need of it.
+            // Boxed because it is large, and requests that share a call don't need it.
             let mut answers = Box::pin(self.0.call(std::iter::once(&question))).await?;
             return answers.pop().unwrap_or_else(|| Err(Failure::Call(Arc::new(CallError::Unavailable))));
         }
         let (answer, answered) = oneshot::channel();
         if self.0.wait(Waiting { question, answer }) {
-            // A task of its own: the caller may hang up, and others share the call.
+            // A separate task: the caller may disconnect, and others share the call.
             tokio::spawn(Carrier { windows: Arc::clone(&self.0), is_done: false }.carry());
         }
         answered.await.unwrap_or(Err(Failure::Call(Arc::new(CallError::Unavailable))))
@@ -193,7 +206,7 @@ impl Inner {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a question in the queue, and tells whether a call is to be made for it.
+    /// Queues a question and returns whether the caller must start a call.
     fn wait(&self, waiting: Waiting) -> bool {
         let mut queue = self.queue();
         queue.waiting.push(waiting);
@@ -202,7 +215,7 @@ impl Inner {
         call
     }
 
-    /// The questions of the next call in place of one; none when there is to be no such call for now.
+    /// Takes the questions of a carrier's next call. If no call is due, returns none and frees the carrier's place.
     fn next(&self) -> Vec<Waiting> {
         let mut queue = self.queue();
         if !queue.is_worth_a_call(queue.calls - 1) {
@@ -213,7 +226,7 @@ impl Inner {
         queue.waiting.drain(..share).collect()
     }
 
-    /// Asks several windows at once, an answer for each.
+    /// Asks several windows in one call; one answer each.
     async fn call<'q>(
         &self,
         questions: impl ExactSizeIterator<Item = &'q Question> + Clone,
@@ -231,8 +244,8 @@ impl Inner {
         Ok(parts.into_iter().zip(questions).map(|(part, question)| part.answer(question)).collect())
     }
 
-    /// The command that runs the script. By [`Script`]'s own way, each of its words would be allocated; and each costs Redis
-    /// an object and Lua a text, so what is asked of all windows is one.
+    /// The command that runs the script. [`Script`] itself would allocate each argument, and each argument costs
+    /// Redis an object and Lua a string, so the questions to all windows are packed into one.
     fn command<'q>(&self, questions: impl ExactSizeIterator<Item = &'q Question> + Clone) -> Cmd {
         let mut command = redis::cmd("EVALSHA");
         command.arg(SCRIPT.get_hash()).arg(questions.len());
@@ -251,7 +264,7 @@ impl Inner {
     }
 }
 
-/// Who makes calls. One that panics gives its place among the calls back.
+/// Makes calls. If it panics, it gives back its place among the calls.
 #[derive(Debug)]
 struct Carrier {
     windows: Arc<Inner>,
@@ -259,7 +272,7 @@ struct Carrier {
 }
 
 impl Carrier {
-    /// Makes calls for as long as there are questions.
+    /// Makes calls as long as questions are waiting.
     async fn carry(mut self) {
         loop {
             let waiting = self.windows.next();
@@ -267,7 +280,7 @@ impl Carrier {
                 self.is_done = true;
                 return;
             }
-            // Who does not wait any more needs no answer.
+            // A requester that stopped waiting needs no answer.
             match self.windows.call(waiting.iter().map(|waiting| &waiting.question)).await {
                 Ok(answers) => {
                     for (waiting, answer) in waiting.into_iter().zip(answers) {
@@ -315,7 +328,7 @@ mod tests {
             (Ask::SpendAndTell, 90_000, 500, 1),
             (Ask::Look, 8_000, 3, 3),
             (Ask::Spend, 90_000, 500, MOST),
-            // Some of them may be refused, and a refusal brings the log.
+            // Some of them may be refused, and a refusal returns the log.
             (Ask::Spend, 99_990, 500, 1),
         ] {
             assert_eq!(queue(ask, held, waiting).share(), share, "{ask:?} of {held}, {waiting} waiting");

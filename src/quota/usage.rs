@@ -1,17 +1,17 @@
-//! Who used a window: how many of its requests each token made.
+//! Which tokens used a window: how many of its requests each token made.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-/// The shares of an account's tokens in its window, the largest first.
+/// The shares of an account's tokens in its window, largest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage(Shares);
 
-/// Shares of tokens. Most accounts use one or two, which stand in place.
+/// Shares of tokens, stored inline for up to two: most accounts use no more.
 pub(super) type Shares = SmallVec<[Share; 2]>;
 
-/// One token's part of a window.
+/// One token's share of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     /// The token's number, as the log holds it ([`LogEntry::short`]).
@@ -20,7 +20,7 @@ pub struct Share {
     pub requests: u32,
 }
 
-/// One token's part of a budget, as a report shows it.
+/// One token's share of a budget, as a report shows it.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct NamedShare {
     /// The token's name.
@@ -30,7 +30,7 @@ pub struct NamedShare {
 }
 
 impl Usage {
-    /// Counts the tokens of a window's requests. Most accounts have few, so that one token makes long runs of them.
+    /// Counts a window's requests by token. Most accounts have few tokens, so requests of one token form long runs.
     pub(super) fn of(tokens: impl IntoIterator<Item = u32>) -> Self {
         let mut runs = Shares::new();
         tokens.into_iter().for_each(|token| match runs.last_mut() {
@@ -46,27 +46,27 @@ impl Usage {
         Self::counted(runs)
     }
 
-    /// The shares of tokens whose requests were counted.
+    /// Shares that are already counted, sorted.
     pub(super) fn counted(mut shares: Shares) -> Self {
         shares.sort_unstable_by_key(|share| (std::cmp::Reverse(share.requests), share.token));
         Self(shares)
     }
 
-    /// The shares, the largest first.
+    /// The shares, largest first.
     pub fn shares(&self) -> impl Iterator<Item = Share> {
         self.0.iter().copied()
     }
 }
 
-/// The bytes of an entry in the shared log.
+/// Bytes of one entry in the shared log.
 pub(super) const ENTRY: usize = 8;
 
 /// What a window's log holds of a request.
 pub struct LogEntry;
 
 impl LogEntry {
-    /// A token's number in 4 bytes: no account makes four thousand million tokens, and if it did, two would share a row
-    /// in a report.
+    /// A token's number in 4 bytes. Two tokens of an account collide only after 2^32 tokens, and would then share a
+    /// row in a report.
     #[must_use]
     pub fn short(token: i64) -> u32 {
         u32::try_from(token.rem_euclid(1 << 32)).expect("less than 2^32")

@@ -1,8 +1,8 @@
-//! A sliding window in this process: the instants of the requests that it still counts.
+//! A sliding window in this process: the instants of the requests that still count.
 //!
-//! A log and not a counter, since only a log is exact: counters of fixed or weighted windows admit up to twice the
-//! limit in some span, or refuse what should pass. Sixty requests are a kilobyte. The clock is the caller's: every
-//! method takes `now` and the window's `span`, in microseconds.
+//! It is a log rather than a counter, since only a log is exact: counters of fixed or weighted windows admit up to
+//! twice the limit in some span, or refuse requests that should pass. Sixty requests take one kilobyte. The caller
+//! owns the clock: every method takes `now` and the window's `span`, in microseconds.
 
 use std::collections::VecDeque;
 
@@ -12,8 +12,8 @@ use super::usage::{Share, Shares, Usage};
 #[derive(Debug, Default)]
 pub(super) struct Window {
     admitted: VecDeque<Admission>,
-    /// How many of them each token made, by token: report that costs what there are tokens, not what there are requests.
-    /// An account that is asked for rarely has all of this out of the cache: a list is at most one place to fetch.
+    /// Admissions by token, so that a report costs time per token instead of per request. An account is rarely in the
+    /// CPU cache when a request needs it; an inline list costs at most one cache miss.
     by_token: Shares,
 }
 
@@ -25,20 +25,20 @@ struct Admission {
 }
 
 impl Window {
-    /// Admits a request and returns how many more would be, or how long until one can be.
+    /// Admits a request and returns how many more would be admitted, or the time until one can be.
     pub(super) fn admit(&mut self, now: u64, span: u64, limit: u32, token: u32) -> Result<u32, u64> {
         self.forget(now, span);
         let (used, limit) = (self.admitted.len(), limit as usize);
         if used >= limit {
-            // The request that must leave before there is room: not the oldest where the limit was lowered.
+            // The request that must leave before there is room. If the limit was lowered, this is not the oldest.
             return Err(self.admitted[used - limit].at + span + 1 - now);
         }
         self.push(Admission { at: now, token });
         Ok(u32::try_from(limit - used - 1).expect("no more than the limit"))
     }
 
-    /// Counts a request that was admitted without being asked. Of more than the limit, only the newest decide about the
-    /// next: the others are let go, so that a window that nobody limits does not grow.
+    /// Records a request that was admitted elsewhere. Only the newest `limit` requests decide about the next one;
+    /// older ones are dropped, so the window can't grow without bound.
     pub(super) fn note(&mut self, now: u64, span: u64, limit: u32, token: u32) {
         self.forget(now, span);
         self.push(Admission { at: now, token });
@@ -47,7 +47,7 @@ impl Window {
         }
     }
 
-    /// Who used the window.
+    /// Which tokens used the window.
     pub(super) fn usage(&mut self, now: u64, span: u64) -> Usage {
         self.forget(now, span);
         Usage::counted(self.by_token.clone())
@@ -65,8 +65,8 @@ impl Window {
         limit.saturating_sub(u32::try_from(self.admitted.len()).unwrap_or(u32::MAX))
     }
 
-    /// Drops what is older than the span. An admission counts until its age is more than the span: instants are cut to
-    /// whole microseconds, so that an age of exactly the span may in truth be less.
+    /// Drops requests older than the span. A request counts until its age exceeds the span: instants are truncated to
+    /// whole microseconds, so an age of exactly the span may really be less.
     fn forget(&mut self, now: u64, span: u64) {
         while self.admitted.front().is_some_and(|oldest| now.saturating_sub(oldest.at) > span) {
             self.pop();
@@ -101,7 +101,7 @@ mod tests {
 
     use super::*;
 
-    /// The definition, in the plainest words: how many of these instants are at most a span old.
+    /// The definition: how many of these instants are at most one span old.
     fn counted(admitted: &[u64], now: u64, span: u64) -> usize {
         admitted.iter().filter(|&&at| now - at <= span).count()
     }

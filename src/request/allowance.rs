@@ -1,4 +1,4 @@
-//! The time that a request may take in all, of which its steps use what they need.
+//! The total time that a request may take; its steps share it.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -9,8 +9,8 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::error::Refusal;
 
-/// What is left of a request's time. The clock stands still between two [`Allowance::spend`]: a body that comes slowly
-/// has limits of its own.
+/// The remaining time of a request. The clock runs only during [`Allowance::spend`]: reading a body has its own
+/// limits.
 #[derive(Debug)]
 pub(super) struct Allowance {
     used: Duration,
@@ -22,15 +22,15 @@ impl Allowance {
         Self { used: Duration::ZERO, limit }
     }
 
-    /// Sets what the request may take in all; what it took is kept.
+    /// Changes the total time; the time used so far still counts.
     pub(super) fn change(&mut self, limit: Duration) {
         self.limit = limit;
     }
 
-    /// Takes a step, and gives it up when the request's time is over.
+    /// Runs a step, and cancels it when the request's time is over.
     pub(super) async fn spend<T>(&mut self, step: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
         let mut step = pin!(step);
-        // Most steps are done at once, and need neither a clock nor a timer.
+        // Most steps finish at their first poll, and need neither a clock nor a timer.
         if let Poll::Ready(outcome) = poll_fn(|cx| Poll::Ready(step.as_mut().poll(cx))).await {
             return outcome;
         }

@@ -1,4 +1,4 @@
-//! Reading a request's body: whole, up to a limit, in bounded time and no slower than a caller must be.
+//! Reads a request's body: completely, up to a limit, in bounded time and at a minimum rate.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ use crate::config::RequestLimits;
 use crate::error::Refusal;
 use crate::memory::MemoryShare;
 
-/// How much of a body is decoded in one step: gzip makes up to a thousand times as much of it.
+/// How much of a body is decoded in one step. Gzip can expand it up to a thousandfold.
 ///
 /// Larger: one step takes longer than other requests should wait. Smaller: large bodies are copied in more steps.
 const PIECE: usize = 4 * 1024;
 
-/// Reads a body of at most `limit` bytes, before and after it is decoded. A declared length over the limit, or for which
-/// there is no memory now, is refused before anything is read, so a client that waits for `100 Continue` sends nothing.
+/// Reads a body of at most `limit` bytes, before and after decoding. A body whose declared length exceeds the limit
+/// or the free memory is refused before anything is read, so a client that waits for `100 Continue` sends nothing.
 pub(super) async fn read(
     headers: &HeaderMap,
     body: &mut Incoming,
@@ -49,7 +49,7 @@ async fn collect(
     loop {
         let due = began + time_for(received, limits);
         let Some(frame) = timeout_at(due, body.frame()).await.map_err(|_| Refusal::BodyTooSlow)? else { break };
-        // Trailers are not read.
+        // Trailers are ignored.
         let Ok(data) = frame.map_err(Refusal::BodyBroken)?.into_data() else { continue };
         received += data.len();
         if received > limit {
@@ -63,11 +63,11 @@ async fn collect(
             }
         }
     }
-    // Whoever announces gzip and sends nothing sends an empty body.
+    // A client that declares gzip and sends nothing sends an empty body.
     if received == 0 { Ok(Received::default()) } else { inflow.end() }
 }
 
-/// How long a body may take of which so much has come: the grace, and the time that the bytes take at the least rate.
+/// The time allowed for a body after `bytes` arrived: the grace period, and their time at the minimum rate.
 fn time_for(bytes: usize, limits: &RequestLimits) -> Duration {
     let earned = Duration::from_secs_f64(bytes as f64 / f64::from(limits.body_rate));
     limits.body.min(limits.body_grace + earned)
@@ -81,7 +81,7 @@ mod tests {
 
     use super::*;
 
-    /// Pieces that come at once, and then nothing, without an end.
+    /// Pieces that arrive immediately, and then nothing, without an end.
     fn stalling(pieces: &[&'static str]) -> impl Body<Data = Bytes, Error = hyper::Error> + Unpin {
         let pieces: Vec<_> = pieces.iter().map(|piece| Ok(Frame::data(Bytes::from(*piece)))).collect();
         StreamBody::new(stream::iter(pieces).chain(stream::pending()))

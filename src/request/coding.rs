@@ -1,25 +1,25 @@
-//! The formats of a request's body: JSON in UTF-8, plain or compressed by gzip.
+//! The accepted formats of a request's body: JSON in UTF-8, plain or compressed by gzip.
 //!
-//! Owns what the head says of the form; the bytes are looked at where they are read. A `Content-Type` that says nothing
-//! of it (none, `text/plain`, a private type) means JSON, since many clients send one of those.
+//! Owns what the head says about the format, and the check of the body's first bytes against it. A `Content-Type`
+//! that doesn't name a format (none, `text/plain`, a private type) means JSON, since many clients send one of those.
 
 use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 
 use crate::error::Refusal;
 
-/// A content coding that is taken (RFC 9110, section 8.4).
+/// An accepted content coding (RFC 9110, section 8.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Coding {
     Identity,
     Gzip,
 }
 
-/// What a head says of its body.
+/// What a head says about its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Announced {
     pub(super) coding: Coding,
-    /// It says that the body is a form.
+    /// The declared type is a form.
     is_form: bool,
 }
 
@@ -30,14 +30,14 @@ impl Announced {
     /// Plain JSON.
     pub(super) const JSON: Self = Self { coding: Coding::Identity, is_form: false };
 
-    /// What a head says.
+    /// Reads a head.
     ///
     /// # Errors
     /// [`Refusal::UnsupportedCoding`], [`Refusal::UnsupportedCharset`], [`Refusal::UnsupportedForm`].
     pub(super) fn of(headers: &HeaderMap) -> Result<Self, Refusal> {
         let mut announced = Self::JSON;
         for value in headers.get_all(CONTENT_TYPE) {
-            // What is no text names nothing that is known here.
+            // A value that is not text names no type that is refused here.
             if let Ok(text) = value.to_str() {
                 announced.is_form |= check_type(text)?;
             }
@@ -46,7 +46,7 @@ impl Announced {
             let names = value.to_str().map_err(|_| Refusal::UnsupportedCoding)?.split(',').map(str::trim);
             for name in names.filter(|name| !name.is_empty() && !name.eq_ignore_ascii_case("identity")) {
                 let is_gzip = name.eq_ignore_ascii_case("gzip") || name.eq_ignore_ascii_case("x-gzip");
-                // A body that is compressed twice can be a thousand times as large in either step.
+                // In a body that is compressed twice, each step can expand it a thousandfold.
                 if !is_gzip || announced.coding == Coding::Gzip {
                     return Err(Refusal::UnsupportedCoding);
                 }
@@ -56,8 +56,8 @@ impl Announced {
         Ok(announced)
     }
 
-    /// Refuses a body that is in UTF-16 or UTF-32 without saying so, and one that is a form, and not JSON by a client that
-    /// did not set its type.
+    /// Refuses a body in undeclared UTF-16 or UTF-32, and a form. JSON that is declared as a form passes: some
+    /// clients don't set the type.
     ///
     /// # Errors
     /// [`Refusal::UnsupportedCharset`], [`Refusal::UnsupportedForm`].
@@ -71,8 +71,8 @@ impl Announced {
     }
 }
 
-/// Whether a text begins with the mark of UTF-16 or UTF-32, or with zeros where these have them in JSON, whose first
-/// character is ASCII (RFC 4627, section 3).
+/// Whether a text starts with a byte order mark of UTF-16 or UTF-32, or has zero bytes where these encodings have
+/// them in JSON, whose first character is ASCII (RFC 4627, section 3).
 fn is_utf_16_or_32(body: &[u8]) -> bool {
     match body {
         [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [0, 0, 0xfe, 0xff, ..] | [0, 0, 0, 1..=255, ..] => true,
@@ -81,7 +81,7 @@ fn is_utf_16_or_32(body: &[u8]) -> bool {
     }
 }
 
-/// Whether a type is that of a form.
+/// Whether a media type is that of a form.
 fn check_type(text: &str) -> Result<bool, Refusal> {
     let mut parts = text.split(';').map(str::trim);
     let media_type = parts.next().unwrap_or_default();
@@ -91,7 +91,7 @@ fn check_type(text: &str) -> Result<bool, Refusal> {
     let mut parameters = parts.filter_map(|part| part.split_once('='));
     let charset = parameters.find(|(name, _)| name.trim().eq_ignore_ascii_case("charset"));
     let charset = charset.map_or("", |(_, charset)| charset.trim().trim_matches('"'));
-    // ASCII is a part of UTF-8.
+    // ASCII is a subset of UTF-8.
     let taken = ["", "utf-8", "utf8", "us-ascii", "ascii"];
     if taken.iter().any(|taken| charset.eq_ignore_ascii_case(taken)) {
         Ok(media_type.eq_ignore_ascii_case(FORM))

@@ -1,4 +1,4 @@
-//! Compressing an answer in the way that its caller likes best.
+//! Compresses an answer with the content coding that the client prefers.
 
 use std::io::Write;
 
@@ -14,13 +14,17 @@ pub(super) enum Encoding {
     Gzip,
 }
 
-/// In the order in which we choose where the caller does not mind: the cheapest to make first.
+/// Our order of preference among equally weighted codings: the cheapest first.
 const CHOICES: [Encoding; 3] = [Encoding::Zstd, Encoding::Brotli, Encoding::Gzip];
 
-/// Bodies from this size on are compressed. Smaller fit one packet anyway, and would cost the work for nothing.
+/// Minimum size of a body that is compressed.
+///
+/// Larger: more bytes on the wire. Smaller: bodies that fit one packet anyway are compressed for nothing.
 pub(super) const SMALLEST: usize = 1024;
 
-/// Bodies from this size on are compressed on a thread for blocking work, so that they don't hold up other requests.
+/// Minimum size of a body that is compressed on a blocking thread.
+///
+/// Larger: compression holds up other requests. Smaller: more bodies pay for the change of thread.
 const LARGE: usize = 128 * 1024;
 
 impl Encoding {
@@ -33,7 +37,7 @@ impl Encoding {
         }
     }
 
-    /// What a caller accepts most; none where it accepts none of ours, or likes plain text better.
+    /// The coding that a client prefers; `None` if it accepts none of ours, or prefers identity.
     pub(super) fn accepted(headers: &HeaderMap) -> Option<Self> {
         let mut weights: Vec<(String, f32)> = Vec::new();
         for value in headers.get_all(ACCEPT_ENCODING) {
@@ -61,7 +65,7 @@ impl Encoding {
         best.map(|(choice, _)| choice)
     }
 
-    /// The body in this coding.
+    /// Compresses a body.
     pub(super) async fn compress(self, body: Bytes) -> std::io::Result<Bytes> {
         if body.len() < LARGE {
             return self.compress_now(&body);
@@ -71,7 +75,7 @@ impl Encoding {
     }
 
     fn compress_now(self, body: &[u8]) -> std::io::Result<Bytes> {
-        // Levels that a request can wait for: each takes about as long as writing the JSON did.
+        // Each level takes about as long as writing the JSON did.
         Ok(match self {
             Self::Zstd => zstd::bulk::compress(body, 1)?.into(),
             Self::Brotli => {

@@ -1,31 +1,31 @@
-//! How many requests are worked on.
+//! How many requests are in flight on this node.
 //!
-//! Owns the cap over all tenants, which is checked before anything else is done for a request: one that is refused costs
-//! no look-up, no decision of the quota and no memory.
+//! Owns the cap over all tenants. It is checked before anything else: a request refused here costs no look-up, no
+//! quota decision and no memory.
 
 use std::sync::atomic::Ordering;
 
 use crate::metrics::GateMetrics;
 
-/// The requests that are worked on.
+/// The requests in flight.
 #[derive(Debug)]
 pub struct RequestsInFlight {
     most: usize,
     metrics: GateMetrics,
 }
 
-/// A request's place; dropping it, also when the caller hung up, frees it.
+/// A request's permit. Dropping it frees the place, also when the client disconnects.
 #[derive(Debug)]
 pub(super) struct RequestPermit<'a>(&'a RequestsInFlight);
 
 impl RequestsInFlight {
-    /// None yet, and at most so many.
+    /// At most `most` requests; none yet.
     #[must_use]
     pub fn new(most: usize, metrics: GateMetrics) -> Self {
         Self { most, metrics }
     }
 
-    /// A place, if there is one.
+    /// A permit, if one is free.
     pub(super) fn enter(&self) -> Option<RequestPermit<'_>> {
         let more = |now| (now < self.most).then_some(now + 1);
         if self.metrics.in_flight.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_err() {

@@ -1,10 +1,11 @@
-//! The received part of a body, decoded: bounded, and reserved before it takes memory.
+//! The received part of a body, decoded. It is bounded, and memory is reserved before it is used.
 //!
-//! A buffer has the declared length from its first byte on, so that it never moves; pages that nothing was written to
-//! take no memory. So memory is reserved for the bytes that arrived and not for those that were declared: a client that
-//! declares 16 MiB and sends nothing takes nothing from others.
+//! A buffer has the declared length from its first byte on, so that it never moves; untouched pages take no memory.
+//! So memory is reserved for the bytes that arrived rather than for those declared: a client that declares 16 MiB and
+//! sends nothing takes nothing from others.
 //!
-//! Gzip is decoded member by member, since each costs the same whatever is in it: [`Members`] bounds them.
+//! Gzip is decoded member by member, since each member has a fixed cost whatever it contains: [`Members`] bounds
+//! their number.
 
 use std::io::{self, Write};
 
@@ -15,49 +16,50 @@ use super::coding::Coding;
 use crate::error::{Faults, Refusal};
 use crate::memory::{MemoryPermit, MemoryShare};
 
-/// What serving a body costs, in times its size. Reading it costs the body and the columns that are made of it, up to 1.3
-/// times as much where addresses are in mixed case. Then the body is dropped, and the driver for Postgres copies the
-/// columns twice: into its arguments and into the buffer that it sends. SQLite gets them in chunks.
+/// The memory for serving a body, as a multiple of its size. Reading it takes the body and the columns made from it,
+/// which are up to 1.3 times as large if addresses are in mixed case. Then the body is dropped, and the Postgres
+/// driver copies the columns twice: into its arguments and into its send buffer. SQLite gets them in chunks.
 ///
 /// Larger: fewer bodies are served at once than would fit. Smaller: bodies take more than is reserved for them.
 const COST: usize = 4;
 
 /// Bodies up to this size are not reserved.
 ///
-/// Larger: requests in flight hold more memory that is not counted. Smaller: ordinary bodies pay for counting.
+/// Larger: requests in flight hold more uncounted memory. Smaller: ordinary bodies pay for counting.
 const UNCOUNTED: usize = 16 * 1024;
 
 /// The step in which memory is reserved, in bytes of body.
 ///
-/// Larger: a body that stalls holds more than it has. Smaller: the counters are written more often.
+/// Larger: a stalled body reserves more than it uses. Smaller: the counters are written more often.
 const STEP: usize = 64 * 1024;
 
-/// How much of a body is decoded before other requests have their turn, in bytes of output.
+/// How much of a body is decoded before the task yields, in bytes of output.
 ///
 /// Larger: one body holds up a thread. Smaller: bodies are decoded more slowly.
 pub(super) const AT_ONCE: usize = 256 * 1024;
 
-/// The work of a byte of gzip input, in bytes of output. Empty members cost it too.
+/// The work of one byte of gzip input, in bytes of output. Empty members cost it too.
 ///
 /// Larger: ordinary gzip is decoded more slowly. Smaller: empty members hold up a thread.
 const INPUT_WORK: usize = 16;
 
-/// How much more than its output a gzip body may have, beyond the eighth that is allowed of any length.
+/// How many bytes a gzip body may be larger than its output, beyond the eighth that is always allowed.
 ///
-/// Larger: more can be spent on bodies that decode to nothing. Smaller: honest bodies of a few members are refused.
+/// Larger: clients can waste more CPU time on bodies that decode to nothing. Smaller: ordinary bodies of a few
+/// members are refused.
 const GZIP_OVERHEAD: usize = 64 * 1024;
 
-/// How many bytes of input a gzip member counts as, in addition to its own.
+/// How many bytes of input each gzip member counts as, in addition to its own.
 ///
-/// Larger: bodies of honest small members are refused. Smaller: tiny members, which cost microseconds each, pass.
+/// Larger: ordinary bodies of small members are refused. Smaller: tiny members, which cost microseconds each, pass.
 const MEMBER: usize = 1024;
 
-/// A body that was read.
+/// A completely read body.
 #[derive(Debug, Default)]
 pub(super) struct Received {
-    /// All of it, decoded.
+    /// The decoded bytes.
     pub(super) bytes: Bytes,
-    /// What is reserved for serving it.
+    /// The reservation for serving it.
     pub(super) permit: Option<MemoryPermit>,
 }
 
@@ -65,7 +67,7 @@ pub(super) struct Received {
 #[derive(Debug)]
 pub(super) struct Buffer<'m> {
     bytes: Vec<u8>,
-    /// The length that was declared for them.
+    /// The declared length.
     declared: Option<usize>,
     limit: usize,
     share: &'m MemoryShare,
@@ -73,7 +75,7 @@ pub(super) struct Buffer<'m> {
 }
 
 impl Buffer<'_> {
-    /// Reserves what a body costs of which so many bytes are there.
+    /// Reserves the memory for a body of which this many bytes have arrived.
     fn reserve(&mut self, length: usize) -> Result<(), Refusal> {
         if length <= UNCOUNTED {
             return Ok(());
@@ -105,7 +107,7 @@ impl Buffer<'_> {
     }
 }
 
-/// Where the pieces of a body go as they come.
+/// The destination of a body's pieces.
 #[derive(Debug)]
 pub(super) enum Inflow<'m> {
     AsItIs(Buffer<'m>),
@@ -114,15 +116,15 @@ pub(super) enum Inflow<'m> {
 
 /// The members of a gzip body.
 ///
-/// Gzip never makes data an eighth larger; only empty or tiny members and blocks do, which take CPU time and decode to
-/// nothing.
+/// Gzip never makes data an eighth larger. Only empty or tiny members and blocks do, which take CPU time and decode
+/// to nothing.
 #[derive(Debug)]
 pub(super) struct Members<'m> {
-    /// That of the current member; none after a failure.
+    /// The current member's decoder; `None` after a failure.
     decoder: Option<GzDecoder<Decoded<'m>>>,
-    /// How many came before it.
+    /// How many members ended before it.
     ended: usize,
-    /// The bytes of all so far.
+    /// Input bytes so far.
     taken: usize,
 }
 
@@ -173,18 +175,18 @@ impl<'m> Members<'m> {
         self.decoder.take().and_then(|decoder| decoder.finish().ok()).ok_or_else(not_gzip)
     }
 
-    /// Why the decoder failed: for its output, or for its input.
+    /// Why the decoder failed: its output was refused, or its input is invalid.
     fn fail(&mut self) -> Refusal {
         let decoder = self.decoder.take();
         decoder.and_then(|mut decoder| decoder.get_mut().refused.take()).unwrap_or_else(not_gzip)
     }
 }
 
-/// What a decoder writes to.
+/// The output of a decoder.
 #[derive(Debug)]
 pub(super) struct Decoded<'m> {
     buffer: Buffer<'m>,
-    /// Why it could not be taken.
+    /// Why a piece was refused.
     refused: Option<Refusal>,
 }
 
@@ -208,7 +210,7 @@ impl<'m> Inflow<'m> {
     /// For a body whose declared length, if any, is within the limit.
     ///
     /// # Errors
-    /// [`Refusal::MemorySpent`] where there is no room for that much now.
+    /// [`Refusal::MemorySpent`] if there is not enough memory for it now.
     pub(super) fn begin(
         coding: Coding,
         declared: Option<usize>,
@@ -228,10 +230,10 @@ impl<'m> Inflow<'m> {
         })
     }
 
-    /// Takes the next piece. Returns the work that it was, to compare with [`AT_ONCE`].
+    /// Takes the next piece. Returns the work that it took, to compare with [`AT_ONCE`].
     ///
     /// # Errors
-    /// [`Refusal::BodyTooLarge`], [`Refusal::MemorySpent`], and [`Refusal::Invalid`] on `body` for what is not gzip, or
+    /// [`Refusal::BodyTooLarge`], [`Refusal::MemorySpent`], and [`Refusal::Invalid`] on `body` for invalid gzip or
     /// more members than such a body needs.
     pub(super) fn push(&mut self, piece: &[u8]) -> Result<usize, Refusal> {
         match self {
@@ -247,7 +249,7 @@ impl<'m> Inflow<'m> {
     /// The whole body.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] on `body` where gzip breaks off.
+    /// [`Refusal::Invalid`] on `body` if gzip ends early.
     pub(super) fn end(self) -> Result<Received, Refusal> {
         let buffer = match self {
             Self::AsItIs(buffer) => buffer,
@@ -328,7 +330,7 @@ mod tests {
             decode(&pieces, 1 << 20).unwrap();
         }
         let empty_blocks = [&gzip(b"")[..10], &b"\0\0\0\xff\xff".repeat(20_000), &gzip(b"")[10..]].concat();
-        // Of a name and a comment.
+        // A file name and a comment in the header.
         let texts = [&[b'n'; 60_000][..], b"\0", &[b'c'; 60_000], b"\0"].concat();
         let long_head = [&b"\x1f\x8b\x08\x18\0\0\0\0\0\x03"[..], &texts, &gzip(b"")[10..]].concat();
         for bytes in [gzip(b"").repeat(100), gzip(&[b' '; 40]).repeat(1000), empty_blocks, long_head] {

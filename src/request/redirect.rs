@@ -1,7 +1,7 @@
-//! The answer of a listener without TLS: the same address with `https://`.
+//! The answer of a listener without TLS: a redirect to the same address with `https://`.
 //!
-//! Only a host that a tenant has comes this far, so that nobody can be sent elsewhere through us. Nothing else of the
-//! request counts, and a token that stands in it has crossed the network in the clear already.
+//! Only a tenant's host gets this far, so the gateway can't be used to redirect clients elsewhere. Nothing else of
+//! the request is examined; a token in it has already crossed the network in the clear.
 
 use http::header::{HeaderValue, LOCATION};
 use http::{StatusCode, request};
@@ -11,15 +11,15 @@ use crate::error::Refusal;
 use crate::gate::Authority;
 use crate::reply::Reply;
 
-/// What stands in the log and in metrics in place of a route.
+/// Takes the place of a route in the log and in metrics.
 pub(super) const NAME: &str = "redirect";
 
-/// The port that `https://` means when none is given.
+/// The default port of `https://`.
 const DEFAULT_PORT: u16 = 443;
 
-/// 308, which leaves method and body as they are (RFC 9110, section 15.4.9).
+/// 308, which preserves the method and body (RFC 9110, section 15.4.9).
 pub(super) fn to_https(authority: &Authority, port: u16, head: &request::Parts) -> Result<Reply, Refusal> {
-    // `*` and the target of CONNECT are no paths of any address.
+    // `*` and the target of CONNECT are not paths.
     let target = head.uri.path_and_query().map(http::uri::PathAndQuery::as_str).filter(|text| text.starts_with('/'));
     let target = target.ok_or(Refusal::UnknownPath)?;
     let port = if port == DEFAULT_PORT { String::new() } else { format!(":{port}") };

@@ -1,6 +1,6 @@
-//! The last step: an answer gets what every answer carries, and one line in the log.
+//! The last step: adds what every answer carries, and writes one line to the log.
 //!
-//! The log never holds a token, an answer, a keyword or a query.
+//! The log never contains a token, an answer, a keyword or a query.
 
 use std::time::Duration;
 
@@ -29,23 +29,27 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const RATE_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const RATE_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 
-/// What the next answer has another value of. In the table by which HTTP/2 shortens headers it would push those out that come
-/// again, and h2 looks through all values of a name before it adds one.
+/// Headers whose value differs in every answer. In HTTP/2's header compression table they would evict those that
+/// repeat, and h2 compares all values of a name before it adds one.
 const EVER_NEW: [HeaderName; 3] = [REQUEST_ID, RATE_REMAINING, RETRY_AFTER];
 
-/// From how long on the log tells how much of a request was its database's. Longer leaves those unexplained that callers
-/// notice; shorter makes ordinary lines longer.
+/// Duration of a request from which on the log includes its database time.
+///
+/// Larger: delays that clients notice remain unexplained. Smaller: ordinary lines get longer.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// The longest request id that is taken over from a caller.
+/// Maximum length of a client's request id.
+///
+/// Larger: a client can make log lines and headers longer. Smaller: ids of other systems are replaced.
 const LONGEST_ID: usize = 128;
 
 thread_local! {
-    /// What makes the ids of one thread ascend. One for all, as [`Uuid::now_v7`] has it, is a lock that all requests take.
+    /// Makes the ids of one thread ascend. A single context for all threads, as in [`Uuid::now_v7`], is a lock that
+    /// all requests contend for.
     static ASCENDING: ContextV7 = const { ContextV7::new() };
 }
 
-/// The id of a request: the caller's own when it is sane, else a new one.
+/// The id of a request: the client's own if it is valid, otherwise a new one.
 #[derive(Debug)]
 pub(super) struct RequestId(HeaderValue);
 
@@ -71,11 +75,11 @@ pub(super) fn id_of<B>(response: &Response<B>) -> &str {
 
 /// Answers up to this size are not reserved.
 ///
-/// Larger: slow readers hold more memory that is not counted, up to 100 answers a connection. Smaller: the
-/// shortest answers, which are most, pay for counting.
+/// Larger: slow readers hold more uncounted memory, up to 100 answers per connection. Smaller: the shortest answers,
+/// which are the most frequent, pay for counting.
 const UNCOUNTED: usize = 4 * 1024;
 
-/// An answer and what is reserved for it: given back when the last of its bytes was handed to the socket.
+/// An answer and its memory reservation, which is released when its last byte was handed to the socket.
 struct Held {
     body: Bytes,
     _permit: MemoryPermit,
@@ -87,8 +91,8 @@ impl AsRef<[u8]> for Held {
     }
 }
 
-/// Reserves what an answer takes: its body and, until that is compressed, as much again. What was reserved for the rows
-/// that it was made of counts towards that.
+/// Reserves memory for an answer: its body and, until that is compressed, as much again. What was reserved for the
+/// rows that it was made of counts towards it.
 ///
 /// # Errors
 /// [`Refusal::MemorySpent`].
@@ -106,7 +110,7 @@ pub(super) fn hold(mut reply: Reply, share: &MemoryShare) -> Result<Reply, Refus
     Ok(reply)
 }
 
-/// Makes the response of a reply.
+/// Builds the response of a reply.
 pub(super) async fn dress(
     reply: Reply,
     head: &request::Parts,
@@ -116,7 +120,7 @@ pub(super) async fn dress(
     let Reply { status, mut headers, mut body, held } = reply;
     headers.insert(REQUEST_ID, id.0);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    // An account's data is nobody else's: no cache on the way may keep it.
+    // An account's data must not be stored by any cache on the path.
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if let Some(budget) = budget {
         headers.insert(RATE_LIMIT, budget.limit.into());
@@ -134,8 +138,8 @@ pub(super) async fn dress(
             }
         }
     }
-    // After a head that is no request, anything may come next; and a body that stalled has no end in sight. An answer to a
-    // body of which some is unread is settled by `unread`.
+    // After a malformed head, the rest of the connection can't be parsed, and a stalled body may never end. `unread`
+    // decides about answers to bodies that were not read completely.
     let is_last = matches!(status, StatusCode::BAD_REQUEST | StatusCode::REQUEST_TIMEOUT);
     if is_last && head.version <= Version::HTTP_11 {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
@@ -143,13 +147,13 @@ pub(super) async fn dress(
     if head.version == Version::HTTP_2 {
         for name in EVER_NEW {
             if let Some(value) = headers.get_mut(name) {
-                // Which says that it is to be sent as it is, always (RFC 7541, section 6.2.3).
+                // Marks it as never indexed, so it is always sent as a literal (RFC 7541, section 6.2.3).
                 value.set_sensitive(true);
             }
         }
     }
     if head.method == Method::HEAD {
-        // Of a body that is sent, hyper says it.
+        // For a body that is sent, hyper sets it.
         headers.insert(CONTENT_LENGTH, body.len().into());
         body = Bytes::new();
     }
@@ -163,7 +167,7 @@ pub(super) async fn dress(
     response
 }
 
-/// Writes the line of one request, and the cause of a failure.
+/// Writes the access log line of a request, and the cause of a failure.
 pub(super) fn log(
     connection: &Connection,
     head: &request::Parts,

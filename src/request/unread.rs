@@ -1,13 +1,13 @@
-//! What is left of a request's body when its answer is known.
+//! The unread rest of a request's body when its answer is ready.
 //!
-//! Owns the choice between reading the rest and closing the connection, so that the client gets the answer either way. On
-//! HTTP/1.x the client may still be sending. If the gateway closed without announcing it, the client would lose its next
-//! request, or even this answer. So a small rest is read and dropped, and the connection stays usable; with a larger one
-//! the answer says `Connection: close`, and the edge lingers until the client has sent it (`edge::socket`). On HTTP/2 the
-//! rest concerns only its own stream, and is read in the background.
+//! Owns the choice between reading the rest and closing the connection, so that the client gets the answer either
+//! way. On HTTP/1.x the client may still be sending. If the gateway closed without announcing it, the client would
+//! lose its next request, or even this answer. So a small rest is read and dropped, and the connection stays usable.
+//! With a larger one the answer says `Connection: close`, and the edge lingers until the client has sent it
+//! (`edge::socket`). On HTTP/2 the rest concerns only its own stream, and is read in the background.
 //!
-//! This runs after the request has given back its permits and its place among the requests in flight: the only thing that
-//! a slow client holds is its own connection, for at most [`DRAIN_LIMIT`].
+//! This runs after the request has released its permits: a slow client holds only its own connection, for at most
+//! [`DRAIN_LIMIT`].
 
 use std::time::Duration;
 
@@ -18,40 +18,41 @@ use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use tokio::time::timeout;
 
-/// The largest rest of an HTTP/1.x body that is read and dropped to keep the connection.
+/// Maximum rest of an HTTP/1.x body that is read and dropped to keep the connection.
 ///
-/// Larger: a client that ignores a 401 or 429 has more bytes decrypted for nothing. Smaller: refused clients pay for a TLS
-/// handshake with each request.
+/// Larger: a client that ignores a 401 or 429 has more bytes decrypted for nothing. Smaller: refused clients pay for
+/// a TLS handshake with each request.
 const SMALL: usize = 64 * 1024;
 
-/// How long the small rest may take.
+/// How long reading the small rest may take.
 ///
-/// Larger: a client that drips it in has its connection for longer, and its answer later. Smaller: on a slow link, where
-/// the body arrives a few round trips after the head, the connection is closed.
+/// Larger: a client that sends it slowly keeps its connection for longer, and gets its answer later. Smaller: on a
+/// slow link, where the body arrives a few round trips after the head, the connection is closed.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 
-/// The most bytes of an unread body that are discarded over HTTP/2.
+/// Maximum number of unread bytes that are discarded on HTTP/2.
 ///
-/// Larger: a client can send more for nothing. Smaller: a client that reads the answer only after its last byte finds a
-/// reset stream instead.
+/// Larger: a client can send more for nothing. Smaller: a client that reads the answer only after its last byte finds
+/// a reset stream instead.
 const DISCARDED: usize = 32 * 1024 * 1024;
 
-/// How long that is done.
+/// How long discarding may take.
 ///
 /// Larger: an abandoned upload is read for longer. Smaller: as for [`DISCARDED`], on a slow link.
 const DISCARD_LIMIT: Duration = Duration::from_secs(5);
 
-/// Deals with a body that was not read to its end, before its answer is sent.
+/// Handles a body that was not read to its end, before its answer is sent.
 pub(super) async fn settle<B>(head: &request::Parts, body: Incoming, response: &mut Response<B>) {
     if head.version == Version::HTTP_2 {
-        // A stream that is dropped half read is reset, and some clients take that for a failure and lose the answer.
+        // A half-read stream is reset when dropped, and some clients treat that as a failure and lose the answer.
         tokio::spawn(timeout(DISCARD_LIMIT, drain(body, DISCARDED)));
         return;
     }
     if response.headers().contains_key(CONNECTION) {
         return;
     }
-    // Reading would ask for the body with `100 Continue`. A client that does not wait for that lingers with the others.
+    // Reading would send `100 Continue` and so request the body. A client that does not wait for that is handled by
+    // lingering.
     let is_awaited = head.headers.contains_key(EXPECT);
     let is_large = body.size_hint().lower() > SMALL as u64;
     if is_awaited || is_large || !timeout(DRAIN_LIMIT, drain(body, SMALL)).await.unwrap_or(false) {

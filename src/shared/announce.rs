@@ -1,9 +1,9 @@
-//! Word of tokens that were made or revoked, from the command line to every node.
+//! Announces created and revoked tokens, from the command line to every node.
 //!
-//! A message tells which tenant's tokens changed, and the number of the change. Messages can be lost; the number of the
-//! newest change stands in a key, so a node that missed one sees that it did, within half a second, and forgets all that
-//! it remembered. It forgets, too, whenever it begins to listen anew: a change that was made while the store was away has
-//! no number, and a store that comes back without its data counts from one again.
+//! A message carries the slug of the tenant and the number of the change. Messages can be lost, so the newest number
+//! is also in a key: a node that missed a message notices it there within half a second, and drops everything it
+//! remembered. It does the same on every new subscription. A change made while Redis was down has no number, and a
+//! Redis that lost its data counts from one again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,20 +21,28 @@ const CHANNEL: &str = "formgate:tokens";
 /// Counts the changes of all tenants.
 const NEWEST: &str = "formgate:tokens:newest";
 
-/// How often the number is looked at. A revoked token is refused everywhere within a second, whatever is lost: so often,
-/// with room for a slow answer.
+/// How often the number is read. A revoked token must be refused on every node within a second, whatever is lost;
+/// this leaves room for a slow answer.
+///
+/// Larger: that second is exceeded. Smaller: Redis answers more reads.
 const CHECK: Duration = Duration::from_millis(400);
 
-/// How long is waited before listening again after that failed.
+/// The pause before subscribing again after a failure.
+///
+/// Larger: tokens are cached only briefly for longer. Smaller: more attempts while Redis is down.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// How long looking at the number may take, whatever calls may: a store that hangs must be noticed within the second.
+/// How long reading the number may take, whatever the limit for calls.
+///
+/// Larger: a Redis that hangs is not noticed within the second. Smaller: a slow answer costs the node its cache.
 const CHECK_LIMIT: Duration = Duration::from_millis(300);
 
-/// How long announcing, and beginning to listen, may take.
+/// How long announcing a change, or subscribing, may take.
+///
+/// Larger: a command line waits longer for a Redis that hangs. Smaller: a distant Redis with TLS is never reached.
 const LIMIT: Duration = Duration::from_secs(1);
 
-/// Who is told.
+/// Receives the changes.
 pub trait Listener: Send + Sync + 'static {
     /// A tenant's tokens changed.
     fn tenant_changed(&self, slug: &str);
@@ -42,7 +50,7 @@ pub trait Listener: Send + Sync + 'static {
     fn changes_missed(&self);
 }
 
-/// Listens until it is dropped.
+/// A subscription, kept until it is dropped.
 #[derive(Debug)]
 pub struct Listening {
     hears: Arc<AtomicBool>,
@@ -50,14 +58,15 @@ pub struct Listening {
 }
 
 impl Listening {
-    /// Starts to listen.
+    /// Starts the subscription.
     pub fn start(link: Arc<Link>, lanes: Arc<Lanes>, listener: Arc<dyn Listener>) -> Self {
         let hears = Arc::new(AtomicBool::new(false));
         let task = tokio::spawn(listen_for_ever(link, lanes, listener, Arc::clone(&hears)));
         Self { hears, _task: AbortOnDropHandle::new(task) }
     }
 
-    /// Whether changes are heard now. While they are not, nothing may be remembered for longer than a change may take.
+    /// Whether changes are received now. While they are not, nothing may be cached for longer than a change may take
+    /// to apply.
     #[must_use]
     pub fn hears(&self) -> bool {
         self.hears.load(Ordering::Acquire)
@@ -73,7 +82,7 @@ async fn listen_for_ever(link: Arc<Link>, lanes: Arc<Lanes>, listener: Arc<dyn L
     }
 }
 
-/// Listens until something fails, and says what.
+/// Receives changes until something fails, and returns the cause.
 async fn listen(link: &Link, lanes: &Lanes, listener: &dyn Listener, hears: &AtomicBool) -> String {
     let mut messages = match tokio::time::timeout(LIMIT, link.listen()).await {
         Ok(Ok(messages)) => messages,
@@ -95,7 +104,8 @@ async fn listen(link: &Link, lanes: &Lanes, listener: &dyn Listener, hears: &Ato
                 let payload: String = message.get_payload().unwrap_or_default();
                 let change = payload.split_once(' ').and_then(|(number, slug)| Some((number.parse::<u64>().ok()?, slug)));
                 if let Some((number, slug)) = change {
-                    // With any other number, an earlier change was missed or is still to come, which the next check finds.
+                    // Any other number means that an earlier change was missed or is still to come; the next check
+                    // finds out.
                     if seen.is_some_and(|seen| number == seen + 1) {
                         seen = Some(number);
                     }
@@ -121,10 +131,10 @@ async fn listen(link: &Link, lanes: &Lanes, listener: &dyn Listener, hears: &Ato
     }
 }
 
-/// Tells every node that a tenant's tokens changed.
+/// Announces to every node that a tenant's tokens changed.
 ///
 /// # Errors
-/// What Redis says, or that it did not answer in time.
+/// The error from Redis, or that it did not answer in time.
 pub async fn announce(link: &Link, slug: &str) -> Result<(), String> {
     let announcing = async {
         let mut redis = link.connect().await.map_err(|error| error.to_string())?;

@@ -1,22 +1,22 @@
-//! Whether a Redis may evict keys: a window that it evicts begins again, and admits up to the limit once more.
+//! Whether a Redis may evict keys. An evicted window starts again empty, and admits up to the limit once more.
 
 use redis::{RedisResult, Value};
 
 use super::link::Connection;
 
-/// The policy by which nothing is evicted.
+/// The policy that never evicts.
 const NO_EVICTION: &str = "noeviction";
 
-/// The `maxmemory-policy` by which a server would evict keys, if that is known: a server may not let us ask.
+/// The server's `maxmemory-policy` if it evicts keys. `None` if it doesn't, or if the answer doesn't contain it.
 ///
 /// # Errors
-/// What Redis says.
+/// The error from Redis; an ACL may forbid the command.
 pub(super) async fn policy(connection: &mut Connection) -> RedisResult<Option<String>> {
     let answer: Value = redis::cmd("INFO").arg("memory").query_async(connection).await?;
     Ok(texts(&answer).into_iter().find_map(evicting_policy))
 }
 
-/// Every text in an answer; a cluster answers with one for each master.
+/// Every text in an answer; a cluster answers with one per master.
 fn texts(answer: &Value) -> Vec<&str> {
     match answer {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).into_iter().collect(),

@@ -1,11 +1,11 @@
-//! Connections that all requests share, and the breaker in front of them.
+//! Connections that all requests share, and the circuit breaker in front of them.
 //!
-//! A checkout from a pool would cost each request an extra round trip and leave one command in flight a connection; on a
-//! lane, requests are pipelined. All calls go over the first that is open, so that the store reads and answers several at
-//! once; the next one stands by. A lane that fails is closed at once, and a task of its own opens it again: until then
-//! its calls fail without waiting. A store that hangs costs the requests that wait for it then their time limit, once: the
-//! first that gives up closes every lane. What is opened is tried with a script that writes: a store that is full, a
-//! replica, or a user without rights takes reads and refuses what a window needs.
+//! A checkout from a pool would cost each request an extra round trip and leave one command in flight per connection;
+//! on a lane, requests are pipelined. All calls use the first open lane, so that Redis reads and answers several at
+//! once; the next lane is a standby. A lane that fails is closed immediately, and its own task reopens it; until then
+//! its calls fail without waiting. If Redis hangs, the requests that wait at that time pay the time limit once: the
+//! first timeout closes every lane. A new connection is probed with a script that writes, because a full Redis, a
+//! replica or a user without rights accepts reads and refuses what a window needs.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,35 +23,46 @@ use crate::config::OnRedisFailure;
 use crate::deadline::{Timer, within};
 use crate::metrics::{Metrics, RedisMetrics};
 
-/// How many connections are held. With one, no request could be admitted from when it is lost until it is open again; more
-/// than one in use only split the pipelines.
+/// Number of connections.
+///
+/// Larger: all but one are unused. Smaller: with one, no request can be admitted between losing and reopening it.
 const LANES: usize = 2;
 
-/// How long opening a connection may take. Longer, and a host that drops packets delays the next try; shorter, and a
-/// distant store with TLS is never reached.
+/// How long opening a connection may take.
+///
+/// Larger: a host that drops packets delays the next attempt. Smaller: a distant Redis with TLS is never reached.
 const OPEN_LIMIT: Duration = Duration::from_secs(1);
 
-/// The waits between two tries to open, growing from the first to the last. The last bounds how much later than its
-/// store the shared window is back.
+/// The backoff between attempts to open a lane.
+///
+/// Larger: the shared window returns later after Redis does, by at most the last value. Smaller: more attempts while
+/// Redis is down.
 const WAITS: [Duration; 4] =
     [Duration::from_millis(20), Duration::from_millis(50), Duration::from_millis(150), Duration::from_millis(400)];
 
-/// How often a quiet lane is tried, so that a connection that went away is noticed before a request does.
+/// How often a quiet lane is pinged, so that a lost connection is noticed before a request uses it.
+///
+/// Larger: more requests meet a lost connection. Smaller: Redis answers more pings.
 const CHECK: Duration = Duration::from_secs(1);
 
-/// How often a call that has no answer in time is waited for again where this node was too busy to take one.
+/// How many time limits a call may take in all if this node was too busy to read the answer.
+///
+/// Larger: on an overloaded node, a Redis that hangs is noticed later. Smaller: an overloaded node closes its lanes
+/// although Redis answers.
 const TURNS: u32 = 10;
 
-/// How many timers are kept for calls to come: as many as calls are usually under way. In a cluster there are more, one for
-/// each request.
+/// Number of timers kept for later calls. About as many calls are usually in flight; in a cluster there are more, one
+/// per request.
+///
+/// Larger: unused timers take memory. Smaller: calls create timers more often.
 const TIMERS: usize = 8;
 
-/// How often is looked whether the store may evict keys.
+/// How often the eviction policy is checked.
 ///
 /// Larger: a changed setting is noticed later. Smaller: the store answers more questions.
 const EVICTION_CHECK: Duration = Duration::from_secs(60);
 
-/// The key that opening writes to, and how: as a window does, and for as long as it takes to see that it can.
+/// The key and the script of the probe: it writes as a window does, and the key expires after a second.
 const PROBE: &str = "formgate:probe";
 const PROBING: &str = "redis.call('SET', KEYS[1], 1, 'PX', 1000) redis.call('APPEND', KEYS[1], 1) \
     redis.call('STRLEN', KEYS[1]) redis.call('GETRANGE', KEYS[1], 0, 1) redis.call('PEXPIRE', KEYS[1], 1000) return redis.call('PTTL', KEYS[1])";
@@ -59,28 +70,28 @@ const PROBING: &str = "redis.call('SET', KEYS[1], 1, 'PX', 1000) redis.call('APP
 /// Why a call was not answered.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// No lane is open, or this one did not answer in time, or broke.
+    /// No lane is open, or the call timed out, or its lane broke.
     #[error("Redis does not answer")]
     Unavailable,
-    /// The store answered that it can't do this, which says nothing about other calls.
+    /// Redis refuses this call, which says nothing about other calls.
     #[error("Redis refuses: {0}")]
     Refused(redis::RedisError),
 }
 
-/// The open connections to one store. Dropping it closes them.
+/// The open connections to one Redis. Dropping it closes them.
 #[derive(Debug)]
 pub struct Lanes {
     lanes: Vec<(Arc<Lane>, AbortOnDropHandle<()>)>,
     limit: Duration,
-    /// Of calls that are over.
+    /// Timers of finished calls.
     timers: Mutex<Vec<Timer>>,
     is_cluster: bool,
     state: Arc<State>,
 }
 
 impl Lanes {
-    /// Opens lanes whose calls may take `limit`, and waits a moment for the first. A store that is away does not keep a
-    /// gateway from starting: its lanes open when it is back.
+    /// Opens lanes whose calls may take `limit`, and waits briefly for the first. An unreachable Redis does not keep
+    /// a gateway from starting: the lanes open when it returns.
     pub async fn open(link: Arc<Link>, limit: Duration, policy: OnRedisFailure, metrics: Metrics) -> Self {
         let failure = Mutex::new(format!("no response within {OPEN_LIMIT:?}"));
         let (open, opened, shards) = (Mutex::new(0), Notify::new(), ArcSwapOption::empty());
@@ -100,11 +111,11 @@ impl Lanes {
         lanes
     }
 
-    /// Runs one call that uses a key, on the first lane that is open.
+    /// Runs one call that uses a key, on the first open lane.
     ///
     /// # Errors
-    /// [`CallError::Unavailable`] at the latest when the time limit is over, at once while every lane is closed or the
-    /// key's shard does not answer.
+    /// [`CallError::Unavailable`] at the latest when the time limit is over; immediately while every lane is closed
+    /// or the key's shard does not answer.
     pub async fn call<T, F>(&self, key: &str, call: impl FnOnce(Connection) -> F) -> Result<T, CallError>
     where
         F: Future<Output = RedisResult<T>>,
@@ -141,14 +152,14 @@ impl Lanes {
             }
         };
         let concerns_all = shards.is_none_or(|shards| shards.failed(key, &failure, &connection));
-        // A store that hangs, or a connection that does: whichever it is, the next call must not wait to find out.
+        // Either Redis hangs or this connection does; the next call must not wait to find out which.
         if concerns_all && lane.close(&connection, &failure, &self.state) && is_timeout {
             self.close_all(&failure);
         }
         Err(CallError::Unavailable)
     }
 
-    /// Whether one call may use keys that have nothing to do with one another: in a cluster, they stand on other nodes.
+    /// Whether one call may use unrelated keys. In a cluster it may not: they can be on different nodes.
     #[must_use]
     pub fn carry_many_keys(&self) -> bool {
         !self.is_cluster
@@ -174,15 +185,16 @@ impl Lanes {
     }
 }
 
-/// How many lanes are open, for the log and the gauge.
+/// The lanes' common state, for the log and the gauge.
 #[derive(Debug)]
 struct State {
-    /// Held while the gauge is set: two lanes that change at once must not leave it wrong.
+    /// The number of open lanes. Held while the gauge is set, so that two lanes that change at once can't leave it
+    /// wrong.
     open: Mutex<usize>,
     opened: Notify,
-    /// Why none could be opened last.
+    /// Why the last attempt to open a lane failed.
     failure: Mutex<String>,
-    /// Those of a cluster.
+    /// The shards, in a cluster.
     shards: ArcSwapOption<Shards>,
     outage: Outage,
     metrics: Metrics,
@@ -191,7 +203,7 @@ struct State {
 /// How an outage is logged.
 #[derive(Debug)]
 pub(super) struct Outage {
-    /// What the log calls this Redis.
+    /// The log's name for this Redis.
     redis: Box<str>,
     policy: OnRedisFailure,
 }
@@ -242,7 +254,7 @@ impl State {
     }
 }
 
-/// One connection, shared by the calls that come to it.
+/// One connection, shared by the calls on it.
 struct Lane {
     connection: ArcSwapOption<Connection>,
     lost: Notify,
@@ -255,8 +267,8 @@ impl std::fmt::Debug for Lane {
 }
 
 impl Lane {
-    /// Closes a connection that failed, and tells whether it was open. Calls that were on it fail too, and find it closed
-    /// already.
+    /// Closes a failed connection and returns whether it was open. Other calls on the connection fail too, and find
+    /// it closed.
     fn close(&self, failed: &Arc<Connection>, failure: &str, state: &State) -> bool {
         let seen = self.connection.compare_and_swap(failed, None);
         let was_open = seen.as_ref().is_some_and(|seen| Arc::ptr_eq(seen, failed));
@@ -268,7 +280,7 @@ impl Lane {
     }
 }
 
-/// Opens a lane, again whenever it was lost, for as long as the task lives.
+/// Keeps a lane open until the task is aborted, reopening it after each loss.
 async fn keep_open(lane: Arc<Lane>, link: Arc<Link>, state: Arc<State>, limit: Duration) {
     let mut waits = WAITS.into_iter();
     let mut wait = WAITS[0];
@@ -277,12 +289,12 @@ async fn keep_open(lane: Arc<Lane>, link: Arc<Link>, state: Arc<State>, limit: D
             Ok(Ok((connection, shards))) => {
                 let connection = Arc::new(connection);
                 state.shards.store(shards);
-                // In this order: from the moment it is stored, a call may close it.
+                // In this order: as soon as it is stored, a call may close it.
                 state.opened();
                 lane.connection.store(Some(Arc::clone(&connection)));
                 let opened_at = Instant::now();
                 attend(&lane, &connection, &state, link.is_cluster(), limit).await;
-                // A store that opens and fails at the first call is not tried as often as one that went away.
+                // A Redis that accepts connections and fails at the first call keeps the longer backoff.
                 if opened_at.elapsed() > CHECK {
                     waits = WAITS.into_iter();
                 }
@@ -296,7 +308,7 @@ async fn keep_open(lane: Arc<Lane>, link: Arc<Link>, state: Arc<State>, limit: D
     }
 }
 
-/// Opens a connection that can do what a window needs; to a cluster, where at least one shard can.
+/// Opens a connection and probes it with what a window needs. In a cluster, at least one shard must pass.
 pub(super) async fn open(link: &Link, metrics: &RedisMetrics) -> RedisResult<(Connection, Option<Arc<Shards>>)> {
     let mut connection = link.connect().await?;
     if link.is_cluster() {
@@ -307,21 +319,21 @@ pub(super) async fn open(link: &Link, metrics: &RedisMetrics) -> RedisResult<(Co
     Ok((connection, None))
 }
 
-/// Tries to write to a key.
+/// Probes a key with writes.
 pub(super) async fn probe(connection: &mut Connection, key: &str) -> RedisResult<()> {
     let mut probe = redis::cmd("EVAL");
     probe.arg(PROBING).arg(1).arg(key);
     probe.query_async(connection).await
 }
 
-/// Waits until a lane is lost, trying it now and then. In a cluster, calls and [`Shards`] try each shard.
+/// Waits until a lane is lost, and pings it regularly. In a cluster, calls and [`Shards`] probe each shard instead.
 async fn attend(lane: &Lane, connection: &Arc<Connection>, state: &State, is_cluster: bool, limit: Duration) {
     let mut eviction_check = Instant::now();
     loop {
         let mut checked = (**connection).clone();
         if eviction_check <= Instant::now() {
             eviction_check += EVICTION_CHECK;
-            // Where we may not ask, it stays unknown.
+            // An ACL may forbid the command; the policy is then unknown.
             match within(limit, TURNS, eviction::policy(&mut checked)).await {
                 Some(Ok(policy)) => state.note_eviction(policy),
                 Some(Err(error)) => tracing::debug!(%error, "maxmemory-policy of Redis unknown"),
@@ -345,7 +357,7 @@ async fn attend(lane: &Lane, connection: &Arc<Connection>, state: &State, is_clu
     }
 }
 
-/// Whether a refusal is about the one key that a call used, as when another program put something else there.
+/// Whether a refusal concerns only the key of the call: another program stored something else there.
 fn concerns_one_key(error: &redis::RedisError) -> bool {
     // Redis before 7 reports it as an error of the script.
     error.code() == Some("WRONGTYPE") || error.detail().is_some_and(|detail| detail.contains("WRONGTYPE"))

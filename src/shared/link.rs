@@ -1,7 +1,7 @@
-//! How Redis is reached: one server, the master that Sentinels name, or a cluster.
+//! How Redis is reached: a single server, the master that Sentinels report, or a cluster.
 //!
-//! The pools of deadpool-redis make the connections. Each connection multiplexes, so it is taken out of its pool for good
-//! and cloned by whoever calls (see [`super::lanes`]).
+//! The pools of deadpool-redis open the connections. Each connection multiplexes, so it is taken out of its pool for
+//! good and cloned for each call (see [`super::lanes`]).
 
 use std::time::Duration;
 
@@ -17,24 +17,28 @@ use tokio::sync::Mutex;
 
 use crate::config::RedisTarget;
 
-/// How many connections a pool may have: every lane's, and its successor's before the old one is closed.
+/// Maximum number of connections of a pool: enough for every lane and its successor before the old one is closed.
+///
+/// Larger: no effect. Smaller: opening a lane may wait for the pool.
 const CONNECTIONS: usize = 8;
 
 /// How long opening one connection may take.
+///
+/// Larger: a host that drops packets delays the next attempt. Smaller: a distant Redis with TLS is never reached.
 const OPEN_LIMIT: Duration = Duration::from_secs(1);
 
-/// How often the client of a cluster sends a command again, after it was sent to another node or a connection broke.
+/// How often the cluster client retries a command on another node or after a connection broke.
 ///
-/// Larger: commands to a shard that is away go on for longer. Smaller: more of them fail after slots moved.
+/// Larger: commands to a shard that is down take longer to fail. Smaller: more of them fail after slots moved.
 const CLUSTER_RETRIES: u32 = 3;
 
-/// The configured Redis can't be used, whatever its state. Never quotes a URL: a password may stand in it.
+/// The configured Redis can't be used, whatever its state. Never quotes a URL, which may contain a password.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// A URL is none that the client understands.
+    /// The client can't parse a URL.
     #[error("an address of Redis is no URL that can be used")]
     Url,
-    /// No pool could be made.
+    /// No pool could be created.
     #[error("no pool of connections to Redis can be made: {0}")]
     Pool(#[from] deadpool_redis::BuildError),
 }
@@ -42,7 +46,7 @@ pub enum LinkError {
 /// Opens connections to the configured Redis.
 pub struct Link {
     kind: LinkKind,
-    /// As the log names it, without secrets: `Redis 10.0.0.5:6379`.
+    /// Its name in the log, without secrets: `Redis 10.0.0.5:6379`.
     name: String,
 }
 
@@ -52,7 +56,7 @@ enum LinkKind {
     Cluster { client: ClusterClient, nodes: Vec<Client> },
 }
 
-/// A connection that can be cloned, and carries the calls of all clones at once.
+/// A connection that can be cloned; all clones share it concurrently.
 #[derive(Clone)]
 pub enum Connection {
     /// To one server.
@@ -62,7 +66,7 @@ pub enum Connection {
 }
 
 impl Link {
-    /// A link to what is configured; nothing is connected yet.
+    /// A link to the configured Redis. Does not connect yet.
     ///
     /// # Errors
     /// [`LinkError`].
@@ -71,7 +75,7 @@ impl Link {
         let kind = match target {
             RedisTarget::Server { url } => {
                 let client = Client::open(url.expose_secret()).map_err(|_| LinkError::Url)?;
-                // Whoever calls has a limit of its own, and two timers a call take twice the time.
+                // Callers have their own time limit, and a second timer per call would double its cost.
                 let config =
                     AsyncConnectionConfig::new().set_connection_timeout(Some(OPEN_LIMIT)).set_response_timeout(None);
                 let manager = Manager::new_with_config(url.expose_secret(), config).map_err(|_| LinkError::Url)?;
@@ -106,7 +110,7 @@ impl Link {
                 let addresses = addresses(nodes)?;
                 let nodes = addresses.iter().map(|address| Client::open(address.clone())).collect::<Result<_, _>>();
                 let client = ClusterClient::builder(addresses)
-                    // Whoever calls has a limit of its own, and tries again later.
+                    // Callers have their own time limit, and try again later.
                     .retries(CLUSTER_RETRIES)
                     .connection_timeout(OPEN_LIMIT)
                     .build()
@@ -117,7 +121,7 @@ impl Link {
         Ok(Self { kind, name })
     }
 
-    /// What the log calls it, without secrets.
+    /// Its name in the log, without secrets.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -131,7 +135,7 @@ impl Link {
     /// Opens a connection.
     ///
     /// # Errors
-    /// What the client, or Redis, says.
+    /// The error from the client or from Redis.
     pub(super) async fn connect(&self) -> redis::RedisResult<Connection> {
         let opening = async {
             Ok(match &self.kind {
@@ -144,15 +148,15 @@ impl Link {
         };
         opening.await.map_err(|error| match error {
             deadpool_redis::PoolError::Backend(error) => error,
-            // The pool has no waits, and is never closed.
+            // The pool has no wait limit and is never closed.
             other => (redis::ErrorKind::Client, "the pool gives no connection", other.to_string()).into(),
         })
     }
 
-    /// Opens a connection that listens. In a cluster any node will do: what is published reaches all.
+    /// Opens a connection for subscriptions. In a cluster any node will do: published messages reach all.
     ///
     /// # Errors
-    /// What the client, or Redis, says; of a cluster, its last node.
+    /// The error from the client or from Redis; in a cluster, from the last node tried.
     pub(super) async fn listen(&self) -> redis::RedisResult<PubSub> {
         match &self.kind {
             LinkKind::Server { client, .. } => client.get_async_pubsub().await,
@@ -180,7 +184,7 @@ impl std::fmt::Debug for Link {
     }
 }
 
-/// What the log calls a Redis.
+/// A Redis's name in the log.
 fn name_of(target: &RedisTarget) -> Result<String, LinkError> {
     let list = |urls: &[SecretString]| -> Result<String, LinkError> {
         let addresses = addresses(urls)?;
@@ -195,7 +199,7 @@ fn name_of(target: &RedisTarget) -> Result<String, LinkError> {
     })
 }
 
-/// Why a call failed, in the words of operators rather than of the client.
+/// Why a call failed, in operators' terms rather than the client's.
 pub(super) fn cause_of(error: &redis::RedisError) -> String {
     if error.is_connection_refusal() {
         "connection refused".to_owned()

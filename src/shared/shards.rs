@@ -1,8 +1,10 @@
-//! The shards of a Redis cluster, each with a breaker: while one does not answer, accounts on the others are limited as usual.
+//! The shards of a Redis cluster, each with a circuit breaker: while one shard does not answer, accounts on the
+//! others are limited as usual.
 //!
-//! A shard is a range of hash slots. Its breaker opens with the first call that fails, so later calls don't wait, and closes
-//! once a script that writes to one of its slots succeeds. The ranges are those found when a connection was opened. If slots
-//! move later, a breaker may cover accounts of another master too, until the next connection is opened.
+//! A shard is a range of hash slots. Its breaker opens with the first failed call, so later calls don't wait, and
+//! closes once a script that writes to one of its slots succeeds. The ranges are those at the time a connection was
+//! opened. If slots move later, a breaker may also cover accounts of another master until the next connection is
+//! opened.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,12 +19,12 @@ use super::lanes::probe;
 use super::link::Connection;
 use crate::metrics::RedisMetrics;
 
-/// How often a shard that does not answer is tried.
+/// How often a shard that does not answer is probed.
 ///
 /// Larger: its accounts return to the shared window later. Smaller: a broken shard costs the client more reconnects.
 const RETRY: Duration = Duration::from_millis(400);
 
-/// How long a try may take.
+/// How long a probe may take.
 ///
 /// Larger: a shard that hangs delays opening a connection to the cluster. Smaller: a distant shard is never reached.
 const LIMIT: Duration = Duration::from_millis(500);
@@ -49,10 +51,10 @@ struct Shard {
 }
 
 impl Shards {
-    /// Reads the ranges of a cluster and tries each of them, those that fail again and again.
+    /// Reads the slot ranges of a cluster and probes each. Shards that fail are retried in the background.
     ///
     /// # Errors
-    /// What Redis says; of the shards, if none of them answers.
+    /// The error from Redis, or that of the last shard if none answers.
     pub(super) async fn find(mut connection: Connection, metrics: RedisMetrics) -> RedisResult<Arc<Self>> {
         let ranges: Vec<Vec<Value>> = redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut connection).await?;
         let shards = ranges.iter().filter_map(|range| match range.as_slice() {
@@ -78,7 +80,7 @@ impl Shards {
         self.at(key).is_some_and(|at| self.shards[at].is_down())
     }
 
-    /// Opens the breaker of a key's shard after a call failed. Returns whether no shard is left that answers.
+    /// Opens the breaker of a key's shard after a failed call. Returns whether no shard answers any more.
     pub(super) fn failed(self: &Arc<Self>, key: &str, failure: &str, connection: &Connection) -> bool {
         self.at(key).is_none_or(|at| self.open_breaker(at, failure, connection))
     }
@@ -104,7 +106,7 @@ impl Shards {
     }
 }
 
-/// Tries a shard until it answers, or until other shards have taken the place of these.
+/// Probes a shard until it answers, or until these shards are replaced.
 async fn mend(shards: Weak<Shards>, at: usize, connection: Connection) {
     loop {
         tokio::time::sleep(RETRY).await;
@@ -121,7 +123,7 @@ async fn mend(shards: Weak<Shards>, at: usize, connection: Connection) {
 
 impl Shard {
     fn new(slots: RangeInclusive<u16>) -> Option<Self> {
-        // Each number has a slot at random, so a sixteenth of these is enough for nearly every range of one.
+        // Each key hashes to a pseudorandom slot, so 16 times as many keys as slots hit nearly every single slot.
         let probe = (0..16 * u32::from(SLOTS)).map(|number| format!("formgate:probe:{number}"));
         let probe = probe.into_iter().find(|key| slots.contains(&slot(key)))?;
         Some(Self { slots, probe, is_down: AtomicBool::new(false) })
@@ -139,7 +141,7 @@ impl Shard {
     }
 }
 
-/// The slot of a key: by what is in its first braces, if there is anything.
+/// The slot of a key: hashes the text in its first braces, if there is any.
 fn slot(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     HASH.checksum(tag.filter(|tag| !tag.is_empty()).unwrap_or(key).as_bytes()) % SLOTS
@@ -149,7 +151,7 @@ fn slot(key: &str) -> u16 {
 mod tests {
     use super::*;
 
-    /// As `CLUSTER KEYSLOT` answers.
+    /// Expected values from `CLUSTER KEYSLOT`.
     #[test]
     fn keys_are_in_the_slots_that_redis_has_them_in() {
         for (key, expected) in

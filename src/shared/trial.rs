@@ -1,7 +1,7 @@
-//! Tries the configured Redis once, for people: what keeps the nodes from using it, and the remedy.
+//! Tries the configured Redis once, for the command line: what keeps the nodes from using it, and the remedy.
 //!
-//! Connects as the lanes do and runs the script that they open with, so what passes here is used by a node. Checks of the
-//! server's settings belong here too, as warnings. Nothing is counted in any window.
+//! Connects as the lanes do and runs the same probe, so a node can use any Redis that passes here. Warnings about the
+//! server's settings belong here too. Counts nothing in any window.
 
 use std::time::Duration;
 
@@ -12,20 +12,23 @@ use super::link::Link;
 use crate::config::RedisTarget;
 use crate::metrics::Metrics;
 
-/// How long the whole trial may take. Larger: `check` waits for a host that drops packets. Smaller: a distant Redis with
-/// TLS fails the trial and works.
+/// How long the whole trial may take.
+///
+/// Larger: `check` waits longer for a host that drops packets. Smaller: a distant Redis with TLS fails the trial
+/// although it works.
 const LIMIT: Duration = Duration::from_secs(3);
 
 /// Why a Redis can't be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failed {
-    /// Why, in one line.
+    /// The cause, in one line.
     pub cause: String,
     /// What fixes it.
     pub remedy: String,
 }
 
-/// Connects to what is configured and writes as a window does. Returns a warning about its settings, if there is one.
+/// Connects to the configured Redis and writes as a window does. Returns a warning about its settings, if there is
+/// one.
 ///
 /// # Errors
 /// [`Failed`].
@@ -34,7 +37,7 @@ pub async fn run(target: &RedisTarget) -> Result<Option<String>, Failed> {
         .map_err(|error| Failed { cause: error.to_string(), remedy: "correct the address".to_owned() })?;
     let trial = async {
         let (mut connection, _shards) = super::lanes::open(&link, &Metrics::default().redis).await?;
-        // A server may not let us ask.
+        // An ACL may forbid the command.
         Ok::<_, RedisError>(eviction::policy(&mut connection).await.ok().flatten())
     };
     match tokio::time::timeout(LIMIT, trial).await {
@@ -48,7 +51,7 @@ pub async fn run(target: &RedisTarget) -> Result<Option<String>, Failed> {
 
 const UNREACHABLE: &str = "check the address, that Redis listens on it (`bind`), with TLS for `rediss://` and without it for `redis://`, and firewalls in between";
 
-/// By the kind of the error, and where Redis or the client has none for it, by its text.
+/// The remedy, by the kind of the error, or by its text where Redis or the client has no kind for it.
 fn remedy(error: &RedisError) -> String {
     let text = error.to_string();
     let says = |part: &str| text.contains(part);

@@ -1,9 +1,9 @@
-//! The access log: one line a request.
+//! The access log: one line per request.
 //!
-//! On a terminal it is text like the rest of the log. Elsewhere a line is JSON like all others, but is built without
-//! `tracing`'s fields and written by a thread: building and writing a line was what a request spent most on. A slow reader of
-//! the log never blocks a request: past [`MOST`] lines, further ones are dropped, and how many is logged. A process that
-//! is killed loses the lines of the last moment; one that stops by itself writes them.
+//! On a terminal it is text like the rest of the log. Otherwise a line is JSON like all others, but is built without
+//! `tracing`'s fields and written by a separate thread: building and writing it was the largest cost of a request. A
+//! slow reader of the log never blocks a request: beyond [`MOST`] queued lines, further ones are dropped, and their
+//! number is logged. A process that is killed loses its last lines; a normal stop writes them.
 
 use std::cell::RefCell;
 use std::io::{self, Write, stderr};
@@ -17,21 +17,21 @@ use serde::Serialize;
 use tracing::Level;
 use tracing_appender::non_blocking::{NonBlocking, NonBlockingBuilder, WorkerGuard};
 
-/// What `FORMGATE_LOG` calls it.
+/// Its target in `FORMGATE_LOG`.
 macro_rules! target {
     () => {
         "formgate::access"
     };
 }
 
-/// The name of a field, as a line has it: names need no escaping.
+/// A field's name as part of a line. Names need no escaping.
 macro_rules! name {
     ($name:literal) => {
         concat!(",\"", $name, "\":")
     };
 }
 
-/// How long lines are gathered before they are written.
+/// How long lines are collected before they are written.
 ///
 /// Larger: `tail -f` stutters and a crash loses more. Smaller: a quiet gateway writes more often.
 const GATHERING: Duration = Duration::from_millis(50);
@@ -41,25 +41,25 @@ const GATHERING: Duration = Duration::from_millis(50);
 /// Larger: they leave the core's cache before they are written. Smaller: a busy gateway writes more often.
 const BATCH: usize = 128 * 1024;
 
-/// The most lines that wait to be written: some seconds of a busy gateway.
+/// Maximum number of queued lines: some seconds of a busy gateway.
 ///
-/// Larger: a log that nothing reads costs more memory. Smaller: lines are dropped sooner.
+/// Larger: a log that is not read costs more memory. Smaller: lines are dropped sooner.
 const MOST: usize = 32 * 1024;
 
-/// What one line says.
+/// The content of one line.
 #[derive(Debug)]
 pub struct Access<'r> {
-    /// The id of the request.
+    /// The request id.
     pub request_id: &'r str,
-    /// Where the caller connected from.
+    /// The client's address.
     pub client: &'r str,
-    /// The slug of the tenant, where the host is one's.
+    /// The tenant's slug, if the host is a tenant's.
     pub tenant: Option<&'r str>,
-    /// The name of the token, where it was good.
+    /// The token's name, if it was valid.
     pub token: Option<&'r str>,
     /// The method.
     pub method: &'r str,
-    /// The route, where one was reached.
+    /// The route, if one was reached.
     pub route: Option<&'static str>,
     /// The answer's status.
     pub status: u16,
@@ -67,14 +67,14 @@ pub struct Access<'r> {
     pub duration_ms: f64,
     /// Bytes of the answer's body.
     pub bytes: Option<u64>,
-    /// What is left of the account's budget.
+    /// Remaining requests of the account's budget.
     pub remaining: Option<u32>,
-    /// Milliseconds that were spent waiting for statements, of a slow request.
+    /// Milliseconds spent waiting for statements, for a slow request.
     pub database_ms: Option<f64>,
 }
 
 impl Access<'_> {
-    /// Logs the line, unless the log's filter leaves it out.
+    /// Logs the line, unless the log's filter excludes it.
     pub fn log(&self) {
         if !tracing::enabled!(target: target!(), Level::INFO) {
             return;
@@ -94,7 +94,7 @@ impl Access<'_> {
         });
     }
 
-    /// Appends the line, with what all lines of the log have in the places where they have it.
+    /// Appends the line, with the common fields of all log lines in their usual places.
     fn write_to(&self, draft: &mut Vec<u8>) {
         let mut line = Line(draft);
         line.begin();
@@ -131,10 +131,10 @@ impl Access<'_> {
     }
 }
 
-/// How the time stands in all lines.
+/// The format of the time in all lines.
 static TIMES: DateTimePrinter = DateTimePrinter::new().precision(Some(6));
 
-/// A line that is put together field by field. Derived, it would have each name escaped with each request.
+/// A line that is built field by field. A derived serializer would escape each field's name for each request.
 struct Line<'d>(&'d mut Vec<u8>);
 
 impl Line<'_> {
@@ -151,7 +151,7 @@ impl Line<'_> {
         }
     }
 
-    /// A text that is made of characters which need no escaping.
+    /// A text without characters that need escaping.
     fn plain(&mut self, name: &'static str, value: Option<&str>) {
         if let Some(value) = value {
             self.0.extend_from_slice(name.as_bytes());
@@ -173,15 +173,15 @@ impl Line<'_> {
     }
 }
 
-/// Where lines wait to be written; none where lines are text.
+/// The queue of lines; unset if lines are text.
 static LINES: OnceLock<NonBlocking> = OnceLock::new();
 
 thread_local! {
-    /// Where a thread builds a line, and its clone of [`LINES`].
+    /// Each thread's buffer for a line, and its clone of [`LINES`].
     static OWN: RefCell<Option<(Vec<u8>, NonBlocking)>> = const { RefCell::new(None) };
 }
 
-/// Starts the thread that writes lines. Dropping what this returns writes the lines that wait. Once a process.
+/// Starts the thread that writes lines. Dropping the guard writes the queued lines. Once per process.
 pub(super) fn start_writer() -> WorkerGuard {
     let (lines, guard) = non_blocking(stderr(), MOST, || LINES.get().map_or(0, dropped));
     LINES.set(lines).expect("the log is set up once");
@@ -200,13 +200,14 @@ fn dropped(lines: &NonBlocking) -> usize {
     lines.error_counter().dropped_lines()
 }
 
-/// Gathers lines and writes many at once. `tracing-appender` writes each by itself, and flushes when no more wait.
+/// Collects lines and writes many at once. `tracing-appender` writes each line separately, and flushes when the queue
+/// is empty.
 struct Batches<W, D> {
     log: W,
     lines: Vec<u8>,
-    /// Whether the first line since the last flush was given time for others to follow.
+    /// Whether the first line since the last flush has waited for others to follow.
     is_gathered: bool,
-    /// How many lines were dropped in all.
+    /// The total number of dropped lines.
     dropped: D,
     dropped_before: usize,
 }
@@ -238,7 +239,7 @@ impl<W: Write, D: Fn() -> usize> Write for Batches<W, D> {
 
 impl<W: Write, D> Batches<W, D> {
     fn write_batch(&mut self) {
-        // As with every other line, there is nowhere to report that the log can't be written.
+        // As for every other line, there is nowhere to report that the log can't be written.
         let _ = self.log.write_all(&self.lines);
         self.lines.clear();
     }
@@ -289,13 +290,13 @@ mod tests {
         );
     }
 
-    /// A log whose writes are seen, and each of which waits until the test lets it go on.
+    /// A log that reports each write and blocks it until the test releases it.
     struct Log(Sender<Vec<u8>>, Receiver<()>);
 
     impl Write for Log {
         fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
             self.0.send(lines.to_vec()).unwrap();
-            // An error: the test lets everything go on.
+            // On an error, the test releases all writes.
             let _ = self.1.recv();
             Ok(lines.len())
         }

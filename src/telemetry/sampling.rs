@@ -1,20 +1,21 @@
-//! Which requests are traced: the operator's decision, by `OTEL_TRACES_SAMPLER` as the OpenTelemetry specification has it.
+//! Which requests are traced: the operator decides by `OTEL_TRACES_SAMPLER`, as the OpenTelemetry specification
+//! defines it.
 //!
-//! Anybody can send a `traceparent`. Its trace id and parent are kept, so that a trace of several services is one, but
-//! nothing in it makes the gateway export a span before the token check: a flood could otherwise have all of itself
-//! exported where the operator samples one request in a thousand. So the sampled flag counts from the token check on, and
-//! the ratio is not applied to a trace id that the caller chose. The unsampled flag always counts under a `parentbased_…`
-//! sampler: it only spares work.
+//! Any client can send a `traceparent`. Its trace id and parent are kept, so that traces span several services, but
+//! it can't make the gateway export a span before the token check. Otherwise a flood could have all its requests
+//! exported although the operator samples one in a thousand. So the sampled flag counts from the token check on, and
+//! the ratio is not applied to a trace id that the caller chose. An unsampled flag always counts under a
+//! `parentbased_…` sampler: it only saves work.
 
 use opentelemetry::trace::{Link, SpanKind, SpanRef, TraceContextExt, TraceId, TraceState};
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::trace::{Sampler, SamplingDecision, SamplingResult, ShouldSample};
 
-/// A parent whose sampled flag counts, as a value in the context of a span.
+/// Marks a parent whose sampled flag counts, as a value in the context of a span.
 #[derive(Debug)]
 struct Trusted;
 
-/// The parent of a span, for a caller whose token was found good.
+/// The parent of a span, for a caller whose token is valid.
 pub(super) fn trusted(parent: &Context) -> Context {
     parent.with_value(Trusted)
 }
@@ -22,27 +23,27 @@ pub(super) fn trusted(parent: &Context) -> Context {
 /// The operator's sampler.
 #[derive(Clone, Debug)]
 pub(super) struct CallerSampler {
-    /// For requests whose parent, if any, does not decide.
+    /// Decides about requests whose parent, if any, does not.
     root: Sampler,
     /// Whether a trusted parent decides.
     parent_based: bool,
 }
 
-/// The environment names no sampler that there is.
+/// The environment names an invalid sampler.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum InvalidSampler {
-    /// Another name.
+    /// An unknown name.
     #[error(
         "OTEL_TRACES_SAMPLER=`{0}` is unknown; there are: always_on, always_off, traceidratio, and each with parentbased_ before it"
     )]
     Unknown(String),
-    /// A ratio that is none.
+    /// An invalid ratio.
     #[error("OTEL_TRACES_SAMPLER_ARG is no number from 0 to 1")]
     Ratio,
 }
 
 impl CallerSampler {
-    /// By the values of `OTEL_TRACES_SAMPLER` and `OTEL_TRACES_SAMPLER_ARG`.
+    /// Parses the values of `OTEL_TRACES_SAMPLER` and `OTEL_TRACES_SAMPLER_ARG`.
     ///
     /// # Errors
     /// [`InvalidSampler`].
@@ -65,7 +66,7 @@ impl CallerSampler {
         Ok(Self { root, parent_based })
     }
 
-    /// The same as where the environment names none.
+    /// The sampler if the environment names none.
     pub(super) fn default() -> Self {
         Self { root: Sampler::AlwaysOn, parent_based: true }
     }
@@ -73,7 +74,7 @@ impl CallerSampler {
     fn decide(&self, parent: Option<&Context>, trace: TraceId) -> SamplingDecision {
         let span = parent.map(TraceContextExt::span).filter(|span| span.span_context().is_valid());
         let Some(caller) = span.as_ref().map(SpanRef::span_context) else { return self.of_root(trace) };
-        // A step of a request goes with its request.
+        // A step of a request is sampled if its request is.
         let follows =
             !caller.is_remote() || self.parent_based && parent.is_some_and(|it| it.get::<Trusted>().is_some());
         match caller.is_sampled() {
@@ -111,7 +112,7 @@ mod tests {
 
     use super::*;
 
-    /// A trace id that every ratio above 0 takes, as a caller may choose it.
+    /// A trace id that every ratio above 0 samples; a caller could choose it.
     const CHOSEN: TraceId = TraceId::from_bytes([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
 
     fn parent(sampled: bool, is_remote: bool) -> Context {

@@ -1,10 +1,11 @@
-//! A tenant's database as serving sees it: opened when first needed, and again after it could not be.
+//! A tenant's database for serving: opened when first needed, and reopened after a failure.
 //!
-//! A database that can't be opened is tried at most once a second, whatever the number of requests that want it, and its
-//! tenant is refused at once meanwhile; the others don't notice. The same [`Breaker`] stands before the statements.
+//! A database that can't be opened is tried at most once a second, whatever the number of requests for it. In the
+//! meantime its tenant's requests are refused immediately; other tenants are not affected. The same [`Breaker`]
+//! guards the statements.
 //!
-//! Tokens are looked up in the database whose requests they are for. A flood of invented ones must not lock out callers
-//! whose tokens are known: look-ups use at most half of the connections, and only so many wait for that.
+//! Tokens are looked up in the database of the requested tenant. A flood of invented tokens must not lock out callers
+//! with known tokens: look-ups use at most half of the connections, and the number of waiting look-ups is limited.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,8 +16,10 @@ use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
 use crate::deadline::{ONCE_MORE, within};
 use crate::store::{Breaker, CommitStamp, Connections, DatabaseLocation, Store, StoreError};
 
-/// How many look-ups wait at most. More, and a flood of invented tokens costs memory; fewer, and callers with tokens of
-/// their own are refused when they all come at once.
+/// Maximum number of waiting look-ups.
+///
+/// Larger: a flood of invented tokens costs memory. Smaller: callers with valid tokens are refused when they all
+/// arrive at once.
 const LOOK_UPS_WAITING: u32 = 64;
 
 /// The database of one tenant.
@@ -61,7 +64,7 @@ impl TenantDatabase {
         self.max_connections
     }
 
-    /// The open store.
+    /// The open store. Opens it if necessary.
     ///
     /// # Errors
     /// Why it can't be opened; [`StoreError::Resting`] for a while after that.
@@ -74,9 +77,9 @@ impl TenantDatabase {
         if let Some(store) = self.in_place() {
             return Ok(store);
         }
-        // Before the other file is opened: with the last connection, SQLite takes away the log that lies at the path.
+        // Before the other file is opened: when its last connection closes, SQLite deletes the WAL at the path.
         self.close().await;
-        // It may have failed for the one who was waited for.
+        // The request that this one waited for may have failed.
         let entry = if entry.is_stale() { self.breaker.enter()? } else { entry };
         let opened = Store::open_for_serving(&self.location, self.max_connections, &self.connections, &self.breaker);
         match opened.await {
@@ -86,7 +89,7 @@ impl TenantDatabase {
                 self.open.store(Some(Arc::clone(&store)));
                 Ok(store)
             }
-            // That no connection is free says nothing of the database.
+            // That no connection is free says nothing about the database.
             Err(error @ StoreError::Busy) => Err(error),
             Err(error) => {
                 entry.broken(&error);
@@ -95,15 +98,15 @@ impl TenantDatabase {
         }
     }
 
-    /// The open store, unless another file was put in the place of its own.
+    /// The open store, unless its file was replaced.
     fn in_place(&self) -> Option<Arc<Store>> {
         self.open.load_full().filter(|store| store.is_in_place())
     }
 
-    /// The open store for looking up a token, and the turn that the look-up has meanwhile.
+    /// The open store for looking up a token, and the look-up's permit.
     ///
     /// # Errors
-    /// Those of [`Self::store`]; [`StoreError::Busy`] where too many look-ups wait, or this one waited for long.
+    /// Those of [`Self::store`]; [`StoreError::Busy`] if too many look-ups wait, or this one waited too long.
     pub async fn store_for_look_up(&self) -> Result<(Arc<Store>, SemaphorePermit<'_>), StoreError> {
         let busy = || {
             self.connections.metrics().refused("wait");
@@ -120,35 +123,36 @@ impl TenantDatabase {
         Ok((self.store().await?, turn))
     }
 
-    /// What tells whether anything was committed since, where that can be told without asking the database.
+    /// Shows whether anything was committed in the meantime; `None` if the database would have to be queried for
+    /// that.
     pub async fn commit_stamp(&self) -> Option<CommitStamp> {
         CommitStamp::of(&self.location).await
     }
 
-    /// What is wrong with it, while its callers are refused.
+    /// What is wrong with the database, while its callers are refused.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         self.breaker.trouble().or_else(|| self.open.load().as_ref()?.backlog())
     }
 
-    /// Whether it is known to work or not to work: it is open, or its callers are refused.
+    /// Whether its state is known: it is open, or its callers are refused.
     #[must_use]
     pub fn is_known(&self) -> bool {
         self.open.load().is_some() || self.breaker.is_open()
     }
 
-    /// The store if it is open: what only tidies up need not open it.
+    /// The store if it is open. Cleanup need not open it.
     #[must_use]
     pub fn if_open(&self) -> Option<Arc<Store>> {
         self.open.load_full()
     }
 
-    /// Counts a request that was refused since too many are in flight.
+    /// Counts a request that was refused because too many are in flight.
     pub fn refuse_in_flight(&self) {
         self.connections.metrics().refused("in_flight");
     }
 
-    /// Closes the connections, waiting for those in use.
+    /// Closes the connections, after waiting for those in use.
     pub async fn close(&self) {
         if let Some(store) = self.open.swap(None) {
             store.close().await;
@@ -156,7 +160,7 @@ impl TenantDatabase {
     }
 }
 
-/// A look-up that waits for its turn.
+/// A look-up that waits for a permit.
 struct Waiting<'w>(&'w AtomicU32);
 
 impl<'w> Waiting<'w> {

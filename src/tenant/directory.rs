@@ -1,8 +1,8 @@
-//! Which tenant has which host: one look-up in a map, whatever the number of tenants.
+//! Which tenant has which host: one map look-up, whatever the number of tenants.
 //!
-//! Most of many tenants are quiet, so what serves one (its budget, its tokens, its database) is made when it is first
-//! asked for; until then a tenant is its configuration and its places in the maps. Also where word of changed tokens
-//! arrives ([`TokenChanges`]), which names a tenant by its slug.
+//! Most tenants of a large gateway are idle, so a tenant's serving state (account, tokens, database) is created on
+//! its first request; until then it is only its configuration and its entries in the maps. Also receives token
+//! changes ([`TokenChanges`]), which identify a tenant by slug.
 
 use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};
@@ -20,19 +20,19 @@ use crate::metrics::DatabaseMetrics;
 use crate::shared::announce::Listener;
 use crate::store::{Connections, DatabaseLimits};
 
-/// All tenants of a gateway by their hosts.
+/// All tenants of a gateway, by host.
 #[derive(Debug)]
 pub struct Directory {
-    /// Those of their databases.
+    /// The connections of their databases.
     connections: Arc<Connections>,
-    /// A host stands beside its entry, which is in no cache of thousands: told by the entry, it would be two more places to
-    /// fetch.
+    /// Keys are stored next to the pointer to the entry. With thousands of tenants an entry is in no CPU cache, and
+    /// comparing hosts through it would cost two more misses.
     by_host: HashMap<HostName, Arc<Entry>>,
     by_slug: HashSet<BySlug>,
 }
 
-/// An entry at its place among the slugs. The slug itself stands in the entry alone: with very many tenants a map of them
-/// would be as large again.
+/// An entry in the set of slugs. It hashes and compares by the entry's own slug: with very many tenants, a map with
+/// copies of them would be twice as large.
 #[derive(Debug)]
 struct BySlug(Arc<Entry>);
 
@@ -56,14 +56,14 @@ impl Hash for BySlug {
     }
 }
 
-/// One tenant, asked for or not.
+/// One tenant, used or not.
 #[derive(Debug)]
 struct Entry {
     config: Arc<TenantConfig>,
     connections: Arc<Connections>,
     tenant: OnceLock<Arc<Tenant>>,
-    /// The same tenant in the directory before, where it had not been asked for when this one was made: a request that
-    /// still looks there may do so, and must not get a budget of its own.
+    /// The same tenant in the previous directory, if that one was still unused when this one was created. A request
+    /// may still use the previous directory, and must not get a separate budget.
     before: ArcSwapOption<Entry>,
 }
 
@@ -76,14 +76,14 @@ impl Entry {
             if known.awake().is_some() {
                 entry.tenant();
             } else {
-                // Nobody looks any more where the known one was made from.
+                // No request reaches the directory before the known one any more.
                 known.before.store(None);
             }
         }
         entry
     }
 
-    /// The tenant, made now if nobody asked for it before.
+    /// The tenant; created if this is its first use.
     fn tenant(&self) -> &Arc<Tenant> {
         self.tenant.get_or_init(|| {
             let tenant = match self.before.swap(None) {
@@ -94,7 +94,7 @@ impl Entry {
         })
     }
 
-    /// The tenant, if anybody asked for it.
+    /// The tenant, if it was used.
     fn awake(&self) -> Option<&Arc<Tenant>> {
         let before_is_awake = || self.before.load().as_ref().is_some_and(|before| before.awake().is_some());
         self.tenant.get().or_else(|| before_is_awake().then(|| self.tenant()))
@@ -102,13 +102,13 @@ impl Entry {
 }
 
 impl Directory {
-    /// No tenants yet, and the connections that their databases will share.
+    /// No tenants, and the connections that their databases will share.
     #[must_use]
     pub fn empty(connections: Arc<Connections>) -> Self {
         Self { connections, by_host: HashMap::new(), by_slug: HashSet::new() }
     }
 
-    /// The tenants of a configuration; those that were there before go on with what did not change.
+    /// The tenants of a configuration. Those of the previous directory keep whatever did not change.
     #[must_use]
     pub fn new(config: &Config, before: &Self) -> Self {
         let hosts = config.tenants.iter().map(|tenant| 1 + tenant.domains.len()).sum();
@@ -138,42 +138,42 @@ impl Directory {
         self.by_host.get(host)
     }
 
-    /// The tenant that answers at a host.
+    /// The tenant that serves a host.
     #[must_use]
     pub fn resolve(&self, host: &HostName) -> Option<&Arc<Tenant>> {
         self.entry_at(host).map(|entry| entry.tenant())
     }
 
-    /// The tenant that answers at a host, as it is configured.
+    /// The configuration of the tenant that serves a host.
     #[must_use]
     pub fn config_at(&self, host: &HostName) -> Option<&Arc<TenantConfig>> {
         self.entry_at(host).map(|entry| &entry.config)
     }
 
-    /// Every tenant that was asked for: the others have nothing that could be written or closed.
+    /// Every used tenant: the others have nothing to write or close.
     pub fn tenants(&self) -> impl Iterator<Item = &Arc<Tenant>> {
         self.by_slug.iter().filter_map(|BySlug(entry)| entry.awake())
     }
 
-    /// The database of a tenant, if it has been opened, or could not be.
+    /// The database of a tenant, if it was opened, or failed to open.
     #[must_use]
     pub fn in_use(&self, slug: &str) -> Option<&TenantDatabase> {
         let database = &self.entry(slug)?.awake()?.database;
         database.is_known().then_some(database)
     }
 
-    /// Every tenant as it is configured.
+    /// Every tenant's configuration.
     pub fn configs(&self) -> impl Iterator<Item = &Arc<TenantConfig>> {
         self.by_slug.iter().map(|BySlug(entry)| &entry.config)
     }
 
-    /// A tenant as it is configured.
+    /// A tenant's configuration.
     #[must_use]
     pub fn config(&self, slug: &str) -> Option<&Arc<TenantConfig>> {
         self.entry(slug).map(|entry| &entry.config)
     }
 
-    /// The databases in use here that `after` does without.
+    /// The databases in use here that `after` does not use.
     #[must_use]
     pub fn left_out_of(&self, after: &Self) -> Vec<LeftOut> {
         let stays = |tenant: &Tenant| {
@@ -184,7 +184,8 @@ impl Directory {
     }
 }
 
-/// A database that is no longer configured, or with other connections, and the tenant whose requests may still use it.
+/// A database that is no longer configured, or with a different number of connections, and the tenant whose requests
+/// may still use it.
 #[derive(Debug)]
 pub struct LeftOut {
     user: Weak<Tenant>,
@@ -209,26 +210,26 @@ impl LeftOut {
         self.user.strong_count() > 0
     }
 
-    /// When its tokens were used, as far as that is not written.
+    /// Its tokens' unwritten last-used times.
     #[must_use]
     pub fn last_used(&self) -> Option<Writes> {
         Writes::find(&self.slug, &self.tokens, &self.database, Due::All)
     }
 
-    /// Closes the connections, waiting for those in use.
+    /// Closes the connections, after waiting for those in use.
     pub async fn close(self) {
         self.database.close().await;
     }
 }
 
 impl Default for Directory {
-    /// No tenants, and connections that nobody counts.
+    /// No tenants, and connections without exported metrics.
     fn default() -> Self {
         Self::empty(Connections::new(DatabaseLimits::default(), DatabaseMetrics::unregistered()))
     }
 }
 
-/// Takes word of changed tokens to the tenants: what was remembered of them before no longer counts.
+/// Applies token changes to tenants: cached answers from before no longer count.
 #[derive(Debug)]
 pub struct TokenChanges {
     /// The tenants.
@@ -239,7 +240,7 @@ pub struct TokenChanges {
 
 impl Listener for TokenChanges {
     fn tenant_changed(&self, slug: &str) {
-        // Of a tenant that nobody asked for, nothing is remembered.
+        // Nothing is cached for a tenant that was not used.
         if let Some(tenant) = self.directory.load().entry(slug).and_then(|entry| entry.awake()) {
             tenant.tokens.changed();
         }

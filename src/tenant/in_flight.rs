@@ -1,17 +1,17 @@
-//! How many requests of one tenant are served at once: a tenant whose database is slow must not fill the gateway with
-//! requests that wait.
+//! Limits how many requests of one tenant are in flight: a tenant with a slow database must not fill the gateway with
+//! waiting requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The requests of one tenant that are being served.
+/// The requests of one tenant in flight.
 #[derive(Debug)]
 pub struct InFlight {
     now: AtomicU32,
     most: u32,
 }
 
-/// One request; dropping it makes room for another.
+/// The permit of one request; dropping it makes room for another.
 #[derive(Debug)]
 pub struct InFlightPermit(Arc<InFlight>);
 
@@ -20,14 +20,14 @@ impl InFlight {
         Self { now: AtomicU32::new(0), most }
     }
 
-    /// A turn for one request, unless so many are served that it is one too many.
+    /// A permit for one request; `None` if the limit is reached.
     pub fn enter(self: &Arc<Self>) -> Option<InFlightPermit> {
         let more = |now| (now < self.most).then_some(now + 1);
         self.now.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
         Some(InFlightPermit(Arc::clone(self)))
     }
 
-    /// How many there may be.
+    /// The limit.
     pub(super) fn most(&self) -> u32 {
         self.most
     }

@@ -1,8 +1,8 @@
-//! When tokens were last used, to the minute: noted in memory, written behind, one statement a tenant.
+//! When tokens were last used, to the minute: recorded in memory and written later, one statement per tenant.
 //!
-//! The first use of a token is written soon, and while it goes on being used every `PAUSE`, however often that is: each
-//! write opens a SQLite file where a gateway has thousands of them. What is noted and not yet written is written on a
-//! normal stop; a crash loses at most the time between two writes.
+//! The first use of a token is written soon, and further ones every `PAUSE` minutes, however frequent: with thousands
+//! of SQLite databases, each write opens a file. A normal stop writes all unwritten times; a crash loses at most the
+//! time between two writes.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -17,31 +17,35 @@ use crate::store::{Store, with_causes};
 
 const MINUTE: i64 = 60;
 
-/// Minutes after which a token that is in use is written again. More, and lists show an older minute for it; fewer, and
-/// databases are written more often.
+/// Minutes between two writes for a token in use.
+///
+/// Larger: lists show an older time for it. Smaller: databases are written more often.
 const PAUSE: i64 = 10;
 
-/// How many tenants are written at once. More opens as many connections in one moment; fewer lets a few databases that
-/// hang hold up the rest.
+/// How many tenants are written concurrently.
+///
+/// Larger: more connections are opened at once. Smaller: a few databases that hang hold up the rest.
 const AT_ONCE: usize = 32;
 
-/// How long one writing may take, so that databases that hang don't hold up a stop.
+/// How long one round of writes may take.
+///
+/// Larger: databases that hang delay a stop. Smaller: slow databases are written at a later attempt.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// The uses of one tenant's tokens that were noted.
+/// The recorded uses of one tenant's tokens.
 #[derive(Debug, Default)]
 pub struct LastUsed(Mutex<HashMap<i64, Noted>>);
 
-/// Which notes are written.
+/// Which recorded uses are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// Those of tokens that were never written, or not for ten minutes.
+    /// Those of tokens never written, or not for ten minutes.
     Late,
     /// All.
     All,
 }
 
-/// Two minutes, whole ones since 1970.
+/// Two times, in whole minutes since 1970.
 #[derive(Clone, Copy, Debug)]
 struct Noted {
     used: i64,
@@ -58,7 +62,7 @@ impl Noted {
 }
 
 impl LastUsed {
-    /// Notes that a token was used. All but the first use in a minute cost nothing.
+    /// Records that a token was used. Costs nothing except for the first use in each minute.
     pub fn note(&self, token: &Token, now: Timestamp) {
         let minute = now.as_second().div_euclid(MINUTE);
         if token.noted.swap(minute, Ordering::Relaxed) == minute {
@@ -90,7 +94,7 @@ impl LastUsed {
     }
 }
 
-/// What is to be written to the database of one tenant.
+/// What is to be written to one tenant's database.
 #[derive(Debug)]
 pub struct Writes {
     slug: Arc<str>,
@@ -100,16 +104,16 @@ pub struct Writes {
 }
 
 impl Writes {
-    /// What is due, if anything is and the database is open: whoever noted a use has opened it.
+    /// What is due, if anything, while the database is open: recording a use implies that it was opened.
     pub(super) fn find(slug: &Arc<str>, tokens: &Arc<Tokens>, database: &TenantDatabase, due: Due) -> Option<Self> {
         let used = Some(tokens.last_used.due(due)).filter(|used| !used.is_empty())?;
         Some(Self { slug: Arc::clone(slug), tokens: Arc::clone(tokens), store: database.if_open()?, used })
     }
 }
 
-/// Writes, tenant by tenant. A tenant whose database can't be written keeps its notes for the next time.
+/// Writes each tenant's uses. A tenant whose database can't be written keeps them for the next attempt.
 pub async fn write(writes: Vec<Writes>) {
-    // Several at once: a tenant whose database hangs must not hold up the others.
+    // Concurrently: a tenant whose database hangs must not hold up the others.
     let written = stream::iter(writes).for_each_concurrent(AT_ONCE, async |Writes { slug, tokens, store, used }| {
         match store.touch_tokens(&used).await {
             Ok(()) => tokens.last_used.mark_written(&used),

@@ -1,6 +1,7 @@
-//! The names of an account's tokens by their numbers, for reports of who used the budget.
+//! The names of an account's tokens by number, for reports of which tokens used the budget.
 //!
-//! Read when a number is met that has none yet, which a busy account does once a token, and then from memory.
+//! Read from the database when an unknown number comes up, which happens once per token on a busy account, and
+//! cached.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -13,18 +14,23 @@ use super::{TenantDatabase, Token};
 use crate::quota::{LogEntry, NamedShare, Share, Usage};
 use crate::store::with_causes;
 
-/// How often the names are read for numbers that had none: one without a token, as after a restored backup, must not cost
-/// each report a statement. So often they are tried, too, while they can't be read.
+/// The minimum pause between readings for numbers without a name, and between attempts after a failure.
+///
+/// Larger: a new token is shown by number for longer. Smaller: a number without a token, as after restoring a backup,
+/// makes each report run a statement.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// How long a report waits for names. It is mostly a refusal, which must not wait for a database that hangs.
+/// How long a report waits for names.
+///
+/// Larger: a refusal, which most reports are, waits for a database that hangs. Smaller: a slow database costs reports
+/// their names.
 const READ_LIMIT: Duration = Duration::from_millis(500);
 
-/// The names that are known.
+/// The known names.
 #[derive(Debug, Default)]
 pub struct TokenNames {
     known: ArcSwap<HashMap<u32, Arc<str>>>,
-    /// Held while one report reads and others wait for it.
+    /// Held while one report reads the names and others wait for it.
     last: Mutex<Option<Reading>>,
 }
 
@@ -32,19 +38,19 @@ pub struct TokenNames {
 #[derive(Debug)]
 struct Reading {
     at: Instant,
-    /// The numbers that were asked for and have no name; every number, where nothing could be read.
+    /// The numbers without a name; `None` if nothing could be read.
     nameless: Option<HashSet<u32>>,
 }
 
 impl TokenNames {
-    /// A usage with names, for who comes with a token, whose own name is known. Another that can't be named now is called
-    /// by its number.
+    /// Adds names to a usage. The asking token's own name is always known; a token whose name is unknown is shown by
+    /// its number.
     pub async fn name(&self, usage: &Usage, asking: &Token, database: &TenantDatabase) -> Vec<NamedShare> {
         let named = |Share { token, requests }| Some(NamedShare { token: self.name_of(token, asking)?, requests });
         if let Some(all) = usage.shares().map(named).collect() {
             return all;
         }
-        // In time or not: what is known then has to do.
+        // On a timeout, the names known by then have to do.
         let _ = tokio::time::timeout(READ_LIMIT, Box::pin(self.read(usage, database))).await;
         let numbered = |Share { token, requests }| NamedShare { token: format!("#{token}").into(), requests };
         usage.shares().map(|share| named(share).unwrap_or_else(|| numbered(share))).collect()
@@ -72,7 +78,7 @@ impl TokenNames {
             }
             unknown.extend(nameless);
         }
-        // Until it is done, and where it is given up: nothing could be read.
+        // Holds until the reading is done, and if it is cancelled: nothing could be read.
         *last = Some(Reading { at: Instant::now(), nameless: None });
         let Ok(store) = database.store().await else { return };
         match store.list_tokens().await {

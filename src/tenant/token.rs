@@ -1,10 +1,10 @@
-//! API tokens: their shape, their digest, and nothing that could print one by accident.
+//! API tokens: their form, their digest, and protection against printing one by accident.
 //!
-//! `fg_`, 40 random base62 characters (238 bits), and 6 base62 characters of the CRC-32 of what stands before them. The
-//! checksum lets a mistyped or invented token be refused without a look-up, and a secret scanner recognise a leaked one.
-//! The digest is plain SHA-256: 238 random bits can't be guessed, so a slow hash would only slow the gate. Tokens are looked
-//! up by digest, which needs no comparison in constant time: how long a look-up takes says something about a digest, and
-//! nothing about the token that it was made of.
+//! A token is `fg_`, 40 random base62 characters (238 bits), and 6 base62 characters with the CRC-32 of what precedes
+//! them. The checksum allows refusing a mistyped or invented token without a look-up, and lets secret scanners
+//! recognize a leaked one. The digest is plain SHA-256: 238 random bits can't be guessed, so a slow hash would only
+//! slow the gate. Tokens are looked up by digest, which needs no constant-time comparison: the duration of a look-up
+//! reveals something about a digest, but nothing about the token behind it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,17 +18,17 @@ const RANDOM: usize = 40;
 const CHECKSUM: usize = 6;
 const LENGTH: usize = PREFIX.len() + RANDOM + CHECKSUM;
 
-/// How much of a token lists show: enough to tell tokens apart, 5 random characters of 40.
+/// How much of a token lists show: enough to distinguish tokens, 5 of its 40 random characters.
 const SHOWN: usize = PREFIX.len() + 5;
 
 const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-/// A token as a caller presents it: its shape and checksum are right, which says nothing about whose it is.
+/// A token as presented by a client: its form and checksum are valid, which says nothing about its owner.
 #[derive(Clone)]
 pub struct PresentedToken(String);
 
 impl PresentedToken {
-    /// Makes a new token from the operating system's randomness.
+    /// Generates a token with a cryptographic random number generator that the operating system seeds.
     #[must_use]
     pub fn generate() -> Self {
         let mut random = rand::rng();
@@ -40,8 +40,8 @@ impl PresentedToken {
         Self(text)
     }
 
-    /// Reads the value of an `Authorization` header: `Bearer <token>`, the scheme case-insensitive (RFC 9110, section
-    /// 11.1). None for everything that can't be a token of ours.
+    /// Parses the value of an `Authorization` header: `Bearer <token>`, the scheme case-insensitive (RFC 9110,
+    /// section 11.1). `None` for anything that can't be a formgate token.
     #[must_use]
     pub fn from_authorization(value: &[u8]) -> Option<Self> {
         let value = std::str::from_utf8(value).ok()?;
@@ -52,10 +52,10 @@ impl PresentedToken {
         Self::parse(token.trim_matches(' '))
     }
 
-    /// Reads a bare token.
+    /// Parses a bare token.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        // All of them, whatever the first ones are: so they are looked at many at a time.
+        // Checks all bytes without stopping at the first mismatch, so that the compiler can vectorize the loop.
         let base62 = |part: &str| part.bytes().fold(true, |all, byte| all & byte.is_ascii_alphanumeric());
         if text.len() != LENGTH || !text.strip_prefix(PREFIX).is_some_and(base62) {
             return None;
@@ -64,7 +64,7 @@ impl PresentedToken {
         (checksum(body) == sum.as_bytes()).then(|| Self(text.to_owned()))
     }
 
-    /// What is stored and compared.
+    /// The digest, for storing and comparing.
     #[must_use]
     pub fn digest(&self) -> TokenDigest {
         TokenDigest(Sha256::digest(self.0.as_bytes()).into())
@@ -111,14 +111,14 @@ fn checksum(body: &str) -> [u8; CHECKSUM] {
     digits
 }
 
-/// A token that was verified.
+/// A verified token.
 #[derive(Debug)]
 pub struct Token {
     /// Its number in the tenant's database.
     pub id: i64,
-    /// What the administrator calls it.
+    /// Its name, chosen by the administrator.
     pub name: Arc<str>,
-    /// The last minute in which its use was noted, so that [`super::LastUsed`] hears of it once a minute.
+    /// The last minute in which its use was recorded, so that [`super::LastUsed`] is called once a minute.
     pub(super) noted: AtomicI64,
 }
 

@@ -1,19 +1,19 @@
-//! What this node knows of one tenant's tokens.
+//! What this node knows about one tenant's tokens.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::last_used::LastUsed;
 use super::names::TokenNames;
 
-/// One tenant with one database, for as long as the configuration has both without a break. A tenant that gets another
-/// database begins a new generation, and so does one that comes back after a reload without it: its slug, and the numbers of
-/// its tokens, may mean something else by then. Whatever is remembered of tokens is filed under this and not under the slug,
-/// so that what a request of the old generation still notes never concerns the new one.
+/// One tenant with one database, for as long as the configuration has both without interruption. A tenant that gets
+/// another database starts a new generation, and so does one that returns after a reload without it: its slug and its
+/// tokens' numbers may mean something else by then. Everything remembered about tokens is keyed by generation rather
+/// than slug, so records from requests of the old generation never affect the new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Generation(u64);
 
 impl Generation {
-    /// One that there was not before.
+    /// A generation that did not exist before.
     #[must_use]
     pub fn begin() -> Self {
         static LAST: AtomicU64 = AtomicU64::new(0);
@@ -21,20 +21,20 @@ impl Generation {
     }
 }
 
-/// What is known of the tokens of one generation of a tenant.
+/// What is known about the tokens of one generation of a tenant.
 #[derive(Debug)]
 pub struct Tokens {
-    /// Which generation.
+    /// The generation.
     pub generation: Generation,
-    /// What they are called.
+    /// Their names.
     pub names: TokenNames,
-    /// When they were used.
+    /// When they were last used.
     pub last_used: LastUsed,
     changes: AtomicU64,
 }
 
 impl Tokens {
-    /// Of a new generation: nothing is known yet.
+    /// The tokens of a new generation, of which nothing is known yet.
     pub(super) fn new() -> Self {
         Self {
             generation: Generation::begin(),
@@ -44,12 +44,12 @@ impl Tokens {
         }
     }
 
-    /// How often they changed, as far as this node heard.
+    /// How many changes of its tokens this node received.
     pub(super) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Notes that they changed.
+    /// Counts a change.
     pub(super) fn changed(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
     }

@@ -1,11 +1,12 @@
 //! Verifies a token: whether it is one of this tenant's, and which.
 //!
-//! What a database answered is cached, for known and for unknown tokens. How long it is valid depends on whether changes are
-//! received ([`crate::shared::announce`]). While they are, a change invalidates all cached answers of its tenant at once.
-//! While they should be and are not, a known token is cached so briefly that a revocation takes effect in time. An unknown
-//! token is cached only while changes are received, so that a token works as soon as it was created.
+//! The database's answers are cached, for known and for unknown tokens. How long one is valid depends on whether
+//! changes are received ([`crate::shared::announce`]). While they are, a change immediately invalidates all cached
+//! answers of its tenant. If Redis is configured but changes are not received, a known token is cached so briefly
+//! that a revocation takes effect in time. An unknown token is cached only while changes are received, so that a new
+//! token works immediately.
 //!
-//! When that time is over, a SQLite database to which nothing was committed meanwhile is not asked again ([`CommitStamp`]):
+//! When a cached answer expires, a SQLite database without a commit since then is not asked again ([`CommitStamp`]):
 //! a gateway with thousands of them has connections to few, and would open a file for most look-ups.
 
 use std::sync::Arc;
@@ -23,18 +24,22 @@ use crate::store::{CommitStamp, StoreError};
 
 /// How long an answer is valid while changes are received.
 ///
-/// Larger: a token that is revoked by SQL, or by a command that cannot reach Redis, is accepted for longer. Smaller: more
-/// look-ups, each of which needs a connection to one of thousands of databases.
+/// Larger: a token that is revoked by SQL, or by a command that can't reach Redis, is accepted for longer. Smaller:
+/// more look-ups, each of which needs a connection to one of thousands of databases.
 const WHILE_RECEIVING: Duration = Duration::from_secs(60);
 
-/// How long a known token is valid without Redis: a revocation takes effect within five seconds.
+/// How long a known token is valid without Redis.
+///
+/// Larger: a revocation takes more than five seconds to take effect. Smaller: more look-ups.
 const WITHOUT_REDIS: Duration = Duration::from_secs(4);
 
-/// How long a known token is valid while changes should be received and are not: a revocation takes effect within a second.
+/// How long a known token is valid if Redis is configured but changes are not received.
+///
+/// Larger: a revocation takes more than a second to take effect. Smaller: more look-ups.
 const WHILE_NOT_RECEIVING: Duration = Duration::from_millis(800);
 
-/// How many answers are cached. Tokens that are used often stay when a flood of invented ones comes: the cache keeps what
-/// is asked for more often.
+/// How many answers are cached. The cache prefers frequently used tokens, so a flood of invented ones does not evict
+/// them.
 ///
 /// Larger: more memory, about 300 bytes each. Smaller: more look-ups on busy gateways.
 const CAPACITY: u64 = 100_000;
@@ -42,21 +47,21 @@ const CAPACITY: u64 = 100_000;
 /// Verifies tokens for all tenants.
 #[derive(Debug)]
 pub struct TokenVerifier {
-    /// The generation of the tenant is part of the key: the same token is unknown to another tenant.
+    /// The key includes the tenant's generation: the same token is unknown to another tenant.
     answers: Cache<(Generation, TokenDigest), CachedAnswer>,
     listening: Option<Listening>,
     missed: Arc<AtomicU64>,
     metrics: Metrics,
 }
 
-/// What a database answered, when, and what was known then.
+/// What a database answered, when, and the state at that time.
 #[derive(Clone, Debug)]
 struct CachedAnswer {
     answer: Answer,
     at: Instant,
-    /// The changes that were known before: of all tenants' tokens that were missed, and of this tenant's.
+    /// Change counts before the look-up: missed changes of all tenants, and this tenant's changes.
     changes: (u64, u64),
-    /// What the database's files looked like before.
+    /// The state of the database's files before the look-up.
     stamp: Option<CommitStamp>,
 }
 
@@ -64,7 +69,7 @@ struct CachedAnswer {
 enum Answer {
     Known(Arc<Token>),
     Unknown,
-    /// There is none; shared by requests that asked at once, and never valid for later ones.
+    /// No answer. Shared by concurrent requests for the same token, and never valid for later ones.
     Failed(Arc<StoreError>),
 }
 
@@ -95,10 +100,10 @@ impl TokenVerifier {
         Some(token)
     }
 
-    /// The tenant's token with a digest; none for an unknown one, a revoked one and another tenant's alike.
+    /// The tenant's token with a digest; `None` for an unknown token, a revoked one and another tenant's alike.
     ///
     /// # Errors
-    /// The [`StoreError`] if the tenant's database cannot answer.
+    /// The [`StoreError`] if the tenant's database can't answer.
     pub async fn verify(&self, tenant: &Tenant, digest: TokenDigest) -> Result<Option<Arc<Token>>, Arc<StoreError>> {
         let (changes, key) = (self.changes(tenant), (tenant.tokens.generation, digest));
         let before = self.answers.get(&key).await;
@@ -128,7 +133,7 @@ impl TokenVerifier {
         verified
     }
 
-    /// The changes that this node received, or missed, that concern a tenant.
+    /// The counts of changes that this node received, or missed, for a tenant.
     fn changes(&self, tenant: &Tenant) -> (u64, u64) {
         (self.missed.load(Ordering::Acquire), tenant.tokens.changes())
     }
@@ -146,7 +151,7 @@ impl TokenVerifier {
     }
 }
 
-/// Asks the database.
+/// Looks up a token in the database.
 async fn look_up(tenant: &Tenant, digest: &TokenDigest) -> Answer {
     let found = async {
         let (store, _turn) = tenant.database.store_for_look_up().await?;
@@ -180,7 +185,7 @@ mod tests {
         database = "sqlite:acme.db"
     "#;
 
-    /// Makes all cached answers so old that they are no longer valid.
+    /// Ages all cached answers until they are no longer valid.
     async fn age(verifier: &TokenVerifier) {
         for (key, cached) in &verifier.answers {
             let at = cached.at.checked_sub(2 * WITHOUT_REDIS).expect("the machine runs for longer");

@@ -19,7 +19,7 @@ pub struct RequestLimits {
     pub head_fields: usize,
     /// The maximum length of the request target in bytes.
     ///
-    /// Larger: of no use, since filters are sent in the body. Smaller: a link with a long query is refused.
+    /// Larger: no benefit, since filters are sent in the body. Smaller: a link with a long query is refused.
     pub target_bytes: usize,
     /// How long a body may take to arrive.
     ///
@@ -50,8 +50,8 @@ pub struct RequestLimits {
     pub group_request: Duration,
     /// The maximum number of requests in flight.
     ///
-    /// Larger: each keeps its body and response in memory, and all become slow. Smaller: requests are refused that
-    /// could have been served.
+    /// Larger: each keeps its body and response in memory, and all become slow. Smaller: requests that could have been
+    /// served are refused.
     pub in_flight: usize,
     /// The maximum memory of all request bodies and responses in flight, in bytes. Small ones are not counted; larger
     /// ones count four times the body, which is what serving it costs.
@@ -71,6 +71,9 @@ pub struct RequestLimits {
     /// whose tokens were just revoked are taken for a flood.
     pub bad_tokens_burst: u32,
     /// How many per second it may try after that.
+    ///
+    /// Larger: a sustained flood queries the databases more. Smaller: clients behind its address are refused for longer
+    /// once it ends.
     pub bad_tokens_rate: u32,
 }
 

@@ -1,4 +1,7 @@
-//! How the script's answers are read.
+//! Parses the script's answers.
+//!
+//! A reply is one text with 12 bytes per question, then the logs of those questions that return one. Anything else is
+//! an error, never a panic.
 
 use std::time::Duration;
 
@@ -7,17 +10,17 @@ use redis::{FromRedisValue, ParsingError, Value};
 use super::{Answer, Ask, Failure, Question};
 use crate::quota::usage::{ENTRY, LogEntry, Usage};
 
-/// What the script says of the questions of a call.
+/// The script's answers to the questions of a call.
 pub(super) struct Told(pub(super) Vec<Part>);
 
-/// What it says of one.
+/// The answer to one question.
 pub(super) struct Part {
-    /// Places that are left, or less than none where something else stands at the key.
+    /// Places that remain; negative if the key holds something else.
     remaining: i32,
     wait: Duration,
-    /// What the log held before the question, where that is told, or what stands at the key.
+    /// The log before the question, if it is returned, or a message if the key holds something else.
     log: Option<Vec<u8>>,
-    /// How many bytes at the log's head have left the window.
+    /// How many bytes at the head of the log have left the window.
     left: usize,
 }
 
@@ -59,7 +62,7 @@ impl Part {
 mod tests {
     use super::*;
 
-    /// What the script says of a question.
+    /// The script's numbers for one question.
     fn head(remaining: i32, wait: u32, left: i32) -> [u8; 12] {
         let [remaining, wait, left] = [remaining.to_be_bytes(), wait.to_be_bytes(), left.to_be_bytes()];
         [remaining, wait, left].concat().try_into().unwrap()
@@ -91,7 +94,7 @@ mod tests {
             assert_eq!(told, shares);
         };
         assert_told(0, 59, None, &[]);
-        // With the request itself, and without what has left.
+        // Includes the request itself and excludes requests that have left the window.
         assert_told(1, 56, None, &[(7, 3), (3, 1)]);
         assert_told(2, 0, Some(1500), &[(7, 2), (3, 1), (9, 1)]);
         assert_told(3, 57, None, &[(7, 2), (3, 1)]);
