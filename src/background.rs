@@ -1,8 +1,8 @@
 //! Work that goes on without a request: named tasks, each run again and again by one driver.
 //!
-//! A task takes no input but what it reads, so a run can be repeated at any time. The driver owns when a task runs: at the
-//! start, when its interval is over, and when it is woken. A run that fails or panics does not end its task. The time of
-//! each task's last success is a metric, which an alert watches: work that nobody waits for fails silently otherwise.
+//! A task takes no input but what it reads, so a run can be repeated at any time. The driver owns when a task runs: at
+//! the start, when its interval is over, and when it is woken. A run that fails or panics does not end its task. The
+//! time of each task's last success is a metric, which an alert watches: a task that fails is noticed by no request.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;

@@ -7,13 +7,14 @@
 //!
 //! sqlx opens the connections and runs the statements. Its `Pool` (0.9) falls short in three ways:
 //!
-//! - **One cap over all tenants.** Each `Pool` has a maximum of its own, and none closes an idle connection of another pool so
-//!   that a waiting request can have one.
-//! - **No ping on release.** The ping before use can be turned off (`test_before_acquire`), the ping on release cannot: after
-//!   each request the connection is unavailable for a round trip. Here a connection is pinged only before use, and only after
-//!   it was idle for a second.
-//! - **No retry while connecting.** While a server refuses connections, has none left or starts up, `Pool::acquire` tries
-//!   again until its timeout. Here the first failure opens the tenant's breaker, and the requests after it are refused at once.
+//! - **One cap over all tenants.** Each `Pool` has a maximum of its own, and none closes an idle connection of another
+//!   pool so that a waiting request can have one.
+//! - **No ping on release.** The ping before use can be turned off (`test_before_acquire`), the ping on release cannot:
+//!   after each request the connection is unavailable for a round trip. Here a connection is pinged only before use,
+//!   and only after it was idle for a second.
+//! - **No retry while connecting.** While a server refuses connections, has none left or starts up, `Pool::acquire`
+//!   tries again until its timeout. Here the first failure opens the tenant's breaker, and the requests after it are
+//!   refused at once.
 
 pub(super) mod connection;
 

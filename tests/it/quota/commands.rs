@@ -10,8 +10,9 @@ use crate::support::client::Client;
 use crate::support::fixture::{Engine, Site};
 use crate::support::redis::Redis;
 
-/// What the store carries out each second for each node, whatever the callers do, with room to spare.
-const BACKGROUND: u64 = 8;
+/// What Redis runs each second for each node, whatever the clients do, apart from the checks of the connection and of
+/// missed token changes (PING, GET); with room to spare.
+const BACKGROUND: u64 = 4;
 
 /// Counts the commands of everybody else.
 struct Counter<'a>(&'a Redis, Instant);
@@ -38,7 +39,8 @@ impl<'a> Counter<'a> {
     /// Asserts that there were fewer than twenty, or no more than the background makes in a long time.
     fn assert_few(&self) {
         let calls = self.calls();
-        let total: u64 = calls.iter().map(|(_, calls)| calls).sum();
+        let counted = calls.iter().filter(|(name, _)| !["ping", "get"].contains(&name.as_str()));
+        let total: u64 = counted.map(|(_, calls)| calls).sum();
         assert!(total < (BACKGROUND * (self.1.elapsed().as_secs() + 1)).max(20), "{calls:?} in {:?}", self.1.elapsed());
     }
 }

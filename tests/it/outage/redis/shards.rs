@@ -66,7 +66,7 @@ async fn outlive(break_master: impl FnOnce(&mut Redis), mend: impl FnOnce(&mut R
     }
     wait_for_count(operator, "formgate_redis_shards_down", 0).await;
     let log = node.log();
-    let gone = log.lines().filter(|line| line.contains("a shard of Redis does not answer")).count();
+    let gone = log.lines().filter(|line| line.contains("Redis shard unreachable")).count();
     assert_eq!(gone, 1, "{log}");
 }
 
