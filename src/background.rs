@@ -31,8 +31,8 @@ pub trait Task: Send + 'static {
     /// The longest pause before the next run.
     fn interval(&self) -> Duration;
 
-    /// Completes when the task is to run before its interval is over. It may be dropped at any time, and must not lose the
-    /// event then.
+    /// Completes when the task is to run before its interval is over. It may be dropped at any time, and must not lose
+    /// the event then.
     fn woken(&mut self) -> impl Future<Output = ()> + Send {
         std::future::pending()
     }
