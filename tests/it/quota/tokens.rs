@@ -55,7 +55,7 @@ impl Nodes {
         nodes
     }
 
-    /// Waits until each node has logged a line so many times.
+    /// Waits until each node has logged a line the given number of times.
     fn wait_for_lines(&mut self, text: &str, count: usize) {
         for node in &mut self.nodes {
             node.wait_for_lines(LOGGED, text, count);
