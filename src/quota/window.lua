@@ -8,8 +8,7 @@
 -- A short log is read whole by every request. A long one is never: beside it, a tally holds what an answer needs, so that a
 -- request costs the same whether the window holds six hundred requests or a hundred thousand.
 --
--- KEYS     of each request the log of its account; a long log is followed by the key of its tally. A key may come more
---          than once
+-- KEYS     of each request the log of its account; a long log is followed by its tally. A key may come more than once
 -- ARGV[1]  window in ms
 -- ARGV[2]  expiry in ms of a log that is written whole. After each request a log is kept for at least half of it, which is
 --          more than the window
@@ -18,8 +17,9 @@
 -- Returns  texts. The first has 12 bytes per request, three big-endian numbers: what remains; the ms to wait until a
 --          request can be admitted, or 0; and what is reported: -1 nothing, -2 a tally, else a log, of which this many bytes
 --          have left the window. A look, "t" and a refusal report. The logs and tallies follow, in order. A log is as it was
---          before its request; a tally includes it, and has 8 bytes per token: the token and its requests. If a key holds
---          something else, -1 remains, and the log is a message. (Numbers would cost both sides more than all of the rest.)
+--          before its request. A tally includes it, and has 8 bytes per share: a token, and a number of its requests; the
+--          shares of a token add up, and may be negative. If a key holds something else, -1 remains, and the log is a
+--          message. (Numbers would cost both sides more than all of the rest.)
 --
 -- The clock may be set back, and a key may hold another program's value. A stamp from the future counts as new; it is
 -- replaced by the current one before a request is added, so that a log stays in the order of its stamps. If a stamp is out of
@@ -109,82 +109,111 @@ local function find_left(key, from, length)
   return low
 end
 
+-- Adds `each` to the count of the token of each entry. Entries are unpacked sixteen at a time, which takes half as long as
+-- one at a time.
+local sixteen = string.rep('xxxxc4', 16)
 local function count(counts, log, each)
-  for token in string.gmatch(log, '....(....)') do counts[token] = (counts[token] or 0) + each end
+  local at, length = 1, #log
+  while at <= length do
+    local tokens
+    if length - at >= 127 then tokens = {unpack(sixteen, log, at)} else tokens = {unpack('xxxxc4', log, at)} end
+    for place = 1, #tokens - 1 do counts[tokens[place]] = (counts[tokens[place]] or 0) + each end
+    at = tokens[#tokens]
+  end
+  return counts
 end
 
--- A long log. Its tally is a hash: the requests of each token in a part of the log, and under the empty name which part that
--- is and the log's first entry. Each request counts what has come and gone since, so all in all each entry is counted twice.
--- Gateways that see a short log there, as with another limit, add to the log alone; if they have shortened it, its first
--- entry is another one, and all is counted again.
-local function decide_long(key, tally, limit, operation, token)
-  local part_counted = redis.pcall('HGET', tally, '')
-  local first = redis.pcall('GETRANGE', key, '0', '7')
-  for _, value in ipairs({part_counted, first}) do
-    if type(value) == 'table' then return answer(-1, 0, value.err, 0) end
+-- A tally: which part of the log it covers, the log's first entry, and 8 bytes per token in that part.
+local function write_tally(tally, from, to, first, counts)
+  local shares = {}
+  for token, requests in pairs(counts) do
+    if requests > 0 then shares[#shares + 1] = pack('>c4i4', token, requests) end
   end
-  -- If the log is out of order, or is none.
-  local function decide_by_whole_log()
-    call('DEL', tally)
+  shares = table.concat(shares)
+  call('SET', tally, pack('>I4I4c8', from, to, first) .. shares, 'PX', expiry)
+  return shares
+end
+
+-- A long log. What has come and gone since the tally was written is few entries, which are read where they are needed: to
+-- report, and to write the tally, every 32 requests.
+--
+-- Gateways to which a log is short, as with another limit, only write the log. If they have cut off its head, its first entry
+-- is another one, and all is counted again.
+local function decide_long(key, tally, limit, operation, token)
+  local stored
+  if operation == 'S' then stored = redis.pcall('GETRANGE', tally, '0', '15') else stored = redis.pcall('GET', tally) or '' end
+  local first = redis.pcall('GETRANGE', key, '0', '7')
+  if type(first) == 'table' then return answer(-1, 0, first.err, 0) end
+  if type(stored) == 'table' then return answer(-1, 0, stored.err, 0) end
+  local from, to, first_tallied = 0, 0, nil
+  if #stored >= 16 then from, to, first_tallied = unpack('>I4I4c8', stored) end
+  local before = math.max(to - 8, 0)
+  local ending = first == first_tallied and call('GETRANGE', key, string.format('%d', before), '-1') or ''
+  local is_tallied = #ending >= 8
+  if not is_tallied then
+    from, to, before = 0, 0, 0
+    ending = call('GETRANGE', key, '0', '-1')
+  end
+  local length = before + #ending
+  local is_log = length % 8 == 0
+  local newest = is_log and length > 0 and age(ending, #ending - 7) or 0
+  local is_ordered = newest < future
+  local left, passed = 0, false
+  if is_log and is_ordered then
+    left = find_left(key, from, length)
+    local last = length - limit * 8
+    if last >= left then
+      passed = age(read(key, last, last + 8), 1)
+      is_ordered = passed <= window
+    end
+  end
+  if not is_log or not is_ordered then
+    -- What is written then starts with another entry, or has the same tokens in the same places.
     return decide(key, limit, string.lower(operation), token)
   end
-
-  local from, to, first_counted = 0, 0, first
-  if part_counted then from, to, first_counted = unpack('>I4I4c8', part_counted) end
-  local is_counted = part_counted and first == first_counted
-  local length = call('STRLEN', key)
-  if length < to then is_counted = false end
-  if length % 8 ~= 0 then return decide_by_whole_log() end
-  if not is_counted then from, to = 0, 0 end
-  local newest = length > 0 and age(read(key, length - 8, length), 1) or 0
-  if newest >= future then return decide_by_whole_log() end
-  local left = find_left(key, from, length)
   local used = (length - left) / 8
-  local passed = used >= limit and age(read(key, length - limit * 8, length), 1)
-  if passed and passed > window then return decide_by_whole_log() end
 
-  -- What has left is subtracted, unless it is more than what has not.
-  if not is_counted or left - from > length - left then
-    call('DEL', tally)
-    is_counted, from, to = false, left, left
+  -- What has left is subtracted, unless it is more than what has not: then that is counted.
+  if left - from > length - left then is_tallied = false end
+  if not is_tallied then from, to = left, left end
+  local changed = math.min(left, to) - from + length - math.max(left, to)
+  local function count_changes(counts)
+    local start = math.max(left, to)
+    count(counts, read(key, from, math.min(left, to)), -1)
+    count(counts, start < before and read(key, start, length) or string.sub(ending, start - before + 1), 1)
+    return counts
   end
-  local counts = {}
-  count(counts, read(key, from, math.min(left, to)), -1)
-  count(counts, read(key, math.max(left, to), length), 1)
-  from, to = left, length
-
-  local spends = not passed and operation ~= 'L'
-  if spends then
-    counts[token] = (counts[token] or 0) + 1
-    if left * 16 > length or length == 0 then
-      local log = read(key, left, length) .. stamp .. token
-      call('SET', key, log, 'PX', expiry)
-      first, from, to = string.sub(log, 1, 8), 0, #log
-      call('PEXPIRE', tally, expiry)
-    else
-      to = call('APPEND', key, stamp .. token)
-      local is_first = math.floor((now - newest) % 4294967296 / part) ~= this_part
-      if is_first and call('PTTL', key) < kept + part then
-        call('PEXPIRE', key, expiry)
-        call('PEXPIRE', tally, expiry)
-      end
-    end
-  end
-  for token, change in pairs(counts) do
-    if change ~= 0 and call('HINCRBY', tally, token, change) <= 0 then call('HDEL', tally, token) end
-  end
-  if to > 0 then call('HSET', tally, '', pack('>I4I4c8', from, to, first)) end
-  if not is_counted then call('PEXPIRE', tally, expiry) end
 
   local report
-  if passed or operation ~= 'S' then
-    local shares, fields = {}, call('HGETALL', tally)
-    for at = 1, #fields, 2 do
-      if fields[at] ~= '' then shares[#shares + 1] = fields[at] .. pack('>I4', tonumber(fields[at + 1])) end
+  if not is_tallied or changed >= 256 then
+    local counts = {}
+    if is_tallied then
+      if operation == 'S' then stored = call('GET', tally) end
+      for place = 17, #stored, 8 do
+        local token, requests = unpack('>c4i4', stored, place)
+        counts[token] = requests
+      end
     end
-    report = table.concat(shares)
+    report = length > 0 and write_tally(tally, left, length, first, count_changes(counts)) or ''
+  elseif passed or operation ~= 'S' then
+    if operation == 'S' then stored = call('GET', tally) end
+    local changes = {string.sub(stored, 17)}
+    for token, change in pairs(count_changes({})) do changes[#changes + 1] = pack('>c4i4', token, change) end
+    report = table.concat(changes)
   end
-  return answer(passed and 0 or limit - used - (spends and 1 or 0), passed and window - passed + 1 or 0, report, -2)
+  if passed then return answer(0, window - passed + 1, report, -2) end
+  if operation == 'L' then return answer(limit - used, 0, report, -2) end
+
+  if left == length or left > 256 and left * 16 > length then
+    local counted = read(key, left, length)
+    call('SET', key, counted .. stamp .. token, 'PX', expiry)
+    write_tally(tally, 0, #counted, string.sub(counted .. stamp .. token, 1, 8), count({}, counted, 1))
+  else
+    call('APPEND', key, stamp .. token)
+    local is_first = math.floor((now - newest) % 4294967296 / part) ~= this_part
+    if is_first and call('PTTL', key) < kept + part then call('PEXPIRE', key, expiry) end
+  end
+  return answer(limit - used - 1, 0, operation == 'T' and report .. token .. '\0\0\0\1', -2)
 end
 
 local at = 1

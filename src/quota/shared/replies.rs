@@ -8,7 +8,7 @@ use std::time::Duration;
 use redis::{FromRedisValue, ParsingError, Value};
 
 use super::{Failure, Operation, Outcome, WindowRequest};
-use crate::quota::usage::{ENTRY, LogEntry, Share, Usage};
+use crate::quota::usage::{ENTRY, LogEntry, Usage};
 
 /// The third number of a request whose report is a tally.
 const IS_TALLY: i32 = -2;
@@ -29,7 +29,7 @@ enum Report {
     Nothing,
     /// The entries that count, as they were before the request. A message if the key holds something else.
     Log(Vec<u8>),
-    /// Requests by token, this one included.
+    /// Numbers of requests of tokens, to be added up; this request is included.
     Tally(Vec<u8>),
 }
 
@@ -80,9 +80,11 @@ impl Reply {
                 Usage::of(before.chain(own))
             }
             Report::Tally(tally) => {
-                let number = |bytes: &[u8]| u32::from_be_bytes(*bytes.first_chunk().expect("a share has two numbers"));
-                let share = |share: &[u8; 8]| Share { token: number(share), requests: number(&share[4..]) };
-                Usage::counted(tally.as_chunks().0.iter().map(share).collect())
+                let shares = tally.as_chunks::<8>().0.iter().map(|share| {
+                    let (token, requests) = share.split_first_chunk().expect("a share has two numbers");
+                    (u32::from_be_bytes(*token), i32::from_be_bytes(*requests.first_chunk().expect("of 4 bytes")))
+                });
+                Usage::added_up(shares)
             }
         };
         Ok(Outcome { remaining, wait, usage })
@@ -113,9 +115,9 @@ mod tests {
     #[test]
     fn each_reply_has_its_own_report() {
         let entry = |token: u32| [[0; 4], token.to_be_bytes()].concat();
-        let share = |token: u32, requests: u32| [token.to_be_bytes(), requests.to_be_bytes()].concat();
+        let share = |token: u32, requests: i32| [token.to_be_bytes(), requests.to_be_bytes()].concat();
         let log = [entry(9), entry(7), entry(7), entry(3)].concat();
-        let tally = [share(3, 1), share(7, 400)].concat();
+        let tally = [share(3, 1), share(7, 398), share(9, 2), share(9, -2), share(7, 2)].concat();
         let heads = [
             head(59, 0, -1),
             head(56, 0, 8),

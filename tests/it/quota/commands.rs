@@ -136,9 +136,7 @@ async fn a_thousand_invalid_tokens_cost_it_next_to_nothing() {
 #[tokio::test]
 async fn any_other_request_costs_it_one_script() {
     any_request_costs_one_script(500, &["evalsha", "time", "get", "set", "append", "pttl"]).await;
-    let long =
-        ["strlen", "getrange", "set", "append", "pttl", "pexpire", "del", "hget", "hset", "hincrby", "hgetall", "hdel"];
-    any_request_costs_one_script(5000, &[&["evalsha", "time"], &long[..]].concat()).await;
+    any_request_costs_one_script(5000, &["evalsha", "time", "get", "getrange", "set", "append", "pttl"]).await;
 }
 
 /// Requests to an account with this limit cost one script each, which uses no other commands than these.
@@ -175,7 +173,8 @@ async fn a_long_log_is_never_read_whole() {
         assert_eq!(answer.number("x-ratelimit-remaining"), Some(u64::from(LIMIT) - times));
         let calls = monitor.calls();
         let of = |command: &str| calls.iter().filter(|call| call.split(' ').next() == Some(command)).count();
-        assert_eq!((of("get"), of("append"), of("hgetall")), (0, 1, usize::from(reports)), "{calls:?}");
+        // What is got whole is the tally.
+        assert_eq!((of("get"), of("append")), (usize::from(reports), 1), "{calls:?}");
         // No range of it is longer than a few entries.
         let ranges = calls.iter().filter_map(|call| call.strip_prefix("getrange "));
         let lengths: Vec<i64> = ranges

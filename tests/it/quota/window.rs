@@ -49,7 +49,7 @@ fn replies(call: &ScriptInvocation<'_>, redis: &mut redis::Connection) -> Vec<(i
         let number = |at: usize| i32::from_be_bytes(head[at..at + 4].try_into().expect("4 bytes"));
         let report = match number(8) {
             -1 => None,
-            -2 => Some(Report::Tally(pairs(reports.next().expect("a tally")).into_iter().collect())),
+            -2 => Some(Report::Tally(added_up(pairs(reports.next().expect("a tally"))))),
             left => Some(Report::Log(reports.next().expect("a log")[left as usize..].to_owned())),
         };
         (number(0), number(4).cast_unsigned(), report)
@@ -57,6 +57,17 @@ fn replies(call: &ScriptInvocation<'_>, redis: &mut redis::Connection) -> Vec<(i
     let replies = replies.collect();
     assert_eq!(reports.len(), 0, "a report of no request");
     replies
+}
+
+/// Adds up the shares of a tally.
+fn added_up(shares: Vec<(u32, u32)>) -> BTreeMap<u32, u32> {
+    let mut sums = BTreeMap::<u32, u32>::new();
+    for (token, requests) in shares {
+        let sum = sums.entry(token).or_default();
+        *sum = sum.wrapping_add(requests);
+    }
+    sums.retain(|_, sum| *sum != 0);
+    sums
 }
 
 /// Asks the script, whose keys hold windows.
