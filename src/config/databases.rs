@@ -26,6 +26,11 @@ pub(super) fn read(table: Option<TableReader<'_, '_>>) -> DatabaseLimits {
     let milliseconds = |duration: Duration| u32::try_from(duration.as_millis()).expect("a default of milliseconds");
     let limits = DatabaseLimits {
         max_connections: table.integer("max_connections", 1..=MAX_CONNECTIONS, default.max_connections),
+        max_shared_connections: table.integer(
+            "max_shared_connections",
+            1..=MAX_CONNECTIONS,
+            default.max_shared_connections,
+        ),
         wait: Duration::from_millis(table.integer("wait_ms", 1..=MAX_WAIT_MS, milliseconds(default.wait)).into()),
         statement: Duration::from_secs(
             table.integer("statement_seconds", 1..=MAX_STATEMENT_SECONDS, seconds(default.statement)).into(),

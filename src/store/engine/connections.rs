@@ -19,6 +19,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::limits::DatabaseLimits;
 use super::session::Session;
+use super::session_source::SharedSources;
 use crate::deadline::{ONCE_MORE, within};
 use crate::metrics::DatabaseMetrics;
 use crate::store::statement::Dialect;
@@ -33,6 +34,7 @@ pub struct Connections {
     closed: Notify,
     /// Notified when a connection becomes idle and none was.
     became_idle: Notify,
+    shared_sources: SharedSources,
 }
 
 #[derive(Debug, Default)]
@@ -174,7 +176,14 @@ impl Connections {
     /// An empty set of connections.
     #[must_use]
     pub fn new(limits: DatabaseLimits, metrics: DatabaseMetrics) -> Arc<Self> {
-        Arc::new(Self { limits, metrics, state: Mutex::default(), closed: Notify::new(), became_idle: Notify::new() })
+        Arc::new(Self {
+            limits,
+            metrics,
+            state: Mutex::default(),
+            closed: Notify::new(),
+            became_idle: Notify::new(),
+            shared_sources: SharedSources::default(),
+        })
     }
 
     /// For a command, which works on one database.
@@ -196,7 +205,12 @@ impl Connections {
         &self.metrics
     }
 
-    /// The id of a new pool.
+    /// The sources of sessions that several pools share.
+    pub(super) fn shared_sources(&self) -> &SharedSources {
+        &self.shared_sources
+    }
+
+    /// The id of a new source of sessions.
     pub(super) fn new_pool(&self) -> PoolId {
         PoolId(self.lock().next_number())
     }

@@ -7,6 +7,8 @@ use std::time::Duration;
 pub struct DatabaseLimits {
     /// The most connections that are open at once, SQLite's included: each of those costs a thread and some files.
     pub max_connections: u32,
+    /// The most connections to one Postgres database that tenants with a schema each share.
+    pub max_shared_connections: u32,
     /// How long a request waits for a connection.
     pub wait: Duration,
     /// How long one statement of a request may run.
@@ -21,6 +23,8 @@ impl Default for DatabaseLimits {
             // Larger: a process may run out of file descriptors, and Postgres out of connections. Smaller: requests
             // wait.
             max_connections: 200,
+            // Larger: one shared database gets connections that others wait for. Smaller: requests of its tenants wait.
+            max_shared_connections: 20,
             // Larger: requests wait longer for a database that is stuck. Smaller: bursts are refused that could be
             // served.
             wait: Duration::from_secs(1),

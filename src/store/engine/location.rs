@@ -22,6 +22,7 @@ use super::pool::{Pool, PoolOptions};
 use super::pooler::Pooler;
 use super::postgres::{PostgresAddress, PostgresServer};
 use super::session::SessionAddress;
+use super::session_source::{SchemaSetting, SharedKey};
 use super::write_access::ReadOnlyFile;
 use crate::owner_only;
 
@@ -212,19 +213,29 @@ impl DatabaseLocation {
         let limits = connections.limits();
         let (wait, limit) = (limits.wait, Some(limits.statement));
         let lock_wait = if breaker.is_some() { LOCK_WAIT } else { BUSY_WAIT };
-        let pool = |address, max_open, wait| {
-            Pool::new(PoolOptions { address, max_open, wait, limit, lock_wait }, connections, breaker)
+        let pool = |address, shared, max_open, wait| {
+            Pool::new(PoolOptions { address, shared, max_open, wait, limit, lock_wait }, connections, breaker)
         };
         match &self.kind {
             DatabaseKind::Postgres(server) => {
-                let all = pool(postgres_address(self.server(server), limit), max_connections, wait);
+                let server = self.server(server);
+                // A command works on one tenant: it opens sessions of its own, which keep the schema.
+                let shared = breaker.and_then(|_| Some((server.without_schema()?, server.schema()?)));
+                let all = match shared {
+                    None => pool(postgres_address(server, limit), None, max_connections, wait),
+                    Some((server, schema)) => {
+                        let shared = (SharedKey::of(self.text.expose_secret()), SchemaSetting::new(schema));
+                        pool(postgres_address(&server.into(), limit), Some(shared), max_connections, wait)
+                    }
+                };
                 Database::new(all.clone(), all)
             }
             DatabaseKind::Sqlite(path) => Database::new(
-                pool(sqlite_reader(path, READER_BUSY_WAIT), max_connections, wait),
+                pool(sqlite_reader(path, READER_BUSY_WAIT), None, max_connections, wait),
                 pool(
                     // Once the connection is open, writers wait for the lock in `write_lock`.
                     sqlite_writer(sqlite_options(path, READER_BUSY_WAIT).pragma("busy_timeout", "0")),
+                    None,
                     1,
                     wait.max(WRITER_WAIT),
                 ),
@@ -245,7 +256,10 @@ impl DatabaseLocation {
     fn connect_without_limits(&self, create: bool) -> Database {
         let connections = Connections::for_command();
         let wait = connections.limits().wait;
-        let options = |address, max_open| PoolOptions { address, max_open, wait, limit: None, lock_wait: BUSY_WAIT };
+        let options = |address, max_open| {
+            let (shared, limit, lock_wait) = (None, None, BUSY_WAIT);
+            PoolOptions { address, shared, max_open, wait, limit, lock_wait }
+        };
         let pool = |address, max_open| Pool::new(options(address, max_open), &connections, None);
         match &self.kind {
             DatabaseKind::Postgres(server) => {

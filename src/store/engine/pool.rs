@@ -23,12 +23,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::breaker::{Breaker, BreakerPermit};
-use super::connections::{Checkout, ConnectionPermit, Connections, PoolId};
+use super::connections::{Checkout, ConnectionPermit, Connections};
 use super::error::StoreError;
 use super::session::{CLOSE_LIMIT, Session, SessionAddress, timed_out};
+use super::session_source::{SchemaSetting, SessionSource, SharedKey};
 use super::write_access::ReadOnlyFile;
 use super::write_lock::WriteLock;
 use crate::deadline::{ONCE_MORE, within};
@@ -59,9 +60,12 @@ pub(crate) struct Pool(Arc<PoolInner>);
 
 #[derive(Debug)]
 struct PoolInner {
-    id: PoolId,
-    options: PoolOptions,
-    connections: Arc<Connections>,
+    source: Arc<SessionSource>,
+    /// If the source is shared: the tenant's schema, and a permit for each of its connections.
+    schema: Option<(SchemaSetting, Arc<Semaphore>)>,
+    wait: Duration,
+    limit: Option<Duration>,
+    lock_wait: Duration,
     breaker: Option<Arc<Breaker>>,
     write_lock: WriteLock,
     closed: AtomicBool,
@@ -71,7 +75,9 @@ struct PoolInner {
 #[derive(Debug)]
 pub(super) struct PoolOptions {
     pub(super) address: SessionAddress,
-    /// The most connections that are open at once.
+    /// Set if the tenant shares the sessions at this address with others: by which key, and its own schema.
+    pub(super) shared: Option<(SharedKey, SchemaSetting)>,
+    /// The most connections that are open, or in use, at once.
     pub(super) max_open: u32,
     /// How long a caller waits for a connection.
     pub(super) wait: Duration,
@@ -84,10 +90,22 @@ pub(super) struct PoolOptions {
 impl Pool {
     /// A pool without connections.
     pub(super) fn new(options: PoolOptions, connections: &Arc<Connections>, breaker: Option<&Arc<Breaker>>) -> Self {
+        let PoolOptions { address, shared, max_open, wait, limit, lock_wait } = options;
+        let (source, schema) = match shared {
+            None => (Arc::new(SessionSource::new(address, max_open, connections)), None),
+            Some((key, schema)) => {
+                let max_shared = connections.limits().max_shared_connections;
+                let create = || SessionSource::new(address, max_shared, connections);
+                let source = connections.shared_sources().find_or_insert(key, create);
+                (source, Some((schema, Arc::new(Semaphore::new(max_open as usize)))))
+            }
+        };
         Self(Arc::new(PoolInner {
-            id: connections.new_pool(),
-            options,
-            connections: Arc::clone(connections),
+            source,
+            schema,
+            wait,
+            limit,
+            lock_wait,
             breaker: breaker.map(Arc::clone),
             write_lock: WriteLock::default(),
             closed: AtomicBool::new(false),
@@ -95,11 +113,11 @@ impl Pool {
     }
 
     pub(super) fn dialect(&self) -> Dialect {
-        self.0.options.address.dialect()
+        self.address().dialect()
     }
 
-    pub(super) fn connections(&self) -> &Connections {
-        &self.0.connections
+    pub(super) fn connections(&self) -> &Arc<Connections> {
+        self.0.source.connections()
     }
 
     pub(super) fn breaker(&self) -> Option<&Arc<Breaker>> {
@@ -108,19 +126,19 @@ impl Pool {
 
     /// Checks whether the error of a statement reveals a pooler.
     pub(super) fn detect_pooler(&self, error: &sqlx::Error) {
-        self.0.options.address.detect_pooler(error);
+        self.address().detect_pooler(error);
         self.log_pooler();
     }
 
     /// Logs a detected pooler, once, in a pool that serves requests. Commands report it themselves.
     fn log_pooler(&self) {
         if self.0.breaker.is_some() {
-            self.0.options.address.log_pooler();
+            self.address().log_pooler();
         }
     }
 
     pub(super) fn limit(&self) -> Option<Duration> {
-        self.0.options.limit
+        self.0.limit
     }
 
     pub(super) fn write_lock(&self) -> &WriteLock {
@@ -128,11 +146,11 @@ impl Pool {
     }
 
     pub(super) fn address(&self) -> &SessionAddress {
-        &self.0.options.address
+        self.0.source.address()
     }
 
     pub(super) fn lock_wait(&self) -> Duration {
-        self.0.options.lock_wait
+        self.0.lock_wait
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -150,25 +168,22 @@ impl Pool {
         &self,
         breaker_permit: Option<BreakerPermit>,
     ) -> Result<PooledConnection, StoreError> {
-        let PoolInner { id, options, connections, .. } = &*self.0;
-        let deadline = Instant::now() + options.wait;
+        let (source, connections) = (&self.0.source, self.0.source.connections());
+        let busy = || {
+            connections.metrics().refused("wait");
+            StoreError::Busy
+        };
+        let deadline = Instant::now() + self.0.wait;
+        let share = self.acquire_share().await.ok_or_else(busy)?;
         loop {
             let wait = deadline.saturating_duration_since(Instant::now());
-            let Some(checkout) = connections.checkout(*id, options.max_open, self.dialect(), wait).await else {
-                connections.metrics().refused("wait");
-                return Err(StoreError::Busy);
-            };
-            let permit = match checkout {
+            let checkout = connections.checkout(source.id(), source.max_open(), self.dialect(), wait).await;
+            let permit = match checkout.ok_or_else(busy)? {
                 Checkout::Idle(idle) => {
                     let (mut session, permit, idle_for) = idle.take();
                     if idle_for < IDLE_BEFORE_PING || is_alive(&mut session).await {
-                        return Ok(PooledConnection::new(
-                            self,
-                            session,
-                            permit,
-                            breaker_permit,
-                            idle_for < IDLE_BEFORE_PING,
-                        ));
+                        let unverified = idle_for < IDLE_BEFORE_PING;
+                        return Ok(PooledConnection::new(self, session, permit, share, breaker_permit, unverified));
                     }
                     // Whatever broke this connection has broken the others too: don't try them one by one.
                     self.close_idle();
@@ -179,7 +194,7 @@ impl Pool {
             };
             match self.open(permit).await {
                 Ok((session, permit)) => {
-                    return Ok(PooledConnection::new(self, session, permit, breaker_permit, false));
+                    return Ok(PooledConnection::new(self, session, permit, share, breaker_permit, false));
                 }
                 Err(OpenError::ServerFull) => {}
                 Err(OpenError::ReadOnly(file, error)) => {
@@ -201,7 +216,7 @@ impl Pool {
     pub(super) async fn open(&self, permit: ConnectionPermit) -> Result<(Session, ConnectionPermit), OpenError> {
         let (pool, (sender, receiver)) = (self.clone(), oneshot::channel());
         tokio::spawn(async move {
-            let opened = match Session::open(&pool.0.options.address).await {
+            let opened = match Session::open(pool.address()).await {
                 Ok(session) => Ok((session, permit)),
                 Err(error) => Err(pool.open_error(error, &permit)),
             };
@@ -210,7 +225,7 @@ impl Pool {
                 permit.put_back(session);
             }
         });
-        let limit = self.0.options.address.connect_limit();
+        let limit = self.address().connect_limit();
         match within(limit + limit / 10, ONCE_MORE, receiver).await {
             Some(opened) => opened.expect("opening does not panic"),
             None => Err(OpenError::Failed(timed_out())),
@@ -233,13 +248,28 @@ impl Pool {
 
     /// Begins to close the idle connections.
     pub(super) fn close_idle(&self) {
-        self.0.connections.close_idle(self.0.id);
+        self.connections().close_idle(self.0.source.id());
     }
 
-    /// Closes every connection, and waits for those in use for a limited time.
+    /// Closes every connection, and waits for those in use for a limited time. Connections that other tenants share
+    /// stay open.
     pub(super) async fn close(&self) {
         self.0.closed.store(true, Ordering::Release);
-        self.0.connections.close(self.0.id).await;
+        if self.0.schema.is_none() {
+            self.0.source.connections().close(self.0.source.id()).await;
+        }
+    }
+
+    /// The tenant's permit for one of the shared connections; none if it has its own. `None` if it waited too long.
+    async fn acquire_share(&self) -> Option<Option<OwnedSemaphorePermit>> {
+        let Some((_, permits)) = &self.0.schema else { return Some(None) };
+        let permit = within(self.0.wait, ONCE_MORE, Arc::clone(permits).acquire_owned()).await?;
+        Some(Some(permit.expect("it is never closed")))
+    }
+
+    /// The schema in which the tenant's transactions resolve names, if its sessions are shared.
+    pub(super) fn schema(&self) -> Option<&SchemaSetting> {
+        self.0.schema.as_ref().map(|(schema, _)| schema)
     }
 }
 
@@ -252,12 +282,6 @@ pub(super) enum OpenError {
     ReadOnly(PathBuf, sqlx::Error),
     /// Connecting failed.
     Failed(sqlx::Error),
-}
-
-impl Drop for PoolInner {
-    fn drop(&mut self) {
-        self.connections.close_idle(self.id);
-    }
 }
 
 async fn is_alive(session: &mut Session) -> bool {

@@ -20,6 +20,7 @@ use super::connections::ConnectionPermit;
 use super::immutable::{self, ImmutableFile};
 use super::pooler::Pooler;
 use super::postgres::{PostgresAddress, PostgresSession};
+use super::session_source::SchemaSetting;
 use crate::store::statement::{Dialect, RepairedTexts, Row, Sql};
 
 /// How long opening a SQLite file may take.
@@ -153,6 +154,18 @@ impl Session {
     /// Whether it may serve one checkout only, because its file may change without being locked.
     pub(super) fn is_immutable(&self) -> bool {
         matches!(self, Self::Sqlite { immutable: Some(_), .. })
+    }
+
+    /// Sets the schema of the next transactions, for a session that tenants share.
+    pub(super) fn use_schema(&mut self, schema: Option<&SchemaSetting>) {
+        if let Self::Postgres(session) = self {
+            session.use_schema(schema);
+        }
+    }
+
+    /// Whether the session has served so many schemas that it should be closed.
+    pub(super) fn is_worn(&self) -> bool {
+        matches!(self, Self::Postgres(session) if session.is_worn())
     }
 
     /// Checks that the server answers.

@@ -16,7 +16,14 @@ fn pool(connections: &Arc<Connections>, max_open: u32) -> Pool {
     let address =
         SessionAddress::Sqlite { options: Box::new(SqliteConnectOptions::new().in_memory(true)), read_only: false };
     Pool::new(
-        PoolOptions { address, max_open, wait: connections.limits().wait, limit: None, lock_wait: Duration::ZERO },
+        PoolOptions {
+            address,
+            shared: None,
+            max_open,
+            wait: connections.limits().wait,
+            limit: None,
+            lock_wait: Duration::ZERO,
+        },
         connections,
         None,
     )

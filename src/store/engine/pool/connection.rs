@@ -7,6 +7,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use tokio::sync::OwnedSemaphorePermit;
 use tracing::Instrument;
 
 use super::{OpenError, Pool};
@@ -38,6 +39,8 @@ pub(crate) struct PooledConnection {
     pool: Pool,
     session: Option<Session>,
     permit: Option<ConnectionPermit>,
+    /// The tenant's permit for one of the connections that it shares with others.
+    _share: Option<OwnedSemaphorePermit>,
     /// Takes the first outcome; later ones are recorded on the breaker itself.
     breaker_permit: Option<BreakerPermit>,
     limit: Option<Duration>,
@@ -56,16 +59,19 @@ pub(crate) struct PooledConnection {
 impl PooledConnection {
     pub(super) fn new(
         pool: &Pool,
-        session: Session,
+        mut session: Session,
         permit: ConnectionPermit,
+        share: Option<OwnedSemaphorePermit>,
         breaker_permit: Option<BreakerPermit>,
         unverified: bool,
     ) -> Self {
+        session.use_schema(pool.schema());
         Self {
             limit: pool.limit(),
             pool: pool.clone(),
             session: Some(session),
             permit: Some(permit),
+            _share: share,
             breaker_permit,
             unverified,
             running: false,
@@ -305,7 +311,8 @@ impl PooledConnection {
         self.session = None;
         let permit = self.permit.take().expect("it is there until the loan ends");
         match self.pool.open(permit).await {
-            Ok((session, permit)) => {
+            Ok((mut session, permit)) => {
+                session.use_schema(self.pool.schema());
                 (self.session, self.permit) = (Some(session), Some(permit));
                 self.lost = false;
                 Ok(())
@@ -334,7 +341,7 @@ impl Drop for PooledConnection {
         // Without a runtime the program is about to end.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let (running, in_transaction, pool) = (self.running, self.in_transaction, self.pool.clone());
-        if pool.is_closed() {
+        if session.is_worn() || pool.is_closed() && pool.schema().is_none() {
             drop(runtime.spawn(session.close_with(permit)));
         } else if running || in_transaction {
             drop(runtime.spawn(async move {
