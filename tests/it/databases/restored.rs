@@ -62,7 +62,7 @@ async fn the_schema_of_one_tenant_is_restored_next_to_another_tenant() {
     });
     let site = site.databases("max_shared_connections", 1).requests_per_minute(100_000).write();
     site.migrate();
-    let mut world = World::new(71, 0, 60);
+    let world = World::new(71, 0, 60);
     for slug in ["acme", "globex"] {
         site.import(slug, &world.ndjson());
     }
