@@ -40,7 +40,7 @@ use crate::request::{Pipeline, RequestsInFlight};
 use crate::shared::announce::Listening;
 use crate::shared::{Lanes, Link, LinkError};
 use crate::store::Connections;
-use crate::supervisor::{HandOverError, Inherited};
+use crate::systemd::{HandOverError, Inherited};
 use crate::tenant::last_used::{self, Due};
 use crate::tenant::{Directory, TokenChanges, TokenVerifier};
 use databases::Databases;

@@ -22,7 +22,7 @@ use crate::config::{Config, TenantConfig};
 use crate::gateway::{self, Running, StartError};
 use crate::import::{self, OnFault};
 use crate::store::{self, PageRequest, Reach, Store};
-use crate::supervisor::Inherited;
+use crate::systemd::Inherited;
 
 #[derive(Debug, Args)]
 pub(super) struct DemoArgs {

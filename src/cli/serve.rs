@@ -9,7 +9,7 @@ use super::{ConfigFile, on_runtime};
 use crate::config::Config;
 use crate::edge::Drained;
 use crate::gateway::{self, Running};
-use crate::supervisor::{self, Inherited};
+use crate::systemd::{self, Inherited};
 use crate::telemetry::Log;
 
 pub(super) fn run(file: &ConfigFile) -> Result<()> {
@@ -27,7 +27,7 @@ async fn serve(file: &ConfigFile, inherited: Inherited, config: Config) -> Resul
     let running = gateway::start(&config, inherited).await?;
     let tenants = config.tenants.len();
     let _watching = gateway::watch(&file.config, config, running.reloader());
-    let _watchdog = supervisor::keep_watchdog_quiet();
+    let _watchdog = systemd::keep_watchdog_quiet();
     announce(&running, tenants);
     serve_until_stopped(running, stop).await
 }
@@ -39,7 +39,7 @@ fn announce(running: &Running, tenants: usize) {
     if let Some(address) = running.admin_address() {
         tracing::info!(%address, "admin listening");
     }
-    supervisor::ready(tenants, "");
+    systemd::ready(tenants, "");
 }
 
 /// The signals that stop the process: SIGTERM and SIGINT.
@@ -69,7 +69,7 @@ impl StopSignals {
 pub(super) async fn serve_until_stopped(running: Running, mut signals: StopSignals) -> Result<()> {
     signals.next().await;
     tracing::info!("stopping");
-    supervisor::stopping();
+    systemd::stopping();
     let hurry = async {
         signals.next().await;
         tracing::warn!("stopping at once: received a second signal");

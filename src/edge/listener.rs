@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 
 use crate::config::ListenConfig;
-use crate::supervisor::Inherited;
+use crate::systemd::Inherited;
 
 /// A listening socket and its configuration.
 #[derive(Debug)]

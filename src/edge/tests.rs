@@ -26,7 +26,7 @@ use self::fixture::Fixture;
 use super::listen;
 use crate::config::ConnectionLimits;
 use crate::config::ListenConfig;
-use crate::supervisor::Inherited;
+use crate::systemd::Inherited;
 
 #[tokio::test]
 async fn an_address_that_is_taken_is_named() {

@@ -15,7 +15,7 @@ use super::changes::{Change, Changed, Changes};
 use super::reload::{RefusedConfig, Reloader, ServedState};
 use crate::background::{self, Run, Task};
 use crate::config::{Config, Sources};
-use crate::supervisor;
+use crate::systemd;
 
 /// Reloads on SIGHUP and when a file changes, until the handle is dropped.
 ///
@@ -120,7 +120,7 @@ impl Reload {
 
     async fn reload(&mut self) {
         self.changes.pass_over_none();
-        supervisor::reloading();
+        systemd::reloading();
         let mut read_at = SystemTime::now();
         let outcome = self.reloader.reload(&self.path, Arc::clone(&self.served)).await;
         self.reloader.compare_certificates();
@@ -145,7 +145,7 @@ impl Reload {
         if folders != self.changes.folders || self.served.databases != *self.changes.databases {
             self.changes = Changes::of(&self.path, &self.served.databases, folders, read_at);
         }
-        supervisor::ready(self.served.tenants, note);
+        systemd::ready(self.served.tenants, note);
     }
 }
 

@@ -13,7 +13,7 @@ use super::client::soon;
 use crate::edge::admin::{self, Admin, Readiness};
 use crate::edge::bind;
 use crate::metrics::Metrics;
-use crate::supervisor::Inherited;
+use crate::systemd::Inherited;
 
 async fn start(metrics: Metrics, ready: Arc<AtomicBool>) -> (Admin, SocketAddr) {
     let listener = bind("127.0.0.1:0".parse().unwrap(), &mut Inherited::default()).await.unwrap();

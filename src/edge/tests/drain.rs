@@ -14,7 +14,7 @@ use super::fixture::{BIG, Fixture, SLOW};
 use crate::config::ConnectionLimits;
 use crate::config::{ListenConfig, ListenProtocol};
 use crate::edge::Drained;
-use crate::supervisor::Inherited;
+use crate::systemd::Inherited;
 
 const LONG: Duration = Duration::from_secs(10);
 const GET: &[u8] = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";

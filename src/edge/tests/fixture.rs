@@ -22,7 +22,7 @@ use crate::error::Refusal;
 use crate::gate::{Connection, HeadFault, Transport};
 use crate::host::HostName;
 use crate::metrics::Metrics;
-use crate::supervisor::Inherited;
+use crate::systemd::Inherited;
 use crate::tenant::Directory;
 
 /// How long the handler takes for `/slow`.

@@ -17,7 +17,7 @@ use super::fixture::{Fixture, SLOW};
 use crate::config::ConnectionLimits;
 use crate::config::{ListenConfig, ListenProtocol};
 use crate::edge::Drained;
-use crate::supervisor::Inherited;
+use crate::systemd::Inherited;
 
 const SHORT: Duration = Duration::from_millis(200);
 

@@ -12,7 +12,7 @@ use super::client::{Hello, exchange, soon};
 use super::fixture::Fixture;
 use crate::config::ConnectionLimits;
 use crate::config::{ListenConfig, ListenProtocol};
-use crate::supervisor::Inherited;
+use crate::systemd::Inherited;
 
 const SHORT: Duration = Duration::from_millis(200);
 const GET: &str = "GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
