@@ -40,7 +40,7 @@ use crate::request::{Pipeline, RequestsInFlight};
 use crate::shared::announce::Listening;
 use crate::shared::{Lanes, Link, LinkError};
 use crate::store::Connections;
-use crate::systemd::{HandOverError, Inherited};
+use crate::systemd::{InheritedSockets, SocketActivationError};
 use crate::tenant::last_used::{self, Due};
 use crate::tenant::{Directory, TokenChanges, TokenVerifier};
 use databases::Databases;
@@ -67,9 +67,9 @@ pub enum StartError {
     /// The system does not return the address of a listening socket.
     #[error("a listening socket can't be used")]
     Socket(#[source] io::Error),
-    /// A socket that systemd handed over is not used by the configuration.
+    /// A socket that systemd passed is not used by the configuration.
     #[error(transparent)]
-    HandOver(#[from] HandOverError),
+    SocketActivation(#[from] SocketActivationError),
     /// The configured Redis can't be used.
     #[error(transparent)]
     Redis(#[from] LinkError),
@@ -90,12 +90,12 @@ pub struct Running {
     _tasks: [AbortOnDropHandle<()>; 3],
 }
 
-/// Starts a gateway on its own sockets and those that systemd handed over. When this returns, its addresses accept
+/// Starts a gateway on its own sockets and those that systemd passed. When this returns, its addresses accept
 /// connections.
 ///
 /// # Errors
 /// [`StartError`]; nothing is left running.
-pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running, StartError> {
+pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<Running, StartError> {
     let share = Share::now(&config.gateway);
     for lowered in share.lowered(&config.gateway) {
         tracing::warn!("{lowered}");
@@ -145,7 +145,7 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
     let certificates = Certificates::open(&config.gateway, Arc::clone(&directory), &metrics, Pace::default())?;
     let certificates = Arc::new(certificates);
     let addresses = config.gateway.listen.iter().map(|entry| entry.address).chain(config.gateway.admin_listen);
-    // Before any socket is opened: one handed over at `[::]` would make binding `0.0.0.0` fail with a less helpful
+    // Before any socket is opened: one passed at `[::]` would make binding `0.0.0.0` fail with a less helpful
     // error.
     inherited.check_use(&addresses.collect::<Vec<_>>())?;
     let listeners = edge::listen(&config.gateway.listen, &mut inherited).await?;

@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep};
 
 use super::drain::Lifecycle;
-use super::listener::{Listener, Origin};
+use super::listener::{Listener, SocketOrigin};
 use super::{Edge, Serve, connection};
 
 /// The pause in accepting after the system ran out of file descriptors or memory.
@@ -71,7 +71,7 @@ pub(super) async fn every<S: Serve>(
         };
         serve(stream, client, Some(slot));
     }
-    if origin == Origin::Own {
+    if origin == SocketOrigin::Own {
         // Closing the socket would reset the connections that the kernel has completed, which their clients take
         // for accepted. An inherited socket keeps its queue for the next process.
         for (stream, client) in queued(acceptor.listener, acceptor.untaken).take(QUEUE) {

@@ -26,14 +26,14 @@ use self::fixture::Fixture;
 use super::listen;
 use crate::config::ConnectionLimits;
 use crate::config::ListenConfig;
-use crate::systemd::Inherited;
+use crate::systemd::InheritedSockets;
 
 #[tokio::test]
 async fn an_address_that_is_taken_is_named() {
     let anywhere = || ListenConfig::from("127.0.0.1:0".parse::<SocketAddr>().unwrap());
-    let taken = listen(&[anywhere()], &mut Inherited::default()).await.unwrap();
+    let taken = listen(&[anywhere()], &mut InheritedSockets::default()).await.unwrap();
     let address = taken[0].socket.local_addr().unwrap();
-    let error = listen(&[anywhere(), address.into()], &mut Inherited::default()).await.unwrap_err();
+    let error = listen(&[anywhere(), address.into()], &mut InheritedSockets::default()).await.unwrap_err();
     assert_eq!(error.address, address);
     assert_eq!(error.to_string(), format!("can't listen on {address}"));
 }

@@ -120,7 +120,7 @@ impl Reload {
 
     async fn reload(&mut self) {
         self.changes.pass_over_none();
-        systemd::reloading();
+        systemd::notify_reloading();
         let mut read_at = SystemTime::now();
         let outcome = self.reloader.reload(&self.path, Arc::clone(&self.served)).await;
         self.reloader.compare_certificates();
@@ -145,7 +145,7 @@ impl Reload {
         if folders != self.changes.folders || self.served.databases != *self.changes.databases {
             self.changes = Changes::of(&self.path, &self.served.databases, folders, read_at);
         }
-        systemd::ready(self.served.tenants, note);
+        systemd::notify_ready(self.served.tenants, note);
     }
 }
 

@@ -14,7 +14,7 @@ use super::fixture::{BIG, Fixture, SLOW};
 use crate::config::ConnectionLimits;
 use crate::config::{ListenConfig, ListenProtocol};
 use crate::edge::Drained;
-use crate::systemd::Inherited;
+use crate::systemd::InheritedSockets;
 
 const LONG: Duration = Duration::from_secs(10);
 const GET: &[u8] = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
@@ -145,9 +145,9 @@ async fn an_answer_that_nobody_takes_holds_up_a_stop_no_longer_than_a_farewell()
 }
 
 /// A plain listener with room for one connection, on an inherited socket or one of its own.
-async fn narrow(supervisors: Option<&std::net::TcpListener>) -> Fixture {
-    let address = supervisors.map_or_else(|| "127.0.0.1:0".parse().unwrap(), |socket| socket.local_addr().unwrap());
-    let mut inherited = Inherited::of(supervisors.map(|socket| socket.try_clone().unwrap()));
+async fn narrow(systemd_socket: Option<&std::net::TcpListener>) -> Fixture {
+    let address = systemd_socket.map_or_else(|| "127.0.0.1:0".parse().unwrap(), |socket| socket.local_addr().unwrap());
+    let mut inherited = InheritedSockets::of(systemd_socket.map(|socket| socket.try_clone().unwrap()));
     let limits = ConnectionLimits { connections: 1, ..ConnectionLimits::default() };
     let entry = ListenConfig { protocol: ListenProtocol::Http1, ..address.into() };
     Fixture::listening(entry, limits, &mut inherited).await
@@ -185,16 +185,16 @@ async fn what_waits_in_the_queue_of_a_socket_of_our_own_is_answered() {
 }
 
 #[tokio::test]
-async fn what_waits_in_the_queue_of_a_supervisors_socket_is_the_next_process_to_answer() {
-    let supervisors = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let fixture = narrow(Some(&supervisors)).await;
-    assert_eq!(fixture.address, supervisors.local_addr().unwrap());
+async fn connections_queued_on_a_systemd_socket_are_answered_by_the_next_process() {
+    let systemd_socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let fixture = narrow(Some(&systemd_socket)).await;
+    assert_eq!(fixture.address, systemd_socket.local_addr().unwrap());
     let (served, queued) = one_served_and_one_queued(&fixture).await;
     assert_eq!(fixture.serving.drain(sleep(LONG)).await, Drained::Finished);
     assert!(answer(served).await.ends_with("late"));
     assert_eq!(fixture.metrics.edge.connections_accepted.get(), 1);
 
-    let next = narrow(Some(&supervisors)).await;
+    let next = narrow(Some(&systemd_socket)).await;
     assert!(answer(queued).await.starts_with("HTTP/1.1 200"));
     assert_eq!(next.metrics.edge.connections_accepted.get(), 1);
 }

@@ -17,13 +17,13 @@ use super::fixture::{Fixture, SLOW};
 use crate::config::ConnectionLimits;
 use crate::config::{ListenConfig, ListenProtocol};
 use crate::edge::Drained;
-use crate::systemd::Inherited;
+use crate::systemd::InheritedSockets;
 
 const SHORT: Duration = Duration::from_millis(200);
 
 async fn plain(protocol: ListenProtocol, limits: ConnectionLimits) -> Fixture {
     let anywhere: SocketAddr = "127.0.0.1:0".parse().unwrap();
-    Fixture::listening(ListenConfig { protocol, ..anywhere.into() }, limits, &mut Inherited::default()).await
+    Fixture::listening(ListenConfig { protocol, ..anywhere.into() }, limits, &mut InheritedSockets::default()).await
 }
 
 /// Sends a text and returns what arrives until the edge closes the connection.
@@ -92,7 +92,7 @@ async fn the_cap_of_an_address_is_the_callers_and_no_balancers() {
         proxies: vec!["127.0.0.1/32".parse().unwrap()],
         ..ListenConfig::from(anywhere)
     };
-    let named = Fixture::listening(entry, limits, &mut Inherited::default()).await;
+    let named = Fixture::listening(entry, limits, &mut InheritedSockets::default()).await;
     let unnamed = plain(ListenProtocol::Http1, limits).await;
     let request = "GET / HTTP/1.1\r\nhost: x\r\n\r\n";
     for (fixture, header, served) in [

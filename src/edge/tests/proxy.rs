@@ -12,7 +12,7 @@ use super::client::{Hello, exchange, soon};
 use super::fixture::Fixture;
 use crate::config::ConnectionLimits;
 use crate::config::{ListenConfig, ListenProtocol};
-use crate::systemd::Inherited;
+use crate::systemd::InheritedSockets;
 
 const SHORT: Duration = Duration::from_millis(200);
 const GET: &str = "GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
@@ -21,7 +21,7 @@ const V1: &[u8] = b"PROXY TCP4 192.0.2.7 198.51.100.1 40000 443\r\n";
 async fn behind(network: &str, protocol: ListenProtocol, limits: ConnectionLimits) -> Fixture {
     let address: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let entry = ListenConfig { address, protocol, proxies: vec![network.parse().unwrap()] };
-    Fixture::listening(entry, limits, &mut Inherited::default()).await
+    Fixture::listening(entry, limits, &mut InheritedSockets::default()).await
 }
 
 /// A header of version 2.
