@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 pub(super) use self::abuse::Abuse;
 use self::abuse::Bytes;
-use super::parting::{Goaway, Parting};
+use super::goaway::{Goaway, Parting};
 use crate::config::ConnectionLimits;
 
 /// The state of one connection, shared by its socket, its requests and the task that ends it.

@@ -11,8 +11,8 @@
 //! all certificates, served or not.
 
 mod cache;
-mod held;
 mod inspection;
+mod loader;
 #[cfg(test)]
 mod tests;
 
@@ -23,8 +23,8 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, ArcSwapOption};
 
 use self::cache::Cache;
-use self::held::{Held, Loader};
 use self::inspection::Inspection;
+use self::loader::{Held, Loader};
 use crate::background::Task;
 use crate::certificate::{CertificateError, CertificateFiles};
 use crate::config::GatewayConfig;
@@ -32,7 +32,7 @@ use crate::host::HostName;
 use crate::metrics::Metrics;
 use crate::tenant::Directory;
 
-pub use self::held::ServedCertificate;
+pub use self::loader::ServedCertificate;
 
 /// How often certificate files are checked.
 #[derive(Clone, Copy, Debug)]
@@ -175,7 +175,7 @@ impl Certificates {
 
 /// Replaces the gateway's certificate if its files were renewed, unless another one has replaced it meanwhile.
 async fn renew(loader: &Arc<Loader>, gateway: &ArcSwapOption<Held>) {
-    for before in held::changed(gateway.load_full().into_iter().collect()).await {
+    for before in loader::changed(gateway.load_full().into_iter().collect()).await {
         if let Some(renewed) = loader.renew(&before).await {
             gateway.compare_and_swap(&before, Some(Arc::new(renewed)));
         }

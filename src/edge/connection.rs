@@ -25,11 +25,11 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use super::activity::Activity;
-use super::attendant::Attendant;
 use super::drain::Lifecycle;
+use super::driver::Attendant;
 use super::executor::{Http2Executor, Poller};
 use super::frames::Frames;
-use super::heads::Heads;
+use super::head_filter::Heads;
 use super::proxy::{self, BadHeader};
 use super::socket::Socket;
 use super::tls::{self, Protocol, Secured};

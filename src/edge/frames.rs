@@ -11,9 +11,9 @@
 //! GOAWAY that refuses nothing, and every request that still arrives is answered. The last GOAWAY names the newest
 //! request that was processed, and nothing follows it. This stream sits above TLS.
 
-mod crossing;
-mod ending;
+mod late_requests;
 mod reader;
+mod shutdown;
 
 use std::collections::HashSet;
 use std::io;
@@ -23,11 +23,11 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use self::ending::Ending;
 use self::reader::{ACK, DATA, Frame, HEADERS, PING, RST_STREAM, Reader};
+use self::shutdown::Ending;
 use super::activity::{Abuse, Activity};
-use super::opening::Opening;
-use super::parting::Parting;
+use super::first_settings::Opening;
+use super::goaway::Parting;
 use super::pass_through::pass_through;
 
 /// The maximum number of requests that may look open. hyper refuses those over its own limit, but has not always

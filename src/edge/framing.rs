@@ -8,7 +8,7 @@
 //! The rules are hyper's or stricter, and bytes that break them never reach hyper, so the two can't disagree about
 //! where the next request begins.
 //!
-//! It only inspects bytes and knows no sockets: `heads` holds bytes back, passes them on and replaces them.
+//! It only inspects bytes and knows no sockets: `head_filter` holds bytes back, passes them on and replaces them.
 
 use std::mem::MaybeUninit;
 
@@ -241,7 +241,7 @@ fn parse(bytes: &[u8]) -> Result<Option<Head>, Fault> {
 }
 
 fn check_target(target: &str) -> Result<(), HeadFault> {
-    // `heads` sends hyper requests with this target in place of refused ones, so a client's own must not get past.
+    // `head_filter` sends hyper requests with this target in place of refused ones, so a client's own must not get past.
     if target == "*" {
         return Err(HeadFault::Target);
     }

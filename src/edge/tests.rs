@@ -1,6 +1,7 @@
 //! Tests of the edge on real sockets, with real certificates and a handler of their own.
 
 mod admin;
+mod batching;
 mod certificates;
 mod client;
 mod drain;
@@ -9,12 +10,11 @@ mod floods;
 mod fragments;
 mod frames;
 mod framing;
-mod goodbye;
 mod limits;
 mod plain;
 mod proxy;
 mod refused;
-mod together;
+mod shutdown;
 mod upload;
 
 use std::net::SocketAddr;

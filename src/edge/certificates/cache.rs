@@ -12,7 +12,7 @@ use std::time::Instant;
 use futures_util::FutureExt;
 use moka::future::Cache as Moka;
 
-use super::held::{Held, Loader, ServedCertificate, changed};
+use super::loader::{Held, Loader, ServedCertificate, changed};
 use crate::certificate::{CertificateError, CertificateFiles};
 use crate::store::with_causes;
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
-use super::held::off_the_workers;
+use super::loader::off_the_workers;
 use super::{Certificates, GATEWAY};
 use crate::background::{Run, Task};
 use crate::certificate::{self, CertificateFiles, Validity};

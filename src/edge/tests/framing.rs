@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::config::ConnectionLimits;
 use crate::edge::activity::Activity;
-use crate::edge::heads::Heads;
+use crate::edge::head_filter::Heads;
 
 /// What hyper passes on of a request: method, target, and the body if it is complete.
 type Seen = (String, String, Option<Bytes>);

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until};
 use super::activity::{Abuse, Activity, Outlook};
 use super::drain::Lifecycle;
 use super::executor::Poller;
-use super::parting::Goaway;
+use super::goaway::Goaway;
 use crate::metrics::EdgeMetrics;
 
 /// Why the polling of a connection is interrupted.

@@ -7,7 +7,7 @@
 //! single sequence suits both, and the protocol has only one hint: `h2` sends settings that have their default
 //! value anyway. A peer that is mistaken for `h2` is still shut down as the RFC allows.
 
-use super::parting::Goaway;
+use super::goaway::Goaway;
 
 const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 const HEADER: usize = 9;

@@ -1,6 +1,6 @@
 //! How an HTTP/2 connection ends, depending on the peer.
 //!
-//! Owns two types: how a peer reacts to a GOAWAY (`opening` detects it), and which GOAWAY is due (`activity`
+//! Owns two types: how a peer reacts to a GOAWAY (`first_settings` detects it), and which GOAWAY is due (`activity`
 //! decides it, `frames` sends it).
 
 /// How a peer reacts to a GOAWAY.

@@ -14,9 +14,9 @@ use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Sleep, sleep};
 
-use super::crossing::Crossing;
+use super::late_requests::Crossing;
 use crate::config::ConnectionLimits;
-use crate::edge::parting::Parting;
+use crate::edge::goaway::Parting;
 
 const GOAWAY: u8 = 7;
 
