@@ -31,7 +31,7 @@ use crate::background;
 use crate::certificate::CertificateError;
 use crate::config::Config;
 use crate::edge::admin::{self, Admin};
-use crate::edge::{self, Addresses, BindError, Certificates, Drained, Edge, Pace, Serving};
+use crate::edge::{self, Addresses, BindError, Certificates, CheckIntervals, Drained, Edge, Serving};
 use crate::gate::{BadTokens, Gate};
 use crate::memory::Memory;
 use crate::metrics::Metrics;
@@ -142,7 +142,8 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         )),
         metrics: metrics.clone(),
     });
-    let certificates = Certificates::open(&config.gateway, Arc::clone(&directory), &metrics, Pace::default())?;
+    let certificates =
+        Certificates::open(&config.gateway, Arc::clone(&directory), &metrics, CheckIntervals::default())?;
     let certificates = Arc::new(certificates);
     let addresses = config.gateway.listen.iter().map(|entry| entry.address).chain(config.gateway.admin_listen);
     // Before any socket is opened: one passed at `[::]` would make binding `0.0.0.0` fail with a less helpful

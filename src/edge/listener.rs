@@ -16,7 +16,7 @@ use crate::systemd::InheritedSockets;
 #[derive(Debug)]
 pub struct Listener {
     pub(super) socket: TcpListener,
-    pub(super) entry: Arc<ListenConfig>,
+    pub(super) config: Arc<ListenConfig>,
     pub(super) origin: SocketOrigin,
 }
 
@@ -39,15 +39,15 @@ pub struct BindError {
     pub source: io::Error,
 }
 
-/// Listens on the address of every entry, or on none.
+/// Listens on the address of every configuration, or on none.
 ///
 /// # Errors
 /// The first address that fails, with the system's error.
-pub async fn listen(entries: &[ListenConfig], inherited: &mut InheritedSockets) -> Result<Vec<Listener>, BindError> {
-    let mut listeners = Vec::with_capacity(entries.len());
-    for entry in entries {
-        let (socket, origin) = open(entry.address, inherited).await?;
-        listeners.push(Listener { socket, entry: Arc::new(entry.clone()), origin });
+pub async fn listen(configs: &[ListenConfig], inherited: &mut InheritedSockets) -> Result<Vec<Listener>, BindError> {
+    let mut listeners = Vec::with_capacity(configs.len());
+    for config in configs {
+        let (socket, origin) = open(config.address, inherited).await?;
+        listeners.push(Listener { socket, config: Arc::new(config.clone()), origin });
     }
     Ok(listeners)
 }

@@ -18,7 +18,7 @@ use super::databases::Databases;
 use crate::config::{
     CertificateFiles, Config, GatewayConfig, Problems, ServedConfig, Sources, TenantConfig, WatchedFolders,
 };
-use crate::edge::{Certificates, Prepared};
+use crate::edge::{Certificates, PreparedCertificate};
 use crate::file_stamp::FileStamp;
 use crate::request::Pipeline;
 use crate::store::with_causes;
@@ -82,7 +82,7 @@ impl ServedState {
 /// A configuration that was read but is not applied yet.
 struct Read {
     directory: Directory,
-    certificate: Prepared,
+    certificate: PreparedCertificate,
     standing: ServedState,
 }
 

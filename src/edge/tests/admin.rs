@@ -61,7 +61,7 @@ async fn liveness_metrics_and_head_are_answered() {
 }
 
 #[tokio::test]
-async fn readiness_follows_what_the_parts_say() {
+async fn readiness_follows_its_parts() {
     let ready = Arc::new(AtomicBool::new(true));
     let (_admin, address) = start(Metrics::default(), Arc::clone(&ready)).await;
     let (head, body) = ask(address, "GET", "/readyz").await;

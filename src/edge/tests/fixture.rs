@@ -17,7 +17,7 @@ use tokio::time::sleep;
 
 use crate::config::ConnectionLimits;
 use crate::config::{Config, ListenConfig};
-use crate::edge::{Addresses, Certificates, Edge, Pace, Serve, Serving, listen};
+use crate::edge::{Addresses, Certificates, CheckIntervals, Edge, Serve, Serving, listen};
 use crate::error::Refusal;
 use crate::gate::{Connection, HeadFault, Transport};
 use crate::host::HostName;
@@ -147,7 +147,7 @@ impl Fixture {
         let config = Config::load(&file).unwrap();
         let directory = Arc::new(ArcSwap::from_pointee(Directory::new(&config, &Directory::default())));
         let metrics = Metrics::default();
-        let certificates = Certificates::open(&config.gateway, directory, &metrics, Pace::default()).unwrap();
+        let certificates = Certificates::open(&config.gateway, directory, &metrics, CheckIntervals::default()).unwrap();
         let edge = Edge {
             certificates: Arc::new(certificates),
             service: Arc::new(Handler),
