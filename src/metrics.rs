@@ -6,12 +6,12 @@ mod certificates;
 mod database;
 mod edge;
 mod gate;
-mod known;
 #[cfg(target_os = "linux")]
 mod process;
 mod redis;
 mod register;
 mod requests;
+mod static_counters;
 mod tasks;
 mod tenants;
 
@@ -21,10 +21,10 @@ pub use self::certificates::CertificateMetrics;
 pub use self::database::{DatabaseFailure, DatabaseMetrics};
 pub use self::edge::EdgeMetrics;
 pub use self::gate::GateMetrics;
-pub use self::known::{KnownCounters, RateDecision, TokenCheck};
 pub use self::redis::RedisMetrics;
 use self::register::{Register, begin};
 pub use self::requests::RequestMetrics;
+pub use self::static_counters::{KnownCounters, RateDecision, TokenCheck};
 pub use self::tasks::TaskMetrics;
 pub use self::tenants::{TenantLabels, TenantMeter, TenantMetrics};
 

@@ -9,14 +9,14 @@
 //! which requests pass, and [`api`] what a route answers. This module owns the order, how much memory and time a
 //! request may take, and what every response carries.
 
-mod allowance;
 mod body;
+mod body_buffer;
 mod coding;
 mod encoding;
 mod in_flight;
-mod inflow;
 mod redirect;
 mod respond;
+mod time_budget;
 mod unread;
 
 use std::panic::AssertUnwindSafe;
@@ -44,11 +44,11 @@ use crate::reply::Reply;
 use crate::store::DatabaseTime;
 use crate::telemetry::{self, step};
 use crate::tenant::{Tenant, Token};
-use allowance::Allowance;
+use body_buffer::Received;
 use coding::Announced;
 pub use in_flight::RequestsInFlight;
-use inflow::Received;
 use respond::RequestId;
+use time_budget::Allowance;
 
 /// The path prefix of all routes of an account's API.
 const API: &str = "/api/v1";

@@ -2,15 +2,15 @@
 //! of changed tokens.
 //!
 //! Knows neither windows nor tenants: `quota` runs its script through [`Lanes`], and `tenant` receives token changes
-//! through [`announce`]. The circuit breaker is in `lanes`: when Redis hangs, only the requests already waiting pay
+//! through [`announce`]. The circuit breaker is in `connections`: when Redis hangs, only the requests already waiting pay
 //! the time limit.
 
 pub mod announce;
+mod client;
+mod connections;
+pub mod diagnosis;
 mod eviction;
-mod lanes;
-mod link;
 mod shards;
-pub mod trial;
 
-pub use lanes::{CallError, Lanes};
-pub use link::{Connection, Link, LinkError};
+pub use client::{Connection, Link, LinkError};
+pub use connections::{CallError, Lanes};

@@ -17,7 +17,7 @@ use super::output::print;
 use crate::config::{Config, Examination, Problem, Problems, TenantConfig};
 use crate::explain::{Finding, Trace, Tracer};
 use crate::gateway::Share;
-use crate::shared::trial;
+use crate::shared::diagnosis;
 use crate::store::{DatabaseConcern, Pooler, Store, remedy, with_causes};
 
 /// How many databases are checked at the same time. Larger: a database server gets that many connections at once.
@@ -126,7 +126,7 @@ async fn check_redis(examination: &Examination) -> (Option<Problem>, Option<Stri
     let Some(redis) = examination.gateway.as_ref().and_then(|gateway| gateway.redis.as_ref()) else {
         return (None, None);
     };
-    match trial::run(&redis.target).await {
+    match diagnosis::run(&redis.target).await {
         Ok(warning) => (None, warning.map(|warning| format!("warning: {warning}"))),
         Err(failed) => {
             let problem = examination.redis_problem(format!("Redis can't be used: {}", failed.cause));

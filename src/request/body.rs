@@ -9,8 +9,8 @@ use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use tokio::time::{Instant, timeout_at};
 
+use super::body_buffer::{AT_ONCE, Inflow, Received};
 use super::coding::Coding;
-use super::inflow::{AT_ONCE, Inflow, Received};
 use crate::config::RequestLimits;
 use crate::error::Refusal;
 use crate::memory::MemoryShare;

@@ -13,8 +13,8 @@ use futures_util::StreamExt;
 use redis::AsyncCommands;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::lanes::Lanes;
-use super::link::Link;
+use super::client::Link;
+use super::connections::Lanes;
 
 const CHANNEL: &str = "formgate:tokens";
 

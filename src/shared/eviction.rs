@@ -2,7 +2,7 @@
 
 use redis::{RedisResult, Value};
 
-use super::link::Connection;
+use super::client::Connection;
 
 /// The policy that never evicts.
 const NO_EVICTION: &str = "noeviction";

@@ -15,8 +15,8 @@ use crc::{CRC_16_XMODEM, Crc};
 use futures_util::future::join_all;
 use redis::{RedisResult, Value};
 
-use super::lanes::probe;
-use super::link::Connection;
+use super::client::Connection;
+use super::connections::probe;
 use crate::metrics::RedisMetrics;
 
 /// How often a shard that does not answer is probed.

@@ -16,8 +16,8 @@ use redis::RedisResult;
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::client::{Connection, Link, cause_of};
 use super::eviction;
-use super::link::{Connection, Link, cause_of};
 use super::shards::Shards;
 use crate::config::OnRedisFailure;
 use crate::deadline::{Timer, within};

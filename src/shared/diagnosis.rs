@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
+use super::client::Link;
 use super::eviction;
-use super::link::Link;
 use crate::config::RedisTarget;
 use crate::metrics::Metrics;
 
@@ -36,7 +36,7 @@ pub async fn run(target: &RedisTarget) -> Result<Option<String>, Failed> {
     let link = Link::new(target)
         .map_err(|error| Failed { cause: error.to_string(), remedy: "correct the address".to_owned() })?;
     let trial = async {
-        let (mut connection, _shards) = super::lanes::open(&link, &Metrics::default().redis).await?;
+        let (mut connection, _shards) = super::connections::open(&link, &Metrics::default().redis).await?;
         // An ACL may forbid the command.
         Ok::<_, RedisError>(eviction::policy(&mut connection).await.ok().flatten())
     };

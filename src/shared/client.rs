@@ -1,7 +1,7 @@
 //! How Redis is reached: a single server, the master that Sentinels report, or a cluster.
 //!
 //! The pools of deadpool-redis open the connections. Each connection multiplexes, so it is taken out of its pool for
-//! good and cloned for each call (see [`super::lanes`]).
+//! good and cloned for each call (see [`super::connections`]).
 
 use std::time::Duration;
 
