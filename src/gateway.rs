@@ -37,8 +37,8 @@ use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::quota::Quota;
 use crate::request::{Pipeline, RequestsInFlight};
-use crate::shared::announce::Listening;
-use crate::shared::{Lanes, Link, LinkError};
+use crate::shared::announce::TokenChangeSubscription;
+use crate::shared::{RedisClient, RedisClientError, RedisConnections};
 use crate::store::Connections;
 use crate::systemd::{InheritedSockets, SocketActivationError};
 use crate::tenant::last_used::{self, Due};
@@ -72,7 +72,7 @@ pub enum StartError {
     SocketActivation(#[from] SocketActivationError),
     /// The configured Redis can't be used.
     #[error(transparent)]
-    Redis(#[from] LinkError),
+    Redis(#[from] RedisClientError),
 }
 
 /// A running gateway. Dropping it cuts every connection; [`Running::stop`] shuts it down gracefully.
@@ -112,12 +112,13 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
     let (windows, listening) = match &config.gateway.redis {
         None => (None, None),
         Some(redis) => {
-            let link = Arc::new(Link::new(&redis.target)?);
-            let lanes =
-                Arc::new(Lanes::open(Arc::clone(&link), redis.timeout, redis.on_failure, metrics.clone()).await);
+            let client = Arc::new(RedisClient::new(&redis.target)?);
+            let connections = Arc::new(
+                RedisConnections::open(Arc::clone(&client), redis.timeout, redis.on_failure, metrics.clone()).await,
+            );
             let changes = TokenChanges { directory: Arc::clone(&directory), missed: Arc::clone(&missed) };
-            let listening = Listening::start(link, Arc::clone(&lanes), Arc::new(changes));
-            (Some((lanes, redis.on_failure)), Some(listening))
+            let listening = TokenChangeSubscription::start(client, Arc::clone(&connections), Arc::new(changes));
+            (Some((connections, redis.on_failure)), Some(listening))
         }
     };
     let gate = Gate {

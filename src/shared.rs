@@ -1,7 +1,7 @@
 //! What the nodes of a gateway share through one Redis: connections that many requests use at once, and announcements
 //! of changed tokens.
 //!
-//! Knows neither windows nor tenants: `quota` runs its script through [`Lanes`], and `tenant` receives token changes
+//! Knows neither windows nor tenants: `quota` runs its script through [`RedisConnections`], and `tenant` receives token changes
 //! through [`announce`]. The circuit breaker is in `connections`: when Redis hangs, only the requests already waiting pay
 //! the time limit.
 
@@ -12,5 +12,7 @@ pub mod diagnosis;
 mod eviction;
 mod shards;
 
-pub use client::{Connection, Link, LinkError};
-pub use connections::{CallError, Lanes};
+pub use client::{RedisClient, RedisClientError, RedisConnection};
+/// The name that [`crate::quota`] still uses.
+pub use connections::RedisConnections as Lanes;
+pub use connections::{CallError, RedisConnections};

@@ -32,7 +32,7 @@ pub enum SocketActivationError {
     },
 }
 
-/// Listening sockets that systemd opened, until each is claimed by its address.
+/// TokenChangeSubscription sockets that systemd opened, until each is claimed by its address.
 #[derive(Debug, Default)]
 pub struct InheritedSockets(Vec<(SocketAddr, TcpListener)>);
 

@@ -126,7 +126,7 @@ async fn check_redis(examination: &Examination) -> (Option<Problem>, Option<Stri
     let Some(redis) = examination.gateway.as_ref().and_then(|gateway| gateway.redis.as_ref()) else {
         return (None, None);
     };
-    match diagnosis::run(&redis.target).await {
+    match diagnosis::diagnose(&redis.target).await {
         Ok(warning) => (None, warning.map(|warning| format!("warning: {warning}"))),
         Err(failed) => {
             let problem = examination.redis_problem(format!("Redis can't be used: {}", failed.cause));

@@ -17,7 +17,7 @@ use super::{Tenant, TenantDatabase, Tokens};
 use crate::config::{Config, TenantConfig};
 use crate::host::HostName;
 use crate::metrics::DatabaseMetrics;
-use crate::shared::announce::Listener;
+use crate::shared::announce::TokenChangeListener;
 use crate::store::{Connections, DatabaseLimits};
 
 /// All tenants of a gateway, by host.
@@ -238,7 +238,7 @@ pub struct TokenChanges {
     pub missed: Arc<AtomicU64>,
 }
 
-impl Listener for TokenChanges {
+impl TokenChangeListener for TokenChanges {
     fn tenant_changed(&self, slug: &str) {
         // Nothing is cached for a tenant that was not used.
         if let Some(tenant) = self.directory.load().entry(slug).and_then(|entry| entry.awake()) {

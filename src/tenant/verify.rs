@@ -19,7 +19,7 @@ use super::Tenant;
 use super::token::{Token, TokenDigest};
 use super::tokens::Generation;
 use crate::metrics::{Metrics, TokenCheck};
-use crate::shared::announce::Listening;
+use crate::shared::announce::TokenChangeSubscription;
 use crate::store::{CommitStamp, StoreError};
 
 /// How long an answer is valid while changes are received.
@@ -49,7 +49,7 @@ const CAPACITY: u64 = 100_000;
 pub struct TokenVerifier {
     /// The key includes the tenant's generation: the same token is unknown to another tenant.
     answers: Cache<(Generation, TokenDigest), CachedAnswer>,
-    listening: Option<Listening>,
+    listening: Option<TokenChangeSubscription>,
     missed: Arc<AtomicU64>,
     metrics: Metrics,
 }
@@ -84,7 +84,7 @@ impl CachedAnswer {
 impl TokenVerifier {
     /// A verifier with an empty cache. `missed` counts how often changes were missed.
     #[must_use]
-    pub fn new(listening: Option<Listening>, missed: Arc<AtomicU64>, metrics: Metrics) -> Self {
+    pub fn new(listening: Option<TokenChangeSubscription>, missed: Arc<AtomicU64>, metrics: Metrics) -> Self {
         let answers = Cache::builder().max_capacity(CAPACITY).time_to_live(WHILE_RECEIVING).build();
         Self { answers, listening, missed, metrics }
     }
@@ -139,7 +139,7 @@ impl TokenVerifier {
     }
 
     fn is_valid(&self, cached: &CachedAnswer, changes: (u64, u64)) -> bool {
-        let is_receiving = self.listening.as_ref().is_some_and(Listening::hears);
+        let is_receiving = self.listening.as_ref().is_some_and(TokenChangeSubscription::is_receiving);
         let valid_for = match (&cached.answer, &self.listening) {
             (Answer::Failed(_), _) => return false,
             (Answer::Unknown, _) if !is_receiving => return false,
