@@ -44,7 +44,7 @@ use crate::systemd::{InheritedSockets, SocketActivationError};
 use crate::tenant::last_used::{self, Due};
 use crate::tenant::{Directory, TokenChanges, TokenVerifier};
 use databases::Databases;
-pub use descriptors::{Share, raise_limit};
+pub use descriptors::{DescriptorShare, raise_limit};
 use readiness::Parts;
 pub use reload::Reloader;
 use tasks::{CloseIdleConnections, WriteLastUsed};
@@ -96,7 +96,7 @@ pub struct Running {
 /// # Errors
 /// [`StartError`]; nothing is left running.
 pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<Running, StartError> {
-    let share = Share::now(&config.gateway);
+    let share = DescriptorShare::now(&config.gateway);
     for lowered in share.lowered(&config.gateway) {
         tracing::warn!("{lowered}");
     }
@@ -169,7 +169,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
     let last_used = background::start(WriteLastUsed(directory), tasks);
     let started = [
         background::start(certificates.inspection(), tasks),
-        background::start(databases::Inspection(Arc::clone(&databases)), tasks),
+        background::start(databases::DatabaseInspection(Arc::clone(&databases)), tasks),
         background::start(CloseIdleConnections::new(connections), tasks),
     ];
     let edge = Edge {
@@ -217,27 +217,27 @@ impl Running {
         Reloader::new(Arc::clone(&self.pipeline), Arc::clone(&self.certificates), Arc::clone(&self.databases))
     }
 
-    /// Shuts down gracefully, or immediately once `hurry` completes. Returns whether every request in flight was
+    /// Shuts down gracefully, or immediately once `stop_now` completes. Returns whether every request in flight was
     /// answered.
-    pub async fn stop(self, hurry: impl Future<Output = ()>) -> Drained {
+    pub async fn stop(self, stop_now: impl Future<Output = ()>) -> Drained {
         self.draining.store(true, Ordering::Relaxed);
-        let mut hurry = pin!(hurry.fuse());
+        let mut stop_now = pin!(stop_now.fuse());
         if !self.shutdown_delay.is_zero() {
             // Load balancers check readiness periodically, and send connections until their next check.
             tokio::select! {
-                () = &mut hurry => {}
+                () = &mut stop_now => {}
                 () = sleep(self.shutdown_delay) => {}
             }
         }
-        let patience = async {
-            if !hurry.is_terminated() {
+        let deadline = async {
+            if !stop_now.is_terminated() {
                 tokio::select! {
-                    () = hurry => {}
+                    () = stop_now => {}
                     () = sleep(self.drain) => {}
                 }
             }
         };
-        let drained = self.serving.drain(patience).await;
+        let drained = self.serving.drain(deadline).await;
         // Stopped before the final write, so that the two don't write concurrently.
         drop(self.last_used);
         let directory = self.pipeline.gate.directory.load_full();

@@ -16,7 +16,7 @@ use super::ConfigFile;
 use super::output::print;
 use crate::config::{Config, Examination, Problem, Problems, TenantConfig};
 use crate::explain::{Finding, Trace, Tracer};
-use crate::gateway::Share;
+use crate::gateway::DescriptorShare;
 use crate::shared::diagnosis;
 use crate::store::{DatabaseConcern, Pooler, Store, remedy, with_causes};
 
@@ -54,7 +54,8 @@ pub(super) async fn run(CheckArgs { file, deep }: &CheckArgs) -> Result<()> {
             print(&format!("warning: the database of the tenant `{slug}` is behind {pooler}: {}", Pooler::REMEDY))?;
         }
     }
-    let lowered = gateway.as_ref().map(|gateway| Share::once_raised(gateway).lowered(gateway)).unwrap_or_default();
+    let lowered =
+        gateway.as_ref().map(|gateway| DescriptorShare::once_raised(gateway).lowered(gateway)).unwrap_or_default();
     for warning in lowered {
         print(&format!("warning: {warning}, as far as this shell may raise it"))?;
     }

@@ -10,14 +10,14 @@ use crate::config::Config;
 use crate::edge::Drained;
 use crate::gateway::{self, Running};
 use crate::systemd::{self, InheritedSockets};
-use crate::telemetry::Log;
+use crate::telemetry::DefaultLog;
 
 pub(super) fn run(file: &ConfigFile) -> Result<()> {
     // First, because it changes the environment, which everything later may read.
     let inherited = InheritedSockets::take()?;
     // Read before there is a runtime, because it sets the number of worker threads.
     let config = file.load()?;
-    on_runtime(Some(config.gateway.threads), Log::OfService, serve(file, inherited, config))
+    on_runtime(Some(config.gateway.threads), DefaultLog::Serving, serve(file, inherited, config))
 }
 
 async fn serve(file: &ConfigFile, inherited: InheritedSockets, config: Config) -> Result<()> {

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sampler_that_there_is_not_is_refused() {
+    fn an_unknown_sampler_is_refused() {
         let fault = |name, argument| CallerSampler::parse(Some(name), Some(argument)).unwrap_err();
         assert_eq!(fault("xray", ""), InvalidSampler::Unknown("xray".to_owned()));
         assert_eq!(fault("traceidratio", "2"), InvalidSampler::Ratio);
