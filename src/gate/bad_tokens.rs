@@ -30,11 +30,15 @@ use crate::tenant::token::TokenDigest;
 /// Larger: about 100 bytes each. Smaller: fewer addresses are enough to evade the limit.
 const MAX_ADDRESSES: usize = 65_536;
 
-/// How long a token is exempt after it was valid, and how many are.
+/// How long a token is exempt after it was valid.
 ///
 /// Larger: a revoked token is looked up for longer. Smaller: a caller that makes one request a day has to wait while
 /// its address floods.
 const PROVEN_TIME: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How many tokens are exempt at once.
+///
+/// Larger: more memory. Smaller: on a gateway with more tokens, some callers wait while their address floods.
 const MAX_PROVEN: u64 = 100_000;
 
 /// The attempts of every address.

@@ -26,6 +26,9 @@ const REDIS: u64 = 8;
 
 /// Descriptors per connection to a SQLite database: the file, its WAL, and its shared memory. A Postgres connection
 /// takes one.
+///
+/// Larger: fewer client connections if the limit is low. Smaller: a database can't be opened while all connections are
+/// taken.
 const DATABASE: u64 = 3;
 
 /// Raises the soft limit on open files to the hard limit. Shells and containers set it to 1024 for programs that use
