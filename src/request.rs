@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_becomes_an_answer_that_does_not_tell_of_it() {
+    async fn a_panic_becomes_a_response_that_does_not_reveal_it() {
         for (refusal, text) in [
             (fail(|| panic!("MARKER")).await, "MARKER"),
             (fail(|| panic!("{} {}", "MARKER", 7)).await, "MARKER 7"),
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_does_not_panic_is_left_as_it_is() {
+    async fn an_outcome_without_a_panic_is_unchanged() {
         assert!(matches!(fail(|| {}).await, Refusal::UnknownPath));
     }
 }

@@ -29,7 +29,7 @@ use crate::config::ListenConfig;
 use crate::systemd::InheritedSockets;
 
 #[tokio::test]
-async fn an_address_that_is_taken_is_named() {
+async fn an_address_in_use_is_named() {
     let anywhere = || ListenConfig::from("127.0.0.1:0".parse::<SocketAddr>().unwrap());
     let taken = listen(&[anywhere()], &mut InheritedSockets::default()).await.unwrap();
     let address = taken[0].socket.local_addr().unwrap();

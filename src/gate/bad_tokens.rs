@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn where_callers_have_no_addresses_none_is_limited() {
+    fn clients_without_an_address_are_not_limited() {
         let (attempts, acme) = (attempts(1, 1), Generation::begin());
         for _ in 0..10 {
             attempts.attempt(None, acme, PresentedToken::generate().digest()).unwrap().failed();

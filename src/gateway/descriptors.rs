@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_get_what_the_databases_redis_and_the_operator_leave() {
+    fn clients_get_the_descriptors_that_databases_redis_and_the_operator_leave() {
         let config = config("redis = 'redis://127.0.0.1'\nadmin_listen = '127.0.0.1:0'");
         let share = DescriptorShare::of(256, &config);
         let own = PROCESS + REDIS + 2 + as_u64(admin::CONNECTIONS);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn something_is_left_for_callers_and_databases_whatever_the_limit_is() {
+    fn clients_and_databases_get_descriptors_whatever_the_limit() {
         let config = config("admin_listen = '127.0.0.1:0'\nlimits = { connections_per_address = 1000000 }");
         for limit in [0, 1, 16, 64, 100, 200, 1024, u64::MAX] {
             let share = DescriptorShare::of(limit, &config);

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_gzip_or_breaks_off_is_a_fault_of_the_body() {
+    fn invalid_or_truncated_gzip_is_a_fault_of_the_body() {
         let whole = gzip(b"{}");
         let broken = [whole.as_slice(), b"x"].concat();
         let mut corrupt = whole.clone();
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn members_and_blocks_that_decode_to_nearly_nothing_are_refused_and_all_others_taken() {
+    fn members_and_blocks_that_decode_to_nearly_nothing_are_refused_and_all_others_accepted() {
         let noise: Vec<u8> = (0_u32..100_000).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         let stored = {
             let mut encoder = GzEncoder::new(Vec::new(), Compression::none());
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_takes_and_reserves_memory_as_it_comes_four_times_as_much() {
+    fn a_body_reserves_four_times_its_size_as_it_arrives() {
         let share = MemoryShare::unlimited();
         let mut buffer = BodyBuffer::begin(Coding::Identity, Some(1 << 20), 1 << 20, &share).unwrap();
         let reserved = |buffer: &BodyBuffer<'_>| {

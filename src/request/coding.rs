@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn json_in_utf_8_is_taken_under_any_type_but_that_of_a_form() {
+    fn json_in_utf_8_is_accepted_under_any_type_but_that_of_a_form() {
         for value in [
             "application/json",
             "application/json; charset=utf-8",

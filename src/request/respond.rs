@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sane_request_id_is_the_callers_own_and_any_other_is_replaced() {
+    fn a_valid_request_id_of_the_client_is_used_and_any_other_is_replaced() {
         for (value, kept) in
             [("abc-1", true), ("", false), ("a b", false), (&*"x".repeat(128), true), (&*"x".repeat(129), false)]
         {

@@ -59,7 +59,7 @@ const MAX_TIMERS: usize = 8;
 
 /// How often the eviction policy is checked.
 ///
-/// Larger: a changed setting is noticed later. Smaller: the store answers more questions.
+/// Larger: a changed setting is noticed later. Smaller: Redis answers more INFO commands.
 const EVICTION_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The key and the script of the probe: it writes as a window does, and the key expires after a second.

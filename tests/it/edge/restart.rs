@@ -226,7 +226,7 @@ fn a_watchdog_gets_its_signs_of_life_also_during_a_stop() {
 }
 
 #[test]
-fn a_socket_that_has_no_use_is_told_in_plain_words() {
+fn an_unclaimed_socket_is_reported_in_plain_words() {
     let (site, [callers, operator]) = site_on_sockets();
     let other = TcpListener::bind("127.0.0.1:0").expect("there are free ports");
     let output = formgate_on(&site.config_path, [&callers, &other]);
