@@ -19,7 +19,7 @@ use crate::shared::Lanes;
 use crate::store::DatabaseIdentity;
 pub use accounts::{Account, LimitedAccount};
 use accounts::{Accounts, Full};
-use shared::{Answer, Ask, Failure, SharedWindows};
+use shared::{Failure, Operation, Outcome, SharedWindows};
 pub use usage::{LogEntry, NamedShare, Share, Usage};
 
 /// What an account may spend in one window, and how much of it remains.
@@ -57,15 +57,15 @@ pub enum ReportUsage {
 /// Maximum age, in microseconds, of the remaining budget that is reported to requests that spend nothing.
 ///
 /// Larger: a 401 reports an older budget. Smaller: a flood of invalid tokens costs more Redis calls.
-const LOOK_AGE: u64 = 1_000_000;
+const MAX_LOOK_AGE: u64 = 1_000_000;
 
-/// Why a node decides without Redis.
+/// Why a node decides by its own window.
 #[derive(Clone, Copy, Debug)]
-enum Alone {
+enum WithoutRedis {
     /// No Redis is configured.
-    Embedded,
+    NotConfigured,
     /// Redis does not answer, and the policy is `local`.
-    Local,
+    Unavailable,
 }
 
 /// Decides for all accounts of a gateway.
@@ -111,22 +111,22 @@ impl Quota {
         report: ReportUsage,
     ) -> Result<(Budget, Option<Usage>), NotAdmitted> {
         let Some((windows, policy)) = &self.shared else {
-            return self.admit_alone(account, token, report, Alone::Embedded);
+            return self.admit_by_own(account, token, report, WithoutRedis::NotConfigured);
         };
         if let Some(refusal) = self.known_full(account) {
             self.metrics.rate_decisions.count(RateDecision::RefusedMemory);
             return Err(refusal);
         }
-        let ask = if report == ReportUsage::Yes { Ask::SpendAndTell } else { Ask::Spend };
-        match windows.ask(account.question(ask, LogEntry::short(token))).await {
-            Ok(answer @ Answer { wait: None, .. }) => {
+        let operation = if report == ReportUsage::Yes { Operation::SpendAndReport } else { Operation::Spend };
+        match windows.request(account.request(operation, LogEntry::short(token))).await {
+            Ok(Outcome { wait: None, remaining, usage }) => {
                 let now = self.now();
                 account.own().note(now, self.span_in_micros(), account.limit, LogEntry::short(token));
-                account.note_look(now, answer.remaining);
+                account.note_look(now, remaining);
                 self.metrics.rate_decisions.count(RateDecision::AdmittedShared);
-                Ok((account.budget(answer.remaining), (report == ReportUsage::Yes).then_some(answer.usage)))
+                Ok((account.budget(remaining), (report == ReportUsage::Yes).then_some(usage)))
             }
-            Ok(Answer { wait: Some(wait), usage, .. }) => {
+            Ok(Outcome { wait: Some(wait), usage, .. }) => {
                 let usage = Arc::new(usage);
                 let full = Full { until: self.now() + micros(wait), limit: account.limit, usage: Arc::clone(&usage) };
                 account.full.store(Some(Arc::new(full)));
@@ -139,11 +139,11 @@ impl Quota {
                 }
                 tracing::debug!(%error, "Redis cannot decide; applying on_redis_failure");
                 match policy {
-                    OnRedisFailure::Local => self.admit_alone(account, token, report, Alone::Local),
+                    OnRedisFailure::Local => self.admit_by_own(account, token, report, WithoutRedis::Unavailable),
                     OnRedisFailure::Allow => {
                         account.own().note(self.now(), self.span_in_micros(), account.limit, LogEntry::short(token));
                         self.metrics.rate_decisions.count(RateDecision::AdmittedAllow);
-                        Ok((self.look_alone(account), self.usage_alone(account, report)))
+                        Ok((self.look_at_own(account), self.own_usage(account, report)))
                     }
                     OnRedisFailure::Deny => {
                         self.metrics.rate_decisions.count(RateDecision::RefusedDeny);
@@ -156,7 +156,7 @@ impl Quota {
 
     /// An account's remaining budget, without spending. For a shared window, it is at most one second old.
     pub async fn look(&self, account: LimitedAccount<'_>) -> Budget {
-        let Some((windows, _)) = &self.shared else { return self.look_alone(account) };
+        let Some((windows, _)) = &self.shared else { return self.look_at_own(account) };
         if self.known_full(account).is_some() {
             return account.budget(0);
         }
@@ -167,12 +167,12 @@ impl Quota {
         if let Some(remaining) = self.seen_lately(account) {
             return account.budget(remaining);
         }
-        match windows.ask(account.question(Ask::Look, 0)).await {
-            Ok(answer) => {
-                account.note_look(self.now(), answer.remaining);
-                account.budget(answer.remaining)
+        match windows.request(account.request(Operation::Look, 0)).await {
+            Ok(outcome) => {
+                account.note_look(self.now(), outcome.remaining);
+                account.budget(outcome.remaining)
             }
-            Err(_) => self.look_alone(account),
+            Err(_) => self.look_at_own(account),
         }
     }
 
@@ -180,27 +180,27 @@ impl Quota {
     /// `None` if Redis does not answer or is not configured.
     pub async fn look_shared(&self, account: LimitedAccount<'_>) -> Option<(Budget, Duration)> {
         let (windows, _) = self.shared.as_ref()?;
-        let answer = windows.ask(account.question(Ask::Look, 0)).await.ok()?;
-        Some((account.budget(answer.remaining), answer.wait.unwrap_or_default()))
+        let outcome = windows.request(account.request(Operation::Look, 0)).await.ok()?;
+        Some((account.budget(outcome.remaining), outcome.wait.unwrap_or_default()))
     }
 
-    fn admit_alone(
+    fn admit_by_own(
         &self,
         account: LimitedAccount<'_>,
         token: i64,
         report: ReportUsage,
-        alone: Alone,
+        reason: WithoutRedis,
     ) -> Result<(Budget, Option<Usage>), NotAdmitted> {
         let (now, span) = (self.now(), self.span_in_micros());
         let mut own = account.own();
         let decision = own.admit(now, span, account.limit, LogEntry::short(token));
         let usage = (decision.is_err() || report == ReportUsage::Yes).then(|| own.usage(now, span));
         drop(own);
-        self.metrics.rate_decisions.count(match (decision.is_ok(), alone) {
-            (true, Alone::Embedded) => RateDecision::AdmittedEmbedded,
-            (false, Alone::Embedded) => RateDecision::RefusedEmbedded,
-            (true, Alone::Local) => RateDecision::AdmittedLocal,
-            (false, Alone::Local) => RateDecision::RefusedLocal,
+        self.metrics.rate_decisions.count(match (decision.is_ok(), reason) {
+            (true, WithoutRedis::NotConfigured) => RateDecision::AdmittedEmbedded,
+            (false, WithoutRedis::NotConfigured) => RateDecision::RefusedEmbedded,
+            (true, WithoutRedis::Unavailable) => RateDecision::AdmittedLocal,
+            (false, WithoutRedis::Unavailable) => RateDecision::RefusedLocal,
         });
         match decision {
             Ok(remaining) => Ok((account.budget(remaining), usage)),
@@ -211,17 +211,17 @@ impl Quota {
         }
     }
 
-    fn look_alone(&self, account: LimitedAccount<'_>) -> Budget {
+    fn look_at_own(&self, account: LimitedAccount<'_>) -> Budget {
         account.budget(account.own().remaining(self.now(), self.span_in_micros(), account.limit))
     }
 
-    fn usage_alone(&self, account: LimitedAccount<'_>, report: ReportUsage) -> Option<Usage> {
+    fn own_usage(&self, account: LimitedAccount<'_>, report: ReportUsage) -> Option<Usage> {
         (report == ReportUsage::Yes).then(|| account.own().usage(self.now(), self.span_in_micros()))
     }
 
     fn seen_lately(&self, account: LimitedAccount<'_>) -> Option<u32> {
         let look = (*account.last_look()).filter(|look| look.limit == account.limit)?;
-        (self.now() - look.at < LOOK_AGE).then_some(look.remaining)
+        (self.now() - look.at < MAX_LOOK_AGE).then_some(look.remaining)
     }
 
     fn known_full(&self, account: LimitedAccount<'_>) -> Option<NotAdmitted> {

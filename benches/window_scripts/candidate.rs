@@ -1,4 +1,5 @@
-//! What is compared: two ways to keep a window in Redis, and two floors below which no script can go.
+//! What is compared: two ways to keep a window in Redis, and two floors below which no script can go. The check knows
+//! short logs only; `tests/it/quota/window.rs` compares long ones with the definition.
 //!
 //! A candidate whose decisions differ from those of the packed log is not measured: [`Candidate::check`].
 
@@ -45,7 +46,7 @@ const SORTED_SET: Candidate =
 /// Every exact window.
 pub(crate) const WINDOWS: [Candidate; 2] = [PACKED_LOG, SORTED_SET];
 
-/// From which limit on the gateway has the log of an account that used it up read in parts: as many as in `quota::shared`.
+/// The limit from which on an account's log is long, as in `quota::shared`.
 const LONG: u32 = 640;
 
 /// The clock of a script, which the check takes into its own hands.
@@ -65,14 +66,7 @@ impl Candidate {
                 command.arg(key);
                 command
             }
-            Kind::InUse(script) => {
-                let mut command = redis::cmd("EVALSHA");
-                command.arg(redis::Script::new(script).get_hash()).arg(1).arg(key);
-                // As the gateway asks of a window that holds so many.
-                let what = if limit < LONG { "spend" } else { "Spend" };
-                command.arg(window).arg(expiry(window)).arg(question(limit, what, token));
-                command
-            }
+            Kind::InUse(_) => self.request(key, limit, window, "spend", token),
             Kind::Nothing(script) | Kind::Window { script, .. } => {
                 let mut command = redis::cmd("EVALSHA");
                 command.arg(redis::Script::new(script).get_hash()).arg(1).arg(key);
@@ -80,6 +74,21 @@ impl Candidate {
                 command
             }
         }
+    }
+
+    /// The command for an operation of the script in use.
+    pub(crate) fn request(self, key: &str, limit: u32, window: u64, operation: &str, token: u32) -> Cmd {
+        let Kind::InUse(script) = self.kind else { panic!("only the script in use has operations") };
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(redis::Script::new(script).get_hash());
+        if limit < LONG {
+            command.arg(1).arg(key).arg(window).arg(expiry(window)).arg(question(limit, operation, token));
+        } else {
+            let operation = operation.to_ascii_uppercase();
+            command.arg(2).arg(key).arg(format!("{key}:tally"));
+            command.arg(window).arg(expiry(window)).arg(question(limit, &operation, token));
+        }
+        command
     }
 
     /// What a reply says of one request: whether it is admitted, and what remains.
@@ -122,8 +131,7 @@ impl Candidate {
             if step % 200 == 0 {
                 limit = random.random_range(1..=60);
             }
-            let (kind, token) =
-                (["spend", "Spend", "tell", "look"][random.random_range(0..4)], random.random_range(0..4));
+            let (kind, token) = (["spend", "tell", "look"][random.random_range(0..3)], random.random_range(0..4));
             let time = [now / 1000, now % 1000 * 1000];
             let mut ask = |candidate: Self, key: &str| -> anyhow::Result<_> {
                 let with_clock = |script: &str, clock| {

@@ -1,10 +1,11 @@
 //! What the window's script costs Redis: the packed log that the gateway runs and the usual sorted set, both compared
 //! with a plain `INCR`.
 //!
-//! Prints three Markdown tables: the cost of a decision at the default limit, how it changes with the length of the log,
-//! and what is sent to a replica. NOTEBOOK.md explains the columns, and what a list and a ring cost.
+//! Prints four Markdown tables: the cost of a decision at the default limit, how it changes with the length of the log,
+//! what is sent to a replica, and what the largest limit costs. `-- long` prints only the last. NOTEBOOK.md explains the columns, and what a list and a ring cost.
 
 mod candidate;
+mod long;
 mod measure;
 #[path = "../support/redis.rs"]
 mod redis_server;
@@ -39,6 +40,10 @@ const ROUNDS: usize = 9;
 
 fn main() -> anyhow::Result<()> {
     let server = Server::start(&[])?;
+    if std::env::args().any(|argument| argument == "long") {
+        report::long(&long::measure(&server)?);
+        return Ok(());
+    }
     for candidate in WINDOWS {
         candidate.check(&mut server.connect()?)?;
     }
@@ -46,6 +51,7 @@ fn main() -> anyhow::Result<()> {
     report::cost(&figures[0]);
     report::fills(&FILLS, &figures);
     report::replication(&replication()?);
+    report::long(&long::measure(&server)?);
     Ok(())
 }
 

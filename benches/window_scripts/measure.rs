@@ -124,7 +124,10 @@ impl Template {
     fn copy(&self, redis: &mut redis::Connection, accounts: usize) -> anyhow::Result<()> {
         let mut copies = redis::pipe();
         for account in 0..accounts {
-            copies.cmd("COPY").arg(self.key()).arg(format!("account:{account}")).arg("REPLACE").ignore();
+            for part in ["", ":tally"] {
+                let (from, to) = (format!("{}{part}", self.key()), format!("account:{account}{part}"));
+                copies.cmd("COPY").arg(from).arg(to).arg("REPLACE").ignore();
+            }
         }
         Ok(copies.exec(redis)?)
     }

@@ -3,6 +3,7 @@
 #![expect(clippy::print_stdout, reason = "the tables are the result")]
 
 use crate::candidate::{Candidate, PACKED_LOG};
+use crate::long;
 use crate::measure::{Cost, Fill};
 use crate::rounds::Rounds;
 
@@ -86,5 +87,14 @@ pub(crate) fn replication(rows: &[Replication]) {
     println!("| ---: | --- | ---: | ---: |");
     for row in rows {
         println!("| {} | {} | {:.1} | {:.0} |", row.limit, row.name, row.writes, row.bytes);
+    }
+}
+
+/// What the largest limit costs Redis.
+pub(crate) fn long(rounds: &[[Rounds; 2]; 3]) {
+    println!("\n| operation | µs at 60 | µs at 100,000 | x 60 |");
+    println!("| --- | ---: | ---: | ---: |");
+    for ((name, ..), [short, long]) in long::KINDS.iter().zip(rounds) {
+        println!("| {name} | {:.1} | {:.1} | {:.2} |", short.median(), long.median(), long.ratio_to(short));
     }
 }

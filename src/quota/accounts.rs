@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arc_swap::ArcSwapOption;
 
 use super::Budget;
-use super::shared::{Ask, Question};
+use super::shared::{Operation, WindowRequest};
 use super::usage::Usage;
 use super::window::Window;
 use crate::store::DatabaseIdentity;
@@ -105,9 +105,9 @@ impl Deref for LimitedAccount<'_> {
 }
 
 impl LimitedAccount<'_> {
-    pub(super) fn question(&self, ask: Ask, token: u32) -> Question {
+    pub(super) fn request(&self, operation: Operation, token: u32) -> WindowRequest {
         let held = self.last_look().map_or(0, |look| look.limit.saturating_sub(look.remaining));
-        Question { key: Arc::clone(&self.key), limit: self.limit, ask, token, held }
+        WindowRequest { log: Arc::clone(&self.key), limit: self.limit, operation, token, held }
     }
 
     pub(super) fn budget(&self, remaining: u32) -> Budget {

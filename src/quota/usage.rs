@@ -32,18 +32,25 @@ pub struct NamedShare {
 impl Usage {
     /// Counts a window's requests by token. Most accounts have few tokens, so requests of one token form long runs.
     pub(super) fn of(tokens: impl IntoIterator<Item = u32>) -> Self {
-        let mut runs = Shares::new();
+        let mut runs: SmallVec<[(u32, i32); 2]> = SmallVec::new();
         tokens.into_iter().for_each(|token| match runs.last_mut() {
-            Some(run) if run.token == token => run.requests += 1,
-            _ => runs.push(Share { token, requests: 1 }),
+            Some((last, requests)) if *last == token => *requests += 1,
+            _ => runs.push((token, 1)),
         });
-        runs.sort_unstable_by_key(|run| run.token);
-        runs.dedup_by(|run, before| {
-            let is_same = run.token == before.token;
-            before.requests += if is_same { run.requests } else { 0 };
+        Self::added_up(runs)
+    }
+
+    /// Adds up numbers of requests by token. Numbers may be negative, sums are not.
+    pub(super) fn added_up(shares: impl IntoIterator<Item = (u32, i32)>) -> Self {
+        let mut shares: SmallVec<[(u32, i32); 4]> = shares.into_iter().collect();
+        shares.sort_unstable_by_key(|(token, _)| *token);
+        shares.dedup_by(|(token, requests), (before, sum)| {
+            let is_same = token == before;
+            *sum = sum.saturating_add(if is_same { *requests } else { 0 });
             is_same
         });
-        Self::counted(runs)
+        let positive = |(token, requests)| Some(Share { token, requests: u32::try_from(requests).ok()? });
+        Self::counted(shares.into_iter().filter_map(positive).filter(|share| share.requests > 0).collect())
     }
 
     /// Shares that are already counted, sorted.

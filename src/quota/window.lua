@@ -1,89 +1,69 @@
--- The sliding windows of some accounts, exact: of each a packed log of the instants at which requests were admitted.
+-- The sliding windows of accounts, exact. One call decides several requests, one after the other.
 --
--- KEYS     of each request the log of its account, oldest first: 8 bytes a request, its instant and the token that made
---          it, both 4 bytes, big-endian; instants in milliseconds modulo 2^32. A key may come more than once: the
---          requests are decided one after the other
--- ARGV[1]  window in ms   ARGV[2]  expiry in ms of a log that is written anew. After each request a log is kept for half of
---          that, which is more than the window
--- ARGV[3]  9 bytes of each request: limit, 4 bytes, big-endian; what to do: "l" to look, "s" to spend, "S" to spend where
---          the log may be long, "t" to spend and be told the log; the token, as in the log
--- Returns  texts. The first has 12 bytes of each request: what remains, the ms to wait until a request can be admitted, 0
---          where this one was, or could be, and how many bytes at the head of its log have left the window, -1 where it
---          has no log, 4 bytes each, big-endian. Then come the logs, as they were before their requests: of who looks,
---          of who asked for it, of who is refused. Where something that is no log stands at the key, -1 remains, and the
---          log is a message. A number for each would cost both sides more than all of the rest.
+-- A window is a log: for each admitted request 8 bytes, oldest first: its stamp and its token, 4 bytes each, big-endian.
+-- Stamps are milliseconds modulo 2^32 by this server's clock, so the gateways need not agree on the time. A stamp is
+-- truncated to whole milliseconds and counts until its age is more than the window, so two requests that are less than a
+-- window apart always count together.
 --
--- The clock is this server's, so the gateways need not agree on the time. Stamps are cut to whole milliseconds; a stamp
--- counts until its age is more than the window: two instants that are less than a window apart are then never told apart.
+-- A short log is read whole by every request. A long one is never: beside it, a tally holds what an answer needs, so that a
+-- request costs the same whether the window holds six hundred requests or a hundred thousand.
 --
--- The clock may be set back, and the value may be somebody else's. A stamp from the future counts as new, and is made one
--- of now before a request is added: a log is in the order of its stamps. When one stands where a request has to leave before
--- another is admitted, all that is counted is stamped anew. So neither can admit more than the limit, and neither keeps an
--- account out for longer than one window.
+-- KEYS     of each request the log of its account; a long log is followed by its tally. A key may come more than once
+-- ARGV[1]  window in ms
+-- ARGV[2]  expiry in ms of a log that is written whole. After each request a log is kept for at least half of it, which is
+--          more than the window
+-- ARGV[3]  9 bytes per request. Limit: 4 bytes, big-endian. Operation: "l" looks, "s" spends, "t" spends and reports the
+--          usage; in upper case if the log is long. Token: 4 bytes, as in the log
+-- Returns  texts. The first has 12 bytes per request, three big-endian numbers: what remains; the ms to wait until a
+--          request can be admitted, or 0; and what is reported: -1 nothing, -2 a tally, else a log, of which this many bytes
+--          have left the window. A look, "t" and a refusal report. The logs and tallies follow, in order. A log is as it was
+--          before its request. A tally includes it, and has 8 bytes per share: a token, and a number of its requests; the
+--          shares of a token add up, and may be negative. If a key holds something else, -1 remains, and the log is a
+--          message. (Numbers would cost both sides more than all of the rest.)
 --
--- Numbers are handed over as texts wherever they can be: a call that is given a number writes it out at some cost. Lua
--- hashes every text that it makes, byte for byte, so a log is a text as seldom as can be: what has left stays at its head
--- for a while, a request is appended, and logs are not joined for the answer.
+-- The clock may be set back, and a key may hold another program's value. A stamp from the future counts as new; it is
+-- replaced by the current one before a request is added, so that a log stays in the order of its stamps. If a stamp is out of
+-- order where a request must leave before another is admitted, the whole log is stamped with the current time. So neither
+-- admits more than the limit, and neither keeps an account out for longer than one window.
+--
+-- Numbers are passed as texts where possible: Redis formats a number at some cost. Lua hashes each text that it creates, byte
+-- for byte, so texts are few: expired requests stay at the head of a log for a while, a request is appended, and logs are not
+-- joined for the reply.
 local call, pack, unpack = redis.call, struct.pack, struct.unpack
 local time = redis.call('TIME')
 local now = (time[1] * 1000 + math.floor(time[2] / 1000)) % 4294967296
 local stamp = pack('>I4', now)
 local window, expiry = tonumber(ARGV[1]), ARGV[2]
--- Since a stamp from the future, so much has passed, or more: half of the range.
+-- The age of a stamp from the future is at least this: half of the range.
 local future = 2147483648
--- An expiry is looked at by the first request in a part of the time, for all of that part.
+-- The first request in each part of the time checks the expiry, for the whole part.
 local kept = expiry / 2
 local part = kept / 8
 local this_part = math.floor(now / part)
 
-local heads, told = {}, {''}
-local function answer(remaining, wait, log, left)
-  heads[#heads + 1] = pack('>i4I4i4', remaining, wait, log and left or -1)
-  if log then told[#told + 1] = log end
+local heads, reports = {}, {''}
+local function answer(remaining, wait, report, left)
+  heads[#heads + 1] = pack('>i4I4i4', remaining, wait, report and left or -1)
+  if report then reports[#reports + 1] = report end
 end
 
--- What the request needs to know of a log that may be long, if it is admitted: its bytes, how many of them have left, and
--- how long ago its newest stamp was. No more of it is read than it takes to tell. Nothing where all of it has to be read.
-local function read_parts(key, limit)
-  local length = redis.pcall('STRLEN', key)
-  if type(length) == 'table' or length == 0 or length % 8 ~= 0 then return end
-  local function read(from, to)
-    return call('GETRANGE', key, string.format('%d', from * 8), string.format('%d', to * 8 - 1))
-  end
-  local function passed_since(log, place)
-    return (now - unpack('>I4', log, place)) % 4294967296
-  end
-  local count = length / 8
-  local newest = passed_since(read(count - 1, count), 1)
-  if newest >= future then return end
-  -- Those before `low` have left, and the one at `high` has not. Mostly, no more than a sixteenth of a log has.
-  local low, high, at = 0, count, math.floor(count / 16)
-  while high - low > 32 do
-    if passed_since(read(at, at + 1), 1) > window then low = at + 1 else high = at end
-    at = math.floor((low + high) / 2)
-  end
-  local from, between = low, low < high and read(low, high)
-  while low < high and passed_since(between, (low - from) * 8 + 1) > window do low = low + 1 end
-  if count - low < limit then return length, low * 8, newest end
+local function age(log, place)
+  return (now - unpack('>I4', log, place)) % 4294967296
 end
 
--- What most requests take is written out, not shared with the above: a call of a function costs more than what it would do.
-local function decide(key, limit, what, token)
-  local log, length, left, newest
-  if what == 'S' then length, left, newest = read_parts(key, limit) end
-  if not length then
-    log = redis.pcall('GET', key) or ''
-    if type(log) == 'table' then return answer(-1, 0, log.err, 0) end
-    -- Half of a log is none.
-    if #log % 8 ~= 0 then log = '' end
-    length, left = #log, 0
-    while left < length do
-      local passed = (now - unpack('>I4', log, left + 1)) % 4294967296
-      if passed <= window or passed >= future then break end
-      left = left + 8
-    end
-    newest = length > 0 and (now - unpack('>I4', log, length - 7)) % 4294967296 or 0
+-- A short log. Calls of functions would cost more than what they do, so little is shared with the long one.
+local function decide(key, limit, operation, token)
+  local log = redis.pcall('GET', key) or ''
+  if type(log) == 'table' then return answer(-1, 0, log.err, 0) end
+  -- A log has whole entries only.
+  if #log % 8 ~= 0 then log = '' end
+  local length, left = #log, 0
+  while left < length do
+    local passed = (now - unpack('>I4', log, left + 1)) % 4294967296
+    if passed <= window or passed >= future then break end
+    left = left + 8
   end
+  local newest = length > 0 and (now - unpack('>I4', log, length - 7)) % 4294967296 or 0
   local used = (length - left) / 8
   if used >= limit then
     local passed = (now - unpack('>I4', log, length - limit * 8 + 1)) % 4294967296
@@ -94,9 +74,9 @@ local function decide(key, limit, what, token)
     end
     return answer(0, window - passed + 1, log, left)
   end
-  if what == 'l' then return answer(limit - used, 0, log, left) end
-  if length == 0 or left * 16 > length or left > 128 and log or newest >= future then
-    local counted = log and string.sub(log, left + 1) or call('GETRANGE', key, left, '-1')
+  if operation == 'l' then return answer(limit - used, 0, log, left) end
+  if length == 0 or left * 16 > length or left > 128 or newest >= future then
+    local counted = string.sub(log, left + 1)
     if newest >= future then
       counted = string.gsub(counted, '(....)(....)', function(at, token)
         return (now - unpack('>I4', at)) % 4294967296 >= future and stamp .. token
@@ -108,12 +88,144 @@ local function decide(key, limit, what, token)
     local is_first = math.floor((now - newest) % 4294967296 / part) ~= this_part
     if is_first and call('PTTL', key) < kept + part then call('PEXPIRE', key, expiry) end
   end
-  return answer(limit - used - 1, 0, what == 't' and log, left)
+  return answer(limit - used - 1, 0, operation == 't' and log, left)
 end
 
-for at, key in ipairs(KEYS) do
-  local limit, what, token = unpack('>I4c1c4', ARGV[3], 9 * at - 8)
-  decide(key, limit, what, token)
+-- A part of a log, from one byte up to another.
+local function read(key, from, to)
+  if from >= to then return '' end
+  return call('GETRANGE', key, string.format('%d', from), string.format('%d', to - 1))
 end
-told[1] = table.concat(heads)
-return told
+
+-- Where the requests begin that have not left a log; those before `from` have. Usually few more have.
+local function find_left(key, from, length)
+  local low, high, at = from, length, math.min(from + 248, length - 8)
+  while high - low > 256 do
+    if age(read(key, at, at + 8), 1) > window then low = at + 8 else high = at end
+    at = low + math.floor((high - low) / 16) * 8
+  end
+  local between = read(key, low, high)
+  while low < high and age(between, #between - (high - low) + 1) > window do low = low + 8 end
+  return low
+end
+
+-- Adds `each` to the count of the token of each entry. Entries are unpacked sixteen at a time, which takes half as long as
+-- one at a time.
+local sixteen = string.rep('xxxxc4', 16)
+local function count(counts, log, each)
+  local at, length = 1, #log
+  while at <= length do
+    local tokens
+    if length - at >= 127 then tokens = {unpack(sixteen, log, at)} else tokens = {unpack('xxxxc4', log, at)} end
+    for place = 1, #tokens - 1 do counts[tokens[place]] = (counts[tokens[place]] or 0) + each end
+    at = tokens[#tokens]
+  end
+  return counts
+end
+
+-- A tally: which part of the log it covers, the log's first entry, and 8 bytes per token in that part.
+local function write_tally(tally, from, to, first, counts)
+  local shares = {}
+  for token, requests in pairs(counts) do
+    if requests > 0 then shares[#shares + 1] = pack('>c4i4', token, requests) end
+  end
+  shares = table.concat(shares)
+  call('SET', tally, pack('>I4I4c8', from, to, first) .. shares, 'PX', expiry)
+  return shares
+end
+
+-- A long log. What has come and gone since the tally was written is few entries, which are read where they are needed: to
+-- report, and to write the tally, every 32 requests.
+--
+-- Gateways to which a log is short, as with another limit, only write the log. If they have cut off its head, its first entry
+-- is another one, and all is counted again.
+local function decide_long(key, tally, limit, operation, token)
+  local stored
+  if operation == 'S' then stored = redis.pcall('GETRANGE', tally, '0', '15') else stored = redis.pcall('GET', tally) or '' end
+  local first = redis.pcall('GETRANGE', key, '0', '7')
+  if type(first) == 'table' then return answer(-1, 0, first.err, 0) end
+  if type(stored) == 'table' then return answer(-1, 0, stored.err, 0) end
+  local from, to, first_tallied = 0, 0, nil
+  if #stored >= 16 then from, to, first_tallied = unpack('>I4I4c8', stored) end
+  local before = math.max(to - 8, 0)
+  local ending = first == first_tallied and call('GETRANGE', key, string.format('%d', before), '-1') or ''
+  local is_tallied = #ending >= 8
+  if not is_tallied then
+    from, to, before = 0, 0, 0
+    ending = call('GETRANGE', key, '0', '-1')
+  end
+  local length = before + #ending
+  local is_log = length % 8 == 0
+  local newest = is_log and length > 0 and age(ending, #ending - 7) or 0
+  local is_ordered = newest < future
+  local left, passed = 0, false
+  if is_log and is_ordered then
+    left = find_left(key, from, length)
+    local last = length - limit * 8
+    if last >= left then
+      passed = age(read(key, last, last + 8), 1)
+      is_ordered = passed <= window
+    end
+  end
+  if not is_log or not is_ordered then
+    -- What is written then starts with another entry, or has the same tokens in the same places.
+    return decide(key, limit, string.lower(operation), token)
+  end
+  local used = (length - left) / 8
+
+  -- What has left is subtracted, unless it is more than what has not: then that is counted.
+  if left - from > length - left then is_tallied = false end
+  if not is_tallied then from, to = left, left end
+  local changed = math.min(left, to) - from + length - math.max(left, to)
+  local function count_changes(counts)
+    local start = math.max(left, to)
+    count(counts, read(key, from, math.min(left, to)), -1)
+    count(counts, start < before and read(key, start, length) or string.sub(ending, start - before + 1), 1)
+    return counts
+  end
+
+  local report
+  if not is_tallied or changed >= 256 then
+    local counts = {}
+    if is_tallied then
+      if operation == 'S' then stored = call('GET', tally) end
+      for place = 17, #stored, 8 do
+        local token, requests = unpack('>c4i4', stored, place)
+        counts[token] = requests
+      end
+    end
+    report = length > 0 and write_tally(tally, left, length, first, count_changes(counts)) or ''
+  elseif passed or operation ~= 'S' then
+    if operation == 'S' then stored = call('GET', tally) end
+    local changes = {string.sub(stored, 17)}
+    for token, change in pairs(count_changes({})) do changes[#changes + 1] = pack('>c4i4', token, change) end
+    report = table.concat(changes)
+  end
+  if passed then return answer(0, window - passed + 1, report, -2) end
+  if operation == 'L' then return answer(limit - used, 0, report, -2) end
+
+  if left == length or left > 256 and left * 16 > length then
+    local counted = read(key, left, length)
+    call('SET', key, counted .. stamp .. token, 'PX', expiry)
+    write_tally(tally, 0, #counted, string.sub(counted .. stamp .. token, 1, 8), count({}, counted, 1))
+  else
+    call('APPEND', key, stamp .. token)
+    local is_first = math.floor((now - newest) % 4294967296 / part) ~= this_part
+    if is_first and call('PTTL', key) < kept + part then call('PEXPIRE', key, expiry) end
+  end
+  return answer(limit - used - 1, 0, operation == 'T' and report .. token .. '\0\0\0\1', -2)
+end
+
+local at = 1
+for place = 1, #ARGV[3], 9 do
+  local limit, operation, token = unpack('>I4c1c4', ARGV[3], place)
+  if operation < 'a' then
+    decide_long(KEYS[at], KEYS[at + 1], limit, operation, token)
+    at = at + 2
+  else
+    decide(KEYS[at], limit, operation, token)
+    at = at + 1
+  end
+end
+reports[1] = table.concat(heads)
+return reports

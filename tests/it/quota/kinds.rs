@@ -40,6 +40,19 @@ async fn assert_shared(keys: &[(&str, Value)], environment: &[(&str, &str)]) {
     }
 }
 
+/// A node decides by a long window, whose tally is a second key.
+async fn assert_long_window(url: &str) {
+    let site = Site::new().tenant("acme", Engine::Sqlite).requests_per_minute(5000).gateway("redis", url);
+    let site = site.gateway("redis_timeout_ms", 5000).gateway("on_redis_failure", "deny").write();
+    site.migrate();
+    let node = site.start();
+    let client = node.client().to(&site.host("acme")).with(&site.token("acme", "tests"));
+    for (path, left) in [("/api/v1/form", 4999), ("/api/v1/me", 4998)] {
+        let answer = client.get(path).send().await;
+        assert_eq!((answer.status.as_u16(), answer.number("x-ratelimit-remaining")), (200, Some(left)), "{answer:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_socket_in_the_file_system() {
     let folder = folder::temporary("redis");
@@ -86,7 +99,8 @@ async fn a_user_with_the_least_rights() {
             .collect::<Vec<_>>(),
     );
     let url = redis.url().replace("redis://", "redis://gate:secret@");
-    assert_shared(&[("redis", url.into())], &[]).await;
+    assert_shared(&[("redis", url.clone().into())], &[]).await;
+    assert_long_window(&url).await;
     let refused: Vec<redis::Value> = redis.run(&["ACL", "LOG"]);
     assert!(refused.is_empty(), "{refused:?}");
 }

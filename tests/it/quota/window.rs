@@ -1,8 +1,9 @@
-//! The script that is the shared window, against the definition in plain words, in a real Redis.
+//! The script of the shared window, against its definition in plain words, in a real Redis.
 //!
-//! A random test needs a clock of its own: the script is run as it is but for the place where it asks for the time, and its
-//! keys expire late. That those are right is a test of its own.
+//! A random test needs a clock of its own: the script is run unchanged except for the place where it reads the time, and
+//! its keys expire late. The clock and the expiry have tests of their own.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
@@ -13,39 +14,68 @@ use crate::support::redis::Redis;
 
 const SOURCE: &str = include_str!("../../../src/quota/window.lua");
 
-/// What the script answers to a request: whether it admits, what is left, how long to wait, and what its log held before,
-/// where that is told.
-type Answer = (bool, u64, u64, Option<Vec<u8>>);
+/// What the script replies to a request: whether it admits, what remains, how long to wait, and what it reports.
+type Answer = (bool, u64, u64, Option<Report>);
 
-/// One request as the script is asked.
-fn question(limit: u64, what: &str, token: u32) -> Vec<u8> {
+/// What the script reports of a window.
+#[derive(Debug, PartialEq)]
+enum Report {
+    /// What a short log held before the request.
+    Log(Vec<u8>),
+    /// The requests of each token in a long log, after the request.
+    Tally(BTreeMap<u32, u32>),
+}
+
+impl Report {
+    fn into_log(self) -> Vec<u8> {
+        let Self::Log(log) = self else { panic!("not a log: {self:?}") };
+        log
+    }
+}
+
+/// One request as the script reads it. Its operation is the first letter of a word, in upper case for a long log.
+fn question(limit: u64, operation: &str, token: u32) -> Vec<u8> {
     let limit = u32::try_from(limit).expect("a limit").to_be_bytes();
-    [&limit[..], &what.as_bytes()[..1], &token.to_be_bytes()].concat()
+    [&limit[..], &operation.as_bytes()[..1], &token.to_be_bytes()].concat()
 }
 
-/// Asks of each request what the script tells: what remains, how long to wait, and what its log held before, where that is
-/// told.
-fn tell(call: &ScriptInvocation<'_>, redis: &mut redis::Connection) -> Vec<(i32, u32, Option<Vec<u8>>)> {
+/// Asks the script, and returns what it replies to each request: what remains, how long to wait, and what it reports.
+fn replies(call: &ScriptInvocation<'_>, redis: &mut redis::Connection) -> Vec<(i32, u32, Option<Report>)> {
     let texts: Vec<Vec<u8>> = call.invoke(redis).expect("the script has no fault");
-    let (heads, logs) = texts.split_first().expect("numbers come first");
+    let (heads, reports) = texts.split_first().expect("numbers come first");
     let (heads, []) = heads.as_chunks::<12>() else { panic!("half a head in {heads:?}") };
-    let mut logs = logs.iter();
-    let told = heads.iter().map(|head| {
+    let mut reports = reports.iter();
+    let replies = heads.iter().map(|head| {
         let number = |at: usize| i32::from_be_bytes(head[at..at + 4].try_into().expect("4 bytes"));
-        let log = usize::try_from(number(8)).ok().map(|left| logs.next().expect("a log")[left..].to_owned());
-        (number(0), number(4).cast_unsigned(), log)
+        let report = match number(8) {
+            -1 => None,
+            -2 => Some(Report::Tally(added_up(pairs(reports.next().expect("a tally"))))),
+            left => Some(Report::Log(reports.next().expect("a log")[left as usize..].to_owned())),
+        };
+        (number(0), number(4).cast_unsigned(), report)
     });
-    let told = told.collect();
-    assert_eq!(logs.len(), 0, "a log that nobody asked for");
-    told
+    let replies = replies.collect();
+    assert_eq!(reports.len(), 0, "a report of no request");
+    replies
 }
 
-/// Asks of each request what the script answers.
+/// Adds up the shares of a tally.
+fn added_up(shares: Vec<(u32, u32)>) -> BTreeMap<u32, u32> {
+    let mut sums = BTreeMap::<u32, u32>::new();
+    for (token, requests) in shares {
+        let sum = sums.entry(token).or_default();
+        *sum = sum.wrapping_add(requests);
+    }
+    sums.retain(|_, sum| *sum != 0);
+    sums
+}
+
+/// Asks the script, whose keys hold windows.
 fn answers(call: &ScriptInvocation<'_>, redis: &mut redis::Connection) -> Vec<Answer> {
-    let answer = |(remaining, wait, log): (i32, u32, Option<Vec<u8>>)| {
-        (wait == 0, u64::try_from(remaining).expect("a window"), wait.into(), log)
+    let answer = |(remaining, wait, report): (i32, u32, Option<Report>)| {
+        (wait == 0, u64::try_from(remaining).expect("a window"), wait.into(), report)
     };
-    tell(call, redis).into_iter().map(answer).collect()
+    replies(call, redis).into_iter().map(answer).collect()
 }
 
 /// A window whose clock the test sets.
@@ -70,21 +100,25 @@ impl Window {
     /// Asks at an instant in milliseconds.
     fn ask(&mut self, now: u64, what: &str, token: u32) -> Answer {
         let mut call = self.script.key(&self.key);
+        if what.starts_with(char::is_uppercase) {
+            call.key(format!("{}:tally", self.key));
+        }
         call.arg(self.span).arg(self.expiry).arg(question(self.limit, what, token));
         call.arg(now / 1000).arg(now % 1000 * 1000 + 999);
         answers(&call, &mut self.redis).pop().expect("an answer")
     }
 }
 
-/// The instants, in milliseconds, and tokens of a log.
-fn entries(log: &[u8]) -> Vec<(u32, u32)> {
+/// The entries of a log (stamp and token), or the shares of a tally (token and requests).
+fn pairs(log: &[u8]) -> Vec<(u32, u32)> {
     let (entries, []) = log.as_chunks::<8>() else { panic!("half an entry in {log:?}") };
     let number = |bytes: &[u8]| u32::from_be_bytes(bytes.try_into().unwrap());
     entries.iter().map(|entry| (number(&entry[..4]), number(&entry[4..]))).collect()
 }
 
-/// What a request asks for. To spend has two ways, of which one reads a log in parts.
-const ASKS: [&str; 4] = ["look", "spend", "Spend", "tell"];
+/// The operations on a short log, then those on a long one. The random tests mix them at one window, as nodes do while
+/// its limit changes.
+const OPERATIONS: [&str; 6] = ["look", "spend", "tell", "Look", "Spend", "Tell"];
 
 /// Limits from one to sixty, now and then some hundreds, and the spans that tests and callers know.
 fn sizes(random: &mut StdRng, round: u64) -> (u64, u64) {
@@ -98,6 +132,7 @@ fn the_script_does_what_the_definition_says() {
     for round in 0..24 {
         let (limit, span) = sizes(&mut random, round);
         let mut window = Window::new(&redis, &format!("window {round}"), limit, span);
+        let operations = if round % 4 == 1 { 3..OPERATIONS.len() } else { 0..OPERATIONS.len() };
         let mut admitted: Vec<(u64, u32)> = Vec::new();
         // Some rounds pass the instant at which the 32 bits of a stamp begin anew.
         let mut now = if round % 3 == 0 { (401 << 32) - span * 2 } else { 1_700_000_000_000 + round };
@@ -111,24 +146,42 @@ fn the_script_does_what_the_definition_says() {
             let counted: Vec<(u64, u32)> = admitted.iter().copied().filter(|(at, _)| now - at <= span).collect();
             let used = counted.len() as u64;
             let wait = if used < limit { 0 } else { counted[(used - limit) as usize].0 + span + 1 - now };
-            let (token, what) = (random.random(), ASKS[random.random_range(0..ASKS.len())]);
-            let (admits, left, waits, log) = window.ask(now, what, token);
+            // Few tokens have shares of several requests; with many, an entry is found by its token.
+            let token = if round % 2 == 0 { random.random() } else { random.random_range(0..4) };
+            let what = OPERATIONS[random.random_range(operations.clone())];
+            let (admits, left, waits, report) = window.ask(now, what, token);
             let case = format!("limit {limit}, span {span}, at {now}: {counted:?}");
             assert_eq!((admits, waits), (used < limit, wait), "{case}");
-            let spends = admits && what != "look";
+            let spends = admits && !what.eq_ignore_ascii_case("look");
             assert_eq!(left, limit - used - u64::from(spends), "{case}");
-            let expected: Vec<(u32, u32)> = counted.iter().map(|(at, token)| (*at as u32, *token)).collect();
             if spends {
                 admitted.push((now, token));
             }
-            let told = !admits || matches!(what, "look" | "tell");
-            assert_eq!(log.as_deref().map(entries), told.then_some(expected), "{case}");
+            let is_reported = !admits || !what.eq_ignore_ascii_case("spend");
+            assert_eq!(report.is_some(), is_reported, "{case}");
+            match report {
+                None => {}
+                Some(Report::Log(log)) => {
+                    let expected: Vec<_> = counted.iter().map(|(at, token)| (*at as u32, *token)).collect();
+                    assert_eq!(pairs(&log), expected, "{case}");
+                }
+                Some(Report::Tally(tally)) => {
+                    let mut expected = BTreeMap::new();
+                    let own = spends.then_some(token);
+                    counted
+                        .iter()
+                        .map(|(_, token)| *token)
+                        .chain(own)
+                        .for_each(|token| *expected.entry(token).or_default() += 1);
+                    assert_eq!(tally, expected, "{case}");
+                }
+            }
         }
     }
 }
 
-/// The clock is set back at random. In time as it truly passes, no span has more than the limit, and nobody who waits as
-/// told is refused again.
+/// The clock is set back at random. In time as it truly passes, no span has more than the limit, and a request after the
+/// reported wait is admitted.
 #[test]
 fn a_clock_that_is_set_back_opens_nothing_and_shuts_nobody_out() {
     let (redis, mut random) = (Redis::start(), StdRng::seed_from_u64(2));
@@ -138,7 +191,7 @@ fn a_clock_that_is_set_back_opens_nothing_and_shuts_nobody_out() {
         let (mut passed, mut clock) = (0u64, 1_700_000_000_000u64);
         let mut admitted: Vec<u64> = Vec::new();
         for _ in 0..300.max(limit * 4) {
-            let what = ASKS[random.random_range(1..ASKS.len())];
+            let what = OPERATIONS[[1, 2, 4, 5][random.random_range(0..4)]];
             let step = random.random_range(0..=2 * span / limit);
             (passed, clock) = (passed + step, clock + step);
             if random.random_range(0..20.max(limit / 4)) == 0 {
@@ -167,8 +220,9 @@ fn a_lowered_limit_admits_when_enough_have_left() {
         assert!(window.ask(5_000_000 + now, "spend", 1).0);
     }
     window.limit = 2;
-    let (admits, left, wait, log) = window.ask(5_000_040, "spend", 1);
-    assert_eq!((admits, left, wait, log.map(|log| log.len())), (false, 0, 1000 + 20 + 1 - 40, Some(4 * 8)));
+    let (admits, left, wait, report) = window.ask(5_000_040, "spend", 1);
+    let entries = report.map(|report| pairs(&report.into_log()).len());
+    assert_eq!((admits, left, wait, entries), (false, 0, 1000 + 20 + 1 - 40, Some(4)));
     assert!(!window.ask(5_000_040 + wait - 1, "spend", 1).0);
     assert!(window.ask(5_000_040 + wait, "spend", 1).0);
 }
@@ -190,7 +244,7 @@ fn a_window_is_stamped_by_the_server_and_leaves_nothing_behind() {
         let (admits, left, ..) = answers(&call, &mut connection).pop().expect("an answer");
         let after = time();
         let log: Vec<u8> = redis.run(&["GET", &key]);
-        let [(at, u32::MAX)] = entries(&log)[..] else { panic!("one entry: {log:?}") };
+        let [(at, u32::MAX)] = pairs(&log)[..] else { panic!("one entry: {log:?}") };
         assert!((before..=after).any(|time| time as u32 == at), "{before} {at} {after}");
         assert_eq!((admits, left), (true, 2));
         let expiry: u64 = redis.run(&["PTTL", &key]);
@@ -276,10 +330,12 @@ fn one_call_decides_many_requests_in_their_order() {
         questions.extend(question(limit, what, token));
     }
     call.arg(60_000).arg(122_000).arg(&questions);
-    let told: Vec<_> = answers(&call, &mut connection)
+    let answered: Vec<_> = answers(&call, &mut connection)
         .into_iter()
-        .map(|(admits, left, _, log)| {
-            (admits, left, log.map(|log| entries(&log).into_iter().map(|(_, token)| token).collect::<Vec<_>>()))
+        .map(|(admits, left, _, report)| {
+            let tokens =
+                |report: Report| pairs(&report.into_log()).into_iter().map(|(_, token)| token).collect::<Vec<_>>();
+            (admits, left, report.map(tokens))
         })
         .collect();
     let expected: [(bool, u64, Option<&[u32]>); 6] = [
@@ -290,7 +346,7 @@ fn one_call_decides_many_requests_in_their_order() {
         (true, 1, Some(&[1, 3])),
         (false, 0, Some(&[1, 3])),
     ];
-    assert_eq!(told, expected.map(|(admits, left, tokens)| (admits, left, tokens.map(<[u32]>::to_vec))));
+    assert_eq!(answered, expected.map(|(admits, left, tokens)| (admits, left, tokens.map(<[u32]>::to_vec))));
 }
 
 /// Something else at one key is told of that key, and the requests beside it are decided.
@@ -305,9 +361,8 @@ fn a_key_that_holds_something_else_does_not_fail_the_others() {
         call.key(key);
     }
     call.arg(60_000).arg(122_000).arg(question(5, "spend", 1).repeat(3));
-    let told = tell(&call, &mut connection);
-    assert_eq!((told[0].0, told[2].0), (4, 4));
-    assert_eq!(told[1].0, -1);
-    let message = told[1].2.as_deref().unwrap_or_default();
-    assert!(String::from_utf8_lossy(message).contains("WRONGTYPE"), "{told:?}");
+    let mut replies = replies(&call, &mut connection);
+    assert_eq!(replies.iter().map(|reply| reply.0).collect::<Vec<_>>(), [4, -1, 4]);
+    let message = replies.remove(1).2.expect("a message").into_log();
+    assert!(String::from_utf8_lossy(&message).contains("WRONGTYPE"), "{message:?}");
 }
