@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_come_between_begin_and_the_next_statement() {
+    fn settings_come_between_begin_and_what_follows_it() {
         let settings = set_all(&[("a".to_owned(), r"it's \1".to_owned())], true);
         assert_eq!(settings, r"SELECT set_config('a', E'it''s \\1', true)");
         assert_eq!(begin_with("S", "BEGIN"), "BEGIN; S; ");

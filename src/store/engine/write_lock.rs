@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_queued_writer_gives_up_together_with_the_first() {
+    async fn a_writer_in_a_queue_gives_up_as_soon_as_the_one_that_tries() {
         let (lock, waiting_since) = (WriteLock::default(), Instant::now());
         tokio::join!(wait_in_vain(&lock, waiting_since), lock.timed_out(waiting_since, LIMIT));
         assert!(waiting_since.elapsed() < 2 * LIMIT, "{:?}", waiting_since.elapsed());
