@@ -1,9 +1,9 @@
 //! What the nodes of a gateway share through one Redis: connections that many requests use at once, and announcements
 //! of changed tokens.
 //!
-//! Knows neither windows nor tenants: `quota` runs its script through [`RedisConnections`], and `tenant` receives token changes
-//! through [`announce`]. The circuit breaker is in `connections`: when Redis hangs, only the requests already waiting pay
-//! the time limit.
+//! Knows neither windows nor tenants: `quota` runs its script through [`RedisConnections`], and `tenant` receives token
+//! changes through [`announce`]. The circuit breaker is in `connections`: when Redis hangs, only the requests already
+//! waiting pay the time limit.
 
 pub mod announce;
 mod client;

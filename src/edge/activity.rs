@@ -4,8 +4,8 @@
 //! runs between two requests, so it can't allow ten seconds for a head and sixty for an idle connection. hyper has
 //! no idle timeout for HTTP/2, and for neither version a timeout for responses that the peer does not read.
 //!
-//! No timer is reset when something happens. Instead, [`Activity::check_timeouts`] returns the earliest instant at which
-//! anything could be overdue, whatever happens until then, and is called again at that instant.
+//! No timer is reset when something happens. Instead, [`Activity::check_timeouts`] returns the earliest instant at
+//! which anything could be overdue, whatever happens until then, and is called again at that instant.
 
 mod abuse;
 #[cfg(test)]

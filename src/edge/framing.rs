@@ -244,7 +244,8 @@ fn parse(bytes: &[u8]) -> Result<Option<ValidHead>, InvalidHead> {
 }
 
 fn check_target(target: &str) -> Result<(), HeadFault> {
-    // `head_filter` sends hyper requests with this target in place of refused ones, so a client's own must not get past.
+    // `head_filter` sends hyper requests with this target in place of refused ones, so a client's own must not get
+    // past.
     if target == "*" {
         return Err(HeadFault::Target);
     }

@@ -17,7 +17,8 @@ use tokio::sync::Mutex;
 
 use crate::config::RedisTarget;
 
-/// Maximum number of connections of a pool: enough for every shared connection and its successor before the old one is closed.
+/// Maximum number of connections of a pool: enough for every shared connection and its successor before the old one is
+/// closed.
 ///
 /// Larger: no effect. Smaller: opening one may wait for the pool.
 const CONNECTIONS: usize = 8;

@@ -1,11 +1,11 @@
 //! Connections that all requests share, and the circuit breaker in front of them.
 //!
 //! A checkout from a pool would cost each request an extra round trip and leave one command in flight per connection;
-//! on a shared connection, requests are pipelined. All calls use the first open connection, so that Redis reads and answers several at
-//! once; the next connection is a standby. A connection that fails is closed immediately, and its own task reopens it; until then
-//! its calls fail without waiting. If Redis hangs, the requests that wait at that time pay the time limit once: the
-//! first timeout closes every connection. A new connection is probed with a script that writes, because a full Redis, a
-//! replica or a user without rights accepts reads and refuses what a window needs.
+//! on a shared connection, requests are pipelined. All calls use the first open connection, so that Redis reads and
+//! answers several at once; the next connection is a standby. A connection that fails is closed immediately, and its
+//! own task reopens it; until then its calls fail without waiting. If Redis hangs, the requests that wait at that time
+//! pay the time limit once: the first timeout closes every connection. A new connection is probed with a script that
+//! writes, because a full Redis, a replica or a user without rights accepts reads and refuses what a window needs.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -47,8 +47,8 @@ const PING_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How many time limits a call may take in all if this node was too busy to read the answer.
 ///
-/// Larger: on an overloaded node, a Redis that hangs is noticed later. Smaller: an overloaded node closes its connections
-/// although Redis answers.
+/// Larger: on an overloaded node, a Redis that hangs is noticed later. Smaller: an overloaded node closes its
+/// connections although Redis answers.
 const MAX_WAITS: u32 = 10;
 
 /// Number of timers kept for later calls. About as many calls are usually in flight; in a cluster there are more, one
@@ -90,8 +90,8 @@ pub struct RedisConnections {
 }
 
 impl RedisConnections {
-    /// Opens connections whose calls may take `limit`, and waits briefly for the first. An unreachable Redis does not keep
-    /// a gateway from starting: the connections open when it returns.
+    /// Opens connections whose calls may take `limit`, and waits briefly for the first. An unreachable Redis does not
+    /// keep a gateway from starting: the connections open when it returns.
     pub async fn open(client: Arc<RedisClient>, limit: Duration, policy: OnRedisFailure, metrics: Metrics) -> Self {
         let failure = Mutex::new(format!("no response within {OPEN_LIMIT:?}"));
         let (open, opened, shards) = (Mutex::new(0), Notify::new(), ArcSwapOption::empty());
@@ -117,8 +117,8 @@ impl RedisConnections {
     /// Runs one call that uses a key, on the first open connection.
     ///
     /// # Errors
-    /// [`CallError::Unavailable`] at the latest when the time limit is over; immediately while every connection is closed
-    /// or the key's shard does not answer.
+    /// [`CallError::Unavailable`] at the latest when the time limit is over; immediately while every connection is
+    /// closed or the key's shard does not answer.
     pub async fn call<T, F>(&self, key: &str, call: impl FnOnce(RedisConnection) -> F) -> Result<T, CallError>
     where
         F: Future<Output = RedisResult<T>>,
@@ -195,8 +195,8 @@ impl RedisConnections {
 /// The connections' common state, for the log and the gauge.
 #[derive(Debug)]
 struct SharedState {
-    /// The number of open connections. Held while the gauge is set, so that two connections that change at once can't leave it
-    /// wrong.
+    /// The number of open connections. Held while the gauge is set, so that two connections that change at once can't
+    /// leave it wrong.
     open: Mutex<usize>,
     opened: Notify,
     /// Why the last attempt to open a connection failed.
@@ -341,7 +341,8 @@ pub(super) async fn probe(connection: &mut RedisConnection, key: &str) -> RedisR
     probe.query_async(connection).await
 }
 
-/// Waits until a connection is lost, and pings it regularly. In a cluster, calls and [`Shards`] probe each shard instead.
+/// Waits until a connection is lost, and pings it regularly. In a cluster, calls and [`Shards`] probe each shard
+/// instead.
 async fn watch(
     reconnecting: &ReconnectingConnection,
     connection: &Arc<RedisConnection>,

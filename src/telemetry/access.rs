@@ -2,8 +2,8 @@
 //!
 //! On a terminal it is text like the rest of the log. Otherwise a line is JSON like all others, but is built without
 //! `tracing`'s fields and written by a separate thread: building and writing it was the largest cost of a request. A
-//! slow reader of the log never blocks a request: beyond [`MAX_QUEUED`] queued lines, further ones are dropped, and their
-//! number is logged. A process that is killed loses its last lines; a normal stop writes them.
+//! slow reader of the log never blocks a request: beyond [`MAX_QUEUED`] queued lines, further ones are dropped, and
+//! their number is logged. A process that is killed loses its last lines; a normal stop writes them.
 
 use std::cell::RefCell;
 use std::io::{self, Write, stderr};

@@ -118,7 +118,8 @@ impl ConnectionLimits {
 
     /// The maximum of that wait in total.
     ///
-    /// Larger: a connection whose peer keeps sending is closed later. Smaller: as for [`ConnectionLimits::LATE_REQUEST_WAIT`].
+    /// Larger: a connection whose peer keeps sending is closed later. Smaller: as for
+    /// [`ConnectionLimits::LATE_REQUEST_WAIT`].
     pub const LATE_REQUEST_WAIT_TOTAL: Duration = Duration::from_secs(5);
 
     /// The maximum number of header fields of an HTTP/1.1 head; one with more is refused unread.
