@@ -24,7 +24,7 @@ use self::output::print_stderr;
 use crate::config::{Config, Problems, TenantConfig};
 use crate::gateway::StartError;
 use crate::store::{self, Store, StoreError, with_causes};
-use crate::telemetry::{Log, Telemetry};
+use crate::telemetry::{DefaultLog, Telemetry};
 
 /// A multi-tenant gateway that serves each account's forms and submissions from its own database.
 #[derive(Debug, Parser)]
@@ -148,13 +148,13 @@ fn report(error: &anyhow::Error) -> String {
 pub fn run(arguments: Arguments) -> ExitCode {
     let outcome = match arguments.command {
         Command::Serve(file) => serve::run(&file),
-        Command::Demo(command) => on_runtime(None, Log::OfService, demo::run(&command)),
-        Command::Check(command) => on_runtime(None, Log::OfCommand, check::run(&command)),
-        Command::Explain(command) => on_runtime(None, Log::OfCommand, explain::run(&command)),
-        Command::Migrate(command) => on_runtime(None, Log::OfCommand, migrate::run(&command)),
-        Command::Import(command) => on_runtime(None, Log::OfCommand, import::run(&command)),
-        Command::Reindex(command) => on_runtime(None, Log::OfCommand, import::reindex(&command)),
-        Command::Token(command) => on_runtime(None, Log::OfCommand, token::run(&command)),
+        Command::Demo(command) => on_runtime(None, DefaultLog::Serving, demo::run(&command)),
+        Command::Check(command) => on_runtime(None, DefaultLog::Command, check::run(&command)),
+        Command::Explain(command) => on_runtime(None, DefaultLog::Command, explain::run(&command)),
+        Command::Migrate(command) => on_runtime(None, DefaultLog::Command, migrate::run(&command)),
+        Command::Import(command) => on_runtime(None, DefaultLog::Command, import::run(&command)),
+        Command::Reindex(command) => on_runtime(None, DefaultLog::Command, import::reindex(&command)),
+        Command::Token(command) => on_runtime(None, DefaultLog::Command, token::run(&command)),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -166,7 +166,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
 }
 
 /// Runs a command with log and traces set up, on a runtime with this many worker threads, or one for each processor.
-fn on_runtime(threads: Option<usize>, log: Log, command: impl Future<Output = Result<()>>) -> Result<()> {
+fn on_runtime(threads: Option<usize>, log: DefaultLog, command: impl Future<Output = Result<()>>) -> Result<()> {
     let mut runtime = Builder::new_multi_thread();
     if let Some(threads) = threads {
         runtime.worker_threads(threads);

@@ -81,7 +81,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_millis(100);
 
     #[tokio::test]
-    async fn who_takes_longer_is_not_waited_for() {
+    async fn work_over_its_time_limit_is_given_up() {
         let began = Instant::now();
         assert_eq!(within(LIMIT, 3, std::future::pending::<()>()).await, None);
         assert!(began.elapsed() >= LIMIT);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_came_while_this_process_stood_still_is_waited_for_once_more() {
+    async fn a_timeout_after_a_pause_of_this_process_is_granted_once_more() {
         for (turns, expected) in [(1, None), (2, Some(7))] {
             let (tell, told) = oneshot::channel();
             let waiting = tokio::spawn(within(LIMIT, turns, told));

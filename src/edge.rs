@@ -13,17 +13,17 @@ mod accept;
 mod activity;
 mod addresses;
 pub mod admin;
-mod attendant;
 mod certificates;
 mod connection;
 mod drain;
+mod driver;
 mod executor;
+mod first_settings;
 mod frames;
 mod framing;
-mod heads;
+mod goaway;
+mod head_filter;
 mod listener;
-mod opening;
-mod parting;
 mod pass_through;
 mod proxy;
 mod socket;
@@ -40,7 +40,7 @@ use hyper::body::Incoming;
 use tokio::sync::Semaphore;
 
 pub use self::addresses::Addresses;
-pub use self::certificates::{Certificates, Pace, Prepared, ServedCertificate};
+pub use self::certificates::{Certificates, CheckIntervals, PreparedCertificate, ServedCertificate};
 pub use self::drain::{Drained, Serving};
 pub use self::listener::{BindError, Listener, bind, listen};
 use crate::config::ConnectionLimits;
@@ -87,13 +87,13 @@ impl<S: Serve> Edge<S> {
     #[must_use = "dropping it cuts every connection"]
     pub fn serve(self, listeners: Vec<Listener>) -> Serving {
         let addresses = listeners.iter().filter_map(|listener| listener.socket.local_addr().ok()).collect();
-        let slots = Arc::new(Semaphore::new(self.limits.connections));
-        let serving = Serving::new(addresses, Arc::clone(&slots), self.limits.connections);
+        let permits = Arc::new(Semaphore::new(self.limits.connections));
+        let serving = Serving::new(addresses, Arc::clone(&permits), self.limits.connections);
         let edge = Arc::new(self);
         for listener in listeners {
             let lifecycle = serving.lifecycle();
-            let every = accept::every(listener, Arc::clone(&edge), Arc::clone(&slots), lifecycle.clone());
-            lifecycle.spawn(every);
+            let accepting = accept::accept_all(listener, Arc::clone(&edge), Arc::clone(&permits), lifecycle.clone());
+            lifecycle.spawn(accepting);
         }
         serving
     }

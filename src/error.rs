@@ -159,6 +159,8 @@ impl From<StoreError> for Refusal {
 }
 
 /// `Retry-After` of temporary conditions: an unavailable database or Redis, a limit on requests in flight.
+///
+/// Larger: clients wait although the condition has ended. Smaller: 0 would have clients retry immediately.
 const OUTAGE_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl Refusal {

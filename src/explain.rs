@@ -16,7 +16,7 @@ use crate::config::{Config, OnRedisFailure, TenantConfig};
 use crate::host::HostName;
 use crate::metrics::Metrics;
 use crate::quota::{Account, Quota};
-use crate::shared::{Lanes, Link, trial};
+use crate::shared::{RedisClient, RedisConnections, diagnosis};
 use crate::store::DatabaseIdentity;
 use crate::tenant::token::PresentedToken;
 
@@ -112,7 +112,7 @@ pub struct Tracer<'c> {
     config: &'c Config,
     quota: Option<(Quota, OnRedisFailure)>,
     /// Why Redis can't be used, if it can't.
-    redis: Option<trial::Failed>,
+    redis: Option<diagnosis::Diagnosis>,
     roots: Roots,
     now: Timestamp,
 }
@@ -122,12 +122,13 @@ impl<'c> Tracer<'c> {
     pub async fn new(config: &'c Config) -> Self {
         let (mut quota, mut failed) = (None, None);
         if let Some(redis) = &config.gateway.redis
-            && let Ok(link) = Link::new(&redis.target)
+            && let Ok(client) = RedisClient::new(&redis.target)
         {
             let metrics = Metrics::default();
-            let lanes = Lanes::open(link.into(), redis.timeout, redis.on_failure, metrics.clone()).await;
-            let shared = Some((lanes.into(), redis.on_failure));
-            failed = trial::run(&redis.target).await.err();
+            let connections =
+                RedisConnections::open(client.into(), redis.timeout, redis.on_failure, metrics.clone()).await;
+            let shared = Some((connections.into(), redis.on_failure));
+            failed = diagnosis::diagnose(&redis.target).await.err();
             quota = Some((Quota::new(config.gateway.quota_window, shared, metrics), redis.on_failure));
         }
         Self { config, quota, redis: failed, roots: Roots::of_system(), now: Timestamp::now() }

@@ -69,7 +69,7 @@ pub struct Admitted {
     token: Arc<Token>,
     usage: Option<Usage>,
     /// Counts it as one of the tenant's requests in flight.
-    _turn: InFlightPermit,
+    _permit: InFlightPermit,
 }
 
 impl Admitted {

@@ -31,20 +31,20 @@ use crate::background;
 use crate::certificate::CertificateError;
 use crate::config::Config;
 use crate::edge::admin::{self, Admin};
-use crate::edge::{self, Addresses, BindError, Certificates, Drained, Edge, Pace, Serving};
+use crate::edge::{self, Addresses, BindError, Certificates, CheckIntervals, Drained, Edge, Serving};
 use crate::gate::{BadTokens, Gate};
 use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::quota::Quota;
 use crate::request::{Pipeline, RequestsInFlight};
-use crate::shared::announce::Listening;
-use crate::shared::{Lanes, Link, LinkError};
+use crate::shared::announce::TokenChangeSubscription;
+use crate::shared::{RedisClient, RedisClientError, RedisConnections};
 use crate::store::Connections;
-use crate::supervisor::{HandOverError, Inherited};
+use crate::systemd::{InheritedSockets, SocketActivationError};
 use crate::tenant::last_used::{self, Due};
 use crate::tenant::{Directory, TokenChanges, TokenVerifier};
 use databases::Databases;
-pub use descriptors::{Share, raise_limit};
+pub use descriptors::{DescriptorShare, raise_limit};
 use readiness::Parts;
 pub use reload::Reloader;
 use tasks::{CloseIdleConnections, WriteLastUsed};
@@ -67,12 +67,12 @@ pub enum StartError {
     /// The system does not return the address of a listening socket.
     #[error("a listening socket can't be used")]
     Socket(#[source] io::Error),
-    /// A socket that systemd handed over is not used by the configuration.
+    /// A socket that systemd passed is not used by the configuration.
     #[error(transparent)]
-    HandOver(#[from] HandOverError),
+    SocketActivation(#[from] SocketActivationError),
     /// The configured Redis can't be used.
     #[error(transparent)]
-    Redis(#[from] LinkError),
+    Redis(#[from] RedisClientError),
 }
 
 /// A running gateway. Dropping it cuts every connection; [`Running::stop`] shuts it down gracefully.
@@ -90,13 +90,13 @@ pub struct Running {
     _tasks: [AbortOnDropHandle<()>; 3],
 }
 
-/// Starts a gateway on its own sockets and those that systemd handed over. When this returns, its addresses accept
+/// Starts a gateway on its own sockets and those that systemd passed. When this returns, its addresses accept
 /// connections.
 ///
 /// # Errors
 /// [`StartError`]; nothing is left running.
-pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running, StartError> {
-    let share = Share::now(&config.gateway);
+pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<Running, StartError> {
+    let share = DescriptorShare::now(&config.gateway);
     for lowered in share.lowered(&config.gateway) {
         tracing::warn!("{lowered}");
     }
@@ -112,12 +112,13 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
     let (windows, listening) = match &config.gateway.redis {
         None => (None, None),
         Some(redis) => {
-            let link = Arc::new(Link::new(&redis.target)?);
-            let lanes =
-                Arc::new(Lanes::open(Arc::clone(&link), redis.timeout, redis.on_failure, metrics.clone()).await);
+            let client = Arc::new(RedisClient::new(&redis.target)?);
+            let connections = Arc::new(
+                RedisConnections::open(Arc::clone(&client), redis.timeout, redis.on_failure, metrics.clone()).await,
+            );
             let changes = TokenChanges { directory: Arc::clone(&directory), missed: Arc::clone(&missed) };
-            let listening = Listening::start(link, Arc::clone(&lanes), Arc::new(changes));
-            (Some((lanes, redis.on_failure)), Some(listening))
+            let listening = TokenChangeSubscription::start(client, Arc::clone(&connections), Arc::new(changes));
+            (Some((connections, redis.on_failure)), Some(listening))
         }
     };
     let gate = Gate {
@@ -142,10 +143,11 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
         )),
         metrics: metrics.clone(),
     });
-    let certificates = Certificates::open(&config.gateway, Arc::clone(&directory), &metrics, Pace::default())?;
+    let certificates =
+        Certificates::open(&config.gateway, Arc::clone(&directory), &metrics, CheckIntervals::default())?;
     let certificates = Arc::new(certificates);
     let addresses = config.gateway.listen.iter().map(|entry| entry.address).chain(config.gateway.admin_listen);
-    // Before any socket is opened: one handed over at `[::]` would make binding `0.0.0.0` fail with a less helpful
+    // Before any socket is opened: one passed at `[::]` would make binding `0.0.0.0` fail with a less helpful
     // error.
     inherited.check_use(&addresses.collect::<Vec<_>>())?;
     let listeners = edge::listen(&config.gateway.listen, &mut inherited).await?;
@@ -167,7 +169,7 @@ pub async fn start(config: &Config, mut inherited: Inherited) -> Result<Running,
     let last_used = background::start(WriteLastUsed(directory), tasks);
     let started = [
         background::start(certificates.inspection(), tasks),
-        background::start(databases::Inspection(Arc::clone(&databases)), tasks),
+        background::start(databases::DatabaseInspection(Arc::clone(&databases)), tasks),
         background::start(CloseIdleConnections::new(connections), tasks),
     ];
     let edge = Edge {
@@ -215,27 +217,27 @@ impl Running {
         Reloader::new(Arc::clone(&self.pipeline), Arc::clone(&self.certificates), Arc::clone(&self.databases))
     }
 
-    /// Shuts down gracefully, or immediately once `hurry` completes. Returns whether every request in flight was
+    /// Shuts down gracefully, or immediately once `stop_now` completes. Returns whether every request in flight was
     /// answered.
-    pub async fn stop(self, hurry: impl Future<Output = ()>) -> Drained {
+    pub async fn stop(self, stop_now: impl Future<Output = ()>) -> Drained {
         self.draining.store(true, Ordering::Relaxed);
-        let mut hurry = pin!(hurry.fuse());
+        let mut stop_now = pin!(stop_now.fuse());
         if !self.shutdown_delay.is_zero() {
             // Load balancers check readiness periodically, and send connections until their next check.
             tokio::select! {
-                () = &mut hurry => {}
+                () = &mut stop_now => {}
                 () = sleep(self.shutdown_delay) => {}
             }
         }
-        let patience = async {
-            if !hurry.is_terminated() {
+        let deadline = async {
+            if !stop_now.is_terminated() {
                 tokio::select! {
-                    () = hurry => {}
+                    () = stop_now => {}
                     () = sleep(self.drain) => {}
                 }
             }
         };
-        let drained = self.serving.drain(patience).await;
+        let drained = self.serving.drain(deadline).await;
         // Stopped before the final write, so that the two don't write concurrently.
         drop(self.last_used);
         let directory = self.pipeline.gate.directory.load_full();

@@ -19,6 +19,8 @@ pub struct HostName(Arc<str>);
 pub struct InvalidHost;
 
 /// The maximum length of a DNS name in text form (RFC 1035, section 2.3.4).
+///
+/// Larger: names that DNS can't resolve are accepted. Smaller: valid names are refused.
 const MAX_NAME: usize = 253;
 
 impl HostName {

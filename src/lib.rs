@@ -35,7 +35,7 @@
 //! certificate
 //! reply, store
 //! background, memory
-//! deadline, file_stamp, host, metrics, owner_only, rights, supervisor, telemetry
+//! deadline, file_stamp, host, metrics, owner_only, rights, systemd, telemetry
 //! ```
 //!
 //! So `store` and `quota` know no HTTP, `api` knows no sockets, and only `store` names a database.
@@ -63,6 +63,6 @@ pub mod request;
 mod rights;
 pub mod shared;
 pub mod store;
-pub mod supervisor;
+pub mod systemd;
 pub mod telemetry;
 pub mod tenant;

@@ -6,12 +6,12 @@ mod certificates;
 mod database;
 mod edge;
 mod gate;
-mod known;
 #[cfg(target_os = "linux")]
 mod process;
 mod redis;
 mod register;
 mod requests;
+mod static_counters;
 mod tasks;
 mod tenants;
 
@@ -21,10 +21,10 @@ pub use self::certificates::CertificateMetrics;
 pub use self::database::{DatabaseFailure, DatabaseMetrics};
 pub use self::edge::EdgeMetrics;
 pub use self::gate::GateMetrics;
-pub use self::known::{KnownCounters, RateDecision, TokenCheck};
 pub use self::redis::RedisMetrics;
-use self::register::{Register, begin};
+use self::register::{Registrar, init_series};
 pub use self::requests::RequestMetrics;
+pub use self::static_counters::{RateDecision, StaticCounters, TokenCheck};
 pub use self::tasks::TaskMetrics;
 pub use self::tenants::{TenantLabels, TenantMeter, TenantMetrics};
 
@@ -53,9 +53,9 @@ pub struct Metrics {
     /// Answered requests.
     pub requests: RequestMetrics,
     /// Checks of well-formed tokens.
-    pub token_checks: KnownCounters<TokenCheck>,
+    pub token_checks: StaticCounters<TokenCheck>,
     /// Decisions of the rate limit.
-    pub rate_decisions: KnownCounters<RateDecision>,
+    pub rate_decisions: StaticCounters<RateDecision>,
     /// Changes of the configuration by `result`: `done`, `refused`.
     pub reloads: IntCounterVec,
     /// When the served configuration was read, in seconds since 1970.
@@ -69,41 +69,41 @@ impl Metrics {
     #[must_use]
     pub fn new(tenants: TenantLabels) -> Self {
         let registry = Registry::new();
-        let register = Register(&registry);
-        let build = register.gauges("formgate_build_info", "The version that runs, as a label of a 1.", &["version"]);
+        let registrar = Registrar(&registry);
+        let build = registrar.gauges("formgate_build_info", "The version that runs, as a label of a 1.", &["version"]);
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         #[cfg(target_os = "linux")]
         registry.register(Box::new(process::Process::new())).expect("each name is registered once");
         let reloads =
-            register.counters("formgate_config_reloads_total", "Reloads of the configuration by result.", &["result"]);
-        begin(&reloads, &["done", "refused"]);
+            registrar.counters("formgate_config_reloads_total", "Reloads of the configuration by result.", &["result"]);
+        init_series(&reloads, &["done", "refused"]);
         Self {
-            edge: EdgeMetrics::new(&register),
-            database: DatabaseMetrics::new(&register),
-            certificates: CertificateMetrics::new(&register),
-            gate: GateMetrics::new(&register),
+            edge: EdgeMetrics::new(&registrar),
+            database: DatabaseMetrics::new(&registrar),
+            certificates: CertificateMetrics::new(&registrar),
+            gate: GateMetrics::new(&registrar),
             reloads,
-            last_reload: register.gauge(
+            last_reload: registrar.gauge(
                 "formgate_config_last_reload_success_timestamp_seconds",
                 "When the configuration that is served was read.",
             ),
-            last_reload_successful: register.gauge(
+            last_reload_successful: registrar.gauge(
                 "formgate_config_last_reload_successful",
                 "Whether the last change of the configuration was taken into service.",
             ),
-            redis: RedisMetrics::new(&register),
-            tenants: TenantMetrics::new(&register, tenants),
-            ready: register.gauge("formgate_ready", "Whether the gateway should be given traffic."),
-            tenants_served: register.gauge("formgate_tenants", "Tenants that are served."),
-            tasks: TaskMetrics::new(&register),
-            requests: RequestMetrics::new(&register),
-            token_checks: KnownCounters::new(
-                &register,
+            redis: RedisMetrics::new(&registrar),
+            tenants: TenantMetrics::new(&registrar, tenants),
+            ready: registrar.gauge("formgate_ready", "Whether the gateway should be given traffic."),
+            tenants_served: registrar.gauge("formgate_tenants", "Tenants that are served."),
+            tasks: TaskMetrics::new(&registrar),
+            requests: RequestMetrics::new(&registrar),
+            token_checks: StaticCounters::new(
+                &registrar,
                 "formgate_token_checks_total",
                 "Checks of well-formed tokens, by what answered and the result.",
             ),
-            rate_decisions: KnownCounters::new(
-                &register,
+            rate_decisions: StaticCounters::new(
+                &registrar,
                 "formgate_rate_decisions_total",
                 "Decisions of the rate limit, by what decided.",
             ),

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_created_is_its_owners_and_what_exists_keeps_its_mode() {
+    fn created_files_are_owner_only_and_existing_files_keep_their_mode() {
         let folder = tempfile::tempdir().unwrap();
         let inner = folder.path().join("a/b");
         create_folder(&inner).unwrap();

@@ -9,14 +9,14 @@
 //! which requests pass, and [`api`] what a route answers. This module owns the order, how much memory and time a
 //! request may take, and what every response carries.
 
-mod allowance;
 mod body;
+mod body_buffer;
 mod coding;
 mod encoding;
 mod in_flight;
-mod inflow;
 mod redirect;
 mod respond;
+mod time_budget;
 mod unread;
 
 use std::panic::AssertUnwindSafe;
@@ -44,11 +44,11 @@ use crate::reply::Reply;
 use crate::store::DatabaseTime;
 use crate::telemetry::{self, step};
 use crate::tenant::{Tenant, Token};
-use allowance::Allowance;
-use coding::Announced;
+use body_buffer::ReceivedBody;
+use coding::DeclaredFormat;
 pub use in_flight::RequestsInFlight;
-use inflow::Received;
 use respond::RequestId;
+use time_budget::TimeBudget;
 
 /// The path prefix of all routes of an account's API.
 const API: &str = "/api/v1";
@@ -125,7 +125,7 @@ impl Pipeline {
             context.budget = Some(self.gate.budget(tenant).await);
         }
         let status = reply.status;
-        let mut response = respond::dress(reply, &head, id, context.budget).await;
+        let mut response = respond::build(reply, &head, id, context.budget).await;
         if let Some(hsts) = &*self.hsts.load()
             && connection.transport.is_protected()
         {
@@ -175,10 +175,9 @@ impl Pipeline {
 
         let path = head.uri.path().strip_prefix(API).filter(|rest| rest.is_empty() || rest.starts_with('/'));
         let path = path.ok_or(Refusal::UnknownPath)?;
-        let mut allowance = Allowance::of(self.limits.request);
+        let mut time = TimeBudget::of(self.limits.request);
         // Steps are pinned here: passed by value, each would take its size again in every enclosing future.
-        let token =
-            allowance.spend(pin!(self.gate.verify(connection, &tenant, head).instrument(step!("verify")))).await?;
+        let token = time.run(pin!(self.gate.verify(connection, &tenant, head).instrument(step!("verify")))).await?;
         context.token = Some(Arc::clone(&token));
         context.span = telemetry::authenticated_span(&head.headers, &head.method);
         let span = context.span.clone();
@@ -186,7 +185,7 @@ impl Pipeline {
             Verified { tenant, token, authority: &authority, path },
             head,
             body,
-            allowance,
+            time,
             context
         ));
         match span {
@@ -201,12 +200,12 @@ impl Pipeline {
         Verified { tenant, token, authority, path }: Verified<'_>,
         head: &request::Parts,
         body: &mut Incoming,
-        mut allowance: Allowance,
+        mut time: TimeBudget,
         context: &mut RequestContext,
     ) -> Result<Reply, Refusal> {
         let report = if api::reports_usage(path) { ReportUsage::Yes } else { ReportUsage::No };
         let admitting = self.gate.admit(tenant, token, report, &mut context.budget).instrument(step!("admit"));
-        let admitted = allowance.spend(pin!(admitting)).await?;
+        let admitted = time.run(pin!(admitting)).await?;
 
         // HEAD works wherever GET does; the body is left out when the answer is sent.
         let method = if head.method == Method::HEAD { &Method::GET } else { &head.method };
@@ -214,22 +213,22 @@ impl Pipeline {
         context.route = Some(route.name());
         context.ignored = head.uri.query().map(|query| route.ignored(query));
         let has_body = route.takes_body() && !body.is_end_stream();
-        let announced = if has_body { Announced::of(&head.headers)? } else { Announced::JSON };
+        let declared = if has_body { DeclaredFormat::of(&head.headers)? } else { DeclaredFormat::JSON };
         let share = MemoryShare::new(&self.memory, &admitted.tenant().memory);
         let (limit, limits) = (route.body_limit(&self.limits), &self.limits);
-        let Received { bytes: body, permit: _permit } =
-            body::read(&head.headers, body, announced.coding, limit, limits, &share).await?;
-        announced.check(&body)?;
+        let ReceivedBody { bytes: body, permit: _permit } =
+            body::read(&head.headers, body, declared.coding, limit, limits, &share).await?;
+        declared.check(&body)?;
         let call = Call {
             origin: authority.origin(),
             query: head.uri.query().unwrap_or_default(),
             body,
             ignored: &context.ignored_in_body,
         };
-        allowance.change(route.time_limit(&self.limits));
+        time.set_limit(route.time_limit(&self.limits));
         let handling = api::handle(&admitted, route, call).instrument(step!("handle"));
-        let serving = share.clone().serve(async { respond::hold(handling.await?, &share) });
-        allowance.spend(pin!(serving)).await
+        let serving = share.clone().serve(async { respond::reserve(handling.await?, &share) });
+        time.run(pin!(serving)).await
     }
 }
 
@@ -261,13 +260,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_becomes_an_answer_that_does_not_tell_of_it() {
+    async fn a_panic_becomes_a_response_that_does_not_reveal_it() {
         for (refusal, text) in [
             (fail(|| panic!("MARKER")).await, "MARKER"),
             (fail(|| panic!("{} {}", "MARKER", 7)).await, "MARKER 7"),
             (fail(|| std::panic::panic_any(7)).await, "a panic without a text"),
         ] {
-            assert!(matches!(&refusal, Refusal::Panicked(told) if told == text), "{refusal:?}");
+            assert!(matches!(&refusal, Refusal::Panicked(cause) if cause == text), "{refusal:?}");
             let reply = refusal.reply();
             assert_eq!(reply.status, StatusCode::INTERNAL_SERVER_ERROR);
             assert_eq!(&*reply.body, br#"{"message":"Server Error"}"#);
@@ -275,7 +274,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_does_not_panic_is_left_as_it_is() {
+    async fn an_outcome_without_a_panic_is_unchanged() {
         assert!(matches!(fail(|| {}).await, Refusal::UnknownPath));
     }
 }

@@ -1,16 +1,18 @@
 //! What the nodes of a gateway share through one Redis: connections that many requests use at once, and announcements
 //! of changed tokens.
 //!
-//! Knows neither windows nor tenants: `quota` runs its script through [`Lanes`], and `tenant` receives token changes
-//! through [`announce`]. The circuit breaker is in `lanes`: when Redis hangs, only the requests already waiting pay
-//! the time limit.
+//! Knows neither windows nor tenants: `quota` runs its script through [`RedisConnections`], and `tenant` receives token
+//! changes through [`announce`]. The circuit breaker is in `connections`: when Redis hangs, only the requests already
+//! waiting pay the time limit.
 
 pub mod announce;
+mod client;
+mod connections;
+pub mod diagnosis;
 mod eviction;
-mod lanes;
-mod link;
 mod shards;
-pub mod trial;
 
-pub use lanes::{CallError, Lanes};
-pub use link::{Connection, Link, LinkError};
+pub use client::{RedisClient, RedisClientError, RedisConnection};
+/// The name that [`crate::quota`] still uses.
+pub use connections::RedisConnections as Lanes;
+pub use connections::{CallError, RedisConnections};

@@ -28,23 +28,23 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 
-pub use self::access::Access;
+pub use self::access::AccessLine;
 use self::sampling::{CallerSampler, InvalidSampler};
 
 /// What the log shows unless `FORMGATE_LOG` says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Log {
+pub enum DefaultLog {
     /// For a serving process: what operators watch.
-    OfService,
+    Serving,
     /// For a command: nothing. It reports failures in its own output, which log lines would interrupt.
-    OfCommand,
+    Command,
 }
 
-impl Log {
+impl DefaultLog {
     fn filter(self) -> &'static str {
         match self {
-            Self::OfService => "info,sqlx=warn,rustls=error",
-            Self::OfCommand => "off",
+            Self::Serving => "info,sqlx=warn,rustls=error",
+            Self::Command => "off",
         }
     }
 }
@@ -65,7 +65,7 @@ impl Telemetry {
     /// # Panics
     /// Outside of a Tokio runtime, or when called twice.
     #[must_use]
-    pub fn set_up(log: Log) -> Self {
+    pub fn set_up(log: DefaultLog) -> Self {
         let (provider, failure) = match collector_is_named().then(provider) {
             None => (None, None),
             Some(Ok((provider, None))) => (Some(provider), None),
@@ -102,7 +102,7 @@ impl Telemetry {
 }
 
 /// Text on a terminal, otherwise one JSON object per line. `FORMGATE_LOG` filters as `RUST_LOG` does elsewhere.
-fn layer(log: Log) -> (Box<dyn Layer<Registry> + Send + Sync>, Option<WorkerGuard>) {
+fn layer(log: DefaultLog) -> (Box<dyn Layer<Registry> + Send + Sync>, Option<WorkerGuard>) {
     let filter = EnvFilter::try_from_env("FORMGATE_LOG").unwrap_or_else(|_| EnvFilter::new(log.filter()));
     let filter = filter.add_directive(format!("{TRACE}=off").parse().expect("a directive"));
     let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);

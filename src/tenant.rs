@@ -23,9 +23,9 @@ use crate::quota::{Account, LimitedAccount};
 use crate::store::{Connections, Guard};
 
 pub use database::TenantDatabase;
-pub use directory::{Directory, LeftOut, TokenChanges};
+pub use directory::{Directory, RemovedDatabase, TokenChanges};
 pub use in_flight::{InFlight, InFlightPermit};
-use last_used::{Due, Writes};
+use last_used::{Due, UnwrittenUses};
 pub use names::TokenNames;
 pub use token::Token;
 pub use tokens::{Generation, Tokens};
@@ -94,8 +94,8 @@ impl Tenant {
 
     /// The last-used times of its tokens that are due to be written.
     #[must_use]
-    pub fn last_used(&self, due: Due) -> Option<Writes> {
-        Writes::find(&self.slug, &self.tokens, &self.database, due)
+    pub fn last_used(&self, due: Due) -> Option<UnwrittenUses> {
+        UnwrittenUses::find(&self.slug, &self.tokens, &self.database, due)
     }
 
     /// Touches each part that a request will use, so that the cache misses overlap. With thousands of tenants, most

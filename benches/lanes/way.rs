@@ -7,7 +7,7 @@ use deadpool_redis::{Pool, Runtime};
 use formgate::config::{OnRedisFailure, RedisTarget};
 use formgate::metrics::Metrics;
 use formgate::quota::{Account, Quota, ReportUsage};
-use formgate::shared::{Lanes, Link};
+use formgate::shared::{RedisClient, RedisConnections};
 use formgate::store::DatabaseIdentity;
 use redis::aio::ConnectionLike;
 use redis::{Client, RedisResult, Script};
@@ -32,7 +32,7 @@ pub(crate) enum Way {
     /// The gateway's own: over the lanes, where those who wait share a call.
     Shared { quota: Box<Quota>, accounts: Vec<Account> },
     /// Over the same lanes, a call a request.
-    Lanes(Arc<Lanes>),
+    Lanes(Arc<RedisConnections>),
     /// Out of a pool, and back.
     Pool(Pool),
     /// A new one, closed after its answer.
@@ -43,8 +43,10 @@ impl Way {
     /// Every way to a server, the gateway's own first.
     pub(crate) async fn all(port: &str, callers: usize) -> anyhow::Result<Vec<Arc<Self>>> {
         let url = format!("redis://127.0.0.1:{port}");
-        let link = Link::new(&RedisTarget::Server { url: url.clone().into() })?;
-        let lanes = Arc::new(Lanes::open(Arc::new(link), LIMIT, OnRedisFailure::default(), Metrics::default()).await);
+        let client = RedisClient::new(&RedisTarget::Server { url: url.clone().into() })?;
+        let lanes = Arc::new(
+            RedisConnections::open(Arc::new(client), LIMIT, OnRedisFailure::default(), Metrics::default()).await,
+        );
         let windows = Some((Arc::clone(&lanes), OnRedisFailure::Deny));
         let quota = Quota::new(SPAN, windows, Metrics::default());
         let accounts =

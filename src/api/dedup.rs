@@ -10,11 +10,15 @@ use std::hash::BuildHasher;
 use crate::store::Texts;
 
 /// One column of all members.
-type Column = Arc<Texts>;
+type SharedTexts = Arc<Texts>;
 
 /// Removes the members whose address occurs again. Takes and returns the addresses, the keys by which they are
 /// compared, and the names. Addresses and keys may be the same column.
-pub(super) fn dedup(emails: Column, keys: Column, names: Column) -> (Column, Column, Column) {
+pub(super) fn dedup(
+    emails: SharedTexts,
+    keys: SharedTexts,
+    names: SharedTexts,
+) -> (SharedTexts, SharedTexts, SharedTexts) {
     let duplicates = duplicates(&keys, &names);
     if duplicates.is_empty() {
         return (emails, keys, names);

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_is_too_long_is_one_fault_of_its_own() {
+    fn a_list_that_is_too_long_is_a_single_fault() {
         let values = |count: usize| vec!["7"; count];
         let of_one_term = |count| json!({"terms": {"1": values(count)}});
         let terms = |count: usize| {

@@ -13,6 +13,8 @@ use crate::reply::Reply;
 use crate::store::{Element, FormSummary};
 
 /// The number of forms on a page, as in the service description.
+///
+/// Larger: a response takes longer and more memory. Smaller: listing all forms takes more requests of the budget.
 const PAGE_SIZE: u32 = 100;
 
 fn write_summary(json: &mut Json, form: &FormSummary) {

@@ -25,6 +25,8 @@ use crate::store::{
 };
 
 /// The number of groups on a page.
+///
+/// Larger: a response takes longer and more memory. Smaller: listing all groups takes more requests of the budget.
 const PAGE_SIZE: u32 = 100;
 
 /// The size from which a body is parsed in `block_in_place`.
@@ -39,6 +41,8 @@ const BLOCKING_BODY_BYTES: usize = 256 * 1024;
 const BLOCKING_MEMBERS: usize = 10_000;
 
 /// The maximum length of a name and of an external id, in characters.
+///
+/// Larger: the schema of the databases refuses what passes here. Smaller: names that an import accepts are refused.
 const MAX_NAME: usize = 255;
 
 #[derive(Serialize)]

@@ -41,7 +41,10 @@ pub(super) fn read(entry: &BodyEntry<'_>, faults: &mut Faults) -> Result<NewMemb
 /// Smaller: names in real directories are refused.
 const MAX_NAME: usize = 1_000;
 
-/// The minimum size of a member in a body: `{"email":"a@b"},`.
+/// The minimum size of a member in a body: `{"email":"a@b"},`. Columns are allocated for as many members as fit.
+///
+/// Larger: columns of the shortest members grow, which copies them. Smaller: columns are allocated for more members
+/// than a body can hold.
 const MIN_MEMBER_BYTES: usize = 16;
 
 /// The values of all members by column, in body order.

@@ -19,15 +19,15 @@ static DOCUMENT: LazyLock<Map<String, Value>> = LazyLock::new(|| {
 
 pub(super) fn show(admitted: &Admitted, call: &Call<'_>) -> Reply {
     let servers = json!([{ "url": format!("{}/api/v1", call.origin), "description": admitted.tenant().name }]);
-    Reply::json(StatusCode::OK, &Document { servers })
+    Reply::json(StatusCode::OK, &ServedDescription { servers })
 }
 
 /// The document with other servers, without cloning its thousands of values.
-struct Document {
+struct ServedDescription {
     servers: Value,
 }
 
-impl Serialize for Document {
+impl Serialize for ServedDescription {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let own = |key: &str| if key == "servers" { Some(&self.servers) } else { None };
         serializer.collect_map(DOCUMENT.iter().map(|(key, value)| (key, own(key).unwrap_or(value))))
@@ -56,7 +56,7 @@ mod tests {
     #[test]
     fn only_the_servers_differ_from_the_source() {
         let servers = json!([{ "url": "https://acme.test/api/v1" }]);
-        let served = serde_json::to_value(Document { servers: servers.clone() }).unwrap();
+        let served = serde_json::to_value(ServedDescription { servers: servers.clone() }).unwrap();
         let mut expected = DOCUMENT.clone();
         expected["servers"] = servers;
         assert_eq!(served, Value::Object(expected));

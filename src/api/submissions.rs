@@ -21,6 +21,9 @@ use crate::reply::Reply;
 use crate::store::{Answer, Field, Page, Submission};
 
 /// The number of submissions on a page, as in the service description.
+///
+/// Larger: a response, which contains whole answers, takes longer and more memory. Smaller: reading all submissions
+/// takes more requests of the budget.
 const PAGE_SIZE: u32 = 20;
 
 /// The details of a file. Details missing in the database are null.

@@ -27,9 +27,14 @@ use crate::reply::Reply;
 use crate::store::{Event, Subscribed, Subscription, SubscriptionKey, Unsubscription};
 
 /// The number of subscriptions on a page.
+///
+/// Larger: a response takes longer and more memory. Smaller: listing all subscriptions takes more requests of the
+/// budget.
 const PAGE_SIZE: u32 = 100;
 
-/// The maximum length of a target URL. Larger: it may not fit into an index entry. Smaller: URLs of some tools are
+/// The maximum length of a target URL.
+///
+/// Larger: it may not fit into an index entry. Smaller: URLs of some tools are
 /// refused.
 const MAX_URL_BYTES: usize = 2048;
 

@@ -20,7 +20,7 @@ fn issue(names: &[&str]) -> CertifiedKey<KeyPair> {
 }
 
 #[test]
-fn a_sound_pair_is_read_with_the_names_it_vouches_for() {
+fn a_valid_pair_is_read_with_the_names_it_covers() {
     let folder = tempfile::tempdir().unwrap();
     let issued = issue(&["*.example.com", "forms.acme.org"]);
     let files = write(folder.path(), &issued.cert.pem(), &issued.signing_key.serialize_pem());

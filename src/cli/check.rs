@@ -16,8 +16,8 @@ use super::ConfigFile;
 use super::output::print;
 use crate::config::{Config, Examination, Problem, Problems, TenantConfig};
 use crate::explain::{Finding, Trace, Tracer};
-use crate::gateway::Share;
-use crate::shared::trial;
+use crate::gateway::DescriptorShare;
+use crate::shared::diagnosis;
 use crate::store::{DatabaseConcern, Pooler, Store, remedy, with_causes};
 
 /// How many databases are checked at the same time. Larger: a database server gets that many connections at once.
@@ -54,7 +54,8 @@ pub(super) async fn run(CheckArgs { file, deep }: &CheckArgs) -> Result<()> {
             print(&format!("warning: the database of the tenant `{slug}` is behind {pooler}: {}", Pooler::REMEDY))?;
         }
     }
-    let lowered = gateway.as_ref().map(|gateway| Share::once_raised(gateway).lowered(gateway)).unwrap_or_default();
+    let lowered =
+        gateway.as_ref().map(|gateway| DescriptorShare::once_raised(gateway).lowered(gateway)).unwrap_or_default();
     for warning in lowered {
         print(&format!("warning: {warning}, as far as this shell may raise it"))?;
     }
@@ -126,7 +127,7 @@ async fn check_redis(examination: &Examination) -> (Option<Problem>, Option<Stri
     let Some(redis) = examination.gateway.as_ref().and_then(|gateway| gateway.redis.as_ref()) else {
         return (None, None);
     };
-    match trial::run(&redis.target).await {
+    match diagnosis::diagnose(&redis.target).await {
         Ok(warning) => (None, warning.map(|warning| format!("warning: {warning}"))),
         Err(failed) => {
             let problem = examination.redis_problem(format!("Redis can't be used: {}", failed.cause));

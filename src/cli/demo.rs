@@ -22,7 +22,7 @@ use crate::config::{Config, TenantConfig};
 use crate::gateway::{self, Running, StartError};
 use crate::import::{self, OnFault};
 use crate::store::{self, PageRequest, Reach, Store};
-use crate::supervisor::Inherited;
+use crate::systemd::InheritedSockets;
 
 #[derive(Debug, Args)]
 pub(super) struct DemoArgs {
@@ -76,7 +76,7 @@ async fn load<'c>(config: &'c Config, (slug, sample): (&str, &'static str)) -> R
 }
 
 async fn start(config: &Config) -> Result<Running> {
-    gateway::start(config, Inherited::default()).await.map_err(|error| match error {
+    gateway::start(config, InheritedSockets::default()).await.map_err(|error| match error {
         StartError::Bind(error) if config.gateway.listen.iter().any(|entry| entry.address == error.address) => {
             anyhow!("{error}: {}; choose another address with --listen, such as 127.0.0.1:0", error.source)
         }

@@ -32,6 +32,8 @@ pub(super) struct ReindexArgs {
 }
 
 /// The size of the read buffer in bytes.
+///
+/// Larger: more memory. Smaller: more system calls.
 const BUFFER: usize = 1024 * 1024;
 
 pub(super) async fn run(command: &ImportArgs) -> Result<()> {

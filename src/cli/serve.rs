@@ -9,25 +9,25 @@ use super::{ConfigFile, on_runtime};
 use crate::config::Config;
 use crate::edge::Drained;
 use crate::gateway::{self, Running};
-use crate::supervisor::{self, Inherited};
-use crate::telemetry::Log;
+use crate::systemd::{self, InheritedSockets};
+use crate::telemetry::DefaultLog;
 
 pub(super) fn run(file: &ConfigFile) -> Result<()> {
     // First, because it changes the environment, which everything later may read.
-    let inherited = Inherited::take()?;
+    let inherited = InheritedSockets::take()?;
     // Read before there is a runtime, because it sets the number of worker threads.
     let config = file.load()?;
-    on_runtime(Some(config.gateway.threads), Log::OfService, serve(file, inherited, config))
+    on_runtime(Some(config.gateway.threads), DefaultLog::Serving, serve(file, inherited, config))
 }
 
-async fn serve(file: &ConfigFile, inherited: Inherited, config: Config) -> Result<()> {
+async fn serve(file: &ConfigFile, inherited: InheritedSockets, config: Config) -> Result<()> {
     gateway::raise_limit();
     let stop = StopSignals::new()?;
     config.log_warnings();
     let running = gateway::start(&config, inherited).await?;
     let tenants = config.tenants.len();
     let _watching = gateway::watch(&file.config, config, running.reloader());
-    let _watchdog = supervisor::keep_watchdog_quiet();
+    let _watchdog = systemd::notify_watchdog();
     announce(&running, tenants);
     serve_until_stopped(running, stop).await
 }
@@ -39,7 +39,7 @@ fn announce(running: &Running, tenants: usize) {
     if let Some(address) = running.admin_address() {
         tracing::info!(%address, "admin listening");
     }
-    supervisor::ready(tenants, "");
+    systemd::notify_ready(tenants, "");
 }
 
 /// The signals that stop the process: SIGTERM and SIGINT.
@@ -69,7 +69,7 @@ impl StopSignals {
 pub(super) async fn serve_until_stopped(running: Running, mut signals: StopSignals) -> Result<()> {
     signals.next().await;
     tracing::info!("stopping");
-    supervisor::stopping();
+    systemd::notify_stopping();
     let hurry = async {
         signals.next().await;
         tracing::warn!("stopping at once: received a second signal");

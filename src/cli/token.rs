@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::output::{print, print_secret, print_stderr};
 use super::{OfTenant, TenantChoice};
-use crate::shared::{Link, announce};
+use crate::shared::{RedisClient, announce};
 use crate::store::{NewToken, Store, TokenRecord, with_causes};
 use crate::tenant::token::PresentedToken;
 
@@ -103,8 +103,8 @@ async fn show(store: &Store, token: &PresentedToken) -> Result<()> {
 async fn announce(tenant: &TenantChoice) {
     let announcing = async {
         let Some(redis) = tenant.file.load()?.gateway.redis else { return Ok(()) };
-        let link = Link::new(&redis.target)?;
-        announce::announce(&link, &tenant.tenant).await.map_err(anyhow::Error::msg)
+        let client = RedisClient::new(&redis.target)?;
+        announce::announce(&client, &tenant.tenant).await.map_err(anyhow::Error::msg)
     };
     if let Err(failure) = announcing.await {
         print_stderr(&format!(

@@ -10,9 +10,11 @@ use crate::store::DatabaseLimits;
 /// The largest `max_connections`. Larger: a typing mistake passes, since no process may open that many files. Smaller:
 /// a large machine can't use what it has.
 const MAX_CONNECTIONS: u32 = 100_000;
-/// The largest `wait_ms`: longer than the default time limit of any request but a group write.
+/// The largest `wait_ms`. Larger: requests reach their own time limit before they get a connection. Smaller: group
+/// writes, whose time limit is a minute by default, can't wait as long as they may take.
 const MAX_WAIT_MS: u32 = 60_000;
-/// The largest `statement_seconds`: the default time limit of a group write.
+/// The largest `statement_seconds`. Larger: statements run on after the request that waits for them has timed out.
+/// Smaller: a group write can't use its default time limit for a single statement.
 const MAX_STATEMENT_SECONDS: u32 = 60;
 /// The largest `idle_seconds`. Larger: a connection would in effect never be closed. Smaller: connections can't be
 /// kept through a quiet hour.

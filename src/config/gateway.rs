@@ -31,13 +31,15 @@ const MAX_REDIS_TIMEOUT_MS: u32 = 60_000;
 /// slowest searches are cut off.
 const DEFAULT_DRAIN_SECONDS: u32 = 20;
 /// The largest `drain_seconds` and `shutdown_delay_seconds`. Larger: a stop is indistinguishable from a hang.
+/// Smaller: uploads and group writes with the longest time limit can't be drained.
 const MAX_DRAIN_SECONDS: u32 = 3600;
 /// The default of `shutdown_delay_seconds`. Larger: without a load balancer that polls `/readyz`, a stop waits for
-/// nothing.
+/// nothing. Smaller: impossible, it is 0.
 const DEFAULT_SHUTDOWN_DELAY_SECONDS: u32 = 0;
 /// The default of `window_seconds`: the minute in `requests_per_minute`.
 const DEFAULT_WINDOW_SECONDS: u32 = 60;
-/// The largest `window_seconds`. Larger: Redis keeps more timestamps per tenant than any sensible limit needs.
+/// The largest `window_seconds`. Larger: Redis keeps more timestamps per tenant than any sensible limit needs. Smaller:
+/// no budget per hour can be configured.
 const MAX_WINDOW_SECONDS: u32 = 3600;
 
 /// The largest `threads`.
@@ -50,7 +52,8 @@ const MAX_THREADS: u32 = 1024;
 /// many are configured. Larger: a client that tries every name makes the process grow that far. Smaller: more
 /// handshakes read files.
 const DEFAULT_CACHE_MIB: u32 = 64;
-/// The largest `cache_mib`: far above what certificates in use need.
+/// The largest `cache_mib`. Larger: a typing mistake passes, since no set of certificates in use needs that much.
+/// Smaller: a large machine can't keep all certificates of very many hosts in memory.
 const MAX_CACHE_MIB: u32 = 65_536;
 
 /// The table, and the spans in it that later checks report.

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_that_browsers_take_is_taken() {
+    fn a_value_that_browsers_accept_is_accepted() {
         for value in [
             "max-age=0",
             "max-age=31536000",

@@ -11,9 +11,9 @@ use super::table::TableReader;
 use super::{databases, gateway, limits, listen, tenant};
 
 /// A table's header, and the function that reads the table.
-type Reader = (&'static str, fn(TableReader<'_, '_>));
+type KeyReader = (&'static str, fn(TableReader<'_, '_>));
 
-const READERS: [Reader; 10] = [
+const READERS: [KeyReader; 10] = [
     ("the top of the file, above every header", |mut table| {
         table.strings("include");
         for key in ["gateway", "tenant"] {

@@ -27,19 +27,21 @@ use crate::store::{DatabaseLocation, Guard};
 /// The default of `requests_per_minute`: the budget in the service description.
 const DEFAULT_REQUESTS_PER_MINUTE: u32 = 60;
 /// The largest `requests_per_minute`. Larger: every admitted request is a timestamp in the window's log, and checking
-/// it becomes slow.
+/// it becomes slow. Smaller: busy integrations can't get the budget that they need.
 const MAX_REQUESTS_PER_MINUTE: u32 = 100_000;
 /// The default of `max_connections`. Larger: a few hundred tenants exhaust a Postgres server. Smaller: the concurrent
 /// searches of one tenant wait for each other.
 const DEFAULT_MAX_CONNECTIONS: u32 = 5;
-/// The largest `max_connections`. Larger: a typing mistake passes.
+/// The largest `max_connections`. Larger: a typing mistake passes. Smaller: a tenant can't use a large server.
 const MAX_CONNECTIONS: u32 = 1000;
 /// The default of `max_in_flight`. Larger: more searches than the tenant's connections can answer before clients time
 /// out. Smaller: a burst is refused that would be served.
 const DEFAULT_MAX_IN_FLIGHT: u32 = 64;
-/// The largest `max_in_flight`. Larger: it would limit nothing.
+/// The largest `max_in_flight`. Larger: it would limit nothing, since the default limit on client connections is the
+/// same. Smaller: a tenant with many concurrent clients is refused although the gateway has room.
 const MAX_IN_FLIGHT: u32 = 10_000;
-/// The maximum length of a slug: a label of a host name (RFC 1035), since slugs become part of addresses.
+/// The maximum length of a slug. Larger: it no longer fits into a label of a host name (RFC 1035), and slugs become
+/// part of addresses. Smaller: valid labels are refused.
 const MAX_SLUG: usize = 63;
 
 /// A value and its span.

@@ -17,7 +17,7 @@ pub struct Addresses {
 
 /// One counted connection of an address; dropping it ends the count.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct AddressPermit {
     addresses: Arc<Addresses>,
     address: IpAddr,
 }
@@ -30,7 +30,7 @@ impl Addresses {
     }
 
     /// Counts one more connection, unless the address has reached its limit.
-    pub(super) fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Slot> {
+    pub(super) fn enter(self: &Arc<Self>, address: IpAddr) -> Option<AddressPermit> {
         let address = network_of(address);
         let mut open = self.open();
         let count = open.entry(address).or_default();
@@ -38,7 +38,7 @@ impl Addresses {
             return None;
         }
         *count += 1;
-        Some(Slot { addresses: Arc::clone(self), address })
+        Some(AddressPermit { addresses: Arc::clone(self), address })
     }
 
     fn open(&self) -> MutexGuard<'_, HashMap<IpAddr, u32>> {
@@ -46,7 +46,7 @@ impl Addresses {
     }
 }
 
-impl Drop for Slot {
+impl Drop for AddressPermit {
     fn drop(&mut self) {
         let mut open = self.addresses.open();
         if let Some(count) = open.get_mut(&self.address) {

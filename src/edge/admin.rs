@@ -36,7 +36,7 @@ pub const CONNECTIONS: usize = 64;
 ///
 /// Larger: forgotten connections hold the few permits. Smaller: a scraper that polls every 30 s reconnects each
 /// time.
-const QUIET: Duration = Duration::from_secs(60);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Whether the gateway should receive traffic.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -50,7 +50,7 @@ pub struct Readiness {
 }
 
 /// Returns the current readiness without waiting for anything.
-pub type TellReadiness = Arc<dyn Fn() -> Readiness + Send + Sync>;
+pub type ReadinessFn = Arc<dyn Fn() -> Readiness + Send + Sync>;
 
 /// The running listener; dropping it closes the listener and its connections.
 #[derive(Debug)]
@@ -64,17 +64,17 @@ pub struct Admin {
 ///
 /// # Panics
 /// If called outside a Tokio runtime.
-pub fn serve(listener: TcpListener, metrics: Metrics, readiness: TellReadiness) -> Admin {
-    let accepting = tokio::spawn(accept_every(listener, metrics, readiness));
+pub fn serve(listener: TcpListener, metrics: Metrics, readiness: ReadinessFn) -> Admin {
+    let accepting = tokio::spawn(accept_all(listener, metrics, readiness));
     Admin { _accepting: AbortOnDropHandle::new(accepting) }
 }
 
-async fn accept_every(listener: TcpListener, metrics: Metrics, readiness: TellReadiness) {
-    let mut acceptor = Acceptor::new(listener, QUIET);
-    let slots = Arc::new(Semaphore::new(CONNECTIONS));
+async fn accept_all(listener: TcpListener, metrics: Metrics, readiness: ReadinessFn) {
+    let mut acceptor = Acceptor::new(listener, IDLE_TIMEOUT);
+    let permits = Arc::new(Semaphore::new(CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
-        let slot = Arc::clone(&slots).acquire_owned().await.expect("the slots are never closed");
+        let permit = Arc::clone(&permits).acquire_owned().await.expect("the permits are never closed");
         let (stream, _) = acceptor.next().await;
         while connections.try_join_next().is_some() {}
         let (metrics, readiness) = (metrics.clone(), Arc::clone(&readiness));
@@ -83,19 +83,19 @@ async fn accept_every(listener: TcpListener, metrics: Metrics, readiness: TellRe
             async { Ok::<_, Infallible>(response) }
         });
         let mut settings = http1::Builder::new();
-        settings.timer(TokioTimer::new()).header_read_timeout(QUIET);
+        settings.timer(TokioTimer::new()).header_read_timeout(IDLE_TIMEOUT);
         let connection = settings.serve_connection(TokioIo::new(stream), service);
         connections.spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(reason = &error as &dyn std::error::Error, "admin connection failed");
             }
-            drop(slot);
+            drop(permit);
         });
     }
 }
 
 /// Answers a request. hyper omits the body for HEAD.
-fn answer<B>(request: &Request<B>, metrics: &Metrics, readiness: &TellReadiness) -> Response<Full<Bytes>> {
+fn answer<B>(request: &Request<B>, metrics: &Metrics, readiness: &ReadinessFn) -> Response<Full<Bytes>> {
     let path = request.uri().path();
     if !matches!(path, "/healthz" | "/readyz" | "/metrics") {
         return json(StatusCode::NOT_FOUND, &json!({"message": "Not found"}));

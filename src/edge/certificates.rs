@@ -11,8 +11,8 @@
 //! all certificates, served or not.
 
 mod cache;
-mod held;
 mod inspection;
+mod loader;
 #[cfg(test)]
 mod tests;
 
@@ -23,8 +23,8 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, ArcSwapOption};
 
 use self::cache::Cache;
-use self::held::{Held, Loader};
-use self::inspection::Inspection;
+use self::inspection::CertificateInspection;
+use self::loader::{LoadedCertificate, Loader};
 use crate::background::Task;
 use crate::certificate::{CertificateError, CertificateFiles};
 use crate::config::GatewayConfig;
@@ -32,11 +32,11 @@ use crate::host::HostName;
 use crate::metrics::Metrics;
 use crate::tenant::Directory;
 
-pub use self::held::ServedCertificate;
+pub use self::loader::ServedCertificate;
 
 /// How often certificate files are checked.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub struct CheckIntervals {
     /// The minimum interval between comparisons of a served certificate with its files.
     ///
     /// Larger: a renewed certificate is served later if its folder is not watched. Smaller: busy hosts cause more
@@ -52,7 +52,7 @@ pub struct Pace {
     pub inspect: Duration,
 }
 
-impl Default for Pace {
+impl Default for CheckIntervals {
     fn default() -> Self {
         let seconds = Duration::from_secs;
         Self { compare: seconds(5), retry: seconds(1), inspect: seconds(600) }
@@ -63,7 +63,7 @@ impl Default for Pace {
 pub struct Certificates {
     directory: Arc<ArcSwap<Directory>>,
     /// None if no listener uses TLS.
-    gateway: Arc<ArcSwapOption<Held>>,
+    gateway: Arc<ArcSwapOption<LoadedCertificate>>,
     loader: Arc<Loader>,
     cache: Arc<Cache>,
     /// The faults that the last inspection found.
@@ -80,9 +80,9 @@ impl Certificates {
         gateway: &GatewayConfig,
         directory: Arc<ArcSwap<Directory>>,
         metrics: &Metrics,
-        pace: Pace,
+        intervals: CheckIntervals,
     ) -> Result<Self, CertificateError> {
-        let loader = Arc::new(Loader::new(metrics.certificates.clone(), pace));
+        let loader = Arc::new(Loader::new(metrics.certificates.clone(), intervals));
         let held = gateway.certificate.as_ref().map(|files| loader.read(files, GATEWAY.into())).transpose()?;
         let cache = Arc::new(Cache::new(gateway.certificate_cache, Arc::clone(&loader)));
         Ok(Self {
@@ -124,15 +124,15 @@ impl Certificates {
     ///
     /// # Errors
     /// The certificate can't be read.
-    pub fn prepare(&self, files: Option<&CertificateFiles>) -> Result<Prepared, CertificateError> {
+    pub fn prepare(&self, files: Option<&CertificateFiles>) -> Result<PreparedCertificate, CertificateError> {
         let served = self.gateway.load();
         let other = files.filter(|files| served.as_ref().is_none_or(|served| served.files() != *files));
-        let Some(files) = other else { return Ok(Prepared(None)) };
-        self.loader.read(files, GATEWAY.into()).map(|held| Prepared(Some(Arc::new(held))))
+        let Some(files) = other else { return Ok(PreparedCertificate(None)) };
+        self.loader.read(files, GATEWAY.into()).map(|held| PreparedCertificate(Some(Arc::new(held))))
     }
 
     /// Replaces the gateway's certificate. Open connections and sessions continue.
-    pub fn replace(&self, prepared: Prepared) {
+    pub fn replace(&self, prepared: PreparedCertificate) {
         if let Some(held) = prepared.0 {
             self.gateway.store(Some(held));
         }
@@ -150,7 +150,7 @@ impl Certificates {
         self.loader.note_change();
         renew(&self.loader, &self.gateway).await;
         let directory = self.directory.load_full();
-        let has = |held: &Held| {
+        let has = |held: &LoadedCertificate| {
             let tenant = directory.config(held.owner());
             tenant.is_some_and(|tenant| tenant.certificates.iter().any(|(_, files)| files == held.files()))
         };
@@ -160,7 +160,7 @@ impl Certificates {
     /// The background task that inspects all certificates.
     #[must_use]
     pub fn inspection(self: &Arc<Self>) -> impl Task {
-        Inspection::new(Arc::clone(self))
+        CertificateInspection::new(Arc::clone(self))
     }
 
     fn gateway(&self) -> Option<Arc<ServedCertificate>> {
@@ -174,8 +174,8 @@ impl Certificates {
 }
 
 /// Replaces the gateway's certificate if its files were renewed, unless another one has replaced it meanwhile.
-async fn renew(loader: &Arc<Loader>, gateway: &ArcSwapOption<Held>) {
-    for before in held::changed(gateway.load_full().into_iter().collect()).await {
+async fn renew(loader: &Arc<Loader>, gateway: &ArcSwapOption<LoadedCertificate>) {
+    for before in loader::changed(gateway.load_full().into_iter().collect()).await {
         if let Some(renewed) = loader.renew(&before).await {
             gateway.compare_and_swap(&before, Some(Arc::new(renewed)));
         }
@@ -186,11 +186,11 @@ async fn renew(loader: &Arc<Loader>, gateway: &ArcSwapOption<Held>) {
 const GATEWAY: &str = "gateway";
 
 /// A certificate of the gateway that was read but is not in place yet.
-pub struct Prepared(Option<Arc<Held>>);
+pub struct PreparedCertificate(Option<Arc<LoadedCertificate>>);
 
-impl fmt::Debug for Prepared {
+impl fmt::Debug for PreparedCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Prepared").field("is_other", &self.0.is_some()).finish()
+        f.debug_struct("PreparedCertificate").field("is_other", &self.0.is_some()).finish()
     }
 }
 

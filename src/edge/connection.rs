@@ -1,7 +1,7 @@
 //! One connection, from the accepted socket to its close.
 //!
 //! Owns the steps of a connection (the client's address, TLS or plain, HTTP/1.1 or HTTP/2) and hyper's settings.
-//! [`Attendant`] ends connections, and the gate owns the content of requests and responses.
+//! [`ConnectionDriver`] ends connections, and the gate owns the content of requests and responses.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -25,14 +25,14 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use super::activity::Activity;
-use super::attendant::Attendant;
 use super::drain::Lifecycle;
+use super::driver::ConnectionDriver;
 use super::executor::{Http2Executor, Poller};
 use super::frames::Frames;
-use super::heads::Heads;
+use super::head_filter::HeadFilter;
 use super::proxy::{self, BadHeader};
 use super::socket::Socket;
-use super::tls::{self, Protocol, Secured};
+use super::tls::{self, Protocol, TlsConnection};
 use super::{Edge, Serve};
 use crate::config::ConnectionLimits;
 use crate::config::{ListenConfig, ListenProtocol};
@@ -48,25 +48,25 @@ pub(super) async fn serve<S: Serve>(
 ) {
     let accepted = Instant::now();
     // A drain does not wait for a client that sends no request soon.
-    let too_late = lifecycle.last_call(accepted + edge.limits.last_call);
+    let too_late = lifecycle.drain_grace_over(accepted + edge.limits.drain_grace);
     let identified = tokio::select! {
         biased;
         () = too_late => None,
         client = identify(&mut stream, peer, &entry, &edge) => client,
     };
     let Some((client, caller)) = identified else { return };
-    let slot = caller.map(|caller| edge.addresses.enter(caller));
-    if matches!(slot, Some(None)) {
+    let permit = caller.map(|caller| edge.addresses.enter(caller));
+    if matches!(permit, Some(None)) {
         edge.metrics.edge.connections_refused.with_label_values(&["address"]).inc();
         return;
     }
-    let arrival = Arrival { client, caller, accepted, edge: &edge, lifecycle: &lifecycle };
+    let accepted_connection = AcceptedConnection { client, caller, accepted, edge: &edge, lifecycle: &lifecycle };
     match entry.protocol {
-        ListenProtocol::Tls => arrival.serve_tls(stream).await,
-        ListenProtocol::Http1 => arrival.serve_plain(stream, Transport::Balancer).await,
-        ListenProtocol::Http2 => arrival.serve_plain_http2(stream).await,
+        ListenProtocol::Tls => accepted_connection.serve_tls(stream).await,
+        ListenProtocol::Http1 => accepted_connection.serve_plain(stream, Transport::Balancer).await,
+        ListenProtocol::Http2 => accepted_connection.serve_plain_http2(stream).await,
         ListenProtocol::Redirect { https_port } => {
-            arrival.serve_plain(stream, Transport::Redirect { https_port }).await;
+            accepted_connection.serve_plain(stream, Transport::Redirect { https_port }).await;
         }
     }
 }
@@ -101,7 +101,7 @@ async fn identify<S>(
 }
 
 /// A connection of which only the client's address is known.
-struct Arrival<'a, S> {
+struct AcceptedConnection<'a, S> {
     client: SocketAddr,
     caller: Option<IpAddr>,
     accepted: Instant,
@@ -109,19 +109,19 @@ struct Arrival<'a, S> {
     lifecycle: &'a Lifecycle,
 }
 
-impl<'a, S: Serve> Arrival<'a, S> {
+impl<'a, S: Serve> AcceptedConnection<'a, S> {
     async fn serve_tls(self, stream: TcpStream) {
         let (client, edge) = (self.client, self.edge);
         let activity = Activity::new(self.accepted, self.edge.limits);
         let socket = Socket::new(stream, Arc::clone(&activity), edge.limits);
-        // Boxed, like the conversation: an idle connection keeps no space for its handshake.
-        let shaking = Box::pin(tls::shake(socket, &edge.certificates, self.time_left()));
-        let Some(shaken) = self.unless_too_late(shaking).await else { return };
-        edge.metrics.edge.handshakes.with_label_values(&[result(&shaken)]).inc();
-        match shaken {
-            Ok(Secured { stream, names, protocol }) => {
+        // Boxed, like the HTTP connection: an idle connection keeps no space for its handshake.
+        let handshake = Box::pin(tls::handshake(socket, &edge.certificates, self.time_left()));
+        let Some(handshake) = self.before_drain_ends(handshake).await else { return };
+        edge.metrics.edge.handshakes.with_label_values(&[result(&handshake)]).inc();
+        match handshake {
+            Ok(TlsConnection { stream, names, protocol }) => {
                 edge.metrics.edge.handshake_duration.observe(self.accepted.elapsed().as_secs_f64());
-                self.converse(stream, protocol, Transport::Tls(names), &activity).await;
+                self.serve_http(stream, protocol, Transport::Tls(names), &activity).await;
             }
             Err(refused) => {
                 tracing::debug!(%client, reason = &refused as &dyn std::error::Error, "handshake refused");
@@ -132,18 +132,18 @@ impl<'a, S: Serve> Arrival<'a, S> {
     async fn serve_plain(self, stream: TcpStream, transport: Transport) {
         let activity = Activity::new(self.accepted, self.edge.limits);
         let socket = Socket::new(stream, Arc::clone(&activity), self.edge.limits);
-        self.converse(socket, Protocol::Http1, transport, &activity).await;
+        self.serve_http(socket, Protocol::Http1, transport, &activity).await;
     }
 
     async fn serve_plain_http2(self, stream: TcpStream) {
         // hyper would wait for the preface forever.
         let begun = async { timeout(self.time_left(), stream.peek(&mut [0])).await };
-        if !matches!(self.unless_too_late(begun).await, Some(Ok(Ok(1)))) {
+        if !matches!(self.before_drain_ends(begun).await, Some(Ok(Ok(1)))) {
             return;
         }
         let activity = Activity::new(self.accepted, self.edge.limits);
         let socket = Socket::new(stream, Arc::clone(&activity), self.edge.limits);
-        self.converse(socket, Protocol::Http2, Transport::Balancer, &activity).await;
+        self.serve_http(socket, Protocol::Http2, Transport::Balancer, &activity).await;
     }
 
     /// The time left until the connection must be ready for requests.
@@ -152,17 +152,17 @@ impl<'a, S: Serve> Arrival<'a, S> {
     }
 
     /// Awaits the output, or returns nothing once a drain no longer waits for it.
-    async fn unless_too_late<T>(&self, what: impl Future<Output = T>) -> Option<T> {
+    async fn before_drain_ends<T>(&self, what: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
-            () = self.lifecycle.last_call(self.accepted + self.edge.limits.last_call) => None,
+            () = self.lifecycle.drain_grace_over(self.accepted + self.edge.limits.drain_grace) => None,
             outcome = what => Some(outcome),
         }
     }
 
     /// Answers the requests on a stream that is ready for them. Not an `async fn`: its future would keep space for
     /// the stream, which hyper owns from here on.
-    fn converse<IO>(
+    fn serve_http<IO>(
         self,
         stream: IO,
         protocol: Protocol,
@@ -174,8 +174,8 @@ impl<'a, S: Serve> Arrival<'a, S> {
     {
         let Self { client, caller, edge, lifecycle, .. } = self;
         let label = label(protocol);
-        let open = Open::new(edge.metrics.edge.connections_open.with_label_values(&[label]));
-        let conversation = Arc::new(Conversation {
+        let open = OpenConnection::new(edge.metrics.edge.connections_open.with_label_values(&[label]));
+        let http = Arc::new(HttpService {
             connection: Connection {
                 client: client.to_string().into(),
                 caller,
@@ -186,32 +186,32 @@ impl<'a, S: Serve> Arrival<'a, S> {
             activity: Arc::clone(activity),
             lifecycle: lifecycle.clone(),
         });
-        let attendant = Attendant { activity: Arc::clone(activity), metrics: &edge.metrics.edge, lifecycle };
-        let attended = match protocol {
+        let driver = ConnectionDriver { activity: Arc::clone(activity), metrics: &edge.metrics.edge, lifecycle };
+        let driven = match protocol {
             Protocol::Http1 => {
-                let heads = Heads::new(stream, Arc::clone(activity), edge.limits.head_bytes);
-                let refused = heads.refused();
+                let stream = HeadFilter::new(stream, Arc::clone(activity), edge.limits.head_bytes);
+                let refused = stream.refused();
                 let answer = service_fn(move |mut request| {
                     refused.mark(&mut request);
-                    Arc::clone(&conversation).answer(request)
+                    Arc::clone(&http).answer(request)
                 });
-                let connection = http1_settings(&edge.limits).serve_connection(TokioIo::new(heads), answer);
-                let say_goodbye = http1::Connection::graceful_shutdown;
-                Either::Left(attendant.attend(Poller::new(None), Box::pin(connection), say_goodbye))
+                let connection = http1_settings(&edge.limits).serve_connection(TokioIo::new(stream), answer);
+                let shut_down = http1::Connection::graceful_shutdown;
+                Either::Left(driver.drive(Poller::new(None), Box::pin(connection), shut_down))
             }
             Protocol::Http2 => {
                 let executor = Http2Executor::default();
                 let poller = Poller::new(Some(executor.clone()));
                 let frames = Frames::new(stream, Arc::clone(activity), edge.limits.resets);
                 // Boxed: each is moved several times before [`Http2Executor`] stores it.
-                let answer = service_fn(move |request| Box::pin(Arc::clone(&conversation).answer(request)));
+                let answer = service_fn(move |request| Box::pin(Arc::clone(&http).answer(request)));
                 let connection = http2_settings(&edge.limits, executor).serve_connection(TokioIo::new(frames), answer);
                 // `Frames` sends the GOAWAY.
-                let say_goodbye = |_: Pin<&mut _>| {};
-                Either::Right(attendant.attend(poller, Box::pin(connection), say_goodbye))
+                let shut_down = |_: Pin<&mut _>| {};
+                Either::Right(driver.drive(poller, Box::pin(connection), shut_down))
             }
         };
-        attended.map(move |ended| {
+        driven.map(move |ended| {
             drop(open);
             if let Err(error) = ended {
                 let reason = &error as &dyn std::error::Error;
@@ -222,25 +222,25 @@ impl<'a, S: Serve> Arrival<'a, S> {
 }
 
 /// What the requests of a connection share.
-struct Conversation<S> {
+struct HttpService<S> {
     connection: Connection,
     service: Arc<S>,
     activity: Arc<Activity>,
     lifecycle: Lifecycle,
 }
 
-impl<S: Serve> Conversation<S> {
+impl<S: Serve> HttpService<S> {
     /// Answers a request, which counts as being handled from this call on, not from its first poll.
     fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response<Full<Bytes>>, Infallible>> {
-        let handling = self.activity.handle();
+        let handling = self.activity.begin_request();
         async move {
             // HTTP/2 has the GOAWAY for this.
-            let speaks_of_closing = request.version() <= Version::HTTP_11;
+            let is_http1 = request.version() <= Version::HTTP_11;
             let mut response = self.service.serve(&self.connection, request).await;
-            if speaks_of_closing && (handling.is_last() || self.lifecycle.is_draining()) {
+            if is_http1 && (handling.is_last() || self.lifecycle.is_draining()) {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
             drop(handling);
@@ -252,7 +252,7 @@ impl<S: Serve> Conversation<S> {
 /// How many bytes hyper may buffer beyond a head of the maximum size.
 ///
 /// Larger: a connection buffers more. Smaller: hyper may find its buffer full before an allowed head is complete.
-const BESIDE_A_HEAD: usize = 8 * 1024;
+const BUFFER_BEYOND_HEAD: usize = 8 * 1024;
 
 fn http1_settings(limits: &ConnectionLimits) -> http1::Builder {
     let mut settings = http1::Builder::new();
@@ -261,7 +261,7 @@ fn http1_settings(limits: &ConnectionLimits) -> http1::Builder {
         // `Activity` enforces this timeout: hyper's also runs between two requests.
         .header_read_timeout(None)
         .max_headers(ConnectionLimits::HEAD_FIELDS)
-        .max_buf_size(limits.head_bytes + BESIDE_A_HEAD)
+        .max_buf_size(limits.head_bytes + BUFFER_BEYOND_HEAD)
         // A client that closes its half is gone. Its handler is dropped, so that an abandoned search ends.
         .half_close(false);
     settings
@@ -280,12 +280,12 @@ fn http2_settings(limits: &ConnectionLimits, executor: Http2Executor) -> http2::
     settings
 }
 
-fn result<IO>(shaken: &Result<Secured<IO>, tls::Refused>) -> &'static str {
-    match shaken {
+fn result<IO>(handshake: &Result<TlsConnection<IO>, tls::HandshakeError>) -> &'static str {
+    match handshake {
         Ok(_) => "done",
-        Err(tls::Refused::UnknownName) => "unknown_name",
-        Err(tls::Refused::TimedOut) => "timeout",
-        Err(tls::Refused::Failed(_)) => "failed",
+        Err(tls::HandshakeError::UnknownName) => "unknown_name",
+        Err(tls::HandshakeError::TimedOut) => "timeout",
+        Err(tls::HandshakeError::Failed(_)) => "failed",
     }
 }
 
@@ -297,16 +297,16 @@ fn label(protocol: Protocol) -> &'static str {
 }
 
 /// Counts an open connection for as long as it lives.
-struct Open(IntGauge);
+struct OpenConnection(IntGauge);
 
-impl Open {
+impl OpenConnection {
     fn new(gauge: IntGauge) -> Self {
         gauge.inc();
         Self(gauge)
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.0.dec();
     }

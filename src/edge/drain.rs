@@ -58,7 +58,7 @@ impl Lifecycle {
     }
 
     /// Completes when the edge drains, but not before `until`.
-    pub(super) async fn last_call(&self, until: Instant) {
+    pub(super) async fn drain_grace_over(&self, until: Instant) {
         self.draining().await;
         sleep_until(until).await;
     }
@@ -69,7 +69,7 @@ impl Lifecycle {
 pub struct Serving {
     addresses: Vec<SocketAddr>,
     lifecycle: Lifecycle,
-    slots: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     connections: usize,
 }
 
@@ -83,10 +83,10 @@ pub enum Drained {
 }
 
 impl Serving {
-    pub(super) fn new(addresses: Vec<SocketAddr>, slots: Arc<Semaphore>, connections: usize) -> Self {
+    pub(super) fn new(addresses: Vec<SocketAddr>, permits: Arc<Semaphore>, connections: usize) -> Self {
         let lifecycle =
             Lifecycle { tasks: Arc::default(), draining: CancellationToken::new(), is_draining: Arc::default() };
-        Self { addresses, lifecycle, slots, connections }
+        Self { addresses, lifecycle, permits, connections }
     }
 
     pub(super) fn lifecycle(&self) -> Lifecycle {
@@ -100,15 +100,15 @@ impl Serving {
     }
 
     /// Drains: closes the listeners, closes connections without a request, lets requests in flight finish
-    /// (`Connection: close`, GOAWAY), and cuts the remaining connections when `patience` completes.
-    pub async fn drain(self, patience: impl Future<Output = ()>) -> Drained {
+    /// (`Connection: close`, GOAWAY), and cuts the remaining connections when `deadline` completes.
+    pub async fn drain(self, deadline: impl Future<Output = ()>) -> Drained {
         self.lifecycle.drain();
         tokio::select! {
             biased;
             () = self.lifecycle.ended() => return Drained::Finished,
-            () = patience => {}
+            () = deadline => {}
         }
-        let open = self.connections.saturating_sub(self.slots.available_permits());
+        let open = self.connections.saturating_sub(self.permits.available_permits());
         self.lifecycle.tasks().abort_all();
         self.lifecycle.ended().await;
         Drained::Cut(open)

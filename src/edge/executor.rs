@@ -54,13 +54,13 @@ impl Http2Executor {
 
 /// Polls a connection and its responses, whichever was woken, and again immediately if one was woken meanwhile.
 pub(super) struct Poller {
-    state: Arc<State>,
+    state: Arc<PollState>,
     waker: Waker,
     responses: Option<Responses>,
 }
 
 /// What has to be polled, as the bits below.
-struct State {
+struct PollState {
     task: AtomicWaker,
     due: AtomicU8,
 }
@@ -71,10 +71,10 @@ const RESPONSES: u8 = 2;
 const IDLE: u8 = 4;
 
 /// A waker that sets a bit, and wakes the task unless it is polling.
-struct SetDue<const BIT: u8>(Arc<State>);
+struct SetDue<const BIT: u8>(Arc<PollState>);
 
 impl<const BIT: u8> SetDue<BIT> {
-    fn waker(state: &Arc<State>) -> Waker {
+    fn waker(state: &Arc<PollState>) -> Waker {
         Arc::new(Self(Arc::clone(state))).into()
     }
 }
@@ -85,7 +85,7 @@ impl<const BIT: u8> Wake for SetDue<BIT> {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        let State { task, due } = &*self.0;
+        let PollState { task, due } = &*self.0;
         if due.fetch_or(BIT, Ordering::AcqRel) == IDLE {
             task.wake();
         }
@@ -96,7 +96,7 @@ impl Poller {
     /// Polls a connection, and the responses that it passes to its executor, if it has one. Boxed, like the
     /// connection: it is passed on, and a future keeps space for what was moved through it.
     pub(super) fn new(executor: Option<Http2Executor>) -> Box<Self> {
-        let state = Arc::new(State { task: AtomicWaker::new(), due: AtomicU8::new(CONNECTION) });
+        let state = Arc::new(PollState { task: AtomicWaker::new(), due: AtomicU8::new(CONNECTION) });
         let waker = SetDue::<CONNECTION>::waker(&state);
         let responses = executor.map(|executor| Responses::new(executor, SetDue::<RESPONSES>::waker(&state)));
         Box::new(Self { state, waker, responses })
@@ -113,7 +113,7 @@ impl Poller {
         mut connection: Pin<&mut F>,
         context: &mut Context<'_>,
     ) -> Poll<F::Output> {
-        let State { task, due } = &*self.state;
+        let PollState { task, due } = &*self.state;
         task.register(context.waker());
         let mut now = due.swap(0, Ordering::AcqRel);
         for _ in 0..IN_A_ROW {
@@ -150,7 +150,7 @@ impl Poller {
 /// Nothing else tracks these tasks: a connection waits for them, and they end if it is dropped.
 struct Responses {
     executor: Http2Executor,
-    waiting: FuturesUnordered<Waiting>,
+    waiting: FuturesUnordered<WaitingResponse>,
     waker: Waker,
 }
 
@@ -165,7 +165,7 @@ impl Responses {
             // Most wait for nothing and need no waker. The others are polled once more, with the waker that
             // `FuturesUnordered` has for each.
             if poll(&mut response, &mut Context::from_waker(Waker::noop())).is_pending() {
-                self.waiting.push(Waiting::new(response));
+                self.waiting.push(WaitingResponse::new(response));
             }
         }
         let mut context = Context::from_waker(&self.waker);
@@ -187,18 +187,18 @@ fn poll(response: &mut ResponseFuture, context: &mut Context<'_>) -> Poll<()> {
 }
 
 /// A response that was polled and waits; `response` is None once it has become a task.
-struct Waiting {
+struct WaitingResponse {
     response: Option<ResponseFuture>,
     was_woken: bool,
 }
 
-impl Waiting {
+impl WaitingResponse {
     fn new(response: ResponseFuture) -> Self {
         Self { response: Some(response), was_woken: false }
     }
 }
 
-impl Future for Waiting {
+impl Future for WaitingResponse {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {

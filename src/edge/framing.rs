@@ -4,11 +4,11 @@
 //! hyper accepts what two parsers may read differently, such as a length together with a transfer coding, or a
 //! length twice. Request smuggling is built on that (RFC 9112, section 6.3). hyper also answers what it can't
 //! parse without a body, and does not report where a head begins, which the head timeout needs. So the bytes are
-//! followed on their way to hyper: heads are parsed with the parser that hyper uses, and bodies are only counted.
+//! scanned on their way to hyper: heads are parsed with the parser that hyper uses, and bodies are only counted.
 //! The rules are hyper's or stricter, and bytes that break them never reach hyper, so the two can't disagree about
 //! where the next request begins.
 //!
-//! It only inspects bytes and knows no sockets: `heads` holds bytes back, passes them on and replaces them.
+//! It only inspects bytes and knows no sockets: `head_filter` holds bytes back, passes them on and replaces them.
 
 use std::mem::MaybeUninit;
 
@@ -22,12 +22,12 @@ use crate::gate::HeadFault;
 ///
 /// Larger: a body carries more that is never used. Smaller: trailers of honest clients (checksums) break their
 /// requests.
-const BESIDE_CHUNKS: u64 = 16 * 1024;
+const MAX_CHUNK_OVERHEAD: u64 = 16 * 1024;
 
-/// Follows the bytes of one connection.
+/// Scans the bytes of one connection.
 #[derive(Debug)]
 pub(super) struct Framing {
-    place: Place,
+    position: Position,
     head_bytes: usize,
     /// How many bytes of the current head were searched for its end.
     searched: usize,
@@ -38,18 +38,18 @@ pub(super) struct Framing {
 
 /// The position of the next byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Position {
     /// In a head, or before one.
     Head,
     /// In a body with this many bytes to come.
     Length(u64),
-    /// In a chunked body. `beside` counts the bytes of extensions and trailers.
-    Chunks { at: Chunk, beside: u64 },
+    /// In a chunked body. `overhead` counts the bytes of extensions and trailers.
+    Chunks { at: ChunkPosition, overhead: u64 },
 }
 
 /// The position within a chunked body (RFC 9112, section 7.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Chunk {
+enum ChunkPosition {
     SizeBegin,
     Size(u64),
     /// After whitespace that follows the size.
@@ -66,9 +66,9 @@ enum Chunk {
     EndLf,
 }
 
-/// What the followed bytes contain.
+/// What the scanned bytes contain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Followed {
+pub(super) struct Scanned {
     /// How many bytes pass.
     pub(super) passed: usize,
     /// How many of them belong to heads and bodies; the others are chunk framing.
@@ -77,7 +77,7 @@ pub(super) struct Followed {
     pub(super) heads: usize,
 }
 
-/// Why following stopped.
+/// Why the scan stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
     /// All bytes pass.
@@ -87,71 +87,74 @@ pub(super) enum Stop {
     /// A head is preceded by this many bytes of blank lines (RFC 9112, section 2.2).
     Blank(usize),
     /// The next head is refused.
-    Refused(Fault),
+    Refused(InvalidHead),
     /// The chunks break their grammar.
     BadChunk,
 }
 
 /// Why a head is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Fault {
-    pub(super) why: HeadFault,
+pub(super) struct InvalidHead {
+    pub(super) fault: HeadFault,
     /// Whether the method is HEAD, so that the response has no body.
     pub(super) to_head: bool,
 }
 
 impl Framing {
     pub(super) fn new(head_bytes: usize) -> Self {
-        Self { place: Place::Head, head_bytes, searched: 0, parse_at: 0 }
+        Self { position: Position::Head, head_bytes, searched: 0, parse_at: 0 }
     }
 
-    /// Follows bytes. Pass those that did not pass again, with more bytes after them or without the blank lines.
-    pub(super) fn follow(&mut self, bytes: &[u8]) -> (Followed, Stop) {
-        let mut followed = Followed::default();
+    /// Scans bytes. Pass those that did not pass again, with more bytes after them or without the blank lines.
+    pub(super) fn scan(&mut self, bytes: &[u8]) -> (Scanned, Stop) {
+        let mut scanned = Scanned::default();
         loop {
-            let rest = &bytes[followed.passed..];
+            let rest = &bytes[scanned.passed..];
             if rest.is_empty() {
-                return (followed, Stop::End);
+                return (scanned, Stop::End);
             }
-            match self.place {
-                Place::Head => match self.follow_head(rest) {
+            match self.position {
+                Position::Head => match self.scan_head(rest) {
                     Ok(length) => {
-                        followed.passed += length;
-                        followed.payload += length;
-                        followed.heads += 1;
+                        scanned.passed += length;
+                        scanned.payload += length;
+                        scanned.heads += 1;
                     }
-                    Err(stop) => return (followed, stop),
+                    Err(stop) => return (scanned, stop),
                 },
-                Place::Length(left) => {
+                Position::Length(left) => {
                     let taken = take(left, rest);
-                    followed.passed += taken;
-                    followed.payload += taken;
-                    self.place = body(left - taken as u64);
+                    scanned.passed += taken;
+                    scanned.payload += taken;
+                    self.position = body(left - taken as u64);
                 }
-                Place::Chunks { at: Chunk::Data(left), beside } => {
+                Position::Chunks { at: ChunkPosition::Data(left), overhead } => {
                     let taken = take(left, rest);
-                    followed.passed += taken;
-                    followed.payload += taken;
+                    scanned.passed += taken;
+                    scanned.payload += taken;
                     let left = left - taken as u64;
-                    let at = if left == 0 { Chunk::DataCr } else { Chunk::Data(left) };
-                    self.place = Place::Chunks { at, beside };
+                    let at = if left == 0 { ChunkPosition::DataCr } else { ChunkPosition::Data(left) };
+                    self.position = Position::Chunks { at, overhead };
                 }
-                Place::Chunks { at, beside } => {
-                    let Some(next) = at.next(rest[0]) else { return (followed, Stop::BadChunk) };
-                    let beside =
-                        beside + u64::from(matches!(at, Chunk::Extension(_) | Chunk::TrailerBegin | Chunk::Trailer));
-                    if beside > BESIDE_CHUNKS {
-                        return (followed, Stop::BadChunk);
+                Position::Chunks { at, overhead } => {
+                    let Some(next) = at.next(rest[0]) else { return (scanned, Stop::BadChunk) };
+                    let overhead = overhead
+                        + u64::from(matches!(
+                            at,
+                            ChunkPosition::Extension(_) | ChunkPosition::TrailerBegin | ChunkPosition::Trailer
+                        ));
+                    if overhead > MAX_CHUNK_OVERHEAD {
+                        return (scanned, Stop::BadChunk);
                     }
-                    followed.passed += 1;
-                    self.place = next.map_or(Place::Head, |at| Place::Chunks { at, beside });
+                    scanned.passed += 1;
+                    self.position = next.map_or(Position::Head, |at| Position::Chunks { at, overhead });
                 }
             }
         }
     }
 
     /// The length of the head at the start of `bytes`, if it is complete and valid.
-    fn follow_head(&mut self, bytes: &[u8]) -> Result<usize, Stop> {
+    fn scan_head(&mut self, bytes: &[u8]) -> Result<usize, Stop> {
         let blank = blank_lines(bytes);
         if blank > 0 {
             self.searched = 0;
@@ -174,12 +177,12 @@ impl Framing {
         }
         // The end of the head has arrived. If the parser still finds the head incomplete, no other parser may
         // complete it.
-        let malformed = Stop::Refused(Fault { why: HeadFault::Malformed, to_head: false });
+        let malformed = Stop::Refused(InvalidHead { fault: HeadFault::Malformed, to_head: false });
         let head = parse(&bytes[..length]).map_err(Stop::Refused)?.ok_or(malformed)?;
         if head.length != length {
             return Err(malformed);
         }
-        self.place = head.place;
+        self.position = head.position;
         Ok(length)
     }
 }
@@ -188,8 +191,8 @@ fn take(left: u64, bytes: &[u8]) -> usize {
     usize::try_from(left).map_or(bytes.len(), |left| left.min(bytes.len()))
 }
 
-fn body(length: u64) -> Place {
-    if length == 0 { Place::Head } else { Place::Length(length) }
+fn body(length: u64) -> Position {
+    if length == 0 { Position::Head } else { Position::Length(length) }
 }
 
 /// The length of the blank lines at the start of `bytes`.
@@ -210,38 +213,39 @@ fn end_of_head(bytes: &[u8], searched: usize) -> Option<usize> {
 }
 
 /// Which part of a head is too large.
-fn too_large(bytes: &[u8]) -> Fault {
+fn too_large(bytes: &[u8]) -> InvalidHead {
     let line = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
-    let why = if 2 * line > bytes.len() { HeadFault::TargetTooLong } else { HeadFault::TooLarge };
-    Fault { why, to_head: bytes.starts_with(b"HEAD ") }
+    let fault = if 2 * line > bytes.len() { HeadFault::TargetTooLong } else { HeadFault::TooLarge };
+    InvalidHead { fault, to_head: bytes.starts_with(b"HEAD ") }
 }
 
 /// A valid head: its length, and the framing of what follows it.
-struct Head {
+struct ValidHead {
     length: usize,
-    place: Place,
+    position: Position,
 }
 
 /// Parses a head. Returns `None` if it is valid so far but incomplete.
-fn parse(bytes: &[u8]) -> Result<Option<Head>, Fault> {
+fn parse(bytes: &[u8]) -> Result<Option<ValidHead>, InvalidHead> {
     let mut fields = [const { MaybeUninit::uninit() }; ConnectionLimits::HEAD_FIELDS];
     let mut request = Request::new(&mut []);
     let parsed = request.parse_with_uninit_headers(bytes, &mut fields);
-    let fault = |why| Fault { why, to_head: bytes.starts_with(b"HEAD ") };
+    let refuse = |fault| InvalidHead { fault, to_head: bytes.starts_with(b"HEAD ") };
     match parsed {
         Ok(Status::Partial) => Ok(None),
-        Err(httparse::Error::TooManyHeaders) => Err(fault(HeadFault::TooLarge)),
-        Err(_) => Err(fault(HeadFault::Malformed)),
+        Err(httparse::Error::TooManyHeaders) => Err(refuse(HeadFault::TooLarge)),
+        Err(_) => Err(refuse(HeadFault::Malformed)),
         Ok(Status::Complete(length)) => {
-            check_target(request.path.unwrap_or_default()).map_err(fault)?;
-            let place = place_after(request.version == Some(0), request.headers).map_err(fault)?;
-            Ok(Some(Head { length, place }))
+            check_target(request.path.unwrap_or_default()).map_err(refuse)?;
+            let position = position_after(request.version == Some(0), request.headers).map_err(refuse)?;
+            Ok(Some(ValidHead { length, position }))
         }
     }
 }
 
 fn check_target(target: &str) -> Result<(), HeadFault> {
-    // `heads` sends hyper requests with this target in place of refused ones, so a client's own must not get past.
+    // `head_filter` sends hyper requests with this target in place of refused ones, so a client's own must not get
+    // past.
     if target == "*" {
         return Err(HeadFault::Target);
     }
@@ -252,14 +256,14 @@ fn check_target(target: &str) -> Result<(), HeadFault> {
 }
 
 /// The framing of the body that follows a head.
-fn place_after(is_http_10: bool, fields: &[Header<'_>]) -> Result<Place, HeadFault> {
+fn position_after(is_http_10: bool, fields: &[Header<'_>]) -> Result<Position, HeadFault> {
     let all = |name: &'static str| fields.iter().filter(move |field| field.name.eq_ignore_ascii_case(name));
     let (mut lengths, mut codings) = (all("content-length"), all("transfer-encoding"));
     match (lengths.next(), lengths.next(), codings.next(), codings.next()) {
-        (None, _, None, _) => Ok(Place::Head),
+        (None, _, None, _) => Ok(Position::Head),
         (Some(length), None, None, _) => read_length(length.value).map(body).ok_or(HeadFault::Length),
         (None, _, Some(coding), None) if !is_http_10 && coding.value.eq_ignore_ascii_case(b"chunked") => {
-            Ok(Place::Chunks { at: Chunk::SizeBegin, beside: 0 })
+            Ok(Position::Chunks { at: ChunkPosition::SizeBegin, overhead: 0 })
         }
         _ => Err(HeadFault::Length),
     }
@@ -271,7 +275,7 @@ fn read_length(value: &[u8]) -> Option<u64> {
     digits.parse().ok().filter(|length| *length < u64::MAX - 2)
 }
 
-impl Chunk {
+impl ChunkPosition {
     /// The position after `byte`: `None` if it breaks the grammar, `Some(None)` if it ends the body.
     fn next(self, byte: u8) -> Option<Option<Self>> {
         let after_size = |size| if size == 0 { Self::TrailerBegin } else { Self::Data(size) };

@@ -122,13 +122,13 @@ fn verify_checksum(header: &v2::Header<'_>) -> Result<(), BadHeader> {
         let field = field.map_err(BadHeader::MalformedV2)?;
         let value = whole.len() - rest.len() + TYPE_AND_LENGTH;
         if field.kind == v2::Type::CRC32C as u8 {
-            let said: [u8; 4] = field.value.as_ref().try_into().map_err(|_| BadHeader::Checksum)?;
+            let declared: [u8; 4] = field.value.as_ref().try_into().map_err(|_| BadHeader::Checksum)?;
             let mut sum = CRC32C.digest();
             sum.update(&whole[..value]);
             // The checksum is computed with its own field set to zero.
             sum.update(&[0; 4]);
             sum.update(&whole[value + 4..]);
-            if sum.finalize() != u32::from_be_bytes(said) {
+            if sum.finalize() != u32::from_be_bytes(declared) {
                 return Err(BadHeader::Checksum);
             }
         }

@@ -56,14 +56,14 @@ impl<IO> Socket<IO> {
     /// report the error of an idle connection.
     fn note_stall(&self, error: &io::Error) {
         if error.kind() == io::ErrorKind::TimedOut {
-            self.activity.abused(Abuse::Stall);
+            self.activity.note_abuse(Abuse::Stall);
         }
     }
 
     fn noted(&self, poll: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         match &poll {
-            Poll::Ready(Ok(1..)) => self.activity.wrote(),
-            Poll::Pending => self.activity.blocked(),
+            Poll::Ready(Ok(1..)) => self.activity.note_write(),
+            Poll::Pending => self.activity.note_blocked_write(),
             Poll::Ready(Err(error)) => self.note_stall(error),
             Poll::Ready(Ok(0)) => {}
         }
@@ -104,7 +104,7 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Socket<IO> {
         let before = buf.filled().len();
         let read = ready!(Pin::new(&mut self.io).poll_read(cx, buf));
         read.inspect_err(|error| self.note_stall(error))?;
-        self.activity.received(buf.filled().len() - before)?;
+        self.activity.note_received(buf.filled().len() - before)?;
         Poll::Ready(Ok(()))
     }
 }
@@ -129,7 +129,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Socket<IO> {
         let this = &mut *self;
         if this.lingering.is_none() {
             ready!(Pin::new(&mut this.io).poll_shutdown(cx))?;
-            let Some(limit) = this.activity.closed() else { return Poll::Ready(Ok(())) };
+            let Some(limit) = this.activity.note_closed() else { return Poll::Ready(Ok(())) };
             this.lingering = Some(Lingering::new(limit, &this.limits));
         }
         let Self { io, lingering, .. } = this;

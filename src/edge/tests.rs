@@ -1,6 +1,7 @@
 //! Tests of the edge on real sockets, with real certificates and a handler of their own.
 
 mod admin;
+mod batching;
 mod certificates;
 mod client;
 mod drain;
@@ -9,12 +10,11 @@ mod floods;
 mod fragments;
 mod frames;
 mod framing;
-mod goodbye;
 mod limits;
 mod plain;
 mod proxy;
 mod refused;
-mod together;
+mod shutdown;
 mod upload;
 
 use std::net::SocketAddr;
@@ -26,14 +26,14 @@ use self::fixture::Fixture;
 use super::listen;
 use crate::config::ConnectionLimits;
 use crate::config::ListenConfig;
-use crate::supervisor::Inherited;
+use crate::systemd::InheritedSockets;
 
 #[tokio::test]
-async fn an_address_that_is_taken_is_named() {
+async fn an_address_in_use_is_named() {
     let anywhere = || ListenConfig::from("127.0.0.1:0".parse::<SocketAddr>().unwrap());
-    let taken = listen(&[anywhere()], &mut Inherited::default()).await.unwrap();
+    let taken = listen(&[anywhere()], &mut InheritedSockets::default()).await.unwrap();
     let address = taken[0].socket.local_addr().unwrap();
-    let error = listen(&[anywhere(), address.into()], &mut Inherited::default()).await.unwrap_err();
+    let error = listen(&[anywhere(), address.into()], &mut InheritedSockets::default()).await.unwrap_err();
     assert_eq!(error.address, address);
     assert_eq!(error.to_string(), format!("can't listen on {address}"));
 }

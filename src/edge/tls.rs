@@ -17,7 +17,7 @@ use super::certificates::Certificates;
 use crate::host::{CertificateNames, HostName, InvalidHost};
 
 /// A stream that is ready for requests.
-pub(super) struct Secured<IO> {
+pub(super) struct TlsConnection<IO> {
     pub(super) stream: TlsStream<IO>,
     /// The names that the served certificate covers.
     pub(super) names: Arc<CertificateNames>,
@@ -33,7 +33,7 @@ pub(super) enum Protocol {
 
 /// Why a handshake failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Refused {
+pub(super) enum HandshakeError {
     #[error("no tenant has the name")]
     UnknownName,
     #[error("the handshake took too long")]
@@ -50,21 +50,25 @@ const INTERNAL_ERROR: u8 = 80;
 
 /// Performs the handshake and, in HTTP/2, waits for the first bytes of the preface, all within `limit`: hyper
 /// would wait for them forever.
-pub(super) async fn shake<IO>(io: IO, certificates: &Certificates, limit: Duration) -> Result<Secured<IO>, Refused>
+pub(super) async fn handshake<IO>(
+    io: IO,
+    certificates: &Certificates,
+    limit: Duration,
+) -> Result<TlsConnection<IO>, HandshakeError>
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
     let ready = async {
-        let mut secured = choose_and_shake(io, certificates).await?;
-        if secured.protocol == Protocol::Http2 {
-            secured.stream.fill_buf().await?;
+        let mut connection = choose_and_handshake(io, certificates).await?;
+        if connection.protocol == Protocol::Http2 {
+            connection.stream.fill_buf().await?;
         }
-        Ok(secured)
+        Ok(connection)
     };
-    timeout(limit, ready).await.unwrap_or(Err(Refused::TimedOut))
+    timeout(limit, ready).await.unwrap_or(Err(HandshakeError::TimedOut))
 }
 
-async fn choose_and_shake<IO>(io: IO, certificates: &Certificates) -> Result<Secured<IO>, Refused>
+async fn choose_and_handshake<IO>(io: IO, certificates: &Certificates) -> Result<TlsConnection<IO>, HandshakeError>
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
@@ -78,11 +82,11 @@ where
         Ok(Some(served)) => served,
         Ok(None) => {
             let _ = alert(&mut start.io, UNRECOGNIZED_NAME).await;
-            return Err(Refused::UnknownName);
+            return Err(HandshakeError::UnknownName);
         }
         Err(error) => {
             let _ = alert(&mut start.io, INTERNAL_ERROR).await;
-            return Err(Refused::Failed(io::Error::other(error)));
+            return Err(HandshakeError::Failed(io::Error::other(error)));
         }
     };
     let stream = start.into_stream(Arc::clone(&served.tls)).await?;
@@ -90,7 +94,7 @@ where
         Some(b"h2") => Protocol::Http2,
         _ => Protocol::Http1,
     };
-    Ok(Secured { stream, names: Arc::clone(&served.names), protocol })
+    Ok(TlsConnection { stream, names: Arc::clone(&served.names), protocol })
 }
 
 /// Sends a fatal alert, in plaintext because no keys exist yet: content type 21, version 3.3, two bytes, fatal

@@ -10,7 +10,7 @@
 //! tokens. That leaves only a token's first use on this node, while its address floods: its caller waits as
 //! `Retry-After` says. Delaying bad answers instead would hold a permit and memory for each of them.
 //!
-//! Buckets are kept for addresses with failed attempts within the last seconds, at most [`ADDRESSES`].
+//! Buckets are kept for addresses with failed attempts within the last seconds, at most [`MAX_ADDRESSES`].
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -28,19 +28,23 @@ use crate::tenant::token::TokenDigest;
 /// How many addresses have a bucket at once. A flood from more addresses is not limited here.
 ///
 /// Larger: about 100 bytes each. Smaller: fewer addresses are enough to evade the limit.
-const ADDRESSES: usize = 65_536;
+const MAX_ADDRESSES: usize = 65_536;
 
-/// How long a token is exempt after it was valid, and how many are.
+/// How long a token is exempt after it was valid.
 ///
 /// Larger: a revoked token is looked up for longer. Smaller: a caller that makes one request a day has to wait while
 /// its address floods.
-const PROVEN_FOR: Duration = Duration::from_secs(24 * 60 * 60);
-const PROVEN: u64 = 100_000;
+const PROVEN_TIME: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How many tokens are exempt at once.
+///
+/// Larger: more memory. Smaller: on a gateway with more tokens, some callers wait while their address floods.
+const MAX_PROVEN: u64 = 100_000;
 
 /// The attempts of every address.
 #[derive(Debug)]
 pub struct BadTokens {
-    state: Mutex<State>,
+    state: Mutex<BadTokensState>,
     /// How long one attempt takes to be refilled.
     interval: Duration,
     burst: u32,
@@ -52,7 +56,7 @@ pub struct BadTokens {
 type Key = (Generation, TokenDigest);
 
 #[derive(Debug, Default)]
-struct State {
+struct BadTokensState {
     /// When each address's bucket will be full: the only number that a bucket needs.
     full_at: HashMap<IpAddr, Instant>,
     /// The tokens being looked up now. A client whose first requests come all at once tries one token, not hundreds.
@@ -64,11 +68,11 @@ struct State {
 pub(super) struct Attempt<'a> {
     of: &'a BadTokens,
     key: Key,
-    standing: Standing,
+    cost: AttemptCost,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum AttemptCost {
     /// It was valid recently, and costs its address nothing.
     Proven,
     /// It was taken from the address's bucket.
@@ -85,12 +89,12 @@ impl BadTokens {
             state: Mutex::default(),
             interval: Duration::from_secs(1) / rate,
             burst,
-            proven: Cache::builder().max_capacity(PROVEN).time_to_live(PROVEN_FOR).build(),
+            proven: Cache::builder().max_capacity(MAX_PROVEN).time_to_live(PROVEN_TIME).build(),
             metrics,
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, BadTokensState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -108,26 +112,26 @@ impl BadTokens {
         token: TokenDigest,
     ) -> Result<Attempt<'_>, Refusal> {
         let key = (tenant, token);
-        let standing = match address {
-            None => Standing::Free,
-            Some(_) if self.proven.contains_key(&key) => Standing::Proven,
+        let cost = match address {
+            None => AttemptCost::Free,
+            Some(_) if self.proven.contains_key(&key) => AttemptCost::Proven,
             Some(address) => {
                 let mut state = self.state();
                 if state.trying.contains(&key) {
-                    Standing::Free
+                    AttemptCost::Free
                 } else {
                     self.take_at(&mut state, address, Instant::now())?;
                     state.trying.insert(key);
-                    Standing::Paid(address)
+                    AttemptCost::Paid(address)
                 }
             }
         };
-        Ok(Attempt { of: self, key, standing })
+        Ok(Attempt { of: self, key, cost })
     }
 
-    fn take_at(&self, state: &mut State, address: IpAddr, now: Instant) -> Result<(), Refusal> {
+    fn take_at(&self, state: &mut BadTokensState, address: IpAddr, now: Instant) -> Result<(), Refusal> {
         let (address, full_at) = (network_of(address), &mut state.full_at);
-        if full_at.len() >= ADDRESSES {
+        if full_at.len() >= MAX_ADDRESSES {
             full_at.retain(|_, full_at| *full_at > now);
         }
         let known = full_at.get(&address).copied().unwrap_or(now).max(now);
@@ -136,7 +140,7 @@ impl BadTokens {
             self.metrics.refused.with_label_values(&["bad_tokens"]).inc();
             return Err(Refusal::TooManyBadTokens { wait: taken - empty });
         }
-        if full_at.len() < ADDRESSES {
+        if full_at.len() < MAX_ADDRESSES {
             full_at.insert(address, taken);
         }
         Ok(())
@@ -145,23 +149,23 @@ impl BadTokens {
 
 impl Attempt<'_> {
     /// The token is valid: the attempt is put back.
-    pub(super) fn was_good(&self) {
+    pub(super) fn succeeded(&self) {
         self.put_back();
-        if let Standing::Paid(_) = self.standing {
+        if let AttemptCost::Paid(_) = self.cost {
             self.of.proven.insert(self.key, ());
         }
     }
 
     /// The token is unknown or revoked.
-    pub(super) fn was_bad(&self) {
-        if self.standing == Standing::Proven {
+    pub(super) fn failed(&self) {
+        if self.cost == AttemptCost::Proven {
             self.of.proven.invalidate(&self.key);
         }
     }
 
     /// Puts the attempt back if the look-up failed.
     pub(super) fn put_back(&self) {
-        if let Standing::Paid(address) = self.standing
+        if let AttemptCost::Paid(address) = self.cost
             && let Some(full_at) = self.of.state().full_at.get_mut(&network_of(address))
         {
             *full_at = full_at.checked_sub(self.of.interval).unwrap_or(*full_at);
@@ -171,7 +175,7 @@ impl Attempt<'_> {
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        if let Standing::Paid(_) = self.standing {
+        if let AttemptCost::Paid(_) = self.cost {
             self.of.state().trying.remove(&self.key);
         }
     }
@@ -219,13 +223,13 @@ mod tests {
         let (good, bad) = (PresentedToken::generate().digest(), PresentedToken::generate().digest());
         for _ in 0..3 {
             attempts.attempt(Some(address(1)), acme, PresentedToken::generate().digest()).unwrap().put_back();
-            attempts.attempt(Some(address(1)), acme, good).unwrap().was_good();
+            attempts.attempt(Some(address(1)), acme, good).unwrap().succeeded();
         }
-        attempts.attempt(Some(address(1)), acme, bad).unwrap().was_bad();
+        attempts.attempt(Some(address(1)), acme, bad).unwrap().failed();
         attempts.attempt(Some(address(1)), acme, bad).unwrap_err();
-        attempts.attempt(Some(address(1)), acme, good).unwrap().was_good();
+        attempts.attempt(Some(address(1)), acme, good).unwrap().succeeded();
         attempts.attempt(Some(address(1)), globex, good).unwrap_err();
-        attempts.attempt(Some(address(1)), acme, good).unwrap().was_bad();
+        attempts.attempt(Some(address(1)), acme, good).unwrap().failed();
         attempts.attempt(Some(address(1)), acme, good).unwrap_err();
     }
 
@@ -240,10 +244,10 @@ mod tests {
     }
 
     #[test]
-    fn where_callers_have_no_addresses_none_is_limited() {
+    fn clients_without_an_address_are_not_limited() {
         let (attempts, acme) = (attempts(1, 1), Generation::begin());
         for _ in 0..10 {
-            attempts.attempt(None, acme, PresentedToken::generate().digest()).unwrap().was_bad();
+            attempts.attempt(None, acme, PresentedToken::generate().digest()).unwrap().failed();
             attempts.take(None).unwrap();
         }
     }
@@ -251,11 +255,11 @@ mod tests {
     #[test]
     fn no_more_addresses_are_remembered_than_there_is_room_for() {
         let attempts = attempts(1, 1);
-        let (mut state, now) = (State::default(), Instant::now());
-        for last in 0..u32::try_from(ADDRESSES).unwrap() + 10 {
+        let (mut state, now) = (BadTokensState::default(), Instant::now());
+        for last in 0..u32::try_from(MAX_ADDRESSES).unwrap() + 10 {
             attempts.take_at(&mut state, address(last), now).unwrap();
         }
-        assert_eq!(state.full_at.len(), ADDRESSES);
+        assert_eq!(state.full_at.len(), MAX_ADDRESSES);
         attempts.take_at(&mut state, address(0), now + Duration::from_secs(2)).unwrap();
         assert_eq!(state.full_at.len(), 1, "those that have their burst again are forgotten");
     }

@@ -63,11 +63,11 @@ impl Gate {
             Err(NotAdmitted::StoreFailed) => return Err(Refusal::QuotaUnavailable),
         };
         tenant.tokens.last_used.note(&token, Timestamp::now());
-        let turn = tenant.in_flight.enter().ok_or_else(|| {
+        let permit = tenant.in_flight.enter().ok_or_else(|| {
             tenant.database.refuse_in_flight();
             Refusal::TenantBusy
         })?;
-        Ok(Admitted { tenant, token, usage, _turn: turn })
+        Ok(Admitted { tenant, token, usage, _permit: permit })
     }
 
     /// The account's budget, for a request that spends nothing. Full if the account is unknown.

@@ -80,10 +80,10 @@ pub fn check_size(head: &request::Parts, limits: &RequestLimits) -> Result<(), R
 
 /// The first authority on a connection. Most later requests name the same one, which is then not normalized again.
 #[derive(Clone, Debug, Default)]
-pub struct FirstAuthority(OnceLock<Named>);
+pub struct FirstAuthority(OnceLock<ParsedAuthority>);
 
 #[derive(Clone, Debug)]
-struct Named {
+struct ParsedAuthority {
     text: Box<str>,
     host: HostName,
     /// Where the port begins in the text.
@@ -94,7 +94,7 @@ struct Named {
 ///
 /// Larger: a client can make each of its connections use more memory. Smaller: a long name is normalized with each
 /// request.
-const LONGEST_KEPT: usize = 259;
+const MAX_CACHED_LENGTH: usize = 259;
 
 /// The authority of a request: the host in its normal form, and the port as the client sent it.
 #[derive(Debug)]
@@ -128,15 +128,15 @@ impl<'h> Authority<'h> {
     }
 
     fn parse(text: &'h str, first: &FirstAuthority) -> Result<Self, Refusal> {
-        if let Some(Named { host, port, .. }) = first.0.get().filter(|first| *first.text == *text) {
+        if let Some(ParsedAuthority { host, port, .. }) = first.0.get().filter(|first| *first.text == *text) {
             return Ok(Self { host: host.clone(), port: port.map(|port| &text[port..]) });
         }
         let (host, port) = HostName::parse_with_port(text).map_err(|_| Refusal::InvalidAuthority)?;
-        if text.len() <= LONGEST_KEPT {
+        if text.len() <= MAX_CACHED_LENGTH {
             first.0.get_or_init(|| {
                 // The text ends with the port.
                 let port = port.map(|port| text.len() - port.len());
-                Named { text: text.into(), host: host.clone(), port }
+                ParsedAuthority { text: text.into(), host: host.clone(), port }
             });
         }
         Ok(Self { host, port })

@@ -17,7 +17,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_ipv6_caller_is_its_64_and_an_ipv4_caller_its_address() {
+    fn an_ipv6_client_counts_by_its_64_and_an_ipv4_client_by_its_address() {
         let of = |text: &str| network_of(text.parse().unwrap()).to_string();
         assert_eq!(of("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
         assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff::"));

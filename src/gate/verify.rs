@@ -36,11 +36,11 @@ impl Gate {
         // Boxed because it is large and rarely needed.
         match Box::pin(self.tokens.verify(tenant, digest)).await {
             Ok(Some(token)) => {
-                attempt.was_good();
+                attempt.succeeded();
                 Ok(token)
             }
             Ok(None) => {
-                attempt.was_bad();
+                attempt.failed();
                 Err(Refusal::Unauthenticated)
             }
             // A failed database says nothing about the token.

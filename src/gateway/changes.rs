@@ -19,17 +19,17 @@ use crate::config::WatchedFolders;
 /// How long files must be quiet before they are read: an editor, or a renewal of certificates, writes several.
 ///
 /// Larger: a change applies later. Smaller: half-written files are read.
-const QUIET: Duration = Duration::from_millis(200);
+const QUIET_TIME: Duration = Duration::from_millis(200);
 
 /// How long files may stay busy before they are read all the same.
 ///
 /// Larger: a change next to a busy file applies later. Smaller: half-written files are read.
-const LONGEST_UNQUIET: Duration = Duration::from_secs(2);
+const MAX_WAIT: Duration = Duration::from_secs(2);
 
 /// How many written files are reported by name. More at once are seldom logs, and are reported as any other change.
 ///
 /// Larger: more memory per change. Smaller: a folder with many logs causes more comparisons.
-const MOST_WRITTEN: usize = 16;
+const MAX_WRITTEN: usize = 16;
 
 /// How far the time of a change may lie behind the system clock: the kernel updates file times once per tick, of at
 /// most 10 ms.
@@ -49,17 +49,17 @@ pub(super) enum Change {
 
 /// All changes since the last call.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Changed {
+pub(super) struct FileChanges {
     /// The most that any of them affects.
     pub(super) most: Change,
     /// The files that were written to; `None` if anything else happened, to these or to other files.
     pub(super) written: Option<BTreeSet<PathBuf>>,
 }
 
-impl Changed {
+impl FileChanges {
     fn and(self, other: Self) -> Self {
         let written = match (self.written, other.written) {
-            (Some(files), Some(more)) => Some(&files | &more).filter(|files| files.len() <= MOST_WRITTEN),
+            (Some(files), Some(more)) => Some(&files | &more).filter(|files| files.len() <= MAX_WRITTEN),
             _ => None,
         };
         Self { most: self.most.max(other.most), written }
@@ -68,20 +68,20 @@ impl Changed {
 
 /// Changes noticed by the watcher.
 #[derive(Debug, Default)]
-struct Noticed {
-    changed: Option<Changed>,
+struct PendingChanges {
+    changed: Option<FileChanges>,
     /// Files whose writes are ignored.
-    passed_over: BTreeSet<PathBuf>,
+    ignored: BTreeSet<PathBuf>,
 }
 
-impl Noticed {
+impl PendingChanges {
     /// Records a change and returns whether it is the first since the last call.
-    fn note(&mut self, changed: Changed) -> bool {
+    fn note(&mut self, changed: FileChanges) -> bool {
         match &changed.written {
-            Some(files) if files.is_subset(&self.passed_over) => return false,
+            Some(files) if files.is_subset(&self.ignored) => return false,
             Some(_) => {}
             // A file may have a new meaning, or a new file its name.
-            None => self.passed_over.clear(),
+            None => self.ignored.clear(),
         }
         let is_first = self.changed.is_none();
         self.changed = Some(match self.changed.take() {
@@ -92,28 +92,28 @@ impl Noticed {
     }
 }
 
-/// Changes of files in the folders of a configuration. Watches folders rather than files: a file is more often
+/// Reports changes of files in the folders of a configuration. Watches folders rather than files: a file is more often
 /// replaced by a rename than written to, and a watch on it would stay with the old file.
-pub(super) struct Changes {
+pub(super) struct FolderWatcher {
     pub(super) folders: WatchedFolders,
     pub(super) databases: Arc<HashSet<u64>>,
     /// Stops watching when dropped.
     _watcher: Option<RecommendedWatcher>,
     /// Only the first change wakes the waiting task: a log in the same folder changes with every request.
-    noticed: Arc<watch::Sender<Noticed>>,
+    pending: Arc<watch::Sender<PendingChanges>>,
     /// Changes since the last quiet moment.
-    gathered: Option<Changed>,
+    collected: Option<FileChanges>,
 }
 
-impl Changes {
+impl FolderWatcher {
     pub(super) fn of(path: &Path, databases: &HashSet<u64>, folders: WatchedFolders, read_at: SystemTime) -> Self {
-        let noticed = Arc::<watch::Sender<Noticed>>::default();
+        let pending = Arc::<watch::Sender<PendingChanges>>::default();
         let databases = Arc::new(databases.clone());
         let watcher = notify::recommended_watcher({
-            let (noticed, databases, folders) = (Arc::clone(&noticed), Arc::clone(&databases), folders.clone());
+            let (pending, databases, folders) = (Arc::clone(&pending), Arc::clone(&databases), folders.clone());
             move |event: notify::Result<Event>| {
                 if let Some(changed) = event.ok().and_then(|event| what_changed(event, &folders, &databases)) {
-                    noticed.send_if_modified(|noticed| noticed.note(changed));
+                    pending.send_if_modified(|pending| pending.note(changed));
                 }
             }
         });
@@ -124,65 +124,65 @@ impl Changes {
             watch_folders(watcher, &folders);
         }
         if changed_since(read_at, path, &folders) {
-            let changed = Changed { most: Change::Configuration, written: None };
-            noticed.send_if_modified(|noticed| noticed.note(changed));
+            let changed = FileChanges { most: Change::Configuration, written: None };
+            pending.send_if_modified(|pending| pending.note(changed));
         }
-        Self { folders, databases, _watcher: watcher, noticed, gathered: None }
+        Self { folders, databases, _watcher: watcher, pending, collected: None }
     }
 
     /// Waits for a change, then until no more follow for a while, and returns all of them. Cancel-safe: the next call
     /// returns what this one collected.
-    pub(super) async fn next(&mut self) -> Changed {
-        if self.gathered.is_some() {
-            sleep(QUIET).await;
+    pub(super) async fn next(&mut self) -> FileChanges {
+        if self.collected.is_some() {
+            sleep(QUIET_TIME).await;
         } else {
             // We hold the sender, so this returns only after a change.
-            let _ = self.noticed.subscribe().wait_for(|noticed| noticed.changed.is_some()).await;
+            let _ = self.pending.subscribe().wait_for(|pending| pending.changed.is_some()).await;
         }
-        let latest = Instant::now() + LONGEST_UNQUIET;
+        let latest = Instant::now() + MAX_WAIT;
         loop {
             let more = self.take();
             let is_quiet = more.is_none() || Instant::now() >= latest;
-            self.gathered = match (self.gathered.take(), more) {
+            self.collected = match (self.collected.take(), more) {
                 (Some(all), Some(more)) => Some(all.and(more)),
                 (all, more) => all.or(more),
             };
-            if is_quiet && let Some(all) = self.gathered.take() {
+            if is_quiet && let Some(all) = self.collected.take() {
                 return all;
             }
-            sleep(QUIET).await;
+            sleep(QUIET_TIME).await;
         }
     }
 
     /// Whether changes have come and more may follow.
-    pub(super) fn are_coming(&self) -> bool {
-        self.gathered.is_some() || self.noticed.borrow().changed.is_some()
+    pub(super) fn are_pending(&self) -> bool {
+        self.collected.is_some() || self.pending.borrow().changed.is_some()
     }
 
-    fn take(&self) -> Option<Changed> {
+    fn take(&self) -> Option<FileChanges> {
         let mut taken = None;
-        self.noticed.send_if_modified(|noticed| {
-            taken = noticed.changed.take();
+        self.pending.send_if_modified(|pending| {
+            taken = pending.changed.take();
             false
         });
         taken
     }
 
     /// Ignores writes to these files, as to logs, until something else happens in the folders.
-    pub(super) fn pass_over(&self, files: BTreeSet<PathBuf>) {
-        self.noticed.send_if_modified(|noticed| {
+    pub(super) fn ignore(&self, files: BTreeSet<PathBuf>) {
+        self.pending.send_if_modified(|pending| {
             // Something else may have happened already.
-            if noticed.changed.as_ref().is_none_or(|changed| changed.written.is_some()) {
-                noticed.passed_over.extend(files);
+            if pending.changed.as_ref().is_none_or(|changed| changed.written.is_some()) {
+                pending.ignored.extend(files);
             }
             false
         });
     }
 
     /// Reports writes to all files again: from now on, other files may be read.
-    pub(super) fn pass_over_none(&self) {
-        self.noticed.send_if_modified(|noticed| {
-            noticed.passed_over.clear();
+    pub(super) fn ignore_none(&self) {
+        self.pending.send_if_modified(|pending| {
+            pending.ignored.clear();
             false
         });
     }
@@ -226,10 +226,10 @@ pub(super) fn fingerprint(path: &Path) -> u64 {
 }
 
 /// What an event may have changed. Reads are events too, and are ignored: a reload reads.
-fn what_changed(event: Event, folders: &WatchedFolders, databases: &HashSet<u64>) -> Option<Changed> {
+fn what_changed(event: Event, folders: &WatchedFolders, databases: &HashSet<u64>) -> Option<FileChanges> {
     // Events were lost, and it is unknown which.
     if event.need_rescan() {
-        return Some(Changed { most: Change::Configuration, written: None });
+        return Some(FileChanges { most: Change::Configuration, written: None });
     }
     if matches!(event.kind, EventKind::Access(_)) {
         return None;
@@ -247,7 +247,7 @@ fn what_changed(event: Event, folders: &WatchedFolders, databases: &HashSet<u64>
     };
     let most = event.paths.iter().filter_map(changed).max()?;
     let is_written = matches!(event.kind, EventKind::Modify(ModifyKind::Data(_)));
-    Some(Changed { most, written: is_written.then(|| event.paths.into_iter().collect()) })
+    Some(FileChanges { most, written: is_written.then(|| event.paths.into_iter().collect()) })
 }
 
 #[cfg(test)]
@@ -262,10 +262,10 @@ mod tests {
     /// Longer than it takes to report a change.
     const LONG: Duration = Duration::from_secs(1);
 
-    fn watched(folder: &TempDir) -> Changes {
+    fn watched(folder: &TempDir) -> FolderWatcher {
         let folders = WatchedFolders { configuration: [folder.path().to_owned()].into(), ..WatchedFolders::default() };
         let read_at = SystemTime::now() + Duration::from_secs(60);
-        Changes::of(&folder.path().join("tenants.toml"), &HashSet::new(), folders, read_at)
+        FolderWatcher::of(&folder.path().join("tenants.toml"), &HashSet::new(), folders, read_at)
     }
 
     fn write(file: &Path) {
@@ -273,13 +273,13 @@ mod tests {
         writeln!(file.expect("it is there"), "a line").expect("it can be written");
     }
 
-    fn written(files: &[&Path]) -> Changed {
+    fn written(files: &[&Path]) -> FileChanges {
         let files = files.iter().map(|file| file.to_path_buf()).collect();
-        Changed { most: Change::Configuration, written: Some(files) }
+        FileChanges { most: Change::Configuration, written: Some(files) }
     }
 
     #[tokio::test]
-    async fn a_file_that_was_passed_over_is_told_again_once_something_else_has_happened() {
+    async fn an_ignored_file_is_reported_again_once_something_else_changed() {
         let folder = tempfile::tempdir().unwrap();
         let [log, other] = ["a.log", "other"].map(|name| folder.path().join(name));
         for file in [&log, &other] {
@@ -287,9 +287,9 @@ mod tests {
         }
         let mut changes = watched(&folder);
         write(&log);
-        let told = changes.next().await;
-        assert_eq!(told, written(&[&log]));
-        changes.pass_over(told.written.unwrap());
+        let reported = changes.next().await;
+        assert_eq!(reported, written(&[&log]));
+        changes.ignore(reported.written.unwrap());
 
         write(&log);
         assert!(tokio::time::timeout(LONG, changes.next()).await.is_err());
@@ -299,27 +299,27 @@ mod tests {
 
         fs::rename(&other, folder.path().join("tenants.toml")).unwrap();
         write(&log);
-        assert_eq!(changes.next().await, Changed { most: Change::Configuration, written: None });
+        assert_eq!(changes.next().await, FileChanges { most: Change::Configuration, written: None });
         write(&log);
         assert_eq!(changes.next().await, written(&[&log]));
-        changes.pass_over([log.clone()].into());
-        changes.pass_over_none();
+        changes.ignore([log.clone()].into());
+        changes.ignore_none();
         write(&log);
         assert_eq!(changes.next().await, written(&[&log]));
     }
 
     #[test]
-    fn what_was_done_meanwhile_keeps_files_from_being_passed_over() {
+    fn other_changes_meanwhile_keep_files_from_being_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let changes = watched(&folder);
-        let note = |changed| changes.noticed.send_if_modified(|noticed| noticed.note(changed));
+        let note = |changed| changes.pending.send_if_modified(|pending| pending.note(changed));
         let file = Path::new("a.log");
-        assert!(note(Changed { most: Change::Certificates, written: None }));
-        changes.pass_over([file.to_owned()].into());
-        assert_eq!(changes.take(), Some(Changed { most: Change::Certificates, written: None }));
+        assert!(note(FileChanges { most: Change::Certificates, written: None }));
+        changes.ignore([file.to_owned()].into());
+        assert_eq!(changes.take(), Some(FileChanges { most: Change::Certificates, written: None }));
         assert!(note(written(&[file])));
         assert!(!note(written(&[file])));
-        changes.pass_over([file.to_owned()].into());
+        changes.ignore([file.to_owned()].into());
         assert_eq!(changes.take(), Some(written(&[file])));
         assert!(!note(written(&[file])));
         assert_eq!(changes.take(), None);

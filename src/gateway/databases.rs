@@ -51,14 +51,14 @@ pub(super) struct Databases {
     directory: Arc<ArcSwap<Directory>>,
     metrics: DatabaseMetrics,
     /// By tenant slug.
-    found: Mutex<HashMap<Arc<str>, Found>>,
+    found: Mutex<HashMap<Arc<str>, InspectedDatabase>>,
     changed: Notify,
 }
 
 /// The background task that inspects them.
-pub(super) struct Inspection(pub(super) Arc<Databases>);
+pub(super) struct DatabaseInspection(pub(super) Arc<Databases>);
 
-impl Task for Inspection {
+impl Task for DatabaseInspection {
     const NAME: &'static str = "databases";
 
     fn interval(&self) -> Duration {
@@ -77,7 +77,7 @@ impl Task for Inspection {
 
 /// What is known of one database.
 #[derive(Clone, Debug)]
-struct Found {
+struct InspectedDatabase {
     /// The tenant's configuration at the time; a changed one may name another database.
     tenant: Arc<TenantConfig>,
     /// Why it can't be used.
@@ -86,8 +86,8 @@ struct Found {
     counted: Option<(u64, Instant)>,
 }
 
-impl Found {
-    fn nothing_yet(tenant: &Arc<TenantConfig>) -> Self {
+impl InspectedDatabase {
+    fn not_inspected(tenant: &Arc<TenantConfig>) -> Self {
         Self { tenant: Arc::clone(tenant), fault: None, counted: None }
     }
 
@@ -110,7 +110,7 @@ impl Databases {
     pub(super) fn faulty(&self) -> Vec<(Arc<str>, String)> {
         let directory = self.directory.load();
         let in_use = |slug: &str| directory.in_use(slug).is_some();
-        let is_current = |found: &Found| {
+        let is_current = |found: &InspectedDatabase| {
             directory.config(&found.tenant.slug).is_some_and(|tenant| Arc::ptr_eq(tenant, &found.tenant))
         };
         let used =
@@ -129,12 +129,12 @@ impl Databases {
         for tenant in &tenants {
             let began = Instant::now();
             let before = self.lock().get(&tenant.slug).filter(|found| Arc::ptr_eq(&found.tenant, tenant)).cloned();
-            let before = before.unwrap_or_else(|| Found::nothing_yet(tenant));
+            let before = before.unwrap_or_else(|| InspectedDatabase::not_inspected(tenant));
             let found = self.inspect_one(tenant, &before).await;
             new_faults += usize::from(found.fault.is_some() && found.fault != before.fault);
             report(&found, &before, new_faults <= LOGGED);
             self.lock().insert(Arc::clone(&tenant.slug), found);
-            self.tell();
+            self.publish();
             sleep(BETWEEN_DATABASES.max(REST * began.elapsed())).await;
         }
         if new_faults > LOGGED {
@@ -145,17 +145,17 @@ impl Databases {
         }
         let directory = self.directory.load();
         self.lock().retain(|slug, _| directory.config(slug).is_some());
-        self.tell();
+        self.publish();
     }
 
-    async fn inspect_one(&self, tenant: &TenantConfig, before: &Found) -> Found {
+    async fn inspect_one(&self, tenant: &TenantConfig, before: &InspectedDatabase) -> InspectedDatabase {
         let mut found = before.clone();
         let is_in_use = self.directory.load().in_use(&tenant.slug).is_some();
         if is_in_use && !before.is_count_due() {
             found.fault = None;
             return found;
         }
-        match look(tenant, before.is_count_due()).await {
+        match inspect_store(tenant, before.is_count_due()).await {
             Ok(wrong) => {
                 found.fault = None;
                 // A count that timed out would time out again a minute later, so it counts as done.
@@ -166,14 +166,14 @@ impl Databases {
         found
     }
 
-    fn tell(&self) {
+    fn publish(&self) {
         let found = self.lock();
         let faulty = found.values().filter(|found| found.fault.is_some()).count();
         let wrong: u64 = found.values().filter_map(|found| found.counted).map(|(wrong, _)| wrong).sum();
         self.metrics.inspected(faulty, wrong);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Found>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, InspectedDatabase>> {
         // Each change is a single call to the map.
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -181,7 +181,7 @@ impl Databases {
 
 /// Opens a database as serving does. Counts its wrong rows if a count is due; the inner `None` means that the count
 /// failed.
-async fn look(tenant: &TenantConfig, is_count_due: bool) -> Result<Option<Option<u64>>, StoreError> {
+async fn inspect_store(tenant: &TenantConfig, is_count_due: bool) -> Result<Option<Option<u64>>, StoreError> {
     let store = Store::open(&tenant.database, 1).await?;
     let wrong = if is_count_due { Some(store.count_wrong().await.ok()) } else { None };
     store.close().await;
@@ -189,7 +189,7 @@ async fn look(tenant: &TenantConfig, is_count_due: bool) -> Result<Option<Option
 }
 
 /// Logs what changed since the last inspection.
-fn report(found: &Found, before: &Found, names_fault: bool) {
+fn report(found: &InspectedDatabase, before: &InspectedDatabase, names_fault: bool) {
     let slug = &*found.tenant.slug;
     match (&found.fault, &before.fault) {
         (Some(cause), before) if before.as_ref() != Some(cause) && names_fault => {
@@ -198,7 +198,7 @@ fn report(found: &Found, before: &Found, names_fault: bool) {
         (None, Some(_)) => tracing::info!(tenant = slug, "a database can be used again"),
         _ => {}
     }
-    let wrong = |found: &Found| found.counted.map_or(0, |(wrong, _)| wrong);
+    let wrong = |found: &InspectedDatabase| found.counted.map_or(0, |(wrong, _)| wrong);
     if wrong(found) > 0 && wrong(found) != wrong(before) {
         let remedy = format!("formgate reindex --tenant {slug}");
         tracing::warn!(tenant = slug, rows = wrong(found), remedy, "rows that searches read are derived wrongly");

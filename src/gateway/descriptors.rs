@@ -26,6 +26,9 @@ const REDIS: u64 = 8;
 
 /// Descriptors per connection to a SQLite database: the file, its WAL, and its shared memory. A Postgres connection
 /// takes one.
+///
+/// Larger: fewer client connections if the limit is low. Smaller: a database can't be opened while all connections are
+/// taken.
 const DATABASE: u64 = 3;
 
 /// Raises the soft limit on open files to the hard limit. Shells and containers set it to 1024 for programs that use
@@ -41,7 +44,7 @@ pub fn raise_limit() {
 
 /// How many descriptors clients and databases may use, by the configuration or by the system's limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct DescriptorShare {
     /// The system's limit.
     pub open_files: u64,
     /// Maximum number of client connections.
@@ -52,7 +55,7 @@ pub struct Share {
     pub databases: u32,
 }
 
-impl Share {
+impl DescriptorShare {
     /// By the current limit of this process.
     #[must_use]
     pub fn now(config: &GatewayConfig) -> Self {
@@ -144,16 +147,16 @@ mod tests {
     #[test]
     fn with_room_for_all_nothing_is_lowered() {
         let config = config("redis = 'redis://127.0.0.1'\nadmin_listen = '127.0.0.1:0'");
-        let share = Share::of(20_000, &config);
+        let share = DescriptorShare::of(20_000, &config);
         assert_eq!(share.lowered(&config), Vec::<String>::new());
         let (limits, databases) = share.apply(&config);
         assert_eq!((limits, databases), (config.limits, config.databases));
     }
 
     #[test]
-    fn callers_get_what_the_databases_redis_and_the_operator_leave() {
+    fn clients_get_the_descriptors_that_databases_redis_and_the_operator_leave() {
         let config = config("redis = 'redis://127.0.0.1'\nadmin_listen = '127.0.0.1:0'");
-        let share = Share::of(256, &config);
+        let share = DescriptorShare::of(256, &config);
         let own = PROCESS + REDIS + 2 + as_u64(admin::CONNECTIONS);
         let databases = DATABASE * u64::from(share.databases);
         assert!(share.databases >= 10 && share.connections >= 40, "{share:?}");
@@ -166,10 +169,10 @@ mod tests {
     }
 
     #[test]
-    fn something_is_left_for_callers_and_databases_whatever_the_limit_is() {
+    fn clients_and_databases_get_descriptors_whatever_the_limit() {
         let config = config("admin_listen = '127.0.0.1:0'\nlimits = { connections_per_address = 1000000 }");
         for limit in [0, 1, 16, 64, 100, 200, 1024, u64::MAX] {
-            let share = Share::of(limit, &config);
+            let share = DescriptorShare::of(limit, &config);
             assert!(share.connections >= 1 && share.databases >= 1, "{share:?}");
             assert_eq!(share.connections_per_address, 1_000_000, "nobody wants this one limited");
         }

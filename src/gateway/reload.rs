@@ -18,12 +18,12 @@ use super::databases::Databases;
 use crate::config::{
     CertificateFiles, Config, GatewayConfig, Problems, ServedConfig, Sources, TenantConfig, WatchedFolders,
 };
-use crate::edge::{Certificates, Prepared};
+use crate::edge::{Certificates, PreparedCertificate};
 use crate::file_stamp::FileStamp;
 use crate::request::Pipeline;
 use crate::store::with_causes;
 use crate::tenant::last_used;
-use crate::tenant::{Directory, LeftOut};
+use crate::tenant::{Directory, RemovedDatabase};
 
 /// How many faults of a refused configuration are logged. `formgate check` lists all.
 ///
@@ -34,7 +34,7 @@ const LOGGED_FAULTS: usize = 20;
 /// How often the gateway checks whether requests still use a database that is no longer configured.
 ///
 /// Larger: its connections stay open for longer. Smaller: more checks for nothing.
-const LOOK_AFTER_LEFT: Duration = Duration::from_millis(100);
+const IN_USE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Replaces the configuration that is served.
 #[derive(Clone, Debug)]
@@ -80,10 +80,10 @@ impl ServedState {
 }
 
 /// A configuration that was read but is not applied yet.
-struct Read {
+struct LoadedConfig {
     directory: Directory,
-    certificate: Prepared,
-    standing: ServedState,
+    certificate: PreparedCertificate,
+    state: ServedState,
 }
 
 impl Reloader {
@@ -101,7 +101,7 @@ impl Reloader {
         let outcome = {
             let (path, certificates) = (path.to_owned(), Arc::clone(&self.certificates));
             let (before, served) = (Arc::clone(&before), Arc::clone(&served));
-            on_a_thread_of_its_own(move || read(&path, &before, &served, &certificates)).await
+            on_own_thread(move || read(&path, &before, &served, &certificates)).await
         };
         let metrics = &self.pipeline.metrics;
         let refused = |faults: String| {
@@ -109,26 +109,26 @@ impl Reloader {
             metrics.last_reload_successful.set(0);
             tracing::error!(faults, "the changed configuration is refused; the one before it goes on");
         };
-        let Read { directory, certificate, standing } = match outcome {
+        let LoadedConfig { directory, certificate, state } = match outcome {
             Ok(Ok(read)) => read,
-            Ok(Err((faults, of_it))) => {
+            Ok(Err((faults, config))) => {
                 refused(faults);
-                return Err(of_it);
+                return Err(config);
             }
-            Err(Ended) => {
+            Err(ReloadThreadEnded) => {
                 refused("the reading was not finished".to_owned());
                 return Err(Box::default());
             }
         };
-        let tenants = standing.tenants;
+        let tenants = state.tenants;
         // Written before the tenants are removed: a stop soon after this must not lose it.
-        last_used::write(before.left_out_of(&directory).iter().filter_map(LeftOut::last_used).collect()).await;
+        last_used::write(before.removed_in(&directory).iter().filter_map(RemovedDatabase::last_used).collect()).await;
         // Certificates before tenants, so that a new tenant is served from its first handshake.
         self.certificates.replace(certificate);
         let after = Arc::new(directory);
         self.pipeline.gate.directory.store(Arc::clone(&after));
         self.databases.inspect_soon();
-        self.pipeline.hsts.store(standing.gateway.hsts.clone().map(Arc::new));
+        self.pipeline.hsts.store(state.gateway.hsts.clone().map(Arc::new));
         metrics.tenants.retain(|slug| after.config(slug).is_some());
         self.pipeline.gate.quota.forget_unused_accounts();
         metrics.tenants_served.set(i64::try_from(tenants).unwrap_or(i64::MAX));
@@ -136,11 +136,11 @@ impl Reloader {
         metrics.last_reload_successful.set(1);
         metrics.last_reload.set(Timestamp::now().as_second());
         tracing::info!(tenants, "the configuration is reloaded");
-        for key in needs_restart(&served.gateway, &standing.gateway) {
+        for key in needs_restart(&served.gateway, &state.gateway) {
             tracing::warn!(key, "a change of this key waits for a restart");
         }
-        tokio::spawn(close_left(before, after));
-        Ok(standing)
+        tokio::spawn(close_removed(before, after));
+        Ok(state)
     }
 
     /// Whether the configuration or certificates are read from any of these files, under any name, or were for a
@@ -184,7 +184,7 @@ fn read(
     before: &Directory,
     served: &ServedState,
     certificates: &Certificates,
-) -> Result<Read, (String, Box<RefusedConfig>)> {
+) -> Result<LoadedConfig, (String, Box<RefusedConfig>)> {
     let tenant = |slug: &str| before.config(slug).cloned();
     let known = ServedConfig::new(served.gateway.certificate.as_ref(), &tenant, before.configs());
     let examination = Config::examine(path, Some(&known));
@@ -202,23 +202,23 @@ fn read(
     let certificate = certificate.map_err(|error| (with_causes(&error), refused))?;
     config.log_warnings();
     let directory = Directory::new(&config, before);
-    Ok(Read { directory, certificate, standing: ServedState::of(config) })
+    Ok(LoadedConfig { directory, certificate, state: ServedState::of(config) })
 }
 
 /// Runs work that briefly takes much memory on its own thread. The allocator keeps freed memory for the thread that
 /// used it, and returns it to others when the thread ends. Tokio's blocking threads live on, so each reload could
 /// leave memory with another one.
-async fn on_a_thread_of_its_own<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> Result<R, Ended> {
+async fn on_own_thread<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> Result<R, ReloadThreadEnded> {
     let (done, outcome) = tokio::sync::oneshot::channel();
     let thread = std::thread::Builder::new().name("reload".to_owned());
     // The receiver is dropped only when the gateway stops.
     let started = thread.spawn(move || drop(done.send(work())));
-    started.map_err(|_| Ended)?;
-    outcome.await.map_err(|_| Ended)
+    started.map_err(|_| ReloadThreadEnded)?;
+    outcome.await.map_err(|_| ReloadThreadEnded)
 }
 
 /// The thread ended before its work did, or could not be started.
-struct Ended;
+struct ReloadThreadEnded;
 
 fn first_of(problems: &Problems) -> String {
     let mut faults: Vec<_> = problems.iter().take(LOGGED_FAULTS).map(ToString::to_string).collect();
@@ -229,18 +229,18 @@ fn first_of(problems: &Problems) -> String {
 }
 
 /// Closes the databases that are no longer configured, each after the last request that uses it.
-async fn close_left(before: Arc<Directory>, after: Arc<Directory>) {
+async fn close_removed(before: Arc<Directory>, after: Arc<Directory>) {
     // Dropping thousands of tenants takes time too.
-    let left = tokio::task::spawn_blocking(move || before.left_out_of(&after)).await;
-    let mut left: Vec<LeftOut> = left.unwrap_or_default();
+    let left = tokio::task::spawn_blocking(move || before.removed_in(&after)).await;
+    let mut left: Vec<RemovedDatabase> = left.unwrap_or_default();
     while !left.is_empty() {
         let unused: Vec<_> = left.extract_if(.., |left| !left.is_in_use()).collect();
         // Uses noted by requests that were in flight when the database was left out.
-        last_used::write(unused.iter().filter_map(LeftOut::last_used).collect()).await;
+        last_used::write(unused.iter().filter_map(RemovedDatabase::last_used).collect()).await;
         for left in unused {
             left.close().await;
         }
-        sleep(LOOK_AFTER_LEFT).await;
+        sleep(IN_USE_CHECK_INTERVAL).await;
     }
 }
 

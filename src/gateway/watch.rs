@@ -11,11 +11,11 @@ use std::time::{Duration, SystemTime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::changes::{Change, Changed, Changes};
+use super::changes::{Change, FileChanges, FolderWatcher};
 use super::reload::{RefusedConfig, Reloader, ServedState};
 use crate::background::{self, Run, Task};
 use crate::config::{Config, Sources};
-use crate::supervisor;
+use crate::systemd;
 
 /// Reloads on SIGHUP and when a file changes, until the handle is dropped.
 ///
@@ -25,7 +25,7 @@ use crate::supervisor;
 pub fn watch(path: &Path, served: Config, reloader: Reloader) -> AbortOnDropHandle<()> {
     let served = Arc::new(ServedState::of(served));
     // Created before this returns, so that a change made as soon as the gateway reports ready is noticed.
-    let changes = Changes::of(path, &served.databases, served.folders.clone(), served.read_at);
+    let changes = FolderWatcher::of(path, &served.databases, served.folders.clone(), served.read_at);
     let hangups = signal(SignalKind::hangup())
         .inspect_err(|error| tracing::error!(%error, "SIGHUP cannot be received; only changes of files cause a reload"))
         .ok();
@@ -45,7 +45,7 @@ const COMPARE_INTERVAL: Duration = Duration::from_secs(60);
 /// Why a configuration is read again.
 enum Trigger {
     Signal,
-    Changed(Changed),
+    Files(FileChanges),
 }
 
 /// The background task that reloads the configuration.
@@ -53,7 +53,7 @@ struct Reload {
     path: PathBuf,
     served: Arc<ServedState>,
     reloader: Reloader,
-    changes: Changes,
+    changes: FolderWatcher,
     hangups: Option<Signal>,
     /// The last configuration, if it was refused.
     refused: Option<Arc<RefusedConfig>>,
@@ -79,15 +79,15 @@ impl Task for Reload {
         };
         *trigger = Some(tokio::select! {
             () = hangup => Trigger::Signal,
-            changed = changes.next() => Trigger::Changed(changed),
+            changed = changes.next() => Trigger::Files(changed),
         });
     }
 
     async fn run(&mut self) -> Run {
         let is_due = match self.trigger.take() {
             Some(Trigger::Signal) => true,
-            Some(Trigger::Changed(changed)) => self.is_reload_due(changed).await,
-            None => !self.changes.are_coming() && !are_unchanged(&self.sources).await,
+            Some(Trigger::Files(changed)) => self.is_reload_due(changed).await,
+            None => !self.changes.are_pending() && !are_unchanged(&self.sources).await,
         };
         if is_due {
             self.reload().await;
@@ -99,14 +99,14 @@ impl Task for Reload {
 impl Reload {
     /// Whether a change requires a reload. If only certificates may have changed, they are compared with their files
     /// instead.
-    async fn is_reload_due(&mut self, changed: Changed) -> bool {
+    async fn is_reload_due(&mut self, changed: FileChanges) -> bool {
         if changed.most != Change::Certificates && !are_unchanged(&self.sources).await {
             return true;
         }
         match changed.written {
             // A log file may be in the same folder as the configuration, and a reload writes to the log.
             Some(files) if !self.reloader.is_any_read(&files, &self.sources, self.refused.as_ref()).await => {
-                self.changes.pass_over(files);
+                self.changes.ignore(files);
                 false
             }
             _ if self.refused.is_none() => {
@@ -119,18 +119,18 @@ impl Reload {
     }
 
     async fn reload(&mut self) {
-        self.changes.pass_over_none();
-        supervisor::reloading();
+        self.changes.ignore_none();
+        systemd::notify_reloading();
         let mut read_at = SystemTime::now();
         let outcome = self.reloader.reload(&self.path, Arc::clone(&self.served)).await;
         self.reloader.compare_certificates();
         let (folders, note);
         match outcome {
-            Ok(standing) => {
-                read_at = standing.read_at;
-                (folders, note) = (standing.folders.clone(), "");
-                self.sources = standing.sources.clone();
-                self.served = Arc::new(standing);
+            Ok(state) => {
+                read_at = state.read_at;
+                (folders, note) = (state.folders.clone(), "");
+                self.sources = state.sources.clone();
+                self.served = Arc::new(state);
                 self.refused = None;
             }
             Err(refused) => {
@@ -143,9 +143,9 @@ impl Reload {
             }
         }
         if folders != self.changes.folders || self.served.databases != *self.changes.databases {
-            self.changes = Changes::of(&self.path, &self.served.databases, folders, read_at);
+            self.changes = FolderWatcher::of(&self.path, &self.served.databases, folders, read_at);
         }
-        supervisor::ready(self.served.tenants, note);
+        systemd::notify_ready(self.served.tenants, note);
     }
 }
 

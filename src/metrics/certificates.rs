@@ -2,7 +2,7 @@
 
 use prometheus::{IntCounterVec, IntGauge, IntGaugeVec};
 
-use super::register::Register;
+use super::register::Registrar;
 
 /// Tenants' certificates, and when they and the gateway's expire.
 #[derive(Clone, Debug)]
@@ -18,18 +18,18 @@ pub struct CertificateMetrics {
 }
 
 impl CertificateMetrics {
-    pub(super) fn new(register: &Register<'_>) -> Self {
-        let loads = register.counters(
+    pub(super) fn new(registrar: &Registrar<'_>) -> Self {
+        let loads = registrar.counters(
             "formgate_certificate_loads_total",
             "Certificates read from disk for handshakes, by result.",
             &["result"],
         );
         ["done", "failed"].iter().for_each(|result| drop(loads.with_label_values(&[result])));
         Self {
-            cached: register.gauge("formgate_certificates_cached", "Certificates of tenants in memory."),
-            cache_bytes: register.gauge("formgate_certificate_cache_bytes", "The bytes that they take."),
+            cached: registrar.gauge("formgate_certificates_cached", "Certificates of tenants in memory."),
+            cache_bytes: registrar.gauge("formgate_certificate_cache_bytes", "The bytes that they take."),
             loads,
-            expiry: register.gauges(
+            expiry: registrar.gauges(
                 "formgate_certificate_expiry_timestamp_seconds",
                 "When a certificate expires; of the tenants whose certificates expire soonest, and the gateway.",
                 &["tenant"],

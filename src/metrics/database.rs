@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
-use super::register::Register;
+use super::register::Registrar;
 
 /// All tenants' databases together.
 #[derive(Clone, Debug)]
@@ -85,47 +85,47 @@ impl DatabaseFailure {
 const DURATION_BUCKETS: [f64; 11] = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0];
 
 impl DatabaseMetrics {
-    pub(super) fn new(register: &Register<'_>) -> Self {
+    pub(super) fn new(registrar: &Registrar<'_>) -> Self {
         let metrics = Self {
-            waiting: register.gauge("formgate_database_waiting", "Requests that wait for a connection to a database."),
-            connections: register.gauges(
+            waiting: registrar.gauge("formgate_database_waiting", "Requests that wait for a connection to a database."),
+            connections: registrar.gauges(
                 "formgate_database_connections",
                 "Connections to the tenants' databases: open ones, and those of them that are idle.",
                 &["database", "state"],
             ),
-            durations: register.histograms(
+            durations: registrar.histograms(
                 "formgate_database_call_duration_seconds",
                 "Time of one statement.",
                 &["database"],
                 &DURATION_BUCKETS,
             ),
-            failures: register.counters(
+            failures: registrar.counters(
                 "formgate_database_failures_total",
                 "Failures that lie in a database, by reason.",
                 &["reason"],
             ),
-            breakers_open: register.gauge(
+            breakers_open: registrar.gauge(
                 "formgate_database_breakers_open",
                 "Tenants whose callers are refused since their database does not work.",
             ),
-            breaker_trips: register
+            breaker_trips: registrar
                 .counter("formgate_database_breaker_trips_total", "How often a tenant's callers began to be refused."),
-            refused: register.counters(
+            refused: registrar.counters(
                 "formgate_database_refused_total",
                 "Requests that were refused though their database works, or before it was asked, by reason.",
                 &["reason"],
             ),
-            settled: register.counter(
+            settled: registrar.counter(
                 "formgate_database_settled_total",
                 "Notes of what writers touched from which searches' tables were derived.",
             ),
-            behind: register.gauge(
+            behind: registrar.gauge(
                 "formgate_database_behind",
                 "Databases to which more was written than is derived from yet: their searches are refused.",
             ),
-            faulty: register
+            faulty: registrar
                 .gauge("formgate_databases_faulty", "Databases that could not be used when they were last inspected."),
-            wrong: register.gauge(
+            wrong: registrar.gauge(
                 "formgate_database_wrong_rows",
                 "Rows that searches read and that were derived wrongly when they were last counted.",
             ),
@@ -141,7 +141,7 @@ impl DatabaseMetrics {
     /// Metrics that are exported nowhere.
     #[must_use]
     pub fn unregistered() -> Self {
-        Self::new(&Register(&Registry::new()))
+        Self::new(&Registrar(&Registry::new()))
     }
 
     /// Counts opened connections or, if negative, closed ones.

@@ -2,7 +2,7 @@
 
 use prometheus::{Histogram, IntCounter, IntCounterVec, IntGaugeVec};
 
-use super::register::{Register, begin};
+use super::register::{Registrar, init_series};
 
 /// Connections and handshakes.
 #[derive(Clone, Debug)]
@@ -26,33 +26,33 @@ pub struct EdgeMetrics {
 const HANDSHAKE_BUCKETS: [f64; 10] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0];
 
 impl EdgeMetrics {
-    pub(super) fn new(register: &Register<'_>) -> Self {
-        let connections_refused = register.counters(
+    pub(super) fn new(registrar: &Registrar<'_>) -> Self {
+        let connections_refused = registrar.counters(
             "formgate_connections_refused_total",
             "Connections closed before their handshake, by reason.",
             &["reason"],
         );
-        let connections_ended = register.counters(
+        let connections_ended = registrar.counters(
             "formgate_connections_ended_total",
             "Connections that the gateway ended for what their peers did or left undone, by reason.",
             &["reason"],
         );
-        let handshakes = register.counters("formgate_handshakes_total", "TLS handshakes by result.", &["result"]);
+        let handshakes = registrar.counters("formgate_handshakes_total", "TLS handshakes by result.", &["result"]);
         // Initialized to 0, so that an alert can see the first one as an increase.
-        begin(&connections_refused, &["proxy", "address"]);
-        begin(&connections_ended, &["idle", "age", "stalled", "flood", "resets"]);
-        begin(&handshakes, &["done", "unknown_name", "timeout", "failed"]);
+        init_series(&connections_refused, &["proxy", "address"]);
+        init_series(&connections_ended, &["idle", "age", "stalled", "flood", "resets"]);
+        init_series(&handshakes, &["done", "unknown_name", "timeout", "failed"]);
         Self {
             connections_refused,
-            connections_accepted: register.counter("formgate_connections_accepted_total", "TCP connections accepted."),
-            connections_open: register.gauges(
+            connections_accepted: registrar.counter("formgate_connections_accepted_total", "TCP connections accepted."),
+            connections_open: registrar.gauges(
                 "formgate_connections_open",
                 "Connections open after their handshake, by protocol.",
                 &["protocol"],
             ),
             connections_ended,
             handshakes,
-            handshake_duration: register.histogram(
+            handshake_duration: registrar.histogram(
                 "formgate_handshake_duration_seconds",
                 "Time from the accepted socket to the end of the handshake.",
                 &HANDSHAKE_BUCKETS,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crossbeam_utils::CachePadded;
 use prometheus::IntCounterVec;
 
-use super::register::{Register, begin};
+use super::register::{Registrar, init_series};
 
 /// Requests at the gate.
 #[derive(Clone, Debug)]
@@ -20,21 +20,21 @@ pub struct GateMetrics {
 }
 
 impl GateMetrics {
-    pub(super) fn new(register: &Register<'_>) -> Self {
-        let refused = register.counters(
+    pub(super) fn new(registrar: &Registrar<'_>) -> Self {
+        let refused = registrar.counters(
             "formgate_requests_refused_total",
             "Requests refused to protect the gateway, by reason.",
             &["reason"],
         );
-        begin(&refused, &["in_flight", "bad_tokens", "memory", "tenant_memory"]);
+        init_series(&refused, &["in_flight", "bad_tokens", "memory", "tenant_memory"]);
         let in_flight = Arc::<CachePadded<AtomicUsize>>::default();
         let watched = Arc::clone(&in_flight);
         let now = move || watched.load(Ordering::Acquire) as f64;
-        register.watched("formgate_requests_in_flight", "Requests that are worked on.", now);
+        registrar.pulled_gauge("formgate_requests_in_flight", "Requests that are worked on.", now);
         let memory_reserved = Arc::<CachePadded<AtomicUsize>>::default();
         let watched = Arc::clone(&memory_reserved);
         let now = move || watched.load(Ordering::Acquire) as f64;
-        register.watched("formgate_memory_reserved_bytes", "Memory reserved for bodies and answers.", now);
+        registrar.pulled_gauge("formgate_memory_reserved_bytes", "Memory reserved for bodies and answers.", now);
         Self { refused, in_flight, memory_reserved }
     }
 }

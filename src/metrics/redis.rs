@@ -2,7 +2,7 @@
 
 use prometheus::{Histogram, IntCounterVec, IntGauge};
 
-use super::register::{Register, begin};
+use super::register::{Registrar, init_series};
 
 /// Calls to the Redis that the nodes share.
 #[derive(Clone, Debug)]
@@ -25,24 +25,24 @@ pub struct RedisMetrics {
 const BUCKETS: [f64; 12] = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5];
 
 impl RedisMetrics {
-    pub(super) fn new(register: &Register<'_>) -> Self {
-        let failures = register.counters(
+    pub(super) fn new(registrar: &Registrar<'_>) -> Self {
+        let failures = registrar.counters(
             "formgate_redis_failures_total",
             "Calls to the shared Redis that came to nothing, by reason.",
             &["reason"],
         );
-        begin(&failures, &["down", "timeout", "connection", "refused"]);
+        init_series(&failures, &["down", "timeout", "connection", "refused"]);
         Self {
-            up: register.gauge("formgate_redis_up", "Whether the shared Redis answers."),
-            call_duration: register.histogram(
+            up: registrar.gauge("formgate_redis_up", "Whether the shared Redis answers."),
+            call_duration: registrar.histogram(
                 "formgate_redis_call_duration_seconds",
                 "Time of answered calls to the shared Redis.",
                 &BUCKETS,
             ),
             failures,
-            shards_down: register
+            shards_down: registrar
                 .gauge("formgate_redis_shards_down", "Shards of the shared Redis cluster that do not answer."),
-            evicts: register
+            evicts: registrar
                 .gauge("formgate_redis_evicts", "Whether the shared Redis may evict keys, and with them budgets."),
         }
     }

@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use http::{Method, StatusCode};
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec};
 
-use super::register::Register;
+use super::register::Registrar;
 
 /// From a refusal without any call to the time limit of a handler.
 const BUCKETS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 15.0];
@@ -18,26 +18,26 @@ const OTHER: &str = "other";
 
 /// Answered requests.
 #[derive(Clone, Debug)]
-pub struct RequestMetrics(Arc<Inner>);
+pub struct RequestMetrics(Arc<RequestMetricsInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct RequestMetricsInner {
     requests: IntCounterVec,
     durations: HistogramVec,
     /// The series in use: looking up labels costs more than counting.
-    series: ArcSwap<HashMap<Kind, Series>>,
+    series: ArcSwap<HashMap<SeriesKey, RequestSeries>>,
 }
 
 /// Route, method and status.
-type Kind = (&'static str, &'static str, StatusCode);
+type SeriesKey = (&'static str, &'static str, StatusCode);
 
 #[derive(Clone, Debug)]
-struct Series {
+struct RequestSeries {
     requests: IntCounter,
     duration: Histogram,
 }
 
-impl Series {
+impl RequestSeries {
     fn count(&self, took: Duration) {
         self.requests.inc();
         self.duration.observe(took.as_secs_f64());
@@ -45,42 +45,42 @@ impl Series {
 }
 
 impl RequestMetrics {
-    pub(super) fn new(register: &Register<'_>) -> Self {
-        let requests = register.counters(
+    pub(super) fn new(registrar: &Registrar<'_>) -> Self {
+        let requests = registrar.counters(
             "formgate_requests_total",
             "Requests by route, method and status; route `none` where none was reached.",
             &["route", "method", "status"],
         );
-        let durations = register.histograms(
+        let durations = registrar.histograms(
             "formgate_request_duration_seconds",
             "Time from head to answer, by route.",
             &["route"],
             &BUCKETS,
         );
-        Self(Arc::new(Inner { requests, durations, series: ArcSwap::default() }))
+        Self(Arc::new(RequestMetricsInner { requests, durations, series: ArcSwap::default() }))
     }
 
     /// Counts one answered request.
     pub fn count(&self, route: &'static str, method: &Method, status: StatusCode, took: Duration) {
         let this = &*self.0;
-        let kind = (route, label(method), status);
-        if let Some(series) = this.series.load().get(&kind) {
+        let key = (route, label(method), status);
+        if let Some(series) = this.series.load().get(&key) {
             return series.count(took);
         }
-        let new = this.series_of(kind);
+        let new = this.series_of(key);
         new.count(took);
         this.series.rcu(|known| {
             let mut more = HashMap::clone(known);
-            more.insert(kind, new.clone());
+            more.insert(key, new.clone());
             more
         });
     }
 }
 
-impl Inner {
-    fn series_of(&self, (route, method, status): Kind) -> Series {
+impl RequestMetricsInner {
+    fn series_of(&self, (route, method, status): SeriesKey) -> RequestSeries {
         let requests = self.requests.with_label_values(&[route, method, status.as_str()]);
-        Series { requests, duration: self.durations.with_label_values(&[route]) }
+        RequestSeries { requests, duration: self.durations.with_label_values(&[route]) }
     }
 }
 
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_request_counts_as_what_it_is_and_invented_methods_as_one() {
-        let metrics = RequestMetrics::new(&Register(&Registry::new()));
+        let metrics = RequestMetrics::new(&Registrar(&Registry::new()));
         let invented = |name: &[u8]| Method::from_bytes(name).unwrap();
         for method in [Method::GET, Method::GET, Method::POST, invented(b"BREW"), invented(b"WHEN")] {
             metrics.count("GET /me", &method, StatusCode::OK, Duration::from_millis(1));

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use prometheus::{IntGaugeVec, Registry};
 
-use super::register::Register;
+use super::register::Registrar;
 
 /// All background tasks.
 #[derive(Clone, Debug)]
@@ -12,9 +12,9 @@ pub struct TaskMetrics {
 }
 
 impl TaskMetrics {
-    pub(super) fn new(register: &Register<'_>) -> Self {
+    pub(super) fn new(registrar: &Registrar<'_>) -> Self {
         Self {
-            last_success: register.gauges(
+            last_success: registrar.gauges(
                 "formgate_task_last_success_timestamp_seconds",
                 "When a background task last succeeded, or was started.",
                 &["task"],
@@ -25,7 +25,7 @@ impl TaskMetrics {
     /// Metrics that are exported nowhere.
     #[must_use]
     pub fn unregistered() -> Self {
-        Self::new(&Register(&Registry::new()))
+        Self::new(&Registrar(&Registry::new()))
     }
 
     /// Records a success.

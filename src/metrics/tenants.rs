@@ -14,7 +14,7 @@ use arc_swap::ArcSwapOption;
 use http::StatusCode;
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec};
 
-use super::register::Register;
+use super::register::Registrar;
 
 /// How many tenants have their own label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub struct TenantMeter {
     /// Requests since the last ranking.
     new: AtomicU64,
     /// Its series, while the tenant has its own label.
-    series: ArcSwapOption<Series>,
+    series: ArcSwapOption<TenantSeries>,
 }
 
 impl TenantMeter {
@@ -75,14 +75,14 @@ impl TenantMeter {
 
 /// Requests by tenant.
 #[derive(Clone, Debug)]
-pub struct TenantMetrics(Arc<Inner>);
+pub struct TenantMetrics(Arc<TenantMetricsInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct TenantMetricsInner {
     labels: TenantLabels,
     requests: IntCounterVec,
     durations: HistogramVec,
-    other: Series,
+    other: TenantSeries,
     /// Whether all labels are taken.
     full: AtomicBool,
     ranking: Mutex<Ranking>,
@@ -90,7 +90,7 @@ struct Inner {
 
 /// The series of one tenant, or of the rest.
 #[derive(Debug)]
-struct Series {
+struct TenantSeries {
     requests: [IntCounter; CLASSES.len()],
     duration: Histogram,
 }
@@ -99,7 +99,7 @@ struct Series {
 struct Ranking {
     at: Instant,
     /// Tenants with requests since then.
-    asked: Vec<Arc<TenantMeter>>,
+    active: Vec<Arc<TenantMeter>>,
     /// Decayed counts of earlier requests.
     scores: HashMap<Arc<str>, (u64, Arc<TenantMeter>)>,
     /// Tenants with their own label.
@@ -107,22 +107,22 @@ struct Ranking {
 }
 
 impl TenantMetrics {
-    pub(super) fn new(register: &Register<'_>, labels: TenantLabels) -> Self {
-        let requests = register.counters(
+    pub(super) fn new(registrar: &Registrar<'_>, labels: TenantLabels) -> Self {
+        let requests = registrar.counters(
             "formgate_tenant_requests_total",
             "Requests of a tenant by class of status; those of the less busy ones under `other`.",
             &["tenant", "class"],
         );
-        let durations = register.histograms(
+        let durations = registrar.histograms(
             "formgate_tenant_request_duration_seconds",
             "Time from head to answer, by tenant.",
             &["tenant"],
             &BUCKETS,
         );
-        let other = Series::new(&requests, &durations, OTHER);
-        let ranking = Ranking { at: Instant::now(), asked: Vec::new(), scores: HashMap::new(), named: HashMap::new() };
+        let other = TenantSeries::new(&requests, &durations, OTHER);
+        let ranking = Ranking { at: Instant::now(), active: Vec::new(), scores: HashMap::new(), named: HashMap::new() };
         let full = AtomicBool::new(labels.most() == 0);
-        Self(Arc::new(Inner { labels, requests, durations, other, full, ranking: Mutex::new(ranking) }))
+        Self(Arc::new(TenantMetricsInner { labels, requests, durations, other, full, ranking: Mutex::new(ranking) }))
     }
 
     /// Counts one answered request of a tenant.
@@ -130,10 +130,10 @@ impl TenantMetrics {
         let this = &*self.0;
         // The first request since the last ranking adds the tenant to the list; later ones need not.
         if matches!(this.labels, TenantLabels::Top(_)) && tenant.new.fetch_add(1, Ordering::Relaxed) == 0 {
-            this.ranking().asked.push(Arc::clone(tenant));
+            this.ranking().active.push(Arc::clone(tenant));
         }
         if tenant.series.load().is_none() && !this.full.load(Ordering::Relaxed) {
-            this.name(tenant);
+            this.assign_label(tenant);
         }
         tenant.series.load().as_deref().unwrap_or(&this.other).count(status, took);
     }
@@ -147,7 +147,7 @@ impl TenantMetrics {
             return;
         }
         ranking.at = Instant::now();
-        for tenant in std::mem::take(&mut ranking.asked) {
+        for tenant in std::mem::take(&mut ranking.active) {
             let new = tenant.new.swap(0, Ordering::Relaxed);
             let (score, known) =
                 ranking.scores.entry(Arc::clone(&tenant.slug)).or_insert_with(|| (0, Arc::clone(&tenant)));
@@ -162,8 +162,8 @@ impl TenantMetrics {
         let busiest: HashMap<_, _> =
             ranked.into_iter().map(|(_, tenant)| (Arc::clone(&tenant.slug), Arc::clone(tenant))).collect();
         let lost: Vec<_> = named.keys().filter(|slug| !busiest.contains_key(*slug)).cloned().collect();
-        lost.iter().for_each(|slug| this.unname(named, slug));
-        busiest.values().for_each(|tenant| this.name_in(named, tenant));
+        lost.iter().for_each(|slug| this.remove_label(named, slug));
+        busiest.values().for_each(|tenant| this.assign_label_in(named, tenant));
         this.full.store(named.len() >= most, Ordering::Relaxed);
         scores.retain(|_, (score, _)| {
             *score /= 2;
@@ -175,11 +175,11 @@ impl TenantMetrics {
     pub fn retain(&self, is_there: impl Fn(&str) -> bool) {
         let this = &*self.0;
         let mut ranking = this.ranking();
-        let Ranking { asked, scores, named, .. } = &mut *ranking;
-        asked.retain(|tenant| is_there(&tenant.slug));
+        let Ranking { active, scores, named, .. } = &mut *ranking;
+        active.retain(|tenant| is_there(&tenant.slug));
         scores.retain(|slug, _| is_there(slug));
         let gone: Vec<_> = named.keys().filter(|slug| !is_there(slug)).cloned().collect();
-        gone.iter().for_each(|slug| this.unname(named, slug));
+        gone.iter().for_each(|slug| this.remove_label(named, slug));
         this.full.store(named.len() >= this.labels.most(), Ordering::Relaxed);
     }
 }
@@ -194,31 +194,31 @@ impl TenantLabels {
     }
 }
 
-impl Inner {
+impl TenantMetricsInner {
     fn ranking(&self) -> std::sync::MutexGuard<'_, Ranking> {
         self.ranking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Gives a tenant a label, if one is free.
-    fn name(&self, tenant: &Arc<TenantMeter>) {
+    fn assign_label(&self, tenant: &Arc<TenantMeter>) {
         let most = self.labels.most();
         let mut ranking = self.ranking();
         let has_one = ranking.named.contains_key(&tenant.slug);
         if &*tenant.slug != OTHER && (has_one || ranking.named.len() < most) {
-            self.name_in(&mut ranking.named, tenant);
+            self.assign_label_in(&mut ranking.named, tenant);
         }
         self.full.store(ranking.named.len() >= most, Ordering::Relaxed);
     }
 
     /// Gives a tenant a label; reuses its earlier series if it has one.
-    fn name_in(&self, named: &mut HashMap<Arc<str>, Arc<TenantMeter>>, tenant: &Arc<TenantMeter>) {
+    fn assign_label_in(&self, named: &mut HashMap<Arc<str>, Arc<TenantMeter>>, tenant: &Arc<TenantMeter>) {
         let before = named.insert(Arc::clone(&tenant.slug), Arc::clone(tenant));
         let series = before.and_then(|before| before.series.load_full());
-        let new = || Arc::new(Series::new(&self.requests, &self.durations, &tenant.slug));
+        let new = || Arc::new(TenantSeries::new(&self.requests, &self.durations, &tenant.slug));
         tenant.series.store(Some(series.unwrap_or_else(new)));
     }
 
-    fn unname(&self, named: &mut HashMap<Arc<str>, Arc<TenantMeter>>, slug: &str) {
+    fn remove_label(&self, named: &mut HashMap<Arc<str>, Arc<TenantMeter>>, slug: &str) {
         if let Some(tenant) = named.remove(slug) {
             tenant.series.store(None);
         }
@@ -230,7 +230,7 @@ impl Inner {
     }
 }
 
-impl Series {
+impl TenantSeries {
     fn new(requests: &IntCounterVec, durations: &HistogramVec, tenant: &str) -> Self {
         Self {
             requests: CLASSES.map(|class| requests.with_label_values(&[tenant, class])),
@@ -262,18 +262,18 @@ mod tests {
     use super::*;
 
     /// Metrics, and the meters of tenants with requests.
-    struct World {
+    struct TestMetrics {
         metrics: TenantMetrics,
         meters: HashMap<String, Arc<TenantMeter>>,
     }
 
-    impl World {
+    impl TestMetrics {
         fn new(labels: TenantLabels) -> Self {
-            let metrics = TenantMetrics::new(&Register(&Registry::new()), labels);
+            let metrics = TenantMetrics::new(&Registrar(&Registry::new()), labels);
             Self { metrics, meters: HashMap::new() }
         }
 
-        fn ask(&mut self, tenant: &str, times: usize) {
+        fn request(&mut self, tenant: &str, times: usize) {
             let new = || Arc::new(TenantMeter::new(&tenant.into()));
             let meter = self.meters.entry(tenant.to_owned()).or_insert_with(new);
             (0..times).for_each(|_| self.metrics.count(meter, StatusCode::OK, Duration::from_millis(1)));
@@ -299,81 +299,81 @@ mod tests {
     }
 
     #[test]
-    fn the_first_have_labels_and_the_rest_are_counted_together() {
-        let mut world = World::new(TenantLabels::Top(2));
+    fn the_first_tenants_get_labels_and_the_rest_are_counted_together() {
+        let mut test = TestMetrics::new(TenantLabels::Top(2));
         for (tenant, times) in [("a", 1), ("b", 2), ("c", 4), ("d", 8)] {
-            world.ask(tenant, times);
+            test.request(tenant, times);
         }
-        assert_eq!((world.counted("a"), world.counted("b"), world.counted(OTHER)), (1, 2, 12));
+        assert_eq!((test.counted("a"), test.counted("b"), test.counted(OTHER)), (1, 2, 12));
     }
 
     #[test]
-    fn the_busiest_take_the_labels_over_and_no_series_ever_shrinks() {
-        let mut world = World::new(TenantLabels::Top(2));
+    fn the_busiest_tenants_take_over_the_labels_and_no_series_shrinks() {
+        let mut test = TestMetrics::new(TenantLabels::Top(2));
         for (tenant, times) in [("a", 1), ("b", 2), ("c", 4), ("d", 8)] {
-            world.ask(tenant, times);
+            test.request(tenant, times);
         }
-        world.let_time_pass();
-        assert_eq!(world.names(), ["c", "d"]);
-        world.ask("d", 3);
-        world.ask("a", 1);
-        assert_eq!((world.counted("d"), world.counted(OTHER)), (3, 13));
+        test.let_time_pass();
+        assert_eq!(test.names(), ["c", "d"]);
+        test.request("d", 3);
+        test.request("a", 1);
+        assert_eq!((test.counted("d"), test.counted(OTHER)), (3, 13));
     }
 
     #[test]
-    fn who_is_no_longer_asked_for_makes_room() {
-        let mut world = World::new(TenantLabels::Top(1));
-        world.ask("a", 100);
+    fn an_idle_tenant_loses_its_label() {
+        let mut test = TestMetrics::new(TenantLabels::Top(1));
+        test.request("a", 100);
         for _ in 0..8 {
-            world.let_time_pass();
+            test.let_time_pass();
         }
-        world.ask("b", 1);
-        world.let_time_pass();
-        assert_eq!(world.names(), ["b"]);
+        test.request("b", 1);
+        test.let_time_pass();
+        assert_eq!(test.names(), ["b"]);
     }
 
     #[test]
-    fn all_means_all_and_none_means_none() {
-        let (mut all, mut none) = (World::new(TenantLabels::All), World::new(TenantLabels::None));
+    fn all_labels_every_tenant_and_none_labels_no_tenant() {
+        let (mut all, mut none) = (TestMetrics::new(TenantLabels::All), TestMetrics::new(TenantLabels::None));
         for tenant in 0..100 {
-            all.ask(&format!("t{tenant}"), 1);
-            none.ask(&format!("t{tenant}"), 1);
+            all.request(&format!("t{tenant}"), 1);
+            none.request(&format!("t{tenant}"), 1);
         }
         assert_eq!((all.names().len(), all.counted(OTHER)), (100, 0));
         assert_eq!((none.names().len(), none.counted(OTHER)), (0, 100));
     }
 
     #[test]
-    fn a_tenant_that_is_gone_leaves_no_series_and_its_label_to_another() {
+    fn a_removed_tenant_leaves_no_series_and_frees_its_label() {
         for labels in [TenantLabels::All, TenantLabels::Top(2)] {
-            let mut world = World::new(labels);
-            world.ask("a", 1);
-            world.ask("b", 1);
-            world.metrics.retain(|tenant| tenant == "b");
-            assert_eq!(world.names(), ["b"]);
-            assert_eq!(world.counted("a"), 0);
-            world.ask("c", 1);
-            assert_eq!((world.counted("c"), world.counted(OTHER)), (1, 0));
+            let mut test = TestMetrics::new(labels);
+            test.request("a", 1);
+            test.request("b", 1);
+            test.metrics.retain(|tenant| tenant == "b");
+            assert_eq!(test.names(), ["b"]);
+            assert_eq!(test.counted("a"), 0);
+            test.request("c", 1);
+            assert_eq!((test.counted("c"), test.counted(OTHER)), (1, 0));
         }
     }
 
     #[test]
-    fn a_tenant_that_came_back_goes_on_in_the_same_series() {
-        let mut world = World::new(TenantLabels::All);
-        world.ask("a", 1);
-        world.meters.clear();
-        world.ask("a", 1);
-        world.let_time_pass();
-        assert_eq!((world.names(), world.counted("a")), (vec!["a".to_owned()], 2));
+    fn a_tenant_that_returns_continues_its_series() {
+        let mut test = TestMetrics::new(TenantLabels::All);
+        test.request("a", 1);
+        test.meters.clear();
+        test.request("a", 1);
+        test.let_time_pass();
+        assert_eq!((test.names(), test.counted("a")), (vec!["a".to_owned()], 2));
     }
 
     #[test]
-    fn a_tenant_that_is_called_as_the_rest_is_counted_among_it() {
+    fn a_tenant_named_other_is_counted_among_the_others() {
         for labels in [TenantLabels::All, TenantLabels::Top(2)] {
-            let mut world = World::new(labels);
-            world.ask(OTHER, 3);
-            world.let_time_pass();
-            assert_eq!((world.names().len(), world.counted(OTHER)), (0, 3));
+            let mut test = TestMetrics::new(labels);
+            test.request(OTHER, 3);
+            test.let_time_pass();
+            assert_eq!((test.names().len(), test.counted(OTHER)), (0, 3));
         }
     }
 }

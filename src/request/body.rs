@@ -9,8 +9,8 @@ use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use tokio::time::{Instant, timeout_at};
 
+use super::body_buffer::{BodyBuffer, ReceivedBody, YIELD_AFTER};
 use super::coding::Coding;
-use super::inflow::{AT_ONCE, Inflow, Received};
 use crate::config::RequestLimits;
 use crate::error::Refusal;
 use crate::memory::MemoryShare;
@@ -29,21 +29,21 @@ pub(super) async fn read(
     limit: usize,
     limits: &RequestLimits,
     share: &MemoryShare,
-) -> Result<Received, Refusal> {
+) -> Result<ReceivedBody, Refusal> {
     let declared = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     let declared = declared.map(|length| usize::try_from(length).unwrap_or(usize::MAX));
     if declared.is_some_and(|length| length > limit) {
         return Err(Refusal::BodyTooLarge);
     }
-    collect(body, Inflow::begin(coding, declared, limit, share)?, limit, limits).await
+    collect(body, BodyBuffer::begin(coding, declared, limit, share)?, limit, limits).await
 }
 
 async fn collect(
     mut body: impl Body<Data = Bytes, Error = hyper::Error> + Unpin,
-    mut inflow: Inflow<'_>,
+    mut buffer: BodyBuffer<'_>,
     limit: usize,
     limits: &RequestLimits,
-) -> Result<Received, Refusal> {
+) -> Result<ReceivedBody, Refusal> {
     let began = Instant::now();
     let (mut received, mut work) = (0, 0);
     loop {
@@ -56,15 +56,15 @@ async fn collect(
             return Err(Refusal::BodyTooLarge);
         }
         for piece in data.chunks(PIECE) {
-            work += inflow.push(piece)?;
-            if work > AT_ONCE {
+            work += buffer.push(piece)?;
+            if work > YIELD_AFTER {
                 work = 0;
                 tokio::task::yield_now().await;
             }
         }
     }
     // A client that declares gzip and sends nothing sends an empty body.
-    if received == 0 { Ok(Received::default()) } else { inflow.end() }
+    if received == 0 { Ok(ReceivedBody::default()) } else { buffer.end() }
 }
 
 /// The time allowed for a body after `bytes` arrived: the grace period, and their time at the minimum rate.
@@ -91,9 +91,9 @@ mod tests {
         body: impl Body<Data = Bytes, Error = hyper::Error> + Unpin,
         limit: usize,
         limits: &RequestLimits,
-    ) -> Result<Received, Refusal> {
+    ) -> Result<ReceivedBody, Refusal> {
         let share = MemoryShare::unlimited();
-        collect(body, Inflow::begin(Coding::Identity, None, limit, &share)?, limit, limits).await
+        collect(body, BodyBuffer::begin(Coding::Identity, None, limit, &share)?, limit, limits).await
     }
 
     const SHORT: Duration = Duration::from_millis(50);

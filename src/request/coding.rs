@@ -17,7 +17,7 @@ pub(super) enum Coding {
 
 /// What a head says about its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Announced {
+pub(super) struct DeclaredFormat {
     pub(super) coding: Coding,
     /// The declared type is a form.
     is_form: bool,
@@ -26,7 +26,7 @@ pub(super) struct Announced {
 /// The type that `curl -d` and PowerShell send by default, even for JSON.
 const FORM: &str = "application/x-www-form-urlencoded";
 
-impl Announced {
+impl DeclaredFormat {
     /// Plain JSON.
     pub(super) const JSON: Self = Self { coding: Coding::Identity, is_form: false };
 
@@ -35,11 +35,11 @@ impl Announced {
     /// # Errors
     /// [`Refusal::UnsupportedCoding`], [`Refusal::UnsupportedCharset`], [`Refusal::UnsupportedForm`].
     pub(super) fn of(headers: &HeaderMap) -> Result<Self, Refusal> {
-        let mut announced = Self::JSON;
+        let mut declared = Self::JSON;
         for value in headers.get_all(CONTENT_TYPE) {
             // A value that is not text names no type that is refused here.
             if let Ok(text) = value.to_str() {
-                announced.is_form |= check_type(text)?;
+                declared.is_form |= check_type(text)?;
             }
         }
         for value in headers.get_all(CONTENT_ENCODING) {
@@ -47,13 +47,13 @@ impl Announced {
             for name in names.filter(|name| !name.is_empty() && !name.eq_ignore_ascii_case("identity")) {
                 let is_gzip = name.eq_ignore_ascii_case("gzip") || name.eq_ignore_ascii_case("x-gzip");
                 // In a body that is compressed twice, each step can expand it a thousandfold.
-                if !is_gzip || announced.coding == Coding::Gzip {
+                if !is_gzip || declared.coding == Coding::Gzip {
                     return Err(Refusal::UnsupportedCoding);
                 }
-                announced.coding = Coding::Gzip;
+                declared.coding = Coding::Gzip;
             }
         }
-        Ok(announced)
+        Ok(declared)
     }
 
     /// Refuses a body in undeclared UTF-16 or UTF-32, and a form. JSON that is declared as a form passes: some
@@ -104,12 +104,12 @@ fn check_type(text: &str) -> Result<bool, Refusal> {
 mod tests {
     use super::*;
 
-    fn of(name: &http::HeaderName, values: &[&str]) -> Result<Announced, String> {
+    fn of(name: &http::HeaderName, values: &[&str]) -> Result<DeclaredFormat, String> {
         let mut headers = HeaderMap::new();
         for value in values {
             headers.append(name, value.parse().unwrap());
         }
-        Announced::of(&headers).map_err(|refusal| format!("{refusal:?}"))
+        DeclaredFormat::of(&headers).map_err(|refusal| format!("{refusal:?}"))
     }
 
     #[test]
@@ -128,12 +128,12 @@ mod tests {
             (&["zstd"], None),
             (&["aws-chunked"], None),
         ] {
-            assert_eq!(of(&CONTENT_ENCODING, values).ok().map(|announced| announced.coding), coding, "{values:?}");
+            assert_eq!(of(&CONTENT_ENCODING, values).ok().map(|declared| declared.coding), coding, "{values:?}");
         }
     }
 
     #[test]
-    fn json_in_utf_8_is_taken_under_any_type_but_that_of_a_form() {
+    fn json_in_utf_8_is_accepted_under_any_type_but_that_of_a_form() {
         for value in [
             "application/json",
             "application/json; charset=utf-8",
@@ -146,7 +146,7 @@ mod tests {
             "nonsense",
             "",
         ] {
-            assert_eq!(of(&CONTENT_TYPE, &[value]), Ok(Announced::JSON), "{value:?}");
+            assert_eq!(of(&CONTENT_TYPE, &[value]), Ok(DeclaredFormat::JSON), "{value:?}");
         }
         for (value, refusal) in [
             ("application/json; charset=utf-16", "UnsupportedCharset"),
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_form_is_refused_and_json_that_curl_sends_as_one_is_not() {
-        let announced = of(&CONTENT_TYPE, &["Application/X-WWW-Form-URLencoded"]).unwrap();
+        let declared = of(&CONTENT_TYPE, &["Application/X-WWW-Form-URLencoded"]).unwrap();
         for (body, taken) in [
             ("", true),
             (" \n{\"search\": \"a=b\"}", true),
@@ -172,8 +172,8 @@ mod tests {
             ("%7B%7D", false),
             ("a", false),
         ] {
-            assert_eq!(announced.check(body.as_bytes()).is_ok(), taken, "{body:?}");
-            assert!(Announced::JSON.check(body.as_bytes()).is_ok());
+            assert_eq!(declared.check(body.as_bytes()).is_ok(), taken, "{body:?}");
+            assert!(DeclaredFormat::JSON.check(body.as_bytes()).is_ok());
         }
     }
 }

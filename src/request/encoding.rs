@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_caller_chooses_and_we_choose_among_equals() {
+    fn the_client_chooses_and_we_choose_among_equals() {
         let cases = [
             ("", None),
             ("identity", None),

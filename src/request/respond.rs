@@ -23,7 +23,7 @@ use crate::memory::{self, MemoryPermit, MemoryShare};
 use crate::quota::Budget;
 use crate::reply::Reply;
 use crate::store::with_causes;
-use crate::telemetry::Access;
+use crate::telemetry::AccessLine;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const RATE_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
@@ -31,7 +31,7 @@ const RATE_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remainin
 
 /// Headers whose value differs in every answer. In HTTP/2's header compression table they would evict those that
 /// repeat, and h2 compares all values of a name before it adds one.
-const EVER_NEW: [HeaderName; 3] = [REQUEST_ID, RATE_REMAINING, RETRY_AFTER];
+const NEVER_INDEXED: [HeaderName; 3] = [REQUEST_ID, RATE_REMAINING, RETRY_AFTER];
 
 /// Duration of a request from which on the log includes its database time.
 ///
@@ -80,12 +80,12 @@ pub(super) fn id_of<B>(response: &Response<B>) -> &str {
 const UNCOUNTED: usize = 4 * 1024;
 
 /// An answer and its memory reservation, which is released when its last byte was handed to the socket.
-struct Held {
+struct ReservedBody {
     body: Bytes,
     _permit: MemoryPermit,
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for ReservedBody {
     fn as_ref(&self) -> &[u8] {
         &self.body
     }
@@ -96,7 +96,7 @@ impl AsRef<[u8]> for Held {
 ///
 /// # Errors
 /// [`Refusal::MemorySpent`].
-pub(super) fn hold(mut reply: Reply, share: &MemoryShare) -> Result<Reply, Refusal> {
+pub(super) fn reserve(mut reply: Reply, share: &MemoryShare) -> Result<Reply, Refusal> {
     if reply.body.len() > UNCOUNTED {
         let bytes = 2 * reply.body.len();
         reply.held = Some(match memory::take_rows() {
@@ -111,7 +111,7 @@ pub(super) fn hold(mut reply: Reply, share: &MemoryShare) -> Result<Reply, Refus
 }
 
 /// Builds the response of a reply.
-pub(super) async fn dress(
+pub(super) async fn build(
     reply: Reply,
     head: &request::Parts,
     id: RequestId,
@@ -145,7 +145,7 @@ pub(super) async fn dress(
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
     if head.version == Version::HTTP_2 {
-        for name in EVER_NEW {
+        for name in NEVER_INDEXED {
             if let Some(value) = headers.get_mut(name) {
                 // Marks it as never indexed, so it is always sent as a literal (RFC 7541, section 6.2.3).
                 value.set_sensitive(true);
@@ -159,7 +159,7 @@ pub(super) async fn dress(
     }
     if let Some(mut permit) = held {
         permit.shrink_to(body.len());
-        body = Bytes::from_owner(Held { body, _permit: permit });
+        body = Bytes::from_owner(ReservedBody { body, _permit: permit });
     }
     let mut response = Response::new(Full::new(body));
     *response.status_mut() = status;
@@ -187,7 +187,7 @@ pub(super) fn log(
             tracing::warn!(request_id = id, tenant, cause, "a request could not be served");
         }
     }
-    let line = Access {
+    let line = AccessLine {
         request_id: id,
         client: &connection.client,
         tenant,
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sane_request_id_is_the_callers_own_and_any_other_is_replaced() {
+    fn a_valid_request_id_of_the_client_is_used_and_any_other_is_replaced() {
         for (value, kept) in
             [("abc-1", true), ("", false), ("a b", false), (&*"x".repeat(128), true), (&*"x".repeat(129), false)]
         {

@@ -13,8 +13,8 @@ use futures_util::StreamExt;
 use redis::AsyncCommands;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::lanes::Lanes;
-use super::link::Link;
+use super::client::RedisClient;
+use super::connections::RedisConnections;
 
 const CHANNEL: &str = "formgate:tokens";
 
@@ -25,12 +25,12 @@ const NEWEST: &str = "formgate:tokens:newest";
 /// this leaves room for a slow answer.
 ///
 /// Larger: that second is exceeded. Smaller: Redis answers more reads.
-const CHECK: Duration = Duration::from_millis(400);
+const CHECK_INTERVAL: Duration = Duration::from_millis(400);
 
 /// The pause before subscribing again after a failure.
 ///
 /// Larger: tokens are cached only briefly for longer. Smaller: more attempts while Redis is down.
-const PAUSE: Duration = Duration::from_millis(200);
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 /// How long reading the number may take, whatever the limit for calls.
 ///
@@ -40,10 +40,10 @@ const CHECK_LIMIT: Duration = Duration::from_millis(300);
 /// How long announcing a change, or subscribing, may take.
 ///
 /// Larger: a command line waits longer for a Redis that hangs. Smaller: a distant Redis with TLS is never reached.
-const LIMIT: Duration = Duration::from_secs(1);
+const TIME_LIMIT: Duration = Duration::from_secs(1);
 
 /// Receives the changes.
-pub trait Listener: Send + Sync + 'static {
+pub trait TokenChangeListener: Send + Sync + 'static {
     /// A tenant's tokens changed.
     fn tenant_changed(&self, slug: &str);
     /// Changes were missed: any tenant's tokens may have changed.
@@ -52,51 +52,65 @@ pub trait Listener: Send + Sync + 'static {
 
 /// A subscription, kept until it is dropped.
 #[derive(Debug)]
-pub struct Listening {
-    hears: Arc<AtomicBool>,
+pub struct TokenChangeSubscription {
+    is_receiving: Arc<AtomicBool>,
     _task: AbortOnDropHandle<()>,
 }
 
-impl Listening {
+impl TokenChangeSubscription {
     /// Starts the subscription.
-    pub fn start(link: Arc<Link>, lanes: Arc<Lanes>, listener: Arc<dyn Listener>) -> Self {
-        let hears = Arc::new(AtomicBool::new(false));
-        let task = tokio::spawn(listen_for_ever(link, lanes, listener, Arc::clone(&hears)));
-        Self { hears, _task: AbortOnDropHandle::new(task) }
+    pub fn start(
+        client: Arc<RedisClient>,
+        connections: Arc<RedisConnections>,
+        listener: Arc<dyn TokenChangeListener>,
+    ) -> Self {
+        let is_receiving = Arc::new(AtomicBool::new(false));
+        let task = tokio::spawn(listen_forever(client, connections, listener, Arc::clone(&is_receiving)));
+        Self { is_receiving, _task: AbortOnDropHandle::new(task) }
     }
 
     /// Whether changes are received now. While they are not, nothing may be cached for longer than a change may take
     /// to apply.
     #[must_use]
-    pub fn hears(&self) -> bool {
-        self.hears.load(Ordering::Acquire)
+    pub fn is_receiving(&self) -> bool {
+        self.is_receiving.load(Ordering::Acquire)
     }
 }
 
-async fn listen_for_ever(link: Arc<Link>, lanes: Arc<Lanes>, listener: Arc<dyn Listener>, hears: Arc<AtomicBool>) {
+async fn listen_forever(
+    client: Arc<RedisClient>,
+    connections: Arc<RedisConnections>,
+    listener: Arc<dyn TokenChangeListener>,
+    is_receiving: Arc<AtomicBool>,
+) {
     loop {
-        let failure = listen(&link, &lanes, &*listener, &hears).await;
-        hears.store(false, Ordering::Release);
-        tracing::debug!(failure, "changes of tokens are not heard");
-        tokio::time::sleep(PAUSE).await;
+        let failure = listen(&client, &connections, &*listener, &is_receiving).await;
+        is_receiving.store(false, Ordering::Release);
+        tracing::debug!(failure, "token changes not received; subscribing again");
+        tokio::time::sleep(RETRY_PAUSE).await;
     }
 }
 
 /// Receives changes until something fails, and returns the cause.
-async fn listen(link: &Link, lanes: &Lanes, listener: &dyn Listener, hears: &AtomicBool) -> String {
-    let mut messages = match tokio::time::timeout(LIMIT, link.listen()).await {
+async fn listen(
+    client: &RedisClient,
+    connections: &RedisConnections,
+    listener: &dyn TokenChangeListener,
+    is_receiving: &AtomicBool,
+) -> String {
+    let mut messages = match tokio::time::timeout(TIME_LIMIT, client.listen()).await {
         Ok(Ok(messages)) => messages,
         Ok(Err(error)) => return error.to_string(),
         Err(_) => return "no connection in time".to_owned(),
     };
-    match tokio::time::timeout(LIMIT, messages.subscribe(CHANNEL)).await {
+    match tokio::time::timeout(TIME_LIMIT, messages.subscribe(CHANNEL)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => return error.to_string(),
         Err(_) => return "no subscription in time".to_owned(),
     }
     let mut messages = messages.into_on_message();
     let mut seen = None;
-    let mut checks = tokio::time::interval(CHECK);
+    let mut checks = tokio::time::interval(CHECK_INTERVAL);
     loop {
         tokio::select! {
             message = messages.next() => {
@@ -114,7 +128,7 @@ async fn listen(link: &Link, lanes: &Lanes, listener: &dyn Listener, hears: &Ato
                 }
             }
             _ = checks.tick() => {
-                let newest = lanes.call(NEWEST, async |mut redis| redis.get::<_, Option<u64>>(NEWEST).await);
+                let newest = connections.call(NEWEST, async |mut redis| redis.get::<_, Option<u64>>(NEWEST).await);
                 let newest = match tokio::time::timeout(CHECK_LIMIT, newest).await {
                     Ok(Ok(newest)) => newest.unwrap_or(0),
                     Ok(Err(error)) => return error.to_string(),
@@ -123,7 +137,7 @@ async fn listen(link: &Link, lanes: &Lanes, listener: &dyn Listener, hears: &Ato
                 if seen.replace(newest) != Some(newest) {
                     listener.changes_missed();
                 }
-                if !hears.swap(true, Ordering::AcqRel) {
+                if !is_receiving.swap(true, Ordering::AcqRel) {
                     tracing::debug!("receiving token changes");
                 }
             }
@@ -135,11 +149,11 @@ async fn listen(link: &Link, lanes: &Lanes, listener: &dyn Listener, hears: &Ato
 ///
 /// # Errors
 /// The error from Redis, or that it did not answer in time.
-pub async fn announce(link: &Link, slug: &str) -> Result<(), String> {
+pub async fn announce(client: &RedisClient, slug: &str) -> Result<(), String> {
     let announcing = async {
-        let mut redis = link.connect().await.map_err(|error| error.to_string())?;
+        let mut redis = client.connect().await.map_err(|error| error.to_string())?;
         let number: u64 = redis.incr(NEWEST, 1).await.map_err(|error| error.to_string())?;
         redis.publish::<_, _, ()>(CHANNEL, format!("{number} {slug}")).await.map_err(|error| error.to_string())
     };
-    tokio::time::timeout(LIMIT, announcing).await.unwrap_or_else(|_| Err("it does not answer".to_owned()))
+    tokio::time::timeout(TIME_LIMIT, announcing).await.unwrap_or_else(|_| Err("it does not answer".to_owned()))
 }

@@ -2,7 +2,7 @@
 
 use redis::{RedisResult, Value};
 
-use super::link::Connection;
+use super::client::RedisConnection;
 
 /// The policy that never evicts.
 const NO_EVICTION: &str = "noeviction";
@@ -11,7 +11,7 @@ const NO_EVICTION: &str = "noeviction";
 ///
 /// # Errors
 /// The error from Redis; an ACL may forbid the command.
-pub(super) async fn policy(connection: &mut Connection) -> RedisResult<Option<String>> {
+pub(super) async fn policy(connection: &mut RedisConnection) -> RedisResult<Option<String>> {
     let answer: Value = redis::cmd("INFO").arg("memory").query_async(connection).await?;
     Ok(texts(&answer).into_iter().find_map(evicting_policy))
 }

@@ -15,8 +15,8 @@ use crc::{CRC_16_XMODEM, Crc};
 use futures_util::future::join_all;
 use redis::{RedisResult, Value};
 
-use super::lanes::probe;
-use super::link::Connection;
+use super::client::RedisConnection;
+use super::connections::probe;
 use crate::metrics::RedisMetrics;
 
 /// How often a shard that does not answer is probed.
@@ -55,7 +55,7 @@ impl Shards {
     ///
     /// # Errors
     /// The error from Redis, or that of the last shard if none answers.
-    pub(super) async fn find(mut connection: Connection, metrics: RedisMetrics) -> RedisResult<Arc<Self>> {
+    pub(super) async fn find(mut connection: RedisConnection, metrics: RedisMetrics) -> RedisResult<Arc<Self>> {
         let ranges: Vec<Vec<Value>> = redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut connection).await?;
         let shards = ranges.iter().filter_map(|range| match range.as_slice() {
             [Value::Int(first), Value::Int(last), ..] => {
@@ -64,14 +64,14 @@ impl Shards {
             _ => None,
         });
         let shards = Arc::new(Self { shards: shards.collect(), metrics });
-        let tries = join_all(shards.shards.iter().map(|shard| shard.try_on(connection.clone()))).await;
-        for (at, outcome) in tries.into_iter().enumerate() {
+        let probes = join_all(shards.shards.iter().map(|shard| shard.probe_on(connection.clone()))).await;
+        for (at, outcome) in probes.into_iter().enumerate() {
             let Err(failure) = outcome else { continue };
             if shards.open_breaker(at, &failure.to_string(), &connection) {
                 return Err(failure);
             }
         }
-        shards.tell();
+        shards.publish();
         Ok(shards)
     }
 
@@ -81,16 +81,16 @@ impl Shards {
     }
 
     /// Opens the breaker of a key's shard after a failed call. Returns whether no shard answers any more.
-    pub(super) fn failed(self: &Arc<Self>, key: &str, failure: &str, connection: &Connection) -> bool {
+    pub(super) fn failed(self: &Arc<Self>, key: &str, failure: &str, connection: &RedisConnection) -> bool {
         self.at(key).is_none_or(|at| self.open_breaker(at, failure, connection))
     }
 
-    fn open_breaker(self: &Arc<Self>, at: usize, failure: &str, connection: &Connection) -> bool {
+    fn open_breaker(self: &Arc<Self>, at: usize, failure: &str, connection: &RedisConnection) -> bool {
         let shard = &self.shards[at];
         if !shard.is_down.swap(true, Ordering::AcqRel) {
             tracing::warn!(slots = ?shard.slots, failure, "Redis shard unreachable; applying on_redis_failure to its accounts");
-            self.tell();
-            tokio::spawn(mend(Arc::downgrade(self), at, connection.clone()));
+            self.publish();
+            tokio::spawn(probe_until_up(Arc::downgrade(self), at, connection.clone()));
         }
         self.shards.iter().all(Shard::is_down)
     }
@@ -100,22 +100,22 @@ impl Shards {
         self.shards.iter().position(|shard| shard.slots.contains(&slot))
     }
 
-    fn tell(&self) {
+    fn publish(&self) {
         let down = self.shards.iter().filter(|shard| shard.is_down()).count();
         self.metrics.shards_down.set(i64::try_from(down).unwrap_or(i64::MAX));
     }
 }
 
 /// Probes a shard until it answers, or until these shards are replaced.
-async fn mend(shards: Weak<Shards>, at: usize, connection: Connection) {
+async fn probe_until_up(shards: Weak<Shards>, at: usize, connection: RedisConnection) {
     loop {
         tokio::time::sleep(RETRY).await;
         let Some(shards) = shards.upgrade() else { return };
         let shard = &shards.shards[at];
-        if shard.try_on(connection.clone()).await.is_ok() {
+        if shard.probe_on(connection.clone()).await.is_ok() {
             shard.is_down.store(false, Ordering::Release);
             tracing::info!(slots = ?shard.slots, "Redis shard answers; budgets are shared");
-            shards.tell();
+            shards.publish();
             return;
         }
     }
@@ -133,7 +133,7 @@ impl Shard {
         self.is_down.load(Ordering::Acquire)
     }
 
-    async fn try_on(&self, mut connection: Connection) -> RedisResult<()> {
+    async fn probe_on(&self, mut connection: RedisConnection) -> RedisResult<()> {
         match tokio::time::timeout(LIMIT, probe(&mut connection, &self.probe)).await {
             Ok(outcome) => outcome,
             Err(_) => Err((redis::ErrorKind::Io, "no answer", format!("within {LIMIT:?}")).into()),
@@ -153,7 +153,7 @@ mod tests {
 
     /// Expected values from `CLUSTER KEYSLOT`.
     #[test]
-    fn keys_are_in_the_slots_that_redis_has_them_in() {
+    fn keys_hash_to_the_same_slots_as_in_redis() {
         for (key, expected) in
             [("123456789", 12739), ("{acme}", 11304), ("formgate:window:{acme}:1", 11304), ("a{}b", 13694), ("", 0)]
         {
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn every_range_has_a_key_to_try_it_with() {
+    fn every_range_has_a_key_to_probe_it_with() {
         for slots in [0..=0, 5461..=5461, 16383..=16383, 0..=5460] {
             let shard = Shard::new(slots.clone()).expect("there is one");
             assert!(slots.contains(&slot(&shard.probe)));

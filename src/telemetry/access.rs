@@ -2,8 +2,8 @@
 //!
 //! On a terminal it is text like the rest of the log. Otherwise a line is JSON like all others, but is built without
 //! `tracing`'s fields and written by a separate thread: building and writing it was the largest cost of a request. A
-//! slow reader of the log never blocks a request: beyond [`MOST`] queued lines, further ones are dropped, and their
-//! number is logged. A process that is killed loses its last lines; a normal stop writes them.
+//! slow reader of the log never blocks a request: beyond [`MAX_QUEUED`] queued lines, further ones are dropped, and
+//! their number is logged. A process that is killed loses its last lines; a normal stop writes them.
 
 use std::cell::RefCell;
 use std::io::{self, Write, stderr};
@@ -34,21 +34,21 @@ macro_rules! name {
 /// How long lines are collected before they are written.
 ///
 /// Larger: `tail -f` stutters and a crash loses more. Smaller: a quiet gateway writes more often.
-const GATHERING: Duration = Duration::from_millis(50);
+const BATCH_DELAY: Duration = Duration::from_millis(50);
 
 /// How many bytes of lines are written at once.
 ///
 /// Larger: they leave the core's cache before they are written. Smaller: a busy gateway writes more often.
-const BATCH: usize = 128 * 1024;
+const BATCH_BYTES: usize = 128 * 1024;
 
 /// Maximum number of queued lines: some seconds of a busy gateway.
 ///
 /// Larger: a log that is not read costs more memory. Smaller: lines are dropped sooner.
-const MOST: usize = 32 * 1024;
+const MAX_QUEUED: usize = 32 * 1024;
 
 /// The content of one line.
 #[derive(Debug)]
-pub struct Access<'r> {
+pub struct AccessLine<'r> {
     /// The request id.
     pub request_id: &'r str,
     /// The client's address.
@@ -73,7 +73,7 @@ pub struct Access<'r> {
     pub database_ms: Option<f64>,
 }
 
-impl Access<'_> {
+impl AccessLine<'_> {
     /// Logs the line, unless the log's filter excludes it.
     pub fn log(&self) {
         if !tracing::enabled!(target: target!(), Level::INFO) {
@@ -86,7 +86,7 @@ impl Access<'_> {
     }
 
     fn write_into(&self, lines: &NonBlocking) {
-        OWN.with_borrow_mut(|own| {
+        THREAD_BUFFER.with_borrow_mut(|own| {
             let (draft, lines) = own.get_or_insert_with(|| (Vec::new(), lines.clone()));
             draft.clear();
             self.write_to(draft);
@@ -96,7 +96,7 @@ impl Access<'_> {
 
     /// Appends the line, with the common fields of all log lines in their usual places.
     fn write_to(&self, draft: &mut Vec<u8>) {
-        let mut line = Line(draft);
+        let mut line = LineWriter(draft);
         line.begin();
         line.text(name!("request_id"), Some(self.request_id));
         line.plain(name!("client"), Some(self.client));
@@ -135,9 +135,9 @@ impl Access<'_> {
 static TIMES: DateTimePrinter = DateTimePrinter::new().precision(Some(6));
 
 /// A line that is built field by field. A derived serializer would escape each field's name for each request.
-struct Line<'d>(&'d mut Vec<u8>);
+struct LineWriter<'d>(&'d mut Vec<u8>);
 
-impl Line<'_> {
+impl LineWriter<'_> {
     fn begin(&mut self) {
         self.0.extend_from_slice(br#"{"timestamp":""#);
         TIMES.print_timestamp(&Timestamp::now(), &mut *self.0).expect("memory takes everything");
@@ -178,12 +178,12 @@ static LINES: OnceLock<NonBlocking> = OnceLock::new();
 
 thread_local! {
     /// Each thread's buffer for a line, and its clone of [`LINES`].
-    static OWN: RefCell<Option<(Vec<u8>, NonBlocking)>> = const { RefCell::new(None) };
+    static THREAD_BUFFER: RefCell<Option<(Vec<u8>, NonBlocking)>> = const { RefCell::new(None) };
 }
 
 /// Starts the thread that writes lines. Dropping the guard writes the queued lines. Once per process.
 pub(super) fn start_writer() -> WorkerGuard {
-    let (lines, guard) = non_blocking(stderr(), MOST, || LINES.get().map_or(0, dropped));
+    let (lines, guard) = non_blocking(stderr(), MAX_QUEUED, || LINES.get().map_or(0, dropped));
     LINES.set(lines).expect("the log is set up once");
     guard
 }
@@ -192,7 +192,7 @@ fn non_blocking<W>(log: W, most: usize, dropped: impl Fn() -> usize + Send + 'st
 where
     W: Write + Send + 'static,
 {
-    let batches = Batches { log, lines: Vec::new(), is_gathered: false, dropped, dropped_before: 0 };
+    let batches = BatchWriter { log, lines: Vec::new(), has_waited: false, dropped, dropped_before: 0 };
     NonBlockingBuilder::default().thread_name("access-log").lossy(true).buffered_lines_limit(most).finish(batches)
 }
 
@@ -202,31 +202,31 @@ fn dropped(lines: &NonBlocking) -> usize {
 
 /// Collects lines and writes many at once. `tracing-appender` writes each line separately, and flushes when the queue
 /// is empty.
-struct Batches<W, D> {
+struct BatchWriter<W, D> {
     log: W,
     lines: Vec<u8>,
     /// Whether the first line since the last flush has waited for others to follow.
-    is_gathered: bool,
+    has_waited: bool,
     /// The total number of dropped lines.
     dropped: D,
     dropped_before: usize,
 }
 
-impl<W: Write, D: Fn() -> usize> Write for Batches<W, D> {
+impl<W: Write, D: Fn() -> usize> Write for BatchWriter<W, D> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        if !self.is_gathered {
-            self.is_gathered = true;
-            thread::sleep(GATHERING);
+        if !self.has_waited {
+            self.has_waited = true;
+            thread::sleep(BATCH_DELAY);
         }
         self.lines.extend_from_slice(line);
-        if self.lines.len() >= BATCH {
+        if self.lines.len() >= BATCH_BYTES {
             self.write_batch();
         }
         Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.is_gathered = false;
+        self.has_waited = false;
         self.write_batch();
         let dropped = (self.dropped)();
         let new = dropped - std::mem::replace(&mut self.dropped_before, dropped);
@@ -237,7 +237,7 @@ impl<W: Write, D: Fn() -> usize> Write for Batches<W, D> {
     }
 }
 
-impl<W: Write, D> Batches<W, D> {
+impl<W: Write, D> BatchWriter<W, D> {
     fn write_batch(&mut self) {
         // As for every other line, there is nowhere to report that the log can't be written.
         let _ = self.log.write_all(&self.lines);
@@ -253,8 +253,8 @@ mod tests {
 
     use super::*;
 
-    fn access() -> Access<'static> {
-        Access {
+    fn access() -> AccessLine<'static> {
+        AccessLine {
             request_id: "r-1",
             client: "127.0.0.1:4000",
             tenant: Some("acme"),
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_one_object_with_what_is_known() {
+    fn a_line_is_one_json_object_with_the_known_fields() {
         let text = String::from_utf8(line()).unwrap();
         let (timestamp, rest) = text.split_at(r#"{"timestamp":"2026-01-01T00:00:00.000000Z""#.len());
         assert!(timestamp.ends_with("Z\""), "{timestamp}");
@@ -291,9 +291,9 @@ mod tests {
     }
 
     /// A log that reports each write and blocks it until the test releases it.
-    struct Log(Sender<Vec<u8>>, Receiver<()>);
+    struct BlockingLog(Sender<Vec<u8>>, Receiver<()>);
 
-    impl Write for Log {
+    impl Write for BlockingLog {
         fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
             self.0.send(lines.to_vec()).unwrap();
             // On an error, the test releases all writes.
@@ -307,13 +307,13 @@ mod tests {
     }
 
     #[test]
-    fn while_the_log_blocks_lines_wait_and_past_the_most_they_are_dropped_and_counted() {
-        const MOST: usize = 2 * BATCH / 250;
+    fn lines_queue_while_the_log_blocks_and_overflow_is_dropped_and_counted() {
+        const MAX_QUEUED: usize = 2 * BATCH_BYTES / 250;
         let ((seen, writes), (go_on, wait), reported) = (channel(), channel(), Arc::<AtomicUsize>::default());
         let report = Arc::clone(&reported);
         let counter = Arc::<OnceLock<NonBlocking>>::default();
         let counted = Arc::clone(&counter);
-        let (mut lines, guard) = non_blocking(Log(seen, wait), MOST, move || {
+        let (mut lines, guard) = non_blocking(BlockingLog(seen, wait), MAX_QUEUED, move || {
             let dropped = counted.get().map_or(0, dropped);
             report.store(dropped, Ordering::Release);
             dropped
@@ -321,18 +321,18 @@ mod tests {
         counter.set(lines.clone()).unwrap();
         lines.write_all(&line()).unwrap();
         assert_eq!(writes.recv().unwrap().len(), line().len());
-        for _ in 0..MOST + 3 {
+        for _ in 0..MAX_QUEUED + 3 {
             lines.write_all(&line()).unwrap();
         }
         drop(go_on);
         let mut batches = Vec::new();
-        while batches.iter().map(Vec::len).sum::<usize>() < MOST * line().len() {
+        while batches.iter().map(Vec::len).sum::<usize>() < MAX_QUEUED * line().len() {
             batches.push(writes.recv().unwrap());
         }
         drop(guard);
         assert!(batches.iter().all(|batch| batch.ends_with(b"\n")), "lines are whole");
-        assert!(batches.len() > 1 && batches.iter().all(|batch| batch.len() < BATCH + line().len()));
-        assert_eq!(batches.concat().len(), MOST * line().len());
+        assert!(batches.len() > 1 && batches.iter().all(|batch| batch.len() < BATCH_BYTES + line().len()));
+        assert_eq!(batches.concat().len(), MAX_QUEUED * line().len());
         assert_eq!(dropped(&lines), 3);
         while reported.load(Ordering::Acquire) != 3 {
             thread::yield_now();
@@ -340,10 +340,10 @@ mod tests {
     }
 
     #[test]
-    fn at_the_end_what_waits_is_written() {
+    fn queued_lines_are_written_at_the_end() {
         let ((seen, writes), (go_on, wait)) = (channel(), channel());
         drop(go_on);
-        let (mut lines, guard) = non_blocking(Log(seen, wait), 10, || 0);
+        let (mut lines, guard) = non_blocking(BlockingLog(seen, wait), 10, || 0);
         lines.write_all(&line()).unwrap();
         lines.write_all(&line()).unwrap();
         drop(guard);

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_who_is_not_authenticated_never_switches_sampling_on() {
+    fn an_unauthenticated_client_never_switches_sampling_on() {
         for (name, argument) in [
             ("always_off", ""),
             ("parentbased_always_off", ""),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authenticated_caller_decides_under_a_parent_based_sampler_and_no_other() {
+    fn an_authenticated_client_decides_only_under_a_parent_based_sampler() {
         for (name, expected) in [("parentbased_always_off", true), ("always_off", false)] {
             assert_eq!(samples(name, "", Some(&trusted(&parent(true, true)))), expected, "{name}");
         }
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_caller_the_sampler_decides_and_a_step_goes_with_its_request() {
+    fn without_a_parent_the_sampler_decides_and_a_step_follows_its_request() {
         for (name, expected) in [("always_on", true), ("always_off", false), ("parentbased_always_on", true)] {
             assert_eq!(samples(name, "", None), expected, "{name}");
             for sampled in [true, false] {
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sampler_that_there_is_not_is_refused() {
+    fn an_unknown_sampler_is_refused() {
         let fault = |name, argument| CallerSampler::parse(Some(name), Some(argument)).unwrap_err();
         assert_eq!(fault("xray", ""), InvalidSampler::Unknown("xray".to_owned()));
         assert_eq!(fault("traceidratio", "2"), InvalidSampler::Ratio);

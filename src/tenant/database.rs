@@ -69,12 +69,12 @@ impl TenantDatabase {
     /// # Errors
     /// Why it can't be opened; [`StoreError::Resting`] for a while after that.
     pub async fn store(&self) -> Result<Arc<Store>, StoreError> {
-        if let Some(store) = self.in_place() {
+        if let Some(store) = self.open_store() {
             return Ok(store);
         }
         let entry = self.breaker.enter()?;
         let _opening = self.opening.lock().await;
-        if let Some(store) = self.in_place() {
+        if let Some(store) = self.open_store() {
             return Ok(store);
         }
         // Before the other file is opened: when its last connection closes, SQLite deletes the WAL at the path.
@@ -99,7 +99,7 @@ impl TenantDatabase {
     }
 
     /// The open store, unless its file was replaced.
-    fn in_place(&self) -> Option<Arc<Store>> {
+    fn open_store(&self) -> Option<Arc<Store>> {
         self.open.load_full().filter(|store| store.is_in_place())
     }
 
@@ -112,15 +112,15 @@ impl TenantDatabase {
             self.connections.metrics().refused("wait");
             StoreError::Busy
         };
-        let turn = match self.look_ups.try_acquire() {
-            Ok(turn) => turn,
+        let permit = match self.look_ups.try_acquire() {
+            Ok(permit) => permit,
             Err(_) => {
-                let _waiting = Waiting::begin(&self.look_ups_waiting).ok_or_else(busy)?;
-                let turn = within(self.connections.limits().wait, ONCE_MORE, self.look_ups.acquire()).await;
-                turn.ok_or_else(busy)?.expect("it is never closed")
+                let _waiting = WaitingLookUp::begin(&self.look_ups_waiting).ok_or_else(busy)?;
+                let permit = within(self.connections.limits().wait, ONCE_MORE, self.look_ups.acquire()).await;
+                permit.ok_or_else(busy)?.expect("it is never closed")
             }
         };
-        Ok((self.store().await?, turn))
+        Ok((self.store().await?, permit))
     }
 
     /// Shows whether anything was committed in the meantime; `None` if the database would have to be queried for
@@ -161,9 +161,9 @@ impl TenantDatabase {
 }
 
 /// A look-up that waits for a permit.
-struct Waiting<'w>(&'w AtomicU32);
+struct WaitingLookUp<'w>(&'w AtomicU32);
 
-impl<'w> Waiting<'w> {
+impl<'w> WaitingLookUp<'w> {
     fn begin(waiting: &'w AtomicU32) -> Option<Self> {
         let more = |now| (now < LOOK_UPS_WAITING).then_some(now + 1);
         waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
@@ -171,7 +171,7 @@ impl<'w> Waiting<'w> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingLookUp<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }

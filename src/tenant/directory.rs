@@ -12,12 +12,12 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 
-use super::last_used::{Due, Writes};
+use super::last_used::{Due, UnwrittenUses};
 use super::{Tenant, TenantDatabase, Tokens};
 use crate::config::{Config, TenantConfig};
 use crate::host::HostName;
 use crate::metrics::DatabaseMetrics;
-use crate::shared::announce::Listener;
+use crate::shared::announce::TokenChangeListener;
 use crate::store::{Connections, DatabaseLimits};
 
 /// All tenants of a gateway, by host.
@@ -27,14 +27,14 @@ pub struct Directory {
     connections: Arc<Connections>,
     /// Keys are stored next to the pointer to the entry. With thousands of tenants an entry is in no CPU cache, and
     /// comparing hosts through it would cost two more misses.
-    by_host: HashMap<HostName, Arc<Entry>>,
+    by_host: HashMap<HostName, Arc<DirectoryEntry>>,
     by_slug: HashSet<BySlug>,
 }
 
 /// An entry in the set of slugs. It hashes and compares by the entry's own slug: with very many tenants, a map with
 /// copies of them would be twice as large.
 #[derive(Debug)]
-struct BySlug(Arc<Entry>);
+struct BySlug(Arc<DirectoryEntry>);
 
 impl Borrow<str> for BySlug {
     fn borrow(&self) -> &str {
@@ -58,22 +58,22 @@ impl Hash for BySlug {
 
 /// One tenant, used or not.
 #[derive(Debug)]
-struct Entry {
+struct DirectoryEntry {
     config: Arc<TenantConfig>,
     connections: Arc<Connections>,
     tenant: OnceLock<Arc<Tenant>>,
     /// The same tenant in the previous directory, if that one was still unused when this one was created. A request
     /// may still use the previous directory, and must not get a separate budget.
-    before: ArcSwapOption<Entry>,
+    before: ArcSwapOption<DirectoryEntry>,
 }
 
-impl Entry {
+impl DirectoryEntry {
     fn new(config: &Arc<TenantConfig>, connections: &Arc<Connections>, known: Option<&Arc<Self>>) -> Self {
         let (config, connections) = (Arc::clone(config), Arc::clone(connections));
         let entry = Self { config, connections, tenant: OnceLock::new(), before: ArcSwapOption::empty() };
         if let Some(known) = known {
             entry.before.store(Some(Arc::clone(known)));
-            if known.awake().is_some() {
+            if known.used().is_some() {
                 entry.tenant();
             } else {
                 // No request reaches the directory before the known one any more.
@@ -95,9 +95,9 @@ impl Entry {
     }
 
     /// The tenant, if it was used.
-    fn awake(&self) -> Option<&Arc<Tenant>> {
-        let before_is_awake = || self.before.load().as_ref().is_some_and(|before| before.awake().is_some());
-        self.tenant.get().or_else(|| before_is_awake().then(|| self.tenant()))
+    fn used(&self) -> Option<&Arc<Tenant>> {
+        let before_is_used = || self.before.load().as_ref().is_some_and(|before| before.used().is_some());
+        self.tenant.get().or_else(|| before_is_used().then(|| self.tenant()))
     }
 }
 
@@ -121,7 +121,7 @@ impl Directory {
             let known = before.entry(&tenant.slug);
             let entry = match known.filter(|known| Arc::ptr_eq(&known.config, tenant) || known.config.is_same(tenant)) {
                 Some(same) => Arc::clone(same),
-                None => Arc::new(Entry::new(tenant, &before.connections, known)),
+                None => Arc::new(DirectoryEntry::new(tenant, &before.connections, known)),
             };
             let hosts = entry.config.hosts().map(|host| (host.clone(), Arc::clone(&entry)));
             directory.by_host.extend(hosts);
@@ -130,11 +130,11 @@ impl Directory {
         directory
     }
 
-    fn entry(&self, slug: &str) -> Option<&Arc<Entry>> {
+    fn entry(&self, slug: &str) -> Option<&Arc<DirectoryEntry>> {
         self.by_slug.get(slug).map(|BySlug(entry)| entry)
     }
 
-    fn entry_at(&self, host: &HostName) -> Option<&Arc<Entry>> {
+    fn entry_at(&self, host: &HostName) -> Option<&Arc<DirectoryEntry>> {
         self.by_host.get(host)
     }
 
@@ -152,13 +152,13 @@ impl Directory {
 
     /// Every used tenant: the others have nothing to write or close.
     pub fn tenants(&self) -> impl Iterator<Item = &Arc<Tenant>> {
-        self.by_slug.iter().filter_map(|BySlug(entry)| entry.awake())
+        self.by_slug.iter().filter_map(|BySlug(entry)| entry.used())
     }
 
     /// The database of a tenant, if it was opened, or failed to open.
     #[must_use]
     pub fn in_use(&self, slug: &str) -> Option<&TenantDatabase> {
-        let database = &self.entry(slug)?.awake()?.database;
+        let database = &self.entry(slug)?.used()?.database;
         database.is_known().then_some(database)
     }
 
@@ -175,26 +175,26 @@ impl Directory {
 
     /// The databases in use here that `after` does not use.
     #[must_use]
-    pub fn left_out_of(&self, after: &Self) -> Vec<LeftOut> {
+    pub fn removed_in(&self, after: &Self) -> Vec<RemovedDatabase> {
         let stays = |tenant: &Tenant| {
             let entry = after.entry(&tenant.slug);
             entry.is_some_and(|entry| Arc::ptr_eq(&entry.tenant().database, &tenant.database))
         };
-        self.tenants().filter(|tenant| !stays(tenant)).map(LeftOut::of).collect()
+        self.tenants().filter(|tenant| !stays(tenant)).map(RemovedDatabase::of).collect()
     }
 }
 
 /// A database that is no longer configured, or with a different number of connections, and the tenant whose requests
 /// may still use it.
 #[derive(Debug)]
-pub struct LeftOut {
+pub struct RemovedDatabase {
     user: Weak<Tenant>,
     slug: Arc<str>,
     tokens: Arc<Tokens>,
     database: Arc<TenantDatabase>,
 }
 
-impl LeftOut {
+impl RemovedDatabase {
     fn of(tenant: &Arc<Tenant>) -> Self {
         Self {
             user: Arc::downgrade(tenant),
@@ -212,8 +212,8 @@ impl LeftOut {
 
     /// Its tokens' unwritten last-used times.
     #[must_use]
-    pub fn last_used(&self) -> Option<Writes> {
-        Writes::find(&self.slug, &self.tokens, &self.database, Due::All)
+    pub fn last_used(&self) -> Option<UnwrittenUses> {
+        UnwrittenUses::find(&self.slug, &self.tokens, &self.database, Due::All)
     }
 
     /// Closes the connections, after waiting for those in use.
@@ -238,10 +238,10 @@ pub struct TokenChanges {
     pub missed: Arc<AtomicU64>,
 }
 
-impl Listener for TokenChanges {
+impl TokenChangeListener for TokenChanges {
     fn tenant_changed(&self, slug: &str) {
         // Nothing is cached for a tenant that was not used.
-        if let Some(tenant) = self.directory.load().entry(slug).and_then(|entry| entry.awake()) {
+        if let Some(tenant) = self.directory.load().entry(slug).and_then(|entry| entry.used()) {
             tenant.tokens.changed();
         }
     }

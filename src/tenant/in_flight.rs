@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn so_many_are_let_in_and_one_more_after_one_has_gone() {
+    fn requests_up_to_the_limit_enter_and_one_more_after_one_left() {
         let in_flight = Arc::new(InFlight::new(2));
         let first = in_flight.enter().expect("room for one");
         let _second = in_flight.enter().expect("room for two");

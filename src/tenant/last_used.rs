@@ -25,7 +25,7 @@ const PAUSE: i64 = 10;
 /// How many tenants are written concurrently.
 ///
 /// Larger: more connections are opened at once. Smaller: a few databases that hang hold up the rest.
-const AT_ONCE: usize = 32;
+const MAX_CONCURRENT: usize = 32;
 
 /// How long one round of writes may take.
 ///
@@ -34,7 +34,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 
 /// The recorded uses of one tenant's tokens.
 #[derive(Debug, Default)]
-pub struct LastUsed(Mutex<HashMap<i64, Noted>>);
+pub struct LastUsed(Mutex<HashMap<i64, UseTimes>>);
 
 /// Which recorded uses are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,12 +47,12 @@ pub enum Due {
 
 /// Two times, in whole minutes since 1970.
 #[derive(Clone, Copy, Debug)]
-struct Noted {
+struct UseTimes {
     used: i64,
     written: i64,
 }
 
-impl Noted {
+impl UseTimes {
     const NEVER: Self = Self { used: i64::MIN, written: i64::MIN };
 
     fn is_due(self, due: Due) -> bool {
@@ -69,7 +69,7 @@ impl LastUsed {
             return;
         }
         let mut noted = self.lock();
-        let noted = noted.entry(token.id).or_insert(Noted::NEVER);
+        let noted = noted.entry(token.id).or_insert(UseTimes::NEVER);
         noted.used = noted.used.max(minute);
     }
 
@@ -89,21 +89,21 @@ impl LastUsed {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<i64, Noted>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<i64, UseTimes>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// What is to be written to one tenant's database.
 #[derive(Debug)]
-pub struct Writes {
+pub struct UnwrittenUses {
     slug: Arc<str>,
     tokens: Arc<Tokens>,
     store: Arc<Store>,
     used: Vec<(i64, Timestamp)>,
 }
 
-impl Writes {
+impl UnwrittenUses {
     /// What is due, if anything, while the database is open: recording a use implies that it was opened.
     pub(super) fn find(slug: &Arc<str>, tokens: &Arc<Tokens>, database: &TenantDatabase, due: Due) -> Option<Self> {
         let used = Some(tokens.last_used.due(due)).filter(|used| !used.is_empty())?;
@@ -112,10 +112,11 @@ impl Writes {
 }
 
 /// Writes each tenant's uses. A tenant whose database can't be written keeps them for the next attempt.
-pub async fn write(writes: Vec<Writes>) {
+pub async fn write(writes: Vec<UnwrittenUses>) {
     // Concurrently: a tenant whose database hangs must not hold up the others.
-    let written = stream::iter(writes).for_each_concurrent(AT_ONCE, async |Writes { slug, tokens, store, used }| {
-        match store.touch_tokens(&used).await {
+    let written = stream::iter(writes).for_each_concurrent(
+        MAX_CONCURRENT,
+        async |UnwrittenUses { slug, tokens, store, used }| match store.touch_tokens(&used).await {
             Ok(()) => tokens.last_used.mark_written(&used),
             Err(error) => {
                 let cause = with_causes(&error);
@@ -125,8 +126,8 @@ pub async fn write(writes: Vec<Writes>) {
                     "last-used times of tokens not written; they are written at the next attempt"
                 );
             }
-        }
-    });
+        },
+    );
     if tokio::time::timeout(LIMIT, written).await.is_err() {
         tracing::warn!("last-used times of tokens not written in time; they are written at the next attempt");
     }
@@ -137,16 +138,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_in_use_is_written_at_first_and_then_every_pause_and_in_a_stop() {
+    fn the_first_use_is_written_then_one_per_pause_and_all_at_a_stop() {
         for (used, written, late, all) in [
             (1000, i64::MIN, true, true),
             (1000, 1000, false, false),
             (1000 + PAUSE - 1, 1000, false, true),
             (1000 + PAUSE, 1000, true, true),
         ] {
-            let noted = Noted { used, written };
+            let noted = UseTimes { used, written };
             assert_eq!((noted.is_due(Due::Late), noted.is_due(Due::All)), (late, all), "{noted:?}");
         }
-        assert!(!Noted::NEVER.is_due(Due::All));
+        assert!(!UseTimes::NEVER.is_due(Due::All));
     }
 }

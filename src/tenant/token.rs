@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_bearer_token_is_none() {
+    fn anything_but_a_bearer_token_is_none() {
         let token = PresentedToken::generate();
         let token = token.expose();
         for value in [

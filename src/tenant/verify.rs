@@ -19,7 +19,7 @@ use super::Tenant;
 use super::token::{Token, TokenDigest};
 use super::tokens::Generation;
 use crate::metrics::{Metrics, TokenCheck};
-use crate::shared::announce::Listening;
+use crate::shared::announce::TokenChangeSubscription;
 use crate::store::{CommitStamp, StoreError};
 
 /// How long an answer is valid while changes are received.
@@ -49,7 +49,7 @@ const CAPACITY: u64 = 100_000;
 pub struct TokenVerifier {
     /// The key includes the tenant's generation: the same token is unknown to another tenant.
     answers: Cache<(Generation, TokenDigest), CachedAnswer>,
-    listening: Option<Listening>,
+    listening: Option<TokenChangeSubscription>,
     missed: Arc<AtomicU64>,
     metrics: Metrics,
 }
@@ -57,7 +57,7 @@ pub struct TokenVerifier {
 /// What a database answered, when, and the state at that time.
 #[derive(Clone, Debug)]
 struct CachedAnswer {
-    answer: Answer,
+    answer: LookUpResult,
     at: Instant,
     /// Change counts before the look-up: missed changes of all tenants, and this tenant's changes.
     changes: (u64, u64),
@@ -66,7 +66,7 @@ struct CachedAnswer {
 }
 
 #[derive(Clone, Debug)]
-enum Answer {
+enum LookUpResult {
     Known(Arc<Token>),
     Unknown,
     /// No answer. Shared by concurrent requests for the same token, and never valid for later ones.
@@ -76,7 +76,7 @@ enum Answer {
 impl CachedAnswer {
     /// Whether nothing was committed to the database since.
     fn is_of_the_same_state(&self, changes: (u64, u64), stamp: Option<CommitStamp>) -> bool {
-        let is_answer = !matches!(self.answer, Answer::Failed(_));
+        let is_answer = !matches!(self.answer, LookUpResult::Failed(_));
         is_answer && self.changes == changes && stamp.is_some() && self.stamp == stamp
     }
 }
@@ -84,7 +84,7 @@ impl CachedAnswer {
 impl TokenVerifier {
     /// A verifier with an empty cache. `missed` counts how often changes were missed.
     #[must_use]
-    pub fn new(listening: Option<Listening>, missed: Arc<AtomicU64>, metrics: Metrics) -> Self {
+    pub fn new(listening: Option<TokenChangeSubscription>, missed: Arc<AtomicU64>, metrics: Metrics) -> Self {
         let answers = Cache::builder().max_capacity(CAPACITY).time_to_live(WHILE_RECEIVING).build();
         Self { answers, listening, missed, metrics }
     }
@@ -95,7 +95,7 @@ impl TokenVerifier {
         if !self.is_valid(&cached, self.changes(tenant)) {
             return None;
         }
-        let Answer::Known(token) = cached.answer else { return None };
+        let LookUpResult::Known(token) = cached.answer else { return None };
         self.metrics.token_checks.count(TokenCheck::KnownByMemory);
         Some(token)
     }
@@ -122,12 +122,12 @@ impl TokenVerifier {
         let entry = self.answers.entry(key);
         let entry = entry.or_insert_with_if(look_up, |cached| !self.is_valid(cached, changes)).await;
         let (check, verified) = match (entry.into_value().answer, from_memory) {
-            (Answer::Known(token), true) => (TokenCheck::KnownByMemory, Ok(Some(token))),
-            (Answer::Known(token), false) => (TokenCheck::KnownByDatabase, Ok(Some(token))),
-            (Answer::Unknown, true) => (TokenCheck::UnknownByMemory, Ok(None)),
-            (Answer::Unknown, false) => (TokenCheck::UnknownByDatabase, Ok(None)),
-            (Answer::Failed(error), true) => (TokenCheck::FailedByMemory, Err(error)),
-            (Answer::Failed(error), false) => (TokenCheck::FailedByDatabase, Err(error)),
+            (LookUpResult::Known(token), true) => (TokenCheck::KnownByMemory, Ok(Some(token))),
+            (LookUpResult::Known(token), false) => (TokenCheck::KnownByDatabase, Ok(Some(token))),
+            (LookUpResult::Unknown, true) => (TokenCheck::UnknownByMemory, Ok(None)),
+            (LookUpResult::Unknown, false) => (TokenCheck::UnknownByDatabase, Ok(None)),
+            (LookUpResult::Failed(error), true) => (TokenCheck::FailedByMemory, Err(error)),
+            (LookUpResult::Failed(error), false) => (TokenCheck::FailedByDatabase, Err(error)),
         };
         self.metrics.token_checks.count(check);
         verified
@@ -139,28 +139,28 @@ impl TokenVerifier {
     }
 
     fn is_valid(&self, cached: &CachedAnswer, changes: (u64, u64)) -> bool {
-        let is_receiving = self.listening.as_ref().is_some_and(Listening::hears);
+        let is_receiving = self.listening.as_ref().is_some_and(TokenChangeSubscription::is_receiving);
         let valid_for = match (&cached.answer, &self.listening) {
-            (Answer::Failed(_), _) => return false,
-            (Answer::Unknown, _) if !is_receiving => return false,
-            (Answer::Unknown | Answer::Known(_), Some(_)) if is_receiving => WHILE_RECEIVING,
-            (Answer::Unknown | Answer::Known(_), Some(_)) => WHILE_NOT_RECEIVING,
-            (Answer::Unknown | Answer::Known(_), None) => WITHOUT_REDIS,
+            (LookUpResult::Failed(_), _) => return false,
+            (LookUpResult::Unknown, _) if !is_receiving => return false,
+            (LookUpResult::Unknown | LookUpResult::Known(_), Some(_)) if is_receiving => WHILE_RECEIVING,
+            (LookUpResult::Unknown | LookUpResult::Known(_), Some(_)) => WHILE_NOT_RECEIVING,
+            (LookUpResult::Unknown | LookUpResult::Known(_), None) => WITHOUT_REDIS,
         };
         cached.changes == changes && cached.at.elapsed() < valid_for
     }
 }
 
 /// Looks up a token in the database.
-async fn look_up(tenant: &Tenant, digest: &TokenDigest) -> Answer {
+async fn look_up(tenant: &Tenant, digest: &TokenDigest) -> LookUpResult {
     let found = async {
-        let (store, _turn) = tenant.database.store_for_look_up().await?;
+        let (store, _permit) = tenant.database.store_for_look_up().await?;
         store.find_token(digest.as_bytes()).await
     };
     match found.await {
-        Ok(Some(record)) => Answer::Known(Arc::new(Token::new(record.id, &record.name))),
-        Ok(None) => Answer::Unknown,
-        Err(error) => Answer::Failed(Arc::new(error)),
+        Ok(Some(record)) => LookUpResult::Known(Arc::new(Token::new(record.id, &record.name))),
+        Ok(None) => LookUpResult::Unknown,
+        Err(error) => LookUpResult::Failed(Arc::new(error)),
     }
 }
 
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_is_asked_again_only_when_something_was_committed_to_it() {
+    async fn a_database_file_is_queried_again_only_after_a_commit() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("tenants.toml");
         std::fs::write(&file, CONFIG).unwrap();
@@ -209,7 +209,7 @@ mod tests {
         let directory = Directory::new(&config, &Directory::default());
         let tenant = directory.resolve(&HostName::parse("acme.example.com").unwrap()).expect("a tenant");
         let verifier = TokenVerifier::new(None, Arc::default(), Metrics::default());
-        let asked = || {
+        let checks = || {
             let checks = &verifier.metrics.token_checks;
             (checks.get(TokenCheck::KnownByDatabase), checks.get(TokenCheck::KnownByMemory))
         };
@@ -218,15 +218,15 @@ mod tests {
         assert!(verify().await.is_some());
         age(&verifier).await;
         assert!(verify().await.is_some());
-        assert_eq!(asked(), (2, 0), "a commit of a moment ago may not show yet");
+        assert_eq!(checks(), (2, 0), "a commit of a moment ago may not show yet");
 
         tokio::time::sleep(WITHOUT_REDIS).await;
         assert!(verify().await.is_some());
-        assert_eq!(asked(), (3, 0));
+        assert_eq!(checks(), (3, 0));
         for times in 1..4 {
             age(&verifier).await;
             assert!(verify().await.is_some());
-            assert_eq!(asked(), (3, times), "nothing was committed");
+            assert_eq!(checks(), (3, times), "nothing was committed");
         }
         assert!(store.revoke_token(1, Timestamp::now()).await.unwrap());
         age(&verifier).await;

@@ -59,7 +59,7 @@ on_both_databases! {
 }
 
 #[tokio::test]
-async fn a_redis_lives_on_after_the_thread_that_asked_for_it_and_ends_when_dropped() {
+async fn a_redis_outlives_the_thread_that_started_it_and_ends_when_dropped() {
     let redis = thread::spawn(Redis::start).join().expect("Redis starts");
     assert_ne!(redis.url(), Redis::shared().url());
     let client = redis::Client::open(redis.url()).expect("a valid URL");
@@ -181,7 +181,7 @@ async fn refusal(status: u16, headers: &[(&'static str, &'static str)], body: St
 }
 
 #[tokio::test]
-async fn the_client_takes_a_flawless_answer_over_both_protocols_and_on_kept_connections() {
+async fn the_test_client_accepts_a_valid_response_over_both_protocols_and_on_kept_connections() {
     let address = server_of(200, FLAWLESS, json!({"message": "Welcome"}).to_string()).await;
     for protocol in [Protocol::Http1, Protocol::Http2] {
         let caller = Client::new(address).to("acme.example.test").with("fg_x").over(protocol);
@@ -195,7 +195,7 @@ async fn the_client_takes_a_flawless_answer_over_both_protocols_and_on_kept_conn
 }
 
 #[tokio::test]
-async fn the_client_refuses_an_answer_without_what_every_answer_has() {
+async fn the_test_client_refuses_a_response_without_the_common_headers() {
     let body = json!({"message": "Welcome"}).to_string();
     assert_eq!(refusal(200, FLAWLESS, body.clone()).await, None);
     for (header, value) in [
@@ -226,7 +226,7 @@ async fn the_client_refuses_a_refusal_of_the_wrong_shape() {
 }
 
 #[tokio::test]
-async fn where_there_is_no_account_the_client_asks_for_no_rate_headers() {
+async fn without_an_account_the_test_client_expects_no_rate_headers() {
     for (status, message) in [(400, "Bad request"), (421, "Misdirected request"), (404, "Account not found")] {
         assert_eq!(refusal(status, &[], json!({"message": message}).to_string()).await, None, "{status}");
     }

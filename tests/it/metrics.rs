@@ -51,7 +51,7 @@ async fn promtool_finds_no_fault() {
 }
 
 #[tokio::test]
-async fn every_metric_that_the_dashboard_the_alerts_and_the_reference_name_is_there() {
+async fn every_metric_in_the_dashboard_the_alerts_and_the_reference_exists() {
     let redis = Redis::start();
     let (_acme, operator) = used(&redis).await;
     let exposition = exposition(operator).await;

@@ -148,7 +148,7 @@ async fn a_collector_that_is_away_costs_nothing_but_its_traces() {
 
 /// Anybody can ask to be traced, and a flood would have all of itself exported.
 #[tokio::test]
-async fn a_caller_is_traced_at_its_own_wish_only_once_its_token_was_found_good() {
+async fn a_client_can_request_tracing_only_with_a_valid_token() {
     let collector = Collector::start();
     let site = Site::new().tenant("acme", Engine::Sqlite).write();
     site.migrate();

@@ -79,12 +79,12 @@ pub struct ConnectionLimits {
     /// How long a closing connection may make no progress with its last responses.
     ///
     /// Larger: a stop waits for peers that are gone. Smaller: a client on a bad link loses its last response.
-    pub farewell: Duration,
+    pub closing: Duration,
     /// Once the edge drains: how long after its start, or its last response, a connection may still send a request.
     ///
     /// Larger: a stop waits for connections that send nothing more. Smaller: requests that crossed the stop on a slow
     /// link, and handshakes in progress, are lost.
-    pub last_call: Duration,
+    pub drain_grace: Duration,
     /// How long a closed connection waits for the next bytes of the peer, which it reads and discards.
     ///
     /// Larger: a peer that is gone holds a connection for longer. Smaller: a client that pauses its upload and reads
@@ -114,12 +114,13 @@ impl ConnectionLimits {
     ///
     /// Larger: a connection whose peer sends nothing more is closed later. Smaller: a client that is slow to read its
     /// last responses loses a request.
-    pub const CROSSING: Duration = Duration::from_secs(1);
+    pub const LATE_REQUEST_WAIT: Duration = Duration::from_secs(1);
 
     /// The maximum of that wait in total.
     ///
-    /// Larger: a connection whose peer keeps sending is closed later. Smaller: as for [`ConnectionLimits::CROSSING`].
-    pub const CROSSING_TOTAL: Duration = Duration::from_secs(5);
+    /// Larger: a connection whose peer keeps sending is closed later. Smaller: as for
+    /// [`ConnectionLimits::LATE_REQUEST_WAIT`].
+    pub const LATE_REQUEST_WAIT_TOTAL: Duration = Duration::from_secs(5);
 
     /// The maximum number of header fields of an HTTP/1.1 head; one with more is refused unread.
     ///
@@ -164,8 +165,8 @@ impl Default for ConnectionLimits {
             resets: 500,
             connections: 10_000,
             connections_per_address: 256,
-            farewell: Duration::from_secs(5),
-            last_call: Duration::from_secs(1),
+            closing: Duration::from_secs(5),
+            drain_grace: Duration::from_secs(1),
             linger: Duration::from_secs(5),
             linger_total: Duration::from_secs(30),
             linger_bytes: 32 * 1024 * 1024,

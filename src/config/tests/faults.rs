@@ -158,7 +158,7 @@ fn a_mistyped_key_is_reported_with_the_one_that_was_meant() {
 }
 
 #[test]
-fn what_two_tenants_claim_is_shown_at_both_places() {
+fn a_claim_of_two_tenants_is_shown_at_both_places() {
     let folder = Folder::new();
     let other = |line: &str| {
         let text = ACME.replace("acme", "globex");

@@ -13,8 +13,8 @@ pub(in crate::edge) enum Abuse {
     /// Too many requests that were reset before their response.
     #[error("too many requests were reset")]
     Resets,
-    /// The peer takes nothing of what the kernel holds for it.
-    #[error("nothing of an answer was taken")]
+    /// The peer reads nothing that the kernel holds for it.
+    #[error("the peer does not read a response")]
     Stall,
 }
 
@@ -26,20 +26,20 @@ impl From<Abuse> for io::Error {
 
 /// The byte counts of a connection.
 #[derive(Debug, Default)]
-pub(super) struct Bytes {
+pub(super) struct ByteCounts {
     /// Received from the socket.
     pub(super) received: u64,
     /// Received as heads and bodies of requests.
-    pub(super) asked: u64,
+    pub(super) requests: u64,
     /// Sent as responses.
-    pub(super) answered: u64,
+    pub(super) responses: u64,
 }
 
-impl Bytes {
+impl ByteCounts {
     /// Whether too many bytes belonged to no request. Responses raise the limit, because they cause window
     /// updates.
     pub(super) fn are_too_many(&self, limits: &ConnectionLimits) -> bool {
-        let overhead = self.received.saturating_sub(self.asked);
-        overhead > limits.overhead_bytes + (self.asked + self.answered).saturating_mul(limits.overhead_factor)
+        let overhead = self.received.saturating_sub(self.requests);
+        overhead > limits.overhead_bytes + (self.requests + self.responses).saturating_mul(limits.overhead_factor)
     }
 }

@@ -12,7 +12,7 @@ use std::time::Instant;
 use futures_util::FutureExt;
 use moka::future::Cache as Moka;
 
-use super::held::{Held, Loader, ServedCertificate, changed};
+use super::loader::{LoadedCertificate, Loader, ServedCertificate, changed};
 use crate::certificate::{CertificateError, CertificateFiles};
 use crate::store::with_causes;
 
@@ -20,29 +20,29 @@ use crate::store::with_causes;
 ///
 /// Larger: each takes a few hundred bytes. Smaller: a gateway with more broken certificates logs their faults
 /// repeatedly.
-const FAILURES: u64 = 10_000;
+const MAX_FAILURES: u64 = 10_000;
 
 /// How many certificates are compared with their files at a time.
 ///
 /// Larger: requests lose a CPU for longer. Smaller: more switches between threads, each of which takes longer than
 /// a comparison.
-const COMPARED_AT_ONCE: usize = 64;
+const COMPARE_BATCH: usize = 64;
 
 /// The part of the comparison interval (one 50th) that a due certificate waits for others to be compared with it.
 ///
 /// Larger: smaller batches, and more switches between threads. Smaller: a renewed certificate is served later.
-const SHARE_WAITED: u32 = 50;
+const BATCH_DELAY_DIVISOR: u32 = 50;
 
 pub(super) struct Cache {
-    held: Moka<CertificateFiles, Arc<Held>>,
+    held: Moka<CertificateFiles, Arc<LoadedCertificate>>,
     /// The certificates due for comparison. None while no task compares.
-    due: Mutex<Option<Vec<Arc<Held>>>>,
-    failures: Moka<CertificateFiles, Failure>,
+    due: Mutex<Option<Vec<Arc<LoadedCertificate>>>>,
+    failures: Moka<CertificateFiles, LoadFailure>,
     loader: Arc<Loader>,
 }
 
 #[derive(Clone)]
-struct Failure {
+struct LoadFailure {
     at: Instant,
     error: Arc<CertificateError>,
 }
@@ -51,8 +51,8 @@ impl Cache {
     pub(super) fn new(bytes: u64, loader: Arc<Loader>) -> Self {
         // moka evicts by frequency as well as age: a client that tries every name once evicts no certificate in
         // use.
-        let held = Moka::builder().max_capacity(bytes).weigher(|_, held: &Arc<Held>| held.bytes()).build();
-        Self { held, due: Mutex::default(), failures: Moka::new(FAILURES), loader }
+        let held = Moka::builder().max_capacity(bytes).weigher(|_, held: &Arc<LoadedCertificate>| held.bytes()).build();
+        Self { held, due: Mutex::default(), failures: Moka::new(MAX_FAILURES), loader }
     }
 
     /// A certificate that is in memory, without waiting. If a comparison with its files is due, it runs in the
@@ -67,7 +67,7 @@ impl Cache {
 
     /// Queues a certificate for comparison, and starts the task that compares unless it is running. There is only
     /// one such task, so that a folder that does not respond blocks one thread and not all of them.
-    fn compare_soon(self: &Arc<Self>, held: Arc<Held>) {
+    fn compare_soon(self: &Arc<Self>, held: Arc<LoadedCertificate>) {
         let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
         let is_begun = due.is_some();
         due.get_or_insert_default().push(held);
@@ -79,7 +79,7 @@ impl Cache {
 
     async fn compare_due(&self) {
         loop {
-            tokio::time::sleep(self.loader.pace.compare / SHARE_WAITED).await;
+            tokio::time::sleep(self.loader.intervals.compare / BATCH_DELAY_DIVISOR).await;
             let some = {
                 let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
                 match due.as_mut().filter(|some| !some.is_empty()) {
@@ -102,7 +102,7 @@ impl Cache {
         files: &CertificateFiles,
     ) -> Result<Arc<ServedCertificate>, Arc<CertificateError>> {
         let before = self.failures.get(files).await;
-        if let Some(failure) = before.as_ref().filter(|failure| failure.at.elapsed() < self.loader.pace.retry) {
+        if let Some(failure) = before.as_ref().filter(|failure| failure.at.elapsed() < self.loader.intervals.retry) {
             return Err(Arc::clone(&failure.error));
         }
         let load = async {
@@ -120,40 +120,40 @@ impl Cache {
                         let remedy = error.remedy();
                         tracing::error!(tenant = &**owner, fault, remedy, "the tenant's certificate can't be served");
                     }
-                    let failure = Failure { at: Instant::now(), error: Arc::clone(&error) };
+                    let failure = LoadFailure { at: Instant::now(), error: Arc::clone(&error) };
                     self.failures.insert(files.clone(), failure).await;
                     Err(error)
                 }
             }
         };
         let loaded = self.held.try_get_with_by_ref(files, load).await;
-        self.settle().await;
+        self.evict().await;
         loaded.map(|held| Arc::clone(held.served())).map_err(|error: Arc<Arc<CertificateError>>| (*error).clone())
     }
 
     /// Compares every certificate in memory with its files, and drops those that no tenant has any more.
-    pub(super) async fn compare_all(&self, has: impl Fn(&Held) -> bool) {
+    pub(super) async fn compare_all(&self, has: impl Fn(&LoadedCertificate) -> bool) {
         let (all, gone): (Vec<_>, Vec<_>) = self.held.iter().map(|(_, held)| held).partition(|held| has(held));
         for held in gone {
             self.held.invalidate(held.files()).await;
         }
         self.compare(&all).await;
-        self.settle().await;
+        self.evict().await;
     }
 
-    async fn compare(&self, all: &[Arc<Held>]) {
-        for some in all.chunks(COMPARED_AT_ONCE) {
+    async fn compare(&self, all: &[Arc<LoadedCertificate>]) {
+        for some in all.chunks(COMPARE_BATCH) {
             for held in changed(some.to_vec()).await {
                 if let Some(renewed) = self.loader.renew(&held).await {
                     self.held.insert(held.files().clone(), Arc::new(renewed)).await;
-                    self.settle().await;
+                    self.evict().await;
                 }
             }
         }
     }
 
     /// Evicts what exceeds the bound now and not at the next access, and updates the metrics.
-    async fn settle(&self) {
+    async fn evict(&self) {
         self.held.run_pending_tasks().await;
         let metrics = &self.loader.metrics;
         metrics.cached.set(i64::try_from(self.held.entry_count()).unwrap_or(i64::MAX));

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
-use super::held::off_the_workers;
+use super::loader::run_blocking;
 use super::{Certificates, GATEWAY};
 use crate::background::{Run, Task};
 use crate::certificate::{self, CertificateFiles, Validity};
@@ -24,7 +24,7 @@ use crate::store::with_causes;
 /// How many tenants are inspected at once. The thread then rests for three times as long as they took.
 ///
 /// Larger: requests lose the CPU for longer at a time. Smaller: more switches between threads.
-const AT_ONCE: usize = 16;
+const BATCH: usize = 16;
 
 /// For how many of the certificates that expire soonest the expiry is published.
 ///
@@ -37,24 +37,24 @@ const SOONEST: usize = 10;
 const LOGGED: usize = 10;
 
 /// The background task that inspects all certificates.
-pub(super) struct Inspection {
+pub(super) struct CertificateInspection {
     certificates: Arc<Certificates>,
-    known: Known,
+    previous: PreviousRound,
     /// The owners of certificates whose expiry is published.
     published: HashSet<Arc<str>>,
 }
 
-impl Inspection {
+impl CertificateInspection {
     pub(super) fn new(certificates: Arc<Certificates>) -> Self {
-        Self { certificates, known: Known::default(), published: HashSet::new() }
+        Self { certificates, previous: PreviousRound::default(), published: HashSet::new() }
     }
 }
 
-impl Task for Inspection {
+impl Task for CertificateInspection {
     const NAME: &'static str = "certificates";
 
     fn interval(&self) -> Duration {
-        self.certificates.loader.pace.inspect
+        self.certificates.loader.intervals.inspect
     }
 
     async fn woken(&mut self) {
@@ -62,18 +62,19 @@ impl Task for Inspection {
     }
 
     async fn run(&mut self) -> Run {
-        let (round, known) = inspect(&self.certificates, std::mem::take(&mut self.known)).await;
+        let (round, previous) = inspect(&self.certificates, std::mem::take(&mut self.previous)).await;
         publish(&round.soonest, &mut self.published, &self.certificates.loader.metrics);
-        log(&round.faults, &known.faults);
+        log(&round.faults, &previous.faults);
         self.certificates.faulty.store(Arc::new(round.faults.clone()));
-        self.known = Known { keys: known.keys, sound: round.sound, faults: round.faults.into_iter().collect() };
+        self.previous =
+            PreviousRound { keys: previous.keys, sound: round.sound, faults: round.faults.into_iter().collect() };
         Run::Succeeded
     }
 }
 
 /// What the previous round found.
 #[derive(Default)]
-struct Known {
+struct PreviousRound {
     keys: RandomState,
     /// The stamp and validity of each sound pair of files, by a hash of what it has to be sound for. Stored as
     /// numbers, because there is one per tenant.
@@ -89,38 +90,40 @@ struct Round {
     soonest: BinaryHeap<(i64, Arc<str>)>,
 }
 
-async fn inspect(certificates: &Certificates, mut known: Known) -> (Round, Known) {
+async fn inspect(certificates: &Certificates, mut previous: PreviousRound) -> (Round, PreviousRound) {
     // If no listener uses TLS, no certificate is used.
-    let Some(gateway) = certificates.gateway.load_full() else { return (Round::default(), known) };
+    let Some(gateway) = certificates.gateway.load_full() else { return (Round::default(), previous) };
     let tenants: Vec<_> = certificates.directory.load().configs().map(Arc::clone).collect();
     let mut round = Round::default();
     round.note_expiry(GATEWAY.into(), gateway.validity().until);
     let files = gateway.files().clone();
-    let done = off_the_workers(move || {
-        round.inspect_files(&GATEWAY.into(), &files, &[], &known);
-        (round, known)
+    let done = run_blocking(move || {
+        round.inspect_files(&GATEWAY.into(), &files, &[], &previous);
+        (round, previous)
     });
-    (round, known) = done.await;
-    for some in tenants.chunks(AT_ONCE) {
+    (round, previous) = done.await;
+    for some in tenants.chunks(BATCH) {
         let (some, names) = (some.to_vec(), Arc::clone(&gateway.served().names));
         let began = Instant::now();
-        let done = off_the_workers(move || {
-            some.iter().for_each(|tenant| round.inspect(tenant, &names, &known));
-            (round, known)
+        let done = run_blocking(move || {
+            some.iter().for_each(|tenant| round.inspect(tenant, &names, &previous));
+            (round, previous)
         });
-        (round, known) = done.await;
+        (round, previous) = done.await;
         tokio::time::sleep(3 * began.elapsed()).await;
     }
-    (round, known)
+    (round, previous)
 }
 
 impl Round {
-    fn inspect(&mut self, tenant: &TenantConfig, gateway: &CertificateNames, known: &Known) {
+    fn inspect(&mut self, tenant: &TenantConfig, gateway: &CertificateNames, previous: &PreviousRound) {
         let mut soonest = None;
         for (pattern, files) in &tenant.certificates {
             let is_for = |host: &&HostName| tenant.certificate(host).is_some_and(|(chosen, _)| chosen == pattern);
             let hosts: Vec<_> = tenant.hosts().filter(is_for).collect();
-            let Some(Validity { until, .. }) = self.inspect_files(&tenant.slug, files, &hosts, known) else { continue };
+            let Some(Validity { until, .. }) = self.inspect_files(&tenant.slug, files, &hosts, previous) else {
+                continue;
+            };
             soonest = Some(soonest.map_or(until, |soonest: i64| soonest.min(until)));
         }
         for host in tenant.hosts().filter(|host| tenant.certificate(host).is_none() && !gateway.covers(host)) {
@@ -138,21 +141,21 @@ impl Round {
         owner: &Arc<str>,
         files: &CertificateFiles,
         hosts: &[&HostName],
-        known: &Known,
+        previous: &PreviousRound,
     ) -> Option<Validity> {
-        let key = known.keys.hash_one((owner, files, hosts));
-        let stamp = known.keys.hash_one(files.stamp());
-        let looked = match known.sound.get(&key) {
+        let key = previous.keys.hash_one((owner, files, hosts));
+        let stamp = previous.keys.hash_one(files.stamp());
+        let checked = match previous.sound.get(&key) {
             Some((before, validity)) if *before == stamp => Ok(*validity),
-            _ => look(files, hosts),
+            _ => check_files(files, hosts),
         };
         let in_date = |validity| certificate::check_date(validity, files, Timestamp::now());
-        let fault = match &looked {
+        let fault = match &checked {
             Ok(validity) => in_date(*validity).err().map(|error| with_causes(&error)),
             Err(fault) => Some(fault.clone()),
         };
         self.faults.extend(fault.map(|fault| (Arc::clone(owner), fault)));
-        let validity = looked.ok()?;
+        let validity = checked.ok()?;
         self.sound.insert(key, (stamp, validity));
         Some(validity)
     }
@@ -167,7 +170,7 @@ impl Round {
 
 /// The validity of the certificate in a pair of files if it is sound for its hosts, otherwise what is wrong with
 /// it.
-fn look(files: &CertificateFiles, hosts: &[&HostName]) -> Result<Validity, String> {
+fn check_files(files: &CertificateFiles, hosts: &[&HostName]) -> Result<Validity, String> {
     let certificate = certificate::read(files).map_err(|error| with_causes(&error))?;
     match hosts.iter().find(|host| !certificate.names.covers(host)) {
         Some(host) => Err(format!("the certificate `{}` does not cover `{host}`", files.certificate.display())),

@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use rcgen::{CertifiedKey, KeyPair};
 use tempfile::TempDir;
 
-use super::{Certificates, Pace, ServedCertificate};
+use super::{Certificates, CheckIntervals, ServedCertificate};
 use crate::background;
 use crate::config::Config;
 use crate::host::HostName;
@@ -21,7 +21,8 @@ use crate::tenant::Directory;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Compares files at every handshake and remembers no failures.
-const AT_ONCE: Pace = Pace { compare: Duration::ZERO, retry: Duration::ZERO, inspect: Duration::from_secs(600) };
+const AT_ONCE: CheckIntervals =
+    CheckIntervals { compare: Duration::ZERO, retry: Duration::ZERO, inspect: Duration::from_secs(600) };
 
 struct Scene {
     folder: TempDir,
@@ -30,7 +31,7 @@ struct Scene {
 }
 
 /// Tenants `t0`, `t1` and so on, with a certificate for `forms.tN.org` each.
-fn scene(tenants: usize, pace: Pace) -> Scene {
+fn scene(tenants: usize, intervals: CheckIntervals) -> Scene {
     let folder = tempfile::tempdir().unwrap();
     let mut text = "[gateway]\nlisten = [\"127.0.0.1:0\"]\n[gateway.tls]\ncache_mib = 1\n\
                     certificate = \"gateway.pem\"\nprivate_key = \"gateway.key\"\n"
@@ -51,7 +52,7 @@ fn scene(tenants: usize, pace: Pace) -> Scene {
     let config = Config::load(&file).unwrap_or_else(|problems| panic!("{problems}"));
     let directory = Arc::new(ArcSwap::from_pointee(Directory::new(&config, &Directory::default())));
     let metrics = Metrics::default();
-    let certificates = Certificates::open(&config.gateway, directory, &metrics, pace).unwrap();
+    let certificates = Certificates::open(&config.gateway, directory, &metrics, intervals).unwrap();
     Scene { folder, metrics, certificates: Arc::new(certificates) }
 }
 
@@ -101,8 +102,8 @@ fn covers(served: &ServedCertificate, host: &str) -> bool {
 }
 
 #[tokio::test]
-async fn what_nobody_asks_for_is_not_read() {
-    let scene = scene(3000, Pace::default());
+async fn unrequested_certificates_are_not_read() {
+    let scene = scene(3000, CheckIntervals::default());
     put(&scene.folder, "t7", &issue(&["forms.t7.org"]));
     assert!(covers(&scene.choose("forms.t7.org").await.unwrap(), "forms.t7.org"));
     assert!(covers(&scene.choose("t2999.example.com").await.unwrap(), "t2999.example.com"), "the gateway's");
@@ -114,7 +115,7 @@ async fn what_nobody_asks_for_is_not_read() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_task_reads_a_certificate_however_many_wait_for_it() {
-    let scene = Arc::new(scene(1, Pace::default()));
+    let scene = Arc::new(scene(1, CheckIntervals::default()));
     put(&scene.folder, "t0", &issue(&["forms.t0.org"]));
     let ask = |_| {
         let scene = Arc::clone(&scene);
@@ -129,9 +130,9 @@ async fn one_task_reads_a_certificate_however_many_wait_for_it() {
 }
 
 #[tokio::test]
-async fn certificates_in_memory_take_no_more_bytes_than_they_may() {
+async fn cached_certificates_stay_within_the_byte_limit() {
     const MANY: usize = 400;
-    let scene = scene(MANY, Pace::default());
+    let scene = scene(MANY, CheckIntervals::default());
     for n in 0..MANY {
         put(&scene.folder, &format!("t{n}"), &issue(&[&format!("forms.t{n}.org")]));
         scene.choose(&format!("forms.t{n}.org")).await.unwrap();
@@ -143,7 +144,7 @@ async fn certificates_in_memory_take_no_more_bytes_than_they_may() {
 }
 
 #[tokio::test]
-async fn a_renewed_pair_is_taken_up_once_it_is_whole_and_the_one_before_goes_on_until_then() {
+async fn a_renewed_pair_replaces_the_previous_one_once_it_is_complete() {
     let scene = scene(1, AT_ONCE);
     put(&scene.folder, "t0", &issue(&["forms.t0.org"]));
     let before = scene.choose("forms.t0.org").await.unwrap();
@@ -167,9 +168,9 @@ async fn a_renewed_pair_is_taken_up_once_it_is_whole_and_the_one_before_goes_on_
 }
 
 #[tokio::test]
-async fn those_that_are_due_together_are_each_compared_with_their_own_files() {
+async fn certificates_due_together_are_each_compared_with_their_own_files() {
     const MANY: usize = 100;
-    let scene = scene(MANY, Pace { compare: Duration::from_millis(500), ..AT_ONCE });
+    let scene = scene(MANY, CheckIntervals { compare: Duration::from_millis(500), ..AT_ONCE });
     let (host, file) = (|n| format!("forms.t{n}.org"), |n| format!("t{n}"));
     let mut before = Vec::new();
     for n in 0..MANY {
@@ -197,7 +198,7 @@ async fn the_gateways_certificate_is_renewed_too() {
 }
 
 #[tokio::test]
-async fn what_expired_takes_the_place_of_nothing_that_callers_still_take() {
+async fn an_expired_pair_never_replaces_a_valid_certificate() {
     let scene = scene(1, AT_ONCE);
     let host = "forms.t0.org";
     put(&scene.folder, "t0", &issue_until(&[host], 2021));
@@ -219,8 +220,8 @@ async fn what_expired_takes_the_place_of_nothing_that_callers_still_take() {
 }
 
 #[tokio::test]
-async fn the_inspection_finds_what_expired_and_what_is_wrong_with_the_gateways_own() {
-    let scene = scene(2, Pace::default());
+async fn the_inspection_finds_expired_certificates_and_faults_of_the_gateways_own() {
+    let scene = scene(2, CheckIntervals::default());
     put(&scene.folder, "t0", &issue(&["forms.t0.org"]));
     put(&scene.folder, "t1", &issue_until(&["forms.t1.org"], 2021));
     let _inspection = background::start(scene.certificates.inspection(), &TaskMetrics::unregistered());
@@ -256,8 +257,8 @@ async fn the_inspection_finds_what_expired_and_what_is_wrong_with_the_gateways_o
 }
 
 #[tokio::test]
-async fn all_in_memory_are_compared_when_a_folder_changed() {
-    let scene = scene(2, Pace { compare: PATIENCE * 100, ..AT_ONCE });
+async fn all_cached_certificates_are_compared_when_a_folder_changed() {
+    let scene = scene(2, CheckIntervals { compare: PATIENCE * 100, ..AT_ONCE });
     for file in ["t0", "t1"] {
         put(&scene.folder, file, &issue(&[&format!("forms.{file}.org")]));
     }
@@ -269,9 +270,9 @@ async fn all_in_memory_are_compared_when_a_folder_changed() {
 }
 
 #[tokio::test]
-async fn a_broken_certificate_is_tried_again_after_a_while_and_not_before() {
+async fn a_broken_certificate_is_retried_only_after_the_retry_interval() {
     let retry = Duration::from_millis(200);
-    let scene = scene(2, Pace { retry, ..Pace::default() });
+    let scene = scene(2, CheckIntervals { retry, ..CheckIntervals::default() });
     let began = Instant::now();
     let fault = scene.choose("forms.t0.org").await.expect_err("there is no file");
     assert!(fault.contains("t0.pem"), "{fault}");
@@ -288,8 +289,8 @@ async fn a_broken_certificate_is_tried_again_after_a_while_and_not_before() {
 }
 
 #[tokio::test]
-async fn those_that_expire_soonest_are_told_and_no_others() {
-    let scene = scene(15, Pace::default());
+async fn only_the_certificates_that_expire_soonest_are_published() {
+    let scene = scene(15, CheckIntervals::default());
     let issue = |n: i32| issue_until(&[&format!("forms.t{n}.org")], 2030 + n);
     (0..15).for_each(|n| put(&scene.folder, &format!("t{n}"), &issue(n)));
     let _inspection = background::start(scene.certificates.inspection(), &TaskMetrics::unregistered());

@@ -33,7 +33,7 @@ fn task() -> (Arc<Counter>, Waker) {
 }
 
 #[test]
-fn what_wakes_itself_goes_on_without_its_task() {
+fn a_connection_that_wakes_itself_is_polled_again_without_its_task() {
     let ((counter, waker), mut poller) = (task(), Poller::new(None));
     let mut left = IN_A_ROW - 1;
     let mut connection = pin!(poll_fn(|context| {
@@ -49,7 +49,7 @@ fn what_wakes_itself_goes_on_without_its_task() {
 }
 
 #[test]
-fn what_always_wakes_itself_lets_others_go_first() {
+fn a_connection_that_always_wakes_itself_yields_to_others() {
     let ((counter, waker), mut poller) = (task(), Poller::new(None));
     let polls = Cell::new(0);
     let mut connection = pin!(poll_fn(|context| {
@@ -65,7 +65,7 @@ fn what_always_wakes_itself_lets_others_go_first() {
 }
 
 #[test]
-fn what_waits_is_woken_once_and_polled_only_then() {
+fn a_waiting_connection_is_woken_once_and_polled_only_then() {
     let ((counter, waker), mut poller) = (task(), Poller::new(None));
     let (kept, polls) = (Cell::new(None), Cell::new(0));
     let mut connection = pin!(poll_fn(|context| {
@@ -90,7 +90,7 @@ fn what_waits_is_woken_once_and_polled_only_then() {
 /// A connection that passes on responses at its first poll, and records at each poll how many have ended.
 fn connection<'a>(
     executor: &'a Http2Executor,
-    responses: Vec<Told>,
+    responses: Vec<Awaited>,
     seen: &'a Mutex<Vec<usize>>,
 ) -> impl Future<Output = ()> + 'a {
     let (ended, mut responses) = (Arc::<AtomicUsize>::default(), responses);
@@ -111,10 +111,10 @@ fn connection<'a>(
 }
 
 /// What a response waits for, if anything.
-type Told = Option<oneshot::Receiver<()>>;
+type Awaited = Option<oneshot::Receiver<()>>;
 
 #[test]
-fn responses_that_wait_for_nothing_are_told_to_their_connection_together() {
+fn responses_that_are_ready_at_once_wake_their_connection_once() {
     let ((counter, waker), executor, seen) = (task(), Http2Executor::default(), Mutex::default());
     let mut poller = Poller::new(Some(executor.clone()));
     let mut connection = pin!(connection(&executor, vec![None, None, None], &seen));
@@ -123,7 +123,7 @@ fn responses_that_wait_for_nothing_are_told_to_their_connection_together() {
 }
 
 #[test]
-fn responses_that_wait_once_are_told_to_their_connection_together() {
+fn responses_that_wait_once_wake_their_connection_once() {
     let ((counter, waker), executor, seen) = (task(), Http2Executor::default(), Mutex::default());
     let mut poller = Poller::new(Some(executor.clone()));
     let (tell, told): (Vec<_>, Vec<_>) =
@@ -144,7 +144,7 @@ fn setup() -> (Http2Executor, Responses) {
 }
 
 #[test]
-fn one_that_waits_for_nothing_is_done_at_once() {
+fn a_response_that_is_ready_is_done_at_its_first_poll() {
     let ((executor, mut responses), done) = (setup(), Arc::<AtomicUsize>::default());
     let count = Arc::clone(&done);
     executor.execute(async move {
@@ -156,7 +156,7 @@ fn one_that_waits_for_nothing_is_done_at_once() {
 }
 
 #[test]
-fn one_that_panics_is_given_up_and_no_other() {
+fn a_panic_ends_only_its_own_response() {
     struct Stream(Arc<AtomicUsize>);
     impl Drop for Stream {
         fn drop(&mut self) {
@@ -184,7 +184,7 @@ fn one_that_panics_is_given_up_and_no_other() {
 }
 
 #[test]
-fn one_that_was_not_begun_ends_with_its_connection() {
+fn a_response_that_was_never_polled_ends_with_its_connection() {
     let (executor, responses) = setup();
     let (held, place) = (Arc::new(()), executor.clone());
     let response = Arc::clone(&held);
@@ -194,7 +194,7 @@ fn one_that_was_not_begun_ends_with_its_connection() {
 }
 
 #[tokio::test]
-async fn one_that_waits_once_ends_with_its_connection() {
+async fn a_response_that_waits_once_ends_with_its_connection() {
     let (executor, mut responses) = setup();
     let ((tell, told), (done, mut end)) = (oneshot::channel(), oneshot::channel());
     executor.execute(async move { done.send(told.await).unwrap() });
@@ -207,7 +207,7 @@ async fn one_that_waits_once_ends_with_its_connection() {
 }
 
 #[tokio::test]
-async fn one_that_waits_again_goes_on_in_a_task() {
+async fn a_response_that_waits_again_becomes_a_task() {
     let (executor, mut responses) = setup();
     let ((tell, told), (done, end)) = (oneshot::channel(), oneshot::channel());
     executor.execute(async move {

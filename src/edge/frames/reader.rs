@@ -18,18 +18,18 @@ const PADDED: u8 = 0x8;
 
 /// Reads the frames of one direction.
 #[derive(Debug, Default)]
-pub(super) struct Reader {
+pub(super) struct FrameReader {
     /// Bytes to skip before the next frame header: the preface, then the rest of a payload.
     skip: usize,
     header: [u8; HEADER],
     filled: usize,
     /// A frame that is reported once the next byte, the length of its padding, has arrived.
-    padded: Option<Frame>,
+    padded: Option<FrameHeader>,
 }
 
 /// What the header of a frame says, and the length of its padding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Frame {
+pub(super) struct FrameHeader {
     pub(super) kind: u8,
     pub(super) flags: u8,
     pub(super) stream: u32,
@@ -37,7 +37,7 @@ pub(super) struct Frame {
     pub(super) content: usize,
 }
 
-impl Reader {
+impl FrameReader {
     pub(super) fn after_preface() -> Self {
         Self { skip: PREFACE, ..Self::default() }
     }
@@ -48,12 +48,12 @@ impl Reader {
     }
 
     /// Reads bytes and reports every frame whose header is complete.
-    pub(super) fn read(&mut self, mut bytes: &[u8], mut tell: impl FnMut(Frame)) {
+    pub(super) fn read(&mut self, mut bytes: &[u8], mut on_frame: impl FnMut(FrameHeader)) {
         while !bytes.is_empty() {
             if let Some(mut frame) = self.padded.take() {
                 // The first byte of the payload is the length of the padding. It is skipped with the rest.
                 frame.content = frame.content.saturating_sub(1 + usize::from(bytes[0]));
-                tell(frame);
+                on_frame(frame);
             }
             if self.skip > 0 {
                 let skipped = self.skip.min(bytes.len());
@@ -67,19 +67,19 @@ impl Reader {
             bytes = &bytes[taken..];
             if self.filled == HEADER {
                 self.filled = 0;
-                let frame = Frame::read(self.header);
+                let frame = FrameHeader::read(self.header);
                 self.skip = frame.content;
                 if frame.is_padded() && frame.content > 0 {
                     self.padded = Some(frame);
                 } else {
-                    tell(frame);
+                    on_frame(frame);
                 }
             }
         }
     }
 }
 
-impl Frame {
+impl FrameHeader {
     fn read([a, b, c, kind, flags, stream @ ..]: [u8; HEADER]) -> Self {
         let stream = u32::from_be_bytes(stream) & 0x7fff_ffff;
         Self { kind, flags, stream, content: u32::from_be_bytes([0, a, b, c]) as usize }
@@ -89,11 +89,11 @@ impl Frame {
         matches!(self.kind, DATA | HEADERS) && self.flags & PADDED != 0
     }
 
-    pub(super) fn is_of_a_message(self) -> bool {
+    pub(super) fn is_of_message(self) -> bool {
         matches!(self.kind, DATA | HEADERS | CONTINUATION)
     }
 
-    pub(super) fn is_ping_answer(self) -> bool {
+    pub(super) fn is_ping_ack(self) -> bool {
         self.kind == PING && self.flags & ACK != 0
     }
 
@@ -111,7 +111,7 @@ mod tests {
         [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
     }
 
-    fn told(reader: &mut Reader, pieces: &[&[u8]]) -> Vec<Frame> {
+    fn read_all(reader: &mut FrameReader, pieces: &[&[u8]]) -> Vec<FrameHeader> {
         let mut frames = Vec::new();
         pieces.iter().for_each(|piece| reader.read(piece, |frame| frames.push(frame)));
         frames
@@ -129,12 +129,12 @@ mod tests {
             frame(RST_STREAM, 0, 0x8000_0003, &[0; 4]),
         ]
         .concat();
-        let whole = told(&mut Reader::after_preface(), &[&bytes]);
+        let whole = read_all(&mut FrameReader::after_preface(), &[&bytes]);
         let expected = [(4, 0, 12), (HEADERS, 1, 4), (DATA, 1, 0), (DATA, 1, 0), (DATA, 1, 0), (RST_STREAM, 3, 4)];
         assert_eq!(whole.iter().map(|frame| (frame.kind, frame.stream, frame.content)).collect::<Vec<_>>(), expected);
         for size in 1..bytes.len() {
             let pieces: Vec<_> = bytes.chunks(size).collect();
-            assert_eq!(told(&mut Reader::after_preface(), &pieces), whole, "in pieces of {size}");
+            assert_eq!(read_all(&mut FrameReader::after_preface(), &pieces), whole, "in pieces of {size}");
         }
     }
 }

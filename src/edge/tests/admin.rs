@@ -13,10 +13,10 @@ use super::client::soon;
 use crate::edge::admin::{self, Admin, Readiness};
 use crate::edge::bind;
 use crate::metrics::Metrics;
-use crate::supervisor::Inherited;
+use crate::systemd::InheritedSockets;
 
 async fn start(metrics: Metrics, ready: Arc<AtomicBool>) -> (Admin, SocketAddr) {
-    let listener = bind("127.0.0.1:0".parse().unwrap(), &mut Inherited::default()).await.unwrap();
+    let listener = bind("127.0.0.1:0".parse().unwrap(), &mut InheritedSockets::default()).await.unwrap();
     let address = listener.local_addr().unwrap();
     let readiness = move || {
         let ready = ready.load(Ordering::Relaxed);
@@ -61,7 +61,7 @@ async fn liveness_metrics_and_head_are_answered() {
 }
 
 #[tokio::test]
-async fn readiness_follows_what_the_parts_say() {
+async fn readiness_follows_its_parts() {
     let ready = Arc::new(AtomicBool::new(true));
     let (_admin, address) = start(Metrics::default(), Arc::clone(&ready)).await;
     let (head, body) = ask(address, "GET", "/readyz").await;

@@ -52,7 +52,7 @@ async fn the_name_chooses_the_certificate_in_any_case() {
 }
 
 #[tokio::test]
-async fn a_name_that_no_tenant_has_is_refused_with_the_alert_that_says_so() {
+async fn an_unknown_name_is_refused_with_unrecognized_name() {
     let fixture = Fixture::start(ConnectionLimits::default()).await;
     for name in ["nobody.example.com", "acme.org", "a_b.test"] {
         let error = Hello::to(name).shake(&fixture).await.unwrap_err();

@@ -14,7 +14,7 @@ use super::fixture::{BIG, Fixture, SLOW};
 use crate::config::ConnectionLimits;
 use crate::config::{ListenConfig, ListenProtocol};
 use crate::edge::Drained;
-use crate::supervisor::Inherited;
+use crate::systemd::InheritedSockets;
 
 const LONG: Duration = Duration::from_secs(10);
 const GET: &[u8] = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
@@ -42,7 +42,7 @@ async fn a_request_in_flight_is_finished_and_its_connection_closed() {
 
 #[tokio::test]
 async fn connections_without_a_request_end_at_once() {
-    let fixture = Fixture::start(ConnectionLimits { last_call: SHORT, ..ConnectionLimits::default() }).await;
+    let fixture = Fixture::start(ConnectionLimits { drain_grace: SHORT, ..ConnectionLimits::default() }).await;
     let mut callers = Vec::new();
     for version in BOTH {
         let mut caller = Caller::connect(&fixture, version).await;
@@ -66,7 +66,7 @@ async fn connections_without_a_request_end_at_once() {
 }
 
 #[tokio::test]
-async fn what_was_under_way_when_the_stop_began_is_answered() {
+async fn requests_in_transit_when_the_drain_begins_are_answered() {
     let fixture = Fixture::start(ConnectionLimits::default()).await;
     let unasked = Hello::to("acme.example.com").shake(&fixture).await.unwrap();
     let mut asked = Hello::to("acme.example.com").shake(&fixture).await.unwrap();
@@ -88,7 +88,7 @@ async fn what_was_under_way_when_the_stop_began_is_answered() {
     }
     assert_eq!(drained.await.unwrap(), Drained::Finished);
     assert!(
-        began.elapsed() < ConnectionLimits::default().last_call,
+        began.elapsed() < ConnectionLimits::default().drain_grace,
         "nothing was waited for in vain: {:?}",
         began.elapsed()
     );
@@ -96,8 +96,8 @@ async fn what_was_under_way_when_the_stop_began_is_answered() {
 }
 
 #[tokio::test]
-async fn a_head_that_is_dripped_in_does_not_hold_up_a_stop() {
-    let fixture = Fixture::start(ConnectionLimits { last_call: SHORT, ..ConnectionLimits::default() }).await;
+async fn a_head_sent_byte_by_byte_does_not_hold_up_a_drain() {
+    let fixture = Fixture::start(ConnectionLimits { drain_grace: SHORT, ..ConnectionLimits::default() }).await;
     let mut stream = Hello::to("acme.example.com").shake(&fixture).await.unwrap();
     stream.write_all(&GET[..10]).await.unwrap();
     sleep(2 * SHORT).await;
@@ -113,9 +113,9 @@ async fn a_head_that_is_dripped_in_does_not_hold_up_a_stop() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_taken_slowly_arrives_whole_in_a_stop() {
+async fn a_response_that_is_read_slowly_arrives_whole_in_a_drain() {
     for version in BOTH {
-        let fixture = Fixture::start(ConnectionLimits { last_call: SHORT, ..ConnectionLimits::default() }).await;
+        let fixture = Fixture::start(ConnectionLimits { drain_grace: SHORT, ..ConnectionLimits::default() }).await;
         let mut caller = Caller::connect(&fixture, version).await;
         let answer = caller.hold("/big").await;
         sleep(2 * SHORT).await;
@@ -129,9 +129,9 @@ async fn an_answer_that_is_taken_slowly_arrives_whole_in_a_stop() {
 }
 
 #[tokio::test]
-async fn an_answer_that_nobody_takes_holds_up_a_stop_no_longer_than_a_farewell() {
+async fn an_unread_response_holds_up_a_drain_only_for_the_closing_limit() {
     for version in BOTH {
-        let limits = ConnectionLimits { last_call: SHORT, farewell: 4 * SHORT, ..ConnectionLimits::default() };
+        let limits = ConnectionLimits { drain_grace: SHORT, closing: 4 * SHORT, ..ConnectionLimits::default() };
         let fixture = Fixture::start(limits).await;
         let mut caller = Caller::connect(&fixture, version).await;
         let untaken = caller.hold("/big").await;
@@ -139,15 +139,15 @@ async fn an_answer_that_nobody_takes_holds_up_a_stop_no_longer_than_a_farewell()
         let began = Instant::now();
         assert_eq!(fixture.serving.drain(sleep(LONG)).await, Drained::Finished, "{version:?}");
         let took = began.elapsed();
-        assert!(took >= limits.farewell && took < 3 * limits.farewell, "{version:?} {took:?}");
+        assert!(took >= limits.closing && took < 3 * limits.closing, "{version:?} {took:?}");
         drop(untaken);
     }
 }
 
 /// A plain listener with room for one connection, on an inherited socket or one of its own.
-async fn narrow(supervisors: Option<&std::net::TcpListener>) -> Fixture {
-    let address = supervisors.map_or_else(|| "127.0.0.1:0".parse().unwrap(), |socket| socket.local_addr().unwrap());
-    let mut inherited = Inherited::of(supervisors.map(|socket| socket.try_clone().unwrap()));
+async fn narrow(systemd_socket: Option<&std::net::TcpListener>) -> Fixture {
+    let address = systemd_socket.map_or_else(|| "127.0.0.1:0".parse().unwrap(), |socket| socket.local_addr().unwrap());
+    let mut inherited = InheritedSockets::of(systemd_socket.map(|socket| socket.try_clone().unwrap()));
     let limits = ConnectionLimits { connections: 1, ..ConnectionLimits::default() };
     let entry = ListenConfig { protocol: ListenProtocol::Http1, ..address.into() };
     Fixture::listening(entry, limits, &mut inherited).await
@@ -175,7 +175,7 @@ async fn answer(mut stream: TcpStream) -> String {
 }
 
 #[tokio::test]
-async fn what_waits_in_the_queue_of_a_socket_of_our_own_is_answered() {
+async fn connections_queued_on_an_own_socket_are_answered() {
     let fixture = narrow(None).await;
     let (served, queued) = one_served_and_one_queued(&fixture).await;
     assert_eq!(fixture.serving.drain(sleep(LONG)).await, Drained::Finished);
@@ -185,22 +185,22 @@ async fn what_waits_in_the_queue_of_a_socket_of_our_own_is_answered() {
 }
 
 #[tokio::test]
-async fn what_waits_in_the_queue_of_a_supervisors_socket_is_the_next_process_to_answer() {
-    let supervisors = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let fixture = narrow(Some(&supervisors)).await;
-    assert_eq!(fixture.address, supervisors.local_addr().unwrap());
+async fn connections_queued_on_a_systemd_socket_are_answered_by_the_next_process() {
+    let systemd_socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let fixture = narrow(Some(&systemd_socket)).await;
+    assert_eq!(fixture.address, systemd_socket.local_addr().unwrap());
     let (served, queued) = one_served_and_one_queued(&fixture).await;
     assert_eq!(fixture.serving.drain(sleep(LONG)).await, Drained::Finished);
     assert!(answer(served).await.ends_with("late"));
     assert_eq!(fixture.metrics.edge.connections_accepted.get(), 1);
 
-    let next = narrow(Some(&supervisors)).await;
+    let next = narrow(Some(&systemd_socket)).await;
     assert!(answer(queued).await.starts_with("HTTP/1.1 200"));
     assert_eq!(next.metrics.edge.connections_accepted.get(), 1);
 }
 
 #[tokio::test]
-async fn what_is_left_at_the_deadline_is_cut() {
+async fn connections_open_at_the_deadline_are_cut() {
     for version in BOTH {
         let fixture = Fixture::start(ConnectionLimits::default()).await;
         let mut caller = Caller::connect(&fixture, version).await;
@@ -214,7 +214,7 @@ async fn what_is_left_at_the_deadline_is_cut() {
 }
 
 #[tokio::test]
-async fn dropping_what_serves_cuts_everything() {
+async fn dropping_serving_cuts_every_connection() {
     let fixture = Fixture::start(ConnectionLimits::default()).await;
     let mut caller = Caller::connect(&fixture, Version::HTTP_11).await;
     let answer = caller.send("/never");

@@ -17,12 +17,12 @@ use tokio::time::sleep;
 
 use crate::config::ConnectionLimits;
 use crate::config::{Config, ListenConfig};
-use crate::edge::{Addresses, Certificates, Edge, Pace, Serve, Serving, listen};
+use crate::edge::{Addresses, Certificates, CheckIntervals, Edge, Serve, Serving, listen};
 use crate::error::Refusal;
 use crate::gate::{Connection, HeadFault, Transport};
 use crate::host::HostName;
 use crate::metrics::Metrics;
-use crate::supervisor::Inherited;
+use crate::systemd::InheritedSockets;
 use crate::tenant::Directory;
 
 /// How long the handler takes for `/slow`.
@@ -129,11 +129,15 @@ impl Fixture {
     /// `acme.example.com` uses the gateway's wildcard certificate, `forms.acme.org` its own.
     pub(super) async fn start(limits: ConnectionLimits) -> Self {
         let anywhere: SocketAddr = "127.0.0.1:0".parse().unwrap();
-        Self::listening(anywhere.into(), limits, &mut Inherited::default()).await
+        Self::listening(anywhere.into(), limits, &mut InheritedSockets::default()).await
     }
 
     /// Like `start`, with any kind of listener.
-    pub(super) async fn listening(entry: ListenConfig, limits: ConnectionLimits, inherited: &mut Inherited) -> Self {
+    pub(super) async fn listening(
+        entry: ListenConfig,
+        limits: ConnectionLimits,
+        inherited: &mut InheritedSockets,
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut roots = RootCertStore::empty();
         issue(folder.path(), "wildcard", &["*.example.com"], &mut roots);
@@ -143,7 +147,7 @@ impl Fixture {
         let config = Config::load(&file).unwrap();
         let directory = Arc::new(ArcSwap::from_pointee(Directory::new(&config, &Directory::default())));
         let metrics = Metrics::default();
-        let certificates = Certificates::open(&config.gateway, directory, &metrics, Pace::default()).unwrap();
+        let certificates = Certificates::open(&config.gateway, directory, &metrics, CheckIntervals::default()).unwrap();
         let edge = Edge {
             certificates: Arc::new(certificates),
             service: Arc::new(Handler),

@@ -73,7 +73,7 @@ async fn data_without_data_ends_its_connection() {
 }
 
 #[tokio::test]
-async fn bytes_that_serve_requests_are_no_flood() {
+async fn bytes_of_requests_are_not_a_flood() {
     let limits = ConnectionLimits { overhead_bytes: 64 * 1024, ..ConnectionLimits::default() };
     let fixture = Fixture::start(limits).await;
     for version in BOTH {
@@ -132,7 +132,7 @@ async fn reset_slowly(fixture: &Fixture, requests: u32, early: impl Fn(u32) -> b
 }
 
 #[tokio::test]
-async fn more_than_so_many_resets_most_of_them_early_end_a_connection() {
+async fn too_many_resets_of_unanswered_requests_end_a_connection() {
     let fixture = Fixture::start(ConnectionLimits { resets: 60, ..ConnectionLimits::default() }).await;
     assert!(reset_slowly(&fixture, 60, |_| true).await, "as many as are allowed");
     assert!(reset_slowly(&fixture, 130, |turn| turn % 2 == 1).await, "half of them were answered");
@@ -144,7 +144,7 @@ async fn more_than_so_many_resets_most_of_them_early_end_a_connection() {
 }
 
 #[tokio::test]
-async fn a_head_that_is_continued_without_end_ends_its_connection() {
+async fn an_endless_header_block_ends_its_connection() {
     let fixture = Fixture::start(ConnectionLimits::default()).await;
     let mut peer = Peer::connect(&fixture).await;
     peer.send(&frame(HEADERS, 0, 1, &get("/"))).await.unwrap();
@@ -157,7 +157,7 @@ async fn a_head_that_is_continued_without_end_ends_its_connection() {
 }
 
 #[tokio::test]
-async fn a_few_bytes_that_stand_for_many_are_refused_and_hold_no_memory() {
+async fn a_header_bomb_is_refused_and_holds_no_memory() {
     let fixture = Fixture::start(ConnectionLimits::default()).await;
     let mut peer = Peer::connect(&fixture).await;
     // One field of 4,000 bytes is put into the table, then referenced with one byte each.
@@ -176,7 +176,7 @@ async fn a_few_bytes_that_stand_for_many_are_refused_and_hold_no_memory() {
 }
 
 #[tokio::test]
-async fn what_frames_chunks_is_counted_against_what_they_hold() {
+async fn chunk_overhead_is_limited_in_proportion_to_the_data() {
     let fixture = Fixture::start(ConnectionLimits { overhead_bytes: 64 * 1024, ..ConnectionLimits::default() }).await;
     let mut stream = Hello::to("acme.example.com").shake(&fixture).await.unwrap();
     stream.write_all(b"POST /read HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n").await.unwrap();
@@ -194,7 +194,7 @@ async fn what_frames_chunks_is_counted_against_what_they_hold() {
 }
 
 #[tokio::test]
-async fn blank_lines_between_requests_are_no_requests() {
+async fn blank_lines_between_requests_count_as_overhead() {
     let fixture = Fixture::start(ConnectionLimits { overhead_bytes: 256 * 1024, ..ConnectionLimits::default() }).await;
     let mut stream = Hello::to("acme.example.com").shake(&fixture).await.unwrap();
     stream.write_all(b"\r\n\r\nGET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
@@ -206,7 +206,7 @@ async fn blank_lines_between_requests_are_no_requests() {
 }
 
 #[tokio::test]
-async fn trailers_are_not_read_and_a_flood_of_them_ends() {
+async fn trailers_are_ignored_and_a_flood_of_them_ends_its_connection() {
     let fixture = Fixture::start(ConnectionLimits::default()).await;
     let head =
         b"POST /read HTTP/1.1\r\nhost: x\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n";
@@ -231,7 +231,7 @@ async fn trailers_are_not_read_and_a_flood_of_them_ends() {
 }
 
 #[tokio::test]
-async fn more_streams_at_once_than_are_allowed_are_refused_and_harm_no_other() {
+async fn streams_over_the_limit_are_refused_and_harm_no_other() {
     assert_eq!(ConnectionLimits::default().streams, 100);
     let fixture = Fixture::start(ConnectionLimits { streams: 3, ..ConnectionLimits::default() }).await;
     let mut peer = Peer::connect(&fixture).await;

@@ -65,7 +65,7 @@ pub(super) fn get(path: &str) -> Vec<u8> {
 
 /// A received frame.
 #[derive(Debug)]
-pub(super) struct Frame {
+pub(super) struct TestFrame {
     pub(super) kind: u8,
     pub(super) flags: u8,
     pub(super) stream: u32,
@@ -106,20 +106,20 @@ impl Peer {
     }
 
     /// The next frame; none if the gateway has closed the connection.
-    pub(super) async fn next(&mut self) -> Option<Frame> {
+    pub(super) async fn next(&mut self) -> Option<TestFrame> {
         soon(async {
             let mut header = [0; 9];
             self.reading.read_exact(&mut header).await.ok()?;
             let [a, b, c, kind, flags, stream @ ..] = header;
             let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
             self.reading.read_exact(&mut payload).await.ok()?;
-            Some(Frame { kind, flags, stream: u32::from_be_bytes(stream), payload })
+            Some(TestFrame { kind, flags, stream: u32::from_be_bytes(stream), payload })
         })
         .await
     }
 
     /// Reads up to the first frame that fits; none if the gateway closes the connection before.
-    pub(super) async fn until(&mut self, fits: impl Fn(&Frame) -> bool) -> Option<Frame> {
+    pub(super) async fn until(&mut self, fits: impl Fn(&TestFrame) -> bool) -> Option<TestFrame> {
         loop {
             let frame = self.next().await?;
             if fits(&frame) {

@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::config::ConnectionLimits;
 use crate::edge::activity::Activity;
-use crate::edge::heads::Heads;
+use crate::edge::head_filter::HeadFilter;
 
 /// What hyper passes on of a request: method, target, and the body if it is complete.
 type Seen = (String, String, Option<Bytes>);
@@ -58,16 +58,16 @@ async fn send(mut to: DuplexStream, pieces: Vec<Vec<u8>>) {
     let _ = tokio::io::copy(&mut to, &mut tokio::io::sink()).await;
 }
 
-async fn read_alone(pieces: Vec<Vec<u8>>) -> Vec<Seen> {
+async fn read_unfiltered(pieces: Vec<Vec<u8>>) -> Vec<Seen> {
     let (ours, theirs) = tokio::io::duplex(1 << 20);
     tokio::join!(serve(ours), send(theirs, pieces)).0
 }
 
-async fn read_behind_heads(pieces: Vec<Vec<u8>>) -> Vec<Seen> {
+async fn read_filtered(pieces: Vec<Vec<u8>>) -> Vec<Seen> {
     let (ours, theirs) = tokio::io::duplex(1 << 20);
     let limits = ConnectionLimits::default();
-    let heads = Heads::new(ours, Activity::new(Instant::now(), limits), limits.head_bytes);
-    tokio::join!(serve(heads), send(theirs, pieces)).0
+    let stream = HeadFilter::new(ours, Activity::new(Instant::now(), limits), limits.head_bytes);
+    tokio::join!(serve(stream), send(theirs, pieces)).0
 }
 
 fn split(bytes: &[u8], sizes: &[usize]) -> Vec<Vec<u8>> {
@@ -99,13 +99,13 @@ fn request() -> impl Strategy<Value = (&'static str, &'static str, Vec<u8>)> {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Frame {
+enum BodyFraming {
     Length,
     Chunks(usize),
     Trailers,
 }
 
-fn written(at: usize, method: &str, fields: &str, body: &[u8], frame: Frame, blank: &str) -> Vec<u8> {
+fn written(at: usize, method: &str, fields: &str, body: &[u8], frame: BodyFraming, blank: &str) -> Vec<u8> {
     let head =
         |framing: &str| format!("{blank}{method} /{at} HTTP/1.1\r\nHost: x\r\n{fields}{framing}\r\n").into_bytes();
     let chunks = |size: usize, end: &str| {
@@ -114,18 +114,22 @@ fn written(at: usize, method: &str, fields: &str, body: &[u8], frame: Frame, bla
         [head("Transfer-Encoding: chunked\r\n"), chunks, end.as_bytes().to_vec()].concat()
     };
     match frame {
-        Frame::Length if body.is_empty() => head(""),
-        Frame::Length => [head(&format!("Content-Length: {}\r\n", body.len())), body.to_vec()].concat(),
-        Frame::Chunks(size) => chunks(size, "0\r\n\r\n"),
-        Frame::Trailers => chunks(7, "000\r\nX-Sum: 1\r\nX-More: 2\r\n\r\n"),
+        BodyFraming::Length if body.is_empty() => head(""),
+        BodyFraming::Length => [head(&format!("Content-Length: {}\r\n", body.len())), body.to_vec()].concat(),
+        BodyFraming::Chunks(size) => chunks(size, "0\r\n\r\n"),
+        BodyFraming::Trailers => chunks(7, "000\r\nX-Sum: 1\r\nX-More: 2\r\n\r\n"),
     }
 }
 
-type Drawn = ((&'static str, &'static str, Vec<u8>), Frame, &'static str);
+type Drawn = ((&'static str, &'static str, Vec<u8>), BodyFraming, &'static str);
 
 /// Requests to be written one after the other.
 fn pipeline() -> impl Strategy<Value = Vec<Drawn>> {
-    let frame = prop_oneof![Just(Frame::Length), (1_usize..2000).prop_map(Frame::Chunks), Just(Frame::Trailers)];
+    let frame = prop_oneof![
+        Just(BodyFraming::Length),
+        (1_usize..2000).prop_map(BodyFraming::Chunks),
+        Just(BodyFraming::Trailers)
+    ];
     let blank = prop::sample::select(vec!["", "", "\r\n", "\r\n\r\n\r\n"]);
     prop::collection::vec((request(), frame, blank), 1..6)
 }
@@ -149,9 +153,9 @@ fn check<S: Strategy>(cases: u32, strategy: &S, test: impl AsyncFn(S::Value) -> 
 }
 
 #[test]
-fn sound_requests_are_read_as_they_were_written_however_they_are_split() {
+fn valid_requests_are_read_as_written_however_they_are_split() {
     check(100, &(pipeline(), sizes()), async |(drawn, sizes)| {
-        let seen = read_behind_heads(split(&bytes_of(&drawn), &sizes)).await;
+        let seen = read_filtered(split(&bytes_of(&drawn), &sizes)).await;
         let expected: Vec<Seen> = drawn
             .iter()
             .enumerate()
@@ -163,7 +167,7 @@ fn sound_requests_are_read_as_they_were_written_however_they_are_split() {
 }
 
 #[test]
-fn what_is_not_sound_is_read_as_without_the_check_or_not_at_all() {
+fn invalid_requests_are_read_as_without_the_filter_or_not_at_all() {
     let bytes = prop_oneof![
         3 => any::<u8>().prop_map(|byte| vec![byte]),
         2 => prop::sample::select(vec!["\r", "\n", "\r\n", "\r\n\r\n", "0\r\n\r\n", ";", " ", ":", "\t", "+", "*", ","]).prop_map(Vec::from),
@@ -179,8 +183,8 @@ fn what_is_not_sound_is_read_as_without_the_check_or_not_at_all() {
             let at = at.index(bytes.len());
             bytes.splice(at..(at + removed).min(bytes.len()), put);
         }
-        let alone = read_alone(split(&bytes, &sizes)).await;
-        let mut behind = read_behind_heads(split(&bytes, &sizes)).await;
+        let alone = read_unfiltered(split(&bytes, &sizes)).await;
+        let mut behind = read_filtered(split(&bytes, &sizes)).await;
         // The last one may replace a refused request, or have a refused body.
         let last = behind.pop_if(|(_, target, body)| target == "*" || body.is_none());
         prop_assert!(

@@ -40,7 +40,7 @@ async fn an_http_2_client_that_never_sends_its_preface_is_closed_within_the_same
 }
 
 #[tokio::test]
-async fn a_head_that_is_dripped_in_does_not_keep_its_connection() {
+async fn a_head_sent_byte_by_byte_does_not_keep_its_connection_open() {
     let fixture = Fixture::start(short_of(|limits| limits.head = SHORT)).await;
     for spoken in [false, true] {
         let mut stream = Hello::to("acme.example.com").shake(&fixture).await.unwrap();
@@ -84,7 +84,7 @@ async fn a_request_that_takes_longer_than_the_idle_time_is_answered() {
 }
 
 #[tokio::test]
-async fn at_the_cap_of_connections_the_next_one_waits() {
+async fn at_the_connection_limit_the_next_connection_waits() {
     let fixture = Fixture::start(short_of(|limits| limits.connections = 1)).await;
     let first = Hello::to("acme.example.com").shake(&fixture).await.unwrap();
     let mut second = TcpStream::connect(fixture.address).await.unwrap();
@@ -97,7 +97,7 @@ async fn at_the_cap_of_connections_the_next_one_waits() {
 }
 
 #[tokio::test]
-async fn a_response_that_nobody_takes_does_not_keep_its_connection() {
+async fn an_unread_response_does_not_keep_its_connection_open() {
     let fixture = Fixture::start(short_of(|limits| limits.write = SHORT)).await;
     for (version, label) in BOTH.into_iter().zip(["http/1.1", "h2"]) {
         let mut caller = Caller::connect(&fixture, version).await;
@@ -116,7 +116,7 @@ async fn a_response_that_nobody_takes_does_not_keep_its_connection() {
 }
 
 #[tokio::test]
-async fn a_response_that_is_taken_slowly_arrives_whole() {
+async fn a_response_that_is_read_slowly_arrives_whole() {
     let fixture = Fixture::start(short_of(|limits| (limits.idle, limits.write) = (SHORT, SHORT))).await;
     let mut stream = Hello::to("acme.example.com").shake(&fixture).await.unwrap();
     stream.write_all(b"GET /big HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
@@ -131,7 +131,7 @@ async fn a_response_that_is_taken_slowly_arrives_whole() {
 }
 
 #[tokio::test]
-async fn an_http_2_answer_that_gets_no_window_does_not_keep_its_connection_though_others_are_taken() {
+async fn an_http_2_response_without_a_window_does_not_keep_its_connection_open_although_others_are_read() {
     let fixture = Fixture::start(short_of(|limits| limits.write = 2 * SHORT)).await;
     let no_window = [0, INITIAL_WINDOW, 0, 0, 0, 0];
     for path in ["/", "/big"] {
@@ -154,7 +154,7 @@ async fn an_http_2_answer_that_gets_no_window_does_not_keep_its_connection_thoug
 }
 
 #[tokio::test]
-async fn a_window_given_byte_by_byte_is_progress() {
+async fn a_window_opened_byte_by_byte_is_progress() {
     let fixture = Fixture::start(short_of(|limits| limits.write = 2 * SHORT)).await;
     let mut peer = Peer::connect_with(&fixture, &[0, INITIAL_WINDOW, 0, 0, 0, 0]).await;
     peer.request(1, &get("/")).await.unwrap();
@@ -166,8 +166,8 @@ async fn a_window_given_byte_by_byte_is_progress() {
 }
 
 #[tokio::test]
-async fn answered_pings_and_sent_ones_do_not_keep_an_idle_connection() {
-    let fixture = Fixture::start(short_of(|limits| (limits.idle, limits.farewell) = (2 * SHORT, SHORT))).await;
+async fn pings_do_not_keep_an_idle_connection_open() {
+    let fixture = Fixture::start(short_of(|limits| (limits.idle, limits.closing) = (2 * SHORT, SHORT))).await;
     let mut peer = Peer::connect(&fixture).await;
     peer.request(1, &get("/")).await.unwrap();
     peer.answer(1).await.unwrap();
@@ -182,7 +182,7 @@ async fn answered_pings_and_sent_ones_do_not_keep_an_idle_connection() {
 }
 
 #[tokio::test]
-async fn the_last_request_of_a_connection_is_answered_and_the_caller_told() {
+async fn the_last_request_of_a_connection_is_answered_and_its_end_announced() {
     for worn in [short_of(|limits| limits.requests = 3), short_of(|limits| limits.age = SHORT)] {
         let fixture = Fixture::start(worn).await;
         let mut stream = Hello::to("acme.example.com").shake(&fixture).await.unwrap();
@@ -220,7 +220,7 @@ async fn the_last_request_of_a_connection_is_answered_and_the_caller_told() {
 }
 
 #[tokio::test]
-async fn an_address_has_no_more_connections_than_it_may_and_others_have_theirs() {
+async fn connections_per_address_are_limited_for_each_address_separately() {
     let fixture = Fixture::start(short_of(|limits| limits.connections_per_address = 2)).await;
     let first = Hello::to("acme.example.com").shake(&fixture).await.unwrap();
     let _second = TcpStream::connect(fixture.address).await.unwrap();
@@ -248,7 +248,7 @@ async fn an_address_has_no_more_connections_than_it_may_and_others_have_theirs()
 
 /// The kernel accepts such a response at once, and the connection looks idle to the gateway.
 #[tokio::test]
-async fn many_readers_who_take_nothing_of_an_answer_that_the_kernel_buffers_are_cut_off() {
+async fn clients_that_read_nothing_of_responses_in_the_kernels_buffers_are_cut() {
     const READERS: usize = 150;
     let fixture = Fixture::start(short_of(|limits| limits.write = 5 * SHORT)).await;
     let mut readers = Vec::new();

@@ -17,13 +17,13 @@ use super::fixture::{Fixture, SLOW};
 use crate::config::ConnectionLimits;
 use crate::config::{ListenConfig, ListenProtocol};
 use crate::edge::Drained;
-use crate::supervisor::Inherited;
+use crate::systemd::InheritedSockets;
 
 const SHORT: Duration = Duration::from_millis(200);
 
 async fn plain(protocol: ListenProtocol, limits: ConnectionLimits) -> Fixture {
     let anywhere: SocketAddr = "127.0.0.1:0".parse().unwrap();
-    Fixture::listening(ListenConfig { protocol, ..anywhere.into() }, limits, &mut Inherited::default()).await
+    Fixture::listening(ListenConfig { protocol, ..anywhere.into() }, limits, &mut InheritedSockets::default()).await
 }
 
 /// Sends a text and returns what arrives until the edge closes the connection.
@@ -44,7 +44,7 @@ async fn http_1_is_spoken_from_the_first_byte_on() {
 }
 
 #[tokio::test]
-async fn http_2_is_spoken_where_it_is_known_beforehand_and_not_sniffed_elsewhere() {
+async fn http_2_without_tls_needs_prior_knowledge() {
     let fixture = plain(ListenProtocol::Http2, ConnectionLimits::default()).await;
     let stream = TcpStream::connect(fixture.address).await.unwrap();
     let (mut sender, driver) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
@@ -74,7 +74,7 @@ async fn a_silent_peer_is_closed_without_tls_too() {
 }
 
 #[tokio::test]
-async fn a_stop_finishes_what_is_in_flight() {
+async fn a_drain_finishes_requests_in_flight() {
     let fixture = plain(ListenProtocol::Http1, ConnectionLimits::default()).await;
     let answer = tokio::spawn(exchange(fixture.address, "GET /slow HTTP/1.1\r\nhost: x\r\n\r\n"));
     sleep(SLOW / 3).await;
@@ -84,7 +84,7 @@ async fn a_stop_finishes_what_is_in_flight() {
 }
 
 #[tokio::test]
-async fn the_cap_of_an_address_is_the_callers_and_no_balancers() {
+async fn the_limit_per_address_applies_to_clients_and_not_to_balancers() {
     let limits = ConnectionLimits { connections_per_address: 1, ..ConnectionLimits::default() };
     let anywhere: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let entry = ListenConfig {
@@ -92,7 +92,7 @@ async fn the_cap_of_an_address_is_the_callers_and_no_balancers() {
         proxies: vec!["127.0.0.1/32".parse().unwrap()],
         ..ListenConfig::from(anywhere)
     };
-    let named = Fixture::listening(entry, limits, &mut Inherited::default()).await;
+    let named = Fixture::listening(entry, limits, &mut InheritedSockets::default()).await;
     let unnamed = plain(ListenProtocol::Http1, limits).await;
     let request = "GET / HTTP/1.1\r\nhost: x\r\n\r\n";
     for (fixture, header, served) in [

@@ -12,7 +12,7 @@ use super::client::{Hello, exchange, soon};
 use super::fixture::Fixture;
 use crate::config::ConnectionLimits;
 use crate::config::{ListenConfig, ListenProtocol};
-use crate::supervisor::Inherited;
+use crate::systemd::InheritedSockets;
 
 const SHORT: Duration = Duration::from_millis(200);
 const GET: &str = "GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
@@ -21,7 +21,7 @@ const V1: &[u8] = b"PROXY TCP4 192.0.2.7 198.51.100.1 40000 443\r\n";
 async fn behind(network: &str, protocol: ListenProtocol, limits: ConnectionLimits) -> Fixture {
     let address: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let entry = ListenConfig { address, protocol, proxies: vec![network.parse().unwrap()] };
-    Fixture::listening(entry, limits, &mut Inherited::default()).await
+    Fixture::listening(entry, limits, &mut InheritedSockets::default()).await
 }
 
 /// A header of version 2.
@@ -54,7 +54,7 @@ fn refused(fixture: &Fixture) -> u64 {
 }
 
 #[tokio::test]
-async fn the_caller_that_a_balancer_names_is_the_client() {
+async fn the_client_is_the_one_that_the_balancer_names() {
     let fixture = behind("127.0.0.0/8", ListenProtocol::Http1, ConnectionLimits::default()).await;
     let long =
         b"PROXY TCP6 ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff 65535 65535\r\n";
@@ -81,7 +81,7 @@ async fn the_caller_that_a_balancer_names_is_the_client() {
 }
 
 #[tokio::test]
-async fn a_balancer_without_a_sound_header_is_closed_and_counted() {
+async fn a_balancer_without_a_valid_header_is_closed_and_counted() {
     let fixture = behind("127.0.0.1/32", ListenProtocol::Http1, ConnectionLimits::default()).await;
     let mut wrong_version = v2(Command::Proxy, "192.0.2.7:1", b"");
     wrong_version[12] = 0x31;
@@ -138,7 +138,7 @@ async fn a_checksum_that_a_balancer_adds_must_be_right() {
 }
 
 #[tokio::test]
-async fn a_header_that_does_not_come_is_waited_for_no_longer_than_a_handshake() {
+async fn a_missing_header_is_awaited_only_for_the_handshake_limit() {
     let limits = ConnectionLimits { handshake: SHORT, ..ConnectionLimits::default() };
     let fixture = behind("127.0.0.1/32", ListenProtocol::Http1, limits).await;
     for begin in [&b""[..], &V1[..20], &v2(Command::Proxy, "192.0.2.7:1", b"")[..20]] {
@@ -150,7 +150,7 @@ async fn a_header_that_does_not_come_is_waited_for_no_longer_than_a_handshake() 
 }
 
 #[tokio::test]
-async fn from_a_peer_that_is_no_balancer_a_header_is_garbage() {
+async fn a_header_from_a_peer_that_is_not_a_balancer_is_garbage() {
     let fixture = behind("192.0.2.0/24", ListenProtocol::Http1, ConnectionLimits::default()).await;
     let answer = say(&fixture, &[&[V1, GET.as_bytes()].concat()]).await;
     assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");

@@ -93,7 +93,7 @@ async fn a_refused_head_request_gets_no_body() {
 }
 
 #[tokio::test]
-async fn a_bad_chunk_breaks_its_body_and_nothing_behind_it_is_read() {
+async fn a_bad_chunk_breaks_its_body_and_nothing_after_it_is_read() {
     let fixture = Fixture::start(ConnectionLimits::default()).await;
     for chunks in [
         "zz\r\n{}\r\n0\r\n\r\n",
@@ -118,7 +118,7 @@ async fn a_bad_chunk_breaks_its_body_and_nothing_behind_it_is_read() {
 }
 
 #[tokio::test]
-async fn over_http_2_a_tunnel_or_a_target_that_is_none_costs_its_stream_alone() {
+async fn over_http_2_a_tunnel_or_an_invalid_target_ends_only_its_stream() {
     let fixture = Fixture::start(ConnectionLimits::default()).await;
     let mut peer = Peer::connect(&fixture).await;
     let connect = [field(":method", "CONNECT"), field(":protocol", "websocket"), target("/")].concat();

@@ -27,7 +27,7 @@ async fn upload(fixture: &Fixture, path: &str, length: usize) -> Result<String, 
 }
 
 #[tokio::test]
-async fn a_caller_that_reads_only_after_its_last_byte_gets_the_answer() {
+async fn a_client_that_reads_only_after_its_last_byte_gets_the_response() {
     let fixture = Fixture::start(ConnectionLimits::default()).await;
     for length in [2 * MIB, 8 * MIB] {
         let answer = upload(&fixture, "/refuse", length).await.expect("the whole body is taken");
@@ -50,7 +50,7 @@ async fn a_body_that_is_read_is_read_whole() {
 }
 
 #[tokio::test]
-async fn an_http_2_caller_gets_the_answer_and_keeps_its_connection() {
+async fn an_http_2_client_gets_the_response_and_keeps_its_connection() {
     let fixture = Fixture::start(ConnectionLimits::default()).await;
     let stream = Hello::to("acme.example.com").offering(&["h2"]).shake(&fixture).await.unwrap();
     let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();

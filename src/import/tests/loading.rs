@@ -64,7 +64,7 @@ async fn assert_search_tables_match(location: &DatabaseLocation) {
     assert_eq!(reindex(location).await.unwrap(), Reindexed::default());
 }
 
-pub(super) async fn a_file_is_loaded_as_it_says(location: DatabaseLocation) {
+pub(super) async fn a_file_is_loaded_as_written(location: DatabaseLocation) {
     let imported = load(&location, BASE).await;
     assert_eq!((imported.users, imported.labels, imported.forms, imported.groups), (2, 2, 3, 2));
     assert_eq!((imported.flow_steps, imported.submissions, imported.lines, imported.faulty), (1, 3, 14, 0));
@@ -315,7 +315,7 @@ pub(super) async fn a_long_file_is_loaded_in_batches(location: DatabaseLocation)
     assert_search_tables_match(&location).await;
 }
 
-pub(super) async fn rows_written_by_sql_after_an_import_are_kept_up(location: DatabaseLocation) {
+pub(super) async fn rows_written_by_sql_after_an_import_are_indexed(location: DatabaseLocation) {
     load(&location, BASE).await;
     raw::execute(&location, "INSERT INTO users (email) VALUES ('NEW@example.com')").await;
     assert_eq!(

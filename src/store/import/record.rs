@@ -17,9 +17,13 @@ use crate::store::filter::Status;
 use crate::store::mailbox::check_visible;
 
 /// The longest name and external id of a group, in characters, as in the schema and the API.
+///
+/// Larger: the database refuses the batch instead of the line. Smaller: groups that the API accepts are refused.
 const MAX_GROUP_TEXT: usize = 255;
 
 /// The longest e-mail address, in characters: 64 before the `@` and 255 after it (RFC 5321, section 4.5.3.1).
+///
+/// Larger: addresses that no mail server accepts are imported. Smaller: valid ones are refused.
 const MAX_EMAIL: usize = 320;
 
 /// The first instant that Postgres reads from text: its calendar has no year 0.

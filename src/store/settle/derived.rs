@@ -14,7 +14,7 @@ pub(super) struct Derived {
     /// Its entry in the list, unless it is only shown inside its parent.
     pub(super) listed: Option<ListedSubmission>,
     /// The document of the keyword search: its answers, if it has any and they are shown.
-    pub(super) document: Option<Document>,
+    pub(super) document: Option<SearchDocument>,
     /// The submission that shows the answers, and the digests that the terms filter looks up.
     pub(super) terms: BTreeSet<(i64, i64)>,
     /// Label, whether it is shared, and the last change of the submission.
@@ -33,7 +33,7 @@ pub(super) struct ListedSubmission {
 
 /// The folded answers of a submission.
 #[derive(Debug, PartialEq)]
-pub(super) struct Document {
+pub(super) struct SearchDocument {
     /// The submission that shows them: itself, or its parent.
     pub(super) shown_in: i64,
     pub(super) text: String,
@@ -51,7 +51,7 @@ impl Derived {
                 document.text.push(SEPARATOR);
                 document.text.push_str(&folded);
             }
-            None => self.document = Some(Document { shown_in, text: folded }),
+            None => self.document = Some(SearchDocument { shown_in, text: folded }),
         }
     }
 

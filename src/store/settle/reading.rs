@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::derived::{Derived, Document, ListedSubmission};
+use super::derived::{Derived, ListedSubmission, SearchDocument};
 use crate::store::StoreError;
 use crate::store::engine::PooledConnection;
 use crate::store::statement::Row;
@@ -97,7 +97,8 @@ pub(super) async fn stored(reader: &mut PooledConnection, ids: &[i64]) -> Result
     }
     let select = "SELECT submission_id, shown_in, document FROM listed_documents WHERE submission_id";
     for row in rows(reader, select, ids).await? {
-        all.entry(row.get(0)?).or_default().document = Some(Document { shown_in: row.get(1)?, text: row.get(2)? });
+        all.entry(row.get(0)?).or_default().document =
+            Some(SearchDocument { shown_in: row.get(1)?, text: row.get(2)? });
     }
     let select = "SELECT submission_id, shown_in, term FROM listed_terms WHERE submission_id";
     for row in rows(reader, select, ids).await? {

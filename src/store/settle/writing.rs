@@ -70,13 +70,13 @@ impl std::ops::AddAssign for Differences {
 }
 
 /// Rows that replace those of the same submissions.
-struct Replacement {
+struct RowReplacement {
     /// The submissions whose rows are deleted.
     removed: Vec<i64>,
     rows: JsonRows,
 }
 
-impl Replacement {
+impl RowReplacement {
     fn new() -> Self {
         Self { removed: Vec::new(), rows: JsonRows::new() }
     }
@@ -84,10 +84,10 @@ impl Replacement {
 
 /// Everything that has to be written.
 struct DerivedChanges {
-    submissions: Replacement,
-    documents: Replacement,
-    terms: Replacement,
-    labels: Replacement,
+    submissions: RowReplacement,
+    documents: RowReplacement,
+    terms: RowReplacement,
+    labels: RowReplacement,
     counts: HashMap<(&'static str, i64, String), i64>,
     differences: Differences,
 }
@@ -118,7 +118,7 @@ pub(super) async fn write(
 }
 
 /// Replaces documents. On SQLite, the full-text index needs the old and the new text.
-async fn write_documents(transaction: &mut Transaction, documents: &Replacement) -> Result<(), StoreError> {
+async fn write_documents(transaction: &mut Transaction, documents: &RowReplacement) -> Result<(), StoreError> {
     let has_index = transaction.dialect() == Dialect::Sqlite;
     if has_index && !documents.removed.is_empty() {
         let mut sql = transaction.sql();
@@ -141,10 +141,10 @@ async fn write_documents(transaction: &mut Transaction, documents: &Replacement)
 impl DerivedChanges {
     fn between(ids: &[i64], wanted: &DerivedById, stored: &DerivedById, dialect: Dialect) -> Self {
         let mut changes = Self {
-            submissions: Replacement::new(),
-            documents: Replacement::new(),
-            terms: Replacement::new(),
-            labels: Replacement::new(),
+            submissions: RowReplacement::new(),
+            documents: RowReplacement::new(),
+            terms: RowReplacement::new(),
+            labels: RowReplacement::new(),
             counts: HashMap::new(),
             differences: Differences::default(),
         };

@@ -9,7 +9,7 @@ use crate::api::world::World;
 use crate::support::fixture::on_both_databases;
 
 on_both_databases! {
-    async fn the_list_has_active_forms_alone_and_no_sub_forms(engine: Engine) {
+    async fn the_list_contains_only_active_forms_and_no_sub_forms(engine: Engine) {
         let world = World::new(1, 0, 1);
         let account = account(engine, &world.ndjson());
         let answer = account.client.get("/api/v1/form").send().await.json();

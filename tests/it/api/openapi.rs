@@ -69,7 +69,7 @@ fn without_chance(mut value: Value) -> Value {
 }
 
 on_both_databases! {
-    async fn the_examples_are_what_the_demos_account_answers(engine: Engine) {
+    async fn the_examples_match_the_responses_of_the_demo(engine: Engine) {
         let Demo { client, host, .. } = &demo(engine);
         // The method, the path, that of the example, the example's body and the status and name of the answer, in an
         // order in which each finds what it needs.
@@ -105,7 +105,7 @@ on_both_databases! {
         assert_eq!(deleted, example("delete", "/subscribe/{id}", 200, "deleted", host));
     }
 
-    async fn every_body_that_the_description_shows_is_taken(engine: Engine) {
+    async fn every_body_in_the_description_is_accepted(engine: Engine) {
         let demo = demo(engine);
         let mut taken = 0;
         for (path, item) in DOCUMENT["paths"].as_object().unwrap() {
@@ -196,7 +196,7 @@ fn no_comma_in_a_description_made_a_key_of_its_rest() {
 }
 
 #[test]
-fn every_reference_leads_somewhere_and_no_component_is_there_for_nothing() {
+fn every_reference_resolves_and_every_component_is_used() {
     let mut references = Vec::new();
     visit(&DOCUMENT, "", &mut |_, value| references.extend(value["$ref"].as_str()));
     for reference in &references {
@@ -216,7 +216,7 @@ fn every_reference_leads_somewhere_and_no_component_is_there_for_nothing() {
 }
 
 #[tokio::test]
-async fn an_answer_that_the_description_does_not_tell_of_is_noticed() {
+async fn a_response_missing_from_the_description_is_noticed() {
     let demo = demo(Engine::Sqlite);
     let (get, me) = (Method::GET, "/api/v1/me");
     let fresh = async || demo.client.get(me).send().await;

@@ -23,7 +23,7 @@ fn place(site: &Site, text: &str) -> String {
 }
 
 on_both_databases! {
-    async fn a_sound_configuration_has_no_faults(engine: Engine) {
+    async fn a_valid_configuration_has_no_faults(engine: Engine) {
         let site = Site::new().tenant("acme", engine).tenant("globex", Engine::Sqlite).write();
         site.migrate();
         let output = site.run(&["check"], b"");
@@ -32,7 +32,7 @@ on_both_databases! {
         assert_eq!(output.stderr, "");
     }
 
-    async fn a_database_before_its_migration_is_a_fault_with_the_command_that_mends_it(engine: Engine) {
+    async fn an_unmigrated_database_is_a_fault_with_the_command_that_fixes_it(engine: Engine) {
         let site = Site::new().tenant("acme", Engine::Sqlite).write();
         site.migrate();
         let site = site.tenant("globex", engine).write();

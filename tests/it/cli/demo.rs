@@ -99,7 +99,7 @@ fn ids(answer: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn every_printed_call_works_as_it_is_pasted() {
+fn every_printed_call_works_as_pasted() {
     let temporary = folder::temporary("demo");
     let dir = temporary.path().join("it's a demo");
     let demo = Demo::start(&["--dir", dir.to_str().unwrap()], temporary.path());
@@ -181,7 +181,7 @@ fn a_demo_without_a_folder_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_folder_that_is_no_demos_is_refused_and_left_alone() {
+fn a_folder_that_is_not_a_demo_is_refused_and_left_unchanged() {
     for name in ["tenants.toml", "diary.txt"] {
         let folder = folder::temporary("demo");
         fs::write(folder.path().join(name), "dear diary").unwrap();
@@ -193,7 +193,7 @@ fn a_folder_that_is_no_demos_is_refused_and_left_alone() {
 }
 
 #[test]
-fn a_port_in_use_is_told_with_the_option_that_changes_it() {
+fn a_port_in_use_is_reported_with_the_option_that_changes_it() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let refused = formgate(&["demo", "--listen", &address]);

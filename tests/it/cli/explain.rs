@@ -48,7 +48,7 @@ on_both_databases! {
         }
     }
 
-    async fn each_step_says_why_it_stops_and_what_mends_it(engine: Engine) {
+    async fn each_step_reports_why_it_stops_and_the_remedy(engine: Engine) {
         let site = Site::new().tenant("acme", engine).tenant("globex", Engine::Sqlite).write();
         let output = site.run(&["explain", "acme.example.test"], b"");
         assert_eq!(output.code, 1);
@@ -78,7 +78,7 @@ on_both_databases! {
 }
 
 #[test]
-fn a_name_that_no_tenant_has_is_told_with_the_nearest_one() {
+fn an_unknown_tenant_name_is_reported_with_the_nearest_one() {
     let site = Site::new().tenant("acme", Engine::Sqlite).write();
     let output = site.run(&["explain", "acmee.example.test"], b"");
     assert_eq!(output.code, 1);
@@ -113,7 +113,7 @@ async fn the_budget_of_a_shared_window_is_told_without_spending_it() {
 }
 
 #[test]
-fn a_deep_check_tells_of_the_tenants_that_somebody_should_look_at() {
+fn a_deep_check_reports_the_tenants_that_need_attention() {
     let site = Site::new().tenant("acme", Engine::Sqlite).tenant("globex", Engine::Sqlite).write();
     site.migrate();
     site.token("acme", "tests");
@@ -126,7 +126,7 @@ fn a_deep_check_tells_of_the_tenants_that_somebody_should_look_at() {
 }
 
 #[test]
-fn a_certificate_is_told_of_before_its_beginning_and_before_and_after_its_end() {
+fn a_certificate_is_reported_before_its_start_and_before_and_after_its_expiry() {
     for (days, finding, text) in [
         (-30..-1, "STOP", "expired on"),
         (2..60, "STOP", "is not valid before"),

@@ -61,7 +61,7 @@ async fn glance<const N: usize>(site: &Site, query: &str) -> [i64; N] {
 }
 
 #[tokio::test]
-async fn a_first_load_that_is_alone_checks_the_foreign_keys_at_its_end() {
+async fn a_first_load_without_other_sessions_checks_the_foreign_keys_at_its_end() {
     let site = site();
     let [number, before, definitions] = glance(&site, KEYS).await;
     assert!(number > 15, "{number} foreign keys");
@@ -94,7 +94,7 @@ async fn a_first_load_that_is_alone_checks_the_foreign_keys_at_its_end() {
 }
 
 #[tokio::test]
-async fn a_first_load_beside_somebody_else_leaves_the_foreign_keys() {
+async fn a_first_load_next_to_another_session_keeps_the_foreign_keys() {
     let site = site();
     let [number, before, definitions] = glance(&site, KEYS).await;
     let mut world = World::new(35, 0, 60);
@@ -144,7 +144,7 @@ fn each_after_another_version(lines: &[String]) -> String {
 }
 
 #[tokio::test]
-async fn a_first_load_leaves_the_indexes_to_who_does_not_let_go_of_the_documents() {
+async fn a_first_load_keeps_the_indexes_while_another_session_locks_the_documents() {
     let site = site();
     let database = Database::connect(site.database_url("acme")).await;
     let before: [i64; 3] = database.integers(INDEXES).await;

@@ -38,7 +38,7 @@ on_all_databases! {
 }
 
 #[test]
-fn one_tenant_is_migrated_alone() {
+fn a_single_tenant_can_be_migrated() {
     let site = Site::new().tenant("acme", Engine::Sqlite).tenant("globex", Engine::Sqlite).write();
     let output = site.run(&["migrate", "--tenant", "globex"], b"");
     assert_eq!(output.code, 0, "{output:?}");

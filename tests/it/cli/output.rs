@@ -17,7 +17,7 @@ fn site() -> (Site, String) {
 }
 
 #[tokio::test]
-async fn a_result_that_can_not_be_written_is_a_failure_and_the_work_is_told_to_be_done() {
+async fn an_unwritable_result_is_a_failure_and_reports_that_the_work_is_done() {
     let (site, file) = site();
     for (command, done) in [
         (&["check"][..], ""),
@@ -52,7 +52,7 @@ fn a_reader_that_goes_away_is_no_failure() {
 }
 
 #[test]
-fn the_exit_code_is_the_same_where_nobody_reads_standard_error() {
+fn the_exit_code_is_the_same_without_a_reader_of_standard_error() {
     let (site, file) = site();
     site.token("acme", "x");
     for lost in [Full, Abandoned] {

@@ -62,7 +62,7 @@ on_both_databases! {
 }
 
 #[test]
-fn a_missing_sqlite_file_is_told_with_its_path_and_the_command_that_creates_it() {
+fn a_missing_sqlite_file_is_reported_with_its_path_and_the_command_that_creates_it() {
     let site = Site::new().tenant("acme", Engine::Sqlite).write();
     let file = site.folder().join("acme.db");
     assert_all_say(
@@ -74,7 +74,7 @@ fn a_missing_sqlite_file_is_told_with_its_path_and_the_command_that_creates_it()
 }
 
 #[test]
-fn a_sqlite_file_that_may_not_be_used_is_told_with_its_owner_and_mode() {
+fn an_inaccessible_sqlite_file_is_reported_with_its_owner_and_mode() {
     let site = Site::new().tenant("acme", Engine::Sqlite).write();
     site.migrate();
     let file = site.folder().join("acme.db");
@@ -98,7 +98,7 @@ fn a_sqlite_file_that_may_not_be_used_is_told_with_its_owner_and_mode() {
 }
 
 #[tokio::test]
-async fn what_postgres_refuses_is_said_once_with_its_code_and_the_remedy() {
+async fn a_refusal_by_postgres_is_reported_once_with_its_code_and_the_remedy() {
     let site =
         |url: String| Site::new().tenant_with("acme", Engine::Postgres, |tenant| tenant.set("database", url)).write();
     let url = Engine::Postgres.database(std::path::Path::new(""), "");
@@ -115,7 +115,7 @@ async fn what_postgres_refuses_is_said_once_with_its_code_and_the_remedy() {
 }
 
 #[tokio::test]
-async fn a_database_without_the_trigram_index_is_told_what_it_lacks() {
+async fn a_missing_trigram_index_is_reported() {
     let site = Site::new().tenant("acme", Engine::Postgres).write();
     site.migrate();
     assert!(!said(&site.run(&["check"], b"")).contains("warning"));
@@ -133,7 +133,7 @@ async fn a_database_without_the_trigram_index_is_told_what_it_lacks() {
 }
 
 #[test]
-fn the_log_is_kept_out_of_what_commands_print_unless_it_is_asked_for() {
+fn commands_print_no_log_lines_unless_requested() {
     let site = Site::new().tenant("acme", Engine::Sqlite).redis(Redis::shared()).write();
     site.migrate();
     site.token("acme", "tests");

@@ -86,7 +86,7 @@ fn without_database_of_globex(database: &str) -> Acme {
 }
 
 #[tokio::test]
-async fn requests_are_served_by_as_many_worker_threads_as_the_configuration_says() {
+async fn the_number_of_worker_threads_is_the_configured_one() {
     // Threads for blocking work have the same name; an idle node has few of them.
     for (threads, expected) in [(1, 1..16), (16, 16..32)] {
         let acme = Acme::of(Site::new().tenant("acme", Engine::Sqlite).gateway("threads", threads));
@@ -104,7 +104,7 @@ fn runtime_threads(process: u32) -> usize {
 }
 
 #[tokio::test]
-async fn a_database_that_does_not_answer_costs_its_own_tenant_alone() {
+async fn a_database_that_does_not_answer_affects_only_its_tenant() {
     let refused = format!("postgres://user:marker-7f3a@127.0.0.1:{}/forms", child::free_port());
     for database in [refused.as_str(), "sqlite:no/such/folder/globex.db"] {
         let mut acme = without_database_of_globex(database);
@@ -122,7 +122,7 @@ async fn a_database_that_does_not_answer_costs_its_own_tenant_alone() {
 }
 
 #[tokio::test]
-async fn a_database_that_comes_back_is_used_again() {
+async fn a_database_that_recovers_is_used_again() {
     let acme = without_database_of_globex("sqlite:later/globex.db");
     is_unavailable(&globex(&acme, &some_token()).await);
     fs::create_dir(acme.site.folder().join("later")).expect("the site's folder can be written");
@@ -136,7 +136,7 @@ async fn a_database_that_comes_back_is_used_again() {
 }
 
 #[test]
-fn what_keeps_it_from_starting_is_told_and_ends_with_1() {
+fn a_failure_to_start_is_reported_and_exits_with_1() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("there are free ports");
     let address = taken.local_addr().expect("a bound socket has an address").to_string();
     for (key, value) in [("listen", toml::Value::from(vec![address.clone()])), ("admin_listen", address.clone().into())]

@@ -12,7 +12,7 @@ fn listed(site: &Site) -> Vec<Value> {
 }
 
 on_both_databases! {
-    async fn a_token_is_printed_alone_and_once(engine: Engine) {
+    async fn only_the_token_is_printed_and_only_once(engine: Engine) {
         let site = Site::new().tenant("acme", engine).write();
         site.migrate();
         assert_eq!(listed(&site), Vec::<Value>::new());
@@ -60,7 +60,7 @@ on_both_databases! {
         assert_eq!(unknown.stderr, "error: tenant `acme` has no token 4711\n");
     }
 
-    async fn a_token_that_nobody_could_see_is_revoked_again(engine: Engine) {
+    async fn a_token_that_could_not_be_printed_is_revoked(engine: Engine) {
         let site = Site::new().tenant("acme", engine).write();
         site.migrate();
         let create = ["token", "create", "--tenant", "acme", "--name", "x"];

@@ -35,7 +35,7 @@ async fn searched(url: &str) -> Site {
 const INDEX: &str = "SELECT count(*) FROM pg_indexes WHERE indexname = 'listed_documents_trigrams'";
 
 #[tokio::test]
-async fn in_a_schema_of_its_own_the_index_is_made_and_used() {
+async fn in_a_separate_schema_the_index_is_created_and_used() {
     let (database, url) = database_with_extension("GRANT USAGE ON SCHEMA extensions TO trigram_owner").await;
     let site = searched(&url).await;
     let plan = "EXPLAIN SELECT 1 FROM listed_documents WHERE document LIKE '%liday%'";

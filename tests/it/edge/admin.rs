@@ -23,7 +23,7 @@ async fn metrics(operator: SocketAddr) -> String {
 }
 
 #[tokio::test]
-async fn health_and_readiness_are_told() {
+async fn health_and_readiness_are_reported() {
     let mut acme = Acme::start();
     let operator = acme.node.operator_address();
     let health = operator_get(operator, "/healthz").await;
@@ -36,7 +36,7 @@ async fn health_and_readiness_are_told() {
 }
 
 #[tokio::test]
-async fn the_documented_metrics_are_there_and_no_label_tells_a_caller() {
+async fn the_documented_metrics_exist_and_no_label_reveals_a_client() {
     let site = Site::new().tenant_with("acme", Engine::Sqlite, |tenant| tenant.domain("forms.acme.test"));
     // A slug is the operator's own word for a tenant; what callers send is in no label.
     let mut acme = Acme::of(site.requests_per_minute(100_000).gateway("tenant_metrics", "none"));

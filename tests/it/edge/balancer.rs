@@ -80,7 +80,7 @@ async fn a_gateway_without_tls_needs_no_certificate() {
 }
 
 #[tokio::test]
-async fn plain_callers_are_sent_to_https_with_path_and_query() {
+async fn plain_http_is_redirected_to_https_with_path_and_query() {
     let (mut acme, address) = listening(&[("redirect_to_https", true.into())]);
     let (target, https) = ("/api/v1/form?page=2&x=%20", "https://acme.example.test/api/v1/form?page=2&x=%20");
     for request in [
@@ -110,7 +110,7 @@ async fn plain_callers_are_sent_to_https_with_path_and_query() {
 }
 
 #[tokio::test]
-async fn nobody_is_sent_to_a_host_that_no_tenant_has() {
+async fn no_redirect_leads_to_an_unknown_host() {
     let (_acme, address) = listening(&[("redirect_to_https", true.into()), ("https_port", 8443.into())]);
     for (host, status) in [("evil.test", 404), ("127.0.0.1", 404), ("a/b", 400), ("user@acme.example.test", 400)] {
         let answer = plain(address, &get("/", host, "none")).await;
@@ -124,7 +124,7 @@ async fn nobody_is_sent_to_a_host_that_no_tenant_has() {
 }
 
 #[tokio::test]
-async fn the_caller_that_a_balancer_names_stands_in_the_log() {
+async fn the_client_that_a_balancer_names_is_logged() {
     let header = b"PROXY TCP4 192.0.2.7 198.51.100.1 40000 443\r\n";
     let proxies = || ("proxy_protocol_from", Value::from(vec!["10.0.0.0/8", "127.0.0.1"]));
     let (mut acme, address) = listening(&[proxies(), ("tls", false.into())]);

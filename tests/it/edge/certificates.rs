@@ -102,7 +102,7 @@ async fn a_renewed_certificate_is_served_without_a_signal_and_a_half_written_one
 }
 
 #[tokio::test]
-async fn a_broken_certificate_costs_its_own_host_alone_and_heals_by_itself() {
+async fn a_broken_certificate_affects_only_its_host_and_recovers_by_itself() {
     let site = with_forms().tenant_with("globex", Engine::Sqlite, |tenant| tenant.domain("forms.globex.test")).write();
     let key = site.folder().join("certs/forms.acme.test.key");
     site.migrate();
@@ -136,7 +136,7 @@ async fn a_broken_certificate_costs_its_own_host_alone_and_heals_by_itself() {
 }
 
 #[tokio::test]
-async fn faulty_certificates_are_found_before_anybody_asks_for_them() {
+async fn faulty_certificates_are_found_before_a_client_needs_them() {
     let site = with_forms().write();
     fs::remove_file(site.folder().join("certs/forms.acme.test.pem")).expect("it was issued");
     let mut node = site.start();
@@ -146,7 +146,7 @@ async fn faulty_certificates_are_found_before_anybody_asks_for_them() {
 }
 
 #[tokio::test]
-async fn an_expired_pair_in_the_place_of_the_gateways_own_is_told_and_not_served() {
+async fn an_expired_pair_that_replaces_the_gateways_own_is_reported_and_not_served() {
     let mut acme = Acme::of(Site::new().tenant("acme", Engine::Sqlite));
     let before = served(&acme, "acme.example.test").await.expect("the first one");
     let certs = acme.site.folder().join("certs");
@@ -174,7 +174,7 @@ async fn an_expired_pair_in_the_place_of_the_gateways_own_is_told_and_not_served
 }
 
 #[tokio::test]
-async fn a_log_beside_certificates_hides_no_fault_of_theirs() {
+async fn a_log_next_to_certificates_hides_no_fault_of_theirs() {
     let site = with_forms().write();
     let certs = site.folder().join("certs");
     let [link, file, log] = ["forms.acme.test.pem", "archived.pem", "a.log"].map(|name| certs.join(name));
@@ -211,7 +211,7 @@ async fn the_expiry_of_certificates_is_a_metric() {
 }
 
 #[test]
-fn without_a_certificate_of_its_own_the_gateway_does_not_start() {
+fn without_its_own_certificate_the_gateway_does_not_start() {
     let site = Site::new().tenant("acme", Engine::Sqlite).write();
     fs::remove_file(site.folder().join("certs/wildcard.example.test.key")).expect("it was issued");
     let output = site.run(&["serve"], b"");

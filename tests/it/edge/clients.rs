@@ -232,8 +232,8 @@ async fn a_restart_under_load_loses_no_request_of_any_client_over_http_2() {
     for _ in 0..2 {
         until_all_were_answered(operator).await;
         assert_eq!(node.stop(STOP).await, 0);
-        // Nobody serves now, and connections wait in the supervisor's socket.
-        let waiting = TcpStream::connect(callers).await.expect("the supervisor's socket takes connections");
+        // No process serves now, and connections wait in systemd's socket.
+        let waiting = TcpStream::connect(callers).await.expect("systemd's socket accepts connections");
         node = start(cloned(), site.config_path.clone()).await.expect("it starts");
         drop(waiting);
     }

@@ -34,7 +34,7 @@ async fn connections_more_than_enough(address: SocketAddr) -> Vec<TcpStream> {
 }
 
 #[tokio::test]
-async fn a_node_out_of_descriptors_does_not_spin_and_goes_on_when_there_are_some() {
+async fn a_node_out_of_descriptors_does_not_spin_and_recovers() {
     let mut acme = Acme::start();
     let caller = acme.caller();
     assert_eq!(caller.get("/api/v1/me").send().await.status, 200);
@@ -79,7 +79,7 @@ async fn a_node_opens_more_files_than_a_shell_grants_at_first() {
 
 /// Neither Redis nor the database is connected to any more when the request comes.
 #[tokio::test]
-async fn callers_who_hold_all_the_connections_there_are_leave_descriptors_for_redis_and_databases() {
+async fn clients_that_hold_all_connections_leave_descriptors_for_redis_and_databases() {
     const SILENT: usize = 600;
     let redis = Redis::start();
     let site = Site::new().tenant("acme", Engine::Sqlite).requests_per_minute(1000).redis(&redis);

@@ -47,7 +47,7 @@ async fn a_handshake_without_a_name_gets_the_sign_in_certificate() {
 }
 
 #[tokio::test]
-async fn the_protocol_is_http_2_where_the_caller_speaks_it() {
+async fn the_protocol_is_http_2_if_the_client_supports_it() {
     let acme = Acme::start();
     for (offered, agreed) in [
         (&[b"h2".as_slice(), b"http/1.1"][..], Some(&b"h2"[..])),

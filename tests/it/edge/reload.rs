@@ -60,7 +60,7 @@ async fn a_tenant_that_is_added_is_served_from_its_first_handshake_on() {
 }
 
 #[tokio::test]
-async fn a_tenant_that_goes_on_keeps_its_window_and_gets_its_new_limit() {
+async fn a_tenant_that_remains_keeps_its_window_and_gets_its_new_limit() {
     let Acme { site, mut node, token } = Acme::of(site());
     let acme = node.client().to(&site.host("acme")).with(&token);
     for _ in 0..5 {
@@ -107,7 +107,7 @@ async fn a_hangup_reloads_and_writing_to_a_database_does_not() {
 }
 
 #[tokio::test]
-async fn what_waits_for_a_restart_is_named() {
+async fn changes_that_need_a_restart_are_named() {
     let Acme { site, mut node, token: _ } = Acme::of(site());
     let _site = site.gateway("drain_seconds", 1).gateway("threads", 7).write();
     for key in ["drain_seconds", "threads"] {
@@ -196,7 +196,7 @@ async fn a_file_that_a_refused_change_lacks_lets_it_in_when_it_comes() {
 /// As for who starts the gateway by hand: what a refusal writes there is no reason to read the configuration again, and
 /// what it lacks lets it in all the same.
 #[tokio::test]
-async fn a_log_beside_a_refused_configuration_does_not_have_it_read_again() {
+async fn a_log_next_to_a_refused_configuration_does_not_cause_a_reload() {
     let Acme { site, mut node, token: _ } = Acme::of(site());
     let site = site.tenant_with("globex", Engine::Sqlite, |tenant| tenant.domain("forms.globex.test")).write();
     wait_for(&mut node, "the configuration is reloaded");
@@ -222,7 +222,7 @@ async fn a_log_beside_a_refused_configuration_does_not_have_it_read_again() {
 }
 
 #[tokio::test]
-async fn a_tenant_that_is_removed_finishes_what_is_in_flight_and_then_lets_go_of_its_database() {
+async fn a_removed_tenant_finishes_requests_in_flight_and_then_closes_its_database() {
     let site = site().tenant("globex", Engine::Postgres).requests_per_minute(100_000);
     let Acme { site, mut node, token: _ } = Acme::of(site);
     let (host, database) = (site.host("globex"), site.database_url("globex").to_owned());

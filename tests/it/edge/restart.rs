@@ -114,7 +114,7 @@ async fn two_nodes_restarted_one_after_the_other_lose_no_request() {
     assert!(seen.longest < Duration::from_secs(5), "nobody waits for a restart: {:?}", seen.longest);
 }
 
-/// A site at addresses of a supervisor's, and the sockets that listen there.
+/// A site at addresses of systemd's sockets, and the sockets that listen there.
 fn site_on_sockets() -> (Site, [TcpListener; 2]) {
     let sockets = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("there are free ports"));
     let [callers, operator] = sockets.each_ref().map(|socket| socket.local_addr().expect("it is bound").to_string());
@@ -125,7 +125,7 @@ fn site_on_sockets() -> (Site, [TcpListener; 2]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_node_on_a_supervisors_socket_is_restarted_without_a_refused_connection() {
+async fn one_node_on_a_systemd_socket_is_restarted_without_a_refused_connection() {
     let (site, [callers, operator]) = site_on_sockets();
     let (token, host) = (site.token("acme", "tests"), site.host("acme"));
     let mut node = Node::spawn_on(&site.config_path, [&operator, &callers], &[]);
@@ -137,8 +137,8 @@ async fn one_node_on_a_supervisors_socket_is_restarted_without_a_refused_connect
         let before = load.answered();
         until(|| load.answered() > before + 50).await;
         assert_eq!(node.stop(STOP).await, 0);
-        // Nobody serves now, and whoever connects waits.
-        let waiting = TcpStream::connect(address).await.expect("the supervisor's socket takes connections");
+        // No process serves now, and whoever connects waits.
+        let waiting = TcpStream::connect(address).await.expect("systemd's socket accepts connections");
         let (config, sockets) = (site.config_path.clone(), [&operator, &callers].map(|it| it.try_clone().unwrap()));
         let start = move || Node::spawn_on(&config, sockets.each_ref(), &[]);
         node = spawn_blocking(start).await.expect("it starts");
@@ -170,7 +170,7 @@ fn next(socket: &UnixDatagram) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_supervisor_is_told_when_a_node_serves_reloads_and_stops() {
+async fn systemd_is_notified_when_a_node_serves_reloads_and_stops() {
     let (site, [callers, operator]) = site_on_sockets();
     let (socket, path) = notices(site.folder());
     let mut node = Node::spawn_on(&site.config_path, [&callers, &operator], &[("NOTIFY_SOCKET", &path)]);
@@ -226,14 +226,13 @@ fn a_watchdog_gets_its_signs_of_life_also_during_a_stop() {
 }
 
 #[test]
-fn a_socket_that_has_no_use_is_told_in_plain_words() {
+fn an_unclaimed_socket_is_reported_in_plain_words() {
     let (site, [callers, operator]) = site_on_sockets();
     let other = TcpListener::bind("127.0.0.1:0").expect("there are free ports");
     let output = formgate_on(&site.config_path, [&callers, &other]);
     drop(operator);
     let address = other.local_addr().expect("it is bound");
     assert_eq!(output.code, 1);
-    let told =
-        format!("the supervisor hands over a socket at {address}, but no entry of `listen` and no `admin_listen`");
+    let told = format!("systemd passes a socket at {address}, but no entry of `listen` and no `admin_listen`");
     assert!(output.stderr.contains(&told), "{}", output.stderr);
 }

@@ -77,7 +77,7 @@ async fn an_interrupt_stops_like_a_termination() {
 }
 
 #[tokio::test]
-async fn what_takes_longer_than_the_drain_is_cut() {
+async fn requests_that_outlast_the_drain_are_cut() {
     let site = Site::new().tenant("acme", Engine::Sqlite).gateway("drain_seconds", 1);
     let mut acme = Acme::of(site);
     let mut stream = handshake(acme.node.address, &acme.host(), Protocol::Http1).await.expect("a connection");
@@ -169,7 +169,7 @@ async fn stopped_by_a_second_signal() -> Duration {
 }
 
 #[tokio::test]
-async fn with_a_delay_a_node_that_is_not_ready_any_more_goes_on_to_serve() {
+async fn with_a_delay_a_node_that_is_no_longer_ready_keeps_serving() {
     const DELAY: Duration = Duration::from_secs(2);
     let site = Site::new().tenant("acme", Engine::Sqlite).gateway("shutdown_delay_seconds", 2);
     let mut acme = Acme::of(site.requests_per_minute(100_000));

@@ -35,7 +35,7 @@ fn is_too_large(answer: &Answer) {
 }
 
 #[tokio::test]
-async fn a_body_of_up_to_one_mebibyte_is_taken() {
+async fn a_body_of_up_to_one_mebibyte_is_accepted() {
     let acme = Acme::start();
     for protocol in [Protocol::Http1, Protocol::Http2] {
         let call = |length| acme.caller().over(protocol).post(SEARCH).body(vec![b' '; length]);
@@ -112,7 +112,7 @@ fn faults(answer: &Answer) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_is_no_json_object_is_a_fault_of_the_body() {
+async fn a_body_that_is_not_a_json_object_is_a_fault() {
     let acme = Acme::start();
     let deep = |open: &str, close: &str| format!("{}{}", open.repeat(100_000), close.repeat(100_000)).into_bytes();
     for body in [

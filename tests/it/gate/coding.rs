@@ -78,7 +78,7 @@ async fn gzip_of_many_empty_or_tiny_members_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn another_coding_charset_or_type_is_415_and_says_what_to_send() {
+async fn another_coding_charset_or_type_is_415_and_names_the_accepted_ones() {
     let acme = Acme::start();
     for protocol in [Protocol::Http1, Protocol::Http2] {
         for coding in ["br", "zstd", "deflate", "gzip, gzip", "compress"] {
@@ -120,7 +120,7 @@ async fn another_coding_charset_or_type_is_415_and_says_what_to_send() {
 }
 
 #[tokio::test]
-async fn json_is_taken_under_any_other_type_and_without_a_body_the_type_does_not_matter() {
+async fn json_is_accepted_under_any_other_type_and_without_a_body_the_type_does_not_matter() {
     let acme = Acme::start();
     for kind in ["application/json; charset=\"UTF-8\"", "application/json;charset=utf8", "text/plain", "nonsense"] {
         let answer = acme.caller().post(SEARCH).header("content-type", kind).body("{}").send().await;

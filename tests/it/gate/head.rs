@@ -8,7 +8,7 @@ use crate::support::connection::Protocol;
 const ME: &str = "/api/v1/me";
 
 #[tokio::test]
-async fn a_target_of_up_to_8_kib_is_taken() {
+async fn a_target_of_up_to_8_kib_is_accepted() {
     let acme = Acme::start();
     for protocol in [Protocol::Http1, Protocol::Http2] {
         for (length, status) in [(8192, 200), (8193, 414), (14_000, 414)] {
@@ -23,7 +23,7 @@ async fn a_target_of_up_to_8_kib_is_taken() {
 }
 
 #[tokio::test]
-async fn header_fields_of_a_sane_size_and_number_are_taken() {
+async fn header_fields_within_the_limits_are_accepted() {
     let acme = Acme::start();
     for (protocol, taken, refused) in [(Protocol::Http1, 31 * 1024, 33 * 1024), (Protocol::Http2, 15 * 1024, 17 * 1024)]
     {

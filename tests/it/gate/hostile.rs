@@ -51,7 +51,7 @@ fn get(acme: &Acme, line: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn malformed_requests_fail_alone() {
+async fn malformed_requests_end_only_their_own_connection() {
     let acme = Acme::start();
     let mut requests: Vec<Vec<u8>> = [
         "GET * HTTP/1.1",
@@ -149,7 +149,7 @@ fn frame(length: usize, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec
 }
 
 #[tokio::test]
-async fn malformed_http_2_fails_alone() {
+async fn malformed_http_2_ends_only_its_own_connection() {
     let acme = Acme::start();
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let settings = frame(0, 4, 0, 0, &[]);

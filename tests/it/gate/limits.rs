@@ -117,7 +117,7 @@ async fn wait_until_in_flight(acme: &mut Acme, requests: u64) {
 }
 
 #[tokio::test]
-async fn a_caller_that_hangs_up_gives_its_place_back() {
+async fn a_client_that_disconnects_releases_its_permit() {
     let mut acme = limited("in_flight = 2");
     drop([begin(&acme, 2).await, begin(&acme, 2).await]);
     wait_until_in_flight(&mut acme, 0).await;
@@ -136,7 +136,7 @@ async fn a_long_method_is_cut_in_the_log() {
 }
 
 #[tokio::test]
-async fn methods_that_nobody_knows_are_501_and_tunnels_are_400() {
+async fn unknown_methods_are_501_and_tunnels_are_400() {
     let acme = Acme::start();
     for protocol in [Protocol::Http1, Protocol::Http2] {
         for method in ["BREW", "PROPFIND", "GETS", "PURGE"] {

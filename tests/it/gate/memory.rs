@@ -131,7 +131,7 @@ async fn bodies_that_are_declared_and_not_sent_hold_nothing_that_others_need() {
 }
 
 #[tokio::test]
-async fn a_body_that_finds_no_more_memory_half_way_is_refused_and_gives_its_part_back() {
+async fn a_body_that_runs_out_of_memory_half_way_is_refused_and_releases_its_reservation() {
     let (mut acme, _) = limited(Engine::Sqlite, "memory_bytes_per_tenant = 6291456");
     let mut first = begin_body(&acme, MIB / 2).await;
     wait_until_reserved(&mut acme, "2 MiB", |bytes| bytes == 2 * MIB).await;
@@ -184,7 +184,7 @@ on_both_databases! {
         }
     }
 
-    async fn answers_that_nobody_reads_are_bounded_and_given_back(engine: Engine) {
+    async fn unread_responses_are_bounded_and_their_memory_is_released(engine: Engine) {
         let (mut acme, globex) = limited(engine, "memory_bytes_per_tenant = 83886080\nwrite_seconds = 600");
         // 2,100 users with names of 8 KiB: an answer of 16 MiB, far more than sockets hold.
         let name = "n".repeat(8 * 1024);

@@ -9,7 +9,7 @@ use crate::support::connection::Protocol;
 const ME: &str = "/api/v1/me";
 
 #[tokio::test]
-async fn a_sane_request_id_is_kept_and_any_other_is_replaced() {
+async fn a_valid_request_id_is_kept_and_any_other_is_replaced() {
     let mut acme = Acme::start();
     let longest = "x".repeat(128);
     let too_long = "x".repeat(129);
@@ -51,7 +51,7 @@ fn decoded(encoding: &str, body: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_long_body_comes_in_the_encoding_that_the_caller_likes_best() {
+async fn a_long_response_uses_the_clients_preferred_encoding() {
     let acme = Acme::start();
     acme.site.import("acme", &form(1, &"Leave & Söhne ".repeat(400)));
     for protocol in [Protocol::Http1, Protocol::Http2] {

@@ -39,7 +39,7 @@ async fn an_unknown_path_is_not_found() {
 }
 
 #[tokio::test]
-async fn what_is_no_id_is_not_found_however_it_is_encoded() {
+async fn an_invalid_id_is_not_found_however_it_is_encoded() {
     let acme = Acme::start();
     for id in [
         "0",
@@ -80,7 +80,7 @@ async fn what_is_no_id_is_not_found_however_it_is_encoded() {
 }
 
 #[tokio::test]
-async fn another_method_is_told_which_ones_the_path_takes() {
+async fn an_unsupported_method_is_refused_with_the_allowed_ones() {
     let acme = Acme::start();
     let others = [Method::PATCH, Method::OPTIONS, Method::TRACE];
     for (path, allow) in [

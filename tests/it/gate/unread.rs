@@ -72,7 +72,7 @@ fn is_last(answer: &Answer) -> bool {
 }
 
 #[tokio::test]
-async fn a_small_rest_is_dropped_and_the_connection_goes_on() {
+async fn a_small_unread_rest_is_discarded_and_the_connection_stays_open() {
     let acme = Acme::of(Site::new().tenant("acme", Engine::Sqlite).requests_per_minute(3));
     let mut raw = connect(&acme).await;
     for (request, token, status) in [
@@ -113,7 +113,7 @@ async fn the_requests_behind_a_dropped_rest_are_answered_in_their_order() {
 }
 
 #[tokio::test]
-async fn a_body_too_large_by_a_little_is_refused_and_the_connection_goes_on() {
+async fn a_slightly_too_large_body_is_refused_and_the_connection_stays_open() {
     let site = Site::new().tenant("acme", Engine::Sqlite);
     let acme = Acme::of(site.gateway("limits", "body_bytes = 1024".parse::<Table>().expect("TOML")));
     let mut raw = connect(&acme).await;
@@ -131,7 +131,7 @@ async fn a_body_too_large_by_a_little_is_refused_and_the_connection_goes_on() {
 }
 
 #[tokio::test]
-async fn a_large_rest_ends_the_connection_and_the_answer_says_so_and_waits_for_the_client() {
+async fn a_large_unread_rest_closes_the_connection_as_announced_after_the_client_read_the_response() {
     let acme = Acme::start();
     let chunks = format!("10000\r\n{}\r\n", "x".repeat(0x10000));
     for (fields, piece, times) in [

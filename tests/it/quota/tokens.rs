@@ -23,7 +23,7 @@ const LOGGED: Duration = Duration::from_secs(20);
 const RECEIVING: &str = "receiving token changes";
 
 /// What it logs when it no longer is.
-const NOT_RECEIVING: &str = "changes of tokens are not heard";
+const NOT_RECEIVING: &str = "token changes not received";
 
 /// What it logs for each change.
 const RECEIVED: &str = "token change received";

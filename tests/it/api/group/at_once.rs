@@ -189,7 +189,7 @@ async fn calls(account: &mut Account) -> u64 {
 }
 
 #[tokio::test]
-async fn a_group_that_stands_has_its_members_replaced_by_one_call_to_postgres() {
+async fn replacing_the_members_of_an_existing_group_takes_one_call_to_postgres() {
     let mut account = account(Engine::Postgres, "");
     let body = |people: std::ops::Range<u64>| {
         let emails = people.map(|at| format!("{at}@x.example"));
@@ -233,7 +233,7 @@ async fn groups_that_stand_are_written_at_once_on_postgres() {
 }
 
 #[tokio::test]
-async fn a_group_that_stands_is_written_once_those_before_it_on_postgres_are_done() {
+async fn an_existing_group_is_written_after_earlier_writers_on_postgres() {
     let mut account = account(Engine::Postgres, "");
     let database = account.database().await;
     repeatable_reads_are_the_default(&database).await;

@@ -108,7 +108,7 @@ impl Trial {
 }
 
 on_both_databases! {
-    async fn a_caller_who_leaves_in_the_middle_of_the_body_changes_nothing(engine: Engine) {
+    async fn a_client_that_disconnects_within_the_body_changes_nothing(engine: Engine) {
         let account = account(engine, "");
         let mut trial = Trial::begin(&account, 5).await;
         for _ in 0..8 {
@@ -129,7 +129,7 @@ on_both_databases! {
         assert_eq!(trial.outcomes, [0, 8]);
     }
 
-    async fn a_caller_who_leaves_after_the_body_gets_all_or_nothing(engine: Engine) {
+    async fn a_client_that_disconnects_after_the_body_causes_all_or_nothing(engine: Engine) {
         let account = account(engine, "");
         let mut trial = Trial::begin(&account, 6).await;
         for round in 0..12 {
@@ -142,7 +142,7 @@ on_both_databases! {
         trial.end();
     }
 
-    async fn callers_who_leave_while_they_wait_for_their_turn_leave_no_trace(engine: Engine) {
+    async fn clients_that_disconnect_while_they_wait_for_a_connection_leave_no_trace(engine: Engine) {
         let account = account(engine, "");
         let mut trial = Trial::begin(&account, 7).await;
         for _ in 0..5 {

@@ -28,7 +28,7 @@ on_both_databases! {
         assert_eq!((&again["result"], super::counts(&again)), (&json!("created"), [2, 0, 0]));
     }
 
-    async fn a_group_that_a_flow_step_asks_is_kept_without_members(engine: Engine) {
+    async fn a_group_that_a_workflow_step_uses_is_emptied_but_not_deleted(engine: Engine) {
         let account = account(engine, "");
         let client = &account.client;
         let body = json!({"name": "Sales", "external_id": "x1", "members": members(["a@x.example", "b@x.example"])});

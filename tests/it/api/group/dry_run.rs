@@ -54,7 +54,7 @@ on_both_databases! {
         assert!(seen.iter().all(|&times| times > 8), "{seen:?} created, updated, refused: they prove little");
     }
 
-    async fn dry_runs_of_what_another_writer_made_are_right_too(engine: Engine) {
+    async fn dry_runs_are_right_about_rows_of_another_writer(engine: Engine) {
         let account = account(engine, "");
         let database = account.database().await;
         database.execute("INSERT INTO groups (id, name) VALUES (1, 'Managers'), (5, 'Others')").await;

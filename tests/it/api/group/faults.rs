@@ -7,7 +7,7 @@ use crate::api::account::account;
 use crate::support::fixture::on_both_databases;
 
 on_both_databases! {
-    async fn every_fault_is_named_where_it_stands(engine: Engine) {
+    async fn every_fault_is_reported_at_its_position(engine: Engine) {
         let client = &account(engine, "").client;
         let long = "ü".repeat(256);
         let long_email = format!("{}@x.example", "a".repeat(320));
@@ -48,7 +48,7 @@ on_both_databases! {
         assert_eq!(everything(client).await.len(), 1, "nothing was made");
     }
 
-    async fn all_faults_are_told_at_once_in_the_order_of_the_body(engine: Engine) {
+    async fn all_faults_are_reported_together_in_the_order_of_the_body(engine: Engine) {
         let client = &account(engine, "").client;
         let body = json!({
             "members": [
@@ -83,7 +83,7 @@ on_both_databases! {
         assert!(answer.json()["message"].as_str().unwrap().ends_with(&more), "{}", answer.json()["message"]);
     }
 
-    async fn the_longest_that_is_allowed_is_kept_whole(engine: Engine) {
+    async fn the_longest_allowed_value_is_stored_whole(engine: Engine) {
         let client = &account(engine, "").client;
         let long = "𐐀".repeat(255);
         let email = format!("{}@x.example", "ü".repeat(310));

@@ -90,7 +90,7 @@ on_both_databases! {
         assert_eq!(counts(&next), [25_000, 25_000, 25_000]);
     }
 
-    async fn a_body_of_sixteen_mebibytes_is_taken_and_a_longer_one_is_not(engine: Engine) {
+    async fn a_body_of_sixteen_mebibytes_is_accepted_and_a_longer_one_is_refused(engine: Engine) {
         let account = account(engine, "");
         let client = &account.client;
         let long = |at: usize| json!({"email": format!("user-{at}@example.com"), "name": "ü".repeat(57)});

@@ -45,7 +45,7 @@ on_both_databases! {
         assert_eq!((&past["data"], &past["meta"]["total"]), (&json!([]), &json!(251)));
     }
 
-    async fn an_external_id_finds_its_group_alone(engine: Engine) {
+    async fn an_external_id_finds_only_its_group(engine: Engine) {
         let client = &account(engine, "").client;
         for (name, external_id) in [("A", "x1"), ("B", "X1"), ("C", "a&b=c%20 +ü")] {
             write(client, &json!({"name": name, "external_id": external_id})).await;
@@ -66,7 +66,7 @@ on_both_databases! {
         }
     }
 
-    async fn faults_of_the_query_are_told_together(engine: Engine) {
+    async fn faults_of_the_query_are_reported_together(engine: Engine) {
         let client = &account(engine, "").client;
         let answer = client.get(&format!("{GROUPS}?managed=yes&page=0&external_id=%00")).send().await;
         let mut fields = faulty_fields(&answer);

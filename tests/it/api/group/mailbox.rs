@@ -46,7 +46,7 @@ on_both_databases! {
         assert_eq!(counts(&sharp), [4, 0, 4], "other names are other mailboxes");
     }
 
-    async fn a_user_whom_another_program_stored_is_found_in_the_other_spelling(engine: Engine) {
+    async fn a_user_stored_by_another_program_is_found_in_another_spelling(engine: Engine) {
         let account = account(engine, "");
         let (client, database) = (&account.client, account.database().await);
         database.execute("INSERT INTO users (id, email) VALUES (1, 'one@bücher.example'), (2, 'two@xn--bcher-kva.example'), (3, 'rene\u{301}@x.example')").await;
@@ -94,7 +94,7 @@ on_both_databases! {
         assert_eq!(show(&account.client, super::ALL_USERS).await["members_count"], 5);
     }
 
-    async fn what_does_not_show_in_an_address_is_refused_and_named(engine: Engine) {
+    async fn invisible_characters_in_an_address_are_refused_and_named(engine: Engine) {
         let client = &account(engine, "").client;
         let invisible = "must not contain the invisible character";
         for (email, text) in [

@@ -87,7 +87,7 @@ on_both_databases! {
         assert_eq!(show(client, ALL_USERS).await["members_count"], many);
     }
 
-    async fn a_report_says_who_is_meant_by_the_counts(engine: Engine) {
+    async fn a_report_names_the_users_behind_its_counts(engine: Engine) {
         let client = &account(engine, "").client;
         write(client, &json!({"name": "Other", "members": members(["Known@x.example", "Zoe@x.example"])})).await;
         write(client, &json!({"name": "Sales", "members": members(["stays@x.example", "Goes@x.example", "also-goes@x.example"])})).await;

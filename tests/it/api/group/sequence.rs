@@ -11,7 +11,7 @@ use crate::support::fixture::on_all_databases;
 const STEPS: usize = 150;
 
 on_all_databases! {
-    async fn every_step_of_a_long_sequence_leaves_what_the_rules_say(engine: Engine) {
+    async fn every_step_of_a_long_sequence_follows_the_rules(engine: Engine) {
         let account = account(engine, "");
         let database = account.database().await;
         database.execute("INSERT INTO forms (id, name) VALUES (1, 'Leave')").await;

@@ -55,7 +55,7 @@ on_both_databases! {
         assert_eq!((&adopted["result"], &adopted["data"]), (&json!("updated"), &after));
     }
 
-    async fn a_group_with_another_external_id_is_left_alone_and_a_second_of_its_name_is_made(engine: Engine) {
+    async fn a_group_with_another_external_id_is_unchanged_and_a_second_of_its_name_is_created(engine: Engine) {
         let client = &account(engine, "").client;
         let first = write(client, &json!({"name": "Managers", "external_id": "x1", "members": members(["a@x.example"])})).await;
         let second = write(client, &json!({"name": "Managers", "external_id": "x2"})).await;
@@ -105,7 +105,7 @@ on_both_databases! {
         assert_eq!(everything(client).await, before);
     }
 
-    async fn the_built_in_group_is_there_from_the_start_and_has_every_user(engine: Engine) {
+    async fn the_built_in_group_exists_from_the_start_and_contains_every_user(engine: Engine) {
         let client = &account(engine, "").client;
         let empty = json!({"id": ALL_USERS, "name": "All Users", "external_id": null, "managed": false, "members_count": 0, "members": []});
         assert_eq!(everything(client).await, [empty]);

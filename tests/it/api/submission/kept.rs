@@ -29,7 +29,7 @@ fn kept_filters(base: i64) -> Vec<Value> {
 }
 
 on_both_databases! {
-    async fn totals_follow_what_sql_writes(engine: Engine) {
+    async fn totals_follow_rows_written_by_sql(engine: Engine) {
         let mut world = World::new(11, 3000, 150);
         let account = account(engine, &world.ndjson());
         let database = account.database().await;
@@ -130,7 +130,7 @@ async fn assert_labelled(account: &Account, label: i64, expected: &[&str]) {
 }
 
 #[tokio::test]
-async fn labels_put_on_in_opposite_order_wait_for_nobody_on_postgres() {
+async fn labels_attached_in_opposite_order_do_not_block_on_postgres() {
     let account = account(Engine::Postgres, "");
     let (one, other) = (account.database().await, account.database().await);
     one.execute(LABELLED).await;
@@ -156,7 +156,7 @@ async fn labels_put_on_in_opposite_order_wait_for_nobody_on_postgres() {
 }
 
 #[tokio::test]
-async fn labels_change_beside_their_submissions_on_postgres() {
+async fn labels_change_concurrently_with_their_submissions_on_postgres() {
     let account = account(Engine::Postgres, "");
     let (one, other) = (account.database().await, account.database().await);
     one.execute(LABELLED).await;

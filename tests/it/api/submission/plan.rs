@@ -210,7 +210,7 @@ on_both_databases! {
         store.close().await;
     }
 
-    async fn a_keyword_beside_other_filters_finds_the_same_from_either_side(engine: Engine) {
+    async fn a_keyword_with_other_filters_finds_the_same_in_either_plan(engine: Engine) {
         let (account, store) = filled(engine).await;
         let database = account.database().await;
         // Those of form 1, which are those with label 1 too, have the keywords in their children alone: every third one.
@@ -265,7 +265,7 @@ on_both_databases! {
         store.close().await;
     }
 
-    async fn pages_far_inside_hold_what_stands_there(engine: Engine) {
+    async fn late_pages_contain_the_right_rows(engine: Engine) {
         let (account, store) = filled(engine).await;
         // Every seventh changed long ago, so that the two orders differ and a day of one is none of the other.
         let earlier = match account.database().await {

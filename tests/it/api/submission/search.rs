@@ -11,7 +11,7 @@ fn ids(submissions: &[Value]) -> Vec<&str> {
 }
 
 on_all_databases! {
-    async fn every_search_returns_what_a_walk_over_everything_finds(engine: Engine) {
+    async fn every_search_returns_what_a_full_scan_finds(engine: Engine) {
         let mut world = World::new(7, 1000, 220);
         let account = account(engine, &world.ndjson());
         let mut hits = 0;
@@ -186,7 +186,7 @@ on_both_databases! {
         assert_eq!(answer.header("x-ignored-parameters"), None);
     }
 
-    async fn faults_of_the_query_and_the_body_are_told_together(engine: Engine) {
+    async fn faults_of_the_query_and_the_body_are_reported_together(engine: Engine) {
         let account = account(engine, "");
         let body = json!({"search": "x", "forms": ["for_1", "nonsense"], "start": "2024-02-02", "end": "2024-02-01"});
         let answer = account.client.post("/api/v1/submission?page=0").json(&body).send().await;

@@ -27,7 +27,7 @@ on_both_databases! {
         assert!(shown > 50 && hidden > 20, "{shown} shown, {hidden} hidden");
     }
 
-    async fn what_is_no_id_is_not_found(engine: Engine) {
+    async fn an_invalid_id_is_not_found(engine: Engine) {
         let account = account(engine, "");
         for id in ["1", "sub_", "for_1", "0", "-1", "x", "9223372036854775808", "1%00", "%F0%9F%98%80", "1.5"] {
             let answer = account.client.get(&format!("/api/v1/submission/{id}")).send().await;

@@ -151,7 +151,7 @@ async fn a_standby_is_searched_as_the_primary_is() {
 }
 
 #[tokio::test]
-async fn what_logical_replication_writes_is_found() {
+async fn rows_written_by_logical_replication_are_found() {
     let mut world = World::new(44, 0, 80);
     let server = Postgres::start_replicated();
     let (from, to) = (server.new_database(), server.new_database());
@@ -240,7 +240,7 @@ on_both_databases! {
         assert_eq!(account.reindex(), NOTHING_WRONG);
     }
 
-    async fn check_counts_what_is_wrong_and_reindex_mends_it(engine: Engine) {
+    async fn check_counts_wrong_rows_and_reindex_fixes_them(engine: Engine) {
         let account = account(engine, &World::new(48, 0, 40).ndjson());
         let database = account.database().await;
         let deep = || account.run(&["check", "--deep"]).stdout;

@@ -105,7 +105,7 @@ on_both_databases! {
         assert_eq!(ids(&account.client).await.len(), 15);
     }
 
-    async fn what_is_no_subscription_is_refused_with_all_its_faults(engine: Engine) {
+    async fn an_invalid_subscription_is_refused_with_all_its_faults(engine: Engine) {
         let account = account(engine, "");
         account.database().await.execute(FORMS).await;
         let client = &account.client;
@@ -172,7 +172,7 @@ on_both_databases! {
         assert_eq!(ids(&account.client).await, [other["id"].clone()]);
     }
 
-    async fn another_account_has_subscriptions_of_its_own(engine: Engine) {
+    async fn another_account_has_its_own_subscriptions(engine: Engine) {
         let site = Site::new().tenant("acme", engine).tenant("globex", engine).requests_per_minute(100_000).write();
         site.migrate();
         let node = site.start();

@@ -103,7 +103,7 @@ on_both_databases! {
         }
     }
 
-    async fn what_says_not_which_is_refused(engine: Engine) {
+    async fn a_request_without_a_valid_key_is_refused(engine: Engine) {
         let client = &account(engine, "").client;
         data(&subscribe(client, &json!({"target_url": TARGET})).await, 201);
         for (body, fields) in [

@@ -62,7 +62,7 @@ async fn many_tenants_at_once_never_have_more_connections_than_the_cap() {
 }
 
 #[tokio::test]
-async fn a_thousand_tenants_in_turn_stay_within_the_cap_and_idle_connections_go() {
+async fn a_thousand_tenants_one_after_another_stay_within_the_connection_limit() {
     const TENANTS: usize = 1000;
     const CAP: u64 = 20;
     let site = Site::new().tenant("t0", Engine::Sqlite).write();

@@ -120,7 +120,7 @@ async fn a_flood_of_unknown_tokens_does_not_lock_out_known_ones() {
 }
 
 #[tokio::test]
-async fn a_table_that_somebody_keeps_locked_costs_its_callers_a_moment() {
+async fn a_locked_table_delays_its_clients_only_briefly() {
     let mut scene = Scene::on(Engine::Postgres);
     assert_eq!(scene.ask_within(PATIENCE).await.status, 200);
     let database = Database::connect(scene.site.database_url("acme")).await;
@@ -136,7 +136,7 @@ async fn a_table_that_somebody_keeps_locked_costs_its_callers_a_moment() {
 }
 
 #[tokio::test]
-async fn the_log_tells_how_much_of_a_slow_request_was_its_databases() {
+async fn the_log_shows_the_database_time_of_a_slow_request() {
     let mut scene = Scene::on(Engine::Postgres);
     assert_eq!(scene.ask_within(PATIENCE).await.status, 200);
     let database = Database::connect(scene.site.database_url("acme")).await;

@@ -73,7 +73,7 @@ async fn fault_of(operator: SocketAddr, tenant: &str) -> String {
 }
 
 on_both_databases! {
-    async fn a_database_that_was_never_migrated_is_reported_before_its_callers_come(engine: Engine) {
+    async fn an_unmigrated_database_is_reported_before_its_first_request(engine: Engine) {
         let site = Site::new().tenant("acme", Engine::Sqlite).write();
         site.migrate();
         let site = site.tenant("globex", engine).write();
@@ -115,7 +115,7 @@ async fn a_wrong_password_is_reported_before_anybody_calls() {
 }
 
 #[tokio::test]
-async fn a_change_that_was_refused_is_told_until_it_is_mended() {
+async fn a_refused_change_is_reported_until_it_is_fixed() {
     let mut acme = Acme::start();
     let operator = acme.node.operator_address();
     let sound = std::fs::read_to_string(&acme.site.config_path).expect("it was written");

@@ -27,7 +27,7 @@ async fn writes_at_once(scene: &Scene) -> Vec<(Answer, Duration)> {
 }
 
 #[tokio::test]
-async fn writes_at_once_are_refused_after_one_wait_and_reads_go_on() {
+async fn concurrent_writes_are_refused_after_one_wait_and_reads_continue() {
     let mut scene = Scene::on(Engine::Sqlite);
     assert_eq!(scene.write().await, 201);
     let product = Database::connect(scene.site.database_url("acme")).await;
@@ -98,7 +98,7 @@ async fn a_write_waits_for_a_short_transaction_of_another_program() {
 }
 
 #[tokio::test]
-async fn a_command_says_who_locks_the_file() {
+async fn a_command_names_the_process_that_locks_the_file() {
     let scene = Scene::on(Engine::Sqlite);
     let product = Database::connect(scene.site.database_url("acme")).await;
     product.execute("BEGIN IMMEDIATE").await;

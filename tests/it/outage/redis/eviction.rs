@@ -24,7 +24,7 @@ async fn a_redis_that_may_evict_budgets_is_reported() {
 }
 
 #[tokio::test]
-async fn a_redis_that_may_not_be_asked_serves() {
+async fn a_redis_that_forbids_info_serves() {
     let redis = Redis::start();
     redis.run::<()>(&["ACL", "SETUSER", "default", "-info"]);
     let mut scene = Scene::before_redis_answers(redis, 100, "deny");

@@ -7,7 +7,7 @@
 //! single sequence suits both, and the protocol has only one hint: `h2` sends settings that have their default
 //! value anyway. A peer that is mistaken for `h2` is still shut down as the RFC allows.
 
-use super::parting::Goaway;
+use super::goaway::GoawayReaction;
 
 const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 const HEADER: usize = 9;
@@ -19,29 +19,29 @@ const MAX_FRAME_SIZE: (u16, u32) = (5, 16_384);
 /// The longest payload that is inspected: a few entries more than there are settings.
 ///
 /// Larger: a connection buffers more. Smaller: a peer that adds a few settings is not recognized.
-const LONGEST: usize = 16 * 6;
+const MAX_PAYLOAD: usize = 16 * 6;
 
 /// Follows a connection until its first SETTINGS have come.
 #[derive(Debug, Default)]
-pub(super) struct Opening {
+pub(super) struct FirstSettings {
     bytes: Vec<u8>,
 }
 
-impl Opening {
+impl FirstSettings {
     /// Reads the next bytes of a connection. Returns how the peer reacts to a GOAWAY once that is known.
-    pub(super) fn read(&mut self, bytes: &[u8]) -> Option<Goaway> {
-        let room = PREFACE + HEADER + LONGEST - self.bytes.len();
+    pub(super) fn read(&mut self, bytes: &[u8]) -> Option<GoawayReaction> {
+        let room = PREFACE + HEADER + MAX_PAYLOAD - self.bytes.len();
         self.bytes.extend_from_slice(&bytes[..bytes.len().min(room)]);
         let frame = self.bytes.get(PREFACE..)?;
         let (&[a, b, c, kind, ..], payload) = frame.split_first_chunk::<HEADER>()?;
         let length = u32::from_be_bytes([0, a, b, c]) as usize;
-        if kind != SETTINGS || length > LONGEST {
-            return Some(Goaway::Warning);
+        if kind != SETTINGS || length > MAX_PAYLOAD {
+            return Some(GoawayReaction::KeepsReading);
         }
         let entries = payload.get(..length)?.as_chunks::<6>().0.iter();
         let entries = entries.map(|&[a, b, c, d, e, f]| (u16::from_be_bytes([a, b]), u32::from_be_bytes([c, d, e, f])));
         let spelled_out = entries.filter(|entry| [HEADER_TABLE_SIZE, MAX_FRAME_SIZE].contains(entry)).count();
-        Some(if spelled_out == 2 { Goaway::Last } else { Goaway::Warning })
+        Some(if spelled_out == 2 { GoawayReaction::StopsReading } else { GoawayReaction::KeepsReading })
     }
 }
 
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     /// A preface, SETTINGS with these entries, and bytes after them.
-    fn opening(entries: &[(u16, u32)]) -> Vec<u8> {
+    fn first_settings(entries: &[(u16, u32)]) -> Vec<u8> {
         let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
         bytes.extend([0, 0, u8::try_from(6 * entries.len()).unwrap(), SETTINGS, 0, 0, 0, 0, 0]);
         for (name, value) in entries {
@@ -61,26 +61,26 @@ mod tests {
         bytes
     }
 
-    fn read(bytes: &[u8], size: usize) -> Option<Goaway> {
-        let mut opening = Opening::default();
-        bytes.chunks(size).find_map(|piece| opening.read(piece))
+    fn read(bytes: &[u8], size: usize) -> Option<GoawayReaction> {
+        let mut first_settings = FirstSettings::default();
+        bytes.chunks(size).find_map(|piece| first_settings.read(piece))
     }
 
     #[test]
     fn the_first_settings_reveal_the_peer_however_they_are_split() {
-        let httpx = opening(&[(1, 4096), (2, 0), (4, 65_535), (5, 16_384), (3, 100), (6, 65_536)]);
-        let h2 = opening(&[(1, 4096), (2, 1), (4, 65_535), (5, 16_384), (8, 0), (3, 100), (6, 65_536)]);
-        let (node, curl) = (opening(&[]), opening(&[(3, 100), (4, 10_485_760), (2, 0)]));
-        let java = opening(&[(1, 16_384), (2, 1), (3, 100), (4, 16_777_216), (5, 16_384)]);
-        let many = opening(&[(1, 4096); 17]);
+        let httpx = first_settings(&[(1, 4096), (2, 0), (4, 65_535), (5, 16_384), (3, 100), (6, 65_536)]);
+        let h2 = first_settings(&[(1, 4096), (2, 1), (4, 65_535), (5, 16_384), (8, 0), (3, 100), (6, 65_536)]);
+        let (node, curl) = (first_settings(&[]), first_settings(&[(3, 100), (4, 10_485_760), (2, 0)]));
+        let java = first_settings(&[(1, 16_384), (2, 1), (3, 100), (4, 16_777_216), (5, 16_384)]);
+        let many = first_settings(&[(1, 4096); 17]);
         for size in [1, 7, 33, 1000] {
             for (bytes, expected) in [
-                (&httpx, Goaway::Last),
-                (&h2, Goaway::Last),
-                (&node, Goaway::Warning),
-                (&curl, Goaway::Warning),
-                (&java, Goaway::Warning),
-                (&many, Goaway::Warning),
+                (&httpx, GoawayReaction::StopsReading),
+                (&h2, GoawayReaction::StopsReading),
+                (&node, GoawayReaction::KeepsReading),
+                (&curl, GoawayReaction::KeepsReading),
+                (&java, GoawayReaction::KeepsReading),
+                (&many, GoawayReaction::KeepsReading),
             ] {
                 assert_eq!(read(bytes, size), Some(expected), "in pieces of {size}");
             }

@@ -1,7 +1,7 @@
 //! How Redis is reached: a single server, the master that Sentinels report, or a cluster.
 //!
 //! The pools of deadpool-redis open the connections. Each connection multiplexes, so it is taken out of its pool for
-//! good and cloned for each call (see [`super::lanes`]).
+//! good and cloned for each call (see [`super::connections`]).
 
 use std::time::Duration;
 
@@ -17,9 +17,10 @@ use tokio::sync::Mutex;
 
 use crate::config::RedisTarget;
 
-/// Maximum number of connections of a pool: enough for every lane and its successor before the old one is closed.
+/// Maximum number of connections of a pool: enough for every shared connection and its successor before the old one is
+/// closed.
 ///
-/// Larger: no effect. Smaller: opening a lane may wait for the pool.
+/// Larger: no effect. Smaller: opening one may wait for the pool.
 const CONNECTIONS: usize = 8;
 
 /// How long opening one connection may take.
@@ -34,7 +35,7 @@ const CLUSTER_RETRIES: u32 = 3;
 
 /// The configured Redis can't be used, whatever its state. Never quotes a URL, which may contain a password.
 #[derive(Debug, thiserror::Error)]
-pub enum LinkError {
+pub enum RedisClientError {
     /// The client can't parse a URL.
     #[error("an address of Redis is no URL that can be used")]
     Url,
@@ -44,13 +45,13 @@ pub enum LinkError {
 }
 
 /// Opens connections to the configured Redis.
-pub struct Link {
-    kind: LinkKind,
+pub struct RedisClient {
+    kind: ClientKind,
     /// Its name in the log, without secrets: `Redis 10.0.0.5:6379`.
     name: String,
 }
 
-enum LinkKind {
+enum ClientKind {
     Server { pool: deadpool_redis::Pool, client: Client },
     Sentinel { pool: sentinel::Pool, finder: Mutex<SentinelClient> },
     Cluster { client: ClusterClient, nodes: Vec<Client> },
@@ -58,29 +59,30 @@ enum LinkKind {
 
 /// A connection that can be cloned; all clones share it concurrently.
 #[derive(Clone)]
-pub enum Connection {
+pub enum RedisConnection {
     /// To one server.
     Server(MultiplexedConnection),
     /// To every node of a cluster.
     Cluster(ClusterConnection),
 }
 
-impl Link {
-    /// A link to the configured Redis. Does not connect yet.
+impl RedisClient {
+    /// A client to the configured Redis. Does not connect yet.
     ///
     /// # Errors
-    /// [`LinkError`].
-    pub fn new(target: &RedisTarget) -> Result<Self, LinkError> {
+    /// [`RedisClientError`].
+    pub fn new(target: &RedisTarget) -> Result<Self, RedisClientError> {
         let name = name_of(target)?;
         let kind = match target {
             RedisTarget::Server { url } => {
-                let client = Client::open(url.expose_secret()).map_err(|_| LinkError::Url)?;
+                let client = Client::open(url.expose_secret()).map_err(|_| RedisClientError::Url)?;
                 // Callers have their own time limit, and a second timer per call would double its cost.
                 let config =
                     AsyncConnectionConfig::new().set_connection_timeout(Some(OPEN_LIMIT)).set_response_timeout(None);
-                let manager = Manager::new_with_config(url.expose_secret(), config).map_err(|_| LinkError::Url)?;
+                let manager =
+                    Manager::new_with_config(url.expose_secret(), config).map_err(|_| RedisClientError::Url)?;
                 let pool = deadpool_redis::Pool::builder(manager).max_size(CONNECTIONS).runtime(Runtime::Tokio1);
-                LinkKind::Server { pool: pool.build()?, client }
+                ClientKind::Server { pool: pool.build()?, client }
             }
             RedisTarget::Sentinel { sentinels, master, username, password, database } => {
                 let tls = sentinels.iter().any(|url| url.expose_secret().starts_with("rediss://"));
@@ -102,9 +104,9 @@ impl Link {
                 );
                 let manager =
                     sentinel::Manager::new(sentinels, master.clone(), Some(server), SentinelServerType::Master);
-                let pool = sentinel::Pool::builder(manager.map_err(|_| LinkError::Url)?);
+                let pool = sentinel::Pool::builder(manager.map_err(|_| RedisClientError::Url)?);
                 let pool = pool.max_size(CONNECTIONS).runtime(Runtime::Tokio1).build()?;
-                LinkKind::Sentinel { pool, finder: Mutex::new(finder.map_err(|_| LinkError::Url)?) }
+                ClientKind::Sentinel { pool, finder: Mutex::new(finder.map_err(|_| RedisClientError::Url)?) }
             }
             RedisTarget::Cluster { nodes } => {
                 let addresses = addresses(nodes)?;
@@ -114,8 +116,8 @@ impl Link {
                     .retries(CLUSTER_RETRIES)
                     .connection_timeout(OPEN_LIMIT)
                     .build()
-                    .map_err(|_| LinkError::Url)?;
-                LinkKind::Cluster { client, nodes: nodes.map_err(|_| LinkError::Url)? }
+                    .map_err(|_| RedisClientError::Url)?;
+                ClientKind::Cluster { client, nodes: nodes.map_err(|_| RedisClientError::Url)? }
             }
         };
         Ok(Self { kind, name })
@@ -129,21 +131,23 @@ impl Link {
 
     /// Whether keys may be on different servers.
     pub(super) fn is_cluster(&self) -> bool {
-        matches!(self.kind, LinkKind::Cluster { .. })
+        matches!(self.kind, ClientKind::Cluster { .. })
     }
 
     /// Opens a connection.
     ///
     /// # Errors
     /// The error from the client or from Redis.
-    pub(super) async fn connect(&self) -> redis::RedisResult<Connection> {
+    pub(super) async fn connect(&self) -> redis::RedisResult<RedisConnection> {
         let opening = async {
             Ok(match &self.kind {
-                LinkKind::Server { pool, .. } => {
-                    Connection::Server(deadpool_redis::Connection::take(pool.get().await?))
+                ClientKind::Server { pool, .. } => {
+                    RedisConnection::Server(deadpool_redis::Connection::take(pool.get().await?))
                 }
-                LinkKind::Sentinel { pool, .. } => Connection::Server(sentinel::Connection::take(pool.get().await?)),
-                LinkKind::Cluster { client, .. } => Connection::Cluster(client.get_async_connection().await?),
+                ClientKind::Sentinel { pool, .. } => {
+                    RedisConnection::Server(sentinel::Connection::take(pool.get().await?))
+                }
+                ClientKind::Cluster { client, .. } => RedisConnection::Cluster(client.get_async_connection().await?),
             })
         };
         opening.await.map_err(|error| match error {
@@ -159,12 +163,12 @@ impl Link {
     /// The error from the client or from Redis; in a cluster, from the last node tried.
     pub(super) async fn listen(&self) -> redis::RedisResult<PubSub> {
         match &self.kind {
-            LinkKind::Server { client, .. } => client.get_async_pubsub().await,
-            LinkKind::Sentinel { finder, .. } => {
+            ClientKind::Server { client, .. } => client.get_async_pubsub().await,
+            ClientKind::Sentinel { finder, .. } => {
                 let master = finder.lock().await.async_get_client().await?;
                 master.get_async_pubsub().await
             }
-            LinkKind::Cluster { nodes, .. } => {
+            ClientKind::Cluster { nodes, .. } => {
                 let mut outcome = Err((redis::ErrorKind::InvalidClientConfig, "a cluster without nodes").into());
                 for node in nodes {
                     outcome = node.get_async_pubsub().await;
@@ -178,15 +182,15 @@ impl Link {
     }
 }
 
-impl std::fmt::Debug for Link {
+impl std::fmt::Debug for RedisClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Link").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("RedisClient").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
 /// A Redis's name in the log.
-fn name_of(target: &RedisTarget) -> Result<String, LinkError> {
-    let list = |urls: &[SecretString]| -> Result<String, LinkError> {
+fn name_of(target: &RedisTarget) -> Result<String, RedisClientError> {
+    let list = |urls: &[SecretString]| -> Result<String, RedisClientError> {
         let addresses = addresses(urls)?;
         Ok(addresses.iter().map(|address| address.addr().to_string()).collect::<Vec<_>>().join(", "))
     };
@@ -212,11 +216,11 @@ pub(super) fn cause_of(error: &redis::RedisError) -> String {
     }
 }
 
-fn addresses(urls: &[SecretString]) -> Result<Vec<ConnectionInfo>, LinkError> {
-    urls.iter().map(|url| url.expose_secret().into_connection_info().map_err(|_| LinkError::Url)).collect()
+fn addresses(urls: &[SecretString]) -> Result<Vec<ConnectionInfo>, RedisClientError> {
+    urls.iter().map(|url| url.expose_secret().into_connection_info().map_err(|_| RedisClientError::Url)).collect()
 }
 
-impl ConnectionLike for Connection {
+impl ConnectionLike for RedisConnection {
     fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
         match self {
             Self::Server(connection) => connection.req_packed_command(command),

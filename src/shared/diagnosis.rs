@@ -1,14 +1,14 @@
 //! Tries the configured Redis once, for the command line: what keeps the nodes from using it, and the remedy.
 //!
-//! Connects as the lanes do and runs the same probe, so a node can use any Redis that passes here. Warnings about the
+//! Connects as a node does and runs the same probe, so a node can use any Redis that passes here. Warnings about the
 //! server's settings belong here too. Counts nothing in any window.
 
 use std::time::Duration;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
+use super::client::RedisClient;
 use super::eviction;
-use super::link::Link;
 use crate::config::RedisTarget;
 use crate::metrics::Metrics;
 
@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(3);
 
 /// Why a Redis can't be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failed {
+pub struct Diagnosis {
     /// The cause, in one line.
     pub cause: String,
     /// What fixes it.
@@ -31,12 +31,12 @@ pub struct Failed {
 /// one.
 ///
 /// # Errors
-/// [`Failed`].
-pub async fn run(target: &RedisTarget) -> Result<Option<String>, Failed> {
-    let link = Link::new(target)
-        .map_err(|error| Failed { cause: error.to_string(), remedy: "correct the address".to_owned() })?;
+/// [`Diagnosis`].
+pub async fn diagnose(target: &RedisTarget) -> Result<Option<String>, Diagnosis> {
+    let client = RedisClient::new(target)
+        .map_err(|error| Diagnosis { cause: error.to_string(), remedy: "correct the address".to_owned() })?;
     let trial = async {
-        let (mut connection, _shards) = super::lanes::open(&link, &Metrics::default().redis).await?;
+        let (mut connection, _shards) = super::connections::open(&client, &Metrics::default().redis).await?;
         // An ACL may forbid the command.
         Ok::<_, RedisError>(eviction::policy(&mut connection).await.ok().flatten())
     };
@@ -44,8 +44,8 @@ pub async fn run(target: &RedisTarget) -> Result<Option<String>, Failed> {
         Ok(Ok(policy)) => Ok(policy.map(|policy| {
             format!("Redis may evict budgets, since its maxmemory-policy is {policy}: set it to noeviction")
         })),
-        Ok(Err(error)) => Err(Failed { cause: error.to_string(), remedy: remedy(&error) }),
-        Err(_) => Err(Failed { cause: format!("no answer within {LIMIT:?}"), remedy: UNREACHABLE.to_owned() }),
+        Ok(Err(error)) => Err(Diagnosis { cause: error.to_string(), remedy: remedy(&error) }),
+        Err(_) => Err(Diagnosis { cause: format!("no answer within {LIMIT:?}"), remedy: UNREACHABLE.to_owned() }),
     }
 }
 

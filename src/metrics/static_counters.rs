@@ -6,46 +6,46 @@ use std::sync::Arc;
 
 use prometheus::IntCounter;
 
-use super::register::Register;
+use super::register::Registrar;
 
 /// The series of such a counter: the rows of a table with two label values each.
-pub trait Known: Copy + 'static {
+pub trait LabelSet: Copy + 'static {
     /// The labels.
     const LABELS: [&'static str; 2];
     /// The values of every row, by index.
     const VALUES: &'static [[&'static str; 2]];
 
     /// The index of the row.
-    fn place(self) -> usize;
+    fn index(self) -> usize;
 }
 
 /// A counter per row of `K`; all start at 0.
 #[derive(Debug)]
-pub struct KnownCounters<K> {
+pub struct StaticCounters<K> {
     counters: Arc<[IntCounter]>,
     kind: PhantomData<K>,
 }
 
-impl<K: Known> KnownCounters<K> {
-    pub(super) fn new(register: &Register<'_>, name: &str, help: &str) -> Self {
-        let counters = register.counters(name, help, &K::LABELS);
+impl<K: LabelSet> StaticCounters<K> {
+    pub(super) fn new(registrar: &Registrar<'_>, name: &str, help: &str) -> Self {
+        let counters = registrar.counters(name, help, &K::LABELS);
         let counters = K::VALUES.iter().map(|values| counters.with_label_values(values)).collect();
         Self { counters, kind: PhantomData }
     }
 
     /// Counts one.
     pub fn count(&self, one: K) {
-        self.counters[one.place()].inc();
+        self.counters[one.index()].inc();
     }
 
     /// The current count.
     #[must_use]
     pub fn get(&self, of: K) -> u64 {
-        self.counters[of.place()].get()
+        self.counters[of.index()].get()
     }
 }
 
-impl<K> Clone for KnownCounters<K> {
+impl<K> Clone for StaticCounters<K> {
     fn clone(&self) -> Self {
         Self { counters: Arc::clone(&self.counters), kind: PhantomData }
     }
@@ -74,7 +74,7 @@ pub enum RateDecision {
     RefusedDeny,
 }
 
-impl Known for RateDecision {
+impl LabelSet for RateDecision {
     const LABELS: [&'static str; 2] = ["decision", "by"];
     const VALUES: &'static [[&'static str; 2]] = &[
         ["admitted", "embedded"],
@@ -88,7 +88,7 @@ impl Known for RateDecision {
         ["refused", "deny"],
     ];
 
-    fn place(self) -> usize {
+    fn index(self) -> usize {
         self as usize
     }
 }
@@ -110,7 +110,7 @@ pub enum TokenCheck {
     FailedByDatabase,
 }
 
-impl Known for TokenCheck {
+impl LabelSet for TokenCheck {
     const LABELS: [&'static str; 2] = ["by", "result"];
     const VALUES: &'static [[&'static str; 2]] = &[
         ["memory", "known"],
@@ -121,7 +121,7 @@ impl Known for TokenCheck {
         ["database", "failed"],
     ];
 
-    fn place(self) -> usize {
+    fn index(self) -> usize {
         self as usize
     }
 }
@@ -133,9 +133,9 @@ mod tests {
     use super::*;
 
     /// Counts the kind at index `n` `n + 1` times, and returns what a scrape would show.
-    fn scraped<K: Known>(all: &[K]) -> Vec<u64> {
+    fn scraped<K: LabelSet>(all: &[K]) -> Vec<u64> {
         let registry = Registry::new();
-        let counters = KnownCounters::new(&Register(&registry), "counted", "Help.");
+        let counters = StaticCounters::new(&Registrar(&registry), "counted", "Help.");
         for (at, one) in all.iter().enumerate() {
             (0..=at).for_each(|_| counters.count(*one));
         }

@@ -1,11 +1,11 @@
 //! Connections that all requests share, and the circuit breaker in front of them.
 //!
 //! A checkout from a pool would cost each request an extra round trip and leave one command in flight per connection;
-//! on a lane, requests are pipelined. All calls use the first open lane, so that Redis reads and answers several at
-//! once; the next lane is a standby. A lane that fails is closed immediately, and its own task reopens it; until then
-//! its calls fail without waiting. If Redis hangs, the requests that wait at that time pay the time limit once: the
-//! first timeout closes every lane. A new connection is probed with a script that writes, because a full Redis, a
-//! replica or a user without rights accepts reads and refuses what a window needs.
+//! on a shared connection, requests are pipelined. All calls use the first open connection, so that Redis reads and
+//! answers several at once; the next connection is a standby. A connection that fails is closed immediately, and its
+//! own task reopens it; until then its calls fail without waiting. If Redis hangs, the requests that wait at that time
+//! pay the time limit once: the first timeout closes every connection. A new connection is probed with a script that
+//! writes, because a full Redis, a replica or a user without rights accepts reads and refuses what a window needs.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,8 +16,8 @@ use redis::RedisResult;
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::client::{RedisClient, RedisConnection, cause_of};
 use super::eviction;
-use super::link::{Connection, Link, cause_of};
 use super::shards::Shards;
 use crate::config::OnRedisFailure;
 use crate::deadline::{Timer, within};
@@ -26,51 +26,51 @@ use crate::metrics::{Metrics, RedisMetrics};
 /// Number of connections.
 ///
 /// Larger: all but one are unused. Smaller: with one, no request can be admitted between losing and reopening it.
-const LANES: usize = 2;
+const CONNECTIONS: usize = 2;
 
 /// How long opening a connection may take.
 ///
 /// Larger: a host that drops packets delays the next attempt. Smaller: a distant Redis with TLS is never reached.
 const OPEN_LIMIT: Duration = Duration::from_secs(1);
 
-/// The backoff between attempts to open a lane.
+/// The backoff between attempts to open a connection.
 ///
 /// Larger: the shared window returns later after Redis does, by at most the last value. Smaller: more attempts while
 /// Redis is down.
-const WAITS: [Duration; 4] =
+const BACKOFF: [Duration; 4] =
     [Duration::from_millis(20), Duration::from_millis(50), Duration::from_millis(150), Duration::from_millis(400)];
 
-/// How often a quiet lane is pinged, so that a lost connection is noticed before a request uses it.
+/// How often a quiet connection is pinged, so that a lost connection is noticed before a request uses it.
 ///
 /// Larger: more requests meet a lost connection. Smaller: Redis answers more pings.
-const CHECK: Duration = Duration::from_secs(1);
+const PING_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How many time limits a call may take in all if this node was too busy to read the answer.
 ///
-/// Larger: on an overloaded node, a Redis that hangs is noticed later. Smaller: an overloaded node closes its lanes
-/// although Redis answers.
-const TURNS: u32 = 10;
+/// Larger: on an overloaded node, a Redis that hangs is noticed later. Smaller: an overloaded node closes its
+/// connections although Redis answers.
+const MAX_WAITS: u32 = 10;
 
 /// Number of timers kept for later calls. About as many calls are usually in flight; in a cluster there are more, one
 /// per request.
 ///
 /// Larger: unused timers take memory. Smaller: calls create timers more often.
-const TIMERS: usize = 8;
+const MAX_TIMERS: usize = 8;
 
 /// How often the eviction policy is checked.
 ///
-/// Larger: a changed setting is noticed later. Smaller: the store answers more questions.
-const EVICTION_CHECK: Duration = Duration::from_secs(60);
+/// Larger: a changed setting is noticed later. Smaller: Redis answers more INFO commands.
+const EVICTION_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The key and the script of the probe: it writes as a window does, and the key expires after a second.
-const PROBE: &str = "formgate:probe";
-const PROBING: &str = "redis.call('SET', KEYS[1], 1, 'PX', 1000) redis.call('APPEND', KEYS[1], 1) \
+const PROBE_KEY: &str = "formgate:probe";
+const PROBE_SCRIPT: &str = "redis.call('SET', KEYS[1], 1, 'PX', 1000) redis.call('APPEND', KEYS[1], 1) \
     redis.call('STRLEN', KEYS[1]) redis.call('GETRANGE', KEYS[1], 0, 1) redis.call('PEXPIRE', KEYS[1], 1000) return redis.call('PTTL', KEYS[1])";
 
 /// Why a call was not answered.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// No lane is open, or the call timed out, or its lane broke.
+    /// No connection is open, or the call timed out, or its connection broke.
     #[error("Redis does not answer")]
     Unavailable,
     /// Redis refuses this call, which says nothing about other calls.
@@ -80,58 +80,65 @@ pub enum CallError {
 
 /// The open connections to one Redis. Dropping it closes them.
 #[derive(Debug)]
-pub struct Lanes {
-    lanes: Vec<(Arc<Lane>, AbortOnDropHandle<()>)>,
+pub struct RedisConnections {
+    connections: Vec<(Arc<ReconnectingConnection>, AbortOnDropHandle<()>)>,
     limit: Duration,
     /// Timers of finished calls.
     timers: Mutex<Vec<Timer>>,
     is_cluster: bool,
-    state: Arc<State>,
+    state: Arc<SharedState>,
 }
 
-impl Lanes {
-    /// Opens lanes whose calls may take `limit`, and waits briefly for the first. An unreachable Redis does not keep
-    /// a gateway from starting: the lanes open when it returns.
-    pub async fn open(link: Arc<Link>, limit: Duration, policy: OnRedisFailure, metrics: Metrics) -> Self {
+impl RedisConnections {
+    /// Opens connections whose calls may take `limit`, and waits briefly for the first. An unreachable Redis does not
+    /// keep a gateway from starting: the connections open when it returns.
+    pub async fn open(client: Arc<RedisClient>, limit: Duration, policy: OnRedisFailure, metrics: Metrics) -> Self {
         let failure = Mutex::new(format!("no response within {OPEN_LIMIT:?}"));
         let (open, opened, shards) = (Mutex::new(0), Notify::new(), ArcSwapOption::empty());
-        let outage = Outage { redis: link.name().into(), policy };
-        let state = Arc::new(State { open, opened, failure, shards, outage, metrics });
-        let is_cluster = link.is_cluster();
-        let lanes = (0..LANES).map(|_| {
-            let lane = Arc::new(Lane { connection: ArcSwapOption::empty(), lost: Notify::new() });
-            let keeping = tokio::spawn(keep_open(Arc::clone(&lane), Arc::clone(&link), Arc::clone(&state), limit));
-            (lane, AbortOnDropHandle::new(keeping))
+        let outage = Outage { redis: client.name().into(), policy };
+        let state = Arc::new(SharedState { open, opened, failure, shards, outage, metrics });
+        let is_cluster = client.is_cluster();
+        let connections = (0..CONNECTIONS).map(|_| {
+            let reconnecting =
+                Arc::new(ReconnectingConnection { connection: ArcSwapOption::empty(), lost: Notify::new() });
+            let keeping =
+                tokio::spawn(keep_open(Arc::clone(&reconnecting), Arc::clone(&client), Arc::clone(&state), limit));
+            (reconnecting, AbortOnDropHandle::new(keeping))
         });
-        let lanes = Self { lanes: lanes.collect(), limit, timers: Mutex::default(), is_cluster, state };
-        if tokio::time::timeout(OPEN_LIMIT, lanes.state.opened.notified()).await.is_err() {
-            let failure = lanes.state.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            lanes.state.outage.log(&failure);
+        let connections =
+            Self { connections: connections.collect(), limit, timers: Mutex::default(), is_cluster, state };
+        if tokio::time::timeout(OPEN_LIMIT, connections.state.opened.notified()).await.is_err() {
+            let failure = connections.state.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            connections.state.outage.log(&failure);
         }
-        lanes
+        connections
     }
 
-    /// Runs one call that uses a key, on the first open lane.
+    /// Runs one call that uses a key, on the first open connection.
     ///
     /// # Errors
-    /// [`CallError::Unavailable`] at the latest when the time limit is over; immediately while every lane is closed
-    /// or the key's shard does not answer.
-    pub async fn call<T, F>(&self, key: &str, call: impl FnOnce(Connection) -> F) -> Result<T, CallError>
+    /// [`CallError::Unavailable`] at the latest when the time limit is over; immediately while every connection is
+    /// closed or the key's shard does not answer.
+    pub async fn call<T, F>(&self, key: &str, call: impl FnOnce(RedisConnection) -> F) -> Result<T, CallError>
     where
         F: Future<Output = RedisResult<T>>,
     {
-        let open = self.lanes.iter().find_map(|(lane, _)| Some((lane, lane.connection.load_full()?)));
+        let open = self
+            .connections
+            .iter()
+            .find_map(|(reconnecting, _)| Some((reconnecting, reconnecting.connection.load_full()?)));
         let metrics = &self.state.metrics.redis;
         let failed = |reason: &str| metrics.failures.with_label_values(&[reason]).inc();
         let shards = self.state.shards.load_full();
-        let Some((lane, connection)) = open.filter(|_| shards.as_ref().is_none_or(|shards| !shards.is_down(key)))
+        let Some((reconnecting, connection)) =
+            open.filter(|_| shards.as_ref().is_none_or(|shards| !shards.is_down(key)))
         else {
             failed("down");
             return Err(CallError::Unavailable);
         };
         let began = Instant::now();
         let mut timer = self.timers().pop().unwrap_or_else(|| Timer::new(self.limit));
-        let outcome = timer.within(self.limit, TURNS, call((*connection).clone())).await;
+        let outcome = timer.within(self.limit, MAX_WAITS, call((*connection).clone())).await;
         self.keep(timer);
         let (failure, is_timeout) = match outcome {
             Some(Ok(answer)) => {
@@ -153,7 +160,7 @@ impl Lanes {
         };
         let concerns_all = shards.is_none_or(|shards| shards.failed(key, &failure, &connection));
         // Either Redis hangs or this connection does; the next call must not wait to find out which.
-        if concerns_all && lane.close(&connection, &failure, &self.state) && is_timeout {
+        if concerns_all && reconnecting.close(&connection, &failure, &self.state) && is_timeout {
             self.close_all(&failure);
         }
         Err(CallError::Unavailable)
@@ -167,7 +174,7 @@ impl Lanes {
 
     fn keep(&self, timer: Timer) {
         let mut timers = self.timers();
-        if timers.len() < TIMERS {
+        if timers.len() < MAX_TIMERS {
             timers.push(timer);
         }
     }
@@ -177,22 +184,22 @@ impl Lanes {
     }
 
     fn close_all(&self, failure: &str) {
-        for (lane, _) in &self.lanes {
-            if let Some(connection) = lane.connection.load_full() {
-                lane.close(&connection, failure, &self.state);
+        for (reconnecting, _) in &self.connections {
+            if let Some(connection) = reconnecting.connection.load_full() {
+                reconnecting.close(&connection, failure, &self.state);
             }
         }
     }
 }
 
-/// The lanes' common state, for the log and the gauge.
+/// The connections' common state, for the log and the gauge.
 #[derive(Debug)]
-struct State {
-    /// The number of open lanes. Held while the gauge is set, so that two lanes that change at once can't leave it
-    /// wrong.
+struct SharedState {
+    /// The number of open connections. Held while the gauge is set, so that two connections that change at once can't
+    /// leave it wrong.
     open: Mutex<usize>,
     opened: Notify,
-    /// Why the last attempt to open a lane failed.
+    /// Why the last attempt to open a connection failed.
     failure: Mutex<String>,
     /// The shards, in a cluster.
     shards: ArcSwapOption<Shards>,
@@ -215,7 +222,7 @@ impl Outage {
     }
 }
 
-impl State {
+impl SharedState {
     fn opened(&self) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         *open += 1;
@@ -255,21 +262,21 @@ impl State {
 }
 
 /// One connection, shared by the calls on it.
-struct Lane {
-    connection: ArcSwapOption<Connection>,
+struct ReconnectingConnection {
+    connection: ArcSwapOption<RedisConnection>,
     lost: Notify,
 }
 
-impl std::fmt::Debug for Lane {
+impl std::fmt::Debug for ReconnectingConnection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Lane").field("open", &self.connection.load().is_some()).finish()
+        f.debug_struct("ReconnectingConnection").field("open", &self.connection.load().is_some()).finish()
     }
 }
 
-impl Lane {
+impl ReconnectingConnection {
     /// Closes a failed connection and returns whether it was open. Other calls on the connection fail too, and find
     /// it closed.
-    fn close(&self, failed: &Arc<Connection>, failure: &str, state: &State) -> bool {
+    fn close(&self, failed: &Arc<RedisConnection>, failure: &str, state: &SharedState) -> bool {
         let seen = self.connection.compare_and_swap(failed, None);
         let was_open = seen.as_ref().is_some_and(|seen| Arc::ptr_eq(seen, failed));
         if was_open {
@@ -280,23 +287,28 @@ impl Lane {
     }
 }
 
-/// Keeps a lane open until the task is aborted, reopening it after each loss.
-async fn keep_open(lane: Arc<Lane>, link: Arc<Link>, state: Arc<State>, limit: Duration) {
-    let mut waits = WAITS.into_iter();
-    let mut wait = WAITS[0];
+/// Keeps a connection open until the task is aborted, reopening it after each loss.
+async fn keep_open(
+    reconnecting: Arc<ReconnectingConnection>,
+    client: Arc<RedisClient>,
+    state: Arc<SharedState>,
+    limit: Duration,
+) {
+    let mut waits = BACKOFF.into_iter();
+    let mut wait = BACKOFF[0];
     loop {
-        match tokio::time::timeout(OPEN_LIMIT, open(&link, &state.metrics.redis)).await {
+        match tokio::time::timeout(OPEN_LIMIT, open(&client, &state.metrics.redis)).await {
             Ok(Ok((connection, shards))) => {
                 let connection = Arc::new(connection);
                 state.shards.store(shards);
                 // In this order: as soon as it is stored, a call may close it.
                 state.opened();
-                lane.connection.store(Some(Arc::clone(&connection)));
+                reconnecting.connection.store(Some(Arc::clone(&connection)));
                 let opened_at = Instant::now();
-                attend(&lane, &connection, &state, link.is_cluster(), limit).await;
+                watch(&reconnecting, &connection, &state, client.is_cluster(), limit).await;
                 // A Redis that accepts connections and fails at the first call keeps the longer backoff.
-                if opened_at.elapsed() > CHECK {
-                    waits = WAITS.into_iter();
+                if opened_at.elapsed() > PING_INTERVAL {
+                    waits = BACKOFF.into_iter();
                 }
             }
             Ok(Err(error)) => state.not_opened(cause_of(&error)),
@@ -309,51 +321,61 @@ async fn keep_open(lane: Arc<Lane>, link: Arc<Link>, state: Arc<State>, limit: D
 }
 
 /// Opens a connection and probes it with what a window needs. In a cluster, at least one shard must pass.
-pub(super) async fn open(link: &Link, metrics: &RedisMetrics) -> RedisResult<(Connection, Option<Arc<Shards>>)> {
-    let mut connection = link.connect().await?;
-    if link.is_cluster() {
+pub(super) async fn open(
+    client: &RedisClient,
+    metrics: &RedisMetrics,
+) -> RedisResult<(RedisConnection, Option<Arc<Shards>>)> {
+    let mut connection = client.connect().await?;
+    if client.is_cluster() {
         let shards = Shards::find(connection.clone(), metrics.clone()).await?;
         return Ok((connection, Some(shards)));
     }
-    probe(&mut connection, PROBE).await?;
+    probe(&mut connection, PROBE_KEY).await?;
     Ok((connection, None))
 }
 
 /// Probes a key with writes.
-pub(super) async fn probe(connection: &mut Connection, key: &str) -> RedisResult<()> {
+pub(super) async fn probe(connection: &mut RedisConnection, key: &str) -> RedisResult<()> {
     let mut probe = redis::cmd("EVAL");
-    probe.arg(PROBING).arg(1).arg(key);
+    probe.arg(PROBE_SCRIPT).arg(1).arg(key);
     probe.query_async(connection).await
 }
 
-/// Waits until a lane is lost, and pings it regularly. In a cluster, calls and [`Shards`] probe each shard instead.
-async fn attend(lane: &Lane, connection: &Arc<Connection>, state: &State, is_cluster: bool, limit: Duration) {
+/// Waits until a connection is lost, and pings it regularly. In a cluster, calls and [`Shards`] probe each shard
+/// instead.
+async fn watch(
+    reconnecting: &ReconnectingConnection,
+    connection: &Arc<RedisConnection>,
+    state: &SharedState,
+    is_cluster: bool,
+    limit: Duration,
+) {
     let mut eviction_check = Instant::now();
     loop {
         let mut checked = (**connection).clone();
         if eviction_check <= Instant::now() {
-            eviction_check += EVICTION_CHECK;
+            eviction_check += EVICTION_CHECK_INTERVAL;
             // An ACL may forbid the command; the policy is then unknown.
-            match within(limit, TURNS, eviction::policy(&mut checked)).await {
+            match within(limit, MAX_WAITS, eviction::policy(&mut checked)).await {
                 Some(Ok(policy)) => state.note_eviction(policy),
                 Some(Err(error)) => tracing::debug!(%error, "maxmemory-policy of Redis unknown"),
                 None => {}
             }
         }
         tokio::select! {
-            () = lane.lost.notified() => return,
-            () = tokio::time::sleep(CHECK) => {}
+            () = reconnecting.lost.notified() => return,
+            () = tokio::time::sleep(PING_INTERVAL) => {}
         }
         if is_cluster {
             continue;
         }
         let ping = redis::cmd("PING");
-        let failure = match within(limit, TURNS, ping.query_async::<()>(&mut checked)).await {
+        let failure = match within(limit, MAX_WAITS, ping.query_async::<()>(&mut checked)).await {
             Some(Ok(())) => continue,
             Some(Err(error)) => cause_of(&error),
             None => format!("no response within {limit:?}"),
         };
-        lane.close(connection, &failure, state);
+        reconnecting.close(connection, &failure, state);
     }
 }
 

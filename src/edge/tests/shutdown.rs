@@ -47,11 +47,11 @@ async fn read_to_end(peer: &mut Peer) -> Got {
 }
 
 fn limits(requests: u64) -> ConnectionLimits {
-    ConnectionLimits { requests, last_call: Duration::from_millis(300), ..ConnectionLimits::default() }
+    ConnectionLimits { requests, drain_grace: Duration::from_millis(300), ..ConnectionLimits::default() }
 }
 
 #[tokio::test]
-async fn a_client_that_loses_what_follows_a_goaway_gets_one_together_with_its_last_response() {
+async fn a_client_that_stops_reading_at_a_goaway_gets_it_with_its_last_response() {
     let fixture = Fixture::start(limits(2)).await;
     let mut peer = Peer::connect_with(&fixture, &H2).await;
     peer.request(1, &get("/")).await.unwrap();
@@ -69,7 +69,7 @@ async fn a_client_that_loses_what_follows_a_goaway_gets_one_together_with_its_la
 }
 
 #[tokio::test]
-async fn such_a_client_with_several_requests_at_once_gets_it_after_the_responses() {
+async fn such_a_client_with_concurrent_requests_gets_it_after_the_responses() {
     let fixture = Fixture::start(limits(2)).await;
     let mut peer = Peer::connect_with(&fixture, &H2).await;
     let requests: Vec<u8> =
@@ -85,11 +85,11 @@ async fn such_a_client_with_several_requests_at_once_gets_it_after_the_responses
     peer.request(7, &get("/")).await.unwrap();
     assert_eq!(read_to_end(&mut peer).await, Got { answered: vec![], goaways: vec![5], after: 0 });
     // The gateway waits, because two more requests might follow.
-    assert!(since.elapsed() >= ConnectionLimits::CROSSING / 2, "after {:?}", since.elapsed());
+    assert!(since.elapsed() >= ConnectionLimits::LATE_REQUEST_WAIT / 2, "after {:?}", since.elapsed());
 }
 
 #[tokio::test]
-async fn a_request_of_such_a_client_that_crosses_the_end_is_named_as_not_processed() {
+async fn a_late_request_of_such_a_client_is_reported_as_not_processed() {
     let fixture =
         Fixture::start(ConnectionLimits { idle: Duration::from_millis(200), ..ConnectionLimits::default() }).await;
     let mut peer = Peer::connect_with(&fixture, &H2).await;
@@ -124,7 +124,7 @@ async fn an_upload_of_such_a_client_is_read_to_its_end_before_the_goaway() {
 }
 
 #[tokio::test]
-async fn any_other_client_is_warned_and_what_crosses_the_warning_is_answered() {
+async fn any_other_client_is_warned_and_requests_that_cross_the_warning_are_answered() {
     let fixture = Fixture::start(limits(1)).await;
     let mut peer = Peer::connect(&fixture).await;
     peer.request(1, &get("/slow")).await.unwrap();
@@ -136,14 +136,14 @@ async fn any_other_client_is_warned_and_what_crosses_the_warning_is_answered() {
 }
 
 #[tokio::test]
-async fn a_client_that_always_has_a_request_open_is_ended_all_the_same() {
-    let farewell = Duration::from_millis(500);
-    let fixture = Fixture::start(ConnectionLimits { farewell, ..limits(1) }).await;
+async fn a_client_that_always_has_a_request_open_is_closed_too() {
+    let closing = Duration::from_millis(500);
+    let fixture = Fixture::start(ConnectionLimits { closing, ..limits(1) }).await;
     for (settings, goodbyes) in [(&[][..], 2), (&H2, 1)] {
         let mut peer = Peer::connect_with(&fixture, settings).await;
         let (began, mut stream) = (Instant::now(), 1);
         peer.request(stream, &get("/slow")).await.unwrap();
-        while began.elapsed() < farewell * 2 {
+        while began.elapsed() < closing * 2 {
             stream += 2;
             peer.request(stream, &get("/slow")).await.unwrap();
             sleep(SLOW / 3).await;
@@ -158,7 +158,7 @@ async fn a_client_that_always_has_a_request_open_is_ended_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_stop_answers_one_more_request_of_each_client() {
+async fn a_drain_answers_one_more_request_of_each_client() {
     for (settings, goodbyes) in [(&[][..], vec![NONE, 5]), (&H2, vec![5])] {
         let fixture = Fixture::start(limits(1000)).await;
         let mut peer = Peer::connect_with(&fixture, settings).await;

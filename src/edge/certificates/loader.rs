@@ -17,7 +17,7 @@ use rustls::server::{NoServerSessionStorage, ProducesTickets};
 use rustls::sign::SingleCertAndKey;
 use tokio::sync::{Notify, Semaphore};
 
-use super::Pace;
+use super::CheckIntervals;
 use crate::certificate::{self, Certificate, CertificateError, CertificateFiles, FilesStamp, Validity};
 use crate::host::CertificateNames;
 use crate::metrics::CertificateMetrics;
@@ -27,7 +27,7 @@ use crate::store::with_causes;
 ///
 /// Larger: a rush of first handshakes takes threads and CPU from requests. Smaller: folders that respond slowly
 /// delay the certificates of others.
-const READ_AT_ONCE: usize = 32;
+const MAX_CONCURRENT_READS: usize = 32;
 
 /// The memory of a certificate apart from its chain and paths: the key as rustls holds it, the `ServerConfig`, and
 /// the cache entry. A process was measured to grow by 3 to 4 KiB per certificate (`benches/tenants`), chain
@@ -47,7 +47,7 @@ pub struct ServedCertificate {
 
 /// A certificate in memory, and what is known of its files.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct LoadedCertificate {
     served: Arc<ServedCertificate>,
     files: CertificateFiles,
     /// The slug of the tenant that owns it, or `gateway`.
@@ -61,7 +61,7 @@ pub(super) struct Held {
     fault: Mutex<Option<String>>,
 }
 
-impl Held {
+impl LoadedCertificate {
     pub(super) fn served(&self) -> &Arc<ServedCertificate> {
         &self.served
     }
@@ -87,35 +87,39 @@ impl Held {
 pub(super) struct Loader {
     provider: Arc<CryptoProvider>,
     ticketer: Arc<dyn ProducesTickets>,
-    slots: Semaphore,
+    permits: Semaphore,
     since: Instant,
-    pub(super) pace: Pace,
+    pub(super) intervals: CheckIntervals,
     pub(super) metrics: CertificateMetrics,
     /// Notified when a certificate was renewed, or when its files hold one that can't be served.
     pub(super) changed: Notify,
 }
 
 impl Loader {
-    pub(super) fn new(metrics: CertificateMetrics, pace: Pace) -> Self {
+    pub(super) fn new(metrics: CertificateMetrics, intervals: CheckIntervals) -> Self {
         Self {
             provider: Arc::new(aws_lc_rs::default_provider()),
             ticketer: Ticketer::new().expect("the system gives random bytes"),
-            slots: Semaphore::new(READ_AT_ONCE),
+            permits: Semaphore::new(MAX_CONCURRENT_READS),
             since: Instant::now(),
-            pace,
+            intervals,
             metrics,
             changed: Notify::new(),
         }
     }
 
     /// Reads a pair of files with blocking I/O.
-    pub(super) fn read(&self, files: &CertificateFiles, owner: Arc<str>) -> Result<Held, CertificateError> {
+    pub(super) fn read(
+        &self,
+        files: &CertificateFiles,
+        owner: Arc<str>,
+    ) -> Result<LoadedCertificate, CertificateError> {
         // Taken before the files are read: files that are written meanwhile get another stamp and are read again.
         let stamp = files.stamp();
         let certificate = certificate::read(files)?;
         let chain: usize = certificate.key.cert.iter().map(|certificate| certificate.len()).sum();
         let paths = files.certificate.as_os_str().len() + files.private_key.as_os_str().len();
-        Ok(Held {
+        Ok(LoadedCertificate {
             bytes: u32::try_from(chain + 2 * paths + OVERHEAD).unwrap_or(u32::MAX),
             validity: certificate.validity,
             served: self.ready(certificate),
@@ -134,10 +138,10 @@ impl Loader {
         files: &CertificateFiles,
         owner: &Arc<str>,
         before: Option<Validity>,
-    ) -> Result<Held, CertificateError> {
-        let _slot = self.slots.acquire().await.expect("the slots are never closed");
+    ) -> Result<LoadedCertificate, CertificateError> {
+        let _permit = self.permits.acquire().await.expect("the permits are never closed");
         let (loader, files, owner) = (Arc::clone(self), files.clone(), Arc::clone(owner));
-        let read = off_the_workers(move || {
+        let read = run_blocking(move || {
             let held = loader.read(&files, owner)?;
             let now = Timestamp::now();
             if before.is_some_and(|before| before.check(now).is_ok()) {
@@ -151,16 +155,16 @@ impl Loader {
     }
 
     /// Whether a comparison of a certificate with its files is due. Only the first caller gets `true`.
-    pub(super) fn is_due(&self, held: &Held) -> bool {
+    pub(super) fn is_due(&self, held: &LoadedCertificate) -> bool {
         let (now, last) = (self.now(), held.compared.load(Ordering::Relaxed));
-        let pace = u64::try_from(self.pace.compare.as_millis()).unwrap_or(u64::MAX);
-        now.saturating_sub(last) >= pace
+        let intervals = u64::try_from(self.intervals.compare.as_millis()).unwrap_or(u64::MAX);
+        now.saturating_sub(last) >= intervals
             && held.compared.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     /// Reads the replacement of a certificate whose files [changed](changed), if they are sound. A pair that is
     /// broken, out of date or only half written is logged once and tried again later.
-    pub(super) async fn renew(self: &Arc<Self>, held: &Held) -> Option<Held> {
+    pub(super) async fn renew(self: &Arc<Self>, held: &LoadedCertificate) -> Option<LoadedCertificate> {
         let tenant = &*held.owner;
         match self.load(&held.files, &held.owner, Some(held.validity)).await {
             Ok(renewed) => {
@@ -169,10 +173,10 @@ impl Loader {
                 Some(renewed)
             }
             Err(error) => {
-                let told = with_causes(&error);
-                if fault_of(held).replace(told.clone()).is_none_or(|before| before != told) {
-                    let goes_on = "a renewed certificate can't be served; the one before it goes on";
-                    tracing::error!(tenant, fault = told, remedy = error.remedy(), "{goes_on}");
+                let fault = with_causes(&error);
+                if fault_of(held).replace(fault.clone()).is_none_or(|before| before != fault) {
+                    let message = "a renewed certificate can't be served; the one before it goes on";
+                    tracing::error!(tenant, fault, remedy = error.remedy(), "{message}");
                     self.note_change();
                 }
                 None
@@ -204,7 +208,7 @@ impl Loader {
 }
 
 /// The certificates whose files have changed since they were read.
-pub(super) async fn changed(mut some: Vec<Arc<Held>>) -> Vec<Arc<Held>> {
+pub(super) async fn changed(mut some: Vec<Arc<LoadedCertificate>>) -> Vec<Arc<LoadedCertificate>> {
     let compare = move || {
         some.retain(|held| {
             let is_changed = held.files.stamp() != held.stamp;
@@ -215,15 +219,15 @@ pub(super) async fn changed(mut some: Vec<Arc<Held>>) -> Vec<Arc<Held>> {
         });
         some
     };
-    off_the_workers(compare).await
+    run_blocking(compare).await
 }
 
-fn fault_of(held: &Held) -> std::sync::MutexGuard<'_, Option<String>> {
+fn fault_of(held: &LoadedCertificate) -> std::sync::MutexGuard<'_, Option<String>> {
     held.fault.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs blocking work on a thread that serves no requests.
-pub(super) async fn off_the_workers<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
+pub(super) async fn run_blocking<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
         Err(error) => match error.try_into_panic() {

@@ -3,7 +3,7 @@
 //! hyper's graceful shutdown is not used. It sends GOAWAY and PING together, and accepts no request that arrives
 //! after the PING acknowledgement. Python's `h2` fails on the PING, and nghttp2 (Node, curl) acknowledges it
 //! before it sends its queued requests. What is done instead depends on how the client reacts to a GOAWAY
-//! ([`Parting`]). Nothing is written after the last GOAWAY, because some clients treat any further frame as an
+//! ([`DueGoaway`]). Nothing is written after the last GOAWAY, because some clients treat any further frame as an
 //! error.
 
 use std::io;
@@ -14,9 +14,9 @@ use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Sleep, sleep};
 
-use super::crossing::Crossing;
+use super::late_requests::LateRequests;
 use crate::config::ConnectionLimits;
-use crate::edge::parting::Parting;
+use crate::edge::goaway::DueGoaway;
 
 const GOAWAY: u8 = 7;
 
@@ -28,27 +28,27 @@ const LARGEST: u32 = u32::MAX >> 1;
 
 /// The bytes to be written before the connection is closed.
 #[derive(Debug, Default)]
-pub(super) struct Ending {
+pub(super) struct Shutdown {
     /// Accepted from hyper and not written yet.
     held: BytesMut,
     /// The delay before a GOAWAY that warns, or that comes with a response.
     pause: Option<Pin<Box<Sleep>>>,
     /// The requests that are being discarded, while that lasts.
-    crossing: Option<Box<Crossing>>,
+    late_requests: Option<Box<LateRequests>>,
     is_warned: bool,
     /// Whether the last response has been held back.
-    is_alone: bool,
+    has_held_last_response: bool,
     /// Whether the last GOAWAY has been appended.
     is_over: bool,
 }
 
-impl Ending {
+impl Shutdown {
     /// Whether hyper's bytes pass unchanged: no GOAWAY is due, or the one that warns has been written.
-    pub(super) fn passes(&self, parting: Parting) -> bool {
-        match parting {
-            Parting::None => true,
-            Parting::Warning => self.is_warned && self.held.is_empty(),
-            Parting::WithResponse | Parting::Now => false,
+    pub(super) fn passes(&self, due: DueGoaway) -> bool {
+        match due {
+            DueGoaway::None => true,
+            DueGoaway::Warning => self.is_warned && self.held.is_empty(),
+            DueGoaway::WithResponse | DueGoaway::Now => false,
         }
     }
 
@@ -76,10 +76,10 @@ impl Ending {
 
     /// Holds back the last response for a moment, once. A client that sends requests from several tasks may have
     /// received each response before it sent the next request; by the end of the pause, another one has arrived.
-    pub(super) fn poll_alone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if !self.is_alone {
+    pub(super) fn poll_pause_before_response(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if !self.has_held_last_response {
             ready!(self.poll_pause(cx));
-            self.is_alone = true;
+            self.has_held_last_response = true;
         }
         Poll::Ready(())
     }
@@ -98,22 +98,22 @@ impl Ending {
     /// The PINGs are for httpcore, in which one task of a connection reads for all. A task whose response was read
     /// by another task takes it only when that task has read something more, and loses it if that is the GOAWAY.
     /// Each PING lets one task continue, provided that it arrives in a TLS record of its own.
-    pub(super) fn poll_crossing<IO: AsyncRead + AsyncWrite + Unpin>(
+    pub(super) fn poll_late_requests<IO: AsyncRead + AsyncWrite + Unpin>(
         &mut self,
         io: &mut IO,
         expected: usize,
         mut note: impl FnMut(&[u8]) -> usize,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
-        let mut crossing = self.crossing.take().unwrap_or_else(|| Box::new(Crossing::new(expected)));
-        let quiet = self.poll_crossed(&mut crossing, io, expected, &mut note, cx);
-        self.crossing = Some(crossing);
+        let mut late_requests = self.late_requests.take().unwrap_or_else(|| Box::new(LateRequests::new(expected)));
+        let quiet = self.poll_discarded(&mut late_requests, io, expected, &mut note, cx);
+        self.late_requests = Some(late_requests);
         quiet
     }
 
-    fn poll_crossed<IO: AsyncRead + AsyncWrite + Unpin>(
+    fn poll_discarded<IO: AsyncRead + AsyncWrite + Unpin>(
         &mut self,
-        crossing: &mut Crossing,
+        late_requests: &mut LateRequests,
         io: &mut IO,
         expected: usize,
         note: &mut impl FnMut(&[u8]) -> usize,
@@ -122,21 +122,21 @@ impl Ending {
         loop {
             loop {
                 ready!(self.poll_write(io, cx))?;
-                if !crossing.takes_ping() {
+                if !late_requests.takes_ping() {
                     break;
                 }
                 self.held.extend_from_slice(&PING);
             }
-            ready!(crossing.poll_quiet(io, expected, note, cx))?;
-            if crossing.is_counted() {
+            ready!(late_requests.poll_quiet(io, expected, note, cx))?;
+            if late_requests.is_counted() {
                 return Poll::Ready(Ok(()));
             }
         }
     }
 
     /// Whether requests are being discarded.
-    pub(super) fn is_crossing(&self) -> bool {
-        self.crossing.is_some()
+    pub(super) fn is_discarding(&self) -> bool {
+        self.late_requests.is_some()
     }
 
     /// Appends the last GOAWAY, which names the newest request that was processed.

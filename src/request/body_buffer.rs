@@ -4,7 +4,7 @@
 //! So memory is reserved for the bytes that arrived rather than for those declared: a client that declares 16 MiB and
 //! sends nothing takes nothing from others.
 //!
-//! Gzip is decoded member by member, since each member has a fixed cost whatever it contains: [`Members`] bounds
+//! Gzip is decoded member by member, since each member has a fixed cost whatever it contains: [`GzipMembers`] bounds
 //! their number.
 
 use std::io::{self, Write};
@@ -21,7 +21,7 @@ use crate::memory::{MemoryPermit, MemoryShare};
 /// driver copies the columns twice: into its arguments and into its send buffer. SQLite gets them in chunks.
 ///
 /// Larger: fewer bodies are served at once than would fit. Smaller: bodies take more than is reserved for them.
-const COST: usize = 4;
+const MEMORY_FACTOR: usize = 4;
 
 /// Bodies up to this size are not reserved.
 ///
@@ -36,7 +36,7 @@ const STEP: usize = 64 * 1024;
 /// How much of a body is decoded before the task yields, in bytes of output.
 ///
 /// Larger: one body holds up a thread. Smaller: bodies are decoded more slowly.
-pub(super) const AT_ONCE: usize = 256 * 1024;
+pub(super) const YIELD_AFTER: usize = 256 * 1024;
 
 /// The work of one byte of gzip input, in bytes of output. Empty members cost it too.
 ///
@@ -52,11 +52,11 @@ const GZIP_OVERHEAD: usize = 64 * 1024;
 /// How many bytes of input each gzip member counts as, in addition to its own.
 ///
 /// Larger: ordinary bodies of small members are refused. Smaller: tiny members, which cost microseconds each, pass.
-const MEMBER: usize = 1024;
+const MEMBER_COST: usize = 1024;
 
 /// A completely read body.
 #[derive(Debug, Default)]
-pub(super) struct Received {
+pub(super) struct ReceivedBody {
     /// The decoded bytes.
     pub(super) bytes: Bytes,
     /// The reservation for serving it.
@@ -65,7 +65,7 @@ pub(super) struct Received {
 
 /// The decoded bytes so far.
 #[derive(Debug)]
-pub(super) struct Buffer<'m> {
+pub(super) struct BoundedBuffer<'m> {
     bytes: Vec<u8>,
     /// The declared length.
     declared: Option<usize>,
@@ -74,7 +74,7 @@ pub(super) struct Buffer<'m> {
     permit: Option<MemoryPermit>,
 }
 
-impl Buffer<'_> {
+impl BoundedBuffer<'_> {
     /// Reserves the memory for a body of which this many bytes have arrived.
     fn reserve(&mut self, length: usize) -> Result<(), Refusal> {
         if length <= UNCOUNTED {
@@ -82,7 +82,7 @@ impl Buffer<'_> {
         }
         // No more than the whole body costs: the budget may be no larger.
         let most = self.declared.unwrap_or(self.limit).max(length);
-        let bytes = length.next_multiple_of(STEP).min(most).saturating_mul(COST);
+        let bytes = length.next_multiple_of(STEP).min(most).saturating_mul(MEMORY_FACTOR);
         match &mut self.permit {
             Some(permit) if permit.bytes() >= bytes => {}
             Some(permit) => permit.resize(bytes)?,
@@ -109,9 +109,9 @@ impl Buffer<'_> {
 
 /// The destination of a body's pieces.
 #[derive(Debug)]
-pub(super) enum Inflow<'m> {
-    AsItIs(Buffer<'m>),
-    Gzip(Box<Members<'m>>),
+pub(super) enum BodyBuffer<'m> {
+    Identity(BoundedBuffer<'m>),
+    Gzip(Box<GzipMembers<'m>>),
 }
 
 /// The members of a gzip body.
@@ -119,17 +119,17 @@ pub(super) enum Inflow<'m> {
 /// Gzip never makes data an eighth larger. Only empty or tiny members and blocks do, which take CPU time and decode
 /// to nothing.
 #[derive(Debug)]
-pub(super) struct Members<'m> {
+pub(super) struct GzipMembers<'m> {
     /// The current member's decoder; `None` after a failure.
-    decoder: Option<GzDecoder<Decoded<'m>>>,
+    decoder: Option<GzDecoder<GzipOutput<'m>>>,
     /// How many members ended before it.
     ended: usize,
     /// Input bytes so far.
     taken: usize,
 }
 
-impl<'m> Members<'m> {
-    fn new(output: Decoded<'m>) -> Self {
+impl<'m> GzipMembers<'m> {
+    fn new(output: GzipOutput<'m>) -> Self {
         Self { decoder: Some(GzDecoder::new(output)), ended: 0, taken: 0 }
     }
 
@@ -150,7 +150,7 @@ impl<'m> Members<'m> {
         }
         self.taken += piece.len();
         let decoded = self.decoded();
-        if self.taken + self.ended * MEMBER > decoded + decoded / 8 + GZIP_OVERHEAD {
+        if self.taken + self.ended * MEMBER_COST > decoded + decoded / 8 + GZIP_OVERHEAD {
             return Err(Faults::single(
                 "body",
                 "The body must not consist of so many empty or tiny gzip members: compress it as a whole.",
@@ -167,7 +167,7 @@ impl<'m> Members<'m> {
     }
 
     /// Ends the current member.
-    fn finish(&mut self) -> Result<Decoded<'m>, Refusal> {
+    fn finish(&mut self) -> Result<GzipOutput<'m>, Refusal> {
         let decoder = self.decoder.as_mut().ok_or_else(not_gzip)?;
         if decoder.try_finish().is_err() {
             return Err(self.fail());
@@ -184,13 +184,13 @@ impl<'m> Members<'m> {
 
 /// The output of a decoder.
 #[derive(Debug)]
-pub(super) struct Decoded<'m> {
-    buffer: Buffer<'m>,
+pub(super) struct GzipOutput<'m> {
+    buffer: BoundedBuffer<'m>,
     /// Why a piece was refused.
     refused: Option<Refusal>,
 }
 
-impl Write for Decoded<'_> {
+impl Write for GzipOutput<'_> {
     fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
         match self.buffer.push(piece) {
             Ok(()) => Ok(piece.len()),
@@ -206,7 +206,7 @@ impl Write for Decoded<'_> {
     }
 }
 
-impl<'m> Inflow<'m> {
+impl<'m> BodyBuffer<'m> {
     /// For a body whose declared length, if any, is within the limit.
     ///
     /// # Errors
@@ -218,26 +218,26 @@ impl<'m> Inflow<'m> {
         share: &'m MemoryShare,
     ) -> Result<Self, Refusal> {
         if let Some(length) = declared.filter(|length| *length > UNCOUNTED) {
-            share.check_room(length.saturating_mul(COST))?;
+            share.check_room(length.saturating_mul(MEMORY_FACTOR))?;
         }
-        let mut buffer = Buffer { bytes: Vec::new(), declared, limit, share, permit: None };
+        let mut buffer = BoundedBuffer { bytes: Vec::new(), declared, limit, share, permit: None };
         Ok(match coding {
-            Coding::Identity => Self::AsItIs(buffer),
+            Coding::Identity => Self::Identity(buffer),
             Coding::Gzip => {
                 buffer.declared = None;
-                Self::Gzip(Box::new(Members::new(Decoded { buffer, refused: None })))
+                Self::Gzip(Box::new(GzipMembers::new(GzipOutput { buffer, refused: None })))
             }
         })
     }
 
-    /// Takes the next piece. Returns the work that it took, to compare with [`AT_ONCE`].
+    /// Takes the next piece. Returns the work that it took, to compare with [`YIELD_AFTER`].
     ///
     /// # Errors
     /// [`Refusal::BodyTooLarge`], [`Refusal::MemorySpent`], and [`Refusal::Invalid`] on `body` for invalid gzip or
     /// more members than such a body needs.
     pub(super) fn push(&mut self, piece: &[u8]) -> Result<usize, Refusal> {
         match self {
-            Self::AsItIs(buffer) => buffer.push(piece).map(|()| piece.len()),
+            Self::Identity(buffer) => buffer.push(piece).map(|()| piece.len()),
             Self::Gzip(members) => {
                 let before = members.decoded();
                 members.push(piece)?;
@@ -250,12 +250,12 @@ impl<'m> Inflow<'m> {
     ///
     /// # Errors
     /// [`Refusal::Invalid`] on `body` if gzip ends early.
-    pub(super) fn end(self) -> Result<Received, Refusal> {
+    pub(super) fn end(self) -> Result<ReceivedBody, Refusal> {
         let buffer = match self {
-            Self::AsItIs(buffer) => buffer,
+            Self::Identity(buffer) => buffer,
             Self::Gzip(mut members) => members.finish()?.buffer,
         };
-        Ok(Received { bytes: buffer.bytes.into(), permit: buffer.permit })
+        Ok(ReceivedBody { bytes: buffer.bytes.into(), permit: buffer.permit })
     }
 }
 
@@ -280,11 +280,11 @@ mod tests {
 
     fn decode(pieces: &[&[u8]], limit: usize) -> Result<Bytes, Refusal> {
         let share = MemoryShare::unlimited();
-        let mut inflow = Inflow::begin(Coding::Gzip, None, limit, &share)?;
+        let mut buffer = BodyBuffer::begin(Coding::Gzip, None, limit, &share)?;
         for piece in pieces {
-            inflow.push(piece)?;
+            buffer.push(piece)?;
         }
-        inflow.end().map(|received| received.bytes)
+        buffer.end().map(|received| received.bytes)
     }
 
     #[test]
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_gzip_or_breaks_off_is_a_fault_of_the_body() {
+    fn invalid_or_truncated_gzip_is_a_fault_of_the_body() {
         let whole = gzip(b"{}");
         let broken = [whole.as_slice(), b"x"].concat();
         let mut corrupt = whole.clone();
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn members_and_blocks_that_decode_to_nearly_nothing_are_refused_and_all_others_taken() {
+    fn members_and_blocks_that_decode_to_nearly_nothing_are_refused_and_all_others_accepted() {
         let noise: Vec<u8> = (0_u32..100_000).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         let stored = {
             let mut encoder = GzEncoder::new(Vec::new(), Compression::none());
@@ -343,41 +343,41 @@ mod tests {
     #[test]
     fn input_is_work_even_where_it_decodes_to_nothing() {
         let share = MemoryShare::unlimited();
-        let mut inflow = Inflow::begin(Coding::Gzip, None, 1 << 20, &share).unwrap();
-        let work = inflow.push(&gzip(b"").repeat(50)).unwrap();
+        let mut buffer = BodyBuffer::begin(Coding::Gzip, None, 1 << 20, &share).unwrap();
+        let work = buffer.push(&gzip(b"").repeat(50)).unwrap();
         assert_eq!(work, 50 * 20 * INPUT_WORK);
     }
 
     #[test]
-    fn a_body_takes_and_reserves_memory_as_it_comes_four_times_as_much() {
+    fn a_body_reserves_four_times_its_size_as_it_arrives() {
         let share = MemoryShare::unlimited();
-        let mut inflow = Inflow::begin(Coding::Identity, Some(1 << 20), 1 << 20, &share).unwrap();
-        let reserved = |inflow: &Inflow<'_>| {
-            let Inflow::AsItIs(buffer) = inflow else { panic!("{inflow:?}") };
+        let mut buffer = BodyBuffer::begin(Coding::Identity, Some(1 << 20), 1 << 20, &share).unwrap();
+        let reserved = |buffer: &BodyBuffer<'_>| {
+            let BodyBuffer::Identity(buffer) = buffer else { panic!("{buffer:?}") };
             assert_eq!(buffer.bytes.capacity(), 1 << 20, "it never moves");
             buffer.permit.as_ref().map(MemoryPermit::bytes)
         };
-        inflow.push(&[b' '; 100]).unwrap();
-        assert_eq!(reserved(&inflow), None);
-        inflow.push(&[b' '; UNCOUNTED]).unwrap();
-        assert_eq!(reserved(&inflow), Some(4 * STEP));
-        inflow.push(&vec![b' '; STEP]).unwrap();
-        assert_eq!(reserved(&inflow), Some(8 * STEP));
-        let mut inflow = Inflow::begin(Coding::Identity, Some(100_000), 1 << 20, &share).unwrap();
-        inflow.push(&[b' '; 90_000]).unwrap();
-        assert_eq!(inflow.end().unwrap().permit.map(|permit| permit.bytes()), Some(400_000), "not of a whole step");
+        buffer.push(&[b' '; 100]).unwrap();
+        assert_eq!(reserved(&buffer), None);
+        buffer.push(&[b' '; UNCOUNTED]).unwrap();
+        assert_eq!(reserved(&buffer), Some(4 * STEP));
+        buffer.push(&vec![b' '; STEP]).unwrap();
+        assert_eq!(reserved(&buffer), Some(8 * STEP));
+        let mut buffer = BodyBuffer::begin(Coding::Identity, Some(100_000), 1 << 20, &share).unwrap();
+        buffer.push(&[b' '; 90_000]).unwrap();
+        assert_eq!(buffer.end().unwrap().permit.map(|permit| permit.bytes()), Some(400_000), "not of a whole step");
 
-        let mut inflow = Inflow::begin(Coding::Identity, Some(1 << 20), 1 << 20, &share).unwrap();
-        inflow.push(&[b' '; 100]).unwrap();
+        let mut buffer = BodyBuffer::begin(Coding::Identity, Some(1 << 20), 1 << 20, &share).unwrap();
+        buffer.push(&[b' '; 100]).unwrap();
         for piece in repeat_n([b' '; 4096], 255) {
-            inflow.push(&piece).unwrap();
+            buffer.push(&piece).unwrap();
         }
-        let received = inflow.end().unwrap();
+        let received = buffer.end().unwrap();
         assert_eq!(
             (received.bytes.len(), received.permit.map(|permit| permit.bytes())),
             (255 * 4096 + 100, Some(4 << 20))
         );
-        let small = Inflow::begin(Coding::Identity, Some(UNCOUNTED), 1 << 20, &share).unwrap().end().unwrap();
+        let small = BodyBuffer::begin(Coding::Identity, Some(UNCOUNTED), 1 << 20, &share).unwrap().end().unwrap();
         assert!(small.permit.is_none());
     }
 }

@@ -21,7 +21,7 @@ const SCRATCH: usize = 4 * 1024;
 
 /// Requests that arrive after the last one that is processed.
 #[derive(Debug)]
-pub(super) struct Crossing {
+pub(super) struct LateRequests {
     silence: Pin<Box<Sleep>>,
     until: Instant,
     /// The number that arrived completely.
@@ -32,11 +32,11 @@ pub(super) struct Crossing {
     is_counted: bool,
 }
 
-impl Crossing {
+impl LateRequests {
     /// Expects as many requests as the peer had open at once.
     pub(super) fn new(expected: usize) -> Self {
-        let until = Instant::now() + ConnectionLimits::CROSSING_TOTAL;
-        let silence = Box::pin(sleep(ConnectionLimits::CROSSING));
+        let until = Instant::now() + ConnectionLimits::LATE_REQUEST_WAIT_TOTAL;
+        let silence = Box::pin(sleep(ConnectionLimits::LATE_REQUEST_WAIT));
         Self { silence, until, requests: 0, pings: expected, is_counted: false }
     }
 
@@ -82,7 +82,7 @@ impl Crossing {
             }
             self.requests += note(buf.filled());
             let is_waited_for = self.requests < expected && !self.is_counted;
-            self.wait(if is_waited_for { ConnectionLimits::CROSSING } else { ConnectionLimits::PAUSE });
+            self.wait(if is_waited_for { ConnectionLimits::LATE_REQUEST_WAIT } else { ConnectionLimits::PAUSE });
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Sockets that systemd hands over to the process, and notifications to systemd. Other supervisors that implement
-//! these protocols work too.
+//! Socket activation by systemd, and notifications to it (sd_notify). Other service managers that implement these
+//! protocols work too.
 //!
-//! Owns the environment variables of both protocols. Without a supervisor nothing is handed over, and notifications
-//! do nothing. A socket that was handed over belongs to systemd: it keeps listening when this process exits, and
-//! queued connections wait for the next one.
+//! Owns the environment variables of both protocols. Without a service manager no socket is passed, and notifications
+//! do nothing. A passed socket belongs to systemd: it keeps listening when this process exits, and queued connections
+//! wait for the next one.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -13,11 +13,11 @@ use listenfd::ListenFd;
 use sd_notify::NotifyState;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Why sockets that were handed over can't be used.
+/// Why sockets that systemd passed can't be used.
 #[derive(Debug, thiserror::Error)]
-pub enum HandOverError {
+pub enum SocketActivationError {
     /// A socket is not TCP.
-    #[error("the supervisor hands over a socket that is not a TCP one (number {number} of its sockets)")]
+    #[error("systemd passes a socket that is not TCP (number {number} of its sockets)")]
     NotTcp {
         /// Its position, from 1.
         number: usize,
@@ -25,30 +25,28 @@ pub enum HandOverError {
         source: io::Error,
     },
     /// A socket's address is not in the configuration.
-    #[error(
-        "the supervisor hands over a socket at {address}, but no entry of `listen` and no `admin_listen` has that address"
-    )]
+    #[error("systemd passes a socket at {address}, but no entry of `listen` and no `admin_listen` has that address")]
     Unclaimed {
         /// Its address.
         address: SocketAddr,
     },
 }
 
-/// Listening sockets that systemd opened, until each is claimed by its address.
+/// TokenChangeSubscription sockets that systemd opened, until each is claimed by its address.
 #[derive(Debug, Default)]
-pub struct Inherited(Vec<(SocketAddr, TcpListener)>);
+pub struct InheritedSockets(Vec<(SocketAddr, TcpListener)>);
 
-impl Inherited {
-    /// Takes the sockets that were handed over (`LISTEN_FDS`). Call it once per process, before other threads read
+impl InheritedSockets {
+    /// Takes the passed sockets (`LISTEN_FDS`). Call it once per process, before other threads read
     /// the environment.
     ///
     /// # Errors
-    /// [`HandOverError::NotTcp`].
-    pub fn take() -> Result<Self, HandOverError> {
+    /// [`SocketActivationError::NotTcp`].
+    pub fn take() -> Result<Self, SocketActivationError> {
         let mut sockets = ListenFd::from_env();
         let mut inherited = Self::default();
         for index in 0..sockets.len() {
-            let not_tcp = |source| HandOverError::NotTcp { number: index + 1, source };
+            let not_tcp = |source| SocketActivationError::NotTcp { number: index + 1, source };
             let socket = sockets.take_tcp_listener(index).map_err(not_tcp)?.expect("each is taken once");
             inherited.add(socket).map_err(not_tcp)?;
         }
@@ -60,7 +58,7 @@ impl Inherited {
         Ok(())
     }
 
-    /// Sockets as if handed over by systemd, for tests.
+    /// Sockets as if passed by systemd, for tests.
     #[cfg(test)]
     pub(crate) fn of(sockets: impl IntoIterator<Item = TcpListener>) -> Self {
         let mut inherited = Self::default();
@@ -75,31 +73,31 @@ impl Inherited {
     }
 
     /// Checks that every socket will be claimed: one that is never accepted from would hang its clients forever.
-    pub(crate) fn check_use(&self, addresses: &[SocketAddr]) -> Result<(), HandOverError> {
+    pub(crate) fn check_use(&self, addresses: &[SocketAddr]) -> Result<(), SocketActivationError> {
         match self.0.iter().find(|(address, _)| !addresses.contains(address)) {
-            Some((address, _)) => Err(HandOverError::Unclaimed { address: *address }),
+            Some((address, _)) => Err(SocketActivationError::Unclaimed { address: *address }),
             None => Ok(()),
         }
     }
 }
 
 /// Notifies systemd that the gateway serves requests, at startup and after each reload.
-pub fn ready(tenants: usize, note: &str) {
-    tell(&[NotifyState::Ready, NotifyState::Status(&format!("serving {tenants} tenants{note}"))]);
+pub fn notify_ready(tenants: usize, note: &str) {
+    notify(&[NotifyState::Ready, NotifyState::Status(&format!("serving {tenants} tenants{note}"))]);
 }
 
-/// Notifies systemd that a changed configuration is being read. [`ready`] follows, whatever the outcome.
-pub fn reloading() {
+/// Notifies systemd that a changed configuration is being read. [`notify_ready`] follows, whatever the outcome.
+pub fn notify_reloading() {
     // By this time, systemd decides whether the notification answers its own signal.
     match NotifyState::monotonic_usec_now() {
-        Ok(now) => tell(&[NotifyState::Reloading, now]),
+        Ok(now) => notify(&[NotifyState::Reloading, now]),
         Err(error) => tracing::warn!(%error, "systemd not notified of a reload"),
     }
 }
 
 /// Notifies systemd that the process is stopping.
-pub fn stopping() {
-    tell(&[NotifyState::Stopping, NotifyState::Status("finishing what is in flight")]);
+pub fn notify_stopping() {
+    notify(&[NotifyState::Stopping, NotifyState::Status("finishing what is in flight")]);
 }
 
 /// Sends watchdog notifications if systemd wants them (`WATCHDOG_USEC`), until it is dropped. They are sent from a
@@ -107,20 +105,20 @@ pub fn stopping() {
 ///
 /// # Panics
 /// Outside of a Tokio runtime.
-#[must_use = "dropping it ends the signs of life"]
-pub fn keep_watchdog_quiet() -> Option<AbortOnDropHandle<()>> {
+#[must_use = "dropping it ends the watchdog notifications"]
+pub fn notify_watchdog() -> Option<AbortOnDropHandle<()>> {
     // Twice per watchdog interval, as sd_watchdog_enabled(3) recommends.
     let every = sd_notify::watchdog_enabled()?.checked_div(2).filter(|every| *every > Duration::ZERO)?;
     Some(AbortOnDropHandle::new(tokio::spawn(async move {
         let mut ticks = tokio::time::interval(every);
         loop {
             ticks.tick().await;
-            tell(&[NotifyState::Watchdog]);
+            notify(&[NotifyState::Watchdog]);
         }
     })))
 }
 
-fn tell(state: &[NotifyState<'_>]) {
+fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::warn!(%error, "systemd not notified");
     }
@@ -131,10 +129,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_is_claimed_by_its_address_and_one_without_use_is_a_fault() {
+    fn a_socket_is_claimed_by_its_address_and_an_unclaimed_one_is_a_fault() {
         let sockets = [TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("[::1]:0").unwrap()];
         let [first, second] = sockets.each_ref().map(|socket| socket.local_addr().unwrap());
-        let mut inherited = Inherited::of(sockets);
+        let mut inherited = InheritedSockets::of(sockets);
         inherited.check_use(&[second, first]).unwrap();
         let fault = inherited.check_use(&[first]).unwrap_err().to_string();
         assert!(fault.contains(&format!("a socket at {second}")), "{fault}");

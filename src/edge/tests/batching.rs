@@ -96,11 +96,11 @@ async fn writes(path: &'static str) -> usize {
 
 // Like the gateway, a multi-threaded runtime, here with one thread: it runs next what a task woke last.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn answers_that_wait_for_nothing_are_written_together() {
+async fn responses_that_are_ready_at_once_are_written_together() {
     assert_eq!(tokio::spawn(writes("/")).await.unwrap(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn answers_that_wait_for_the_same_are_written_together() {
+async fn responses_that_wait_for_the_same_event_are_written_together() {
     assert_eq!(tokio::spawn(writes("/wait")).await.unwrap(), 1);
 }
