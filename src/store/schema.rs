@@ -99,27 +99,34 @@ pub(crate) async fn migrate(database: &Database, reach: Reach) -> Result<(), Sto
     Ok(())
 }
 
-/// Creates the Postgres schema that a URL names, unless it exists.
+/// Creates the Postgres schema that a URL names, unless it exists, and what the schemas of a database share.
 pub(super) async fn create_namespace(database: &Database, name: &str) -> Result<(), StoreError> {
-    let mut reader = database.reader().await?;
-    let mut sql = reader.sql();
-    sql.push("SELECT to_regnamespace(quote_ident(").bind(name).push(")) IS NULL");
-    let is_missing: bool = reader.fetch_one(sql).await?.get(0)?;
-    drop(reader);
-    if is_missing {
-        let mut transaction = database.begin_with(BEGIN, Duration::MAX, Instant::now()).await?;
-        let mut sql = transaction.sql();
-        sql.push("SELECT set_config('formgate.schema', ").bind(name).push(", true)");
-        transaction.fetch_all(sql).await?;
-        transaction.command(CREATE_NAMESPACE).await?;
-        transaction.commit().await?;
-    }
-    Ok(())
+    let mut transaction = database.begin_with(BEGIN, Duration::MAX, Instant::now()).await?;
+    let mut sql = transaction.sql();
+    sql.push("SELECT set_config('formgate.schema', ").bind(name).push(", true)");
+    transaction.fetch_all(sql).await?;
+    transaction.command(CREATE_NAMESPACE).await?;
+    transaction.command(SHARE_EXTENSION).await?;
+    Ok(transaction.commit().await?)
 }
 
 /// `CREATE SCHEMA` takes no bound values, so the name is passed as a setting.
 const CREATE_NAMESPACE: &str = "DO $$ BEGIN \
-    EXECUTE format('CREATE SCHEMA IF NOT EXISTS %I', current_setting('formgate.schema')); END $$";
+    IF to_regnamespace(quote_ident(current_setting('formgate.schema'))) IS NULL THEN \
+        EXECUTE format('CREATE SCHEMA IF NOT EXISTS %I', current_setting('formgate.schema')); \
+    END IF; END $$";
+
+/// A database has an extension once. It is kept out of the tenants' schemas: dropping the one that has it would drop
+/// the keyword indexes of all of them. If the role may not do that, the first migration creates it where it can.
+const SHARE_EXTENSION: &str = "DO $$ BEGIN \
+    IF EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_trgm' \
+        AND extnamespace = to_regnamespace(quote_ident(current_setting('formgate.schema')))) THEN \
+        ALTER EXTENSION pg_trgm SET SCHEMA public; \
+    ELSE \
+        CREATE EXTENSION IF NOT EXISTS pg_trgm SCHEMA public; \
+    END IF; \
+    EXCEPTION WHEN insufficient_privilege OR undefined_file OR feature_not_supported OR invalid_schema_name THEN NULL; \
+    END $$";
 
 /// The applied migrations by version: the checksum, and whether the migration was completed.
 type Applied = HashMap<i64, (Vec<u8>, bool)>;

@@ -8,6 +8,7 @@ use serde_json::json;
 use crate::api::submission::NOTHING_WRONG;
 use crate::api::world::World;
 use crate::support::client::Client;
+use crate::support::database::Database;
 use crate::support::fixture::{Engine, Site};
 use crate::support::folder;
 use crate::support::postgres::{Postgres, find_client};
@@ -77,6 +78,9 @@ async fn the_schema_of_one_tenant_is_restored_next_to_another_tenant() {
     let before = list(&acme).await;
     let dump = folder::of_this_run().join("schema.dump");
     let dump = dump.to_str().expect("the temporary folder has a UTF-8 name");
+    // Dropping the schema below would otherwise drop the extension, and with it the other tenant's index.
+    let extension = "SELECT extnamespace::regnamespace::text FROM pg_extension WHERE extname = 'pg_trgm'";
+    assert_eq!(Database::connect(&database).await.texts(extension).await, ["public"]);
     run("pg_dump", &["--format=custom", "--schema=acme", "--file", dump, "--dbname", &database]);
 
     Postgres::execute_in(&database, "DELETE FROM acme.answers; ALTER SCHEMA acme RENAME TO acme_damaged");
