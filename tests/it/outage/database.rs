@@ -6,4 +6,5 @@ mod heal;
 mod limits;
 mod ready;
 mod scene;
+mod slow_disk;
 mod write_lock;
