@@ -158,7 +158,7 @@ async fn look_up(tenant: &Tenant, digest: &TokenDigest) -> Answer {
         store.find_token(digest.as_bytes()).await
     };
     match found.await {
-        Ok(Some(record)) => Answer::Known(Arc::new(Token::new(record.id, &record.name))),
+        Ok(Some(record)) => Answer::Known(Arc::new(Token::new(&record))),
         Ok(None) => Answer::Unknown,
         Err(error) => Answer::Failed(Arc::new(error)),
     }
