@@ -114,6 +114,9 @@ impl Pipeline {
             }
             None => Err(Refusal::Overloaded),
         };
+        if let Some(tenant) = &context.tenant {
+            tenant.write_last_used();
+        }
         let (reply, refusal) = match outcome {
             Ok(reply) => (reply, None),
             Err(refusal) => (refusal.reply(), Some(refusal)),

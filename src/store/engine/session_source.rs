@@ -26,7 +26,7 @@ pub(super) struct SessionSource {
 
 impl SessionSource {
     pub(super) fn new(address: SessionAddress, max_open: u32, connections: &Arc<Connections>) -> Self {
-        Self { id: connections.new_pool(), address, max_open, connections: Arc::clone(connections) }
+        Self { id: connections.new_pool(address.dialect()), address, max_open, connections: Arc::clone(connections) }
     }
 
     pub(super) fn id(&self) -> PoolId {

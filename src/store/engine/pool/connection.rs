@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::Instrument;
 
-use super::{OpenError, Pool};
+use super::{BeginWriting, OpenError, Pool};
 use crate::memory::{self, MemorySpent};
 use crate::metrics::DatabaseFailure;
 use crate::store::engine::breaker::{BreakerPermit, TRIAL_LIMIT};
 use crate::store::engine::connections::ConnectionPermit;
+use crate::store::engine::database::WriterTurn;
 use crate::store::engine::database_time::Timing;
 use crate::store::engine::pooler::Pooler;
 use crate::store::engine::session::{RowHandler, Session, timed_out};
@@ -33,6 +34,24 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Larger: idle connections hold more memory. Smaller: ordinary reads pay for new buffers.
 const LARGE_STATEMENT: usize = 256 * 1024;
 
+/// Begins a transaction that writes to a SQLite file, without waiting for its lock. Reading goes on waiting for a
+/// program that has locked the whole file.
+const BEGIN_WITHOUT_WAITING: &str = "PRAGMA busy_timeout = 0; BEGIN IMMEDIATE; PRAGMA busy_timeout = 1000";
+
+/// After a `BEGIN` that failed.
+const WAIT_AGAIN: &str = "PRAGMA busy_timeout = 1000";
+
+/// Where a connection came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// It was opened for this checkout.
+    Opened,
+    /// It was idle, and answered a ping.
+    Idle,
+    /// It was idle, and not pinged.
+    IdleUnverified,
+}
+
 /// A connection, and the state in which it is.
 #[derive(Debug)]
 pub(crate) struct PooledConnection {
@@ -41,11 +60,15 @@ pub(crate) struct PooledConnection {
     permit: Option<ConnectionPermit>,
     /// The tenant's permit for one of the connections that it shares with others.
     _share: Option<OwnedSemaphorePermit>,
+    /// If it is a writer's. The next writer's turn comes once this connection is in a clean state.
+    turn: Option<WriterTurn>,
     /// Takes the first outcome; later ones are recorded on the breaker itself.
     breaker_permit: Option<BreakerPermit>,
     limit: Option<Duration>,
     /// It was idle and not pinged, so the server may have closed it.
     unverified: bool,
+    /// It was not opened for this checkout.
+    is_reused: bool,
     /// A statement was sent and its outcome is unknown.
     running: bool,
     /// It can't be used again.
@@ -63,7 +86,7 @@ impl PooledConnection {
         permit: ConnectionPermit,
         share: Option<OwnedSemaphorePermit>,
         breaker_permit: Option<BreakerPermit>,
-        unverified: bool,
+        found: Found,
     ) -> Self {
         session.use_schema(pool.schema());
         Self {
@@ -72,13 +95,21 @@ impl PooledConnection {
             session: Some(session),
             permit: Some(permit),
             _share: share,
+            turn: None,
             breaker_permit,
-            unverified,
+            unverified: found == Found::IdleUnverified,
+            is_reused: found != Found::Opened,
             running: false,
             lost: false,
             in_transaction: false,
             was_large: false,
         }
+    }
+
+    /// This connection, as that of a writer.
+    pub(in crate::store::engine) fn with_turn(mut self, turn: WriterTurn) -> Self {
+        self.turn = Some(turn);
+        self
     }
 
     /// An empty statement for this connection.
@@ -206,9 +237,16 @@ impl PooledConnection {
         waiting_since: Instant,
     ) -> Result<Result<(), StatementFailure>, sqlx::Error> {
         let (pool, mut backoff) = (self.pool.clone(), Backoff::default());
+        let begin = match pool.begin_writing() {
+            BeginWriting::Polling => BEGIN_WITHOUT_WAITING,
+            BeginWriting::Blocking => "BEGIN IMMEDIATE",
+        };
         loop {
             let tried_at = Instant::now();
-            let outcome = self.begin_with("BEGIN IMMEDIATE").await?;
+            let outcome = self.begin_with(begin).await?;
+            if outcome.is_err() && pool.begin_writing() == BeginWriting::Polling && !self.lost && !self.running {
+                self.session().command(WAIT_AGAIN).await?;
+            }
             if !matches!(&outcome, Err(StatementFailure::Error(error)) if is_held(error)) {
                 pool.write_lock().is_free();
                 return Ok(outcome);
@@ -268,10 +306,15 @@ impl PooledConnection {
             matches!(outcome, Err(StatementFailure::Error(error)) if Pooler::of_lost_statement(error).is_some());
         self.lost |= matches!(outcome, Err(StatementFailure::Error(error)) if match DatabaseFailure::of(error) {
             Some(DatabaseFailure::Lost) => true,
-            // If SQLite may not write, it opens the file read-only, and the connection stays read-only.
-            Some(DatabaseFailure::ReadOnly) => self.dialect() == Dialect::Sqlite,
+            // If SQLite may not write, it opens the file read-only, and the connection stays read-only. One that readers
+            // have used is left to them: closing it leaves a log that can't be written after the rights are there again.
+            Some(DatabaseFailure::ReadOnly) => self.dialect() == Dialect::Sqlite && !self.is_reused,
             _ => false,
         });
+        if matches!(outcome, Err(StatementFailure::Error(error)) if DatabaseFailure::of(error) == Some(DatabaseFailure::ReadOnly))
+        {
+            self.session().note_read_only();
+        }
         self.lost
     }
 
@@ -314,7 +357,7 @@ impl PooledConnection {
             Ok((mut session, permit)) => {
                 session.use_schema(self.pool.schema());
                 (self.session, self.permit) = (Some(session), Some(permit));
-                self.lost = false;
+                (self.lost, self.is_reused) = (false, false);
                 Ok(())
             }
             Err(OpenError::ServerFull) => Err(sqlx::Error::PoolTimedOut),
@@ -341,6 +384,7 @@ impl Drop for PooledConnection {
         // Without a runtime the program is about to end.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let (running, in_transaction, pool) = (self.running, self.in_transaction, self.pool.clone());
+        let turn = self.turn.take();
         if session.is_worn() || pool.is_closed() && pool.schema().is_none() {
             drop(runtime.spawn(session.close_with(permit)));
         } else if running || in_transaction {
@@ -350,7 +394,7 @@ impl Drop for PooledConnection {
                     permit.put_back(session);
                 }
                 // The pool outlives its connections.
-                drop(pool);
+                drop((turn, pool));
             }));
         } else {
             permit.put_back(session);
@@ -391,4 +435,17 @@ async fn timed<T>(
         None => statement.await,
     };
     outcome.map_err(StatementFailure::Error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::engine::location::READER_BUSY_WAIT;
+
+    #[test]
+    fn after_a_begin_reading_waits_as_long_as_before() {
+        let as_opened = format!("PRAGMA busy_timeout = {}", READER_BUSY_WAIT.as_millis());
+        assert!(BEGIN_WITHOUT_WAITING.ends_with(&as_opened));
+        assert_eq!(WAIT_AGAIN, as_opened);
+    }
 }
