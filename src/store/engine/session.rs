@@ -250,11 +250,12 @@ impl Session {
         }
     }
 
-    /// Runs statements without values, in the open transaction if there is one.
+    /// Runs statements without values, in the open transaction if there is one. SQLite compiles them each time: some
+    /// pragmas take effect when they are compiled, so a cached one would take effect once.
     pub(super) async fn command(&mut self, text: &'static str) -> Result<(), sqlx::Error> {
         match self {
             Self::Postgres(session) => session.connection.execute(text).await.map(drop),
-            Self::Sqlite { connection, .. } => connection.execute(text).await.map(drop),
+            Self::Sqlite { connection, .. } => sqlx::raw_sql(text).execute(connection).await.map(drop),
         }
     }
 

@@ -4,13 +4,15 @@
 //! cancellation when the request is gone. Dropping a `PooledConnection` puts the connection back in a clean state: a
 //! running statement is cancelled and an open transaction rolled back first.
 
+mod begin;
+
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::Instrument;
 
-use super::{BeginWriting, OpenError, Pool};
+use super::{OpenError, Pool};
 use crate::memory::{self, MemorySpent};
 use crate::metrics::DatabaseFailure;
 use crate::store::engine::breaker::{BreakerPermit, TRIAL_LIMIT};
@@ -20,7 +22,6 @@ use crate::store::engine::database_time::Timing;
 use crate::store::engine::pooler::Pooler;
 use crate::store::engine::session::{RowHandler, Session, timed_out};
 use crate::store::engine::write_access::ReadOnlyFile;
-use crate::store::engine::write_lock::{Backoff, is_held};
 use crate::store::statement::{Dialect, Row, Sql};
 use crate::telemetry::step;
 
@@ -33,13 +34,6 @@ const GRACE: Duration = Duration::from_secs(1);
 ///
 /// Larger: idle connections hold more memory. Smaller: ordinary reads pay for new buffers.
 const LARGE_STATEMENT: usize = 256 * 1024;
-
-/// Begins a transaction that writes to a SQLite file, without waiting for its lock. Reading goes on waiting for a
-/// program that has locked the whole file.
-const BEGIN_WITHOUT_WAITING: &str = "PRAGMA busy_timeout = 0; BEGIN IMMEDIATE; PRAGMA busy_timeout = 1000";
-
-/// After a `BEGIN` that failed.
-const WAIT_AGAIN: &str = "PRAGMA busy_timeout = 1000";
 
 /// Where a connection came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,77 +198,6 @@ impl PooledConnection {
         self.record(began, outcome)
     }
 
-    /// Begins a transaction that may write, for a caller that has been waiting since `waiting_since`. On SQLite it
-    /// takes the write lock at once, so that it can't fail for the lock half-way. On Postgres it begins with the given
-    /// statements.
-    pub(in crate::store) async fn begin_transaction(
-        &mut self,
-        on_postgres: &'static str,
-        waiting_since: Instant,
-    ) -> Result<(), sqlx::Error> {
-        let began = Instant::now();
-        let outcome = match self.dialect() {
-            Dialect::Postgres => self.begin_with(on_postgres).await?,
-            Dialect::Sqlite => self.begin_with_write_lock(waiting_since).await?,
-        };
-        self.record(began, outcome)
-    }
-
-    /// Begins a read-only transaction that sees one snapshot of the database.
-    pub(in crate::store) async fn begin_reading(&mut self) -> Result<(), sqlx::Error> {
-        let began = Instant::now();
-        let outcome = self
-            .begin_with(match self.dialect() {
-                Dialect::Postgres => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
-                Dialect::Sqlite => "BEGIN",
-            })
-            .await?;
-        self.record(began, outcome)
-    }
-
-    async fn begin_with_write_lock(
-        &mut self,
-        waiting_since: Instant,
-    ) -> Result<Result<(), StatementFailure>, sqlx::Error> {
-        let (pool, mut backoff) = (self.pool.clone(), Backoff::default());
-        let begin = match pool.begin_writing() {
-            BeginWriting::Polling => BEGIN_WITHOUT_WAITING,
-            BeginWriting::Blocking => "BEGIN IMMEDIATE",
-        };
-        loop {
-            let tried_at = Instant::now();
-            let outcome = self.begin_with(begin).await?;
-            if outcome.is_err() && pool.begin_writing() == BeginWriting::Polling && !self.lost && !self.running {
-                self.session().command(WAIT_AGAIN).await?;
-            }
-            if !matches!(&outcome, Err(StatementFailure::Error(error)) if is_held(error)) {
-                pool.write_lock().is_free();
-                return Ok(outcome);
-            }
-            if !pool.write_lock().wait(&mut backoff, waiting_since, tried_at, pool.lock_wait()).await {
-                return Ok(outcome);
-            }
-        }
-    }
-
-    async fn begin_with(&mut self, begin: &'static str) -> Result<Result<(), StatementFailure>, sqlx::Error> {
-        let unverified = self.unverified;
-        self.in_transaction = true;
-        let mut outcome = {
-            let limit = self.start_statement();
-            timed(limit, self.session().begin(begin)).await
-        };
-        if self.note_outcome(&outcome) && unverified {
-            self.renew().await?;
-            let limit = self.start_statement();
-            outcome = timed(limit, self.session().begin(begin)).await;
-            self.note_outcome(&outcome);
-        }
-        // Postgres may have executed BEGIN and failed at a statement after it.
-        self.in_transaction = outcome.is_ok() || self.running || self.dialect() == Dialect::Postgres;
-        Ok(outcome)
-    }
-
     /// Ends the transaction with `COMMIT` or `ROLLBACK`.
     pub(in crate::store) async fn end_transaction(&mut self, end: &'static str) -> Result<(), sqlx::Error> {
         let began = Instant::now();
@@ -435,17 +358,4 @@ async fn timed<T>(
         None => statement.await,
     };
     outcome.map_err(StatementFailure::Error)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::store::engine::location::READER_BUSY_WAIT;
-
-    #[test]
-    fn after_a_begin_reading_waits_as_long_as_before() {
-        let as_opened = format!("PRAGMA busy_timeout = {}", READER_BUSY_WAIT.as_millis());
-        assert!(BEGIN_WITHOUT_WAITING.ends_with(&as_opened));
-        assert_eq!(WAIT_AGAIN, as_opened);
-    }
 }
