@@ -6,7 +6,8 @@
 //! instant at which it was due, so that a node that falls behind shows it.
 //!
 //! Parts, in turn: `load` with all files open and with a fifth of them, `closed` against a bare loop of the same library,
-//! `memory` of open files, and `sync`, in which each sync of the disk takes 100 ms. Naming parts runs only those.
+//! `memory` of open files, `sync`, in which each sync of the disk takes 100 ms, and `postgres` with a database or a schema
+//! each. Naming parts runs only those.
 
 #![expect(clippy::print_stdout, reason = "the figures are the result")]
 
@@ -15,6 +16,9 @@ mod caller;
 mod calls;
 mod load;
 mod node;
+mod postgres;
+#[path = "../load/postgres.rs"]
+mod postgres_server;
 #[expect(dead_code, reason = "shared with other benches")]
 #[path = "../support/process.rs"]
 mod process;
@@ -45,8 +49,10 @@ impl Arguments {
                 "--accounts" => read.accounts = value()?.parse()?,
                 "--rate" => read.rate = value()?.parse()?,
                 "--seconds" => read.length = Duration::from_secs_f64(value()?.parse()?),
-                "load" | "closed" | "memory" | "sync" => read.parts.push(argument),
-                _ => anyhow::bail!("{argument}: expected --accounts, --rate, --seconds, load, closed, memory or sync"),
+                "load" | "closed" | "memory" | "sync" | "postgres" => read.parts.push(argument),
+                _ => anyhow::bail!(
+                    "{argument}: expected --accounts, --rate, --seconds, load, closed, memory, sync or postgres"
+                ),
             }
         }
         Ok(read)
@@ -60,6 +66,12 @@ impl Arguments {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
     let arguments = Arguments::read()?;
+    if arguments.has("postgres") {
+        postgres::measure(arguments.accounts).await?;
+    }
+    if arguments.parts == ["postgres"] {
+        return Ok(());
+    }
     let world = World::make(arguments.accounts)?;
     println!(
         "{} accounts, {} KiB each, {:.0} calls a second for {:?}; load of the machine {}",

@@ -60,7 +60,8 @@ impl Node {
             resident: field("VmRSS:")? * 1024.0 / 1e6,
             threads: field("Threads:")? as usize,
             files: fs::read_dir(format!("/proc/{}/fd", self.process.id()))?.count(),
-            opened: metric(r#"formgate_database_connections_opened_total{database="sqlite"}"#)?,
+            opened: metric(r#"formgate_database_connections_opened_total{database="sqlite"}"#)?
+                + metric(r#"formgate_database_connections_opened_total{database="postgres"}"#)?,
             open: metric(r#"formgate_database_connections{database="sqlite",state="open"}"#)?,
         })
     }

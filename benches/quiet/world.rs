@@ -1,4 +1,4 @@
-//! The accounts: copies of one migrated SQLite file with rows, in a temporary folder.
+//! The accounts: copies of one migrated database with rows, in a temporary folder.
 
 use std::fmt::Write;
 use std::fs;
@@ -23,25 +23,34 @@ pub(crate) struct World {
     pub(crate) accounts: usize,
     /// Valid for each account, since all are copies.
     pub(crate) token: String,
+    /// The URL of an account's database, before its number and after it.
+    url: [String; 2],
     folder: TempDir,
 }
 
 impl World {
     pub(crate) fn make(accounts: usize) -> anyhow::Result<Self> {
-        let mut world = Self { accounts, token: String::new(), folder: tempfile::tempdir()? };
-        world.write(1, FEWEST_OPEN)?;
-        world.formgate(&["migrate"])?;
-        fs::write(world.path("rows.ndjson"), rows())?;
-        let rows = world.path("rows.ndjson");
-        world.formgate(&["import", "--tenant", "t0", rows.to_str().expect("a plain name")])?;
-        world.token = world.formgate(&["token", "create", "--tenant", "t0", "--name", "bench"])?;
+        let world = Self::with_first(accounts, ["sqlite:t", ".db"])?;
         for n in 1..accounts {
             fs::copy(world.file(0), world.file(n))?;
         }
         Ok(world)
     }
 
-    /// Keeps so many files open at once.
+    /// Accounts whose URLs have these parts before and after their numbers. Only the first one has a database.
+    pub(crate) fn with_first(accounts: usize, url: [&str; 2]) -> anyhow::Result<Self> {
+        let (token, url) = (String::new(), url.map(str::to_owned));
+        let mut world = Self { accounts, token, url, folder: tempfile::tempdir()? };
+        world.write(1, FEWEST_OPEN)?;
+        world.formgate(&["migrate"])?;
+        fs::write(world.path("rows.ndjson"), rows())?;
+        let rows = world.path("rows.ndjson");
+        world.formgate(&["import", "--tenant", "t0", rows.to_str().expect("a plain name")])?;
+        world.token = world.formgate(&["token", "create", "--tenant", "t0", "--name", "bench"])?;
+        Ok(world)
+    }
+
+    /// Keeps so many files, or connections to Postgres, open at once.
     pub(crate) fn configure(&self, open: usize) -> anyhow::Result<()> {
         self.write(self.accounts, open)
     }
@@ -50,13 +59,14 @@ impl World {
         let mib = (open * KIB).div_ceil(1024).max(1);
         let mut text = format!(
             "[gateway]\nlisten = [{{ address = \"127.0.0.1:0\", tls = false }}]\nadmin_listen = \"127.0.0.1:0\"\n\
-             [gateway.databases]\nsqlite_mib = {mib}\n"
+             [gateway.databases]\nsqlite_mib = {mib}\nmax_connections = {open}\nmax_shared_connections = {open}\n"
         );
         for n in 0..accounts {
-            let host = host(n);
+            let (host, [before, after]) = (host(n), &self.url);
             write!(
                 text,
-                "[[tenant]]\nslug = \"t{n}\"\nname = \"Tenant {n}\"\naddress = \"{host}\"\ndatabase = \"sqlite:t{n}.db\"\n"
+                "[[tenant]]\nslug = \"t{n}\"\nname = \"Tenant {n}\"\naddress = \"{host}\"\n\
+                 database = \"{before}{n}{after}\"\n"
             )?;
         }
         Ok(fs::write(self.config(), text)?)
