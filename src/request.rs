@@ -17,6 +17,7 @@ mod in_flight;
 mod inflow;
 mod redirect;
 mod respond;
+mod streaming;
 mod unread;
 
 use std::panic::AssertUnwindSafe;
@@ -25,11 +26,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use arc_swap::ArcSwapOption;
-use bytes::Bytes;
 use futures_util::FutureExt;
 use http::header::{HeaderValue, STRICT_TRANSPORT_SECURITY};
 use http::{Method, Request, Response, request};
-use http_body_util::Full;
 use hyper::body::{Body, Incoming};
 use tracing::{Instrument, Span};
 
@@ -49,6 +48,7 @@ use coding::Announced;
 pub use in_flight::RequestsInFlight;
 use inflow::Received;
 use respond::RequestId;
+pub use streaming::AnswerBody;
 
 /// The path prefix of all routes of an account's API.
 const API: &str = "/api/v1";
@@ -98,7 +98,7 @@ struct Verified<'r> {
 
 impl Pipeline {
     /// Serves one request. Never fails: a refusal is a response too.
-    pub async fn serve(&self, connection: &Connection, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    pub async fn serve(&self, connection: &Connection, request: Request<Incoming>) -> Response<AnswerBody> {
         let began = Instant::now();
         let (head, mut body) = request.into_parts();
         let id = RequestId::of(&head.headers);
@@ -125,7 +125,7 @@ impl Pipeline {
             context.budget = Some(self.gate.budget(tenant).await);
         }
         let status = reply.status;
-        let mut response = respond::dress(reply, &head, id, context.budget).await;
+        let mut response = respond::dress(reply, &head, id, context.budget, self.limits.request).await;
         if let Some(hsts) = &*self.hsts.load()
             && connection.transport.is_protected()
         {
@@ -144,7 +144,7 @@ impl Pipeline {
             tenant,
             respond::id_of(&response),
         );
-        respond::log(connection, &head, &context, &response, refusal.as_ref(), took);
+        respond::log(connection, &head, &context, &mut response, refusal.as_ref(), took, &self.metrics.requests);
         // From here on the request only discards its unread body, which doesn't count as in flight.
         drop(permit);
         if !body.is_end_stream() {
