@@ -20,7 +20,7 @@
 //!   (Postgres), `settle/overlay.rs`, `settle/writing.rs`, `import.rs` and `import/keys.rs` (Postgres).
 //! - Schema, and what its triggers or sequences do on one database only: `schema.rs`, `schema/*.sql`, `users.rs`,
 //!   `import/write.rs`, `groups.rs` (collation), `groups/write.rs`, `subscriptions.rs` (row locks), `tokens.rs`,
-//!   `identity.rs` and `concerns.rs`.
+//!   `totals.rs`, `identity.rs` and `concerns.rs`.
 
 mod concerns;
 mod engine;
@@ -38,6 +38,7 @@ mod statement;
 mod submissions;
 mod subscriptions;
 mod tokens;
+mod totals;
 mod users;
 
 use std::sync::Arc;
@@ -56,7 +57,7 @@ pub(crate) use engine::{LOG, SHARED_MEMORY, next_to, with_causes};
 pub use forms::{Element, Form, FormSummary};
 pub use groups::{
     Deletion, Durability, Group, GroupFilter, GroupSummary, GroupWrite, GroupWriteError, Guard, MemberChange,
-    NewMembers, Report, WrittenGroup,
+    MemberReader, Members, NewMembers, Report, WrittenGroup,
 };
 pub use identity::DatabaseIdentity;
 pub use reindex::{Reindexed, reindex};
