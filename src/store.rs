@@ -65,7 +65,7 @@ pub use schema::Reach;
 pub use search::SearchPage;
 use settle::Settler;
 pub use statement::{Page, PageRequest, Texts, fold};
-pub use submissions::{Answer, Field, Submission, Submissions, SubmissionsView};
+pub use submissions::{Answer, Field, Submission, SubmissionPart, SubmissionReader, Submissions, SubmissionsView};
 pub use subscriptions::{Event, Subscribed, Subscription, SubscriptionKey, Unsubscription};
 pub use tokens::{NewToken, TokenRecord};
 

@@ -13,7 +13,7 @@ use crate::store::{Page, PageRequest};
 
 /// A size that most pages fit in: 20 submissions with 9 answers each. Larger: wasted memory. Smaller: pages are copied
 /// as they grow.
-const TYPICAL_BYTES: usize = 40 << 10;
+pub(super) const TYPICAL_BYTES: usize = 40 << 10;
 
 /// Parses `?page=n`; defaults to the first page.
 pub(super) fn parse(call: &Call<'_>, size: u32, faults: &mut Faults) -> PageRequest {
