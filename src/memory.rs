@@ -108,6 +108,7 @@ impl MemoryShare {
     }
 
     /// How many bytes can be reserved now.
+    #[cfg(test)]
     fn free(&self) -> usize {
         let free = |used: &AtomicUsize, most: usize| most.saturating_sub(used.load(Ordering::Acquire));
         free(&self.tenant.0, self.memory.most_per_tenant)
@@ -212,20 +213,6 @@ pub fn hold_rows(bytes: usize) -> Result<(), MemorySpent> {
     CURRENT.try_with(hold).unwrap_or(Ok(()))
 }
 
-/// Reserves bytes for rows that the current request is about to read, counted or not.
-///
-/// # Errors
-/// [`MemorySpent`].
-pub fn expect_rows(bytes: usize) -> Result<(), MemorySpent> {
-    CURRENT.try_with(|rows| rows.borrow_mut().reserve(bytes)).unwrap_or(Ok(()))
-}
-
-/// How many bytes of rows the current request could reserve now.
-#[must_use]
-pub fn room_for_rows() -> usize {
-    CURRENT.try_with(|rows| rows.borrow().share.free()).unwrap_or(usize::MAX)
-}
-
 /// Takes the current request's reservation for its rows, once its answer was built from them.
 #[must_use]
 pub fn take_rows() -> Option<MemoryPermit> {
@@ -271,9 +258,8 @@ mod tests {
             hold_rows(1).unwrap();
             assert_eq!(reserved(), STEP);
             hold_rows(STEP).unwrap();
-            assert_eq!((reserved(), room_for_rows()), (2 * STEP, STEP));
+            assert_eq!(reserved(), 2 * STEP);
             assert_eq!(hold_rows(2 * STEP), Err(MemorySpent));
-            assert_eq!(expect_rows(4 * STEP), Err(MemorySpent));
             take_rows()
         };
         let permit = share.serve(work).await;

@@ -21,7 +21,7 @@
 //!   (Postgres), `settle/overlay.rs`, `settle/writing.rs`, `import.rs` and `import/keys.rs` (Postgres).
 //! - Schema, and what its triggers or sequences do on one database only: `schema.rs`, `schema/*.sql`, `users.rs`,
 //!   `import/write.rs`, `groups.rs` (collation), `groups/write.rs`, `subscriptions.rs` (row locks), `tokens.rs`,
-//!   `identity.rs` and `concerns.rs`.
+//!   `totals.rs`, `identity.rs` and `concerns.rs`.
 
 mod concerns;
 mod engine;
@@ -39,6 +39,7 @@ mod statement;
 mod submissions;
 mod subscriptions;
 mod tokens;
+mod totals;
 mod users;
 
 use std::sync::Arc;
@@ -57,7 +58,7 @@ pub(crate) use engine::{LOG, SHARED_MEMORY, next_to, with_causes};
 pub use forms::{Element, Form, FormSummary};
 pub use groups::{
     Deletion, Durability, Group, GroupFilter, GroupSummary, GroupWrite, GroupWriteError, Guard, MemberChange,
-    NewMembers, Report, WrittenGroup,
+    MemberReader, Members, NewMembers, Report, WrittenGroup,
 };
 pub use identity::DatabaseIdentity;
 pub use reindex::{Reindexed, reindex};
@@ -65,7 +66,7 @@ pub use schema::Reach;
 pub use search::SearchPage;
 use settle::Settler;
 pub use statement::{Page, PageRequest, Texts, fold};
-pub use submissions::{Answer, Field, Submission, Submissions, SubmissionsView};
+pub use submissions::{Answer, Field, Submission, SubmissionPart, SubmissionReader, Submissions, SubmissionsView};
 pub use subscriptions::{Event, Subscribed, Subscription, SubscriptionKey, Unsubscription};
 pub use tokens::{NewToken, TokenRecord};
 

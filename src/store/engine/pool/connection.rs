@@ -331,7 +331,7 @@ pub(in crate::store) fn hold_row_memory(bytes: usize) -> Result<(), sqlx::Error>
 }
 
 /// Wraps [`MemorySpent`] as the error of a statement. [`crate::store::StoreError`] unwraps it.
-pub(in crate::store) fn out_of_memory(spent: MemorySpent) -> sqlx::Error {
+fn out_of_memory(spent: MemorySpent) -> sqlx::Error {
     sqlx::Error::Decode(Box::new(spent))
 }
 
