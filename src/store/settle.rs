@@ -270,7 +270,7 @@ pub(super) async fn create_indexes(database: &Database) -> Result<(), StoreError
 async fn vacuum(database: &Database) {
     if database.dialect() == Dialect::Postgres
         && let Ok(mut writer) = database.writer().await
-        && let Err(error) = writer.command("VACUUM intake").await
+        && let Err(error) = writer.vacuum("intake").await
     {
         tracing::debug!(cause = with_causes(&error), "the intake could not be vacuumed");
     }

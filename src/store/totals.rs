@@ -182,7 +182,7 @@ pub(super) async fn add_up(database: &Database) -> Result<(), StoreError> {
     transaction.commit().await?;
     // Each list reads the dead rows too.
     if let Ok(mut writer) = database.writer().await {
-        writer.command("VACUUM listed_total_changes").await.ok();
+        writer.vacuum("listed_total_changes").await.ok();
     }
     Ok(())
 }

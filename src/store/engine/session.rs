@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::TryStreamExt;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
-use sqlx::{AssertSqlSafe, Connection, Executor};
+use sqlx::{AssertSqlSafe, Connection, Executor, SqlSafeStr};
 
 use super::connections::{ConnectionPermit, Role};
 use super::immutable::{self, ImmutableFile};
@@ -252,9 +252,9 @@ impl Session {
 
     /// Runs statements without values, in the open transaction if there is one. SQLite compiles them each time: some
     /// pragmas take effect when they are compiled, so a cached one would take effect once.
-    pub(super) async fn command(&mut self, text: &'static str) -> Result<(), sqlx::Error> {
+    pub(super) async fn command(&mut self, text: impl SqlSafeStr) -> Result<(), sqlx::Error> {
         match self {
-            Self::Postgres(session) => session.connection.execute(text).await.map(drop),
+            Self::Postgres(session) => session.connection.execute(text.into_sql_str()).await.map(drop),
             Self::Sqlite { connection, .. } => sqlx::raw_sql(text).execute(connection).await.map(drop),
         }
     }

@@ -9,6 +9,7 @@ mod begin;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use sqlx::AssertSqlSafe;
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::Instrument;
 
@@ -190,7 +191,17 @@ impl PooledConnection {
         self.record(began, outcome)
     }
 
-    /// Runs statements without values, in the open transaction if there is one. `VACUUM` needs that there is none.
+    /// Removes the dead rows of a table, on Postgres. A transaction can't do that, so the table's schema has to be named
+    /// if the session is shared.
+    pub(in crate::store) async fn vacuum(&mut self, table: &'static str) -> Result<(), sqlx::Error> {
+        let name = self.pool.schema().map_or_else(|| table.to_owned(), |schema| schema.qualify(table));
+        let began = Instant::now();
+        let limit = self.start_statement();
+        let outcome = timed(limit, self.session().command(AssertSqlSafe(format!("VACUUM {name}")))).await;
+        self.record(began, outcome)
+    }
+
+    /// Runs statements without values, in the open transaction if there is one.
     pub(in crate::store) async fn command(&mut self, text: &'static str) -> Result<(), sqlx::Error> {
         let began = Instant::now();
         let limit = self.start_statement();
