@@ -104,7 +104,13 @@ impl MemoryShare {
     /// Runs the handler of a request, which reserves the rows that it reads ([`hold_rows`]). The output is built
     /// while they are still reserved.
     pub async fn serve<T>(self, work: impl Future<Output = T>) -> T {
-        CURRENT.scope(RefCell::new(Rows { share: self, bytes: 0, permit: None }), work).await
+        self.serve_beyond(UNCOUNTED_ROWS, work).await
+    }
+
+    /// Runs a part of a request's work that may read `uncounted` bytes of rows, which are reserved already or too few to
+    /// be counted.
+    pub async fn serve_beyond<T>(self, uncounted: usize, work: impl Future<Output = T>) -> T {
+        CURRENT.scope(RefCell::new(Rows { share: self, uncounted, bytes: 0, permit: None }), work).await
     }
 
     /// How many bytes can be reserved now.
@@ -182,6 +188,7 @@ tokio::task_local! {
 #[derive(Debug)]
 struct Rows {
     share: MemoryShare,
+    uncounted: usize,
     bytes: usize,
     permit: Option<MemoryPermit>,
 }
@@ -208,7 +215,7 @@ pub fn hold_rows(bytes: usize) -> Result<(), MemorySpent> {
         let mut rows = rows.borrow_mut();
         rows.bytes += bytes;
         let total = rows.bytes;
-        if total <= UNCOUNTED_ROWS { Ok(()) } else { rows.reserve(total.next_multiple_of(STEP)) }
+        if total <= rows.uncounted { Ok(()) } else { rows.reserve(total.next_multiple_of(STEP)) }
     };
     CURRENT.try_with(hold).unwrap_or(Ok(()))
 }

@@ -37,6 +37,11 @@ use crate::tenant::{Tenant, Token};
 /// Larger: fewer answers are streamed at once. Smaller: they hold more memory than is reserved.
 pub(super) const STREAM_BYTES: usize = 2 * 1024 * 1024;
 
+/// How many bytes of rows of a part [`STREAM_BYTES`] covers.
+///
+/// Larger: more of what the stream holds is uncounted. Smaller: a part may find no memory, which cuts the answer off.
+const PART_ROWS: usize = STREAM_BYTES / 2;
+
 /// The body of an answer.
 #[derive(Debug)]
 pub struct AnswerBody(Content);
@@ -258,7 +263,7 @@ impl Producer {
         let reading = AssertUnwindSafe(self.rest.next()).catch_unwind();
         let reading = async {
             match self.share.clone() {
-                Some(share) => share.serve(reading).await,
+                Some(share) => share.serve_beyond(PART_ROWS, reading).await,
                 None => reading.await,
             }
         };

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::api::account::{Account, account};
 use crate::support::client::operator_count;
 use crate::support::connection::Protocol;
-use crate::support::fixture::{Engine, on_both_databases};
+use crate::support::fixture::on_both_databases;
 
 /// `JSON` of an instant of the data.
 const AT: &str = "2026-03-01T12:00:00Z";
