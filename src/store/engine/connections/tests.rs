@@ -15,6 +15,7 @@ fn connections(max_open: u32) -> Arc<Connections> {
         limits,
         metrics: DatabaseMetrics::unregistered(),
         became_idle: Notify::new(),
+        shared_sources: SharedSources::default(),
     })
 }
 
