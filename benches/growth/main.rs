@@ -178,7 +178,7 @@ async fn filled(engine: Engine, folder: &Path, size: u64) -> anyhow::Result<Acco
                 "(WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {to}) SELECT i FROM n) AS n"
             )
         }
-        Engine::Postgres | Engine::PostgresOn(_) => format!("generate_series(1, {to}) AS n (i)"),
+        Engine::Postgres | Engine::PostgresOn(_) => format!("generate_series(1, {to}::bigint) AS n (i)"),
     };
     for statement in [
         format!("INSERT INTO forms (id, name) SELECT i, 'Form ' || i FROM {}", numbers(size)),
