@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// What an open SQLite connection takes at most: `benches/quiet` measures it after a mix of calls. The schema and the
-/// statements that were used last are two thirds of it, pages of the file and the thread the rest.
+/// What an open SQLite connection counts for. `benches/quiet` measures what one takes, which depends on the statements
+/// and the pages of the file that it used last: benches/NOTEBOOK.md has the parts.
 ///
 /// Larger: fewer connections are kept open than there is memory for. Smaller: they take more than `sqlite_mib`.
 const SQLITE_KIB: u32 = 300;

@@ -11,6 +11,12 @@ use crate::support::slow_disk::SlowDisk;
 const OPEN: &str = r#"formgate_database_connections{database="sqlite",state="open"}"#;
 const CLOSING: &str = r#"formgate_database_connections{database="sqlite",state="closing"}"#;
 
+/// When all databases were last inspected, in seconds, or the node was started. The inspection opens each once.
+const INSPECTED: &str = r#"formgate_task_last_success_timestamp_seconds{task="databases"}"#;
+
+/// Enough for an inspection to take longer than a second, at 100 ms each.
+const OTHERS: usize = 8;
+
 /// As many files as 1 MiB keeps open.
 const CAP: usize = 3;
 
@@ -20,6 +26,7 @@ async fn accounts_are_served_while_the_files_that_made_room_for_them_can_not_be_
     let readers: Vec<String> = (0..CAP).map(|n| format!("reader{n}")).collect();
     let site = Site::new().databases("sqlite_mib", 1);
     let all = || writers.iter().chain(&readers);
+    let site = (0..OTHERS).fold(site, |site, n| site.tenant(&format!("other{n}"), Engine::Sqlite));
     let site = all().fold(site, |site, slug| site.tenant(slug, Engine::Sqlite)).requests_per_minute(100_000).write();
     site.migrate();
     let tokens: Vec<String> = all().map(|slug| site.token(slug, "tests")).collect();
@@ -37,6 +44,12 @@ async fn accounts_are_served_while_the_files_that_made_room_for_them_can_not_be_
     let mut node = Node::spawn_in(&site.config_path, &disk.environment());
     let clients = clients(&node);
     let operator = node.operator_address();
+    // It would keep a file open that the test wants closed.
+    let (started, began) = (operator_count(operator, INSPECTED).await, Instant::now());
+    while operator_count(operator, INSPECTED).await == started {
+        assert!(began.elapsed() < Duration::from_secs(120), "two inspections do not take that long");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     let (writers, readers) = clients.split_at(CAP);
     let group = serde_json::json!({"name": "Staff", "members": [{"email": "nia@acme.example"}]});
     for writer in writers {
