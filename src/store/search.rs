@@ -347,9 +347,7 @@ fn order_by_position(direction: SortDirection) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::filter::Keyword;
-    use crate::store::filter::Status;
-    use crate::store::filter::Term;
+    use crate::store::filter::{Keyword, Status, Term};
 
     fn ids(count: i64) -> Vec<i64> {
         (1..=count).collect()
