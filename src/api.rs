@@ -196,14 +196,13 @@ impl Route {
     #[must_use]
     pub fn parameters(&self) -> &'static [&'static str] {
         match self {
-            Self::ListForms | Self::SearchSubmissions | Self::ListSubscriptions => &["page"],
+            Self::ListForms | Self::SearchSubmissions | Self::ListSubscriptions | Self::ShowGroup { .. } => &["page"],
             Self::ListGroups => &["managed", "external_id", "page"],
             Self::WriteGroup => &["dry_run", "confirm", "report"],
             Self::ShowMe
             | Self::ShowOpenApi
             | Self::ShowForm { .. }
             | Self::ShowSubmission { .. }
-            | Self::ShowGroup { .. }
             | Self::DeleteGroup { .. }
             | Self::Subscribe
             | Self::ShowSubscription { .. }
@@ -272,7 +271,7 @@ pub async fn handle(admitted: &Admitted, route: Route, call: Call<'_>) -> Result
         Route::ShowSubmission { id } => Box::pin(submissions::show(admitted, &id)).await,
         Route::ListGroups => Box::pin(groups::list(admitted, &call)).await,
         Route::WriteGroup => Box::pin(groups::write(admitted, call)).await,
-        Route::ShowGroup { id } => Box::pin(groups::show(admitted, &id)).await,
+        Route::ShowGroup { id } => Box::pin(groups::show(admitted, &call, &id)).await,
         Route::DeleteGroup { id } => Box::pin(groups::delete(admitted, &id)).await,
         Route::ListSubscriptions => Box::pin(subscriptions::list(admitted, &call)).await,
         Route::Subscribe => Box::pin(subscriptions::subscribe(admitted, &call)).await,

@@ -33,9 +33,7 @@ mod tls;
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::{Request, Response};
-use http_body_util::Full;
 use hyper::body::Incoming;
 use tokio::sync::Semaphore;
 
@@ -46,7 +44,7 @@ pub use self::listener::{BindError, Listener, bind, listen};
 use crate::config::ConnectionLimits;
 use crate::gate::Connection;
 use crate::metrics::Metrics;
-use crate::request::Pipeline;
+use crate::request::{AnswerBody, Pipeline};
 
 /// The service that answers the requests of a connection: the request pipeline, or a test's own handler.
 pub trait Serve: Send + Sync + 'static {
@@ -55,11 +53,11 @@ pub trait Serve: Send + Sync + 'static {
         &self,
         connection: &Connection,
         request: Request<Incoming>,
-    ) -> impl Future<Output = Response<Full<Bytes>>> + Send;
+    ) -> impl Future<Output = Response<AnswerBody>> + Send;
 }
 
 impl Serve for Pipeline {
-    async fn serve(&self, connection: &Connection, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    async fn serve(&self, connection: &Connection, request: Request<Incoming>) -> Response<AnswerBody> {
         Self::serve(self, connection, request).await
     }
 }

@@ -150,6 +150,7 @@ impl From<StoreError> for Refusal {
             | StoreError::ReadOnly(_)
             | StoreError::Unsettled
             | StoreError::SchemaOlder { .. } => Self::DatabaseUnavailable(Arc::new(error)),
+            StoreError::GroupDeleted => Self::GroupNotFound,
             StoreError::MemorySpent(spent) => Self::MemorySpent(spent),
             StoreError::Folder { .. } | StoreError::Migration(_) | StoreError::Statement(_) => {
                 Self::StatementFailed(error)

@@ -104,10 +104,17 @@ impl MemoryShare {
     /// Runs the handler of a request, which reserves the rows that it reads ([`hold_rows`]). The output is built
     /// while they are still reserved.
     pub async fn serve<T>(self, work: impl Future<Output = T>) -> T {
-        CURRENT.scope(RefCell::new(Rows { share: self, bytes: 0, permit: None }), work).await
+        self.serve_beyond(UNCOUNTED_ROWS, work).await
+    }
+
+    /// Runs a part of a request's work that may read `uncounted` bytes of rows, which are reserved already or too few to
+    /// be counted.
+    pub async fn serve_beyond<T>(self, uncounted: usize, work: impl Future<Output = T>) -> T {
+        CURRENT.scope(RefCell::new(Rows { share: self, uncounted, bytes: 0, permit: None }), work).await
     }
 
     /// How many bytes can be reserved now.
+    #[cfg(test)]
     fn free(&self) -> usize {
         let free = |used: &AtomicUsize, most: usize| most.saturating_sub(used.load(Ordering::Acquire));
         free(&self.tenant.0, self.memory.most_per_tenant)
@@ -181,6 +188,7 @@ tokio::task_local! {
 #[derive(Debug)]
 struct Rows {
     share: MemoryShare,
+    uncounted: usize,
     bytes: usize,
     permit: Option<MemoryPermit>,
 }
@@ -207,23 +215,9 @@ pub fn hold_rows(bytes: usize) -> Result<(), MemorySpent> {
         let mut rows = rows.borrow_mut();
         rows.bytes += bytes;
         let total = rows.bytes;
-        if total <= UNCOUNTED_ROWS { Ok(()) } else { rows.reserve(total.next_multiple_of(STEP)) }
+        if total <= rows.uncounted { Ok(()) } else { rows.reserve(total.next_multiple_of(STEP)) }
     };
     CURRENT.try_with(hold).unwrap_or(Ok(()))
-}
-
-/// Reserves bytes for rows that the current request is about to read, counted or not.
-///
-/// # Errors
-/// [`MemorySpent`].
-pub fn expect_rows(bytes: usize) -> Result<(), MemorySpent> {
-    CURRENT.try_with(|rows| rows.borrow_mut().reserve(bytes)).unwrap_or(Ok(()))
-}
-
-/// How many bytes of rows the current request could reserve now.
-#[must_use]
-pub fn room_for_rows() -> usize {
-    CURRENT.try_with(|rows| rows.borrow().share.free()).unwrap_or(usize::MAX)
 }
 
 /// Takes the current request's reservation for its rows, once its answer was built from them.
@@ -271,9 +265,8 @@ mod tests {
             hold_rows(1).unwrap();
             assert_eq!(reserved(), STEP);
             hold_rows(STEP).unwrap();
-            assert_eq!((reserved(), room_for_rows()), (2 * STEP, STEP));
+            assert_eq!(reserved(), 2 * STEP);
             assert_eq!(hold_rows(2 * STEP), Err(MemorySpent));
-            assert_eq!(expect_rows(4 * STEP), Err(MemorySpent));
             take_rows()
         };
         let permit = share.serve(work).await;

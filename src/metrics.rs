@@ -18,6 +18,7 @@ mod tenants;
 use prometheus::{Encoder, IntCounterVec, IntGauge, Registry, TextEncoder};
 
 pub use self::certificates::CertificateMetrics;
+pub(crate) use self::database::WaitingRequest;
 pub use self::database::{DatabaseFailure, DatabaseMetrics};
 pub use self::edge::EdgeMetrics;
 pub use self::gate::GateMetrics;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::config::OnRedisFailure;
 use crate::metrics::{Metrics, RateDecision};
-use crate::shared::Lanes;
+use crate::shared::RedisConnections;
 use crate::store::DatabaseIdentity;
 pub use accounts::{Account, LimitedAccount};
 use accounts::{Accounts, Full};
@@ -81,8 +81,8 @@ pub struct Quota {
 impl Quota {
     /// Windows of `span`, in Redis if it is configured, with the policy for its failures.
     #[must_use]
-    pub fn new(span: Duration, shared: Option<(Arc<Lanes>, OnRedisFailure)>, metrics: Metrics) -> Self {
-        let shared = shared.map(|(lanes, policy)| (SharedWindows::new(lanes, span), policy));
+    pub fn new(span: Duration, shared: Option<(Arc<RedisConnections>, OnRedisFailure)>, metrics: Metrics) -> Self {
+        let shared = shared.map(|(connections, policy)| (SharedWindows::new(connections, span), policy));
         Self { span, epoch: Instant::now(), shared, accounts: Accounts::default(), metrics }
     }
 

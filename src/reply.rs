@@ -1,18 +1,46 @@
 //! An answer before it becomes a response: status, body and the few headers of this answer.
 //!
+//! A long answer has only its first part as its body, and produces the others while the client reads.
+//!
 //! The request path adds what every answer carries: request id, rate headers, encoding.
 
 use bytes::Bytes;
+use futures_util::stream::BoxStream;
 use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, StatusCode};
 use serde::Serialize;
 
-use crate::memory::MemoryPermit;
+use crate::memory::{MemoryPermit, MemoryShare};
 
 /// Capacity for an answer's header fields, including those that every answer carries.
 ///
 /// Larger: each answer allocates more. Smaller: the map is reallocated when it grows.
 const FIELDS: usize = 10;
+
+/// Answers up to this size are built whole, with a length in their head; longer ones are streamed.
+///
+/// Larger: an answer that is not read holds more memory. Smaller: more answers have no `Content-Length`.
+pub(crate) const WHOLE_BYTES: usize = 1024 * 1024;
+
+/// Why a part of an answer could not be produced.
+pub type PartsError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The parts of an answer behind its first one.
+pub type Parts = BoxStream<'static, Result<Bytes, PartsError>>;
+
+/// The rest of a streamed answer.
+pub struct Rest {
+    /// Its parts.
+    pub parts: Parts,
+    /// Where the rows of each part are reserved.
+    pub share: Option<MemoryShare>,
+}
+
+impl std::fmt::Debug for Rest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rest").finish_non_exhaustive()
+    }
+}
 
 /// An answer with a JSON body.
 #[derive(Debug)]
@@ -21,8 +49,10 @@ pub struct Reply {
     pub status: StatusCode,
     /// Headers of this answer only.
     pub headers: HeaderMap,
-    /// JSON text.
+    /// JSON text, or the first part of it.
     pub body: Bytes,
+    /// The parts behind the first one, if it is streamed.
+    pub rest: Option<Rest>,
     /// The memory reserved for the body until it is sent.
     pub held: Option<MemoryPermit>,
 }
@@ -38,7 +68,14 @@ impl Reply {
     /// An answer with serialized JSON.
     #[must_use]
     pub(crate) fn of_json(status: StatusCode, body: Vec<u8>) -> Self {
-        Self { status, headers: HeaderMap::with_capacity(FIELDS), body: body.into(), held: None }
+        Self { status, headers: HeaderMap::with_capacity(FIELDS), body: body.into(), rest: None, held: None }
+    }
+
+    /// The same answer, followed by more parts.
+    #[must_use]
+    pub(crate) fn with_rest(mut self, parts: Parts) -> Self {
+        self.rest = Some(Rest { parts, share: None });
+        self
     }
 
     /// The same answer with one more header.

@@ -16,6 +16,7 @@ mod encoding;
 mod in_flight;
 mod redirect;
 mod respond;
+mod streaming;
 mod time_budget;
 mod unread;
 
@@ -25,11 +26,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use arc_swap::ArcSwapOption;
-use bytes::Bytes;
 use futures_util::FutureExt;
 use http::header::{HeaderValue, STRICT_TRANSPORT_SECURITY};
 use http::{Method, Request, Response, request};
-use http_body_util::Full;
 use hyper::body::{Body, Incoming};
 use tracing::{Instrument, Span};
 
@@ -48,6 +47,7 @@ use body_buffer::ReceivedBody;
 use coding::DeclaredFormat;
 pub use in_flight::RequestsInFlight;
 use respond::RequestId;
+pub use streaming::AnswerBody;
 use time_budget::TimeBudget;
 
 /// The path prefix of all routes of an account's API.
@@ -98,7 +98,7 @@ struct Verified<'r> {
 
 impl Pipeline {
     /// Serves one request. Never fails: a refusal is a response too.
-    pub async fn serve(&self, connection: &Connection, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    pub async fn serve(&self, connection: &Connection, request: Request<Incoming>) -> Response<AnswerBody> {
         let began = Instant::now();
         let (head, mut body) = request.into_parts();
         let id = RequestId::of(&head.headers);
@@ -114,6 +114,9 @@ impl Pipeline {
             }
             None => Err(Refusal::Overloaded),
         };
+        if let Some(tenant) = &context.tenant {
+            tenant.write_last_used();
+        }
         let (reply, refusal) = match outcome {
             Ok(reply) => (reply, None),
             Err(refusal) => (refusal.reply(), Some(refusal)),
@@ -125,7 +128,7 @@ impl Pipeline {
             context.budget = Some(self.gate.budget(tenant).await);
         }
         let status = reply.status;
-        let mut response = respond::build(reply, &head, id, context.budget).await;
+        let mut response = respond::build(reply, &head, id, context.budget, self.limits.request).await;
         if let Some(hsts) = &*self.hsts.load()
             && connection.transport.is_protected()
         {
@@ -144,7 +147,7 @@ impl Pipeline {
             tenant,
             respond::id_of(&response),
         );
-        respond::log(connection, &head, &context, &response, refusal.as_ref(), took);
+        respond::log(connection, &head, &context, &mut response, refusal.as_ref(), took, &self.metrics.requests);
         // From here on the request only discards its unread body, which doesn't count as in flight.
         drop(permit);
         if !body.is_end_stream() {

@@ -13,6 +13,4 @@ mod eviction;
 mod shards;
 
 pub use client::{RedisClient, RedisClientError, RedisConnection};
-/// The name that [`crate::quota`] still uses.
-pub use connections::RedisConnections as Lanes;
 pub use connections::{CallError, RedisConnections};

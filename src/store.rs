@@ -6,21 +6,22 @@
 //! Most statements have one text for both databases, built by `statement/sql.rs`. The databases differ in these
 //! places; a test keeps this list complete:
 //!
-//! - Connections: `engine/location.rs` (pools and session settings), `engine/session.rs`, `engine/pool/connection.rs`
-//!   (`BEGIN`, lost connections), `engine/database.rs`. Only for Postgres: `engine/postgres.rs`, `engine/pooler.rs`
-//!   and `engine/location/`. Only for SQLite: `engine/write_lock.rs`, `engine/write_access.rs`, `engine/immutable.rs`,
-//!   `engine/database_file.rs` and `engine/commit_stamp.rs`.
+//! - Connections: `engine/location.rs` (session settings), `engine/session.rs`, `engine/connections.rs` and
+//!   `engine/connections/budget.rs` (limits), `engine/pool.rs` (pings), `engine/pool/connection.rs` (lost
+//!   connections), `engine/pool/connection/begin.rs`, `engine/database.rs` (turns of writers). Only for Postgres:
+//!   `engine/postgres.rs`, `engine/pooler.rs` and `engine/location/`. Only for SQLite: `engine/write_lock.rs`,
+//!   `engine/write_access.rs`, `engine/immutable.rs`, `engine/database_file.rs` and `engine/commit_stamp.rs`.
 //! - Errors: `engine/failure.rs`, `engine/retry.rs`, `engine/causes.rs`, `engine/remedy.rs` and
 //!   `engine/remedy/sqlite.rs`.
 //! - Values: `statement/sql.rs` (parameters, lists, timestamps), `statement/rows.rs`, `statement/row.rs` and
 //!   `statement/records.rs`.
 //! - Plans of statements that are too slow in a common form: `search.rs`, `search/conditions.rs`, `search/counted.rs`,
-//!   `search/match_set.rs`, `search/terms.rs` and `groups/members.rs`.
+//!   `search/match_set.rs`, `search/terms.rs`, `groups/listing.rs` and `groups/members.rs`.
 //! - Indexes and statistics: `settle.rs`, `settle/counts.rs`, `settle/intake.rs`, `settle/keyword_indexes.rs`
 //!   (Postgres), `settle/overlay.rs`, `settle/writing.rs`, `import.rs` and `import/keys.rs` (Postgres).
 //! - Schema, and what its triggers or sequences do on one database only: `schema.rs`, `schema/*.sql`, `users.rs`,
 //!   `import/write.rs`, `groups.rs` (collation), `groups/write.rs`, `subscriptions.rs` (row locks), `tokens.rs`,
-//!   `identity.rs` and `concerns.rs`.
+//!   `totals.rs`, `identity.rs` and `concerns.rs`.
 
 mod concerns;
 mod engine;
@@ -38,6 +39,7 @@ mod statement;
 mod submissions;
 mod subscriptions;
 mod tokens;
+mod totals;
 mod users;
 
 use std::sync::Arc;
@@ -56,7 +58,7 @@ pub(crate) use engine::{LOG, SHARED_MEMORY, next_to, with_causes};
 pub use forms::{Element, Form, FormSummary};
 pub use groups::{
     Deletion, Durability, Group, GroupFilter, GroupSummary, GroupWrite, GroupWriteError, Guard, MemberChange,
-    NewMembers, Report, WrittenGroup,
+    MemberReader, Members, NewMembers, Report, WrittenGroup,
 };
 pub use identity::DatabaseIdentity;
 pub use reindex::{Reindexed, reindex};
@@ -64,7 +66,7 @@ pub use schema::Reach;
 pub use search::SearchPage;
 use settle::Settler;
 pub use statement::{Page, PageRequest, Texts, fold};
-pub use submissions::{Answer, Field, Submission, Submissions, SubmissionsView};
+pub use submissions::{Answer, Field, Submission, SubmissionPart, SubmissionReader, Submissions, SubmissionsView};
 pub use subscriptions::{Event, Subscribed, Subscription, SubscriptionKey, Unsubscription};
 pub use tokens::{NewToken, TokenRecord};
 

@@ -98,6 +98,15 @@ impl Tenant {
         UnwrittenUses::find(&self.slug, &self.tokens, &self.database, due)
     }
 
+    /// Writes the last-used times that are due, in the background, after a request has put its connection back.
+    pub fn write_last_used(&self) {
+        if self.tokens.last_used.becomes_due()
+            && let Some(due) = self.last_used(Due::AfterRequest)
+        {
+            tokio::spawn(due.write());
+        }
+    }
+
     /// Touches each part that a request will use, so that the cache misses overlap. With thousands of tenants, most
     /// are in no CPU cache, and each part in turn would cost a miss.
     pub fn prefetch(&self) {

@@ -5,6 +5,8 @@
 
 use std::borrow::Cow;
 
+use futures_util::StreamExt;
+use futures_util::stream::try_unfold;
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::json;
@@ -18,10 +20,10 @@ use super::values::{self, FieldPath};
 use super::{Call, page, query, store};
 use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
-use crate::reply::Reply;
+use crate::reply::{PartsError, Reply, WHOLE_BYTES};
 use crate::store::{
-    Deletion, Durability, Group, GroupFilter, GroupSummary, GroupWrite, GroupWriteError, MemberChange, Report,
-    WrittenGroup,
+    Deletion, Durability, Group, GroupFilter, GroupSummary, GroupWrite, GroupWriteError, MemberChange, MemberReader,
+    Members, Report, WrittenGroup,
 };
 
 /// The number of groups on a page.
@@ -35,10 +37,10 @@ const PAGE_SIZE: u32 = 100;
 /// saves.
 const BLOCKING_BODY_BYTES: usize = 256 * 1024;
 
-/// The number of members above which a response is serialized in `block_in_place`.
+/// The number of members on a page.
 ///
-/// Larger: other requests wait longer. Smaller: moving the worker's other tasks takes longer than serializing.
-const BLOCKING_MEMBERS: usize = 10_000;
+/// Larger: a page takes longer. Smaller: a long list takes more requests.
+const MEMBERS_PAGE_SIZE: u32 = 1_000;
 
 /// The maximum length of a name and of an external id, in characters.
 ///
@@ -101,24 +103,95 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
     Ok(page::reply(call, "/api/v1/group", request, groups, |json, group| _ = json.value(&GroupJson::from(&group))))
 }
 
-pub(super) async fn show(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
+pub(super) async fn show(admitted: &Admitted, call: &Call<'_>, id: &str) -> Result<Reply, Refusal> {
     let id = IdKind::Group.parse(id).ok_or(Refusal::GroupNotFound)?;
-    let group = store(admitted).await?.find_group(id).await?.ok_or(Refusal::GroupNotFound)?;
-    let write = || group_json(&group).reply(StatusCode::OK);
-    Ok(if group.emails.len() > BLOCKING_MEMBERS { tokio::task::block_in_place(write) } else { write() })
+    if query::value(call, "page").is_none() {
+        let group = store(admitted).await?.find_group(id).await?.ok_or(Refusal::GroupNotFound)?;
+        return reply(group, End::Group).await;
+    }
+    let mut faults = Faults::default();
+    let request = page::parse(call, MEMBERS_PAGE_SIZE, &mut faults);
+    let request = faults.into_result(request)?;
+    let group = store(admitted).await?.find_group_page(id, request).await?.ok_or(Refusal::GroupNotFound)?;
+    let path = format!("/api/v1/group/{}", IdKind::Group.id(id));
+    let envelope = page::Envelope::new(call, &path, request, group.summary.members);
+    reply(group, End::Page(Box::new(envelope))).await
 }
 
-fn group_json(group: &Group) -> Json {
-    let GroupSummary { id, name, external_id, managed, members } = &group.summary;
-    let mut json = Json::with_capacity(256 + 64 * group.emails.len());
+/// What follows the members of a group.
+enum End {
+    Group,
+    Page(Box<page::Envelope>),
+}
+
+impl End {
+    fn write(&self, json: &mut Json, members: u64) {
+        json.raw("]}");
+        match self {
+            Self::Group => _ = json.raw("}"),
+            Self::Page(envelope) => envelope.write_end(json, members),
+        }
+    }
+}
+
+/// A group with its members; the members of a long list are read while the client reads them.
+async fn reply(group: Group, end: End) -> Result<Reply, Refusal> {
+    let Group { summary, members, rest } = group;
+    let mut json = Json::with_capacity(256 + 64 * members.len());
+    let GroupSummary { id, name, external_id, managed, members: count } = &summary;
     json.raw("{\"data\":{\"id\":").id(IdKind::Group.id(*id)).raw(",\"name\":").text(name);
     json.raw(",\"external_id\":").value(external_id).raw(",\"managed\":").value(managed);
-    json.raw(",\"members_count\":").value(members).raw(",\"members\":");
-    json.list(group.emails.iter().zip(group.names.iter()), |json, (email, name)| {
-        json.raw("{\"email\":").text(email).raw(",\"name\":").text(name).raw("}");
+    json.raw(",\"members_count\":").value(count).raw(",\"members\":[");
+    let mut list = MemberList { json, written: 0, rest, end };
+    list.write(&members);
+    while list.json.position() < WHOLE_BYTES {
+        let Some(rest) = &mut list.rest else { break };
+        match rest.next().await? {
+            Some(members) => list.write(&members),
+            None => list.rest = None,
+        }
+    }
+    if list.rest.is_none() {
+        list.end.write(&mut list.json, list.written);
+        return Ok(list.json.reply(StatusCode::OK));
+    }
+    let first = Reply::of_json(StatusCode::OK, list.json.take_part().into());
+    let parts = try_unfold(Some(list), |list| async move {
+        let Some(mut list) = list else { return Ok::<_, PartsError>(None) };
+        let more = match &mut list.rest {
+            Some(rest) => rest.next().await?,
+            None => None,
+        };
+        Ok(match more {
+            Some(members) => {
+                list.write(&members);
+                Some((list.json.take_part(), Some(list)))
+            }
+            None => {
+                list.end.write(&mut list.json, list.written);
+                Some((list.json.take_part(), None))
+            }
+        })
     });
-    json.raw("}}");
-    json
+    Ok(first.with_rest(parts.boxed()))
+}
+
+/// A list of members that is being written.
+struct MemberList {
+    json: Json,
+    written: u64,
+    rest: Option<MemberReader>,
+    end: End,
+}
+
+impl MemberList {
+    fn write(&mut self, members: &Members) {
+        for (email, name) in members.emails.iter().zip(members.names.iter()) {
+            self.json.raw(if self.written == 0 { "{\"email\":" } else { ",{\"email\":" });
+            self.json.text(email).raw(",\"name\":").text(name).raw("}");
+            self.written += 1;
+        }
+    }
 }
 
 pub(super) async fn delete(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {

@@ -7,6 +7,7 @@
 use std::io::Write as _;
 use std::ops::Range;
 
+use bytes::Bytes;
 use http::StatusCode;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -95,6 +96,12 @@ impl Json {
         }
         self.body.push(b']');
         self
+    }
+
+    /// Empties it and returns what was written, as a part of a streamed answer.
+    pub(super) fn take_part(&mut self) -> Bytes {
+        self.last_instant = None;
+        std::mem::take(&mut self.body).into()
     }
 
     /// Turns it into a reply.

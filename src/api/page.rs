@@ -13,7 +13,7 @@ use crate::store::{Page, PageRequest};
 
 /// A size that most pages fit in: 20 submissions with 9 answers each. Larger: wasted memory. Smaller: pages are copied
 /// as they grow.
-const TYPICAL_BYTES: usize = 40 << 10;
+pub(super) const TYPICAL_BYTES: usize = 40 << 10;
 
 /// Parses `?page=n`; defaults to the first page.
 pub(super) fn parse(call: &Call<'_>, size: u32, faults: &mut Faults) -> PageRequest {
@@ -57,32 +57,53 @@ pub(super) fn reply<T>(
     page: Page<T>,
     write: impl FnMut(&mut Json, T),
 ) -> Reply {
-    let url = format!("{}{path}", call.origin);
-    let others = query::without(call, "page");
-    let link = |number: u64| format!("{url}?{others}page={number}");
-    let (number, size) = (request.number.get(), u64::from(request.size));
-    let last = page.total.div_ceil(size).max(1);
-    let before = (number - 1).saturating_mul(size);
+    let envelope = Envelope::new(call, path, request, page.total);
     let shown = page.items.len() as u64;
-    let links = Links {
-        first: link(1),
-        last: link(last),
-        prev: (number > 1).then(|| link((number - 1).min(last))),
-        next: (number < last).then(|| link(number + 1)),
-    };
-    let meta = Meta {
-        current_page: number,
-        last_page: last,
-        per_page: request.size,
-        total: page.total,
-        from: (shown > 0).then(|| before + 1),
-        to: (shown > 0).then(|| before + shown),
-        path: url,
-    };
     let mut json = Json::with_capacity(TYPICAL_BYTES);
     json.raw("{\"data\":").list(page.items, write);
-    json.raw(",\"links\":").value(&links).raw(",\"meta\":").value(&meta).raw("}");
+    envelope.write_end(&mut json, shown);
     json.reply(StatusCode::OK)
+}
+
+/// What follows the data of a page.
+#[derive(Debug)]
+pub(super) struct Envelope {
+    request: PageRequest,
+    total: u64,
+    url: String,
+    others: String,
+}
+
+impl Envelope {
+    /// The envelope of a page of a list of `total` items.
+    pub(super) fn new(call: &Call<'_>, path: &str, request: PageRequest, total: u64) -> Self {
+        Self { request, total, url: format!("{}{path}", call.origin), others: query::without(call, "page") }
+    }
+
+    /// Writes the links and the figures of a page that shows `shown` items, and closes it.
+    pub(super) fn write_end(&self, json: &mut Json, shown: u64) {
+        let Self { request, total, url, others } = self;
+        let link = |number: u64| format!("{url}?{others}page={number}");
+        let (number, size) = (request.number.get(), u64::from(request.size));
+        let last = total.div_ceil(size).max(1);
+        let before = (number - 1).saturating_mul(size);
+        let links = Links {
+            first: link(1),
+            last: link(last),
+            prev: (number > 1).then(|| link((number - 1).min(last))),
+            next: (number < last).then(|| link(number + 1)),
+        };
+        let meta = Meta {
+            current_page: number,
+            last_page: last,
+            per_page: request.size,
+            total: *total,
+            from: (shown > 0).then(|| before + 1),
+            to: (shown > 0).then(|| before + shown),
+            path: url.clone(),
+        };
+        json.raw(",\"links\":").value(&links).raw(",\"meta\":").value(&meta).raw("}");
+    }
 }
 
 #[cfg(test)]

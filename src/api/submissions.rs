@@ -1,11 +1,15 @@
 //! `POST /submission` and `GET /submission/{id}`: searches, and one submission with its answers.
 //!
-//! Owns the JSON of a submission. [`filter`] parses the search, and the store runs it.
+//! Owns the JSON of a submission. [`filter`] parses the search, and the store runs it. An answer of more than
+//! [`WHOLE_BYTES`] is [`streamed`].
+
+mod streamed;
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use http::StatusCode;
+use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::Serialize;
 use serde_json::Value;
@@ -17,8 +21,9 @@ use super::time::time_of_day;
 use super::{Call, filter, page, store};
 use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
-use crate::reply::Reply;
-use crate::store::{Answer, Field, Page, Submission};
+use crate::reply::{Reply, WHOLE_BYTES};
+use crate::store::{Answer, Field, SearchPage, Submission};
+use streamed::Ending;
 
 /// The number of submissions on a page, as in the service description.
 ///
@@ -73,11 +78,16 @@ impl FieldsJson {
     }
 
     fn write(&self, json: &mut Json, submission: &Submission<'_>, zone: &TimeZone) {
-        json.raw("{\"id\":").id(IdKind::Submission.id(submission.id)).raw(",\"status\":").text(submission.status);
-        json.raw(",\"created_at\":").instant(submission.created_at);
-        json.raw(",\"updated_at\":").instant(submission.updated_at);
-        json.raw(",\"allElements\":");
-        json.list(&submission.entries, |json, answer| self.write_answer(json, answer, zone)).raw("}");
+        write_head(json, submission.id, submission.status, submission.created_at, submission.updated_at);
+        for (at, answer) in submission.entries.iter().enumerate() {
+            // Nobody reads what is written beyond.
+            if json.position() > WHOLE_BYTES {
+                return;
+            }
+            json.raw(if at == 0 { "" } else { "," });
+            self.write_answer(json, answer, zone);
+        }
+        json.raw("]}");
     }
 
     fn write_answer(&self, json: &mut Json, answer: &Answer<'_>, zone: &TimeZone) {
@@ -98,6 +108,14 @@ impl FieldsJson {
     }
 }
 
+/// Writes a submission up to its entries.
+fn write_head(json: &mut Json, id: i64, status: &str, created_at: Timestamp, updated_at: Timestamp) {
+    json.raw("{\"id\":").id(IdKind::Submission.id(id)).raw(",\"status\":").text(status);
+    json.raw(",\"created_at\":").instant(created_at);
+    json.raw(",\"updated_at\":").instant(updated_at);
+    json.raw(",\"allElements\":[");
+}
+
 pub(super) async fn search(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
     let zone = &admitted.tenant().timezone;
     let mut faults = Faults::default();
@@ -106,23 +124,44 @@ pub(super) async fn search(admitted: &Admitted, call: &Call<'_>) -> Result<Reply
     let filter = filter::parse(&body, zone, &mut faults)?;
     let filter = faults.into_result(filter)?;
 
-    let found = store(admitted).await?.search(&filter, request).await?;
-    let shown = found.submissions.read()?;
-    let fields = FieldsJson::new(&shown.fields);
-    let page = Page { items: shown.submissions, total: found.total };
-    Ok(page::reply(call, "/api/v1/submission", request, page, |json, submission| {
-        fields.write(json, &submission, zone);
-    }))
+    let store = store(admitted).await?;
+    let SearchPage { submissions: found, total } = store.search(&filter, request).await?;
+    let envelope = page::Envelope::new(call, "/api/v1/submission", request, total);
+    let mut json = Json::with_capacity(page::TYPICAL_BYTES);
+    json.raw("{\"data\":[");
+    if let Some(shown) = found.read()? {
+        let (fields, mut written) = (FieldsJson::new(&shown.fields), 0);
+        while let Some(submission) = shown.submissions.get(written)
+            && json.position() <= WHOLE_BYTES
+        {
+            json.raw(if written == 0 { "" } else { "," });
+            fields.write(&mut json, submission, zone);
+            written += 1;
+        }
+        if json.position() <= WHOLE_BYTES {
+            json.raw("]");
+            envelope.write_end(&mut json, written as u64);
+            return Ok(json.reply(StatusCode::OK));
+        }
+    }
+    let reader = store.read_in_parts(found.ids().iter().copied());
+    streamed::reply(reader, Ending::Page(Box::new(envelope)), zone).await
 }
 
 pub(super) async fn show(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
+    let zone = &admitted.tenant().timezone;
     let id = IdKind::Submission.parse(id).ok_or(Refusal::SubmissionNotFound)?;
-    let found = store(admitted).await?.submission(id).await?;
-    let shown = found.read()?;
-    let submission = shown.submissions.first().ok_or(Refusal::SubmissionNotFound)?;
-    let mut json = Json::with_capacity(8 * 1024);
-    json.raw("{\"data\":");
-    FieldsJson::new(&shown.fields).write(&mut json, submission, &admitted.tenant().timezone);
-    json.raw("}");
-    Ok(json.reply(StatusCode::OK))
+    let store = store(admitted).await?;
+    let found = store.submission(id).await?;
+    if let Some(shown) = found.read()? {
+        let submission = shown.submissions.first().ok_or(Refusal::SubmissionNotFound)?;
+        let mut json = Json::with_capacity(8 * 1024);
+        json.raw("{\"data\":");
+        FieldsJson::new(&shown.fields).write(&mut json, submission, zone);
+        json.raw("}");
+        if json.position() <= WHOLE_BYTES {
+            return Ok(json.reply(StatusCode::OK));
+        }
+    }
+    streamed::reply(store.read_in_parts([id]), Ending::Submission, zone).await
 }

@@ -15,7 +15,7 @@ use toml::de::{DeTable, DeValue};
 use super::sections::{Sections, parse_tenant};
 
 /// The keys whose values a report may show. A mistyped key (`databse`) is not among them, so its value is masked.
-const PLAIN_KEYS: [&str; 22] = [
+const PLAIN_KEYS: [&str; 25] = [
     "include",
     "listen",
     "admin_listen",
@@ -38,6 +38,9 @@ const PLAIN_KEYS: [&str; 22] = [
     "wait_ms",
     "statement_seconds",
     "idle_seconds",
+    "max_shared_connections",
+    "sqlite_mib",
+    "sqlite_idle_seconds",
 ];
 
 /// How many lines one entry of the line index covers. Larger: each lookup of a position scans more. Smaller: the index

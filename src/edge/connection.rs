@@ -9,12 +9,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::Either;
 use http::header::CONNECTION;
 use http::{HeaderValue, Request, Response, Version};
-use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -37,6 +35,7 @@ use super::{Edge, Serve};
 use crate::config::ConnectionLimits;
 use crate::config::{ListenConfig, ListenProtocol};
 use crate::gate::{Connection, FirstAuthority, Transport};
+use crate::request::AnswerBody;
 
 /// Serves one accepted socket until it is closed.
 pub(super) async fn serve<S: Serve>(
@@ -234,7 +233,7 @@ impl<S: Serve> HttpService<S> {
     fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
-    ) -> impl Future<Output = Result<Response<Full<Bytes>>, Infallible>> {
+    ) -> impl Future<Output = Result<Response<AnswerBody>, Infallible>> {
         let handling = self.activity.begin_request();
         async move {
             // HTTP/2 has the GOAWAY for this.

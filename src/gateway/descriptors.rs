@@ -24,12 +24,9 @@ const PROCESS: u64 = 64;
 /// are taken.
 const REDIS: u64 = 8;
 
-/// Descriptors per connection to a SQLite database: the file, its WAL, and its shared memory. A Postgres connection
-/// takes one.
-///
-/// Larger: fewer client connections if the limit is low. Smaller: a database can't be opened while all connections are
-/// taken.
-const DATABASE: u64 = 3;
+/// Descriptors per connection to a SQLite file: the file, its WAL, and its shared memory. A Postgres connection takes
+/// one.
+const SQLITE: u64 = 3;
 
 /// Raises the soft limit on open files to the hard limit. Shells and containers set it to 1024 for programs that use
 /// `select`, which can't handle higher descriptors (select(2)); nothing here does.
@@ -51,8 +48,10 @@ pub struct DescriptorShare {
     pub connections: usize,
     /// Maximum per client address.
     pub connections_per_address: u32,
-    /// Maximum number of database connections.
-    pub databases: u32,
+    /// Maximum number of connections to Postgres.
+    pub postgres: u32,
+    /// Maximum memory of connections to SQLite files, in MiB.
+    pub sqlite_mib: u32,
 }
 
 impl DescriptorShare {
@@ -82,7 +81,9 @@ impl DescriptorShare {
         // Leave something for both, even with a hopelessly low limit.
         let rest = open_files.saturating_sub(own).max(open_files / 4);
         let limits = config.limits.connection;
-        let databases = (DATABASE * u64::from(config.databases.max_connections)).min(rest / 2).max(DATABASE);
+        let postgres = u64::from(config.databases.max_connections).min(rest / 4).max(1);
+        let sqlite_mib = Self::sqlite_mib(config.databases, (rest / 2).saturating_sub(postgres));
+        let databases = postgres + descriptors_of_sqlite(DatabaseLimits { sqlite_mib, ..config.databases });
         let connections = as_u64(limits.connections).min(rest.saturating_sub(databases)).max(1);
         let connections = usize::try_from(connections).unwrap_or(usize::MAX);
         let is_lowered = connections < limits.connections;
@@ -91,8 +92,18 @@ impl DescriptorShare {
         let bounded = is_lowered && as_u64(limits.connections) > u64::from(limits.connections_per_address);
         let connections_per_address =
             if bounded { limits.connections_per_address.min(half) } else { limits.connections_per_address };
-        let databases = u32::try_from(databases / DATABASE).unwrap_or(u32::MAX);
-        Self { open_files, connections, connections_per_address, databases }
+        let postgres = u32::try_from(postgres).unwrap_or(u32::MAX);
+        Self { open_files, connections, connections_per_address, postgres, sqlite_mib }
+    }
+
+    /// The configured `sqlite_mib`, or as much of it as a number of descriptors allows.
+    fn sqlite_mib(configured: DatabaseLimits, descriptors: u64) -> u32 {
+        if descriptors_of_sqlite(configured) <= descriptors {
+            return configured.sqlite_mib;
+        }
+        // Those that may be closing are at most a quarter more, or 4.
+        let connections = (descriptors / SQLITE).saturating_sub(4) * 4 / 5;
+        DatabaseLimits::sqlite_mib_of(u32::try_from(connections).unwrap_or(u32::MAX)).min(configured.sqlite_mib)
     }
 
     /// Applies this share to the configured limits.
@@ -100,7 +111,8 @@ impl DescriptorShare {
         let (mut limits, mut databases) = (config.limits, config.databases);
         limits.connection.connections = self.connections;
         limits.connection.connections_per_address = self.connections_per_address;
-        databases.max_connections = self.databases;
+        databases.max_connections = self.postgres;
+        databases.sqlite_mib = self.sqlite_mib;
         (limits, databases)
     }
 
@@ -115,7 +127,8 @@ impl DescriptorShare {
                 limits.connections_per_address.into(),
                 self.connections_per_address.into(),
             ),
-            ("databases.max_connections", config.databases.max_connections.into(), self.databases.into()),
+            ("databases.max_connections", config.databases.max_connections.into(), self.postgres.into()),
+            ("databases.sqlite_mib", config.databases.sqlite_mib.into(), self.sqlite_mib.into()),
         ];
         let lowered = lines.into_iter().filter(|(_, configured, had)| had < configured);
         let line = |(key, configured, had)| {
@@ -124,6 +137,11 @@ impl DescriptorShare {
         };
         lowered.map(line).collect()
     }
+}
+
+/// The descriptors of all connections to SQLite files, open and closing.
+fn descriptors_of_sqlite(limits: DatabaseLimits) -> u64 {
+    SQLITE * (u64::from(limits.max_sqlite_connections()) + u64::from(limits.max_sqlite_closing()))
 }
 
 fn as_u64(number: usize) -> u64 {
@@ -158,8 +176,10 @@ mod tests {
         let config = config("redis = 'redis://127.0.0.1'\nadmin_listen = '127.0.0.1:0'");
         let share = DescriptorShare::of(256, &config);
         let own = PROCESS + REDIS + 2 + as_u64(admin::CONNECTIONS);
-        let databases = DATABASE * u64::from(share.databases);
-        assert!(share.databases >= 10 && share.connections >= 40, "{share:?}");
+        let (_, limits) = share.apply(&config);
+        let databases = u64::from(share.postgres) + descriptors_of_sqlite(limits);
+        assert!(share.postgres >= 10 && limits.max_sqlite_connections() >= 3, "{share:?}");
+        assert!(share.connections >= 40, "{share:?}");
         assert!(own + databases + as_u64(share.connections) <= 256, "{share:?}");
         assert!(share.connections_per_address as usize <= share.connections.div_ceil(2), "{share:?}");
         let lowered = share.lowered(&config).join("\n");
@@ -173,7 +193,7 @@ mod tests {
         let config = config("admin_listen = '127.0.0.1:0'\nlimits = { connections_per_address = 1000000 }");
         for limit in [0, 1, 16, 64, 100, 200, 1024, u64::MAX] {
             let share = DescriptorShare::of(limit, &config);
-            assert!(share.connections >= 1 && share.databases >= 1, "{share:?}");
+            assert!(share.connections >= 1 && share.postgres >= 1 && share.sqlite_mib >= 1, "{share:?}");
             assert_eq!(share.connections_per_address, 1_000_000, "nobody wants this one limited");
         }
     }

@@ -10,12 +10,12 @@ use crate::store::Connections;
 use crate::tenant::Directory;
 use crate::tenant::last_used::{self, Due};
 
-/// How often due last-used times are collected.
+/// How often last-used times are collected that no request wrote.
 ///
-/// Larger: lists show later that a token is used. Smaller: all tenants are checked more often for nothing.
-const LAST_USED_INTERVAL: Duration = Duration::from_secs(10);
+/// Larger: a time that could not be written is written later. Smaller: all tenants are checked more often for nothing.
+const LAST_USED_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Writes last-used times of tokens.
+/// Writes last-used times of tokens whose tenants have sent no further request.
 pub(super) struct WriteLastUsed(pub(super) Arc<ArcSwap<Directory>>);
 
 impl Task for WriteLastUsed {
@@ -26,7 +26,7 @@ impl Task for WriteLastUsed {
     }
 
     async fn run(&mut self) -> Run {
-        let due = self.0.load().tenants().filter_map(|tenant| tenant.last_used(Due::Late)).collect();
+        let due = self.0.load().tenants().filter_map(|tenant| tenant.last_used(Due::Afterwards)).collect();
         last_used::write(due).await;
         Run::Succeeded
     }

@@ -9,9 +9,9 @@ use super::register::Registrar;
 /// All tenants' databases together.
 #[derive(Clone, Debug)]
 pub struct DatabaseMetrics {
-    /// Requests that wait for a connection.
-    pub waiting: IntGauge,
+    waiting: IntGauge,
     connections: IntGaugeVec,
+    opened: IntCounterVec,
     durations: HistogramVec,
     failures: IntCounterVec,
     breakers_open: IntGauge,
@@ -21,6 +21,16 @@ pub struct DatabaseMetrics {
     behind: IntGauge,
     faulty: IntGauge,
     wrong: IntGauge,
+}
+
+/// A request that waits for a connection.
+#[derive(Debug)]
+pub(crate) struct WaitingRequest(IntGauge);
+
+impl Drop for WaitingRequest {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
 }
 
 /// A failure of a database rather than of a statement, as counted in `formgate_database_failures_total`.
@@ -90,8 +100,13 @@ impl DatabaseMetrics {
             waiting: registrar.gauge("formgate_database_waiting", "Requests that wait for a connection to a database."),
             connections: registrar.gauges(
                 "formgate_database_connections",
-                "Connections to the tenants' databases: open ones, and those of them that are idle.",
+                "Connections to the tenants' databases: open ones, those of them that are idle, and closing ones.",
                 &["database", "state"],
+            ),
+            opened: registrar.counters(
+                "formgate_database_connections_opened_total",
+                "Connections to the tenants' databases that were opened.",
+                &["database"],
             ),
             durations: registrar.histograms(
                 "formgate_database_call_duration_seconds",
@@ -132,6 +147,9 @@ impl DatabaseMetrics {
         };
         // Initialized to 0, so that an alert can see the first failure as an increase.
         DatabaseFailure::ALL.iter().for_each(|failure| drop(metrics.failures.with_label_values(&[failure.name()])));
+        for database in ["postgres", "sqlite"] {
+            drop(metrics.opened.with_label_values(&[database]));
+        }
         for reason in ["breaker", "in_flight", "wait", "behind"] {
             drop(metrics.refused.with_label_values(&[reason]));
         }
@@ -144,9 +162,25 @@ impl DatabaseMetrics {
         Self::new(&Registrar(&Registry::new()))
     }
 
+    /// Counts a request that waits, until the guard is dropped.
+    pub(crate) fn wait(&self) -> WaitingRequest {
+        self.waiting.inc();
+        WaitingRequest(self.waiting.clone())
+    }
+
     /// Counts opened connections or, if negative, closed ones.
     pub(crate) fn open(&self, database: &str, change: i64) {
         self.connections.with_label_values(&[database, "open"]).add(change);
+    }
+
+    /// Counts connections that gave their place away and are being closed or, if negative, were closed.
+    pub(crate) fn closing(&self, database: &str, change: i64) {
+        self.connections.with_label_values(&[database, "closing"]).add(change);
+    }
+
+    /// Counts one connection that was opened.
+    pub(crate) fn opened(&self, database: &str) {
+        self.opened.with_label_values(&[database]).inc();
     }
 
     /// Counts connections that became idle or, if negative, are no longer idle.

@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use http::{Method, StatusCode};
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec};
 
-use super::register::Registrar;
+use super::register::{Registrar, init_series};
 
 /// From a refusal without any call to the time limit of a handler.
 const BUCKETS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 15.0];
@@ -24,6 +24,7 @@ pub struct RequestMetrics(Arc<RequestMetricsInner>);
 struct RequestMetricsInner {
     requests: IntCounterVec,
     durations: HistogramVec,
+    cut: IntCounterVec,
     /// The series in use: looking up labels costs more than counting.
     series: ArcSwap<HashMap<SeriesKey, RequestSeries>>,
 }
@@ -57,7 +58,18 @@ impl RequestMetrics {
             &["route"],
             &BUCKETS,
         );
-        Self(Arc::new(RequestMetricsInner { requests, durations, series: ArcSwap::default() }))
+        let cut = registrar.counters(
+            "formgate_answers_cut_total",
+            "Streamed answers that ended early, by who ended them: client, failure.",
+            &["by"],
+        );
+        init_series(&cut, &["client", "failure"]);
+        Self(Arc::new(RequestMetricsInner { requests, durations, cut, series: ArcSwap::default() }))
+    }
+
+    /// Counts a streamed answer that ended early.
+    pub fn cut(&self, by: &str) {
+        self.0.cut.with_label_values(&[by]).inc();
     }
 
     /// Counts one answered request.

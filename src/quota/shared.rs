@@ -17,7 +17,7 @@ use tracing::Instrument;
 
 use self::replies::Replies;
 use super::usage::Usage;
-use crate::shared::{CallError, Lanes};
+use crate::shared::{CallError, RedisConnections};
 use crate::telemetry::step;
 
 static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("window.lua")));
@@ -131,7 +131,7 @@ pub(super) struct SharedWindows(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    lanes: Arc<Lanes>,
+    connections: Arc<RedisConnections>,
     span: Duration,
     queue: Mutex<Queue>,
 }
@@ -164,8 +164,8 @@ struct Queued {
 
 impl SharedWindows {
     /// Windows of `span`.
-    pub(super) fn new(lanes: Arc<Lanes>, span: Duration) -> Self {
-        Self(Arc::new(Inner { lanes, span, queue: Mutex::default() }))
+    pub(super) fn new(connections: Arc<RedisConnections>, span: Duration) -> Self {
+        Self(Arc::new(Inner { connections, span, queue: Mutex::default() }))
     }
 
     /// Makes a request to a window.
@@ -174,7 +174,7 @@ impl SharedWindows {
     }
 
     async fn batch(&self, request: WindowRequest) -> Result<Outcome, Failure> {
-        if !self.0.lanes.carry_many_keys() {
+        if !self.0.connections.carry_many_keys() {
             // Boxed because it is large, and requests that share a call don't need it.
             let mut outcomes = Box::pin(self.0.call(std::iter::once(&request))).await?;
             return outcomes.pop().unwrap_or_else(|| Err(Failure::Call(Arc::new(CallError::Unavailable))));
@@ -220,13 +220,14 @@ impl Inner {
     ) -> Result<Vec<Result<Outcome, Failure>>, Failure> {
         let command = self.command(requests.clone());
         let key = requests.clone().next().map_or("", |request| &*request.log);
-        let call = self.lanes.call(key, async |mut connection| match command.query_async(&mut connection).await {
-            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                SCRIPT.prepare_invoke().load_async(&mut connection).await?;
-                command.query_async(&mut connection).await
-            }
-            replies => replies,
-        });
+        let call =
+            self.connections.call(key, async |mut connection| match command.query_async(&mut connection).await {
+                Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                    SCRIPT.prepare_invoke().load_async(&mut connection).await?;
+                    command.query_async(&mut connection).await
+                }
+                replies => replies,
+            });
         let Replies(replies) = call.await.map_err(|error| Failure::Call(Arc::new(error)))?;
         Ok(replies.into_iter().zip(requests).map(|(reply, request)| reply.outcome(request)).collect())
     }

@@ -1,4 +1,4 @@
-//! Compresses an answer with the content coding that the client prefers.
+//! Compresses an answer with the content coding that the client prefers: at once, or part by part ([`Encoder`]).
 
 use std::io::Write;
 
@@ -88,6 +88,69 @@ impl Encoding {
                 compressor.write_all(body)?;
                 compressor.finish()?.into()
             }
+        })
+    }
+}
+
+/// Compresses an answer part by part.
+pub(super) enum Encoder {
+    Zstd(Box<zstd::stream::write::Encoder<'static, Vec<u8>>>),
+    Brotli(Box<brotli::CompressorWriter<Vec<u8>>>),
+    Gzip(Box<flate2::write::GzEncoder<Vec<u8>>>),
+}
+
+impl Encoding {
+    /// Begins to compress an answer of unknown length.
+    pub(super) fn encoder(self) -> std::io::Result<Encoder> {
+        Ok(match self {
+            Self::Zstd => Encoder::Zstd(Box::new(zstd::stream::write::Encoder::new(Vec::new(), 1)?)),
+            // A smaller window than for whole answers: it is held for as long as the client reads.
+            Self::Brotli => Encoder::Brotli(Box::new(brotli::CompressorWriter::new(Vec::new(), 4096, 3, 18))),
+            Self::Gzip => {
+                let encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+                Encoder::Gzip(Box::new(encoder))
+            }
+        })
+    }
+}
+
+impl Encoder {
+    /// Adds a part. Returns what is compressed so far, which may be nothing.
+    pub(super) async fn write(mut self, part: Bytes) -> std::io::Result<(Self, Bytes)> {
+        if part.len() < LARGE {
+            let compressed = self.write_now(&part)?;
+            return Ok((self, compressed));
+        }
+        let compressing = tokio::task::spawn_blocking(move || {
+            let compressed = self.write_now(&part)?;
+            Ok((self, compressed))
+        });
+        compressing.await.unwrap_or_else(|panic| Err(std::io::Error::other(panic)))
+    }
+
+    fn write_now(&mut self, part: &[u8]) -> std::io::Result<Bytes> {
+        match self {
+            Self::Zstd(encoder) => encoder.write_all(part)?,
+            Self::Brotli(encoder) => encoder.write_all(part)?,
+            Self::Gzip(encoder) => encoder.write_all(part)?,
+        }
+        Ok(std::mem::take(self.output()).into())
+    }
+
+    fn output(&mut self) -> &mut Vec<u8> {
+        match self {
+            Self::Zstd(encoder) => encoder.get_mut(),
+            Self::Brotli(encoder) => encoder.get_mut(),
+            Self::Gzip(encoder) => encoder.get_mut(),
+        }
+    }
+
+    /// The end of the compressed answer.
+    pub(super) fn finish(self) -> std::io::Result<Bytes> {
+        Ok(match self {
+            Self::Zstd(encoder) => encoder.finish()?.into(),
+            Self::Brotli(encoder) => encoder.into_inner().into(),
+            Self::Gzip(encoder) => encoder.finish()?.into(),
         })
     }
 }

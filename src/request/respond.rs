@@ -2,7 +2,7 @@
 //!
 //! The log never contains a token, an answer, a keyword or a query.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::header::{
@@ -17,9 +17,11 @@ use uuid::{ContextV7, Timestamp, Uuid};
 
 use super::RequestContext;
 use super::encoding::{Encoding, SMALLEST};
+use super::streaming::{AnswerBody, STREAM_BYTES, StreamRecord, StreamedBody};
 use crate::error::{Refusal, abbreviate};
 use crate::gate::Connection;
 use crate::memory::{self, MemoryPermit, MemoryShare};
+use crate::metrics::RequestMetrics;
 use crate::quota::Budget;
 use crate::reply::Reply;
 use crate::store::with_causes;
@@ -91,14 +93,21 @@ impl AsRef<[u8]> for ReservedBody {
     }
 }
 
-/// Reserves memory for an answer: its body and, until that is compressed, as much again. What was reserved for the
+/// Reserves memory for an answer: its body and, until that is compressed, as much again; for a streamed one
+/// [`STREAM_BYTES`]. What was reserved for the
 /// rows that it was made of counts towards it.
 ///
 /// # Errors
 /// [`Refusal::MemorySpent`].
 pub(super) fn reserve(mut reply: Reply, share: &MemoryShare) -> Result<Reply, Refusal> {
-    if reply.body.len() > UNCOUNTED {
-        let bytes = 2 * reply.body.len();
+    if reply.body.len() > UNCOUNTED || reply.rest.is_some() {
+        let bytes = match &mut reply.rest {
+            Some(rest) => {
+                rest.share = Some(share.clone());
+                STREAM_BYTES
+            }
+            None => 2 * reply.body.len(),
+        };
         reply.held = Some(match memory::take_rows() {
             Some(mut rows) => {
                 rows.resize(bytes)?;
@@ -116,8 +125,10 @@ pub(super) async fn build(
     head: &request::Parts,
     id: RequestId,
     budget: Option<Budget>,
-) -> Response<Full<Bytes>> {
-    let Reply { status, mut headers, mut body, held } = reply;
+    part_limit: Duration,
+) -> Response<AnswerBody> {
+    let Reply { status, mut headers, mut body, rest, held } = reply;
+    let mut encoder = None;
     headers.insert(REQUEST_ID, id.0);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     // An account's data must not be stored by any cache on the path.
@@ -128,7 +139,16 @@ pub(super) async fn build(
     }
     if body.len() >= SMALLEST {
         headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
-        if let Some(encoding) = Encoding::accepted(&head.headers) {
+        let encoding = Encoding::accepted(&head.headers);
+        if let (Some(encoding), Some(_)) = (encoding, &rest) {
+            match encoding.encoder() {
+                Ok(begun) => {
+                    encoder = Some(begun);
+                    headers.insert(CONTENT_ENCODING, HeaderValue::from_static(encoding.name()));
+                }
+                Err(error) => tracing::error!(%error, encoding = encoding.name(), "an answer could not be compressed"),
+            }
+        } else if let Some(encoding) = encoding {
             match encoding.compress(body.clone()).await {
                 Ok(compressed) => {
                     body = compressed;
@@ -153,29 +173,57 @@ pub(super) async fn build(
         }
     }
     if head.method == Method::HEAD {
-        // For a body that is sent, hyper sets it.
-        headers.insert(CONTENT_LENGTH, body.len().into());
+        // For a body that is sent, hyper sets it. The length of a streamed one is unknown.
+        if rest.is_none() {
+            headers.insert(CONTENT_LENGTH, body.len().into());
+        }
         body = Bytes::new();
+    } else if let Some(rest) = rest {
+        let mut response =
+            Response::new(StreamedBody::new(body, rest.parts, encoder, part_limit, (held, rest.share)).into());
+        *response.status_mut() = status;
+        *response.headers_mut() = headers;
+        return response;
     }
     if let Some(mut permit) = held {
         permit.shrink_to(body.len());
         body = Bytes::from_owner(ReservedBody { body, _permit: permit });
     }
-    let mut response = Response::new(Full::new(body));
+    let mut response = Response::new(Full::new(body).into());
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     response
 }
 
-/// Writes the access log line of a request, and the cause of a failure.
+/// Writes the access log line of a request, and the cause of a failure. A streamed answer writes its line at its end.
 pub(super) fn log(
     connection: &Connection,
     head: &request::Parts,
     context: &RequestContext,
-    response: &Response<Full<Bytes>>,
+    response: &mut Response<AnswerBody>,
     refusal: Option<&Refusal>,
     took: Duration,
+    metrics: &RequestMetrics,
 ) {
+    let status = response.status().as_u16();
+    if response.body_mut().streamed().is_some() {
+        let record = StreamRecord {
+            request_id: id_of(response).to_owned(),
+            client: connection.client.clone(),
+            tenant: context.tenant.clone(),
+            token: context.token.clone(),
+            method: abbreviate(head.method.as_str()).into(),
+            route: context.route,
+            status,
+            began: Instant::now().checked_sub(took).unwrap_or_else(Instant::now),
+            remaining: context.budget.map(|budget| budget.remaining),
+            metrics: metrics.clone(),
+        };
+        if let Some(body) = response.body_mut().streamed() {
+            body.record(record);
+        }
+        return;
+    }
     let (id, tenant) = (id_of(response), context.tenant.as_ref().map(|tenant| &*tenant.slug));
     if let Some(refusal) = refusal.filter(|_| response.status().is_server_error()) {
         let cause = with_causes(refusal);
@@ -194,11 +242,12 @@ pub(super) fn log(
         token: context.token.as_ref().map(|token| &*token.name),
         method: &abbreviate(head.method.as_str()),
         route: context.route,
-        status: response.status().as_u16(),
+        status,
         duration_ms: took.as_secs_f64() * 1000.0,
         bytes: response.body().size_hint().exact(),
         remaining: context.budget.map(|budget| budget.remaining),
         database_ms: (took >= SLOW).then(|| context.database.total().as_secs_f64() * 1000.0),
+        cut: None,
     };
     line.log();
 }

@@ -24,6 +24,7 @@ pub(crate) mod raw;
 mod remedy;
 mod retry;
 mod session;
+mod session_source;
 mod write_access;
 mod write_lock;
 
@@ -38,7 +39,7 @@ pub use database_time::DatabaseTime;
 pub use error::StoreError;
 pub use limits::DatabaseLimits;
 pub use location::{DatabaseLocation, InvalidLocation};
-pub(super) use pool::connection::{PooledConnection, hold_row_memory, out_of_memory};
+pub(super) use pool::connection::{PooledConnection, hold_row_memory};
 pub use pooler::Pooler;
 pub(super) use remedy::PG_TRGM;
 pub use remedy::remedy;

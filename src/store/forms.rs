@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 
-use super::statement::{Fields, ListRecord, MalformedRecord, Page, PageRequest, PageScan, SortDirection, truth};
+use super::statement::{Fields, ListRecord, MalformedRecord, Page, PageRequest, truth};
+use super::totals::{CountedList, PENDING, not_negative};
 use super::{Store, StoreError};
 
 /// A form as lists show it.
@@ -55,7 +56,7 @@ impl ListRecord<'_> for Element {
     }
 }
 
-/// The forms that are listed.
+/// The forms that are listed: those of the index `forms_listed`, which `listed_totals` counts.
 const LISTED: &str = " FROM forms WHERE NOT disabled AND parent_id IS NULL";
 
 impl Store {
@@ -66,13 +67,19 @@ impl Store {
     pub async fn list_forms(&self, page: PageRequest) -> Result<Page<FormSummary>, StoreError> {
         let mut reader = self.database.reader().await?;
         let mut sql = reader.sql();
-        sql.push("SELECT (SELECT count(*)").push(LISTED).push("), (");
-        sql.push_records(&["id", "name", "anonymous"]);
-        sql.push(" FROM (SELECT id, name, anonymous").push(LISTED).push(" ORDER BY id");
-        sql.limit(&PageScan::forward(page, SortDirection::Ascending)).push(") AS page)");
+        let position = CountedList::Forms.write_skipped(&mut sql, page);
+        sql.push("SELECT ");
+        CountedList::Forms.write_total(&mut sql);
+        sql.push(", ").push(PENDING).push(", (").push_records(&["id", "name", "anonymous"]);
+        sql.push(" FROM (SELECT id, name, anonymous").push(LISTED);
+        position.write_condition(&mut sql, "id");
+        sql.push(" ORDER BY id");
+        position.write_limit(&mut sql);
+        sql.push(") AS page)");
         let row = reader.fetch_one(sql).await?;
-        let total: i64 = row.get(0)?;
-        Ok(Page { items: row.records(1)?, total: u64::try_from(total).expect("a count is not negative") })
+        drop(reader);
+        self.note_pending(row.get(1)?);
+        Ok(Page { items: row.records(2)?, total: not_negative(row.get(0)?) })
     }
 
     /// One form by id, which may be disabled or a sub-form.

@@ -1,8 +1,10 @@
-//! Groups of users: listing, reading, deleting. Creating and updating is in [`mod@write`].
+//! Groups of users: listing, reading, deleting. Creating and updating is in [`mod@write`], reading long lists of members
+//! in [`listing`].
 //!
 //! The built-in group has every user as a member, without rows that would have to be maintained.
 
 mod change;
+mod listing;
 mod members;
 mod spellings;
 mod write;
@@ -12,14 +14,13 @@ use std::time::Instant;
 
 use serde::Deserialize;
 
-use super::engine::{Retry, hold_row_memory, out_of_memory};
-use super::statement::{
-    Fields, ListRecord, MalformedRecord, Page, PageRequest, PageScan, Row, SortDirection, Sql, truth,
-};
+use super::engine::{Retry, hold_row_memory};
+use super::statement::{Fields, ListRecord, MalformedRecord, Page, PageRequest, Row, Sql, truth};
+use super::totals::{self, CountedList, PENDING, Position, not_negative};
 use super::{Store, StoreError, Texts};
-use crate::memory::{self, MemorySpent};
 
 pub use change::{Durability, GroupWrite, GroupWriteError, Guard, MemberChange, NewMembers, Report, WrittenGroup};
+pub use listing::MemberReader;
 
 /// A group as lists show it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -37,14 +38,23 @@ pub struct GroupSummary {
     pub members: u64,
 }
 
-/// A group with its members.
+/// A group with its members, or the first of them.
 #[derive(Clone, Debug)]
 pub struct Group {
     /// What lists show.
     pub summary: GroupSummary,
-    /// The e-mail addresses of its members as they were first written, in ascending order of their folded form.
+    /// The members, in ascending order of their folded addresses.
+    pub members: Members,
+    /// Reads the members behind these, if there may be more.
+    pub rest: Option<MemberReader>,
+}
+
+/// Members of a group.
+#[derive(Clone, Debug, Default)]
+pub struct Members {
+    /// The e-mail addresses as they were first written.
     pub emails: Texts,
-    /// The names of the members, in the same order.
+    /// The names, in the same order.
     pub names: Texts,
 }
 
@@ -76,30 +86,35 @@ pub enum Deletion {
     NotFound,
 }
 
-/// The memory that is reserved for each member of a group that is read, in bytes: both texts, and both again in the
-/// response and its compressed form. Longer texts are counted as they arrive.
+/// Groups of up to this many members are read by one statement, so that no write comes between them.
 ///
-/// Larger: groups are refused for which there would be memory. Smaller: reading a group fails half-way.
-const MEMBER_BYTES: usize = 128;
+/// Larger: such a group takes more memory. Smaller: more groups are read by several statements.
+const MAX_MEMBERS_AT_ONCE: i64 = 4_000;
 
-impl Group {
-    /// A group without its members yet. Reserves memory for them.
-    fn begin(id: i64, row: &Row, room: i64) -> Result<Self, sqlx::Error> {
-        let members: i64 = row.get(3)?;
-        let (name, external_id, managed) = (row.get(0)?, row.get(1)?, row.get(2)?);
-        let members_count = u64::try_from(members).expect("a count is not negative");
-        let bytes = usize::try_from(members_count).unwrap_or(usize::MAX).saturating_mul(MEMBER_BYTES);
-        if bytes > UNRESERVED_BYTES {
-            memory::expect_rows(bytes).map_err(out_of_memory)?;
-        }
-        if members > room {
-            return Err(out_of_memory(MemorySpent));
-        }
-        let summary = GroupSummary { id, name, external_id, managed, members: members_count };
-        Ok(Self { summary, emails: Texts::default(), names: Texts::default() })
+/// How many bytes of addresses and names such a group may have. The statement's other members are read again.
+///
+/// Larger: such a group takes more memory. Smaller: as for [`MAX_MEMBERS_AT_ONCE`].
+const MAX_BYTES_AT_ONCE: usize = 1024 * 1024;
+
+impl Members {
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.emails.len()
     }
 
-    fn add_member(&mut self, row: &Row) -> Result<(), sqlx::Error> {
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.emails.is_empty()
+    }
+
+    fn bytes(&self) -> usize {
+        self.emails.bytes() + self.names.bytes()
+    }
+
+    /// Adds the member in the first two columns of a row.
+    fn add(&mut self, row: &Row) -> Result<(), sqlx::Error> {
         let (email, name) = (row.text(0)?, row.text(1)?);
         hold_row_memory(email.len() + name.len() + 2 * size_of::<u32>())?;
         self.emails.push(email);
@@ -108,13 +123,13 @@ impl Group {
     }
 }
 
-/// Groups up to this size, in bytes, are read without reserving memory first.
-///
-/// Larger: requests in flight hold more unreserved memory. Smaller: ordinary groups pay for the reservation.
-const UNRESERVED_BYTES: usize = 64 * 1024;
-
-const MEMBER_COUNT: &str = "CASE WHEN g.built_in THEN (SELECT count(*) FROM users) \
-    ELSE (SELECT count(*) FROM group_members m WHERE m.group_id = g.id) END";
+impl GroupSummary {
+    /// Reads columns in the order in which [`Store::find_group`] selects them.
+    fn read(id: i64, row: &Row) -> Result<Self, sqlx::Error> {
+        let (name, external_id, managed) = (row.get(0)?, row.get(1)?, row.get(4)?);
+        Ok(Self { id, name, external_id, managed, members: not_negative(row.get(6)?) })
+    }
+}
 
 impl ListRecord<'_> for GroupSummary {
     fn take(fields: &mut Fields<'_>) -> Result<Self, MalformedRecord> {
@@ -138,6 +153,11 @@ fn write_listed(sql: &mut Sql, filter: &GroupFilter) {
     }
 }
 
+/// Adds an expression: how many members a group `g` has.
+fn write_member_count(sql: &mut Sql) {
+    sql.push("CASE WHEN g.built_in THEN ").push(totals::USERS).push(" ELSE ").push(totals::MEMBERS_OF_ONE).push(" END");
+}
+
 impl Store {
     /// One page of the groups, by id.
     ///
@@ -146,50 +166,104 @@ impl Store {
     pub async fn list_groups(&self, filter: &GroupFilter, page: PageRequest) -> Result<Page<GroupSummary>, StoreError> {
         let mut reader = self.database.reader().await?;
         let mut sql = reader.sql();
-        sql.push("SELECT (SELECT count(*)");
+        let list = if filter.managed { CountedList::ManagedGroups } else { CountedList::Groups };
+        // At most one group has an identifier.
+        let position = match &filter.external_id {
+            None => list.write_skipped(&mut sql, page),
+            Some(_) => Position::Offset(page),
+        };
+        sql.push("SELECT ");
+        if filter.external_id.is_none() {
+            list.write_total(&mut sql);
+        } else {
+            sql.push("(SELECT count(*)");
+            write_listed(&mut sql, filter);
+            sql.push(")");
+        }
+        sql.push(", ").push(PENDING).push(", (");
+        sql.push_records(&["g.id", "g.name", "g.external_id", "g.managed", "g.members"]);
+        sql.push(" FROM (SELECT g.id, g.name, g.external_id, g.managed, CASE WHEN g.built_in THEN ")
+            .push(totals::USERS);
+        sql.push(" ELSE ").push(totals::MEMBERS_OF_EACH).push(" END AS members FROM (SELECT *");
         write_listed(&mut sql, filter);
-        sql.push("), (").push_records(&["g.id", "g.name", "g.external_id", "g.managed", MEMBER_COUNT]);
-        sql.push(" FROM (SELECT *");
-        write_listed(&mut sql, filter);
-        sql.push(" ORDER BY g.id").limit(&PageScan::forward(page, SortDirection::Ascending)).push(") AS g)");
+        position.write_condition(&mut sql, "g.id");
+        sql.push(" ORDER BY g.id");
+        position.write_limit(&mut sql);
+        sql.push(") AS g").push(totals::COUNTED_MEMBERS).push(" ORDER BY g.id) AS g)");
         let row = reader.fetch_one(sql).await?;
-        let total: i64 = row.get(0)?;
-        Ok(Page { items: row.records(1)?, total: u64::try_from(total).expect("a count is not negative") })
+        drop(reader);
+        self.note_pending(row.get(1)?);
+        Ok(Page { items: row.records(2)?, total: not_negative(row.get(0)?) })
     }
 
-    /// One group with all its members, by one statement, so that no write comes between them. Members are read only if
-    /// there is memory for all of them.
+    /// One group with its members. A group of ordinary size is read by one statement, so that no write comes between
+    /// them; of a larger one, the first members and a reader of the others.
     ///
     /// # Errors
     /// [`StoreError::MemorySpent`], [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn find_group(&self, id: i64) -> Result<Option<Group>, StoreError> {
         let mut reader = self.database.reader().await?;
-        let room = i64::try_from(memory::room_for_rows() / MEMBER_BYTES).unwrap_or(i64::MAX);
         let mut sql = reader.sql();
         // A generic plan from a time with few users would read all of them for each member.
-        sql.force_custom_plan().push("SELECT name, detail, managed, members FROM (");
-        sql.push("SELECT g.name, g.external_id AS detail, g.managed, ").push(MEMBER_COUNT).push(" AS members, ");
-        sql.push("NULL AS folded, 0 AS user_id FROM groups g WHERE g.id = ").bind(id);
-        sql.push(" UNION ALL SELECT u.email, u.name, NULL, NULL, u.email_folded, u.id FROM groups g ");
+        sql.force_custom_plan().push("SELECT name, detail, folded, user_id, managed, built_in, members FROM (");
+        sql.push("SELECT g.name, g.external_id AS detail, g.managed, g.built_in, ");
+        write_member_count(&mut sql);
+        sql.push(" AS members, NULL AS folded, 0 AS user_id FROM groups g WHERE g.id = ").bind(id);
+        sql.push(" UNION ALL SELECT u.email, u.name, NULL, NULL, NULL, u.email_folded, u.id FROM groups g ");
         sql.push("JOIN group_members m ON m.group_id = g.id JOIN users u ON u.id = m.user_id ");
         sql.push("WHERE NOT g.built_in AND g.id = ").bind(id);
-        sql.push(" AND (SELECT count(*) FROM group_members WHERE group_id = ").bind(id).push(") <= ").bind(room);
-        sql.push(" UNION ALL SELECT u.email, u.name, NULL, NULL, u.email_folded, u.id FROM users u ");
-        // CASE, because counting all users takes a while.
+        sql.push(" AND ").push(totals::MEMBERS_OF_ONE).push(" <= ").bind(MAX_MEMBERS_AT_ONCE);
+        sql.push(" UNION ALL SELECT u.email, u.name, NULL, NULL, NULL, u.email_folded, u.id FROM users u ");
         sql.push("WHERE CASE WHEN (SELECT g.built_in FROM groups g WHERE g.id = ").bind(id);
-        sql.push(") THEN (SELECT count(*) FROM users) <= ").bind(room).push(" ELSE false END");
+        sql.push(") THEN ").push(totals::USERS).push(" <= ").bind(MAX_MEMBERS_AT_ONCE).push(" ELSE false END");
         sql.push(") AS shown ORDER BY folded").push_either(" COLLATE \"C\"", "").push(" NULLS FIRST, user_id");
-        let mut found: Option<Group> = None;
+        let (mut found, mut members, mut last) = (None, Members::default(), None);
         let mut each = |row: Row| {
-            match &mut found {
-                // The row of the group comes first, because it has no address. Without a group there are no members.
-                None => found = Some(Group::begin(id, &row, room)?),
-                Some(group) => group.add_member(&row)?,
+            // The row of the group comes first, because it has no address. Without a group there are no members.
+            if found.is_none() {
+                found = Some((GroupSummary::read(id, &row)?, row.get::<bool>(5)?));
+            } else if members.bytes() < MAX_BYTES_AT_ONCE {
+                members.add(&row)?;
+                last = Some((row.get::<Option<String>>(2)?, row.get::<i64>(3)?));
             }
             Ok(())
         };
         reader.fetch_each(sql, &mut each).await?;
-        Ok(found)
+        drop(reader);
+        let Some((summary, built_in)) = found else { return Ok(None) };
+        let mut group = Group { summary, members, rest: None };
+        if (group.members.len() as u64) < group.summary.members {
+            let mut rest = MemberReader::begin(self, id, built_in, group.summary.members).await?;
+            match last {
+                Some((folded, user)) => rest.continue_behind(folded, user),
+                None => group.members = rest.next().await?.unwrap_or_default(),
+            }
+            group.rest = Some(rest);
+        }
+        Ok(Some(group))
+    }
+
+    /// One group with a page of its members.
+    ///
+    /// # Errors
+    /// Those of [`Self::find_group`].
+    pub async fn find_group_page(&self, id: i64, page: PageRequest) -> Result<Option<Group>, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
+        sql.push("SELECT g.name, g.external_id, NULL, NULL, g.managed, g.built_in, ");
+        write_member_count(&mut sql);
+        sql.push(" FROM groups g WHERE g.id = ").bind(id);
+        let Some(row) = reader.fetch_optional(sql).await? else { return Ok(None) };
+        drop(reader);
+        let (summary, built_in) = (GroupSummary::read(id, &row)?, row.get(5)?);
+        let offset = page.offset().unsigned_abs();
+        if offset >= summary.members {
+            return Ok(Some(Group { summary, members: Members::default(), rest: None }));
+        }
+        let mut rest = MemberReader::begin(self, id, built_in, summary.members).await?;
+        rest.seek(offset, summary.members, u64::from(page.size)).await?;
+        let members = rest.next().await?.unwrap_or_default();
+        Ok(Some(Group { summary, members, rest: Some(rest) }))
     }
 
     /// Removes all members of a group, and deletes it unless a flow step uses it, in one transaction.

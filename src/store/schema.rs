@@ -1,7 +1,7 @@
 //! The schema and its versions, built into the program.
 //!
-//! Each database has its own list of migrations, with the same numbers. [`SERVED`] is the version that this program
-//! needs; later migrations remove what only nodes of an older version read. A released migration never changes: the
+//! Each database has its own list of migrations, with the same numbers. This program needs them through [`NEEDED`],
+//! except for [`FINISHING`], which removes what only nodes of an older version read. A released migration never changes: the
 //! database stores a checksum of each, and a database with other checksums is refused.
 
 use std::borrow::Cow;
@@ -15,14 +15,17 @@ use super::StoreError;
 use super::engine::{Database, PooledConnection};
 use super::statement::Dialect;
 
-/// The oldest schema that this program serves from.
-pub(crate) const SERVED: i64 = 10;
+/// The last migration that this program needs in a database that it serves.
+const NEEDED: i64 = 12;
+
+/// The migration that only removes what nodes of an older version read. It may be applied after later ones.
+const FINISHING: i64 = 11;
 
 /// The newest schema that this program knows.
 #[expect(clippy::cast_possible_wrap, reason = "the list is short")]
 pub(crate) const NEWEST: i64 = POSTGRES.len() as i64;
 
-const POSTGRES: [(&str, &str); 11] = [
+const POSTGRES: [(&str, &str); 12] = [
     ("forms and submissions", include_str!("schema/postgres-1.sql")),
     ("subscriptions", include_str!("schema/postgres-2.sql")),
     ("counts", include_str!("schema/postgres-3.sql")),
@@ -34,8 +37,9 @@ const POSTGRES: [(&str, &str); 11] = [
     ("the identity of the database", include_str!("schema/postgres-9.sql")),
     ("derived by the program", include_str!("schema/postgres-10.sql")),
     ("no longer derived by triggers", include_str!("schema/postgres-11.sql")),
+    ("totals", include_str!("schema/postgres-12.sql")),
 ];
-const SQLITE: [(&str, &str); 11] = [
+const SQLITE: [(&str, &str); 12] = [
     ("forms and submissions", include_str!("schema/sqlite-1.sql")),
     ("subscriptions", include_str!("schema/sqlite-2.sql")),
     ("counts", include_str!("schema/sqlite-3.sql")),
@@ -47,6 +51,7 @@ const SQLITE: [(&str, &str); 11] = [
     ("the identity of the database", include_str!("schema/sqlite-9.sql")),
     ("derived by the program", include_str!("schema/sqlite-10.sql")),
     ("no longer derived by triggers", include_str!("schema/sqlite-11.sql")),
+    ("totals", include_str!("schema/sqlite-12.sql")),
 ];
 
 /// How far a database is migrated.
@@ -89,7 +94,7 @@ pub(crate) async fn migrate(database: &Database, reach: Reach) -> Result<(), Sto
         Dialect::Postgres => &POSTGRES,
         Dialect::Sqlite => &SQLITE,
     };
-    let is_wanted = |version| before == 0 || reach == Reach::Newest || version <= SERVED;
+    let is_wanted = |version| before == 0 || reach == Reach::Newest || version != FINISHING;
     for (version, &(name, text)) in (1..).zip(scripts).filter(|(version, _)| is_wanted(*version)) {
         let step = Migration::new(version, Cow::Borrowed(name), MigrationType::Simple, text.into_sql_str(), false);
         if !is_applied(&step, &applied)? {
@@ -99,27 +104,34 @@ pub(crate) async fn migrate(database: &Database, reach: Reach) -> Result<(), Sto
     Ok(())
 }
 
-/// Creates the Postgres schema that a URL names, unless it exists.
+/// Creates the Postgres schema that a URL names, unless it exists, and what the schemas of a database share.
 pub(super) async fn create_namespace(database: &Database, name: &str) -> Result<(), StoreError> {
-    let mut reader = database.reader().await?;
-    let mut sql = reader.sql();
-    sql.push("SELECT to_regnamespace(quote_ident(").bind(name).push(")) IS NULL");
-    let is_missing: bool = reader.fetch_one(sql).await?.get(0)?;
-    drop(reader);
-    if is_missing {
-        let mut transaction = database.begin_with(BEGIN, Duration::MAX, Instant::now()).await?;
-        let mut sql = transaction.sql();
-        sql.push("SELECT set_config('formgate.schema', ").bind(name).push(", true)");
-        transaction.fetch_all(sql).await?;
-        transaction.command(CREATE_NAMESPACE).await?;
-        transaction.commit().await?;
-    }
-    Ok(())
+    let mut transaction = database.begin_with(BEGIN, Duration::MAX, Instant::now()).await?;
+    let mut sql = transaction.sql();
+    sql.push("SELECT set_config('formgate.schema', ").bind(name).push(", true)");
+    transaction.fetch_all(sql).await?;
+    transaction.command(CREATE_NAMESPACE).await?;
+    transaction.command(SHARE_EXTENSION).await?;
+    Ok(transaction.commit().await?)
 }
 
 /// `CREATE SCHEMA` takes no bound values, so the name is passed as a setting.
 const CREATE_NAMESPACE: &str = "DO $$ BEGIN \
-    EXECUTE format('CREATE SCHEMA IF NOT EXISTS %I', current_setting('formgate.schema')); END $$";
+    IF to_regnamespace(quote_ident(current_setting('formgate.schema'))) IS NULL THEN \
+        EXECUTE format('CREATE SCHEMA IF NOT EXISTS %I', current_setting('formgate.schema')); \
+    END IF; END $$";
+
+/// A database has an extension once. It is kept out of the tenants' schemas: dropping the one that has it would drop
+/// the keyword indexes of all of them. If the role may not do that, the first migration creates it where it can.
+const SHARE_EXTENSION: &str = "DO $$ BEGIN \
+    IF EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_trgm' \
+        AND extnamespace = to_regnamespace(quote_ident(current_setting('formgate.schema')))) THEN \
+        ALTER EXTENSION pg_trgm SET SCHEMA public; \
+    ELSE \
+        CREATE EXTENSION IF NOT EXISTS pg_trgm SCHEMA public; \
+    END IF; \
+    EXCEPTION WHEN insufficient_privilege OR undefined_file OR feature_not_supported OR invalid_schema_name THEN NULL; \
+    END $$";
 
 /// The applied migrations by version: the checksum, and whether the migration was completed.
 type Applied = HashMap<i64, (Vec<u8>, bool)>;
@@ -164,13 +176,20 @@ async fn apply(database: &Database, step: &Migration, text: &'static str) -> Res
     Ok(applied)
 }
 
-/// Refuses a database that was not migrated to [`SERVED`].
+/// Refuses a database that was not migrated to [`NEEDED`].
 pub(crate) async fn require_served(reader: &mut PooledConnection) -> Result<(), StoreError> {
     let found = version(reader).await?;
-    if found < SERVED { Err(StoreError::SchemaOlder { found, wanted: SERVED }) } else { Ok(()) }
+    if found >= NEEDED {
+        return Ok(());
+    }
+    let mut sql = reader.sql();
+    sql.push("SELECT max(version) FROM _sqlx_migrations WHERE success");
+    // Below its first migration a database has no such table.
+    let last = if found == 0 { None } else { reader.fetch_one(sql).await?.get::<Option<i64>>(0)? };
+    if last >= Some(NEEDED) { Ok(()) } else { Err(StoreError::SchemaOlder { found, wanted: NEEDED }) }
 }
 
-/// The version that a database is at; 0 before its first migration.
+/// The version that a database is at: the last migration before the first one that it lacks; 0 before its first.
 pub(crate) async fn version(reader: &mut PooledConnection) -> Result<i64, sqlx::Error> {
     let mut sql = reader.sql();
     sql.push_either(
@@ -181,6 +200,7 @@ pub(crate) async fn version(reader: &mut PooledConnection) -> Result<i64, sqlx::
         return Ok(0);
     }
     let mut sql = reader.sql();
-    sql.push("SELECT coalesce(max(version), 0) FROM _sqlx_migrations WHERE success");
+    sql.push("SELECT coalesce(max(m.version), 0) FROM _sqlx_migrations m WHERE m.success AND m.version = ");
+    sql.push("(SELECT count(*) FROM _sqlx_migrations b WHERE b.success AND b.version <= m.version)");
     reader.fetch_one(sql).await?.get(0)
 }

@@ -28,7 +28,7 @@ use super::engine::{PooledConnection, Retry};
 use super::filter::{SortBy, SubmissionFilter};
 use super::settle::{Overlay, Settled, write_is_settled};
 use super::statement::{Dialect, Fields, ListRecord, MalformedRecord, PageRequest, PageScan, Row, SortDirection, Sql};
-use super::submissions::{self, FormFields, Submissions, read_submissions, write_rows};
+use super::submissions::{self, FormFields, Rows, Submissions, read_submissions, write_rows};
 use super::{Store, StoreError};
 
 /// The submissions of one page, and how many there are on all of them.
@@ -187,11 +187,14 @@ async fn first_page(
 ) -> Result<(SearchPage, bool), StoreError> {
     let mut sql = reader.sql();
     write_first_page(&mut sql, counted, filter, page);
-    let rows = reader.fetch_all(sql).await?;
+    let rows = Rows::fetch(reader, sql).await?;
     let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
     let Total { submissions: total, is_settled } = Total::of(first, submissions::COLUMNS)?;
     let total = not_negative(total);
-    let submissions = if first.get::<Option<i64>>(0)?.is_none() {
+    let submissions = if rows.are_too_long() {
+        let (ids, _) = page_with_total(reader, Some(counted), filter, page).await?;
+        Submissions::in_parts(ids)
+    } else if first.get::<Option<i64>>(0)?.is_none() {
         Submissions::default()
     } else {
         Submissions::sorted(rows, filter.sort_by, filter.sort_direction)?
@@ -344,9 +347,7 @@ fn order_by_position(direction: SortDirection) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::filter::Keyword;
-    use crate::store::filter::Status;
-    use crate::store::filter::Term;
+    use crate::store::filter::{Keyword, Status, Term};
 
     fn ids(count: i64) -> Vec<i64> {
         (1..=count).collect()

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::timeout;
 
 pub(super) use intake::write_is_settled;
@@ -34,7 +34,7 @@ pub(super) use overlay::Overlay;
 
 use super::engine::{Database, Retry, Transaction};
 use super::statement::Dialect;
-use super::{Store, StoreError, with_causes};
+use super::{Store, StoreError, totals, with_causes};
 use crate::metrics::DatabaseFailure;
 use intake::Notes;
 use state::SettlerState;
@@ -111,6 +111,7 @@ const NOTES_PER_VACUUM: usize = 2_000;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Settler {
     lock: Arc<Mutex<()>>,
+    adding_up: Arc<Mutex<()>>,
     state: Arc<SettlerState>,
 }
 
@@ -120,6 +121,28 @@ pub(super) enum Settled {
     Yes,
     /// Nothing can be written to the database now. A search can use an [`Overlay`] instead.
     CannotWrite,
+}
+
+impl Settler {
+    /// Begins a transaction that is the only one to settle, within the limits of a request.
+    pub(super) async fn begin_for_a_request(database: &Database) -> Result<Transaction, StoreError> {
+        begin(database, FOR_A_REQUEST).await
+    }
+
+    /// The same without limits.
+    pub(super) async fn begin_for_a_command(database: &Database) -> Result<Transaction, StoreError> {
+        begin(database, FOR_A_COMMAND).await
+    }
+
+    /// A permit to add up changes of counts, unless this node does so already.
+    pub(super) fn try_to_add_up(&self) -> Option<OwnedMutexGuard<()>> {
+        Arc::clone(&self.adding_up).try_lock_owned().ok()
+    }
+
+    /// Counts a write. Returns whether it is one of every `writes`.
+    pub(super) fn counts_to(&self, writes: usize) -> bool {
+        (self.state.writes.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(writes)
+    }
 }
 
 impl Store {
@@ -224,6 +247,7 @@ fn prevents_writing(error: &StoreError) -> bool {
 pub(super) async fn settle_all(database: &Database) -> Result<(), StoreError> {
     while !settle_some(database, FOR_A_COMMAND).await?.is_all {}
     vacuum(database).await;
+    totals::add_up(database).await?;
     Ok(())
 }
 
@@ -246,7 +270,7 @@ pub(super) async fn create_indexes(database: &Database) -> Result<(), StoreError
 async fn vacuum(database: &Database) {
     if database.dialect() == Dialect::Postgres
         && let Ok(mut writer) = database.writer().await
-        && let Err(error) = writer.command("VACUUM intake").await
+        && let Err(error) = writer.vacuum("intake").await
     {
         tracing::debug!(cause = with_causes(&error), "the intake could not be vacuumed");
     }
@@ -313,6 +337,7 @@ pub(super) async fn settle_within(transaction: &mut Transaction) -> Result<(), S
     keyword_indexes::drop_if_empty(transaction).await?;
     // All notes at once: until the transaction ends, each further DELETE would read the rows deleted before.
     while settle_in(transaction, i64::MAX).await?.notes > 0 {}
+    totals::add_up_within(transaction).await?;
     keyword_indexes::create_missing(transaction).await?;
     if is_postgres {
         run(transaction, FLUSH_PENDING_LISTS).await?;
@@ -344,6 +369,7 @@ pub(super) async fn repair(database: &Database) -> Result<(Differences, u64), St
     let mut transaction = begin(database, FOR_A_COMMAND).await?;
     let counts = counts::repair(&mut transaction).await?;
     transaction.commit().await?;
+    let counts = counts + totals::repair(database).await?;
     create_indexes(database).await?;
     Ok((differences, counts))
 }

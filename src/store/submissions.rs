@@ -3,6 +3,11 @@
 //! Texts are borrowed from the rows, so that they are not copied between the driver and the response. A row has a
 //! submission with its answers as a list, and the first row of each form also has the form's fields; they are combined
 //! here. That costs half as much as a join, in the database and even more so in the driver.
+//!
+//! Rows are read whole up to [`MAX_BYTES`] together. A longer list of submissions is read again, in [`parts`]: nearly
+//! all lists are short, and measuring each one first would cost them a statement.
+
+mod parts;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -11,10 +16,12 @@ use std::ops::Range;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use super::engine::PooledConnection;
+use super::engine::{PooledConnection, hold_row_memory};
 use super::filter::SortBy;
 use super::statement::{Fields, ListRecord, MalformedRecord, Row, SortDirection, Sql};
 use super::{Store, StoreError};
+
+pub use parts::{SubmissionPart, SubmissionReader};
 
 /// A submission as the API shows it.
 #[derive(Clone, Debug)]
@@ -75,19 +82,82 @@ pub struct SubmissionsView<'r> {
 }
 
 /// A stored answer: the field's id, the value, file details, and when it last changed, in microseconds since 1970.
-#[derive(Deserialize)]
-struct StoredAnswer<'r>(i64, #[serde(borrow)] Cow<'r, str>, #[serde(borrow)] Option<Cow<'r, str>>, i64);
+/// SQLite leaves out a value that is too long to be read with others.
+#[derive(Debug, Deserialize)]
+struct StoredAnswer<'r>(i64, #[serde(borrow)] Option<Cow<'r, str>>, #[serde(borrow)] Option<Cow<'r, str>>, i64);
+
+impl StoredAnswer<'_> {
+    fn into_owned(self) -> StoredAnswer<'static> {
+        let owned = |text: Option<Cow<'_, str>>| text.map(|text| Cow::Owned(text.into_owned()));
+        StoredAnswer(self.0, owned(self.1), owned(self.2), self.3)
+    }
+}
 
 impl<'r> ListRecord<'r> for StoredAnswer<'r> {
     fn take(fields: &mut Fields<'r>) -> Result<Self, MalformedRecord> {
-        Ok(Self(fields.integer()?, fields.text()?, fields.optional_text()?, fields.instant()?))
+        Ok(Self(fields.integer()?, fields.optional_text()?, fields.optional_text()?, fields.instant()?))
     }
 }
 
 /// The rows of submissions, one each, in the requested order, with graduated children after their parents.
 #[derive(Debug, Default)]
 pub struct Submissions {
-    rows: Vec<Row>,
+    rows: Rows,
+    /// The submissions, in the requested order.
+    ids: Vec<i64>,
+}
+
+/// How many bytes of rows are read whole.
+///
+/// Larger: an answer holds more memory. Smaller: more answers are read in parts, by more statements.
+const MAX_BYTES: usize = 1024 * 1024;
+
+/// [`MAX_BYTES`] as text of a statement: the most bytes of the answers in one row.
+const MAX_ROW_BYTES: &str = "1048576";
+
+/// How many entries submissions have that are read whole. As JSON, more than these exceed `MAX_BYTES`, too.
+///
+/// Larger: an answer holds more memory. Smaller: some answers are streamed that would be short enough.
+const MAX_ENTRIES: usize = 11_000;
+
+/// Rows of submissions.
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    all: Vec<Row>,
+    /// There were too many bytes: of the rows only the first is here, without its answers.
+    are_too_long: bool,
+}
+
+impl Rows {
+    /// All rows of a statement, unless they are too long.
+    pub(super) async fn fetch(reader: &mut PooledConnection, sql: Sql) -> Result<Self, sqlx::Error> {
+        let (mut rows, mut bytes) = (Self::default(), 0_usize);
+        let mut each = |row: Row| {
+            let row_bytes = row.bytes();
+            bytes = bytes.saturating_add(row_bytes);
+            rows.are_too_long |= bytes > MAX_BYTES || (row.is_null(ANSWERS)? && !row.is_null(ID)?);
+            if rows.are_too_long {
+                rows.all.truncate(1);
+            }
+            if !rows.are_too_long || rows.all.is_empty() {
+                hold_row_memory(row_bytes)?;
+                rows.all.push(row);
+            }
+            Ok(())
+        };
+        reader.fetch_each(sql, &mut each).await?;
+        Ok(rows)
+    }
+
+    /// The first row.
+    pub(super) fn first(&self) -> Option<&Row> {
+        self.all.first()
+    }
+
+    /// Whether only the first row is here.
+    pub(super) fn are_too_long(&self) -> bool {
+        self.are_too_long
+    }
 }
 
 /// The columns of a row, as [`write_rows`] selects them.
@@ -104,13 +174,13 @@ pub(super) const COLUMNS: usize = 8;
 
 impl Submissions {
     /// Sorts rows in the order of a page.
-    pub(super) fn sorted(rows: Vec<Row>, by: SortBy, direction: SortDirection) -> Result<Self, sqlx::Error> {
+    pub(super) fn sorted(rows: Rows, by: SortBy, direction: SortDirection) -> Result<Self, sqlx::Error> {
         let column = match by {
             SortBy::CreatedAt => CREATED_AT,
             SortBy::UpdatedAt => UPDATED_AT,
         };
-        let mut positions: Vec<(Timestamp, i64)> = Vec::with_capacity(rows.len());
-        for row in &rows {
+        let mut positions: Vec<(Timestamp, i64)> = Vec::with_capacity(rows.all.len());
+        for row in &rows.all {
             if row.get::<Option<i64>>(PARENT)?.is_none() {
                 positions.push((row.get(column)?, row.get(ID)?));
             }
@@ -120,25 +190,47 @@ impl Submissions {
             positions.reverse();
         }
         let ids: Vec<i64> = positions.into_iter().map(|(_, id)| id).collect();
-        Ok(Self { rows: in_order(&ids, rows)? })
+        Self::in_order(ids, rows)
     }
 
-    /// Combines the rows into submissions.
+    /// Submissions that are to be read in parts.
+    pub(super) fn in_parts(ids: Vec<i64>) -> Self {
+        Self { rows: Rows { all: Vec::new(), are_too_long: true }, ids }
+    }
+
+    /// Rows in the order of ids.
+    fn in_order(ids: Vec<i64>, rows: Rows) -> Result<Self, sqlx::Error> {
+        let Rows { all, are_too_long } = rows;
+        let all = if are_too_long { Vec::new() } else { in_order(&ids, all)? };
+        Ok(Self { rows: Rows { all, are_too_long }, ids })
+    }
+
+    /// The submissions, in the requested order, for [`Store::read_in_parts`].
+    #[must_use]
+    pub fn ids(&self) -> &[i64] {
+        &self.ids
+    }
+
+    /// Combines the rows into submissions. None if they are to be read in parts.
     ///
     /// # Errors
     /// [`StoreError::Statement`] if a column has a value that the schema does not allow.
-    pub fn read(&self) -> Result<SubmissionsView<'_>, StoreError> {
+    pub fn read(&self) -> Result<Option<SubmissionsView<'_>>, StoreError> {
+        if self.rows.are_too_long {
+            return Ok(None);
+        }
+        let (rows, mut entries) = (&self.rows.all, 0);
         let mut fields: Vec<Field<'_>> = Vec::new();
         let mut forms: HashMap<i64, Range<usize>> = HashMap::new();
-        for row in &self.rows {
+        for row in rows {
             let before = fields.len();
             fields.extend(row.records::<Field<'_>>(FIELDS)?);
             if fields.len() > before {
                 forms.insert(row.get(FORM)?, before..fields.len());
             }
         }
-        let mut submissions: Vec<Submission<'_>> = Vec::with_capacity(self.rows.len());
-        for row in &self.rows {
+        let mut submissions: Vec<Submission<'_>> = Vec::with_capacity(rows.len());
+        for row in rows {
             let updated_at = row.get(UPDATED_AT)?;
             match row.get::<Option<i64>>(PARENT)? {
                 None => {
@@ -150,11 +242,16 @@ impl Submissions {
                 Some(_) => {}
             }
             if let (Some(shown_in), Some(form)) = (submissions.last_mut(), forms.get(&row.get(FORM)?)) {
+                entries += form.len();
+                let answers: Vec<StoredAnswer<'_>> = row.records(ANSWERS)?;
+                if entries > MAX_ENTRIES || answers.iter().any(|answer| answer.1.is_none()) {
+                    return Ok(None);
+                }
                 let positions = form.clone().zip(&fields[form.clone()]);
-                add_entries(&mut shown_in.entries, positions, row.records(ANSWERS)?, updated_at)?;
+                add_entries(&mut shown_in.entries, positions, answers, updated_at)?;
             }
         }
-        Ok(SubmissionsView { fields, submissions })
+        Ok(Some(SubmissionsView { fields, submissions }))
     }
 }
 
@@ -168,17 +265,27 @@ fn add_entries<'f, 'r: 'f>(
     answers.sort_unstable_by_key(|answers| answers.0);
     entries.reserve(fields.len());
     for (field, Field { id, .. }) in fields {
-        let (value, files, updated_at) = match answers.binary_search_by_key(id, |answers| answers.0) {
-            Ok(at) => {
-                let StoredAnswer(_, value, files, at) = &mut answers[at];
-                let at = Timestamp::from_microsecond(*at).map_err(|error| sqlx::Error::Decode(error.into()))?;
-                (std::mem::take(value), files.take(), at)
-            }
-            Err(_) => (Cow::default(), None, updated_at),
-        };
-        entries.push(Answer { field, value, files, updated_at });
+        let stored = answers.binary_search_by_key(id, |answers| answers.0).ok();
+        let stored = stored.map(|at| {
+            let StoredAnswer(id, value, files, at) = &mut answers[at];
+            StoredAnswer(*id, value.take(), files.take(), *at)
+        });
+        entries.push(answer_of(field, stored, updated_at)?);
     }
     Ok(())
+}
+
+/// The entry of a field, answered or not.
+fn answer_of<'r>(
+    field: usize,
+    stored: Option<StoredAnswer<'r>>,
+    submission_updated_at: Timestamp,
+) -> Result<Answer<'r>, StoreError> {
+    let Some(StoredAnswer(_, value, files, at)) = stored else {
+        return Ok(Answer { field, value: Cow::default(), files: None, updated_at: submission_updated_at });
+    };
+    let updated_at = Timestamp::from_microsecond(at).map_err(|error| sqlx::Error::Decode(error.into()))?;
+    Ok(Answer { field, value: value.unwrap_or_default(), files, updated_at })
 }
 
 impl Store {
@@ -193,7 +300,7 @@ impl Store {
         write_rows(&mut sql, FormFields::EveryRow, |sql| {
             sql.push(" = ").bind(id);
         });
-        Ok(Submissions { rows: in_order(&[id], reader.fetch_all(sql).await?)? })
+        Ok(Submissions::in_order(vec![id], Rows::fetch(&mut reader, sql).await?)?)
     }
 }
 
@@ -206,7 +313,7 @@ pub(super) async fn read_submissions(reader: &mut PooledConnection, ids: Vec<i64
     write_rows(&mut sql, FormFields::OncePerForm, |sql| {
         sql.in_ids_with_generic_plan(&ids);
     });
-    Ok(Submissions { rows: in_order(&ids, reader.fetch_all(sql).await?)? })
+    Ok(Submissions::in_order(ids, Rows::fetch(reader, sql).await?)?)
 }
 
 /// Which rows have the fields of their form.
@@ -220,26 +327,49 @@ pub(super) enum FormFields {
 
 /// Adds the query of the rows of [`Submissions`], with [`COLUMNS`] columns. `among` adds the condition on the ids.
 pub(super) fn write_rows(sql: &mut Sql, fields: FormFields, among: impl Fn(&mut Sql)) {
-    sql.push("SELECT m.id, m.child_of, m.form_id, m.status, m.created_at, m.updated_at, ");
-    let once = fields == FormFields::OncePerForm;
-    sql.push(if once { "CASE WHEN row_number() OVER (PARTITION BY m.form_id) = 1 THEN (" } else { "(" });
-    sql.push_records(&["id", "gid", "name", "type"]);
-    sql.push(" FROM (SELECT e.id, e.gid, e.name, e.type FROM elements e WHERE e.form_id = m.form_id ");
-    sql.push("ORDER BY e.position, e.id) AS fields)").push(if once { " END" } else { "" }).push(" AS fields, (");
-    sql.push_records(&["a.element_id", "a.value", "CAST(a.files AS text)", "a.updated_at"]);
-    sql.push(" FROM (SELECT element_id, value, files, ").push_instant("updated_at");
-    sql.push(" AS updated_at FROM answers WHERE submission_id = m.id) AS a) AS answers FROM (");
-    // A scalar subquery is not evaluated if there is no parent, and Postgres does not turn it into a join.
-    write_head(sql, "CAST(NULL AS bigint)");
-    sql.push(" FROM submissions m WHERE NOT m.draft AND NOT coalesce((SELECT f.graduated FROM submissions p ");
-    sql.push("JOIN forms f ON f.id = p.form_id WHERE p.id = m.parent_id), false) AND m.id");
-    among(sql);
+    sql.push("SELECT ");
+    let fields = match fields {
+        FormFields::OncePerForm => ONCE_PER_FORM,
+        FormFields::EveryRow => EVERY_ROW,
+    };
+    write_member_columns(sql, fields, MAX_ROW_BYTES);
+    sql.push(" FROM (");
+    write_shown(sql, &among);
     sql.push(" UNION ALL ");
     write_head(sql, "m.parent_id");
     sql.push(" FROM submissions p JOIN forms f ON f.id = p.form_id CROSS JOIN submissions m ");
     sql.push("WHERE f.graduated AND m.parent_id = p.id AND NOT m.draft AND p.id");
     among(sql);
     sql.push(") AS m");
+}
+
+/// What is before and after the list of a form's fields.
+const ONCE_PER_FORM: Option<[&str; 2]> =
+    Some(["CASE WHEN row_number() OVER (PARTITION BY m.form_id) = 1 THEN (", ") END"]);
+const EVERY_ROW: Option<[&str; 2]> = Some(["(", ")"]);
+
+/// Adds [`COLUMNS`] columns of a submission `m`. The answers are NULL if they have more than `max_bytes` bytes.
+fn write_member_columns(sql: &mut Sql, around_fields: Option<[&'static str; 2]>, max_bytes: &'static str) {
+    sql.push("m.id, m.child_of, m.form_id, m.status, m.created_at, m.updated_at, ");
+    if let Some([before, after]) = around_fields {
+        sql.push(before).push_records(&["id", "gid", "name", "type"]);
+        sql.push(" FROM (SELECT e.id, e.gid, e.name, e.type FROM elements e WHERE e.form_id = m.form_id ");
+        sql.push("ORDER BY e.position, e.id) AS fields").push(after);
+    } else {
+        sql.push("NULL");
+    }
+    sql.push(" AS fields, (").push_records_within(max_bytes, &["a.element_id", "a.value", "a.files", "a.updated_at"]);
+    sql.push(" FROM (SELECT element_id, value, CAST(files AS text) AS files, ").push_instant("updated_at");
+    sql.push(" AS updated_at FROM answers WHERE submission_id = m.id) AS a) AS answers");
+}
+
+/// Adds the query of submissions that are returned by themselves.
+fn write_shown(sql: &mut Sql, among: &dyn Fn(&mut Sql)) {
+    // A scalar subquery is not evaluated if there is no parent, and Postgres does not turn it into a join.
+    write_head(sql, "CAST(NULL AS bigint)");
+    sql.push(" FROM submissions m WHERE NOT m.draft AND NOT coalesce((SELECT f.graduated FROM submissions p ");
+    sql.push("JOIN forms f ON f.id = p.form_id WHERE p.id = m.parent_id), false) AND m.id");
+    among(sql);
 }
 
 fn write_head(sql: &mut Sql, child_of: &'static str) {

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::statement::Row;
+use super::statement::{Row, Sql};
 use super::{Store, StoreError};
 
 /// A token to store.
@@ -106,16 +106,30 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn touch_tokens(&self, used: &[(i64, Timestamp)]) -> Result<(), StoreError> {
-        let rows = serde_json::to_string(&used.iter().map(|(id, at)| (id, at.as_microsecond())).collect::<Vec<_>>())
-            .expect("numbers are JSON");
-        let mut sql = self.database.sql();
-        sql.push("UPDATE tokens SET last_used_at = ");
-        sql.push_either("to_timestamp(used.at / 1e6)", "used.at").push(" FROM ");
-        sql.push_rows(rows, &[("id", "bigint"), ("at", "bigint")]).push(" AS used WHERE tokens.id = used.id");
-        sql.push(" AND (last_used_at IS NULL OR last_used_at < ")
-            .push_either("to_timestamp(used.at / 1e6)", "used.at")
-            .push(")");
-        self.database.execute(sql).await?;
+        self.database.execute(touch(self.database.sql(), used)).await?;
         Ok(())
     }
+
+    /// The same, on a connection that is open and idle. Returns whether there is one.
+    ///
+    /// # Errors
+    /// [`StoreError::Statement`].
+    pub async fn touch_tokens_if_idle(&self, used: &[(i64, Timestamp)]) -> Result<bool, StoreError> {
+        let Some(mut transaction) = self.database.begin_if_idle().await? else { return Ok(false) };
+        transaction.execute(touch(self.database.sql(), used)).await?;
+        transaction.commit().await?;
+        Ok(true)
+    }
+}
+
+fn touch(mut sql: Sql, used: &[(i64, Timestamp)]) -> Sql {
+    let rows = serde_json::to_string(&used.iter().map(|(id, at)| (id, at.as_microsecond())).collect::<Vec<_>>())
+        .expect("numbers are JSON");
+    sql.push("UPDATE tokens SET last_used_at = ");
+    sql.push_either("to_timestamp(used.at / 1e6)", "used.at").push(" FROM ");
+    sql.push_rows(rows, &[("id", "bigint"), ("at", "bigint")]).push(" AS used WHERE tokens.id = used.id");
+    sql.push(" AND (last_used_at IS NULL OR last_used_at < ")
+        .push_either("to_timestamp(used.at / 1e6)", "used.at")
+        .push(")");
+    sql
 }

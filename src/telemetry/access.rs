@@ -71,6 +71,8 @@ pub struct AccessLine<'r> {
     pub remaining: Option<u32>,
     /// Milliseconds spent waiting for statements, for a slow request.
     pub database_ms: Option<f64>,
+    /// Who ended a streamed answer before its end: the client, or a failure.
+    pub cut: Option<&'static str>,
 }
 
 impl AccessLine<'_> {
@@ -109,6 +111,7 @@ impl AccessLine<'_> {
         line.number(name!("bytes"), self.bytes);
         line.number(name!("remaining"), self.remaining);
         line.number(name!("database_ms"), self.database_ms);
+        line.plain(name!("cut"), self.cut);
         line.end();
     }
 
@@ -126,6 +129,7 @@ impl AccessLine<'_> {
             bytes = self.bytes,
             remaining = self.remaining,
             database_ms = self.database_ms,
+            cut = self.cut,
             "request"
         );
     }
@@ -266,6 +270,7 @@ mod tests {
             bytes: Some(23),
             remaining: Some(59),
             database_ms: None,
+            cut: None,
         }
     }
 

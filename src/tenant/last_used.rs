@@ -1,11 +1,16 @@
-//! When tokens were last used, to the minute: recorded in memory and written later, one statement per tenant.
+//! When tokens were last used, to the minute: recorded in memory, and written at most once an hour for each account.
 //!
-//! The first use of a token is written soon, and further ones every `PAUSE` minutes, however frequent: with thousands
-//! of SQLite databases, each write opens a file. A normal stop writes all unwritten times; a crash loses at most the
-//! time between two writes.
+//! With thousands of SQLite files, what costs is not the write but opening a file for it, and the log that the next
+//! close has to write back. So a time is written right after a request that used the database, while its connection
+//! is still open ([`Due::AfterRequest`]). Only if there is no such request for another hour is a connection opened for
+//! it ([`Due::Afterwards`]). A normal stop writes all unwritten times; a crash loses those of the last hour or two.
+//!
+//! A write is a commit, so the next time that a token's cached answer expires, the database is asked again instead of
+//! the files' stamp ([`super::verify`]). The new stamp can't be recorded with the write: another program could commit
+//! a revocation within the same step of the file's timestamp. That look-up, once an hour, uses an open connection too.
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,34 +18,47 @@ use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 
 use super::{TenantDatabase, Token, Tokens};
-use crate::store::{Store, with_causes};
+use crate::store::{Store, StoreError, with_causes};
 
-const MINUTE: i64 = 60;
+const SECONDS_A_MINUTE: i64 = 60;
 
 /// Minutes between two writes for a token in use.
 ///
 /// Larger: lists show an older time for it. Smaller: databases are written more often.
-const PAUSE: i64 = 10;
+const PAUSE: i64 = 60;
 
 /// How many tenants are written concurrently.
 ///
 /// Larger: more connections are opened at once. Smaller: a few databases that hang hold up the rest.
 const MAX_CONCURRENT: usize = 32;
 
-/// How long one round of writes may take.
+/// How long a round of writes waits for the next one to succeed.
 ///
 /// Larger: databases that hang delay a stop. Smaller: slow databases are written at a later attempt.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// The recorded uses of one tenant's tokens.
 #[derive(Debug, Default)]
-pub struct LastUsed(Mutex<HashMap<i64, UseTimes>>);
+pub struct LastUsed {
+    uses: Mutex<Uses>,
+    /// Whether a use was recorded that is due to be written after this request.
+    is_due: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Uses {
+    by_token: HashMap<i64, UseTimes>,
+    /// When a connection was last opened to write them.
+    opened: Option<i64>,
+}
 
 /// Which recorded uses are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// Those of tokens never written, or not for ten minutes.
-    Late,
+    /// Those of tokens not written for an hour. Their request has just ended.
+    AfterRequest,
+    /// Those that were due an hour ago.
+    Afterwards,
     /// All.
     All,
 }
@@ -55,43 +73,74 @@ struct UseTimes {
 impl UseTimes {
     const NEVER: Self = Self { used: i64::MIN, written: i64::MIN };
 
-    fn is_due(self, due: Due) -> bool {
-        let unwritten = self.used.saturating_sub(self.written);
-        unwritten >= if due == Due::All { 1 } else { PAUSE }
+    fn is_due(self, due: Due, now: i64) -> bool {
+        let age = now.saturating_sub(self.written);
+        let is_old = match due {
+            Due::AfterRequest => age >= PAUSE,
+            Due::Afterwards => age >= 2 * PAUSE,
+            Due::All => true,
+        };
+        self.used > self.written && is_old
     }
 }
 
 impl LastUsed {
     /// Records that a token was used. Costs nothing except for the first use in each minute.
     pub fn note(&self, token: &Token, now: Timestamp) {
-        let minute = now.as_second().div_euclid(MINUTE);
+        let minute = minute_of(now);
         if token.noted.swap(minute, Ordering::Relaxed) == minute {
             return;
         }
-        let mut noted = self.lock();
-        let noted = noted.entry(token.id).or_insert(UseTimes::NEVER);
+        let mut uses = self.lock();
+        let noted = uses.by_token.entry(token.id).or_insert(UseTimes::NEVER);
         noted.used = noted.used.max(minute);
+        // By another node, or by this one before a restart.
+        noted.written = noted.written.max(token.stored_use.unwrap_or(i64::MIN));
+        if noted.is_due(Due::AfterRequest, minute) {
+            self.is_due.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether a recorded use became due. True once for each.
+    pub(super) fn becomes_due(&self) -> bool {
+        self.is_due.load(Ordering::Relaxed) && self.is_due.swap(false, Ordering::AcqRel)
     }
 
     /// The uses to write, by token.
-    fn due(&self, due: Due) -> Vec<(i64, Timestamp)> {
-        let at = |minute| Timestamp::from_second(minute * MINUTE).expect("a minute that a clock has shown");
-        let noted = self.lock();
-        noted.iter().filter(|(_, noted)| noted.is_due(due)).map(|(token, noted)| (*token, at(noted.used))).collect()
+    fn due(&self, due: Due, now: i64) -> Vec<(i64, Timestamp)> {
+        let at = |minute| Timestamp::from_second(minute * SECONDS_A_MINUTE).expect("a minute that a clock has shown");
+        let uses = self.lock();
+        let due = uses.by_token.iter().filter(|(_, noted)| noted.is_due(due, now));
+        due.map(|(token, noted)| (*token, at(noted.used))).collect()
+    }
+
+    /// Whether a connection may be opened for a write. Once an hour.
+    fn may_open(&self, now: i64) -> bool {
+        let opened = &mut self.lock().opened;
+        let may_open = opened.is_none_or(|opened| now - opened >= PAUSE);
+        if may_open {
+            *opened = Some(now);
+        }
+        may_open
     }
 
     fn mark_written(&self, used: &[(i64, Timestamp)]) {
-        let mut noted = self.lock();
+        let mut uses = self.lock();
         for (token, at) in used {
-            if let Some(noted) = noted.get_mut(token) {
-                noted.written = noted.written.max(at.as_second() / MINUTE);
+            if let Some(noted) = uses.by_token.get_mut(token) {
+                noted.written = noted.written.max(minute_of(*at));
             }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<i64, UseTimes>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Uses> {
+        self.uses.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The whole minutes from 1970 to an instant.
+pub(super) fn minute_of(instant: Timestamp) -> i64 {
+    instant.as_second().div_euclid(SECONDS_A_MINUTE)
 }
 
 /// What is to be written to one tenant's database.
@@ -101,35 +150,68 @@ pub struct UnwrittenUses {
     tokens: Arc<Tokens>,
     store: Arc<Store>,
     used: Vec<(i64, Timestamp)>,
+    due: Due,
 }
 
 impl UnwrittenUses {
     /// What is due, if anything, while the database is open: recording a use implies that it was opened.
     pub(super) fn find(slug: &Arc<str>, tokens: &Arc<Tokens>, database: &TenantDatabase, due: Due) -> Option<Self> {
-        let used = Some(tokens.last_used.due(due)).filter(|used| !used.is_empty())?;
-        Some(Self { slug: Arc::clone(slug), tokens: Arc::clone(tokens), store: database.if_open()?, used })
+        let used = tokens.last_used.due(due, minute_of(Timestamp::now()));
+        let used = Some(used).filter(|used| !used.is_empty())?;
+        Some(Self { slug: Arc::clone(slug), tokens: Arc::clone(tokens), store: database.if_open()?, used, due })
+    }
+
+    /// Writes them. If that fails, they are kept for the next attempt. Returns whether it succeeded.
+    pub(super) async fn write(self) -> bool {
+        match self.try_to_write().await {
+            Ok(false) => false,
+            Ok(true) => {
+                self.tokens.last_used.mark_written(&self.used);
+                true
+            }
+            Err(error) => {
+                tracing::warn!(
+                    tenant = &*self.slug,
+                    cause = with_causes(&error),
+                    "last-used times of tokens not written; they are written at the next attempt"
+                );
+                false
+            }
+        }
+    }
+
+    async fn try_to_write(&self) -> Result<bool, StoreError> {
+        if self.store.touch_tokens_if_idle(&self.used).await? {
+            return Ok(true);
+        }
+        let may_open = match self.due {
+            // The next request may leave a connection.
+            Due::AfterRequest => false,
+            Due::Afterwards => self.tokens.last_used.may_open(minute_of(Timestamp::now())),
+            Due::All => true,
+        };
+        if may_open {
+            self.store.touch_tokens(&self.used).await?;
+        }
+        Ok(may_open)
     }
 }
 
-/// Writes each tenant's uses. A tenant whose database can't be written keeps them for the next attempt.
+/// UnwrittenUses each tenant's uses.
 pub async fn write(writes: Vec<UnwrittenUses>) {
     // Concurrently: a tenant whose database hangs must not hold up the others.
-    let written = stream::iter(writes).for_each_concurrent(
-        MAX_CONCURRENT,
-        async |UnwrittenUses { slug, tokens, store, used }| match store.touch_tokens(&used).await {
-            Ok(()) => tokens.last_used.mark_written(&used),
-            Err(error) => {
-                let cause = with_causes(&error);
-                tracing::warn!(
-                    tenant = &*slug,
-                    cause,
-                    "last-used times of tokens not written; they are written at the next attempt"
-                );
+    let mut written = stream::iter(writes).map(UnwrittenUses::write).buffer_unordered(MAX_CONCURRENT);
+    let mut deadline = tokio::time::Instant::now() + LIMIT;
+    loop {
+        match tokio::time::timeout_at(deadline, written.next()).await {
+            Ok(None) => return,
+            Ok(Some(true)) => deadline = tokio::time::Instant::now() + LIMIT,
+            Ok(Some(false)) => {}
+            Err(_) => {
+                tracing::warn!("last-used times of tokens not written in time; they are written at the next attempt");
+                return;
             }
-        },
-    );
-    if tokio::time::timeout(LIMIT, written).await.is_err() {
-        tracing::warn!("last-used times of tokens not written in time; they are written at the next attempt");
+        }
     }
 }
 
@@ -138,16 +220,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_use_is_written_then_one_per_pause_and_all_at_a_stop() {
-        for (used, written, late, all) in [
-            (1000, i64::MIN, true, true),
-            (1000, 1000, false, false),
-            (1000 + PAUSE - 1, 1000, false, true),
-            (1000 + PAUSE, 1000, true, true),
+    fn a_token_in_use_is_written_at_first_and_then_every_pause_and_in_a_stop() {
+        for (used, written, now, after_request, afterwards, all) in [
+            (1000, i64::MIN, 1000, true, true, true),
+            (1000, 1000, 1000, false, false, false),
+            (1000, 1000, 1000 + 9 * PAUSE, false, false, false),
+            (1000 + PAUSE - 1, 1000, 1000 + PAUSE - 1, false, false, true),
+            (1000 + PAUSE, 1000, 1000 + PAUSE, true, false, true),
+            (1001, 1000, 1000 + 2 * PAUSE - 1, true, false, true),
+            (1001, 1000, 1000 + 2 * PAUSE, true, true, true),
         ] {
             let noted = UseTimes { used, written };
-            assert_eq!((noted.is_due(Due::Late), noted.is_due(Due::All)), (late, all), "{noted:?}");
+            let due = [Due::AfterRequest, Due::Afterwards, Due::All].map(|due| noted.is_due(due, now));
+            assert_eq!(due, [after_request, afterwards, all], "{noted:?} at {now}");
         }
-        assert!(!UseTimes::NEVER.is_due(Due::All));
+        assert!(!UseTimes::NEVER.is_due(Due::All, 1000));
+    }
+
+    #[test]
+    fn a_use_that_is_stored_already_is_due_an_hour_later_and_due_once() {
+        let (last_used, at) = (LastUsed::default(), |minute| Timestamp::from_second(minute * 60 + 7).unwrap());
+        let token = |stored_use| Token { id: 1, name: "one".into(), stored_use, noted: i64::MIN.into() };
+        let stored = token(Some(1000));
+        for (minute, is_due) in [(1000, false), (1000 + PAUSE - 1, false), (1000 + PAUSE, true), (1000 + PAUSE, false)]
+        {
+            last_used.note(&stored, at(minute));
+            assert_eq!(last_used.becomes_due(), is_due, "{minute}");
+        }
+        // Another node wrote it.
+        last_used.note(&token(Some(1000 + PAUSE)), at(1001 + PAUSE));
+        assert!(!last_used.becomes_due());
+    }
+
+    #[test]
+    fn a_connection_is_opened_once_an_hour() {
+        let last_used = LastUsed::default();
+        let may_open = [0, 1, PAUSE - 1, PAUSE, PAUSE + 1, 2 * PAUSE].map(|minute| last_used.may_open(1000 + minute));
+        assert_eq!(may_open, [true, false, false, true, false, true]);
     }
 }

@@ -13,6 +13,9 @@ use std::sync::atomic::AtomicI64;
 use rand::RngExt;
 use sha2::{Digest, Sha256};
 
+use super::last_used;
+use crate::store::TokenRecord;
+
 const PREFIX: &str = "fg_";
 const RANDOM: usize = 40;
 const CHECKSUM: usize = 6;
@@ -118,13 +121,16 @@ pub struct Token {
     pub id: i64,
     /// Its name, chosen by the administrator.
     pub name: Arc<str>,
+    /// When it was last used by what is stored, in whole minutes since 1970, if it was used.
+    pub(super) stored_use: Option<i64>,
     /// The last minute in which its use was recorded, so that [`super::LastUsed`] is called once a minute.
     pub(super) noted: AtomicI64,
 }
 
 impl Token {
-    pub(super) fn new(id: i64, name: &str) -> Self {
-        Self { id, name: name.into(), noted: AtomicI64::new(i64::MIN) }
+    pub(super) fn new(record: &TokenRecord) -> Self {
+        let stored_use = record.last_used_at.map(last_used::minute_of);
+        Self { id: record.id, name: record.name.as_str().into(), stored_use, noted: AtomicI64::new(i64::MIN) }
     }
 }
 

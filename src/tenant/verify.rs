@@ -158,7 +158,7 @@ async fn look_up(tenant: &Tenant, digest: &TokenDigest) -> LookUpResult {
         store.find_token(digest.as_bytes()).await
     };
     match found.await {
-        Ok(Some(record)) => LookUpResult::Known(Arc::new(Token::new(record.id, &record.name))),
+        Ok(Some(record)) => LookUpResult::Known(Arc::new(Token::new(&record))),
         Ok(None) => LookUpResult::Unknown,
         Err(error) => LookUpResult::Failed(Arc::new(error)),
     }

@@ -1,6 +1,7 @@
 //! The resources of the API, a folder each, a file a method.
 
 mod account;
+mod counts;
 mod form;
 mod group;
 mod ignored;

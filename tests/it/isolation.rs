@@ -5,17 +5,25 @@ use rand::{RngExt, SeedableRng};
 
 use crate::api::world::World;
 use crate::support::client::Client;
-use crate::support::fixture::{Engine, Site};
+use crate::support::fixture::{Engine, Server, Site};
 
 /// Every id, gid, name and URL of a world holds its base; no word of the other world's does.
 const BASES: [i64; 2] = [71_000_000, 84_000_000];
 
 #[tokio::test]
-async fn no_answer_holds_a_row_of_another_tenant() {
-    let site = Site::new()
-        .tenant("acme", Engine::Sqlite)
-        .tenant("globex", Engine::Postgres)
-        .tenant("initech", Engine::Postgres);
+async fn no_answer_holds_a_row_of_another_tenant_with_a_database_each() {
+    no_answer_holds_a_row_of_another_tenant([Engine::Sqlite, Engine::Postgres, Engine::Postgres]).await;
+}
+
+#[tokio::test]
+async fn no_answer_holds_a_row_of_another_tenant_with_a_schema_each() {
+    no_answer_holds_a_row_of_another_tenant([Engine::PostgresOn(Server::Schema); 3]).await;
+}
+
+async fn no_answer_holds_a_row_of_another_tenant(engines: [Engine; 3]) {
+    let site = Site::new().tenant("acme", engines[0]).tenant("globex", engines[1]).tenant("initech", engines[2]);
+    // Tenants with a schema each use the same connection in turns.
+    let site = site.databases("max_shared_connections", 1);
     let site = site.requests_per_minute(100_000).write();
     site.migrate();
     let mut worlds = BASES.map(|base| World::new(base.unsigned_abs(), base, 60));

@@ -22,3 +22,4 @@ pub(crate) mod process;
 pub(crate) mod prometheus;
 pub(crate) mod redis;
 pub(crate) mod redis_group;
+pub(crate) mod slow_disk;

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -22,6 +21,7 @@ use crate::error::Refusal;
 use crate::gate::{Connection, HeadFault, Transport};
 use crate::host::HostName;
 use crate::metrics::Metrics;
+use crate::request::AnswerBody;
 use crate::systemd::InheritedSockets;
 use crate::tenant::Directory;
 
@@ -41,10 +41,10 @@ const BUFFERED: usize = 256 * 1024;
 pub(super) struct Handler;
 
 impl Serve for Handler {
-    async fn serve(&self, connection: &Connection, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    async fn serve(&self, connection: &Connection, request: Request<Incoming>) -> Response<AnswerBody> {
         if let Some(fault) = request.extensions().get::<HeadFault>() {
             let reply = Refusal::from(*fault).reply();
-            let mut refusal = Response::new(Full::from(reply.body));
+            let mut refusal = Response::new(Full::from(reply.body).into());
             *refusal.status_mut() = reply.status;
             return refusal;
         }
@@ -63,7 +63,7 @@ impl Serve for Handler {
                 Err(error) => error.to_string(),
             },
             "/refuse" => {
-                let mut refusal = Response::new(Full::from("too large"));
+                let mut refusal = Response::new(Full::from("too large").into());
                 *refusal.status_mut() = StatusCode::PAYLOAD_TOO_LARGE;
                 return refusal;
             }
@@ -72,7 +72,7 @@ impl Serve for Handler {
                     Transport::Tls(names) => names,
                     other => {
                         let client: SocketAddr = connection.client.parse().expect("an address");
-                        return Response::new(Full::from(format!("{:?} {other:?}", client.ip())));
+                        return Response::new(Full::from(format!("{:?} {other:?}", client.ip())).into());
                     }
                 };
                 let covers = |host: &str| names.covers(&HostName::parse(host).unwrap());
@@ -83,7 +83,7 @@ impl Serve for Handler {
                     .to_owned()
             }
         };
-        Response::new(Full::from(text))
+        Response::new(Full::from(text).into())
     }
 }
 

@@ -45,7 +45,7 @@ async fn search(location: &DatabaseLocation, filter: SubmissionFilter) -> Vec<i6
     let page = PageRequest { number: NonZeroU64::MIN, size: 20 };
     let found = store.search(&filter, page).await.unwrap();
     store.close().await;
-    found.submissions.read().unwrap().submissions.iter().map(|submission| submission.id).collect()
+    found.submissions.read().unwrap().unwrap().submissions.iter().map(|submission| submission.id).collect()
 }
 
 async fn found_by_keyword(location: &DatabaseLocation, keyword: &str) -> Vec<i64> {
@@ -119,7 +119,7 @@ pub(super) async fn a_file_is_loaded_as_written(location: DatabaseLocation) {
 
     let store = Store::open(&location, 1).await.unwrap();
     let found = store.submission(1001).await.unwrap();
-    let submission = found.read().unwrap().submissions.remove(0);
+    let submission = found.read().unwrap().unwrap().submissions.remove(0);
     // Truncated to microseconds and converted to UTC.
     assert_eq!(submission.created_at.to_string(), "2024-05-01T13:45:30.123456Z");
     assert_eq!(submission.updated_at.to_string(), "2024-05-01T23:00:00Z");

@@ -4,57 +4,120 @@
 //! databases. `sqlx::Any` supports no arrays, timestamps or JSON, and code that is generic over the driver repeats a
 //! page of bounds on every function.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::connections::Role;
 use super::error::StoreError;
 use super::pool::Pool;
 use super::pool::connection::PooledConnection;
 use super::pooler;
 use super::session::RowHandler;
+use crate::deadline::{ONCE_MORE, within};
 use crate::metrics::{DatabaseFailure, DatabaseMetrics};
 use crate::store::statement::{Dialect, Row, Sql};
 
 /// The connections of one tenant's database.
 #[derive(Clone, Debug)]
 pub(crate) struct Database {
-    readers: Pool,
-    /// On Postgres the same pool as `readers`. SQLite allows one writer at a time, so this pool has one connection:
-    /// writers queue for it instead of polling the file's lock, while readers go on (WAL).
-    writers: Pool,
+    pool: Pool,
+    writers: Writers,
+}
+
+/// Who may write.
+#[derive(Clone, Debug)]
+enum Writers {
+    /// Every connection to Postgres.
+    All,
+    /// One at a time, since SQLite has a single write lock. Writers queue for their turn instead of polling the lock,
+    /// while readers go on (WAL). Any connection will do: an account that is seldom called has one for both.
+    InTurn { turn: Arc<Semaphore>, wait: Duration },
+}
+
+/// Leave to write. Held for as long as the connection of a writer.
+#[derive(Debug)]
+pub(super) struct WriterTurn(Option<OwnedSemaphorePermit>);
+
+impl WriterTurn {
+    fn role(&self) -> Role {
+        if self.0.is_some() { Role::Writer } else { Role::Any }
+    }
 }
 
 impl Database {
-    pub(in crate::store) fn new(readers: Pool, writers: Pool) -> Self {
-        Self { readers, writers }
+    /// `wait` limits how long a writer waits for its turn.
+    pub(in crate::store) fn new(pool: Pool, wait: Duration) -> Self {
+        let writers = match pool.dialect() {
+            Dialect::Postgres => Writers::All,
+            Dialect::Sqlite => Writers::InTurn { turn: Arc::new(Semaphore::new(1)), wait },
+        };
+        Self { pool, writers }
     }
 
     pub(crate) fn dialect(&self) -> Dialect {
-        self.readers.dialect()
+        self.pool.dialect()
     }
 
     pub(in crate::store) fn metrics(&self) -> &DatabaseMetrics {
-        self.readers.connections().metrics()
+        self.pool.connections().metrics()
     }
 
     /// A connection for reading. A caller that needs several reads keeps it until the last one.
     pub(crate) async fn reader(&self) -> Result<PooledConnection, StoreError> {
-        self.readers.acquire().await
+        self.pool.acquire().await
     }
 
     /// A connection for opening the store. Its caller already holds a permit of the breaker.
     pub(in crate::store) async fn acquire_for_opening(&self) -> Result<PooledConnection, StoreError> {
-        self.readers.acquire_permitted(None).await
+        self.pool.acquire_permitted(None, Role::Any).await
     }
 
     /// A connection for writing without a transaction.
     pub(in crate::store) async fn writer(&self) -> Result<PooledConnection, StoreError> {
-        self.writers.acquire().await
+        let breaker_permit = self.pool.enter_breaker()?;
+        let turn = self.take_turn().await?;
+        let connection = self.pool.acquire_permitted(breaker_permit, turn.role()).await?;
+        Ok(connection.with_turn(turn))
+    }
+
+    /// Waits until it may write.
+    async fn take_turn(&self) -> Result<WriterTurn, StoreError> {
+        let Writers::InTurn { turn, wait } = &self.writers else { return Ok(WriterTurn(None)) };
+        if let Ok(turn) = Arc::clone(turn).try_acquire_owned() {
+            return Ok(WriterTurn(Some(turn)));
+        }
+        let metrics = self.pool.connections().metrics();
+        let _waiting = metrics.wait();
+        match within(*wait, ONCE_MORE, Arc::clone(turn).acquire_owned()).await {
+            Some(turn) => Ok(WriterTurn(Some(turn.expect("it is never closed")))),
+            None => {
+                metrics.refused("wait");
+                Err(StoreError::Busy)
+            }
+        }
+    }
+
+    /// Begins a transaction on a connection that is idle now. None if there is none, or another writer has its turn.
+    pub(in crate::store) async fn begin_if_idle(&self) -> Result<Option<Transaction>, StoreError> {
+        let turn = match &self.writers {
+            Writers::All => WriterTurn(None),
+            Writers::InTurn { turn, .. } => match Arc::clone(turn).try_acquire_owned() {
+                Ok(turn) => WriterTurn(Some(turn)),
+                Err(_) => return Ok(None),
+            },
+        };
+        match self.pool.acquire_idle(turn.role()) {
+            Some(connection) => begin(connection.with_turn(turn), pooler::BEGIN, Instant::now()).await.map(Some),
+            None => Ok(None),
+        }
     }
 
     /// Begins a transaction that may write.
     pub(crate) async fn begin(&self) -> Result<Transaction, StoreError> {
         let waiting_since = Instant::now();
-        let connection = self.wait_in_queue(waiting_since, self.writers.acquire()).await??;
+        let connection = self.wait_in_queue(waiting_since, self.writer()).await??;
         begin(connection, pooler::BEGIN, waiting_since).await
     }
 
@@ -67,12 +130,12 @@ impl Database {
         waiting_since: Instant,
         queue: impl Future<Output = T>,
     ) -> Result<T, StoreError> {
-        let Some(file) = self.writers.address().file() else { return Ok(queue.await) };
+        let Some(file) = self.pool.address().file() else { return Ok(queue.await) };
         tokio::select! {
             biased;
             outcome = queue => Ok(outcome),
-            () = self.writers.write_lock().timed_out(waiting_since, self.writers.lock_wait()) => {
-                self.writers.connections().metrics().failed(DatabaseFailure::Locked);
+            () = self.pool.write_lock().timed_out(waiting_since, self.pool.lock_wait()) => {
+                self.pool.connections().metrics().failed(DatabaseFailure::Locked);
                 Err(StoreError::locked(file))
             }
         }
@@ -86,7 +149,7 @@ impl Database {
         limit: Duration,
         waiting_since: Instant,
     ) -> Result<Transaction, StoreError> {
-        let mut connection = self.wait_in_queue(waiting_since, self.writers.acquire()).await??;
+        let mut connection = self.wait_in_queue(waiting_since, self.writer()).await??;
         connection.limit_statements(limit);
         begin(connection, on_postgres, waiting_since).await
     }
@@ -106,8 +169,7 @@ impl Database {
 
     /// Closes every connection, waiting a while for those in use.
     pub(crate) async fn close(&self) {
-        self.readers.close().await;
-        self.writers.close().await;
+        self.pool.close().await;
     }
 }
 

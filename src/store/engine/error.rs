@@ -58,6 +58,9 @@ pub enum StoreError {
     /// A migration failed and was rolled back.
     #[error("the migration failed")]
     Migration(#[source] MigrateError),
+    /// The group was deleted while its members were read.
+    #[error("the group was deleted while its members were read")]
+    GroupDeleted,
     /// The memory budget has no room for the rows of a statement.
     #[error(transparent)]
     MemorySpent(#[from] MemorySpent),

@@ -1,4 +1,4 @@
-//! Where a tenant's database is, and the pools and session settings with which it is opened.
+//! Where a tenant's database is, and the pool and session settings with which it is opened.
 //!
 //! The text form is the configuration's `database`: `postgres://…` or `sqlite:path`. The settings of both databases'
 //! sessions are here. Never prints a password.
@@ -18,10 +18,11 @@ use super::breaker::Breaker;
 use super::connections::Connections;
 use super::database::Database;
 use super::error::StoreError;
-use super::pool::{Pool, PoolOptions};
+use super::pool::{BeginWriting, Pool, PoolOptions};
 use super::pooler::Pooler;
 use super::postgres::{PostgresAddress, PostgresServer};
 use super::session::SessionAddress;
+use super::session_source::{SchemaSetting, SharedKey};
 use super::write_access::ReadOnlyFile;
 use crate::owner_only;
 
@@ -36,7 +37,7 @@ const BUSY_WAIT: Duration = Duration::from_secs(5);
 ///
 /// Larger: such a program blocks requests, and threads, for longer. Smaller: requests are refused while another
 /// program recovers the file after a crash.
-const READER_BUSY_WAIT: Duration = Duration::from_secs(1);
+pub(super) const READER_BUSY_WAIT: Duration = Duration::from_secs(1);
 
 /// How long a request waits for a lock that another program holds: per statement on Postgres, in all for the write
 /// lock of a SQLite file.
@@ -45,11 +46,16 @@ const READER_BUSY_WAIT: Duration = Duration::from_secs(1);
 /// proceed.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
 
-/// How long a short write waits for SQLite's one writing connection, which a large group may hold for seconds.
+/// How long a short write waits for its turn to write to a SQLite file, which a large group may hold for seconds.
 ///
 /// Larger: callers wait longer behind a writer that is stuck. Smaller: short writes are refused while a large group is
 /// written.
 const WRITER_WAIT: Duration = Duration::from_secs(15);
+
+/// How many prepared statements an open SQLite connection keeps. All calls but searches with filters take about twenty.
+///
+/// Larger: an open file takes more memory, up to ten kilobytes for each. Smaller: statements are compiled again.
+const SQLITE_STATEMENTS: usize = 32;
 
 /// A parsed `database` of the configuration.
 #[derive(Clone)]
@@ -202,7 +208,7 @@ impl DatabaseLocation {
         owner_only::create_file(file).map_err(|cause| StoreError::Unavailable(sqlx::Error::Io(cause)))
     }
 
-    /// Pools with a statement limit. Connections are opened on demand.
+    /// A pool with a statement limit. Connections are opened on demand.
     pub(in crate::store) fn connect(
         &self,
         max_connections: u32,
@@ -212,32 +218,31 @@ impl DatabaseLocation {
         let limits = connections.limits();
         let (wait, limit) = (limits.wait, Some(limits.statement));
         let lock_wait = if breaker.is_some() { LOCK_WAIT } else { BUSY_WAIT };
-        let pool = |address, max_open, wait| {
-            Pool::new(PoolOptions { address, max_open, wait, limit, lock_wait }, connections, breaker)
-        };
-        match &self.kind {
+        let (address, shared) = match &self.kind {
             DatabaseKind::Postgres(server) => {
-                let all = pool(postgres_address(self.server(server), limit), max_connections, wait);
-                Database::new(all.clone(), all)
+                let server = self.server(server);
+                // A command works on one tenant: it opens sessions of its own, which keep the schema.
+                match breaker.and_then(|_| Some((server.without_schema()?, server.schema()?))) {
+                    None => (postgres_address(server, limit), None),
+                    Some((server, schema)) => {
+                        let shared = (SharedKey::of(self.text.expose_secret()), SchemaSetting::new(schema));
+                        (postgres_address(&server.into(), limit), Some(shared))
+                    }
+                }
             }
-            DatabaseKind::Sqlite(path) => Database::new(
-                pool(sqlite_reader(path, READER_BUSY_WAIT), max_connections, wait),
-                pool(
-                    // Once the connection is open, writers wait for the lock in `write_lock`.
-                    sqlite_writer(sqlite_options(path, READER_BUSY_WAIT).pragma("busy_timeout", "0")),
-                    1,
-                    wait.max(WRITER_WAIT),
-                ),
-            ),
-        }
+            DatabaseKind::Sqlite(path) => (sqlite_address(path, READER_BUSY_WAIT, false), None),
+        };
+        let (max_open, begin_writing) = (max_connections, BeginWriting::Polling);
+        let options = PoolOptions { address, shared, max_open, wait, limit, lock_wait, begin_writing };
+        Database::new(Pool::new(options, connections, breaker), wait.max(WRITER_WAIT))
     }
 
-    /// Pools for long work: few connections, no statement limit.
+    /// A pool for long work: few connections, no statement limit.
     pub(in crate::store) fn connect_for_maintenance(&self) -> Database {
         self.connect_without_limits(false)
     }
 
-    /// Pools for migrations: as for long work, and a missing SQLite file is created.
+    /// A pool for migrations: as for long work, and a missing SQLite file is created.
     pub(in crate::store) fn connect_for_migration(&self) -> Database {
         self.connect_without_limits(true)
     }
@@ -245,18 +250,14 @@ impl DatabaseLocation {
     fn connect_without_limits(&self, create: bool) -> Database {
         let connections = Connections::for_command();
         let wait = connections.limits().wait;
-        let options = |address, max_open| PoolOptions { address, max_open, wait, limit: None, lock_wait: BUSY_WAIT };
-        let pool = |address, max_open| Pool::new(options(address, max_open), &connections, None);
-        match &self.kind {
-            DatabaseKind::Postgres(server) => {
-                let all = pool(postgres_address(self.server(server), None), 2);
-                Database::new(all.clone(), all)
-            }
-            DatabaseKind::Sqlite(path) => Database::new(
-                pool(sqlite_reader(path, BUSY_WAIT), 1),
-                pool(sqlite_writer(sqlite_options(path, BUSY_WAIT).create_if_missing(create)), 1),
-            ),
-        }
+        let (address, max_open) = match &self.kind {
+            DatabaseKind::Postgres(server) => (postgres_address(self.server(server), None), 2),
+            // A writer is not counted.
+            DatabaseKind::Sqlite(path) => (sqlite_address(path, BUSY_WAIT, create), 1),
+        };
+        let (lock_wait, begin_writing) = (BUSY_WAIT, BeginWriting::Blocking);
+        let options = PoolOptions { address, shared: None, max_open, wait, limit: None, lock_wait, begin_writing };
+        Database::new(Pool::new(options, &connections, None), wait)
     }
 }
 
@@ -295,24 +296,16 @@ fn postgres_address(server: &Arc<PostgresServer>, limit: Option<Duration>) -> Se
     SessionAddress::Postgres(PostgresAddress { server: Arc::clone(server), settings: settings.into() })
 }
 
-fn sqlite_reader(path: &Path, busy_wait: Duration) -> SessionAddress {
-    SessionAddress::Sqlite {
-        options: Box::new(sqlite_options(path, busy_wait).pragma("query_only", "1")),
-        read_only: true,
-    }
-}
-
-fn sqlite_writer(options: SqliteConnectOptions) -> SessionAddress {
-    SessionAddress::Sqlite { options: Box::new(options), read_only: false }
-}
-
-fn sqlite_options(path: &Path, busy_wait: Duration) -> SqliteConnectOptions {
-    SqliteConnectOptions::new()
+fn sqlite_address(path: &Path, busy_wait: Duration, create: bool) -> SessionAddress {
+    let options = SqliteConnectOptions::new()
         .filename(path)
+        .create_if_missing(create)
         .foreign_keys(true)
         .journal_mode(SqliteJournalMode::Wal)
         // In WAL mode, a power failure can lose the newest transactions but never corrupts the database.
         .synchronous(SqliteSynchronous::Normal)
         .busy_timeout(busy_wait)
-        .disable_statement_logging()
+        .statement_cache_capacity(SQLITE_STATEMENTS)
+        .disable_statement_logging();
+    SessionAddress::Sqlite(Box::new(options))
 }

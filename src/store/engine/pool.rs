@@ -1,7 +1,8 @@
 //! A pool of one tenant's connections, opened on demand.
 //!
 //! Owns how a [`PooledConnection`] is acquired: the breaker is asked first, then [`Connections`], which all tenants
-//! share; an idle connection is pinged if it was idle for a while, and a new one is opened if there is none.
+//! share; an idle connection to Postgres is pinged if it was idle for a while, and a new one is opened if there is
+//! none.
 //!
 //! # Why not sqlx's pools
 //!
@@ -23,18 +24,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::breaker::{Breaker, BreakerPermit};
-use super::connections::{Checkout, ConnectionPermit, Connections, PoolId};
+use super::connections::{Checkout, CheckoutRequest, ConnectionPermit, Connections, Role};
 use super::error::StoreError;
-use super::session::{CLOSE_LIMIT, Session, SessionAddress, timed_out};
+use super::session::{Session, SessionAddress, timed_out};
+use super::session_source::{SchemaSetting, SessionSource, SharedKey};
 use super::write_access::ReadOnlyFile;
 use super::write_lock::WriteLock;
 use crate::deadline::{ONCE_MORE, within};
 use crate::metrics::DatabaseFailure;
 use crate::store::statement::Dialect;
-use connection::PooledConnection;
+use connection::{Found, PooledConnection};
 
 /// A connection that was idle for longer is pinged before use.
 ///
@@ -59,9 +61,13 @@ pub(crate) struct Pool(Arc<PoolInner>);
 
 #[derive(Debug)]
 struct PoolInner {
-    id: PoolId,
-    options: PoolOptions,
-    connections: Arc<Connections>,
+    source: Arc<SessionSource>,
+    /// If the source is shared: the tenant's schema, and a permit for each of its connections.
+    schema: Option<(SchemaSetting, Arc<Semaphore>)>,
+    wait: Duration,
+    limit: Option<Duration>,
+    lock_wait: Duration,
+    begin_writing: BeginWriting,
     breaker: Option<Arc<Breaker>>,
     write_lock: WriteLock,
     closed: AtomicBool,
@@ -71,7 +77,9 @@ struct PoolInner {
 #[derive(Debug)]
 pub(super) struct PoolOptions {
     pub(super) address: SessionAddress,
-    /// The most connections that are open at once.
+    /// Set if the tenant shares the sessions at this address with others: by which key, and its own schema.
+    pub(super) shared: Option<(SharedKey, SchemaSetting)>,
+    /// The most connections that are open, or in use, at once.
     pub(super) max_open: u32,
     /// How long a caller waits for a connection.
     pub(super) wait: Duration,
@@ -79,15 +87,41 @@ pub(super) struct PoolOptions {
     pub(super) limit: Option<Duration>,
     /// How long a writer waits while another program holds the write lock of a SQLite file.
     pub(super) lock_wait: Duration,
+    /// How a transaction that writes to a SQLite file begins.
+    pub(super) begin_writing: BeginWriting,
+}
+
+/// How a transaction that writes to a SQLite file begins: it takes the write lock at once, so that it can't fail for
+/// the lock half-way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BeginWriting {
+    /// A try fails at once if another program holds the lock, and [`WriteLock`] waits for the next one. The driver's
+    /// own wait would block a thread that nothing can interrupt. It stays in place for reading.
+    Polling,
+    /// The driver waits, in a command.
+    Blocking,
 }
 
 impl Pool {
     /// A pool without connections.
     pub(super) fn new(options: PoolOptions, connections: &Arc<Connections>, breaker: Option<&Arc<Breaker>>) -> Self {
+        let PoolOptions { address, shared, max_open, wait, limit, lock_wait, begin_writing } = options;
+        let (source, schema) = match shared {
+            None => (Arc::new(SessionSource::new(address, max_open, connections)), None),
+            Some((key, schema)) => {
+                let max_shared = connections.limits().max_shared_connections;
+                let create = || SessionSource::new(address, max_shared, connections);
+                let source = connections.shared_sources().find_or_insert(key, create);
+                (source, Some((schema, Arc::new(Semaphore::new(max_open as usize)))))
+            }
+        };
         Self(Arc::new(PoolInner {
-            id: connections.new_pool(),
-            options,
-            connections: Arc::clone(connections),
+            source,
+            schema,
+            wait,
+            limit,
+            lock_wait,
+            begin_writing,
             breaker: breaker.map(Arc::clone),
             write_lock: WriteLock::default(),
             closed: AtomicBool::new(false),
@@ -95,11 +129,11 @@ impl Pool {
     }
 
     pub(super) fn dialect(&self) -> Dialect {
-        self.0.options.address.dialect()
+        self.address().dialect()
     }
 
-    pub(super) fn connections(&self) -> &Connections {
-        &self.0.connections
+    pub(super) fn connections(&self) -> &Arc<Connections> {
+        self.0.source.connections()
     }
 
     pub(super) fn breaker(&self) -> Option<&Arc<Breaker>> {
@@ -108,19 +142,19 @@ impl Pool {
 
     /// Checks whether the error of a statement reveals a pooler.
     pub(super) fn detect_pooler(&self, error: &sqlx::Error) {
-        self.0.options.address.detect_pooler(error);
+        self.address().detect_pooler(error);
         self.log_pooler();
     }
 
     /// Logs a detected pooler, once, in a pool that serves requests. Commands report it themselves.
     fn log_pooler(&self) {
         if self.0.breaker.is_some() {
-            self.0.options.address.log_pooler();
+            self.address().log_pooler();
         }
     }
 
     pub(super) fn limit(&self) -> Option<Duration> {
-        self.0.options.limit
+        self.0.limit
     }
 
     pub(super) fn write_lock(&self) -> &WriteLock {
@@ -128,58 +162,83 @@ impl Pool {
     }
 
     pub(super) fn address(&self) -> &SessionAddress {
-        &self.0.options.address
+        self.0.source.address()
     }
 
     pub(super) fn lock_wait(&self) -> Duration {
-        self.0.options.lock_wait
+        self.0.lock_wait
+    }
+
+    pub(super) fn begin_writing(&self) -> BeginWriting {
+        self.0.begin_writing
     }
 
     pub(super) fn is_closed(&self) -> bool {
         self.0.closed.load(Ordering::Acquire)
     }
 
+    /// Lets a caller through, unless the breaker is open.
+    pub(super) fn enter_breaker(&self) -> Result<Option<BreakerPermit>, StoreError> {
+        self.0.breaker.as_ref().map(Breaker::enter).transpose()
+    }
+
     /// Acquires a connection, unless the breaker is open.
     pub(super) async fn acquire(&self) -> Result<PooledConnection, StoreError> {
-        let breaker_permit = self.0.breaker.as_ref().map(Breaker::enter).transpose()?;
-        self.acquire_permitted(breaker_permit).await
+        self.acquire_permitted(self.enter_breaker()?, Role::Any).await
+    }
+
+    /// An idle connection, if there is one and the breaker is not open.
+    pub(super) fn acquire_idle(&self, role: Role) -> Option<PooledConnection> {
+        let breaker_permit = self.enter_breaker().ok()?;
+        let share = match &self.0.schema {
+            Some((_, permits)) => Some(Arc::clone(permits).try_acquire_owned().ok()?),
+            None => None,
+        };
+        let (session, permit, _) = self.connections().checkout_idle(self.request(role))?.take();
+        Some(PooledConnection::new(self, session, permit, share, breaker_permit, Found::IdleUnverified))
     }
 
     /// Acquires a connection for a caller that holds a permit of the breaker, or needs none.
     pub(super) async fn acquire_permitted(
         &self,
         breaker_permit: Option<BreakerPermit>,
+        role: Role,
     ) -> Result<PooledConnection, StoreError> {
-        let PoolInner { id, options, connections, .. } = &*self.0;
-        let deadline = Instant::now() + options.wait;
+        let connections = self.connections();
+        let busy = || {
+            connections.metrics().refused("wait");
+            StoreError::Busy
+        };
+        let deadline = Instant::now() + self.0.wait;
+        let share = self.acquire_share().await.ok_or_else(busy)?;
         loop {
             let wait = deadline.saturating_duration_since(Instant::now());
-            let Some(checkout) = connections.checkout(*id, options.max_open, self.dialect(), wait).await else {
-                connections.metrics().refused("wait");
-                return Err(StoreError::Busy);
-            };
-            let permit = match checkout {
+            let permit = match connections.checkout(self.request(role), wait).await.ok_or_else(busy)? {
                 Checkout::Idle(idle) => {
                     let (mut session, permit, idle_for) = idle.take();
-                    if idle_for < IDLE_BEFORE_PING || is_alive(&mut session).await {
-                        return Ok(PooledConnection::new(
-                            self,
-                            session,
-                            permit,
-                            breaker_permit,
-                            idle_for < IDLE_BEFORE_PING,
-                        ));
+                    // A SQLite connection has no server that could close it.
+                    let is_pinged = idle_for >= IDLE_BEFORE_PING && self.dialect() == Dialect::Postgres;
+                    let found = if is_pinged { Found::Idle } else { Found::IdleUnverified };
+                    if !is_pinged || is_alive(&mut session).await {
+                        return Ok(PooledConnection::new(self, session, permit, share, breaker_permit, found));
                     }
                     // Whatever broke this connection has broken the others too: don't try them one by one.
                     self.close_idle();
                     continue;
                 }
                 Checkout::Open(permit) => permit,
-                Checkout::Replace(session, permit) => close_first(session, permit).await,
+                Checkout::Replace { retiring, permit, wait } => {
+                    // In a task, so that it goes on if the caller gives up.
+                    let closing = tokio::spawn(retiring.close());
+                    if wait {
+                        closing.await.expect("closing does not panic");
+                    }
+                    permit
+                }
             };
             match self.open(permit).await {
                 Ok((session, permit)) => {
-                    return Ok(PooledConnection::new(self, session, permit, breaker_permit, false));
+                    return Ok(PooledConnection::new(self, session, permit, share, breaker_permit, Found::Opened));
                 }
                 Err(OpenError::ServerFull) => {}
                 Err(OpenError::ReadOnly(file, error)) => {
@@ -196,13 +255,20 @@ impl Pool {
         }
     }
 
+    pub(super) fn request(&self, role: Role) -> CheckoutRequest {
+        CheckoutRequest { pool: self.0.source.id(), max_open: self.0.source.max_open(), role }
+    }
+
     /// Opens a connection for a permit. It is opened in a task, so that it stays counted while it is being opened, and
     /// is kept for the next caller if this one gives up.
     pub(super) async fn open(&self, permit: ConnectionPermit) -> Result<(Session, ConnectionPermit), OpenError> {
         let (pool, (sender, receiver)) = (self.clone(), oneshot::channel());
         tokio::spawn(async move {
-            let opened = match Session::open(&pool.0.options.address).await {
-                Ok(session) => Ok((session, permit)),
+            let opened = match Session::open(pool.address(), permit.role()).await {
+                Ok(session) => {
+                    pool.connections().metrics().opened(pool.dialect().name());
+                    Ok((session, permit))
+                }
                 Err(error) => Err(pool.open_error(error, &permit)),
             };
             pool.log_pooler();
@@ -210,7 +276,7 @@ impl Pool {
                 permit.put_back(session);
             }
         });
-        let limit = self.0.options.address.connect_limit();
+        let limit = self.address().connect_limit();
         match within(limit + limit / 10, ONCE_MORE, receiver).await {
             Some(opened) => opened.expect("opening does not panic"),
             None => Err(OpenError::Failed(timed_out())),
@@ -218,7 +284,9 @@ impl Pool {
     }
 
     fn open_error(&self, error: sqlx::Error, permit: &ConnectionPermit) -> OpenError {
-        if let Some(file) = self.address().readable_despite(&error) {
+        if permit.role() == Role::Writer
+            && let Some(file) = self.address().readable_despite(&error)
+        {
             self.connections().metrics().failed(DatabaseFailure::ReadOnly);
             return OpenError::ReadOnly(file.to_owned(), error);
         }
@@ -233,13 +301,28 @@ impl Pool {
 
     /// Begins to close the idle connections.
     pub(super) fn close_idle(&self) {
-        self.0.connections.close_idle(self.0.id);
+        self.connections().close_idle(self.0.source.id());
     }
 
-    /// Closes every connection, and waits for those in use for a limited time.
+    /// Closes every connection, and waits for those in use for a limited time. Connections that other tenants share
+    /// stay open.
     pub(super) async fn close(&self) {
         self.0.closed.store(true, Ordering::Release);
-        self.0.connections.close(self.0.id).await;
+        if self.0.schema.is_none() {
+            self.0.source.connections().close(self.0.source.id()).await;
+        }
+    }
+
+    /// The tenant's permit for one of the shared connections; none if it has its own. `None` if it waited too long.
+    async fn acquire_share(&self) -> Option<Option<OwnedSemaphorePermit>> {
+        let Some((_, permits)) = &self.0.schema else { return Some(None) };
+        let permit = within(self.0.wait, ONCE_MORE, Arc::clone(permits).acquire_owned()).await?;
+        Some(Some(permit.expect("it is never closed")))
+    }
+
+    /// The schema in which the tenant's transactions resolve names, if its sessions are shared.
+    pub(super) fn schema(&self) -> Option<&SchemaSetting> {
+        self.0.schema.as_ref().map(|(schema, _)| schema)
     }
 }
 
@@ -254,23 +337,6 @@ pub(super) enum OpenError {
     Failed(sqlx::Error),
 }
 
-impl Drop for PoolInner {
-    fn drop(&mut self) {
-        self.connections.close_idle(self.id);
-    }
-}
-
 async fn is_alive(session: &mut Session) -> bool {
     matches!(within(PING_LIMIT, ONCE_MORE, session.ping()).await, Some(Ok(())))
-}
-
-/// Closes a connection and returns the permit of its successor. It is closed in a task, so that it stays counted until
-/// then even if the caller gives up.
-async fn close_first(session: Session, permit: ConnectionPermit) -> ConnectionPermit {
-    let closing = async move {
-        // The outcome does not matter: a connection that does not close in time is dropped.
-        let _ = tokio::time::timeout(CLOSE_LIMIT, session.close()).await;
-        permit
-    };
-    tokio::spawn(closing).await.expect("closing does not panic")
 }

@@ -92,7 +92,7 @@ pub(super) fn is_full(message: &str) -> bool {
 pub(super) const MARK: (&str, &str) = ("formgate.direct", "1");
 
 /// Fails with `undefined_object` if [`MARK`] did not reach the server.
-pub(super) const REQUIRE_MARK: &str = "SELECT current_setting('formgate.direct')";
+pub(super) const REQUIRE_MARK: &str = "SELECT current_setting('formgate.direct'); ";
 pub(super) const MARK_IS_MISSING: &str = "42704";
 
 /// The options with only those startup parameters that a pooler accepts: it keeps names, encoding and time zone per

@@ -14,6 +14,7 @@ use sqlx::{AssertSqlSafe, Connection, Executor, Row as _};
 use super::pool::connection::is_out_of_memory;
 use super::pooler::{self, Pooler, Pooling, our_path};
 use super::session::RowHandler;
+use super::session_source::SchemaSetting;
 use crate::deadline::{ONCE_MORE, within};
 use crate::metrics::DatabaseFailure;
 use crate::store::statement::{Row, Sql};
@@ -24,11 +25,21 @@ use crate::store::statement::{Row, Sql};
 /// hang.
 pub(super) const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 
-/// Has Postgres check during a statement whether the client is still connected, and find our tables if the
-/// `search_path` leads past them ([`our_path`]). Version 13 and older, and servers on some systems, can't check; they
-/// run a statement until its time limit.
-const SET_UP: &str = concat!(
-    "SELECT set_config(name, '1s', false) FROM pg_settings WHERE name = 'client_connection_check_interval'; ",
+/// How many schemas a shared session serves before it is closed. A server process caches the description of each table
+/// that it has used, about 300 KiB per schema, and never frees it.
+///
+/// Larger: each process of the server takes more memory: 64 MB with 150. Smaller: connections are opened more often.
+const MAX_SCHEMAS: usize = 100;
+
+/// Has Postgres check during a statement whether the client is still connected.
+const CHECK_CLIENT: &str = "SET client_connection_check_interval = '1s'; ";
+
+/// Whether the `search_path` leads past our tables. Asked of each new connection, so it must cost little: a look at
+/// `pg_settings`, as in [`our_path`], takes the server more than a millisecond.
+const LACKS_OUR_TABLES: &str = "SELECT to_regclass('database_identity') IS NULL";
+
+/// Finds our tables if the `search_path` leads past them.
+const SET_OUR_PATH: &str = concat!(
     "SELECT set_config('search_path', path, false) FROM (",
     our_path!(),
     ") AS ours (path) WHERE path IS NOT NULL"
@@ -47,6 +58,9 @@ pub(super) struct PostgresServer {
     schema: Option<String>,
     detected: OnceLock<Pooler>,
     is_logged: AtomicBool,
+    /// Version 13 and older, and servers on some systems, can't check during a statement whether the client is still
+    /// connected. They run a statement until its time limit.
+    cannot_check_client: AtomicBool,
 }
 
 /// A connection, with the settings that each of its transactions has to make.
@@ -54,23 +68,50 @@ pub(super) struct PostgresServer {
 pub(crate) struct PostgresSession {
     pub(super) connection: PgConnection,
     /// None if the session keeps its settings.
-    pub(super) settings: Option<Box<str>>,
+    settings: Option<Box<str>>,
+    /// If tenants share the session: the schema of the one that uses it.
+    schema: Option<SchemaSetting>,
+    /// The schemas that it has served.
+    served: Vec<SchemaSetting>,
 }
 
 impl PostgresSession {
+    fn new(connection: PgConnection, settings: Option<Box<str>>) -> Self {
+        Self { connection, settings, schema: None, served: Vec::new() }
+    }
+
+    /// Sets the schema of the next transactions.
+    pub(super) fn use_schema(&mut self, schema: Option<&SchemaSetting>) {
+        self.schema = schema.cloned();
+        self.served.extend(schema.filter(|schema| !self.served.contains(schema)).cloned());
+    }
+
+    /// Whether it has served [`MAX_SCHEMAS`].
+    pub(super) fn is_worn(&self) -> bool {
+        self.served.len() >= MAX_SCHEMAS
+    }
+
     /// Begins a transaction with statements of which `BEGIN` is the first.
     pub(super) async fn begin(&mut self, begin: &'static str) -> Result<(), sqlx::Error> {
-        match &self.settings {
-            None => self.connection.execute(begin).await.map(drop),
-            Some(settings) => {
-                self.connection.execute(AssertSqlSafe(pooler::begin_with(settings, begin))).await.map(drop)
+        let settings = [self.settings.as_deref(), self.schema.as_ref().map(SchemaSetting::as_str)];
+        match settings {
+            [None, None] => self.connection.execute(begin).await.map(drop),
+            settings => {
+                let settings = settings.into_iter().flatten().collect::<Vec<_>>().join("; ");
+                self.connection.execute(AssertSqlSafe(pooler::begin_with(&settings, begin))).await.map(drop)
             }
         }
     }
 
+    /// Whether a statement needs a transaction that makes settings for it. It is then not named, either: a pooler
+    /// loses names, and a named statement of shared sessions would be planned for another schema, mostly.
+    fn needs_transaction(&self) -> bool {
+        self.settings.is_some() || self.schema.is_some()
+    }
+
     /// Begins a transaction for a single statement if the statement needs one. Returns whether it did.
     pub(super) async fn begin_implicit(&mut self, in_transaction: bool) -> Result<bool, sqlx::Error> {
-        let needs_one = self.settings.is_some() && !in_transaction;
+        let needs_one = self.needs_transaction() && !in_transaction;
         if needs_one {
             self.begin(pooler::BEGIN).await?;
         }
@@ -98,7 +139,7 @@ impl PostgresSession {
 
     pub(super) async fn fetch_each(&mut self, sql: Sql, each: &mut RowHandler<'_>) -> Result<(), sqlx::Error> {
         let (text, arguments) = sql.into_postgres().map_err(sqlx::Error::Encode)?;
-        let query = sqlx::query_with(AssertSqlSafe(text), arguments).persistent(self.settings.is_none());
+        let query = sqlx::query_with(AssertSqlSafe(text), arguments).persistent(!self.needs_transaction());
         let mut rows = query.fetch(&mut self.connection);
         while let Some(row) = rows.try_next().await? {
             each(Row::Postgres(row))?;
@@ -108,7 +149,7 @@ impl PostgresSession {
 
     pub(super) async fn execute(&mut self, sql: Sql) -> Result<u64, sqlx::Error> {
         let (text, arguments) = sql.into_postgres().map_err(sqlx::Error::Encode)?;
-        let query = sqlx::query_with(AssertSqlSafe(text), arguments).persistent(self.settings.is_none());
+        let query = sqlx::query_with(AssertSqlSafe(text), arguments).persistent(!self.needs_transaction());
         Ok(query.execute(&mut self.connection).await?.rows_affected())
     }
 }
@@ -172,7 +213,22 @@ impl PostgresServer {
             schema,
             detected: OnceLock::new(),
             is_logged: AtomicBool::new(false),
+            cannot_check_client: AtomicBool::new(false),
         }
+    }
+
+    /// The server with sessions that tenants with a schema each can share. None if the URL names no schema, or sets
+    /// another `search_path`.
+    pub(super) fn without_schema(&self) -> Option<Self> {
+        self.schema.as_ref()?;
+        let is_path = |(name, _): &&(String, String)| name == "search_path";
+        if self.settings.iter().filter(is_path).count() > 1 {
+            return None;
+        }
+        let others = self.settings.iter().filter(|setting| !is_path(setting)).cloned();
+        let settings = others.chain([("search_path".to_owned(), String::new())]).collect();
+        let options = self.options.clone();
+        Some(Self::new(options, settings, self.connect_limit, self.attributes, self.pooling, None))
     }
 
     /// A text that is equal for two servers if and only if they lead to the same tables.
@@ -262,19 +318,19 @@ impl PostgresServer {
         let bare = pooler::without_startup_parameters(&self.options);
         let (mut connection, settings) = match self.pooling() {
             Pooling::Unmentioned => match self.open_directly(&settings).await? {
-                (connection, true) => return Ok(PostgresSession { connection, settings: None }),
+                (connection, true) => return Ok(PostgresSession::new(connection, None)),
                 (connection, false) => (connection, settings),
             },
             Pooling::Session => {
                 let mut connection = PgConnection::connect_with(&bare).await?;
                 connection.execute(AssertSqlSafe(pooler::set_all(&settings, false))).await?;
-                ignore_refusal(connection.execute(SET_UP).await)?;
-                return Ok(PostgresSession { connection, settings: None });
+                self.set_up(&mut connection, "").await?;
+                return Ok(PostgresSession::new(connection, None));
             }
             Pooling::Transaction => (PgConnection::connect_with(&bare).await?, settings),
         };
         let settings = pooler::settings_of_transactions(&mut connection, settings).await?;
-        Ok(PostgresSession { connection, settings: Some(settings) })
+        Ok(PostgresSession::new(connection, Some(settings)))
     }
 
     /// A connection, and whether its settings have reached the server.
@@ -289,23 +345,43 @@ impl PostgresServer {
                 return Ok((PgConnection::connect_with(&bare).await?, false));
             }
         };
-        // One message is one transaction: if the mark is missing, nothing is set.
-        let set_up = format!("{}; {SET_UP}", pooler::REQUIRE_MARK);
-        match connection.execute(AssertSqlSafe(set_up)).await {
+        match self.set_up(&mut connection, pooler::REQUIRE_MARK).await {
             Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some(pooler::MARK_IS_MISSING) => {
                 self.detect(Pooler::DropsSettings);
                 Ok((connection, false))
             }
-            outcome => ignore_refusal(outcome).map(|()| (connection, true)),
+            outcome => outcome.map(|()| (connection, true)),
         }
     }
-}
 
-/// Ignores settings that a server refuses. Other errors are returned.
-fn ignore_refusal<T>(outcome: Result<T, sqlx::Error>) -> Result<(), sqlx::Error> {
-    match outcome {
-        Err(sqlx::Error::Database(_)) | Ok(_) => Ok(()),
-        Err(error) => Err(error),
+    /// Makes the settings that depend on the server, in one round trip unless there is something unusual. `first` is a
+    /// statement that may fail.
+    async fn set_up(&self, connection: &mut PgConnection, first: &str) -> Result<(), sqlx::Error> {
+        let has_path = self.settings.iter().any(|(name, _)| name == "search_path");
+        let mut is_first_try = true;
+        let rows = loop {
+            let check = if self.cannot_check_client.load(Ordering::Relaxed) { "" } else { CHECK_CLIENT };
+            let look = if has_path { "" } else { LACKS_OUR_TABLES };
+            // One message is one transaction: if a statement fails, nothing is set.
+            match (&mut *connection).fetch_all(AssertSqlSafe(format!("{first}{check}{look}"))).await {
+                Err(sqlx::Error::Database(error))
+                    if is_first_try && error.message().contains("client_connection_check_interval") =>
+                {
+                    is_first_try = false;
+                    self.cannot_check_client.store(true, Ordering::Relaxed);
+                }
+                outcome => break outcome?,
+            }
+        };
+        let lacks_tables = !has_path && rows.last().map_or(Ok(false), |row| row.try_get(0))?;
+        if lacks_tables {
+            match connection.execute(SET_OUR_PATH).await {
+                // The server refuses the setting.
+                Err(sqlx::Error::Database(_)) | Ok(_) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 }
 

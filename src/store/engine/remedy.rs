@@ -27,9 +27,11 @@ pub fn remedy(error: &StoreError, location: &DatabaseLocation, slug: &str) -> St
             Some(remedy) => remedy,
             None => format!("create `{}`, or let the user that runs formgate create it", folder.display()),
         },
-        StoreError::Resting | StoreError::Busy | StoreError::Unsettled | StoreError::MemorySpent(_) => {
-            "try again in a moment: the database works, but it is busy".to_owned()
-        }
+        StoreError::Resting
+        | StoreError::Busy
+        | StoreError::Unsettled
+        | StoreError::GroupDeleted
+        | StoreError::MemorySpent(_) => "try again in a moment: the database works, but it is busy".to_owned(),
         StoreError::Locked { .. } => {
             "wait until the other program has ended its transaction, or end that program".to_owned()
         }

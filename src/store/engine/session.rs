@@ -14,12 +14,13 @@ use std::time::{Duration, Instant};
 
 use futures_util::TryStreamExt;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
-use sqlx::{AssertSqlSafe, Connection, Executor};
+use sqlx::{AssertSqlSafe, Connection, Executor, SqlSafeStr};
 
-use super::connections::ConnectionPermit;
+use super::connections::{ConnectionPermit, Role};
 use super::immutable::{self, ImmutableFile};
 use super::pooler::Pooler;
 use super::postgres::{PostgresAddress, PostgresSession};
+use super::session_source::SchemaSetting;
 use crate::store::statement::{Dialect, RepairedTexts, Row, Sql};
 
 /// How long opening a SQLite file may take.
@@ -51,18 +52,14 @@ pub(super) type RowHandler<'e> = dyn FnMut(Row) -> Result<(), sqlx::Error> + Sen
 #[derive(Clone, Debug)]
 pub(super) enum SessionAddress {
     Postgres(PostgresAddress),
-    Sqlite {
-        options: Box<SqliteConnectOptions>,
-        /// Whether the session is only for reading.
-        read_only: bool,
-    },
+    Sqlite(Box<SqliteConnectOptions>),
 }
 
 impl SessionAddress {
     pub(super) fn dialect(&self) -> Dialect {
         match self {
             Self::Postgres(_) => Dialect::Postgres,
-            Self::Sqlite { .. } => Dialect::Sqlite,
+            Self::Sqlite(_) => Dialect::Sqlite,
         }
     }
 
@@ -70,14 +67,14 @@ impl SessionAddress {
     pub(super) fn file(&self) -> Option<&Path> {
         match self {
             Self::Postgres(_) => None,
-            Self::Sqlite { options, .. } => Some(options.get_filename()),
+            Self::Sqlite(options) => Some(options.get_filename()),
         }
     }
 
     /// The file of a SQLite database that could not be opened for writing, if it can still be read.
     pub(super) fn readable_despite(&self, error: &sqlx::Error) -> Option<&Path> {
         match self {
-            Self::Sqlite { options, read_only: false } if immutable::is_caused_by_writing(error) => {
+            Self::Sqlite(options) if immutable::is_caused_by_writing(error) => {
                 let file = options.get_filename();
                 ImmutableFile::of(file).map(|_| file)
             }
@@ -89,7 +86,7 @@ impl SessionAddress {
     pub(super) fn connect_limit(&self) -> Duration {
         match self {
             Self::Postgres(address) => address.server.connect_limit(),
-            Self::Sqlite { .. } => SQLITE_OPEN_LIMIT,
+            Self::Sqlite(_) => SQLITE_OPEN_LIMIT,
         }
     }
 
@@ -114,19 +111,25 @@ impl SessionAddress {
 #[derive(Debug)]
 pub(crate) enum Session {
     Postgres(PostgresSession),
-    Sqlite { connection: SqliteConnection, interrupt: Arc<Interrupt>, immutable: Option<ImmutableFile> },
+    Sqlite {
+        connection: SqliteConnection,
+        interrupt: Arc<Interrupt>,
+        immutable: Option<ImmutableFile>,
+        /// Whether a write found out that SQLite opened the file read-only, because it may not write to it.
+        read_only: bool,
+    },
 }
 
 impl Session {
     /// Connects with a single try, so that a failure is reported at once with its cause. A thread that waits for a
     /// locked SQLite file can't be cancelled; it ends after the driver's busy timeout.
-    pub(super) async fn open(address: &SessionAddress) -> Result<Self, sqlx::Error> {
+    pub(super) async fn open(address: &SessionAddress, role: Role) -> Result<Self, sqlx::Error> {
         match address {
             SessionAddress::Postgres(address) => address.server.connect(&address.settings).await.map(Self::Postgres),
-            SessionAddress::Sqlite { options, read_only } => {
+            SessionAddress::Sqlite(options) => {
                 let (mut connection, immutable) = match SqliteConnection::connect_with(options).await {
                     Ok(connection) => (connection, None),
-                    Err(error) if *read_only && immutable::is_caused_by_writing(&error) => {
+                    Err(error) if role == Role::Any && immutable::is_caused_by_writing(&error) => {
                         let immutable = ImmutableFile::of(options.get_filename()).ok_or(error)?;
                         (immutable.open().await?, Some(immutable))
                     }
@@ -138,7 +141,7 @@ impl Session {
                     .lock_handle()
                     .await?
                     .set_progress_handler(INSTRUCTIONS_PER_CHECK, move || in_handler.may_continue());
-                Ok(Self::Sqlite { connection, interrupt, immutable })
+                Ok(Self::Sqlite { connection, interrupt, immutable, read_only: false })
             }
         }
     }
@@ -153,6 +156,30 @@ impl Session {
     /// Whether it may serve one checkout only, because its file may change without being locked.
     pub(super) fn is_immutable(&self) -> bool {
         matches!(self, Self::Sqlite { immutable: Some(_), .. })
+    }
+
+    /// Sets the schema of the next transactions, for a session that tenants share.
+    pub(super) fn use_schema(&mut self, schema: Option<&SchemaSetting>) {
+        if let Self::Postgres(session) = self {
+            session.use_schema(schema);
+        }
+    }
+
+    /// Whether the session has served so many schemas that it should be closed.
+    pub(super) fn is_worn(&self) -> bool {
+        matches!(self, Self::Postgres(session) if session.is_worn())
+    }
+
+    /// Whether a write found out that it can only read.
+    pub(super) fn is_read_only(&self) -> bool {
+        matches!(self, Self::Sqlite { read_only: true, .. })
+    }
+
+    /// Notes that a write found out that it can only read.
+    pub(super) fn note_read_only(&mut self) {
+        if let Self::Sqlite { read_only, .. } = self {
+            *read_only = true;
+        }
     }
 
     /// Checks that the server answers.
@@ -223,11 +250,12 @@ impl Session {
         }
     }
 
-    /// Runs statements without values, in the open transaction if there is one.
-    pub(super) async fn command(&mut self, text: &'static str) -> Result<(), sqlx::Error> {
+    /// Runs statements without values, in the open transaction if there is one. SQLite compiles them each time: some
+    /// pragmas take effect when they are compiled, so a cached one would take effect once.
+    pub(super) async fn command(&mut self, text: impl SqlSafeStr) -> Result<(), sqlx::Error> {
         match self {
-            Self::Postgres(session) => session.connection.execute(text).await.map(drop),
-            Self::Sqlite { connection, .. } => connection.execute(text).await.map(drop),
+            Self::Postgres(session) => session.connection.execute(text.into_sql_str()).await.map(drop),
+            Self::Sqlite { connection, .. } => sqlx::raw_sql(text).execute(connection).await.map(drop),
         }
     }
 
@@ -270,9 +298,9 @@ impl Session {
                 tokio::time::sleep(CLIENT_CHECK_INTERVAL).await;
                 None
             }
-            Self::Sqlite { connection, interrupt, immutable } => {
+            Self::Sqlite { connection, interrupt, immutable, read_only } => {
                 interrupt.cancelled.store(true, Ordering::Release);
-                let mut session = Self::Sqlite { connection, interrupt: Arc::clone(&interrupt), immutable };
+                let mut session = Self::Sqlite { connection, interrupt: Arc::clone(&interrupt), immutable, read_only };
                 // The ping is answered once the statement has ended.
                 session.ping().await.ok()?;
                 interrupt.cancelled.store(false, Ordering::Release);

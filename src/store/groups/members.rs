@@ -11,7 +11,7 @@ use super::change::{GroupWrite, GroupWriteError, Guard, MemberChange, NewMembers
 use super::spellings::find_spellings;
 use crate::store::engine::Transaction;
 use crate::store::statement::{Dialect, Row, Sql, fold};
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, totals};
 
 /// The members that a group should have, in the form that each database reads fastest.
 enum WantedMembers<'m> {
@@ -127,9 +127,9 @@ pub(super) async fn replace_members(
 
 pub(super) async fn count_members(transaction: &mut Transaction, id: i64) -> Result<u64, sqlx::Error> {
     let mut sql = transaction.sql();
-    sql.push("SELECT count(*) FROM group_members WHERE group_id = ").bind(id);
-    let members: i64 = transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?.get(0)?;
-    Ok(u64::try_from(members).expect("a count is not negative"))
+    sql.push("SELECT ").push(totals::MEMBERS_OF_ONE).push(" FROM groups g WHERE g.id = ").bind(id);
+    let row = transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?;
+    Ok(totals::not_negative(row.get(0)?))
 }
 
 /// On Postgres a function of the schema replaces the members. It also returns the previous count.
@@ -225,7 +225,11 @@ async fn change_members_on_sqlite(
 
         let mut sql = transaction.sql();
         sql.push("INSERT INTO group_members (group_id, user_id) SELECT ").bind(id).push(", value FROM json_each(");
-        sql.bind(ids[before..].to_vec()).push(") WHERE true ON CONFLICT DO NOTHING");
+        sql.bind(ids[before..].to_vec());
+        // Not ON CONFLICT DO NOTHING, for which triggers would run for every member that stays.
+        sql.push(") WHERE NOT EXISTS (SELECT 1 FROM group_members WHERE group_id = ")
+            .bind(id)
+            .push(" AND user_id = value)");
         change.attached += transaction.execute(sql).await?;
     }
     let mut sql = transaction.sql();

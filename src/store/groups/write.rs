@@ -55,6 +55,7 @@ impl Store {
         if let (Some(members), None, Durability::Commit, Report::Counts) = (&write.members, guard, durability, report)
             && let Some((group, members)) = self.replace_members_by_one_call(write, members).await?
         {
+            self.note_group_write();
             return Ok(WrittenGroup { group, created: false, members });
         }
         let waiting_since = Instant::now();
@@ -63,7 +64,10 @@ impl Store {
         loop {
             match self.try_to_write_group(write, guard, durability, report, retry.is_retry(), waiting_since).await {
                 Err(error) if retry.wait_if_retryable(&error).await => {}
-                outcome => return outcome,
+                outcome => {
+                    self.note_group_write();
+                    return outcome;
+                }
             }
         }
     }

@@ -1,10 +1,10 @@
 //! Counts wrong rows of the search tables without writing, for `formgate check --deep`.
 
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, totals};
 
 impl Store {
     /// How many submissions are listed wrongly, or have a document without answers or answers without a document, plus
-    /// one if the counts have a wrong sum. Submissions in the intake are left out. The texts of documents are not
+    /// one if the counts have a wrong sum, plus how many counts of forms, groups, users and members are wrong. Submissions in the intake are left out. The texts of documents are not
     /// compared; `reindex` does that.
     ///
     /// # Errors
@@ -35,6 +35,9 @@ impl Store {
         sql.push("(SELECT coalesce(sum(listed), 0) FROM listed_counts WHERE counted = 'form') = (SELECT count(*) FROM stored) ");
         sql.push("THEN 0 ELSE 1 END END");
         let wrong: i64 = reader.fetch_one(sql).await?.get(0)?;
-        Ok(wrong.unsigned_abs())
+        let mut sql = reader.sql();
+        totals::write_count_wrong(&mut sql);
+        let totals: i64 = reader.fetch_one(sql).await?.get(0)?;
+        Ok(wrong.unsigned_abs() + totals.unsigned_abs())
     }
 }

@@ -20,6 +20,8 @@ pub(super) struct SettlerState {
     settled_until: Mutex<Option<Instant>>,
     /// How many notes were taken since the last vacuum of the intake.
     pub(super) taken: AtomicUsize,
+    /// How many groups were written.
+    pub(super) writes: AtomicUsize,
     /// Whether searches are refused because settling takes longer than they wait.
     pub(super) is_behind: AtomicBool,
 }

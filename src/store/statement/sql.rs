@@ -16,7 +16,7 @@ use super::page::PageScan;
 use super::texts::Texts;
 
 /// Which database a statement is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Dialect {
     Postgres,
     Sqlite,

@@ -53,6 +53,11 @@ impl Account {
         &self.token
     }
 
+    /// What the first node has logged so far.
+    pub(crate) fn log(&mut self) -> String {
+        self.nodes[0].log()
+    }
+
     /// Where the client calls.
     pub(crate) fn address(&self) -> SocketAddr {
         self.nodes[0].address

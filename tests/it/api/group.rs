@@ -8,6 +8,7 @@ mod faults;
 mod guard;
 mod large;
 mod list;
+mod long;
 mod mailbox;
 mod members;
 mod model;

@@ -2,6 +2,7 @@
 
 mod foreign;
 mod kept;
+mod large;
 mod plan;
 mod search;
 mod show;

@@ -1,4 +1,5 @@
-//! Rows that `pg_restore --data-only` writes into a migrated database, as deploy/README.md describes it.
+//! Rows that `pg_restore --data-only` writes into a migrated database, and the schema of one tenant, as deploy/README.md
+//! describes it.
 
 use std::process::Command;
 
@@ -6,6 +7,8 @@ use serde_json::json;
 
 use crate::api::submission::NOTHING_WRONG;
 use crate::api::world::World;
+use crate::support::client::Client;
+use crate::support::database::Database;
 use crate::support::fixture::{Engine, Site};
 use crate::support::folder;
 use crate::support::postgres::{Postgres, find_client};
@@ -48,4 +51,45 @@ async fn the_data_of_another_database_is_found_in_one_that_was_migrated() {
     }
     let done = restored.run(&["reindex", "--tenant", "acme"], b"");
     assert_eq!((done.code, done.stdout.as_str()), (0, NOTHING_WRONG), "{done:?}");
+}
+
+/// The tenant is back at its dump, while another tenant of the database is served over the same connection.
+#[tokio::test]
+async fn the_schema_of_one_tenant_is_restored_next_to_another_tenant() {
+    let database = Postgres::database();
+    let site = ["acme", "globex"].into_iter().fold(Site::new(), |site, slug| {
+        let url = format!("{database}?schema={slug}");
+        site.tenant_with(slug, Engine::Sqlite, |tenant| tenant.set("database", url))
+    });
+    let site = site.databases("max_shared_connections", 1).requests_per_minute(100_000).write();
+    site.migrate();
+    let world = World::new(71, 0, 60);
+    for slug in ["acme", "globex"] {
+        site.import(slug, &world.ndjson());
+    }
+    let tokens = ["acme", "globex"].map(|slug| site.token(slug, "tests"));
+    let node = site.start();
+    let [acme, globex] = [0, 1].map(|n: usize| node.client().to(&site.host(["acme", "globex"][n])).with(&tokens[n]));
+    let list = async |client: &Client| {
+        let answer = client.post("/api/v1/submission").json(&json!({"search": "an"})).send().await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.json()["data"].clone()
+    };
+    let before = list(&acme).await;
+    let dump = folder::of_this_run().join("schema.dump");
+    let dump = dump.to_str().expect("the temporary folder has a UTF-8 name");
+    // Dropping the schema below would otherwise drop the extension, and with it the other tenant's index.
+    let extension = "SELECT extnamespace::regnamespace::text FROM pg_extension WHERE extname = 'pg_trgm'";
+    assert_eq!(Database::connect(&database).await.texts(extension).await, ["public"]);
+    run("pg_dump", &["--format=custom", "--schema=acme", "--file", dump, "--dbname", &database]);
+
+    Postgres::execute_in(&database, "DELETE FROM acme.answers; ALTER SCHEMA acme RENAME TO acme_damaged");
+    assert_eq!(list(&globex).await, before);
+    run("pg_restore", &["--exit-on-error", "--dbname", &database, dump]);
+    Postgres::execute_in(&database, "DROP SCHEMA acme_damaged CASCADE");
+    assert_eq!((list(&acme).await, list(&globex).await), (before.clone(), before));
+    // The triggers of the restored schema note what is written, whatever the search path is.
+    Postgres::execute_in(&database, "DELETE FROM acme.submissions");
+    assert_eq!(list(&acme).await, json!([]));
+    assert_ne!(list(&globex).await, json!([]));
 }

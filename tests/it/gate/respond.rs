@@ -1,9 +1,8 @@
 //! What every answer carries.
 
-use std::io::Read;
-
 use super::form;
 use crate::support::acme::Acme;
+use crate::support::answer::decoded;
 use crate::support::connection::Protocol;
 
 const ME: &str = "/api/v1/me";
@@ -36,18 +35,6 @@ async fn a_valid_request_id_is_kept_and_any_other_is_replaced() {
     let logged = format!("\"request_id\":\"{missing}\"");
     assert!(log.lines().any(|line| line.contains(&logged) && line.contains("\"status\":200")), "{log}");
     assert!(!log.contains(&acme.token), "a token is never logged");
-}
-
-fn decoded(encoding: &str, body: &[u8]) -> Vec<u8> {
-    let mut plain = Vec::new();
-    match encoding {
-        "gzip" => flate2::read::GzDecoder::new(body).read_to_end(&mut plain),
-        "br" => brotli::Decompressor::new(body, 4096).read_to_end(&mut plain),
-        "zstd" => return zstd::decode_all(body).expect("valid zstd"),
-        _ => panic!("{encoding} was not asked for"),
-    }
-    .unwrap_or_else(|error| panic!("no valid {encoding}: {error}"));
-    plain
 }
 
 #[tokio::test]

@@ -4,6 +4,8 @@ mod cap;
 mod hang_up;
 mod heal;
 mod limits;
+mod opened;
 mod ready;
 mod scene;
+mod slow_disk;
 mod write_lock;

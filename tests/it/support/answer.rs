@@ -4,6 +4,7 @@
 //! only what is special about its own.
 
 use std::fmt;
+use std::io::Read;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use serde_json::Value;
@@ -124,4 +125,17 @@ impl fmt::Debug for Answer {
         }
         write!(f, "\n{}", String::from_utf8_lossy(&self.body))
     }
+}
+
+/// A body that came in a content coding, in plain.
+pub(crate) fn decoded(encoding: &str, body: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::new();
+    match encoding {
+        "gzip" => flate2::read::GzDecoder::new(body).read_to_end(&mut plain),
+        "br" => brotli::Decompressor::new(body, 4096).read_to_end(&mut plain),
+        "zstd" => return zstd::decode_all(body).expect("valid zstd"),
+        _ => panic!("{encoding} was not asked for"),
+    }
+    .unwrap_or_else(|error| panic!("no valid {encoding}: {error}"));
+    plain
 }

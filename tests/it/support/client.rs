@@ -16,8 +16,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, HOST};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri, Version};
 use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 
@@ -190,6 +191,15 @@ impl Call {
             panic!("{} {}: {deviation}, but: {answer:?}", self.method, self.path);
         }
         Ok(answer)
+    }
+
+    /// The answer as it begins, on a connection of its own.
+    pub(crate) async fn begin(self) -> Response<Incoming> {
+        let name = self.name_in_handshake();
+        let connection = Connection::open(self.client.address, &name, self.client.protocol).await;
+        let mut connection = connection.expect("a connection");
+        connection.ready().await.expect("a connection");
+        connection.send(self.request()).await.expect("an answer")
     }
 
     async fn exchange(&self) -> Result<Answer, Unanswered> {

@@ -1,7 +1,7 @@
 //! SQL on a tenant's database, past the API: what another program beside formgate writes, and what only a look at the
 //! rows can prove.
 
-use sqlx::postgres::PgPoolOptions;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use sqlx::{AssertSqlSafe, PgPool, SqlitePool};
 
@@ -34,7 +34,12 @@ impl Database {
                 Self::Sqlite(pool.expect("the database's file is there"))
             }
             None => {
-                let pool = PgPoolOptions::new().max_connections(1).connect(&past_the_pooler(url)).await;
+                let url = past_the_pooler(url);
+                // What `schema` does for formgate, the search path does for other programs.
+                let (url, schema) = url.split_once("?schema=").unwrap_or((&url, "public"));
+                let options: PgConnectOptions = url.parse().expect("a URL of a server");
+                let options = options.options([("search_path", schema)]);
+                let pool = PgPoolOptions::new().max_connections(1).connect_with(options).await;
                 Self::Postgres(pool.expect("the database's server is there"))
             }
         }

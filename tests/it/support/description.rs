@@ -17,7 +17,8 @@ use super::answer::Answer;
 const API: &str = "/api/v1";
 
 /// What belongs to HTTP and to the connection, and may be on any answer.
-const OF_HTTP: [&str; 5] = ["connection", "content-length", "content-type", "date", "strict-transport-security"];
+const OF_HTTP: [&str; 6] =
+    ["connection", "content-length", "content-type", "date", "strict-transport-security", "transfer-encoding"];
 
 /// What a path that is not described answers, and a described one to a method that it has not: the part of the gate that
 /// lies before the route.

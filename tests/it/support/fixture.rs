@@ -48,6 +48,8 @@ pub(crate) enum Server {
     Version(Version),
     /// Through a PgBouncer in transaction mode.
     Pooled,
+    /// In a schema of a database that other tenants use too.
+    Schema,
 }
 
 impl Engine {
@@ -57,6 +59,7 @@ impl Engine {
             Self::Sqlite => format!("sqlite:{}", folder.join(format!("{name}.db")).display()),
             Self::Postgres => Postgres::database(),
             Self::PostgresOn(Server::Version(version)) => Postgres::of_version(version).new_database(),
+            Self::PostgresOn(Server::Schema) => Postgres::new_schema(),
             Self::PostgresOn(Server::Pooled) => PgBouncer::shared().url(&Postgres::database(), "?pooler=transaction"),
         }
     }
@@ -85,7 +88,7 @@ macro_rules! on_both_databases {
 }
 pub(crate) use on_both_databases;
 
-/// The same, and three more: `a_test::postgres_17`, `a_test::postgres_18` and `a_test::pooled`.
+/// The same, and four more: `a_test::postgres_17`, `a_test::postgres_18`, `a_test::pooled` and `a_test::schema`.
 macro_rules! on_all_databases {
     ($($(#[$meta:meta])* async fn $name:ident($engine:ident: Engine) $body:block)+) => {$(
         $(#[$meta])*
@@ -118,6 +121,11 @@ macro_rules! on_all_databases {
             #[tokio::test]
             async fn pooled() {
                 super::$name(Engine::PostgresOn(Server::Pooled)).await;
+            }
+
+            #[tokio::test]
+            async fn schema() {
+                super::$name(Engine::PostgresOn(Server::Schema)).await;
             }
         }
     )+};

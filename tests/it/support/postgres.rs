@@ -51,6 +51,13 @@ impl Postgres {
         Self::shared().new_database()
     }
 
+    /// The URL of a new schema in the database that every test of the process shares. Nothing is in the schema yet.
+    pub(crate) fn new_schema() -> String {
+        static DATABASE: LazyLock<String> = LazyLock::new(Postgres::database);
+        static SCHEMAS: AtomicU32 = AtomicU32::new(0);
+        format!("{}?schema=schema_{}", *DATABASE, SCHEMAS.fetch_add(1, Ordering::Relaxed))
+    }
+
     /// The server that every test of the process shares.
     pub(crate) fn shared() -> &'static Self {
         static SHARED: LazyLock<Postgres> = LazyLock::new(Postgres::start);
@@ -176,8 +183,11 @@ impl Postgres {
 
     /// The same in the database of a URL.
     pub(crate) fn execute_in(database: &str, statement: &str) {
+        // What `schema` does for formgate, the search path does for libpq.
+        let (database, schema) = database.split_once("?schema=").unwrap_or((database, "public"));
         checked(
             Command::new(find_client("psql"))
+                .env("PGOPTIONS", format!("--search_path={schema}"))
                 .args(["--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1"])
                 .arg(format!("--dbname={database}"))
                 .arg(format!("--command={statement}")),

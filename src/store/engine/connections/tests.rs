@@ -4,19 +4,26 @@ use sqlx::sqlite::SqliteConnectOptions;
 
 use super::*;
 use crate::store::engine::error::StoreError;
-use crate::store::engine::pool::{Pool, PoolOptions};
+use crate::store::engine::pool::{BeginWriting, Pool, PoolOptions};
 use crate::store::engine::session::SessionAddress;
 
-fn connections(max_connections: u32) -> Arc<Connections> {
-    let limits = DatabaseLimits { max_connections, wait: Duration::from_millis(200), ..DatabaseLimits::default() };
-    Connections::new(limits, DatabaseMetrics::unregistered())
+fn connections(max_open: u32) -> Arc<Connections> {
+    let limits = DatabaseLimits { wait: Duration::from_millis(200), ..DatabaseLimits::default() };
+    Arc::new(Connections {
+        postgres: Budget::postgres(max_open, limits.idle),
+        sqlite: Budget::sqlite(max_open, 1, limits.sqlite_idle),
+        limits,
+        metrics: DatabaseMetrics::unregistered(),
+        became_idle: Notify::new(),
+        shared_sources: SharedSources::default(),
+    })
 }
 
 fn pool(connections: &Arc<Connections>, max_open: u32) -> Pool {
-    let address =
-        SessionAddress::Sqlite { options: Box::new(SqliteConnectOptions::new().in_memory(true)), read_only: false };
+    let address = SessionAddress::Sqlite(Box::new(SqliteConnectOptions::new().in_memory(true)));
+    let (wait, lock_wait, begin_writing) = (connections.limits().wait, Duration::ZERO, BeginWriting::Polling);
     Pool::new(
-        PoolOptions { address, max_open, wait: connections.limits().wait, limit: None, lock_wait: Duration::ZERO },
+        PoolOptions { address, shared: None, max_open, wait, limit: None, lock_wait, begin_writing },
         connections,
         None,
     )
@@ -54,8 +61,9 @@ async fn the_least_recently_used_connection_of_another_pool_makes_room() {
         drop(pool.acquire().await.unwrap());
     }
     let open = |connections: &Connections| {
-        let state = connections.lock();
-        let mut open: Vec<u64> = state.pools.keys().map(|pool| pool.0).collect();
+        let state = connections.sqlite.lock();
+        let pools = state.pools.iter().filter(|(_, members)| members.open > 0);
+        let mut open: Vec<u64> = pools.map(|(pool, _)| pool.number).collect();
         open.sort_unstable();
         (state.open, state.idle.len(), open)
     };
@@ -70,6 +78,49 @@ async fn if_nothing_is_idle_the_wait_ends_and_leaves_no_waiter_behind() {
     assert!(matches!(second.acquire().await, Err(StoreError::Busy)));
     drop(connection);
     drop(second.acquire().await.unwrap());
-    let state = connections.lock();
+    let state = connections.sqlite.lock();
     assert_eq!((state.open, state.idle.len(), state.waiting.len()), (1, 1, 0));
+}
+
+#[tokio::test]
+async fn a_writer_has_a_place_next_to_the_readers_and_leaves_its_connection_to_them() {
+    let connections = connections(9);
+    let pool = pool(&connections, 1);
+    let reader = pool.acquire().await.unwrap();
+    assert!(matches!(pool.acquire().await, Err(StoreError::Busy)), "one reader at once");
+    let writer = pool.acquire_permitted(None, Role::Writer).await.unwrap();
+    assert_eq!(connections.sqlite.lock().open, 2);
+    drop(writer);
+    assert!(matches!(pool.acquire().await, Err(StoreError::Busy)), "also while a connection is idle");
+    drop(reader);
+    let (reader, writer) = (pool.acquire().await.unwrap(), pool.acquire_idle(Role::Writer));
+    assert!(writer.is_some() && pool.acquire_idle(Role::Any).is_none());
+    assert_eq!(connections.sqlite.lock().open, 2, "both were used again");
+    drop((reader, writer));
+}
+
+#[tokio::test]
+async fn a_connection_is_replaced_without_waiting_for_its_close_as_long_as_few_are_closing() {
+    let connections = connections(1);
+    let pools = [pool(&connections, 1), pool(&connections, 1), pool(&connections, 1)];
+    let checkout = async |pool: &Pool| connections.checkout(pool.request(Role::Any), Duration::ZERO).await;
+    drop(pools[0].acquire().await.unwrap());
+    let Some(Checkout::Replace { retiring: first, permit, wait: false }) = checkout(&pools[1]).await else {
+        panic!("it need not wait")
+    };
+    let (session, permit) = pools[1].open(permit).await.unwrap();
+    permit.put_back(session);
+    let Some(Checkout::Replace { retiring: second, permit, wait: true }) = checkout(&pools[2]).await else {
+        panic!("one is closing already")
+    };
+    let counts = || {
+        let state = connections.sqlite.lock();
+        (state.open, state.closing, state.pools.len())
+    };
+    assert_eq!(counts(), (1, 2, 3));
+    first.close().await;
+    second.close().await;
+    assert_eq!(counts(), (1, 0, 1));
+    drop(permit);
+    assert_eq!(counts(), (0, 0, 0));
 }

@@ -4,9 +4,13 @@
 //! cancellation when the request is gone. Dropping a `PooledConnection` puts the connection back in a clean state: a
 //! running statement is cancelled and an open transaction rolled back first.
 
+mod begin;
+
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use sqlx::AssertSqlSafe;
+use tokio::sync::OwnedSemaphorePermit;
 use tracing::Instrument;
 
 use super::{OpenError, Pool};
@@ -14,11 +18,11 @@ use crate::memory::{self, MemorySpent};
 use crate::metrics::DatabaseFailure;
 use crate::store::engine::breaker::{BreakerPermit, TRIAL_LIMIT};
 use crate::store::engine::connections::ConnectionPermit;
+use crate::store::engine::database::WriterTurn;
 use crate::store::engine::database_time::Timing;
 use crate::store::engine::pooler::Pooler;
 use crate::store::engine::session::{RowHandler, Session, timed_out};
 use crate::store::engine::write_access::ReadOnlyFile;
-use crate::store::engine::write_lock::{Backoff, is_held};
 use crate::store::statement::{Dialect, Row, Sql};
 use crate::telemetry::step;
 
@@ -32,17 +36,34 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Larger: idle connections hold more memory. Smaller: ordinary reads pay for new buffers.
 const LARGE_STATEMENT: usize = 256 * 1024;
 
+/// Where a connection came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// It was opened for this checkout.
+    Opened,
+    /// It was idle, and answered a ping.
+    Idle,
+    /// It was idle, and not pinged.
+    IdleUnverified,
+}
+
 /// A connection, and the state in which it is.
 #[derive(Debug)]
 pub(crate) struct PooledConnection {
     pool: Pool,
     session: Option<Session>,
     permit: Option<ConnectionPermit>,
+    /// The tenant's permit for one of the connections that it shares with others.
+    _share: Option<OwnedSemaphorePermit>,
+    /// If it is a writer's. The next writer's turn comes once this connection is in a clean state.
+    turn: Option<WriterTurn>,
     /// Takes the first outcome; later ones are recorded on the breaker itself.
     breaker_permit: Option<BreakerPermit>,
     limit: Option<Duration>,
     /// It was idle and not pinged, so the server may have closed it.
     unverified: bool,
+    /// It was not opened for this checkout.
+    is_reused: bool,
     /// A statement was sent and its outcome is unknown.
     running: bool,
     /// It can't be used again.
@@ -56,23 +77,34 @@ pub(crate) struct PooledConnection {
 impl PooledConnection {
     pub(super) fn new(
         pool: &Pool,
-        session: Session,
+        mut session: Session,
         permit: ConnectionPermit,
+        share: Option<OwnedSemaphorePermit>,
         breaker_permit: Option<BreakerPermit>,
-        unverified: bool,
+        found: Found,
     ) -> Self {
+        session.use_schema(pool.schema());
         Self {
             limit: pool.limit(),
             pool: pool.clone(),
             session: Some(session),
             permit: Some(permit),
+            _share: share,
+            turn: None,
             breaker_permit,
-            unverified,
+            unverified: found == Found::IdleUnverified,
+            is_reused: found != Found::Opened,
             running: false,
             lost: false,
             in_transaction: false,
             was_large: false,
         }
+    }
+
+    /// This connection, as that of a writer.
+    pub(in crate::store::engine) fn with_turn(mut self, turn: WriterTurn) -> Self {
+        self.turn = Some(turn);
+        self
     }
 
     /// An empty statement for this connection.
@@ -159,76 +191,22 @@ impl PooledConnection {
         self.record(began, outcome)
     }
 
-    /// Runs statements without values, in the open transaction if there is one. `VACUUM` needs that there is none.
+    /// Removes the dead rows of a table, on Postgres. A transaction can't do that, so the table's schema has to be named
+    /// if the session is shared.
+    pub(in crate::store) async fn vacuum(&mut self, table: &'static str) -> Result<(), sqlx::Error> {
+        let name = self.pool.schema().map_or_else(|| table.to_owned(), |schema| schema.qualify(table));
+        let began = Instant::now();
+        let limit = self.start_statement();
+        let outcome = timed(limit, self.session().command(AssertSqlSafe(format!("VACUUM {name}")))).await;
+        self.record(began, outcome)
+    }
+
+    /// Runs statements without values, in the open transaction if there is one.
     pub(in crate::store) async fn command(&mut self, text: &'static str) -> Result<(), sqlx::Error> {
         let began = Instant::now();
         let limit = self.start_statement();
         let outcome = timed(limit, self.session().command(text)).await;
         self.record(began, outcome)
-    }
-
-    /// Begins a transaction that may write, for a caller that has been waiting since `waiting_since`. On SQLite it
-    /// takes the write lock at once, so that it can't fail for the lock half-way. On Postgres it begins with the given
-    /// statements.
-    pub(in crate::store) async fn begin_transaction(
-        &mut self,
-        on_postgres: &'static str,
-        waiting_since: Instant,
-    ) -> Result<(), sqlx::Error> {
-        let began = Instant::now();
-        let outcome = match self.dialect() {
-            Dialect::Postgres => self.begin_with(on_postgres).await?,
-            Dialect::Sqlite => self.begin_with_write_lock(waiting_since).await?,
-        };
-        self.record(began, outcome)
-    }
-
-    /// Begins a read-only transaction that sees one snapshot of the database.
-    pub(in crate::store) async fn begin_reading(&mut self) -> Result<(), sqlx::Error> {
-        let began = Instant::now();
-        let outcome = self
-            .begin_with(match self.dialect() {
-                Dialect::Postgres => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
-                Dialect::Sqlite => "BEGIN",
-            })
-            .await?;
-        self.record(began, outcome)
-    }
-
-    async fn begin_with_write_lock(
-        &mut self,
-        waiting_since: Instant,
-    ) -> Result<Result<(), StatementFailure>, sqlx::Error> {
-        let (pool, mut backoff) = (self.pool.clone(), Backoff::default());
-        loop {
-            let tried_at = Instant::now();
-            let outcome = self.begin_with("BEGIN IMMEDIATE").await?;
-            if !matches!(&outcome, Err(StatementFailure::Error(error)) if is_held(error)) {
-                pool.write_lock().is_free();
-                return Ok(outcome);
-            }
-            if !pool.write_lock().wait(&mut backoff, waiting_since, tried_at, pool.lock_wait()).await {
-                return Ok(outcome);
-            }
-        }
-    }
-
-    async fn begin_with(&mut self, begin: &'static str) -> Result<Result<(), StatementFailure>, sqlx::Error> {
-        let unverified = self.unverified;
-        self.in_transaction = true;
-        let mut outcome = {
-            let limit = self.start_statement();
-            timed(limit, self.session().begin(begin)).await
-        };
-        if self.note_outcome(&outcome) && unverified {
-            self.renew().await?;
-            let limit = self.start_statement();
-            outcome = timed(limit, self.session().begin(begin)).await;
-            self.note_outcome(&outcome);
-        }
-        // Postgres may have executed BEGIN and failed at a statement after it.
-        self.in_transaction = outcome.is_ok() || self.running || self.dialect() == Dialect::Postgres;
-        Ok(outcome)
     }
 
     /// Ends the transaction with `COMMIT` or `ROLLBACK`.
@@ -262,10 +240,15 @@ impl PooledConnection {
             matches!(outcome, Err(StatementFailure::Error(error)) if Pooler::of_lost_statement(error).is_some());
         self.lost |= matches!(outcome, Err(StatementFailure::Error(error)) if match DatabaseFailure::of(error) {
             Some(DatabaseFailure::Lost) => true,
-            // If SQLite may not write, it opens the file read-only, and the connection stays read-only.
-            Some(DatabaseFailure::ReadOnly) => self.dialect() == Dialect::Sqlite,
+            // If SQLite may not write, it opens the file read-only, and the connection stays read-only. One that readers
+            // have used is left to them: closing it leaves a log that can't be written after the rights are there again.
+            Some(DatabaseFailure::ReadOnly) => self.dialect() == Dialect::Sqlite && !self.is_reused,
             _ => false,
         });
+        if matches!(outcome, Err(StatementFailure::Error(error)) if DatabaseFailure::of(error) == Some(DatabaseFailure::ReadOnly))
+        {
+            self.session().note_read_only();
+        }
         self.lost
     }
 
@@ -305,9 +288,10 @@ impl PooledConnection {
         self.session = None;
         let permit = self.permit.take().expect("it is there until the loan ends");
         match self.pool.open(permit).await {
-            Ok((session, permit)) => {
+            Ok((mut session, permit)) => {
+                session.use_schema(self.pool.schema());
                 (self.session, self.permit) = (Some(session), Some(permit));
-                self.lost = false;
+                (self.lost, self.is_reused) = (false, false);
                 Ok(())
             }
             Err(OpenError::ServerFull) => Err(sqlx::Error::PoolTimedOut),
@@ -334,7 +318,8 @@ impl Drop for PooledConnection {
         // Without a runtime the program is about to end.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let (running, in_transaction, pool) = (self.running, self.in_transaction, self.pool.clone());
-        if pool.is_closed() {
+        let turn = self.turn.take();
+        if session.is_worn() || pool.is_closed() && pool.schema().is_none() {
             drop(runtime.spawn(session.close_with(permit)));
         } else if running || in_transaction {
             drop(runtime.spawn(async move {
@@ -343,7 +328,7 @@ impl Drop for PooledConnection {
                     permit.put_back(session);
                 }
                 // The pool outlives its connections.
-                drop(pool);
+                drop((turn, pool));
             }));
         } else {
             permit.put_back(session);
@@ -357,7 +342,7 @@ pub(in crate::store) fn hold_row_memory(bytes: usize) -> Result<(), sqlx::Error>
 }
 
 /// Wraps [`MemorySpent`] as the error of a statement. [`crate::store::StoreError`] unwraps it.
-pub(in crate::store) fn out_of_memory(spent: MemorySpent) -> sqlx::Error {
+fn out_of_memory(spent: MemorySpent) -> sqlx::Error {
     sqlx::Error::Decode(Box::new(spent))
 }
 

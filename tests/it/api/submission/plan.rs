@@ -258,7 +258,7 @@ on_both_databases! {
                 let page = PageRequest { number: (number as u64).try_into().unwrap(), size: 20 };
                 let found = store.search(&filter, page).await.unwrap();
                 assert_eq!(found.total, expected.len() as u64, "{filter:?}");
-                let shown: Vec<i64> = found.submissions.read().unwrap().submissions.iter().map(|found| found.id).collect();
+                let shown: Vec<i64> = found.submissions.read().unwrap().unwrap().submissions.iter().map(|found| found.id).collect();
                 assert_eq!(shown, expected.chunks(20).nth(number - 1).unwrap_or_default(), "page {number} of {filter:?}");
             }
         }
@@ -288,7 +288,7 @@ on_both_databases! {
                     let page = PageRequest { number: (number as u64).try_into().unwrap(), size: 20 };
                     let found = store.search(&filter, page).await.unwrap();
                     assert_eq!(found.total, ids.len() as u64);
-                    let shown: Vec<i64> = found.submissions.read().unwrap().submissions.iter().map(|found| found.id).collect();
+                    let shown: Vec<i64> = found.submissions.read().unwrap().unwrap().submissions.iter().map(|found| found.id).collect();
                     assert_eq!(shown, ids.chunks(20).nth(number - 1).unwrap(), "page {number} of {filter:?}");
                 }
                 ids.reverse();

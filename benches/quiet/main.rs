@@ -1,0 +1,177 @@
+//! Very many accounts that each call seldom: what an answer costs, and how long it takes.
+//!
+//! `cargo bench --bench quiet -- --accounts 10000 --rate 500 --seconds 60` takes those numbers; they are also what it
+//! takes without any. All accounts are copies of one migrated file with rows. The node is the real program; calls are
+//! distributed as by Zipf and cut to the budget of 60 a minute, and arrive as a Poisson process. Each is timed from the
+//! instant at which it was due, so that a node that falls behind shows it.
+//!
+//! Parts, in turn: `load` with all files open and with a fifth of them, `closed` against a bare loop of the same library,
+//! `memory` of open files, `sync`, in which each sync of the disk takes 100 ms, and `postgres` with a database or a schema
+//! each. Naming parts runs only those.
+
+#![expect(clippy::print_stdout, reason = "the figures are the result")]
+
+mod bare;
+mod caller;
+mod calls;
+mod load;
+mod node;
+mod postgres;
+#[path = "../load/postgres.rs"]
+mod postgres_server;
+#[expect(dead_code, reason = "shared with other benches")]
+#[path = "../support/process.rs"]
+mod process;
+mod slow_sync;
+mod world;
+
+use std::time::Duration;
+
+use load::{Load, Outcome};
+use node::{Measured, Node};
+use world::World;
+
+/// What the command line asks for.
+struct Arguments {
+    accounts: usize,
+    rate: f64,
+    length: Duration,
+    parts: Vec<String>,
+}
+
+impl Arguments {
+    fn read() -> anyhow::Result<Self> {
+        let mut read = Self { accounts: 10_000, rate: 500.0, length: Duration::from_secs(60), parts: Vec::new() };
+        let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
+        while let Some(argument) = arguments.next() {
+            let mut value = || arguments.next().ok_or_else(|| anyhow::anyhow!("{argument} takes a number"));
+            match argument.as_str() {
+                "--accounts" => read.accounts = value()?.parse()?,
+                "--rate" => read.rate = value()?.parse()?,
+                "--seconds" => read.length = Duration::from_secs_f64(value()?.parse()?),
+                "load" | "closed" | "memory" | "sync" | "postgres" => read.parts.push(argument),
+                _ => anyhow::bail!(
+                    "{argument}: expected --accounts, --rate, --seconds, load, closed, memory, sync or postgres"
+                ),
+            }
+        }
+        Ok(read)
+    }
+
+    fn has(&self, part: &str) -> bool {
+        self.parts.is_empty() || self.parts.iter().any(|named| named == part)
+    }
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::read()?;
+    if arguments.has("postgres") {
+        postgres::measure(arguments.accounts).await?;
+    }
+    if arguments.parts == ["postgres"] {
+        return Ok(());
+    }
+    let world = World::make(arguments.accounts)?;
+    println!(
+        "{} accounts, {} KiB each, {:.0} calls a second for {:?}; load of the machine {}",
+        arguments.accounts,
+        world.file_size()? / 1024,
+        arguments.rate,
+        arguments.length,
+        process::load()
+    );
+    if arguments.has("load") {
+        let all = load_with(&world, &arguments, arguments.accounts, "all open").await?;
+        let fifth = load_with(&world, &arguments, arguments.accounts / 5, "a fifth open").await?;
+        let ratio = |of: fn(&Outcome) -> f64| of(&fifth) / of(&all);
+        println!("  p99 with a fifth open / all open: {:.2}", ratio(|outcome| outcome.percentile(0.99)));
+    }
+    if arguments.has("closed") {
+        closed(&world).await?;
+    }
+    if arguments.has("memory") {
+        memory(&world).await?;
+    }
+    if arguments.has("sync") {
+        slow_sync::measure(&world).await?;
+    }
+    Ok(())
+}
+
+/// The mix of calls, with so many files open at once.
+async fn load_with(world: &World, arguments: &Arguments, open: usize, what: &str) -> anyhow::Result<Outcome> {
+    world.configure(open)?;
+    let mut node = Node::start(world, &[])?;
+    let load = Load { rate: arguments.rate, length: arguments.length };
+    // Each account is called once, so that all that can be open are.
+    load::call_each(&mut node, world).await?;
+    let before = node.measure().await?;
+    let outcome = load::run(&mut node, world, &load).await?;
+    let after = node.measure().await?;
+    println!("  {what}: {}", figures(&before, &after, &outcome, arguments.length));
+    Ok(outcome)
+}
+
+fn figures(before: &Measured, after: &Measured, outcome: &Outcome, length: Duration) -> String {
+    let answers = outcome.times.len() as f64;
+    format!(
+        "own CPU {:.3} ms an answer; {:.1} connections opened a second; p50 {:.1} ms, p99 {:.1} ms, p99.9 {:.1} ms; \
+         answers {:?}; {:.0} MB, {} threads, {} descriptors",
+        (after.cpu - before.cpu).as_secs_f64() * 1e3 / answers,
+        (after.opened - before.opened) / length.as_secs_f64(),
+        outcome.percentile(0.5),
+        outcome.percentile(0.99),
+        outcome.percentile(0.999),
+        outcome.statuses,
+        after.resident,
+        after.threads,
+        after.files
+    )
+}
+
+/// Requests of accounts whose files are closed, against opening, asking and closing by the library.
+async fn closed(world: &World) -> anyhow::Result<()> {
+    /// How often both take turns, since a shared machine is not steady.
+    const TURNS: usize = 5;
+    const CALLS: usize = 500;
+    world.configure(world::FEWEST_OPEN)?;
+    let mut node = Node::start(world, &[])?;
+    load::call_each(&mut node, world).await?;
+    let bare = bare::Bare::build(world)?;
+    let (mut requests, mut loops) = (Vec::new(), Vec::new());
+    for _ in 0..TURNS {
+        let before = node.measure().await?;
+        load::forms_in_turn(&mut node, world, CALLS).await?;
+        let after = node.measure().await?;
+        anyhow::ensure!(after.opened - before.opened > 0.9 * CALLS as f64, "files were open");
+        requests.push((after.cpu - before.cpu).as_secs_f64() * 1e3 / CALLS as f64);
+        loops.push(bare.run(CALLS)?);
+    }
+    let [request, bare] = [requests, loops].map(|mut times| {
+        times.sort_by(f64::total_cmp);
+        times[times.len() / 2]
+    });
+    println!("  closed: a request {request:.2} ms of CPU, the bare loop {bare:.2} ms: {:.2} times", request / bare);
+    Ok(())
+}
+
+/// What open files take, after each account was called with every call of the mix.
+async fn memory(world: &World) -> anyhow::Result<()> {
+    let accounts = world.accounts.min(1000);
+    world.configure(world.accounts)?;
+    let mut node = Node::start(world, &[])?;
+    // What the node takes for its first requests is not an account's.
+    load::every_call_of(&mut node, world, 0..accounts / 10).await?;
+    let before = node.measure().await?;
+    load::every_call_of(&mut node, world, accounts / 10..accounts).await?;
+    let after = node.measure().await?;
+    let open = after.open - before.open;
+    println!(
+        "  memory: {open} more open connections, {:.0} KiB, {:.1} descriptors and {:.1} threads each",
+        (after.resident - before.resident) * 1e6 / 1024.0 / open,
+        (after.files as f64 - before.files as f64) / open,
+        (after.threads as f64 - before.threads as f64) / open
+    );
+    Ok(())
+}

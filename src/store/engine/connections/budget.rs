@@ -1,0 +1,282 @@
+//! The connections of all pools to one kind of database, Postgres or SQLite, under one limit.
+//!
+//! A checkout takes an idle connection of its pool, or else opens one. At the limit, the least recently used idle
+//! connection of any pool is retired first; if none is idle, the checkout waits. Waiters are served first come, first
+//! served.
+//!
+//! **A retiring connection is not waited for**, because closing a SQLite file writes its log back and syncs it, which
+//! takes a disk's time and would make one account wait for another. It gives its place to its successor at once, and
+//! closes in the background. Up to [`Budget::spare`] connections may be closing while all places are taken. Beyond
+//! that, a checkout waits until the connection that it replaces is closed, so that a disk that hangs does not collect
+//! threads and descriptors without limit.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Notify, oneshot};
+
+use super::{Checkout, ConnectionPermit, Connections, IdleCheckout, PoolId, Retiring, Role};
+use crate::store::engine::session::Session;
+use crate::store::statement::Dialect;
+
+/// The connections to one kind of database.
+#[derive(Debug)]
+pub(super) struct Budget {
+    dialect: Dialect,
+    /// How many may be open at once.
+    max_open: u32,
+    /// How many more may be closing.
+    pub(super) spare: u32,
+    /// A connection that has been idle for this long is closed.
+    pub(super) idle: Duration,
+    state: Mutex<BudgetState>,
+    /// Notified whenever a connection has been closed.
+    pub(super) closed: Notify,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct BudgetState {
+    /// The last number that was assigned to a pool, an idle connection or a waiter.
+    last: u64,
+    /// How many connections are open or being opened.
+    pub(super) open: u32,
+    /// How many connections have given their place away and are being closed.
+    pub(super) closing: u32,
+    /// The pools that have a connection. A quiet pool takes no memory here.
+    pub(super) pools: HashMap<PoolId, PoolConnections>,
+    /// In the order in which they became idle: the least recently used first.
+    pub(super) idle: BTreeMap<u64, IdleConnection>,
+    /// In the order of their arrival.
+    pub(super) waiting: BTreeMap<u64, Waiter>,
+}
+
+/// The connections of one pool.
+#[derive(Debug, Default)]
+pub(super) struct PoolConnections {
+    /// Open, or being opened.
+    pub(super) open: u32,
+    /// Those of the open ones that a [`Role::Writer`] uses.
+    writing: u32,
+    /// Being closed, and no longer open.
+    closing: u32,
+    /// The most recently used last: it is the first to be used again.
+    idle: Vec<u64>,
+    /// Until when the server counts as full.
+    pub(super) full_until: Option<Instant>,
+}
+
+#[derive(Debug)]
+pub(super) struct IdleConnection {
+    session: Session,
+    pool: PoolId,
+    since: Instant,
+}
+
+#[derive(Debug)]
+pub(super) struct Waiter {
+    request: CheckoutRequest,
+    checkout: oneshot::Sender<Checkout>,
+}
+
+/// What a caller wants.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::store::engine) struct CheckoutRequest {
+    pub(in crate::store::engine) pool: PoolId,
+    /// How many connections the pool may use at once, not counting that of a [`Role::Writer`].
+    pub(in crate::store::engine) max_open: u32,
+    pub(in crate::store::engine) role: Role,
+}
+
+impl Budget {
+    /// Closing a connection to Postgres only sends a message, and the server's own limit has to hold: none to spare.
+    pub(super) fn postgres(max_open: u32, idle: Duration) -> Self {
+        Self::new(Dialect::Postgres, max_open, 0, idle)
+    }
+
+    pub(super) fn sqlite(max_open: u32, spare: u32, idle: Duration) -> Self {
+        Self::new(Dialect::Sqlite, max_open, spare, idle)
+    }
+
+    fn new(dialect: Dialect, max_open: u32, spare: u32, idle: Duration) -> Self {
+        Self { dialect, max_open, spare, idle, state: Mutex::default(), closed: Notify::new() }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, BudgetState> {
+        // Nothing panics between two statements that belong together.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl BudgetState {
+    pub(super) fn next_number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// Adds a connection that is no longer used. Returns whether it is the only idle one.
+    pub(super) fn add_idle(&mut self, session: Session, pool: PoolId, role: Role) -> bool {
+        let number = self.next_number();
+        self.idle.insert(number, IdleConnection { session, pool, since: Instant::now() });
+        let members = self.pools.entry(pool).or_default();
+        members.writing -= role.count();
+        members.idle.push(number);
+        self.idle.len() == 1
+    }
+
+    pub(super) fn add_waiter(&mut self, request: CheckoutRequest) -> (u64, oneshot::Receiver<Checkout>) {
+        let (number, (checkout, receiver)) = (self.next_number(), oneshot::channel());
+        self.waiting.insert(number, Waiter { request, checkout });
+        (number, receiver)
+    }
+
+    /// Serves waiters with what is available. Returns checkouts whose receivers have just gone.
+    #[must_use = "to be dropped once the lock is free"]
+    pub(super) fn serve(&mut self, connections: &Arc<Connections>, budget: &Budget) -> Vec<Checkout> {
+        let mut undelivered = Vec::new();
+        let mut next = 0;
+        while let Some((&number, waiter)) = self.waiting.range(next..).next() {
+            if self.idle.is_empty() && self.open >= budget.max_open {
+                break;
+            }
+            next = number + 1;
+            if waiter.checkout.is_closed() {
+                continue;
+            }
+            let request = waiter.request;
+            if let Some(checkout) = self.try_checkout(connections, budget, request) {
+                let waiter = self.waiting.remove(&number).expect("it was there a line ago");
+                undelivered.extend(waiter.checkout.send(checkout).err());
+            }
+        }
+        undelivered
+    }
+
+    /// Checks out what is available to a pool now.
+    pub(super) fn try_checkout(
+        &mut self,
+        connections: &Arc<Connections>,
+        budget: &Budget,
+        request: CheckoutRequest,
+    ) -> Option<Checkout> {
+        let CheckoutRequest { pool, max_open, role } = request;
+        if let Some(members) = self.pools.get(&pool) {
+            let in_use = members.open - members.writing - u32::try_from(members.idle.len()).expect("they are open");
+            if role == Role::Any && in_use >= max_open {
+                return None;
+            }
+        }
+        if let Some(idle) = self.take_idle_of(connections, request) {
+            return Some(Checkout::Idle(idle));
+        }
+        if self.pools.get(&pool).and_then(|members| members.full_until).is_some_and(|until| Instant::now() < until) {
+            return None;
+        }
+        let permit = |state: &mut Self| {
+            state.count_open(pool, role);
+            connections.metrics.open(budget.dialect.name(), 1);
+            ConnectionPermit::open(connections, pool, role)
+        };
+        if self.open < budget.max_open {
+            return Some(Checkout::Open(permit(self)));
+        }
+        let (&longest, _) = self.idle.first_key_value()?;
+        let wait = !self.has_spare(budget);
+        let retiring = self.replace(connections, longest).expect("it is the first");
+        Some(Checkout::Replace { retiring, permit: permit(self), wait })
+    }
+
+    /// An idle connection of a pool, for a caller that may use one more.
+    pub(super) fn take_idle_of(
+        &mut self,
+        connections: &Arc<Connections>,
+        CheckoutRequest { pool, role, .. }: CheckoutRequest,
+    ) -> Option<IdleCheckout> {
+        let can_serve = |number: &&u64| {
+            role == Role::Any || self.idle.get(*number).is_some_and(|idle| !idle.session.is_read_only())
+        };
+        let number = *self.pools.get(&pool)?.idle.iter().rev().find(can_serve)?;
+        let IdleConnection { session, since, .. } = self.take_idle(number).expect("a pool knows its idle connections");
+        connections.metrics.idle(session.dialect().name(), -1);
+        self.pools.get_mut(&pool).expect("it was there a line ago").writing += role.count();
+        Some(IdleCheckout::new(session, ConnectionPermit::open(connections, pool, role), since.elapsed()))
+    }
+
+    /// Removes an idle connection, which is to be closed. It gives its place away unless too many are closing already.
+    pub(super) fn retire(&mut self, connections: &Arc<Connections>, budget: &Budget, number: u64) -> Option<Retiring> {
+        if self.has_spare(budget) {
+            return self.replace(connections, number);
+        }
+        let IdleConnection { session, pool, .. } = self.take_idle(number)?;
+        connections.metrics.idle(session.dialect().name(), -1);
+        Some(Retiring { session, permit: ConnectionPermit::open(connections, pool, Role::Any) })
+    }
+
+    /// Whether one more connection may be closing while all places are taken.
+    pub(super) fn has_spare(&self, budget: &Budget) -> bool {
+        self.closing < budget.spare
+    }
+
+    /// Removes an idle connection, which is to be closed, and takes its place.
+    fn replace(&mut self, connections: &Arc<Connections>, number: u64) -> Option<Retiring> {
+        let IdleConnection { session, pool, .. } = self.take_idle(number)?;
+        let name = session.dialect().name();
+        connections.metrics.idle(name, -1);
+        connections.metrics.open(name, -1);
+        connections.metrics.closing(name, 1);
+        self.open -= 1;
+        self.closing += 1;
+        let members = self.pools.get_mut(&pool).expect("a pool with a connection is known");
+        members.open -= 1;
+        members.closing += 1;
+        Some(Retiring { session, permit: ConnectionPermit::closing(connections, pool) })
+    }
+
+    /// The idle connections of a pool.
+    pub(super) fn idle_of(&self, pool: PoolId) -> Vec<u64> {
+        self.pools.get(&pool).map(|members| members.idle.clone()).unwrap_or_default()
+    }
+
+    /// When the connection that has been idle the longest became idle, and its number.
+    pub(super) fn longest_idle(&self) -> Option<(u64, Instant)> {
+        self.idle.first_key_value().map(|(&number, idle)| (number, idle.since))
+    }
+
+    fn count_open(&mut self, pool: PoolId, role: Role) {
+        self.open += 1;
+        let members = self.pools.entry(pool).or_default();
+        members.open += 1;
+        members.writing += role.count();
+    }
+
+    /// Counts a connection that was open as closed.
+    pub(super) fn count_closed(&mut self, pool: PoolId, role: Role) {
+        self.open -= 1;
+        self.change_members(pool, |members| {
+            members.open -= 1;
+            members.writing -= role.count();
+        });
+    }
+
+    /// Counts a connection that was closing as closed.
+    pub(super) fn count_retired(&mut self, pool: PoolId) {
+        self.closing -= 1;
+        self.change_members(pool, |members| members.closing -= 1);
+    }
+
+    fn change_members(&mut self, pool: PoolId, change: impl FnOnce(&mut PoolConnections)) {
+        let members = self.pools.get_mut(&pool).expect("a pool with a connection is known");
+        change(members);
+        if members.open + members.closing == 0 {
+            self.pools.remove(&pool);
+        }
+    }
+
+    /// Removes an idle connection. The caller takes over its place.
+    fn take_idle(&mut self, number: u64) -> Option<IdleConnection> {
+        let idle = self.idle.remove(&number)?;
+        let members = self.pools.get_mut(&idle.pool).expect("a pool with a connection is known");
+        members.idle.retain(|other| *other != number);
+        Some(idle)
+    }
+}

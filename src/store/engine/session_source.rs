@@ -1,0 +1,132 @@
+//! Where the sessions of a pool come from, and under which id they are counted.
+//!
+//! Each tenant has a pool of its own. Tenants whose Postgres URLs differ only in `schema` share one source, so their
+//! pools use each other's idle connections: a thousand tenants that call seldom need few connections, where a database
+//! for each needs a new connection for almost every call. A session of such a source has an empty `search_path`, and
+//! each transaction sets its tenant's schema for itself ([`SchemaSetting`]). A statement that ran without one would
+//! find no table, rather than another tenant's.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use sha2::{Digest, Sha256};
+
+use super::connections::{Connections, PoolId};
+use super::session::SessionAddress;
+
+/// One server, database and role, or one file.
+#[derive(Debug)]
+pub(super) struct SessionSource {
+    id: PoolId,
+    address: SessionAddress,
+    /// The most sessions that are open at once.
+    max_open: u32,
+    connections: Arc<Connections>,
+}
+
+impl SessionSource {
+    pub(super) fn new(address: SessionAddress, max_open: u32, connections: &Arc<Connections>) -> Self {
+        Self { id: connections.new_pool(address.dialect()), address, max_open, connections: Arc::clone(connections) }
+    }
+
+    pub(super) fn id(&self) -> PoolId {
+        self.id
+    }
+
+    pub(super) fn address(&self) -> &SessionAddress {
+        &self.address
+    }
+
+    pub(super) fn max_open(&self) -> u32 {
+        self.max_open
+    }
+
+    pub(super) fn connections(&self) -> &Arc<Connections> {
+        &self.connections
+    }
+}
+
+impl Drop for SessionSource {
+    fn drop(&mut self) {
+        self.connections.close_idle(self.id);
+    }
+}
+
+/// The URL of a shared source without its schema, hashed because it may contain a password.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct SharedKey([u8; 32]);
+
+impl SharedKey {
+    /// The key of a URL that has a `schema` in its query.
+    pub(super) fn of(url: &str) -> Self {
+        let (address, query) = url.split_once('?').unwrap_or((url, ""));
+        let rest: Vec<_> = query.split('&').filter(|parameter| !parameter.starts_with("schema=")).collect();
+        Self(Sha256::digest(format!("{address}?{}", rest.join("&"))).into())
+    }
+}
+
+/// The statement that makes a transaction resolve names in one schema only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SchemaSetting(Arc<str>);
+
+/// Precedes the name of the schema.
+const SET_PATH: &str = "SET LOCAL search_path TO ";
+
+impl SchemaSetting {
+    pub(super) fn new(schema: &str) -> Self {
+        Self(format!("{SET_PATH}\"{}\"", schema.replace('"', "\"\"")).into())
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The name of a table in the schema.
+    pub(super) fn qualify(&self, table: &str) -> String {
+        format!("{}.{table}", &self.0[SET_PATH.len()..])
+    }
+}
+
+/// The sources that pools share.
+#[derive(Debug, Default)]
+pub(super) struct SharedSources(Mutex<HashMap<SharedKey, Weak<SessionSource>>>);
+
+impl SharedSources {
+    /// The source with this key, or a new one.
+    pub(super) fn find_or_insert(&self, key: SharedKey, create: impl FnOnce() -> SessionSource) -> Arc<SessionSource> {
+        let mut sources = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(source) = sources.get(&key).and_then(Weak::upgrade) {
+            return source;
+        }
+        sources.retain(|_, source| source.strong_count() > 0);
+        let source = Arc::new(create());
+        sources.insert(key, Arc::downgrade(&source));
+        source
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_qualified_by_the_schema_as_it_is_set() {
+        let setting = SchemaSetting::new("Globex \"AG\"");
+        assert_eq!(setting.as_str(), r#"SET LOCAL search_path TO "Globex ""AG""""#);
+        assert_eq!(setting.qualify("intake"), r#""Globex ""AG""".intake"#);
+    }
+
+    #[test]
+    fn urls_that_differ_only_in_their_schema_have_one_key() {
+        let [one, other] = ["acme", "globex"].map(|schema| {
+            [
+                format!("postgres://app:secret@db/forms?schema={schema}"),
+                format!("postgres://app:secret@db/forms?sslmode=require&schema={schema}"),
+                format!("postgres://app:other@db/forms?schema={schema}"),
+            ]
+            .map(|url| SharedKey::of(&url))
+        });
+        assert_eq!(one, other);
+        assert!(one[0] != one[1] && one[0] != one[2] && one[1] != one[2]);
+    }
+}

@@ -1,0 +1,180 @@
+//! Reads the members of a group in order of their addresses, in batches, so that a list of any length takes the same
+//! memory.
+//!
+//! Every batch is one short statement on a connection of its own checkout, and continues behind the last member that
+//! was read. Between two batches nothing is held: no connection, no transaction, no lock of a SQLite file. So the list
+//! is no snapshot: a member who is added or removed meanwhile may be in it or not, and one whose address changes may be
+//! missing or appear twice. Every other member is in it exactly once. If the group is deleted meanwhile, the list
+//! fails instead of ending early.
+
+use super::{Members, StoreError};
+use crate::store::Store;
+use crate::store::statement::{Dialect, Row, Sql};
+use crate::store::totals;
+
+/// The most members of a batch.
+///
+/// Larger: a batch takes more memory. Smaller: more statements for a long list.
+const BATCH: i64 = 4_000;
+
+/// How many bytes of addresses and names a batch has at most, unless it is a single member.
+///
+/// Larger: a batch takes more memory. Smaller: more statements for members with long names.
+pub(super) const BATCH_BYTES: usize = 256 * 1024;
+
+/// The last member that was read. Users without a folded address come first; see [`crate::store::users`].
+#[derive(Clone, Debug)]
+enum After {
+    /// A user without a folded address, by id. Only on SQLite.
+    Unfolded(i64),
+    /// A user by the folded address.
+    Address(String),
+}
+
+/// The rest of a list of members.
+#[derive(Clone, Debug)]
+pub struct MemberReader {
+    store: Store,
+    group: i64,
+    built_in: bool,
+    /// On SQLite, whether a batch reads users in order of their addresses and looks up each membership, or reads all
+    /// members and sorts them. Postgres decides by its statistics.
+    walks_users: bool,
+    after: After,
+    /// How many members are still wanted.
+    left: u64,
+    batch: i64,
+}
+
+impl MemberReader {
+    /// A reader that begins with the first member.
+    pub(super) async fn begin(store: &Store, group: i64, built_in: bool, members: u64) -> Result<Self, StoreError> {
+        let dialect = store.database.dialect();
+        let after = match dialect {
+            Dialect::Postgres => After::Address(String::new()),
+            Dialect::Sqlite => After::Unfolded(0),
+        };
+        let walks_users = dialect == Dialect::Sqlite && !built_in && {
+            let mut reader = store.database.reader().await?;
+            let mut sql = reader.sql();
+            sql.push("SELECT ").push(totals::USERS);
+            let users = totals::not_negative(reader.fetch_one(sql).await?.get(0)?);
+            // Sorting reads every member for every batch.
+            users < members.saturating_mul(members.div_ceil(BATCH.unsigned_abs()))
+        };
+        Ok(Self { store: store.clone(), group, built_in, walks_users, after, left: u64::MAX, batch: BATCH })
+    }
+
+    /// Continues behind a member, given by the folded address and the id.
+    pub(super) fn continue_behind(&mut self, folded: Option<String>, id: i64) {
+        self.after = folded.map_or(After::Unfolded(id), After::Address);
+    }
+
+    /// Moves to the member at an offset, of `members` in all, and limits how many are read from there.
+    pub(super) async fn seek(&mut self, offset: u64, members: u64, length: u64) -> Result<(), StoreError> {
+        self.left = length;
+        let (Some(before), Some(behind)) = (offset.checked_sub(1), members.checked_sub(offset)) else { return Ok(()) };
+        let mut reader = self.store.database.reader().await?;
+        let mut sql = reader.sql();
+        sql.force_custom_plan().push("SELECT * FROM (SELECT u.email_folded, u.id");
+        self.write_source(&mut sql);
+        // From the nearer end.
+        if before <= behind {
+            sql.push(self.order()).push(" LIMIT 1 OFFSET ").bind(i64::try_from(before).unwrap_or(i64::MAX));
+        } else {
+            sql.push(" ORDER BY u.email_folded").push_either(" COLLATE \"C\"", "").push(" DESC, u.id DESC");
+            sql.push(" LIMIT 1 OFFSET ").bind(i64::try_from(behind).unwrap_or(i64::MAX));
+        }
+        sql.push(") AS before");
+        match reader.fetch_optional(sql).await? {
+            Some(row) => self.continue_behind(row.get(0)?, row.get(1)?),
+            None => self.left = 0,
+        }
+        Ok(())
+    }
+
+    /// The next members; None behind the last one.
+    ///
+    /// # Errors
+    /// [`StoreError::GroupDeleted`], [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn next(&mut self) -> Result<Option<Members>, StoreError> {
+        while self.left > 0 {
+            let members = self.read_batch().await?;
+            if !members.is_empty() {
+                self.left -= (members.len() as u64).min(self.left);
+                return Ok(Some(members));
+            }
+            if let After::Address(_) = self.after {
+                self.left = 0;
+                self.require_group().await?;
+            } else {
+                self.after = After::Address(String::new());
+            }
+        }
+        Ok(None)
+    }
+
+    async fn read_batch(&mut self) -> Result<Members, StoreError> {
+        let limit = self.batch.min(i64::try_from(self.left).unwrap_or(i64::MAX));
+        let mut reader = self.store.database.reader().await?;
+        let mut sql = reader.sql();
+        sql.force_custom_plan().push("SELECT * FROM (SELECT u.email, u.name, u.email_folded, u.id");
+        self.write_source(&mut sql);
+        match &self.after {
+            After::Unfolded(id) => sql.push(" AND u.email_folded IS NULL AND u.id > ").bind(*id),
+            After::Address(last) => {
+                sql.push(" AND u.email_folded").push_either(" COLLATE \"C\"", "").push(" > ").bind(last.as_str())
+            }
+        };
+        sql.push(self.order()).push(" LIMIT ").bind(limit).push(") AS batch");
+        let (mut members, mut last, mut is_whole) = (Members::default(), None, true);
+        let mut each = |row: Row| {
+            // The rest is read again by the next batch, which is smaller.
+            is_whole = is_whole && (members.is_empty() || members.bytes() < BATCH_BYTES);
+            if is_whole {
+                members.add(&row)?;
+                last = Some((row.get::<Option<String>>(2)?, row.get::<i64>(3)?));
+            }
+            Ok(())
+        };
+        reader.fetch_each(sql, &mut each).await?;
+        if let Some((folded, id)) = last {
+            self.continue_behind(folded, id);
+        }
+        if !is_whole {
+            self.batch = i64::try_from(members.len()).unwrap_or(BATCH);
+        }
+        Ok(members)
+    }
+
+    /// Adds the tables, and a condition to which more can be added.
+    fn write_source(&self, sql: &mut Sql) {
+        if self.built_in {
+            sql.push(" FROM users u WHERE true");
+            return;
+        }
+        // SQLite reads a CROSS JOIN in this order.
+        let tables = match (sql.dialect(), self.walks_users) {
+            (Dialect::Postgres, _) => " FROM group_members m JOIN users u ON u.id = m.user_id",
+            (Dialect::Sqlite, true) => {
+                " FROM users u INDEXED BY users_email CROSS JOIN group_members m ON m.user_id = u.id"
+            }
+            (Dialect::Sqlite, false) => " FROM group_members m CROSS JOIN users u ON u.id = m.user_id",
+        };
+        sql.push(tables).push(" WHERE m.group_id = ").bind(self.group);
+    }
+
+    fn order(&self) -> &'static str {
+        match self.store.database.dialect() {
+            Dialect::Postgres => " ORDER BY u.email_folded COLLATE \"C\", u.id",
+            Dialect::Sqlite => " ORDER BY u.email_folded, u.id",
+        }
+    }
+
+    async fn require_group(&self) -> Result<(), StoreError> {
+        let mut reader = self.store.database.reader().await?;
+        let mut sql = reader.sql();
+        sql.push("SELECT 1 FROM groups WHERE id = ").bind(self.group);
+        reader.fetch_optional(sql).await?.map(drop).ok_or(StoreError::GroupDeleted)
+    }
+}

@@ -1,0 +1,176 @@
+//! The totals of lists, which are kept and not counted: they are exact whatever a program writes by SQL.
+
+use serde_json::Value;
+
+use crate::api::account::{Account, account};
+use crate::support::database::Database;
+use crate::support::fixture::{Engine, on_both_databases};
+
+/// What the plain tables have: forms that are listed, groups, managed groups, users, and members of groups 1 to 4.
+async fn counted(database: &Database) -> [i64; 8] {
+    let members = |group: i64| format!("(SELECT count(*) FROM group_members WHERE group_id = {group})");
+    let query = format!(
+        "SELECT (SELECT count(*) FROM forms WHERE NOT disabled AND parent_id IS NULL), (SELECT count(*) FROM groups), \
+         (SELECT count(*) FROM groups WHERE managed), (SELECT count(*) FROM users), {}, {}, {}, {}",
+        members(1),
+        members(2),
+        members(3),
+        members(2_000_000)
+    );
+    database.integers(&query).await
+}
+
+/// What the API says.
+async fn shown(account: &Account) -> [i64; 8] {
+    let total = async |path: &str| {
+        let page = account.client.get(path).send().await.json();
+        page["meta"]["total"].as_i64().unwrap_or_else(|| panic!("{path}: {page}"))
+    };
+    let groups = account.client.get("/api/v1/group").send().await.json();
+    let members = |id: &str| {
+        let group = groups["data"].as_array().unwrap().iter().find(|group| group["id"] == id);
+        group.map_or(0, |group| group["members_count"].as_i64().unwrap())
+    };
+    [
+        total("/api/v1/form").await,
+        total("/api/v1/group").await,
+        total("/api/v1/group?managed=1").await,
+        members("grp_9007199254740991"),
+        members("grp_1"),
+        members("grp_2"),
+        members("grp_3"),
+        members("grp_2000000"),
+    ]
+}
+
+async fn assert_exact(account: &Account, database: &Database, after: &str) {
+    assert_eq!(shown(account).await, counted(database).await, "after {after}");
+}
+
+/// Writes of either database, and in them `T` and `F` for true and false.
+const WRITES: &[&str] = &[
+    "INSERT INTO forms (id, name) VALUES (1, 'A'), (2, 'B'), (3, 'C'), (5000, 'D')",
+    "INSERT INTO forms (id, name, parent_id) VALUES (4, 'Below', 1)",
+    "UPDATE forms SET disabled = T WHERE id IN (1, 2)",
+    "UPDATE forms SET disabled = F, name = 'Back' WHERE id = 1",
+    "UPDATE forms SET parent_id = 3 WHERE id = 2; UPDATE forms SET parent_id = NULL WHERE id = 4",
+    "DELETE FROM forms WHERE id IN (2, 5000)",
+    "INSERT INTO groups (id, name, external_id, managed) VALUES (1, 'A', 'a', T), (2, 'B', 'b', F), (3, 'C', NULL, F)",
+    "UPDATE groups SET managed = NOT managed",
+    "INSERT INTO users (id, email) VALUES (1, 'a@x'), (2, 'B@x'), (3, 'Ä@x'), (4, 'd@x')",
+    "INSERT INTO group_members (group_id, user_id) VALUES (1, 1), (1, 2), (1, 3), (2, 4), (3, 1)",
+    "INSERT INTO group_members (group_id, user_id) VALUES (1, 1), (1, 4) ON CONFLICT DO NOTHING",
+    "UPDATE group_members SET group_id = 2 WHERE group_id = 1 AND user_id IN (1, 2)",
+    "UPDATE groups SET id = 2000000 WHERE id = 2",
+    "DELETE FROM users WHERE id = 1",
+    "UPDATE users SET email = 'e@x' WHERE id = 2",
+    "DELETE FROM groups WHERE id = 3",
+    "DELETE FROM group_members",
+    "BEGIN; INSERT INTO users (id, email) VALUES (9, 'i@x'); INSERT INTO group_members VALUES (1, 9); ROLLBACK",
+];
+
+/// Writes that replace rows, which only SQLite has.
+const REPLACING: &[&str] = &[
+    "INSERT OR REPLACE INTO forms (id, name) VALUES (1, 'Again'), (7, 'New')",
+    "INSERT OR REPLACE INTO forms (id, name, disabled) VALUES (7, 'Disabled', 1)",
+    "INSERT OR IGNORE INTO forms (id, name) VALUES (1, 'Ignored'), (8, 'New')",
+    "INSERT INTO forms (id, name) VALUES (1, 'Upserted') ON CONFLICT (id) DO UPDATE SET disabled = 1",
+    "INSERT OR REPLACE INTO groups (id, name, external_id, managed) VALUES (5, 'Takes the identifier', 'a', 1)",
+    "INSERT OR REPLACE INTO users (id, email) VALUES (2, 'f@x'), (20, 'd@x'), (21, 'ä@x')",
+    "INSERT INTO group_members (group_id, user_id) SELECT 5, id FROM users",
+    "INSERT OR REPLACE INTO group_members (group_id, user_id) SELECT 5, id FROM users",
+    "INSERT OR REPLACE INTO users (id, email) VALUES (2, 'g@x')",
+];
+
+/// Writes of Postgres only.
+const ON_POSTGRES: &[&str] = &[
+    "BEGIN ISOLATION LEVEL SERIALIZABLE; INSERT INTO users (id, email) VALUES (30, 'j@x'); INSERT INTO group_members VALUES (1, 30); COMMIT",
+    // As logical replication writes.
+    "SET session_replication_role = replica; INSERT INTO users (id, email) VALUES (31, 'k@x'); \
+     INSERT INTO group_members VALUES (1, 31), (2000000, 31); INSERT INTO forms (id, name) VALUES (31, 'R'), (3100, 'R'); \
+     UPDATE forms SET disabled = true WHERE id = 31; UPDATE group_members SET group_id = 2000000 WHERE user_id = 30; \
+     DELETE FROM forms WHERE id = 3100; SET session_replication_role = origin",
+    "SET search_path = pg_catalog; INSERT INTO public.users (id, email) VALUES (32, 'l@x'); RESET search_path",
+    "COPY forms (id, name) FROM PROGRAM 'printf \"41\\tA\\n42\\tB\\n\"'",
+    "TRUNCATE group_members",
+    "TRUNCATE forms, users CASCADE",
+    "TRUNCATE groups CASCADE",
+    "INSERT INTO forms (id, name) VALUES (1, 'A')",
+];
+
+on_both_databases! {
+    async fn totals_are_exact_after_every_kind_of_write(engine: Engine) {
+        let account = account(engine, "");
+        let database = account.database().await;
+        assert_exact(&account, &database, "nothing").await;
+        let (more, truth) = match engine {
+            Engine::Sqlite => (REPLACING, ["1", "0"]),
+            Engine::Postgres | Engine::PostgresOn(_) => (ON_POSTGRES, ["true", "false"]),
+        };
+        for write in WRITES.iter().chain(more) {
+            let write = write.replace("= T", &format!("= {}", truth[0])).replace("= F", &format!("= {}", truth[1]));
+            let write = write.replace(", T)", &format!(", {})", truth[0])).replace(", F)", &format!(", {})", truth[1]));
+            database.execute(&write).await;
+            assert_exact(&account, &database, &write).await;
+        }
+        // SQL on SQLite leaves addresses beyond ASCII to be folded.
+        let mended = account.reindex();
+        assert!(mended.ends_with(" 0 submissions, 0 documents, 0 labels, 0 counts\n"), "{mended}");
+    }
+
+    async fn changes_of_many_writers_are_added_up_and_wrong_counts_are_mended(engine: Engine) {
+        let account = account(engine, "");
+        let database = account.database().await;
+        database.execute("INSERT INTO groups (id, name) VALUES (1, 'A'), (2, 'B')").await;
+        for id in 1..=300 {
+            database.execute(&format!("INSERT INTO users (id, email) VALUES ({id}, 'u{id}@x')")).await;
+            database.execute(&format!("INSERT INTO group_members VALUES (1 + {id} % 2, {id})")).await;
+        }
+        assert_exact(&account, &database, "600 writes").await;
+        let began = std::time::Instant::now();
+        while database.integers("SELECT count(*) FROM listed_total_changes").await != [0] {
+            assert!(began.elapsed() < std::time::Duration::from_secs(20), "a list that reads many changes has them added up");
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+        assert_exact(&account, &database, "adding up").await;
+
+        database.execute("UPDATE listed_totals SET listed = listed + 5 WHERE counted = 'users'; DELETE FROM listed_totals WHERE counted = 'members'").await;
+        let check = account.run(&["check", "--deep"]);
+        assert!(check.stdout.contains("; 3 rows that searches read are not what"), "{check:?}");
+        assert_eq!(account.reindex(), "mended 0 users, 0 submissions, 0 documents, 0 labels, 3 counts\n");
+        assert_exact(&account, &database, "mending").await;
+        let check = account.run(&["check", "--deep"]);
+        assert!(check.code == 0 && !check.stdout.contains("rows that searches read"), "{check:?}");
+    }
+
+    async fn pages_far_inside_show_what_stands_there_whatever_the_ids(engine: Engine) {
+        let account = account(engine, "");
+        let database = account.database().await;
+        let numbers = match engine {
+            Engine::Sqlite => "(WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 9000) SELECT i FROM n) AS n",
+            Engine::Postgres | Engine::PostgresOn(_) => "generate_series(1, 9000) AS n (i)",
+        };
+        // Some blocks are full, and the ids of the last third are scattered.
+        let id = "CASE WHEN i <= 6000 THEN i ELSE i * 5000 END";
+        for statement in [
+            format!("INSERT INTO forms (id, name, disabled) SELECT {id}, 'F', i % 3 = 0 FROM {numbers}"),
+            format!("INSERT INTO groups (id, name, managed) SELECT {id}, 'G', i % 2 = 0 FROM {numbers}"),
+        ] {
+            database.execute(&statement).await;
+        }
+        let id = |i: i64| if i <= 6000 { i } else { i * 5000 };
+        let forms: Vec<String> = (1..=9000).filter(|i| i % 3 != 0).map(|i| format!("for_{}", id(i))).collect();
+        let mut groups: Vec<String> = (1..=9000).map(|i| format!("grp_{}", id(i))).collect();
+        let managed: Vec<String> = (1..=9000).filter(|i| i % 2 == 0).map(|i| format!("grp_{}", id(i))).collect();
+        groups.push("grp_9007199254740991".to_owned());
+        for (path, all) in [("/api/v1/form?", forms), ("/api/v1/group?", groups), ("/api/v1/group?managed=1&", managed)] {
+            let last = all.len().div_ceil(100);
+            for number in [1, 2, 20, 21, 22, 35, 40, last - 1, last, last + 1, 1_000_000] {
+                let page = account.client.get(&format!("{path}page={number}")).send().await.json();
+                let ids: Vec<&str> = page["data"].as_array().unwrap().iter().map(|item: &Value| item["id"].as_str().unwrap()).collect();
+                assert_eq!(ids, all.chunks(100).nth(number - 1).unwrap_or_default(), "{path}page={number}");
+                assert_eq!(page["meta"]["total"], all.len());
+            }
+        }
+    }
+}
