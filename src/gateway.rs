@@ -45,7 +45,7 @@ use crate::tenant::last_used::{self, Due};
 use crate::tenant::{Directory, TokenChanges, TokenVerifier};
 use databases::Databases;
 pub use descriptors::{DescriptorShare, raise_limit};
-use readiness::Parts;
+use readiness::ReadinessParts;
 pub use reload::Reloader;
 use tasks::{CloseIdleConnections, WriteLastUsed};
 pub use watch::watch;
@@ -157,7 +157,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
     };
     let draining = Arc::new(AtomicBool::new(false));
     let databases = Arc::new(Databases::new(Arc::clone(&directory), metrics.database.clone()));
-    let parts = Parts {
+    let parts = ReadinessParts {
         pipeline: Arc::clone(&pipeline),
         databases: Arc::clone(&databases),
         certificates: Arc::clone(&certificates),
@@ -193,7 +193,11 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
     })
 }
 
-fn start_admin(listener: TcpListener, metrics: &Metrics, parts: Parts) -> Result<(SocketAddr, Admin), StartError> {
+fn start_admin(
+    listener: TcpListener,
+    metrics: &Metrics,
+    parts: ReadinessParts,
+) -> Result<(SocketAddr, Admin), StartError> {
     let address = listener.local_addr().map_err(StartError::Socket)?;
     Ok((address, admin::serve(listener, metrics.clone(), Arc::new(move || parts.readiness()))))
 }

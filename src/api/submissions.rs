@@ -23,7 +23,7 @@ use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
 use crate::reply::{Reply, WHOLE_BYTES};
 use crate::store::{Answer, Field, SearchPage, Submission};
-use streamed::Ending;
+use streamed::Closing;
 
 /// The number of submissions on a page, as in the service description.
 ///
@@ -145,7 +145,7 @@ pub(super) async fn search(admitted: &Admitted, call: &Call<'_>) -> Result<Reply
         }
     }
     let reader = store.read_in_parts(found.ids().iter().copied());
-    streamed::reply(reader, Ending::Page(Box::new(envelope)), zone).await
+    streamed::reply(reader, Closing::Page(Box::new(envelope)), zone).await
 }
 
 pub(super) async fn show(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
@@ -163,5 +163,5 @@ pub(super) async fn show(admitted: &Admitted, id: &str) -> Result<Reply, Refusal
             return Ok(json.reply(StatusCode::OK));
         }
     }
-    streamed::reply(store.read_in_parts([id]), Ending::Submission, zone).await
+    streamed::reply(store.read_in_parts([id]), Closing::Submission, zone).await
 }

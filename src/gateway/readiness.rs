@@ -22,7 +22,7 @@ const NAMED: usize = 100;
 
 /// The parts that readiness is read from.
 #[derive(Clone, Debug)]
-pub(super) struct Parts {
+pub(super) struct ReadinessParts {
     pub(super) pipeline: Arc<Pipeline>,
     pub(super) certificates: Arc<Certificates>,
     pub(super) databases: Arc<Databases>,
@@ -31,7 +31,7 @@ pub(super) struct Parts {
     pub(super) redis: Option<OnRedisFailure>,
 }
 
-impl Parts {
+impl ReadinessParts {
     pub(super) fn readiness(&self) -> Readiness {
         let metrics = &self.pipeline.metrics;
         let draining = self.draining.load(Ordering::Relaxed);

@@ -15,7 +15,7 @@ use redis::{Cmd, ErrorKind, Script, ServerErrorKind};
 use tokio::sync::oneshot;
 use tracing::Instrument;
 
-use self::replies::Replies;
+use self::replies::ScriptReplies;
 use super::usage::Usage;
 use crate::shared::{CallError, RedisConnections};
 use crate::telemetry::step;
@@ -228,7 +228,7 @@ impl Inner {
                 }
                 replies => replies,
             });
-        let Replies(replies) = call.await.map_err(|error| Failure::Call(Arc::new(error)))?;
+        let ScriptReplies(replies) = call.await.map_err(|error| Failure::Call(Arc::new(error)))?;
         Ok(replies.into_iter().zip(requests).map(|(reply, request)| reply.outcome(request)).collect())
     }
 

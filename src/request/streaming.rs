@@ -88,7 +88,7 @@ impl Body for AnswerBody {
     fn is_end_stream(&self) -> bool {
         match &self.0 {
             Content::Whole(body) => body.is_end_stream(),
-            Content::Streamed(body) => body.ending == Ending::Complete,
+            Content::Streamed(body) => body.ending == StreamEnd::Complete,
         }
     }
 
@@ -119,7 +119,7 @@ pub enum CutOff {
 
 /// How a streamed answer ended so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
+enum StreamEnd {
     /// It has not: the client is gone if it is dropped now.
     Open,
     Complete,
@@ -130,7 +130,7 @@ enum Ending {
 pub(super) struct StreamedBody {
     parts: BoxStream<'static, Result<Bytes, CutOff>>,
     bytes: u64,
-    ending: Ending,
+    ending: StreamEnd,
     record: Option<StreamRecord>,
     _permit: Option<MemoryPermit>,
 }
@@ -169,7 +169,7 @@ impl StreamedBody {
         let state = Producer { first: Some(first), rest: rest.boxed(), encoder, limit, share };
         let parts =
             try_unfold(state, |mut producer| async move { Ok(producer.next().await?.map(|part| (part, producer))) });
-        Self { parts: parts.boxed(), bytes: 0, ending: Ending::Open, record: None, _permit: permit }
+        Self { parts: parts.boxed(), bytes: 0, ending: StreamEnd::Open, record: None, _permit: permit }
     }
 
     /// Sets what is logged at the end.
@@ -178,18 +178,18 @@ impl StreamedBody {
     }
 
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, CutOff>>> {
-        if self.ending != Ending::Open {
+        if self.ending != StreamEnd::Open {
             return Poll::Ready(None);
         }
         let part = ready!(self.parts.poll_next_unpin(cx));
         match &part {
             Some(Ok(part)) => self.bytes += part.len() as u64,
             Some(Err(error)) => {
-                self.ending = Ending::Failed;
+                self.ending = StreamEnd::Failed;
                 let id = self.record.as_ref().map(|record| &*record.request_id);
                 tracing::warn!(request_id = id, cause = with_causes(error), "an answer was cut off");
             }
-            None => self.ending = Ending::Complete,
+            None => self.ending = StreamEnd::Complete,
         }
         Poll::Ready(part)
     }
@@ -199,9 +199,9 @@ impl Drop for StreamedBody {
     fn drop(&mut self) {
         let Some(record) = self.record.take() else { return };
         let cut = match self.ending {
-            Ending::Complete => None,
-            Ending::Open => Some("client"),
-            Ending::Failed => Some("failure"),
+            StreamEnd::Complete => None,
+            StreamEnd::Open => Some("client"),
+            StreamEnd::Failed => Some("failure"),
         };
         if let Some(cut) = cut {
             record.metrics.cut(cut);

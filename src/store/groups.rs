@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 use super::engine::{Retry, hold_row_memory};
 use super::statement::{Fields, ListRecord, MalformedRecord, Page, PageRequest, Row, Sql, truth};
-use super::totals::{self, CountedList, PENDING, Position, not_negative};
+use super::totals::{self, CountedList, PENDING, PageStart, not_negative};
 use super::{Store, StoreError, Texts};
 
 pub use change::{Durability, GroupWrite, GroupWriteError, Guard, MemberChange, NewMembers, Report, WrittenGroup};
@@ -170,7 +170,7 @@ impl Store {
         // At most one group has an identifier.
         let position = match &filter.external_id {
             None => list.write_skipped(&mut sql, page),
-            Some(_) => Position::Offset(page),
+            Some(_) => PageStart::Offset(page),
         };
         sql.push("SELECT ");
         if filter.external_id.is_none() {

@@ -28,7 +28,7 @@ use super::engine::{PooledConnection, Retry};
 use super::filter::{SortBy, SubmissionFilter};
 use super::settle::{Overlay, Settled, write_is_settled};
 use super::statement::{Dialect, Fields, ListRecord, MalformedRecord, PageRequest, PageScan, Row, SortDirection, Sql};
-use super::submissions::{self, FormFields, Rows, Submissions, read_submissions, write_rows};
+use super::submissions::{self, FormFields, SubmissionRows, Submissions, read_submissions, write_rows};
 use super::{Store, StoreError};
 
 /// The submissions of one page, and how many there are on all of them.
@@ -187,7 +187,7 @@ async fn first_page(
 ) -> Result<(SearchPage, bool), StoreError> {
     let mut sql = reader.sql();
     write_first_page(&mut sql, counted, filter, page);
-    let rows = Rows::fetch(reader, sql).await?;
+    let rows = SubmissionRows::fetch(reader, sql).await?;
     let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
     let Total { submissions: total, is_settled } = Total::of(first, submissions::COLUMNS)?;
     let total = not_negative(total);

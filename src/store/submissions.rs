@@ -4,7 +4,7 @@
 //! submission with its answers as a list, and the first row of each form also has the form's fields; they are combined
 //! here. That costs half as much as a join, in the database and even more so in the driver.
 //!
-//! Rows are read whole up to [`MAX_BYTES`] together. A longer list of submissions is read again, in [`parts`]: nearly
+//! SubmissionRows are read whole up to [`MAX_BYTES`] together. A longer list of submissions is read again, in [`parts`]: nearly
 //! all lists are short, and measuring each one first would cost them a statement.
 
 mod parts;
@@ -102,7 +102,7 @@ impl<'r> ListRecord<'r> for StoredAnswer<'r> {
 /// The rows of submissions, one each, in the requested order, with graduated children after their parents.
 #[derive(Debug, Default)]
 pub struct Submissions {
-    rows: Rows,
+    rows: SubmissionRows,
     /// The submissions, in the requested order.
     ids: Vec<i64>,
 }
@@ -120,15 +120,15 @@ const MAX_ROW_BYTES: &str = "1048576";
 /// Larger: an answer holds more memory. Smaller: some answers are streamed that would be short enough.
 const MAX_ENTRIES: usize = 11_000;
 
-/// Rows of submissions.
+/// SubmissionRows of submissions.
 #[derive(Debug, Default)]
-pub(super) struct Rows {
+pub(super) struct SubmissionRows {
     all: Vec<Row>,
     /// There were too many bytes: of the rows only the first is here, without its answers.
     are_too_long: bool,
 }
 
-impl Rows {
+impl SubmissionRows {
     /// All rows of a statement, unless they are too long.
     pub(super) async fn fetch(reader: &mut PooledConnection, sql: Sql) -> Result<Self, sqlx::Error> {
         let (mut rows, mut bytes) = (Self::default(), 0_usize);
@@ -174,7 +174,7 @@ pub(super) const COLUMNS: usize = 8;
 
 impl Submissions {
     /// Sorts rows in the order of a page.
-    pub(super) fn sorted(rows: Rows, by: SortBy, direction: SortDirection) -> Result<Self, sqlx::Error> {
+    pub(super) fn sorted(rows: SubmissionRows, by: SortBy, direction: SortDirection) -> Result<Self, sqlx::Error> {
         let column = match by {
             SortBy::CreatedAt => CREATED_AT,
             SortBy::UpdatedAt => UPDATED_AT,
@@ -195,14 +195,14 @@ impl Submissions {
 
     /// Submissions that are to be read in parts.
     pub(super) fn in_parts(ids: Vec<i64>) -> Self {
-        Self { rows: Rows { all: Vec::new(), are_too_long: true }, ids }
+        Self { rows: SubmissionRows { all: Vec::new(), are_too_long: true }, ids }
     }
 
-    /// Rows in the order of ids.
-    fn in_order(ids: Vec<i64>, rows: Rows) -> Result<Self, sqlx::Error> {
-        let Rows { all, are_too_long } = rows;
+    /// SubmissionRows in the order of ids.
+    fn in_order(ids: Vec<i64>, rows: SubmissionRows) -> Result<Self, sqlx::Error> {
+        let SubmissionRows { all, are_too_long } = rows;
         let all = if are_too_long { Vec::new() } else { in_order(&ids, all)? };
-        Ok(Self { rows: Rows { all, are_too_long }, ids })
+        Ok(Self { rows: SubmissionRows { all, are_too_long }, ids })
     }
 
     /// The submissions, in the requested order, for [`Store::read_in_parts`].
@@ -300,7 +300,7 @@ impl Store {
         write_rows(&mut sql, FormFields::EveryRow, |sql| {
             sql.push(" = ").bind(id);
         });
-        Ok(Submissions::in_order(vec![id], Rows::fetch(&mut reader, sql).await?)?)
+        Ok(Submissions::in_order(vec![id], SubmissionRows::fetch(&mut reader, sql).await?)?)
     }
 }
 
@@ -313,7 +313,7 @@ pub(super) async fn read_submissions(reader: &mut PooledConnection, ids: Vec<i64
     write_rows(&mut sql, FormFields::OncePerForm, |sql| {
         sql.in_ids_with_generic_plan(&ids);
     });
-    Ok(Submissions::in_order(ids, Rows::fetch(reader, sql).await?)?)
+    Ok(Submissions::in_order(ids, SubmissionRows::fetch(reader, sql).await?)?)
 }
 
 /// Which rows have the fields of their form.

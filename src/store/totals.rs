@@ -49,9 +49,9 @@ impl CountedList {
     }
 
     /// Adds the start of a statement whose pages may be far inside: the table `skipped (listed, before_id)`.
-    pub(super) fn write_skipped(self, sql: &mut Sql, page: PageRequest) -> Position {
+    pub(super) fn write_skipped(self, sql: &mut Sql, page: PageRequest) -> PageStart {
         if page.offset() < MAX_SKIPPED {
-            return Position::Offset(page);
+            return PageStart::Offset(page);
         }
         sql.push("WITH blocks (key, listed) AS (SELECT key, sum(listed) FROM (");
         sql.push("SELECT key, listed FROM listed_totals WHERE counted = ").push(self.literal()).push(" AND key >= 0 ");
@@ -60,7 +60,7 @@ impl CountedList {
         sql.push("SELECT CAST(coalesce(max(through), 0) AS bigint), coalesce(max(key) + 1, 0) << 10 FROM (");
         sql.push("SELECT key, sum(listed) OVER (ORDER BY key) AS through FROM blocks) AS running WHERE through <= ");
         sql.bind(page.offset()).push(") ");
-        Position::Skipped(page)
+        PageStart::Skipped(page)
     }
 }
 
@@ -71,12 +71,12 @@ const MAX_SKIPPED: i64 = 2_000;
 
 /// Where a page of a [`CountedList`] begins.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Position {
+pub(super) enum PageStart {
     Offset(PageRequest),
     Skipped(PageRequest),
 }
 
-impl Position {
+impl PageStart {
     /// Adds the condition on the ids of a page.
     pub(super) fn write_condition(self, sql: &mut Sql, id: &'static str) {
         if let Self::Skipped(_) = self {

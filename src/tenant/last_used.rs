@@ -6,7 +6,7 @@
 //! it ([`Due::Afterwards`]). A normal stop writes all unwritten times; a crash loses those of the last hour or two.
 //!
 //! A write is a commit, so the next time that a token's cached answer expires, the database is asked again instead of
-//! the files' stamp ([`super::verify`]). The new stamp can't be recorded with the write: another program could commit
+//! the files' stamp (`verify.rs`). The new stamp can't be recorded with the write: another program could commit
 //! a revocation within the same step of the file's timestamp. That look-up, once an hour, uses an open connection too.
 
 use std::collections::HashMap;

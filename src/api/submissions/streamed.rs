@@ -24,7 +24,7 @@ use crate::store::{Field, StoreError, SubmissionPart, SubmissionReader};
 const PART_BYTES: usize = 128 * 1024;
 
 /// What follows the submissions.
-pub(super) enum Ending {
+pub(super) enum Closing {
     /// `GET /submission/{id}`
     Submission,
     /// `POST /submission`
@@ -32,8 +32,8 @@ pub(super) enum Ending {
 }
 
 /// The answer with everything that a reader yields.
-pub(super) async fn reply(reader: SubmissionReader, ending: Ending, zone: &TimeZone) -> Result<Reply, Refusal> {
-    let is_single = matches!(ending, Ending::Submission);
+pub(super) async fn reply(reader: SubmissionReader, ending: Closing, zone: &TimeZone) -> Result<Reply, Refusal> {
+    let is_single = matches!(ending, Closing::Submission);
     let mut writer = Writer {
         reader,
         json: Json::with_capacity(2 * PART_BYTES),
@@ -69,7 +69,7 @@ struct Writer {
     /// How many entries the current one has.
     entries: u64,
     /// None once it was written.
-    ending: Option<Ending>,
+    ending: Option<Closing>,
     zone: TimeZone,
 }
 
@@ -88,11 +88,11 @@ impl Writer {
     /// The end, once.
     fn end(&mut self) -> Option<Bytes> {
         match self.ending.take()? {
-            Ending::Page(envelope) => {
+            Closing::Page(envelope) => {
                 self.json.raw("]");
                 envelope.write_end(&mut self.json, self.written);
             }
-            Ending::Submission => _ = self.json.raw("}"),
+            Closing::Submission => _ = self.json.raw("}"),
         }
         Some(self.json.take_part())
     }

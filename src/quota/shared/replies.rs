@@ -14,18 +14,18 @@ use crate::quota::usage::{ENTRY, LogEntry, Usage};
 const IS_TALLY: i32 = -2;
 
 /// The replies to the requests of a call, in their order.
-pub(super) struct Replies(pub(super) Vec<Reply>);
+pub(super) struct ScriptReplies(pub(super) Vec<ScriptReply>);
 
 /// The reply to one request.
-pub(super) struct Reply {
+pub(super) struct ScriptReply {
     /// Places that remain; negative if the key holds something else.
     remaining: i32,
     wait: Duration,
-    report: Report,
+    report: UsageReport,
 }
 
 /// What a reply reports of a window.
-enum Report {
+enum UsageReport {
     Nothing,
     /// The entries that count, as they were before the request. A message if the key holds something else.
     Log(Vec<u8>),
@@ -33,7 +33,7 @@ enum Report {
     Tally(Vec<u8>),
 }
 
-impl FromRedisValue for Replies {
+impl FromRedisValue for ScriptReplies {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
         let Value::Array(texts) = value else { return Err("the script replies with texts".into()) };
         let mut texts = texts.into_iter();
@@ -46,40 +46,40 @@ impl FromRedisValue for Replies {
         let mut reply = |head: &[u8; 12]| {
             let number = |at: usize| i32::from_be_bytes(*head[at..].first_chunk().expect("a head has three numbers"));
             let report = match (number(8), usize::try_from(number(8))) {
-                (IS_TALLY, _) => Report::Tally(next_text()?),
-                (_, Err(_)) => Report::Nothing,
+                (IS_TALLY, _) => UsageReport::Tally(next_text()?),
+                (_, Err(_)) => UsageReport::Nothing,
                 (_, Ok(left)) => {
                     let mut log = next_text()?;
                     if left > log.len() {
                         return Err("more of a log has left than there was");
                     }
                     log.drain(..left);
-                    Report::Log(log)
+                    UsageReport::Log(log)
                 }
             };
             let wait = Duration::from_millis(number(4).cast_unsigned().into());
-            Ok(Reply { remaining: number(0), wait, report })
+            Ok(ScriptReply { remaining: number(0), wait, report })
         };
         Ok(Self(heads.iter().map(&mut reply).collect::<Result<_, _>>()?))
     }
 }
 
-impl Reply {
+impl ScriptReply {
     /// What the reply means for its request.
     pub(super) fn outcome(self, request: &WindowRequest) -> Result<Outcome, Failure> {
         let Ok(remaining) = u32::try_from(self.remaining) else {
-            let message = if let Report::Log(message) = self.report { message } else { Vec::new() };
+            let message = if let UsageReport::Log(message) = self.report { message } else { Vec::new() };
             return Err(Failure::NoWindow(String::from_utf8_lossy(&message).into_owned()));
         };
         let wait = (!self.wait.is_zero()).then_some(self.wait);
         let usage = match &self.report {
-            Report::Nothing => Usage::default(),
-            Report::Log(log) => {
+            UsageReport::Nothing => Usage::default(),
+            UsageReport::Log(log) => {
                 let before = log.as_chunks::<ENTRY>().0.iter().map(|entry| LogEntry::token_of(*entry));
                 let own = (wait.is_none() && request.operation == Operation::SpendAndReport).then_some(request.token);
                 Usage::of(before.chain(own))
             }
-            Report::Tally(tally) => {
+            UsageReport::Tally(tally) => {
                 let shares = tally.as_chunks::<8>().0.iter().map(|share| {
                     let (token, requests) = share.split_first_chunk().expect("a share has two numbers");
                     (u32::from_be_bytes(*token), i32::from_be_bytes(*requests.first_chunk().expect("of 4 bytes")))
@@ -101,10 +101,10 @@ mod tests {
         [remaining, wait, report].concat().try_into().unwrap()
     }
 
-    fn read(heads: &[[u8; 12]], reports: &[&[u8]]) -> Result<Vec<Reply>, ParsingError> {
+    fn read(heads: &[[u8; 12]], reports: &[&[u8]]) -> Result<Vec<ScriptReply>, ParsingError> {
         let heads = heads.concat();
         let texts = std::iter::once(&heads[..]).chain(reports.iter().copied());
-        Replies::from_redis_value(Value::Array(texts.map(|text| Value::BulkString(text.to_owned())).collect()))
+        ScriptReplies::from_redis_value(Value::Array(texts.map(|text| Value::BulkString(text.to_owned())).collect()))
             .map(|replies| replies.0)
     }
 
@@ -157,13 +157,13 @@ mod tests {
 
     #[test]
     fn a_malformed_reply_is_an_error_and_no_panic() {
-        let cut = Replies::from_redis_value(Value::Array(vec![Value::BulkString(head(1, 0, -1)[..11].to_vec())]));
+        let cut = ScriptReplies::from_redis_value(Value::Array(vec![Value::BulkString(head(1, 0, -1)[..11].to_vec())]));
         assert!(cut.is_err());
         assert!(read(&[head(0, 1, 0)], &[]).is_err(), "no log");
         assert!(read(&[head(0, 1, -2)], &[]).is_err(), "no tally");
         assert!(read(&[head(0, 1, 9)], &[b"12345678"]).is_err(), "less of a log than has left");
         for value in [Value::Int(1), Value::Array(Vec::new()), Value::Array(vec![Value::Int(1)])] {
-            assert!(Replies::from_redis_value(value.clone()).is_err(), "{value:?}");
+            assert!(ScriptReplies::from_redis_value(value.clone()).is_err(), "{value:?}");
         }
     }
 }

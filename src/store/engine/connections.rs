@@ -26,8 +26,8 @@ use super::session_source::SharedSources;
 use crate::deadline::{ONCE_MORE, within};
 use crate::metrics::{DatabaseMetrics, WaitingRequest};
 use crate::store::statement::Dialect;
-use budget::Budget;
 pub(super) use budget::CheckoutRequest;
+use budget::ConnectionBudget;
 
 /// When closing idle connections goes on if as many are closing as may be.
 ///
@@ -39,8 +39,8 @@ const MANY_CLOSING: Duration = Duration::from_millis(100);
 pub struct Connections {
     limits: DatabaseLimits,
     metrics: DatabaseMetrics,
-    postgres: Budget,
-    sqlite: Budget,
+    postgres: ConnectionBudget,
+    sqlite: ConnectionBudget,
     /// Notified when a connection becomes idle and none of its kind was.
     became_idle: Notify,
     shared_sources: SharedSources,
@@ -227,8 +227,12 @@ impl Connections {
     #[must_use]
     pub fn new(limits: DatabaseLimits, metrics: DatabaseMetrics) -> Arc<Self> {
         Arc::new(Self {
-            postgres: Budget::postgres(limits.max_connections, limits.idle),
-            sqlite: Budget::sqlite(limits.max_sqlite_connections(), limits.max_sqlite_closing(), limits.sqlite_idle),
+            postgres: ConnectionBudget::postgres(limits.max_connections, limits.idle),
+            sqlite: ConnectionBudget::sqlite(
+                limits.max_sqlite_connections(),
+                limits.max_sqlite_closing(),
+                limits.sqlite_idle,
+            ),
             limits,
             metrics,
             became_idle: Notify::new(),
@@ -319,7 +323,7 @@ impl Connections {
         next.into_iter().flatten().min()
     }
 
-    fn close_long_idle_of(self: &Arc<Self>, budget: &Budget) -> Option<Instant> {
+    fn close_long_idle_of(self: &Arc<Self>, budget: &ConnectionBudget) -> Option<Instant> {
         let mut due = Vec::new();
         let next = {
             let mut state = budget.lock();
@@ -345,7 +349,7 @@ impl Connections {
         self.became_idle.notified().await;
     }
 
-    fn budget(&self, dialect: Dialect) -> &Budget {
+    fn budget(&self, dialect: Dialect) -> &ConnectionBudget {
         match dialect {
             Dialect::Postgres => &self.postgres,
             Dialect::Sqlite => &self.sqlite,
@@ -356,7 +360,7 @@ impl Connections {
 /// Counts a waiter, and removes it when dropped.
 struct WaiterGuard<'c> {
     _waiting: WaitingRequest,
-    budget: &'c Budget,
+    budget: &'c ConnectionBudget,
     number: u64,
 }
 

@@ -6,7 +6,7 @@
 //!
 //! **A retiring connection is not waited for**, because closing a SQLite file writes its log back and syncs it, which
 //! takes a disk's time and would make one account wait for another. It gives its place to its successor at once, and
-//! closes in the background. Up to [`Budget::spare`] connections may be closing while all places are taken. Beyond
+//! closes in the background. Up to [`ConnectionBudget::spare`] connections may be closing while all places are taken. Beyond
 //! that, a checkout waits until the connection that it replaces is closed, so that a disk that hangs does not collect
 //! threads and descriptors without limit.
 
@@ -22,7 +22,7 @@ use crate::store::statement::Dialect;
 
 /// The connections to one kind of database.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub(super) struct ConnectionBudget {
     dialect: Dialect,
     /// How many may be open at once.
     max_open: u32,
@@ -30,13 +30,13 @@ pub(super) struct Budget {
     pub(super) spare: u32,
     /// A connection that has been idle for this long is closed.
     pub(super) idle: Duration,
-    state: Mutex<BudgetState>,
+    state: Mutex<ConnectionBudgetState>,
     /// Notified whenever a connection has been closed.
     pub(super) closed: Notify,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct BudgetState {
+pub(super) struct ConnectionBudgetState {
     /// The last number that was assigned to a pool, an idle connection or a waiter.
     last: u64,
     /// How many connections are open or being opened.
@@ -88,7 +88,7 @@ pub(in crate::store::engine) struct CheckoutRequest {
     pub(in crate::store::engine) role: Role,
 }
 
-impl Budget {
+impl ConnectionBudget {
     /// Closing a connection to Postgres only sends a message, and the server's own limit has to hold: none to spare.
     pub(super) fn postgres(max_open: u32, idle: Duration) -> Self {
         Self::new(Dialect::Postgres, max_open, 0, idle)
@@ -102,13 +102,13 @@ impl Budget {
         Self { dialect, max_open, spare, idle, state: Mutex::default(), closed: Notify::new() }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, BudgetState> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, ConnectionBudgetState> {
         // Nothing panics between two statements that belong together.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl BudgetState {
+impl ConnectionBudgetState {
     pub(super) fn next_number(&mut self) -> u64 {
         self.last += 1;
         self.last
@@ -132,7 +132,7 @@ impl BudgetState {
 
     /// Serves waiters with what is available. Returns checkouts whose receivers have just gone.
     #[must_use = "to be dropped once the lock is free"]
-    pub(super) fn serve(&mut self, connections: &Arc<Connections>, budget: &Budget) -> Vec<Checkout> {
+    pub(super) fn serve(&mut self, connections: &Arc<Connections>, budget: &ConnectionBudget) -> Vec<Checkout> {
         let mut undelivered = Vec::new();
         let mut next = 0;
         while let Some((&number, waiter)) = self.waiting.range(next..).next() {
@@ -156,7 +156,7 @@ impl BudgetState {
     pub(super) fn try_checkout(
         &mut self,
         connections: &Arc<Connections>,
-        budget: &Budget,
+        budget: &ConnectionBudget,
         request: CheckoutRequest,
     ) -> Option<Checkout> {
         let CheckoutRequest { pool, max_open, role } = request;
@@ -203,7 +203,12 @@ impl BudgetState {
     }
 
     /// Removes an idle connection, which is to be closed. It gives its place away unless too many are closing already.
-    pub(super) fn retire(&mut self, connections: &Arc<Connections>, budget: &Budget, number: u64) -> Option<Retiring> {
+    pub(super) fn retire(
+        &mut self,
+        connections: &Arc<Connections>,
+        budget: &ConnectionBudget,
+        number: u64,
+    ) -> Option<Retiring> {
         if self.has_spare(budget) {
             return self.replace(connections, number);
         }
@@ -213,7 +218,7 @@ impl BudgetState {
     }
 
     /// Whether one more connection may be closing while all places are taken.
-    pub(super) fn has_spare(&self, budget: &Budget) -> bool {
+    pub(super) fn has_spare(&self, budget: &ConnectionBudget) -> bool {
         self.closing < budget.spare
     }
 

@@ -10,8 +10,8 @@ use crate::store::engine::session::SessionAddress;
 fn connections(max_open: u32) -> Arc<Connections> {
     let limits = DatabaseLimits { wait: Duration::from_millis(200), ..DatabaseLimits::default() };
     Arc::new(Connections {
-        postgres: Budget::postgres(max_open, limits.idle),
-        sqlite: Budget::sqlite(max_open, 1, limits.sqlite_idle),
+        postgres: ConnectionBudget::postgres(max_open, limits.idle),
+        sqlite: ConnectionBudget::sqlite(max_open, 1, limits.sqlite_idle),
         limits,
         metrics: DatabaseMetrics::unregistered(),
         became_idle: Notify::new(),
