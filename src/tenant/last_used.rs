@@ -197,7 +197,7 @@ impl UnwrittenUses {
     }
 }
 
-/// UnwrittenUses each tenant's uses.
+/// Writes each tenant's uses.
 pub async fn write(writes: Vec<UnwrittenUses>) {
     // Concurrently: a tenant whose database hangs must not hold up the others.
     let mut written = stream::iter(writes).map(UnwrittenUses::write).buffer_unordered(MAX_CONCURRENT);
