@@ -189,7 +189,8 @@ pub(crate) async fn require_served(reader: &mut PooledConnection) -> Result<(), 
     if last >= Some(NEEDED) { Ok(()) } else { Err(StoreError::SchemaOlder { found, wanted: NEEDED }) }
 }
 
-/// The version that a database is at: the last migration before the first one that it lacks; 0 before its first.
+/// The version that a database is at: that of a newer program if it has one, otherwise the last migration before the
+/// first one that it lacks; 0 before its first.
 pub(crate) async fn version(reader: &mut PooledConnection) -> Result<i64, sqlx::Error> {
     let mut sql = reader.sql();
     sql.push_either(
@@ -200,7 +201,8 @@ pub(crate) async fn version(reader: &mut PooledConnection) -> Result<i64, sqlx::
         return Ok(0);
     }
     let mut sql = reader.sql();
-    sql.push("SELECT coalesce(max(m.version), 0) FROM _sqlx_migrations m WHERE m.success AND m.version = ");
-    sql.push("(SELECT count(*) FROM _sqlx_migrations b WHERE b.success AND b.version <= m.version)");
+    sql.push("SELECT coalesce(max(m.version), 0) FROM _sqlx_migrations m WHERE m.success AND (m.version > ");
+    sql.bind(NEWEST).push(" OR m.version = (SELECT count(*) FROM _sqlx_migrations b WHERE b.success ");
+    sql.push("AND b.version <= m.version))");
     reader.fetch_one(sql).await?.get(0)
 }

@@ -187,9 +187,13 @@ pub(super) async fn add_up(database: &Database) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// Lets a transaction insert counts. Those that others insert, as in a restore of a dump, are dropped.
+const MAY_ADD_UP: &str = "SET LOCAL formgate.adds_up = 'on'";
+
 /// Adds the changes to the counts, those of the transaction itself included.
 pub(super) async fn add_up_within(transaction: &mut Transaction) -> Result<(), StoreError> {
     if transaction.dialect() == Dialect::Postgres {
+        transaction.command(MAY_ADD_UP).await?;
         for statement in ADD_UP {
             let mut sql = transaction.sql();
             sql.push(statement);

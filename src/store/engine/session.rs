@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 use futures_util::TryStreamExt;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, Connection, Executor, SqlSafeStr};
+use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
 
 use super::connections::{ConnectionPermit, Role};
 use super::immutable::{self, ImmutableFile};
@@ -277,7 +279,13 @@ impl Session {
         let closing = async {
             match self {
                 Self::Postgres(session) => session.connection.close().await,
-                Self::Sqlite { connection, .. } => connection.close().await,
+                // The driver's thread and the caller's both let go of the file, and the last one closes it, which syncs
+                // the disk. Requests must not wait for that, so the caller is a thread that may block.
+                Self::Sqlite { connection, .. } => {
+                    let runtime = Handle::current();
+                    let closing = spawn_blocking(move || runtime.block_on(connection.close()));
+                    closing.await.unwrap_or_else(|panic| Err(sqlx::Error::Io(io::Error::other(panic))))
+                }
             }
         };
         if let Ok(Err(error)) = tokio::time::timeout(CLOSE_LIMIT, closing).await {

@@ -183,6 +183,20 @@ INSERT INTO listed_totals (counted, key, listed)
   UNION ALL SELECT 'users', 0, count(*) FROM users
   UNION ALL SELECT 'members', group_id, count(*) FROM group_members GROUP BY 2;
 
+-- A dump has the counts as well as what is counted. In a restore of data only, the triggers above count again, so rows that
+-- neither formgate nor a trigger inserts are dropped.
+CREATE FUNCTION formgate_counted_already() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION formgate_counted_already IS 'Drops the counts of a dump.';
+CREATE TRIGGER listed_totals_restored BEFORE INSERT ON listed_totals FOR EACH ROW
+  WHEN (pg_trigger_depth() = 0 AND current_setting('formgate.adds_up', true) IS DISTINCT FROM 'on')
+  EXECUTE FUNCTION formgate_counted_already();
+CREATE TRIGGER listed_total_changes_restored BEFORE INSERT ON listed_total_changes FOR EACH ROW
+  WHEN (pg_trigger_depth() = 0) EXECUTE FUNCTION formgate_counted_already();
+
 -- 4. The order of the pages --------------------------------------------------------------------------------------------
 
 CREATE INDEX forms_listed ON forms (id) WHERE NOT disabled AND parent_id IS NULL;

@@ -1,7 +1,7 @@
 //! A database that several accounts share, each with a schema of its own: none is ever served another's, and they share
 //! connections.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use serde_json::json;
@@ -108,6 +108,19 @@ async fn texts(database: &str, query: String) -> Vec<String> {
     sqlx::query_scalar(AssertSqlSafe(query)).fetch_all(&mut connection).await.expect("the query has no fault")
 }
 
+/// Waits until so many processes of the server serve a database: those of commands that have ended may still be there.
+async fn backends_once(database: &str, count: usize) -> Vec<String> {
+    let began = Instant::now();
+    loop {
+        let found = backends(database).await;
+        if found.len() == count {
+            return found;
+        }
+        assert!(began.elapsed() < Duration::from_secs(30), "{found:?} are not {count}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// The processes of the server that serve a database for a node, by process id.
 async fn backends(database: &str) -> Vec<String> {
     let ours = "datname = current_database() AND application_name = 'formgate'";
@@ -147,7 +160,7 @@ async fn many_tenants_share_few_connections_and_each_reads_and_writes_its_own() 
         }
     });
     join_all(calls).await;
-    assert_eq!(backends(&database).await.len(), 2);
+    backends_once(&database, 2).await;
     let open = r#"formgate_database_connections{database="postgres",state="open"}"#;
     assert_eq!(operator_count(operator, open).await, 2);
     for tenant in 0..TENANTS {
@@ -192,7 +205,7 @@ async fn a_connection_that_has_served_many_schemas_is_replaced() {
         node.client().to(&site.host(&slug(tenant))).with(&token).get("/api/v1/form").send().await.status.as_u16()
     };
     assert_eq!(call(0).await, 200);
-    let first = backends(&database).await;
+    let first = backends_once(&database, 1).await;
     for tenant in 1..50 {
         // It has no tables yet, which only its schema can show.
         assert_eq!(call(tenant).await, 503);
@@ -202,8 +215,7 @@ async fn a_connection_that_has_served_many_schemas_is_replaced() {
         assert_eq!(call(tenant).await, 503);
     }
     assert_eq!(call(0).await, 200);
-    let last = backends(&database).await;
-    assert!(last.len() == 1 && last != first, "{first:?} and {last:?}");
+    assert_ne!(backends_once(&database, 1).await, first);
 }
 
 /// A tenant that leaves takes none of the connections with it.
@@ -222,7 +234,7 @@ async fn a_tenant_that_is_removed_leaves_the_others_their_connections() {
     for tenant in 0..3 {
         assert_eq!(call(tenant).await, 200);
     }
-    let before = backends(&database).await;
+    let before = backends_once(&database, 1).await;
     let text = std::fs::read_to_string(&site.config_path).expect("it was written");
     let mut config: toml::Table = text.parse().expect("TOML");
     config["tenant"].as_array_mut().expect("a list").truncate(2);

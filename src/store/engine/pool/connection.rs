@@ -309,14 +309,17 @@ impl PooledConnection {
 impl Drop for PooledConnection {
     fn drop(&mut self) {
         let (Some(mut session), Some(permit)) = (self.session.take(), self.permit.take()) else { return };
+        // Without a runtime the program is about to end.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         if self.lost {
+            if session.dialect() == Dialect::Sqlite {
+                drop(runtime.spawn(session.close_with(permit)));
+            }
             return;
         }
         if self.was_large {
             session.shrink_buffers();
         }
-        // Without a runtime the program is about to end.
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let (running, in_transaction, pool) = (self.running, self.in_transaction, self.pool.clone());
         let turn = self.turn.take();
         if session.is_worn() || pool.is_closed() && pool.schema().is_none() {
