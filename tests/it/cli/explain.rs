@@ -88,7 +88,7 @@ fn an_unknown_tenant_name_is_reported_with_the_nearest_one() {
 }
 
 #[tokio::test]
-async fn the_budget_of_a_shared_window_is_told_without_spending_it() {
+async fn the_budget_of_a_shared_window_is_shown_without_spending_it() {
     let mut redis = Redis::start();
     let site = Site::new().tenant("acme", Engine::Sqlite).requests_per_minute(3).redis(&redis).write();
     site.migrate();

@@ -25,12 +25,12 @@ fn remaining(answer: &Answer) -> Option<u64> {
 }
 
 /// Waits as long as the answer says.
-async fn wait_as_told(refusal: &Answer) {
+async fn wait_for_retry_after(refusal: &Answer) {
     tokio::time::sleep(Duration::from_secs(refusal.number("retry-after").expect("a 429 says how long"))).await;
 }
 
 #[tokio::test]
-async fn sixty_requests_are_admitted_and_the_next_is_told_how_long_to_wait() {
+async fn sixty_requests_are_admitted_and_the_next_gets_a_retry_after() {
     let acme = Acme::of(Site::new().tenant("acme", Engine::Sqlite));
     let caller = acme.caller();
     for left in (0..60).rev() {
@@ -97,18 +97,18 @@ async fn a_window_opens_again(site: Site) {
         let answer = call(&caller).await;
         assert_eq!(answer.status, 429, "after {:?}", first.elapsed());
     }
-    wait_as_told(&refusal).await;
+    wait_for_retry_after(&refusal).await;
     let answer = call(&caller).await;
     assert_eq!(answer.status, 200, "after waiting as long as told");
 }
 
 #[tokio::test]
-async fn a_caller_that_waits_as_long_as_told_is_admitted() {
+async fn a_client_that_waits_for_retry_after_is_admitted() {
     a_window_opens_again(Site::new()).await;
 }
 
 #[tokio::test]
-async fn a_caller_that_waits_as_long_as_told_is_admitted_by_the_shared_window() {
+async fn a_client_that_waits_for_retry_after_is_admitted_by_the_shared_window() {
     let redis = Redis::start();
     a_window_opens_again(Site::new().redis(&redis).gateway("redis_timeout_ms", PATIENT)).await;
 }

@@ -210,11 +210,12 @@ on_both_databases! {
         let members = whole.windows(8).filter(|eight| eight == b"\"email\":").count();
         assert_eq!(members, 2_100);
         // Others may be streamed while one more is not read.
+        wait_until_reserved(&mut acme, "the one that is not read", |bytes| bytes == 2 * MIB).await;
         assert_eq!(acme.caller().get(&path).fresh().send().await.status, 200, "there is room for another one");
         drop(readers);
         wait_until_reserved(&mut acme, "none", |bytes| bytes == 0).await;
         assert_eq!(acme.caller().get(&path).fresh().send().await.status, 200);
         let grown = peak(&acme).saturating_sub(before);
-        assert!(grown < 24 * MIB, "{} MiB more for five answers of 16 MiB", grown / MIB);
+        assert!(grown < 32 * MIB, "{} MiB more for five answers of 16 MiB", grown / MIB);
     }
 }

@@ -158,7 +158,7 @@ async fn in_a_burst_each_place_is_given_once() {
 }
 
 #[tokio::test]
-async fn who_waits_as_told_is_admitted_on_any_node() {
+async fn a_client_that_waits_for_retry_after_is_admitted_on_any_node() {
     let nodes = Nodes::start(3);
     for round in 0..3 {
         let mut wait = None;

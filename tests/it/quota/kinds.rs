@@ -107,7 +107,7 @@ async fn a_user_with_the_least_rights() {
 
 /// As after an upgrade to a version whose windows need another one. It is told at the start, and not by the first request.
 #[tokio::test]
-async fn a_user_who_lacks_a_right() {
+async fn a_user_without_one_of_the_rights() {
     let redis = Redis::start();
     redis.run::<()>(&"ACL SETUSER gate on >secret ~* &* +@all -append".split_whitespace().collect::<Vec<_>>());
     let site = Site::new().tenant("acme", Engine::Sqlite);

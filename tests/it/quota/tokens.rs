@@ -118,7 +118,7 @@ async fn revoking_is_felt_at_once_where_redis_tells() {
 
 /// The command can't tell anybody that listens. The nodes find that a number was missed.
 #[tokio::test]
-async fn revoking_is_felt_at_once_where_nobody_listened() {
+async fn a_revocation_takes_effect_at_once_on_a_node_that_received_no_announcement() {
     let redis = Redis::start();
     let nodes = Nodes::start(Some(&redis));
     assert_eq!(nodes.statuses(&nodes.token).await, [200, 200]);
@@ -164,7 +164,7 @@ async fn revoking_is_felt_soon_where_there_is_no_redis() {
 
 /// As when the command runs where Redis can't be reached, and the nodes can.
 #[tokio::test]
-async fn revoking_is_felt_within_a_minute_where_nobody_is_told() {
+async fn a_revocation_takes_effect_within_a_minute_without_announcements() {
     let redis = Redis::start();
     let nodes = Nodes::start(Some(&redis));
     assert_eq!(nodes.statuses(&nodes.token).await, [200, 200]);

@@ -1,4 +1,4 @@
-//! Who used the budget, as a 429 and `GET /me` tell it.
+//! Which tokens used the budget, as a 429 and `GET /me` report it.
 
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ fn share(token: &str, requests: u32) -> Value {
 }
 
 on_both_databases! {
-    async fn the_shares_of_all_nodes_are_told_the_largest_first(engine: Engine) {
+    async fn the_shares_of_all_nodes_are_reported_largest_first(engine: Engine) {
         let redis = Redis::start();
         let site = Site::new().tenant("acme", engine).requests_per_minute(16);
         let site = site.redis(&redis).gateway("redis_timeout_ms", 5000).write();
@@ -53,7 +53,7 @@ on_both_databases! {
 }
 
 #[tokio::test]
-async fn the_embedded_window_tells_the_same() {
+async fn the_embedded_window_reports_the_same() {
     let site = Site::new().tenant("acme", Engine::Sqlite).requests_per_minute(6).write();
     site.migrate();
     let [one, other] = ["one", "other"].map(|name| site.token("acme", name));

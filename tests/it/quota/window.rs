@@ -183,7 +183,7 @@ fn the_script_does_what_the_definition_says() {
 /// The clock is set back at random. In time as it truly passes, no span has more than the limit, and a request after the
 /// reported wait is admitted.
 #[test]
-fn a_clock_that_is_set_back_opens_nothing_and_shuts_nobody_out() {
+fn a_clock_that_is_set_back_neither_exceeds_the_limit_nor_locks_clients_out() {
     let (redis, mut random) = (Redis::start(), StdRng::seed_from_u64(2));
     for round in 0..24 {
         let (limit, span) = sizes(&mut random, round);

@@ -1,4 +1,4 @@
-//! A statement whose caller has gone ends, and its connection serves again.
+//! A statement whose client has gone ends, and its connection serves again.
 
 use std::time::{Duration, Instant};
 
@@ -80,19 +80,19 @@ async fn hang_up(scene: &Scene, engine: Engine, database: &Database, protocol: P
 }
 
 on_both_databases! {
-    async fn a_caller_who_closes_the_connection(engine: Engine) {
+    async fn a_client_that_closes_the_connection(engine: Engine) {
         let (scene, database) = slow_scene(engine).await;
         hang_up(&scene, engine, &database, Protocol::Http1).await;
         hang_up(&scene, engine, &database, Protocol::Http1).await;
     }
 
-    async fn a_caller_who_resets_the_stream(engine: Engine) {
+    async fn a_client_that_resets_the_stream(engine: Engine) {
         let (scene, database) = slow_scene(engine).await;
         hang_up(&scene, engine, &database, Protocol::Http2).await;
     }
 
     /// Many who hang up leave no more behind than the tenant has connections.
-    async fn many_callers_who_hang_up(engine: Engine) {
+    async fn many_clients_that_hang_up(engine: Engine) {
         let (scene, database) = slow_scene(engine).await;
         let calls = (0..20).map(|_| {
             let call = scene.acme.get("/api/v1/form").fresh().send();
@@ -141,8 +141,8 @@ mod pooled {
     const POOLED: Engine = Engine::PostgresOn(Server::Pooled);
 
     #[tokio::test]
-    async fn a_caller_who_closes_the_connection() {
-        super::a_caller_who_closes_the_connection(POOLED).await;
+    async fn a_client_that_closes_the_connection() {
+        super::a_client_that_closes_the_connection(POOLED).await;
     }
 
     #[tokio::test]

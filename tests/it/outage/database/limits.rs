@@ -49,7 +49,7 @@ async fn a_busy_pool_is_waited_for_a_moment_and_its_breaker_stays_closed() {
 }
 
 #[tokio::test]
-async fn a_node_that_stood_still_refuses_nobody_for_that() {
+async fn a_node_that_was_paused_refuses_no_request_for_that() {
     let site = Site::new().databases("wait_ms", 300);
     let mut scene = Scene::with(site, Engine::Postgres, |tenant| tenant.set("max_connections", 2));
     assert_eq!(scene.ask_within(PATIENCE).await.status, 200);

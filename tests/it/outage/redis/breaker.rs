@@ -115,7 +115,7 @@ async fn a_redis_that_answers_too_late() {
 }
 
 #[tokio::test]
-async fn a_redis_that_is_busy_with_a_script_of_somebody_elses() {
+async fn a_redis_that_is_busy_with_another_programs_script() {
     outlive(
         async |redis| {
             redis.run::<()>(&["CONFIG", "SET", "busy-reply-threshold", "100"]);
