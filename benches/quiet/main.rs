@@ -99,7 +99,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The mix of calls, with so many files open at once.
+/// The mix of calls, with at most `open` files open at once.
 async fn load_with(world: &World, arguments: &Arguments, open: usize, what: &str) -> anyhow::Result<Outcome> {
     world.configure(open)?;
     let mut node = Node::start(world, &[])?;

@@ -50,7 +50,7 @@ impl World {
         Ok(world)
     }
 
-    /// Keeps so many files, or connections to Postgres, open at once.
+    /// Limits how many files, or connections to Postgres, are open at once.
     pub(crate) fn configure(&self, open: usize) -> anyhow::Result<()> {
         self.write(self.accounts, open)
     }

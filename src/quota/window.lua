@@ -5,7 +5,7 @@
 -- truncated to whole milliseconds and counts until its age is more than the window, so two requests that are less than a
 -- window apart always count together.
 --
--- A short log is read whole by every request. A long one is never: beside it, a tally holds what an answer needs, so that a
+-- A short log is read whole by every request. A long one is never: next to it, a tally holds what an answer needs, so that a
 -- request costs the same whether the window holds six hundred requests or a hundred thousand.
 --
 -- KEYS     of each request the log of its account; a long log is followed by its tally. A key may come more than once

@@ -3,7 +3,7 @@
 //!
 //! Triggers append what a statement adds to or removes from a count to `listed_total_changes`, in the writer's own
 //! transaction; a settler adds these changes to `listed_totals` later. A count is the kept one plus the changes, read
-//! by one statement, so it is exact at once, also on a standby, and nobody waits for a settler. Submissions need the
+//! by one statement, so it is exact at once, also on a standby, and no request waits for a settler. Submissions need the
 //! intake instead, because what is derived from them depends on rows that other transactions may be changing. Whether
 //! a form, group, user or member counts depends on its own row only, so its writer knows.
 //!

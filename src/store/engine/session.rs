@@ -167,7 +167,7 @@ impl Session {
         }
     }
 
-    /// Whether the session has served so many schemas that it should be closed.
+    /// Whether the session should be closed because of the number of schemas that it has served.
     pub(super) fn is_worn(&self) -> bool {
         matches!(self, Self::Postgres(session) if session.is_worn())
     }

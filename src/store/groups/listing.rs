@@ -3,7 +3,7 @@
 //!
 //! Every batch is one short statement on a connection of its own checkout, and continues behind the last member that
 //! was read. Between two batches nothing is held: no connection, no transaction, no lock of a SQLite file. So the list
-//! is no snapshot: a member who is added or removed meanwhile may be in it or not, and one whose address changes may be
+//! is no snapshot: a member that is added or removed meanwhile may be in it or not, and one whose address changes may be
 //! missing or appear twice. Every other member is in it exactly once. If the group is deleted meanwhile, the list
 //! fails instead of ending early.
 

@@ -108,7 +108,7 @@ async fn texts(database: &str, query: String) -> Vec<String> {
     sqlx::query_scalar(AssertSqlSafe(query)).fetch_all(&mut connection).await.expect("the query has no fault")
 }
 
-/// Waits until so many processes of the server serve a database: those of commands that have ended may still be there.
+/// Waits until `count` processes of the server serve a database: those of finished commands may still be there.
 async fn backends_once(database: &str, count: usize) -> Vec<String> {
     let began = Instant::now();
     loop {

@@ -233,6 +233,6 @@ fn an_unclaimed_socket_is_reported_in_plain_words() {
     drop(operator);
     let address = other.local_addr().expect("it is bound");
     assert_eq!(output.code, 1);
-    let told = format!("systemd passes a socket at {address}, but no entry of `listen` and no `admin_listen`");
-    assert!(output.stderr.contains(&told), "{}", output.stderr);
+    let message = format!("systemd passes a socket at {address}, but no entry of `listen` and no `admin_listen`");
+    assert!(output.stderr.contains(&message), "{}", output.stderr);
 }

@@ -45,7 +45,8 @@ impl SlowDisk {
 
     /// The environment of a node on this disk.
     pub(crate) fn environment(&self) -> [(&str, &str); 2] {
-        let [library, held] = [&self.library, &self.held].map(|path| path.to_str().expect("a temporary folder's name"));
+        let [library, held] =
+            [&self.library, &self.held].map(|path| path.to_str().expect("the path of a temporary folder is UTF-8"));
         [("LD_PRELOAD", library), ("HELD_DISK", held)]
     }
 

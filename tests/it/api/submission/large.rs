@@ -75,7 +75,7 @@ on_both_databases! {
             assert_eq!(submission["allElements"].as_array().unwrap().len(), 12);
             let expected: Vec<String> = (0..12).filter(|field| (id + field) % 7 != 0 && *field != 3).map(|field| text_of(id, field)).collect();
             assert_eq!(values(submission), expected, "{id}");
-            // Small ones are read whole, alone or in a page of few.
+            // Small ones are read whole, by id or on a short page.
             let single = account.client.get(&format!("/api/v1/submission/{id}")).send().await;
             assert_eq!(single.header("content-length").is_some(), id != 5 && id != 6, "{id}");
             assert_eq!(single.json()["data"], *submission);

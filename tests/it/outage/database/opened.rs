@@ -28,7 +28,7 @@ fn last_used(acme: &Acme) -> Option<Timestamp> {
     list[0]["last_used_at"].as_str().map(|at| at.parse().expect("an instant"))
 }
 
-/// Stores that all tokens were last used so many minutes ago. Returns the instant.
+/// Stores that all tokens were last used `minutes` minutes ago. Returns the instant.
 async fn store_use(acme: &Acme, engine: Engine, minutes: i64) -> Timestamp {
     let at = (Timestamp::now().as_second() / 60 - minutes) * 60;
     let at = Timestamp::from_second(at).expect("an instant");
