@@ -20,7 +20,9 @@ use super::usage::Usage;
 use crate::shared::{CallError, RedisConnections};
 use crate::telemetry::step;
 
-static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("window.lua")));
+const SCRIPT_TEXT: &str = include_str!("window.lua");
+
+static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(SCRIPT_TEXT));
 
 /// Maximum number of requests in one call.
 ///
@@ -218,13 +220,13 @@ impl Inner {
         &self,
         requests: impl ExactSizeIterator<Item = &'q WindowRequest> + Clone,
     ) -> Result<Vec<Result<Outcome, Failure>>, Failure> {
-        let command = self.command(requests.clone());
+        let by_hash = self.command("EVALSHA", SCRIPT.get_hash(), requests.clone());
         let key = requests.clone().next().map_or("", |request| &*request.log);
         let call =
-            self.connections.call(key, async |mut connection| match command.query_async(&mut connection).await {
+            self.connections.call(key, async |mut connection| match by_hash.query_async(&mut connection).await {
+                // `SCRIPT LOAD` would need every master of a cluster, and one of them may be down.
                 Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                    SCRIPT.prepare_invoke().load_async(&mut connection).await?;
-                    command.query_async(&mut connection).await
+                    self.command("EVAL", SCRIPT_TEXT, requests.clone()).query_async(&mut connection).await
                 }
                 replies => replies,
             });
@@ -232,12 +234,17 @@ impl Inner {
         Ok(replies.into_iter().zip(requests).map(|(reply, request)| reply.outcome(request)).collect())
     }
 
-    /// The command that runs the script. [`Script`] itself would allocate each argument, and each argument costs
+    /// The command that runs the script, named by its hash or given as text. [`Script`] itself would allocate each argument, and each argument costs
     /// Redis an object and Lua a string, so all requests are packed into one.
-    fn command<'q>(&self, requests: impl ExactSizeIterator<Item = &'q WindowRequest> + Clone) -> Cmd {
-        let mut command = redis::cmd("EVALSHA");
+    fn command<'q>(
+        &self,
+        name: &str,
+        script: &str,
+        requests: impl ExactSizeIterator<Item = &'q WindowRequest> + Clone,
+    ) -> Cmd {
+        let mut command = redis::cmd(name);
         let tallies = requests.clone().filter(|request| request.is_long()).count();
-        command.arg(SCRIPT.get_hash()).arg(requests.len() + tallies);
+        command.arg(script).arg(requests.len() + tallies);
         for request in requests.clone() {
             command.arg(&*request.log).arg(request.tally());
         }
