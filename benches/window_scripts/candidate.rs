@@ -131,7 +131,7 @@ impl Candidate {
             if step % 200 == 0 {
                 limit = random.random_range(1..=60);
             }
-            let (kind, token) = (["spend", "tell", "look"][random.random_range(0..3)], random.random_range(0..4));
+            let (kind, token) = (["spend", "report", "look"][random.random_range(0..3)], random.random_range(0..4));
             let time = [now / 1000, now % 1000 * 1000];
             let mut ask = |candidate: Self, key: &str| -> anyhow::Result<_> {
                 let with_clock = |script: &str, clock| {
@@ -145,7 +145,7 @@ impl Candidate {
                         let mut invocation = script.key(key);
                         invocation.arg(WINDOW).arg(expiry(WINDOW)).arg(question(limit, kind, token)).arg(&time);
                         let mut answer = in_use(&invocation.invoke::<Vec<Vec<u8>>>(redis)?)?;
-                        if kind == "tell" && answer.0 == 1 {
+                        if kind == "report" && answer.0 == 1 {
                             // It tells what was before.
                             answer
                                 .3

@@ -24,7 +24,7 @@ const ROUNDS: usize = 9;
 
 /// What is measured: its name, the operation, and whether the window is full.
 pub(crate) const KINDS: [(&str, &str, bool); 3] =
-    [("a request", "spend", false), ("`GET /me`", "tell", false), ("a refusal", "spend", true)];
+    [("a request", "spend", false), ("`GET /me`", "report", false), ("a refusal", "spend", true)];
 
 /// Microseconds of Redis for each kind, at a limit of 60 and at one of 100,000.
 pub(crate) fn measure(server: &Server) -> anyhow::Result<[[Rounds; 2]; 3]> {

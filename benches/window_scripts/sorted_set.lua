@@ -24,4 +24,4 @@ while redis.call('ZADD', KEYS[1], 'NX', now, struct.pack('>I4I4I2', now % 429496
   same = same + 1
 end
 redis.call('PEXPIRE', KEYS[1], window + 1000)
-return {1, limit - used - 1, 0, ARGV[3] == 'tell' and table.concat(redis.call('ZRANGE', KEYS[1], 0, -1)) or ''}
+return {1, limit - used - 1, 0, ARGV[3] == 'report' and table.concat(redis.call('ZRANGE', KEYS[1], 0, -1)) or ''}

@@ -12,11 +12,11 @@
 -- ARGV[1]  window in ms
 -- ARGV[2]  expiry in ms of a log that is written whole. After each request a log is kept for at least half of it, which is
 --          more than the window
--- ARGV[3]  9 bytes per request. Limit: 4 bytes, big-endian. Operation: "l" looks, "s" spends, "t" spends and reports the
+-- ARGV[3]  9 bytes per request. Limit: 4 bytes, big-endian. Operation: "l" looks, "s" spends, "r" spends and reports the
 --          usage; in upper case if the log is long. Token: 4 bytes, as in the log
 -- Returns  texts. The first has 12 bytes per request, three big-endian numbers: what remains; the ms to wait until a
 --          request can be admitted, or 0; and what is reported: -1 nothing, -2 a tally, else a log, of which this many bytes
---          have left the window. A look, "t" and a refusal report. The logs and tallies follow, in order. A log is as it was
+--          have left the window. A look, "r" and a refusal report. The logs and tallies follow, in order. A log is as it was
 --          before its request. A tally includes it, and has 8 bytes per share: a token, and a number of its requests; the
 --          shares of a token add up, and may be negative. If a key holds something else, -1 remains, and the log is a
 --          message. (Numbers would cost both sides more than all of the rest.)
@@ -88,7 +88,7 @@ local function decide(key, limit, operation, token)
     local is_first = math.floor((now - newest) % 4294967296 / part) ~= this_part
     if is_first and call('PTTL', key) < kept + part then call('PEXPIRE', key, expiry) end
   end
-  return answer(limit - used - 1, 0, operation == 't' and log, left)
+  return answer(limit - used - 1, 0, operation == 'r' and log, left)
 end
 
 -- A part of a log, from one byte up to another.
@@ -137,7 +137,7 @@ end
 -- A long log. What has come and gone since the tally was written is few entries, which are read where they are needed: to
 -- report, and to write the tally, every 32 requests.
 --
--- Gateways to which a log is short, as with another limit, only write the log. If they have cut off its head, its first entry
+-- Gateways to which a log is short, as after a start, only write the log. If they have cut off its head, its first entry
 -- is another one, and all is counted again.
 local function decide_long(key, tally, limit, operation, token)
   local stored
@@ -213,7 +213,7 @@ local function decide_long(key, tally, limit, operation, token)
     local is_first = math.floor((now - newest) % 4294967296 / part) ~= this_part
     if is_first and call('PTTL', key) < kept + part then call('PEXPIRE', key, expiry) end
   end
-  return answer(limit - used - 1, 0, operation == 'T' and report .. token .. '\0\0\0\1', -2)
+  return answer(limit - used - 1, 0, operation == 'R' and report .. token .. '\0\0\0\1', -2)
 end
 
 local at = 1

@@ -47,7 +47,9 @@ async fn assert_long_window(url: &str) {
     site.migrate();
     let node = site.start();
     let client = node.client().to(&site.host("acme")).with(&site.token("acme", "tests"));
-    for (path, left) in [("/api/v1/form", 4999), ("/api/v1/me", 4998)] {
+    // A node knows that a log is long once it held 640 requests.
+    for left in (4300..5000).rev() {
+        let path = if left % 10 == 0 { "/api/v1/me" } else { "/api/v1/form" };
         let answer = client.get(path).send().await;
         assert_eq!((answer.status.as_u16(), answer.number("x-ratelimit-remaining")), (200, Some(left)), "{answer:?}");
     }

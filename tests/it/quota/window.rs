@@ -118,7 +118,7 @@ fn pairs(log: &[u8]) -> Vec<(u32, u32)> {
 
 /// The operations on a short log, then those on a long one. The random tests mix them at one window, as nodes do while
 /// its limit changes.
-const OPERATIONS: [&str; 6] = ["look", "spend", "tell", "Look", "Spend", "Tell"];
+const OPERATIONS: [&str; 6] = ["look", "spend", "report", "Look", "Spend", "Report"];
 
 /// Limits from one to sixty, now and then some hundreds, and the spans that tests and callers know.
 fn sizes(random: &mut StdRng, round: u64) -> (u64, u64) {
@@ -320,8 +320,8 @@ fn one_call_decides_many_requests_in_their_order() {
     let mut questions = Vec::new();
     for (key, limit, what, token) in [
         ("a", 2, "spend", 1),
-        ("b", 1, "tell", 2),
-        ("a", 2, "tell", 3),
+        ("b", 1, "report", 2),
+        ("a", 2, "report", 3),
         ("b", 1, "spend", 4),
         ("a", 3, "look", 0),
         ("a", 2, "spend", 5),
