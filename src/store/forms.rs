@@ -70,7 +70,7 @@ impl Store {
         let position = CountedList::Forms.write_skipped(&mut sql, page);
         sql.push("SELECT ");
         CountedList::Forms.write_total(&mut sql);
-        sql.push(", ").push(PENDING).push(", (").push_records(&["id", "name", "anonymous"]);
+        sql.push(", ").push_each(PENDING).push(", (").push_records(&["id", "name", "anonymous"]);
         sql.push(" FROM (SELECT id, name, anonymous").push(LISTED);
         position.write_condition(&mut sql, "id");
         sql.push(" ORDER BY id");

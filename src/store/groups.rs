@@ -155,7 +155,11 @@ fn write_listed(sql: &mut Sql, filter: &GroupFilter) {
 
 /// Adds an expression: how many members a group `g` has.
 fn write_member_count(sql: &mut Sql) {
-    sql.push("CASE WHEN g.built_in THEN ").push(totals::USERS).push(" ELSE ").push(totals::MEMBERS_OF_ONE).push(" END");
+    sql.push("CASE WHEN g.built_in THEN ")
+        .push_each(totals::USERS)
+        .push(" ELSE ")
+        .push_each(totals::MEMBERS_OF_ONE)
+        .push(" END");
 }
 
 impl Store {
@@ -180,16 +184,16 @@ impl Store {
             write_listed(&mut sql, filter);
             sql.push(")");
         }
-        sql.push(", ").push(PENDING).push(", (");
+        sql.push(", ").push_each(PENDING).push(", (");
         sql.push_records(&["g.id", "g.name", "g.external_id", "g.managed", "g.members"]);
         sql.push(" FROM (SELECT g.id, g.name, g.external_id, g.managed, CASE WHEN g.built_in THEN ")
-            .push(totals::USERS);
-        sql.push(" ELSE ").push(totals::MEMBERS_OF_EACH).push(" END AS members FROM (SELECT *");
+            .push_each(totals::USERS);
+        sql.push(" ELSE ").push_each(totals::MEMBERS_OF_EACH).push(" END AS members FROM (SELECT *");
         write_listed(&mut sql, filter);
         position.write_condition(&mut sql, "g.id");
         sql.push(" ORDER BY g.id");
         position.write_limit(&mut sql);
-        sql.push(") AS g").push(totals::COUNTED_MEMBERS).push(" ORDER BY g.id) AS g)");
+        sql.push(") AS g").push_each(totals::COUNTED_MEMBERS).push(" ORDER BY g.id) AS g)");
         let row = reader.fetch_one(sql).await?;
         drop(reader);
         self.note_pending(row.get(1)?);
@@ -212,10 +216,10 @@ impl Store {
         sql.push(" UNION ALL SELECT u.email, u.name, NULL, NULL, NULL, u.email_folded, u.id FROM groups g ");
         sql.push("JOIN group_members m ON m.group_id = g.id JOIN users u ON u.id = m.user_id ");
         sql.push("WHERE NOT g.built_in AND g.id = ").bind(id);
-        sql.push(" AND ").push(totals::MEMBERS_OF_ONE).push(" <= ").bind(MAX_MEMBERS_AT_ONCE);
+        sql.push(" AND ").push_each(totals::MEMBERS_OF_ONE).push(" <= ").bind(MAX_MEMBERS_AT_ONCE);
         sql.push(" UNION ALL SELECT u.email, u.name, NULL, NULL, NULL, u.email_folded, u.id FROM users u ");
         sql.push("WHERE CASE WHEN (SELECT g.built_in FROM groups g WHERE g.id = ").bind(id);
-        sql.push(") THEN ").push(totals::USERS).push(" <= ").bind(MAX_MEMBERS_AT_ONCE).push(" ELSE false END");
+        sql.push(") THEN ").push_each(totals::USERS).push(" <= ").bind(MAX_MEMBERS_AT_ONCE).push(" ELSE false END");
         sql.push(") AS shown ORDER BY folded").push_either(" COLLATE \"C\"", "").push(" NULLS FIRST, user_id");
         let (mut found, mut members, mut last) = (None, Members::default(), None);
         let mut each = |row: Row| {

@@ -40,12 +40,12 @@ impl CountedList {
 
     /// Adds an expression: how many there are.
     pub(super) fn write_total(self, sql: &mut Sql) {
-        sql.push(
-            "(SELECT CAST(coalesce(sum(listed), 0) AS bigint) FROM (SELECT listed FROM listed_totals WHERE counted = ",
-        );
-        sql.push(self.literal())
-            .push(" AND key = -1 UNION ALL SELECT listed FROM listed_total_changes WHERE counted = ");
-        sql.push(self.literal()).push(") AS parts)");
+        sql.push_either("(SELECT CAST(coalesce(sum(listed), 0) AS bigint) FROM (", "coalesce((");
+        sql.push("SELECT listed FROM listed_totals WHERE counted = ").push(self.literal()).push(" AND key = -1");
+        if sql.dialect() == Dialect::Postgres {
+            sql.push(" UNION ALL SELECT listed FROM listed_total_changes WHERE counted = ").push(self.literal());
+        }
+        sql.push_either(") AS parts)", "), 0)");
     }
 
     /// Adds the start of a statement whose pages may be far inside: the table `skipped (listed, before_id)`.
@@ -101,26 +101,36 @@ pub(super) fn not_negative(count: i64) -> u64 {
     u64::try_from(count).unwrap_or_default()
 }
 
-/// An expression: how many users there are.
-pub(super) const USERS: &str = "(SELECT CAST(coalesce(sum(listed), 0) AS bigint) FROM (\
-    SELECT listed FROM listed_totals WHERE counted = 'users' AND key = 0 \
-    UNION ALL SELECT listed FROM listed_total_changes WHERE counted = 'users') AS parts)";
+/// An expression: how many users there are. Like those below for Postgres, and for SQLite, which has no changes to add.
+pub(super) const USERS: [&str; 2] = [
+    "(SELECT CAST(coalesce(sum(listed), 0) AS bigint) FROM (\
+        SELECT listed FROM listed_totals WHERE counted = 'users' AND key = 0 \
+        UNION ALL SELECT listed FROM listed_total_changes WHERE counted = 'users') AS parts)",
+    "coalesce((SELECT listed FROM listed_totals WHERE counted = 'users' AND key = 0), 0)",
+];
 
 /// An expression: how many members a group `g` has. Reads all changes, so it is for one group.
-pub(super) const MEMBERS_OF_ONE: &str = "(SELECT CAST(coalesce(sum(listed), 0) AS bigint) FROM (\
-    SELECT listed FROM listed_totals WHERE counted = 'members' AND key = g.id \
-    UNION ALL SELECT listed FROM listed_total_changes WHERE counted = 'members' AND key = g.id) AS parts)";
+pub(super) const MEMBERS_OF_ONE: [&str; 2] = [
+    "(SELECT CAST(coalesce(sum(listed), 0) AS bigint) FROM (\
+        SELECT listed FROM listed_totals WHERE counted = 'members' AND key = g.id \
+        UNION ALL SELECT listed FROM listed_total_changes WHERE counted = 'members' AND key = g.id) AS parts)",
+    "coalesce((SELECT listed FROM listed_totals WHERE counted = 'members' AND key = g.id), 0)",
+];
 
 /// Tables to join to groups `g`, for [`MEMBERS_OF_EACH`]. The changes are read once, however many groups there are.
-pub(super) const COUNTED_MEMBERS: &str = " LEFT JOIN listed_totals t ON t.counted = 'members' AND t.key = g.id \
-    LEFT JOIN (SELECT key, CAST(sum(listed) AS bigint) AS listed FROM listed_total_changes \
-    WHERE counted = 'members' GROUP BY key) AS c ON c.key = g.id";
+pub(super) const COUNTED_MEMBERS: [&str; 2] = [
+    " LEFT JOIN listed_totals t ON t.counted = 'members' AND t.key = g.id \
+        LEFT JOIN (SELECT key, CAST(sum(listed) AS bigint) AS listed FROM listed_total_changes \
+        WHERE counted = 'members' GROUP BY key) AS c ON c.key = g.id",
+    " LEFT JOIN listed_totals t ON t.counted = 'members' AND t.key = g.id",
+];
 
 /// An expression: how many members each group has.
-pub(super) const MEMBERS_OF_EACH: &str = "coalesce(t.listed, 0) + coalesce(c.listed, 0)";
+pub(super) const MEMBERS_OF_EACH: [&str; 2] =
+    ["coalesce(t.listed, 0) + coalesce(c.listed, 0)", "coalesce(t.listed, 0)"];
 
 /// An expression: how many changes are not added up yet.
-pub(super) const PENDING: &str = "(SELECT count(*) FROM listed_total_changes)";
+pub(super) const PENDING: [&str; 2] = ["(SELECT count(*) FROM listed_total_changes)", "0"];
 
 /// How many changes a list may read before they are added up.
 ///

@@ -57,7 +57,7 @@ impl MemberReader {
         let walks_users = dialect == Dialect::Sqlite && !built_in && {
             let mut reader = store.database.reader().await?;
             let mut sql = reader.sql();
-            sql.push("SELECT ").push(totals::USERS);
+            sql.push("SELECT ").push_each(totals::USERS);
             let users = totals::not_negative(reader.fetch_one(sql).await?.get(0)?);
             // Sorting reads every member for every batch.
             users < members.saturating_mul(members.div_ceil(BATCH.unsigned_abs()))

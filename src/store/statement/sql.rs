@@ -164,6 +164,11 @@ impl Sql {
         }
     }
 
+    /// The same of an expression that is used in several places.
+    pub(crate) fn push_each(&mut self, [postgres, sqlite]: [&'static str; 2]) -> &mut Self {
+        self.push_either(postgres, sqlite)
+    }
+
     /// Adds a value and its placeholder.
     pub(crate) fn bind(&mut self, value: impl Into<Bind>) -> &mut Self {
         self.binds.push(value.into());
