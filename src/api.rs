@@ -4,6 +4,7 @@
 //! nor SQL: a handler reads a [`Call`] and queries the tenant's store.
 
 mod body;
+mod changes;
 mod dedup;
 mod filter;
 mod forms;
@@ -59,6 +60,7 @@ enum Resource {
     Form,
     Submissions,
     Submission,
+    Changes,
     Groups,
     Group,
     Subscriptions,
@@ -67,12 +69,13 @@ enum Resource {
 }
 
 /// All paths, relative to `/api/v1`.
-const PATHS: [(&str, Resource); 11] = [
+const PATHS: [(&str, Resource); 12] = [
     ("/me", Resource::Me),
     ("/openapi.json", Resource::OpenApi),
     ("/form", Resource::Forms),
     ("/form/{id}", Resource::Form),
     ("/submission", Resource::Submissions),
+    ("/submission/changes", Resource::Changes),
     ("/submission/{id}", Resource::Submission),
     ("/group", Resource::Groups),
     ("/group/{id}", Resource::Group),
@@ -85,7 +88,7 @@ impl Resource {
     /// The methods of a resource, formatted for `Allow`.
     fn allow(self) -> &'static str {
         match self {
-            Self::Me | Self::OpenApi | Self::Forms | Self::Form | Self::Submission => "GET, HEAD",
+            Self::Me | Self::OpenApi | Self::Forms | Self::Form | Self::Submission | Self::Changes => "GET, HEAD",
             Self::Submissions | Self::Unsubscription => "POST",
             Self::Groups => "GET, HEAD, PUT",
             Self::Group | Self::Subscription => "GET, HEAD, DELETE",
@@ -102,6 +105,7 @@ impl Resource {
             (Self::Form, &Method::GET) => Route::ShowForm { id },
             (Self::Submissions, &Method::POST) => Route::SearchSubmissions,
             (Self::Submission, &Method::GET) => Route::ShowSubmission { id },
+            (Self::Changes, &Method::GET) => Route::ListChanges,
             (Self::Groups, &Method::GET) => Route::ListGroups,
             (Self::Groups, &Method::PUT) => Route::WriteGroup,
             (Self::Group, &Method::GET) => Route::ShowGroup { id },
@@ -137,6 +141,8 @@ pub enum Route {
         /// The id as written in the path.
         id: String,
     },
+    /// `GET /submission/changes`
+    ListChanges,
     /// `GET /group`
     ListGroups,
     /// `PUT /group`
@@ -180,6 +186,7 @@ impl Route {
             Self::ShowForm { .. } => "GET /form/{id}",
             Self::SearchSubmissions => "POST /submission",
             Self::ShowSubmission { .. } => "GET /submission/{id}",
+            Self::ListChanges => "GET /submission/changes",
             Self::ListGroups => "GET /group",
             Self::WriteGroup => "PUT /group",
             Self::ShowGroup { .. } => "GET /group/{id}",
@@ -197,6 +204,7 @@ impl Route {
     pub fn parameters(&self) -> &'static [&'static str] {
         match self {
             Self::ListForms | Self::SearchSubmissions | Self::ListSubscriptions | Self::ShowGroup { .. } => &["page"],
+            Self::ListChanges => &["cursor", "limit", "forms", "wait"],
             Self::ListGroups => &["managed", "external_id", "page"],
             Self::WriteGroup => &["dry_run", "confirm", "report"],
             Self::ShowMe
@@ -232,7 +240,11 @@ impl Route {
     /// The time limit of the request, not counting its body.
     #[must_use]
     pub fn time_limit(&self, limits: &RequestLimits) -> Duration {
-        if *self == Self::WriteGroup { limits.group_request } else { limits.request }
+        match self {
+            Self::WriteGroup => limits.group_request,
+            Self::ListChanges => limits.request + changes::MAX_WAIT,
+            _ => limits.request,
+        }
     }
 }
 
@@ -269,6 +281,7 @@ pub async fn handle(admitted: &Admitted, route: Route, call: Call<'_>) -> Result
         Route::ShowForm { id } => Box::pin(forms::show(admitted, &id)).await,
         Route::SearchSubmissions => Box::pin(submissions::search(admitted, &call)).await,
         Route::ShowSubmission { id } => Box::pin(submissions::show(admitted, &id)).await,
+        Route::ListChanges => Box::pin(changes::list(admitted, &call)).await,
         Route::ListGroups => Box::pin(groups::list(admitted, &call)).await,
         Route::WriteGroup => Box::pin(groups::write(admitted, call)).await,
         Route::ShowGroup { id } => Box::pin(groups::show(admitted, &call, &id)).await,

@@ -11,6 +11,7 @@ use std::time::Duration;
 use http::StatusCode;
 use http::header::{ACCEPT_ENCODING, ALLOW, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use serde::Serialize;
+use serde::ser::{SerializeStruct, Serializer};
 
 use crate::memory::MemorySpent;
 use crate::quota::NamedShare;
@@ -123,6 +124,9 @@ pub enum Refusal {
     /// No subscription has the id.
     #[error("no such subscription")]
     SubscriptionNotFound,
+    /// The cursor of the feed leads nowhere.
+    #[error("the cursor of the change feed is lost: {}", .0.reason)]
+    ChangesLost(LostChanges),
     /// The tenant's database is unavailable.
     #[error("the tenant's database can't be used")]
     DatabaseUnavailable(#[source] Arc<StoreError>),
@@ -138,6 +142,31 @@ pub enum Refusal {
     /// A handler panicked.
     #[error("a handler panicked: {0}")]
     Panicked(String),
+}
+
+/// Why a reader of the change feed has to begin again, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostChanges {
+    /// `expired`, `reset` or `ahead`.
+    pub reason: &'static str,
+    /// The same as a sentence.
+    pub message: &'static str,
+    /// The URL of the first page.
+    pub restart: String,
+}
+
+impl Serialize for LostChanges {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Links<'l> {
+            restart: &'l str,
+        }
+        let mut json = serializer.serialize_struct("LostChanges", 3)?;
+        json.serialize_field("message", self.message)?;
+        json.serialize_field("reason", self.reason)?;
+        json.serialize_field("links", &Links { restart: &self.restart })?;
+        json.end()
+    }
 }
 
 impl From<StoreError> for Refusal {
@@ -236,6 +265,7 @@ impl Refusal {
             Self::GroupNotFound => message(StatusCode::NOT_FOUND, "Group not found"),
             Self::BuiltInGroup => message(StatusCode::FORBIDDEN, "The All Users group cannot be deleted"),
             Self::SubscriptionNotFound => message(StatusCode::NOT_FOUND, "Subscription not found"),
+            Self::ChangesLost(lost) => Reply::json(StatusCode::GONE, lost),
             Self::TooSlow => message(StatusCode::GATEWAY_TIMEOUT, "The request took too long"),
             Self::StatementFailed(_) | Self::Panicked(_) => message(StatusCode::INTERNAL_SERVER_ERROR, "Server Error"),
         }

@@ -18,7 +18,7 @@ pub use fault::LineFault;
 
 use crate::store::import::Import;
 use crate::store::import::batch::RecordKind;
-use crate::store::{DatabaseLocation, StoreError};
+use crate::store::{DatabaseLocation, Events, StoreError};
 use reader::{Chunk, ReaderMessage};
 
 /// How many faults are kept for the report; all are counted. Larger: a file of another format fills memory. Smaller:
@@ -109,7 +109,8 @@ pub enum ImportError {
     Store(#[from] StoreError),
 }
 
-/// Loads an input into a database with the newest schema, and reports progress after every batch.
+/// Loads an input into a database with the newest schema, and reports progress after every batch. `events`
+/// says whether webhooks are sent what it changes.
 ///
 /// # Errors
 /// [`ImportError`]. Then, and also if the future is dropped, the database is unchanged.
@@ -117,9 +118,10 @@ pub async fn run(
     location: &DatabaseLocation,
     input: impl BufRead + Send + 'static,
     on_fault: OnFault,
+    events: Events,
     mut on_stage: impl FnMut(Stage) + Send,
 ) -> Result<Imported, ImportError> {
-    let mut import = Import::begin(location).await?;
+    let mut import = Import::begin(location, events).await?;
     let mut messages = reader::start(input, on_fault);
     let mut imported = Imported::default();
     loop {

@@ -18,11 +18,12 @@
 //! - Plans of statements that are too slow in a common form: `search.rs`, `search/conditions.rs`, `search/counted.rs`,
 //!   `search/match_set.rs`, `search/terms.rs`, `groups/listing.rs` and `groups/members.rs`.
 //! - Indexes and statistics: `settle.rs`, `settle/counts.rs`, `settle/intake.rs`, `settle/keyword_indexes.rs`
-//!   (Postgres), `settle/overlay.rs`, `settle/writing.rs`, `import.rs` and `import/keys.rs` (Postgres).
+//!   (Postgres), `settle/numbering.rs`, `settle/overlay.rs`, `settle/writing.rs`, `import.rs` and `import/keys.rs` (Postgres).
 //! - Schema, and what its triggers or sequences do on one database only: `schema.rs`, `schema/*.sql`, `users.rs`,
 //!   `import/write.rs`, `groups.rs` (collation), `groups/write.rs`, `subscriptions.rs` (row locks), `tokens.rs`,
 //!   `totals.rs`, `identity.rs` and `concerns.rs`.
 
+mod changes;
 mod concerns;
 mod engine;
 pub mod filter;
@@ -46,6 +47,7 @@ use std::sync::Arc;
 
 use tokio::sync::RwLock;
 
+pub use changes::{Change, ChangeCursor, ChangeKind, ChangePage, ChangesFrom, ChangesRead, LostCursor};
 pub use concerns::DatabaseConcern;
 #[cfg(test)]
 pub(crate) use engine::raw;
@@ -64,6 +66,7 @@ pub use identity::DatabaseIdentity;
 pub use reindex::{Reindexed, reindex};
 pub use schema::Reach;
 pub use search::SearchPage;
+pub use settle::Events;
 use settle::Settler;
 pub use statement::{Page, PageRequest, Texts, fold};
 pub use submissions::{Answer, Field, Submission, SubmissionPart, SubmissionReader, Submissions, SubmissionsView};

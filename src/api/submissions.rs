@@ -3,6 +3,7 @@
 //! Owns the JSON of a submission. [`filter`] parses the search, and the store runs it. An answer of more than
 //! [`WHOLE_BYTES`] is [`streamed`].
 
+mod changes_end;
 mod streamed;
 
 use std::borrow::Cow;
@@ -22,7 +23,8 @@ use super::{Call, filter, page, store};
 use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
 use crate::reply::{Reply, WHOLE_BYTES};
-use crate::store::{Answer, Field, SearchPage, Submission};
+use crate::store::{Answer, Field, SearchPage, Submission, SubmissionReader, SubmissionsView};
+pub(super) use changes_end::ChangesEnd;
 use streamed::Closing;
 
 /// The number of submissions on a page, as in the service description.
@@ -146,6 +148,29 @@ pub(super) async fn search(admitted: &Admitted, call: &Call<'_>) -> Result<Reply
     }
     let reader = store.read_in_parts(found.ids().iter().copied());
     streamed::reply(reader, Closing::Page(Box::new(envelope)), zone).await
+}
+
+/// Writes the changes of a page, up to the end of the list, with the submissions as they are now.
+pub(super) fn write_changes(json: &mut Json, end: &mut ChangesEnd, shown: &SubmissionsView<'_>, zone: &TimeZone) {
+    let fields = FieldsJson::new(&shown.fields);
+    for submission in &shown.submissions {
+        end.write_before(json, submission.id);
+        fields.write(json, submission, zone);
+        json.raw("}");
+        // Nobody reads what is written beyond.
+        if json.position() > WHOLE_BYTES {
+            return;
+        }
+    }
+}
+
+/// The answer with the changes of a page, whose submissions are read in parts.
+pub(super) async fn stream_changes(
+    reader: SubmissionReader,
+    end: ChangesEnd,
+    zone: &TimeZone,
+) -> Result<Reply, Refusal> {
+    streamed::reply(reader, Closing::Changes(Box::new(end)), zone).await
 }
 
 pub(super) async fn show(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {

@@ -21,7 +21,7 @@ use super::{OfTenant, serve, token};
 use crate::config::{Config, TenantConfig};
 use crate::gateway::{self, Running, StartError};
 use crate::import::{self, OnFault};
-use crate::store::{self, PageRequest, Reach, Store};
+use crate::store::{self, Events, PageRequest, Reach, Store};
 use crate::systemd::InheritedSockets;
 
 #[derive(Debug, Args)]
@@ -67,7 +67,7 @@ async fn load<'c>(config: &'c Config, (slug, sample): (&str, &'static str)) -> R
         let forms = store.list_forms(PageRequest { number: NonZeroU64::MIN, size: 1 }).await?;
         store.close().await;
         if forms.total == 0 {
-            import::run(&tenant.database, sample.as_bytes(), OnFault::Stop, |_| {}).await?;
+            import::run(&tenant.database, sample.as_bytes(), OnFault::Stop, Events::Sent, |_| {}).await?;
         }
         anyhow::Ok(())
     };

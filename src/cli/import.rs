@@ -12,7 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::output::{print, print_stderr};
 use super::{OfTenant, TenantChoice};
 use crate::import::{self, ImportError, Imported, OnFault, Stage};
-use crate::store;
+use crate::store::{self, Events};
 
 #[derive(Debug, Args)]
 pub(super) struct ImportArgs {
@@ -23,6 +23,9 @@ pub(super) struct ImportArgs {
     /// Skip faulty lines and load the rest; without it, a faulty line rejects the whole file.
     #[arg(long)]
     keep_going: bool,
+    /// Send no webhooks for what is loaded; `GET /submission/changes` has it all the same.
+    #[arg(long)]
+    quiet: bool,
 }
 
 #[derive(Debug, Args)]
@@ -40,8 +43,9 @@ pub(super) async fn run(command: &ImportArgs) -> Result<()> {
     let tenant = command.tenant.find()?;
     let (input, size) = open(&command.file)?;
     let on_fault = if command.keep_going { OnFault::KeepGoing } else { OnFault::Stop };
+    let events = if command.quiet { Events::Quiet } else { Events::Sent };
     let bar = progress_bar(size);
-    let loading = import::run(&tenant.database, input, on_fault, |stage| match stage {
+    let loading = import::run(&tenant.database, input, on_fault, events, |stage| match stage {
         Stage::Loading(progress) => bar.set_position(progress.bytes),
         Stage::Finishing => bar.set_style(style("{spinner} building indexes  {elapsed}")),
     });

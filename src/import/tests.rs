@@ -7,7 +7,7 @@ mod loading;
 use std::io::Cursor;
 
 use crate::import::{ImportError, Imported, OnFault, run};
-use crate::store::{DatabaseLocation, Reach, migrate};
+use crate::store::{DatabaseLocation, Events, Reach, migrate};
 
 /// The lines with which most cases start.
 const BASE: &str = r#"
@@ -27,7 +27,7 @@ const BASE: &str = r#"
 "#;
 
 async fn import(location: &DatabaseLocation, text: &str, on_fault: OnFault) -> Result<Imported, ImportError> {
-    run(location, Cursor::new(text.to_owned()), on_fault, |_| ()).await
+    run(location, Cursor::new(text.to_owned()), on_fault, Events::Sent, |_| ()).await
 }
 
 async fn load(location: &DatabaseLocation, text: &str) -> Imported {

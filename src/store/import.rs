@@ -20,7 +20,7 @@ use record::Record;
 use state::ImportState;
 
 use super::engine::{Database, DatabaseLocation, Transaction};
-use super::settle::settle_within;
+use super::settle::{Events, settle_within};
 use super::statement::Dialect;
 use super::{StoreError, schema, users};
 
@@ -39,11 +39,12 @@ pub(crate) struct Import {
     state: ImportState,
     is_first: bool,
     batches: u64,
+    events: Events,
 }
 
 impl Import {
-    /// Begins to load into a migrated database.
-    pub(crate) async fn begin(location: &DatabaseLocation) -> Result<Self, StoreError> {
+    /// Begins to load into a migrated database. `events` says whether webhooks are sent what is loaded.
+    pub(crate) async fn begin(location: &DatabaseLocation, events: Events) -> Result<Self, StoreError> {
         let database = location.connect_for_maintenance();
         schema::require_served(&mut database.reader().await?).await?;
         let mut transaction = database.begin().await?;
@@ -54,7 +55,7 @@ impl Import {
         if is_first {
             keys::drop_keys(&mut transaction).await?;
         }
-        Ok(Self { database, transaction, state, is_first, batches: 0 })
+        Ok(Self { database, transaction, state, is_first, batches: 0, events })
     }
 
     /// Loads the valid records of a batch. Returns the fault of each record, if it has one.
@@ -82,7 +83,7 @@ impl Import {
         if self.is_first {
             keys::restore_keys(&mut self.transaction).await?;
         }
-        settle_within(&mut self.transaction).await?;
+        settle_within(&mut self.transaction, self.events).await?;
         complete(&mut self.transaction).await?;
         self.transaction.commit().await?;
         // Frees the space of the write-ahead log, which is as large as the load, or of the intake, which every search

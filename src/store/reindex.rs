@@ -22,15 +22,18 @@ pub struct Reindexed {
     pub labels: u64,
     /// Counts that were wrong.
     pub counts: u64,
+    /// Changes that the change log lacked.
+    pub changes: u64,
 }
 
 impl fmt::Display for Reindexed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { users, submissions, documents, labels, counts } = self;
+        let Self { users, submissions, documents, labels, counts, changes } = self;
         write!(
             f,
             "mended {users} users, {submissions} submissions, {documents} documents, {labels} labels, {counts} counts"
-        )
+        )?;
+        if *changes > 0 { write!(f, ", {changes} changes") } else { Ok(()) }
     }
 }
 
@@ -48,6 +51,6 @@ pub async fn reindex(location: &DatabaseLocation) -> Result<Reindexed, StoreErro
     let users = users::repair(&database).await?;
     let (differences, counts) = settle::repair(&database).await?;
     database.close().await;
-    let settle::Differences { listed: submissions, documents, labels } = differences;
-    Ok(Reindexed { users, submissions, documents, labels, counts })
+    let settle::Differences { listed: submissions, documents, labels, changes } = differences;
+    Ok(Reindexed { users, submissions, documents, labels, counts, changes })
 }

@@ -16,7 +16,7 @@ use super::engine::{Database, PooledConnection};
 use super::statement::Dialect;
 
 /// The last migration that this program needs in a database that it serves.
-const NEEDED: i64 = 12;
+const NEEDED: i64 = 13;
 
 /// The migration that only removes what nodes of an older version read. It may be applied after later ones.
 const FINISHING: i64 = 11;
@@ -25,7 +25,7 @@ const FINISHING: i64 = 11;
 #[expect(clippy::cast_possible_wrap, reason = "the list is short")]
 pub(crate) const NEWEST: i64 = POSTGRES.len() as i64;
 
-const POSTGRES: [(&str, &str); 12] = [
+const POSTGRES: [(&str, &str); 13] = [
     ("forms and submissions", include_str!("schema/postgres-1.sql")),
     ("subscriptions", include_str!("schema/postgres-2.sql")),
     ("counts", include_str!("schema/postgres-3.sql")),
@@ -38,8 +38,9 @@ const POSTGRES: [(&str, &str); 12] = [
     ("derived by the program", include_str!("schema/postgres-10.sql")),
     ("no longer derived by triggers", include_str!("schema/postgres-11.sql")),
     ("totals", include_str!("schema/postgres-12.sql")),
+    ("the change log", include_str!("schema/postgres-13.sql")),
 ];
-const SQLITE: [(&str, &str); 12] = [
+const SQLITE: [(&str, &str); 13] = [
     ("forms and submissions", include_str!("schema/sqlite-1.sql")),
     ("subscriptions", include_str!("schema/sqlite-2.sql")),
     ("counts", include_str!("schema/sqlite-3.sql")),
@@ -52,6 +53,7 @@ const SQLITE: [(&str, &str); 12] = [
     ("derived by the program", include_str!("schema/sqlite-10.sql")),
     ("no longer derived by triggers", include_str!("schema/sqlite-11.sql")),
     ("totals", include_str!("schema/sqlite-12.sql")),
+    ("the change log", include_str!("schema/sqlite-13.sql")),
 ];
 
 /// How far a database is migrated.

@@ -21,6 +21,7 @@ use std::time::Instant;
 use serde::Deserialize;
 
 use conditions::is_short;
+pub(super) use conditions::write_forms;
 use counted::CountedSearch;
 use match_set::SearchPlan;
 

@@ -12,16 +12,19 @@
 //! A transaction that commits while a settler runs still has its notes in the intake. Whatever the settler read of it
 //! is derived again later, which is idempotent.
 
+mod content;
 mod count_wrong;
 mod counts;
 mod derived;
 mod intake;
 mod keyword_indexes;
+mod numbering;
 mod overlay;
 mod reading;
 mod state;
 mod writing;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -36,7 +39,9 @@ use super::engine::{Database, Retry, Transaction};
 use super::statement::Dialect;
 use super::{Store, StoreError, totals, with_causes};
 use crate::metrics::DatabaseFailure;
-use intake::Notes;
+use intake::{NotedAt, Notes};
+pub use numbering::Events;
+use numbering::Numbering;
 use state::SettlerState;
 pub(super) use writing::Differences;
 
@@ -298,45 +303,54 @@ async fn settle_some(database: &Database, options: SettlerOptions) -> Result<Tak
 
 async fn try_to_settle_some(database: &Database, options: SettlerOptions) -> Result<TakenNotes, StoreError> {
     let mut transaction = begin(database, options).await?;
-    let taken = settle_in(&mut transaction, options.notes).await?;
+    let taken = settle_in(&mut transaction, options.notes, Events::Sent).await?;
     transaction.commit().await?;
     database.metrics().settled(taken.notes);
     Ok(taken)
 }
 
 /// Takes notes and derives from them, in a transaction that is the only one to settle.
-async fn settle_in(transaction: &mut Transaction, max_notes: i64) -> Result<TakenNotes, StoreError> {
+async fn settle_in(transaction: &mut Transaction, max_notes: i64, events: Events) -> Result<TakenNotes, StoreError> {
+    let mut numbering = Numbering::begin(transaction, events).await?;
     let notes = Notes::take(transaction, max_notes).await?;
-    notes.note_others(transaction).await?;
-    let ids: Vec<i64> = notes.submissions.iter().copied().collect();
-    derive(transaction, &ids).await?;
+    notes.note_others(transaction, &mut numbering).await?;
+    let ids: Vec<i64> = notes.submissions.keys().copied().collect();
+    derive(transaction, &ids, &notes.submissions, &mut numbering).await?;
+    numbering.end(transaction).await?;
     let is_all = i64::try_from(notes.taken).is_ok_and(|taken| taken < max_notes) && !notes.may_affect_others();
     Ok(TakenNotes { notes: notes.taken, is_all })
 }
 
-/// Updates the search tables for the given submissions.
-async fn derive(transaction: &mut Transaction, ids: &[i64]) -> Result<Differences, StoreError> {
+/// Updates the search tables and the change log for the given submissions. `noted` has when a submission changed; those
+/// missing there may not have.
+async fn derive(
+    transaction: &mut Transaction,
+    ids: &[i64],
+    noted: &BTreeMap<i64, NotedAt>,
+    numbering: &mut Numbering,
+) -> Result<Differences, StoreError> {
     let mut differences = Differences::default();
     if ids.is_empty() {
         return Ok(differences);
     }
     for batch in reading::batches(transaction.connection(), ids).await? {
-        let wanted = reading::wanted(transaction.connection(), &batch).await?;
+        let (wanted, contents) = reading::wanted(transaction.connection(), &batch).await?;
         let stored = reading::stored(transaction.connection(), &batch).await?;
         differences += writing::write(transaction, &batch, &wanted, &stored).await?;
+        differences.changes += numbering.number(transaction, &batch, &contents, noted).await?;
     }
     Ok(differences)
 }
 
 /// Settles within a transaction, including what the transaction itself has written.
-pub(super) async fn settle_within(transaction: &mut Transaction) -> Result<(), StoreError> {
+pub(super) async fn settle_within(transaction: &mut Transaction, events: Events) -> Result<(), StoreError> {
     let is_postgres = transaction.dialect() == Dialect::Postgres;
     if is_postgres {
         run(transaction, LOCK).await?;
     }
     keyword_indexes::drop_if_empty(transaction).await?;
     // All notes at once: until the transaction ends, each further DELETE would read the rows deleted before.
-    while settle_in(transaction, i64::MAX).await?.notes > 0 {}
+    while settle_in(transaction, i64::MAX, events).await?.notes > 0 {}
     totals::add_up_within(transaction).await?;
     keyword_indexes::create_missing(transaction).await?;
     if is_postgres {
@@ -362,7 +376,9 @@ pub(super) async fn repair(database: &Database) -> Result<(Differences, u64), St
         let mut transaction = begin(database, FOR_A_COMMAND).await?;
         let ids = intake::ids_after(&mut transaction, last, REPAIR_BATCH).await?;
         let Some(&end) = ids.last() else { break };
-        differences += derive(&mut transaction, &ids).await?;
+        let mut numbering = Numbering::begin(&mut transaction, Events::Sent).await?;
+        differences += derive(&mut transaction, &ids, &BTreeMap::new(), &mut numbering).await?;
+        numbering.end(&mut transaction).await?;
         transaction.commit().await?;
         last = end;
     }

@@ -1,6 +1,7 @@
 //! The resources of the API, a folder each, a file a method.
 
 mod account;
+pub(crate) mod changes;
 mod counts;
 mod form;
 mod group;

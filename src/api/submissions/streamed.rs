@@ -11,7 +11,7 @@ use futures_util::stream::try_unfold;
 use http::StatusCode;
 use jiff::tz::TimeZone;
 
-use super::{FieldsJson, write_head};
+use super::{ChangesEnd, FieldsJson, write_head};
 use crate::api::json::Json;
 use crate::api::page::Envelope;
 use crate::error::Refusal;
@@ -29,6 +29,8 @@ pub(super) enum Closing {
     Submission,
     /// `POST /submission`
     Page(Box<Envelope>),
+    /// `GET /submission/changes`
+    Changes(Box<ChangesEnd>),
 }
 
 /// The answer with everything that a reader yields.
@@ -92,6 +94,7 @@ impl Writer {
                 self.json.raw("]");
                 envelope.write_end(&mut self.json, self.written);
             }
+            Closing::Changes(mut end) => end.write(&mut self.json),
             Closing::Submission => _ = self.json.raw("}"),
         }
         Some(self.json.take_part())
@@ -100,7 +103,10 @@ impl Writer {
     fn write(&mut self, part: SubmissionPart) {
         match part {
             SubmissionPart::Begin { id, status, created_at, updated_at } => {
-                self.json.raw(if self.written == 0 { "" } else { "," });
+                match &mut self.ending {
+                    Some(Closing::Changes(end)) => end.write_before(&mut self.json, id),
+                    _ => _ = self.json.raw(if self.written == 0 { "" } else { "," }),
+                }
                 write_head(&mut self.json, id, &status, created_at, updated_at);
                 (self.written, self.entries) = (self.written + 1, 0);
             }
@@ -119,7 +125,10 @@ impl Writer {
                 }
                 self.fields = Some(known);
             }
-            SubmissionPart::End => _ = self.json.raw("]}"),
+            SubmissionPart::End => {
+                let is_change = matches!(self.ending, Some(Closing::Changes(_)));
+                self.json.raw(if is_change { "]}}" } else { "]}" });
+            }
         }
     }
 }

@@ -65,7 +65,7 @@ pub(super) fn ids_of_hits(dialect: Dialect) -> &'static str {
 }
 
 /// Adds the ids of forms and of their sub-forms, as a table of one column `id`.
-pub(super) fn write_forms(sql: &mut Sql, forms: &[i64]) {
+pub(in crate::store) fn write_forms(sql: &mut Sql, forms: &[i64]) {
     sql.push("(WITH RECURSIVE wanted (id) AS (SELECT id FROM forms WHERE id").in_ids(forms);
     sql.push(" UNION SELECT f.id FROM forms f JOIN wanted ON f.parent_id = wanted.id) SELECT id FROM wanted)");
 }

@@ -2,11 +2,36 @@
 //!
 //! A note names a submission (and its children, if they may be affected), a form, or everything.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
+use jiff::Timestamp;
+
+use super::numbering::Numbering;
 use crate::store::StoreError;
 use crate::store::engine::{PooledConnection, Transaction};
-use crate::store::statement::{Dialect, Sql};
+use crate::store::statement::{Dialect, Row, Sql};
+
+/// When the first and the last note of a submission were written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NotedAt {
+    pub(super) first: Timestamp,
+    pub(super) last: Timestamp,
+}
+
+impl NotedAt {
+    pub(super) fn now() -> Self {
+        Self::at(Timestamp::now())
+    }
+
+    fn at(instant: Timestamp) -> Self {
+        Self { first: instant, last: instant }
+    }
+
+    pub(super) fn add(&mut self, other: Self) {
+        self.first = self.first.min(other.first);
+        self.last = self.last.max(other.last);
+    }
+}
 
 /// Notes that were taken out of the intake.
 #[derive(Debug, Default)]
@@ -14,7 +39,7 @@ pub(super) struct Notes {
     /// How many there were.
     pub(super) taken: usize,
     /// The submissions to derive from.
-    pub(super) submissions: BTreeSet<i64>,
+    pub(super) submissions: BTreeMap<i64, NotedAt>,
     /// Submissions whose children may now be shown elsewhere.
     parents: Vec<i64>,
     /// Forms whose `graduated` changed.
@@ -22,42 +47,54 @@ pub(super) struct Notes {
     everything: bool,
 }
 
+const TAKE_UNNUMBERED: &str = "DELETE FROM intake_unnumbered RETURNING submission_id, children, form_id, at";
+
 /// Every submission, existing or with derived rows left.
 const EVERY_ID: &str = "SELECT id FROM submissions UNION SELECT id FROM listed_submissions \
     UNION SELECT submission_id FROM listed_documents UNION SELECT submission_id FROM listed_terms \
-    UNION SELECT submission_id FROM listed_by_label";
+    UNION SELECT submission_id FROM listed_by_label \
+    UNION SELECT submission_id FROM submission_changes WHERE NOT deleted OR shown_in <> submission_id";
 
 /// Whether there are no submissions to derive from.
 const NO_SUBMISSIONS: &str = "SELECT NOT EXISTS (SELECT 1 FROM submissions)";
 
 impl Notes {
-    /// Takes at most `max_notes` notes out of the intake.
+    /// Takes at most `max_notes` notes out of the intake, and those whose changes have no number yet.
     pub(super) async fn take(transaction: &mut Transaction, max_notes: i64) -> Result<Self, StoreError> {
+        let mut notes = Self::default();
         let mut sql = transaction.sql();
+        sql.push_either("WITH unnumbered AS (", "").push(TAKE_UNNUMBERED);
+        if transaction.dialect() == Dialect::Postgres {
+            sql.push("), ");
+        } else {
+            transaction.fetch_each(sql, &mut |row| notes.add(&row)).await?;
+            sql = transaction.sql();
+        }
         sql.push_either(
-            "DELETE FROM intake WHERE ctid = ANY (ARRAY (SELECT ctid FROM intake LIMIT ",
+            "taken AS (DELETE FROM intake WHERE ctid = ANY (ARRAY (SELECT ctid FROM intake LIMIT ",
             "DELETE FROM intake WHERE rowid IN (SELECT rowid FROM intake LIMIT ",
         );
-        sql.bind(max_notes).push_either("))", ")").push(" RETURNING submission_id, children, form_id");
-        let mut notes = Self::default();
-        transaction
-            .fetch_each(sql, &mut |row| {
-                notes.taken += 1;
-                let (submission, form): (Option<i64>, Option<i64>) = (row.get(0)?, row.get(2)?);
-                match (submission, form) {
-                    (Some(id), _) => {
-                        notes.submissions.insert(id);
-                        if row.get(1)? {
-                            notes.parents.push(id);
-                        }
-                    }
-                    (None, Some(form)) => notes.forms.push(form),
-                    (None, None) => notes.everything = true,
-                }
-                Ok(())
-            })
-            .await?;
+        sql.bind(max_notes).push_either("))", ")").push(" RETURNING submission_id, children, form_id, at");
+        sql.push_either(") SELECT * FROM taken UNION ALL SELECT * FROM unnumbered", "");
+        transaction.fetch_each(sql, &mut |row| notes.add(&row)).await?;
         Ok(notes)
+    }
+
+    fn add(&mut self, row: &Row) -> Result<(), sqlx::Error> {
+        self.taken += 1;
+        let (submission, form): (Option<i64>, Option<i64>) = (row.get(0)?, row.get(2)?);
+        match (submission, form) {
+            (Some(id), _) => {
+                let at = NotedAt::at(row.get(3)?);
+                self.submissions.entry(id).and_modify(|noted| noted.add(at)).or_insert(at);
+                if row.get(1)? {
+                    self.parents.push(id);
+                }
+            }
+            (None, Some(form)) => self.forms.push(form),
+            (None, None) => self.everything = true,
+        }
+        Ok(())
     }
 
     /// Whether these notes affect submissions that they don't name.
@@ -67,9 +104,13 @@ impl Notes {
 
     /// Adds notes for the submissions that these notes affect indirectly: children, and children of a form's
     /// submissions.
-    pub(super) async fn note_others(&self, transaction: &mut Transaction) -> Result<(), StoreError> {
+    pub(super) async fn note_others(
+        &self,
+        transaction: &mut Transaction,
+        numbering: &mut Numbering,
+    ) -> Result<(), StoreError> {
         if self.everything {
-            return note_everything(transaction).await;
+            return note_everything(transaction, numbering).await;
         }
         let below = "INSERT INTO intake (submission_id) SELECT c.id FROM submissions c WHERE c.parent_id IS NOT NULL \
             AND (SELECT p.form_id FROM submissions p WHERE p.id = c.parent_id)";
@@ -85,8 +126,8 @@ impl Notes {
     }
 }
 
-/// Adds a note for every submission. If there is none, deletes all derived rows.
-async fn note_everything(transaction: &mut Transaction) -> Result<(), StoreError> {
+/// Adds a note for every submission. If there is none, deletes all derived rows, and the change log begins again.
+async fn note_everything(transaction: &mut Transaction, numbering: &mut Numbering) -> Result<(), StoreError> {
     let mut sql = transaction.sql();
     sql.push(NO_SUBMISSIONS);
     let rows = transaction.fetch_all(sql).await?;
@@ -114,6 +155,9 @@ async fn note_everything(transaction: &mut Transaction) -> Result<(), StoreError
         let mut sql = transaction.sql();
         sql.push(statement);
         transaction.execute(sql).await?;
+    }
+    if no_submissions {
+        return numbering.begin_again(transaction).await;
     }
     let mut sql = transaction.sql();
     sql.push("INSERT INTO intake (submission_id) ").push(EVERY_ID);
@@ -163,6 +207,11 @@ pub(super) async fn ids_after(
         ),
         (
             "SELECT DISTINCT submission_id AS id FROM listed_by_label WHERE submission_id > ",
+            " ORDER BY submission_id LIMIT ",
+        ),
+        (
+            "SELECT submission_id AS id FROM submission_changes WHERE (NOT deleted OR shown_in <> submission_id) \
+                AND submission_id > ",
             " ORDER BY submission_id LIMIT ",
         ),
     ]

@@ -36,7 +36,7 @@ impl Overlay {
         if i64::try_from(ids.len()).is_ok_and(|count| count > MAX_NOTED) {
             return Err(StoreError::Unsettled);
         }
-        let derived = reading::wanted(reader, &ids).await?;
+        let (derived, _) = reading::wanted(reader, &ids).await?;
         Ok(Self { ids, derived })
     }
 

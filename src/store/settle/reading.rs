@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::content::{Content, ContentDigest};
 use super::derived::{Derived, ListedSubmission, SearchDocument};
 use crate::store::StoreError;
 use crate::store::engine::PooledConnection;
@@ -9,6 +10,9 @@ use crate::store::statement::Row;
 
 /// Derived rows by the submission's id. Nothing is derived from a submission that is missing here.
 pub(super) type DerivedById = HashMap<i64, Derived>;
+
+/// What submissions show, by id. Drafts and deleted submissions are missing here.
+pub(super) type ContentById = HashMap<i64, Content>;
 
 /// How many bytes of answers are derived from at once.
 ///
@@ -42,9 +46,13 @@ pub(super) async fn batches(reader: &mut PooledConnection, ids: &[i64]) -> Resul
     Ok(batches)
 }
 
-/// What should be derived from submissions.
-pub(super) async fn wanted(reader: &mut PooledConnection, ids: &[i64]) -> Result<DerivedById, StoreError> {
+/// What should be derived from submissions, and what they show.
+pub(super) async fn wanted(
+    reader: &mut PooledConnection,
+    ids: &[i64],
+) -> Result<(DerivedById, ContentById), StoreError> {
     let mut all = DerivedById::with_capacity(ids.len());
+    let mut digests: HashMap<i64, ContentDigest> = HashMap::with_capacity(ids.len());
     let mut shown_in: HashMap<i64, i64> = HashMap::with_capacity(ids.len());
     let mut sql = reader.sql();
     // A subquery per row looks up the parent: a join would be planned by statistics, which may be those of empty
@@ -56,36 +64,60 @@ pub(super) async fn wanted(reader: &mut PooledConnection, ids: &[i64]) -> Result
     for row in reader.fetch_all(sql).await? {
         let (id, shown): (i64, i64) = (row.get(0)?, row.get(1)?);
         shown_in.insert(id, shown);
+        let listed = listed(&row, 2)?;
+        let instants = [listed.created_at, listed.updated_at];
+        digests.insert(id, ContentDigest::new(shown, listed.form, &listed.status, listed.submitter, instants));
         if shown == id {
-            all.insert(id, Derived { listed: Some(listed(&row, 2)?), ..Derived::default() });
+            all.insert(id, Derived { listed: Some(listed), ..Derived::default() });
         }
     }
     let shown: Vec<i64> = shown_in.keys().copied().collect();
     if shown.is_empty() {
-        return Ok(all);
+        return Ok((all, ContentById::new()));
     }
 
     let mut sql = reader.sql();
-    sql.push("SELECT submission_id, element_id, value FROM answers WHERE submission_id").in_ids(&shown);
-    sql.push(" ORDER BY submission_id, element_id");
+    sql.push("SELECT submission_id, element_id, value, CAST(files AS text), ").push_instant("updated_at");
+    sql.push(" FROM answers WHERE submission_id").in_ids(&shown).push(" ORDER BY submission_id, element_id");
     reader
         .fetch_each(sql, &mut |row| {
-            let id: i64 = row.get(0)?;
+            let (id, element): (i64, i64) = (row.get(0)?, row.get(1)?);
+            let value = row.text(2)?;
             if let Some(shown_in) = shown_in.get(&id) {
-                all.entry(id).or_default().add_answer(*shown_in, row.get(1)?, row.text(2)?);
+                all.entry(id).or_default().add_answer(*shown_in, element, value);
+            }
+            if let Some(digest) = digests.get_mut(&id) {
+                digest.add_answer(element, value, row.get::<Option<String>>(3)?.as_deref(), row.get(4)?);
             }
             Ok(())
         })
         .await?;
 
     let mut sql = reader.sql();
-    sql.push("SELECT submission_id, label_id, shared FROM submission_labels WHERE submission_id").in_ids(&shown);
+    for (table, select) in [
+        (
+            "submission_labels",
+            "SELECT submission_id, CAST(CASE WHEN shared THEN 1 ELSE 0 END AS bigint) AS kind, label_id AS key FROM ",
+        ),
+        ("submission_pending", " UNION ALL SELECT submission_id, 2, user_id FROM "),
+        ("submission_participants", " UNION ALL SELECT submission_id, 3, user_id FROM "),
+        ("submission_flow_steps", " UNION ALL SELECT submission_id, 4, flow_step_id FROM "),
+    ] {
+        sql.push(select).push(table).push(" WHERE submission_id").in_ids(&shown);
+    }
+    sql.push(" ORDER BY 1, 2, 3");
     for row in reader.fetch_all(sql).await? {
-        if let Some(Derived { listed: Some(listed), labels, .. }) = all.get_mut(&row.get(0)?) {
-            labels.insert((row.get(1)?, row.get(2)?, listed.updated_at));
+        let (id, kind, key): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        if kind <= 1
+            && let Some(Derived { listed: Some(listed), labels, .. }) = all.get_mut(&id)
+        {
+            labels.insert((key, kind == 1, listed.updated_at));
+        }
+        if let Some(digest) = digests.get_mut(&id) {
+            digest.add_match(kind, key);
         }
     }
-    Ok(all)
+    Ok((all, digests.into_iter().map(|(id, digest)| (id, digest.finish())).collect()))
 }
 
 /// What the search tables have for submissions.

@@ -59,6 +59,8 @@ pub(in crate::store) struct Differences {
     pub(in crate::store) documents: u64,
     /// In the labels.
     pub(in crate::store) labels: u64,
+    /// In the change log.
+    pub(in crate::store) changes: u64,
 }
 
 impl std::ops::AddAssign for Differences {
@@ -66,6 +68,7 @@ impl std::ops::AddAssign for Differences {
         self.listed += other.listed;
         self.documents += other.documents;
         self.labels += other.labels;
+        self.changes += other.changes;
     }
 }
 

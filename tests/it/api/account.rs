@@ -58,6 +58,11 @@ impl Account {
         self.nodes[0].log()
     }
 
+    /// The sign-in address.
+    pub(crate) fn host(&self) -> String {
+        self.site.host("acme")
+    }
+
     /// Where the client calls.
     pub(crate) fn address(&self) -> SocketAddr {
         self.nodes[0].address
@@ -78,6 +83,11 @@ impl Account {
         let done = self.site.run(&["reindex", "--tenant", "acme"], b"");
         assert_eq!(done.code, 0, "{done:?}");
         done.stdout
+    }
+
+    /// Imports lines.
+    pub(crate) fn import(&self, ndjson: &str) {
+        self.site.import("acme", ndjson);
     }
 
     /// Runs a command on the account's site.

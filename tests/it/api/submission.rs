@@ -7,7 +7,7 @@ mod plan;
 mod search;
 mod show;
 mod unsettled;
-mod writers;
+pub(crate) mod writers;
 
 /// What `formgate reindex` says where it had nothing to do.
 pub(crate) const NOTHING_WRONG: &str = "mended 0 users, 0 submissions, 0 documents, 0 labels, 0 counts\n";

@@ -12,9 +12,10 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
-use tokio::sync::Barrier;
+use tokio::sync::{Barrier, Mutex};
 
 use crate::api::account::{Account, account};
+use crate::api::changes::follower::{Follower, all_submissions};
 use crate::support::client::Client;
 use crate::support::database::Database;
 use crate::support::fixture::{Engine, on_both_databases};
@@ -34,7 +35,7 @@ const WORDS: [&str; 8] = ["Passport", "Berlin", "Łódź", "ΟΔΥΣ", "ΟΔΥΣ
 const KEYWORDS: [&str; 7] = ["passport", "berlin", "łódź", "οδυσ", "straß", "lines", "be"];
 
 /// Four forms with two elements each; every second one is graduated.
-fn beginning(engine: Engine) -> String {
+pub(crate) fn beginning(engine: Engine) -> String {
     let graduated = if engine == Engine::Postgres { ["false", "true"] } else { ["0", "1"] };
     let mut text = String::new();
     for form in 1..=FORMS {
@@ -53,12 +54,16 @@ fn beginning(engine: Engine) -> String {
 }
 
 /// Statements at random.
-struct Writer {
+pub(crate) struct Writer {
     random: StdRng,
     engine: Engine,
 }
 
 impl Writer {
+    pub(crate) fn new(engine: Engine, seed: u64) -> Self {
+        Self { random: StdRng::seed_from_u64(seed), engine }
+    }
+
     fn submission(&mut self) -> i64 {
         self.random.random_range(1..=SUBMISSIONS)
     }
@@ -145,7 +150,7 @@ impl Writer {
     }
 
     /// One transaction, or one statement. What the database refuses is rolled back.
-    async fn write(&mut self, database: &Database) {
+    pub(crate) async fn write(&mut self, database: &Database) {
         if self.random.random_bool(0.3) {
             database.try_execute(&self.statement()).await.ok();
             return;
@@ -274,7 +279,7 @@ on_both_databases! {
         let rounds = usize::try_from(LONG.as_secs() / ROUND.as_secs()).expect("a few");
         let writers = (0..WRITERS).map(|number| {
             let (connecting, pause) = (account.database(), Arc::clone(&pause));
-            let mut writer = Writer { random: StdRng::seed_from_u64(seed ^ number as u64), engine };
+            let mut writer = Writer::new(engine, seed ^ number as u64);
             async move {
                 let database = connecting.await;
                 let limit = if engine == Engine::Postgres { "SET lock_timeout = '1s'" } else { "PRAGMA busy_timeout = 5000" };
@@ -289,6 +294,17 @@ on_both_databases! {
                 }
             }
         });
+        // What they follow: every form, or some.
+        let followers = [
+            (json!({}), Mutex::new(Follower::new(&account.client, "limit=3"))),
+            (json!({}), Mutex::new(Follower::new(&other_node, "limit=500"))),
+            (json!({"forms": [1, 3]}), Mutex::new(Follower::new(&account.client, "limit=2&forms=1,3"))),
+        ];
+        let following = followers.iter().map(async |(_, follower)| {
+            while Instant::now() < until {
+                follower.lock().await.pull().await;
+            }
+        });
         let searching = async {
             while Instant::now() < until {
                 for (filter, _) in cases() {
@@ -301,9 +317,15 @@ on_both_databases! {
             for _ in 0..rounds {
                 pause.wait().await;
                 assert_right(&account, &database, seed).await;
+                for (filter, follower) in &followers {
+                    let mut follower = follower.lock().await;
+                    follower.catch_up().await;
+                    assert_eq!(follower.copy, all_submissions(&account.client, filter).await, "{filter}, seed {seed}");
+                    assert_eq!(follower.catch_up().await, [], "{filter}, seed {seed}");
+                }
                 pause.wait().await;
             }
         };
-        tokio::join!(join_all(writers), searching, comparing);
+        tokio::join!(join_all(writers), searching, join_all(following), comparing);
     }
 }

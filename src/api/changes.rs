@@ -1,0 +1,226 @@
+//! `GET /submission/changes`: the feed of changes, for those who keep a copy.
+//!
+//! Owns the parameters and the text of a cursor; the store reads the log.
+
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use crc::{CRC_32_ISO_HDLC, Crc};
+use http::StatusCode;
+use sha2::{Digest, Sha256};
+
+use super::id::IdKind;
+use super::json::Json;
+use super::submissions::{self, ChangesEnd};
+use super::{Call, page, query, store};
+use crate::error::{Faults, LostChanges, Refusal};
+use crate::gate::Admitted;
+use crate::reply::{Reply, WHOLE_BYTES};
+use crate::store::{ChangeCursor, ChangePage, ChangesFrom, ChangesRead, LostCursor, Store};
+
+/// How many changes a page has unless the request says otherwise, and at most.
+///
+/// Larger: an answer takes longer. Smaller: following many changes takes more requests of the budget.
+const DEFAULT_LIMIT: u32 = 100;
+const MAX_LIMIT: u32 = 500;
+
+/// How long a request may wait for a change.
+///
+/// Larger: proxies between may give up first. Smaller: following takes more requests of the budget.
+pub(super) const MAX_WAIT: Duration = Duration::from_secs(25);
+
+/// How many forms a request may name.
+///
+/// Larger: statements are longer. Smaller: readers of many forms need several cursors.
+const MAX_FORMS: usize = 100;
+
+/// How often a waiting request looks for changes.
+///
+/// Larger: it is answered later. Smaller: the database answers more of these looks.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Detects cursors that were cut off or mistyped.
+const CHECKSUM: Crc<u32> = Crc::<u32>::new(&CRC_32_ISO_HDLC);
+
+const PATH: &str = "/api/v1/submission/changes";
+
+struct Parameters {
+    from: ChangesFrom,
+    limit: u32,
+    /// Sorted; empty for every form.
+    forms: Vec<i64>,
+    wait: Duration,
+}
+
+impl Parameters {
+    fn parse(call: &Call<'_>, faults: &mut Faults) -> Self {
+        let number = |name: &'static str, default: u32, from: u32, to: u32, faults: &mut Faults| {
+            let Some(value) = query::value(call, name) else { return default };
+            let digits = value.bytes().all(|byte| byte.is_ascii_digit());
+            value.parse().ok().filter(|number| digits && (from..=to).contains(number)).unwrap_or_else(|| {
+                faults.add(name, format_args!("The {name} must be an integer from {from} to {to}."));
+                default
+            })
+        };
+        let limit = number("limit", DEFAULT_LIMIT, 1, MAX_LIMIT, faults);
+        let wait = number("wait", 0, 0, u32::try_from(MAX_WAIT.as_secs()).unwrap_or(u32::MAX), faults);
+        let forms = query::value(call, "forms").map_or_else(Vec::new, |value| forms(&value, faults));
+        let from = match query::value(call, "cursor").as_deref() {
+            None => ChangesFrom::Beginning,
+            Some("now") => ChangesFrom::Now,
+            Some(text) => match read_cursor(text) {
+                Some((cursor, of)) if of == forms_digest(&forms) => ChangesFrom::Cursor(cursor),
+                Some(_) => {
+                    faults.add("cursor", "The cursor was made with other forms.");
+                    ChangesFrom::Beginning
+                }
+                None => {
+                    faults.add("cursor", "The cursor must be `now` or one that an answer had; leave it out to begin.");
+                    ChangesFrom::Beginning
+                }
+            },
+        };
+        Self { from, limit, forms, wait: Duration::from_secs(wait.into()) }
+    }
+}
+
+fn forms(value: &str, faults: &mut Faults) -> Vec<i64> {
+    let ids: Option<Vec<i64>> = value.split(',').take(MAX_FORMS + 1).map(|id| IdKind::Form.parse(id.trim())).collect();
+    match ids {
+        Some(mut ids) if ids.len() <= MAX_FORMS => {
+            ids.sort_unstable();
+            ids.dedup();
+            ids
+        }
+        _ => {
+            faults.add("forms", format_args!("The forms must be at most {MAX_FORMS} ids of forms, joined by commas."));
+            Vec::new()
+        }
+    }
+}
+
+/// 64 bits of SHA-256, so that a cursor is only used with the forms that it was made with.
+fn forms_digest(forms: &[i64]) -> [u8; 8] {
+    let mut digest = Sha256::new();
+    forms.iter().for_each(|form| digest.update(form.to_be_bytes()));
+    *digest.finalize().first_chunk().expect("SHA-256 has 32 bytes")
+}
+
+/// The text of a cursor: 16 bytes of the epoch, three numbers, the digest of the forms, a checksum.
+fn cursor_text(cursor: &ChangeCursor, forms: &[i64]) -> String {
+    let epoch = u128::from_str_radix(&cursor.epoch, 16).unwrap_or_default();
+    let mut bytes = epoch.to_be_bytes().to_vec();
+    for number in [cursor.position, cursor.base, cursor.began] {
+        bytes.extend(number.to_be_bytes());
+    }
+    bytes.extend(forms_digest(forms));
+    bytes.extend(CHECKSUM.checksum(&bytes).to_be_bytes());
+    URL_SAFE_NO_PAD.encode(bytes)
+}
+
+/// A cursor and the digest of its forms. None if it is not the text of one.
+fn read_cursor(text: &str) -> Option<(ChangeCursor, [u8; 8])> {
+    let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+    let (rest, checksum) = bytes.split_last_chunk::<4>()?;
+    if CHECKSUM.checksum(rest) != u32::from_be_bytes(*checksum) {
+        return None;
+    }
+    let (epoch, rest) = rest.split_first_chunk::<16>()?;
+    let (numbers, forms) = rest.split_first_chunk::<24>()?;
+    let number = |at: usize| numbers[8 * at..].first_chunk().map(|bytes| i64::from_be_bytes(*bytes));
+    let [position, base, began] = [number(0)?, number(1)?, number(2)?];
+    if position < 0 || base < 0 || began < 0 {
+        return None;
+    }
+    let epoch = format!("{:032x}", u128::from_be_bytes(*epoch));
+    Some((ChangeCursor { epoch, position, base, began }, *forms.as_array()?))
+}
+
+pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
+    let mut faults = Faults::default();
+    let parameters = Parameters::parse(call, &mut faults);
+    let parameters = faults.into_result(parameters)?;
+    let store = store(admitted).await?;
+    let page = match read(&store, &parameters).await? {
+        ChangesRead::Page(page) => page,
+        ChangesRead::Lost(lost) => return Err(lost_changes(call, lost)),
+    };
+    let ChangePage { changes, submissions, cursor, has_more } = page;
+    let cursor = cursor_text(&cursor, &parameters.forms);
+    let next = format!("{}{PATH}?{}cursor={cursor}", call.origin, query::without(call, "cursor"));
+    let mut end = ChangesEnd::new(changes, cursor, has_more, next);
+
+    let zone = &admitted.tenant().timezone;
+    if let Some(shown) = submissions.read()? {
+        let mut json = Json::with_capacity(page::TYPICAL_BYTES);
+        json.raw("{\"data\":[");
+        submissions::write_changes(&mut json, &mut end, &shown, zone);
+        if json.position() <= WHOLE_BYTES {
+            end.write(&mut json);
+            return Ok(json.reply(StatusCode::OK));
+        }
+        end.begin_again();
+    }
+    submissions::stream_changes(store.read_in_parts(submissions.ids().iter().copied()), end, zone).await
+}
+
+/// A page; if it is empty, one after a change that happens in time.
+async fn read(store: &Store, parameters: &Parameters) -> Result<ChangesRead, Refusal> {
+    let deadline = Instant::now() + parameters.wait;
+    let mut from = parameters.from.clone();
+    loop {
+        let read = store.changes(&from, &parameters.forms, parameters.limit).await?;
+        let ChangesRead::Page(page) = &read else { return Ok(read) };
+        if !page.changes.is_empty() || page.has_more {
+            return Ok(read);
+        }
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(read);
+            }
+            tokio::time::sleep(LOOK_INTERVAL.min(left)).await;
+            if store.has_changes_after(&page.cursor).await? {
+                break;
+            }
+        }
+        from = ChangesFrom::Cursor(page.cursor.clone());
+    }
+}
+
+fn lost_changes(call: &Call<'_>, lost: LostCursor) -> Refusal {
+    let (reason, message) = match lost {
+        LostCursor::Expired => ("expired", "The cursor is too old: begin again."),
+        LostCursor::Reset => ("reset", "The cursor is of another log: begin again."),
+        LostCursor::Ahead => ("ahead", "The cursor is ahead of the log, which was restored: begin again."),
+    };
+    let others = query::without(call, "cursor");
+    let others = others.trim_end_matches('&');
+    let restart = format!("{}{PATH}{}{others}", call.origin, if others.is_empty() { "" } else { "?" });
+    Refusal::ChangesLost(LostChanges { reason, message, restart })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cursor() -> ChangeCursor {
+        ChangeCursor { epoch: format!("{:032x}", 7), position: 12, base: 3, began: 5 }
+    }
+
+    #[test]
+    fn a_cursor_is_read_as_it_was_written() {
+        let text = cursor_text(&cursor(), &[1, 2]);
+        assert_eq!(read_cursor(&text), Some((cursor(), forms_digest(&[1, 2]))));
+        assert_ne!(forms_digest(&[1, 2]), forms_digest(&[1]));
+    }
+
+    #[test]
+    fn a_text_that_was_changed_is_no_cursor() {
+        let text = cursor_text(&cursor(), &[]);
+        for other in ["", "x", &text[1..], &text[..text.len() - 1], &format!("{text}A"), &text.replacen('A', "B", 1)] {
+            assert_eq!(read_cursor(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! Numbers the changes that a settler notices, in the change log ([`crate::store::changes`]).
+//!
+//! A settler compares what submissions show now with what they showed when one looked before, and gives those that differ
+//! the next numbers, in the transaction that takes the notes. Settlers run one at a time, so a number is visible before
+//! any later one is given, and a transaction that commits late gets its numbers late. No reader misses any.
+//!
+//! A submission has one row, which moves to the end when the submission changes. So a first load and following the
+//! changes are the same loop, and the log never has more rows than there are submissions, apart from deletions.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::intake::NotedAt;
+use super::reading::ContentById;
+use crate::store::StoreError;
+use crate::store::engine::Transaction;
+use crate::store::statement::{JsonRows, JsonTimestamp, Row, TableSpec};
+
+/// Changes of a submission that follow each other by less than this are one event of a webhook.
+///
+/// Larger: webhooks are sent later. Smaller: a product that writes a submission and its answers in several transactions
+/// causes several events.
+pub(in crate::store) const SETTLE_TIME: Duration = Duration::from_millis(500);
+
+/// After how many times [`SETTLE_TIME`] the changes of a submission are an event although they go on.
+pub(in crate::store) const MAX_BURST: u32 = 10;
+
+const CHANGES: TableSpec = TableSpec {
+    name: "submission_changes",
+    columns: &[
+        ("submission_id", "bigint"),
+        ("shown_in", "bigint"),
+        ("form_id", "bigint"),
+        ("shown", "bigint"),
+        ("matched", "bigint"),
+        ("deleted", "boolean"),
+        ("seq", "bigint"),
+        ("listed_seq", "bigint"),
+        ("created_event", "bigint"),
+        ("updated_event", "bigint"),
+        ("deleted_event", "bigint"),
+        ("burst_at", "timestamptz"),
+        ("changed_at", "timestamptz"),
+    ],
+    key: 1,
+};
+
+const MOVES: TableSpec = TableSpec {
+    name: "submission_moves",
+    columns: &[("submission_id", "bigint"), ("form_id", "bigint"), ("seq", "bigint"), ("changed_at", "timestamptz")],
+    key: 2,
+};
+
+/// Whether the changes that are numbered are sent to webhooks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Events {
+    /// They are.
+    Sent,
+    /// They are only in the feed.
+    Quiet,
+}
+
+/// What differs of a submission that was listed, or is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Change {
+    /// Only filters see it.
+    Matched,
+    Updated,
+    Created,
+    Deleted,
+}
+
+/// A row of the log.
+#[derive(Clone, Debug)]
+struct Entry {
+    shown_in: i64,
+    form: i64,
+    shown: Option<i64>,
+    matched: Option<i64>,
+    deleted: bool,
+    seq: Option<i64>,
+    listed_seq: Option<i64>,
+    created_event: Option<i64>,
+    updated_event: Option<i64>,
+    deleted_event: Option<i64>,
+    burst_at: Timestamp,
+    changed_at: Timestamp,
+}
+
+const COLUMNS: &str = "SELECT submission_id, shown_in, form_id, shown, matched, deleted, seq, listed_seq, created_event, \
+    updated_event, deleted_event, burst_at, changed_at FROM submission_changes WHERE submission_id";
+
+impl Entry {
+    fn new(form: i64, noted: NotedAt) -> Self {
+        Self {
+            shown_in: 0,
+            form,
+            shown: None,
+            matched: None,
+            deleted: false,
+            seq: None,
+            listed_seq: None,
+            created_event: None,
+            updated_event: None,
+            deleted_event: None,
+            burst_at: noted.first,
+            changed_at: noted.last,
+        }
+    }
+
+    fn read(row: &Row) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            shown_in: row.get(1)?,
+            form: row.get(2)?,
+            shown: row.get(3)?,
+            matched: row.get(4)?,
+            deleted: row.get(5)?,
+            seq: row.get(6)?,
+            listed_seq: row.get(7)?,
+            created_event: row.get(8)?,
+            updated_event: row.get(9)?,
+            deleted_event: row.get(10)?,
+            burst_at: row.get(11)?,
+            changed_at: row.get(12)?,
+        })
+    }
+
+    fn is_listed(&self, id: i64) -> bool {
+        self.shown_in == id && !self.deleted
+    }
+
+    /// The submission of a graduated form that shows it.
+    fn parent(&self, id: i64) -> Option<i64> {
+        (self.shown_in != id).then_some(self.shown_in)
+    }
+
+    /// Gives a change the number `seq`.
+    fn change(&mut self, change: Change, seq: i64, noted: NotedAt, events: Events) {
+        let event = (events == Events::Sent).then_some(seq);
+        let continues = noted.first < self.changed_at + SETTLE_TIME;
+        let is_same_event = continues && noted.first < self.burst_at + MAX_BURST * SETTLE_TIME;
+        match change {
+            Change::Matched => {}
+            Change::Created => {
+                (self.listed_seq, self.deleted) = (Some(seq), false);
+                (self.created_event, self.updated_event, self.deleted_event) = (event, None, None);
+            }
+            // A submission and its answers may come in several transactions, and are one event.
+            Change::Updated if self.created_event.is_some() && self.updated_event.is_none() && is_same_event => {
+                self.created_event = event.or(self.created_event);
+            }
+            Change::Updated => self.updated_event = event.or(self.updated_event),
+            Change::Deleted => {
+                self.deleted = true;
+                (self.created_event, self.updated_event, self.deleted_event) = (None, None, event);
+            }
+        }
+        if !continues || change == Change::Created {
+            self.burst_at = noted.first;
+        }
+        (self.seq, self.changed_at) = (Some(seq), noted.last);
+    }
+}
+
+/// Gives numbers, within one transaction.
+#[derive(Debug)]
+pub(super) struct Numbering {
+    last: i64,
+    events: Events,
+}
+
+impl Numbering {
+    /// Must come before notes are taken: the database keeps notes that are taken by a transaction that does not number.
+    pub(super) async fn begin(transaction: &mut Transaction, events: Events) -> Result<Self, StoreError> {
+        let mut sql = transaction.sql();
+        sql.push("UPDATE change_state SET numbering = TRUE RETURNING last_seq");
+        // The rows of a dump are dropped, and ours are not.
+        sql.push_either(", set_config('formgate.numbers', 'on', true)", "");
+        let rows = transaction.fetch_all(sql).await?;
+        let last = rows.first().ok_or(sqlx::Error::RowNotFound)?.get(0)?;
+        Ok(Self { last, events })
+    }
+
+    /// Begins the log again: every submission is gone at once.
+    pub(super) async fn begin_again(&mut self, transaction: &mut Transaction) -> Result<(), StoreError> {
+        for table in ["DELETE FROM submission_changes", "DELETE FROM submission_moves"] {
+            let mut sql = transaction.sql();
+            sql.push(table);
+            transaction.execute(sql).await?;
+        }
+        let mut sql = transaction.sql();
+        sql.push("UPDATE change_state SET forgotten_seq = 0, epoch = ");
+        sql.push_either("replace(gen_random_uuid()::text, '-', '')", "lower(hex(randomblob(16)))");
+        transaction.execute(sql).await?;
+        Ok(())
+    }
+
+    pub(super) async fn end(self, transaction: &mut Transaction) -> Result<(), StoreError> {
+        let mut sql = transaction.sql();
+        sql.push("UPDATE change_state SET numbering = FALSE, last_seq = ").bind(self.last);
+        transaction.execute(sql).await?;
+        Ok(())
+    }
+
+    /// Numbers what differs of submissions. `noted` has when that was; those missing there are only compared: what they
+    /// showed before need not be known.
+    pub(super) async fn number(
+        &mut self,
+        transaction: &mut Transaction,
+        ids: &[i64],
+        contents: &ContentById,
+        noted: &BTreeMap<i64, NotedAt>,
+    ) -> Result<u64, StoreError> {
+        let entries = read(transaction, ids).await?;
+        let mut changed = Changed::default();
+        for id in ids {
+            changed.compare(*id, entries.get(id), contents, noted.get(id).copied());
+        }
+        // Parents are only noted themselves if they changed.
+        let missing = changed.shown.keys().filter(|parent| !changed.entries.contains_key(*parent));
+        let missing: Vec<i64> = missing.filter(|parent| !entries.contains_key(*parent)).copied().collect();
+        let mut others = read(transaction, &missing).await?;
+        others.extend(entries);
+        changed.add_parents(&others);
+        let count = changed.changes.len() as u64;
+        self.write(transaction, changed).await?;
+        Ok(count)
+    }
+
+    async fn write(&mut self, transaction: &mut Transaction, mut changed: Changed) -> Result<(), StoreError> {
+        let dialect = transaction.dialect();
+        let instant = |at: Timestamp| JsonTimestamp::new(at, dialect);
+        let mut moves = JsonRows::new();
+        for (id, (change, noted)) in &changed.changes {
+            self.last += 1;
+            let entry = changed.entries.get_mut(id).expect("what changed has an entry");
+            if let Some(from) = changed.moved_from.get(id) {
+                moves.push(&(id, from, self.last, instant(noted.last)));
+            }
+            entry.change(*change, self.last, *noted, self.events);
+        }
+        CHANGES.delete(transaction, &changed.forgotten).await?;
+        let mut rows = JsonRows::new();
+        for (id, entry) in &changed.entries {
+            let digests = (entry.shown_in, entry.form, entry.shown, entry.matched);
+            let events = (entry.created_event, entry.updated_event, entry.deleted_event);
+            rows.push(&(
+                id,
+                digests.0,
+                digests.1,
+                digests.2,
+                digests.3,
+                entry.deleted,
+                entry.seq,
+                entry.listed_seq,
+                events.0,
+                events.1,
+                events.2,
+                instant(entry.burst_at),
+                instant(entry.changed_at),
+            ));
+        }
+        CHANGES.upsert(transaction, &rows).await?;
+        MOVES.upsert(transaction, &moves).await
+    }
+}
+
+/// What differs between the log and the submissions.
+#[derive(Debug, Default)]
+struct Changed {
+    /// Rows to write.
+    entries: BTreeMap<i64, Entry>,
+    changes: BTreeMap<i64, (Change, NotedAt)>,
+    /// The forms that submissions left for others.
+    moved_from: BTreeMap<i64, i64>,
+    /// Parents that show something else now.
+    shown: BTreeMap<i64, NotedAt>,
+    /// Rows of children that are gone.
+    forgotten: Vec<i64>,
+}
+
+impl Changed {
+    /// Compares one submission with its row.
+    fn compare(&mut self, id: i64, before: Option<&Entry>, contents: &ContentById, noted: Option<NotedAt>) {
+        let is_noted = noted.is_some();
+        let noted = noted.unwrap_or_else(NotedAt::now);
+        let now = contents.get(&id);
+        let was_listed = before.is_some_and(|entry| entry.is_listed(id));
+        let is_listed = now.is_some_and(|content| content.shown_in == id);
+        // Of a row that was written by a migration it is not known what was shown.
+        let differs = |stored: Option<i64>, current: i64| stored.map_or(is_noted, |stored| stored != current);
+
+        let parents = [before.and_then(|entry| entry.parent(id)), now.map(|content| content.shown_in)];
+        let parents: BTreeSet<i64> = parents.into_iter().flatten().filter(|parent| *parent != id).collect();
+        let is_same_child = match (before, now) {
+            (Some(entry), Some(content)) => entry.shown_in == content.shown_in && !differs(entry.shown, content.shown),
+            _ => false,
+        };
+        if !is_same_child {
+            for parent in parents {
+                self.shown.entry(parent).and_modify(|at| at.add(noted)).or_insert(noted);
+            }
+        }
+
+        let change = match (was_listed, is_listed) {
+            (false, true) => Some(Change::Created),
+            (true, false) => Some(Change::Deleted),
+            (true, true) => {
+                let (entry, content) = before.zip(now).expect("it was listed, and is");
+                if differs(entry.shown, content.shown) {
+                    Some(Change::Updated)
+                } else {
+                    differs(entry.matched, content.matched).then_some(Change::Matched)
+                }
+            }
+            (false, false) => None,
+        };
+        // A reader of the form before has to learn that it went, also if it was deleted in between.
+        if let (Some(entry), Some(content), true) = (before, now, is_listed)
+            && entry.seq.is_some()
+            && entry.form != content.form
+        {
+            self.moved_from.insert(id, entry.form);
+        }
+        let Some(form) = now.map(|content| content.form).or(before.map(|entry| entry.form)) else { return };
+        let mut entry = before.cloned().unwrap_or_else(|| Entry::new(form, noted));
+        match now {
+            Some(content) => {
+                // A deletion stays one of the form that it was listed in.
+                if is_listed || entry.seq.is_none() {
+                    entry.form = content.form;
+                }
+                entry.shown_in = content.shown_in;
+                (entry.shown, entry.matched) = (Some(content.shown), Some(content.matched));
+            }
+            None if !was_listed && entry.seq.is_none() => {
+                self.forgotten.push(id);
+                return;
+            }
+            None => (entry.shown_in, entry.shown, entry.matched) = (id, None, None),
+        }
+        if now.is_none() && !was_listed {
+            entry.deleted = true;
+        }
+        self.changes.extend(change.map(|change| (id, (change, noted))));
+        self.entries.insert(id, entry);
+    }
+
+    /// Adds the parents that show something else now.
+    fn add_parents(&mut self, before: &BTreeMap<i64, Entry>) {
+        for (parent, noted) in std::mem::take(&mut self.shown) {
+            let entry = self.entries.get(&parent).or_else(|| before.get(&parent));
+            let Some(entry) = entry.filter(|entry| entry.is_listed(parent)).cloned() else { continue };
+            self.entries.insert(parent, entry);
+            let change = self.changes.entry(parent).or_insert((Change::Updated, noted));
+            change.0 = change.0.max(Change::Updated);
+            change.1.add(noted);
+        }
+    }
+}
+
+async fn read(transaction: &mut Transaction, ids: &[i64]) -> Result<BTreeMap<i64, Entry>, StoreError> {
+    if ids.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let mut sql = transaction.sql();
+    sql.push(COLUMNS).in_ids(ids);
+    let rows = transaction.fetch_all(sql).await?;
+    Ok(rows.iter().map(|row| Ok((row.get(0)?, Entry::read(row)?))).collect::<Result<_, sqlx::Error>>()?)
+}
