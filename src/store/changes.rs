@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::engine::{PooledConnection, Retry};
-use super::settle::Settled;
+use super::engine::{Database, PooledConnection, Retry};
+use super::settle::{Settled, Settler};
 use super::statement::{Row, Sql};
 use super::submissions::{Submissions, read_submissions};
 use super::{Store, StoreError};
@@ -120,6 +120,27 @@ struct LogState {
     /// The last number of a deletion that is no longer kept.
     forgotten: i64,
     is_settled: bool,
+}
+
+/// Removes the deletions that are no longer kept, and notes how far they went.
+pub(super) async fn forget_old(database: &Database) -> Result<(), StoreError> {
+    let mut transaction = Settler::begin_for_a_command(database).await?;
+    for table in [
+        "DELETE FROM submission_changes WHERE deleted AND shown_in = submission_id AND changed_at < ",
+        "DELETE FROM submission_moves WHERE changed_at < ",
+    ] {
+        let mut sql = transaction.sql();
+        sql.push(table).bind(Timestamp::now() - KEPT).push(" RETURNING seq");
+        let rows = transaction.fetch_all(sql).await?;
+        let seqs = rows.iter().map(|row| row.get::<Option<i64>>(0)).collect::<Result<Vec<_>, _>>()?;
+        if let Some(last) = seqs.into_iter().flatten().max() {
+            let mut sql = transaction.sql();
+            sql.push("UPDATE change_state SET forgotten_seq = ").bind(last);
+            sql.push(" WHERE forgotten_seq < ").bind_again();
+            transaction.execute(sql).await?;
+        }
+    }
+    Ok(transaction.commit().await?)
 }
 
 /// A row of the log.

@@ -37,7 +37,7 @@ pub(super) use overlay::Overlay;
 
 use super::engine::{Database, Retry, Transaction};
 use super::statement::Dialect;
-use super::{Store, StoreError, totals, with_causes};
+use super::{Store, StoreError, changes, totals, with_causes};
 use crate::metrics::DatabaseFailure;
 use intake::{NotedAt, Notes};
 pub use numbering::Events;
@@ -198,6 +198,10 @@ impl Store {
             if shared.taken.load(Ordering::Acquire) >= NOTES_PER_VACUUM {
                 shared.taken.store(0, Ordering::Release);
                 vacuum(&database).await;
+                // The next time will do.
+                if let Err(error) = changes::forget_old(&database).await {
+                    tracing::debug!(cause = with_causes(&error), "old deletions are still in the change log");
+                }
             }
             settled
         });
@@ -252,6 +256,7 @@ fn prevents_writing(error: &StoreError) -> bool {
 pub(super) async fn settle_all(database: &Database) -> Result<(), StoreError> {
     while !settle_some(database, FOR_A_COMMAND).await?.is_all {}
     vacuum(database).await;
+    changes::forget_old(database).await?;
     totals::add_up(database).await?;
     Ok(())
 }
