@@ -275,7 +275,7 @@ impl Connections {
         let (number, receiver) = {
             let mut state = budget.lock();
             // This overtakes no waiter: whatever a waiter could use has been given to it already.
-            if let Some(checkout) = state.try_checkout(self, budget, request) {
+            if let Some(checkout) = state.try_checkout(self, budget, &request) {
                 return Some(checkout);
             }
             state.add_waiter(request)
@@ -285,7 +285,7 @@ impl Connections {
     }
 
     /// An idle connection of a pool, if there is one.
-    pub(super) fn checkout_idle(self: &Arc<Self>, request: CheckoutRequest) -> Option<IdleCheckout> {
+    pub(super) fn checkout_idle(self: &Arc<Self>, request: &CheckoutRequest) -> Option<IdleCheckout> {
         self.budget(request.pool.dialect).lock().take_idle_of(self, request)
     }
 

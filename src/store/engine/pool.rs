@@ -194,7 +194,7 @@ impl Pool {
             Some((_, permits)) => Some(Arc::clone(permits).try_acquire_owned().ok()?),
             None => None,
         };
-        let (session, permit, _) = self.connections().checkout_idle(self.request(role))?.take();
+        let (session, permit, _) = self.connections().checkout_idle(&self.request(role))?.take();
         Some(PooledConnection::new(self, session, permit, share, breaker_permit, Found::IdleUnverified))
     }
 
@@ -256,7 +256,8 @@ impl Pool {
     }
 
     pub(super) fn request(&self, role: Role) -> CheckoutRequest {
-        CheckoutRequest { pool: self.0.source.id(), max_open: self.0.source.max_open(), role }
+        let source = &self.0.source;
+        CheckoutRequest { pool: source.id(), schema: self.schema().cloned(), max_open: source.max_open(), role }
     }
 
     /// Opens a connection for a permit. It is opened in a task, so that it stays counted while it is being opened, and

@@ -86,6 +86,10 @@ impl PostgresSession {
         self.served.extend(schema.filter(|schema| !self.served.contains(schema)).cloned());
     }
 
+    pub(super) fn schemas_served(&self) -> &[SchemaSetting] {
+        &self.served
+    }
+
     /// Whether it has served [`MAX_SCHEMAS`].
     pub(super) fn is_worn(&self) -> bool {
         self.served.len() >= MAX_SCHEMAS

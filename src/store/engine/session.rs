@@ -167,6 +167,14 @@ impl Session {
         }
     }
 
+    /// The schemas that it has served, if tenants share it.
+    pub(super) fn schemas_served(&self) -> &[SchemaSetting] {
+        match self {
+            Self::Postgres(session) => session.schemas_served(),
+            Self::Sqlite { .. } => &[],
+        }
+    }
+
     /// Whether the session should be closed because of the number of schemas that it has served.
     pub(super) fn is_worn(&self) -> bool {
         matches!(self, Self::Postgres(session) if session.is_worn())

@@ -18,7 +18,14 @@ use tokio::sync::{Notify, oneshot};
 
 use super::{Checkout, ConnectionPermit, Connections, IdleCheckout, PoolId, Retiring, Role};
 use crate::store::engine::session::Session;
+use crate::store::engine::session_source::SchemaSetting;
 use crate::store::statement::Dialect;
+
+/// How many schemas a shared connection serves before the next schema gets a connection of its own, if one may be opened.
+/// A connection answers fast in a schema that it has served before: the server's process has read its tables.
+///
+/// Larger: few connections serve many schemas, are soon replaced, and forget. Smaller: more connections are opened.
+const SCHEMAS_EACH: usize = 50;
 
 /// The connections to one kind of database.
 #[derive(Debug)]
@@ -60,10 +67,16 @@ pub(super) struct PoolConnections {
     writing: u32,
     /// Being closed, and no longer open.
     closing: u32,
-    /// The most recently used last: it is the first to be used again.
+    /// The most recently used last.
     idle: Vec<u64>,
     /// Until when the server counts as full.
     pub(super) full_until: Option<Instant>,
+}
+
+impl PoolConnections {
+    fn is_server_full(&self) -> bool {
+        self.full_until.is_some_and(|until| Instant::now() < until)
+    }
 }
 
 #[derive(Debug)]
@@ -80,9 +93,11 @@ pub(super) struct Waiter {
 }
 
 /// What a caller wants.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(in crate::store::engine) struct CheckoutRequest {
     pub(in crate::store::engine) pool: PoolId,
+    /// If tenants share the pool's connections: the schema that the caller reads.
+    pub(in crate::store::engine) schema: Option<SchemaSetting>,
     /// How many connections the pool may use at once, not counting that of a [`Role::Writer`].
     pub(in crate::store::engine) max_open: u32,
     pub(in crate::store::engine) role: Role,
@@ -143,8 +158,8 @@ impl ConnectionBudgetState {
             if waiter.checkout.is_closed() {
                 continue;
             }
-            let request = waiter.request;
-            if let Some(checkout) = self.try_checkout(connections, budget, request) {
+            let request = waiter.request.clone();
+            if let Some(checkout) = self.try_checkout(connections, budget, &request) {
                 let waiter = self.waiting.remove(&number).expect("it was there a line ago");
                 undelivered.extend(waiter.checkout.send(checkout).err());
             }
@@ -157,19 +172,22 @@ impl ConnectionBudgetState {
         &mut self,
         connections: &Arc<Connections>,
         budget: &ConnectionBudget,
-        request: CheckoutRequest,
+        request: &CheckoutRequest,
     ) -> Option<Checkout> {
-        let CheckoutRequest { pool, max_open, role } = request;
+        let &CheckoutRequest { pool, max_open, role, .. } = request;
         if let Some(members) = self.pools.get(&pool) {
             let in_use = members.open - members.writing - u32::try_from(members.idle.len()).expect("they are open");
             if role == Role::Any && in_use >= max_open {
                 return None;
             }
         }
-        if let Some(idle) = self.take_idle_of(connections, request) {
-            return Some(Checkout::Idle(idle));
-        }
-        if self.pools.get(&pool).and_then(|members| members.full_until).is_some_and(|until| Instant::now() < until) {
+        let is_full = self.pools.get(&pool).is_some_and(PoolConnections::is_server_full);
+        if let Some(number) = self.find_idle(request) {
+            let may_open = !is_full && self.open < budget.max_open && self.pools[&pool].open < max_open;
+            if !(may_open && self.deserves_another(number, request)) {
+                return Some(Checkout::Idle(self.use_idle(connections, number, role)));
+            }
+        } else if is_full {
             return None;
         }
         let permit = |state: &mut Self| {
@@ -186,20 +204,46 @@ impl ConnectionBudgetState {
         Some(Checkout::Replace { retiring, permit: permit(self), wait })
     }
 
-    /// An idle connection of a pool, for a caller that may use one more.
+    /// Takes an idle connection of a pool, for a caller that may use one more.
     pub(super) fn take_idle_of(
         &mut self,
         connections: &Arc<Connections>,
-        CheckoutRequest { pool, role, .. }: CheckoutRequest,
+        request: &CheckoutRequest,
     ) -> Option<IdleCheckout> {
-        let can_serve = |number: &&u64| {
-            role == Role::Any || self.idle.get(*number).is_some_and(|idle| !idle.session.is_read_only())
+        let number = self.find_idle(request)?;
+        Some(self.use_idle(connections, number, request.role))
+    }
+
+    /// The idle connection that serves a request best: the most recently used one. Of those that tenants share, it is
+    /// one that has served the tenant's schema, or else the one that has served the fewest.
+    fn find_idle(&self, request: &CheckoutRequest) -> Option<u64> {
+        let idle = self.pools.get(&request.pool)?.idle.iter().rev();
+        let mut usable = idle.filter(|number| request.role == Role::Any || !self.session(**number).is_read_only());
+        let number = match &request.schema {
+            None => usable.next(),
+            Some(schema) => usable.min_by_key(|number| {
+                let served = self.session(**number).schemas_served();
+                if served.contains(schema) { 0 } else { 1 + served.len() }
+            }),
         };
-        let number = *self.pools.get(&pool)?.idle.iter().rev().find(can_serve)?;
-        let IdleConnection { session, since, .. } = self.take_idle(number).expect("a pool knows its idle connections");
+        number.copied()
+    }
+
+    /// Whether a request that an idle connection could serve should have a new one.
+    fn deserves_another(&self, number: u64, request: &CheckoutRequest) -> bool {
+        let served = self.session(number).schemas_served();
+        request.schema.as_ref().is_some_and(|schema| served.len() >= SCHEMAS_EACH && !served.contains(schema))
+    }
+
+    fn session(&self, number: u64) -> &Session {
+        &self.idle[&number].session
+    }
+
+    fn use_idle(&mut self, connections: &Arc<Connections>, number: u64, role: Role) -> IdleCheckout {
+        let IdleConnection { session, pool, since } = self.take_idle(number).expect("it was found");
         connections.metrics.idle(session.dialect().name(), -1);
-        self.pools.get_mut(&pool).expect("it was there a line ago").writing += role.count();
-        Some(IdleCheckout::new(session, ConnectionPermit::open(connections, pool, role), since.elapsed()))
+        self.pools.get_mut(&pool).expect("a pool with a connection is known").writing += role.count();
+        IdleCheckout::new(session, ConnectionPermit::open(connections, pool, role), since.elapsed())
     }
 
     /// Removes an idle connection, which is to be closed. It gives its place away unless too many are closing already.
