@@ -29,6 +29,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Method;
 use matchit::Router;
+use tokio_util::sync::CancellationToken;
 
 use crate::config::RequestLimits;
 use crate::error::Refusal;
@@ -49,6 +50,8 @@ pub struct Call<'a> {
     pub body: Bytes,
     /// Set to the unknown names in the body, for the response header, whether or not the body has faults.
     pub ignored: &'a OnceLock<IgnoredParameters>,
+    /// Cancelled when the gateway stops: who waits for something answers then.
+    pub stopping: &'a CancellationToken,
 }
 
 /// A resource, identified by its path.

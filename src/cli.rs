@@ -3,6 +3,7 @@
 //! Results go to standard output, everything else to standard error. Exit codes: 0 success, 1 failure, 2 wrong usage.
 //! Scripts depend on commands, options and output, so they change only deliberately.
 
+mod changes;
 mod check;
 mod demo;
 mod explain;
@@ -51,6 +52,9 @@ enum Command {
     /// Create, list and revoke API tokens.
     #[command(subcommand)]
     Token(token::TokenCommand),
+    /// Begin the change log of a tenant again.
+    #[command(subcommand)]
+    Changes(changes::ChangesCommand),
     /// Serve two tenants with sample data on this machine, and print calls to try.
     Demo(demo::DemoArgs),
 }
@@ -154,6 +158,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Migrate(command) => on_runtime(None, DefaultLog::Command, migrate::run(&command)),
         Command::Import(command) => on_runtime(None, DefaultLog::Command, import::run(&command)),
         Command::Reindex(command) => on_runtime(None, DefaultLog::Command, import::reindex(&command)),
+        Command::Changes(command) => on_runtime(None, DefaultLog::Command, changes::run(&command)),
         Command::Token(command) => on_runtime(None, DefaultLog::Command, token::run(&command)),
     };
     match outcome {

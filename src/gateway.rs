@@ -25,6 +25,7 @@ use futures_util::future::{FusedFuture, join_all};
 use jiff::Timestamp;
 use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::background;
@@ -136,6 +137,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         limits: limits.request,
         hsts: ArcSwapOption::new(config.gateway.hsts.clone().map(Arc::new)),
         in_flight: RequestsInFlight::new(limits.request.in_flight, metrics.gate.clone()),
+        stopping: CancellationToken::new(),
         memory: Arc::new(Memory::new(
             limits.request.memory_bytes,
             limits.request.memory_bytes_per_tenant,
@@ -233,6 +235,7 @@ impl Running {
                 () = sleep(self.shutdown_delay) => {}
             }
         }
+        self.pipeline.stopping.cancel();
         let deadline = async {
             if !stop_now.is_terminated() {
                 tokio::select! {

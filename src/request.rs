@@ -30,6 +30,7 @@ use futures_util::FutureExt;
 use http::header::{HeaderValue, STRICT_TRANSPORT_SECURITY};
 use http::{Method, Request, Response, request};
 use hyper::body::{Body, Incoming};
+use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
 
 use crate::api::{self, Call, IgnoredParameters};
@@ -64,6 +65,8 @@ pub struct Pipeline {
     pub hsts: ArcSwapOption<HeaderValue>,
     /// The requests being served.
     pub in_flight: RequestsInFlight,
+    /// Cancelled when the gateway stops: requests that wait for something are answered then.
+    pub stopping: CancellationToken,
     /// Memory held by request bodies and answers.
     pub memory: Arc<Memory>,
     /// The metrics.
@@ -227,6 +230,7 @@ impl Pipeline {
             query: head.uri.query().unwrap_or_default(),
             body,
             ignored: &context.ignored_in_body,
+            stopping: &self.stopping,
         };
         time.set_limit(route.time_limit(&self.limits));
         let handling = api::handle(&admitted, route, call).instrument(step!("handle"));

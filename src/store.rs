@@ -45,7 +45,7 @@ mod users;
 
 use std::sync::Arc;
 
-use tokio::sync::RwLock;
+use tokio::sync::{RwLock, Semaphore};
 
 pub use changes::{Change, ChangeCursor, ChangeKind, ChangePage, ChangesFrom, ChangesRead, LostCursor};
 pub use concerns::DatabaseConcern;
@@ -84,6 +84,8 @@ pub struct Store {
     /// waits here holds no connection that a reader could use, and shared writes take at most half of the connections.
     group_writes: Arc<RwLock<()>>,
     settler: Settler,
+    /// Held by requests that wait for changes.
+    changes_waited_for: Arc<Semaphore>,
     file: Option<DatabaseFile>,
 }
 
@@ -121,7 +123,9 @@ impl Store {
         match identified {
             Ok(identity) => {
                 let group_writes = Arc::new(RwLock::with_max_readers((), max_connections.div_ceil(2)));
-                Ok(Self { database, identity, group_writes, settler: Settler::default(), file })
+                let changes_waited_for = Arc::new(Semaphore::new(changes::MAX_WAITING));
+                let settler = Settler::default();
+                Ok(Self { database, identity, group_writes, settler, changes_waited_for, file })
             }
             Err(error) => {
                 database.close().await;

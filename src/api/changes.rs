@@ -9,6 +9,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use crc::{CRC_32_ISO_HDLC, Crc};
 use http::StatusCode;
 use sha2::{Digest, Sha256};
+use tokio_util::sync::CancellationToken;
 
 use super::id::IdKind;
 use super::json::Json;
@@ -142,7 +143,7 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
     let parameters = Parameters::parse(call, &mut faults);
     let parameters = faults.into_result(parameters)?;
     let store = store(admitted).await?;
-    let page = match read(&store, &parameters).await? {
+    let page = match read(&store, &parameters, call.stopping).await? {
         ChangesRead::Page(page) => page,
         ChangesRead::Lost(lost) => return Err(lost_changes(call, lost)),
     };
@@ -166,7 +167,8 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
 }
 
 /// A page; if it is empty, one after a change that happens in time.
-async fn read(store: &Store, parameters: &Parameters) -> Result<ChangesRead, Refusal> {
+async fn read(store: &Store, parameters: &Parameters, stopping: &CancellationToken) -> Result<ChangesRead, Refusal> {
+    let waiting = if parameters.wait.is_zero() { None } else { store.wait_for_changes() };
     let deadline = Instant::now() + parameters.wait;
     let mut from = parameters.from.clone();
     loop {
@@ -177,10 +179,10 @@ async fn read(store: &Store, parameters: &Parameters) -> Result<ChangesRead, Ref
         }
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if left.is_zero() || waiting.is_none() || stopping.is_cancelled() {
                 return Ok(read);
             }
-            tokio::time::sleep(LOOK_INTERVAL.min(left)).await;
+            tokio::time::timeout(LOOK_INTERVAL.min(left), stopping.cancelled()).await.ok();
             if store.has_changes_after(&page.cursor).await? {
                 break;
             }

@@ -112,6 +112,7 @@ mod tests {
 
     use bytes::Bytes;
     use serde_json::{Value, json};
+    use tokio_util::sync::CancellationToken;
 
     use super::*;
     use crate::gate::Origin;
@@ -120,7 +121,8 @@ mod tests {
     fn envelope(query: &str, items: usize, total: u64) -> Value {
         let host = HostName::parse("acme.test").unwrap();
         let origin = Origin { host: &host, port: Some("8443") };
-        let call = Call { origin, query, body: Bytes::new(), ignored: &OnceLock::new() };
+        let call =
+            Call { origin, query, body: Bytes::new(), ignored: &OnceLock::new(), stopping: &CancellationToken::new() };
         let request = parse(&call, 20, &mut Faults::default());
         let page = Page { items: vec![0; items], total };
         let reply = reply(&call, "/api/v1/submission", request, page, |json, item| _ = json.value(&item));
@@ -176,7 +178,17 @@ mod tests {
             let mut faults = Faults::default();
             let host = HostName::parse("acme.test").unwrap();
             let origin = Origin { host: &host, port: None };
-            parse(&Call { origin, query, body: Bytes::new(), ignored: &OnceLock::new() }, 20, &mut faults);
+            parse(
+                &Call {
+                    origin,
+                    query,
+                    body: Bytes::new(),
+                    ignored: &OnceLock::new(),
+                    stopping: &CancellationToken::new(),
+                },
+                20,
+                &mut faults,
+            );
             assert!(faults.into_result(()).is_err(), "{query}");
         }
     }

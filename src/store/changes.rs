@@ -7,9 +7,11 @@
 //! a page after which nothing follows is complete.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::engine::{Database, PooledConnection, Retry};
 use super::settle::{Settled, Settler};
@@ -31,6 +33,14 @@ const MAX_LOOKED_UP: usize = 64;
 ///
 /// Larger: a page takes longer. Smaller: a reader of rare forms gets more empty pages.
 const MAX_READ: i64 = 20_000;
+
+/// An expression: a new random epoch of the log.
+pub(super) const NEW_EPOCH: [&str; 2] = ["replace(gen_random_uuid()::text, '-', '')", "lower(hex(randomblob(16)))"];
+
+/// How many requests of an account wait for changes at once, on each node. Others are answered at once.
+///
+/// Larger: they may take all the requests that the account may have in flight. Smaller: few programs can wait.
+pub(super) const MAX_WAITING: usize = 8;
 
 /// How far a reader has got.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -204,6 +214,24 @@ impl Store {
         };
         reader.end_transaction("COMMIT").await?;
         Ok((ChangesRead::Page(page), state.is_settled))
+    }
+
+    /// Begins the log again: every cursor is lost.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn reset_changes(&self) -> Result<(), StoreError> {
+        let mut transaction = Settler::begin_for_a_command(&self.database).await?;
+        let mut sql = transaction.sql();
+        sql.push("UPDATE change_state SET epoch = ").push_each(NEW_EPOCH);
+        transaction.execute(sql).await?;
+        Ok(transaction.commit().await?)
+    }
+
+    /// A permit to wait for changes; None if as many wait as may.
+    #[must_use]
+    pub fn wait_for_changes(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.changes_waited_for).try_acquire_owned().ok()
     }
 
     /// Whether something was noted that has no number yet, or the log is longer than up to a cursor.

@@ -1,7 +1,7 @@
 //! The schema and its versions, built into the program.
 //!
 //! Each database has its own list of migrations, with the same numbers. This program needs them through [`NEEDED`],
-//! except for [`FINISHING`], which removes what only nodes of an older version read. A released migration never changes: the
+//! except for [`FINISHING`], which remove what only nodes of an older version read. A released migration never changes: the
 //! database stores a checksum of each, and a database with other checksums is refused.
 
 use std::borrow::Cow;
@@ -18,14 +18,14 @@ use super::statement::Dialect;
 /// The last migration that this program needs in a database that it serves.
 const NEEDED: i64 = 13;
 
-/// The migration that only removes what nodes of an older version read. It may be applied after later ones.
-const FINISHING: i64 = 11;
+/// The migrations that only remove what nodes of an older version read. They may be applied after later ones.
+const FINISHING: [i64; 2] = [11, 14];
 
 /// The newest schema that this program knows.
 #[expect(clippy::cast_possible_wrap, reason = "the list is short")]
 pub(crate) const NEWEST: i64 = POSTGRES.len() as i64;
 
-const POSTGRES: [(&str, &str); 13] = [
+const POSTGRES: [(&str, &str); 14] = [
     ("forms and submissions", include_str!("schema/postgres-1.sql")),
     ("subscriptions", include_str!("schema/postgres-2.sql")),
     ("counts", include_str!("schema/postgres-3.sql")),
@@ -39,8 +39,9 @@ const POSTGRES: [(&str, &str); 13] = [
     ("no longer derived by triggers", include_str!("schema/postgres-11.sql")),
     ("totals", include_str!("schema/postgres-12.sql")),
     ("the change log", include_str!("schema/postgres-13.sql")),
+    ("every change is numbered", include_str!("schema/postgres-14.sql")),
 ];
-const SQLITE: [(&str, &str); 13] = [
+const SQLITE: [(&str, &str); 14] = [
     ("forms and submissions", include_str!("schema/sqlite-1.sql")),
     ("subscriptions", include_str!("schema/sqlite-2.sql")),
     ("counts", include_str!("schema/sqlite-3.sql")),
@@ -54,6 +55,7 @@ const SQLITE: [(&str, &str); 13] = [
     ("no longer derived by triggers", include_str!("schema/sqlite-11.sql")),
     ("totals", include_str!("schema/sqlite-12.sql")),
     ("the change log", include_str!("schema/sqlite-13.sql")),
+    ("every change is numbered", include_str!("schema/sqlite-14.sql")),
 ];
 
 /// How far a database is migrated.
@@ -96,7 +98,7 @@ pub(crate) async fn migrate(database: &Database, reach: Reach) -> Result<(), Sto
         Dialect::Postgres => &POSTGRES,
         Dialect::Sqlite => &SQLITE,
     };
-    let is_wanted = |version| before == 0 || reach == Reach::Newest || version != FINISHING;
+    let is_wanted = |version| before == 0 || reach == Reach::Newest || !FINISHING.contains(&version);
     for (version, &(name, text)) in (1..).zip(scripts).filter(|(version, _)| is_wanted(*version)) {
         let step = Migration::new(version, Cow::Borrowed(name), MigrationType::Simple, text.into_sql_str(), false);
         if !is_applied(&step, &applied)? {

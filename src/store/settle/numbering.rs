@@ -15,6 +15,7 @@ use jiff::Timestamp;
 use super::intake::NotedAt;
 use super::reading::ContentById;
 use crate::store::StoreError;
+use crate::store::changes::NEW_EPOCH;
 use crate::store::engine::Transaction;
 use crate::store::statement::{JsonRows, JsonTimestamp, Row, TableSpec};
 
@@ -191,8 +192,7 @@ impl Numbering {
             transaction.execute(sql).await?;
         }
         let mut sql = transaction.sql();
-        sql.push("UPDATE change_state SET forgotten_seq = 0, epoch = ");
-        sql.push_either("replace(gen_random_uuid()::text, '-', '')", "lower(hex(randomblob(16)))");
+        sql.push("UPDATE change_state SET forgotten_seq = 0, epoch = ").push_each(NEW_EPOCH);
         transaction.execute(sql).await?;
         Ok(())
     }

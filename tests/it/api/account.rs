@@ -113,6 +113,11 @@ impl Account {
         self.nodes.iter_mut().for_each(|node| node.signal("HUP"));
     }
 
+    /// Has every node stop, without waiting for it.
+    pub(crate) fn stop(&mut self) {
+        self.nodes.iter_mut().for_each(|node| node.signal("TERM"));
+    }
+
     /// Kills every node as a crash would, and starts one again.
     pub(crate) fn crash(&mut self) {
         for node in &mut self.nodes {

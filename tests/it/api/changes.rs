@@ -5,6 +5,7 @@ mod recipes;
 
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use self::follower::{Follower, all_submissions};
@@ -195,6 +196,10 @@ on_both_databases! {
         database.execute("UPDATE change_state SET last_seq = 1").await;
         lost(&here, "ahead").await;
         database.execute("UPDATE change_state SET last_seq = 4").await;
+        let done = account.run(&["changes", "reset", "--tenant", "acme"]);
+        assert_eq!(done.code, 0, "{done:?}");
+        lost(&here, "reset").await;
+        let here = cursor(client, "").await;
 
         database.execute(match engine {
             Engine::Sqlite => "DELETE FROM submissions; INSERT INTO intake DEFAULT VALUES",
@@ -288,6 +293,31 @@ on_both_databases! {
         let answer = account.client.get(&format!("{PATH}?cursor={here}&wait=1")).send().await;
         assert_eq!(answer.json()["data"], json!([]), "{answer:?}");
         assert!(began.elapsed() >= Duration::from_secs(1));
+    }
+
+    async fn requests_that_wait_are_few_and_answered_when_the_node_stops(engine: Engine) {
+        let (mut account, _) = with_forms(engine).await;
+        let client = account.client.clone();
+        let here = cursor(&client, "").await;
+        let path = format!("{PATH}?cursor={here}&wait=25");
+        let began = Instant::now();
+        let waiting = join_all((0..8).map(|_| client.get(&path).send()));
+        let others = async {
+            // As many as may wait do, once one more is answered at once.
+            loop {
+                let asked = Instant::now();
+                assert_eq!(client.get(&format!("{PATH}?cursor={here}&wait=2")).send().await.json()["data"], json!([]));
+                if asked.elapsed() < Duration::from_secs(1) {
+                    break;
+                }
+            }
+            account.stop();
+        };
+        let (answers, ()) = tokio::join!(waiting, others);
+        for answer in answers {
+            assert_eq!((answer.status.as_u16(), &answer.json()["data"]), (200, &json!([])), "{answer:?}");
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     }
 
     async fn a_page_of_large_submissions_is_streamed(engine: Engine) {
