@@ -1,7 +1,8 @@
 //! What grows with what is stored: the lists of an account with few rows and of one with many, in turns, without the edge
 //! and the gate.
 //!
-//! Next to each call stands what it did before: the statements that count rows and skip them one by one.
+//! Next to each call stands what it did before: the statements that count rows and skip them one by one. `cargo bench
+//! --bench growth -- /group` measures only the calls with this in their names.
 
 #![expect(clippy::print_stdout, reason = "the table is the result")]
 
@@ -31,7 +32,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use formgate::store::filter::SubmissionFilter;
-use formgate::store::{self, DatabaseLocation, GroupFilter, PageRequest, Reach, Store};
+use formgate::store::{self, DatabaseLocation, GroupFilter, PageRequest, Reach, Store, StoreError};
 use rounds::Rounds;
 use support::database::Database;
 use support::fixture::Engine;
@@ -42,8 +43,15 @@ const TURN: Duration = Duration::from_millis(150);
 /// An odd number, so that a median is a round that was.
 const ROUNDS: usize = 5;
 
-/// How many forms and groups the accounts have; ten times as many users, and half as many members in group 1.
+/// How many forms and groups the accounts have, and how many sub-forms each of the first three; ten times as many users,
+/// and half as many members in group 1.
 const SIZES: [u64; 2] = [1_000, 100_000];
+
+/// The forms with sub-forms: without submissions, with 50, and with one for each sub-form; and a form without sub-forms.
+const NONE: i64 = 1;
+const FEW: i64 = 2;
+const EACH: i64 = 3;
+const PLAIN: i64 = 4;
 
 /// The built-in group.
 const ALL_USERS: i64 = 9_007_199_254_740_991;
@@ -59,17 +67,21 @@ enum Call {
     Forms(fn(u64) -> u64),
     Groups(fn(u64) -> u64),
     Members(i64, fn(u64) -> u64),
-    EmptySearch,
+    /// A first page of a form and its sub-forms.
+    Search(i64),
 }
 
-const CALLS: [(&str, Call); 7] = [
+const CALLS: [(&str, Call); 10] = [
     ("GET /form, first page", Call::Forms(|_| 1)),
     ("GET /form, middle page", Call::Forms(|size| size / 200)),
     ("GET /group, first page", Call::Groups(|_| 1)),
     ("GET /group, last page", Call::Groups(|size| size / 100 + 1)),
     ("GET /group/{id}?page=1, built-in", Call::Members(ALL_USERS, |_| 1)),
     ("GET /group/{id}?page=1, an ordinary group", Call::Members(1, |_| 1)),
-    ("POST /submission, a form with sub-forms and no submission", Call::EmptySearch),
+    ("POST /submission, a form without sub-forms", Call::Search(PLAIN)),
+    ("POST /submission, a form with sub-forms and no submission", Call::Search(NONE)),
+    ("POST /submission, with few submissions", Call::Search(FEW)),
+    ("POST /submission, with submissions of each sub-form", Call::Search(EACH)),
 ];
 
 impl Call {
@@ -80,15 +92,15 @@ impl Call {
             Self::Forms(number) => drop(store.list_forms(page(number(size), 100)).await?),
             Self::Groups(number) => drop(store.list_groups(&GroupFilter::default(), page(number(size), 100)).await?),
             Self::Members(id, number) => drop(store.find_group_page(id, page(number(size), 1_000)).await?),
-            Self::EmptySearch => {
-                let filter = SubmissionFilter { forms: vec![1], ..SubmissionFilter::default() };
+            Self::Search(form) => {
+                let filter = SubmissionFilter { forms: vec![form], ..SubmissionFilter::default() };
                 drop(store.search(&filter, page(1, 20)).await?);
             }
         }
         Ok(())
     }
 
-    /// The statement that did the same until schema 11, if it was another one.
+    /// The statement that did the same before, or the greater part of it.
     async fn run_as_before(self, account: &Account) {
         let (size, database) = (account.size, &account.plain);
         let listed = "forms WHERE NOT disabled AND parent_id IS NULL";
@@ -103,13 +115,38 @@ impl Call {
                  FROM (SELECT * FROM groups ORDER BY id LIMIT 100 OFFSET {}) AS g) AS page)",
                 (number(size).max(1) - 1) * 100
             ),
-            Self::Members(..) | Self::EmptySearch => return,
+            Self::Search(form) => format!(
+                "SELECT count(*), CAST(coalesce(sum(listed), 0) AS bigint) FROM listed_counts WHERE counted = 'form' AND key IN \
+                 (WITH RECURSIVE wanted (id) AS (SELECT id FROM forms WHERE id = {form} \
+                 UNION SELECT f.id FROM forms f JOIN wanted ON f.parent_id = wanted.id) SELECT id FROM wanted)"
+            ),
+            Self::Members(..) => return,
         };
         database.integers::<2>(&statement).await;
     }
 
     fn was_different(self) -> bool {
-        matches!(self, Self::Forms(_) | Self::Groups(_))
+        !matches!(self, Self::Members(..))
+    }
+
+    /// Adds what only this call needs, because others would cost more with it.
+    async fn prepare(self, account: &Account, engine: Engine) -> anyhow::Result<()> {
+        let each = match self {
+            Self::Search(FEW) => "id % (SELECT count(*) / 50 FROM forms WHERE parent_id = 2) = 0 AND parent_id = 2",
+            Self::Search(EACH) => "parent_id = 3",
+            _ => return Ok(()),
+        };
+        let at = if engine == Engine::Sqlite { "1704067200000000 + id" } else { "now() - id * interval '1 second'" };
+        let columns = "form_id, status, created_at, updated_at";
+        let insert =
+            format!("INSERT INTO submissions ({columns}) SELECT id, 'pending', {at}, {at} FROM forms WHERE {each}");
+        account.plain.execute(&insert).await;
+        let page = PageRequest { number: 1.try_into()?, size: 1 };
+        while let Err(error) = account.store.search(&SubmissionFilter::default(), page).await {
+            anyhow::ensure!(matches!(error, StoreError::Unsettled), error);
+        }
+        account.plain.execute(analyze(engine)).await;
+        Ok(())
     }
 }
 
@@ -128,7 +165,11 @@ async fn compare(engine: Engine) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let [small, large] = SIZES;
     let (small, large) = (filled(engine, folder.path(), small).await?, filled(engine, folder.path(), large).await?);
-    for (name, call) in CALLS {
+    let named: Vec<_> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let is_named = |name: &str| named.is_empty() || named.iter().any(|part| name.contains(part));
+    for (name, call) in CALLS.into_iter().filter(|(name, _)| is_named(name)) {
+        call.prepare(&small, engine).await?;
+        call.prepare(&large, engine).await?;
         let [mut at_small, mut at_large, mut before_small, mut before_large] = [(); 4].map(|()| Rounds::default());
         // The first round opens connections, and reads what no cache has yet.
         for round in 0..=ROUNDS {
@@ -182,7 +223,10 @@ async fn filled(engine: Engine, folder: &Path, size: u64) -> anyhow::Result<Acco
     };
     for statement in [
         format!("INSERT INTO forms (id, name) SELECT i, 'Form ' || i FROM {}", numbers(size)),
-        format!("INSERT INTO forms (id, name, parent_id) SELECT {size} + i, 'Below ' || i, 1 FROM {}", numbers(size)),
+        format!(
+            "INSERT INTO forms (id, name, parent_id) SELECT {size} + i, 'Below ' || i, 1 + i % 3 FROM {}",
+            numbers(3 * size)
+        ),
         format!("INSERT INTO groups (id, name, managed) SELECT i, 'Group ' || i, i % 2 = 0 FROM {}", numbers(size)),
         format!(
             "INSERT INTO users (id, email) SELECT i, 'u' || (i * 7919 % 10000019) || '@x.example' FROM {}",
@@ -196,8 +240,10 @@ async fn filled(engine: Engine, folder: &Path, size: u64) -> anyhow::Result<Acco
     ] {
         plain.execute(&statement).await;
     }
-    plain
-        .execute(if engine == Engine::Sqlite { "PRAGMA analysis_limit = 1000; ANALYZE" } else { "VACUUM ANALYZE" })
-        .await;
+    plain.execute(analyze(engine)).await;
     Ok(Account { store: Store::open(&location, 2).await?, plain, size })
+}
+
+fn analyze(engine: Engine) -> &'static str {
+    if engine == Engine::Sqlite { "PRAGMA analysis_limit = 1000; ANALYZE" } else { "VACUUM ANALYZE" }
 }

@@ -29,7 +29,7 @@ const SETTINGS: [&str; 11] = [
 pub(crate) struct Postgres {
     pub(crate) process: Process,
     programs: PathBuf,
-    port: u16,
+    pub(crate) port: u16,
 }
 
 impl Postgres {
@@ -113,6 +113,7 @@ fn make_folder(data: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn as_postgres() -> anyhow::Result<&'static [&'static str]> {
+/// How root runs a program as the user `postgres`: options of `setpriv`.
+pub(crate) fn as_postgres() -> anyhow::Result<&'static [&'static str]> {
     Ok(if is_root()? { &["--reuid=postgres", "--regid=postgres", "--init-groups"] } else { &[] })
 }

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -12,7 +13,6 @@ use tokio::task::{LocalSet, spawn_local};
 
 use crate::caller::Caller;
 use crate::calls::{Accounts, Call};
-use crate::node::Node;
 use crate::world::World;
 
 /// As many connections as calls may be under way at once.
@@ -51,9 +51,9 @@ impl Outcome {
 }
 
 /// Runs the mix.
-pub(crate) async fn run(node: &mut Node, world: &World, load: &Load) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(address: SocketAddr, world: &World, load: &Load) -> anyhow::Result<Outcome> {
     let (calls, outcome) = (Rc::new(RefCell::new(arrivals(world, load))), Rc::<RefCell<Outcome>>::default());
-    let (began, address) = (Instant::now(), node.address);
+    let began = Instant::now();
     let callers = async {
         let callers: Vec<_> = (0..CONNECTIONS)
             .map(|_| {
@@ -96,22 +96,22 @@ fn arrivals(world: &World, load: &Load) -> impl Iterator<Item = (Duration, Strin
 }
 
 /// Calls every account once, in the order in which they are called seldom.
-pub(crate) async fn call_each(node: &mut Node, world: &World) -> anyhow::Result<()> {
-    calls(node, world, (0..world.accounts).rev().map(|account| (account, Call::Forms))).await
+pub(crate) async fn call_each(address: SocketAddr, world: &World) -> anyhow::Result<()> {
+    calls(address, world, (0..world.accounts).rev().map(|account| (account, Call::Forms))).await
 }
 
 /// Lists the forms of accounts in turn, none twice in a row.
-pub(crate) async fn forms_in_turn(node: &mut Node, world: &World, count: usize) -> anyhow::Result<()> {
-    calls(node, world, (0..count).map(|n| (n % world.accounts, Call::Forms))).await
+pub(crate) async fn forms_in_turn(address: SocketAddr, world: &World, count: usize) -> anyhow::Result<()> {
+    calls(address, world, (0..count).map(|n| (n % world.accounts, Call::Forms))).await
 }
 
 /// Every call of the mix for each account of a range.
-pub(crate) async fn every_call_of(node: &mut Node, world: &World, accounts: Range<usize>) -> anyhow::Result<()> {
-    calls(node, world, accounts.flat_map(|account| Call::ALL.map(|call| (account, call)))).await
+pub(crate) async fn every_call_of(address: SocketAddr, world: &World, accounts: Range<usize>) -> anyhow::Result<()> {
+    calls(address, world, accounts.flat_map(|account| Call::ALL.map(|call| (account, call)))).await
 }
 
-async fn calls(node: &mut Node, world: &World, calls: impl Iterator<Item = (usize, Call)>) -> anyhow::Result<()> {
-    let (mut caller, mut random) = (Caller::connect(node.address).await?, SmallRng::seed_from_u64(SEED));
+async fn calls(address: SocketAddr, world: &World, calls: impl Iterator<Item = (usize, Call)>) -> anyhow::Result<()> {
+    let (mut caller, mut random) = (Caller::connect(address).await?, SmallRng::seed_from_u64(SEED));
     for (account, call) in calls {
         let status = caller.call(&call.request(&world.token, account, &mut random)).await?;
         anyhow::ensure!(matches!(status, 200 | 201 | 429), "{call:?} of account {account}: {status}");

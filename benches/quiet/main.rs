@@ -5,17 +5,20 @@
 //! distributed as by Zipf and cut to the budget of 60 a minute, and arrive as a Poisson process. Each is timed from the
 //! instant at which it was due, so that a node that falls behind shows it.
 //!
-//! Parts, in turn: `load` with all files open and with a fifth of them, `closed` against a bare loop of the same library,
-//! `memory` of open files, `sync`, in which each sync of the disk takes 100 ms, and `postgres` with a database or a schema
-//! each. Naming parts runs only those.
+//! Parts, in turn: `postgres` with a database or a schema each, `pgbouncer` between the node and Postgres, `fastify` as a
+//! peer, `load` with all files open and with a fifth of them, `closed` against a bare loop of the same library, `memory` of
+//! open files, and `sync`, in which each sync of the disk takes 100 ms. Naming parts runs only those.
 
 #![expect(clippy::print_stdout, reason = "the figures are the result")]
 
 mod bare;
 mod caller;
 mod calls;
+mod fastify;
 mod load;
 mod node;
+mod peers;
+mod pgbouncer;
 mod postgres;
 #[path = "../load/postgres.rs"]
 mod postgres_server;
@@ -30,6 +33,11 @@ use std::time::Duration;
 use load::{Load, Outcome};
 use node::{Measured, Node};
 use world::World;
+
+const PARTS: [&str; 7] = ["postgres", "pgbouncer", "fastify", "load", "closed", "memory", "sync"];
+
+/// The parts that need SQLite files.
+const ON_SQLITE: [&str; 4] = ["load", "closed", "memory", "sync"];
 
 /// What the command line asks for.
 struct Arguments {
@@ -49,10 +57,8 @@ impl Arguments {
                 "--accounts" => read.accounts = value()?.parse()?,
                 "--rate" => read.rate = value()?.parse()?,
                 "--seconds" => read.length = Duration::from_secs_f64(value()?.parse()?),
-                "load" | "closed" | "memory" | "sync" | "postgres" => read.parts.push(argument),
-                _ => anyhow::bail!(
-                    "{argument}: expected --accounts, --rate, --seconds, load, closed, memory, sync or postgres"
-                ),
+                part if PARTS.contains(&part) => read.parts.push(argument),
+                _ => anyhow::bail!("{argument}: expected --accounts, --rate, --seconds, {}", PARTS.join(", ")),
             }
         }
         Ok(read)
@@ -69,7 +75,10 @@ async fn main() -> anyhow::Result<()> {
     if arguments.has("postgres") {
         postgres::measure(arguments.accounts).await?;
     }
-    if arguments.parts == ["postgres"] {
+    if ["pgbouncer", "fastify"].iter().any(|part| arguments.has(part)) {
+        peers::measure(&arguments).await?;
+    }
+    if !ON_SQLITE.iter().any(|part| arguments.has(part)) {
         return Ok(());
     }
     let world = World::make(arguments.accounts)?;
@@ -102,12 +111,12 @@ async fn main() -> anyhow::Result<()> {
 /// The mix of calls, with at most `open` files open at once.
 async fn load_with(world: &World, arguments: &Arguments, open: usize, what: &str) -> anyhow::Result<Outcome> {
     world.configure(open)?;
-    let mut node = Node::start(world, &[])?;
+    let node = Node::start(world, &[])?;
     let load = Load { rate: arguments.rate, length: arguments.length };
     // Each account is called once, so that all that can be open are.
-    load::call_each(&mut node, world).await?;
+    load::call_each(node.address, world).await?;
     let before = node.measure().await?;
-    let outcome = load::run(&mut node, world, &load).await?;
+    let outcome = load::run(node.address, world, &load).await?;
     let after = node.measure().await?;
     println!("  {what}: {}", figures(&before, &after, &outcome, arguments.length));
     Ok(outcome)
@@ -136,13 +145,13 @@ async fn closed(world: &World) -> anyhow::Result<()> {
     const TURNS: usize = 5;
     const CALLS: usize = 500;
     world.configure(world::FEWEST_OPEN)?;
-    let mut node = Node::start(world, &[])?;
-    load::call_each(&mut node, world).await?;
+    let node = Node::start(world, &[])?;
+    load::call_each(node.address, world).await?;
     let bare = bare::Bare::build(world)?;
     let (mut requests, mut loops) = (Vec::new(), Vec::new());
     for _ in 0..TURNS {
         let before = node.measure().await?;
-        load::forms_in_turn(&mut node, world, CALLS).await?;
+        load::forms_in_turn(node.address, world, CALLS).await?;
         let after = node.measure().await?;
         anyhow::ensure!(after.opened - before.opened > 0.9 * CALLS as f64, "files were open");
         requests.push((after.cpu - before.cpu).as_secs_f64() * 1e3 / CALLS as f64);
@@ -160,11 +169,11 @@ async fn closed(world: &World) -> anyhow::Result<()> {
 async fn memory(world: &World) -> anyhow::Result<()> {
     let accounts = world.accounts.min(1000);
     world.configure(world.accounts)?;
-    let mut node = Node::start(world, &[])?;
+    let node = Node::start(world, &[])?;
     // What the node takes for its first requests is not an account's.
-    load::every_call_of(&mut node, world, 0..accounts / 10).await?;
+    load::every_call_of(node.address, world, 0..accounts / 10).await?;
     let before = node.measure().await?;
-    load::every_call_of(&mut node, world, accounts / 10..accounts).await?;
+    load::every_call_of(node.address, world, accounts / 10..accounts).await?;
     let after = node.measure().await?;
     let open = after.open - before.open;
     println!(

@@ -14,7 +14,7 @@ use crate::process::{Process, START_LIMIT, bound_to_us};
 use crate::world::World;
 
 pub(crate) struct Node {
-    process: Process,
+    pub(crate) process: Process,
     /// Where callers connect.
     pub(crate) address: SocketAddr,
     operator: SocketAddr,

@@ -13,7 +13,7 @@ use crate::process::checked;
 use crate::world::World;
 
 /// How many connections the accounts share, or may have open in all.
-const CONNECTIONS: usize = 20;
+pub(crate) const CONNECTIONS: usize = 20;
 
 /// A database takes 8 MB, so there are few: twice as many as connections, called in turn, so that each is closed.
 const DATABASES: usize = 2 * CONNECTIONS;
@@ -48,14 +48,14 @@ pub(crate) async fn measure(accounts: usize) -> anyhow::Result<()> {
         ("a schema each", schemas(&server, &folder, accounts.min(MAX_SCHEMAS))?, CONNECTIONS),
     ] {
         world.configure(open)?;
-        let mut node = Node::start(&world, &[])?;
-        load::call_each(&mut node, &world).await?;
+        let node = Node::start(&world, &[])?;
+        load::call_each(node.address, &world).await?;
         layouts.push(Layout { what, world, node, costs: Vec::new() });
     }
     for _ in 0..TURNS {
         for Layout { world, node, costs, .. } in &mut layouts {
             let before = node.measure().await?.cpu + server.process.cpu()?;
-            load::forms_in_turn(node, world, CALLS).await?;
+            load::forms_in_turn(node.address, world, CALLS).await?;
             let after = node.measure().await?.cpu + server.process.cpu()?;
             costs.push((after - before).as_secs_f64() * 1e3 / CALLS as f64);
         }
@@ -79,14 +79,20 @@ const LARGEST_BACKEND: &str = "SELECT max((regexp_match(pg_read_file('/proc/' ||
     'Private_Dirty: +(\\d+)'))[1]::bigint) / 1024 FROM pg_stat_activity WHERE datname = 'shared'";
 
 /// Accounts with a database each, copied from the first.
-fn databases(server: &Postgres, name: &str, accounts: usize) -> anyhow::Result<World> {
+pub(crate) fn databases(server: &Postgres, name: &str, accounts: usize) -> anyhow::Result<World> {
     server.execute("postgres", &[&format!("CREATE DATABASE {name}_0")])?;
     let world = World::with_first(accounts, [&server.url(&format!("{name}_")), ""])?;
+    copy_first(server, name, accounts)?;
+    Ok(world)
+}
+
+/// Copies the first database of this name for all other accounts.
+pub(crate) fn copy_first(server: &Postgres, name: &str, accounts: usize) -> anyhow::Result<()> {
     for n in 1..accounts {
         let copy = format!("CREATE DATABASE {name}_{n} TEMPLATE {name}_0 STRATEGY file_copy");
         server.execute("postgres", &[&copy])?;
     }
-    Ok(world)
+    Ok(())
 }
 
 /// Accounts with a schema each, copied from the dump of the first.

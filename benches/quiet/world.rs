@@ -50,6 +50,12 @@ impl World {
         Ok(world)
     }
 
+    /// The same accounts, with other URLs of their databases.
+    pub(crate) fn with_urls(&self, url: [&str; 2]) -> anyhow::Result<Self> {
+        let (token, url) = (self.token.clone(), url.map(str::to_owned));
+        Ok(Self { accounts: self.accounts, token, url, folder: tempfile::tempdir()? })
+    }
+
     /// Limits how many files, or connections to Postgres, are open at once.
     pub(crate) fn configure(&self, open: usize) -> anyhow::Result<()> {
         self.write(self.accounts, open)

@@ -319,7 +319,7 @@ async fn entries_of_forms(
 ) -> Result<(Vec<LogEntry>, i64), StoreError> {
     let mut sql = reader.sql();
     sql.push("SELECT id FROM ");
-    super::search::write_forms(&mut sql, forms);
+    super::search::write_with_sub_forms(&mut sql, forms);
     sql.push(" AS wanted LIMIT ").bind(MAX_LOOKED_UP as i64 + 1);
     let rows = reader.fetch_all(sql).await?;
     let mut all: Vec<i64> = rows.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?;
@@ -352,7 +352,7 @@ async fn entries_of_forms(
         }
         let within = |sql: &mut Sql| {
             sql.push(" IN ");
-            super::search::write_forms(sql, forms);
+            super::search::write_with_sub_forms(sql, forms);
         };
         let mut sql = reader.sql();
         write_entries(&mut sql, cursor.position);

@@ -2,18 +2,21 @@
 //!
 //! A search takes a fixed number of statements, however many submissions match: one for the total and the ids of the
 //! page, and one for everything that the page shows; or a single one for both. A keyword combined with other filters
-//! takes one more beforehand. The total and the ids come from one of two places:
+//! takes one more beforehand, and so do forms, for which [`covered_forms`] finds the sub-forms. The total and the ids come
+//! from one of two places:
 //!
 //! - Searches by forms, statuses, days or one label, and those without filters, take the total from `listed_counts`
-//!   and the page from an index in its order ([`CountedSearch`]). For later pages they read the total first, and then
-//!   the page from the nearer end.
+//!   and the page from an index in its order ([`CountedSearch`]). For later pages and for very many forms they read the
+//!   total first, and then the page from the nearer end.
 //! - All others materialize the set of matches once ([`match_set`]), count it and cut the page out of it. Their cost
 //!   grows with the matches and not with the database. Given only a limit, a planner would scan everything in the
 //!   page's order, hoping to find a page of matches early.
 
 pub(super) mod conditions;
 mod counted;
+mod covered_forms;
 mod match_set;
+mod scan_ahead;
 mod terms;
 
 use std::time::Instant;
@@ -21,8 +24,9 @@ use std::time::Instant;
 use serde::Deserialize;
 
 use conditions::is_short;
-pub(super) use conditions::write_forms;
+pub(super) use covered_forms::write_with_sub_forms;
 use counted::CountedSearch;
+use covered_forms::ResolvedFilter;
 use match_set::SearchPlan;
 
 use super::engine::{PooledConnection, Retry};
@@ -86,7 +90,8 @@ impl Store {
         reader.begin_reading().await?;
         let overlay = self.note_overlay(Overlay::read(&mut reader).await)?;
         let mut sql = reader.sql();
-        overlay.write(&mut sql, |sql| write_page_with_total(sql, None, filter, SearchPlan::ScanDocuments, page));
+        let resolved = ResolvedFilter::unresolved(filter);
+        overlay.write(&mut sql, |sql| write_page_with_total(sql, None, &resolved, SearchPlan::ScanDocuments, page));
         let rows = reader.fetch_all(sql).await?;
         let (ids, total) = ids_and_total(&rows)?;
         let submissions = read_submissions(&mut reader, ids).await?;
@@ -101,15 +106,18 @@ impl Store {
         page: PageRequest,
     ) -> Result<(SearchPage, bool), StoreError> {
         let mut reader = self.database.reader().await?;
-        let (ids, Total { submissions: total, is_settled }) = match CountedSearch::of(filter) {
-            Some(counted) if page.offset() > 0 => later_page(&mut reader, &counted, filter, page).await?,
-            Some(counted) if counted.reads_in_one_statement(reader.dialect()) => {
-                return first_page(&mut reader, &counted, filter, page).await;
+        let resolved = ResolvedFilter::resolve(&mut reader, filter).await?;
+        let (ids, Total { submissions: total, is_settled }) = match CountedSearch::of(&resolved) {
+            Some(counted) if page.offset() > 0 || counted.is_of_many_forms() => {
+                page_after_total(&mut reader, &counted, &resolved, page).await?
             }
-            counted => page_with_total(&mut reader, counted.as_ref(), filter, page).await?,
+            Some(counted) if counted.reads_in_one_statement(reader.dialect()) => {
+                return first_page(&mut reader, &counted, &resolved, page).await;
+            }
+            counted => page_with_total(&mut reader, counted.as_ref(), &resolved, page).await?,
         };
         let submissions = read_submissions(&mut reader, ids).await?;
-        Ok((SearchPage { submissions, total: not_negative(total) }, is_settled))
+        Ok((SearchPage { submissions, total: not_negative(total) }, is_settled && resolved.is_settled))
     }
 
     /// The database's query plan of a search, line by line.
@@ -122,20 +130,21 @@ impl Store {
         page: PageRequest,
     ) -> Result<Vec<String>, StoreError> {
         let mut reader = self.database.reader().await?;
+        let resolved = ResolvedFilter::resolve(&mut reader, filter).await?;
         let mut sql = reader.sql();
         sql.push_either("EXPLAIN ", "EXPLAIN QUERY PLAN ");
-        match CountedSearch::of(filter) {
-            Some(counted) if page.offset() > 0 => {
+        match CountedSearch::of(&resolved) {
+            Some(counted) if page.offset() > 0 || counted.is_of_many_forms() => {
                 let (_, scan) = scan_of(&mut reader, &counted, filter, page).await?;
                 let Some(scan) = scan else { return Ok(Vec::new()) };
-                write_later_page(&mut sql, &counted, filter, &scan);
+                write_page_after_total(&mut sql, &counted, filter, &scan);
             }
             Some(counted) if counted.reads_in_one_statement(reader.dialect()) => {
                 write_first_page(&mut sql, &counted, filter, page);
             }
             counted => {
                 let plan = choose_plan(&mut reader, filter).await?;
-                write_page_with_total(&mut sql, counted.as_ref(), filter, plan, page);
+                write_page_with_total(&mut sql, counted.as_ref(), &resolved, plan, page);
             }
         }
         // SQLite's columns are id, parent, notused and detail.
@@ -183,9 +192,10 @@ fn not_negative(total: i64) -> u64 {
 async fn first_page(
     reader: &mut PooledConnection,
     counted: &CountedSearch<'_>,
-    filter: &SubmissionFilter,
+    resolved: &ResolvedFilter<'_>,
     page: PageRequest,
 ) -> Result<(SearchPage, bool), StoreError> {
+    let filter = resolved.filter;
     let mut sql = reader.sql();
     write_first_page(&mut sql, counted, filter, page);
     let rows = SubmissionRows::fetch(reader, sql).await?;
@@ -193,7 +203,7 @@ async fn first_page(
     let Total { submissions: total, is_settled } = Total::of(first, submissions::COLUMNS)?;
     let total = not_negative(total);
     let submissions = if rows.are_too_long() {
-        let (ids, _) = page_with_total(reader, Some(counted), filter, page).await?;
+        let (ids, _) = page_with_total(reader, Some(counted), resolved, page).await?;
         Submissions::in_parts(ids)
     } else if first.get::<Option<i64>>(0)?.is_none() {
         Submissions::default()
@@ -206,19 +216,19 @@ async fn first_page(
 async fn page_with_total(
     reader: &mut PooledConnection,
     counted: Option<&CountedSearch<'_>>,
-    filter: &SubmissionFilter,
+    resolved: &ResolvedFilter<'_>,
     page: PageRequest,
 ) -> Result<(Vec<i64>, Total), StoreError> {
-    let plan = choose_plan(reader, filter).await?;
+    let plan = choose_plan(reader, resolved.filter).await?;
     let mut sql = reader.sql();
-    write_page_with_total(&mut sql, counted, filter, plan, page);
-    ids_and_total(&fetch(reader, filter, sql).await?)
+    write_page_with_total(&mut sql, counted, resolved, plan, page);
+    ids_and_total(&fetch(reader, resolved.filter, sql).await?)
 }
 
 /// Reads the result of [`write_page_with_total`].
 fn ids_and_total(rows: &[Row]) -> Result<(Vec<i64>, Total), StoreError> {
     let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
-    let ids: Vec<PageId> = row.records(2)?;
+    let ids: Vec<IdRecord> = row.records(2)?;
     Ok((ids.iter().map(|entry| entry.id).collect(), Total::of(row, 0)?))
 }
 
@@ -232,33 +242,40 @@ async fn choose_plan(reader: &mut PooledConnection, filter: &SubmissionFilter) -
     Ok(if is_rare { SearchPlan::ByPlanner } else { SearchPlan::CheaperSide })
 }
 
-/// A submission on a page.
+/// An id in a list.
 #[derive(Deserialize)]
-struct PageId {
+struct IdRecord {
     id: i64,
 }
 
-impl ListRecord<'_> for PageId {
+impl ListRecord<'_> for IdRecord {
     fn take(fields: &mut Fields<'_>) -> Result<Self, MalformedRecord> {
         Ok(Self { id: fields.integer()? })
     }
 }
 
-async fn later_page(
+/// Reads the total, and then the page from the nearer end.
+async fn page_after_total(
     reader: &mut PooledConnection,
     counted: &CountedSearch<'_>,
-    filter: &SubmissionFilter,
+    resolved: &ResolvedFilter<'_>,
     page: PageRequest,
 ) -> Result<(Vec<i64>, Total), StoreError> {
+    let filter = resolved.filter;
     let (total, scan) = scan_of(reader, counted, filter, page).await?;
     let Some(scan) = scan else { return Ok((Vec::new(), total)) };
+    if counted.is_of_many_forms()
+        && let Some(ids) = scan_ahead::find_page(reader, resolved, &scan).await?
+    {
+        return Ok((ids, total));
+    }
     let mut sql = reader.sql();
-    write_later_page(&mut sql, counted, filter, &scan);
+    write_page_after_total(&mut sql, counted, filter, &scan);
     let rows = reader.fetch_all(sql).await?;
     Ok((rows.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?, total))
 }
 
-/// The total, and how to read a later page unless it is empty.
+/// The total, and how to read the page unless it is empty.
 async fn scan_of(
     reader: &mut PooledConnection,
     counted: &CountedSearch<'_>,
@@ -292,17 +309,18 @@ fn write_first_page(sql: &mut Sql, counted: &CountedSearch<'_>, filter: &Submiss
 fn write_page_with_total(
     sql: &mut Sql,
     counted: Option<&CountedSearch<'_>>,
-    filter: &SubmissionFilter,
+    resolved: &ResolvedFilter<'_>,
     plan: SearchPlan,
     page: PageRequest,
 ) {
+    let filter = resolved.filter;
     let direction = filter.sort_direction;
     if let Some(counted) = counted {
         write_counted_page(sql, counted, filter, page);
     } else {
         let scan = PageScan::forward(page, direction);
         sql.force_custom_plan().push("WITH ");
-        match_set::write(sql, filter, plan);
+        match_set::write(sql, resolved, plan);
         sql.push(", found (total, is_settled) AS (SELECT count(*), ");
         write_is_settled(sql);
         sql.push(" FROM matched), page (id, at) AS (SELECT id, at FROM matched");
@@ -322,7 +340,7 @@ fn write_counted_page(sql: &mut Sql, counted: &CountedSearch<'_>, filter: &Submi
 }
 
 /// The ids of a page, in its order.
-fn write_later_page(sql: &mut Sql, counted: &CountedSearch<'_>, filter: &SubmissionFilter, scan: &PageScan) {
+fn write_page_after_total(sql: &mut Sql, counted: &CountedSearch<'_>, filter: &SubmissionFilter, scan: &PageScan) {
     sql.force_custom_plan();
     sql.push("SELECT id FROM (");
     counted.write_page(sql, filter.sort_by, scan);
@@ -346,56 +364,4 @@ fn order_by_position(direction: SortDirection) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::store::filter::{Keyword, Status, Term};
-
-    fn ids(count: i64) -> Vec<i64> {
-        (1..=count).collect()
-    }
-
-    /// A filter for each list, with `values` values.
-    fn filters(values: i64) -> Vec<SubmissionFilter> {
-        let none = SubmissionFilter::default;
-        let answers = || (0..values).map(|answer| answer.to_string()).collect();
-        let term = |element: i64, answers| Term { element: Some(element), answers };
-        let statuses = Status::ALL.iter().copied().cycle().take(usize::try_from(values).unwrap()).collect();
-        vec![
-            SubmissionFilter { forms: ids(values), ..none() },
-            SubmissionFilter { forms: ids(values), sort_by: SortBy::CreatedAt, ..none() },
-            SubmissionFilter { statuses, ..none() },
-            SubmissionFilter { submitters: ids(values), ..none() },
-            SubmissionFilter { pending: ids(values), ..none() },
-            SubmissionFilter { participants: ids(values), ..none() },
-            SubmissionFilter { labels: ids(values), ..none() },
-            SubmissionFilter { shared_labels: ids(values), ..none() },
-            SubmissionFilter { flows: ids(values), ..none() },
-            SubmissionFilter { terms: vec![term(1, answers())], ..none() },
-            SubmissionFilter {
-                terms: (1..=values).map(|element| term(element, vec!["a".to_owned()])).collect(),
-                ..none()
-            },
-        ]
-    }
-
-    #[test]
-    fn the_text_of_a_statement_does_not_grow_with_the_values_of_a_filter() {
-        let page = PageRequest { number: 1.try_into().unwrap(), size: 20 };
-        for dialect in [Dialect::Postgres, Dialect::Sqlite] {
-            let text = |filter: &SubmissionFilter, plan| {
-                let mut sql = Sql::new(dialect);
-                write_page_with_total(&mut sql, CountedSearch::of(filter).as_ref(), filter, plan, page);
-                match dialect {
-                    Dialect::Postgres => sql.into_postgres().unwrap().0,
-                    Dialect::Sqlite => sql.into_sqlite().unwrap().0,
-                }
-            };
-            for (mut few, mut many) in filters(3).into_iter().zip(filters(3000)) {
-                assert_eq!(text(&few, SearchPlan::ByPlanner), text(&many, SearchPlan::ByPlanner));
-                (few.search, many.search) = (Keyword::new("word"), Keyword::new(&"word".repeat(1000)));
-                let lengths = [&few, &many].map(|filter| text(filter, SearchPlan::CheaperSide).len());
-                assert!(lengths[1] < 2 * lengths[0], "{lengths:?} for {few:?}");
-            }
-        }
-    }
-}
+mod tests;

@@ -3,7 +3,9 @@
 // schemas for the rest, and the usual sorted set in Redis as the window, which the workers share and whose calls share their
 // packets. Its answers have the shape of the gateway's.
 //
-// Environment: PORT, CERTIFICATE, PRIVATE_KEY, ACCOUNTS (a file: [{host, token, database}]), REDIS, LIMIT and WINDOW_MS.
+// Environment: PORT, ACCOUNTS (a file: [{host, token, database}]), CERTIFICATE and PRIVATE_KEY (without them plain HTTP/1.1),
+// REDIS, LIMIT and WINDOW_MS (without them no limit), POOLS (at most as many pools of one connection are open, the least
+// recently used one is closed; without it a pool of 4 connections for each database).
 'use strict';
 const cluster = require('node:cluster');
 const crypto = require('node:crypto');
@@ -11,7 +13,8 @@ const fs = require('node:fs');
 
 const env = process.env;
 const WORKERS = 2;
-const CONNECTIONS = 4; // of each worker to each database
+const MAX_POOLS = env.POOLS ? Math.ceil(Number(env.POOLS) / WORKERS) : Infinity; // of each worker
+const POOL = env.POOLS ? { max: 1, idleTimeoutMillis: 0 } : { max: 4 }; // of each worker for each database
 
 if (cluster.isPrimary) {
   for (let n = 0; n < WORKERS; n++) cluster.fork();
@@ -29,19 +32,35 @@ function serve() {
   pg.types.setTypeParser(pg.types.builtins.JSON, (value) => value); // stays text
   pg.types.setTypeParser(pg.types.builtins.INT8, Number);
 
+  const pools = new Map(); // by database, the least recently used one first
+  function poolOf(database) {
+    const pool = pools.get(database) || new pg.Pool({ ...POOL, connectionString: database });
+    pools.delete(database);
+    pools.set(database, pool);
+    for (const [other, unused] of pools) {
+      if (pools.size <= MAX_POOLS || unused === pool) break;
+      // A pool that is ended answers no query that waits for it.
+      if (unused.waitingCount || unused.idleCount < unused.totalCount) continue;
+      pools.delete(other);
+      unused.end();
+    }
+    return pool;
+  }
+
   const [LIMIT, WINDOW] = [Number(env.LIMIT), Number(env.WINDOW_MS)];
   const accounts = new Map();
   for (const { host, token, database } of JSON.parse(fs.readFileSync(env.ACCOUNTS))) {
     const digest = crypto.createHash('sha256').update(token).digest('hex');
-    const pool = new pg.Pool({ connectionString: database, max: CONNECTIONS });
-    accounts.set(host, { key: `peer:${host}`, digest, seen: null, pool });
+    accounts.set(host, { key: `peer:${host}`, digest, seen: null, get pool() { return poolOf(database); } });
   }
 
-  const https = { key: fs.readFileSync(env.PRIVATE_KEY), cert: fs.readFileSync(env.CERTIFICATE), allowHTTP1: true };
-  const app = require('fastify')({ https, http2: true, logger: false });
+  const https = env.CERTIFICATE &&
+    { key: fs.readFileSync(env.PRIVATE_KEY), cert: fs.readFileSync(env.CERTIFICATE), allowHTTP1: true };
+  const app = require('fastify')({ ...(https && { https, http2: true }), logger: false });
 
-  const redis = new Redis(env.REDIS, { enableAutoPipelining: true });
-  redis.defineCommand('admit', { numberOfKeys: 1, lua: fs.readFileSync(`${__dirname}/sorted_set.lua`, 'utf8') });
+  const redis = env.REDIS && new Redis(env.REDIS, { enableAutoPipelining: true });
+  const lua = fs.readFileSync(`${__dirname}/sorted_set.lua`, 'utf8');
+  redis && redis.defineCommand('admit', { numberOfKeys: 1, lua });
 
   app.decorateRequest('account', null);
   app.addHook('onRequest', async (request, reply) => {
@@ -55,13 +74,14 @@ function serve() {
       if (digest !== account.digest) return reply.code(401).send({ message: 'Unauthenticated.' });
       account.seen = authorization;
     }
+    request.account = account;
+    if (!redis) return;
     const [admitted, remaining, wait] = await redis.admit(account.key, LIMIT, WINDOW, 'spend', 1);
     reply.header('x-ratelimit-limit', LIMIT).header('x-ratelimit-remaining', remaining);
     if (!admitted) {
       const message = 'Too Many Attempts.';
       return reply.code(429).header('retry-after', Math.ceil(wait / 1000)).send({ message });
     }
-    request.account = account;
   });
 
   const [text, whole, truth, maybe] = ['string', 'integer', 'boolean', ['string', 'null']].map((type) => ({ type }));
@@ -81,6 +101,8 @@ function serve() {
       meta: { current_page: page, last_page: last, per_page: size, total, from, to, path },
     };
   }
+
+  app.get('/api/v1/me', async (request) => ({ message: 'You are authenticated.', account: { id: request.account.key } }));
 
   const form = object({ id: text, name: text, anonymous: truth });
   app.get('/api/v1/form', { schema: list(form) }, async (request) => {

@@ -5,19 +5,21 @@
 
 use std::collections::HashMap;
 
+use super::covered_forms::ResolvedFilter;
 use super::terms::write_terms;
-use crate::store::filter::{Keyword, SubmissionFilter};
+use crate::store::filter::Keyword;
 use crate::store::statement::{Dialect, Sql};
 
 /// The length of a trigram, and so of the shortest text that a trigram index finds.
 const TRIGRAM_LENGTH: usize = 3;
 
 /// Adds the conditions on a listed submission `s`, except for the keyword.
-pub(super) fn write_conditions(sql: &mut Sql, filter: &SubmissionFilter) {
+pub(super) fn write_conditions(sql: &mut Sql, resolved: &ResolvedFilter<'_>) {
+    let ResolvedFilter { filter, forms, .. } = resolved;
     sql.push("true");
-    if !filter.forms.is_empty() {
+    if !forms.are_all() {
         sql.push(" AND s.form_id IN ");
-        write_forms(sql, &filter.forms);
+        forms.write(sql);
     }
     if !filter.statuses.is_empty() {
         sql.push(" AND s.status").in_texts(filter.statuses.iter().map(|status| status.as_str()));
@@ -62,12 +64,6 @@ pub(super) fn ids_of_hits(dialect: Dialect) -> &'static str {
         Dialect::Postgres => "SELECT id FROM hits UNION SELECT NULL",
         Dialect::Sqlite => "SELECT id FROM hits",
     }
-}
-
-/// Adds the ids of forms and of their sub-forms, as a table of one column `id`.
-pub(in crate::store) fn write_forms(sql: &mut Sql, forms: &[i64]) {
-    sql.push("(WITH RECURSIVE wanted (id) AS (SELECT id FROM forms WHERE id").in_ids(forms);
-    sql.push(" UNION SELECT f.id FROM forms f JOIN wanted ON f.parent_id = wanted.id) SELECT id FROM wanted)");
 }
 
 /// Whether a keyword is too short for trigrams.

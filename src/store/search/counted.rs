@@ -4,8 +4,8 @@
 
 use jiff::Timestamp;
 
-use super::conditions::write_forms;
-use super::{column, order_by_position};
+use super::covered_forms::{CoveredForms, ResolvedFilter};
+use super::{column, order_by_position, scan_ahead};
 use crate::store::Texts;
 use crate::store::filter::{SortBy, Status, SubmissionFilter};
 use crate::store::settle::write_is_settled;
@@ -17,7 +17,7 @@ pub(super) enum CountedSearch<'f> {
     /// No filter.
     Everything,
     /// By forms, by statuses, or by both; ordered by the last change.
-    Groups { forms: &'f [i64], statuses: Vec<Status> },
+    Groups { forms: &'f CoveredForms<'f>, statuses: Vec<Status> },
     /// By the time of creation.
     Created { start: Option<Timestamp>, end: Option<Timestamp> },
     /// By one label; ordered by the last change.
@@ -40,14 +40,15 @@ const DAY: i64 = 86_400_000_000;
 
 impl<'f> CountedSearch<'f> {
     /// The counted search for a filter, if there is one.
-    pub(super) fn of(filter: &'f SubmissionFilter) -> Option<Self> {
-        let SubmissionFilter { forms, statuses, start, end, labels, shared_labels, sort_by, .. } = filter;
+    pub(super) fn of(resolved: &'f ResolvedFilter<'f>) -> Option<Self> {
+        let ResolvedFilter { filter, forms, .. } = resolved;
+        let SubmissionFilter { statuses, start, end, labels, shared_labels, sort_by, .. } = *filter;
         let others = filter.search.is_some()
             || !filter.terms.is_empty()
             || [&filter.submitters, &filter.pending, &filter.participants, &filter.flows]
                 .iter()
                 .any(|ids| !ids.is_empty());
-        let grouped = !forms.is_empty() || !statuses.is_empty();
+        let grouped = !forms.are_all() || !statuses.is_empty();
         let spanned = start.is_some() || end.is_some();
         match (others, grouped, spanned, labels.as_slice(), shared_labels.as_slice(), sort_by) {
             (false, false, false, [], [], _) => Some(Self::Everything),
@@ -71,6 +72,11 @@ impl<'f> CountedSearch<'f> {
         dialect == Dialect::Postgres && matches!(self, Self::Everything | Self::Label { .. })
     }
 
+    /// Whether it is by so many forms that a page is read after the total, and from all submissions if possible.
+    pub(super) fn is_of_many_forms(&self) -> bool {
+        matches!(self, Self::Groups { forms, .. } if scan_ahead::is_worthwhile(forms))
+    }
+
     /// Adds the query of the total, and of whether the intake is empty.
     pub(super) fn write_total(&self, sql: &mut Sql) {
         sql.push("SELECT (");
@@ -87,9 +93,11 @@ impl<'f> CountedSearch<'f> {
             }
             Self::Groups { forms, statuses } => {
                 sql.force_custom_plan().push(SUM).push("'form'");
-                if !forms.is_empty() {
-                    sql.push(" AND key IN ");
-                    write_forms(sql, forms);
+                if !forms.are_all() {
+                    // As an array, which Postgres sorts and looks up in the order of the index.
+                    sql.push_either(" AND key = ANY (ARRAY ", " AND key IN ");
+                    forms.write(sql);
+                    sql.push_either(")", "");
                 }
                 if !statuses.is_empty() {
                     sql.push(" AND status").in_texts(texts(statuses));
@@ -162,12 +170,12 @@ fn in_order(by: SortBy, direction: SortDirection) -> &'static str {
 
 /// Adds the query of a page over several groups: from each group's index as many rows as the page can need, then the
 /// page out of these.
-fn write_page_of_groups(sql: &mut Sql, forms: &[i64], statuses: &[Status], scan: &PageScan) {
+fn write_page_of_groups(sql: &mut Sql, forms: &CoveredForms<'_>, statuses: &[Status], scan: &PageScan) {
     sql.force_custom_plan().push("SELECT s.id, s.updated_at AS at FROM ");
-    if !forms.is_empty() {
+    if !forms.are_all() {
         // Forms without submissions have no page to read: most sub-forms, in an account that creates them ahead.
         sql.push("(SELECT id AS form FROM ");
-        write_forms(sql, forms);
+        forms.write(sql);
         sql.push(" AS forms WHERE id IN (SELECT key FROM listed_counts WHERE counted = 'form' AND listed > 0)");
         sql.push(") AS f CROSS JOIN ");
     }
@@ -177,7 +185,7 @@ fn write_page_of_groups(sql: &mut Sql, forms: &[i64], statuses: &[Status], scan:
     }
     sql.push_either("LATERAL (", "listed_submissions s WHERE s.id IN (");
     sql.push_either("SELECT s.id, s.updated_at", "SELECT s.id").push(" FROM listed_submissions s WHERE true");
-    if !forms.is_empty() {
+    if !forms.are_all() {
         sql.push(" AND s.form_id = f.form");
     }
     if !statuses.is_empty() {

@@ -8,6 +8,7 @@
 
 use super::column;
 use super::conditions::{ids_of_hits, write_conditions, write_hits, write_in_document, write_keyword};
+use super::covered_forms::ResolvedFilter;
 use crate::store::filter::{Keyword, SubmissionFilter};
 use crate::store::statement::{Dialect, Sql};
 
@@ -50,22 +51,22 @@ pub(super) fn write_is_rare(sql: &mut Sql, keyword: &Keyword) {
 }
 
 /// Adds the common table expression `matched (id, at)` and those that it needs.
-pub(super) fn write(sql: &mut Sql, filter: &SubmissionFilter, plan: SearchPlan) {
-    match (plan, &filter.search) {
+pub(super) fn write(sql: &mut Sql, resolved: &ResolvedFilter<'_>, plan: SearchPlan) {
+    match (plan, &resolved.filter.search) {
         (SearchPlan::CheaperSide, Some(keyword)) => match sql.dialect() {
-            Dialect::Postgres => write_on_postgres(sql, filter, keyword),
-            Dialect::Sqlite => write_on_sqlite(sql, filter, keyword),
+            Dialect::Postgres => write_on_postgres(sql, resolved, keyword),
+            Dialect::Sqlite => write_on_sqlite(sql, resolved, keyword),
         },
         (SearchPlan::ScanDocuments, Some(keyword)) => {
             sql.push("matched (id, at) AS MATERIALIZED (");
-            write_others(sql, filter, "");
+            write_others(sql, resolved, "");
             sql.push(" AND s.id IN (SELECT shown_in FROM listed_documents WHERE ");
             write_in_document(sql, keyword);
             sql.push("))");
         }
         (_, keyword) => {
             sql.push("matched (id, at) AS MATERIALIZED (");
-            write_others(sql, filter, "");
+            write_others(sql, resolved, "");
             if let Some(keyword) = keyword {
                 write_keyword(sql, keyword);
             }
@@ -76,11 +77,11 @@ pub(super) fn write(sql: &mut Sql, filter: &SubmissionFilter, plan: SearchPlan) 
 
 /// Postgres evaluates a materialized table only as far as it is read, and continues from there. So the same table is
 /// counted and then read.
-fn write_on_postgres(sql: &mut Sql, filter: &SubmissionFilter, keyword: &Keyword) {
+fn write_on_postgres(sql: &mut Sql, resolved: &ResolvedFilter<'_>, keyword: &Keyword) {
     sql.push("hits (id) AS MATERIALIZED (");
     write_hits(sql, keyword);
     sql.push("), others (id, at) AS MATERIALIZED (");
-    write_others(sql, filter, "");
+    write_others(sql, resolved, "");
     sql.push("), few (yes) AS MATERIALIZED (SELECT CASE");
     for (hits, others) in STEPS {
         write_step(sql, Branch::LookUp, hits, |sql| _ = sql.push("SELECT 1 FROM hits"));
@@ -90,7 +91,7 @@ fn write_on_postgres(sql: &mut Sql, filter: &SubmissionFilter, keyword: &Keyword
     sql.push("SELECT o.id, o.at FROM others o WHERE (SELECT yes FROM few) AND ");
     write_has_keyword(sql, "o.id", keyword);
     sql.push(" UNION ALL SELECT * FROM (");
-    write_others(sql, filter, "");
+    write_others(sql, resolved, "");
     sql.push(" AND s.id IN (")
         .push(ids_of_hits(Dialect::Postgres))
         .push(")) AS found WHERE NOT (SELECT yes FROM few))");
@@ -98,7 +99,7 @@ fn write_on_postgres(sql: &mut Sql, filter: &SubmissionFilter, keyword: &Keyword
 
 /// SQLite evaluates a materialized table completely, so `hits` is limited to what the first step needs, which is all
 /// hits in most searches. A branch that may not be needed is joined after a one-row table that decides it.
-fn write_on_sqlite(sql: &mut Sql, filter: &SubmissionFilter, keyword: &Keyword) {
+fn write_on_sqlite(sql: &mut Sql, resolved: &ResolvedFilter<'_>, keyword: &Keyword) {
     let [(first, _), ..] = STEPS;
     sql.push("hits (id) AS MATERIALIZED (");
     write_hits(sql, keyword);
@@ -113,16 +114,16 @@ fn write_on_sqlite(sql: &mut Sql, filter: &SubmissionFilter, keyword: &Keyword) 
                 write_hits(sql, keyword);
             }
         });
-        write_step(sql, Branch::Scan, others, |sql| write_others(sql, filter, ""));
+        write_step(sql, Branch::Scan, others, |sql| write_others(sql, resolved, ""));
     }
     sql.push(" ELSE false END), matched (id, at) AS MATERIALIZED (");
-    write_others(sql, filter, "few CROSS JOIN ");
+    write_others(sql, resolved, "few CROSS JOIN ");
     sql.push(" AND few.yes AND ");
     write_has_keyword(sql, "s.id", keyword);
     sql.push(" UNION ALL ");
-    write_others(sql, filter, "whole CROSS JOIN ");
+    write_others(sql, resolved, "whole CROSS JOIN ");
     sql.push(" AND whole.yes AND s.id IN (SELECT id FROM hits) UNION ALL ");
-    write_others(sql, filter, "whole CROSS JOIN few CROSS JOIN ");
+    write_others(sql, resolved, "whole CROSS JOIN few CROSS JOIN ");
     sql.push(" AND NOT (whole.yes OR few.yes)");
     write_keyword(sql, keyword);
     sql.push(")");
@@ -149,13 +150,13 @@ fn write_step(sql: &mut Sql, branch: Branch, few: i64, write_side: impl FnOnce(&
 }
 
 /// Adds the query of what all filters except the keyword leave, joined after the one-row tables in `behind`.
-fn write_others(sql: &mut Sql, filter: &SubmissionFilter, behind: &'static str) {
+fn write_others(sql: &mut Sql, resolved: &ResolvedFilter<'_>, behind: &'static str) {
     sql.push("SELECT s.id, s.")
-        .push(column(filter.sort_by))
+        .push(column(resolved.filter.sort_by))
         .push(" FROM ")
         .push(behind)
         .push("listed_submissions s WHERE ");
-    write_conditions(sql, filter);
+    write_conditions(sql, resolved);
 }
 
 /// Adds the condition that the document of a submission, or of a graduated child, contains a keyword.

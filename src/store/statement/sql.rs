@@ -104,6 +104,12 @@ impl From<Vec<i64>> for Bind {
     }
 }
 
+impl From<&Arc<[i64]>> for Bind {
+    fn from(value: &Arc<[i64]>) -> Self {
+        Self::Integers(Arc::clone(value))
+    }
+}
+
 impl From<Texts> for Bind {
     fn from(value: Texts) -> Self {
         Self::Texts(value.into())

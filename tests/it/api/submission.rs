@@ -6,6 +6,7 @@ mod large;
 mod plan;
 mod search;
 mod show;
+mod sub_forms;
 mod unsettled;
 pub(crate) mod writers;
 

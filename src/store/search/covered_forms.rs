@@ -1,0 +1,230 @@
+//! Which forms a search by forms covers: the requested ones and their sub-forms, at any depth.
+//!
+//! There are two ways to find them: to descend from the requested forms to all their sub-forms, or to climb from all
+//! forms that have listed submissions to their parents. A form can have a hundred thousand sub-forms and few
+//! submissions; an account can have as many forms with submissions, and search one form without sub-forms. So both ways
+//! are tried in turn, first a few steps and then more ([`STEPS`]), and a search costs a small multiple of the cheaper
+//! way. Most forms have few sub-forms or none: their searches end with the first attempt, which is one short statement.
+//!
+//! Each attempt stops at a number of rows, whatever the tree looks like: deep, wide, or with a cycle of `parent_id`. If
+//! no attempt ends, the statements of the search descend by themselves, which takes some 2 µs per sub-form. Then the
+//! requested forms have many sub-forms, and the account has thousands of forms with submissions, or some with very many
+//! ancestors. A search that finds thousands of forms with submissions adds up their counts, one index entry each.
+//!
+//! Left out: counts and submissions by ancestor. They would be flat, but each submission would be written once for each
+//! ancestor of its form, and moving a form would rewrite everything below it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::IdRecord;
+use crate::store::StoreError;
+use crate::store::engine::PooledConnection;
+use crate::store::filter::SubmissionFilter;
+use crate::store::settle::write_is_settled;
+use crate::store::statement::{Dialect, Row, Sql};
+
+/// How many rows a way may read before the other one is tried.
+///
+/// A larger first number: a form with many sub-forms, but few submissions, costs more. Smaller: more searches take a
+/// second statement. A larger last number: searches that end on neither way take longer, by up to 50 ms. Smaller: more
+/// searches descend to all sub-forms.
+const STEPS: [u16; 3] = [250, 2_000, 16_000];
+
+/// A filter, and the forms that it covers.
+#[derive(Clone, Debug)]
+pub(super) struct ResolvedFilter<'f> {
+    pub(super) filter: &'f SubmissionFilter,
+    pub(super) forms: CoveredForms<'f>,
+    /// Whether `forms` has those of all submissions that were committed before.
+    pub(super) is_settled: bool,
+}
+
+/// The forms that a search covers.
+#[derive(Clone, Debug)]
+pub(super) enum CoveredForms<'f> {
+    /// All, because the search names none.
+    All,
+    /// Only these. Forms without listed submissions may be missing.
+    Listed(Arc<[i64]>),
+    /// These and their sub-forms, to which the statements of the search descend.
+    WithSubForms(&'f [i64]),
+}
+
+impl<'f> ResolvedFilter<'f> {
+    /// Finds the forms.
+    pub(super) async fn resolve(
+        reader: &mut PooledConnection,
+        filter: &'f SubmissionFilter,
+    ) -> Result<Self, StoreError> {
+        if !filter.forms.is_empty() {
+            for steps in STEPS {
+                if let Some(forms) = descend(reader, &filter.forms, steps).await? {
+                    return Ok(Self { filter, forms: CoveredForms::Listed(forms.into()), is_settled: true });
+                }
+                if let Some((forms, is_settled)) = climb(reader, &Start::Listed, &filter.forms, steps).await? {
+                    return Ok(Self { filter, forms: CoveredForms::Listed(forms.into()), is_settled });
+                }
+            }
+        }
+        Ok(Self::unresolved(filter))
+    }
+
+    /// Leaves finding the forms to the statements of the search.
+    pub(super) fn unresolved(filter: &'f SubmissionFilter) -> Self {
+        let forms = match filter.forms.as_slice() {
+            [] => CoveredForms::All,
+            forms => CoveredForms::WithSubForms(forms),
+        };
+        Self { filter, forms, is_settled: true }
+    }
+}
+
+impl CoveredForms<'_> {
+    /// Whether all forms are covered.
+    pub(super) fn are_all(&self) -> bool {
+        matches!(self, Self::All)
+    }
+
+    /// Adds the forms as a table of one column `id`, unless all are covered.
+    pub(super) fn write(&self, sql: &mut Sql) {
+        match self {
+            Self::All => {}
+            Self::Listed(forms) => write_list(sql, forms),
+            Self::WithSubForms(forms) => write_with_sub_forms(sql, forms),
+        }
+    }
+
+    /// Those of `forms` that are covered, unless it takes too long to find them.
+    pub(super) async fn among(
+        &self,
+        reader: &mut PooledConnection,
+        forms: BTreeSet<i64>,
+    ) -> Result<Option<BTreeSet<i64>>, StoreError> {
+        Ok(match self {
+            Self::All => Some(forms),
+            Self::Listed(covered) => Some(covered.iter().copied().filter(|form| forms.contains(form)).collect()),
+            Self::WithSubForms(requested) => {
+                let [.., steps] = STEPS;
+                let start = Start::These(forms.into_iter().collect());
+                let covered = climb(reader, &start, requested, steps).await?;
+                covered.map(|(forms, _)| forms.into_iter().collect())
+            }
+        })
+    }
+}
+
+/// Adds forms and their sub-forms as a table of one column `id`.
+pub(in crate::store) fn write_with_sub_forms(sql: &mut Sql, forms: &[i64]) {
+    sql.push("(WITH RECURSIVE wanted (id) AS (SELECT id FROM forms WHERE id").in_ids(forms);
+    sql.push(" UNION SELECT f.id FROM wanted CROSS JOIN ");
+    if sql.dialect() == Dialect::Postgres {
+        write_children_on_postgres(sql, "wanted.id", i64::MAX);
+    }
+    sql.push_either(" AS f", "forms f ON f.parent_id = wanted.id").push(") SELECT id FROM wanted)");
+}
+
+/// The forms and all their sub-forms, unless there are more than `steps`.
+async fn descend(reader: &mut PooledConnection, forms: &[i64], steps: u16) -> Result<Option<Vec<i64>>, StoreError> {
+    let limit = i64::from(steps) + 1;
+    let mut sql = reader.sql();
+    sql.push("WITH RECURSIVE below (id, parent_id) AS (SELECT id, CAST(NULL AS bigint) FROM forms WHERE id")
+        .in_ids(forms);
+    match sql.dialect() {
+        // Postgres reads rows only as far as the limit needs.
+        Dialect::Postgres => {
+            sql.push(" UNION SELECT f.id, NULL FROM below CROSS JOIN ");
+            write_children_on_postgres(&mut sql, "below.id", limit);
+            sql.push(" AS f)")
+        }
+        // SQLite reads all rows that a form adds before it counts them, so each adds its first child and its next
+        // sibling.
+        Dialect::Sqlite => sql.push(
+            " UNION SELECT f.id, f.parent_id FROM below CROSS JOIN forms f WHERE f.id IN (\
+                (SELECT min(c.id) FROM forms c WHERE c.parent_id = below.id), \
+                (SELECT min(c.id) FROM forms c WHERE c.parent_id = below.parent_id AND c.id > below.id)))",
+        ),
+    };
+    sql.push(" SELECT (").push_records(&["id"]).push(" FROM (SELECT id FROM below LIMIT ").bind(limit);
+    sql.push(") AS found)");
+    let mut found = ids(&reader.fetch_one(sql).await?, 0)?;
+    if found.len() > usize::from(steps) {
+        return Ok(None);
+    }
+    // One that is requested may be below another one.
+    found.sort_unstable();
+    found.dedup();
+    Ok(Some(found))
+}
+
+/// Adds a subquery of at most `limit` sub-forms of a form. Postgres would read the whole table if it expects a form to
+/// have many, but not for a part of a range in the order of the index, of which it expects few. The subquery hides the
+/// limit from the planner.
+fn write_children_on_postgres(sql: &mut Sql, form: &'static str, limit: i64) {
+    sql.push("LATERAL (SELECT c.id FROM forms c WHERE c.parent_id BETWEEN ").push(form).push(" AND ").push(form);
+    sql.push(" ORDER BY c.parent_id LIMIT (SELECT ").bind(limit).push("::bigint))");
+}
+
+/// Where climbing starts.
+enum Start {
+    /// At all forms that have listed submissions.
+    Listed,
+    /// At these.
+    These(Arc<[i64]>),
+}
+
+/// Those of the forms of `start` that are one of `forms` or below it, and whether the counts are up to date that say
+/// where to start. None if it takes more than `steps` to find them.
+async fn climb(
+    reader: &mut PooledConnection,
+    start: &Start,
+    forms: &[i64],
+    steps: u16,
+) -> Result<Option<(Vec<i64>, bool)>, StoreError> {
+    let limit = i64::from(steps) + 1;
+    let mut sql = reader.sql();
+    sql.push("WITH RECURSIVE climbed (form, at) AS (SELECT id, id FROM ");
+    match start {
+        Start::Listed => {
+            sql.push(
+                "(SELECT DISTINCT key AS id FROM listed_counts WHERE counted = 'form' AND listed > 0 ORDER BY key",
+            );
+            sql.push(" LIMIT ").bind(limit).push(")");
+        }
+        Start::These(forms) => write_list(&mut sql, forms),
+    }
+    // Not UNION: each form has one parent, so only a cycle brings a row twice. Postgres would spend more on the table in
+    // which it looks for such rows.
+    sql.push(" AS start UNION ALL SELECT climbed.form, f.parent_id FROM climbed CROSS JOIN ");
+    match sql.dialect() {
+        // Row by row: Postgres would read the whole table if it expects to climb from many forms.
+        Dialect::Postgres => sql.push("LATERAL (SELECT parent_id FROM forms WHERE id = climbed.at OFFSET 0) AS f "),
+        Dialect::Sqlite => sql.push("forms f ON f.id = climbed.at "),
+    };
+    sql.push("WHERE f.parent_id IS NOT NULL");
+    if sql.dialect() == Dialect::Sqlite {
+        // Within the recursion: otherwise SQLite finishes it before the limit applies.
+        sql.push(" LIMIT ").bind(limit);
+    }
+    sql.push("), steps (form, at) AS (SELECT form, at FROM climbed LIMIT ").bind(limit).push(") SELECT ");
+    write_is_settled(&mut sql);
+    sql.push(", (SELECT count(*) FROM steps), (").push_records(&["form"]);
+    sql.push(" FROM (SELECT DISTINCT form FROM steps WHERE at").in_ids(forms).push(") AS found)");
+    let row = reader.fetch_one(sql).await?;
+    let (is_settled, taken): (bool, i64) = (row.get(0)?, row.get(1)?);
+    if taken > i64::from(steps) {
+        return Ok(None);
+    }
+    Ok(Some((ids(&row, 2)?, is_settled)))
+}
+
+/// Adds a list of forms as a table of one column `id`.
+fn write_list(sql: &mut Sql, forms: &Arc<[i64]>) {
+    sql.push_either("(SELECT unnest(", "(SELECT value AS id FROM json_each(").bind(forms);
+    sql.push_either("::bigint[]) AS id)", "))");
+}
+
+/// The list of ids in a column.
+fn ids(row: &Row, column: usize) -> Result<Vec<i64>, sqlx::Error> {
+    Ok(row.records::<IdRecord>(column)?.into_iter().map(|record| record.id).collect())
+}
