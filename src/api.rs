@@ -32,6 +32,7 @@ use matchit::Router;
 use crate::config::RequestLimits;
 use crate::error::Refusal;
 use crate::gate::{Admitted, Origin};
+use crate::outbound::Guard;
 use crate::reply::Reply;
 use crate::store::Store;
 
@@ -48,6 +49,8 @@ pub struct Call<'a> {
     pub body: Bytes,
     /// Set to the unknown names in the body, for the response header, whether or not the body has faults.
     pub ignored: &'a OnceLock<IgnoredParameters>,
+    /// Decides which targets subscriptions may have.
+    pub targets: &'a Guard,
 }
 
 /// A resource, identified by its path.

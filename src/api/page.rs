@@ -116,11 +116,12 @@ mod tests {
     use super::*;
     use crate::gate::Origin;
     use crate::host::HostName;
+    use crate::outbound::Guard;
 
     fn envelope(query: &str, items: usize, total: u64) -> Value {
         let host = HostName::parse("acme.test").unwrap();
         let origin = Origin { host: &host, port: Some("8443") };
-        let call = Call { origin, query, body: Bytes::new(), ignored: &OnceLock::new() };
+        let call = Call { origin, query, body: Bytes::new(), ignored: &OnceLock::new(), targets: &Guard::default() };
         let request = parse(&call, 20, &mut Faults::default());
         let page = Page { items: vec![0; items], total };
         let reply = reply(&call, "/api/v1/submission", request, page, |json, item| _ = json.value(&item));
@@ -176,7 +177,9 @@ mod tests {
             let mut faults = Faults::default();
             let host = HostName::parse("acme.test").unwrap();
             let origin = Origin { host: &host, port: None };
-            parse(&Call { origin, query, body: Bytes::new(), ignored: &OnceLock::new() }, 20, &mut faults);
+            let call =
+                Call { origin, query, body: Bytes::new(), ignored: &OnceLock::new(), targets: &Guard::default() };
+            parse(&call, 20, &mut faults);
             assert!(faults.into_result(()).is_err(), "{query}");
         }
     }
