@@ -122,6 +122,7 @@ impl Client {
 }
 
 /// A duration in milliseconds.
+#[derive(Clone, Copy)]
 struct Took(Duration);
 
 impl fmt::Display for Took {

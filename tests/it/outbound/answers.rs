@@ -15,7 +15,7 @@ async fn a_request_is_the_event_and_its_signature_and_nothing_else() {
     assert!(scene.send(&receiver.url("/catch/1?a=b#c")).await.is_accepted());
     let request = receiver.requests().remove(0);
     assert_eq!((request.line.as_str(), &*request.body), ("POST /catch/1?a=b", BODY.as_bytes()));
-    let mut names: Vec<_> = request.headers.keys().map(|name| name.as_str()).collect();
+    let mut names: Vec<_> = request.headers.keys().map(http::HeaderName::as_str).collect();
     names.sort_unstable();
     let expected = [
         "content-length",

@@ -344,9 +344,10 @@ async fn flood(stream: &mut TlsStream<TcpStream>, bytes: &[u8], log: &Log) {
             log.written.fetch_add(bytes.len(), Ordering::SeqCst);
         }
     };
+    let mut sink = tokio::io::sink();
     tokio::select! {
         () = write => {}
-        _ = tokio::io::copy(&mut reading, &mut tokio::io::sink()) => {}
+        _ = tokio::io::copy(&mut reading, &mut sink) => {}
     }
 }
 
