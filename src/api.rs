@@ -34,6 +34,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::RequestLimits;
 use crate::error::Refusal;
 use crate::gate::{Admitted, Origin};
+use crate::outbound::Guard;
 use crate::reply::Reply;
 use crate::store::Store;
 
@@ -52,6 +53,8 @@ pub struct Call<'a> {
     pub ignored: &'a OnceLock<IgnoredParameters>,
     /// Cancelled when the gateway stops: who waits for something answers then.
     pub stopping: &'a CancellationToken,
+    /// Decides which targets subscriptions may have.
+    pub targets: &'a Guard,
 }
 
 /// A resource, identified by its path.

@@ -34,6 +34,7 @@ mod tenant;
 mod tests;
 mod unique;
 mod watched;
+mod webhooks;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -55,6 +56,7 @@ pub use self::secret::holds_password;
 use self::source::SourceSpan;
 use self::tenant::LoadedTenant;
 pub use self::watched::WatchedFolders;
+pub use self::webhooks::WebhookConfig;
 pub use crate::certificate::CertificateFiles;
 use crate::host::{HostName, HostPattern};
 use crate::metrics::TenantLabels;
@@ -231,6 +233,8 @@ pub struct GatewayConfig {
     pub tenant_labels: TenantLabels,
     /// Limits on connections and requests.
     pub limits: Limits,
+    /// How webhooks are delivered.
+    pub webhooks: WebhookConfig,
 }
 
 /// One `[[tenant]]` table. A gateway keeps one per tenant for its whole life, so no value is stored twice and nothing

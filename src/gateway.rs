@@ -36,6 +36,7 @@ use crate::edge::{self, Addresses, BindError, Certificates, CheckIntervals, Drai
 use crate::gate::{BadTokens, Gate};
 use crate::memory::Memory;
 use crate::metrics::Metrics;
+use crate::outbound::Guard;
 use crate::quota::Quota;
 use crate::request::{Pipeline, RequestsInFlight};
 use crate::shared::announce::TokenChangeSubscription;
@@ -143,6 +144,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
             limits.request.memory_bytes_per_tenant,
             metrics.gate.clone(),
         )),
+        targets: Arc::new(Guard::new(config.gateway.webhooks.requests.allowed.clone())),
         metrics: metrics.clone(),
     });
     let certificates =

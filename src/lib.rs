@@ -34,7 +34,7 @@
 //! config
 //! certificate
 //! reply, store
-//! background, memory
+//! background, memory, outbound
 //! deadline, file_stamp, host, metrics, owner_only, rights, systemd, telemetry
 //! ```
 //!
@@ -56,6 +56,7 @@ pub mod host;
 pub mod import;
 pub mod memory;
 pub mod metrics;
+pub mod outbound;
 mod owner_only;
 pub mod quota;
 pub mod reply;

@@ -39,6 +39,7 @@ use crate::error::Refusal;
 use crate::gate::{Authority, Connection, Gate, Transport, check_form, check_method, check_size};
 use crate::memory::{Memory, MemoryShare};
 use crate::metrics::Metrics;
+use crate::outbound::Guard;
 use crate::quota::{Budget, ReportUsage};
 use crate::reply::Reply;
 use crate::store::DatabaseTime;
@@ -69,6 +70,8 @@ pub struct Pipeline {
     pub stopping: CancellationToken,
     /// Memory held by request bodies and answers.
     pub memory: Arc<Memory>,
+    /// Decides which targets subscriptions may have.
+    pub targets: Arc<Guard>,
     /// The metrics.
     pub metrics: Metrics,
 }
@@ -231,6 +234,7 @@ impl Pipeline {
             body,
             ignored: &context.ignored_in_body,
             stopping: &self.stopping,
+            targets: &self.targets,
         };
         time.set_limit(route.time_limit(&self.limits));
         let handling = api::handle(&admitted, route, call).instrument(step!("handle"));

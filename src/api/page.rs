@@ -108,7 +108,7 @@ impl Envelope {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::OnceLock;
+    use std::sync::{LazyLock, OnceLock};
 
     use bytes::Bytes;
     use serde_json::{Value, json};
@@ -117,12 +117,20 @@ mod tests {
     use super::*;
     use crate::gate::Origin;
     use crate::host::HostName;
+    use crate::outbound::Guard;
+
+    static STOPPING: LazyLock<CancellationToken> = LazyLock::new(CancellationToken::new);
+    static TARGETS: LazyLock<Guard> = LazyLock::new(Guard::default);
+    static IGNORED: OnceLock<IgnoredParameters> = OnceLock::new();
+
+    fn call<'c>(origin: Origin<'c>, query: &'c str) -> Call<'c> {
+        Call { origin, query, body: Bytes::new(), ignored: &IGNORED, stopping: &STOPPING, targets: &TARGETS }
+    }
 
     fn envelope(query: &str, items: usize, total: u64) -> Value {
         let host = HostName::parse("acme.test").unwrap();
         let origin = Origin { host: &host, port: Some("8443") };
-        let call =
-            Call { origin, query, body: Bytes::new(), ignored: &OnceLock::new(), stopping: &CancellationToken::new() };
+        let call = call(origin, query);
         let request = parse(&call, 20, &mut Faults::default());
         let page = Page { items: vec![0; items], total };
         let reply = reply(&call, "/api/v1/submission", request, page, |json, item| _ = json.value(&item));
@@ -178,17 +186,7 @@ mod tests {
             let mut faults = Faults::default();
             let host = HostName::parse("acme.test").unwrap();
             let origin = Origin { host: &host, port: None };
-            parse(
-                &Call {
-                    origin,
-                    query,
-                    body: Bytes::new(),
-                    ignored: &OnceLock::new(),
-                    stopping: &CancellationToken::new(),
-                },
-                20,
-                &mut faults,
-            );
+            parse(&call(origin, query), 20, &mut faults);
             assert!(faults.into_result(()).is_err(), "{query}");
         }
     }

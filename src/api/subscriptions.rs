@@ -23,6 +23,7 @@ use super::{Call, store};
 use crate::error::{Faults, Refusal};
 use crate::gate::Admitted;
 use crate::host::HostName;
+use crate::outbound::{Guard, Target};
 use crate::reply::Reply;
 use crate::store::{Event, Subscribed, Subscription, SubscriptionKey, Unsubscription};
 
@@ -89,8 +90,15 @@ pub(super) async fn subscribe(admitted: &Admitted, call: &Call<'_>) -> Result<Re
     let body = Body::of(call, &KEYS[1..])?;
     let mut faults = Faults::default();
     let params = SubscriptionParams::read(&body, &mut faults)?;
-    if params.target_url.is_none() && !params.url_was_sent {
-        faults.add("target_url", "The target_url is required.");
+    let named = params.url_key.unwrap_or("target_url");
+    match &params.target_url {
+        Some(url) => {
+            if let Some(fault) = target_fault(url, call.targets) {
+                faults.add(named, format_args!("The {named} {fault}."));
+            }
+        }
+        None if params.url_key.is_none() => faults.add(named, "The target_url is required."),
+        None => {}
     }
     let params = faults.into_result(params)?;
     let key = SubscriptionKey {
@@ -123,7 +131,7 @@ pub(super) async fn unsubscribe(admitted: &Admitted, call: &Call<'_>) -> Result<
     let params = SubscriptionParams::read(&body, &mut faults)?;
     let id = body.entries().find(|entry| entry.name == "id");
     let id = id.map(|entry| values::scalar(entry, &mut faults, subscription_id)).transpose()?;
-    if id.is_none() && !params.url_was_sent {
+    if id.is_none() && params.url_key.is_none() {
         faults.add("id", "The id or the target_url is required.");
     }
     let params = faults.into_result(params)?;
@@ -143,7 +151,8 @@ pub(super) async fn unsubscribe(admitted: &Admitted, call: &Call<'_>) -> Result<
 #[derive(Default)]
 struct SubscriptionParams {
     target_url: Option<String>,
-    url_was_sent: bool,
+    /// The key under which the URL was sent.
+    url_key: Option<&'static str>,
     event: Option<Event>,
     /// The outer `None` is a missing key, the inner one `null`, which means every form.
     form: Option<Option<i64>>,
@@ -162,7 +171,7 @@ impl SubscriptionParams {
                 "target_url" | "hookUrl" | "targetUrl" | "url" => match first_url {
                     None => {
                         first_url = Some(entry);
-                        params.url_was_sent = true;
+                        params.url_key = Some(name);
                         params.target_url = values::scalar(entry, faults, target_url)?;
                     }
                     Some(first) if first.json.get() != entry.json.get() => faults.add(
@@ -211,6 +220,15 @@ fn url_fault(text: &str) -> Option<&'static str> {
     }
 }
 
+/// Why webhooks are never sent to a URL. Only subscribing checks it: a subscription from before `allow_targets` changed
+/// can still be deleted by its URL.
+fn target_fault(url: &str, targets: &Guard) -> Option<&'static str> {
+    match Target::parse(url) {
+        Ok(target) => targets.check_literal(&target).is_err().then_some("is a blocked address: it must be public"),
+        Err(_) => Some("must be an https URL"),
+    }
+}
+
 /// Whether a URL has two slashes followed by a host that can be resolved or certified. The parser accepts more: `*`,
 /// percent-encoded letters, backslashes, no slashes at all.
 fn has_valid_host(url: &str) -> bool {
@@ -245,6 +263,19 @@ fn new_secret() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_target_with_an_address_that_is_not_public_is_refused() {
+        let guard = Guard::default();
+        for url in
+            ["https://10.0.0.1:8443", "https://0x7f.1/", "https://[::ffff:127.0.0.1]/", "https://169.254.169.254/"]
+        {
+            assert_eq!(target_fault(url, &guard), Some("is a blocked address: it must be public"), "{url}");
+        }
+        for url in ["https://1.1.1.1", "https://hooks.test", "https://localhost:8443", "https://-a_b.c-.:80?x={\\}"] {
+            assert_eq!(target_fault(url, &guard), None, "{url}");
+        }
+    }
 
     #[test]
     fn a_target_is_an_https_url_without_credentials() {

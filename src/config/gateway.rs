@@ -17,6 +17,7 @@ use super::source::SourceSpan;
 use super::table::{StringValue, TableReader};
 use super::{
     CertificateFiles, GatewayConfig, ListenProtocol, OnRedisFailure, RedisConfig, RedisTarget, hsts, limits, listen,
+    webhooks,
 };
 use crate::metrics::TenantLabels;
 
@@ -95,6 +96,7 @@ pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> GatewayTabl
     let tenant_labels = read_tenant_labels(&mut table);
     let databases = databases::read(table.table("databases"));
     let limits = limits::read(table.table("limits"));
+    let webhooks = webhooks::read(table.table("webhooks"), folder);
     let mut cache_mib = DEFAULT_CACHE_MIB;
     // The protocol of a faulty entry is unknown, so assume TLS.
     let speaks_tls = listen.is_empty() || listen.iter().any(|entry| entry.protocol == ListenProtocol::Tls);
@@ -124,6 +126,7 @@ pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> GatewayTabl
         threads: threads as usize,
         tenant_labels,
         limits,
+        webhooks,
     });
     GatewayTable { config, speaks_tls, certificate, redis: redis_span }
 }

@@ -8,12 +8,12 @@ use std::path::Path;
 
 use super::context::LoadContext;
 use super::table::TableReader;
-use super::{databases, gateway, limits, listen, tenant};
+use super::{databases, gateway, limits, listen, tenant, webhooks};
 
 /// A table's header, and the function that reads the table.
 type KeyReader = (&'static str, fn(TableReader<'_, '_>));
 
-const READERS: [KeyReader; 10] = [
+const READERS: [KeyReader; 11] = [
     ("the top of the file, above every header", |mut table| {
         table.strings("include");
         for key in ["gateway", "tenant"] {
@@ -32,6 +32,9 @@ const READERS: [KeyReader; 10] = [
     }),
     ("`[gateway.limits]`", |table| {
         limits::read(Some(table));
+    }),
+    ("`[gateway.webhooks]`", |table| {
+        webhooks::read(Some(table), Path::new(""));
     }),
     ("`[gateway.redis_sentinel]`", |table| {
         gateway::read_sentinel(table);

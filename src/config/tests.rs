@@ -7,6 +7,7 @@ mod files;
 mod limits;
 mod secrets;
 mod served;
+mod webhooks;
 
 use std::fs;
 use std::ops::Range;
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 use secrecy::ExposeSecret;
 use tempfile::TempDir;
 
-use super::{Config, ListenProtocol, OnRedisFailure, Problems, RedisTarget, ServedConfig};
+use super::{Config, ListenProtocol, OnRedisFailure, Problems, RedisTarget, ServedConfig, WebhookConfig};
 
 /// A valid gateway, in seven lines.
 const GATEWAY: &str = r#"[gateway]
@@ -163,6 +164,10 @@ fn the_example_shows_every_default() {
     assert_eq!(shown.tenants[0].max_connections, default.tenants[0].max_connections);
     assert_eq!(shown.tenants[0].max_in_flight, default.tenants[0].max_in_flight);
     assert_eq!((shown.gateway.databases, default.gateway.databases), Default::default());
+    assert_eq!(
+        (&shown.gateway.webhooks, &default.gateway.webhooks),
+        (&WebhookConfig::default(), &WebhookConfig::default())
+    );
 }
 
 #[test]

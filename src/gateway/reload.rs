@@ -261,6 +261,7 @@ fn needs_restart(before: &GatewayConfig, after: &GatewayConfig) -> Vec<&'static 
         threads,
         tenant_labels,
         limits,
+        webhooks,
     } = before;
     let changes = [
         ("listen", *listen != after.listen),
@@ -274,6 +275,7 @@ fn needs_restart(before: &GatewayConfig, after: &GatewayConfig) -> Vec<&'static 
         ("tenant_metrics", *tenant_labels != after.tenant_labels),
         ("tls.cache_mib", *certificate_cache != after.certificate_cache),
         ("limits", *limits != after.limits),
+        ("webhooks", *webhooks != after.webhooks),
     ];
     changes.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key).collect()
 }

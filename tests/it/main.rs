@@ -15,6 +15,7 @@ mod isolation;
 mod layers;
 mod metrics;
 mod outage;
+mod outbound;
 mod quota;
 mod support;
 mod telemetry;

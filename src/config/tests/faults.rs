@@ -307,6 +307,7 @@ fn a_key_below_the_wrong_header_is_reported_with_the_right_one() {
         ("[gateway]", "sentinels = []", "sentinels", "`[gateway.redis_sentinel]`"),
         ("[gateway]", "cache_mib = 7", "cache_mib", "`[gateway.tls]`"),
         ("[gateway]", "streams = 7", "streams", "`[gateway.limits]`"),
+        ("[gateway]", "settle_ms = 7", "settle_ms", "`[gateway.webhooks]`"),
         ("[gateway]", "https_port = 7", "https_port", "an entry of `listen`"),
         (slug, "certificate = \"x\"", "certificate", "`[gateway.tls]` or `[tenant.tls.\"HOST\"]`"),
         (slug, "max_detached_percent = 7", "max_detached_percent", "`[tenant.group_guard]`"),

@@ -66,6 +66,11 @@ pub(crate) fn authority(folder: &Path) -> PathBuf {
     file
 }
 
+/// The authority's own certificate.
+pub(crate) fn authority_der() -> rustls::pki_types::CertificateDer<'static> {
+    AUTHORITY.der().clone()
+}
+
 /// What the test client trusts.
 pub(crate) fn trust() -> RootCertStore {
     let mut roots = RootCertStore::empty();

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::{TARGET, data, faulty_fields, ids, subscribe};
 use crate::api::account::account;
+use crate::support::acme::Acme;
 use crate::support::fixture::{Site, on_both_databases};
 
 const FORMS: &str = "INSERT INTO forms (id, name) VALUES (3, 'Leave'), (4, 'Travel')";
@@ -137,6 +138,33 @@ on_both_databases! {
             assert_eq!(faulty_fields(&subscribe(client, &body).await), fields, "{body}");
         }
         assert_eq!(ids(client).await, [Value::Null; 0]);
+    }
+
+    async fn a_target_at_an_address_that_is_not_public_is_refused_unless_the_operator_allows_it(engine: Engine) {
+        let webhooks: toml::Table = "allow_targets = [\"10.1.0.0/16\"]".parse().unwrap();
+        let site = Site::new().tenant("acme", engine).requests_per_minute(100_000).gateway("webhooks", webhooks);
+        let acme = Acme::of(site);
+        let client = &acme.caller();
+        for (key, target) in [
+            ("target_url", "https://127.0.0.1/"),
+            ("hookUrl", "https://10.2.0.1:8443/"),
+            ("targetUrl", "https://2130706433/"),
+            ("url", "https://0x7f.1/"),
+            ("url", "https://[::1]/"),
+            ("url", "https://[::ffff:10.0.0.1]/"),
+            ("url", "https://169.254.169.254/latest/meta-data/"),
+        ] {
+            let answer = subscribe(client, &json!({key: target})).await;
+            assert_eq!(faulty_fields(&answer), [key], "{target}");
+            let text = answer.json()["errors"][key][0].as_str().unwrap().to_owned();
+            assert_eq!(text, format!("The {key} is a blocked address: it must be public."));
+        }
+        assert_eq!(ids(client).await, [Value::Null; 0]);
+        for target in ["https://1.1.1.1/", "https://10.1.0.1:8443/", "https://[2606:4700::1]/", "https://localhost/"] {
+            data(&subscribe(client, &json!({"target_url": target})).await, 201);
+        }
+        let gone = super::unsubscribe(client, &json!({"target_url": "https://127.0.0.1/"})).await;
+        assert_eq!(gone.json(), json!({"deleted": 0}), "only subscribing checks the address");
     }
 
     async fn names_of_the_target_with_different_values_are_refused(engine: Engine) {

@@ -1,0 +1,38 @@
+//! Sends one request to a webhook receiver, at a URL that a caller chose.
+//!
+//! Knows no database, no tenant and no retries: the caller of [`Client::send`] decides what to send and when, and what
+//! an outcome means. Read [`Client`] first. On the way of a request:
+//!
+//! 1. `target` parses the URL; `resolver` looks up its host.
+//! 2. [`Guard`] refuses addresses that are not public (`addresses`), and `dialer` connects to one that it allows.
+//! 3. `tls` verifies the certificate; `connector` gives the connection to the HTTP client, and `counted` bounds it.
+//! 4. `signature` signs the request, and `answer` reads what comes back.
+//!
+//! `probe` walks the same way step by step for an operator.
+//!
+//! Three guarantees: no connection is opened to an address that the guard refuses; every request ends within its time
+//! limit and in bounded memory, whatever the receiver does; no text of an outcome contains an address.
+
+mod addresses;
+mod answer;
+mod client;
+mod connector;
+mod counted;
+mod dialer;
+mod error;
+mod guard;
+mod probe;
+mod resolver;
+mod settings;
+mod signature;
+mod target;
+mod tls;
+
+pub use answer::Answer;
+pub use client::{Attempt, Client, Message};
+pub use error::{ConnectFault, DnsFault, Phase, ProtocolFault, SendError, TlsFault};
+pub use guard::{AllowedTarget, AllowedTargets, BlockedAddress, Guard, InvalidAllowedTarget};
+pub use probe::{ProbeFault, ProbeStep, Probed};
+pub use settings::Settings;
+pub use signature::{EventId, InvalidEventId, InvalidSecret, SigningSecret};
+pub use target::{InvalidTarget, Target, TargetHost};

@@ -1,0 +1,61 @@
+//! Connections are used again, and there is a limit to how many are kept and to what each of them may carry.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+
+use super::scene::Scene;
+use crate::support::receiver::{Act, Receiver};
+
+#[tokio::test]
+async fn requests_one_after_the_other_share_a_connection() {
+    let scene = Scene::new().await;
+    let one = Receiver::always(Act::answer(200, &[], "ok")).await;
+    let two = Receiver::http2(200).await;
+    for receiver in [&one, &two] {
+        for _ in 0..10 {
+            assert_eq!(scene.status(&receiver.url("/")).await, 200);
+        }
+        assert_eq!((receiver.connections(), receiver.requests().len()), (1, 10));
+    }
+}
+
+#[tokio::test]
+async fn requests_at_once_share_a_connection_over_http_2() {
+    let scene = Scene::new().await;
+    let receiver = Receiver::http2(200).await;
+    let url = receiver.url("/");
+    assert_eq!(scene.status(&url).await, 200);
+    assert_eq!(join_all((0..20).map(|_| scene.status(&url))).await, [200; 20]);
+    assert_eq!((receiver.connections(), receiver.requests().len()), (1, 21));
+}
+
+#[tokio::test]
+async fn no_more_connections_are_kept_than_the_limit() {
+    let scene = Scene::with(&["127.0.0.0/8"], |settings| settings.in_flight = 1).await;
+    let mut receivers = Vec::new();
+    for _ in 0..6 {
+        let receiver = Receiver::always(Act::status(204)).await;
+        assert_eq!(scene.status(&receiver.url("/")).await, 204);
+        receivers.push(receiver);
+    }
+    let open = || receivers.iter().map(Receiver::open).sum::<usize>();
+    let began = Instant::now();
+    while open() > 2 {
+        // Idle connections are closed after half a minute in any case.
+        assert!(began.elapsed() < Duration::from_secs(20), "{} connections are kept", open());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_carried_much_is_replaced() {
+    let scene = Scene::new().await;
+    let body = "x".repeat(60_000);
+    let receiver = Receiver::always(Act::answer(200, &[], &body)).await;
+    for _ in 0..40 {
+        assert_eq!(scene.status(&receiver.url("/")).await, 200);
+    }
+    // 2.4 MB, and a connection carries one and a bit.
+    assert!((2..=4).contains(&receiver.connections()), "{} connections", receiver.connections());
+}
