@@ -115,6 +115,7 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
+    use crate::api::IgnoredParameters;
     use crate::gate::Origin;
     use crate::host::HostName;
     use crate::outbound::Guard;

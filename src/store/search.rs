@@ -24,9 +24,9 @@ use std::time::Instant;
 use serde::Deserialize;
 
 use conditions::is_short;
-pub(super) use covered_forms::write_with_sub_forms;
 use counted::CountedSearch;
 use covered_forms::ResolvedFilter;
+pub(super) use covered_forms::write_with_sub_forms;
 use match_set::SearchPlan;
 
 use super::engine::{PooledConnection, Retry};
