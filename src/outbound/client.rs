@@ -3,6 +3,7 @@
 //! Owns the request's headers and the limits on what a receiver can do with it. Whatever the receiver does, sending
 //! ends within the time limit with an [`Attempt`]: an [`Answer`], whatever its status, or a [`SendError`].
 
+use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,13 +12,13 @@ use http::header::{CONTENT_TYPE, USER_AGENT};
 use http::{HeaderName, HeaderValue, Request, StatusCode};
 use http_body_util::Full;
 use hyper_util::client::legacy;
-use hyper_util::client::legacy::connect::capture_connection;
+use hyper_util::client::legacy::connect::{CaptureConnection, capture_connection};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use jiff::Timestamp;
 
 use super::answer::{self, Answer, MAX_HEAD_BYTES, MAX_HEAD_FIELDS};
 use super::connector::Connector;
-use super::counted::{AllowanceExceeded, ConnectionCounter, ReceivedBytes};
+use super::counted::{ConnectionCounter, ReceivedBytes};
 use super::dialer::Dialer;
 use super::error::{Phase, ProtocolFault, SendError, find_cause};
 use super::guard::Guard;
@@ -137,16 +138,16 @@ impl Client {
     async fn exchange(&self, message: &Message<'_>, phase: &mut Phase) -> Result<Answer, SendError> {
         let mut request = request(message);
         let connection = capture_connection(&mut request);
-        let response = self.http.request(request).await.map_err(|error| fault_of(&error, None))?;
+        let response = self.http.request(request).await.map_err(|error| fault_of(&error, None, &connection))?;
         let (head, body) = response.into_parts();
-        if head.extensions.get::<ReceivedBytes>().is_some_and(ReceivedBytes::are_many)
-            && let Some(connection) = &*connection.connection_metadata()
-        {
-            connection.poison();
-        }
         *phase = Phase::Body(head.status);
+        if ReceivedBytes::of(&connection).is_some_and(|received| received.are_many())
+            && let Some(connected) = &*connection.connection_metadata()
+        {
+            connected.poison();
+        }
         let answer = answer::read(head.status, &head.headers, body, Timestamp::now()).await;
-        answer.map_err(|error| fault_of(&error, Some(head.status)))
+        answer.map_err(|error| fault_of(&error, Some(head.status), &connection))
     }
 }
 
@@ -162,11 +163,11 @@ fn request(message: &Message<'_>) -> Request<Full<Bytes>> {
 }
 
 /// The fault in an error of the client, before or after the head of an answer.
-fn fault_of(error: &(dyn std::error::Error + 'static), status: Option<StatusCode>) -> SendError {
+fn fault_of(error: &(dyn Error + 'static), status: Option<StatusCode>, connection: &CaptureConnection) -> SendError {
     if let Some(error) = find_cause::<SendError>(error) {
         return *error;
     }
-    if find_cause::<AllowanceExceeded>(error).is_some() {
+    if ReceivedBytes::of(connection).is_some_and(|received| received.are_too_many()) {
         return ProtocolFault::TooMuch.into();
     }
     let fault = match find_cause::<hyper::Error>(error) {

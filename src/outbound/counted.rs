@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
-use hyper_util::client::legacy::connect::{Connected, Connection};
+use http::Extensions;
+use hyper_util::client::legacy::connect::{CaptureConnection, Connected, Connection};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -36,10 +37,10 @@ pub(super) struct ConnectionCounter {
     max_bytes: usize,
 }
 
-/// The receiver sent more than its allowance.
+/// Ends a connection. The HTTP client does not always pass it on; [`ReceivedBytes::are_too_many`] recognizes it.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the receiver sent too much")]
-pub(super) struct AllowanceExceeded;
+struct AllowanceExceeded;
 
 /// A counted TCP connection.
 #[derive(Debug)]
@@ -51,14 +52,30 @@ pub(super) struct CountedStream {
     is_surplus: bool,
 }
 
-/// How many bytes a connection has received. The HTTP client adds it to each response.
-#[derive(Clone, Debug, Default)]
-pub(super) struct ReceivedBytes(Arc<AtomicUsize>);
+/// How many bytes a connection has received. The HTTP client passes it on with each request that uses the connection.
+#[derive(Clone, Debug)]
+pub(super) struct ReceivedBytes {
+    bytes: Arc<AtomicUsize>,
+    /// The connection's allowance.
+    max: usize,
+}
 
 impl ReceivedBytes {
+    /// Those of the connection that a request uses; `None` if it has none yet.
+    pub(super) fn of(connection: &CaptureConnection) -> Option<Self> {
+        let mut extras = Extensions::new();
+        connection.connection_metadata().as_ref()?.get_extras(&mut extras);
+        extras.remove()
+    }
+
     /// Whether no further request should use the connection.
     pub(super) fn are_many(&self) -> bool {
-        self.0.load(Ordering::Relaxed) > RETIRE_AFTER
+        self.bytes.load(Ordering::Relaxed) > RETIRE_AFTER
+    }
+
+    /// Whether the connection failed because of them.
+    pub(super) fn are_too_many(&self) -> bool {
+        self.bytes.load(Ordering::Relaxed) > self.max
     }
 }
 
@@ -73,7 +90,8 @@ impl ConnectionCounter {
     /// Counts a connection until it is dropped.
     pub(super) fn count(self: &Arc<Self>, stream: TcpStream) -> CountedStream {
         let is_surplus = self.open.fetch_add(1, Ordering::Relaxed) >= self.max_kept;
-        CountedStream { stream, counter: Arc::clone(self), received: ReceivedBytes::default(), is_surplus }
+        let received = ReceivedBytes { bytes: Arc::default(), max: self.max_bytes };
+        CountedStream { stream, counter: Arc::clone(self), received, is_surplus }
     }
 }
 
@@ -97,8 +115,8 @@ impl AsyncRead for CountedStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
-        let read = buf.filled().len() - before;
-        if self.received.0.fetch_add(read, Ordering::Relaxed) + read > self.counter.max_bytes {
+        self.received.bytes.fetch_add(buf.filled().len() - before, Ordering::Relaxed);
+        if self.received.are_too_many() {
             return Poll::Ready(Err(io::Error::other(AllowanceExceeded)));
         }
         Poll::Ready(Ok(()))

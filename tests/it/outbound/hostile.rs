@@ -8,7 +8,7 @@ use super::scene::{PATIENT, Scene};
 use crate::support::receiver::{Act, Receiver};
 
 /// The time limit of receivers that never end.
-const LIMIT: Duration = Duration::from_secs(3);
+const LIMIT: Duration = Duration::from_secs(5);
 
 /// How much of a flood a client may take: what it reads, and what the buffers of both kernels hold.
 const TAKEN: usize = 32 * 1024 * 1024;
@@ -98,13 +98,15 @@ async fn endless_interim_answers_end_the_connection() {
     assert!(receiver.written() < TAKEN, "{} bytes taken", receiver.written());
 }
 
+/// An HTTP/2 frame.
+fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(payload.len()).unwrap();
+    [&[0, 0, length, kind, flags, 0, 0, 0, stream][..], payload].concat()
+}
+
 #[tokio::test]
 async fn floods_over_http_2_end_the_connection() {
     let scene = Scene::new().await;
-    let frame = |kind: u8, flags: u8, stream: u8, payload: &[u8]| {
-        let length = u8::try_from(payload.len()).unwrap();
-        [&[0, 0, length, kind, flags, 0, 0, 0, stream][..], payload].concat()
-    };
     let settings = frame(4, 0, 0, &[]);
     for (name, flood) in [
         ("PING", frame(6, 0, 0, &[7; 8])),
@@ -114,11 +116,20 @@ async fn floods_over_http_2_end_the_connection() {
         ("unknown frames", frame(0x42, 0, 0, &[7; 200])),
     ] {
         let receiver = Receiver::raw_http2(vec![Act::Send(settings.clone()), Act::Flood(flood.repeat(64))]).await;
-        let (kind, text) = scene.failure(&receiver.url("/")).await;
-        assert_eq!(kind, "protocol", "{name}: {text}");
+        assert_eq!(scene.failure(&receiver.url("/")).await, protocol("the receiver sent too much"), "{name}");
         closed(&receiver).await;
         assert!(receiver.written() < TAKEN, "{name}: {} bytes taken", receiver.written());
     }
+}
+
+#[tokio::test]
+async fn a_receiver_that_asks_for_answers_and_reads_none_is_disconnected() {
+    let scene = Scene::impatient(LIMIT).await;
+    let ping = frame(6, 0, 0, &[7; 8]).repeat(64);
+    let receiver = Receiver::raw_http2(vec![Act::Send(frame(4, 0, 0, &[])), Act::DeafFlood(ping)]).await;
+    assert_eq!(scene.failure(&receiver.url("/")).await, timeout("before the receiver answered"));
+    closed(&receiver).await;
+    assert!(receiver.written() < TAKEN, "{} bytes taken", receiver.written());
 }
 
 #[tokio::test]

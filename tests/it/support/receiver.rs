@@ -37,8 +37,10 @@ const DRIP: Duration = Duration::from_millis(20);
 pub(crate) enum Act {
     /// Writes bytes.
     Send(Vec<u8>),
-    /// Writes the same bytes again and again until the client is gone.
+    /// Writes the same bytes again and again until the client is gone, and discards what the client sends.
     Flood(Vec<u8>),
+    /// The same, but reads nothing, so that the client can't write.
+    DeafFlood(Vec<u8>),
     /// The same, slowly, byte by byte.
     Drip(Vec<u8>),
     /// Writes nothing for a while.
@@ -304,6 +306,12 @@ async fn perform(stream: &mut TlsStream<TcpStream>, acts: Vec<Act>, log: &Log) -
                 flood(stream, &bytes, log).await;
                 false
             }
+            Act::DeafFlood(bytes) => loop {
+                if !write(stream, &bytes).await {
+                    break false;
+                }
+                log.written.fetch_add(bytes.len(), Ordering::SeqCst);
+            },
             Act::Drip(bytes) => loop {
                 let at = log.written.fetch_add(1, Ordering::SeqCst) % bytes.len();
                 if !write(stream, &bytes[at..=at]).await {
