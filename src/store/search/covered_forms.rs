@@ -9,7 +9,7 @@
 //! Each attempt stops at a number of rows, whatever the tree looks like: deep, wide, or with a cycle of `parent_id`. If
 //! no attempt ends, the statements of the search descend by themselves, which takes some 2 µs per sub-form. Then the
 //! requested forms have many sub-forms, and the account has thousands of forms with submissions, or some with very many
-//! ancestors. A search that finds thousands of forms with submissions adds up their counts, one index entry each.
+//! ancestors or in a cycle. A search that finds thousands of forms with submissions adds up their counts, one index entry each.
 //!
 //! Left out: counts and submissions by ancestor. They would be flat, but each submission would be written once for each
 //! ancestor of its form, and moving a form would rewrite everything below it.

@@ -158,7 +158,8 @@ on_all_databases! {
     }
 
     async fn of_thousands_of_sub_forms_those_that_have_submissions_are_found(engine: Engine) {
-        // Form 1 has 3,000 sub-forms, form 2 has 300, and chains and circles begin below some of both.
+        // Form 1 has 3,000 sub-forms, form 2 has 300, and a chain begins below the last of those. There are a
+        // chain and a circle of their own, too.
         let parents = (1..=4_000).map(|form| match form {
             1 | 2 | 3_900 => None,
             3..=3_002 => Some(1),
@@ -170,7 +171,7 @@ on_all_databases! {
         let account = account(engine, "");
         let database = account.database().await;
         tree.write_forms(&database).await;
-        for form in [1, 2, 3, 3_002, 3_002, 3_002, 3_303, 3_310, 3_899, 3_900, 3_949, 3_950, 3_999, 4_000] {
+        for form in [1, 2, 3, 3_002, 3_002, 3_002, 3_303, 3_310, 3_899, 3_900, 3_949] {
             tree.submit(form);
         }
         for form in 3_003..=3_302 {
@@ -185,10 +186,13 @@ on_all_databases! {
     }
 
     async fn sub_forms_and_submissions_that_are_both_many_are_found(engine: Engine) {
-        // Form 1 has 20,000 sub-forms, and the last of them begins a chain, all of which have submissions.
+        // Forms 1 and 2 have 20,000 sub-forms, and the last of them begins a chain, all of which have submissions, as has a
+        // circle of three.
         let (wide, deep) = (20_000, 250);
-        let parents = (1..=wide + deep).map(|form| match form {
+        let circle = wide + deep + 1;
+        let parents = (1..=circle + 2).map(|form| match form {
             1 | 2 => None,
+            form if form == circle => Some(circle + 2),
             form if form <= wide => Some(if form % 10 == 0 { 2 } else { 1 }),
             form => Some(form - 1),
         });
@@ -196,7 +200,7 @@ on_all_databases! {
         let account = account(engine, "");
         let database = account.database().await;
         tree.write_forms(&database).await;
-        for form in wide..=wide + deep {
+        for form in wide..=circle + 2 {
             tree.submit(form);
         }
         for _ in 0..800 {
@@ -204,6 +208,6 @@ on_all_databases! {
             tree.submit(form);
         }
         tree.write_submissions(&database).await;
-        tree.assert_found(&account, &[1, 2, wide + deep / 2], 40).await;
+        tree.assert_found(&account, &[1, 2, wide + deep / 2, circle + 1], 40).await;
     }
 }
