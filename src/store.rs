@@ -16,7 +16,8 @@
 //! - Values: `statement/sql.rs` (parameters, lists, timestamps), `statement/rows.rs`, `statement/row.rs` and
 //!   `statement/records.rs`.
 //! - Plans of statements that are too slow in a common form: `search.rs`, `search/conditions.rs`, `search/counted.rs`,
-//!   `search/covered_forms.rs`, `search/match_set.rs`, `search/terms.rs`, `groups/listing.rs` and `groups/members.rs`.
+//!   `search/covered_forms.rs`, `search/match_set.rs`, `search/terms.rs`, `search/tests.rs`, `groups/listing.rs` and
+//!   `groups/members.rs`.
 //! - Indexes and statistics: `settle.rs`, `settle/counts.rs`, `settle/intake.rs`, `settle/keyword_indexes.rs`
 //!   (Postgres), `settle/numbering.rs`, `settle/overlay.rs`, `settle/writing.rs`, `import.rs` and `import/keys.rs` (Postgres).
 //! - Schema, and what its triggers or sequences do on one database only: `schema.rs`, `schema/*.sql`, `users.rs`,
