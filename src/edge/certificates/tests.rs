@@ -212,7 +212,7 @@ async fn an_expired_pair_never_replaces_a_valid_certificate() {
     let began = Instant::now();
     while scene.loads("failed") < 2 {
         // The same pair may have been read again.
-        assert_eq!(scene.choose(host).await.unwrap().cert, sound.cert);
+        assert_eq!(scene.choose(host).await.unwrap().tls.cert, sound.tls.cert);
         assert!(began.elapsed() < PATIENCE, "it is tried again");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
