@@ -141,29 +141,36 @@ fn read_cursor(text: &str) -> Option<(ChangeCursor, [u8; 8])> {
 pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
     let mut faults = Faults::default();
     let parameters = Parameters::parse(call, &mut faults);
-    let parameters = faults.into_result(parameters)?;
-    let store = store(admitted).await?;
-    let page = match read(&store, &parameters, call.stopping).await? {
-        ChangesRead::Page(page) => page,
-        ChangesRead::Lost(lost) => return Err(lost_changes(call, lost)),
-    };
-    let ChangePage { changes, submissions, cursor, has_more } = page;
-    let cursor = cursor_text(&cursor, &parameters.forms);
-    let next = format!("{}{PATH}?{}cursor={cursor}", call.origin, query::without(call, "cursor"));
-    let mut end = ChangesEnd::new(changes, cursor, has_more, next);
-
-    let zone = &admitted.tenant().timezone;
-    if let Some(shown) = submissions.read()? {
-        let mut json = Json::with_capacity(page::TYPICAL_BYTES);
-        json.raw("{\"data\":[");
-        submissions::write_changes(&mut json, &mut end, &shown, zone);
-        if json.position() <= WHOLE_BYTES {
-            end.write(&mut json);
-            return Ok(json.reply(StatusCode::OK));
+    let mut parameters = faults.into_result(parameters)?;
+    let (store, zone) = (store(admitted).await?, &admitted.tenant().timezone);
+    loop {
+        let page = match read(&store, &parameters, call.stopping).await? {
+            ChangesRead::Page(page) => page,
+            ChangesRead::Lost(lost) => return Err(lost_changes(call, lost)),
+        };
+        let ChangePage { changes, submissions, cursor, has_more } = page;
+        let cursor = cursor_text(&cursor, &parameters.forms);
+        let next = format!("{}{PATH}?{}cursor={cursor}", call.origin, query::without(call, "cursor"));
+        let shown = changes.len();
+        let mut end = ChangesEnd::new(changes, cursor, has_more, next);
+        if let Some(view) = submissions.read()? {
+            let mut json = Json::with_capacity(page::TYPICAL_BYTES);
+            json.raw("{\"data\":[");
+            submissions::write_changes(&mut json, &mut end, &view, zone);
+            if json.position() <= WHOLE_BYTES {
+                end.write(&mut json);
+                return Ok(json.reply(StatusCode::OK));
+            }
+            end.begin_again();
         }
-        end.begin_again();
+        if shown <= 1 {
+            let reader = store.read_in_parts(submissions.ids().iter().copied());
+            return submissions::stream_changes(reader, end, zone).await;
+        }
+        // Parts are read later than the log, and may show what has no number yet. So only a single submission is read
+        // in parts.
+        parameters.limit = u32::try_from(shown / 2).unwrap_or(1);
     }
-    submissions::stream_changes(store.read_in_parts(submissions.ids().iter().copied()), end, zone).await
 }
 
 /// A page; if it is empty, one after a change that happens in time.

@@ -4,35 +4,27 @@
 //! `GET /submission/{id}` would notice, and, only here and not in webhooks, what decides which filters match.
 //!
 //! A reader keeps a [`ChangeCursor`]. Everything that was committed before a read has a number when the read begins, so
-//! a page after which nothing follows is complete.
+//! a page after which nothing follows is complete. A page ends before a submission that shows something without a
+//! number: if that was taken back before it got one, the reader would never learn of it.
 
-use std::collections::BTreeSet;
+mod reading;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::engine::{Database, PooledConnection, Retry};
+use super::engine::{Database, Retry};
 use super::settle::{Settled, Settler};
-use super::statement::{Row, Sql};
-use super::submissions::{Submissions, read_submissions};
+use super::submissions::Submissions;
 use super::{Store, StoreError};
+use reading::{LogState, read_page};
 
 /// How long the log keeps a deletion. A reader that was away for longer has to begin again.
 ///
 /// Larger: deletions take room for longer. Smaller: a reader that rests for some weeks has to load everything again.
 const KEPT: Duration = Duration::from_hours(90 * 24);
-
-/// Of how many forms, sub-forms included, the changes are looked up one form after the other.
-///
-/// Larger: as many lookups for each page. Smaller: the changes of all forms are read to find those of a few.
-const MAX_LOOKED_UP: usize = 64;
-
-/// How many changes are read to find those of more forms than [`MAX_LOOKED_UP`].
-///
-/// Larger: a page takes longer. Smaller: a reader of rare forms gets more empty pages.
-const MAX_READ: i64 = 20_000;
 
 /// An expression: a new random epoch of the log.
 pub(super) const NEW_EPOCH: [&str; 2] = ["replace(gen_random_uuid()::text, '-', '')", "lower(hex(randomblob(16)))"];
@@ -41,6 +33,11 @@ pub(super) const NEW_EPOCH: [&str; 2] = ["replace(gen_random_uuid()::text, '-', 
 ///
 /// Larger: they may take all the requests that the account may have in flight. Smaller: few programs can wait.
 pub(super) const MAX_WAITING: usize = 8;
+
+/// How often a page is read again that would begin with a submission that was written meanwhile.
+///
+/// Larger: a request may take longer while a submission is written all the time. Smaller: more pages are empty.
+const MAX_TRIES: usize = 5;
 
 /// How far a reader has got.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,15 +120,6 @@ pub enum LostCursor {
     Ahead,
 }
 
-/// The state of a log.
-struct LogState {
-    epoch: String,
-    last: i64,
-    /// The last number of a deletion that is no longer kept.
-    forgotten: i64,
-    is_settled: bool,
-}
-
 /// Removes the deletions that are no longer kept, and notes how far they went.
 pub(super) async fn forget_old(database: &Database) -> Result<(), StoreError> {
     let mut transaction = Settler::begin_for_a_command(database).await?;
@@ -151,12 +139,6 @@ pub(super) async fn forget_old(database: &Database) -> Result<(), StoreError> {
         }
     }
     Ok(transaction.commit().await?)
-}
-
-/// A row of the log.
-struct LogEntry {
-    seq: i64,
-    change: Change,
 }
 
 impl Store {
@@ -181,15 +163,22 @@ impl Store {
         forms: &[i64],
         limit: u32,
     ) -> Result<ChangesRead, StoreError> {
-        let (read, is_settled) = self.read_changes(from, forms, limit).await?;
+        let (mut read, is_settled) = self.read_changes(from, forms, limit).await?;
         if is_settled {
             return Ok(read);
         }
-        match self.settle().await? {
-            Settled::Yes => Ok(self.read_changes(from, forms, limit).await?.0),
-            // Numbers can't be given now.
-            Settled::CannotWrite => Err(StoreError::Unsettled),
+        for _ in 0..MAX_TRIES {
+            // Numbers can't be given while nothing can be written.
+            if self.settle().await? == Settled::CannotWrite {
+                return Err(StoreError::Unsettled);
+            }
+            (read, _) = self.read_changes(from, forms, limit).await?;
+            // Writes since then are not waited for.
+            if !matches!(&read, ChangesRead::Page(page) if page.changes.is_empty() && page.has_more) {
+                break;
+            }
         }
+        Ok(read)
     }
 
     /// A page, and whether everything that was committed before had a number.
@@ -200,7 +189,7 @@ impl Store {
         limit: u32,
     ) -> Result<(ChangesRead, bool), StoreError> {
         let mut reader = self.database.reader().await?;
-        // So that a submission shows what it showed when it got its number, or a later state that got none yet.
+        // The log and the submissions as of one instant.
         reader.begin_reading().await?;
         let state = LogState::read(&mut reader).await?;
         let cursor = match start(from, &state) {
@@ -245,21 +234,6 @@ impl Store {
     }
 }
 
-impl LogState {
-    async fn read(reader: &mut PooledConnection) -> Result<Self, sqlx::Error> {
-        let mut sql = reader.sql();
-        sql.push(
-            "SELECT epoch, last_seq, forgotten_seq, coalesce((SELECT max(seq) FROM submission_changes WHERE deleted ",
-        );
-        sql.push("AND changed_at < ").bind(Timestamp::now() - KEPT);
-        sql.push("), 0), NOT EXISTS (SELECT 1 FROM intake) AND NOT EXISTS (SELECT 1 FROM intake_unnumbered) ");
-        sql.push("FROM change_state");
-        let row = reader.fetch_one(sql).await?;
-        let forgotten = row.get::<i64>(2)?.max(row.get(3)?);
-        Ok(Self { epoch: row.get(0)?, last: row.get(1)?, forgotten, is_settled: row.get(4)? })
-    }
-}
-
 /// Where reading starts.
 fn start(from: &ChangesFrom, state: &LogState) -> Result<ChangeCursor, LostCursor> {
     let LogState { epoch, last, forgotten, .. } = state;
@@ -271,150 +245,6 @@ fn start(from: &ChangesFrom, state: &LogState) -> Result<ChangeCursor, LostCurso
         ChangesFrom::Cursor(cursor) if *forgotten > cursor.position.max(cursor.began) => Err(LostCursor::Expired),
         ChangesFrom::Cursor(cursor) => Ok(cursor.clone()),
     }
-}
-
-async fn read_page(
-    reader: &mut PooledConnection,
-    mut cursor: ChangeCursor,
-    state: &LogState,
-    forms: &[i64],
-    limit: u32,
-) -> Result<ChangePage, StoreError> {
-    // One more than is returned shows whether there is more.
-    let wanted = i64::from(limit) + 1;
-    let (mut entries, read_to) = if forms.is_empty() {
-        let mut sql = reader.sql();
-        write_entries(&mut sql, cursor.position);
-        sql.push(" ORDER BY seq LIMIT ").bind(wanted);
-        (read_entries(reader, sql, &cursor).await?, state.last)
-    } else {
-        entries_of_forms(reader, &cursor, state, forms, wanted).await?
-    };
-    let mut has_more = read_to < state.last;
-    if entries.len() > limit as usize {
-        entries.truncate(limit as usize);
-        has_more = true;
-        cursor.position = entries.last().map_or(cursor.position, |entry| entry.seq);
-    } else {
-        cursor.position = read_to;
-    }
-    // Of what was deleted before it began, a reader has seen nothing.
-    entries.retain(|entry| entry.change.kind != ChangeKind::Deleted || entry.seq > cursor.began);
-    let changes: Vec<Change> = entries.into_iter().map(|entry| entry.change).collect();
-    let listed = changes.iter().filter(|change| change.kind != ChangeKind::Deleted).map(|change| change.submission);
-    let submissions = read_submissions(reader, listed.collect()).await?;
-    if !has_more {
-        cursor.base = cursor.position;
-    }
-    Ok(ChangePage { changes, submissions, cursor, has_more })
-}
-
-/// The entries of some forms and their sub-forms, and up to which number the log was read.
-async fn entries_of_forms(
-    reader: &mut PooledConnection,
-    cursor: &ChangeCursor,
-    state: &LogState,
-    forms: &[i64],
-    wanted: i64,
-) -> Result<(Vec<LogEntry>, i64), StoreError> {
-    let mut sql = reader.sql();
-    sql.push("SELECT id FROM ");
-    super::search::write_with_sub_forms(&mut sql, forms);
-    sql.push(" AS wanted LIMIT ").bind(MAX_LOOKED_UP as i64 + 1);
-    let rows = reader.fetch_all(sql).await?;
-    let mut all: Vec<i64> = rows.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?;
-    let (mut entries, mut read_to) = (Vec::new(), state.last);
-    if all.len() <= MAX_LOOKED_UP {
-        // Forms that were deleted have no submissions, and may have had some.
-        all.extend(forms);
-        let all: Vec<i64> = all.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
-        if cursor.position < state.last {
-            for form in &all {
-                let mut sql = reader.sql();
-                write_entries(&mut sql, cursor.position);
-                sql.push(" AND form_id = ").bind(*form).push(" ORDER BY seq LIMIT ").bind(wanted);
-                entries.extend(read_entries(reader, sql, cursor).await?);
-            }
-            entries.extend(
-                read_moves(reader, cursor, read_to, wanted, |sql| {
-                    sql.in_ids(&all);
-                })
-                .await?,
-            );
-        }
-    } else {
-        let mut sql = reader.sql();
-        sql.push("SELECT max(seq), count(*) FROM (SELECT seq FROM submission_changes WHERE seq > ");
-        sql.bind(cursor.position).push(" ORDER BY seq LIMIT ").bind(MAX_READ).push(") AS next");
-        let row = reader.fetch_one(sql).await?;
-        if row.get::<i64>(1)? == MAX_READ {
-            read_to = row.get::<Option<i64>>(0)?.unwrap_or(state.last);
-        }
-        let within = |sql: &mut Sql| {
-            sql.push(" IN ");
-            super::search::write_with_sub_forms(sql, forms);
-        };
-        let mut sql = reader.sql();
-        write_entries(&mut sql, cursor.position);
-        sql.push(" AND seq <= ").bind(read_to).push(" AND form_id");
-        within(&mut sql);
-        sql.push(" ORDER BY seq LIMIT ").bind(wanted);
-        entries.extend(read_entries(reader, sql, cursor).await?);
-        entries.extend(read_moves(reader, cursor, read_to, wanted, within).await?);
-    }
-    entries.sort_unstable_by_key(|entry| entry.seq);
-    entries.truncate(usize::try_from(wanted).unwrap_or(usize::MAX));
-    Ok((entries, read_to))
-}
-
-/// The submissions that left the forms for others. `within` adds the condition on a form.
-async fn read_moves(
-    reader: &mut PooledConnection,
-    cursor: &ChangeCursor,
-    read_to: i64,
-    wanted: i64,
-    within: impl Fn(&mut Sql),
-) -> Result<Vec<LogEntry>, StoreError> {
-    let mut sql = reader.sql();
-    sql.push(
-        "SELECT m.submission_id, m.form_id, m.seq, m.seq, TRUE, m.changed_at FROM submission_moves m WHERE m.seq > ",
-    );
-    sql.bind(cursor.position).push(" AND m.seq <= ").bind(read_to).push(" AND m.form_id");
-    within(&mut sql);
-    sql.push(
-        " AND NOT EXISTS (SELECT 1 FROM submission_changes c WHERE c.submission_id = m.submission_id AND c.form_id",
-    );
-    within(&mut sql);
-    sql.push(") ORDER BY m.seq LIMIT ").bind(wanted);
-    read_entries(reader, sql, cursor).await
-}
-
-/// Adds the query of the entries after a position, up to further conditions.
-fn write_entries(sql: &mut Sql, position: i64) {
-    sql.push(
-        "SELECT submission_id, form_id, seq, listed_seq, deleted, changed_at FROM submission_changes WHERE seq > ",
-    );
-    sql.bind(position);
-}
-
-async fn read_entries(
-    reader: &mut PooledConnection,
-    sql: Sql,
-    cursor: &ChangeCursor,
-) -> Result<Vec<LogEntry>, StoreError> {
-    let rows = reader.fetch_all(sql).await?;
-    let entry = |row: &Row| {
-        let kind = if row.get(4)? {
-            ChangeKind::Deleted
-        } else if row.get::<Option<i64>>(3)?.is_some_and(|listed| listed > cursor.base) {
-            ChangeKind::Created
-        } else {
-            ChangeKind::Updated
-        };
-        let change = Change { submission: row.get(0)?, form: row.get(1)?, kind, changed_at: row.get(5)? };
-        Ok(LogEntry { seq: row.get(2)?, change })
-    };
-    Ok(rows.iter().map(entry).collect::<Result<_, sqlx::Error>>()?)
 }
 
 #[cfg(test)]

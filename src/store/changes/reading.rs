@@ -1,0 +1,228 @@
+//! Reads a page of the log, in a transaction that sees one instant of the database.
+
+use std::collections::{BTreeSet, HashSet};
+
+use jiff::Timestamp;
+
+use super::{Change, ChangeCursor, ChangeKind, ChangePage, KEPT};
+use crate::store::StoreError;
+use crate::store::engine::PooledConnection;
+use crate::store::search::write_with_sub_forms;
+use crate::store::statement::{Row, Sql};
+use crate::store::submissions::read_submissions;
+
+/// Of how many forms, sub-forms included, the changes are looked up one form after the other.
+///
+/// Larger: as many lookups for each page. Smaller: the changes of all forms are read to find those of a few.
+const MAX_LOOKED_UP: usize = 64;
+
+/// How many changes are read to find those of more forms than [`MAX_LOOKED_UP`].
+///
+/// Larger: a page takes longer. Smaller: a reader of rare forms gets more empty pages.
+const MAX_READ: i64 = 20_000;
+
+/// The state of a log.
+pub(super) struct LogState {
+    pub(super) epoch: String,
+    pub(super) last: i64,
+    /// The last number of a deletion that is no longer kept.
+    pub(super) forgotten: i64,
+    pub(super) is_settled: bool,
+}
+
+/// A row of the log.
+struct LogEntry {
+    seq: i64,
+    change: Change,
+}
+
+impl LogState {
+    pub(super) async fn read(reader: &mut PooledConnection) -> Result<Self, sqlx::Error> {
+        let mut sql = reader.sql();
+        sql.push(
+            "SELECT epoch, last_seq, forgotten_seq, coalesce((SELECT max(seq) FROM submission_changes WHERE deleted ",
+        );
+        sql.push("AND changed_at < ").bind(Timestamp::now() - KEPT);
+        sql.push("), 0), NOT EXISTS (SELECT 1 FROM intake) AND NOT EXISTS (SELECT 1 FROM intake_unnumbered) ");
+        sql.push("FROM change_state");
+        let row = reader.fetch_one(sql).await?;
+        let forgotten = row.get::<i64>(2)?.max(row.get(3)?);
+        Ok(Self { epoch: row.get(0)?, last: row.get(1)?, forgotten, is_settled: row.get(4)? })
+    }
+}
+
+/// The page after a cursor.
+pub(super) async fn read_page(
+    reader: &mut PooledConnection,
+    mut cursor: ChangeCursor,
+    state: &LogState,
+    forms: &[i64],
+    limit: u32,
+) -> Result<ChangePage, StoreError> {
+    // One more than is returned shows whether there is more.
+    let (wanted, before) = (i64::from(limit) + 1, cursor.position);
+    let (mut entries, read_to) = if forms.is_empty() {
+        let mut sql = reader.sql();
+        write_entries(&mut sql, cursor.position);
+        sql.push(" ORDER BY seq LIMIT ").bind(wanted);
+        (read_entries(reader, sql, &cursor).await?, state.last)
+    } else {
+        entries_of_forms(reader, &cursor, state, forms, wanted).await?
+    };
+    let mut has_more = read_to < state.last;
+    if entries.len() > limit as usize {
+        entries.truncate(limit as usize);
+        has_more = true;
+        cursor.position = entries.last().map_or(cursor.position, |entry| entry.seq);
+    } else {
+        cursor.position = read_to;
+    }
+    if !state.is_settled {
+        let unnumbered = unnumbered_among(reader, &entries).await?;
+        if let Some(at) = entries.iter().position(|entry| unnumbered.contains(&entry.change.submission)) {
+            has_more = true;
+            cursor.position = if at == 0 { before } else { entries[at - 1].seq };
+            entries.truncate(at);
+        }
+    }
+    // Of what was deleted before it began, a reader has seen nothing.
+    entries.retain(|entry| entry.change.kind != ChangeKind::Deleted || entry.seq > cursor.began);
+    let changes: Vec<Change> = entries.into_iter().map(|entry| entry.change).collect();
+    let listed = changes.iter().filter(|change| change.kind != ChangeKind::Deleted).map(|change| change.submission);
+    let submissions = read_submissions(reader, listed.collect()).await?;
+    if !has_more {
+        cursor.base = cursor.position;
+    }
+    Ok(ChangePage { changes, submissions, cursor, has_more })
+}
+
+/// Those of the listed submissions that may show something that has no number yet. If it were returned, and taken back
+/// before it gets one, the reader would never learn that.
+async fn unnumbered_among(reader: &mut PooledConnection, entries: &[LogEntry]) -> Result<HashSet<i64>, StoreError> {
+    let listed = entries.iter().filter(|entry| entry.change.kind != ChangeKind::Deleted);
+    let ids: Vec<i64> = listed.map(|entry| entry.change.submission).collect();
+    let mut sql = reader.sql();
+    sql.push("WITH noted AS (SELECT submission_id, children FROM intake UNION ALL SELECT submission_id, children ");
+    sql.push("FROM intake_unnumbered) SELECT submission_id FROM noted WHERE submission_id").in_ids(&ids);
+    // The parents that show a noted submission, and those that showed it.
+    sql.push(" UNION SELECT s.parent_id FROM noted n JOIN submissions s ON s.id = n.submission_id WHERE s.parent_id");
+    sql.in_ids(&ids);
+    sql.push(" UNION SELECT c.shown_in FROM noted n JOIN submission_changes c ON c.submission_id = n.submission_id ");
+    sql.push("WHERE c.shown_in").in_ids(&ids);
+    // Children that may be shown elsewhere now.
+    sql.push(" UNION SELECT s.id FROM noted n JOIN submissions s ON s.parent_id = n.submission_id WHERE n.children ");
+    sql.push("AND s.id").in_ids(&ids);
+    // A note about a form, or everything.
+    sql.push(" UNION SELECT NULL FROM noted WHERE submission_id IS NULL");
+    let rows = reader.fetch_all(sql).await?;
+    let found: HashSet<Option<i64>> = rows.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?;
+    Ok(if found.contains(&None) { ids.into_iter().collect() } else { found.into_iter().flatten().collect() })
+}
+
+/// The entries of some forms and their sub-forms, and up to which number the log was read.
+async fn entries_of_forms(
+    reader: &mut PooledConnection,
+    cursor: &ChangeCursor,
+    state: &LogState,
+    forms: &[i64],
+    wanted: i64,
+) -> Result<(Vec<LogEntry>, i64), StoreError> {
+    let mut sql = reader.sql();
+    sql.push("SELECT id FROM ");
+    write_with_sub_forms(&mut sql, forms);
+    sql.push(" AS wanted LIMIT ").bind(MAX_LOOKED_UP as i64 + 1);
+    let rows = reader.fetch_all(sql).await?;
+    let mut all: Vec<i64> = rows.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?;
+    let (mut entries, mut read_to) = (Vec::new(), state.last);
+    if all.len() <= MAX_LOOKED_UP {
+        // Forms that were deleted have no submissions, and may have had some.
+        all.extend(forms);
+        let all: Vec<i64> = all.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
+        if cursor.position < state.last {
+            for form in &all {
+                let mut sql = reader.sql();
+                write_entries(&mut sql, cursor.position);
+                sql.push(" AND form_id = ").bind(*form).push(" ORDER BY seq LIMIT ").bind(wanted);
+                entries.extend(read_entries(reader, sql, cursor).await?);
+            }
+            entries.extend(
+                read_moves(reader, cursor, read_to, wanted, |sql| {
+                    sql.in_ids(&all);
+                })
+                .await?,
+            );
+        }
+    } else {
+        let mut sql = reader.sql();
+        sql.push("SELECT max(seq), count(*) FROM (SELECT seq FROM submission_changes WHERE seq > ");
+        sql.bind(cursor.position).push(" ORDER BY seq LIMIT ").bind(MAX_READ).push(") AS next");
+        let row = reader.fetch_one(sql).await?;
+        if row.get::<i64>(1)? == MAX_READ {
+            read_to = row.get::<Option<i64>>(0)?.unwrap_or(state.last);
+        }
+        let within = |sql: &mut Sql| {
+            sql.push(" IN ");
+            write_with_sub_forms(sql, forms);
+        };
+        let mut sql = reader.sql();
+        write_entries(&mut sql, cursor.position);
+        sql.push(" AND seq <= ").bind(read_to).push(" AND form_id");
+        within(&mut sql);
+        sql.push(" ORDER BY seq LIMIT ").bind(wanted);
+        entries.extend(read_entries(reader, sql, cursor).await?);
+        entries.extend(read_moves(reader, cursor, read_to, wanted, within).await?);
+    }
+    entries.sort_unstable_by_key(|entry| entry.seq);
+    entries.truncate(usize::try_from(wanted).unwrap_or(usize::MAX));
+    Ok((entries, read_to))
+}
+
+/// The submissions that left the forms for others. `within` adds the condition on a form.
+async fn read_moves(
+    reader: &mut PooledConnection,
+    cursor: &ChangeCursor,
+    read_to: i64,
+    wanted: i64,
+    within: impl Fn(&mut Sql),
+) -> Result<Vec<LogEntry>, StoreError> {
+    let mut sql = reader.sql();
+    sql.push(
+        "SELECT m.submission_id, m.form_id, m.seq, m.seq, TRUE, m.changed_at FROM submission_moves m WHERE m.seq > ",
+    );
+    sql.bind(cursor.position).push(" AND m.seq <= ").bind(read_to).push(" AND m.form_id");
+    within(&mut sql);
+    sql.push(
+        " AND NOT EXISTS (SELECT 1 FROM submission_changes c WHERE c.submission_id = m.submission_id AND c.form_id",
+    );
+    within(&mut sql);
+    sql.push(") ORDER BY m.seq LIMIT ").bind(wanted);
+    read_entries(reader, sql, cursor).await
+}
+
+/// Adds the query of the entries after a position, up to further conditions.
+fn write_entries(sql: &mut Sql, position: i64) {
+    sql.push(
+        "SELECT submission_id, form_id, seq, listed_seq, deleted, changed_at FROM submission_changes WHERE seq > ",
+    );
+    sql.bind(position);
+}
+
+async fn read_entries(
+    reader: &mut PooledConnection,
+    sql: Sql,
+    cursor: &ChangeCursor,
+) -> Result<Vec<LogEntry>, StoreError> {
+    let rows = reader.fetch_all(sql).await?;
+    let entry = |row: &Row| {
+        let kind = if row.get(4)? {
+            ChangeKind::Deleted
+        } else if row.get::<Option<i64>>(3)?.is_some_and(|listed| listed > cursor.base) {
+            ChangeKind::Created
+        } else {
+            ChangeKind::Updated
+        };
+        let change = Change { submission: row.get(0)?, form: row.get(1)?, kind, changed_at: row.get(5)? };
+        Ok(LogEntry { seq: row.get(2)?, change })
+    };
+    Ok(rows.iter().map(entry).collect::<Result<_, sqlx::Error>>()?)
+}
