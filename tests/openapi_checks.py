@@ -17,6 +17,11 @@ BEYOND_SCHEMAS = {
         "The end must not be before the start.",
         "The terms must have at most 1000 answers in all.",
     },
+    # A cursor has a checksum.
+    ("GET", "/submission/changes"): {
+        "The cursor must be `now` or one that an answer had; leave it out to begin.",
+        "The cursor was made with other forms.",
+    },
     ("POST", "/subscribe"): {"The form does not exist."},
     ("POST", "/unsubscribe"): {"The id or the target_url is required."},
     ("PUT", "/group"): {
@@ -42,6 +47,9 @@ def has_unusual_address(case):
 @schemathesis.check
 def valid_data_is_accepted(ctx, response, case):
     """positive_data_acceptance, but for those faults, and only where there is no other."""
+    # The answer to a HEAD has no texts.
+    if case.method.upper() == "HEAD" and case.path == "/submission/changes" and "cursor" in (case.query or {}):
+        return None
     known = BEYOND_SCHEMAS.get((case.method.upper(), case.path))
     if known and response.status_code == 422:
         texts = [text for texts in response.json()["errors"].values() for text in texts]
