@@ -9,7 +9,8 @@
 //! Each attempt stops at a number of rows, whatever the tree looks like: deep, wide, or with a cycle of `parent_id`. If
 //! no attempt ends, the statements of the search descend by themselves, which takes some 2 µs per sub-form. Then the
 //! requested forms have many sub-forms, and the account has thousands of forms with submissions, or some with very many
-//! ancestors or in a cycle. A search that finds thousands of forms with submissions adds up their counts, one index entry each.
+//! ancestors or in a cycle. A search that finds thousands of forms with submissions adds up their counts, one index
+//! entry each.
 //!
 //! Left out: counts and submissions by ancestor. They would be flat, but each submission would be written once for each
 //! ancestor of its form, and moving a form would rewrite everything below it.
@@ -26,9 +27,9 @@ use crate::store::statement::{Dialect, Row, Sql};
 
 /// How many rows a way may read before the other one is tried.
 ///
-/// A larger first number: a form with many sub-forms, but few submissions, costs more. Smaller: more searches take a
-/// second statement. A larger last number: searches that end on neither way take longer, by up to 50 ms. Smaller: more
-/// searches descend to all sub-forms.
+/// Larger first number: searches of a form with many sub-forms and few submissions take longer. Smaller: more searches
+/// take a second statement. Larger last number: searches for which neither way ends waste more, about 50 ms now. Smaller:
+/// more searches descend to all sub-forms.
 const STEPS: [u16; 3] = [250, 2_000, 16_000];
 
 /// A filter, and the forms that it covers.
