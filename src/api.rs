@@ -51,7 +51,7 @@ pub struct Call<'a> {
     pub body: Bytes,
     /// Set to the unknown names in the body, for the response header, whether or not the body has faults.
     pub ignored: &'a OnceLock<IgnoredParameters>,
-    /// Cancelled when the gateway stops: who waits for something answers then.
+    /// Cancelled when the gateway stops: a request that waits for something is answered then.
     pub stopping: &'a CancellationToken,
     /// Decides which targets subscriptions may have.
     pub targets: &'a Guard,

@@ -38,7 +38,7 @@ pub(crate) struct Fastify {
 }
 
 impl Fastify {
-    /// Starts it on copies of the first database of this name, with at most so many connections.
+    /// Starts it on copies of the first database of this name. `connections` is the most that it opens.
     pub(crate) fn start(server: &Postgres, world: &World, from: &str, connections: usize) -> anyhow::Result<Self> {
         copy_rows(server, world.folder(), &format!("{from}_0"), "plain_0")?;
         copy_first(server, "plain", world.accounts)?;

@@ -34,7 +34,7 @@ struct Side<'s> {
 
 pub(crate) async fn measure(arguments: &Arguments) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
-    // Root runs the server as another user, who has to reach its folder.
+    // If this is root, the server runs as another user, and that one must be able to enter the folder.
     checked(std::process::Command::new("chmod").arg("755").arg(folder.path()))?;
     let server = Postgres::start(folder.path())?;
     let world = databases(&server, "ours", arguments.accounts.min(MAX_DATABASES))?;

@@ -17,7 +17,7 @@ pub(crate) struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// Starts one that has at most so many connections to the server in all.
+    /// Starts one. `connections` is the most that it has to the server.
     pub(crate) fn start(server: &Postgres, folder: &Path, connections: usize) -> anyhow::Result<Self> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let [configuration, users] = ["pgbouncer.ini", "users.txt"].map(|name| folder.join(name));

@@ -38,7 +38,7 @@ struct Layout {
 
 pub(crate) async fn measure(accounts: usize) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
-    // Root runs the server as another user, who has to reach its folder.
+    // If this is root, the server runs as another user, and that one must be able to enter the folder.
     checked(std::process::Command::new("chmod").arg("755").arg(folder.path()))?;
     let server = Postgres::start(folder.path())?;
     let mut layouts = Vec::new();

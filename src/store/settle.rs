@@ -21,6 +21,7 @@ mod keyword_indexes;
 mod numbering;
 mod overlay;
 mod reading;
+mod repair;
 mod state;
 mod writing;
 
@@ -42,6 +43,7 @@ use crate::metrics::DatabaseFailure;
 use intake::{NotedAt, Notes};
 pub use numbering::Events;
 use numbering::Numbering;
+pub(super) use repair::repair;
 use state::SettlerState;
 pub(super) use writing::Differences;
 
@@ -72,11 +74,6 @@ const FOR_A_COMMAND: SettlerOptions = SettlerOptions {
         SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL gin_pending_list_limit = '256kB'; \
         SELECT pg_advisory_xact_lock(hashtextextended(coalesce(current_schema(), ''), 7310577365311121507))",
 };
-
-/// How many submissions `reindex` checks in one transaction.
-///
-/// Larger: writers of a SQLite file wait longer. Smaller: more transactions.
-const REPAIR_BATCH: i64 = 500;
 
 /// How long a request waits for what was written before it to be derived. Then it is refused, and settling goes on.
 ///
@@ -370,50 +367,4 @@ async fn run(transaction: &mut Transaction, statement: &'static str) -> Result<(
     sql.push(statement);
     transaction.execute(sql).await?;
     Ok(())
-}
-
-/// Derives from every submission again, and recounts. Returns what was wrong, and how many counts were.
-pub(super) async fn repair(database: &Database) -> Result<(Differences, u64), StoreError> {
-    settle_all(database).await?;
-    repair_trigrams(database).await?;
-    let (mut differences, mut last) = (Differences::default(), 0);
-    loop {
-        let mut transaction = begin(database, FOR_A_COMMAND).await?;
-        let ids = intake::ids_after(&mut transaction, last, REPAIR_BATCH).await?;
-        let Some(&end) = ids.last() else { break };
-        let mut numbering = Numbering::begin(&mut transaction, Events::Sent).await?;
-        differences += derive(&mut transaction, &ids, &BTreeMap::new(), &mut numbering).await?;
-        numbering.end(&mut transaction).await?;
-        transaction.commit().await?;
-        last = end;
-    }
-    let mut transaction = begin(database, FOR_A_COMMAND).await?;
-    let counts = counts::repair(&mut transaction).await?;
-    transaction.commit().await?;
-    let counts = counts + totals::repair(database).await?;
-    create_indexes(database).await?;
-    Ok((differences, counts))
-}
-
-/// Rebuilds the keyword index of SQLite if it does not match the documents.
-async fn repair_trigrams(database: &Database) -> Result<(), StoreError> {
-    if database.dialect() == Dialect::Postgres {
-        return Ok(());
-    }
-    // 1: compare with the documents as well.
-    let mut check = database.sql();
-    check.push("INSERT INTO listed_trigrams (listed_trigrams, rank) VALUES ('integrity-check', 1)");
-    match database.execute(check).await {
-        Err(StoreError::Unavailable(sqlx::Error::Database(error))) if is_corrupt(&*error) => {
-            let mut rebuild = database.sql();
-            rebuild.push("INSERT INTO listed_trigrams (listed_trigrams) VALUES ('rebuild')");
-            database.execute(rebuild).await.map(drop)
-        }
-        checked => checked.map(drop),
-    }
-}
-
-/// `SQLITE_CORRUPT` and its extensions.
-fn is_corrupt(error: &dyn sqlx::error::DatabaseError) -> bool {
-    error.code().and_then(|code| code.parse::<i64>().ok()).is_some_and(|code| code & 0xff == 11)
 }

@@ -72,7 +72,7 @@ impl<'f> CountedSearch<'f> {
         dialect == Dialect::Postgres && matches!(self, Self::Everything | Self::Label { .. })
     }
 
-    /// Whether it is by so many forms that a page is read after the total, and from all submissions if possible.
+    /// Whether the page is read after the total, because of the number of forms, and from all submissions if possible.
     pub(super) fn is_of_many_forms(&self) -> bool {
         matches!(self, Self::Groups { forms, .. } if scan_ahead::is_worthwhile(forms))
     }

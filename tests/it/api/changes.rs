@@ -37,7 +37,7 @@ fn user(engine: Engine) -> &'static str {
     }
 }
 
-/// An instant so many seconds after the first one.
+/// An instant, in seconds after the first one.
 fn at(engine: Engine, seconds: i64) -> String {
     match engine {
         Engine::Sqlite => format!("{}", (1_772_366_400 + seconds) * 1_000_000),
