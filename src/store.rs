@@ -19,7 +19,8 @@
 //!   `search/covered_forms.rs`, `search/match_set.rs`, `search/terms.rs`, `search/tests.rs`, `groups/listing.rs` and
 //!   `groups/members.rs`.
 //! - Indexes and statistics: `settle.rs`, `settle/counts.rs`, `settle/intake.rs`, `settle/keyword_indexes.rs`
-//!   (Postgres), `settle/numbering.rs`, `settle/overlay.rs`, `settle/repair.rs`, `settle/writing.rs`, `import.rs` and `import/keys.rs` (Postgres).
+//!   (Postgres), `settle/numbering.rs`, `settle/overlay.rs`, `settle/repair.rs`,
+//!   `settle/writing.rs`, `import.rs` and `import/keys.rs` (Postgres).
 //! - Schema, and what its triggers or sequences do on one database only: `schema.rs`, `schema/*.sql`, `users.rs`,
 //!   `import/write.rs`, `groups.rs` (collation), `groups/write.rs`, `subscriptions.rs` (row locks), `tokens.rs`,
 //!   `totals.rs`, `identity.rs` and `concerns.rs`.

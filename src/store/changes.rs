@@ -122,21 +122,21 @@ pub enum LostCursor {
 
 /// Removes the deletions that are no longer kept, and notes how far they went.
 pub(super) async fn forget_old(database: &Database) -> Result<(), StoreError> {
+    const OLD_DELETIONS: &str = " FROM submission_changes WHERE deleted AND shown_in = submission_id AND changed_at < ";
+    const OLD_MOVES: &str = " FROM submission_moves WHERE changed_at < ";
+    let until = Timestamp::now() - KEPT;
     let mut transaction = Settler::begin_for_a_command(database).await?;
-    for table in [
-        "DELETE FROM submission_changes WHERE deleted AND shown_in = submission_id AND changed_at < ",
-        "DELETE FROM submission_moves WHERE changed_at < ",
-    ] {
+    let mut sql = transaction.sql();
+    sql.push(
+        "UPDATE change_state SET forgotten_seq = (SELECT max(seq) FROM (SELECT forgotten_seq AS seq FROM change_state ",
+    );
+    sql.push("UNION ALL SELECT seq").push(OLD_DELETIONS).bind(until);
+    sql.push(" UNION ALL SELECT seq").push(OLD_MOVES).bind(until).push(") AS old)");
+    transaction.execute(sql).await?;
+    for old in [OLD_DELETIONS, OLD_MOVES] {
         let mut sql = transaction.sql();
-        sql.push(table).bind(Timestamp::now() - KEPT).push(" RETURNING seq");
-        let rows = transaction.fetch_all(sql).await?;
-        let seqs = rows.iter().map(|row| row.get::<Option<i64>>(0)).collect::<Result<Vec<_>, _>>()?;
-        if let Some(last) = seqs.into_iter().flatten().max() {
-            let mut sql = transaction.sql();
-            sql.push("UPDATE change_state SET forgotten_seq = ").bind(last);
-            sql.push(" WHERE forgotten_seq < ").bind_again();
-            transaction.execute(sql).await?;
-        }
+        sql.push("DELETE").push(old).bind(until);
+        transaction.execute(sql).await?;
     }
     Ok(transaction.commit().await?)
 }
@@ -163,8 +163,8 @@ impl Store {
         forms: &[i64],
         limit: u32,
     ) -> Result<ChangesRead, StoreError> {
-        let (mut read, is_settled) = self.read_changes(from, forms, limit).await?;
-        if is_settled {
+        let (mut read, is_numbered) = self.read_changes(from, forms, limit).await?;
+        if is_numbered {
             return Ok(read);
         }
         for _ in 0..MAX_TRIES {
@@ -202,7 +202,7 @@ impl Store {
             read_page(&mut reader, cursor, &state, forms, limit).await?
         };
         reader.end_transaction("COMMIT").await?;
-        Ok((ChangesRead::Page(page), state.is_settled))
+        Ok((ChangesRead::Page(page), state.is_numbered))
     }
 
     /// Begins the log again: every cursor is lost.
@@ -230,7 +230,7 @@ impl Store {
     pub async fn has_changes_after(&self, cursor: &ChangeCursor) -> Result<bool, StoreError> {
         let mut reader = self.database.reader().await?;
         let state = LogState::read(&mut reader).await?;
-        Ok(!state.is_settled || state.epoch != cursor.epoch || state.last != cursor.position)
+        Ok(!state.is_numbered || state.epoch != cursor.epoch || state.last != cursor.position)
     }
 }
 
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_cursor_is_lost_if_the_log_can_not_be_followed_from_it() {
-        let state = LogState { epoch: "a".into(), last: 20, forgotten: 10, is_settled: true };
+        let state = LogState { epoch: "a".into(), last: 20, forgotten: 10, is_numbered: true };
         let start_at = |epoch: &str, position, began| {
             let cursor = ChangeCursor { epoch: epoch.into(), position, base: 0, began };
             start(&ChangesFrom::Cursor(cursor), &state).map(|cursor| cursor.position)

@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::timeout;
 
-pub(super) use intake::write_is_settled;
+pub(super) use intake::{UNNUMBERED, write_is_numbered, write_is_settled};
 pub(super) use overlay::Overlay;
 
 use super::engine::{Database, Retry, Transaction};

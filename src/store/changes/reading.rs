@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use jiff::Timestamp;
-
-use super::{Change, ChangeCursor, ChangeKind, ChangePage, KEPT};
+use super::{Change, ChangeCursor, ChangeKind, ChangePage};
 use crate::store::StoreError;
 use crate::store::engine::PooledConnection;
 use crate::store::search::write_with_sub_forms;
+use crate::store::settle::{UNNUMBERED, write_is_numbered};
 use crate::store::statement::{Row, Sql};
 use crate::store::submissions::read_submissions;
 
@@ -27,7 +26,8 @@ pub(super) struct LogState {
     pub(super) last: i64,
     /// The last number of a deletion that is no longer kept.
     pub(super) forgotten: i64,
-    pub(super) is_settled: bool,
+    /// Whether everything that was committed before has a number.
+    pub(super) is_numbered: bool,
 }
 
 /// A row of the log.
@@ -39,15 +39,11 @@ struct LogEntry {
 impl LogState {
     pub(super) async fn read(reader: &mut PooledConnection) -> Result<Self, sqlx::Error> {
         let mut sql = reader.sql();
-        sql.push(
-            "SELECT epoch, last_seq, forgotten_seq, coalesce((SELECT max(seq) FROM submission_changes WHERE deleted ",
-        );
-        sql.push("AND changed_at < ").bind(Timestamp::now() - KEPT);
-        sql.push("), 0), NOT EXISTS (SELECT 1 FROM intake) AND NOT EXISTS (SELECT 1 FROM intake_unnumbered) ");
-        sql.push("FROM change_state");
+        sql.push("SELECT epoch, last_seq, forgotten_seq, ");
+        write_is_numbered(&mut sql);
+        sql.push(" FROM change_state");
         let row = reader.fetch_one(sql).await?;
-        let forgotten = row.get::<i64>(2)?.max(row.get(3)?);
-        Ok(Self { epoch: row.get(0)?, last: row.get(1)?, forgotten, is_settled: row.get(4)? })
+        Ok(Self { epoch: row.get(0)?, last: row.get(1)?, forgotten: row.get(2)?, is_numbered: row.get(3)? })
     }
 }
 
@@ -63,7 +59,7 @@ pub(super) async fn read_page(
     let (wanted, before) = (i64::from(limit) + 1, cursor.position);
     let (mut entries, read_to) = if forms.is_empty() {
         let mut sql = reader.sql();
-        write_entries(&mut sql, cursor.position);
+        write_entries(&mut sql, &cursor);
         sql.push(" ORDER BY seq LIMIT ").bind(wanted);
         (read_entries(reader, sql, &cursor).await?, state.last)
     } else {
@@ -77,7 +73,7 @@ pub(super) async fn read_page(
     } else {
         cursor.position = read_to;
     }
-    if !state.is_settled {
+    if !state.is_numbered {
         let unnumbered = unnumbered_among(reader, &entries).await?;
         if let Some(at) = entries.iter().position(|entry| unnumbered.contains(&entry.change.submission)) {
             has_more = true;
@@ -85,8 +81,6 @@ pub(super) async fn read_page(
             entries.truncate(at);
         }
     }
-    // Of what was deleted before it began, a reader has seen nothing.
-    entries.retain(|entry| entry.change.kind != ChangeKind::Deleted || entry.seq > cursor.began);
     let changes: Vec<Change> = entries.into_iter().map(|entry| entry.change).collect();
     let listed = changes.iter().filter(|change| change.kind != ChangeKind::Deleted).map(|change| change.submission);
     let submissions = read_submissions(reader, listed.collect()).await?;
@@ -101,9 +95,12 @@ pub(super) async fn read_page(
 async fn unnumbered_among(reader: &mut PooledConnection, entries: &[LogEntry]) -> Result<HashSet<i64>, StoreError> {
     let listed = entries.iter().filter(|entry| entry.change.kind != ChangeKind::Deleted);
     let ids: Vec<i64> = listed.map(|entry| entry.change.submission).collect();
+    if ids.is_empty() {
+        return Ok(HashSet::new());
+    }
     let mut sql = reader.sql();
-    sql.push("WITH noted AS (SELECT submission_id, children FROM intake UNION ALL SELECT submission_id, children ");
-    sql.push("FROM intake_unnumbered) SELECT submission_id FROM noted WHERE submission_id").in_ids(&ids);
+    sql.push("WITH ").push(UNNUMBERED);
+    sql.push(" SELECT submission_id FROM noted WHERE submission_id").in_ids(&ids);
     // The parents that show a noted submission, and those that showed it.
     sql.push(" UNION SELECT s.parent_id FROM noted n JOIN submissions s ON s.id = n.submission_id WHERE s.parent_id");
     sql.in_ids(&ids);
@@ -141,7 +138,7 @@ async fn entries_of_forms(
         if cursor.position < state.last {
             for form in &all {
                 let mut sql = reader.sql();
-                write_entries(&mut sql, cursor.position);
+                write_entries(&mut sql, cursor);
                 sql.push(" AND form_id = ").bind(*form).push(" ORDER BY seq LIMIT ").bind(wanted);
                 entries.extend(read_entries(reader, sql, cursor).await?);
             }
@@ -165,7 +162,7 @@ async fn entries_of_forms(
             write_with_sub_forms(sql, forms);
         };
         let mut sql = reader.sql();
-        write_entries(&mut sql, cursor.position);
+        write_entries(&mut sql, cursor);
         sql.push(" AND seq <= ").bind(read_to).push(" AND form_id");
         within(&mut sql);
         sql.push(" ORDER BY seq LIMIT ").bind(wanted);
@@ -189,7 +186,7 @@ async fn read_moves(
     sql.push(
         "SELECT m.submission_id, m.form_id, m.seq, m.seq, TRUE, m.changed_at FROM submission_moves m WHERE m.seq > ",
     );
-    sql.bind(cursor.position).push(" AND m.seq <= ").bind(read_to).push(" AND m.form_id");
+    sql.bind(cursor.position.max(cursor.began)).push(" AND m.seq <= ").bind(read_to).push(" AND m.form_id");
     within(&mut sql);
     sql.push(
         " AND NOT EXISTS (SELECT 1 FROM submission_changes c WHERE c.submission_id = m.submission_id AND c.form_id",
@@ -199,12 +196,13 @@ async fn read_moves(
     read_entries(reader, sql, cursor).await
 }
 
-/// Adds the query of the entries after a position, up to further conditions.
-fn write_entries(sql: &mut Sql, position: i64) {
+/// Adds the query of the entries after a cursor, up to further conditions. Of what was deleted before it began, a reader
+/// has seen nothing.
+fn write_entries(sql: &mut Sql, cursor: &ChangeCursor) {
     sql.push(
         "SELECT submission_id, form_id, seq, listed_seq, deleted, changed_at FROM submission_changes WHERE seq > ",
     );
-    sql.bind(position);
+    sql.bind(cursor.position).push(" AND (NOT deleted OR seq > ").bind(cursor.began).push(")");
 }
 
 async fn read_entries(

@@ -1,5 +1,6 @@
 //! Counts wrong rows of the search tables without writing, for `formgate check --deep`.
 
+use super::UNNUMBERED;
 use crate::store::{Store, StoreError, totals};
 
 impl Store {
@@ -28,8 +29,7 @@ impl Store {
         sql.push("wanted_log AS (SELECT id, form_id FROM wanted), ");
         sql.push("stored_log AS (SELECT submission_id AS id, form_id FROM submission_changes ");
         sql.push("WHERE shown_in = submission_id AND NOT deleted), ");
-        sql.push("noted AS (SELECT submission_id, children FROM intake UNION ALL SELECT submission_id, children ");
-        sql.push("FROM intake_unnumbered), ");
+        sql.push(UNNUMBERED).push(", ");
         sql.push("wrong (id) AS (SELECT id FROM (SELECT * FROM wanted EXCEPT SELECT * FROM stored) AS a ");
         sql.push("UNION SELECT id FROM (SELECT * FROM stored EXCEPT SELECT * FROM wanted) AS b ");
         sql.push("UNION SELECT id FROM (SELECT * FROM wanted_documents EXCEPT SELECT * FROM stored_documents) AS c ");

@@ -165,6 +165,16 @@ async fn note_everything(transaction: &mut Transaction, numbering: &mut Numberin
     Ok(())
 }
 
+/// A table expression: the notes whose changes have no number yet.
+pub(in crate::store) const UNNUMBERED: &str = "noted AS (SELECT submission_id, children FROM intake \
+    UNION ALL SELECT submission_id, children FROM intake_unnumbered)";
+
+/// Adds an expression: whether every change has a number.
+pub(in crate::store) fn write_is_numbered(sql: &mut Sql) {
+    write_is_settled(sql);
+    sql.push(" AND NOT EXISTS (SELECT 1 FROM intake_unnumbered)");
+}
+
 /// Adds an expression: whether the intake is empty.
 pub(in crate::store) fn write_is_settled(sql: &mut Sql) {
     sql.push("NOT EXISTS (SELECT 1 FROM intake)");

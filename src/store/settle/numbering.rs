@@ -23,10 +23,10 @@ use crate::store::statement::{JsonRows, JsonTimestamp, Row, TableSpec};
 ///
 /// Larger: webhooks are sent later. Smaller: a product that writes a submission and its answers in several transactions
 /// causes several events.
-pub(in crate::store) const SETTLE_TIME: Duration = Duration::from_millis(500);
+const SETTLE_TIME: Duration = Duration::from_millis(500);
 
 /// After how many times [`SETTLE_TIME`] the changes of a submission are an event although they go on.
-pub(in crate::store) const MAX_BURST: u32 = 10;
+const MAX_BURST: u32 = 10;
 
 const CHANGES: TableSpec = TableSpec {
     name: "submission_changes",
@@ -73,8 +73,8 @@ enum Change {
     Deleted,
 }
 
-/// A row of the log.
-#[derive(Clone, Debug)]
+/// A row of the log, with the columns of [`CHANGES`].
+#[derive(Clone, Debug, PartialEq)]
 struct Entry {
     shown_in: i64,
     form: i64,
@@ -89,9 +89,6 @@ struct Entry {
     burst_at: Timestamp,
     changed_at: Timestamp,
 }
-
-const COLUMNS: &str = "SELECT submission_id, shown_in, form_id, shown, matched, deleted, seq, listed_seq, created_event, \
-    updated_event, deleted_event, burst_at, changed_at FROM submission_changes WHERE submission_id";
 
 impl Entry {
     fn new(form: i64, noted: NotedAt) -> Self {
@@ -244,20 +241,18 @@ impl Numbering {
         CHANGES.delete(transaction, &changed.forgotten).await?;
         let mut rows = JsonRows::new();
         for (id, entry) in &changed.entries {
-            let digests = (entry.shown_in, entry.form, entry.shown, entry.matched);
-            let events = (entry.created_event, entry.updated_event, entry.deleted_event);
             rows.push(&(
                 id,
-                digests.0,
-                digests.1,
-                digests.2,
-                digests.3,
+                entry.shown_in,
+                entry.form,
+                entry.shown,
+                entry.matched,
                 entry.deleted,
                 entry.seq,
                 entry.listed_seq,
-                events.0,
-                events.1,
-                events.2,
+                entry.created_event,
+                entry.updated_event,
+                entry.deleted_event,
                 instant(entry.burst_at),
                 instant(entry.changed_at),
             ));
@@ -344,8 +339,10 @@ impl Changed {
         if now.is_none() && !was_listed {
             entry.deleted = true;
         }
+        if before != Some(&entry) || change.is_some() {
+            self.entries.insert(id, entry);
+        }
         self.changes.extend(change.map(|change| (id, (change, noted))));
-        self.entries.insert(id, entry);
     }
 
     /// Adds the parents that show something else now.
@@ -366,7 +363,9 @@ async fn read(transaction: &mut Transaction, ids: &[i64]) -> Result<BTreeMap<i64
         return Ok(BTreeMap::new());
     }
     let mut sql = transaction.sql();
-    sql.push(COLUMNS).in_ids(ids);
+    sql.push("SELECT ");
+    CHANGES.push_column_names(&mut sql);
+    sql.push(" FROM submission_changes WHERE submission_id").in_ids(ids);
     let rows = transaction.fetch_all(sql).await?;
     Ok(rows.iter().map(|row| Ok((row.get(0)?, Entry::read(row)?))).collect::<Result<_, sqlx::Error>>()?)
 }

@@ -190,6 +190,7 @@ on_both_databases! {
         follower.catch_up().await;
         let past = at(engine, -200 * 86_400);
         database.execute(&format!("UPDATE submission_changes SET changed_at = {past} WHERE deleted")).await;
+        assert_eq!(account.run(&["migrate"]).code, 0);
         lost(&here, "expired").await;
         assert_eq!(follower.catch_up().await, [], "it has seen the deletion");
 
