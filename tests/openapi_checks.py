@@ -44,6 +44,14 @@ def has_unusual_address(case):
     return any(not email.isascii() or "xn--" in email.lower() for email in emails)
 
 
+@schemathesis.hook
+def before_call(ctx, case, kwargs):
+    """Has no call wait for a change: the answer would be the same, later."""
+    wait = str((case.query or {}).get("wait"))
+    if case.path == "/submission/changes" and wait.isdigit() and int(wait) <= 25:
+        case.query["wait"] = "0"
+
+
 @schemathesis.check
 def valid_data_is_accepted(ctx, response, case):
     """positive_data_acceptance, but for those faults, and only where there is no other."""

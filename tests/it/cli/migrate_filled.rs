@@ -4,7 +4,9 @@ use std::fs;
 
 use serde_json::json;
 
+use crate::api::changes::follower::{Follower, all_submissions};
 use crate::api::world::{World, ZONE};
+use crate::support::client::Client;
 use crate::support::database::Database;
 use crate::support::fixture::{Engine, Site, on_both_databases};
 
@@ -83,6 +85,25 @@ async fn take_back(site: &Site, engine: Engine) {
     database.close().await;
 }
 
+/// The feed has what was there, and what a node of the version before took out of the intake: it numbers nothing.
+async fn follow_beside_an_older_node(site: &Site, client: &Client) {
+    let mut follower = Follower::new(client, "limit=50");
+    follower.catch_up().await;
+    assert_eq!(follower.copy, all_submissions(client, &json!({})).await);
+    let (id, shown) = follower.copy.first_key_value().expect("there are some");
+    let (id, status) = (id.clone(), shown["status"].as_str().expect("a text").to_owned());
+    let other = if status == "info" { "denied" } else { "info" };
+    let database = Database::connect(site.database_url("acme")).await;
+    for status in [other, &status] {
+        let number = id.trim_start_matches("sub_");
+        database.execute(&format!("UPDATE submissions SET status = '{status}' WHERE id = {number}")).await;
+        database.execute("DELETE FROM intake").await;
+        assert_eq!(follower.catch_up().await, [("updated".to_owned(), id.clone())]);
+        assert_eq!(follower.copy, all_submissions(client, &json!({})).await);
+    }
+    database.close().await;
+}
+
 on_both_databases! {
     async fn a_filled_database_is_brought_to_the_newest_schema(engine: Engine) {
         let mut world = World::new(21, 0, 120);
@@ -103,6 +124,7 @@ on_both_databases! {
         filters.extend((1..=5).flat_map(|id| [json!({"labels": [id]}), json!({"sharedLabels": [id]}), json!({"forms": [id]})]));
         filters.extend((0..40).map(|_| world.filter()));
         world.assert_found(&client, filters.clone()).await;
+        follow_beside_an_older_node(&site, &client).await;
         // The second step, while a node serves.
         let finished = site.run(&["migrate", "--finish"], b"");
         assert!(finished.stdout.starts_with("acme: from version "), "{finished:?}");
