@@ -22,8 +22,9 @@
 //!   (Postgres), `settle/numbering.rs`, `settle/overlay.rs`, `settle/repair.rs`,
 //!   `settle/writing.rs`, `import.rs` and `import/keys.rs` (Postgres).
 //! - Schema, and what its triggers or sequences do on one database only: `schema.rs`, `schema/*.sql`, `users.rs`,
-//!   `import/write.rs`, `groups.rs` (collation), `groups/write.rs`, `subscriptions.rs` (row locks), `tokens.rs`,
-//!   `totals.rs`, `identity.rs` and `concerns.rs`.
+//!   `import/write.rs`, `groups.rs` (collation), `groups/write.rs`, `subscriptions.rs` (row locks),
+//!   `subscriptions/due.rs`, `subscriptions/lease.rs` and `subscriptions/progress.rs`, `tokens.rs`, `totals.rs`,
+//!   `identity.rs` and `concerns.rs`.
 
 mod changes;
 mod concerns;
@@ -72,7 +73,10 @@ pub use settle::Events;
 use settle::Settler;
 pub use statement::{Page, PageRequest, Texts, fold};
 pub use submissions::{Answer, Field, Submission, SubmissionPart, SubmissionReader, Submissions, SubmissionsView};
-pub use subscriptions::{Event, Subscribed, Subscription, SubscriptionKey, Unsubscription};
+pub use subscriptions::{
+    AttemptRecord, DueEvent, DueEvents, Event, EventsAhead, FailedEvent, LeasedSubscription, Progress, SentBody,
+    Standing, Subscribed, Subscription, SubscriptionKey, Unsubscription,
+};
 pub use tokens::{NewToken, TokenRecord};
 
 use crate::metrics::DatabaseFailure;

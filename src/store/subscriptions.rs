@@ -1,10 +1,19 @@
-//! Webhook subscriptions of automation tools to events of forms. Only stores them; nothing here delivers.
+//! Webhook subscriptions of automation tools to events of forms: creating, finding and deleting them.
+//!
+//! A sender leases a subscription ([`lease`]), reads what is [`due`], delivers it, and writes its [`progress`].
+
+mod due;
+mod lease;
+mod progress;
 
 use jiff::Timestamp;
 
 use super::engine::Retry;
 use super::statement::{Page, PageRequest, Row, Sql};
 use super::{Store, StoreError};
+pub use due::{DueEvent, DueEvents, EventsAhead, SentBody};
+pub use lease::LeasedSubscription;
+pub use progress::{AttemptRecord, FailedEvent, Progress, Standing};
 
 /// The event that a subscription delivers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,11 +23,13 @@ pub enum Event {
     SubmissionCreated,
     /// A submission changed.
     SubmissionUpdated,
+    /// A submission was deleted, became a draft again, or a child of a submission of a graduated form.
+    SubmissionDeleted,
 }
 
 impl Event {
     /// Every event.
-    pub const ALL: [Self; 2] = [Self::SubmissionCreated, Self::SubmissionUpdated];
+    pub const ALL: [Self; 3] = [Self::SubmissionCreated, Self::SubmissionUpdated, Self::SubmissionDeleted];
 
     /// The event as the API and the database spell it.
     #[must_use]
@@ -26,6 +37,16 @@ impl Event {
         match self {
             Self::SubmissionCreated => "submission.created",
             Self::SubmissionUpdated => "submission.updated",
+            Self::SubmissionDeleted => "submission.deleted",
+        }
+    }
+
+    /// The column of the change log that has the number of a submission's newest event of this kind.
+    fn column(self) -> &'static str {
+        match self {
+            Self::SubmissionCreated => "created_event",
+            Self::SubmissionUpdated => "updated_event",
+            Self::SubmissionDeleted => "deleted_event",
         }
     }
 
@@ -107,13 +128,16 @@ impl Store {
     /// Creates a subscription with a secret, or finds the existing one.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    /// [`StoreError::Unsettled`] if what was written before can't be numbered in time; [`StoreError::Unavailable`],
+    /// [`StoreError::Statement`].
     pub async fn subscribe(
         &self,
         key: &SubscriptionKey,
         secret: &str,
         now: Timestamp,
     ) -> Result<Subscribed, StoreError> {
+        // What happened before gets its number now, and is not delivered.
+        self.settle().await?;
         let mut retry = Retry::default();
         loop {
             match self.try_to_subscribe(key, secret, now).await {
@@ -142,9 +166,10 @@ impl Store {
             }
         }
         let mut insert = transaction.sql();
-        insert.push("INSERT INTO subscriptions (target_url, event, form_id, secret, created_at) VALUES (");
-        insert.bind(key.target_url.as_str()).push(", ").bind(key.event.as_str()).push(", ").bind(key.form);
-        insert.push(", ").bind(secret).push(", ").bind(now).push(") ON CONFLICT DO NOTHING RETURNING ").push(COLUMNS);
+        insert.push("INSERT INTO subscriptions (target_url, event, form_id, secret, created_at, position) SELECT ");
+        insert.bind(key.target_url.as_str()).push(", ").bind(key.event.as_str()).push(", ");
+        insert.bind(key.form).push_either("::bigint", "").push(", ").bind(secret).push(", ").bind(now);
+        insert.push(", last_seq FROM change_state WHERE TRUE ON CONFLICT DO NOTHING RETURNING ").push(COLUMNS);
         if let Some(row) = transaction.fetch_all(insert).await?.pop() {
             let subscription = Subscription::read(&row)?;
             transaction.commit().await?;

@@ -6,6 +6,7 @@
 //! lists where else the databases differ.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use sqlx::Arguments;
@@ -242,6 +243,18 @@ impl Sql {
         match self.dialect {
             Dialect::Postgres => self.push(" = ANY (").bind(list).push(")"),
             Dialect::Sqlite => self.push(" IN (SELECT value FROM json_each(").bind(list).push("))"),
+        }
+    }
+
+    /// Adds the instant that is `later` from now, by the clock of the database server: what several nodes compare must
+    /// not depend on their clocks. A SQLite file has the clock of this machine.
+    pub(crate) fn push_now_plus(&mut self, later: Duration) -> &mut Self {
+        let milliseconds = i64::try_from(later.as_millis()).unwrap_or(i64::MAX);
+        match self.dialect {
+            Dialect::Postgres => {
+                self.push("(clock_timestamp() + ").bind(milliseconds).push("::bigint * interval '1 millisecond')")
+            }
+            Dialect::Sqlite => self.bind(Timestamp::now() + later),
         }
     }
 

@@ -1,0 +1,334 @@
+//! Reads which events of subscriptions are due, from the change log and from what was set aside.
+//!
+//! An event is due once its submission has not changed for a while, so that a submission whose answers are written in
+//! several transactions is one event. Events of a subscription are in the order of their numbers.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::{Event, LeasedSubscription};
+use crate::store::changes::ChangeCursor;
+use crate::store::engine::PooledConnection;
+use crate::store::search::write_with_sub_forms;
+use crate::store::settle::{Settled, write_is_numbered};
+use crate::store::statement::{Row, Sql};
+use crate::store::submissions::{Submissions, read_submissions};
+use crate::store::{Store, StoreError};
+
+/// How many numbers of the log are looked through to find the events of one form.
+///
+/// Larger: one look takes longer. Smaller: a subscription of a rare form takes more looks to get past the others.
+const MAX_READ: i64 = 5_000;
+
+/// After how many times the settle time an event is due although its submission keeps changing.
+const MAX_BURST: u32 = 10;
+
+/// What was sent in the first attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SentBody {
+    /// The event's id.
+    pub event_id: String,
+    /// The body.
+    pub body: String,
+}
+
+/// An event that is due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DueEvent {
+    /// Its number.
+    pub seq: i64,
+    /// The submission.
+    pub submission: i64,
+    /// The submission's form.
+    pub form: i64,
+    /// When it changed.
+    pub changed_at: Timestamp,
+    /// Whether the position has to pass it; otherwise it was set aside, or is sent again.
+    pub is_in_turn: bool,
+    /// What was sent before.
+    pub sent: Option<SentBody>,
+    /// How many attempts failed.
+    pub attempts: u32,
+    /// When the first one did.
+    pub failed_at: Option<Timestamp>,
+}
+
+/// Events of one subscription.
+#[derive(Debug, Default)]
+pub struct DueEvents {
+    /// Those that are due, the ones set aside first, then by number.
+    pub events: Vec<DueEvent>,
+    /// The submissions of those that have not been sent before and are no deletions.
+    pub submissions: Submissions,
+    /// Up to this number there are no others.
+    pub read_to: i64,
+    /// When another one will be due, if that is known.
+    pub again_in: Option<Duration>,
+    /// The epoch of the log, for cursors.
+    pub epoch: String,
+}
+
+/// What senders have to do for a database.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EventsAhead {
+    /// The subscriptions with something to deliver now.
+    pub ready: Vec<i64>,
+    /// When there may be more, if that is known.
+    pub again_in: Option<Duration>,
+    /// Whether there is any subscription that is delivered.
+    pub is_subscribed: bool,
+}
+
+impl EventsAhead {
+    fn look_again_in(&mut self, pause: Duration) {
+        self.again_in = Some(self.again_in.map_or(pause, |before| before.min(pause)));
+    }
+}
+
+impl DueEvent {
+    fn read(row: &Row, is_in_turn: bool) -> Result<Self, sqlx::Error> {
+        let (event_id, body): (Option<String>, Option<String>) = (row.get(4)?, row.get(5)?);
+        Ok(Self {
+            seq: row.get(0)?,
+            submission: row.get(1)?,
+            form: row.get(2)?,
+            changed_at: row.get(3)?,
+            is_in_turn,
+            sent: event_id.zip(body).map(|(event_id, body)| SentBody { event_id, body }),
+            attempts: u32::try_from(row.get::<Option<i64>>(6)?.unwrap_or(0)).unwrap_or(u32::MAX),
+            failed_at: row.get(7)?,
+        })
+    }
+}
+
+/// A subscription as a look sees it.
+struct Watched {
+    id: i64,
+    event: Option<Event>,
+    form: Option<i64>,
+    position: Option<i64>,
+    /// Until when nothing is sent, because the receiver failed or another sender has the lease.
+    resting_until: Option<Timestamp>,
+    /// When an event that was set aside is sent again.
+    set_aside_until: Option<Timestamp>,
+}
+
+impl Store {
+    /// Numbers what was noted, and looks which subscriptions have something to deliver. A submission must not have
+    /// changed for `settle`.
+    ///
+    /// # Errors
+    /// [`StoreError::Unsettled`] if what was noted can't be numbered in time; [`StoreError::Unavailable`],
+    /// [`StoreError::Statement`].
+    pub async fn events_ahead(&self, settle: Duration) -> Result<EventsAhead, StoreError> {
+        let mut ahead = EventsAhead::default();
+        let (watched, is_numbered) = self.watched_subscriptions().await?;
+        if watched.is_empty() {
+            return Ok(ahead);
+        }
+        ahead.is_subscribed = true;
+        if !is_numbered && self.settle().await? == Settled::CannotWrite {
+            return Err(StoreError::Unsettled);
+        }
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
+        sql.push("SELECT max(created_event), (SELECT max(updated_event) FROM submission_changes), ");
+        sql.push("(SELECT max(deleted_event) FROM submission_changes), ").push_now_plus(Duration::ZERO);
+        sql.push(" FROM submission_changes");
+        let row = reader.fetch_one(sql).await?;
+        let (newest, now): ([Option<i64>; 3], Timestamp) = ([row.get(0)?, row.get(1)?, row.get(2)?], row.get(3)?);
+        for subscription in watched {
+            let Some(event) = subscription.event else { continue };
+            if let Some(until) = subscription.resting_until.filter(|until| *until > now) {
+                ahead.look_again_in(until.duration_since(now).unsigned_abs());
+                continue;
+            }
+            if let Some(until) = subscription.set_aside_until {
+                if until <= now {
+                    ahead.ready.push(subscription.id);
+                    continue;
+                }
+                ahead.look_again_in(until.duration_since(now).unsigned_abs());
+            }
+            let Some(position) = subscription.position else {
+                ahead.ready.push(subscription.id);
+                continue;
+            };
+            if newest[event as usize].is_none_or(|newest| newest <= position) {
+                continue;
+            }
+            let due = read_due(&mut reader, event, subscription.form, subscription.id, position, 1, settle).await?;
+            if !due.events.is_empty() || (due.again_in.is_none() && due.is_cut) {
+                ahead.ready.push(subscription.id);
+            }
+            due.again_in.into_iter().for_each(|pause| ahead.look_again_in(pause));
+        }
+        Ok(ahead)
+    }
+
+    /// The subscriptions that are delivered, and whether everything that was committed before has a number.
+    async fn watched_subscriptions(&self) -> Result<(Vec<Watched>, bool), StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
+        sql.push("SELECT id, event, form_id, ").push_either("least(position, last_seq)", "min(position, last_seq)");
+        sql.push(", next_attempt_at, leased_until, (SELECT min(e.next_attempt_at) FROM webhook_events e ");
+        sql.push("WHERE e.subscription_id = s.id), ");
+        write_is_numbered(&mut sql);
+        sql.push(" FROM subscriptions s CROSS JOIN change_state WHERE state IN ('active', 'failing') ORDER BY id");
+        let (mut watched, mut is_numbered) = (Vec::new(), true);
+        for row in reader.fetch_all(sql).await? {
+            watched.push(Watched {
+                id: row.get(0)?,
+                event: Event::parse(&row.get::<String>(1)?),
+                form: row.get(2)?,
+                position: row.get(3)?,
+                resting_until: row.get::<Option<Timestamp>>(4)?.max(row.get(5)?),
+                set_aside_until: row.get(6)?,
+            });
+            is_numbered = row.get(7)?;
+        }
+        Ok((watched, is_numbered))
+    }
+
+    /// Whether a sender has anything to watch for here.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn has_subscriptions(&self) -> Result<bool, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
+        sql.push("SELECT EXISTS (SELECT 1 FROM subscriptions WHERE state IN ('active', 'failing'))");
+        Ok(reader.fetch_one(sql).await?.get(0)?)
+    }
+
+    /// The events of a leased subscription that are due: at most `limit` that were set aside, and as many after the
+    /// number `after`.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn due_events(
+        &self,
+        leased: &LeasedSubscription,
+        after: i64,
+        limit: u32,
+        settle: Duration,
+    ) -> Result<DueEvents, StoreError> {
+        let mut reader = self.database.reader().await?;
+        reader.begin_reading().await?;
+        let mut events = set_aside(&mut reader, leased, limit).await?;
+        let in_turn = read_due(&mut reader, leased.event, leased.form, leased.id, after, limit, settle).await?;
+        let mut again_in = in_turn.again_in;
+        let mut read_to = in_turn.read_to;
+        events.extend(in_turn.events.into_iter().filter(|event| !leased.done_beyond.contains(&event.seq)));
+        let mut submissions = Submissions::default();
+        if leased.event != Event::SubmissionDeleted {
+            let unsent = events.iter().filter(|event| event.sent.is_none()).map(|event| event.submission);
+            submissions = read_submissions(&mut reader, unsent.collect()).await?;
+        }
+        let mut sql = reader.sql();
+        sql.push("SELECT epoch FROM change_state");
+        let epoch = reader.fetch_one(sql).await?.get(0)?;
+        reader.end_transaction("COMMIT").await?;
+        // One that is not listed any more has no number for that yet, and may have another event once it has.
+        if let Some(view) = submissions.read()?
+            && leased.event != Event::SubmissionDeleted
+        {
+            let is_there = |event: &DueEvent| {
+                event.sent.is_some() || view.submissions.iter().any(|submission| submission.id == event.submission)
+            };
+            if let Some(at) = events.iter().position(|event| !is_there(event)) {
+                read_to = read_to.min(events[at].seq - 1);
+                events.truncate(at);
+                again_in = Some(settle);
+            }
+        }
+        Ok(DueEvents { events, submissions, read_to, again_in, epoch })
+    }
+}
+
+/// The events that were set aside, or are to be sent again, and are due.
+async fn set_aside(
+    reader: &mut PooledConnection,
+    leased: &LeasedSubscription,
+    limit: u32,
+) -> Result<Vec<DueEvent>, StoreError> {
+    let mut sql = reader.sql();
+    sql.push("SELECT e.seq, e.submission_id, c.form_id, c.changed_at, e.event_id, e.body, e.attempts, e.failed_at ");
+    sql.push("FROM webhook_events e JOIN submission_changes c ON c.submission_id = e.submission_id ");
+    sql.push("WHERE e.subscription_id = ").bind(leased.id).push(" AND e.next_attempt_at <= ");
+    sql.push_now_plus(Duration::ZERO).push(" ORDER BY e.seq LIMIT ").bind(i64::from(limit));
+    let rows = reader.fetch_all(sql).await?;
+    Ok(rows.iter().map(|row| DueEvent::read(row, false)).collect::<Result<_, sqlx::Error>>()?)
+}
+
+/// Events after a number.
+struct InTurn {
+    events: Vec<DueEvent>,
+    read_to: i64,
+    /// Whether there may be more events, also if there are none here.
+    is_cut: bool,
+    again_in: Option<Duration>,
+}
+
+async fn read_due(
+    reader: &mut PooledConnection,
+    event: Event,
+    form: Option<i64>,
+    subscription: i64,
+    after: i64,
+    limit: u32,
+    settle: Duration,
+) -> Result<InTurn, StoreError> {
+    let column = event.column();
+    let mut sql = reader.sql();
+    sql.push("SELECT coalesce(max(seq), 0), count(*), ").push_now_plus(Duration::ZERO).push(" FROM (SELECT ");
+    sql.push(column).push(" AS seq FROM submission_changes WHERE ").push(column).push(" > ").bind(after);
+    sql.push(" ORDER BY ").push(column).push(" LIMIT ").bind(MAX_READ).push(") AS next");
+    let row = reader.fetch_one(sql).await?;
+    let (mut read_to, now): (i64, Timestamp) = (row.get::<i64>(0)?.max(after), row.get(2)?);
+    let mut is_cut = row.get::<i64>(1)? == MAX_READ;
+    let mut sql = reader.sql();
+    sql.push("SELECT c.")
+        .push(column)
+        .push(", c.submission_id, c.form_id, c.changed_at, e.event_id, e.body, e.attempts, ");
+    sql.push("e.failed_at, c.burst_at FROM submission_changes c LEFT JOIN webhook_events e ");
+    sql.push("ON e.subscription_id = ").bind(subscription).push(" AND e.seq = c.").push(column);
+    sql.push(" WHERE c.").push(column).push(" > ").bind(after).push(" AND c.").push(column).push(" <= ").bind(read_to);
+    write_within(&mut sql, form);
+    sql.push(" ORDER BY c.").push(column).push(" LIMIT ").bind(i64::from(limit));
+    let rows = reader.fetch_all(sql).await?;
+    let (mut events, mut again_in) = (Vec::with_capacity(rows.len()), None);
+    for row in &rows {
+        let due = DueEvent::read(row, true)?;
+        let (changed_at, burst_at): (Timestamp, Timestamp) = (row.get(3)?, row.get(8)?);
+        let due_at = (changed_at + settle).min(burst_at + settle * MAX_BURST);
+        if due_at > now {
+            // Clocks of writers may be ahead.
+            again_in = Some(due_at.duration_since(now).unsigned_abs().min(settle));
+            read_to = due.seq - 1;
+            break;
+        }
+        events.push(due);
+    }
+    if rows.len() == limit as usize && again_in.is_none() {
+        read_to = events.last().map_or(read_to, |last: &DueEvent| last.seq);
+        is_cut = true;
+    }
+    Ok(InTurn { events, read_to, is_cut, again_in })
+}
+
+fn write_within(sql: &mut Sql, form: Option<i64>) {
+    if let Some(form) = form {
+        sql.push(" AND c.form_id IN ");
+        write_with_sub_forms(sql, &[form]);
+    }
+}
+
+impl DueEvents {
+    /// The cursor of the feed after an event.
+    #[must_use]
+    pub fn cursor_after(&self, event: &DueEvent) -> ChangeCursor {
+        ChangeCursor { epoch: self.epoch.clone(), position: event.seq, base: event.seq, began: event.seq }
+    }
+}

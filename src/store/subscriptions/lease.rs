@@ -1,0 +1,105 @@
+//! Leases: which sender delivers the events of a subscription now.
+//!
+//! A lease ends by itself, so another node takes over from one that died. Every write of a sender names its lease: a
+//! node that was paused for longer than its lease finds that another sender has it, and writes nothing. No connection
+//! is held while a lease lasts.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::Event;
+use crate::store::statement::Row;
+use crate::store::{Store, StoreError};
+
+/// How long a lease lasts unless it is renewed.
+///
+/// Larger: after a crash, events wait longer for another node. Smaller: a node that stalls for a moment loses its leases,
+/// and its events are sent twice.
+pub(super) const LEASE: Duration = Duration::from_secs(15);
+
+/// A subscription whose events its holder delivers.
+#[derive(Clone, Debug)]
+pub struct LeasedSubscription {
+    /// The bare id.
+    pub id: i64,
+    /// Where to deliver.
+    pub target_url: String,
+    /// What to deliver.
+    pub event: Event,
+    /// Of which form, sub-forms included; none for every form.
+    pub form: Option<i64>,
+    /// The secrets that sign: the current one, then the previous one while it is valid.
+    pub secrets: Vec<String>,
+    /// Every event up to this number is done.
+    pub position: i64,
+    /// Events beyond the position that are done.
+    pub done_beyond: BTreeSet<i64>,
+    /// How many attempts failed since the last success.
+    pub failures: u32,
+    /// Since when.
+    pub failing_since: Option<Timestamp>,
+    /// Identifies the lease: no two have the same.
+    pub(super) holder: String,
+}
+
+const COLUMNS: &str = "id, target_url, event, form_id, secret, position, done_beyond, failures, failing_since, \
+    previous_secret, previous_secret_until";
+
+impl LeasedSubscription {
+    /// How often a holder has to renew its lease.
+    pub const RENEWAL: Duration = Duration::from_secs(5);
+
+    fn read(row: &Row, holder: String) -> Result<Option<Self>, sqlx::Error> {
+        // That of a newer program.
+        let Some(event) = Event::parse(&row.get::<String>(2)?) else { return Ok(None) };
+        let previous: Option<String> = row.get(9)?;
+        let is_valid = row.get::<Option<Timestamp>>(10)?.is_some_and(|until| until > Timestamp::now());
+        Ok(Some(Self {
+            id: row.get(0)?,
+            target_url: row.get(1)?,
+            event,
+            form: row.get(3)?,
+            secrets: [row.get(4)?].into_iter().chain(previous.filter(|_| is_valid)).collect(),
+            position: row.get(5)?,
+            done_beyond: serde_json::from_str(&row.get::<String>(6)?).unwrap_or_default(),
+            failures: u32::try_from(row.get::<i64>(7)?).unwrap_or(u32::MAX),
+            failing_since: row.get(8)?,
+            holder,
+        }))
+    }
+}
+
+impl Store {
+    /// Leases a subscription. None if it is not to be delivered now, or another sender has it. `holder` must be new.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn lease_subscription(&self, id: i64, holder: String) -> Result<Option<LeasedSubscription>, StoreError> {
+        let mut transaction = self.database.begin().await?;
+        let mut sql = transaction.sql();
+        sql.push("UPDATE subscriptions SET leased_by = ").bind(holder.as_str()).push(", leased_until = ");
+        sql.push_now_plus(LEASE).push(", position = ");
+        // A database that was restored without its log may have a lower number.
+        sql.push_either("least(position, last_seq)", "coalesce(min(position, last_seq), last_seq)");
+        sql.push(" FROM change_state WHERE id = ").bind(id).push(" AND state IN ('active', 'failing') ");
+        sql.push("AND coalesce(leased_until <= ").push_now_plus(Duration::ZERO).push(", TRUE) ");
+        sql.push("AND coalesce(next_attempt_at <= ").push_now_plus(Duration::ZERO).push(", TRUE) RETURNING ");
+        sql.push(COLUMNS);
+        let row = transaction.fetch_all(sql).await?.pop();
+        transaction.commit().await?;
+        Ok(row.map(|row| LeasedSubscription::read(&row, holder)).transpose()?.flatten())
+    }
+
+    /// Renews a lease. Returns whether it still was the holder's.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn renew_lease(&self, leased: &LeasedSubscription) -> Result<bool, StoreError> {
+        let mut sql = self.database.sql();
+        sql.push("UPDATE subscriptions SET leased_until = ").push_now_plus(LEASE);
+        sql.push(" WHERE id = ").bind(leased.id).push(" AND leased_by = ").bind(leased.holder.as_str());
+        Ok(self.database.execute(sql).await? > 0)
+    }
+}

@@ -1,0 +1,303 @@
+//! Writes how far a sender has got with a subscription, in one transaction for all that ended since the last one.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::lease::LEASE;
+use super::{Event, LeasedSubscription};
+use crate::store::engine::Transaction;
+use crate::store::statement::{Dialect, JsonRows, JsonTimestamp, TableSpec};
+use crate::store::{Store, StoreError};
+
+/// How many attempts of a subscription the delivery log keeps.
+///
+/// Larger: the log takes more room, and each write prunes more. Smaller: integrators see less of what happened.
+const ATTEMPTS_KEPT: i64 = 500;
+
+/// For how long the delivery log keeps an attempt.
+///
+/// Larger: as for [`ATTEMPTS_KEPT`]. Smaller: an attempt before a long holiday can't be looked at.
+const ATTEMPTS_KEPT_FOR: Duration = Duration::from_hours(30 * 24);
+
+/// How many events of a subscription may be set aside: they take up to 256 KiB each.
+///
+/// Larger: a database grows by more. Smaller: a receiver that refuses some events is paused as a whole earlier.
+const MAX_SET_ASIDE: i64 = 100;
+
+const ATTEMPTS: TableSpec = TableSpec {
+    name: "webhook_attempts",
+    columns: &[
+        ("subscription_id", "bigint"),
+        ("event_id", "text"),
+        ("event", "text"),
+        ("submission_id", "bigint"),
+        ("attempt", "bigint"),
+        ("at", "timestamptz"),
+        ("duration_ms", "bigint"),
+        ("accepted", "boolean"),
+        ("status", "bigint"),
+        ("error", "text"),
+        ("response", "text"),
+    ],
+    key: 0,
+};
+
+const EVENTS: TableSpec = TableSpec {
+    name: "webhook_events",
+    columns: &[
+        ("subscription_id", "bigint"),
+        ("seq", "bigint"),
+        ("submission_id", "bigint"),
+        ("event_id", "text"),
+        ("body", "text"),
+        ("attempts", "bigint"),
+        ("failed_at", "timestamptz"),
+        ("next_attempt_at", "timestamptz"),
+        ("given_up", "boolean"),
+    ],
+    key: 2,
+};
+
+/// An attempt, for the delivery log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttemptRecord {
+    /// The event's id.
+    pub event_id: String,
+    /// Its type.
+    pub event: Event,
+    /// The submission.
+    pub submission: i64,
+    /// The number of the attempt, from 1.
+    pub attempt: u32,
+    /// When it began.
+    pub at: Timestamp,
+    /// How long it took.
+    pub took: Duration,
+    /// Whether the receiver accepted the event.
+    pub accepted: bool,
+    /// The status of the answer, if there was one.
+    pub status: Option<u16>,
+    /// Why there was none.
+    pub error: Option<String>,
+    /// The beginning of the answer's body.
+    pub response: Option<String>,
+}
+
+/// An event whose attempt failed. Its next attempt sends the same bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedEvent {
+    /// The number of the event.
+    pub seq: i64,
+    /// The submission.
+    pub submission: i64,
+    /// The event's id.
+    pub event_id: String,
+    /// What was sent.
+    pub body: String,
+    /// How many attempts failed.
+    pub attempts: u32,
+    /// When the first one did.
+    pub failed_at: Timestamp,
+    /// When it is sent again, whatever the position; none if in its turn, or if it is given up.
+    pub next_attempt_at: Option<Timestamp>,
+    /// Whether it is not sent again by itself.
+    pub given_up: bool,
+}
+
+/// What becomes of a subscription.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Its holder goes on, and the lease is renewed.
+    Delivering,
+    /// Nothing is due; the lease ends.
+    Resting,
+    /// The receiver can't be reached; the lease ends.
+    Failing {
+        /// Why.
+        reason: String,
+        /// When it is tried again.
+        again_in: Duration,
+    },
+    /// The receiver could not be reached for too long; the lease ends.
+    Disabled {
+        /// Why.
+        reason: String,
+    },
+    /// The receiver does not exist any more; the lease ends.
+    Gone {
+        /// Why.
+        reason: String,
+    },
+}
+
+impl Standing {
+    /// The state in the database, unless it stays as it was.
+    fn state(&self) -> Option<(&'static str, &str)> {
+        match self {
+            Self::Delivering | Self::Resting => None,
+            Self::Failing { reason, .. } => Some(("failing", reason)),
+            Self::Disabled { reason } => Some(("disabled", reason)),
+            Self::Gone { reason } => Some(("gone", reason)),
+        }
+    }
+}
+
+/// What happened since a sender last wrote.
+#[derive(Clone, Debug)]
+pub struct Progress<'p> {
+    /// Every event up to this number is done.
+    pub position: i64,
+    /// Events beyond the position that are done.
+    pub done_beyond: &'p BTreeSet<i64>,
+    /// The attempts.
+    pub attempts: &'p [AttemptRecord],
+    /// Submissions of which an event was accepted, with the event's number. An older event of one that was set aside is not
+    /// sent any more: events of a submission are never sent out of order.
+    pub accepted: &'p [(i64, i64)],
+    /// Events that failed.
+    pub failed: &'p [FailedEvent],
+    /// What becomes of the subscription.
+    pub standing: &'p Standing,
+}
+
+impl Store {
+    /// Writes the progress of a sender. Returns whether it may go on: false if the lease was not the sender's any more
+    /// (nothing is written then), or the subscription was paused.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn write_progress(
+        &self,
+        leased: &LeasedSubscription,
+        progress: &Progress<'_>,
+    ) -> Result<bool, StoreError> {
+        let mut transaction = self.database.begin().await?;
+        if transaction.dialect() == Dialect::Postgres {
+            // What a crash of the server loses is delivered once more.
+            transaction.command("SET LOCAL synchronous_commit = off").await?;
+        }
+        let mut sql = transaction.sql();
+        sql.push("UPDATE subscriptions SET position = ").bind(progress.position);
+        sql.push(", done_beyond = ").bind(serde_json::to_string(progress.done_beyond).expect("numbers are JSON"));
+        match progress.standing {
+            Standing::Delivering => sql.push(", leased_until = ").push_now_plus(LEASE),
+            _ => sql.push(", leased_by = NULL, leased_until = NULL"),
+        };
+        if !progress.accepted.is_empty() {
+            sql.push(", last_success_at = ").push_now_plus(Duration::ZERO);
+        }
+        match (progress.standing, progress.standing.state()) {
+            (standing, Some((state, reason))) => {
+                sql.push(", failures = failures + 1, failing_since = coalesce(failing_since, ");
+                sql.push_now_plus(Duration::ZERO).push("), next_attempt_at = ");
+                match standing {
+                    Standing::Failing { again_in, .. } => sql.push_now_plus(*again_in),
+                    _ => sql.push("NULL"),
+                };
+                sql.push(", reason = CASE WHEN state IN ('active', 'failing') THEN ").bind(reason);
+                sql.push(" ELSE reason END, state = CASE WHEN state IN ('active', 'failing') THEN ").bind(state);
+                sql.push(" ELSE state END");
+            }
+            (_, None) if !progress.accepted.is_empty() => {
+                sql.push(", failures = 0, failing_since = NULL, next_attempt_at = NULL, ");
+                sql.push("reason = CASE WHEN state = 'failing' THEN NULL ELSE reason END, ");
+                sql.push("state = CASE WHEN state = 'failing' THEN 'active' ELSE state END");
+            }
+            _ => {}
+        }
+        sql.push(" WHERE id = ").bind(leased.id).push(" AND leased_by = ").bind(leased.holder.as_str());
+        sql.push(" RETURNING state IN ('active', 'failing')");
+        let Some(row) = transaction.fetch_all(sql).await?.pop() else {
+            transaction.roll_back().await?;
+            return Ok(false);
+        };
+        write_events(&mut transaction, leased, progress).await?;
+        write_attempts(&mut transaction, leased.id, progress.attempts).await?;
+        transaction.commit().await?;
+        Ok(row.get(0)?)
+    }
+
+    /// Whether another event of a subscription may be set aside.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn may_set_aside(&self, subscription: i64) -> Result<bool, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
+        sql.push("SELECT count(*) < ").bind(MAX_SET_ASIDE).push(" FROM webhook_events WHERE subscription_id = ");
+        sql.bind(subscription);
+        Ok(reader.fetch_one(sql).await?.get(0)?)
+    }
+}
+
+async fn write_events(
+    transaction: &mut Transaction,
+    leased: &LeasedSubscription,
+    progress: &Progress<'_>,
+) -> Result<(), StoreError> {
+    let dialect = transaction.dialect();
+    if !progress.accepted.is_empty() {
+        let rows = serde_json::to_string(progress.accepted).expect("numbers are JSON");
+        let mut sql = transaction.sql();
+        sql.push("DELETE FROM webhook_events WHERE subscription_id = ").bind(leased.id);
+        sql.push(" AND EXISTS (SELECT 1 FROM ");
+        sql.push_rows(rows, &[("submission", "bigint"), ("event", "bigint")]);
+        sql.push(" AS accepted WHERE accepted.submission = submission_id AND seq <= accepted.event)");
+        transaction.execute(sql).await?;
+    }
+    if progress.failed.is_empty() {
+        return Ok(());
+    }
+    let mut rows = JsonRows::new();
+    for failed in progress.failed {
+        rows.push(&(
+            leased.id,
+            failed.seq,
+            failed.submission,
+            &failed.event_id,
+            &failed.body,
+            failed.attempts,
+            JsonTimestamp::new(failed.failed_at, dialect),
+            failed.next_attempt_at.map(|at| JsonTimestamp::new(at, dialect)),
+            failed.given_up,
+        ));
+    }
+    EVENTS.upsert(transaction, &rows).await
+}
+
+async fn write_attempts(
+    transaction: &mut Transaction,
+    subscription: i64,
+    attempts: &[AttemptRecord],
+) -> Result<(), StoreError> {
+    if attempts.is_empty() {
+        return Ok(());
+    }
+    let dialect = transaction.dialect();
+    let mut rows = JsonRows::new();
+    for attempt in attempts {
+        rows.push(&(
+            subscription,
+            &attempt.event_id,
+            attempt.event.as_str(),
+            attempt.submission,
+            attempt.attempt,
+            JsonTimestamp::new(attempt.at, dialect),
+            u64::try_from(attempt.took.as_millis()).unwrap_or(u64::MAX),
+            attempt.accepted,
+            attempt.status,
+            &attempt.error,
+            &attempt.response,
+        ));
+    }
+    ATTEMPTS.insert(transaction, &rows).await?;
+    let mut sql = transaction.sql();
+    sql.push("DELETE FROM webhook_attempts WHERE subscription_id = ").bind(subscription);
+    sql.push(" AND (at < ").bind(Timestamp::now() - ATTEMPTS_KEPT_FOR);
+    sql.push(" OR id <= (SELECT id FROM webhook_attempts WHERE subscription_id = ").bind(subscription);
+    sql.push(" ORDER BY id DESC LIMIT 1 OFFSET ").bind(ATTEMPTS_KEPT).push("))");
+    transaction.execute(sql).await?;
+    Ok(())
+}
