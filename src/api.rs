@@ -39,6 +39,7 @@ use crate::reply::Reply;
 use crate::store::Store;
 
 pub use ignored::IgnoredParameters;
+pub use submissions::{Envelope, EnvelopeBody, ShownSubmissions};
 
 /// The part of a request that handlers read.
 #[derive(Clone, Debug)]

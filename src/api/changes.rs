@@ -109,7 +109,7 @@ fn forms_digest(forms: &[i64]) -> [u8; 8] {
 }
 
 /// The text of a cursor: 16 bytes of the epoch, three numbers, the digest of the forms, a checksum.
-fn cursor_text(cursor: &ChangeCursor, forms: &[i64]) -> String {
+pub(super) fn cursor_text(cursor: &ChangeCursor, forms: &[i64]) -> String {
     let epoch = u128::from_str_radix(&cursor.epoch, 16).unwrap_or_default();
     let mut bytes = epoch.to_be_bytes().to_vec();
     for number in [cursor.position, cursor.base, cursor.began] {

@@ -4,6 +4,7 @@
 //! [`WHOLE_BYTES`] is [`streamed`].
 
 mod changes_end;
+mod envelope;
 mod streamed;
 
 use std::borrow::Cow;
@@ -25,6 +26,7 @@ use crate::gate::Admitted;
 use crate::reply::{Reply, WHOLE_BYTES};
 use crate::store::{Answer, Field, SearchPage, Submission, SubmissionReader, SubmissionsView};
 pub(super) use changes_end::ChangesEnd;
+pub use envelope::{Envelope, EnvelopeBody, ShownSubmissions};
 use streamed::Closing;
 
 /// The number of submissions on a page, as in the service description.
@@ -112,10 +114,15 @@ impl FieldsJson {
 
 /// Writes a submission up to its entries.
 fn write_head(json: &mut Json, id: i64, status: &str, created_at: Timestamp, updated_at: Timestamp) {
+    write_facts(json, id, status, created_at, updated_at);
+    json.raw(",\"allElements\":[");
+}
+
+/// Writes a submission up to what was entered.
+fn write_facts(json: &mut Json, id: i64, status: &str, created_at: Timestamp, updated_at: Timestamp) {
     json.raw("{\"id\":").id(IdKind::Submission.id(id)).raw(",\"status\":").text(status);
     json.raw(",\"created_at\":").instant(created_at);
     json.raw(",\"updated_at\":").instant(updated_at);
-    json.raw(",\"allElements\":[");
 }
 
 pub(super) async fn search(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, Refusal> {
