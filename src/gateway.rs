@@ -1,8 +1,8 @@
 //! Builds every part from a checked configuration and runs them until they are stopped.
 //!
 //! Owns the order of startup and shutdown. Everything that can fail happens before the first connection is accepted.
-//! Shutdown: report not ready, give load balancers time to notice, refuse new connections, drain requests in flight,
-//! write unwritten last-used times, close the databases.
+//! Shutdown: report not ready, give load balancers time to notice, refuse new connections, drain requests in flight and
+//! webhooks, write unwritten last-used times, close the databases.
 
 mod changes;
 mod databases;
@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use futures_util::FutureExt;
-use futures_util::future::{FusedFuture, join_all};
+use futures_util::future::join_all;
 use jiff::Timestamp;
 use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
@@ -45,6 +45,7 @@ use crate::store::Connections;
 use crate::systemd::{InheritedSockets, SocketActivationError};
 use crate::tenant::last_used::{self, Due};
 use crate::tenant::{Directory, TokenChanges, TokenVerifier};
+use crate::webhooks::Webhooks;
 use databases::Databases;
 pub use descriptors::{DescriptorShare, raise_limit};
 use readiness::ReadinessParts;
@@ -89,6 +90,8 @@ pub struct Running {
     draining: Arc<AtomicBool>,
     last_used: AbortOnDropHandle<()>,
     databases: Arc<Databases>,
+    /// The delivery of webhooks, and its task.
+    webhooks: Option<(Webhooks, AbortOnDropHandle<()>)>,
     _tasks: [AbortOnDropHandle<()>; 3],
 }
 
@@ -160,7 +163,12 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         None => None,
     };
     let draining = Arc::new(AtomicBool::new(false));
-    let databases = Arc::new(Databases::new(Arc::clone(&directory), metrics.database.clone()));
+    let webhooks = config.gateway.webhooks.enabled.then(|| {
+        let (guard, directory) = (Arc::clone(&pipeline.targets), Arc::clone(&directory));
+        Webhooks::new(&config.gateway.webhooks, guard, directory, metrics.webhooks.clone())
+    });
+    let databases = Databases::new(Arc::clone(&directory), webhooks.clone(), metrics.database.clone());
+    let databases = Arc::new(databases);
     let parts = ReadinessParts {
         pipeline: Arc::clone(&pipeline),
         databases: Arc::clone(&databases),
@@ -171,6 +179,10 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
     let admin = operator.map(|listener| start_admin(listener, &metrics, parts)).transpose()?;
     let tasks = &metrics.tasks;
     let last_used = background::start(WriteLastUsed(directory), tasks);
+    let webhooks = webhooks.map(|webhooks| {
+        let task = background::start(webhooks.watch(), tasks);
+        (webhooks, task)
+    });
     let started = [
         background::start(certificates.inspection(), tasks),
         background::start(databases::DatabaseInspection(Arc::clone(&databases)), tasks),
@@ -187,6 +199,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         serving: edge.serve(listeners),
         admin,
         last_used,
+        webhooks,
         _tasks: started,
         databases,
         pipeline,
@@ -229,7 +242,8 @@ impl Running {
     /// answered.
     pub async fn stop(self, stop_now: impl Future<Output = ()>) -> Drained {
         self.draining.store(true, Ordering::Relaxed);
-        let mut stop_now = pin!(stop_now.fuse());
+        let stop_now = pin!(stop_now);
+        let mut stop_now = stop_now.shared();
         if !self.shutdown_delay.is_zero() {
             // Load balancers check readiness periodically, and send connections until their next check.
             tokio::select! {
@@ -239,14 +253,20 @@ impl Running {
         }
         self.pipeline.stopping.cancel();
         let deadline = async {
-            if !stop_now.is_terminated() {
-                tokio::select! {
-                    () = stop_now => {}
-                    () = sleep(self.drain) => {}
-                }
+            tokio::select! {
+                () = stop_now.clone() => {}
+                () = sleep(self.drain) => {}
             }
         };
-        let drained = self.serving.drain(deadline).await;
+        let end_webhooks = async {
+            let Some((webhooks, task)) = self.webhooks else { return };
+            tokio::select! {
+                () = stop_now.clone() => {}
+                () = webhooks.stop() => {}
+            }
+            drop(task);
+        };
+        let (drained, ()) = tokio::join!(self.serving.drain(deadline), end_webhooks);
         // Stopped before the final write, so that the two don't write concurrently.
         drop(self.last_used);
         let directory = self.pipeline.gate.directory.load_full();

@@ -24,7 +24,7 @@
 //! ```text
 //! cli
 //! explain, gateway, import
-//! edge
+//! edge, webhooks
 //! request
 //! api
 //! gate
@@ -67,3 +67,4 @@ pub mod store;
 pub mod systemd;
 pub mod telemetry;
 pub mod tenant;
+pub mod webhooks;

@@ -14,6 +14,7 @@ mod requests;
 mod static_counters;
 mod tasks;
 mod tenants;
+mod webhooks;
 
 use prometheus::{Encoder, IntCounterVec, IntGauge, Registry, TextEncoder};
 
@@ -28,6 +29,7 @@ pub use self::requests::RequestMetrics;
 pub use self::static_counters::{RateDecision, StaticCounters, TokenCheck};
 pub use self::tasks::TaskMetrics;
 pub use self::tenants::{TenantLabels, TenantMeter, TenantMetrics};
+pub use self::webhooks::WebhookMetrics;
 
 /// All metrics of one gateway.
 #[derive(Clone, Debug)]
@@ -51,6 +53,8 @@ pub struct Metrics {
     pub tenants_served: IntGauge,
     /// Background tasks.
     pub tasks: TaskMetrics,
+    /// Webhooks.
+    pub webhooks: WebhookMetrics,
     /// Answered requests.
     pub requests: RequestMetrics,
     /// Checks of well-formed tokens.
@@ -97,6 +101,7 @@ impl Metrics {
             ready: registrar.gauge("formgate_ready", "Whether the gateway should be given traffic."),
             tenants_served: registrar.gauge("formgate_tenants", "Tenants that are served."),
             tasks: TaskMetrics::new(&registrar),
+            webhooks: WebhookMetrics::new(&registrar),
             requests: RequestMetrics::new(&registrar),
             token_checks: StaticCounters::new(
                 &registrar,

@@ -1,4 +1,5 @@
-//! Inspects all tenants' databases in the background: which can't be used, and which hold wrongly derived rows.
+//! Inspects all tenants' databases in the background: which can't be used, which hold wrongly derived rows, and which
+//! have subscriptions of webhooks.
 //!
 //! A gateway starts without opening its tenants' databases. This finds a wrong password or a database that was never
 //! migrated before its callers do. Databases are inspected one after another, each over its own connection, which is
@@ -17,7 +18,8 @@ use crate::background::{Run, Task};
 use crate::config::TenantConfig;
 use crate::metrics::DatabaseMetrics;
 use crate::store::{Store, StoreError, with_causes};
-use crate::tenant::Directory;
+use crate::tenant::{Directory, TenantDatabase};
+use crate::webhooks::Webhooks;
 
 /// The pause between two rounds.
 ///
@@ -49,6 +51,7 @@ const LOGGED: usize = 10;
 #[derive(Debug)]
 pub(super) struct Databases {
     directory: Arc<ArcSwap<Directory>>,
+    webhooks: Option<Webhooks>,
     metrics: DatabaseMetrics,
     /// By tenant slug.
     found: Mutex<HashMap<Arc<str>, InspectedDatabase>>,
@@ -97,8 +100,13 @@ impl InspectedDatabase {
 }
 
 impl Databases {
-    pub(super) fn new(directory: Arc<ArcSwap<Directory>>, metrics: DatabaseMetrics) -> Self {
-        Self { directory, metrics, found: Mutex::default(), changed: Notify::new() }
+    /// Has webhooks look at the databases that have subscriptions.
+    pub(super) fn new(
+        directory: Arc<ArcSwap<Directory>>,
+        webhooks: Option<Webhooks>,
+        metrics: DatabaseMetrics,
+    ) -> Self {
+        Self { directory, webhooks, metrics, found: Mutex::default(), changed: Notify::new() }
     }
 
     /// Starts a round now, because the tenants changed.
@@ -150,13 +158,19 @@ impl Databases {
 
     async fn inspect_one(&self, tenant: &TenantConfig, before: &InspectedDatabase) -> InspectedDatabase {
         let mut found = before.clone();
-        let is_in_use = self.directory.load().in_use(&tenant.slug).is_some();
-        if is_in_use && !before.is_count_due() {
+        let in_use = self.directory.load().in_use(&tenant.slug).map(TenantDatabase::if_open);
+        if let Some(open) = in_use
+            && !before.is_count_due()
+        {
+            if let Some(store) = open {
+                self.note_subscriptions(tenant, store.has_subscriptions().await);
+            }
             found.fault = None;
             return found;
         }
         match inspect_store(tenant, before.is_count_due()).await {
-            Ok(wrong) => {
+            Ok((wrong, has_subscriptions)) => {
+                self.note_subscriptions(tenant, has_subscriptions);
                 found.fault = None;
                 // A count that timed out would time out again a minute later, so it counts as done.
                 found.counted = wrong.map(|wrong| (wrong.unwrap_or_default(), Instant::now())).or(found.counted);
@@ -164,6 +178,13 @@ impl Databases {
             Err(error) => found.fault = Some(with_causes(&error)),
         }
         found
+    }
+
+    /// A look that fails is repeated in the next round.
+    fn note_subscriptions(&self, tenant: &TenantConfig, has_subscriptions: Result<bool, StoreError>) {
+        if let Some(webhooks) = self.webhooks.as_ref().filter(|_| has_subscriptions.unwrap_or(false)) {
+            webhooks.watch_tenant(&tenant.slug);
+        }
     }
 
     fn publish(&self) {
@@ -180,12 +201,16 @@ impl Databases {
 }
 
 /// Opens a database as serving does. Counts its wrong rows if a count is due; the inner `None` means that the count
-/// failed.
-async fn inspect_store(tenant: &TenantConfig, is_count_due: bool) -> Result<Option<Option<u64>>, StoreError> {
+/// failed. Also returns whether it has subscriptions.
+async fn inspect_store(
+    tenant: &TenantConfig,
+    is_count_due: bool,
+) -> Result<(Option<Option<u64>>, Result<bool, StoreError>), StoreError> {
     let store = Store::open(&tenant.database, 1).await?;
     let wrong = if is_count_due { Some(store.count_wrong().await.ok()) } else { None };
+    let has_subscriptions = store.has_subscriptions().await;
     store.close().await;
-    Ok(wrong)
+    Ok((wrong, has_subscriptions))
 }
 
 /// Logs what changed since the last inspection.

@@ -150,6 +150,12 @@ impl Directory {
         self.entry_at(host).map(|entry| &entry.config)
     }
 
+    /// A tenant, and its sign-in address.
+    #[must_use]
+    pub fn tenant(&self, slug: &str) -> Option<(&Arc<Tenant>, &HostName)> {
+        self.entry(slug).map(|entry| (entry.tenant(), &entry.config.address))
+    }
+
     /// Every used tenant: the others have nothing to write or close.
     pub fn tenants(&self) -> impl Iterator<Item = &Arc<Tenant>> {
         self.by_slug.iter().filter_map(|BySlug(entry)| entry.used())

@@ -3,6 +3,7 @@
 //! An event is due once its submission has not changed for a while, so that a submission whose answers are written in
 //! several transactions is one event. Events of a subscription are in the order of their numbers.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -61,6 +62,8 @@ pub struct DueEvents {
     pub events: Vec<DueEvent>,
     /// The submissions of those that have not been sent before and are no deletions.
     pub submissions: Submissions,
+    /// Submissions and numbers of events that were to be sent again and whose submission is gone.
+    pub vanished: Vec<(i64, i64)>,
     /// Up to this number there are no others.
     pub read_to: i64,
     /// When another one will be due, if that is known.
@@ -72,8 +75,8 @@ pub struct DueEvents {
 /// What senders have to do for a database.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventsAhead {
-    /// The subscriptions with something to deliver now.
-    pub ready: Vec<i64>,
+    /// The subscriptions with something to deliver now, and whether a sender had it that did not end its lease.
+    pub ready: Vec<(i64, bool)>,
     /// When there may be more, if that is known.
     pub again_in: Option<Duration>,
     /// Whether there is any subscription that is delivered.
@@ -108,8 +111,9 @@ struct Watched {
     event: Option<Event>,
     form: Option<i64>,
     position: Option<i64>,
-    /// Until when nothing is sent, because the receiver failed or another sender has the lease.
+    /// Until when nothing is sent, because the receiver failed.
     resting_until: Option<Timestamp>,
+    leased_until: Option<Timestamp>,
     /// When an event that was set aside is sent again.
     set_aside_until: Option<Timestamp>,
 }
@@ -140,19 +144,21 @@ impl Store {
         let (newest, now): ([Option<i64>; 3], Timestamp) = ([row.get(0)?, row.get(1)?, row.get(2)?], row.get(3)?);
         for subscription in watched {
             let Some(event) = subscription.event else { continue };
-            if let Some(until) = subscription.resting_until.filter(|until| *until > now) {
+            let ready = (subscription.id, subscription.leased_until.is_some());
+            let resting_until = subscription.resting_until.max(subscription.leased_until);
+            if let Some(until) = resting_until.filter(|until| *until > now) {
                 ahead.look_again_in(until.duration_since(now).unsigned_abs());
                 continue;
             }
             if let Some(until) = subscription.set_aside_until {
                 if until <= now {
-                    ahead.ready.push(subscription.id);
+                    ahead.ready.push(ready);
                     continue;
                 }
                 ahead.look_again_in(until.duration_since(now).unsigned_abs());
             }
             let Some(position) = subscription.position else {
-                ahead.ready.push(subscription.id);
+                ahead.ready.push(ready);
                 continue;
             };
             if newest[event as usize].is_none_or(|newest| newest <= position) {
@@ -160,7 +166,7 @@ impl Store {
             }
             let due = read_due(&mut reader, event, subscription.form, subscription.id, position, 1, settle).await?;
             if !due.events.is_empty() || (due.again_in.is_none() && due.is_cut) {
-                ahead.ready.push(subscription.id);
+                ahead.ready.push(ready);
             }
             due.again_in.into_iter().for_each(|pause| ahead.look_again_in(pause));
         }
@@ -183,7 +189,8 @@ impl Store {
                 event: Event::parse(&row.get::<String>(1)?),
                 form: row.get(2)?,
                 position: row.get(3)?,
-                resting_until: row.get::<Option<Timestamp>>(4)?.max(row.get(5)?),
+                resting_until: row.get(4)?,
+                leased_until: row.get(5)?,
                 set_aside_until: row.get(6)?,
             });
             is_numbered = row.get(7)?;
@@ -230,20 +237,22 @@ impl Store {
         sql.push("SELECT epoch FROM change_state");
         let epoch = reader.fetch_one(sql).await?.get(0)?;
         reader.end_transaction("COMMIT").await?;
-        // One that is not listed any more has no number for that yet, and may have another event once it has.
+        let mut vanished = Vec::new();
         if let Some(view) = submissions.read()?
             && leased.event != Event::SubmissionDeleted
         {
-            let is_there = |event: &DueEvent| {
-                event.sent.is_some() || view.submissions.iter().any(|submission| submission.id == event.submission)
-            };
+            let listed: HashSet<i64> = view.submissions.iter().map(|submission| submission.id).collect();
+            let is_there = |event: &DueEvent| event.sent.is_some() || listed.contains(&event.submission);
+            let gone = events.extract_if(.., |event| !event.is_in_turn && !is_there(event));
+            vanished = gone.map(|event| (event.submission, event.seq)).collect();
+            // One that is not listed any more has no number for that yet, and may have another event once it has.
             if let Some(at) = events.iter().position(|event| !is_there(event)) {
                 read_to = read_to.min(events[at].seq - 1);
                 events.truncate(at);
                 again_in = Some(settle);
             }
         }
-        Ok(DueEvents { events, submissions, read_to, again_in, epoch })
+        Ok(DueEvents { events, submissions, vanished, read_to, again_in, epoch })
     }
 }
 
@@ -254,8 +263,10 @@ async fn set_aside(
     limit: u32,
 ) -> Result<Vec<DueEvent>, StoreError> {
     let mut sql = reader.sql();
-    sql.push("SELECT e.seq, e.submission_id, c.form_id, c.changed_at, e.event_id, e.body, e.attempts, e.failed_at ");
-    sql.push("FROM webhook_events e JOIN submission_changes c ON c.submission_id = e.submission_id ");
+    // After a TRUNCATE the log begins again without them.
+    sql.push("SELECT e.seq, e.submission_id, coalesce(c.form_id, 0), coalesce(c.changed_at, e.next_attempt_at), ");
+    sql.push("e.event_id, e.body, e.attempts, e.failed_at ");
+    sql.push("FROM webhook_events e LEFT JOIN submission_changes c ON c.submission_id = e.submission_id ");
     sql.push("WHERE e.subscription_id = ").bind(leased.id).push(" AND e.next_attempt_at <= ");
     sql.push_now_plus(Duration::ZERO).push(" ORDER BY e.seq LIMIT ").bind(i64::from(limit));
     let rows = reader.fetch_all(sql).await?;

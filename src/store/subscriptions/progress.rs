@@ -156,6 +156,8 @@ pub struct Progress<'p> {
     /// Submissions of which an event was accepted, with the event's number. An older event of one that was set aside is not
     /// sent any more: events of a submission are never sent out of order.
     pub accepted: &'p [(i64, i64)],
+    /// The same of events that are not to be sent again any more.
+    pub dropped: &'p [(i64, i64)],
     /// Events that failed.
     pub failed: &'p [FailedEvent],
     /// What becomes of the subscription.
@@ -238,13 +240,14 @@ async fn write_events(
     progress: &Progress<'_>,
 ) -> Result<(), StoreError> {
     let dialect = transaction.dialect();
-    if !progress.accepted.is_empty() {
-        let rows = serde_json::to_string(progress.accepted).expect("numbers are JSON");
+    let finished: Vec<_> = progress.accepted.iter().chain(progress.dropped).collect();
+    if !finished.is_empty() {
+        let rows = serde_json::to_string(&finished).expect("numbers are JSON");
         let mut sql = transaction.sql();
         sql.push("DELETE FROM webhook_events WHERE subscription_id = ").bind(leased.id);
         sql.push(" AND EXISTS (SELECT 1 FROM ");
         sql.push_rows(rows, &[("submission", "bigint"), ("event", "bigint")]);
-        sql.push(" AS accepted WHERE accepted.submission = submission_id AND seq <= accepted.event)");
+        sql.push(" AS finished WHERE finished.submission = submission_id AND seq <= finished.event)");
         transaction.execute(sql).await?;
     }
     if progress.failed.is_empty() {

@@ -1,0 +1,153 @@
+//! Delivers webhooks: what changed in the databases of all tenants, to the receivers that are subscribed to it.
+//!
+//! A webhook is a position in the change log of a database. Nothing is queued: a receiver that is down for days costs one
+//! row, and gets every event in order when it is back. Nothing but the databases has to work together: nodes share the
+//! work through leases there, and one takes over what another left.
+//!
+//! 1. [`watch`] knows which tenants have subscriptions, and notices that something may be due for one.
+//! 2. [`sender`] leases a subscription, and sends what is due within the limits of [`permits`].
+//! 3. [`outcome`] decides what an answer means and when to try again.
+//!
+//! [`crate::store`] owns the log, leases and positions, [`crate::api`] the body of a webhook, and [`crate::outbound`] the
+//! request.
+
+mod outcome;
+mod permits;
+mod sender;
+mod watch;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::WebhookConfig;
+use crate::host::HostName;
+use crate::metrics::WebhookMetrics;
+use crate::outbound::{Client, Guard};
+use crate::store::{LeasedSubscription, Standing};
+use crate::tenant::{Directory, Tenant};
+use permits::Permits;
+pub use watch::Watch;
+use watch::Watched;
+
+/// The delivery of webhooks by one node.
+#[derive(Clone, Debug)]
+pub struct Webhooks(Arc<Hub>);
+
+/// What all senders of a node share.
+#[derive(Debug)]
+struct Hub {
+    config: WebhookConfig,
+    client: Client,
+    permits: Permits,
+    directory: Arc<ArcSwap<Directory>>,
+    watched: Watched,
+    metrics: WebhookMetrics,
+    /// Identifies this node in leases: every start of one has another.
+    node: String,
+    leases: AtomicU64,
+    /// Cancelled when the node stops: no request starts then.
+    stopping: CancellationToken,
+    /// Looks and senders.
+    running: TaskTracker,
+}
+
+/// Where an event comes from.
+#[derive(Clone, Debug)]
+struct Place {
+    tenant: Arc<Tenant>,
+    host: HostName,
+}
+
+impl Webhooks {
+    /// Delivers for the tenants of a directory, to what a guard allows, once [`Webhooks::watch`] runs. Blocks on the
+    /// files of certificate authorities and DNS.
+    #[must_use]
+    pub fn new(
+        config: &WebhookConfig,
+        guard: Arc<Guard>,
+        directory: Arc<ArcSwap<Directory>>,
+        metrics: WebhookMetrics,
+    ) -> Self {
+        Self(Arc::new(Hub {
+            config: config.clone(),
+            client: Client::new(&config.requests, guard),
+            permits: Permits::new(config),
+            directory,
+            watched: Watched::default(),
+            metrics,
+            node: format!("{:032x}", rand::random::<u128>()),
+            leases: AtomicU64::new(0),
+            stopping: CancellationToken::new(),
+            running: TaskTracker::new(),
+        }))
+    }
+
+    /// The background task that notices what is due.
+    #[must_use]
+    pub fn watch(&self) -> Watch {
+        Watch::new(Arc::clone(&self.0))
+    }
+
+    /// Watches a tenant from now on, unless it is watched.
+    pub fn watch_tenant(&self, tenant: &Arc<str>) {
+        if !self.0.watched.has(tenant) {
+            self.0.watched.look_at(tenant);
+        }
+    }
+
+    /// Starts no further request, waits a limited time for those that run, and gives the leases back.
+    pub async fn stop(&self) {
+        self.0.stopping.cancel();
+        self.0.running.close();
+        if tokio::time::timeout(self.0.config.drain + STOP_LIMIT, self.0.running.wait()).await.is_err() {
+            tracing::warn!("some webhooks were not answered in time; another node sends them again");
+        }
+    }
+}
+
+/// How long writing the last positions may take.
+///
+/// Larger: a database that hangs delays a stop. Smaller: events are sent again by another node.
+const STOP_LIMIT: Duration = Duration::from_secs(2);
+
+impl Hub {
+    /// A name for a lease.
+    fn new_holder(&self) -> String {
+        format!("{}-{}", self.node, self.leases.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Logs and counts what became of a subscription, once for each change.
+    fn report(&self, place: &Place, leased: &LeasedSubscription, standing: &Standing) {
+        let (tenant, subscription) = (&*place.tenant.slug, leased.id);
+        match standing {
+            Standing::Failing { reason, .. } if leased.failures == 0 => {
+                self.metrics.changes.with_label_values(&["failing"]).inc();
+                tracing::warn!(tenant, subscription, reason, "a receiver of webhooks fails; it is tried again");
+            }
+            Standing::Disabled { reason } => {
+                self.metrics.changes.with_label_values(&["disabled"]).inc();
+                tracing::warn!(
+                    tenant,
+                    subscription,
+                    reason,
+                    "a receiver of webhooks failed for too long; it is disabled"
+                );
+            }
+            Standing::Gone { reason } => {
+                self.metrics.changes.with_label_values(&["gone"]).inc();
+                tracing::warn!(tenant, subscription, reason, "a receiver of webhooks is gone; it is sent nothing more");
+            }
+            _ => {}
+        }
+    }
+
+    fn report_recovery(&self, place: &Place, leased: &LeasedSubscription) {
+        self.metrics.changes.with_label_values(&["active"]).inc();
+        tracing::info!(tenant = &*place.tenant.slug, subscription = leased.id, "a receiver of webhooks works again");
+    }
+}

@@ -1,0 +1,146 @@
+//! How many requests to receivers are made at once: by the node, for a tenant, to a host, and to slow hosts together.
+//!
+//! Waiting is fair, and in the order of the narrowest limit first, so that requests that wait for a busy host hold no
+//! permit of the node.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::config::WebhookConfig;
+use crate::outbound::Target;
+
+/// How long the median request to a slow receiver takes.
+///
+/// Larger: receivers that do their work before they answer may use up the permits. Smaller: ordinary ones far away
+/// share a quarter of them.
+const SLOW: Duration = Duration::from_secs(2);
+
+/// Slow receivers together may use one in this many permits of the node.
+///
+/// Larger: they are served later. Smaller: they delay the others.
+const SLOW_SHARE: usize = 4;
+
+/// Of how many requests to a host the median is taken.
+///
+/// Larger: a host that has become slow is noticed later. Smaller: a few slow answers make it one.
+const REMEMBERED: usize = 9;
+
+/// How many KiB bodies in flight may have together.
+///
+/// Larger: more memory. Smaller: long bodies wait for each other.
+const MAX_KIB: u32 = 64 * 1024;
+
+/// The limits of a node.
+#[derive(Debug)]
+pub(super) struct Permits {
+    node: Arc<Semaphore>,
+    slow: Arc<Semaphore>,
+    kib: Arc<Semaphore>,
+    per_tenant: usize,
+    per_host: usize,
+    tenants: Shared<Arc<str>, Semaphore>,
+    hosts: Shared<String, Host>,
+}
+
+/// One host and port.
+#[derive(Debug)]
+struct Host {
+    permits: Arc<Semaphore>,
+    /// How long the latest requests took.
+    took: Mutex<VecDeque<Duration>>,
+}
+
+impl Host {
+    fn is_slow(&self) -> bool {
+        let mut took: Vec<_> = self.took.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
+        took.sort_unstable();
+        took.get(took.len() / 2).is_some_and(|median| took.len() == REMEMBERED && *median >= SLOW)
+    }
+
+    fn note(&self, duration: Duration) {
+        let mut took = self.took.lock().unwrap_or_else(PoisonError::into_inner);
+        if took.len() == REMEMBERED {
+            took.pop_front();
+        }
+        took.push_back(duration);
+    }
+}
+
+/// Values that live at least as long as somebody uses them.
+#[derive(Debug)]
+struct Shared<K, V>(Mutex<HashMap<K, Arc<V>>>);
+
+impl<K: Hash + Eq, V> Shared<K, V> {
+    /// A value, or a new one. `is_kept` decides whether one that nobody uses is worth keeping.
+    fn get(&self, key: K, new: impl FnOnce() -> V, is_kept: impl Fn(&V) -> bool) -> Arc<V> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = all.get(&key) {
+            return Arc::clone(known);
+        }
+        // Before the map would grow, so each value is looked at a few times at most.
+        if all.len() == all.capacity() {
+            all.retain(|_, value| Arc::strong_count(value) > 1 || is_kept(value));
+        }
+        Arc::clone(all.entry(key).or_insert_with(|| Arc::new(new())))
+    }
+}
+
+/// The permits of a tenant and a host, for one subscription.
+#[derive(Clone, Debug)]
+pub(super) struct Lane {
+    tenant: Arc<Semaphore>,
+    host: Arc<Host>,
+}
+
+/// The permits of one request.
+#[derive(Debug)]
+pub(super) struct Permit(#[expect(dead_code, reason = "held")] Vec<OwnedSemaphorePermit>);
+
+impl Permits {
+    pub(super) fn new(config: &WebhookConfig) -> Self {
+        let in_flight = config.requests.in_flight as usize;
+        Self {
+            node: Arc::new(Semaphore::new(in_flight)),
+            slow: Arc::new(Semaphore::new((in_flight / SLOW_SHARE).max(1))),
+            kib: Arc::new(Semaphore::new(MAX_KIB as usize)),
+            per_tenant: config.per_tenant as usize,
+            per_host: config.requests.per_host as usize,
+            tenants: Shared(Mutex::default()),
+            hosts: Shared(Mutex::default()),
+        }
+    }
+
+    /// The limits that apply to a subscription.
+    pub(super) fn lane(&self, tenant: &Arc<str>, target: &Target) -> Lane {
+        let host = format!("{}:{}", target.host(), target.port());
+        let new_host = || Host { permits: Arc::new(Semaphore::new(self.per_host)), took: Mutex::new(VecDeque::new()) };
+        Lane {
+            tenant: self.tenants.get(Arc::clone(tenant), || Semaphore::new(self.per_tenant), |_| false),
+            host: self.hosts.get(host, new_host, Host::is_slow),
+        }
+    }
+
+    /// Waits until a request with a body of this many bytes may be made.
+    pub(super) async fn acquire(&self, lane: &Lane, bytes: usize) -> Permit {
+        let kib = u32::try_from(bytes / 1024 + 1).unwrap_or(u32::MAX).min(MAX_KIB);
+        let slow = lane.host.is_slow().then_some((&self.slow, 1));
+        let wanted = [(&lane.tenant, 1), (&lane.host.permits, 1)];
+        let mut held = Vec::with_capacity(5);
+        for (semaphore, count) in wanted.into_iter().chain(slow).chain([(&self.node, 1), (&self.kib, kib)]) {
+            let permit = Arc::clone(semaphore).acquire_many_owned(count).await;
+            held.push(permit.expect("it is never closed"));
+        }
+        Permit(held)
+    }
+}
+
+impl Lane {
+    /// Notes how long a request took.
+    pub(super) fn note(&self, took: Duration) {
+        self.host.note(took);
+    }
+}

@@ -1,0 +1,392 @@
+//! Delivers the events of one subscription, from leasing it until nothing is due.
+//!
+//! Up to `per_subscription` requests run at once, each of another submission, so events of a submission arrive in their
+//! order. An outcome is written before the next request takes its place: if this node dies, at most
+//! `per_subscription` events are sent twice.
+
+use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::outcome::{Outcome, pause};
+use super::permits::Lane;
+use super::{Hub, Place};
+use crate::api::{Envelope, EnvelopeBody, ShownSubmissions};
+use crate::outbound::{Attempt, EventId, Message, SigningSecret, Target};
+use crate::store::{
+    AttemptRecord, DueEvent, DueEvents, Event, FailedEvent, LeasedSubscription, Progress, SentBody, Standing, Store,
+    StoreError, SubmissionPart,
+};
+
+/// How many events are read at once.
+///
+/// Larger: more bodies are kept in memory. Smaller: more statements for a backlog.
+const READ_AT_ONCE: u32 = 16;
+
+/// How soon after nothing was due it is looked for again while requests are running.
+///
+/// Larger: events wait while a slow request runs. Smaller: more statements that find nothing.
+const READ_AGAIN: Duration = Duration::from_millis(500);
+
+/// An event with its body.
+struct Ready {
+    event: DueEvent,
+    body: EnvelopeBody,
+}
+
+/// What came of a request. None: it was not made, because the node stops.
+struct Sent {
+    ready: Ready,
+    at: Timestamp,
+    attempt: Option<Attempt>,
+}
+
+/// One lease of a subscription.
+pub(super) struct Sender {
+    hub: Arc<Hub>,
+    place: Place,
+    store: Arc<Store>,
+    leased: LeasedSubscription,
+    target: Arc<Target>,
+    secrets: Arc<[SigningSecret]>,
+    lane: Lane,
+    queue: VecDeque<Ready>,
+    flight: JoinSet<Sent>,
+    /// The submissions of which a request is running.
+    busy: HashSet<i64>,
+    /// How many requests may run at once now.
+    at_once: usize,
+    /// Events up to here were read.
+    taken: i64,
+    /// Those of them that are in turn, and not done.
+    open: BTreeSet<i64>,
+    /// Events beyond the position that are done.
+    done: BTreeSet<i64>,
+    /// Events to be sent again that can't be: their submissions are gone.
+    dropped: Vec<(i64, i64)>,
+    /// Since when nothing is due, as far as is known.
+    is_exhausted_since: Option<Instant>,
+    /// What ends the lease, once nothing is in flight.
+    ending: Option<Standing>,
+    /// When another event will be due.
+    again_in: Option<Duration>,
+}
+
+impl Sender {
+    /// Leases a subscription and delivers what is due. Returns when to look again, if that is known.
+    pub(super) async fn run(
+        hub: &Arc<Hub>,
+        place: Place,
+        store: Arc<Store>,
+        id: i64,
+    ) -> Result<Option<Duration>, StoreError> {
+        let Some(leased) = store.lease_subscription(id, hub.new_holder()).await? else { return Ok(None) };
+        let secrets: Result<Vec<_>, _> = leased.secrets.iter().map(|secret| SigningSecret::parse(secret)).collect();
+        let (Ok(target), Ok(secrets)) = (Target::parse(&leased.target_url), secrets) else {
+            let reason = "the URL or the secret can't be used any more".to_owned();
+            let progress = Progress {
+                position: leased.position,
+                done_beyond: &leased.done_beyond,
+                attempts: &[],
+                accepted: &[],
+                dropped: &[],
+                failed: &[],
+                standing: &Standing::Disabled { reason },
+            };
+            store.write_progress(&leased, &progress).await?;
+            return Ok(None);
+        };
+        let sender = Self {
+            hub: Arc::clone(hub),
+            lane: hub.permits.lane(&place.tenant.slug, &target),
+            place,
+            store,
+            target: Arc::new(target),
+            secrets: secrets.into(),
+            queue: VecDeque::new(),
+            flight: JoinSet::new(),
+            busy: HashSet::new(),
+            at_once: if leased.failures > 0 { 1 } else { hub.config.per_subscription as usize },
+            taken: leased.position,
+            open: BTreeSet::new(),
+            done: leased.done_beyond.clone(),
+            dropped: Vec::new(),
+            is_exhausted_since: None,
+            ending: None,
+            again_in: None,
+            leased,
+        };
+        sender.deliver().await
+    }
+
+    async fn deliver(mut self) -> Result<Option<Duration>, StoreError> {
+        let mut renewal = interval(LeasedSubscription::RENEWAL);
+        renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        renewal.reset();
+        loop {
+            if self.hub.stopping.is_cancelled() {
+                self.ending.get_or_insert(Standing::Resting);
+            }
+            if self.ending.is_none() {
+                let may_read = self.is_exhausted_since.is_none_or(|since| since.elapsed() >= READ_AGAIN);
+                if self.queue.is_empty() && (may_read || self.flight.is_empty()) {
+                    self.read().await?;
+                }
+                self.start();
+            }
+            if self.flight.is_empty() {
+                let standing = self.ending.take().unwrap_or(Standing::Resting);
+                self.write(&[], &standing).await?;
+                return Ok(self.again_in);
+            }
+            tokio::select! {
+                sent = self.flight.join_next() => {
+                    let mut ended: Vec<Sent> = sent.into_iter().filter_map(Result::ok).collect();
+                    while let Some(sent) = self.flight.try_join_next() {
+                        ended.extend(sent.ok());
+                    }
+                    if !self.write(&ended, &Standing::Delivering).await? {
+                        // If it did not end by itself, another sender has it, or it was paused.
+                        return Ok(self.again_in);
+                    }
+                    renewal.reset();
+                }
+                _ = renewal.tick() => {
+                    if !self.store.renew_lease(&self.leased).await? {
+                        return Ok(None);
+                    }
+                }
+                () = self.hub.stopping.cancelled(), if self.ending.is_none() => {}
+            }
+        }
+    }
+
+    /// Reads what is due next.
+    async fn read(&mut self) -> Result<(), StoreError> {
+        let mut limit = READ_AT_ONCE;
+        loop {
+            let due = self.store.due_events(&self.leased, self.taken, limit, self.hub.config.settle).await?;
+            if due.submissions.read()?.is_none() && limit > 1 {
+                limit /= 4;
+                continue;
+            }
+            let bodies = self.bodies(&due).await?;
+            let DueEvents { events, vanished, read_to, again_in, .. } = due;
+            self.dropped.extend(vanished);
+            self.is_exhausted_since = events.is_empty().then(Instant::now);
+            self.again_in = again_in;
+            for (event, body) in events.into_iter().zip(bodies) {
+                // One that was set aside may be running already.
+                let is_queued = self.busy.contains(&event.submission) && !event.is_in_turn;
+                if let Some(body) = body.filter(|_| !is_queued) {
+                    if event.is_in_turn {
+                        self.open.insert(event.seq);
+                    }
+                    self.queue.push_back(Ready { event, body });
+                }
+            }
+            self.taken = self.taken.max(read_to);
+            return Ok(());
+        }
+    }
+
+    /// The bodies of events; none for one whose submission is gone.
+    async fn bodies(&self, due: &DueEvents) -> Result<Vec<Option<EnvelopeBody>>, StoreError> {
+        let zone = &self.place.tenant.timezone;
+        let shown = due.submissions.read()?.map(|view| ShownSubmissions::new(view, zone));
+        let mut bodies = Vec::with_capacity(due.events.len());
+        for event in &due.events {
+            if let Some(SentBody { event_id, body }) = &event.sent {
+                bodies.push(Some(EnvelopeBody { id: event_id.clone(), json: body.clone() }));
+                continue;
+            }
+            let cursor = due.cursor_after(event);
+            let envelope = Envelope {
+                event: self.leased.event,
+                changed_at: event.changed_at,
+                account: &self.place.tenant.slug,
+                host: &self.place.host,
+                subscription: self.leased.id,
+                of_form: self.leased.form,
+                form: event.form,
+                submission: event.submission,
+                cursor: &cursor,
+                is_test: false,
+            };
+            bodies.push(match (&shown, self.leased.event) {
+                (_, Event::SubmissionDeleted) => Some(envelope.of_deletion()),
+                (Some(shown), _) => envelope.with_submission(shown),
+                (None, _) => match self.store.read_in_parts([event.submission]).next().await? {
+                    Some(SubmissionPart::Begin { status, created_at, updated_at, .. }) => {
+                        Some(envelope.without_answers(&status, [created_at, updated_at]))
+                    }
+                    _ => None,
+                },
+            });
+        }
+        Ok(bodies)
+    }
+
+    /// Starts as many requests as may run.
+    fn start(&mut self) {
+        while self.flight.len() < self.at_once
+            && let Some(at) = self.queue.iter().position(|ready| !self.busy.contains(&ready.event.submission))
+            && let Some(ready) = self.queue.remove(at)
+        {
+            self.busy.insert(ready.event.submission);
+            let (hub, lane) = (Arc::clone(&self.hub), self.lane.clone());
+            let (target, secrets) = (Arc::clone(&self.target), Arc::clone(&self.secrets));
+            self.flight.spawn(async move { send(&hub, &lane, &target, &secrets, ready).await });
+        }
+    }
+
+    /// Takes in outcomes and writes them, with what ends the lease if nothing is in flight any more. Returns whether the
+    /// lease goes on.
+    async fn write(&mut self, ended: &[Sent], standing: &Standing) -> Result<bool, StoreError> {
+        let (mut attempts, mut accepted, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+        let has_failed = self.leased.failures > 0;
+        for sent in ended {
+            let event = &sent.ready.event;
+            self.busy.remove(&event.submission);
+            let Some(attempt) = &sent.attempt else { continue };
+            let outcome = Outcome::of(attempt);
+            let metrics = &self.hub.metrics;
+            metrics.attempts.with_label_values(&[outcome.label(attempt)]).inc();
+            attempts.push(record(sent, attempt, self.leased.event, outcome == Outcome::Accepted));
+            let failures = event.attempts + 1;
+            let mut again = FailedEvent {
+                seq: event.seq,
+                submission: event.submission,
+                event_id: sent.ready.body.id.clone(),
+                body: sent.ready.body.json.clone(),
+                attempts: failures,
+                failed_at: event.failed_at.unwrap_or(sent.at),
+                next_attempt_at: None,
+                given_up: false,
+            };
+            match outcome {
+                Outcome::Accepted => {
+                    let lag = Timestamp::now().duration_since(event.changed_at);
+                    metrics.lag.observe(lag.as_secs_f64().max(0.0));
+                    self.done(event);
+                    accepted.push((event.submission, event.seq));
+                    (self.leased.failures, self.leased.failing_since) = (0, None);
+                    self.at_once = (self.at_once * 2).min(self.hub.config.per_subscription as usize);
+                }
+                Outcome::Gone => {
+                    failed.push(again);
+                    self.ending = Some(Standing::Gone { reason: "the receiver answered 410 Gone".to_owned() });
+                }
+                Outcome::Refused(_) if !event.is_in_turn || self.store.may_set_aside(self.leased.id).await? => {
+                    let age = Timestamp::now().duration_since(again.failed_at);
+                    again.given_up = age.unsigned_abs() >= self.hub.config.disable_after;
+                    again.next_attempt_at = (!again.given_up).then(|| Timestamp::now() + pause(failures, None));
+                    metrics.set_aside.inc_by(u64::from(event.is_in_turn));
+                    self.done(event);
+                    failed.push(again);
+                }
+                Outcome::Refused(reason) => {
+                    failed.push(again);
+                    self.fail(&reason, None);
+                }
+                Outcome::Unreachable { reason, retry_after } => {
+                    if !event.is_in_turn {
+                        again.next_attempt_at = Some(Timestamp::now() + pause(failures, retry_after));
+                    }
+                    failed.push(again);
+                    self.fail(&reason, retry_after);
+                }
+            }
+        }
+        let ending = if self.flight.is_empty() { self.ending.clone() } else { None };
+        let standing = ending.as_ref().unwrap_or(standing);
+        let position = self.open.first().map_or(self.taken, |first| first - 1);
+        self.done.retain(|seq| *seq > position);
+        let progress = Progress {
+            position,
+            done_beyond: &self.done,
+            attempts: &attempts,
+            accepted: &accepted,
+            dropped: &self.dropped,
+            failed: &failed,
+            standing,
+        };
+        let goes_on = self.store.write_progress(&self.leased, &progress).await?;
+        self.dropped.clear();
+        if goes_on {
+            self.hub.report(&self.place, &self.leased, standing);
+            if has_failed && !accepted.is_empty() {
+                self.hub.report_recovery(&self.place, &self.leased);
+            }
+        }
+        Ok(goes_on && *standing == Standing::Delivering)
+    }
+
+    fn done(&mut self, event: &DueEvent) {
+        if event.is_in_turn {
+            self.open.remove(&event.seq);
+            self.done.insert(event.seq);
+        }
+    }
+
+    /// Ends the lease with a pause, once nothing is in flight; several requests at once are one failure.
+    fn fail(&mut self, reason: &str, retry_after: Option<Duration>) {
+        if matches!(self.ending, Some(Standing::Gone { .. } | Standing::Disabled { .. })) {
+            return;
+        }
+        let since = self.leased.failing_since.unwrap_or_else(Timestamp::now);
+        let age = Timestamp::now().duration_since(since).unsigned_abs();
+        self.ending = Some(if age >= self.hub.config.disable_after {
+            Standing::Disabled { reason: reason.to_owned() }
+        } else {
+            let again_in = pause(self.leased.failures + 1, retry_after);
+            self.again_in = Some(again_in);
+            Standing::Failing { reason: reason.to_owned(), again_in }
+        });
+    }
+}
+
+async fn send(hub: &Hub, lane: &Lane, target: &Target, secrets: &[SigningSecret], ready: Ready) -> Sent {
+    let not_sent = |ready| Sent { ready, at: Timestamp::now(), attempt: None };
+    let permit = tokio::select! {
+        permit = hub.permits.acquire(lane, ready.body.json.len()) => permit,
+        () = hub.stopping.cancelled() => return not_sent(ready),
+    };
+    // A stored id is one that was written here.
+    let Ok(id) = EventId::parse(&ready.body.id) else { return not_sent(ready) };
+    let (at, began) = (Timestamp::now(), Instant::now());
+    let message = Message {
+        target,
+        id: &id,
+        at,
+        attempt: ready.event.attempts.saturating_add(1),
+        body: Bytes::from(ready.body.json.clone()),
+        secrets,
+    };
+    hub.metrics.in_flight.inc();
+    let attempt = hub.client.send(&message).await;
+    hub.metrics.in_flight.dec();
+    lane.note(began.elapsed());
+    drop(permit);
+    Sent { ready, at, attempt: Some(attempt) }
+}
+
+fn record(sent: &Sent, attempt: &Attempt, event: Event, accepted: bool) -> AttemptRecord {
+    AttemptRecord {
+        event_id: sent.ready.body.id.clone(),
+        event,
+        submission: sent.ready.event.submission,
+        attempt: sent.ready.event.attempts + 1,
+        at: sent.at,
+        took: attempt.took,
+        accepted,
+        status: attempt.outcome.as_ref().ok().map(|answer| answer.status.as_u16()),
+        error: attempt.outcome.as_ref().err().map(ToString::to_string),
+        response: attempt.outcome.as_ref().ok().map(|answer| answer.excerpt.clone()),
+    }
+}

@@ -1,0 +1,281 @@
+//! Notices that there may be something to deliver for a tenant, and looks.
+//!
+//! Watched are the tenants with a subscription. A hint that a database was written makes a tenant hot: for a while it is
+//! looked at several times a second, since writes follow each other and hints may be late. A look at a tenant costs two
+//! short statements. Hints may be lost: each watched tenant is looked at every `sweep_seconds` anyway.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Notify, Semaphore};
+
+use super::sender::Sender;
+use super::{Hub, Place};
+use crate::background::{Run, Task};
+use crate::store::{CommitStamp, EventsAhead, Store, StoreError, with_causes};
+
+/// How often hints are gathered.
+///
+/// Larger: events are later. Smaller: files are checked more often, and servers asked.
+const HINTS: Duration = Duration::from_secs(1);
+
+/// How long a tenant stays hot.
+///
+/// Larger: more looks for nothing. Smaller: a write whose hint comes late is noticed late.
+const HOT: Duration = Duration::from_secs(15);
+
+/// How often a hot tenant is looked at.
+///
+/// Larger: events are later. Smaller: more statements.
+const HOT_LOOKS: Duration = Duration::from_millis(500);
+
+/// The shortest pause between two looks at a tenant.
+///
+/// Larger: events are later. Smaller: a look that fails at once is repeated too often.
+const MIN_PAUSE: Duration = Duration::from_millis(50);
+
+/// How many tenants are looked at concurrently.
+///
+/// Larger: they take more of the connections that requests need. Smaller: databases that hang hold up the others.
+const MAX_LOOKS: usize = 20;
+
+/// The watched tenants.
+#[derive(Debug, Default)]
+pub(super) struct Watched {
+    tenants: Mutex<HashMap<Arc<str>, WatchedTenant>>,
+    changed: Notify,
+}
+
+#[derive(Debug)]
+struct WatchedTenant {
+    look_at: Instant,
+    hot_until: Instant,
+    stamp: Option<CommitStamp>,
+    is_looked_at: bool,
+    /// Whether it was to be looked at again while it was.
+    again: bool,
+    /// The subscriptions that this node delivers now.
+    sending: HashSet<i64>,
+}
+
+impl Watched {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, WatchedTenant>> {
+        self.tenants.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn look_at(&self, tenant: &Arc<str>) {
+        let now = Instant::now();
+        let mut tenants = self.lock();
+        let watched = tenants.entry(Arc::clone(tenant)).or_insert_with(|| WatchedTenant {
+            look_at: now,
+            hot_until: now,
+            stamp: None,
+            is_looked_at: false,
+            again: false,
+            sending: HashSet::new(),
+        });
+        (watched.look_at, watched.again) = (now, watched.is_looked_at);
+        self.changed.notify_one();
+    }
+
+    pub(super) fn has(&self, tenant: &str) -> bool {
+        self.lock().contains_key(tenant)
+    }
+
+    /// Takes the tenants that are due to be looked at.
+    fn take_due(&self) -> Vec<Arc<str>> {
+        let now = Instant::now();
+        let mut tenants = self.lock();
+        let due = tenants.iter_mut().filter(|(_, tenant)| tenant.look_at <= now && !tenant.is_looked_at);
+        due.map(|(slug, tenant)| {
+            tenant.is_looked_at = true;
+            Arc::clone(slug)
+        })
+        .collect()
+    }
+
+    fn next_look(&self) -> Option<Instant> {
+        self.lock().values().filter(|tenant| !tenant.is_looked_at).map(|tenant| tenant.look_at).min()
+    }
+
+    /// Ends a look. `again_in` is when there may be more to do.
+    fn looked_at(&self, slug: &str, again_in: Duration) {
+        let now = Instant::now();
+        if let Some(tenant) = self.lock().get_mut(slug) {
+            let pause = if tenant.hot_until > now { again_in.min(HOT_LOOKS) } else { again_in };
+            let again = std::mem::take(&mut tenant.again);
+            tenant.look_at = now + if again { MIN_PAUSE } else { pause.max(MIN_PAUSE) };
+            tenant.is_looked_at = false;
+        }
+        self.changed.notify_one();
+    }
+
+    fn note_written(&self, slug: &str) {
+        let now = Instant::now();
+        if let Some(tenant) = self.lock().get_mut(slug) {
+            tenant.hot_until = now + HOT;
+            tenant.look_at = tenant.look_at.min(now);
+        }
+    }
+
+    fn forget(&self, slug: &str) {
+        self.lock().remove(slug);
+    }
+}
+
+/// The background task that looks.
+#[derive(Debug)]
+pub struct Watch {
+    hub: Arc<Hub>,
+    looks: Arc<Semaphore>,
+    hints_at: Instant,
+}
+
+impl Task for Watch {
+    const NAME: &'static str = "webhooks";
+
+    fn interval(&self) -> Duration {
+        let now = Instant::now();
+        let next = self.hub.watched.next_look().map_or(HINTS, |at| at.saturating_duration_since(now));
+        next.min(self.hints_at.saturating_duration_since(now)).max(MIN_PAUSE / 5)
+    }
+
+    async fn woken(&mut self) {
+        self.hub.watched.changed.notified().await;
+    }
+
+    async fn run(&mut self) -> Run {
+        if self.hub.stopping.is_cancelled() {
+            return Run::Succeeded;
+        }
+        if self.hints_at <= Instant::now() {
+            self.gather_hints().await;
+            self.hints_at = Instant::now() + HINTS;
+        }
+        for slug in self.hub.watched.take_due() {
+            let (hub, looks) = (Arc::clone(&self.hub), Arc::clone(&self.looks));
+            self.hub.running.spawn(async move {
+                let _permit = looks.acquire().await;
+                look(&hub, &slug).await;
+            });
+        }
+        self.hub.metrics.watched.set(i64::try_from(self.hub.watched.lock().len()).unwrap_or(i64::MAX));
+        Run::Succeeded
+    }
+}
+
+impl Watch {
+    pub(super) fn new(hub: Arc<Hub>) -> Self {
+        Self { hub, looks: Arc::new(Semaphore::new(MAX_LOOKS)), hints_at: Instant::now() }
+    }
+
+    /// Finds the tenants whose databases were written.
+    async fn gather_hints(&self) {
+        let watched: Vec<(Arc<str>, Option<CommitStamp>)> =
+            self.hub.watched.lock().iter().map(|(slug, tenant)| (Arc::clone(slug), tenant.stamp)).collect();
+        for (slug, before) in watched {
+            let directory = self.hub.directory.load();
+            let Some((tenant, _)) = directory.tenant(&slug) else {
+                self.hub.watched.forget(&slug);
+                continue;
+            };
+            let database = Arc::clone(&tenant.database);
+            drop(directory);
+            if let Some(stamp) = database.commit_stamp().await
+                && before != Some(stamp)
+            {
+                if let Some(tenant) = self.hub.watched.lock().get_mut(&slug) {
+                    tenant.stamp = Some(stamp);
+                }
+                self.hub.watched.note_written(&slug);
+            }
+        }
+    }
+}
+
+/// A look at a tenant. Ends also if the look panics.
+struct Look {
+    hub: Arc<Hub>,
+    slug: Arc<str>,
+    again_in: Duration,
+}
+
+impl Drop for Look {
+    fn drop(&mut self) {
+        self.hub.watched.looked_at(&self.slug, self.again_in);
+    }
+}
+
+/// A sender of a subscription. Ends also if it panics.
+struct Sending {
+    hub: Arc<Hub>,
+    slug: Arc<str>,
+    id: i64,
+}
+
+impl Sending {
+    /// None if this node delivers the subscription already.
+    fn begin(hub: &Arc<Hub>, slug: &Arc<str>, id: i64) -> Option<Self> {
+        let is_new = hub.watched.lock().get_mut(slug).is_some_and(|tenant| tenant.sending.insert(id));
+        is_new.then(|| Self { hub: Arc::clone(hub), slug: Arc::clone(slug), id })
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        if let Some(tenant) = self.hub.watched.lock().get_mut(&self.slug) {
+            tenant.sending.remove(&self.id);
+        }
+    }
+}
+
+/// Looks at a tenant, and starts senders for what is due.
+async fn look(hub: &Arc<Hub>, slug: &Arc<str>) {
+    let place = {
+        let directory = hub.directory.load();
+        directory.tenant(slug).map(|(tenant, host)| Place { tenant: Arc::clone(tenant), host: host.clone() })
+    };
+    let Some(place) = place.filter(|_| !hub.stopping.is_cancelled()) else {
+        hub.watched.forget(slug);
+        return;
+    };
+    let mut look = Look { hub: Arc::clone(hub), slug: Arc::clone(slug), again_in: hub.config.sweep.min(HOT) };
+    match try_to_look(hub, &place).await {
+        Ok(ahead) if !ahead.is_subscribed => hub.watched.forget(slug),
+        Ok(ahead) => look.again_in = ahead.again_in.map_or(hub.config.sweep, |pause| pause.min(hub.config.sweep)),
+        Err(error) => {
+            tracing::debug!(tenant = &**slug, cause = with_causes(&error), "a tenant could not be looked at");
+        }
+    }
+}
+
+async fn try_to_look(hub: &Arc<Hub>, place: &Place) -> Result<EventsAhead, StoreError> {
+    let store = place.tenant.database.store().await?;
+    let ahead = store.events_ahead(hub.config.settle).await?;
+    for (id, was_abandoned) in &ahead.ready {
+        if let Some(sending) = Sending::begin(hub, &place.tenant.slug, *id) {
+            hub.metrics.takeovers.inc_by(u64::from(*was_abandoned));
+            hub.running.spawn(send(sending, place.clone(), Arc::clone(&store)));
+        }
+    }
+    Ok(ahead)
+}
+
+async fn send(sending: Sending, place: Place, store: Arc<Store>) {
+    let (hub, slug, id) = (Arc::clone(&sending.hub), Arc::clone(&sending.slug), sending.id);
+    let outcome = Sender::run(&hub, place, store, id).await;
+    drop(sending);
+    match outcome {
+        // What was committed meanwhile may be due.
+        Ok(_) => hub.watched.look_at(&slug),
+        Err(error) => {
+            tracing::warn!(
+                tenant = &*slug,
+                subscription = id,
+                cause = with_causes(&error),
+                "webhooks could not be delivered because of the database; they are tried again"
+            );
+        }
+    }
+}
