@@ -37,6 +37,7 @@ use crate::gate::{Admitted, Origin};
 use crate::outbound::Guard;
 use crate::reply::Reply;
 use crate::store::Store;
+use crate::tenant::SubscriptionChanges;
 
 pub use ignored::IgnoredParameters;
 pub use submissions::{Envelope, EnvelopeBody, ShownSubmissions};
@@ -56,6 +57,8 @@ pub struct Call<'a> {
     pub stopping: &'a CancellationToken,
     /// Decides which targets subscriptions may have.
     pub targets: &'a Guard,
+    /// Takes that subscriptions changed.
+    pub subscription_changes: &'a SubscriptionChanges,
 }
 
 /// A resource, identified by its path.

@@ -44,7 +44,7 @@ use crate::shared::{RedisClient, RedisClientError, RedisConnections};
 use crate::store::Connections;
 use crate::systemd::{InheritedSockets, SocketActivationError};
 use crate::tenant::last_used::{self, Due};
-use crate::tenant::{Directory, TokenChanges, TokenVerifier};
+use crate::tenant::{Directory, SubscriptionChanges, TokenChanges, TokenVerifier};
 use crate::webhooks::Webhooks;
 use databases::Databases;
 pub use descriptors::{DescriptorShare, raise_limit};
@@ -136,6 +136,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
             metrics.gate.clone(),
         ),
     };
+    let (subscription_changes, announced) = SubscriptionChanges::channel();
     let pipeline = Arc::new(Pipeline {
         gate,
         limits: limits.request,
@@ -147,6 +148,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
             limits.request.memory_bytes_per_tenant,
             metrics.gate.clone(),
         )),
+        subscription_changes,
         targets: Arc::new(Guard::new(config.gateway.webhooks.requests.allowed.clone())),
         metrics: metrics.clone(),
     });
@@ -180,7 +182,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
     let tasks = &metrics.tasks;
     let last_used = background::start(WriteLastUsed(directory), tasks);
     let webhooks = webhooks.map(|webhooks| {
-        let task = background::start(webhooks.watch(), tasks);
+        let task = background::start(webhooks.watch(announced), tasks);
         (webhooks, task)
     });
     let started = [

@@ -44,7 +44,7 @@ use crate::quota::{Budget, ReportUsage};
 use crate::reply::Reply;
 use crate::store::DatabaseTime;
 use crate::telemetry::{self, step};
-use crate::tenant::{Tenant, Token};
+use crate::tenant::{SubscriptionChanges, Tenant, Token};
 use body_buffer::ReceivedBody;
 use coding::DeclaredFormat;
 pub use in_flight::RequestsInFlight;
@@ -72,6 +72,8 @@ pub struct Pipeline {
     pub memory: Arc<Memory>,
     /// Decides which targets subscriptions may have.
     pub targets: Arc<Guard>,
+    /// Takes that subscriptions changed.
+    pub subscription_changes: SubscriptionChanges,
     /// The metrics.
     pub metrics: Metrics,
 }
@@ -235,6 +237,7 @@ impl Pipeline {
             ignored: &context.ignored_in_body,
             stopping: &self.stopping,
             targets: &self.targets,
+            subscription_changes: &self.subscription_changes,
         };
         time.set_limit(route.time_limit(&self.limits));
         let handling = api::handle(&admitted, route, call).instrument(step!("handle"));

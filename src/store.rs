@@ -45,6 +45,7 @@ mod subscriptions;
 mod tokens;
 mod totals;
 mod users;
+mod writes;
 
 use std::sync::Arc;
 
@@ -55,8 +56,8 @@ pub use concerns::DatabaseConcern;
 #[cfg(test)]
 pub(crate) use engine::raw;
 pub use engine::{
-    Breaker, BreakerPermit, CommitStamp, Connections, DatabaseLimits, DatabaseLocation, DatabaseTime, InvalidLocation,
-    Pooler, ReadOnlyFile, StoreError, location, remedy,
+    Breaker, BreakerPermit, CommitStamp, Connections, CountedBy, DatabaseLimits, DatabaseLocation, DatabaseTime,
+    InvalidLocation, Pooler, ReadOnlyFile, StoreError, location, remedy,
 };
 use engine::{Database, DatabaseFile, Retry};
 pub(crate) use engine::{LOG, SHARED_MEMORY, next_to, with_causes};

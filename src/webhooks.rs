@@ -4,13 +4,14 @@
 //! row, and gets every event in order when it is back. Nothing but the databases has to work together: nodes share the
 //! work through leases there, and one takes over what another left.
 //!
-//! 1. [`watch`] knows which tenants have subscriptions, and notices that something may be due for one.
+//! 1. [`watch`] knows which tenants have subscriptions, and looks whether something is due for one when [`hints`] say so.
 //! 2. [`sender`] leases a subscription, and sends what is due within the limits of [`permits`].
 //! 3. [`outcome`] decides what an answer means and when to try again.
 //!
 //! [`crate::store`] owns the log, leases and positions, [`crate::api`] the body of a webhook, and [`crate::outbound`] the
 //! request.
 
+mod hints;
 mod outcome;
 mod permits;
 mod sender;
@@ -21,6 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use tokio::sync::mpsc::Receiver;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -87,10 +89,10 @@ impl Webhooks {
         }))
     }
 
-    /// The background task that notices what is due.
+    /// The background task that notices what is due. `announced` are tenants whose subscriptions changed.
     #[must_use]
-    pub fn watch(&self) -> Watch {
-        Watch::new(Arc::clone(&self.0))
+    pub fn watch(&self, announced: Receiver<Arc<str>>) -> Watch {
+        Watch::new(Arc::clone(&self.0), announced)
     }
 
     /// Watches a tenant from now on, unless it is watched.

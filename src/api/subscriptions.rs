@@ -1,8 +1,7 @@
 //! `GET /subscribe`, `POST /subscribe`, `GET /subscribe/{id}`, `DELETE /subscribe/{id}`, `POST /unsubscribe`: webhooks
 //! for automation tools.
 //!
-//! Nothing is delivered yet; a subscription stores what delivery will need. Its secret is returned once, in the
-//! response that creates it.
+//! A subscription's secret is returned once, in the response that creates it.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -109,6 +108,7 @@ pub(super) async fn subscribe(admitted: &Admitted, call: &Call<'_>) -> Result<Re
     let secret = new_secret();
     let (status, subscription) = match store(admitted).await?.subscribe(&key, &secret, Timestamp::now()).await? {
         Subscribed::Created(made) => {
+            call.subscription_changes.announce(&admitted.tenant().slug);
             (StatusCode::CREATED, SubscriptionJson { secret: Some(secret), ..SubscriptionJson::from(made) })
         }
         Subscribed::Existing(known) => (StatusCode::OK, known.into()),

@@ -38,7 +38,7 @@ pub(crate) use database_file::{LOG, SHARED_MEMORY, next_to};
 pub use database_time::DatabaseTime;
 pub use error::StoreError;
 pub use limits::DatabaseLimits;
-pub use location::{DatabaseLocation, InvalidLocation};
+pub use location::{CountedBy, DatabaseLocation, InvalidLocation};
 pub(super) use pool::connection::{PooledConnection, hold_row_memory};
 pub use pooler::Pooler;
 pub(super) use remedy::PG_TRGM;

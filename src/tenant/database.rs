@@ -14,7 +14,7 @@ use arc_swap::ArcSwapOption;
 use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
 
 use crate::deadline::{ONCE_MORE, within};
-use crate::store::{Breaker, CommitStamp, Connections, DatabaseLocation, Store, StoreError};
+use crate::store::{Breaker, CommitStamp, Connections, CountedBy, DatabaseLocation, Store, StoreError};
 
 /// Maximum number of waiting look-ups.
 ///
@@ -127,6 +127,12 @@ impl TenantDatabase {
     /// that.
     pub async fn commit_stamp(&self) -> Option<CommitStamp> {
         CommitStamp::of(&self.location).await
+    }
+
+    /// What counts the writes to it, if it is on Postgres.
+    #[must_use]
+    pub fn counted_by(&self) -> Option<CountedBy> {
+        self.location.counted_by()
     }
 
     /// What is wrong with the database, while its callers are refused.

@@ -8,12 +8,14 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tokio::sync::mpsc::Receiver;
 use tokio::sync::{Notify, Semaphore};
 
+use super::hints::{self, Counter, Hints};
 use super::sender::Sender;
 use super::{Hub, Place};
 use crate::background::{Run, Task};
-use crate::store::{CommitStamp, EventsAhead, Store, StoreError, with_causes};
+use crate::store::{EventsAhead, Store, StoreError, with_causes};
 
 /// How often hints are gathered.
 ///
@@ -48,10 +50,10 @@ pub(super) struct Watched {
 }
 
 #[derive(Debug)]
-struct WatchedTenant {
+pub(super) struct WatchedTenant {
     look_at: Instant,
     hot_until: Instant,
-    stamp: Option<CommitStamp>,
+    pub(super) hints: Hints,
     is_looked_at: bool,
     /// Whether it was to be looked at again while it was.
     again: bool,
@@ -60,7 +62,7 @@ struct WatchedTenant {
 }
 
 impl Watched {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, WatchedTenant>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, WatchedTenant>> {
         self.tenants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -70,7 +72,7 @@ impl Watched {
         let watched = tenants.entry(Arc::clone(tenant)).or_insert_with(|| WatchedTenant {
             look_at: now,
             hot_until: now,
-            stamp: None,
+            hints: Hints::default(),
             is_looked_at: false,
             again: false,
             sending: HashSet::new(),
@@ -99,6 +101,13 @@ impl Watched {
         self.lock().values().filter(|tenant| !tenant.is_looked_at).map(|tenant| tenant.look_at).min()
     }
 
+    /// Notes what counts the writes of a tenant.
+    fn counted(&self, slug: &str, counter: Option<Counter>) {
+        if let Some(tenant) = self.lock().get_mut(slug) {
+            tenant.hints.counted(counter);
+        }
+    }
+
     /// Ends a look. `again_in` is when there may be more to do.
     fn looked_at(&self, slug: &str, again_in: Duration) {
         let now = Instant::now();
@@ -111,7 +120,7 @@ impl Watched {
         self.changed.notify_one();
     }
 
-    fn note_written(&self, slug: &str) {
+    pub(super) fn note_written(&self, slug: &str) {
         let now = Instant::now();
         if let Some(tenant) = self.lock().get_mut(slug) {
             tenant.hot_until = now + HOT;
@@ -119,7 +128,7 @@ impl Watched {
         }
     }
 
-    fn forget(&self, slug: &str) {
+    pub(super) fn forget(&self, slug: &str) {
         self.lock().remove(slug);
     }
 }
@@ -130,6 +139,8 @@ pub struct Watch {
     hub: Arc<Hub>,
     looks: Arc<Semaphore>,
     hints_at: Instant,
+    /// Tenants whose subscriptions changed.
+    announced: Receiver<Arc<str>>,
 }
 
 impl Task for Watch {
@@ -142,7 +153,10 @@ impl Task for Watch {
     }
 
     async fn woken(&mut self) {
-        self.hub.watched.changed.notified().await;
+        tokio::select! {
+            () = self.hub.watched.changed.notified() => {}
+            Some(slug) = self.announced.recv() => self.hub.watched.look_at(&slug),
+        }
     }
 
     async fn run(&mut self) -> Run {
@@ -150,7 +164,7 @@ impl Task for Watch {
             return Run::Succeeded;
         }
         if self.hints_at <= Instant::now() {
-            self.gather_hints().await;
+            hints::gather(&self.hub).await;
             self.hints_at = Instant::now() + HINTS;
         }
         for slug in self.hub.watched.take_due() {
@@ -166,31 +180,8 @@ impl Task for Watch {
 }
 
 impl Watch {
-    pub(super) fn new(hub: Arc<Hub>) -> Self {
-        Self { hub, looks: Arc::new(Semaphore::new(MAX_LOOKS)), hints_at: Instant::now() }
-    }
-
-    /// Finds the tenants whose databases were written.
-    async fn gather_hints(&self) {
-        let watched: Vec<(Arc<str>, Option<CommitStamp>)> =
-            self.hub.watched.lock().iter().map(|(slug, tenant)| (Arc::clone(slug), tenant.stamp)).collect();
-        for (slug, before) in watched {
-            let directory = self.hub.directory.load();
-            let Some((tenant, _)) = directory.tenant(&slug) else {
-                self.hub.watched.forget(&slug);
-                continue;
-            };
-            let database = Arc::clone(&tenant.database);
-            drop(directory);
-            if let Some(stamp) = database.commit_stamp().await
-                && before != Some(stamp)
-            {
-                if let Some(tenant) = self.hub.watched.lock().get_mut(&slug) {
-                    tenant.stamp = Some(stamp);
-                }
-                self.hub.watched.note_written(&slug);
-            }
-        }
+    pub(super) fn new(hub: Arc<Hub>, announced: Receiver<Arc<str>>) -> Self {
+        Self { hub, looks: Arc::new(Semaphore::new(MAX_LOOKS)), hints_at: Instant::now(), announced }
     }
 }
 
@@ -243,7 +234,11 @@ async fn look(hub: &Arc<Hub>, slug: &Arc<str>) {
     let mut look = Look { hub: Arc::clone(hub), slug: Arc::clone(slug), again_in: hub.config.sweep.min(HOT) };
     match try_to_look(hub, &place).await {
         Ok(ahead) if !ahead.is_subscribed => hub.watched.forget(slug),
-        Ok(ahead) => look.again_in = ahead.again_in.map_or(hub.config.sweep, |pause| pause.min(hub.config.sweep)),
+        Ok(ahead) => {
+            let counted_by = place.tenant.database.counted_by().zip(ahead.on_postgres);
+            hub.watched.counted(slug, counted_by.map(|(by, names)| Counter::new(by, names)));
+            look.again_in = ahead.again_in.map_or(hub.config.sweep, |pause| pause.min(hub.config.sweep));
+        }
         Err(error) => {
             tracing::debug!(tenant = &**slug, cause = with_causes(&error), "a tenant could not be looked at");
         }

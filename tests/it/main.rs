@@ -19,3 +19,4 @@ mod outbound;
 mod quota;
 mod support;
 mod telemetry;
+mod webhooks;

@@ -78,6 +78,15 @@ enum DatabaseKind {
     Sqlite(Box<Path>),
 }
 
+/// What counts the writes to a Postgres database.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum CountedBy {
+    /// The server at an address, for each of its databases.
+    Server(String),
+    /// A database of the server at an address, for each of its schemas.
+    Database(String, String),
+}
+
 /// The text names no database.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidLocation {
@@ -166,6 +175,18 @@ impl DatabaseLocation {
     pub(super) fn server_address(&self) -> String {
         let DatabaseKind::Postgres(server) = &self.kind else { return String::new() };
         self.server(server).address()
+    }
+
+    /// Whose counters of writes include those of this database: a Postgres server, or, for a schema of a database, that
+    /// database. None for a SQLite file.
+    #[must_use]
+    pub fn counted_by(&self) -> Option<CountedBy> {
+        let DatabaseKind::Postgres(server) = &self.kind else { return None };
+        let server = self.server(server);
+        Some(match server.schema() {
+            Some(_) => CountedBy::Database(server.unique_address(), server.database().to_owned()),
+            None => CountedBy::Server(server.unique_address()),
+        })
     }
 
     /// The pooler that was detected and that the URL does not mention.

@@ -249,10 +249,14 @@ impl PostgresServer {
         format!(
             "postgres {host}:{}/{} {}{}",
             options.get_port(),
-            options.get_database().unwrap_or(options.get_username()),
+            self.database(),
             options.get_options().unwrap_or_default(),
             settings.collect::<String>(),
         )
+    }
+
+    pub(super) fn database(&self) -> &str {
+        self.options.get_database().unwrap_or(self.options.get_username())
     }
 
     pub(super) fn schema(&self) -> Option<&str> {
@@ -265,6 +269,11 @@ impl PostgresServer {
             Some(socket) => socket.display().to_string(),
             None => format!("{}:{}", self.options.get_host(), self.options.get_port()),
         }
+    }
+
+    /// The address, by which it differs from other servers.
+    pub(super) fn unique_address(&self) -> String {
+        format!("{} {}", self.address(), self.options.get_port())
     }
 
     #[cfg(test)]

@@ -81,6 +81,8 @@ pub struct EventsAhead {
     pub again_in: Option<Duration>,
     /// Whether there is any subscription that is delivered.
     pub is_subscribed: bool,
+    /// The database and the schema, if they are on Postgres: what its counters of writes are asked for.
+    pub on_postgres: Option<[String; 2]>,
 }
 
 impl EventsAhead {
@@ -127,7 +129,7 @@ impl Store {
     /// [`StoreError::Statement`].
     pub async fn events_ahead(&self, settle: Duration) -> Result<EventsAhead, StoreError> {
         let mut ahead = EventsAhead::default();
-        let (watched, is_numbered) = self.watched_subscriptions().await?;
+        let (watched, is_numbered) = self.watched_subscriptions(&mut ahead).await?;
         if watched.is_empty() {
             return Ok(ahead);
         }
@@ -174,13 +176,14 @@ impl Store {
     }
 
     /// The subscriptions that are delivered, and whether everything that was committed before has a number.
-    async fn watched_subscriptions(&self) -> Result<(Vec<Watched>, bool), StoreError> {
+    async fn watched_subscriptions(&self, ahead: &mut EventsAhead) -> Result<(Vec<Watched>, bool), StoreError> {
         let mut reader = self.database.reader().await?;
         let mut sql = reader.sql();
         sql.push("SELECT id, event, form_id, ").push_either("least(position, last_seq)", "min(position, last_seq)");
         sql.push(", next_attempt_at, leased_until, (SELECT min(e.next_attempt_at) FROM webhook_events e ");
         sql.push("WHERE e.subscription_id = s.id), ");
         write_is_numbered(&mut sql);
+        sql.push_either(", current_database()::text, current_schema()::text", ", NULL, NULL");
         sql.push(" FROM subscriptions s CROSS JOIN change_state WHERE state IN ('active', 'failing') ORDER BY id");
         let (mut watched, mut is_numbered) = (Vec::new(), true);
         for row in reader.fetch_all(sql).await? {
@@ -194,6 +197,8 @@ impl Store {
                 set_aside_until: row.get(6)?,
             });
             is_numbered = row.get(7)?;
+            let (database, schema): (Option<String>, Option<String>) = (row.get(8)?, row.get(9)?);
+            ahead.on_postgres = database.zip(schema).map(<[String; 2]>::from);
         }
         Ok((watched, is_numbered))
     }

@@ -1,0 +1,4 @@
+//! The delivery of webhooks, from a change in a database to the receiver.
+
+mod delivery;
+mod scene;
