@@ -105,7 +105,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
     for lowered in share.lowered(&config.gateway) {
         tracing::warn!("{lowered}");
     }
-    let (limits, databases) = share.apply(&config.gateway);
+    let (limits, databases, webhooks) = share.apply(&config.gateway);
     let metrics = Metrics::new(config.gateway.tenant_labels);
     metrics.last_reload.set(Timestamp::now().as_second());
     metrics.last_reload_successful.set(1);
@@ -165,9 +165,9 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         None => None,
     };
     let draining = Arc::new(AtomicBool::new(false));
-    let webhooks = config.gateway.webhooks.enabled.then(|| {
+    let webhooks = webhooks.enabled.then(|| {
         let (guard, directory) = (Arc::clone(&pipeline.targets), Arc::clone(&directory));
-        Webhooks::new(&config.gateway.webhooks, guard, directory, metrics.webhooks.clone())
+        Webhooks::new(&webhooks, guard, directory, metrics.webhooks.clone())
     });
     let databases = Databases::new(Arc::clone(&directory), webhooks.clone(), metrics.database.clone());
     let databases = Arc::new(databases);

@@ -57,6 +57,8 @@ pub(super) fn read(table: Option<TableReader<'_, '_>>) -> DatabaseLimits {
         sqlite_idle: Duration::from_secs(
             table.integer("sqlite_idle_seconds", 1..=MAX_SQLITE_IDLE_SECONDS, sqlite_idle).into(),
         ),
+        // A key of webhooks.
+        settle: default.settle,
     };
     table.finish();
     limits

@@ -6,7 +6,7 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::config::{GatewayConfig, Limits, RedisTarget};
+use crate::config::{GatewayConfig, Limits, RedisTarget, WebhookConfig};
 use crate::edge::admin;
 use crate::store::DatabaseLimits;
 
@@ -27,6 +27,14 @@ const REDIS: u64 = 8;
 /// Descriptors per connection to a SQLite file: the file, its WAL, and its shared memory. A Postgres connection takes
 /// one.
 const SQLITE: u64 = 3;
+
+/// Descriptors per request to a receiver of webhooks: its connection, and one that is kept for the next.
+const WEBHOOK: u64 = 2;
+
+/// Webhooks get at most one in this many of the descriptors that are to be divided.
+///
+/// Larger: fewer webhooks at once if the limit is low. Smaller: fewer clients and databases.
+const WEBHOOK_SHARE: u64 = 8;
 
 /// Raises the soft limit on open files to the hard limit. Shells and containers set it to 1024 for programs that use
 /// `select`, which can't handle higher descriptors (select(2)); nothing here does.
@@ -52,6 +60,8 @@ pub struct DescriptorShare {
     pub postgres: u32,
     /// Maximum memory of connections to SQLite files, in MiB.
     pub sqlite_mib: u32,
+    /// Maximum number of requests to receivers of webhooks at once.
+    pub webhooks: u32,
 }
 
 impl DescriptorShare {
@@ -80,6 +90,8 @@ impl DescriptorShare {
         let own = PROCESS + REDIS * as_u64(redis) + as_u64(listeners);
         // Leave something for both, even with a hopelessly low limit.
         let rest = open_files.saturating_sub(own).max(open_files / 4);
+        let webhooks = wanted_webhooks(config).min(rest / WEBHOOK_SHARE / WEBHOOK);
+        let rest = rest - WEBHOOK * webhooks;
         let limits = config.limits.connection;
         let postgres = u64::from(config.databases.max_connections).min(rest / 4).max(1);
         let sqlite_mib = Self::sqlite_mib(config.databases, (rest / 2).saturating_sub(postgres));
@@ -93,7 +105,8 @@ impl DescriptorShare {
         let connections_per_address =
             if bounded { limits.connections_per_address.min(half) } else { limits.connections_per_address };
         let postgres = u32::try_from(postgres).unwrap_or(u32::MAX);
-        Self { open_files, connections, connections_per_address, postgres, sqlite_mib }
+        let webhooks = u32::try_from(webhooks).unwrap_or(u32::MAX);
+        Self { open_files, connections, connections_per_address, postgres, sqlite_mib, webhooks }
     }
 
     /// The configured `sqlite_mib`, or as much of it as a number of descriptors allows.
@@ -107,13 +120,15 @@ impl DescriptorShare {
     }
 
     /// Applies this share to the configured limits.
-    pub(super) fn apply(self, config: &GatewayConfig) -> (Limits, DatabaseLimits) {
-        let (mut limits, mut databases) = (config.limits, config.databases);
+    pub(super) fn apply(self, config: &GatewayConfig) -> (Limits, DatabaseLimits, WebhookConfig) {
+        let (mut limits, mut databases, mut webhooks) = (config.limits, config.databases, config.webhooks.clone());
         limits.connection.connections = self.connections;
         limits.connection.connections_per_address = self.connections_per_address;
         databases.max_connections = self.postgres;
         databases.sqlite_mib = self.sqlite_mib;
-        (limits, databases)
+        databases.settle = webhooks.settle;
+        webhooks.requests.in_flight = self.webhooks.max(1);
+        (limits, databases, webhooks)
     }
 
     /// The limits that are lower than configured, one line each.
@@ -129,6 +144,7 @@ impl DescriptorShare {
             ),
             ("databases.max_connections", config.databases.max_connections.into(), self.postgres.into()),
             ("databases.sqlite_mib", config.databases.sqlite_mib.into(), self.sqlite_mib.into()),
+            ("webhooks.in_flight", wanted_webhooks(config), self.webhooks.into()),
         ];
         let lowered = lines.into_iter().filter(|(_, configured, had)| had < configured);
         let line = |(key, configured, had)| {
@@ -137,6 +153,11 @@ impl DescriptorShare {
         };
         lowered.map(line).collect()
     }
+}
+
+/// How many requests to receivers may run at once, by the configuration.
+fn wanted_webhooks(config: &GatewayConfig) -> u64 {
+    if config.webhooks.enabled { config.webhooks.requests.in_flight.into() } else { 0 }
 }
 
 /// The descriptors of all connections to SQLite files, open and closing.
@@ -167,8 +188,8 @@ mod tests {
         let config = config("redis = 'redis://127.0.0.1'\nadmin_listen = '127.0.0.1:0'");
         let share = DescriptorShare::of(20_000, &config);
         assert_eq!(share.lowered(&config), Vec::<String>::new());
-        let (limits, databases) = share.apply(&config);
-        assert_eq!((limits, databases), (config.limits, config.databases));
+        let applied = share.apply(&config);
+        assert_eq!(applied, (config.limits, config.databases, config.webhooks));
     }
 
     #[test]
@@ -176,11 +197,12 @@ mod tests {
         let config = config("redis = 'redis://127.0.0.1'\nadmin_listen = '127.0.0.1:0'");
         let share = DescriptorShare::of(256, &config);
         let own = PROCESS + REDIS + 2 + as_u64(admin::CONNECTIONS);
-        let (_, limits) = share.apply(&config);
+        let (_, limits, _) = share.apply(&config);
         let databases = u64::from(share.postgres) + descriptors_of_sqlite(limits);
         assert!(share.postgres >= 10 && limits.max_sqlite_connections() >= 3, "{share:?}");
         assert!(share.connections >= 40, "{share:?}");
-        assert!(own + databases + as_u64(share.connections) <= 256, "{share:?}");
+        let webhooks = WEBHOOK * u64::from(share.webhooks);
+        assert!(own + databases + webhooks + as_u64(share.connections) <= 256, "{share:?}");
         assert!(share.connections_per_address as usize <= share.connections.div_ceil(2), "{share:?}");
         let lowered = share.lowered(&config).join("\n");
         let expected =

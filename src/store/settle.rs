@@ -42,6 +42,7 @@ use super::{Store, StoreError, changes, totals, with_causes};
 use crate::metrics::DatabaseFailure;
 use intake::{NotedAt, Notes};
 pub use numbering::Events;
+pub(super) use numbering::MAX_BURST;
 use numbering::Numbering;
 pub(super) use repair::repair;
 use state::SettlerState;

@@ -247,7 +247,7 @@ async fn look(hub: &Arc<Hub>, slug: &Arc<str>) {
 
 async fn try_to_look(hub: &Arc<Hub>, place: &Place) -> Result<EventsAhead, StoreError> {
     let store = place.tenant.database.store().await?;
-    let ahead = store.events_ahead(hub.config.settle).await?;
+    let ahead = store.events_ahead().await?;
     for (id, was_abandoned) in &ahead.ready {
         if let Some(sending) = Sending::begin(hub, &place.tenant.slug, *id) {
             hub.metrics.takeovers.inc_by(u64::from(*was_abandoned));

@@ -203,6 +203,11 @@ impl Transaction {
         self.connection.dialect()
     }
 
+    /// How long changes of a submission follow each other that are one event.
+    pub(in crate::store) fn settle_time(&self) -> Duration {
+        self.connection.limits().settle
+    }
+
     /// The underlying connection, for code that reads with and without a transaction.
     pub(in crate::store) fn connection(&mut self) -> &mut PooledConnection {
         &mut self.connection

@@ -25,6 +25,8 @@ pub struct DatabaseLimits {
     pub idle: Duration,
     /// A connection to a SQLite file that has been idle for this long is closed.
     pub sqlite_idle: Duration,
+    /// Changes of a submission that follow each other by less than this are one event of a webhook.
+    pub settle: Duration,
 }
 
 impl Default for DatabaseLimits {
@@ -49,6 +51,9 @@ impl Default for DatabaseLimits {
             // Larger: the memory of a busy hour is kept for longer. Smaller: a tenant that calls every few hours opens
             // its file each time.
             sqlite_idle: Duration::from_secs(4 * 60 * 60),
+            // Larger: webhooks are sent later. Smaller: a product that writes a submission and its answers in several
+            // transactions causes several events.
+            settle: Duration::from_millis(500),
         }
     }
 }

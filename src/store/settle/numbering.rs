@@ -19,14 +19,8 @@ use crate::store::changes::NEW_EPOCH;
 use crate::store::engine::Transaction;
 use crate::store::statement::{JsonRows, JsonTimestamp, Row, TableSpec};
 
-/// Changes of a submission that follow each other by less than this are one event of a webhook.
-///
-/// Larger: webhooks are sent later. Smaller: a product that writes a submission and its answers in several transactions
-/// causes several events.
-const SETTLE_TIME: Duration = Duration::from_millis(500);
-
-/// After how many times [`SETTLE_TIME`] the changes of a submission are an event although they go on.
-const MAX_BURST: u32 = 10;
+/// After how many times the settle time the changes of a submission are an event although they go on.
+pub(in crate::store) const MAX_BURST: u32 = 10;
 
 const CHANGES: TableSpec = TableSpec {
     name: "submission_changes",
@@ -135,10 +129,10 @@ impl Entry {
     }
 
     /// Gives a change the number `seq`.
-    fn change(&mut self, change: Change, seq: i64, noted: NotedAt, events: Events) {
+    fn change(&mut self, change: Change, seq: i64, noted: NotedAt, events: Events, settle: Duration) {
         let event = (events == Events::Sent).then_some(seq);
-        let continues = noted.first < self.changed_at + SETTLE_TIME;
-        let is_same_event = continues && noted.first < self.burst_at + MAX_BURST * SETTLE_TIME;
+        let continues = noted.first < self.changed_at + settle;
+        let is_same_event = continues && noted.first < self.burst_at + settle * MAX_BURST;
         match change {
             Change::Matched => {}
             Change::Created => {
@@ -227,7 +221,7 @@ impl Numbering {
     }
 
     async fn write(&mut self, transaction: &mut Transaction, mut changed: Changed) -> Result<(), StoreError> {
-        let dialect = transaction.dialect();
+        let (dialect, settle) = (transaction.dialect(), transaction.settle_time());
         let instant = |at: Timestamp| JsonTimestamp::new(at, dialect);
         let mut moves = JsonRows::new();
         for (id, (change, noted)) in &changed.changes {
@@ -236,7 +230,7 @@ impl Numbering {
             if let Some(from) = changed.moved_from.get(id) {
                 moves.push(&(id, from, self.last, instant(noted.last)));
             }
-            entry.change(*change, self.last, *noted, self.events);
+            entry.change(*change, self.last, *noted, self.events, settle);
         }
         CHANGES.delete(transaction, &changed.forgotten).await?;
         let mut rows = JsonRows::new();

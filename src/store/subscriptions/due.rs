@@ -12,7 +12,7 @@ use super::{Event, LeasedSubscription};
 use crate::store::changes::ChangeCursor;
 use crate::store::engine::PooledConnection;
 use crate::store::search::write_with_sub_forms;
-use crate::store::settle::{Settled, write_is_numbered};
+use crate::store::settle::{MAX_BURST, Settled, write_is_numbered};
 use crate::store::statement::{Row, Sql};
 use crate::store::submissions::{Submissions, read_submissions};
 use crate::store::{Store, StoreError};
@@ -21,9 +21,6 @@ use crate::store::{Store, StoreError};
 ///
 /// Larger: one look takes longer. Smaller: a subscription of a rare form takes more looks to get past the others.
 const MAX_READ: i64 = 5_000;
-
-/// After how many times the settle time an event is due although its submission keeps changing.
-const MAX_BURST: u32 = 10;
 
 /// What was sent in the first attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,13 +118,12 @@ struct Watched {
 }
 
 impl Store {
-    /// Numbers what was noted, and looks which subscriptions have something to deliver. A submission must not have
-    /// changed for `settle`.
+    /// Numbers what was noted, and looks which subscriptions have something to deliver.
     ///
     /// # Errors
     /// [`StoreError::Unsettled`] if what was noted can't be numbered in time; [`StoreError::Unavailable`],
     /// [`StoreError::Statement`].
-    pub async fn events_ahead(&self, settle: Duration) -> Result<EventsAhead, StoreError> {
+    pub async fn events_ahead(&self) -> Result<EventsAhead, StoreError> {
         let mut ahead = EventsAhead::default();
         let (watched, is_numbered) = self.watched_subscriptions(&mut ahead).await?;
         if watched.is_empty() {
@@ -166,7 +162,7 @@ impl Store {
             if newest[event as usize].is_none_or(|newest| newest <= position) {
                 continue;
             }
-            let due = read_due(&mut reader, event, subscription.form, subscription.id, position, 1, settle).await?;
+            let due = read_due(&mut reader, event, subscription.form, subscription.id, position, 1).await?;
             if !due.events.is_empty() || (due.again_in.is_none() && due.is_cut) {
                 ahead.ready.push(ready);
             }
@@ -224,12 +220,11 @@ impl Store {
         leased: &LeasedSubscription,
         after: i64,
         limit: u32,
-        settle: Duration,
     ) -> Result<DueEvents, StoreError> {
         let mut reader = self.database.reader().await?;
         reader.begin_reading().await?;
         let mut events = set_aside(&mut reader, leased, limit).await?;
-        let in_turn = read_due(&mut reader, leased.event, leased.form, leased.id, after, limit, settle).await?;
+        let in_turn = read_due(&mut reader, leased.event, leased.form, leased.id, after, limit).await?;
         let mut again_in = in_turn.again_in;
         let mut read_to = in_turn.read_to;
         events.extend(in_turn.events.into_iter().filter(|event| !leased.done_beyond.contains(&event.seq)));
@@ -254,7 +249,7 @@ impl Store {
             if let Some(at) = events.iter().position(|event| !is_there(event)) {
                 read_to = read_to.min(events[at].seq - 1);
                 events.truncate(at);
-                again_in = Some(settle);
+                again_in = Some(reader.limits().settle);
             }
         }
         Ok(DueEvents { events, submissions, vanished, read_to, again_in, epoch })
@@ -294,9 +289,8 @@ async fn read_due(
     subscription: i64,
     after: i64,
     limit: u32,
-    settle: Duration,
 ) -> Result<InTurn, StoreError> {
-    let column = event.column();
+    let (column, settle) = (event.column(), reader.limits().settle);
     let mut sql = reader.sql();
     sql.push("SELECT coalesce(max(seq), 0), count(*), ").push_now_plus(Duration::ZERO).push(" FROM (SELECT ");
     sql.push(column).push(" AS seq FROM submission_changes WHERE ").push(column).push(" > ").bind(after);

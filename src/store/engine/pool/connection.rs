@@ -20,6 +20,7 @@ use crate::store::engine::breaker::{BreakerPermit, TRIAL_LIMIT};
 use crate::store::engine::connections::ConnectionPermit;
 use crate::store::engine::database::WriterTurn;
 use crate::store::engine::database_time::Timing;
+use crate::store::engine::limits::DatabaseLimits;
 use crate::store::engine::pooler::Pooler;
 use crate::store::engine::session::{RowHandler, Session, timed_out};
 use crate::store::engine::write_access::ReadOnlyFile;
@@ -110,6 +111,10 @@ impl PooledConnection {
     /// An empty statement for this connection.
     pub(crate) fn sql(&self) -> Sql {
         Sql::new(self.dialect())
+    }
+
+    pub(in crate::store) fn limits(&self) -> DatabaseLimits {
+        self.pool.connections().limits()
     }
 
     pub(crate) fn dialect(&self) -> Dialect {
