@@ -1,4 +1,6 @@
 //! The delivery of webhooks, from a change in a database to the receiver.
 
 mod delivery;
+mod failover;
+mod order;
 mod scene;

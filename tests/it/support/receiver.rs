@@ -90,9 +90,11 @@ struct Log {
     connections: AtomicUsize,
     open: AtomicUsize,
     written: AtomicUsize,
+    answering: AtomicUsize,
+    most_at_once: AtomicUsize,
 }
 
-type Behavior = Arc<dyn Fn(usize) -> Vec<Act> + Send + Sync>;
+type Behavior = Arc<dyn Fn(usize, &Received) -> Vec<Act> + Send + Sync>;
 
 #[derive(Clone)]
 enum Speaks {
@@ -129,6 +131,11 @@ pub(crate) struct Receiver {
 impl Receiver {
     /// Answers the n-th request, from 0, over HTTP/1.1.
     pub(crate) async fn start(behavior: impl Fn(usize) -> Vec<Act> + Send + Sync + 'static) -> Self {
+        Self::deciding(move |nth, _| behavior(nth)).await
+    }
+
+    /// Answers the n-th request, from 0, by what it is.
+    pub(crate) async fn deciding(behavior: impl Fn(usize, &Received) -> Vec<Act> + Send + Sync + 'static) -> Self {
         Self::listen("127.0.0.1:0", Identity::Valid, Speaks::Http1(Arc::new(behavior))).await
     }
 
@@ -139,12 +146,12 @@ impl Receiver {
 
     /// The same, at an address.
     pub(crate) async fn always_at(address: &str, acts: Vec<Act>) -> Self {
-        Self::listen(address, Identity::Valid, Speaks::Http1(Arc::new(move |_| acts.clone()))).await
+        Self::listen(address, Identity::Valid, Speaks::Http1(Arc::new(move |_, _| acts.clone()))).await
     }
 
     /// Answers 204 if its certificate is accepted.
     pub(crate) async fn identified(identity: Identity) -> Self {
-        Self::listen("127.0.0.1:0", identity, Speaks::Http1(Arc::new(|_| Act::status(204)))).await
+        Self::listen("127.0.0.1:0", identity, Speaks::Http1(Arc::new(|_, _| Act::status(204)))).await
     }
 
     /// Speaks HTTP/2 only.
@@ -176,6 +183,11 @@ impl Receiver {
     /// How many connections are open.
     pub(crate) fn open(&self) -> usize {
         self.log.open.load(Ordering::SeqCst)
+    }
+
+    /// The most requests that were being answered at once over HTTP/1.1.
+    pub(crate) fn most_at_once(&self) -> usize {
+        self.log.most_at_once.load(Ordering::SeqCst)
     }
 
     /// How many bytes the client took from floods and drips.
@@ -239,12 +251,17 @@ async fn serve(mut stream: TlsStream<TcpStream>, speaks: &Speaks, log: &Arc<Log>
         Speaks::Http1(behavior) => {
             let mut buffer = Vec::new();
             while let Some(request) = read_request(&mut stream, &mut buffer).await {
-                let nth = {
+                let acts = {
                     let mut requests = log.requests.lock().expect("nothing panics with the lock");
+                    let acts = behavior(requests.len(), &request);
                     requests.push(request);
-                    requests.len() - 1
+                    acts
                 };
-                if !perform(&mut stream, behavior(nth), log).await {
+                let at_once = log.answering.fetch_add(1, Ordering::SeqCst) + 1;
+                log.most_at_once.fetch_max(at_once, Ordering::SeqCst);
+                let goes_on = perform(&mut stream, acts, log).await;
+                log.answering.fetch_sub(1, Ordering::SeqCst);
+                if !goes_on {
                     return;
                 }
             }
