@@ -7,6 +7,7 @@
 mod changes;
 mod databases;
 mod descriptors;
+mod own_services;
 mod readiness;
 mod reload;
 mod tasks;
@@ -48,6 +49,7 @@ use crate::tenant::{Directory, SubscriptionChanges, TokenChanges, TokenVerifier}
 use crate::webhooks::Webhooks;
 use databases::Databases;
 pub use descriptors::{DescriptorShare, raise_limit};
+use own_services::RefuseOwnServices;
 use readiness::ReadinessParts;
 pub use reload::Reloader;
 use tasks::{CloseIdleConnections, WriteLastUsed};
@@ -92,7 +94,7 @@ pub struct Running {
     databases: Arc<Databases>,
     /// The delivery of webhooks, and its task.
     webhooks: Option<(Webhooks, AbortOnDropHandle<()>)>,
-    _tasks: [AbortOnDropHandle<()>; 3],
+    _tasks: [AbortOnDropHandle<()>; 4],
 }
 
 /// Starts a gateway on its own sockets and those that systemd passed. When this returns, its addresses accept
@@ -180,6 +182,12 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
     };
     let admin = operator.map(|listener| start_admin(listener, &metrics, parts)).transpose()?;
     let tasks = &metrics.tasks;
+    let own_services = RefuseOwnServices {
+        guard: Arc::clone(&pipeline.targets),
+        directory: Arc::clone(&directory),
+        redis: config.gateway.redis.iter().flat_map(|redis| redis.target.hosts()).collect(),
+        admin: admin.as_ref().map(|(address, _)| *address),
+    };
     let last_used = background::start(WriteLastUsed(directory), tasks);
     let webhooks = webhooks.map(|webhooks| {
         let task = background::start(webhooks.watch(announced), tasks);
@@ -189,6 +197,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         background::start(certificates.inspection(), tasks),
         background::start(databases::DatabaseInspection(Arc::clone(&databases)), tasks),
         background::start(CloseIdleConnections::new(connections), tasks),
+        background::start(own_services, tasks),
     ];
     let edge = Edge {
         certificates: Arc::clone(&certificates),

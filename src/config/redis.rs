@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use secrecy::{ExposeSecret, SecretString};
+use url::Url;
 
 /// The Redis that all nodes share.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +45,19 @@ pub enum RedisTarget {
 }
 
 impl RedisTarget {
+    /// The hosts and ports at which Redis or its Sentinels are reached. A socket has none.
+    #[must_use]
+    pub fn hosts(&self) -> Vec<String> {
+        let urls = match self {
+            Self::Server { url } => std::slice::from_ref(url),
+            Self::Sentinel { sentinels, .. } => sentinels,
+            Self::Cluster { nodes } => nodes,
+        };
+        let default = if matches!(self, Self::Sentinel { .. }) { 26379 } else { 6379 };
+        let urls = urls.iter().filter_map(|url| Url::parse(url.expose_secret()).ok());
+        urls.filter_map(|url| Some(format!("{}:{}", url.host_str()?, url.port().unwrap_or(default)))).collect()
+    }
+
     /// The kind and every string, secrets included, for comparison.
     fn fields(&self) -> (&'static str, Vec<&str>) {
         match self {

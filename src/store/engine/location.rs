@@ -177,6 +177,14 @@ impl DatabaseLocation {
         self.server(server).address()
     }
 
+    /// The host and port of a Postgres server. None for a socket or a SQLite file.
+    #[must_use]
+    pub fn host(&self) -> Option<String> {
+        let identity = self.identity();
+        let host = identity.strip_prefix("postgres ")?.split('/').next()?;
+        (!host.is_empty()).then(|| host.to_owned())
+    }
+
     /// Whose counters of writes include those of this database: a Postgres server, or, for a schema of a database, that
     /// database. None for a SQLite file.
     #[must_use]
