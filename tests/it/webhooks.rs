@@ -2,5 +2,6 @@
 
 mod delivery;
 mod failover;
+mod hostile;
 mod order;
 mod scene;

@@ -40,9 +40,18 @@ impl Scene {
 
     /// With other keys of `[gateway.webhooks]`.
     pub(super) async fn with(engine: Engine, differ: impl FnOnce(&mut toml::Table)) -> Self {
+        Self::built(engine, |site| site, differ).await
+    }
+
+    /// The same, with a site that is built differently.
+    pub(super) async fn built(
+        engine: Engine,
+        build: impl FnOnce(Site) -> Site,
+        differ: impl FnOnce(&mut toml::Table),
+    ) -> Self {
         let dns = DnsServer::start().await;
         dns.answer(HOST, &[Lookup::of(&["127.0.0.1"])]);
-        let site = Site::new().tenant("acme", engine).requests_per_minute(100_000);
+        let site = build(Site::new().tenant("acme", engine).requests_per_minute(100_000));
         let mut webhooks = toml::Table::new();
         let authority = certificate::authority(site.folder()).display().to_string();
         webhooks.insert("ca_file".into(), authority.into());
@@ -107,7 +116,16 @@ impl Scene {
         self.nodes.push(self.site.start());
     }
 
-    /// The node that has sent the most: the one that has the lease.
+    /// On Postgres, writes are no longer counted. (The stamps of a file can't be turned off.)
+    pub(super) async fn turn_hints_off(&self) {
+        if self.engine != Engine::Sqlite {
+            let name = self.database.text("SELECT current_database()::text").await;
+            self.execute(&format!("ALTER DATABASE \"{name}\" SET track_counts = off")).await;
+            self.execute("SET track_counts = off").await;
+        }
+    }
+
+    /// The node with requests in flight: it has the lease.
     pub(super) async fn sending_node(&mut self) -> usize {
         let mut sent = Vec::new();
         for node in &mut self.nodes {

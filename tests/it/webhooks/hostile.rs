@@ -1,0 +1,101 @@
+//! Receivers that misbehave, and targets that must not be reached.
+
+use std::time::Instant;
+
+use serde_json::json;
+
+use super::scene::{LIMIT, Scene, envelope, received};
+use crate::support::fixture::{Site, on_both_databases};
+use crate::support::receiver::{Act, Receiver};
+use crate::support::redis::Redis;
+
+on_both_databases! {
+    async fn bad_receivers_harm_no_other_one(engine: Engine) {
+        let scene = Scene::with(engine, |webhooks| _ = webhooks.insert("timeout_seconds".into(), 2.into())).await;
+        let head = "HTTP/1.1 200 OK\r\nContent-Length: 10000000000\r\n\r\n";
+        let elsewhere = Receiver::always(Act::status(200)).await;
+        let bad = [
+            Receiver::always(vec![Act::Hang]).await,
+            Receiver::always(vec![Act::Close]).await,
+            Receiver::always(vec![Act::send(head), Act::Drip(b"x".to_vec())]).await,
+            Receiver::always(vec![Act::Flood(vec![b'x'; 64 * 1024])]).await,
+            Receiver::always(Act::answer(307, &[&format!("Location: {}", elsewhere.url("/"))], "")).await,
+            Receiver::always(Act::answer(429, &["Retry-After: 3600"], "")).await,
+        ];
+        for receiver in &bad {
+            scene.subscribe(receiver, "submission.created", None).await;
+        }
+        let good = Receiver::always(Act::status(200)).await;
+        scene.subscribe(&good, "submission.created", None).await;
+        for id in 1..=30 {
+            scene.insert(id, 1, "x").await;
+        }
+        assert_eq!(received(&good, 30).await.len(), 30);
+        let failing = "SELECT count(*) FROM subscriptions WHERE state = 'failing' AND failing_since IS NOT NULL";
+        scene.wait_for(failing, 6).await;
+        assert!(elsewhere.requests().is_empty(), "redirects are not followed");
+        let later = match engine {
+            crate::support::fixture::Engine::Sqlite => "unixepoch() * 1000000 + 1800000000",
+            _ => "now() + interval '30 minutes'",
+        };
+        scene.wait_for(&format!("SELECT count(*) FROM subscriptions WHERE next_attempt_at > {later}"), 1).await;
+    }
+
+    async fn a_long_submission_is_sent_without_its_answers(engine: Engine) {
+        let scene = Scene::new(engine).await;
+        let receiver = Receiver::always(Act::status(200)).await;
+        scene.subscribe(&receiver, "submission.created", None).await;
+        scene.insert(1, 1, &"x".repeat(300 * 1024)).await;
+        scene.insert(2, 1, &"x".repeat(1500 * 1024)).await;
+        scene.insert(3, 1, "short").await;
+        let mut sent: Vec<_> = received(&receiver, 3).await.iter().map(envelope).collect();
+        sent.sort_by_key(|event| event["data"]["id"].to_string());
+        for (event, id) in sent.iter().zip(["sub_1", "sub_2"]) {
+            assert_eq!(event["truncated"], true, "{id}");
+            assert_eq!(event["data"]["id"], id);
+            assert_eq!(event["data"]["status"], "pending");
+            assert!(event["data"].get("allElements").is_none());
+            let href = format!("https://{}/api/v1/submission/{id}", scene.site.host("acme"));
+            assert_eq!(event["href"], href.as_str());
+        }
+        assert!(sent[2].get("truncated").is_none() && sent[2].get("href").is_none());
+        assert_eq!(sent[2]["data"]["allElements"][0]["value"], "short");
+    }
+
+    async fn own_services_are_refused_although_their_network_is_allowed(engine: Engine) {
+        let redis = Redis::start();
+        let mut scene = Scene::built(engine, |site| site.redis(&redis), |_| ()).await;
+        let own = [scene.nodes[0].operator_address().port(), redis.port()];
+        for port in own.into_iter().chain(port_of(&scene.site)) {
+            let began = Instant::now();
+            let body = json!({ "target_url": format!("https://127.0.0.1:{port}/"), "event": "submission.created" });
+            loop {
+                let answer = scene.client.post("/api/v1/subscribe").json(&body).send().await;
+                if answer.status == 422 {
+                    assert!(answer.json()["errors"].get("target_url").is_some(), "{answer:?}");
+                    break;
+                }
+                // Addresses are looked up right after the start.
+                assert!(began.elapsed() < LIMIT, "{port}: {answer:?}");
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            }
+        }
+    }
+
+    async fn without_any_hint_a_sweep_delivers(engine: Engine) {
+        let scene = Scene::with(engine, |webhooks| _ = webhooks.insert("sweep_seconds".into(), 1.into())).await;
+        scene.turn_hints_off().await;
+        let receiver = Receiver::always(Act::status(200)).await;
+        scene.subscribe(&receiver, "submission.created", None).await;
+        for id in 1..=3 {
+            scene.insert(id, 1, "x").await;
+            received(&receiver, usize::try_from(id).unwrap()).await;
+        }
+    }
+}
+
+/// The port of the database's server, if it has one.
+fn port_of(site: &Site) -> Option<u16> {
+    let url = url::Url::parse(site.database_url("acme")).ok()?;
+    if url.scheme() == "postgres" { Some(url.port().unwrap_or(5432)) } else { None }
+}
