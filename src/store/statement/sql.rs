@@ -179,9 +179,11 @@ impl Sql {
     /// Adds a value and its placeholder.
     pub(crate) fn bind(&mut self, value: impl Into<Bind>) -> &mut Self {
         self.binds.push(value.into());
-        self.text.push('$');
-        self.text.push_str(&self.binds.len().to_string());
-        self
+        // SQLite plans with the value of a bare placeholder in LIMIT, so it would prepare the statement again each time.
+        if self.dialect == Dialect::Sqlite && self.text.ends_with("LIMIT ") {
+            return self.push("CAST(").bind_again().push(" AS INTEGER)");
+        }
+        self.bind_again()
     }
 
     /// Adds the placeholder of the last bound value again, without sending the value twice.
