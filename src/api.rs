@@ -41,6 +41,7 @@ use crate::tenant::SubscriptionChanges;
 
 pub use ignored::IgnoredParameters;
 pub use submissions::{Envelope, EnvelopeBody, ShownSubmissions};
+pub use subscriptions::new_secret;
 
 /// The part of a request that handlers read.
 #[derive(Clone, Debug)]

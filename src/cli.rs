@@ -41,7 +41,7 @@ enum Command {
     Serve(ConfigFile),
     /// Check the configuration, the certificates and every tenant's database; list every fault.
     Check(check::CheckArgs),
-    /// Trace one request: report at which step it would stop, and how to fix it.
+    /// Trace one request, or the webhooks of a subscription: report at which step it would stop, and how to fix it.
     Explain(explain::ExplainArgs),
     /// Migrate the tenants' databases to the newest schema.
     Migrate(migrate::MigrateArgs),

@@ -1,11 +1,13 @@
-//! Traces a request without sending it: reports at which step it would stop, and how to fix that.
+//! Traces a request without sending it: reports at which step it would stop, and how to fix that. Traces webhooks of a
+//! subscription too, and sends its receiver a test.
 //!
 //! Checks the same things as a gateway, with the same code: the configuration, certificate files, the tenant's
 //! database, and the rate window in Redis. Anything that only the running process knows (a window in its memory, an
-//! open circuit breaker) is reported as unknown. Tracing uses no budget and writes nothing.
+//! open circuit breaker) is reported as unknown. Tracing uses no budget and writes nothing to a database.
 
 mod certificate;
 mod database;
+mod webhook;
 
 use std::fmt;
 
@@ -19,6 +21,7 @@ use crate::quota::{Account, Quota};
 use crate::shared::{RedisClient, RedisConnections, diagnosis};
 use crate::store::DatabaseIdentity;
 use crate::tenant::token::PresentedToken;
+pub use webhook::trace_webhook;
 
 /// The result of one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +61,8 @@ impl Finding {
 /// One step of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceStep {
-    /// `name`, `certificate`, `tenant`, `database`, `token` or `budget`.
+    /// `name`, `certificate`, `tenant`, `database`, `token` or `budget`; of a webhook `name`, `database`,
+    /// `subscription`, `pending`, `request`, `dns`, `address`, `tcp`, `tls` or `answer`.
     pub name: &'static str,
     /// The result.
     pub finding: Finding,
@@ -137,7 +141,7 @@ impl<'c> Tracer<'c> {
     /// Traces a request to a host, which may be given as a URL, with or without a token.
     pub async fn trace(&self, host: &str, token: Option<&str>) -> Trace {
         let mut trace = Trace::default();
-        let (host, tenant) = match self.find(host) {
+        let (host, tenant) = match find(self.config, host) {
             Ok(found) => found,
             Err(finding) => {
                 trace.step("name", finding);
@@ -185,31 +189,6 @@ impl<'c> Tracer<'c> {
             trace.step("token", malformed(token));
         }
         trace.step("budget", self.find_budget(tenant, identity.as_ref()).await);
-    }
-
-    fn find(&self, host: &str) -> Result<(&'c HostName, &'c TenantConfig), Finding> {
-        let without_scheme = host.split_once("://").map_or(host, |(_, rest)| rest);
-        let authority = without_scheme.split('/').next().unwrap_or_default();
-        let Ok(wanted) = HostName::parse_authority(authority) else {
-            let what = format!("`{authority}` is no host name: a request is refused with 400");
-            return Err(Finding::stops(what, "give the host as in the URL that the client uses"));
-        };
-        let hosts = || {
-            let tenants = self.config.tenants.iter();
-            tenants.flat_map(|tenant| tenant.hosts().map(move |host| (host, &**tenant)))
-        };
-        hosts().find(|(host, _)| **host == wanted).ok_or_else(|| {
-            let what = format!(
-                "no tenant has `{wanted}`: a handshake for it ends with the alert unrecognized_name, and a request with 404"
-            );
-            let near = |host: &HostName| strsim::damerau_levenshtein(host.as_str(), wanted.as_str());
-            let nearest = hosts().map(|(host, tenant)| (near(host), host, tenant)).min_by_key(|(far, _, _)| *far);
-            let remedy = "add it to the `domains` of a tenant in the configuration, with a certificate".to_owned();
-            Finding::stops(what, match nearest {
-                Some((1..=3, host, tenant)) => format!("{remedy}; or was `{host}` meant, of the tenant `{}`?", tenant.slug),
-                _ => remedy,
-            })
-        })
     }
 
     async fn find_budget(&self, tenant: &TenantConfig, database: Option<&DatabaseIdentity>) -> Finding {
@@ -263,6 +242,37 @@ impl<'c> Tracer<'c> {
             }
         }
     }
+}
+
+/// The tenant at a host, which may be given as a URL.
+fn find<'c>(config: &'c Config, host: &str) -> Result<(&'c HostName, &'c TenantConfig), Finding> {
+    let without_scheme = host.split_once("://").map_or(host, |(_, rest)| rest);
+    let authority = without_scheme.split('/').next().unwrap_or_default();
+    let Ok(wanted) = HostName::parse_authority(authority) else {
+        let what = format!("`{authority}` is no host name: a request is refused with 400");
+        return Err(Finding::stops(what, "give the host as in the URL that the client uses"));
+    };
+    let hosts = || {
+        let tenants = config.tenants.iter();
+        tenants.flat_map(|tenant| tenant.hosts().map(move |host| (host, &**tenant)))
+    };
+    hosts().find(|(host, _)| **host == wanted).ok_or_else(|| {
+        let what = format!(
+            "no tenant has `{wanted}`: a handshake for it ends with the alert unrecognized_name, and a request with 404"
+        );
+        let near = |host: &HostName| strsim::damerau_levenshtein(host.as_str(), wanted.as_str());
+        let nearest = hosts().map(|(host, tenant)| (near(host), host, tenant)).min_by_key(|(far, _, _)| *far);
+        let remedy = "add it to the `domains` of a tenant in the configuration, with a certificate".to_owned();
+        Finding::stops(
+            what,
+            match nearest {
+                Some((1..=3, host, tenant)) => {
+                    format!("{remedy}; or was `{host}` meant, of the tenant `{}`?", tenant.slug)
+                }
+                _ => remedy,
+            },
+        )
+    })
 }
 
 fn malformed(token: &str) -> Finding {

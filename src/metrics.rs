@@ -30,6 +30,7 @@ pub use self::static_counters::{RateDecision, StaticCounters, TokenCheck};
 pub use self::tasks::TaskMetrics;
 pub use self::tenants::{TenantLabels, TenantMeter, TenantMetrics};
 pub use self::webhooks::WebhookMetrics;
+pub(crate) use self::webhooks::{PENDING_STATES, STATES};
 
 /// All metrics of one gateway.
 #[derive(Clone, Debug)]

@@ -21,6 +21,7 @@ mod counted;
 mod dialer;
 mod error;
 mod guard;
+mod own_services;
 mod probe;
 mod resolver;
 mod settings;

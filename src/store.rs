@@ -75,8 +75,9 @@ use settle::Settler;
 pub use statement::{Page, PageRequest, Texts, fold};
 pub use submissions::{Answer, Field, Submission, SubmissionPart, SubmissionReader, Submissions, SubmissionsView};
 pub use subscriptions::{
-    AttemptRecord, DueEvent, DueEvents, Event, EventsAhead, FailedEvent, LeasedSubscription, Progress, SentBody,
-    Standing, Subscribed, Subscription, SubscriptionKey, Unsubscription,
+    AttemptRecord, DueEvent, DueEvents, Event, EventsAhead, FailedEvent, InspectedSubscription, LeasedSubscription,
+    PendingEvents, Progress, SampleSubmission, SentBody, Standing, Subscribed, Subscription, SubscriptionCounts,
+    SubscriptionKey, Unsubscription, Written,
 };
 pub use tokens::{NewToken, TokenRecord};
 

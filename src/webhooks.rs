@@ -28,9 +28,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::WebhookConfig;
 use crate::host::HostName;
-use crate::metrics::WebhookMetrics;
+use crate::metrics::{STATES, WebhookMetrics};
 use crate::outbound::{Client, Guard};
-use crate::store::{LeasedSubscription, Standing};
+use crate::store::{LeasedSubscription, Standing, SubscriptionCounts};
 use crate::tenant::{Directory, Tenant};
 use permits::Permits;
 pub use watch::Watch;
@@ -102,6 +102,21 @@ impl Webhooks {
         }
     }
 
+    /// Publishes how many subscriptions there are, of all tenants.
+    pub fn publish<'c>(&self, counts: impl Iterator<Item = &'c SubscriptionCounts>) {
+        let (mut by_state, mut set_aside) = ([0; STATES.len()], 0);
+        for counts in counts {
+            for (state, sum) in STATES.iter().zip(&mut by_state) {
+                *sum += counts.by_state.get(*state).copied().unwrap_or(0);
+            }
+            set_aside += counts.set_aside;
+        }
+        for (state, sum) in STATES.iter().zip(by_state) {
+            self.0.metrics.subscriptions.with_label_values(&[*state]).set(sum);
+        }
+        self.0.metrics.waiting.set(set_aside);
+    }
+
     /// Starts no further request, waits a limited time for those that run, and gives the leases back.
     pub async fn stop(&self) {
         self.0.stopping.cancel();
@@ -123,8 +138,8 @@ impl Hub {
         format!("{}-{}", self.node, self.leases.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Logs and counts what became of a subscription, once for each change.
-    fn report(&self, place: &Place, leased: &LeasedSubscription, standing: &Standing) {
+    /// Logs and counts what became of a subscription, once for each change. `fault` is how its receiver failed.
+    fn report(&self, place: &Place, leased: &LeasedSubscription, standing: &Standing, fault: &str) {
         let (tenant, subscription) = (&*place.tenant.slug, leased.id);
         match standing {
             Standing::Failing { reason, .. } if leased.failures == 0 => {
@@ -133,6 +148,7 @@ impl Hub {
             }
             Standing::Disabled { reason } => {
                 self.metrics.changes.with_label_values(&["disabled"]).inc();
+                self.metrics.disabled.with_label_values(&[fault]).inc();
                 tracing::warn!(
                     tenant,
                     subscription,

@@ -253,8 +253,9 @@ fn subscription_id(value: &Scalar<'_>, path: FieldPath<'_>, faults: &mut Faults)
     values::id(value, path, IdKind::Subscription, faults)
 }
 
-/// A secret in the format of the Standard Webhooks specification.
-fn new_secret() -> String {
+/// A new secret in the format of the Standard Webhooks specification.
+#[must_use]
+pub fn new_secret() -> String {
     let mut secret = [0; SECRET_BYTES];
     rand::rng().fill_bytes(&mut secret);
     format!("whsec_{}", STANDARD.encode(secret))

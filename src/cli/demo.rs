@@ -1,10 +1,12 @@
-//! `formgate demo`: serves two tenants with sample data on this machine, and prints commands to try.
+//! `formgate demo`: serves two tenants with sample data on this machine, prints commands to try, and the webhooks that
+//! they cause.
 //!
 //! Owns only the order of the steps: loading the configuration, importing data, creating tokens and starting the
 //! gateway use the same code as elsewhere. The two NDJSON files also serve as examples of the import format.
 
 mod calls;
 mod folder;
+mod receiver;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
@@ -15,6 +17,7 @@ use clap::Args;
 
 use self::calls::DemoAccount;
 use self::folder::DemoFolder;
+use self::receiver::DemoReceiver;
 use super::output::print;
 use super::serve::StopSignals;
 use super::{OfTenant, serve, token};
@@ -45,16 +48,20 @@ pub(super) async fn run(command: &DemoArgs) -> Result<()> {
     config.gateway.listen = vec![command.listen.into()];
     let [acme, globex] = SAMPLES;
     let (acme, globex) = (load(&config, acme).await?, load(&config, globex).await?);
+    let receiver = DemoReceiver::start(&folder.certificate(), &folder.private_key()).await?;
 
     gateway::raise_limit();
     // Create tokens last: a failed start leaves none behind.
     let stop = StopSignals::new()?;
     let running = start(&config).await?;
+    on_store(acme, async |store| Ok(receiver.subscribe(store).await?)).await?;
     let acme = DemoAccount { tenant: acme, token: make_token(acme).await? };
     let globex = DemoAccount { tenant: globex, token: make_token(globex).await? };
     let address = *running.addresses().first().expect("a gateway listens somewhere");
-    print(&calls::show(&folder, address, running.admin_address(), &acme, &globex)?)?;
-    serve::serve_until_stopped(running, stop).await
+    print(&calls::show(&folder, address, running.admin_address(), &acme, &globex, receiver.url())?)?;
+    serve::serve_until_stopped(running, stop).await?;
+    // Whoever serves the folder next has no receiver at this port.
+    on_store(acme.tenant, async |store| Ok(receiver::unsubscribe(store).await?)).await
 }
 
 /// Migrates a tenant's database, and imports the sample data if it is empty.
@@ -85,8 +92,13 @@ async fn start(config: &Config) -> Result<Running> {
 }
 
 async fn make_token(tenant: &TenantConfig) -> Result<String> {
+    on_store(tenant, async |store| Ok(token::create(store, "Demo").await?.expose().to_owned())).await
+}
+
+/// Does something with a tenant's database.
+async fn on_store<T>(tenant: &TenantConfig, doing: impl AsyncFnOnce(&Store) -> Result<T>) -> Result<T> {
     let store = Store::open(&tenant.database, 1).await?;
-    let token = token::create(&store, "Demo").await?;
+    let done = doing(&store).await;
     store.close().await;
-    Ok(token.expose().to_owned())
+    done
 }

@@ -1,4 +1,4 @@
-//! `formgate explain`: reports at which step a request would stop, and how to fix it.
+//! `formgate explain`: reports at which step a request, or the webhooks of a subscription, would stop, and how to fix it.
 
 use std::io::Read;
 
@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::ConfigFile;
 use super::output::print;
-use crate::explain::Tracer;
+use crate::explain::{Tracer, trace_webhook};
 
 #[derive(Debug, Args)]
 pub(super) struct ExplainArgs {
@@ -18,9 +18,15 @@ pub(super) struct ExplainArgs {
     /// A token to check too; `-` reads it from standard input, so that process lists do not show it.
     #[arg(long, value_name = "TOKEN")]
     token: Option<String>,
+    /// A subscription, such as `hook_7`: report why its webhooks do not arrive, and send its receiver a test.
+    #[arg(long, value_name = "ID", conflicts_with = "token")]
+    webhook: Option<String>,
 }
 
 pub(super) async fn run(command: &ExplainArgs) -> Result<()> {
+    if let Some(subscription) = &command.webhook {
+        return explain_webhook(command, subscription).await;
+    }
     let token = match command.token.as_deref() {
         Some("-") => Some(read_token()?),
         token => token.map(str::to_owned),
@@ -32,6 +38,16 @@ pub(super) async fn run(command: &ExplainArgs) -> Result<()> {
         None if token.is_some() => print("\nA request with this token would be served."),
         None => print("\nA request with a good token would be served."),
         Some(stop) => bail!("a request would stop at the step `{}`", stop.name),
+    }
+}
+
+async fn explain_webhook(command: &ExplainArgs, subscription: &str) -> Result<()> {
+    let config = command.file.load()?;
+    let trace = trace_webhook(&config, &command.host, subscription).await;
+    print(&trace.to_string())?;
+    match trace.stop() {
+        None => print("\nWebhooks of this subscription arrive."),
+        Some(stop) => bail!("webhooks stop at the step `{}`", stop.name),
     }
 }
 

@@ -47,7 +47,7 @@ pub(super) async fn find(tenant: &TenantConfig) -> (Finding, Option<(DatabaseIde
     }
 }
 
-fn fault(error: &StoreError, tenant: &TenantConfig) -> Finding {
+pub(super) fn fault(error: &StoreError, tenant: &TenantConfig) -> Finding {
     let what = format!("{}. Requests are answered with 503", with_causes(error));
     Finding::stops(what, remedy(error, &tenant.database, &tenant.slug))
 }

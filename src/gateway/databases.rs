@@ -17,7 +17,7 @@ use tokio::time::sleep;
 use crate::background::{Run, Task};
 use crate::config::TenantConfig;
 use crate::metrics::DatabaseMetrics;
-use crate::store::{Store, StoreError, with_causes};
+use crate::store::{Store, StoreError, SubscriptionCounts, with_causes};
 use crate::tenant::{Directory, TenantDatabase};
 use crate::webhooks::Webhooks;
 
@@ -87,11 +87,12 @@ struct InspectedDatabase {
     fault: Option<String>,
     /// How many rows are wrongly derived, and when they were counted.
     counted: Option<(u64, Instant)>,
+    subscriptions: SubscriptionCounts,
 }
 
 impl InspectedDatabase {
     fn not_inspected(tenant: &Arc<TenantConfig>) -> Self {
-        Self { tenant: Arc::clone(tenant), fault: None, counted: None }
+        Self { tenant: Arc::clone(tenant), fault: None, counted: None, subscriptions: SubscriptionCounts::default() }
     }
 
     fn is_count_due(&self) -> bool {
@@ -163,14 +164,14 @@ impl Databases {
             && !before.is_count_due()
         {
             if let Some(store) = open {
-                self.note_subscriptions(tenant, store.has_subscriptions().await);
+                self.note_subscriptions(&mut found, store.count_subscriptions().await);
             }
             found.fault = None;
             return found;
         }
         match inspect_store(tenant, before.is_count_due()).await {
-            Ok((wrong, has_subscriptions)) => {
-                self.note_subscriptions(tenant, has_subscriptions);
+            Ok((wrong, subscriptions)) => {
+                self.note_subscriptions(&mut found, subscriptions);
                 found.fault = None;
                 // A count that timed out would time out again a minute later, so it counts as done.
                 found.counted = wrong.map(|wrong| (wrong.unwrap_or_default(), Instant::now())).or(found.counted);
@@ -181,10 +182,12 @@ impl Databases {
     }
 
     /// A look that fails is repeated in the next round.
-    fn note_subscriptions(&self, tenant: &TenantConfig, has_subscriptions: Result<bool, StoreError>) {
-        if let Some(webhooks) = self.webhooks.as_ref().filter(|_| has_subscriptions.unwrap_or(false)) {
-            webhooks.watch_tenant(&tenant.slug);
+    fn note_subscriptions(&self, found: &mut InspectedDatabase, counts: Result<SubscriptionCounts, StoreError>) {
+        let Ok(counts) = counts else { return };
+        if let Some(webhooks) = self.webhooks.as_ref().filter(|_| counts.are_delivered()) {
+            webhooks.watch_tenant(&found.tenant.slug);
         }
+        found.subscriptions = counts;
     }
 
     fn publish(&self) {
@@ -192,6 +195,9 @@ impl Databases {
         let faulty = found.values().filter(|found| found.fault.is_some()).count();
         let wrong: u64 = found.values().filter_map(|found| found.counted).map(|(wrong, _)| wrong).sum();
         self.metrics.inspected(faulty, wrong);
+        if let Some(webhooks) = &self.webhooks {
+            webhooks.publish(found.values().map(|found| &found.subscriptions));
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, InspectedDatabase>> {
@@ -201,16 +207,16 @@ impl Databases {
 }
 
 /// Opens a database as serving does. Counts its wrong rows if a count is due; the inner `None` means that the count
-/// failed. Also returns whether it has subscriptions.
+/// failed. Also counts its subscriptions.
 async fn inspect_store(
     tenant: &TenantConfig,
     is_count_due: bool,
-) -> Result<(Option<Option<u64>>, Result<bool, StoreError>), StoreError> {
+) -> Result<(Option<Option<u64>>, Result<SubscriptionCounts, StoreError>), StoreError> {
     let store = Store::open(&tenant.database, 1).await?;
     let wrong = if is_count_due { Some(store.count_wrong().await.ok()) } else { None };
-    let has_subscriptions = store.has_subscriptions().await;
+    let subscriptions = store.count_subscriptions().await;
     store.close().await;
-    Ok((wrong, has_subscriptions))
+    Ok((wrong, subscriptions))
 }
 
 /// Logs what changed since the last inspection.

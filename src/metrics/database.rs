@@ -18,6 +18,7 @@ pub struct DatabaseMetrics {
     breaker_trips: IntCounter,
     refused: IntCounterVec,
     settled: IntCounter,
+    settling: Histogram,
     behind: IntGauge,
     faulty: IntGauge,
     wrong: IntGauge,
@@ -134,6 +135,11 @@ impl DatabaseMetrics {
                 "formgate_database_settled_total",
                 "Notes of what writers touched from which searches' tables were derived.",
             ),
+            settling: registrar.histogram(
+                "formgate_database_settle_duration_seconds",
+                "Time of one transaction that takes such notes, derives from them and numbers changes.",
+                &DURATION_BUCKETS,
+            ),
             behind: registrar.gauge(
                 "formgate_database_behind",
                 "Databases to which more was written than is derived from yet: their searches are refused.",
@@ -204,9 +210,10 @@ impl DatabaseMetrics {
         self.refused.with_label_values(&[reason]).inc();
     }
 
-    /// Counts notes of writers that were processed into search tables.
-    pub(crate) fn settled(&self, notes: usize) {
+    /// Counts notes of writers that were processed into search tables, in one transaction.
+    pub(crate) fn settled(&self, notes: usize, took: Duration) {
         self.settled.inc_by(notes as u64);
+        self.settling.observe(took.as_secs_f64());
     }
 
     /// Counts databases that fell behind or, if negative, caught up.

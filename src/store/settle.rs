@@ -305,10 +305,11 @@ async fn settle_some(database: &Database, options: SettlerOptions) -> Result<Tak
 }
 
 async fn try_to_settle_some(database: &Database, options: SettlerOptions) -> Result<TakenNotes, StoreError> {
+    let began = Instant::now();
     let mut transaction = begin(database, options).await?;
     let taken = settle_in(&mut transaction, options.notes, Events::Sent).await?;
     transaction.commit().await?;
-    database.metrics().settled(taken.notes);
+    database.metrics().settled(taken.notes, began.elapsed());
     Ok(taken)
 }
 

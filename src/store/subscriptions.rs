@@ -1,8 +1,10 @@
 //! Webhook subscriptions of automation tools to events of forms: creating, finding and deleting them.
 //!
-//! A sender leases a subscription ([`lease`]), reads what is [`due`], delivers it, and writes its [`progress`].
+//! A sender leases a subscription ([`lease`]), reads what is [`due`], delivers it, and writes its [`progress`]. An
+//! operator finds out with [`inspected`] why events do not arrive.
 
 mod due;
+mod inspected;
 mod lease;
 mod progress;
 
@@ -12,8 +14,9 @@ use super::engine::Retry;
 use super::statement::{Page, PageRequest, Row, Sql};
 use super::{Store, StoreError};
 pub use due::{DueEvent, DueEvents, EventsAhead, SentBody};
+pub use inspected::{InspectedSubscription, PendingEvents, SampleSubmission, SubscriptionCounts};
 pub use lease::LeasedSubscription;
-pub use progress::{AttemptRecord, FailedEvent, Progress, Standing};
+pub use progress::{AttemptRecord, FailedEvent, Progress, Standing, Written};
 
 /// The event that a subscription delivers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

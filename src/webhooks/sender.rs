@@ -20,7 +20,7 @@ use crate::api::{Envelope, EnvelopeBody, ShownSubmissions};
 use crate::outbound::{Attempt, EventId, Message, SigningSecret, Target};
 use crate::store::{
     AttemptRecord, DueEvent, DueEvents, Event, FailedEvent, LeasedSubscription, Progress, SentBody, Standing, Store,
-    StoreError, SubmissionPart,
+    StoreError, SubmissionPart, Written,
 };
 
 /// How many events are read at once.
@@ -73,6 +73,8 @@ pub(super) struct Sender {
     is_exhausted_since: Option<Instant>,
     /// What ends the lease, once nothing is in flight.
     ending: Option<Standing>,
+    /// How the receiver last failed: a value of a metric's label.
+    fault: &'static str,
     /// When another event will be due.
     again_in: Option<Duration>,
 }
@@ -98,7 +100,9 @@ impl Sender {
                 failed: &[],
                 standing: &Standing::Disabled { reason },
             };
-            store.write_progress(&leased, &progress).await?;
+            if store.write_progress(&leased, &progress).await? == Written::Ended {
+                hub.report(&place, &leased, progress.standing, "unusable");
+            }
             return Ok(None);
         };
         let sender = Self {
@@ -118,6 +122,7 @@ impl Sender {
             dropped: Vec::new(),
             is_exhausted_since: None,
             ending: None,
+            fault: "",
             again_in: None,
             leased,
         };
@@ -256,7 +261,8 @@ impl Sender {
             let Some(attempt) = &sent.attempt else { continue };
             let outcome = Outcome::of(attempt);
             let metrics = &self.hub.metrics;
-            metrics.attempts.with_label_values(&[outcome.label(attempt)]).inc();
+            let label = outcome.label(attempt);
+            metrics.attempts.with_label_values(&[label]).inc();
             attempts.push(record(sent, attempt, self.leased.event, outcome == Outcome::Accepted));
             let failures = event.attempts + 1;
             let mut again = FailedEvent {
@@ -292,14 +298,14 @@ impl Sender {
                 }
                 Outcome::Refused(reason) => {
                     failed.push(again);
-                    self.fail(&reason, None);
+                    self.fail(&reason, label, None);
                 }
                 Outcome::Unreachable { reason, retry_after } => {
                     if !event.is_in_turn {
                         again.next_attempt_at = Some(Timestamp::now() + pause(failures, retry_after));
                     }
                     failed.push(again);
-                    self.fail(&reason, retry_after);
+                    self.fail(&reason, label, retry_after);
                 }
             }
         }
@@ -316,15 +322,15 @@ impl Sender {
             failed: &failed,
             standing,
         };
-        let goes_on = self.store.write_progress(&self.leased, &progress).await?;
+        let written = self.store.write_progress(&self.leased, &progress).await?;
         self.dropped.clear();
-        if goes_on {
-            self.hub.report(&self.place, &self.leased, standing);
-            if has_failed && !accepted.is_empty() {
-                self.hub.report_recovery(&self.place, &self.leased);
-            }
+        if written == Written::Ended {
+            self.hub.report(&self.place, &self.leased, standing, self.fault);
         }
-        Ok(goes_on && *standing == Standing::Delivering)
+        if written == Written::GoesOn && has_failed && !accepted.is_empty() {
+            self.hub.report_recovery(&self.place, &self.leased);
+        }
+        Ok(written == Written::GoesOn && *standing == Standing::Delivering)
     }
 
     fn done(&mut self, event: &DueEvent) {
@@ -335,10 +341,11 @@ impl Sender {
     }
 
     /// Ends the lease with a pause, once nothing is in flight; several requests at once are one failure.
-    fn fail(&mut self, reason: &str, retry_after: Option<Duration>) {
+    fn fail(&mut self, reason: &str, fault: &'static str, retry_after: Option<Duration>) {
         if matches!(self.ending, Some(Standing::Gone { .. } | Standing::Disabled { .. })) {
             return;
         }
+        self.fault = fault;
         let since = self.leased.failing_since.unwrap_or_else(Timestamp::now);
         let age = Timestamp::now().duration_since(since).unsigned_abs();
         self.ending = Some(if age >= self.hub.config.disable_after {

@@ -8,6 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::{Notify, Semaphore};
 
@@ -15,6 +16,7 @@ use super::hints::{self, Counter, Hints};
 use super::sender::Sender;
 use super::{Hub, Place};
 use crate::background::{Run, Task};
+use crate::metrics::{PENDING_STATES, WebhookMetrics};
 use crate::store::{EventsAhead, Store, StoreError, with_causes};
 
 /// How often hints are gathered.
@@ -57,6 +59,8 @@ pub(super) struct WatchedTenant {
     is_looked_at: bool,
     /// Whether it was to be looked at again while it was.
     again: bool,
+    /// Of [`PENDING_STATES`]: since when an event is due that no node sends, and since when a receiver fails.
+    pending_since: [Option<Timestamp>; PENDING_STATES.len()],
     /// The subscriptions that this node delivers now.
     sending: HashSet<i64>,
 }
@@ -75,6 +79,7 @@ impl Watched {
             hints: Hints::default(),
             is_looked_at: false,
             again: false,
+            pending_since: [None; PENDING_STATES.len()],
             sending: HashSet::new(),
         });
         (watched.look_at, watched.again) = (now, watched.is_looked_at);
@@ -105,6 +110,24 @@ impl Watched {
     fn counted(&self, slug: &str, counter: Option<Counter>) {
         if let Some(tenant) = self.lock().get_mut(slug) {
             tenant.hints.counted(counter);
+        }
+    }
+
+    fn note_pending(&self, slug: &str, since: [Option<Timestamp>; PENDING_STATES.len()]) {
+        if let Some(tenant) = self.lock().get_mut(slug) {
+            tenant.pending_since = since;
+        }
+    }
+
+    /// Publishes how many tenants are watched, and how old their oldest pending events are.
+    fn publish(&self, metrics: &WebhookMetrics) {
+        let now = Timestamp::now();
+        let tenants = self.lock();
+        metrics.watched.set(i64::try_from(tenants.len()).unwrap_or(i64::MAX));
+        for (at, state) in PENDING_STATES.iter().enumerate() {
+            let oldest = tenants.values().filter_map(|tenant| tenant.pending_since[at]).min();
+            let age = oldest.map_or(0, |oldest| now.duration_since(oldest).as_secs().max(0));
+            metrics.oldest_pending.with_label_values(&[*state]).set(age);
         }
     }
 
@@ -165,6 +188,7 @@ impl Task for Watch {
         }
         if self.hints_at <= Instant::now() {
             hints::gather(&self.hub).await;
+            self.hub.watched.publish(&self.hub.metrics);
             self.hints_at = Instant::now() + HINTS;
         }
         for slug in self.hub.watched.take_due() {
@@ -174,7 +198,6 @@ impl Task for Watch {
                 look(&hub, &slug).await;
             });
         }
-        self.hub.metrics.watched.set(i64::try_from(self.hub.watched.lock().len()).unwrap_or(i64::MAX));
         Run::Succeeded
     }
 }
@@ -236,6 +259,7 @@ async fn look(hub: &Arc<Hub>, slug: &Arc<str>) {
         Ok(ahead) if !ahead.is_subscribed => hub.watched.forget(slug),
         Ok(ahead) => {
             let counted_by = place.tenant.database.counted_by().zip(ahead.on_postgres);
+            hub.watched.note_pending(slug, [ahead.oldest_due, ahead.failing_since]);
             hub.watched.counted(slug, counted_by.map(|(by, names)| Counter::new(by, names)));
             look.again_in = ahead.again_in.map_or(hub.config.sweep, |pause| pause.min(hub.config.sweep));
         }

@@ -47,6 +47,7 @@ pub(super) fn show(
     admin: Option<SocketAddr>,
     acme: &DemoAccount<'_>,
     globex: &DemoAccount<'_>,
+    receiver: &str,
 ) -> Result<String> {
     let port = address.port();
     let mut text = "formgate serves two tenants with sample data.\n\n".to_owned();
@@ -57,6 +58,7 @@ pub(super) fn show(
     if let Some(admin) = admin {
         text += &format!("{:14}http://{admin}/metrics\n", "Metrics");
     }
+    text += &format!("{:14}{receiver} prints those of {}\n", "Webhooks", acme.tenant.name);
     text += "\nPaste any of these into another terminal:\n\n";
 
     let certificate = folder.certificate();
@@ -66,9 +68,19 @@ pub(super) fn show(
     for call in calls(acme, globex, &flood) {
         text += &format!("# {}\n{}\n\n", call.about, command(&call, &certificate, address));
     }
+    if let Some(database) = acme.tenant.database.file() {
+        let database = quoted(database.to_str().context("the folder's path must be UTF-8")?);
+        text += &format!("# {CHANGE_ABOUT}\nsqlite3 {database} \\\n  \"{CHANGE}\"\n\n");
+    }
     text += if folder.is_temporary() { "Ctrl-C stops, and removes everything." } else { "Ctrl-C stops." };
     Ok(text)
 }
+
+const CHANGE_ABOUT: &str =
+    "A change by SQL, as by a forms product that knows nothing of formgate: its webhook is printed here within 2 s.";
+
+const CHANGE: &str = "UPDATE submissions SET status = 'approved', \
+                      updated_at = strftime('%s', 'now') * 1000000 WHERE id = 2009";
 
 /// Of the members in the sample data, this leaves out Farid.
 const FINANCE: &str = concat!(

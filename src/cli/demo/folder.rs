@@ -14,8 +14,8 @@ use crate::owner_only;
 
 const CONFIG: &str = include_str!("tenants.toml");
 
-/// The hosts of the configuration, and others for experiments.
-const NAMES: [&str; 4] = ["acme.localhost", "globex.localhost", "forms.acme.localhost", "localhost"];
+/// The hosts of the configuration, the address of the receiver of webhooks, and others for experiments.
+const NAMES: [&str; 5] = ["acme.localhost", "globex.localhost", "forms.acme.localhost", "localhost", "127.0.0.1"];
 
 /// A demo's folder with all files in place. A temporary one is removed on drop.
 pub(super) struct DemoFolder {
@@ -67,7 +67,7 @@ impl DemoFolder {
         self.path.join("certificate.pem")
     }
 
-    fn private_key(&self) -> PathBuf {
+    pub(super) fn private_key(&self) -> PathBuf {
         self.path.join("certificate.key")
     }
 }

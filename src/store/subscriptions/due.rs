@@ -78,6 +78,10 @@ pub struct EventsAhead {
     pub again_in: Option<Duration>,
     /// Whether there is any subscription that is delivered.
     pub is_subscribed: bool,
+    /// When the oldest event happened that is due and that no sender has.
+    pub oldest_due: Option<Timestamp>,
+    /// Since when a receiver fails, of those that fail for longest.
+    pub failing_since: Option<Timestamp>,
     /// The database and the schema, if they are on Postgres: what its counters of writes are asked for.
     pub on_postgres: Option<[String; 2]>,
 }
@@ -85,6 +89,10 @@ pub struct EventsAhead {
 impl EventsAhead {
     fn look_again_in(&mut self, pause: Duration) {
         self.again_in = Some(self.again_in.map_or(pause, |before| before.min(pause)));
+    }
+
+    fn note_due(&mut self, event: &DueEvent) {
+        self.oldest_due = Some(self.oldest_due.map_or(event.changed_at, |before| before.min(event.changed_at)));
     }
 }
 
@@ -115,6 +123,7 @@ struct Watched {
     leased_until: Option<Timestamp>,
     /// When an event that was set aside is sent again.
     set_aside_until: Option<Timestamp>,
+    failing_since: Option<Timestamp>,
 }
 
 impl Store {
@@ -140,6 +149,7 @@ impl Store {
         sql.push(" FROM submission_changes");
         let row = reader.fetch_one(sql).await?;
         let (newest, now): ([Option<i64>; 3], Timestamp) = ([row.get(0)?, row.get(1)?, row.get(2)?], row.get(3)?);
+        ahead.failing_since = watched.iter().filter_map(|subscription| subscription.failing_since).min();
         for subscription in watched {
             let Some(event) = subscription.event else { continue };
             let ready = (subscription.id, subscription.leased_until.is_some());
@@ -167,6 +177,7 @@ impl Store {
                 ahead.ready.push(ready);
             }
             due.again_in.into_iter().for_each(|pause| ahead.look_again_in(pause));
+            due.events.iter().filter(|_| subscription.failing_since.is_none()).for_each(|event| ahead.note_due(event));
         }
         Ok(ahead)
     }
@@ -180,6 +191,7 @@ impl Store {
         sql.push("WHERE e.subscription_id = s.id), ");
         write_is_numbered(&mut sql);
         sql.push_either(", current_database()::text, current_schema()::text", ", NULL, NULL");
+        sql.push(", failing_since");
         sql.push(" FROM subscriptions s CROSS JOIN change_state WHERE state IN ('active', 'failing') ORDER BY id");
         let (mut watched, mut is_numbered) = (Vec::new(), true);
         for row in reader.fetch_all(sql).await? {
@@ -191,23 +203,13 @@ impl Store {
                 resting_until: row.get(4)?,
                 leased_until: row.get(5)?,
                 set_aside_until: row.get(6)?,
+                failing_since: row.get(10)?,
             });
             is_numbered = row.get(7)?;
             let (database, schema): (Option<String>, Option<String>) = (row.get(8)?, row.get(9)?);
             ahead.on_postgres = database.zip(schema).map(<[String; 2]>::from);
         }
         Ok((watched, is_numbered))
-    }
-
-    /// Whether a sender has anything to watch for here.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn has_subscriptions(&self) -> Result<bool, StoreError> {
-        let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT EXISTS (SELECT 1 FROM subscriptions WHERE state IN ('active', 'failing'))");
-        Ok(reader.fetch_one(sql).await?.get(0)?)
     }
 
     /// The events of a leased subscription that are due: at most `limit` that were set aside, and as many after the
@@ -328,7 +330,7 @@ async fn read_due(
     Ok(InTurn { events, read_to, is_cut, again_in })
 }
 
-fn write_within(sql: &mut Sql, form: Option<i64>) {
+pub(super) fn write_within(sql: &mut Sql, form: Option<i64>) {
     if let Some(form) = form {
         sql.push(" AND c.form_id IN ");
         write_with_sub_forms(sql, &[form]);

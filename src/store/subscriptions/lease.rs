@@ -54,14 +54,12 @@ impl LeasedSubscription {
     fn read(row: &Row, holder: String) -> Result<Option<Self>, sqlx::Error> {
         // That of a newer program.
         let Some(event) = Event::parse(&row.get::<String>(2)?) else { return Ok(None) };
-        let previous: Option<String> = row.get(9)?;
-        let is_valid = row.get::<Option<Timestamp>>(10)?.is_some_and(|until| until > Timestamp::now());
         Ok(Some(Self {
             id: row.get(0)?,
             target_url: row.get(1)?,
             event,
             form: row.get(3)?,
-            secrets: [row.get(4)?].into_iter().chain(previous.filter(|_| is_valid)).collect(),
+            secrets: valid_secrets(row.get(4)?, row.get(9)?, row.get(10)?),
             position: row.get(5)?,
             done_beyond: serde_json::from_str(&row.get::<String>(6)?).unwrap_or_default(),
             failures: u32::try_from(row.get::<i64>(7)?).unwrap_or(u32::MAX),
@@ -69,6 +67,12 @@ impl LeasedSubscription {
             holder,
         }))
     }
+}
+
+/// The secrets that sign now: the current one, then the previous one while it is valid.
+pub(super) fn valid_secrets(current: String, previous: Option<String>, until: Option<Timestamp>) -> Vec<String> {
+    let is_valid = until.is_some_and(|until| until > Timestamp::now());
+    [current].into_iter().chain(previous.filter(|_| is_valid)).collect()
 }
 
 impl Store {

@@ -144,6 +144,19 @@ impl Standing {
     }
 }
 
+/// What came of writing progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// The sender may go on.
+    GoesOn,
+    /// The subscription is in the state that the sender gave it.
+    Ended,
+    /// The subscription was paused, or its state changed otherwise.
+    Stopped,
+    /// The lease was not the sender's any more: nothing was written.
+    Lost,
+}
+
 /// What happened since a sender last wrote.
 #[derive(Clone, Debug)]
 pub struct Progress<'p> {
@@ -165,8 +178,7 @@ pub struct Progress<'p> {
 }
 
 impl Store {
-    /// Writes the progress of a sender. Returns whether it may go on: false if the lease was not the sender's any more
-    /// (nothing is written then), or the subscription was paused.
+    /// Writes the progress of a sender.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
@@ -174,7 +186,7 @@ impl Store {
         &self,
         leased: &LeasedSubscription,
         progress: &Progress<'_>,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Written, StoreError> {
         let mut transaction = self.database.begin().await?;
         if transaction.dialect() == Dialect::Postgres {
             // What a crash of the server loses is delivered once more.
@@ -210,15 +222,21 @@ impl Store {
             _ => {}
         }
         sql.push(" WHERE id = ").bind(leased.id).push(" AND leased_by = ").bind(leased.holder.as_str());
-        sql.push(" RETURNING state IN ('active', 'failing')");
+        sql.push(" RETURNING state");
         let Some(row) = transaction.fetch_all(sql).await?.pop() else {
             transaction.roll_back().await?;
-            return Ok(false);
+            return Ok(Written::Lost);
         };
         write_events(&mut transaction, leased, progress).await?;
         write_attempts(&mut transaction, leased.id, progress.attempts).await?;
         transaction.commit().await?;
-        Ok(row.get(0)?)
+        let state: String = row.get(0)?;
+        let has_ended = progress.standing.state().is_some_and(|(ended, _)| ended == state);
+        Ok(match state.as_str() {
+            _ if has_ended => Written::Ended,
+            "active" | "failing" => Written::GoesOn,
+            _ => Written::Stopped,
+        })
     }
 
     /// Whether another event of a subscription may be set aside.

@@ -25,8 +25,10 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 /// A running demo; killed on drop.
 struct Demo {
     child: Child,
-    /// What it printed, to the last line.
+    /// What it printed until it served, to the last line.
     printed: String,
+    /// Everything that it printed so far.
+    output: Arc<Mutex<String>>,
 }
 
 impl Demo {
@@ -37,15 +39,27 @@ impl Demo {
         command.args(["demo", "--listen", "127.0.0.1:0"]).args(arguments).env("TMPDIR", temporary);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(&log).expect("a new file"));
         let mut child = Child::spawn(command);
-        let printed = Arc::<Mutex<String>>::default();
-        collect(child.pipes().stdout.take().expect("standard output is piped"), Arc::clone(&printed));
+        let output = Arc::<Mutex<String>>::default();
+        collect(child.pipes().stdout.take().expect("standard output is piped"), Arc::clone(&output));
         let done = child::until(START_LIMIT, || {
-            let printed = printed.lock().expect("collecting does not panic").clone();
+            let printed = output.lock().expect("collecting does not panic").clone();
             (printed.contains("Ctrl-C stops") && printed.ends_with('\n') || child.exited().is_some()).then_some(printed)
         });
         let printed = done.filter(|printed| !printed.is_empty());
         let printed = printed.unwrap_or_else(|| panic!("no demo:\n{}", fs::read_to_string(log).unwrap_or_default()));
-        Self { child, printed }
+        Self { child, printed, output }
+    }
+
+    /// Waits for a printed block that begins and is as it should be.
+    fn wait_for(&self, begin: &str, is_it: impl Fn(&str) -> bool) -> String {
+        let found = child::until(START_LIMIT, || {
+            let output = self.output.lock().expect("collecting does not panic").clone();
+            let blocks: Vec<&str> = output.split("\n\n").collect();
+            // The last one may not be complete yet.
+            let (_, complete) = blocks.split_last()?;
+            complete.iter().find(|block| block.starts_with(begin) && is_it(block)).map(|block| (*block).to_owned())
+        });
+        found.unwrap_or_else(|| panic!("no {begin}:\n{}", self.output.lock().expect("collecting does not panic")))
     }
 
     /// The commands by what stands above them.
@@ -103,7 +117,7 @@ fn every_printed_call_works_as_pasted() {
     let temporary = folder::temporary("demo");
     let dir = temporary.path().join("it's a demo");
     let demo = Demo::start(&["--dir", dir.to_str().unwrap()], temporary.path());
-    assert_eq!(demo.calls().len(), 10, "each is tried here:\n{}", demo.printed);
+    assert_eq!(demo.calls().len(), 11, "each is tried here:\n{}", demo.printed);
     for (file, expected) in [("", 0o700), ("acme.db", 0o600), ("globex.db", 0o600), ("certificate.key", 0o600)] {
         let mode = dir.join(file).metadata().expect("the demo keeps it").permissions().mode() & 0o777;
         assert_eq!(mode, expected, "{file:?}");
@@ -137,6 +151,14 @@ fn every_printed_call_works_as_pasted() {
     let counted = paste(demo.call("More calls"));
     let counted: Vec<Vec<&str>> = counted.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(counted, [["60", "200"], ["5", "429"]]);
+
+    assert_eq!(paste(demo.call("A change by SQL")), "");
+    let webhook = demo.wait_for("A webhook arrived:", |block| block.contains("sub_2009"));
+    assert!(webhook.contains("webhook-signature: v1,") && webhook.contains("formgate-attempt: 1"), "{webhook}");
+    let json = webhook.lines().find_map(|line| line.trim().strip_prefix('{')).expect("the body");
+    let event: Value = serde_json::from_str(&format!("{{{json}")).expect("JSON");
+    assert_eq!((&event["type"], &event["account"]), (&json!("submission.updated"), &json!("acme")));
+    assert_eq!(event["data"]["status"], "approved");
 
     let metrics = demo.printed.lines().find_map(|line| line.strip_prefix("Metrics")).expect("where metrics are");
     let metrics = paste(&format!("curl -sf {}", metrics.trim()));

@@ -17,6 +17,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
+use tokio::task::spawn_blocking;
 use toml::{Table, Value};
 
 use super::certificate::{self, Issued};
@@ -269,6 +270,13 @@ impl Site {
     pub(crate) fn run(&self, command: &[&str], input: &[u8]) -> Output {
         let config = self.config_path.to_str().expect("the temporary folder has a UTF-8 name");
         process::formgate_with_input(&[command, &["--config", config]].concat(), input)
+    }
+
+    /// Runs any command in a thread, so that servers of the test answer it.
+    pub(crate) async fn run_in_thread(&self, command: &[&str]) -> Output {
+        let config = self.config_path.to_str().expect("the temporary folder has a UTF-8 name");
+        let arguments: Vec<String> = command.iter().chain(&["--config", config]).map(ToString::to_string).collect();
+        spawn_blocking(move || process::formgate(&arguments)).await.expect("the command ends")
     }
 
     /// Runs any command whose output goes where the test says.

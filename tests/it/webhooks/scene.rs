@@ -30,7 +30,7 @@ pub(super) struct Scene {
     pub(super) client: Client,
     pub(super) database: Database,
     engine: Engine,
-    _dns: DnsServer,
+    pub(super) dns: DnsServer,
 }
 
 impl Scene {
@@ -65,7 +65,7 @@ impl Scene {
         let token = site.token("acme", "tests");
         let node = site.start();
         let client = node.client().to(&site.host("acme")).with(&token);
-        Self { site, nodes: vec![node], client, database, engine, _dns: dns }
+        Self { site, nodes: vec![node], client, database, engine, dns }
     }
 
     /// Subscribes a receiver. Returns the answer's `data`.

@@ -1,0 +1,191 @@
+//! Reads subscriptions for operators: how many there are by state, and of one that does not arrive its state, what is
+//! pending, and a submission to try its receiver with. Writes nothing, numbers nothing and takes no lease.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::Event;
+use super::due::write_within;
+use super::lease::valid_secrets;
+use crate::store::changes::ChangeCursor;
+use crate::store::submissions::{Submissions, read_submissions};
+use crate::store::{Store, StoreError};
+
+/// How many pending events are counted.
+///
+/// Larger: looking at a receiver that was down for long takes longer. Smaller: it is unknown earlier how many there are.
+const MAX_COUNTED: i64 = 10_000;
+
+/// How many subscriptions and events a database has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SubscriptionCounts {
+    /// Subscriptions by state.
+    pub by_state: BTreeMap<String, i64>,
+    /// Events that receivers refused and that are sent again.
+    pub set_aside: i64,
+}
+
+impl SubscriptionCounts {
+    /// Whether a sender has anything to watch for.
+    #[must_use]
+    pub fn are_delivered(&self) -> bool {
+        ["active", "failing"].iter().any(|state| self.by_state.get(*state).is_some_and(|count| *count > 0))
+    }
+}
+
+/// A subscription and how far it has got.
+#[derive(Clone, Debug)]
+pub struct InspectedSubscription {
+    /// The bare id.
+    pub id: i64,
+    /// Where to deliver.
+    pub target_url: String,
+    /// What to deliver; none if only a newer version knows the event.
+    pub event: Option<Event>,
+    /// Of which form, sub-forms included; none for every form.
+    pub form: Option<i64>,
+    /// The secrets that sign, as in [`super::LeasedSubscription::secrets`].
+    pub secrets: Vec<String>,
+    /// `active`, `paused`, `failing`, `disabled` or `gone`.
+    pub state: String,
+    /// Why, unless it is active.
+    pub reason: Option<String>,
+    /// Since when its receiver fails.
+    pub failing_since: Option<Timestamp>,
+    /// When its receiver is tried again.
+    pub next_attempt_at: Option<Timestamp>,
+    /// When its receiver last accepted an event.
+    pub last_success_at: Option<Timestamp>,
+    /// Whether a sender has it now.
+    pub is_leased: bool,
+    /// The events in the log that are not delivered yet.
+    pub pending: PendingEvents,
+    /// How many events its receiver refused that are sent again.
+    pub set_aside: i64,
+}
+
+/// Events that are not delivered yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PendingEvents {
+    /// How many there are.
+    pub count: i64,
+    /// Whether there are more.
+    pub is_more: bool,
+    /// When the first of them happened.
+    pub since: Option<Timestamp>,
+}
+
+/// A submission to try a receiver with.
+#[derive(Debug)]
+pub struct SampleSubmission {
+    /// The bare id.
+    pub id: i64,
+    /// Its form.
+    pub form: i64,
+    /// When it changed.
+    pub changed_at: Timestamp,
+    /// Where the feed goes on after it.
+    pub cursor: ChangeCursor,
+    /// What it shows; nothing if it was deleted.
+    pub submissions: Submissions,
+}
+
+impl Store {
+    /// Counts subscriptions by state, and the events that are set aside.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn count_subscriptions(&self) -> Result<SubscriptionCounts, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
+        sql.push("SELECT state, count(*), (SELECT count(*) FROM webhook_events WHERE next_attempt_at IS NOT NULL) ");
+        sql.push("FROM subscriptions GROUP BY state");
+        let mut counts = SubscriptionCounts::default();
+        for row in reader.fetch_all(sql).await? {
+            counts.by_state.insert(row.get(0)?, row.get(1)?);
+            counts.set_aside = row.get(2)?;
+        }
+        Ok(counts)
+    }
+
+    /// Reads a subscription with everything that explains whether it is delivered.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn inspect_subscription(&self, id: i64) -> Result<Option<InspectedSubscription>, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
+        sql.push("SELECT target_url, event, form_id, secret, previous_secret, previous_secret_until, state, reason, ");
+        sql.push("failing_since, next_attempt_at, last_success_at, coalesce(leased_until > ");
+        sql.push_now_plus(Duration::ZERO).push(", FALSE), position, (SELECT count(*) FROM webhook_events e ");
+        sql.push("WHERE e.subscription_id = s.id AND e.next_attempt_at IS NOT NULL) FROM subscriptions s WHERE id = ");
+        sql.bind(id);
+        let Some(row) = reader.fetch_optional(sql).await? else { return Ok(None) };
+        let event = Event::parse(&row.get::<String>(1)?);
+        let (form, position): (Option<i64>, Option<i64>) = (row.get(2)?, row.get(12)?);
+        let mut pending = PendingEvents::default();
+        if let Some((event, position)) = event.zip(position) {
+            let column = event.column();
+            let mut sql = reader.sql();
+            sql.push("SELECT count(*), min(changed_at) FROM (SELECT c.changed_at FROM submission_changes c WHERE c.");
+            sql.push(column).push(" > ").bind(position);
+            write_within(&mut sql, form);
+            sql.push(" ORDER BY c.").push(column).push(" LIMIT ").bind(MAX_COUNTED + 1).push(") AS pending");
+            let row = reader.fetch_one(sql).await?;
+            let count: i64 = row.get(0)?;
+            pending = PendingEvents { count: count.min(MAX_COUNTED), is_more: count > MAX_COUNTED, since: row.get(1)? };
+        }
+        Ok(Some(InspectedSubscription {
+            id,
+            target_url: row.get(0)?,
+            event,
+            form,
+            secrets: valid_secrets(row.get(3)?, row.get(4)?, row.get(5)?),
+            state: row.get(6)?,
+            reason: row.get(7)?,
+            failing_since: row.get(8)?,
+            next_attempt_at: row.get(9)?,
+            last_success_at: row.get(10)?,
+            is_leased: row.get(11)?,
+            pending,
+            set_aside: row.get(13)?,
+        }))
+    }
+
+    /// The newest submission of a form and its sub-forms, or of every form, that an event can be about.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn sample_submission(
+        &self,
+        event: Event,
+        form: Option<i64>,
+    ) -> Result<Option<SampleSubmission>, StoreError> {
+        let is_deletion = event == Event::SubmissionDeleted;
+        let mut reader = self.database.reader().await?;
+        reader.begin_reading().await?;
+        let mut sql = reader.sql();
+        sql.push("SELECT c.submission_id, c.form_id, c.changed_at, c.seq, (SELECT epoch FROM change_state) ");
+        sql.push("FROM submission_changes c WHERE c.seq IS NOT NULL AND ");
+        sql.push(if is_deletion { "c.deleted" } else { "NOT c.deleted" });
+        write_within(&mut sql, form);
+        sql.push(" ORDER BY c.seq DESC LIMIT 1");
+        let Some(row) = reader.fetch_optional(sql).await? else {
+            reader.end_transaction("COMMIT").await?;
+            return Ok(None);
+        };
+        let (id, position): (i64, i64) = (row.get(0)?, row.get(3)?);
+        let shown = if is_deletion { Vec::new() } else { vec![id] };
+        let submissions = read_submissions(&mut reader, shown).await?;
+        reader.end_transaction("COMMIT").await?;
+        Ok(Some(SampleSubmission {
+            id,
+            form: row.get(1)?,
+            changed_at: row.get(2)?,
+            cursor: ChangeCursor { epoch: row.get(4)?, position, base: position, began: position },
+            submissions,
+        }))
+    }
+}
