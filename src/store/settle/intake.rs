@@ -180,11 +180,11 @@ pub(in crate::store) fn write_is_settled(sql: &mut Sql) {
     sql.push("NOT EXISTS (SELECT 1 FROM intake)");
 }
 
-/// Whether the intake is empty.
+/// Whether the intake is empty, and every change has a number.
 pub(super) async fn is_settled(reader: &mut PooledConnection) -> Result<bool, sqlx::Error> {
     let mut sql = reader.sql();
     sql.push("SELECT ");
-    write_is_settled(&mut sql);
+    write_is_numbered(&mut sql);
     reader.fetch_one(sql).await?.get(0)
 }
 
