@@ -75,8 +75,8 @@ use settle::Settler;
 pub use statement::{Page, PageRequest, Texts, fold};
 pub use submissions::{Answer, Field, Submission, SubmissionPart, SubmissionReader, Submissions, SubmissionsView};
 pub use subscriptions::{
-    AttemptRecord, DueEvent, DueEvents, Event, EventsAhead, FailedEvent, LeasedSubscription, Progress, SentBody,
-    Standing, Subscribed, Subscription, SubscriptionKey, Unsubscription,
+    AttemptRecord, DueEvent, DueEvents, Event, EventsAhead, FailedEvent, LeasedSubscription, MAX_SUBSCRIPTIONS,
+    Progress, Replay, Replayed, SentBody, Standing, Subscribed, Subscription, SubscriptionKey, Unsubscription,
 };
 pub use tokens::{NewToken, TokenRecord};
 

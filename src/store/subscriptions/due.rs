@@ -328,7 +328,7 @@ async fn read_due(
     Ok(InTurn { events, read_to, is_cut, again_in })
 }
 
-fn write_within(sql: &mut Sql, form: Option<i64>) {
+pub(super) fn write_within(sql: &mut Sql, form: Option<i64>) {
     if let Some(form) = form {
         sql.push(" AND c.form_id IN ");
         write_with_sub_forms(sql, &[form]);
