@@ -119,13 +119,23 @@ mod tests {
     use crate::gate::Origin;
     use crate::host::HostName;
     use crate::outbound::Guard;
+    use crate::tenant::SubscriptionChanges;
 
     static STOPPING: LazyLock<CancellationToken> = LazyLock::new(CancellationToken::new);
     static TARGETS: LazyLock<Guard> = LazyLock::new(Guard::default);
+    static CHANGES: LazyLock<SubscriptionChanges> = LazyLock::new(|| SubscriptionChanges::channel().0);
     static IGNORED: OnceLock<IgnoredParameters> = OnceLock::new();
 
     fn call<'c>(origin: Origin<'c>, query: &'c str) -> Call<'c> {
-        Call { origin, query, body: Bytes::new(), ignored: &IGNORED, stopping: &STOPPING, targets: &TARGETS }
+        Call {
+            origin,
+            query,
+            body: Bytes::new(),
+            ignored: &IGNORED,
+            stopping: &STOPPING,
+            targets: &TARGETS,
+            subscription_changes: &CHANGES,
+        }
     }
 
     fn envelope(query: &str, items: usize, total: u64) -> Value {
