@@ -1,7 +1,10 @@
 //! The delivery of webhooks, from a change in a database to the receiver.
 
+mod deliveries;
 mod delivery;
 mod failover;
 mod hostile;
+mod managing;
 mod order;
+mod replay;
 mod scene;
