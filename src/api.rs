@@ -76,11 +76,16 @@ enum Resource {
     Group,
     Subscriptions,
     Subscription,
+    Pause,
+    Resumption,
+    Rotation,
+    Replay,
+    Deliveries,
     Unsubscription,
 }
 
 /// All paths, relative to `/api/v1`.
-const PATHS: [(&str, Resource); 12] = [
+const PATHS: [(&str, Resource); 17] = [
     ("/me", Resource::Me),
     ("/openapi.json", Resource::OpenApi),
     ("/form", Resource::Forms),
@@ -92,6 +97,11 @@ const PATHS: [(&str, Resource); 12] = [
     ("/group/{id}", Resource::Group),
     ("/subscribe", Resource::Subscriptions),
     ("/subscribe/{id}", Resource::Subscription),
+    ("/subscribe/{id}/pause", Resource::Pause),
+    ("/subscribe/{id}/resume", Resource::Resumption),
+    ("/subscribe/{id}/rotate", Resource::Rotation),
+    ("/subscribe/{id}/replay", Resource::Replay),
+    ("/subscribe/{id}/deliveries", Resource::Deliveries),
     ("/unsubscribe", Resource::Unsubscription),
 ];
 
@@ -99,8 +109,19 @@ impl Resource {
     /// The methods of a resource, formatted for `Allow`.
     fn allow(self) -> &'static str {
         match self {
-            Self::Me | Self::OpenApi | Self::Forms | Self::Form | Self::Submission | Self::Changes => "GET, HEAD",
-            Self::Submissions | Self::Unsubscription => "POST",
+            Self::Me
+            | Self::OpenApi
+            | Self::Forms
+            | Self::Form
+            | Self::Submission
+            | Self::Changes
+            | Self::Deliveries => "GET, HEAD",
+            Self::Submissions
+            | Self::Pause
+            | Self::Resumption
+            | Self::Rotation
+            | Self::Replay
+            | Self::Unsubscription => "POST",
             Self::Groups => "GET, HEAD, PUT",
             Self::Group | Self::Subscription => "GET, HEAD, DELETE",
             Self::Subscriptions => "GET, HEAD, POST",
@@ -125,6 +146,11 @@ impl Resource {
             (Self::Subscriptions, &Method::POST) => Route::Subscribe,
             (Self::Subscription, &Method::GET) => Route::ShowSubscription { id },
             (Self::Subscription, &Method::DELETE) => Route::DeleteSubscription { id },
+            (Self::Pause, &Method::POST) => Route::PauseSubscription { id },
+            (Self::Resumption, &Method::POST) => Route::ResumeSubscription { id },
+            (Self::Rotation, &Method::POST) => Route::RotateSecret { id },
+            (Self::Replay, &Method::POST) => Route::Replay { id },
+            (Self::Deliveries, &Method::GET) => Route::ListDeliveries { id },
             (Self::Unsubscription, &Method::POST) => Route::Unsubscribe,
             _ => return None,
         })
@@ -182,6 +208,31 @@ pub enum Route {
         /// The id as written in the path.
         id: String,
     },
+    /// `POST /subscribe/{id}/pause`
+    PauseSubscription {
+        /// The id as written in the path.
+        id: String,
+    },
+    /// `POST /subscribe/{id}/resume`
+    ResumeSubscription {
+        /// The id as written in the path.
+        id: String,
+    },
+    /// `POST /subscribe/{id}/rotate`
+    RotateSecret {
+        /// The id as written in the path.
+        id: String,
+    },
+    /// `POST /subscribe/{id}/replay`
+    Replay {
+        /// The id as written in the path.
+        id: String,
+    },
+    /// `GET /subscribe/{id}/deliveries`
+    ListDeliveries {
+        /// The id as written in the path.
+        id: String,
+    },
     /// `POST /unsubscribe`
     Unsubscribe,
 }
@@ -206,6 +257,11 @@ impl Route {
             Self::Subscribe => "POST /subscribe",
             Self::ShowSubscription { .. } => "GET /subscribe/{id}",
             Self::DeleteSubscription { .. } => "DELETE /subscribe/{id}",
+            Self::PauseSubscription { .. } => "POST /subscribe/{id}/pause",
+            Self::ResumeSubscription { .. } => "POST /subscribe/{id}/resume",
+            Self::RotateSecret { .. } => "POST /subscribe/{id}/rotate",
+            Self::Replay { .. } => "POST /subscribe/{id}/replay",
+            Self::ListDeliveries { .. } => "GET /subscribe/{id}/deliveries",
             Self::Unsubscribe => "POST /unsubscribe",
         }
     }
@@ -215,6 +271,7 @@ impl Route {
     pub fn parameters(&self) -> &'static [&'static str] {
         match self {
             Self::ListForms | Self::SearchSubmissions | Self::ListSubscriptions | Self::ShowGroup { .. } => &["page"],
+            Self::ListDeliveries { .. } => &["status", "page"],
             Self::ListChanges => &["cursor", "limit", "forms", "wait"],
             Self::ListGroups => &["managed", "external_id", "page"],
             Self::WriteGroup => &["dry_run", "confirm", "report"],
@@ -226,6 +283,10 @@ impl Route {
             | Self::Subscribe
             | Self::ShowSubscription { .. }
             | Self::DeleteSubscription { .. }
+            | Self::PauseSubscription { .. }
+            | Self::ResumeSubscription { .. }
+            | Self::RotateSecret { .. }
+            | Self::Replay { .. }
             | Self::Unsubscribe => &[],
         }
     }
@@ -239,7 +300,15 @@ impl Route {
     /// Whether the route reads a body.
     #[must_use]
     pub fn takes_body(&self) -> bool {
-        matches!(self, Self::SearchSubmissions | Self::WriteGroup | Self::Subscribe | Self::Unsubscribe)
+        matches!(
+            self,
+            Self::SearchSubmissions
+                | Self::WriteGroup
+                | Self::Subscribe
+                | Self::RotateSecret { .. }
+                | Self::Replay { .. }
+                | Self::Unsubscribe
+        )
     }
 
     /// The maximum size of the body in bytes.
@@ -301,6 +370,11 @@ pub async fn handle(admitted: &Admitted, route: Route, call: Call<'_>) -> Result
         Route::Subscribe => Box::pin(subscriptions::subscribe(admitted, &call)).await,
         Route::ShowSubscription { id } => Box::pin(subscriptions::show(admitted, &id)).await,
         Route::DeleteSubscription { id } => Box::pin(subscriptions::delete(admitted, &id)).await,
+        Route::PauseSubscription { id } => Box::pin(subscriptions::managing::pause(admitted, &id)).await,
+        Route::ResumeSubscription { id } => Box::pin(subscriptions::managing::resume(admitted, &call, &id)).await,
+        Route::RotateSecret { id } => Box::pin(subscriptions::managing::rotate(admitted, &call, &id)).await,
+        Route::Replay { id } => Box::pin(subscriptions::replay::replay(admitted, &call, &id)).await,
+        Route::ListDeliveries { id } => Box::pin(subscriptions::deliveries::list(admitted, &call, &id)).await,
         Route::Unsubscribe => Box::pin(subscriptions::unsubscribe(admitted, &call)).await,
     }
 }

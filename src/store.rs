@@ -76,8 +76,8 @@ pub use statement::{Page, PageRequest, Texts, fold};
 pub use submissions::{Answer, Field, Submission, SubmissionPart, SubmissionReader, Submissions, SubmissionsView};
 pub use subscriptions::{
     AttemptRecord, DueEvent, DueEvents, Event, EventsAhead, FailedEvent, InspectedSubscription, LeasedSubscription,
-    PendingEvents, Progress, SampleSubmission, SentBody, Standing, Subscribed, Subscription, SubscriptionCounts,
-    SubscriptionKey, Unsubscription, Written,
+    MAX_SUBSCRIPTIONS, PendingEvents, Progress, Replay, Replayed, SampleSubmission, SentBody, Standing, Subscribed,
+    Subscription, SubscriptionCounts, SubscriptionKey, Unsubscription, Written,
 };
 pub use tokens::{NewToken, TokenRecord};
 

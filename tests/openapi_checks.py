@@ -22,7 +22,13 @@ BEYOND_SCHEMAS = {
         "The cursor must be `now` or one that an answer had; leave it out to begin.",
         "The cursor was made with other forms.",
     },
-    ("POST", "/subscribe"): {"The form does not exist."},
+    ("POST", "/subscribe"): {"The form does not exist.", "The account has 100 subscriptions already: delete one first."},
+    # A cursor has a checksum, and which events there are is the account's.
+    ("POST", "/subscribe/{id}/replay"): {
+        "The body must have one of event, submissions, since and failed.",
+        "The event was not sent to this subscription, or can't be any more.",
+        "The since must be a date, an RFC 3339 date-time or a cursor.",
+    },
     ("POST", "/unsubscribe"): {"The id or the target_url is required."},
     ("PUT", "/group"): {
         "The name is that of two or more groups: an external_id must tell which is meant.",

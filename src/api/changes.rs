@@ -121,7 +121,7 @@ pub(super) fn cursor_text(cursor: &ChangeCursor, forms: &[i64]) -> String {
 }
 
 /// A cursor and the digest of its forms. None if it is not the text of one.
-fn read_cursor(text: &str) -> Option<(ChangeCursor, [u8; 8])> {
+pub(super) fn read_cursor(text: &str) -> Option<(ChangeCursor, [u8; 8])> {
     let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
     let (rest, checksum) = bytes.split_last_chunk::<4>()?;
     if CHECKSUM.checksum(rest) != u32::from_be_bytes(*checksum) {

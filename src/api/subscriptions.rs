@@ -1,7 +1,12 @@
 //! `GET /subscribe`, `POST /subscribe`, `GET /subscribe/{id}`, `DELETE /subscribe/{id}`, `POST /unsubscribe`: webhooks
 //! for automation tools.
 //!
-//! A subscription's secret is returned once, in the response that creates it.
+//! A subscription's secret is returned once, in the response that creates or rotates it. What else can be done with a
+//! subscription is in [`managing`], [`replay`] and [`deliveries`].
+
+pub(super) mod deliveries;
+pub(super) mod managing;
+pub(super) mod replay;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -24,7 +29,7 @@ use crate::gate::Admitted;
 use crate::host::HostName;
 use crate::outbound::{Guard, Target};
 use crate::reply::Reply;
-use crate::store::{Event, Subscribed, Subscription, SubscriptionKey, Unsubscription};
+use crate::store::{Event, MAX_SUBSCRIPTIONS, Subscribed, Subscription, SubscriptionKey, Unsubscription};
 
 /// The number of subscriptions on a page.
 ///
@@ -52,6 +57,12 @@ struct SubscriptionJson {
     event: String,
     form: Option<Id>,
     created_at: Rfc3339Micros,
+    state: String,
+    reason: Option<String>,
+    failing_since: Option<Rfc3339Micros>,
+    next_attempt_at: Option<Rfc3339Micros>,
+    pending: u64,
+    last_success_at: Option<Rfc3339Micros>,
     #[serde(skip_serializing_if = "Option::is_none")]
     secret: Option<String>,
 }
@@ -64,6 +75,12 @@ impl From<Subscription> for SubscriptionJson {
             event: subscription.event,
             form: subscription.form.map(|form| IdKind::Form.id(form)),
             created_at: Rfc3339Micros(subscription.created_at),
+            state: subscription.state,
+            reason: subscription.reason,
+            failing_since: subscription.failing_since.map(Rfc3339Micros),
+            next_attempt_at: subscription.next_attempt_at.map(Rfc3339Micros),
+            pending: subscription.pending,
+            last_success_at: subscription.last_success_at.map(Rfc3339Micros),
             secret: None,
         }
     }
@@ -113,6 +130,10 @@ pub(super) async fn subscribe(admitted: &Admitted, call: &Call<'_>) -> Result<Re
         }
         Subscribed::Existing(known) => (StatusCode::OK, known.into()),
         Subscribed::UnknownForm => return Err(Faults::single("form", "The form does not exist.")),
+        Subscribed::TooMany => {
+            let fault = format_args!("The account has {MAX_SUBSCRIPTIONS} subscriptions already: delete one first.");
+            return Err(Faults::single(named, fault));
+        }
     };
     Ok(Reply::json(status, &json!({ "data": subscription })))
 }

@@ -1,22 +1,40 @@
 //! Webhook subscriptions of automation tools to events of forms: creating, finding and deleting them.
 //!
-//! A sender leases a subscription ([`lease`]), reads what is [`due`], delivers it, and writes its [`progress`]. An
-//! operator finds out with [`inspected`] why events do not arrive.
+//! A sender leases a subscription ([`lease`]), reads what is [`due`], delivers it, and writes its [`progress`]. Callers of
+//! the API look at how far it has got ([`pending`], [`attempts`]), stop it and let it go on ([`managing`]), and have events
+//! sent again ([`replay`]). An operator finds out with [`inspected`] why events do not arrive.
 
+mod attempts;
 mod due;
 mod inspected;
 mod lease;
+mod managing;
+mod pending;
 mod progress;
+mod replay;
 
 use jiff::Timestamp;
 
 use super::engine::Retry;
-use super::statement::{Page, PageRequest, Row, Sql};
+use super::statement::{Dialect, Page, PageRequest, Row, Sql};
 use super::{Store, StoreError};
 pub use due::{DueEvent, DueEvents, EventsAhead, SentBody};
 pub use inspected::{InspectedSubscription, PendingEvents, SampleSubmission, SubscriptionCounts};
 pub use lease::LeasedSubscription;
+use pending::count_pending;
 pub use progress::{AttemptRecord, FailedEvent, Progress, Standing, Written};
+pub use replay::{Replay, Replayed};
+
+/// How many subscriptions an account may have.
+///
+/// Larger: every change may be sent as often, and a list of them takes longer. Smaller: accounts with many tools can't
+/// connect all.
+pub const MAX_SUBSCRIPTIONS: u32 = 100;
+
+/// One subscriber at a time for each database, so that no two count at once. Accounts that share a database have a schema
+/// each, and so a lock each. The number is arbitrary.
+const LOCK: &str =
+    "SELECT pg_advisory_xact_lock(hashtextextended(coalesce(current_schema(), ''), 4902271983651120443))";
 
 /// The event that a subscription delivers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,6 +102,20 @@ pub struct Subscription {
     pub form: Option<i64>,
     /// When it was created.
     pub created_at: Timestamp,
+    /// As the database spells it: `active`, `paused`, `failing`, `disabled` or `gone`.
+    pub state: String,
+    /// Why it is in this state, unless it is active.
+    pub reason: Option<String>,
+    /// Since when attempts to reach the receiver fail.
+    pub failing_since: Option<Timestamp>,
+    /// When a receiver that fails is tried again.
+    pub next_attempt_at: Option<Timestamp>,
+    /// When the receiver last accepted an event.
+    pub last_success_at: Option<Timestamp>,
+    /// How many events it has yet to be sent; large numbers are not counted to their end.
+    pub pending: u64,
+    position: Option<i64>,
+    done_beyond: Vec<i64>,
 }
 
 /// Which subscriptions to delete.
@@ -111,9 +143,14 @@ pub enum Subscribed {
     Existing(Subscription),
     /// There is no such form.
     UnknownForm,
+    /// The account has [`MAX_SUBSCRIPTIONS`] already.
+    TooMany,
 }
 
-const COLUMNS: &str = "id, target_url, event, form_id, created_at";
+/// The position is what [`LeasedSubscription`] would begin with.
+const COLUMNS: &str = "id, target_url, event, form_id, created_at, state, reason, failing_since, \
+    CASE WHEN state = 'failing' THEN next_attempt_at END, last_success_at, \
+    CASE WHEN position > (SELECT last_seq FROM change_state) THEN NULL ELSE position END, done_beyond";
 
 impl Subscription {
     fn read(row: &Row) -> Result<Self, sqlx::Error> {
@@ -123,6 +160,14 @@ impl Subscription {
             event: row.get(2)?,
             form: row.get(3)?,
             created_at: row.get(4)?,
+            state: row.get(5)?,
+            reason: row.get(6)?,
+            failing_since: row.get(7)?,
+            next_attempt_at: row.get(8)?,
+            last_success_at: row.get(9)?,
+            pending: 0,
+            position: row.get(10)?,
+            done_beyond: serde_json::from_str(&row.get::<String>(11)?).unwrap_or_default(),
         })
     }
 }
@@ -168,11 +213,15 @@ impl Store {
                 return Ok(Some(Subscribed::UnknownForm));
             }
         }
+        if transaction.dialect() == Dialect::Postgres {
+            transaction.command(LOCK).await?;
+        }
         let mut insert = transaction.sql();
         insert.push("INSERT INTO subscriptions (target_url, event, form_id, secret, created_at, position) SELECT ");
         insert.bind(key.target_url.as_str()).push(", ").bind(key.event.as_str()).push(", ");
         insert.bind(key.form).push_either("::bigint", "").push(", ").bind(secret).push(", ").bind(now);
-        insert.push(", last_seq FROM change_state WHERE TRUE ON CONFLICT DO NOTHING RETURNING ").push(COLUMNS);
+        insert.push(", last_seq FROM change_state WHERE (SELECT count(*) FROM subscriptions) < ");
+        insert.bind(i64::from(MAX_SUBSCRIPTIONS)).push(" ON CONFLICT DO NOTHING RETURNING ").push(COLUMNS);
         if let Some(row) = transaction.fetch_all(insert).await?.pop() {
             let subscription = Subscription::read(&row)?;
             transaction.commit().await?;
@@ -182,8 +231,16 @@ impl Store {
         find.push("SELECT ").push(COLUMNS).push(" FROM subscriptions WHERE target_url = ");
         find.bind(key.target_url.as_str()).push(" AND event = ").bind(key.event.as_str());
         find.push(" AND coalesce(form_id, 0) = ").bind(key.form.unwrap_or(0));
-        let row = transaction.fetch_all(find).await?.pop();
-        Ok(row.as_ref().map(Subscription::read).transpose()?.map(Subscribed::Existing))
+        if let Some(row) = transaction.fetch_all(find).await?.pop() {
+            let mut found = [Subscription::read(&row)?];
+            count_pending(transaction.connection(), &mut found).await?;
+            let [found] = found;
+            return Ok(Some(Subscribed::Existing(found)));
+        }
+        let mut count = transaction.sql();
+        count.push("SELECT count(*) >= ").bind(i64::from(MAX_SUBSCRIPTIONS)).push(" FROM subscriptions");
+        let is_full = transaction.fetch_all(count).await?.pop().map(|row| row.get::<bool>(0)).transpose()?;
+        Ok(is_full.unwrap_or(false).then_some(Subscribed::TooMany))
     }
 
     /// Deletes subscriptions. Returns how many.
@@ -208,6 +265,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn list_subscriptions(&self, page: PageRequest) -> Result<Page<Subscription>, StoreError> {
+        self.number_for_counting().await?;
         let mut reader = self.database.reader().await?;
         let mut sql = reader.sql();
         sql.push("SELECT count(*) FROM subscriptions");
@@ -216,7 +274,8 @@ impl Store {
         sql.push("SELECT ").push(COLUMNS).push(" FROM subscriptions ORDER BY id LIMIT ").bind(i64::from(page.size));
         sql.push(" OFFSET ").bind(page.offset());
         let rows = reader.fetch_all(sql).await?;
-        let items = rows.iter().map(Subscription::read).collect::<Result<_, _>>()?;
+        let mut items = rows.iter().map(Subscription::read).collect::<Result<Vec<_>, _>>()?;
+        count_pending(&mut reader, &mut items).await?;
         Ok(Page { items, total: u64::try_from(total).expect("a count is not negative") })
     }
 
@@ -225,11 +284,15 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn find_subscription(&self, id: i64) -> Result<Option<Subscription>, StoreError> {
+        self.number_for_counting().await?;
         let mut reader = self.database.reader().await?;
         let mut sql = reader.sql();
         sql.push("SELECT ").push(COLUMNS).push(" FROM subscriptions WHERE id = ").bind(id);
-        let row = reader.fetch_optional(sql).await?;
-        Ok(row.as_ref().map(Subscription::read).transpose()?)
+        let Some(row) = reader.fetch_optional(sql).await? else { return Ok(None) };
+        let mut found = [Subscription::read(&row)?];
+        count_pending(&mut reader, &mut found).await?;
+        let [found] = found;
+        Ok(Some(found))
     }
 }
 

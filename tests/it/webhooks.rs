@@ -1,8 +1,11 @@
 //! The delivery of webhooks, from a change in a database to the receiver.
 
+mod deliveries;
 mod delivery;
 mod explain;
 mod failover;
 mod hostile;
+mod managing;
 mod order;
+mod replay;
 mod scene;

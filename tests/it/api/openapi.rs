@@ -89,6 +89,10 @@ on_both_databases! {
             ("post", "/subscribe", "/subscribe", "oneForm", 200, "oneForm"),
             ("get", "/subscribe", "/subscribe", "", 200, ""),
             ("get", "/subscribe/hook_1", "/subscribe/{id}", "", 200, ""),
+            ("post", "/subscribe/hook_1/pause", "/subscribe/{id}/pause", "", 200, ""),
+            ("post", "/subscribe/hook_1/resume", "/subscribe/{id}/resume", "", 200, ""),
+            ("post", "/subscribe/hook_1/rotate", "/subscribe/{id}/rotate", "hour", 200, ""),
+            ("post", "/subscribe/hook_1/replay", "/subscribe/{id}/replay", "failed", 200, ""),
             ("post", "/unsubscribe", "/unsubscribe", "target", 200, "target"),
         ];
         for (method, path, template, body, status, name) in calls {
@@ -107,11 +111,14 @@ on_both_databases! {
 
     async fn every_body_in_the_description_is_accepted(engine: Engine) {
         let demo = demo(engine);
+        let hook = demo.client.post("/api/v1/subscribe").json(&json!({"target_url": "https://hooks.example.com/id"})).send().await;
+        let hook = hook.json()["data"]["id"].as_str().unwrap().to_owned();
         let mut taken = 0;
         for (path, item) in DOCUMENT["paths"].as_object().unwrap() {
             for (method, operation) in item.as_object().unwrap() {
                 let Some(media) = operation.pointer("/requestBody/content/application~1json") else { continue };
                 for (name, body) in examples_of(media) {
+                    let path = path.replace("/subscribe/{id}", &format!("/subscribe/{hook}"));
                     let call = demo.client.method(method.to_uppercase().parse().unwrap(), &format!("/api/v1{path}"));
                     let answer = call.json(body).send().await;
                     assert!(answer.status.is_success(), "{method} {path} {name}: {answer:?}");

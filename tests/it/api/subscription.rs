@@ -1,6 +1,7 @@
 //! `GET /subscribe`, `POST /subscribe`, `GET /subscribe/{id}`, `DELETE /subscribe/{id}`, `POST /unsubscribe`.
 
 mod delete;
+mod limit;
 mod list;
 mod subscribe;
 mod unsubscribe;

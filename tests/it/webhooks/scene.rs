@@ -77,7 +77,7 @@ impl Scene {
     }
 
     /// An instant, in seconds after the first one.
-    fn at(&self, seconds: i64) -> String {
+    pub(super) fn at(&self, seconds: i64) -> String {
         match self.engine {
             Engine::Sqlite => format!("{}", (1_772_366_400 + seconds) * 1_000_000),
             _ => format!("to_timestamp({})", 1_772_366_400 + seconds),
@@ -158,6 +158,11 @@ impl Scene {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
+}
+
+/// Has the node deliver nothing: what is due stays so.
+pub(super) fn without_delivery(webhooks: &mut toml::Table) {
+    webhooks.insert("enabled".into(), false.into());
 }
 
 /// Waits until a receiver has got as many requests as these, and returns them.

@@ -8,10 +8,22 @@ use crate::support::fixture::on_both_databases;
 
 on_both_databases! {
     async fn a_long_list_comes_in_pages_of_a_hundred_by_id(engine: Engine) {
-        let client = &account(engine, "").client;
+        let account = account(engine, "");
+        let (client, database) = (&account.client, account.database().await);
         let mut made = Vec::new();
-        for at in 0..103 {
+        for at in 0..100 {
             made.push(data(&subscribe(client, &json!({"target_url": format!("{TARGET}&at={at}")})).await, 201)["id"].clone());
+        }
+        // Of a time without a limit.
+        for at in 100..103 {
+            database
+                .execute(&format!(
+                    "INSERT INTO subscriptions (target_url, event, secret, created_at) \
+                     SELECT target_url || '{at}', event, secret, created_at FROM subscriptions WHERE id = (SELECT min(id) FROM subscriptions)"
+                ))
+                .await;
+            let [id] = database.integers("SELECT max(id) FROM subscriptions").await;
+            made.push(json!(format!("hook_{id}")));
         }
         let mut listed = Vec::new();
         for page in 1..=3 {

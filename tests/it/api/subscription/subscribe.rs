@@ -17,7 +17,9 @@ on_both_databases! {
         let client = &account(engine, "").client;
         let made = data(&subscribe(client, &json!({"target_url": TARGET})).await, 201);
         let keys: Vec<&String> = made.as_object().unwrap().keys().collect();
-        assert_eq!(keys, ["id", "target_url", "event", "form", "created_at", "secret"]);
+        let first = ["id", "target_url", "event", "form", "created_at", "state", "reason", "failing_since"];
+        assert_eq!(keys, [&first[..], &["next_attempt_at", "pending", "last_success_at", "secret"]].concat());
+        assert_eq!((&made["state"], &made["pending"], &made["reason"]), (&json!("active"), &json!(0), &Value::Null));
         assert_eq!((&made["target_url"], &made["event"], &made["form"]), (&json!(TARGET), &json!("submission.created"), &Value::Null));
         let secret = made["secret"].as_str().unwrap().strip_prefix("whsec_").unwrap();
         assert_eq!(secret.len(), 44, "32 bytes in base64");
@@ -124,7 +126,7 @@ on_both_databases! {
         for (body, fields) in [
             (json!({}), vec!["target_url"]),
             (json!({"target_url": null}), vec!["target_url"]),
-            (json!({"target_url": TARGET, "event": "submission.deleted"}), vec!["event"]),
+            (json!({"target_url": TARGET, "event": "submission.viewed"}), vec!["event"]),
             (json!({"target_url": TARGET, "event": "SUBMISSION.CREATED"}), vec!["event"]),
             (json!({"target_url": TARGET, "event": 1}), vec!["event"]),
             (json!({"target_url": TARGET, "form": 5}), vec!["form"]),

@@ -1,0 +1,80 @@
+//! `POST /subscribe/{id}/pause`, `/resume` and `/rotate`: each answers the subscription as it is then.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use serde_json::json;
+
+use super::{SubscriptionJson, new_secret};
+use crate::api::body::Body;
+use crate::api::id::IdKind;
+use crate::api::reader::Scalar;
+use crate::api::values::{self, FieldPath};
+use crate::api::{Call, store};
+use crate::error::{Faults, Refusal};
+use crate::gate::Admitted;
+use crate::reply::Reply;
+use crate::store::Subscription;
+
+/// For how long a rotated secret signs together with the new one, unless the request says otherwise.
+///
+/// Larger: a secret that leaked is valid for longer. Smaller: receivers have less time to learn the new one.
+const DEFAULT_GRACE_SECONDS: u32 = 24 * 60 * 60;
+
+/// The longest that a request may say: 30 days.
+///
+/// Larger: rotating a secret that leaked changes nothing in effect. Smaller: receivers that are deployed once a month
+/// miss events.
+const MAX_GRACE_SECONDS: u32 = 30 * 24 * 60 * 60;
+
+pub(in crate::api) async fn pause(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
+    let id = subscription_id(id)?;
+    reply(store(admitted).await?.pause_subscription(id).await?, None)
+}
+
+pub(in crate::api) async fn resume(admitted: &Admitted, call: &Call<'_>, id: &str) -> Result<Reply, Refusal> {
+    let id = subscription_id(id)?;
+    let resumed = store(admitted).await?.resume_subscription(id).await?;
+    call.subscription_changes.announce(&admitted.tenant().slug);
+    reply(resumed, None)
+}
+
+pub(in crate::api) async fn rotate(admitted: &Admitted, call: &Call<'_>, id: &str) -> Result<Reply, Refusal> {
+    let id = subscription_id(id)?;
+    let body = Body::of(call, &["grace_seconds"])?;
+    let mut faults = Faults::default();
+    let sent = body.entries().next().map(|entry| values::scalar(entry, &mut faults, grace_seconds)).transpose()?;
+    let grace = faults.into_result(sent.flatten())?.unwrap_or(DEFAULT_GRACE_SECONDS);
+    let secret = new_secret();
+    let grace = Duration::from_secs(grace.into());
+    let rotated = store(admitted).await?.rotate_secret(id, &secret, grace).await?;
+    call.subscription_changes.announce(&admitted.tenant().slug);
+    reply(rotated, Some(secret))
+}
+
+pub(super) fn subscription_id(id: &str) -> Result<i64, Refusal> {
+    IdKind::Subscription.parse(id).ok_or(Refusal::SubscriptionNotFound)
+}
+
+pub(super) fn reply(subscription: Option<Subscription>, secret: Option<String>) -> Result<Reply, Refusal> {
+    let subscription = subscription.ok_or(Refusal::SubscriptionNotFound)?;
+    let data = SubscriptionJson { secret, ..SubscriptionJson::from(subscription) };
+    Ok(Reply::json(StatusCode::OK, &json!({ "data": data })))
+}
+
+fn grace_seconds(value: &Scalar<'_>, path: FieldPath<'_>, faults: &mut Faults) -> Option<u32> {
+    let seconds = match *value {
+        Scalar::Integer(number) => u32::try_from(number).ok(),
+        // Languages with one number type may write `60.0`.
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is whole, and in the range")]
+        Scalar::Float(number) if number.fract() == 0.0 && (0.0..=f64::from(MAX_GRACE_SECONDS)).contains(&number) => {
+            Some(number as u32)
+        }
+        _ => None,
+    };
+    let seconds = seconds.filter(|seconds| *seconds <= MAX_GRACE_SECONDS);
+    if seconds.is_none() {
+        faults.add(path, format_args!("The {path} must be an integer from 0 to {MAX_GRACE_SECONDS}."));
+    }
+    seconds
+}

@@ -1,0 +1,178 @@
+//! Pausing, resuming and rotating a subscription, and what it shows of itself.
+
+use serde_json::{Value, json};
+
+use super::scene::{Scene, events, received, without_delivery};
+use crate::support::answer::Answer;
+use crate::support::fixture::{Engine, Site, on_both_databases};
+use crate::support::receiver::{Act, Receiver};
+
+/// The routes of one subscription.
+const ACTIONS: [&str; 4] = ["pause", "resume", "rotate", "replay"];
+
+fn faulty_fields(answer: &Answer) -> Vec<String> {
+    assert_eq!(answer.status, 422, "{answer:?}");
+    answer.json()["errors"].as_object().unwrap().keys().cloned().collect()
+}
+
+impl Scene {
+    /// Calls a route of a subscription.
+    pub(super) async fn act(&self, id: &Value, action: &str, body: &Value) -> Answer {
+        let path = format!("/api/v1/subscribe/{}/{action}", id.as_str().expect("an id"));
+        self.client.post(&path).json(body).send().await
+    }
+
+    /// The subscription after a route that succeeded.
+    pub(super) async fn acted(&self, id: &Value, action: &str, body: &Value) -> Value {
+        let answer = self.act(id, action, body).await;
+        assert_eq!(answer.status, 200, "{action} {body}: {answer:?}");
+        answer.json()["data"].clone()
+    }
+
+    /// The fields with faults.
+    pub(super) async fn faults(&self, id: &Value, action: &str, body: &Value) -> Vec<String> {
+        faulty_fields(&self.act(id, action, body).await)
+    }
+}
+
+on_both_databases! {
+    async fn a_paused_subscription_gets_what_happened_meanwhile_once_it_is_resumed(engine: Engine) {
+        let scene = Scene::new(engine).await;
+        let receiver = Receiver::always(Act::status(200)).await;
+        let id = &scene.subscribe(&receiver, "submission.created", Some("for_1")).await["id"];
+        let paused = scene.acted(id, "pause", &json!({})).await;
+        assert_eq!((&paused["state"], &paused["reason"]), (&json!("paused"), &json!("paused by request")));
+        for (submission, form) in [(1, 1), (2, 2), (3, 3)] {
+            scene.insert(submission, form, "x").await;
+        }
+        assert_eq!(scene.subscription(id).await["pending"], 2, "sub-forms included, and no other form");
+        assert!(receiver.requests().is_empty());
+        let resumed = scene.acted(id, "resume", &json!({})).await;
+        assert_eq!((&resumed["state"], &resumed["reason"]), (&json!("active"), &Value::Null));
+        let names: Vec<String> = events(&received(&receiver, 2).await).into_iter().map(|(_, id)| id).collect();
+        assert_eq!(names, ["sub_1", "sub_2"]);
+        scene.wait_until_delivered().await;
+        let delivered = scene.subscription(id).await;
+        assert_eq!((&delivered["pending"], &delivered["state"]), (&json!(0), &json!("active")));
+        assert!(delivered["last_success_at"].is_string(), "{delivered}");
+    }
+
+    async fn a_failing_receiver_shows_why_and_is_tried_at_once_when_it_is_resumed(engine: Engine) {
+        let scene = Scene::new(engine).await;
+        let receiver = Receiver::start(|nth| if nth == 0 { Act::status(503) } else { Act::status(200) }).await;
+        let id = &scene.subscribe(&receiver, "submission.created", None).await["id"];
+        scene.insert(1, 1, "x").await;
+        scene.wait_for("SELECT count(*) FROM subscriptions WHERE state <> 'active' OR last_success_at IS NOT NULL", 1).await;
+        scene.execute(&format!("UPDATE subscriptions SET next_attempt_at = {}", scene.at(1_000_000_000))).await;
+        let failing = scene.subscription(id).await;
+        assert_eq!((&failing["state"], &failing["pending"]), (&json!("failing"), &json!(1)));
+        for field in ["reason", "failing_since", "next_attempt_at"] {
+            assert!(failing[field].is_string(), "{field}: {failing}");
+        }
+        let resumed = scene.acted(id, "resume", &json!({})).await;
+        for field in ["reason", "failing_since", "next_attempt_at"] {
+            assert!(resumed[field].is_null(), "{field}: {resumed}");
+        }
+        received(&receiver, 2).await;
+        scene.wait_until_delivered().await;
+        assert_eq!(scene.subscription(id).await["state"], "active");
+    }
+
+    async fn every_state_can_be_resumed_and_only_one_that_is_delivered_is_paused(engine: Engine) {
+        let scene = Scene::with(engine, without_delivery).await;
+        let receiver = Receiver::always(Act::status(200)).await;
+        let id = &scene.subscribe(&receiver, "submission.deleted", None).await["id"];
+        for (state, paused, reason) in [
+            ("active", "paused", "paused by request"),
+            ("failing", "paused", "paused by request"),
+            ("paused", "paused", "why"),
+            ("disabled", "disabled", "why"),
+            ("gone", "gone", "why"),
+        ] {
+            let at = scene.at(0);
+            let change = format!("UPDATE subscriptions SET state = '{state}', reason = 'why', failures = 3, failing_since = {at}, next_attempt_at = {at}");
+            scene.execute(&change).await;
+            let shown = scene.subscription(id).await;
+            assert_eq!((&shown["state"], shown["next_attempt_at"].is_string()), (&json!(state), state == "failing"));
+            let shown = scene.acted(id, "pause", &json!({})).await;
+            assert_eq!((&shown["state"], &shown["reason"]), (&json!(paused), &json!(reason)), "{state}");
+            scene.execute(&change).await;
+            let shown = scene.acted(id, "resume", &json!({})).await;
+            assert_eq!((&shown["state"], &shown["reason"], &shown["failing_since"]), (&json!("active"), &Value::Null, &Value::Null));
+            scene.wait_for("SELECT count(*) FROM subscriptions WHERE failures = 0 AND next_attempt_at IS NULL", 1).await;
+        }
+    }
+
+    async fn after_a_rotation_both_secrets_sign_for_a_while(engine: Engine) {
+        let scene = Scene::new(engine).await;
+        let receiver = Receiver::always(Act::status(200)).await;
+        let made = scene.subscribe(&receiver, "submission.created", None).await;
+        let id = &made["id"];
+        let rotated = scene.acted(id, "rotate", &json!({})).await;
+        assert_ne!(rotated["secret"], made["secret"]);
+        assert!(scene.subscription(id).await.get("secret").is_none());
+        let stored = scene.database.text("SELECT previous_secret FROM subscriptions").await;
+        assert_eq!(made["secret"], stored.as_str());
+        scene.insert(1, 1, "x").await;
+        let signatures = |at: usize| receiver.requests()[at].headers["webhook-signature"].to_str().unwrap().split(' ').count();
+        received(&receiver, 1).await;
+        assert_eq!(signatures(0), 2);
+        scene.acted(id, "rotate", &json!({"grace_seconds": 0})).await;
+        scene.wait_for("SELECT count(*) FROM subscriptions WHERE previous_secret IS NULL", 1).await;
+        scene.insert(2, 1, "x").await;
+        let seen = received(&receiver, 2).await.len();
+        assert_eq!(signatures(seen - 1), 1);
+        for grace in [json!(-1), json!(2_592_001), json!(1.5), json!("60"), json!(true), json!([1])] {
+            assert_eq!(scene.faults(id, "rotate", &json!({"grace_seconds": grace})).await, ["grace_seconds"]);
+        }
+        for grace in [json!(null), json!(60.0), json!(2_592_000)] {
+            scene.acted(id, "rotate", &json!({"grace_seconds": grace})).await;
+        }
+    }
+
+    async fn an_unknown_subscription_is_not_found_on_every_route(engine: Engine) {
+        let scene = Scene::with(engine, without_delivery).await;
+        for id in ["hook_77", "for_1", "hook_", "0", "x", "9223372036854775808"] {
+            for action in ACTIONS {
+                let answer = scene.act(&json!(id), action, &json!({"failed": true})).await;
+                assert_eq!((answer.status.as_u16(), answer.json()), (404, json!({"message": "Subscription not found"})), "{id} {action}");
+            }
+            let answer = scene.client.get(&format!("/api/v1/subscribe/{id}/deliveries")).send().await;
+            assert_eq!((answer.status.as_u16(), answer.json()), (404, json!({"message": "Subscription not found"})), "{id}");
+        }
+    }
+
+    async fn the_routes_of_a_subscription_take_one_method_each(engine: Engine) {
+        let scene = Scene::with(engine, without_delivery).await;
+        let receiver = Receiver::always(Act::status(200)).await;
+        let id = scene.subscribe(&receiver, "submission.created", None).await["id"].as_str().unwrap().to_owned();
+        for action in ACTIONS {
+            let answer = scene.client.get(&format!("/api/v1/subscribe/{id}/{action}")).send().await;
+            assert_eq!((answer.status.as_u16(), answer.header("allow")), (405, Some("POST")), "{action}");
+        }
+        let path = format!("/api/v1/subscribe/{id}/deliveries");
+        let answer = scene.client.delete(&path).send().await;
+        assert_eq!((answer.status.as_u16(), answer.header("allow")), (405, Some("GET, HEAD")));
+        assert_eq!(scene.client.head(&path).send().await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn a_subscription_of_another_account_is_out_of_reach() {
+    let site = Site::new().tenant("acme", Engine::Sqlite).tenant("globex", Engine::Postgres).write();
+    site.migrate();
+    let node = site.start();
+    let [acme, globex] =
+        ["acme", "globex"].map(|slug| node.client().to(&site.host(slug)).with(&site.token(slug, "tests")));
+    let body = json!({"target_url": "https://hooks.example.com/1"});
+    let made = acme.post("/api/v1/subscribe").json(&body).send().await;
+    let id = made.json()["data"]["id"].as_str().unwrap().to_owned();
+    for action in ACTIONS {
+        let path = format!("/api/v1/subscribe/{id}/{action}");
+        assert_eq!(globex.post(&path).json(&json!({"failed": true})).send().await.status, 404, "{action}");
+        assert_eq!(acme.post(&path).json(&json!({"failed": true})).send().await.status, 200, "{action}");
+    }
+    let path = format!("/api/v1/subscribe/{id}/deliveries");
+    assert_eq!(globex.get(&path).send().await.status, 404);
+    assert_eq!(acme.get(&path).send().await.status, 200);
+}
