@@ -66,7 +66,8 @@ impl Node {
         })
     }
 
-    async fn metrics(&self) -> anyhow::Result<String> {
+    /// The text of its metrics.
+    pub(crate) async fn metrics(&self) -> anyhow::Result<String> {
         let mut stream = TcpStream::connect(self.operator).await?;
         stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await?;
         let mut text = String::new();

@@ -1,0 +1,73 @@
+//! A backlog that a node delivers, and what that takes.
+
+use std::time::Duration;
+
+use crate::node::Node;
+use crate::postgres_server::Postgres;
+use crate::receiver::{Arrival, Receiver, span};
+use crate::world::{FORMS, On, World};
+
+/// What a number of deliveries took.
+pub(crate) struct Spent {
+    pub(crate) deliveries: usize,
+    /// From the first request to the last.
+    pub(crate) span: Duration,
+    /// CPU of the deliverer itself.
+    pub(crate) own: Duration,
+    /// CPU of Postgres.
+    pub(crate) postgres: Duration,
+    /// CPU of Redis.
+    pub(crate) redis: Duration,
+}
+
+impl Spent {
+    pub(crate) fn per_second(&self) -> f64 {
+        self.deliveries as f64 / self.span.as_secs_f64()
+    }
+
+    /// Microseconds for each delivery.
+    pub(crate) fn each(&self, cpu: Duration) -> f64 {
+        cpu.as_secs_f64() * 1e6 / self.deliveries as f64
+    }
+}
+
+/// An account with a subscription for each form, whose node is stopped while a backlog is inserted.
+pub(crate) struct Backlog<'s> {
+    on: On<'s>,
+    world: World,
+    receiver: Receiver,
+    /// How many submissions were inserted so far.
+    inserted: usize,
+}
+
+impl<'s> Backlog<'s> {
+    pub(crate) async fn make(on: On<'s>, name: &str) -> anyhow::Result<Self> {
+        let receiver = Receiver::start(FORMS).await?;
+        let world = World::make(on, name, &receiver).await?;
+        let node = Node::start(&world, &[])?;
+        world.subscribe(&node, &receiver, FORMS).await?;
+        Ok(Self { on, world, receiver, inserted: 0 })
+    }
+
+    /// Inserts submissions, starts a node, and waits until all are delivered. Returns one of the requests too.
+    pub(crate) async fn deliver(&mut self, events: usize) -> anyhow::Result<(Spent, Arrival)> {
+        let mut database = self.world.database().await?;
+        database.insert(self.inserted + 1..self.inserted + 1 + events).await?;
+        database.analyze().await?;
+        drop(database);
+        self.inserted += events;
+        let node = Node::start(&self.world, &[])?;
+        let (own, postgres) = (node.process.cpu()?, self.postgres_cpu()?);
+        let mut arrivals = self.receiver.take(events).await?;
+        let (own, postgres) = (node.process.cpu()? - own, self.postgres_cpu()? - postgres);
+        let spent = Spent { deliveries: events, span: span(&arrivals), own, postgres, redis: Duration::ZERO };
+        Ok((spent, arrivals.swap_remove(0)))
+    }
+
+    fn postgres_cpu(&self) -> anyhow::Result<Duration> {
+        match self.on {
+            On::Sqlite => Ok(Duration::ZERO),
+            On::Postgres(Postgres { process, .. }) => process.cpu(),
+        }
+    }
+}
