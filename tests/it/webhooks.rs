@@ -4,5 +4,6 @@ mod delivery;
 mod explain;
 mod failover;
 mod hostile;
+mod metrics;
 mod order;
 mod scene;
