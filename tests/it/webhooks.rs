@@ -7,3 +7,4 @@ mod hostile;
 mod metrics;
 mod order;
 mod scene;
+mod sealed;
