@@ -264,6 +264,8 @@ async fn look(hub: &Arc<Hub>, slug: &Arc<str>) {
             look.again_in = ahead.again_in.map_or(hub.config.sweep, |pause| pause.min(hub.config.sweep));
         }
         Err(error) => {
+            // Its database does not work, which has metrics of its own.
+            hub.watched.note_pending(slug, [None; PENDING_STATES.len()]);
             tracing::debug!(tenant = &**slug, cause = with_causes(&error), "a tenant could not be looked at");
         }
     }
