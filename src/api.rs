@@ -36,6 +36,7 @@ use crate::error::Refusal;
 use crate::gate::{Admitted, Origin};
 use crate::outbound::Guard;
 use crate::reply::Reply;
+use crate::seal::Seals;
 use crate::store::Store;
 use crate::tenant::SubscriptionChanges;
 
@@ -58,6 +59,8 @@ pub struct Call<'a> {
     pub stopping: &'a CancellationToken,
     /// Decides which targets subscriptions may have.
     pub targets: &'a Guard,
+    /// Seals the secrets of subscriptions.
+    pub seals: &'a Seals,
     /// Takes that subscriptions changed.
     pub subscription_changes: &'a SubscriptionChanges,
 }

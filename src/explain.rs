@@ -62,7 +62,7 @@ impl Finding {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceStep {
     /// `name`, `certificate`, `tenant`, `database`, `token` or `budget`; of a webhook `name`, `database`,
-    /// `subscription`, `pending`, `request`, `dns`, `address`, `tcp`, `tls` or `answer`.
+    /// `subscription`, `pending`, `secret`, `url`, `dns`, `address`, `tcp`, `tls` or `answer`.
     pub name: &'static str,
     /// The result.
     pub finding: Finding,

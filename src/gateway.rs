@@ -152,6 +152,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         )),
         subscription_changes,
         targets: Arc::new(Guard::new(config.gateway.webhooks.requests.allowed.clone())),
+        seals: config.gateway.webhooks.seals.clone(),
         metrics: metrics.clone(),
     });
     let certificates =

@@ -35,7 +35,7 @@
 //! certificate
 //! reply, store
 //! background, memory, outbound
-//! deadline, file_stamp, host, metrics, owner_only, rights, systemd, telemetry
+//! deadline, file_stamp, host, metrics, owner_only, rights, seal, systemd, telemetry
 //! ```
 //!
 //! So `store` and `quota` know no HTTP, `api` knows no sockets, and only `store` names a database.
@@ -62,6 +62,7 @@ pub mod quota;
 pub mod reply;
 pub mod request;
 mod rights;
+pub mod seal;
 pub mod shared;
 pub mod store;
 pub mod systemd;

@@ -42,6 +42,7 @@ use crate::metrics::Metrics;
 use crate::outbound::Guard;
 use crate::quota::{Budget, ReportUsage};
 use crate::reply::Reply;
+use crate::seal::Seals;
 use crate::store::DatabaseTime;
 use crate::telemetry::{self, step};
 use crate::tenant::{SubscriptionChanges, Tenant, Token};
@@ -72,6 +73,8 @@ pub struct Pipeline {
     pub memory: Arc<Memory>,
     /// Decides which targets subscriptions may have.
     pub targets: Arc<Guard>,
+    /// Seals the secrets of subscriptions.
+    pub seals: Seals,
     /// Takes that subscriptions changed.
     pub subscription_changes: SubscriptionChanges,
     /// The metrics.
@@ -237,6 +240,7 @@ impl Pipeline {
             ignored: &context.ignored_in_body,
             stopping: &self.stopping,
             targets: &self.targets,
+            seals: &self.seals,
             subscription_changes: &self.subscription_changes,
         };
         time.set_limit(route.time_limit(&self.limits));

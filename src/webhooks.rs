@@ -15,6 +15,7 @@ mod hints;
 mod outcome;
 mod permits;
 mod sender;
+mod signing;
 mod watch;
 
 use std::sync::Arc;
@@ -33,6 +34,7 @@ use crate::outbound::{Client, Guard};
 use crate::store::{LeasedSubscription, Standing, SubscriptionCounts};
 use crate::tenant::{Directory, Tenant};
 use permits::Permits;
+pub use signing::{UnusableSecret, signing_secrets};
 pub use watch::Watch;
 use watch::Watched;
 

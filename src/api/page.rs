@@ -119,10 +119,12 @@ mod tests {
     use crate::gate::Origin;
     use crate::host::HostName;
     use crate::outbound::Guard;
+    use crate::seal::Seals;
     use crate::tenant::SubscriptionChanges;
 
     static STOPPING: LazyLock<CancellationToken> = LazyLock::new(CancellationToken::new);
     static TARGETS: LazyLock<Guard> = LazyLock::new(Guard::default);
+    static SEALS: LazyLock<Seals> = LazyLock::new(Seals::default);
     static SUBSCRIPTION_CHANGES: LazyLock<SubscriptionChanges> = LazyLock::new(|| SubscriptionChanges::channel().0);
     static IGNORED: OnceLock<IgnoredParameters> = OnceLock::new();
 
@@ -134,6 +136,7 @@ mod tests {
             ignored: &IGNORED,
             stopping: &STOPPING,
             targets: &TARGETS,
+            seals: &SEALS,
             subscription_changes: &SUBSCRIPTION_CHANGES,
         }
     }

@@ -123,7 +123,8 @@ pub(super) async fn subscribe(admitted: &Admitted, call: &Call<'_>) -> Result<Re
         form: params.form.flatten(),
     };
     let secret = new_secret();
-    let (status, subscription) = match store(admitted).await?.subscribe(&key, &secret, Timestamp::now()).await? {
+    let sealed = call.seals.seal(&secret, &key.target_url);
+    let (status, subscription) = match store(admitted).await?.subscribe(&key, &sealed, Timestamp::now()).await? {
         Subscribed::Created(made) => {
             call.subscription_changes.announce(&admitted.tenant().slug);
             (StatusCode::CREATED, SubscriptionJson { secret: Some(secret), ..SubscriptionJson::from(made) })

@@ -17,6 +17,7 @@ use super::output::print;
 use crate::config::{Config, Examination, Problem, Problems, TenantConfig};
 use crate::explain::{Finding, Trace, Tracer};
 use crate::gateway::DescriptorShare;
+use crate::seal;
 use crate::shared::diagnosis;
 use crate::store::{DatabaseConcern, Pooler, Store, remedy, with_causes};
 
@@ -38,8 +39,13 @@ pub(super) async fn run(CheckArgs { file, deep }: &CheckArgs) -> Result<()> {
     let examination = Config::examine(&file.config, None);
     let (redis, eviction) = check_redis(&examination).await;
     let Examination { gateway, tenants, sources, mut problems, warnings, .. } = examination;
-    let checked: Vec<_> =
-        stream::iter(&tenants).map(|tenant| check_database(tenant)).buffered(CONCURRENT_CHECKS).collect().await;
+    let seals = gateway.as_ref().map(|gateway| gateway.webhooks.seals.prefixes().collect());
+    let known_seals: Vec<String> = seals.unwrap_or_default();
+    let checked: Vec<_> = stream::iter(&tenants)
+        .map(|tenant| check_database(tenant, &known_seals))
+        .buffered(CONCURRENT_CHECKS)
+        .collect()
+        .await;
     problems.extend(redis);
     problems.extend(shared_databases(&tenants, &checked));
     let (faults, concerns): (Vec<_>, Vec<_>) =
@@ -166,20 +172,31 @@ fn shared_databases(tenants: &[Arc<TenantConfig>], checked: &[CheckedDatabase]) 
     problems
 }
 
-async fn check_database(tenant: &TenantConfig) -> CheckedDatabase {
+async fn check_database(tenant: &TenantConfig, known_seals: &[String]) -> CheckedDatabase {
     let (location, slug) = (&tenant.database, &*tenant.slug);
     let checked = async {
         let store = Store::open(location, 1).await?;
         let (concerns, server_location) = (store.concerns().await, store.physical_id().await);
+        let sealed = store.count_secrets_without(seal::PREFIX, known_seals).await;
         store.close().await;
         location.require_writable()?;
-        Ok((concerns?, server_location))
+        Ok((concerns?, server_location, sealed?))
     };
     match checked.await {
-        Ok((concerns, server_location)) => {
+        Ok((concerns, server_location, sealed)) => {
+            let sealed = (sealed > 0).then(|| {
+                format!(
+                    "warning: tenant `{slug}`: {sealed} subscriptions have a secret that is sealed with another key: \
+                     set it as `secret_key` or `previous_secret_key` in `[gateway.webhooks]`"
+                )
+            });
             let warning =
                 |concern: DatabaseConcern| format!("warning: tenant `{slug}`: {concern}: {}", concern.remedy(slug));
-            CheckedDatabase { fault: None, concerns: concerns.into_iter().map(warning).collect(), server_location }
+            CheckedDatabase {
+                fault: None,
+                concerns: concerns.into_iter().map(warning).chain(sealed).collect(),
+                server_location,
+            }
         }
         Err(error) => {
             let problem = tenant.database_problem(with_causes(&error));

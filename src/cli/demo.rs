@@ -54,7 +54,7 @@ pub(super) async fn run(command: &DemoArgs) -> Result<()> {
     // Create tokens last: a failed start leaves none behind.
     let stop = StopSignals::new()?;
     let running = start(&config).await?;
-    on_store(acme, async |store| Ok(receiver.subscribe(store).await?)).await?;
+    on_store(acme, async |store| Ok(receiver.subscribe(store, &config.gateway.webhooks.seals).await?)).await?;
     let acme = DemoAccount { tenant: acme, token: make_token(acme).await? };
     let globex = DemoAccount { tenant: globex, token: make_token(globex).await? };
     let address = *running.addresses().first().expect("a gateway listens somewhere");

@@ -42,15 +42,18 @@ pub(super) fn expand<'t>(text: &'t str, environment: Environment<'_>) -> Result<
     if errors.is_empty() { Ok(Cow::Owned(expanded)) } else { Err(errors) }
 }
 
-/// Whether a configuration file contains a password itself rather than the name of a variable: in a URL, as a URL's
-/// parameter, or under the key `password`. Returns false for invalid TOML, which is already a fault.
+/// The keys whose values are secrets.
+const SECRET_KEYS: [&str; 3] = ["password", "secret_key", "previous_secret_key"];
+
+/// Whether a configuration file contains a secret itself rather than the name of a variable: in a URL, as a URL's
+/// parameter, or under one of [`SECRET_KEYS`]. Returns false for invalid TOML, which is already a fault.
 #[must_use]
 pub fn holds_password(text: &str) -> bool {
     fn within(key: &str, value: &toml::Value) -> bool {
         match value {
             toml::Value::String(text) => {
                 let text = without_variables(text);
-                key == "password" && !text.is_empty() || url_has_password(&text)
+                SECRET_KEYS.contains(&key) && !text.is_empty() || url_has_password(&text)
             }
             toml::Value::Array(values) => values.iter().any(|value| within(key, value)),
             toml::Value::Table(table) => table.iter().any(|(key, value)| within(key, value)),
@@ -117,6 +120,8 @@ mod tests {
             ("redis_cluster = ['redis://a', 'redis://:secret@b']", true),
             ("[redis_sentinel]\npassword = 'secret'", true),
             ("[redis_sentinel]\npassword = '${PASSWORD}'", false),
+            ("[gateway.webhooks]\nsecret_key = 'c2VjcmV0'", true),
+            ("[gateway.webhooks]\nsecret_key = '${KEY}'", false),
             ("no toml", false),
         ] {
             assert_eq!(holds_password(line), expected, "{line}");

@@ -15,6 +15,7 @@ use super::context::LoadContext;
 use super::problem::Problem;
 use super::table::{StringValue, TableReader};
 use crate::outbound::{AllowedTarget, Settings};
+use crate::seal::{SealKey, Seals};
 
 /// The largest `settle_ms`. Larger: receivers and followers of the change feed think that nothing happens. Smaller: a
 /// product that needs some seconds to write all answers causes several events.
@@ -70,6 +71,8 @@ pub struct WebhookConfig {
     ///
     /// Larger: a stop takes longer. Smaller: more deliveries are repeated by another node.
     pub drain: Duration,
+    /// The keys that seal the secrets of subscriptions at rest.
+    pub seals: Seals,
     /// The limits and exceptions of each request.
     pub requests: Settings,
 }
@@ -84,6 +87,7 @@ impl Default for WebhookConfig {
             per_subscription: 4,
             sweep: Duration::from_secs(60),
             drain: Duration::from_secs(10),
+            seals: Seals::default(),
             requests: Settings::default(),
         }
     }
@@ -117,8 +121,19 @@ pub(super) fn read(table: Option<TableReader<'_, '_>>, folder: &Path) -> Webhook
     config.requests.authorities = authorities.unwrap_or_default();
     let servers = table.strings("dns_servers");
     config.requests.dns_servers = servers.iter().filter_map(|text| read_dns_server(text, context)).collect();
+    let mut key = |name| table.string(name).and_then(|text| read_key(&text, context));
+    config.seals = Seals { current: key("secret_key"), previous: key("previous_secret_key") };
     table.finish();
     config
+}
+
+fn read_key(text: &StringValue, context: &LoadContext<'_>) -> Option<SealKey> {
+    let key = SealKey::parse(&text.value);
+    if let Err(error) = &key {
+        let problem = Problem::at(&text.span, error.to_string());
+        context.report(problem.help("make one: `openssl rand -base64 32`"));
+    }
+    key.ok()
 }
 
 fn read_target(text: &StringValue, context: &LoadContext<'_>) -> Option<AllowedTarget> {

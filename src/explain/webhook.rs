@@ -16,10 +16,11 @@ use super::{Finding, Trace, find};
 use crate::api::{Envelope, EnvelopeBody, ShownSubmissions};
 use crate::config::{Config, TenantConfig, WebhookConfig};
 use crate::host::HostName;
-use crate::outbound::{Client, EventId, Guard, Message, Probed, SigningSecret, Target};
+use crate::outbound::{Client, EventId, Guard, Message, Probed, Target};
 use crate::store::{
     Event, InspectedSubscription, PageRequest, PendingEvents, SampleSubmission, Store, StoreError, SubmissionPart,
 };
+use crate::webhooks::signing_secrets;
 
 /// How many ids of other subscriptions are listed.
 ///
@@ -77,10 +78,22 @@ async fn trace_subscription(
     trace.step("subscription", state(&found, tenant));
     trace.step("pending", find_pending(&config.gateway.webhooks, &found));
 
-    let secrets: Result<Vec<_>, _> = found.secrets.iter().map(|secret| SigningSecret::parse(secret)).collect();
-    let (Ok(target), Ok(secrets)) = (Target::parse(&found.target_url), secrets) else {
-        let what = "the URL or the secret can't be used: the subscription is disabled at its next event";
-        trace.step("request", Finding::stops(what, "delete the subscription, and subscribe again"));
+    let secrets = signing_secrets(&config.gateway.webhooks.seals, &found.secrets, &found.target_url);
+    let secrets = match secrets {
+        Ok(secrets) => secrets,
+        Err(error) if error.is_of_this_node() => {
+            let remedy = "set the key as `secret_key` or `previous_secret_key` in `[gateway.webhooks]` of every node";
+            trace.step("secret", Finding::stops(error.to_string(), remedy));
+            return Ok(());
+        }
+        Err(error) => {
+            trace.step("secret", Finding::stops(error.to_string(), "delete the subscription, and subscribe again"));
+            return Ok(());
+        }
+    };
+    let Ok(target) = Target::parse(&found.target_url) else {
+        let what = "the URL can't be used: the subscription is disabled at its next event";
+        trace.step("url", Finding::stops(what, "delete the subscription, and subscribe again"));
         return Ok(());
     };
     let sample = match found.event {

@@ -15,6 +15,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::outcome::{Outcome, pause};
 use super::permits::Lane;
+use super::signing::{end_unusable, signing_secrets};
 use super::{Hub, Place};
 use crate::api::{Envelope, EnvelopeBody, ShownSubmissions};
 use crate::outbound::{Attempt, EventId, Message, SigningSecret, Target};
@@ -88,22 +89,13 @@ impl Sender {
         id: i64,
     ) -> Result<Option<Duration>, StoreError> {
         let Some(leased) = store.lease_subscription(id, hub.new_holder()).await? else { return Ok(None) };
-        let secrets: Result<Vec<_>, _> = leased.secrets.iter().map(|secret| SigningSecret::parse(secret)).collect();
-        let (Ok(target), Ok(secrets)) = (Target::parse(&leased.target_url), secrets) else {
-            let reason = "the URL or the secret can't be used any more".to_owned();
-            let progress = Progress {
-                position: leased.position,
-                done_beyond: &leased.done_beyond,
-                attempts: &[],
-                accepted: &[],
-                dropped: &[],
-                failed: &[],
-                standing: &Standing::Disabled { reason },
-            };
-            if store.write_progress(&leased, &progress).await? == Written::Ended {
-                hub.report(&place, &leased, progress.standing, "unusable");
+        let secrets = signing_secrets(&hub.config.seals, &leased.secrets, &leased.target_url);
+        let (target, secrets) = match (Target::parse(&leased.target_url), secrets) {
+            (Ok(target), Ok(secrets)) => (target, secrets),
+            (_, Err(error)) => {
+                return end_unusable(hub, &place, &store, &leased, error.to_string(), error.is_of_this_node()).await;
             }
-            return Ok(None);
+            (Err(error), _) => return end_unusable(hub, &place, &store, &leased, error.to_string(), false).await,
         };
         let sender = Self {
             hub: Arc::clone(hub),

@@ -151,6 +151,14 @@ impl Watched {
         }
     }
 
+    /// Forgets a tenant without subscriptions, unless one was announced during the look that found none.
+    fn forget_unsubscribed(&self, slug: &str) {
+        let mut tenants = self.lock();
+        if tenants.get(slug).is_some_and(|tenant| !tenant.again) {
+            tenants.remove(slug);
+        }
+    }
+
     pub(super) fn forget(&self, slug: &str) {
         self.lock().remove(slug);
     }
@@ -256,7 +264,7 @@ async fn look(hub: &Arc<Hub>, slug: &Arc<str>) {
     };
     let mut look = Look { hub: Arc::clone(hub), slug: Arc::clone(slug), again_in: hub.config.sweep.min(HOT) };
     match try_to_look(hub, &place).await {
-        Ok(ahead) if !ahead.is_subscribed => hub.watched.forget(slug),
+        Ok(ahead) if !ahead.is_subscribed => hub.watched.forget_unsubscribed(slug),
         Ok(ahead) => {
             let counted_by = place.tenant.database.counted_by().zip(ahead.on_postgres);
             hub.watched.note_pending(slug, [ahead.oldest_due, ahead.failing_since]);
@@ -264,6 +272,8 @@ async fn look(hub: &Arc<Hub>, slug: &Arc<str>) {
             look.again_in = ahead.again_in.map_or(hub.config.sweep, |pause| pause.min(hub.config.sweep));
         }
         Err(error) => {
+            // Its database does not work, which has metrics of its own.
+            hub.watched.note_pending(slug, [None; PENDING_STATES.len()]);
             tracing::debug!(tenant = &**slug, cause = with_causes(&error), "a tenant could not be looked at");
         }
     }

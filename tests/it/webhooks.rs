@@ -6,6 +6,8 @@ mod explain;
 mod failover;
 mod hostile;
 mod managing;
+mod metrics;
 mod order;
 mod replay;
 mod scene;
+mod sealed;

@@ -26,7 +26,7 @@ pub(super) fn warnings(
     let of_tenants = tenants.iter().flat_map(|tenant| tenant.certificates.iter().map(|(_, files)| files));
     let keys: BTreeSet<&Path> = own.chain(of_tenants).map(|files| &*files.private_key).collect();
     let databases = tenants.iter().filter_map(|tenant| tenant.database.file()).filter_map(database);
-    let configuration = configuration.iter().filter_map(|file| one(file, "holds a password"));
+    let configuration = configuration.iter().filter_map(|file| one(file, "holds a password or a key"));
     configuration.chain(keys.into_iter().filter_map(|file| one(file, "is a private key"))).chain(databases).collect()
 }
 

@@ -29,6 +29,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::api::new_secret;
 use crate::cli::output::print;
+use crate::seal::Seals;
 use crate::store::{Event, PageRequest, Store, StoreError, SubscriptionKey, Unsubscription};
 
 /// The path of its URL, by which an earlier demo's subscription is recognized.
@@ -69,11 +70,11 @@ impl DemoReceiver {
     }
 
     /// Subscribes it to every event, instead of the receiver of an earlier demo.
-    pub(super) async fn subscribe(&self, store: &Store) -> Result<(), StoreError> {
+    pub(super) async fn subscribe(&self, store: &Store, seals: &Seals) -> Result<(), StoreError> {
         unsubscribe(store).await?;
         for event in Event::ALL {
             let key = SubscriptionKey { target_url: self.url.clone(), event, form: None };
-            store.subscribe(&key, &new_secret(), Timestamp::now()).await?;
+            store.subscribe(&key, &seals.seal(&new_secret(), &self.url), Timestamp::now()).await?;
         }
         Ok(())
     }

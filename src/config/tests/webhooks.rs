@@ -3,9 +3,13 @@
 use std::fs;
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
 use super::{ACME, Folder, GATEWAY};
 use crate::config::WebhookConfig;
 use crate::outbound::Settings;
+use crate::seal::{SealKey, Seals};
 
 /// The section of the documentation.
 fn section() -> &'static str {
@@ -123,6 +127,7 @@ fn faults_have_a_position() {
         ("ca_file = \"malformed.pem\"", "8:11 a certificate authority is malformed"),
         ("dns_servers = [\"dns.internal\"]", "8:16 not the address of a DNS server"),
         ("dns_servers = [\"10.0.0.2:99999\"]", "8:16 not the address of a DNS server"),
+        ("secret_key = \"c2hvcnQ=\"", "8:14 not the Base64 of 32 bytes"),
         ("timeout = 7", "8:1 unknown key `timeout`"),
     ] {
         assert_eq!(folder.faults(&with_webhooks(lines)), [format!("tenants.toml:{expected}")], "{lines}");
@@ -131,4 +136,21 @@ fn faults_have_a_position() {
     assert!(report.contains("No such file") && report.contains("none.pem"), "{report}");
     let report = folder.load(&with_webhooks("ca_file = \"${PASSWORD}\"")).unwrap_err().to_string();
     assert!(report.contains("check the variable") && !report.contains("hunter2"), "{report}");
+    for key in ["secret_key", "previous_secret_key"] {
+        for value in ["c2hvcnQ=", "${PASSWORD}"] {
+            let report = folder.load(&with_webhooks(&format!("{key} = \"{value}\""))).unwrap_err().to_string();
+            let is_hidden = !report.contains("c2hvcnQ=") && !report.contains("hunter2");
+            assert!(report.contains("openssl rand -base64 32") && is_hidden, "{report}");
+        }
+    }
+}
+
+#[test]
+fn keys_that_seal_are_the_base64_of_32_bytes() {
+    let folder = Folder::new();
+    let [first, second] = [[1; 32], [2; 32]].map(|bytes| STANDARD.encode(bytes));
+    let lines = format!("secret_key = \"{second}\"\nprevious_secret_key = \"{first}\"");
+    let Seals { current, previous } = load(&folder, &lines).seals;
+    assert_eq!((current, previous), (SealKey::parse(&second).ok(), SealKey::parse(&first).ok()));
+    assert_eq!(load(&folder, "").seals, Seals::default());
 }

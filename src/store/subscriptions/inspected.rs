@@ -110,6 +110,21 @@ impl Store {
         Ok(counts)
     }
 
+    /// Counts the subscriptions with a secret that begins with `sealed`, but with none of these texts.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn count_secrets_without(&self, sealed: &str, known: &[String]) -> Result<i64, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
+        sql.push("SELECT count(*) FROM subscriptions WHERE secret LIKE ").bind(format!("{sealed}%"));
+        for known in known {
+            sql.push(" AND substr(secret, 1, ").bind(i64::try_from(known.len()).unwrap_or(i64::MAX));
+            sql.push_either("::int", "").push(") <> ").bind(known.as_str());
+        }
+        Ok(reader.fetch_one(sql).await?.get(0)?)
+    }
+
     /// Reads a subscription with everything that explains whether it is delivered.
     ///
     /// # Errors
