@@ -7,6 +7,7 @@
 pub(super) mod deliveries;
 pub(super) mod managing;
 pub(super) mod replay;
+pub(super) mod shown;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -275,7 +276,8 @@ fn subscription_id(value: &Scalar<'_>, path: FieldPath<'_>, faults: &mut Faults)
 }
 
 /// A secret in the format of the Standard Webhooks specification.
-fn new_secret() -> String {
+#[must_use]
+pub fn new_secret() -> String {
     let mut secret = [0; SECRET_BYTES];
     rand::rng().fill_bytes(&mut secret);
     format!("whsec_{}", STANDARD.encode(secret))
