@@ -43,6 +43,9 @@ use crate::tenant::SubscriptionChanges;
 pub use ignored::IgnoredParameters;
 pub use submissions::{Envelope, EnvelopeBody, ShownSubmissions};
 pub use subscriptions::new_secret;
+pub use subscriptions::shown::{
+    delivery_json, parse_replay_start, parse_submission_id, parse_subscription_id, subscription_json,
+};
 
 /// The part of a request that handlers read.
 #[derive(Clone, Debug)]

@@ -12,6 +12,7 @@ mod migrate;
 mod output;
 mod serve;
 mod token;
+mod webhook;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -52,6 +53,9 @@ enum Command {
     /// Create, list and revoke API tokens.
     #[command(subcommand)]
     Token(token::TokenCommand),
+    /// Show subscriptions and their deliveries, send events again, pause, resume, rotate secrets.
+    #[command(subcommand)]
+    Webhook(webhook::WebhookCommand),
     /// Begin the change log of a tenant again.
     #[command(subcommand)]
     Changes(changes::ChangesCommand),
@@ -159,6 +163,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Import(command) => on_runtime(None, DefaultLog::Command, import::run(&command)),
         Command::Reindex(command) => on_runtime(None, DefaultLog::Command, import::reindex(&command)),
         Command::Changes(command) => on_runtime(None, DefaultLog::Command, changes::run(&command)),
+        Command::Webhook(command) => on_runtime(None, DefaultLog::Command, webhook::run(&command)),
         Command::Token(command) => on_runtime(None, DefaultLog::Command, token::run(&command)),
     };
     match outcome {

@@ -7,6 +7,7 @@
 pub(super) mod deliveries;
 pub(super) mod managing;
 pub(super) mod replay;
+pub(super) mod shown;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

@@ -15,6 +15,7 @@ mod output;
 mod remedies;
 mod serve;
 mod token;
+mod webhook;
 
 /// Every command.
 const COMMANDS: [&[&str]; 11] = [

@@ -1,11 +1,10 @@
 //! `POST /subscribe/{id}/replay`: sends events again. Owns the body; the store decides what there is to send.
 
 use super::managing::{reply, subscription_id};
+use super::shown::parse_replay_start;
 use crate::api::body::{Body, BodyEntry};
-use crate::api::changes::read_cursor;
 use crate::api::id::IdKind;
 use crate::api::reader::Scalar;
-use crate::api::time::{Bound, parse_bound};
 use crate::api::values::{self, FieldPath};
 use crate::api::{Call, store};
 use crate::error::{Faults, Refusal};
@@ -72,8 +71,7 @@ fn read(entry: &BodyEntry<'_>, admitted: &Admitted, faults: &mut Faults) -> Resu
         "submissions" => Some(Replay::Submissions(values::list(entry, faults, submission)?)),
         "since" => values::scalar(entry, faults, |value, path, faults| {
             let text = values::text(value, path, faults)?;
-            let instant = parse_bound(text, Bound::Start, &admitted.tenant().timezone).map(Replay::Since);
-            let wanted = instant.or_else(|| read_cursor(text).map(|(cursor, _)| Replay::After(cursor)));
+            let wanted = parse_replay_start(text, &admitted.tenant().timezone);
             if wanted.is_none() {
                 faults.add(path, format_args!("The {path} must be a date, an RFC 3339 date-time or a cursor."));
             }

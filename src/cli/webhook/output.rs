@@ -1,0 +1,72 @@
+//! What `formgate webhook` prints: tables for people, and JSON as the API has it.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::api::{delivery_json, subscription_json};
+use crate::store::{AttemptRecord, Subscription};
+
+/// Every subscription.
+pub(super) fn subscriptions(subscriptions: Vec<Subscription>, json: bool) -> String {
+    if json {
+        return pretty(&subscriptions.into_iter().map(subscription_json).collect());
+    }
+    let head = ["ID", "STATE", "EVENT", "FORM", "PENDING", "LAST SUCCESS", "TARGET"].map(str::to_owned);
+    let rows = subscriptions.into_iter().map(|of| {
+        let form = of.form.map_or_else(|| "every".to_owned(), |form| format!("for_{form}"));
+        let success = shown(of.last_success_at);
+        [format!("hook_{}", of.id), of.state, of.event, form, of.pending.to_string(), success, of.target_url]
+    });
+    table(&std::iter::once(head).chain(rows).collect::<Vec<_>>())
+}
+
+/// One, a line for each field.
+pub(super) fn subscription(subscription: Subscription, json: bool) -> String {
+    let value = subscription_json(subscription);
+    if json {
+        return pretty(&value);
+    }
+    let fields = value.as_object().into_iter().flatten().map(|(name, value)| {
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        [name.replace('_', " "), if value.is_null() { "-".to_owned() } else { text }]
+    });
+    table(&fields.collect::<Vec<_>>())
+}
+
+/// Attempts to deliver.
+pub(super) fn attempts(attempts: &[AttemptRecord], json: bool) -> String {
+    if json {
+        return pretty(&attempts.iter().map(delivery_json).collect());
+    }
+    let head = ["AT", "SUBMISSION", "ATTEMPT", "STATUS", "MS", "EVENT", "ERROR"].map(str::to_owned);
+    let rows = attempts.iter().map(|of| {
+        [
+            of.at.strftime("%Y-%m-%d %H:%M:%S").to_string(),
+            format!("sub_{}", of.submission),
+            of.attempt.to_string(),
+            of.status.map_or_else(|| "-".to_owned(), |status| status.to_string()),
+            of.took.as_millis().to_string(),
+            of.event_id.clone(),
+            of.error.clone().unwrap_or_else(|| "-".to_owned()),
+        ]
+    });
+    table(&std::iter::once(head).chain(rows).collect::<Vec<_>>())
+}
+
+fn shown(at: Option<Timestamp>) -> String {
+    at.map_or_else(|| "-".to_owned(), |at| at.strftime("%Y-%m-%d %H:%M").to_string())
+}
+
+fn pretty(value: &Value) -> String {
+    serde_json::to_string_pretty(value).expect("a JSON value is JSON")
+}
+
+fn table<const N: usize>(rows: &[[String; N]]) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; N] = std::array::from_fn(width);
+    let line = |row: &[String; N]| {
+        let cells: Vec<String> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        cells.join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}
