@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::RequestLimits;
 use crate::error::Refusal;
 use crate::gate::{Admitted, Origin};
-use crate::outbound::Guard;
+use crate::outbound::{Guard, TestRequests};
 use crate::reply::Reply;
 use crate::seal::Seals;
 use crate::store::Store;
@@ -46,6 +46,7 @@ pub use subscriptions::new_secret;
 pub use subscriptions::shown::{
     delivery_json, parse_replay_start, parse_submission_id, parse_subscription_id, subscription_json,
 };
+pub use subscriptions::test::{EnvelopeOrigin, Untested, send_test};
 
 /// The part of a request that handlers read.
 #[derive(Clone, Debug)]
@@ -62,6 +63,8 @@ pub struct Call<'a> {
     pub stopping: &'a CancellationToken,
     /// Decides which targets subscriptions may have.
     pub targets: &'a Guard,
+    /// Tests receivers.
+    pub tests: &'a TestRequests,
     /// Seals the secrets of subscriptions.
     pub seals: &'a Seals,
     /// Takes that subscriptions changed.
@@ -87,11 +90,13 @@ enum Resource {
     Rotation,
     Replay,
     Deliveries,
+    Test,
+    Sample,
     Unsubscription,
 }
 
 /// All paths, relative to `/api/v1`.
-const PATHS: [(&str, Resource); 17] = [
+const PATHS: [(&str, Resource); 19] = [
     ("/me", Resource::Me),
     ("/openapi.json", Resource::OpenApi),
     ("/form", Resource::Forms),
@@ -108,6 +113,8 @@ const PATHS: [(&str, Resource); 17] = [
     ("/subscribe/{id}/rotate", Resource::Rotation),
     ("/subscribe/{id}/replay", Resource::Replay),
     ("/subscribe/{id}/deliveries", Resource::Deliveries),
+    ("/subscribe/{id}/test", Resource::Test),
+    ("/subscribe/sample", Resource::Sample),
     ("/unsubscribe", Resource::Unsubscription),
 ];
 
@@ -121,12 +128,14 @@ impl Resource {
             | Self::Form
             | Self::Submission
             | Self::Changes
-            | Self::Deliveries => "GET, HEAD",
+            | Self::Deliveries
+            | Self::Sample => "GET, HEAD",
             Self::Submissions
             | Self::Pause
             | Self::Resumption
             | Self::Rotation
             | Self::Replay
+            | Self::Test
             | Self::Unsubscription => "POST",
             Self::Groups => "GET, HEAD, PUT",
             Self::Group | Self::Subscription => "GET, HEAD, DELETE",
@@ -157,6 +166,8 @@ impl Resource {
             (Self::Rotation, &Method::POST) => Route::RotateSecret { id },
             (Self::Replay, &Method::POST) => Route::Replay { id },
             (Self::Deliveries, &Method::GET) => Route::ListDeliveries { id },
+            (Self::Test, &Method::POST) => Route::TestSubscription { id },
+            (Self::Sample, &Method::GET) => Route::SampleEvents,
             (Self::Unsubscription, &Method::POST) => Route::Unsubscribe,
             _ => return None,
         })
@@ -239,6 +250,13 @@ pub enum Route {
         /// The id as written in the path.
         id: String,
     },
+    /// `POST /subscribe/{id}/test`
+    TestSubscription {
+        /// The id as written in the path.
+        id: String,
+    },
+    /// `GET /subscribe/sample`
+    SampleEvents,
     /// `POST /unsubscribe`
     Unsubscribe,
 }
@@ -268,6 +286,8 @@ impl Route {
             Self::RotateSecret { .. } => "POST /subscribe/{id}/rotate",
             Self::Replay { .. } => "POST /subscribe/{id}/replay",
             Self::ListDeliveries { .. } => "GET /subscribe/{id}/deliveries",
+            Self::TestSubscription { .. } => "POST /subscribe/{id}/test",
+            Self::SampleEvents => "GET /subscribe/sample",
             Self::Unsubscribe => "POST /unsubscribe",
         }
     }
@@ -278,6 +298,7 @@ impl Route {
         match self {
             Self::ListForms | Self::SearchSubmissions | Self::ListSubscriptions | Self::ShowGroup { .. } => &["page"],
             Self::ListDeliveries { .. } => &["status", "page"],
+            Self::SampleEvents => &["event", "form"],
             Self::ListChanges => &["cursor", "limit", "forms", "wait"],
             Self::ListGroups => &["managed", "external_id", "page"],
             Self::WriteGroup => &["dry_run", "confirm", "report"],
@@ -288,6 +309,7 @@ impl Route {
             | Self::DeleteGroup { .. }
             | Self::Subscribe
             | Self::ShowSubscription { .. }
+            | Self::TestSubscription { .. }
             | Self::DeleteSubscription { .. }
             | Self::PauseSubscription { .. }
             | Self::ResumeSubscription { .. }
@@ -381,6 +403,8 @@ pub async fn handle(admitted: &Admitted, route: Route, call: Call<'_>) -> Result
         Route::RotateSecret { id } => Box::pin(subscriptions::managing::rotate(admitted, &call, &id)).await,
         Route::Replay { id } => Box::pin(subscriptions::replay::replay(admitted, &call, &id)).await,
         Route::ListDeliveries { id } => Box::pin(subscriptions::deliveries::list(admitted, &call, &id)).await,
+        Route::TestSubscription { id } => Box::pin(subscriptions::test::test(admitted, &call, &id)).await,
+        Route::SampleEvents => Box::pin(subscriptions::test::sample(admitted, &call)).await,
         Route::Unsubscribe => Box::pin(subscriptions::unsubscribe(admitted, &call)).await,
     }
 }

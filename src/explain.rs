@@ -21,7 +21,7 @@ use crate::quota::{Account, Quota};
 use crate::shared::{RedisClient, RedisConnections, diagnosis};
 use crate::store::DatabaseIdentity;
 use crate::tenant::token::PresentedToken;
-pub use webhook::trace_webhook;
+pub use webhook::{guard_of, trace_webhook};
 
 /// The result of one step.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -37,7 +37,7 @@ use crate::edge::{self, Addresses, BindError, Certificates, CheckIntervals, Drai
 use crate::gate::{BadTokens, Gate};
 use crate::memory::Memory;
 use crate::metrics::Metrics;
-use crate::outbound::Guard;
+use crate::outbound::{Client, Guard, TestRequests};
 use crate::quota::Quota;
 use crate::request::{Pipeline, RequestsInFlight};
 use crate::shared::announce::TokenChangeSubscription;
@@ -139,6 +139,8 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         ),
     };
     let (subscription_changes, announced) = SubscriptionChanges::channel();
+    let targets = Arc::new(Guard::new(config.gateway.webhooks.requests.allowed.clone()));
+    let receivers = Arc::new(Client::new(&webhooks.requests, Arc::clone(&targets)));
     let pipeline = Arc::new(Pipeline {
         gate,
         limits: limits.request,
@@ -151,7 +153,8 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
             metrics.gate.clone(),
         )),
         subscription_changes,
-        targets: Arc::new(Guard::new(config.gateway.webhooks.requests.allowed.clone())),
+        targets,
+        tests: TestRequests::new(Arc::clone(&receivers)),
         seals: config.gateway.webhooks.seals.clone(),
         metrics: metrics.clone(),
     });
@@ -169,8 +172,8 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
     };
     let draining = Arc::new(AtomicBool::new(false));
     let webhooks = webhooks.enabled.then(|| {
-        let (guard, directory) = (Arc::clone(&pipeline.targets), Arc::clone(&directory));
-        Webhooks::new(&webhooks, guard, directory, metrics.webhooks.clone())
+        let directory = Arc::clone(&directory);
+        Webhooks::new(&webhooks, receivers, directory, metrics.webhooks.clone())
     });
     let databases = Databases::new(Arc::clone(&directory), webhooks.clone(), metrics.database.clone());
     let databases = Arc::new(databases);

@@ -39,7 +39,7 @@ use crate::error::Refusal;
 use crate::gate::{Authority, Connection, Gate, Transport, check_form, check_method, check_size};
 use crate::memory::{Memory, MemoryShare};
 use crate::metrics::Metrics;
-use crate::outbound::Guard;
+use crate::outbound::{Guard, TestRequests};
 use crate::quota::{Budget, ReportUsage};
 use crate::reply::Reply;
 use crate::seal::Seals;
@@ -73,6 +73,8 @@ pub struct Pipeline {
     pub memory: Arc<Memory>,
     /// Decides which targets subscriptions may have.
     pub targets: Arc<Guard>,
+    /// Tests receivers.
+    pub tests: TestRequests,
     /// Seals the secrets of subscriptions.
     pub seals: Seals,
     /// Takes that subscriptions changed.
@@ -240,6 +242,7 @@ impl Pipeline {
             ignored: &context.ignored_in_body,
             stopping: &self.stopping,
             targets: &self.targets,
+            tests: &self.tests,
             seals: &self.seals,
             subscription_changes: &self.subscription_changes,
         };

@@ -18,6 +18,7 @@ use std::sync::{Arc, OnceLock};
 use jiff::tz::TimeZone;
 
 use crate::config::TenantConfig;
+use crate::host::HostName;
 use crate::memory::TenantMemory;
 use crate::metrics::TenantMeter;
 use crate::quota::{Account, LimitedAccount};
@@ -40,6 +41,8 @@ pub struct Tenant {
     pub slug: Arc<str>,
     /// The name that callers see.
     pub name: String,
+    /// The sign-in address.
+    pub address: HostName,
     /// The time zone of plain dates and of `time` answers.
     pub timezone: TimeZone,
     /// Requests per window.
@@ -71,6 +74,7 @@ impl Tenant {
         Self {
             slug,
             name: config.name.to_string(),
+            address: config.address.clone(),
             timezone: config.timezone.clone(),
             requests_per_minute: config.requests_per_minute,
             account: OnceLock::new(),

@@ -28,13 +28,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::WebhookConfig;
-use crate::host::HostName;
 use crate::metrics::{STATES, WebhookMetrics};
-use crate::outbound::{Client, Guard};
+use crate::outbound::Client;
 use crate::store::{LeasedSubscription, Standing, SubscriptionCounts};
 use crate::tenant::{Directory, Tenant};
 use permits::Permits;
-pub use signing::{UnusableSecret, signing_secrets};
 pub use watch::Watch;
 use watch::Watched;
 
@@ -46,7 +44,7 @@ pub struct Webhooks(Arc<Hub>);
 #[derive(Debug)]
 struct Hub {
     config: WebhookConfig,
-    client: Client,
+    client: Arc<Client>,
     permits: Permits,
     directory: Arc<ArcSwap<Directory>>,
     watched: Watched,
@@ -60,26 +58,18 @@ struct Hub {
     running: TaskTracker,
 }
 
-/// Where an event comes from.
-#[derive(Clone, Debug)]
-struct Place {
-    tenant: Arc<Tenant>,
-    host: HostName,
-}
-
 impl Webhooks {
-    /// Delivers for the tenants of a directory, to what a guard allows, once [`Webhooks::watch`] runs. Blocks on the
-    /// files of certificate authorities and DNS.
+    /// Delivers for the tenants of a directory with a client, once [`Webhooks::watch`] runs.
     #[must_use]
     pub fn new(
         config: &WebhookConfig,
-        guard: Arc<Guard>,
+        client: Arc<Client>,
         directory: Arc<ArcSwap<Directory>>,
         metrics: WebhookMetrics,
     ) -> Self {
         Self(Arc::new(Hub {
             config: config.clone(),
-            client: Client::new(&config.requests, guard),
+            client,
             permits: Permits::new(config),
             directory,
             watched: Watched::default(),
@@ -141,8 +131,8 @@ impl Hub {
     }
 
     /// Logs and counts what became of a subscription, once for each change. `fault` is how its receiver failed.
-    fn report(&self, place: &Place, leased: &LeasedSubscription, standing: &Standing, fault: &str) {
-        let (tenant, subscription) = (&*place.tenant.slug, leased.id);
+    fn report(&self, tenant: &Tenant, leased: &LeasedSubscription, standing: &Standing, fault: &str) {
+        let (tenant, subscription) = (&*tenant.slug, leased.id);
         match standing {
             Standing::Failing { reason, .. } if leased.failures == 0 => {
                 self.metrics.changes.with_label_values(&["failing"]).inc();
@@ -166,8 +156,8 @@ impl Hub {
         }
     }
 
-    fn report_recovery(&self, place: &Place, leased: &LeasedSubscription) {
+    fn report_recovery(&self, tenant: &Tenant, leased: &LeasedSubscription) {
         self.metrics.changes.with_label_values(&["active"]).inc();
-        tracing::info!(tenant = &*place.tenant.slug, subscription = leased.id, "a receiver of webhooks works again");
+        tracing::info!(tenant = &*tenant.slug, subscription = leased.id, "a receiver of webhooks works again");
     }
 }

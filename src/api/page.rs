@@ -118,12 +118,14 @@ mod tests {
     use crate::api::IgnoredParameters;
     use crate::gate::Origin;
     use crate::host::HostName;
-    use crate::outbound::Guard;
+    use crate::outbound::{Client, Guard, Settings, TestRequests};
     use crate::seal::Seals;
     use crate::tenant::SubscriptionChanges;
 
     static STOPPING: LazyLock<CancellationToken> = LazyLock::new(CancellationToken::new);
     static TARGETS: LazyLock<Guard> = LazyLock::new(Guard::default);
+    static TESTS: LazyLock<TestRequests> =
+        LazyLock::new(|| TestRequests::new(Client::new(&Settings::default(), Guard::default().into()).into()));
     static SEALS: LazyLock<Seals> = LazyLock::new(Seals::default);
     static SUBSCRIPTION_CHANGES: LazyLock<SubscriptionChanges> = LazyLock::new(|| SubscriptionChanges::channel().0);
     static IGNORED: OnceLock<IgnoredParameters> = OnceLock::new();
@@ -136,6 +138,7 @@ mod tests {
             ignored: &IGNORED,
             stopping: &STOPPING,
             targets: &TARGETS,
+            tests: &TESTS,
             seals: &SEALS,
             subscription_changes: &SUBSCRIPTION_CHANGES,
         }

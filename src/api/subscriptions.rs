@@ -8,6 +8,7 @@ pub(super) mod deliveries;
 pub(super) mod managing;
 pub(super) mod replay;
 pub(super) mod shown;
+pub(super) mod test;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

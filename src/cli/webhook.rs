@@ -4,6 +4,7 @@
 
 mod output;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -11,7 +12,11 @@ use clap::{Args, Subcommand};
 
 use super::output::{print, print_secret, print_stderr};
 use super::{OfTenant, TenantChoice};
-use crate::api::{new_secret, parse_replay_start, parse_submission_id, parse_subscription_id};
+use crate::api::{
+    EnvelopeOrigin, Untested, new_secret, parse_replay_start, parse_submission_id, parse_subscription_id, send_test,
+};
+use crate::explain::guard_of;
+use crate::outbound::{Client, TestRequests};
 use crate::store::{MAX_SUBSCRIPTIONS, PageRequest, Replay, Replayed, Subscription};
 
 #[derive(Debug, Subcommand)]
@@ -24,6 +29,8 @@ pub(super) enum WebhookCommand {
     Deliveries(DeliveriesArgs),
     /// Send events again.
     Replay(ReplayArgs),
+    /// Send the newest submission to the receiver now, marked as a test, and show what it answers.
+    Test(OneArgs),
     /// Stop the delivery until it is resumed.
     Pause(OneArgs),
     /// Go on with the delivery where it stopped, whatever the state is.
@@ -144,6 +151,7 @@ pub(super) async fn run(command: &WebhookCommand) -> Result<()> {
             store.close().await;
             show(command, resumed)
         }
+        WebhookCommand::Test(command) => test(command).await,
         WebhookCommand::Rotate(command) => rotate(command).await,
         WebhookCommand::Replay(command) => replay(command).await,
         WebhookCommand::Deliveries(command) => deliveries(command).await,
@@ -152,13 +160,30 @@ pub(super) async fn run(command: &WebhookCommand) -> Result<()> {
 
 async fn rotate(command: &RotateArgs) -> Result<()> {
     let (tenant, store) = command.tenant.open().await?;
-    let (secret, grace) = (new_secret(), Duration::from_secs(command.grace));
-    let rotated = store.rotate_secret(command.id, &secret, grace).await.of_tenant(&tenant)?;
-    store.close().await;
-    if rotated.is_none() {
+    let Some(found) = store.find_subscription(command.id).await.of_tenant(&tenant)? else {
         return Err(unknown(&command.tenant, command.id));
-    }
+    };
+    let secret = new_secret();
+    let sealed = command.tenant.file.load()?.gateway.webhooks.seals.seal(&secret, &found.target_url);
+    let grace = Duration::from_secs(command.grace);
+    store.rotate_secret(command.id, &sealed, grace).await.of_tenant(&tenant)?;
+    store.close().await;
     print_secret(&secret).context("the secret was rotated and can't be shown: rotate it again")
+}
+
+async fn test(command: &OneArgs) -> Result<()> {
+    let config = command.list.tenant.file.load()?;
+    let (tenant, store) = command.list.tenant.open().await?;
+    let webhooks = &config.gateway.webhooks;
+    let tests = TestRequests::new(Arc::new(Client::new(&webhooks.requests, Arc::new(guard_of(&config).await))));
+    let origin = EnvelopeOrigin { account: &tenant.slug, host: &tenant.address, zone: &tenant.timezone };
+    let tested = send_test(&store, &tests, &webhooks.seals, origin, command.id).await;
+    store.close().await;
+    match tested {
+        Ok(attempt) => print(&output::attempts(&[attempt], command.list.json)),
+        Err(Untested::UnknownSubscription) => Err(unknown(&command.list.tenant, command.id)),
+        Err(untested) => Err(untested.into()),
+    }
 }
 
 async fn replay(command: &ReplayArgs) -> Result<()> {

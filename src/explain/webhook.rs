@@ -13,14 +13,11 @@ use jiff::Timestamp;
 
 use super::database::fault;
 use super::{Finding, Trace, find};
-use crate::api::{Envelope, EnvelopeBody, ShownSubmissions};
+use crate::api::{Envelope, EnvelopeBody};
 use crate::config::{Config, TenantConfig, WebhookConfig};
 use crate::host::HostName;
-use crate::outbound::{Client, EventId, Guard, Message, Probed, Target};
-use crate::store::{
-    Event, InspectedSubscription, PageRequest, PendingEvents, SampleSubmission, Store, StoreError, SubmissionPart,
-};
-use crate::webhooks::signing_secrets;
+use crate::outbound::{Client, EventId, Guard, Message, Probed, Target, signing_secrets};
+use crate::store::{Event, InspectedSubscription, PageRequest, PendingEvents, SampleSubmission, Store, StoreError};
 
 /// How many ids of other subscriptions are listed.
 ///
@@ -97,7 +94,7 @@ async fn trace_subscription(
         return Ok(());
     };
     let sample = match found.event {
-        Some(event) => store.sample_submission(event, found.form).await?.map(|sample| (event, sample)),
+        Some(event) => store.sample_submissions(event, found.form, 1).await?.pop().map(|sample| (event, sample)),
         None => None,
     };
     let body = match &sample {
@@ -105,7 +102,7 @@ async fn trace_subscription(
         None => None,
     };
     let settings = &config.gateway.webhooks.requests;
-    let client = Client::new(settings, Arc::new(guard(config).await));
+    let client = Client::new(settings, Arc::new(guard_of(config).await));
     let sent = body.and_then(|body| Some((EventId::parse(&body.id).ok()?, Bytes::from(body.json))));
     let message = sent.as_ref().map(|(id, body)| Message {
         target: &target,
@@ -131,8 +128,8 @@ async fn trace_subscription(
     Ok(())
 }
 
-/// What nodes with this configuration refuse.
-async fn guard(config: &Config) -> Guard {
+/// Allows the targets that nodes with this configuration allow.
+pub async fn guard_of(config: &Config) -> Guard {
     let guard = Guard::new(config.gateway.webhooks.requests.allowed.clone());
     let redis = config.gateway.redis.iter().flat_map(|redis| redis.target.hosts());
     let databases = config.tenants.iter().filter_map(|tenant| tenant.database.host());
@@ -193,7 +190,7 @@ fn state(found: &InspectedSubscription, tenant: &TenantConfig) -> Finding {
     let form = found.form.map_or("every form".to_owned(), |form| format!("for_{form}"));
     let what = format!("hook_{}: {} of {form} to {}; {}", found.id, event.as_str(), found.target_url, found.state);
     let reason = found.reason.as_deref().unwrap_or("without a reason");
-    let resume = format!("then POST /subscribe/hook_{}/resume with a token of `{}`", found.id, tenant.slug);
+    let resume = format!("then run `formgate webhook resume --tenant {} {}`", tenant.slug, found.id);
     match found.state.as_str() {
         "active" => Finding::passes(what),
         "failing" => {
@@ -234,18 +231,7 @@ async fn test_body(
         cursor: &sample.cursor,
         is_test: true,
     };
-    if event == Event::SubmissionDeleted {
-        return Ok(Some(envelope.of_deletion()));
-    }
-    if let Some(view) = sample.submissions.read()? {
-        return Ok(envelope.with_submission(&ShownSubmissions::new(view, &tenant.timezone)));
-    }
-    Ok(match store.read_in_parts([sample.id]).next().await? {
-        Some(SubmissionPart::Begin { status, created_at, updated_at, .. }) => {
-            Some(envelope.without_answers(&status, [created_at, updated_at]))
-        }
-        _ => None,
-    })
+    envelope.body(store, &sample.submissions, &tenant.timezone).await
 }
 
 fn shown(at: Timestamp) -> String {

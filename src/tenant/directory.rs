@@ -150,10 +150,10 @@ impl Directory {
         self.entry_at(host).map(|entry| &entry.config)
     }
 
-    /// A tenant, and its sign-in address.
+    /// A tenant.
     #[must_use]
-    pub fn tenant(&self, slug: &str) -> Option<(&Arc<Tenant>, &HostName)> {
-        self.entry(slug).map(|entry| (entry.tenant(), &entry.config.address))
+    pub fn tenant(&self, slug: &str) -> Option<&Arc<Tenant>> {
+        self.entry(slug).map(|entry| entry.tenant())
     }
 
     /// Every used tenant: the others have nothing to write or close.

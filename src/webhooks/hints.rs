@@ -75,7 +75,7 @@ pub(super) async fn gather(hub: &Hub) {
 }
 
 async fn compare_stamp(hub: &Hub, slug: &Arc<str>) {
-    let database = hub.directory.load().tenant(slug).map(|(tenant, _)| Arc::clone(&tenant.database));
+    let database = hub.directory.load().tenant(slug).map(|tenant| Arc::clone(&tenant.database));
     let Some(database) = database else {
         hub.watched.forget(slug);
         return;
@@ -95,7 +95,7 @@ async fn compare_writes(hub: &Hub, by: &CountedBy, tenants: &[(Arc<str>, String)
     let mut writes = HashMap::new();
     // Any of them can answer for all; one that is gone or can't be reached must not hide the others.
     for (slug, _) in tenants {
-        let database = hub.directory.load().tenant(slug).map(|(tenant, _)| Arc::clone(&tenant.database));
+        let database = hub.directory.load().tenant(slug).map(|tenant| Arc::clone(&tenant.database));
         let Some(database) = database else {
             hub.watched.forget(slug);
             continue;

@@ -13,16 +13,17 @@ use jiff::Timestamp;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::Hub;
 use super::outcome::{Outcome, pause};
 use super::permits::Lane;
-use super::signing::{end_unusable, signing_secrets};
-use super::{Hub, Place};
+use super::signing::end_unusable;
 use crate::api::{Envelope, EnvelopeBody, ShownSubmissions};
-use crate::outbound::{Attempt, EventId, Message, SigningSecret, Target};
+use crate::outbound::{Attempt, EventId, Message, SigningSecret, Target, signing_secrets};
 use crate::store::{
     AttemptRecord, DueEvent, DueEvents, Event, FailedEvent, LeasedSubscription, Progress, SentBody, Standing, Store,
-    StoreError, SubmissionPart, Written,
+    StoreError, Written,
 };
+use crate::tenant::Tenant;
 
 /// How many events are read at once.
 ///
@@ -50,7 +51,7 @@ struct Sent {
 /// One lease of a subscription.
 pub(super) struct Sender {
     hub: Arc<Hub>,
-    place: Place,
+    tenant: Arc<Tenant>,
     store: Arc<Store>,
     leased: LeasedSubscription,
     target: Arc<Target>,
@@ -84,7 +85,7 @@ impl Sender {
     /// Leases a subscription and delivers what is due. Returns when to look again, if that is known.
     pub(super) async fn run(
         hub: &Arc<Hub>,
-        place: Place,
+        tenant: Arc<Tenant>,
         store: Arc<Store>,
         id: i64,
     ) -> Result<Option<Duration>, StoreError> {
@@ -93,14 +94,14 @@ impl Sender {
         let (target, secrets) = match (Target::parse(&leased.target_url), secrets) {
             (Ok(target), Ok(secrets)) => (target, secrets),
             (_, Err(error)) => {
-                return end_unusable(hub, &place, &store, &leased, error.to_string(), error.is_of_this_node()).await;
+                return end_unusable(hub, &tenant, &store, &leased, error.to_string(), error.is_of_this_node()).await;
             }
-            (Err(error), _) => return end_unusable(hub, &place, &store, &leased, error.to_string(), false).await,
+            (Err(error), _) => return end_unusable(hub, &tenant, &store, &leased, error.to_string(), false).await,
         };
         let sender = Self {
             hub: Arc::clone(hub),
-            lane: hub.permits.lane(&place.tenant.slug, &target),
-            place,
+            lane: hub.permits.lane(&tenant.slug, &target),
+            tenant,
             store,
             target: Arc::new(target),
             secrets: secrets.into(),
@@ -194,7 +195,7 @@ impl Sender {
 
     /// The bodies of events; none for one whose submission is gone.
     async fn bodies(&self, due: &DueEvents) -> Result<Vec<Option<EnvelopeBody>>, StoreError> {
-        let zone = &self.place.tenant.timezone;
+        let zone = &self.tenant.timezone;
         let shown = due.submissions.read()?.map(|view| ShownSubmissions::new(view, zone));
         let mut bodies = Vec::with_capacity(due.events.len());
         for event in &due.events {
@@ -206,8 +207,8 @@ impl Sender {
             let envelope = Envelope {
                 event: self.leased.event,
                 changed_at: event.changed_at,
-                account: &self.place.tenant.slug,
-                host: &self.place.host,
+                account: &self.tenant.slug,
+                host: &self.tenant.address,
                 subscription: self.leased.id,
                 of_form: self.leased.form,
                 form: event.form,
@@ -218,12 +219,7 @@ impl Sender {
             bodies.push(match (&shown, self.leased.event) {
                 (_, Event::SubmissionDeleted) => Some(envelope.of_deletion()),
                 (Some(shown), _) => envelope.with_submission(shown),
-                (None, _) => match self.store.read_in_parts([event.submission]).next().await? {
-                    Some(SubmissionPart::Begin { status, created_at, updated_at, .. }) => {
-                        Some(envelope.without_answers(&status, [created_at, updated_at]))
-                    }
-                    _ => None,
-                },
+                (None, _) => envelope.of_long_submission(&self.store).await?,
             });
         }
         Ok(bodies)
@@ -317,10 +313,10 @@ impl Sender {
         let written = self.store.write_progress(&self.leased, &progress).await?;
         self.dropped.clear();
         if written == Written::Ended {
-            self.hub.report(&self.place, &self.leased, standing, self.fault);
+            self.hub.report(&self.tenant, &self.leased, standing, self.fault);
         }
         if written == Written::GoesOn && has_failed && !accepted.is_empty() {
-            self.hub.report_recovery(&self.place, &self.leased);
+            self.hub.report_recovery(&self.tenant, &self.leased);
         }
         Ok(written == Written::GoesOn && *standing == Standing::Delivering)
     }

@@ -12,12 +12,13 @@ use jiff::Timestamp;
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::{Notify, Semaphore};
 
+use super::Hub;
 use super::hints::{self, Counter, Hints};
 use super::sender::Sender;
-use super::{Hub, Place};
 use crate::background::{Run, Task};
 use crate::metrics::{PENDING_STATES, WebhookMetrics};
 use crate::store::{EventsAhead, Store, StoreError, with_causes};
+use crate::tenant::Tenant;
 
 /// How often hints are gathered.
 ///
@@ -254,19 +255,16 @@ impl Drop for Sending {
 
 /// Looks at a tenant, and starts senders for what is due.
 async fn look(hub: &Arc<Hub>, slug: &Arc<str>) {
-    let place = {
-        let directory = hub.directory.load();
-        directory.tenant(slug).map(|(tenant, host)| Place { tenant: Arc::clone(tenant), host: host.clone() })
-    };
-    let Some(place) = place.filter(|_| !hub.stopping.is_cancelled()) else {
+    let tenant = hub.directory.load().tenant(slug).map(Arc::clone);
+    let Some(tenant) = tenant.filter(|_| !hub.stopping.is_cancelled()) else {
         hub.watched.forget(slug);
         return;
     };
     let mut look = Look { hub: Arc::clone(hub), slug: Arc::clone(slug), again_in: hub.config.sweep.min(HOT) };
-    match try_to_look(hub, &place).await {
+    match try_to_look(hub, &tenant).await {
         Ok(ahead) if !ahead.is_subscribed => hub.watched.forget_unsubscribed(slug),
         Ok(ahead) => {
-            let counted_by = place.tenant.database.counted_by().zip(ahead.on_postgres);
+            let counted_by = tenant.database.counted_by().zip(ahead.on_postgres);
             hub.watched.note_pending(slug, [ahead.oldest_due, ahead.failing_since]);
             hub.watched.counted(slug, counted_by.map(|(by, names)| Counter::new(by, names)));
             look.again_in = ahead.again_in.map_or(hub.config.sweep, |pause| pause.min(hub.config.sweep));
@@ -279,21 +277,21 @@ async fn look(hub: &Arc<Hub>, slug: &Arc<str>) {
     }
 }
 
-async fn try_to_look(hub: &Arc<Hub>, place: &Place) -> Result<EventsAhead, StoreError> {
-    let store = place.tenant.database.store().await?;
+async fn try_to_look(hub: &Arc<Hub>, tenant: &Arc<Tenant>) -> Result<EventsAhead, StoreError> {
+    let store = tenant.database.store().await?;
     let ahead = store.events_ahead().await?;
     for (id, was_abandoned) in &ahead.ready {
-        if let Some(sending) = Sending::begin(hub, &place.tenant.slug, *id) {
+        if let Some(sending) = Sending::begin(hub, &tenant.slug, *id) {
             hub.metrics.takeovers.inc_by(u64::from(*was_abandoned));
-            hub.running.spawn(send(sending, place.clone(), Arc::clone(&store)));
+            hub.running.spawn(send(sending, Arc::clone(tenant), Arc::clone(&store)));
         }
     }
     Ok(ahead)
 }
 
-async fn send(sending: Sending, place: Place, store: Arc<Store>) {
+async fn send(sending: Sending, tenant: Arc<Tenant>, store: Arc<Store>) {
     let (hub, slug, id) = (Arc::clone(&sending.hub), Arc::clone(&sending.slug), sending.id);
-    let outcome = Sender::run(&hub, place, store, id).await;
+    let outcome = Sender::run(&hub, tenant, store, id).await;
     drop(sending);
     match outcome {
         // What was committed meanwhile may be due.

@@ -12,7 +12,7 @@ use crate::api::changes::cursor_text;
 use crate::api::id::IdKind;
 use crate::api::json::Json;
 use crate::host::HostName;
-use crate::store::{ChangeCursor, Event, Submission, SubmissionsView};
+use crate::store::{ChangeCursor, Event, Store, StoreError, Submission, SubmissionPart, Submissions, SubmissionsView};
 
 /// How long a body may be. A longer one has no answers.
 ///
@@ -91,10 +91,41 @@ impl Envelope<'_> {
         Some(self.without_answers(submission.status, [submission.created_at, submission.updated_at]))
     }
 
+    /// The body of an event, with its submission as it was read; none if that is gone meanwhile.
+    ///
+    /// # Errors
+    /// Those of reading it.
+    pub async fn body(
+        &self,
+        store: &Store,
+        submissions: &Submissions,
+        zone: &TimeZone,
+    ) -> Result<Option<EnvelopeBody>, StoreError> {
+        if self.event == Event::SubmissionDeleted {
+            return Ok(Some(self.of_deletion()));
+        }
+        if let Some(view) = submissions.read()? {
+            return Ok(self.with_submission(&ShownSubmissions::new(view, zone)));
+        }
+        self.of_long_submission(store).await
+    }
+
+    /// The body of an event whose submission is too long to be read whole; none if that is gone meanwhile.
+    ///
+    /// # Errors
+    /// Those of reading it.
+    pub async fn of_long_submission(&self, store: &Store) -> Result<Option<EnvelopeBody>, StoreError> {
+        Ok(match store.read_in_parts([self.submission]).next().await? {
+            Some(SubmissionPart::Begin { status, created_at, updated_at, .. }) => {
+                Some(self.without_answers(&status, [created_at, updated_at]))
+            }
+            _ => None,
+        })
+    }
+
     /// The body with the submission but without its answers: it is too long. `times` are when it was created and
     /// updated.
-    #[must_use]
-    pub fn without_answers(&self, status: &str, times: [Timestamp; 2]) -> EnvelopeBody {
+    fn without_answers(&self, status: &str, times: [Timestamp; 2]) -> EnvelopeBody {
         self.write(&Data::Cut(status, times))
     }
 

@@ -45,9 +45,11 @@ pub(in crate::api) async fn rotate(admitted: &Admitted, call: &Call<'_>, id: &st
     let mut faults = Faults::default();
     let sent = body.entries().next().map(|entry| values::scalar(entry, &mut faults, grace_seconds)).transpose()?;
     let grace = faults.into_result(sent.flatten())?.unwrap_or(DEFAULT_GRACE_SECONDS);
+    let store = store(admitted).await?;
+    let target_url = store.find_subscription(id).await?.ok_or(Refusal::SubscriptionNotFound)?.target_url;
     let secret = new_secret();
-    let grace = Duration::from_secs(grace.into());
-    let rotated = store(admitted).await?.rotate_secret(id, &secret, grace).await?;
+    let sealed = call.seals.seal(&secret, &target_url);
+    let rotated = store.rotate_secret(id, &sealed, Duration::from_secs(grace.into())).await?;
     call.subscription_changes.announce(&admitted.tenant().slug);
     reply(rotated, Some(secret))
 }

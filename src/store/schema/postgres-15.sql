@@ -37,11 +37,11 @@ CREATE TABLE webhook_events (
   seq bigint NOT NULL,
   submission_id bigint NOT NULL,
   event_id text,
-  body text,
   attempts bigint NOT NULL DEFAULT 0,
   failed_at timestamptz,
   next_attempt_at timestamptz,
   given_up boolean NOT NULL DEFAULT false,
+  body text,
   PRIMARY KEY (subscription_id, seq)
 );
 COMMENT ON TABLE webhook_events IS 'Events whose attempts failed, or that are to be sent again. Every attempt of one id has the same body.';

@@ -45,11 +45,11 @@ CREATE TABLE webhook_events (
   seq INTEGER NOT NULL,
   submission_id INTEGER NOT NULL,
   event_id TEXT,
-  body TEXT, -- what was sent; NULL: nothing yet
   attempts INTEGER NOT NULL DEFAULT 0,
   failed_at INTEGER, -- when the first attempt failed
   next_attempt_at INTEGER, -- when it is sent, whatever the position; NULL: in its turn, or never if it was given up
   given_up INTEGER NOT NULL DEFAULT 0,
+  body TEXT, -- what was sent; NULL: nothing yet; last, so that the others are read without it
   PRIMARY KEY (subscription_id, seq)
 ) STRICT, WITHOUT ROWID;
 

@@ -169,15 +169,16 @@ impl Store {
         }))
     }
 
-    /// The newest submission of a form and its sub-forms, or of every form, that an event can be about.
+    /// The newest submissions of a form and its sub-forms, or of every form, that an event can be about, at most `limit`.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn sample_submission(
+    pub async fn sample_submissions(
         &self,
         event: Event,
         form: Option<i64>,
-    ) -> Result<Option<SampleSubmission>, StoreError> {
+        limit: u32,
+    ) -> Result<Vec<SampleSubmission>, StoreError> {
         let is_deletion = event == Event::SubmissionDeleted;
         let mut reader = self.database.reader().await?;
         reader.begin_reading().await?;
@@ -186,21 +187,20 @@ impl Store {
         sql.push("FROM submission_changes c WHERE c.seq IS NOT NULL AND ");
         sql.push(if is_deletion { "c.deleted" } else { "NOT c.deleted" });
         write_within(&mut sql, form);
-        sql.push(" ORDER BY c.seq DESC LIMIT 1");
-        let Some(row) = reader.fetch_optional(sql).await? else {
-            reader.end_transaction("COMMIT").await?;
-            return Ok(None);
-        };
-        let (id, position): (i64, i64) = (row.get(0)?, row.get(3)?);
-        let shown = if is_deletion { Vec::new() } else { vec![id] };
-        let submissions = read_submissions(&mut reader, shown).await?;
+        sql.push(" ORDER BY c.seq DESC LIMIT ").bind(i64::from(limit));
+        let mut samples = Vec::new();
+        for row in reader.fetch_all(sql).await? {
+            let (id, position): (i64, i64) = (row.get(0)?, row.get(3)?);
+            let shown = if is_deletion { Vec::new() } else { vec![id] };
+            samples.push(SampleSubmission {
+                id,
+                form: row.get(1)?,
+                changed_at: row.get(2)?,
+                cursor: ChangeCursor { epoch: row.get(4)?, position, base: position, began: position },
+                submissions: read_submissions(&mut reader, shown).await?,
+            });
+        }
         reader.end_transaction("COMMIT").await?;
-        Ok(Some(SampleSubmission {
-            id,
-            form: row.get(1)?,
-            changed_at: row.get(2)?,
-            cursor: ChangeCursor { epoch: row.get(4)?, position, base: position, began: position },
-            submissions,
-        }))
+        Ok(samples)
     }
 }

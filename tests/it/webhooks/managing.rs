@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::scene::{Scene, events, received, without_delivery};
+use super::scene::{Scene, envelope, events, received, without_delivery};
 use crate::support::answer::Answer;
 use crate::support::fixture::{Engine, Site, on_both_databases};
 use crate::support::receiver::{Act, Receiver};
@@ -177,4 +177,32 @@ async fn a_subscription_of_another_account_is_out_of_reach() {
     let path = format!("/api/v1/subscribe/{id}/deliveries");
     assert_eq!(globex.get(&path).send().await.status, 404);
     assert_eq!(acme.get(&path).send().await.status, 200);
+}
+
+on_both_databases! {
+    async fn a_test_is_sent_at_once_whatever_the_state_and_a_sample_shows_the_same(engine: Engine) {
+        let scene = Scene::new(engine).await;
+        let receiver = Receiver::always(Act::answer(201, &[], "thanks")).await;
+        let made = scene.subscribe(&receiver, "submission.created", Some("for_1")).await;
+        let id = made["id"].as_str().unwrap();
+        let test = format!("/api/v1/subscribe/{id}/test");
+        let early = scene.client.post(&test).send().await;
+        assert_eq!(early.status, 422, "there is nothing to send: {early:?}");
+        assert_eq!(scene.client.get("/api/v1/subscribe/sample").send().await.json(), json!([]));
+        scene.client.post(&format!("/api/v1/subscribe/{id}/pause")).send().await;
+        scene.insert(1, 1, "x").await;
+        let tested = scene.client.post(&test).send().await;
+        assert_eq!(tested.status, 200, "{tested:?}");
+        let tested = tested.json()["data"].clone();
+        assert_eq!((&tested["status"], &tested["response"]), (&json!(201), &json!("thanks")));
+        let sent = envelope(&receiver.requests()[0]);
+        assert_eq!((&sent["test"], &sent["data"]["id"]), (&json!(true), &json!("sub_1")));
+        scene.insert(2, 3, "y").await;
+        let sample = scene.client.get("/api/v1/subscribe/sample?event=submission.updated&form=1").send().await.json();
+        assert_eq!(sample.as_array().map(Vec::len), Some(1));
+        assert_eq!(sample[0]["data"], sent["data"]);
+        assert_eq!(sample[0]["type"], "submission.updated");
+        let refused = scene.client.get("/api/v1/subscribe/sample?event=x&form=y").send().await;
+        assert_eq!(refused.status, 422, "{refused:?}");
+    }
 }
