@@ -1,6 +1,6 @@
 //! A page of 100 changes, next to five pages of `POST /submission` with as many submissions.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 
@@ -21,6 +21,9 @@ const PAGES: usize = 200;
 /// How many rounds at least: they are short.
 const ROUNDS: usize = 7;
 
+/// How long a node may take to number all submissions.
+const SETTLE_LIMIT: Duration = Duration::from_secs(120);
+
 /// How many times the CPU of the five pages a page of changes may cost.
 const GOAL: f64 = 1.3;
 
@@ -36,8 +39,8 @@ pub(crate) async fn measure(server: &Postgres, arguments: &Arguments) -> anyhow:
         let changes = [world.request("GET /api/v1/submission/changes?limit=100", "")];
         let pages: Vec<_> =
             (1..=5).map(|page| world.request("POST /api/v1/submission", &format!(r#"{{"page":{page}}}"#))).collect();
-        // The first call numbers what was inserted; only then are there statistics of it.
-        ask(&mut caller, &changes, 1).await?;
+        // The first call numbers what was inserted, which takes longer than a call may; only then are there statistics.
+        until_settled(&mut caller, &changes[0]).await?;
         ask(&mut caller, &pages, 1).await?;
         database.analyze().await?;
         let mut figures = [[Rounds::default(), Rounds::default()], [Rounds::default(), Rounds::default()]];
@@ -71,6 +74,18 @@ pub(crate) async fn measure(server: &Postgres, arguments: &Arguments) -> anyhow:
 fn cpu(on: On<'_>, node: &Node) -> anyhow::Result<[Duration; 2]> {
     let server = if let On::Postgres(server) = on { server.process.cpu()? } else { Duration::ZERO };
     Ok([node.process.cpu()?, server])
+}
+
+/// Repeats a call that is refused while a node settles what was written.
+async fn until_settled(caller: &mut Caller, request: &str) -> anyhow::Result<()> {
+    let began = Instant::now();
+    loop {
+        match caller.call(request).await? {
+            200 => return Ok(()),
+            503 if began.elapsed() < SETTLE_LIMIT => tokio::time::sleep(Duration::from_secs(1)).await,
+            status => anyhow::bail!("the first page of changes: {status}"),
+        }
+    }
 }
 
 async fn ask(caller: &mut Caller, requests: &[String], times: usize) -> anyhow::Result<()> {

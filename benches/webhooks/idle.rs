@@ -51,7 +51,9 @@ pub(crate) async fn measure(server: &Postgres, arguments: &Arguments) -> anyhow:
     );
     for on in [On::Sqlite, On::Postgres(server)] {
         let tenants = if let On::Sqlite = on { arguments.tenants } else { arguments.tenants.min(MAX_DATABASES) };
-        let world = tenants_with_a_subscription(on, tenants).await?;
+        // Nothing is sent to it, but the configuration names its certificate.
+        let receiver = Receiver::start(1).await?;
+        let world = tenants_with_a_subscription(on, tenants, &receiver).await?;
         let node = Node::start(&world, &[])?;
         let began = Instant::now();
         until_watched(&node, tenants).await?;
@@ -79,12 +81,11 @@ pub(crate) async fn measure(server: &Postgres, arguments: &Arguments) -> anyhow:
 }
 
 /// Copies of one account.
-async fn tenants_with_a_subscription(on: On<'_>, tenants: usize) -> anyhow::Result<World> {
-    let receiver = Receiver::start(1).await?;
-    let world = World::make(on, "idle", &receiver).await?;
+async fn tenants_with_a_subscription(on: On<'_>, tenants: usize, receiver: &Receiver) -> anyhow::Result<World> {
+    let world = World::make(on, "idle", receiver).await?;
     {
         let node = Node::start(&world, &[])?;
-        world.subscribe(&node, &receiver, 1).await?;
+        world.subscribe(&node, receiver, 1).await?;
     }
     for n in 1..tenants {
         match on {
