@@ -190,7 +190,7 @@ fn state(found: &InspectedSubscription, tenant: &TenantConfig) -> Finding {
     let form = found.form.map_or("every form".to_owned(), |form| format!("for_{form}"));
     let what = format!("hook_{}: {} of {form} to {}; {}", found.id, event.as_str(), found.target_url, found.state);
     let reason = found.reason.as_deref().unwrap_or("without a reason");
-    let resume = format!("then run `formgate webhook resume --tenant {} {}`", tenant.slug, found.id);
+    let resume = format!("run `formgate webhook resume --tenant {} {}`", tenant.slug, found.id);
     match found.state.as_str() {
         "active" => Finding::passes(what),
         "failing" => {
@@ -204,9 +204,12 @@ fn state(found: &InspectedSubscription, tenant: &TenantConfig) -> Finding {
         "paused" => Finding::stops(format!("{what} by its owner: nothing is sent"), resume),
         "disabled" => Finding::stops(
             format!("{what}: {reason}"),
-            format!("fix what the steps below find, {resume}; nothing is lost"),
+            format!("fix what the steps below find, then {resume}; nothing is lost"),
         ),
-        _ => Finding::stops(format!("{what}: {reason}"), format!("find out why the receiver answered 410, {resume}")),
+        _ => Finding::stops(
+            format!("{what}: {reason}"),
+            format!("find out why the receiver answered 410, then {resume}"),
+        ),
     }
 }
 

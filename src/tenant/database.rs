@@ -129,6 +129,12 @@ impl TenantDatabase {
         CommitStamp::of(&self.location).await
     }
 
+    /// Its stamp as it is, for a hint that something was committed. None on Postgres. Blocks on the disk.
+    #[must_use]
+    pub fn latest_stamp(&self) -> Option<CommitStamp> {
+        CommitStamp::latest(&self.location)
+    }
+
     /// What counts the writes to it, if it is on Postgres.
     #[must_use]
     pub fn counted_by(&self) -> Option<CountedBy> {

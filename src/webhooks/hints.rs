@@ -12,6 +12,7 @@ use futures_util::future::join_all;
 use tokio::time::timeout;
 
 use super::Hub;
+use super::watch::WatchedTenant;
 use crate::store::{CommitStamp, CountedBy, with_causes};
 
 /// How long a server may take to return its counters.
@@ -66,27 +67,33 @@ pub(super) async fn gather(hub: &Hub) {
             None => files.push(Arc::clone(slug)),
         }
     }
-    for slug in files {
-        compare_stamp(hub, &slug).await;
-    }
+    compare_stamps(hub, files).await;
     // At once, and not for ever: a server that hangs must not hold up the hints of the others.
     let servers = counted.iter().map(|(by, tenants)| timeout(LIMIT, compare_writes(hub, by, tenants)));
     join_all(servers).await;
 }
 
-async fn compare_stamp(hub: &Hub, slug: &Arc<str>) {
-    let database = hub.directory.load().tenant(slug).map(|tenant| Arc::clone(&tenant.database));
-    let Some(database) = database else {
-        hub.watched.forget(slug);
-        return;
-    };
-    let Some(stamp) = database.commit_stamp().await else { return };
-    let is_written = match hub.watched.lock().get_mut(slug) {
-        Some(tenant) => tenant.hints.stamp.replace(stamp) != Some(stamp),
-        None => false,
-    };
-    if is_written {
-        hub.watched.note_written(slug);
+async fn compare_stamps(hub: &Hub, slugs: Vec<Arc<str>>) {
+    let directory = hub.directory.load_full();
+    // Reading metadata may wait for the disk.
+    let stamped = tokio::task::spawn_blocking(move || {
+        let stamp = |slug: Arc<str>| {
+            let stamp = directory.tenant(&slug).map(|tenant| tenant.database.latest_stamp());
+            (slug, stamp)
+        };
+        slugs.into_iter().map(stamp).collect::<Vec<_>>()
+    });
+    for (slug, stamp) in stamped.await.unwrap_or_default() {
+        match stamp {
+            None => hub.watched.forget(&slug),
+            Some(stamp) => {
+                let before = |tenant: &mut WatchedTenant| std::mem::replace(&mut tenant.hints.stamp, stamp);
+                let before = hub.watched.lock().get_mut(&slug).map(before);
+                if before.is_some_and(|before| before != stamp) {
+                    hub.watched.note_written(&slug);
+                }
+            }
+        }
     }
 }
 

@@ -30,6 +30,11 @@ use crate::tenant::Tenant;
 /// Larger: more bodies are kept in memory. Smaller: more statements for a backlog.
 const READ_AT_ONCE: u32 = 16;
 
+/// After how many attempts the delivery log is pruned.
+///
+/// Larger: it has more than it keeps for longer. Smaller: each delivery costs more.
+const PRUNED_EVERY: usize = 100;
+
 /// How soon after nothing was due it is looked for again while requests are running.
 ///
 /// Larger: events wait while a slow request runs. Smaller: more statements that find nothing.
@@ -71,6 +76,8 @@ pub(super) struct Sender {
     done: BTreeSet<i64>,
     /// Events to be sent again that can't be: their submissions are gone.
     dropped: Vec<(i64, i64)>,
+    /// How many attempts were added to the delivery log since it was pruned.
+    attempts: usize,
     /// Since when nothing is due, as far as is known.
     is_exhausted_since: Option<Instant>,
     /// What ends the lease, once nothing is in flight.
@@ -113,6 +120,7 @@ impl Sender {
             open: BTreeSet::new(),
             done: leased.done_beyond.clone(),
             dropped: Vec::new(),
+            attempts: 0,
             is_exhausted_since: None,
             ending: None,
             fault: "",
@@ -176,6 +184,8 @@ impl Sender {
             let bodies = self.bodies(&due).await?;
             let DueEvents { events, vanished, read_to, again_in, .. } = due;
             self.dropped.extend(vanished);
+            // They may have been set aside since the lease began.
+            self.leased.has_set_aside |= !self.dropped.is_empty() || events.iter().any(|event| !event.is_in_turn);
             self.is_exhausted_since = events.is_empty().then(Instant::now);
             self.again_in = again_in;
             for (event, body) in events.into_iter().zip(bodies) {
@@ -301,6 +311,8 @@ impl Sender {
         let standing = ending.as_ref().unwrap_or(standing);
         let position = self.open.first().map_or(self.taken, |first| first - 1);
         self.done.retain(|seq| *seq > position);
+        self.leased.has_set_aside |= !failed.is_empty();
+        self.attempts += attempts.len();
         let progress = Progress {
             position,
             done_beyond: &self.done,
@@ -309,8 +321,10 @@ impl Sender {
             dropped: &self.dropped,
             failed: &failed,
             standing,
+            prunes: self.attempts >= PRUNED_EVERY || *standing != Standing::Delivering,
         };
         let written = self.store.write_progress(&self.leased, &progress).await?;
+        self.attempts %= PRUNED_EVERY;
         self.dropped.clear();
         if written == Written::Ended {
             self.hub.report(&self.tenant, &self.leased, standing, self.fault);

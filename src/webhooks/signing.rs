@@ -29,6 +29,7 @@ pub(super) async fn end_unusable(
         dropped: &[],
         failed: &[],
         standing: &standing,
+        prunes: false,
     };
     if store.write_progress(leased, &progress).await? == Written::Ended {
         hub.report(tenant, leased, &standing, "unusable");

@@ -33,12 +33,21 @@ impl CommitStamp {
         tokio::task::spawn_blocking(move || Self::read_at(&file, SystemTime::now())).await.ok()?
     }
 
-    fn read_at(file: &Path, now: SystemTime) -> Option<Self> {
+    /// The stamp as it is, also if a later commit might not change it. None if the files can't be read, or the database is
+    /// on Postgres. Blocks on the disk.
+    pub fn latest(location: &DatabaseLocation) -> Option<Self> {
+        Self::read(location.file()?)
+    }
+
+    fn read(file: &Path) -> Option<Self> {
         // The first connection creates an empty log, and the last one deletes it.
         let log = FileStamp::of(&next_to(file, LOG)).filter(|log| log.size() > 0);
-        let file = FileStamp::of(file)?;
+        Some(Self { file: FileStamp::of(file)?, log })
+    }
+
+    fn read_at(file: &Path, now: SystemTime) -> Option<Self> {
         let settled = |stamp: &FileStamp| stamp.changed_before(now - TIMESTAMP_STEP);
-        (settled(&file) && log.as_ref().is_none_or(settled)).then_some(Self { file, log })
+        Self::read(file).filter(|stamp| settled(&stamp.file) && stamp.log.as_ref().is_none_or(settled))
     }
 }
 

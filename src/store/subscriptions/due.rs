@@ -294,26 +294,28 @@ async fn read_due(
 ) -> Result<InTurn, StoreError> {
     let (column, settle) = (event.column(), reader.limits().settle);
     let mut sql = reader.sql();
-    sql.push("SELECT coalesce(max(seq), 0), count(*), ").push_now_plus(Duration::ZERO).push(" FROM (SELECT ");
-    sql.push(column).push(" AS seq FROM submission_changes WHERE ").push(column).push(" > ").bind(after);
-    sql.push(" ORDER BY ").push(column).push(" LIMIT ").bind(MAX_READ).push(") AS next");
-    let row = reader.fetch_one(sql).await?;
-    let (mut read_to, now): (i64, Timestamp) = (row.get::<i64>(0)?.max(after), row.get(2)?);
-    let mut is_cut = row.get::<i64>(1)? == MAX_READ;
-    let mut sql = reader.sql();
-    sql.push("SELECT c.")
-        .push(column)
-        .push(", c.submission_id, c.form_id, c.changed_at, e.event_id, e.body, e.attempts, ");
-    sql.push("e.failed_at, c.burst_at FROM submission_changes c LEFT JOIN webhook_events e ");
-    sql.push("ON e.subscription_id = ").bind(subscription).push(" AND e.seq = c.").push(column);
-    sql.push(" WHERE c.").push(column).push(" > ").bind(after).push(" AND c.").push(column).push(" <= ").bind(read_to);
+    sql.push("SELECT c.seq, c.submission_id, c.form_id, c.changed_at, e.event_id, e.body, e.attempts, e.failed_at, ");
+    sql.push("c.burst_at, ").push_now_plus(Duration::ZERO).push(" FROM (SELECT submission_id, form_id, changed_at, ");
+    sql.push("burst_at, ").push(column).push(" AS seq FROM submission_changes WHERE ").push(column).push(" > ");
+    sql.bind(after).push(" ORDER BY ").push(column).push(" LIMIT ").bind(MAX_READ);
+    sql.push(") AS c LEFT JOIN webhook_events e ON e.subscription_id = ").bind(subscription);
+    sql.push(" AND e.seq = c.seq WHERE TRUE");
     write_within(&mut sql, form);
-    sql.push(" ORDER BY c.").push(column).push(" LIMIT ").bind(i64::from(limit));
+    sql.push(" ORDER BY c.seq LIMIT ").bind(i64::from(limit));
     let rows = reader.fetch_all(sql).await?;
+    let (mut read_to, mut is_cut) = (after, true);
+    if rows.len() < limit as usize {
+        let mut sql = reader.sql();
+        sql.push("SELECT coalesce(max(seq), 0), count(*) FROM (SELECT ").push(column);
+        sql.push(" AS seq FROM submission_changes WHERE ").push(column).push(" > ").bind(after);
+        sql.push(" ORDER BY ").push(column).push(" LIMIT ").bind(MAX_READ).push(") AS next");
+        let row = reader.fetch_one(sql).await?;
+        (read_to, is_cut) = (row.get::<i64>(0)?.max(after), row.get::<i64>(1)? == MAX_READ);
+    }
     let (mut events, mut again_in) = (Vec::with_capacity(rows.len()), None);
     for row in &rows {
         let due = DueEvent::read(row, true)?;
-        let (changed_at, burst_at): (Timestamp, Timestamp) = (row.get(3)?, row.get(8)?);
+        let (changed_at, burst_at, now): (Timestamp, Timestamp, Timestamp) = (row.get(3)?, row.get(8)?, row.get(9)?);
         let due_at = (changed_at + settle).min(burst_at + settle * MAX_BURST);
         if due_at > now {
             // Clocks of writers may be ahead.
@@ -325,7 +327,6 @@ async fn read_due(
     }
     if rows.len() == limit as usize && again_in.is_none() {
         read_to = events.last().map_or(read_to, |last: &DueEvent| last.seq);
-        is_cut = true;
     }
     Ok(InTurn { events, read_to, is_cut, again_in })
 }

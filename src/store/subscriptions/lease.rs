@@ -40,12 +40,15 @@ pub struct LeasedSubscription {
     pub failures: u32,
     /// Since when.
     pub failing_since: Option<Timestamp>,
+    /// Whether events were set aside, or are sent again.
+    pub has_set_aside: bool,
     /// Identifies the lease: no two have the same.
     pub(super) holder: String,
 }
 
 const COLUMNS: &str = "id, target_url, event, form_id, secret, position, done_beyond, failures, failing_since, \
-    previous_secret, previous_secret_until";
+    previous_secret, previous_secret_until, \
+    EXISTS (SELECT 1 FROM webhook_events e WHERE e.subscription_id = subscriptions.id)";
 
 impl LeasedSubscription {
     /// How often a holder has to renew its lease.
@@ -64,6 +67,7 @@ impl LeasedSubscription {
             done_beyond: serde_json::from_str(&row.get::<String>(6)?).unwrap_or_default(),
             failures: u32::try_from(row.get::<i64>(7)?).unwrap_or(u32::MAX),
             failing_since: row.get(8)?,
+            has_set_aside: row.get(11)?,
             holder,
         }))
     }

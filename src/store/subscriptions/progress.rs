@@ -175,6 +175,8 @@ pub struct Progress<'p> {
     pub failed: &'p [FailedEvent],
     /// What becomes of the subscription.
     pub standing: &'p Standing,
+    /// Whether attempts that are no longer kept are removed. Not each time: it costs as much as adding one.
+    pub prunes: bool,
 }
 
 impl Store {
@@ -229,6 +231,9 @@ impl Store {
         };
         write_events(&mut transaction, leased, progress).await?;
         write_attempts(&mut transaction, leased.id, progress.attempts).await?;
+        if progress.prunes {
+            prune_attempts(&mut transaction, leased.id).await?;
+        }
         transaction.commit().await?;
         let state: String = row.get(0)?;
         let has_ended = progress.standing.state().is_some_and(|(ended, _)| ended == state);
@@ -259,7 +264,7 @@ async fn write_events(
 ) -> Result<(), StoreError> {
     let dialect = transaction.dialect();
     let finished: Vec<_> = progress.accepted.iter().chain(progress.dropped).collect();
-    if !finished.is_empty() {
+    if leased.has_set_aside && !finished.is_empty() {
         let rows = serde_json::to_string(&finished).expect("numbers are JSON");
         let mut sql = transaction.sql();
         sql.push("DELETE FROM webhook_events WHERE subscription_id = ").bind(leased.id);
@@ -313,7 +318,11 @@ async fn write_attempts(
             &attempt.response,
         ));
     }
-    ATTEMPTS.insert(transaction, &rows).await?;
+    ATTEMPTS.insert(transaction, &rows).await
+}
+
+/// Removes the attempts of a subscription that are no longer kept.
+async fn prune_attempts(transaction: &mut Transaction, subscription: i64) -> Result<(), StoreError> {
     let mut sql = transaction.sql();
     sql.push("DELETE FROM webhook_attempts WHERE subscription_id = ").bind(subscription);
     sql.push(" AND (at < ").bind(Timestamp::now() - ATTEMPTS_KEPT_FOR);

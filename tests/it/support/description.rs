@@ -95,7 +95,9 @@ fn template_of(path: &str) -> Option<&'static str> {
             .all(|(wanted, found)| wanted == found || (wanted.starts_with('{') && !found.is_empty()));
         same && template.split('/').count() == path.split('/').count()
     };
-    CLOSED["paths"].as_object().expect("paths").keys().map(String::as_str).find(is_one_of)
+    let paths = CLOSED["paths"].as_object().expect("paths").keys().map(String::as_str);
+    // One without a placeholder comes first.
+    paths.filter(is_one_of).min_by_key(|template| template.matches('{').count())
 }
 
 /// A pointer, or where the reference that stands there leads; none where nothing stands.

@@ -106,8 +106,8 @@ on_both_databases! {
         assert_step(&output, "subscription", &["warn", "failing since", "answered 503", "tried again on"], "the steps below");
         assert_step(&output, "pending", &["1 event waits, since"], "");
         for (state, text, remedy) in [
-            ("paused", "nothing is sent", "/resume"),
-            ("disabled", "was down", "/resume"),
+            ("paused", "nothing is sent", "formgate webhook resume"),
+            ("disabled", "was down", "formgate webhook resume"),
             ("gone", "was down", "answered 410"),
         ] {
             scene.execute(&format!("UPDATE subscriptions SET state = '{state}', reason = 'it was down'")).await;
