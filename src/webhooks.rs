@@ -14,6 +14,7 @@
 mod hints;
 mod outcome;
 mod permits;
+mod request;
 mod sender;
 mod signing;
 mod watch;

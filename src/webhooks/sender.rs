@@ -8,7 +8,6 @@ use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use jiff::Timestamp;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
@@ -16,12 +15,13 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::Hub;
 use super::outcome::{Outcome, pause};
 use super::permits::Lane;
+use super::request::{Ready, Sent, send};
 use super::signing::end_unusable;
-use crate::api::{Envelope, EnvelopeBody, ShownSubmissions};
-use crate::outbound::{Attempt, EventId, Message, SigningSecret, Target, signing_secrets};
+use crate::api::{Envelope, EnvelopeBody, ShownSubmissions, attempt_record};
+use crate::outbound::{SigningSecret, Target, signing_secrets};
 use crate::store::{
-    AttemptRecord, DueEvent, DueEvents, Event, FailedEvent, LeasedSubscription, Progress, SentBody, Standing, Store,
-    StoreError, Written,
+    DueEvent, DueEvents, Event, FailedEvent, LeasedSubscription, Progress, SentBody, Standing, Store, StoreError,
+    Written,
 };
 use crate::tenant::Tenant;
 
@@ -29,6 +29,11 @@ use crate::tenant::Tenant;
 ///
 /// Larger: more bodies are kept in memory. Smaller: more statements for a backlog.
 const READ_AT_ONCE: u32 = 16;
+
+/// How many events may be done beyond one that is not: their numbers are written with each outcome.
+///
+/// Larger: while one request is slow, each write is longer. Smaller: one slow request holds up the others.
+const MAX_AHEAD: usize = 256;
 
 /// After how many attempts the delivery log is pruned.
 ///
@@ -39,19 +44,6 @@ const PRUNED_EVERY: usize = 100;
 ///
 /// Larger: events wait while a slow request runs. Smaller: more statements that find nothing.
 const READ_AGAIN: Duration = Duration::from_millis(500);
-
-/// An event with its body.
-struct Ready {
-    event: DueEvent,
-    body: EnvelopeBody,
-}
-
-/// What came of a request. None: it was not made, because the node stops.
-struct Sent {
-    ready: Ready,
-    at: Timestamp,
-    attempt: Option<Attempt>,
-}
 
 /// One lease of a subscription.
 pub(super) struct Sender {
@@ -238,6 +230,7 @@ impl Sender {
     /// Starts as many requests as may run.
     fn start(&mut self) {
         while self.flight.len() < self.at_once
+            && self.done.len() < MAX_AHEAD
             && let Some(at) = self.queue.iter().position(|ready| !self.busy.contains(&ready.event.submission))
             && let Some(ready) = self.queue.remove(at)
         {
@@ -261,7 +254,9 @@ impl Sender {
             let metrics = &self.hub.metrics;
             let label = outcome.label(attempt);
             metrics.attempts.with_label_values(&[label]).inc();
-            attempts.push(record(sent, attempt, self.leased.event, outcome == Outcome::Accepted));
+            let number = event.attempts + 1;
+            let id = sent.ready.body.id.clone();
+            attempts.push(attempt_record(id, self.leased.event, event.submission, number, sent.at, attempt));
             let failures = event.attempts + 1;
             let mut again = FailedEvent {
                 seq: event.seq,
@@ -357,45 +352,5 @@ impl Sender {
             self.again_in = Some(again_in);
             Standing::Failing { reason: reason.to_owned(), again_in }
         });
-    }
-}
-
-async fn send(hub: &Hub, lane: &Lane, target: &Target, secrets: &[SigningSecret], ready: Ready) -> Sent {
-    let not_sent = |ready| Sent { ready, at: Timestamp::now(), attempt: None };
-    let permit = tokio::select! {
-        permit = hub.permits.acquire(lane, ready.body.json.len()) => permit,
-        () = hub.stopping.cancelled() => return not_sent(ready),
-    };
-    // A stored id is one that was written here.
-    let Ok(id) = EventId::parse(&ready.body.id) else { return not_sent(ready) };
-    let (at, began) = (Timestamp::now(), Instant::now());
-    let message = Message {
-        target,
-        id: &id,
-        at,
-        attempt: ready.event.attempts.saturating_add(1),
-        body: Bytes::from(ready.body.json.clone()),
-        secrets,
-    };
-    hub.metrics.in_flight.inc();
-    let attempt = hub.client.send(&message).await;
-    hub.metrics.in_flight.dec();
-    lane.note(began.elapsed());
-    drop(permit);
-    Sent { ready, at, attempt: Some(attempt) }
-}
-
-fn record(sent: &Sent, attempt: &Attempt, event: Event, accepted: bool) -> AttemptRecord {
-    AttemptRecord {
-        event_id: sent.ready.body.id.clone(),
-        event,
-        submission: sent.ready.event.submission,
-        attempt: sent.ready.event.attempts + 1,
-        at: sent.at,
-        took: attempt.took,
-        accepted,
-        status: attempt.outcome.as_ref().ok().map(|answer| answer.status.as_u16()),
-        error: attempt.outcome.as_ref().err().map(ToString::to_string),
-        response: attempt.outcome.as_ref().ok().map(|answer| answer.excerpt.clone()),
     }
 }

@@ -81,16 +81,25 @@ pub async fn send_test(
     let at = Timestamp::now();
     let message = Message { target: &target, id: &event_id, at, attempt: 1, body: json.into(), secrets: &secrets };
     let attempt = tests.send(&message).await.ok_or(Untested::Busy)?;
-    Ok(record(id, event, sample.id, at, &attempt))
+    Ok(attempt_record(id, event, sample.id, 1, at, &attempt))
 }
 
-fn record(event_id: String, event: Event, submission: i64, at: Timestamp, attempt: &Attempt) -> AttemptRecord {
+/// The entry of an attempt in the delivery log. `number` is that of the attempt, from 1.
+#[must_use]
+pub fn attempt_record(
+    event_id: String,
+    event: Event,
+    submission: i64,
+    number: u32,
+    at: Timestamp,
+    attempt: &Attempt,
+) -> AttemptRecord {
     let answer = attempt.outcome.as_ref();
     AttemptRecord {
         event_id,
         event,
         submission,
-        attempt: 1,
+        attempt: number,
         at,
         took: attempt.took,
         accepted: attempt.is_accepted(),
