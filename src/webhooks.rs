@@ -4,9 +4,9 @@
 //! row, and gets every event in order when it is back. Nothing but the databases has to work together: nodes share the
 //! work through leases there, and one takes over what another left.
 //!
-//! 1. [`watch`] knows which tenants have subscriptions, and looks whether something is due for one when [`hints`] say so.
-//! 2. [`sender`] leases a subscription, and sends what is due within the limits of [`permits`].
-//! 3. [`outcome`] decides what an answer means and when to try again.
+//! 1. `watch` knows which tenants have subscriptions, and looks whether something is due for one when `hints` say so.
+//! 2. `sender` leases a subscription, and sends what is due within the limits of `permits`.
+//! 3. `outcome` decides what an answer means and when to try again.
 //!
 //! [`crate::store`] owns the log, leases and positions, [`crate::api`] the body of a webhook, and [`crate::outbound`] the
 //! request.

@@ -46,7 +46,7 @@ pub(super) fn expand<'t>(text: &'t str, environment: Environment<'_>) -> Result<
 const SECRET_KEYS: [&str; 3] = ["password", "secret_key", "previous_secret_key"];
 
 /// Whether a configuration file contains a secret itself rather than the name of a variable: in a URL, as a URL's
-/// parameter, or under one of [`SECRET_KEYS`]. Returns false for invalid TOML, which is already a fault.
+/// parameter, or under one of `SECRET_KEYS`. Returns false for invalid TOML, which is already a fault.
 #[must_use]
 pub fn holds_password(text: &str) -> bool {
     fn within(key: &str, value: &toml::Value) -> bool {

@@ -129,7 +129,7 @@ impl TenantDatabase {
         CommitStamp::of(&self.location).await
     }
 
-    /// Its stamp as it is, for a hint that something was committed. None on Postgres. Blocks on the disk.
+    /// Its current stamp, for a hint that something was committed. None on Postgres. Blocks on the disk.
     #[must_use]
     pub fn latest_stamp(&self) -> Option<CommitStamp> {
         CommitStamp::latest(&self.location)

@@ -70,12 +70,12 @@ impl Host {
     }
 }
 
-/// Values that live at least as long as somebody uses them.
+/// Values that live at least as long as they are used.
 #[derive(Debug)]
 struct Shared<K, V>(Mutex<HashMap<K, Arc<V>>>);
 
 impl<K: Hash + Eq, V> Shared<K, V> {
-    /// A value, or a new one. `is_kept` decides whether one that nobody uses is worth keeping.
+    /// A value, or a new one. `is_kept` decides whether one that is not in use is worth keeping.
     fn get(&self, key: K, new: impl FnOnce() -> V, is_kept: impl Fn(&V) -> bool) -> Arc<V> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = all.get(&key) {

@@ -33,7 +33,7 @@ impl CommitStamp {
         tokio::task::spawn_blocking(move || Self::read_at(&file, SystemTime::now())).await.ok()?
     }
 
-    /// The stamp as it is, also if a later commit might not change it. None if the files can't be read, or the database is
+    /// The current stamp, also if a later commit might not change it. None if the files can't be read, or the database is
     /// on Postgres. Blocks on the disk.
     pub fn latest(location: &DatabaseLocation) -> Option<Self> {
         Self::read(location.file()?)
