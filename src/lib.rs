@@ -14,6 +14,8 @@
 //! 4. [`api`]: the route table on one page, and a file a resource; a handler asks the tenant's
 //! 5. [`store`]: one database, Postgres or SQLite, behind one interface.
 //!
+//! The other way, what changes in a database reaches receivers through [`webhooks`].
+//!
 //! [`gateway`] builds all of these from a [`config`] and starts them; [`tenant`] and [`quota`] are what the gate asks.
 //!
 //! # Layers
