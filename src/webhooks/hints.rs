@@ -87,6 +87,10 @@ pub(super) async fn gather(hub: &Hub) {
 }
 
 async fn compare_stamps(hub: &Hub, slugs: Vec<Arc<str>>) {
+    // Without any, no thread is needed either.
+    if slugs.is_empty() {
+        return;
+    }
     let directory = hub.directory.load_full();
     // Reading metadata may wait for the disk.
     let stamped = tokio::task::spawn_blocking(move || {
