@@ -23,8 +23,8 @@
 //!   `settle/writing.rs`, `import.rs` and `import/keys.rs` (Postgres).
 //! - Schema, and what its triggers or sequences do on one database only: `schema.rs`, `schema/*.sql`, `users.rs`,
 //!   `import/write.rs`, `groups.rs` (collation), `groups/write.rs`, `subscriptions.rs` (row locks),
-//!   `subscriptions/due.rs`, `subscriptions/lease.rs`, `subscriptions/progress.rs`, `subscriptions/replay.rs`, `tokens.rs`,
-//!   `totals.rs`, `identity.rs` and `concerns.rs`.
+//!   `subscriptions/due.rs`, `subscriptions/inspected.rs`, `subscriptions/lease.rs`, `subscriptions/progress.rs`,
+//!   `subscriptions/replay.rs`, `tokens.rs`, `totals.rs`, `identity.rs` and `concerns.rs`.
 
 mod changes;
 mod concerns;
