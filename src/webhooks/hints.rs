@@ -150,7 +150,9 @@ async fn compare_writes(hub: &Hub, by: &CountedBy, tenants: &[(Arc<str>, String)
         let now = writes.get(name).copied();
         let change =
             |tenant: &mut WatchedTenant| Some(std::mem::replace(&mut tenant.hints.counter.as_mut()?.writes, now));
-        if let Some(before) = hub.watched.lock().get_mut(slug).and_then(change) {
+        // Not within the condition, which would hold the lock that noting takes.
+        let before = hub.watched.lock().get_mut(slug).and_then(change);
+        if let Some(before) = before {
             note(hub, slug, before, now);
         }
     }
