@@ -2,8 +2,7 @@
 //!
 //! Watched are the tenants with a subscription. A hint that a database was written makes a tenant hot: for a while it is
 //! looked at several times a second, since writes follow each other and hints may be late. A look at a tenant costs two
-//! short statements. Hints may be lost: each watched tenant is looked at every `sweep_seconds` anyway, or, where each write
-//! is sure to give a hint, sixty times less often.
+//! short statements. Hints may be lost: each watched tenant is looked at every `sweep_seconds` anyway.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,12 +34,6 @@ const HOT: Duration = Duration::from_secs(15);
 ///
 /// Larger: events are later. Smaller: more statements.
 const HOT_LOOKS: Duration = Duration::from_millis(500);
-
-/// How many times `sweep_seconds` a tenant is left in peace whose writes are sure to give hints. Opening a database costs
-/// milliseconds, so that thousands of idle tenants must not be opened every minute.
-///
-/// Larger: if a hint is lost nevertheless, an event is late by more. Smaller: more of a node's time goes to idle tenants.
-const RELIABLE: u32 = 60;
 
 /// The shortest pause between two looks at a tenant.
 ///
@@ -139,26 +132,16 @@ impl Watched {
         }
     }
 
-    /// Ends a look. `again_in` is when there may be more to do, if that is known.
-    fn looked_at(&self, slug: &str, again_in: Option<Duration>, sweep: Duration) {
+    /// Ends a look. `again_in` is when there may be more to do.
+    fn looked_at(&self, slug: &str, again_in: Duration) {
         let now = Instant::now();
         if let Some(tenant) = self.lock().get_mut(slug) {
-            let sweep = if tenant.hints.are_reliable() { sweep * RELIABLE } else { sweep };
-            let pause = again_in.map_or(sweep, |pause| pause.min(sweep));
-            let pause = if tenant.hot_until > now { pause.min(HOT_LOOKS) } else { pause };
+            let pause = if tenant.hot_until > now { again_in.min(HOT_LOOKS) } else { again_in };
             let again = std::mem::take(&mut tenant.again);
             tenant.look_at = now + if again { MIN_PAUSE } else { pause.max(MIN_PAUSE) };
             tenant.is_looked_at = false;
         }
         self.changed.notify_one();
-    }
-
-    /// Has a tenant looked at within a time.
-    pub(super) fn look_within(&self, slug: &str, limit: Duration) {
-        if let Some(tenant) = self.lock().get_mut(slug) {
-            tenant.look_at = tenant.look_at.min(Instant::now() + limit);
-            tenant.again |= tenant.is_looked_at && limit.is_zero();
-        }
     }
 
     pub(super) fn note_written(&self, slug: &str) {
@@ -238,12 +221,12 @@ impl Watch {
 struct Look {
     hub: Arc<Hub>,
     slug: Arc<str>,
-    again_in: Option<Duration>,
+    again_in: Duration,
 }
 
 impl Drop for Look {
     fn drop(&mut self) {
-        self.hub.watched.looked_at(&self.slug, self.again_in, self.hub.config.sweep);
+        self.hub.watched.looked_at(&self.slug, self.again_in);
     }
 }
 
@@ -277,15 +260,14 @@ async fn look(hub: &Arc<Hub>, slug: &Arc<str>) {
         hub.watched.forget(slug);
         return;
     };
-    let mut look = Look { hub: Arc::clone(hub), slug: Arc::clone(slug), again_in: Some(hub.config.sweep.min(HOT)) };
+    let mut look = Look { hub: Arc::clone(hub), slug: Arc::clone(slug), again_in: hub.config.sweep.min(HOT) };
     match try_to_look(hub, &tenant).await {
         Ok(ahead) if !ahead.is_subscribed => hub.watched.forget_unsubscribed(slug),
         Ok(ahead) => {
             let counted_by = tenant.database.counted_by().zip(ahead.on_postgres);
             hub.watched.note_pending(slug, [ahead.oldest_due, ahead.failing_since]);
-            let is_complete = ahead.are_writes_counted;
-            hub.watched.counted(slug, counted_by.map(|(by, names)| Counter::new(by, names, is_complete)));
-            look.again_in = ahead.again_in;
+            hub.watched.counted(slug, counted_by.map(|(by, names)| Counter::new(by, names)));
+            look.again_in = ahead.again_in.map_or(hub.config.sweep, |pause| pause.min(hub.config.sweep));
         }
         Err(error) => {
             // Its database does not work, which has metrics of its own.

@@ -84,8 +84,6 @@ pub struct EventsAhead {
     pub failing_since: Option<Timestamp>,
     /// The database and the schema, if they are on Postgres: what its counters of writes are asked for.
     pub on_postgres: Option<[String; 2]>,
-    /// Whether each write is counted, unless a session turns that off for itself, which takes a superuser.
-    pub are_writes_counted: bool,
 }
 
 impl EventsAhead {
@@ -192,11 +190,7 @@ impl Store {
         sql.push(", next_attempt_at, leased_until, (SELECT min(e.next_attempt_at) FROM webhook_events e ");
         sql.push("WHERE e.subscription_id = s.id), ");
         write_is_numbered(&mut sql);
-        sql.push_either(
-            ", current_database()::text, current_schema()::text, current_setting('track_counts')::bool AND NOT EXISTS \
-             (SELECT 1 FROM pg_db_role_setting WHERE 'track_counts=off' = ANY (setconfig))",
-            ", NULL, NULL, FALSE",
-        );
+        sql.push_either(", current_database()::text, current_schema()::text", ", NULL, NULL");
         sql.push(", failing_since");
         sql.push(" FROM subscriptions s CROSS JOIN change_state WHERE state IN ('active', 'failing') ORDER BY id");
         let (mut watched, mut is_numbered) = (Vec::new(), true);
@@ -214,7 +208,6 @@ impl Store {
             is_numbered = row.get(7)?;
             let (database, schema): (Option<String>, Option<String>) = (row.get(8)?, row.get(9)?);
             ahead.on_postgres = database.zip(schema).map(<[String; 2]>::from);
-            ahead.are_writes_counted = row.get(10)?;
         }
         Ok((watched, is_numbered))
     }
