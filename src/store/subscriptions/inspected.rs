@@ -179,6 +179,7 @@ impl Store {
         form: Option<i64>,
         limit: u32,
     ) -> Result<Vec<SampleSubmission>, StoreError> {
+        self.number_for_counting().await?;
         let is_deletion = event == Event::SubmissionDeleted;
         let mut reader = self.database.reader().await?;
         reader.begin_reading().await?;
