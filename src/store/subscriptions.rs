@@ -265,7 +265,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn list_subscriptions(&self, page: PageRequest) -> Result<Page<Subscription>, StoreError> {
-        self.number_for_counting().await?;
+        self.number_before_reading().await?;
         let mut reader = self.database.reader().await?;
         let mut sql = reader.sql();
         sql.push("SELECT count(*) FROM subscriptions");
@@ -284,7 +284,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn find_subscription(&self, id: i64) -> Result<Option<Subscription>, StoreError> {
-        self.number_for_counting().await?;
+        self.number_before_reading().await?;
         let mut reader = self.database.reader().await?;
         let mut sql = reader.sql();
         sql.push("SELECT ").push(COLUMNS).push(" FROM subscriptions WHERE id = ").bind(id);

@@ -191,9 +191,14 @@ impl DatabaseLocation {
     pub fn counted_by(&self) -> Option<CountedBy> {
         let DatabaseKind::Postgres(server) = &self.kind else { return None };
         let server = self.server(server);
+        let options = server.options();
+        // Servers with a socket differ by the port.
+        let address = format!("{} {}", server.address(), options.get_port());
         Some(match server.schema() {
-            Some(_) => CountedBy::Database(server.unique_address(), server.database().to_owned()),
-            None => CountedBy::Server(server.unique_address()),
+            Some(_) => {
+                CountedBy::Database(address, options.get_database().unwrap_or(options.get_username()).to_owned())
+            }
+            None => CountedBy::Server(address),
         })
     }
 

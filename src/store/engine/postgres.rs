@@ -249,14 +249,10 @@ impl PostgresServer {
         format!(
             "postgres {host}:{}/{} {}{}",
             options.get_port(),
-            self.database(),
+            options.get_database().unwrap_or(options.get_username()),
             options.get_options().unwrap_or_default(),
             settings.collect::<String>(),
         )
-    }
-
-    pub(super) fn database(&self) -> &str {
-        self.options.get_database().unwrap_or(self.options.get_username())
     }
 
     pub(super) fn schema(&self) -> Option<&str> {
@@ -271,12 +267,6 @@ impl PostgresServer {
         }
     }
 
-    /// The address, by which it differs from other servers.
-    pub(super) fn unique_address(&self) -> String {
-        format!("{} {}", self.address(), self.options.get_port())
-    }
-
-    #[cfg(test)]
     pub(super) fn options(&self) -> &PgConnectOptions {
         &self.options
     }

@@ -1,5 +1,5 @@
 //! Reads subscriptions for operators: how many there are by state, and of one that does not arrive its state, what is
-//! pending, and a submission to try its receiver with. Writes nothing, numbers nothing and takes no lease.
+//! pending, and submissions to try its receiver with. Takes no lease, and writes nothing but numbers of changes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -179,7 +179,8 @@ impl Store {
         form: Option<i64>,
         limit: u32,
     ) -> Result<Vec<SampleSubmission>, StoreError> {
-        self.number_for_counting().await?;
+        // The newest submission may have been written a moment ago.
+        self.number_before_reading().await?;
         let is_deletion = event == Event::SubmissionDeleted;
         let mut reader = self.database.reader().await?;
         reader.begin_reading().await?;

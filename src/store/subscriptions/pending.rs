@@ -17,17 +17,17 @@ use crate::store::{Store, StoreError};
 const MAX_PENDING: i64 = 10_000;
 
 impl Store {
-    /// Numbers what was noted, since events without a number are not counted, and no sender looks for those of a
-    /// subscription that is paused. If it can't be done now, the count is that of before.
-    pub(super) async fn number_for_counting(&self) -> Result<(), StoreError> {
+    /// Numbers what was noted, since events without a number are neither counted nor shown, and no sender looks for those of
+    /// a subscription that is paused. If it can't be done now, what is read is that of before.
+    pub(super) async fn number_before_reading(&self) -> Result<(), StoreError> {
         let mut reader = self.database.reader().await?;
         let mut sql = reader.sql();
-        sql.push("SELECT NOT EXISTS (SELECT 1 FROM subscriptions) OR ");
+        sql.push("SELECT ");
         write_is_numbered(&mut sql);
         let is_numbered: bool = reader.fetch_one(sql).await?.get(0)?;
         drop(reader);
         if !is_numbered && let Err(error) = self.settle().await {
-            tracing::debug!(error = %error, "events were counted without those that have no number");
+            tracing::debug!(error = %error, "events that have no number are left out");
         }
         Ok(())
     }
