@@ -278,6 +278,8 @@ impl Sender {
                     self.at_once = (self.at_once * 2).min(self.hub.config.per_subscription as usize);
                 }
                 Outcome::Gone => {
+                    // Due once the subscription is resumed, like those in turn.
+                    again.next_attempt_at = (!event.is_in_turn).then_some(sent.at);
                     failed.push(again);
                     self.ending = Some(Standing::Gone { reason: "the receiver answered 410 Gone".to_owned() });
                 }
