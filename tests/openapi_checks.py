@@ -28,6 +28,11 @@ BEYOND_SCHEMAS = {
         "The body must have one of event, submissions, since and failed.",
         "The event was not sent to this subscription, or can't be any more.",
         "The since must be a date, an RFC 3339 date-time or a cursor.",
+        "The since is a cursor of another log, or ahead of this one.",
+        *(f"The submissions.{at} has no event for this subscription." for at in range(100)),
+    },
+    ("POST", "/subscribe/{id}/test"): {
+        "The subscription can't be tested: there is no submission to send yet.",
     },
     ("POST", "/unsubscribe"): {"The id or the target_url is required."},
     ("PUT", "/group"): {
