@@ -34,13 +34,15 @@ pub(super) struct Counter {
     /// Of the database or the schema.
     name: String,
     writes: Option<i64>,
+    /// Whether the server counts each write.
+    is_complete: bool,
 }
 
 impl Counter {
     /// `names` are those of the database and of the schema.
-    pub(super) fn new(by: CountedBy, [database, schema]: [String; 2]) -> Self {
+    pub(super) fn new(by: CountedBy, [database, schema]: [String; 2], is_complete: bool) -> Self {
         let name = if matches!(by, CountedBy::Server(_)) { database } else { schema };
-        Self { by, name, writes: None }
+        Self { by, name, writes: None, is_complete }
     }
 }
 
@@ -49,8 +51,19 @@ impl Hints {
         let is_known = |counter: &Counter| {
             self.counter.as_ref().is_some_and(|known| known.by == counter.by && known.name == counter.name)
         };
-        if !counter.as_ref().is_some_and(is_known) {
-            self.counter = counter;
+        match counter {
+            Some(counter) if is_known(&counter) => {
+                self.counter.iter_mut().for_each(|known| known.is_complete = counter.is_complete);
+            }
+            counter => self.counter = counter,
+        }
+    }
+
+    /// Whether a write would be noticed: there has been a hint, and each write gives one.
+    pub(super) fn are_reliable(&self) -> bool {
+        match &self.counter {
+            Some(counter) => counter.is_complete && counter.writes.is_some(),
+            None => self.stamp.is_some(),
         }
     }
 }
@@ -74,6 +87,10 @@ pub(super) async fn gather(hub: &Hub) {
 }
 
 async fn compare_stamps(hub: &Hub, slugs: Vec<Arc<str>>) {
+    // Without any, no thread is needed either.
+    if slugs.is_empty() {
+        return;
+    }
     let directory = hub.directory.load_full();
     // Reading metadata may wait for the disk.
     let stamped = tokio::task::spawn_blocking(move || {
@@ -89,11 +106,22 @@ async fn compare_stamps(hub: &Hub, slugs: Vec<Arc<str>>) {
             Some(stamp) => {
                 let before = |tenant: &mut WatchedTenant| std::mem::replace(&mut tenant.hints.stamp, stamp);
                 let before = hub.watched.lock().get_mut(&slug).map(before);
-                if before.is_some_and(|before| before != stamp) {
-                    hub.watched.note_written(&slug);
+                if let Some(before) = before {
+                    note(hub, &slug, before, stamp);
                 }
             }
         }
+    }
+}
+
+/// Notes what a hint says, compared with the one before.
+fn note<T: PartialEq>(hub: &Hub, slug: &str, before: Option<T>, now: Option<T>) {
+    match (before, now) {
+        (before, now) if before == now => {}
+        // What was written between the last look and the first hint gave none.
+        (None, Some(_)) => hub.watched.look_within(slug, Duration::ZERO),
+        (_, None) => hub.watched.look_within(slug, hub.config.sweep),
+        (Some(_), Some(_)) => hub.watched.note_written(slug),
     }
 }
 
@@ -120,13 +148,12 @@ async fn compare_writes(hub: &Hub, by: &CountedBy, tenants: &[(Arc<str>, String)
     }
     for (slug, name) in tenants {
         let now = writes.get(name).copied();
-        let is_written =
-            hub.watched.lock().get_mut(slug).and_then(|tenant| tenant.hints.counter.as_mut()).is_some_and(|counter| {
-                let before = std::mem::replace(&mut counter.writes, now);
-                before != now
-            });
-        if is_written {
-            hub.watched.note_written(slug);
+        let change =
+            |tenant: &mut WatchedTenant| Some(std::mem::replace(&mut tenant.hints.counter.as_mut()?.writes, now));
+        // Not within the condition, which would hold the lock that noting takes.
+        let before = hub.watched.lock().get_mut(slug).and_then(change);
+        if let Some(before) = before {
+            note(hub, slug, before, now);
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Watched are the tenants with a subscription. A hint that a database was written makes a tenant hot: for a while it is
 //! looked at several times a second, since writes follow each other and hints may be late. A look at a tenant costs two
-//! short statements. Hints may be lost: each watched tenant is looked at every `sweep_seconds` anyway.
+//! short statements. Hints may be lost: each watched tenant is looked at every `sweep_seconds` anyway, or, where each write
+//! is sure to give a hint, sixty times less often.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,6 +35,12 @@ const HOT: Duration = Duration::from_secs(15);
 ///
 /// Larger: events are later. Smaller: more statements.
 const HOT_LOOKS: Duration = Duration::from_millis(500);
+
+/// How many times `sweep_seconds` a tenant is left in peace whose writes are sure to give hints. Opening a database costs
+/// milliseconds, so that thousands of idle tenants must not be opened every minute.
+///
+/// Larger: if a hint is lost nevertheless, an event is late by more. Smaller: more of a node's time goes to idle tenants.
+const RELIABLE: u32 = 60;
 
 /// The shortest pause between two looks at a tenant.
 ///
@@ -132,16 +139,26 @@ impl Watched {
         }
     }
 
-    /// Ends a look. `again_in` is when there may be more to do.
-    fn looked_at(&self, slug: &str, again_in: Duration) {
+    /// Ends a look. `again_in` is when there may be more to do, if that is known.
+    fn looked_at(&self, slug: &str, again_in: Option<Duration>, sweep: Duration) {
         let now = Instant::now();
         if let Some(tenant) = self.lock().get_mut(slug) {
-            let pause = if tenant.hot_until > now { again_in.min(HOT_LOOKS) } else { again_in };
+            let sweep = if tenant.hints.are_reliable() { sweep * RELIABLE } else { sweep };
+            let pause = again_in.map_or(sweep, |pause| pause.min(sweep));
+            let pause = if tenant.hot_until > now { pause.min(HOT_LOOKS) } else { pause };
             let again = std::mem::take(&mut tenant.again);
             tenant.look_at = now + if again { MIN_PAUSE } else { pause.max(MIN_PAUSE) };
             tenant.is_looked_at = false;
         }
         self.changed.notify_one();
+    }
+
+    /// Has a tenant looked at within a time.
+    pub(super) fn look_within(&self, slug: &str, limit: Duration) {
+        if let Some(tenant) = self.lock().get_mut(slug) {
+            tenant.look_at = tenant.look_at.min(Instant::now() + limit);
+            tenant.again |= tenant.is_looked_at && limit.is_zero();
+        }
     }
 
     pub(super) fn note_written(&self, slug: &str) {
@@ -221,12 +238,12 @@ impl Watch {
 struct Look {
     hub: Arc<Hub>,
     slug: Arc<str>,
-    again_in: Duration,
+    again_in: Option<Duration>,
 }
 
 impl Drop for Look {
     fn drop(&mut self) {
-        self.hub.watched.looked_at(&self.slug, self.again_in);
+        self.hub.watched.looked_at(&self.slug, self.again_in, self.hub.config.sweep);
     }
 }
 
@@ -260,19 +277,26 @@ async fn look(hub: &Arc<Hub>, slug: &Arc<str>) {
         hub.watched.forget(slug);
         return;
     };
-    let mut look = Look { hub: Arc::clone(hub), slug: Arc::clone(slug), again_in: hub.config.sweep.min(HOT) };
+    let mut look = Look { hub: Arc::clone(hub), slug: Arc::clone(slug), again_in: Some(hub.config.sweep.min(HOT)) };
     match try_to_look(hub, &tenant).await {
         Ok(ahead) if !ahead.is_subscribed => hub.watched.forget_unsubscribed(slug),
         Ok(ahead) => {
             let counted_by = tenant.database.counted_by().zip(ahead.on_postgres);
             hub.watched.note_pending(slug, [ahead.oldest_due, ahead.failing_since]);
-            hub.watched.counted(slug, counted_by.map(|(by, names)| Counter::new(by, names)));
-            look.again_in = ahead.again_in.map_or(hub.config.sweep, |pause| pause.min(hub.config.sweep));
+            let is_complete = ahead.are_writes_counted;
+            hub.watched.counted(slug, counted_by.map(|(by, names)| Counter::new(by, names, is_complete)));
+            look.again_in = ahead.again_in;
         }
         Err(error) => {
             // Its database does not work, which has metrics of its own.
             hub.watched.note_pending(slug, [None; PENDING_STATES.len()]);
-            tracing::debug!(tenant = &**slug, cause = with_causes(&error), "a tenant could not be looked at");
+            let cause = with_causes(&error);
+            match error {
+                StoreError::Statement(_) => {
+                    tracing::warn!(tenant = &**slug, cause, "a database can't be asked for events that are due");
+                }
+                _ => tracing::debug!(tenant = &**slug, cause, "a tenant could not be looked at"),
+            }
         }
     }
 }
@@ -297,6 +321,7 @@ async fn send(sending: Sending, tenant: Arc<Tenant>, store: Arc<Store>) {
         // What was committed meanwhile may be due.
         Ok(_) => hub.watched.look_at(&slug),
         Err(error) => {
+            hub.watched.look_within(&slug, hub.config.sweep.min(HOT));
             tracing::warn!(
                 tenant = &*slug,
                 subscription = id,

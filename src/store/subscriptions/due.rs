@@ -84,6 +84,8 @@ pub struct EventsAhead {
     pub failing_since: Option<Timestamp>,
     /// The database and the schema, if they are on Postgres: what its counters of writes are asked for.
     pub on_postgres: Option<[String; 2]>,
+    /// Whether each write is counted, unless a session turns that off for itself, which takes a superuser.
+    pub are_writes_counted: bool,
 }
 
 impl EventsAhead {
@@ -190,8 +192,12 @@ impl Store {
         sql.push(", next_attempt_at, leased_until, (SELECT min(e.next_attempt_at) FROM webhook_events e ");
         sql.push("WHERE e.subscription_id = s.id), ");
         write_is_numbered(&mut sql);
-        sql.push_either(", current_database()::text, current_schema()::text", ", NULL, NULL");
         sql.push(", failing_since");
+        sql.push_either(
+            ", current_database()::text, current_schema()::text, current_setting('track_counts')::bool AND NOT EXISTS \
+             (SELECT 1 FROM pg_db_role_setting WHERE 'track_counts=off' = ANY (setconfig))",
+            ", NULL, NULL, FALSE",
+        );
         sql.push(" FROM subscriptions s CROSS JOIN change_state WHERE state IN ('active', 'failing') ORDER BY id");
         let (mut watched, mut is_numbered) = (Vec::new(), true);
         for row in reader.fetch_all(sql).await? {
@@ -203,11 +209,12 @@ impl Store {
                 resting_until: row.get(4)?,
                 leased_until: row.get(5)?,
                 set_aside_until: row.get(6)?,
-                failing_since: row.get(10)?,
+                failing_since: row.get(8)?,
             });
             is_numbered = row.get(7)?;
-            let (database, schema): (Option<String>, Option<String>) = (row.get(8)?, row.get(9)?);
+            let (database, schema): (Option<String>, Option<String>) = (row.get(9)?, row.get(10)?);
             ahead.on_postgres = database.zip(schema).map(<[String; 2]>::from);
+            ahead.are_writes_counted = row.get(11)?;
         }
         Ok((watched, is_numbered))
     }
