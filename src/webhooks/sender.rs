@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::Hub;
 use super::outcome::{Outcome, pause};
@@ -44,6 +44,11 @@ const PRUNED_EVERY: usize = 100;
 ///
 /// Larger: events wait while a slow request runs. Smaller: more statements that find nothing.
 const READ_AGAIN: Duration = Duration::from_millis(500);
+
+/// How long an outcome waits for those of the other requests, to be written together.
+///
+/// Larger: a receiver gets fewer events a second. Smaller: a write, which costs more than a request, has fewer outcomes.
+const GATHER: Duration = Duration::from_millis(2);
 
 /// One lease of a subscription.
 pub(super) struct Sender {
@@ -145,9 +150,7 @@ impl Sender {
             tokio::select! {
                 sent = self.flight.join_next() => {
                     let mut ended: Vec<Sent> = sent.into_iter().filter_map(Result::ok).collect();
-                    while let Some(sent) = self.flight.try_join_next() {
-                        ended.extend(sent.ok());
-                    }
+                    self.gather(&mut ended).await;
                     if !self.write(&ended, &Standing::Delivering).await? {
                         // If it did not end by itself, another sender has it, or it was paused.
                         return Ok(self.again_in);
@@ -162,6 +165,17 @@ impl Sender {
                 () = self.hub.stopping.cancelled(), if self.ending.is_none() => {}
             }
         }
+    }
+
+    /// Adds the outcomes of requests that end now.
+    async fn gather(&mut self, ended: &mut Vec<Sent>) {
+        let gathering = async {
+            while let Some(sent) = self.flight.join_next().await {
+                ended.extend(sent.ok());
+            }
+        };
+        // Cancelling loses none: the set keeps those that were not taken.
+        _ = timeout(GATHER, gathering).await;
     }
 
     /// Reads what is due next.

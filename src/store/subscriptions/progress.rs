@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::lease::LEASE;
 use super::{Event, LeasedSubscription};
 use crate::store::engine::Transaction;
-use crate::store::statement::{Dialect, JsonRows, JsonTimestamp, TableSpec};
+use crate::store::statement::{Dialect, JsonRows, JsonTimestamp, Sql, TableSpec};
 use crate::store::{Store, StoreError};
 
 /// How many attempts of a subscription the delivery log keeps.
@@ -179,6 +179,24 @@ pub struct Progress<'p> {
     pub prunes: bool,
 }
 
+impl Progress<'_> {
+    /// Whether nothing but attempts is added: no event failed, and none that was set aside may have to be removed.
+    fn adds_only(&self, leased: &LeasedSubscription) -> bool {
+        let finishes = leased.has_set_aside && !(self.accepted.is_empty() && self.dropped.is_empty());
+        self.failed.is_empty() && !finishes && !self.prunes
+    }
+
+    /// What a state of the subscription means for the sender.
+    fn written(&self, state: &str) -> Written {
+        let has_ended = self.standing.state().is_some_and(|(ended, _)| ended == state);
+        match state {
+            _ if has_ended => Written::Ended,
+            "active" | "failing" => Written::GoesOn,
+            _ => Written::Stopped,
+        }
+    }
+}
+
 impl Store {
     /// Writes the progress of a sender.
     ///
@@ -189,42 +207,16 @@ impl Store {
         leased: &LeasedSubscription,
         progress: &Progress<'_>,
     ) -> Result<Written, StoreError> {
+        if self.database.dialect() == Dialect::Postgres && progress.adds_only(leased) {
+            return self.write_plain_progress(leased, progress).await;
+        }
         let mut transaction = self.database.begin().await?;
         if transaction.dialect() == Dialect::Postgres {
             // What a crash of the server loses is delivered once more.
             transaction.command("SET LOCAL synchronous_commit = off").await?;
         }
         let mut sql = transaction.sql();
-        sql.push("UPDATE subscriptions SET position = ").bind(progress.position);
-        sql.push(", done_beyond = ").bind(serde_json::to_string(progress.done_beyond).expect("numbers are JSON"));
-        match progress.standing {
-            Standing::Delivering => sql.push(", leased_until = ").push_now_plus(LEASE),
-            _ => sql.push(", leased_by = NULL, leased_until = NULL"),
-        };
-        if !progress.accepted.is_empty() {
-            sql.push(", last_success_at = ").push_now_plus(Duration::ZERO);
-        }
-        match (progress.standing, progress.standing.state()) {
-            (standing, Some((state, reason))) => {
-                sql.push(", failures = failures + 1, failing_since = coalesce(failing_since, ");
-                sql.push_now_plus(Duration::ZERO).push("), next_attempt_at = ");
-                match standing {
-                    Standing::Failing { again_in, .. } => sql.push_now_plus(*again_in),
-                    _ => sql.push("NULL"),
-                };
-                sql.push(", reason = CASE WHEN state IN ('active', 'failing') THEN ").bind(reason);
-                sql.push(" ELSE reason END, state = CASE WHEN state IN ('active', 'failing') THEN ").bind(state);
-                sql.push(" ELSE state END");
-            }
-            (_, None) if !progress.accepted.is_empty() => {
-                sql.push(", failures = 0, failing_since = NULL, next_attempt_at = NULL, ");
-                sql.push("reason = CASE WHEN state = 'failing' THEN NULL ELSE reason END, ");
-                sql.push("state = CASE WHEN state = 'failing' THEN 'active' ELSE state END");
-            }
-            _ => {}
-        }
-        sql.push(" WHERE id = ").bind(leased.id).push(" AND leased_by = ").bind(leased.holder.as_str());
-        sql.push(" RETURNING state");
+        write_update(&mut sql, leased, progress);
         let Some(row) = transaction.fetch_all(sql).await?.pop() else {
             transaction.roll_back().await?;
             return Ok(Written::Lost);
@@ -235,12 +227,32 @@ impl Store {
             prune_attempts(&mut transaction, leased.id).await?;
         }
         transaction.commit().await?;
-        let state: String = row.get(0)?;
-        let has_ended = progress.standing.state().is_some_and(|(ended, _)| ended == state);
-        Ok(match state.as_str() {
-            _ if has_ended => Written::Ended,
-            "active" | "failing" => Written::GoesOn,
-            _ => Written::Stopped,
+        Ok(progress.written(&row.get::<String>(0)?))
+    }
+
+    /// Writes progress on Postgres that only adds attempts, by one statement: a transaction takes five round trips.
+    async fn write_plain_progress(
+        &self,
+        leased: &LeasedSubscription,
+        progress: &Progress<'_>,
+    ) -> Result<Written, StoreError> {
+        let mut writer = self.database.writer().await?;
+        let mut sql = writer.sql();
+        sql.push("WITH written AS (");
+        write_update(&mut sql, leased, progress);
+        sql.push("), added AS (INSERT INTO ").push(ATTEMPTS.name).push(" (");
+        ATTEMPTS.push_column_names(&mut sql);
+        sql.push(") SELECT ");
+        ATTEMPTS.push_column_names(&mut sql);
+        sql.push(" FROM ");
+        ATTEMPTS.push_batch(&mut sql, &attempt_rows(leased.id, progress.attempts, Dialect::Postgres));
+        sql.push(" WHERE EXISTS (SELECT FROM written)) ");
+        // What a crash of the server loses is delivered once more.
+        sql.push("SELECT state, set_config('synchronous_commit', 'off', true) FROM written");
+        let row = writer.fetch_optional(sql).await?;
+        Ok(match row {
+            Some(row) => progress.written(&row.get::<String>(0)?),
+            None => Written::Lost,
         })
     }
 
@@ -255,6 +267,40 @@ impl Store {
         sql.bind(subscription);
         Ok(reader.fetch_one(sql).await?.get(0)?)
     }
+}
+
+/// Adds the statement that writes how far a subscription has got, unless the lease is another sender's. It returns the state.
+fn write_update(sql: &mut Sql, leased: &LeasedSubscription, progress: &Progress<'_>) {
+    sql.push("UPDATE subscriptions SET position = ").bind(progress.position);
+    sql.push(", done_beyond = ").bind(serde_json::to_string(progress.done_beyond).expect("numbers are JSON"));
+    match progress.standing {
+        Standing::Delivering => sql.push(", leased_until = ").push_now_plus(LEASE),
+        _ => sql.push(", leased_by = NULL, leased_until = NULL"),
+    };
+    if !progress.accepted.is_empty() {
+        sql.push(", last_success_at = ").push_now_plus(Duration::ZERO);
+    }
+    match (progress.standing, progress.standing.state()) {
+        (standing, Some((state, reason))) => {
+            sql.push(", failures = failures + 1, failing_since = coalesce(failing_since, ");
+            sql.push_now_plus(Duration::ZERO).push("), next_attempt_at = ");
+            match standing {
+                Standing::Failing { again_in, .. } => sql.push_now_plus(*again_in),
+                _ => sql.push("NULL"),
+            };
+            sql.push(", reason = CASE WHEN state IN ('active', 'failing') THEN ").bind(reason);
+            sql.push(" ELSE reason END, state = CASE WHEN state IN ('active', 'failing') THEN ").bind(state);
+            sql.push(" ELSE state END");
+        }
+        (_, None) if !progress.accepted.is_empty() => {
+            sql.push(", failures = 0, failing_since = NULL, next_attempt_at = NULL, ");
+            sql.push("reason = CASE WHEN state = 'failing' THEN NULL ELSE reason END, ");
+            sql.push("state = CASE WHEN state = 'failing' THEN 'active' ELSE state END");
+        }
+        _ => {}
+    }
+    sql.push(" WHERE id = ").bind(leased.id).push(" AND leased_by = ").bind(leased.holder.as_str());
+    sql.push(" RETURNING state");
 }
 
 async fn write_events(
@@ -301,7 +347,11 @@ async fn write_attempts(
     if attempts.is_empty() {
         return Ok(());
     }
-    let dialect = transaction.dialect();
+    let rows = attempt_rows(subscription, attempts, transaction.dialect());
+    ATTEMPTS.insert(transaction, &rows).await
+}
+
+fn attempt_rows(subscription: i64, attempts: &[AttemptRecord], dialect: Dialect) -> JsonRows {
     let mut rows = JsonRows::new();
     for attempt in attempts {
         rows.push(&(
@@ -318,7 +368,7 @@ async fn write_attempts(
             &attempt.response,
         ));
     }
-    ATTEMPTS.insert(transaction, &rows).await
+    rows
 }
 
 /// Removes the attempts of a subscription that are no longer kept.
