@@ -22,7 +22,7 @@
 //!   (Postgres), `settle/numbering.rs`, `settle/overlay.rs`, `settle/repair.rs`,
 //!   `settle/writing.rs`, `import.rs` and `import/keys.rs` (Postgres).
 //! - Schema, and what its triggers or sequences do on one database only: `schema.rs`, `schema/*.sql`, `users.rs`,
-//!   `import/write.rs`, `groups.rs` (collation), `groups/write.rs`, `subscriptions.rs` (row locks),
+//!   `import/write.rs`, `groups.rs` (collation), `groups/syncs.rs`, `groups/undo.rs`, `groups/write.rs`, `subscriptions.rs` (row locks),
 //!   `subscriptions/due.rs`, `subscriptions/inspected.rs`, `subscriptions/lease.rs`, `subscriptions/progress.rs`,
 //!   `subscriptions/replay.rs`, `tokens.rs`, `totals.rs`, `identity.rs` and `concerns.rs`.
 
@@ -63,8 +63,8 @@ use engine::{Database, DatabaseFile, Retry};
 pub(crate) use engine::{LOG, SHARED_MEMORY, next_to, with_causes};
 pub use forms::{Element, Form, FormSummary};
 pub use groups::{
-    Deletion, Durability, Group, GroupFilter, GroupSummary, GroupWrite, GroupWriteError, Guard, MemberChange,
-    MemberReader, Members, NewMembers, Report, WrittenGroup,
+    Deletion, Durability, Group, GroupFilter, GroupSummary, GroupSync, GroupWrite, GroupWriteError, Guard,
+    MemberChange, MemberReader, Members, NewMembers, Report, SyncMembers, SyncedBy, Undone, WriteMode, WrittenGroup,
 };
 pub use identity::DatabaseIdentity;
 pub use reindex::{Reindexed, reindex};

@@ -4,6 +4,7 @@
 //! group is found, written or deleted is the store's.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use futures_util::StreamExt;
 use futures_util::stream::try_unfold;
@@ -23,7 +24,7 @@ use crate::gate::Admitted;
 use crate::reply::{PartsError, Reply, WHOLE_BYTES};
 use crate::store::{
     Deletion, Durability, Group, GroupFilter, GroupSummary, GroupWrite, GroupWriteError, MemberChange, MemberReader,
-    Members, Report, WrittenGroup,
+    Members, Report, SyncedBy, WriteMode, WrittenGroup,
 };
 
 /// The number of groups on a page.
@@ -231,7 +232,9 @@ pub(super) async fn write(admitted: &Admitted, call: Call<'_>) -> Result<Reply, 
 
     let guard = admitted.tenant().group_guard.filter(|_| !confirmed);
     let durability = if dry_run { Durability::DryRun } else { Durability::Commit };
-    let written = store(admitted).await?.write_group(&write, guard, durability, report).await;
+    let mode = WriteMode { guard, durability, report };
+    let by = SyncedBy { name: Arc::clone(&admitted.token().name), token: Some(admitted.token().id) };
+    let written = store(admitted).await?.write_group(&write, mode, &by).await;
     let written = written.map_err(refusal)?;
     let status = if written.created { StatusCode::CREATED } else { StatusCode::OK };
     Ok(Reply::json(status, &response(&written, dry_run)))

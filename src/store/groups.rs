@@ -7,6 +7,8 @@ mod change;
 mod listing;
 mod members;
 mod spellings;
+mod syncs;
+mod undo;
 mod write;
 
 use std::borrow::Cow;
@@ -19,8 +21,12 @@ use super::statement::{Fields, ListRecord, MalformedRecord, Page, PageRequest, R
 use super::totals::{self, CountedList, PENDING, PageStart, not_negative};
 use super::{Store, StoreError, Texts};
 
-pub use change::{Durability, GroupWrite, GroupWriteError, Guard, MemberChange, NewMembers, Report, WrittenGroup};
+pub use change::{
+    Durability, GroupWrite, GroupWriteError, Guard, MemberChange, NewMembers, Report, SyncedBy, WriteMode, WrittenGroup,
+};
 pub use listing::MemberReader;
+pub use syncs::{GroupSync, SyncMembers};
+pub use undo::Undone;
 
 /// A group as lists show it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]

@@ -71,6 +71,26 @@ pub enum Report {
     Members,
 }
 
+/// Who writes a group, for the list of syncs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SyncedBy {
+    /// The name of the token, or the administrator.
+    pub name: Arc<str>,
+    /// The number of the token.
+    pub token: Option<i64>,
+}
+
+/// How a group is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteMode {
+    /// The most members that it may detach, if there is a limit.
+    pub guard: Option<Guard>,
+    /// Whether it is committed.
+    pub durability: Durability,
+    /// Whether the changed members are listed.
+    pub report: Report,
+}
+
 /// The most members that one write may detach, in percent of the current members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guard {

@@ -7,8 +7,9 @@
 use std::sync::Arc;
 
 use super::GroupSummary;
-use super::change::{GroupWrite, GroupWriteError, Guard, MemberChange, NewMembers, Report};
+use super::change::{GroupWrite, GroupWriteError, MemberChange, NewMembers, Report, SyncedBy, WriteMode};
 use super::spellings::find_spellings;
+use super::syncs::{ChangedGroup, keep_sync};
 use crate::store::engine::Transaction;
 use crate::store::statement::{Dialect, Row, Sql, fold};
 use crate::store::{Store, StoreError, totals};
@@ -96,12 +97,13 @@ const MAX_MEMBERS_PER_CALL: usize = 1_000;
 /// Replaces the members, unless a guard forbids it.
 pub(super) async fn replace_members(
     transaction: &mut Transaction,
-    id: i64,
+    group: ChangedGroup<'_>,
     members: &NewMembers,
-    guard: Option<Guard>,
-    report: Report,
+    mode: WriteMode,
+    by: &SyncedBy,
 ) -> Result<MemberChange, GroupWriteError> {
-    let report = match report {
+    let id = group.id;
+    let report = match mode.report {
         Report::Counts => None,
         Report::Members => {
             let wanted = WantedMembers::new(transaction.dialect(), members);
@@ -111,13 +113,13 @@ pub(super) async fn replace_members(
 
     // Only a guard needs the previous count.
     let (before, change) = match transaction.dialect() {
-        Dialect::Postgres => change_members_on_postgres(transaction, id, members).await?,
+        Dialect::Postgres => change_members_on_postgres(transaction, group, members, by).await?,
         Dialect::Sqlite => {
-            let before = if guard.is_some() { count_members(transaction, id).await? } else { 0 };
-            (before, change_members_on_sqlite(transaction, id, members).await?)
+            let before = if mode.guard.is_some() { count_members(transaction, id).await? } else { 0 };
+            (before, change_members_on_sqlite(transaction, group, members, by).await?)
         }
     };
-    if let Some(guard) = guard
+    if let Some(guard) = mode.guard
         && change.detached * 100 > before * u64::from(guard.max_detached_percent)
     {
         return Err(GroupWriteError::Guarded { detached: change.detached, members: before });
@@ -132,15 +134,19 @@ pub(super) async fn count_members(transaction: &mut Transaction, id: i64) -> Res
     Ok(totals::not_negative(row.get(0)?))
 }
 
-/// On Postgres a function of the schema replaces the members. It also returns the previous count.
+/// On Postgres a function of the schema replaces the members, and keeps the sync. It also returns the previous count.
 async fn change_members_on_postgres(
     transaction: &mut Transaction,
-    id: i64,
+    group: ChangedGroup<'_>,
     members: &NewMembers,
+    by: &SyncedBy,
 ) -> Result<(u64, MemberChange), sqlx::Error> {
     let mut sql = transaction.sql();
-    sql.push("SELECT members_before, attached, detached, created FROM formgate_replace_members(").bind(id).push(", ");
-    push_arrays(&mut sql, members).push(")");
+    sql.push("SELECT members_before, attached, detached, created FROM formgate_sync_and_keep(")
+        .bind(group.id)
+        .push(", ");
+    push_arrays(&mut sql, members).push(", ").bind(group.name).push(", ").bind(group.is_new).push(", ");
+    sql.bind(group.is_renamed).push(", ").bind(&*by.name).push(", ").bind(by.token).push(")");
     let row = transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?;
     Ok((count(&row, 0)?, MemberChange::read(&row, 1)?))
 }
@@ -166,6 +172,7 @@ impl Store {
         &self,
         write: &GroupWrite,
         members: &NewMembers,
+        by: &SyncedBy,
     ) -> Result<Option<(GroupSummary, MemberChange)>, StoreError> {
         if self.database.dialect() == Dialect::Sqlite || members.count() > MAX_MEMBERS_PER_CALL {
             return Ok(None);
@@ -178,9 +185,9 @@ impl Store {
             return Ok(None);
         }
         let mut sql = writer.sql();
-        sql.push("SELECT group_id, group_external_id, attached, detached, created FROM formgate_write_members(");
+        sql.push("SELECT group_id, group_external_id, attached, detached, created FROM formgate_sync_group(");
         sql.bind(write.name.as_str()).push(", ").bind(write.external_id.clone()).push(", ");
-        push_arrays(&mut sql, &members).push(")");
+        push_arrays(&mut sql, &members).push(", ").bind(&*by.name).push(", ").bind(by.token).push(")");
         let row = writer.fetch_one(sql).await?;
         let Some(id) = row.get::<Option<i64>>(0)? else { return Ok(None) };
         let (name, external_id) = (write.name.clone(), row.get(1)?);
@@ -199,11 +206,14 @@ const CHUNK_BYTES: usize = 256 * 1024;
 /// number of users, it would otherwise scan all wanted members for each user.
 async fn change_members_on_sqlite(
     transaction: &mut Transaction,
-    id: i64,
+    group: ChangedGroup<'_>,
     members: &NewMembers,
+    by: &SyncedBy,
 ) -> Result<MemberChange, sqlx::Error> {
+    let id = group.id;
     let (mut change, mut rows) = (MemberChange::default(), rows_of(members));
     let mut ids: Vec<i64> = Vec::with_capacity(members.count());
+    let [mut attached, mut detached] = [Vec::new(), Vec::new()];
     while let Some(chunk) = next_json(&mut rows, CHUNK_BYTES) {
         let wanted = WantedMembers::Sqlite(chunk.into());
         let mut sql = transaction.sql();
@@ -229,13 +239,15 @@ async fn change_members_on_sqlite(
         // Not ON CONFLICT DO NOTHING, for which triggers would run for every member that stays.
         sql.push(") WHERE NOT EXISTS (SELECT 1 FROM group_members WHERE group_id = ")
             .bind(id)
-            .push(" AND user_id = value)");
-        change.attached += transaction.execute(sql).await?;
+            .push(" AND user_id = value) RETURNING user_id");
+        transaction.fetch_each(sql, &mut |row| Ok(attached.push(row.get(0)?))).await?;
     }
     let mut sql = transaction.sql();
     sql.push("DELETE FROM group_members WHERE group_id = ").bind(id);
-    sql.push(" AND user_id NOT IN (SELECT value FROM json_each(").bind(ids).push("))");
-    change.detached = transaction.execute(sql).await?;
+    sql.push(" AND user_id NOT IN (SELECT value FROM json_each(").bind(ids).push(")) RETURNING user_id");
+    transaction.fetch_each(sql, &mut |row| Ok(detached.push(row.get(0)?))).await?;
+    keep_sync(transaction, group, by, &attached, &detached).await?;
+    (change.attached, change.detached) = (attached.len() as u64, detached.len() as u64);
     Ok(change)
 }
 

@@ -15,9 +15,10 @@
 use std::time::{Duration, Instant};
 
 use super::GroupSummary;
-use super::change::{Durability, GroupWrite, GroupWriteError, Guard, MemberChange, Report, WrittenGroup};
+use super::change::{Durability, GroupWrite, GroupWriteError, MemberChange, Report, SyncedBy, WriteMode, WrittenGroup};
 use super::members::{count_members, replace_members};
 use super::spellings::find_spellings;
+use super::syncs::{ChangedGroup, keep_sync};
 use crate::store::engine::{Database, Retry, Transaction};
 use crate::store::statement::{Dialect, Row};
 use crate::store::{Store, StoreError, users};
@@ -41,19 +42,21 @@ pub(super) async fn begin(database: &Database, waiting_since: Instant) -> Result
 }
 
 impl Store {
-    /// Creates or updates one group and replaces its membership, in one transaction.
+    /// Creates or updates one group and replaces its membership, in one transaction. If that changes something, keeps it as
+    /// a sync.
     ///
     /// # Errors
     /// [`GroupWriteError`]. Nothing was changed then.
     pub async fn write_group(
         &self,
         write: &GroupWrite,
-        guard: Option<Guard>,
-        durability: Durability,
-        report: Report,
+        mode: WriteMode,
+        by: &SyncedBy,
     ) -> Result<WrittenGroup, GroupWriteError> {
-        if let (Some(members), None, Durability::Commit, Report::Counts) = (&write.members, guard, durability, report)
-            && let Some((group, members)) = self.replace_members_by_one_call(write, members).await?
+        let plain = WriteMode { guard: None, durability: Durability::Commit, report: Report::Counts };
+        if mode == plain
+            && let Some(members) = &write.members
+            && let Some((group, members)) = self.replace_members_by_one_call(write, members, by).await?
         {
             self.note_group_write();
             return Ok(WrittenGroup { group, created: false, members });
@@ -62,7 +65,7 @@ impl Store {
         let _lock = self.database.wait_in_queue(waiting_since, self.group_writes.write()).await?;
         let mut retry = Retry::default();
         loop {
-            match self.try_to_write_group(write, guard, durability, report, retry.is_retry(), waiting_since).await {
+            match self.try_to_write_group(write, mode, by, retry.is_retry(), waiting_since).await {
                 Err(error) if retry.wait_if_retryable(&error).await => {}
                 outcome => {
                     self.note_group_write();
@@ -75,9 +78,8 @@ impl Store {
     async fn try_to_write_group(
         &self,
         write: &GroupWrite,
-        guard: Option<Guard>,
-        durability: Durability,
-        report: Report,
+        mode: WriteMode,
+        by: &SyncedBy,
         is_retry: bool,
         waiting_since: Instant,
     ) -> Result<WrittenGroup, GroupWriteError> {
@@ -87,31 +89,35 @@ impl Store {
         }
         users::fold_new(&mut transaction).await?;
         let found = find(&mut transaction, write).await?;
-        let (id, external_id, created) = match found {
+        let (id, external_id, created, is_renamed) = match found {
             Some(found) => {
                 let external_id = write.external_id.clone().or_else(|| found.external_id.clone());
                 if !found.matches(write, external_id.as_deref()) {
                     update(&mut transaction, found.id, write, external_id.clone()).await?;
                 }
-                (found.id, external_id, false)
+                (found.id, external_id, false, found.name != write.name)
             }
-            None => (create(&mut transaction, write, durability).await?, write.external_id.clone(), true),
+            None => (create(&mut transaction, write, mode.durability).await?, write.external_id.clone(), true, false),
         };
+        let changed = ChangedGroup { id, name: &write.name, is_new: created, is_renamed };
         let (members, count) = match &write.members {
             Some(members) => {
                 let (members, _) = find_spellings(members, transaction.connection()).await?;
-                let change = replace_members(&mut transaction, id, &members, guard, report).await?;
+                let change = replace_members(&mut transaction, changed, &members, mode, by).await?;
                 // The members are now exactly these.
                 (change, members.count() as u64)
             }
             None => {
-                let change =
-                    MemberChange { report: (report == Report::Members).then(Default::default), ..Default::default() };
+                let change = MemberChange {
+                    report: (mode.report == Report::Members).then(Default::default),
+                    ..Default::default()
+                };
+                keep_sync(&mut transaction, changed, by, &[], &[]).await?;
                 (change, count_members(&mut transaction, id).await?)
             }
         };
         let group = GroupSummary { id, name: write.name.clone(), external_id, managed: true, members: count };
-        match durability {
+        match mode.durability {
             Durability::Commit => transaction.commit().await?,
             Durability::DryRun => transaction.roll_back().await?,
         }

@@ -107,6 +107,107 @@ CREATE INDEX group_syncs_group ON group_syncs (group_id, id);
 CREATE INDEX group_syncs_at ON group_syncs (at);
 CREATE INDEX group_syncs_undoes ON group_syncs (undoes) WHERE undoes IS NOT NULL;
 
+-- Like formgate_replace_members, which nodes of the version before call, and returns who came and who went.
+CREATE FUNCTION formgate_sync_members(
+  of_group bigint, folded_emails text[], emails text[], names text[],
+  OUT members_before bigint, OUT attached bigint[], OUT detached bigint[], OUT created bigint
+) LANGUAGE plpgsql SET enable_seqscan = off AS $$
+DECLARE
+  new_emails text[];
+  new_names text[];
+  new_ids bigint[];
+BEGIN
+  -- One statement reads the wanted members once, and those that there were: for a few dozen, half of what three cost.
+  WITH wanted AS MATERIALIZED (
+    SELECT w.email, w.name, u.id
+    FROM unnest(folded_emails, emails, names) AS w (folded, email, name) LEFT JOIN users u ON u.email_folded = w.folded
+  ), before AS MATERIALIZED (
+    SELECT user_id FROM group_members WHERE group_id = of_group
+  ), gone AS (
+    DELETE FROM group_members
+    WHERE group_id = of_group AND user_id NOT IN (SELECT id FROM wanted WHERE id IS NOT NULL)
+    RETURNING user_id
+  ), come AS (
+    INSERT INTO group_members (group_id, user_id)
+      SELECT of_group, id FROM wanted WHERE id IS NOT NULL AND id NOT IN (SELECT user_id FROM before)
+      ON CONFLICT DO NOTHING
+      RETURNING user_id
+  )
+  SELECT (SELECT count(*) FROM before), ARRAY(SELECT user_id FROM come), ARRAY(SELECT user_id FROM gone), new.emails, new.names
+    INTO members_before, attached, detached, new_emails, new_names
+    FROM (SELECT array_agg(email) AS emails, array_agg(name) AS names FROM wanted WHERE id IS NULL) AS new;
+  created := coalesce(cardinality(new_emails), 0);
+  -- A statement of its own, since most often no user is new: it folds the addresses, which takes a while to plan.
+  IF created > 0 THEN
+    WITH made AS (
+      INSERT INTO users (email, name) SELECT w.email, w.name FROM unnest(new_emails, new_names) AS w (email, name) RETURNING id
+    ), come AS (
+      INSERT INTO group_members (group_id, user_id) SELECT of_group, id FROM made RETURNING user_id
+    )
+    SELECT array_agg(user_id) INTO new_ids FROM come;
+    attached := attached || new_ids;
+  END IF;
+END
+$$;
+
+-- Replaces the members, and keeps a sync that changed something.
+CREATE FUNCTION formgate_sync_and_keep(
+  of_group bigint, folded_emails text[], emails text[], names text[],
+  group_name text, is_new boolean, is_renamed boolean, actor text, of_token bigint,
+  OUT members_before bigint, OUT attached bigint, OUT detached bigint, OUT created bigint
+) LANGUAGE plpgsql AS $$
+DECLARE
+  come bigint[];
+  gone bigint[];
+BEGIN
+  SELECT m.members_before, m.attached, m.detached, m.created INTO members_before, come, gone, created
+    FROM formgate_sync_members(of_group, folded_emails, emails, names) AS m;
+  attached := cardinality(come);
+  detached := cardinality(gone);
+  IF is_new OR is_renamed OR attached > 0 OR detached > 0 THEN
+    INSERT INTO group_syncs (at, group_id, group_name, is_new, actor, token_id, attached, detached, attached_count, detached_count)
+      VALUES (now(), of_group, group_name, is_new, actor, of_token, array_to_json(come), array_to_json(gone), attached, detached);
+    DELETE FROM group_syncs WHERE at < now() - interval '90 days';
+  END IF;
+END
+$$;
+
+-- Like formgate_write_members, which nodes of the version before call, and keeps the sync.
+CREATE FUNCTION formgate_sync_group(
+  wanted_name text, wanted_external_id text, folded_emails text[], emails text[], names text[], actor text, of_token bigint,
+  OUT group_id bigint, OUT group_external_id text, OUT attached bigint, OUT detached bigint, OUT created bigint
+) LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
+DECLARE
+  stands boolean;
+  members_before bigint;
+BEGIN
+  -- Writers that create, rename or delete a group hold this lock exclusively.
+  PERFORM pg_advisory_xact_lock_shared(7310577365311121506);
+  -- The group with the identifier, or else the only one with the name.
+  SELECT
+      min(g.id) FILTER (WHERE g.meant), min(g.external_id) FILTER (WHERE g.meant),
+      count(*) FILTER (WHERE g.meant) = 1
+        AND bool_and(g.managed AND g.name = wanted_name) FILTER (WHERE g.meant)
+        AND NOT bool_or(g.built_in)
+    INTO group_id, group_external_id, stands
+    FROM (
+      SELECT *, wanted_external_id IS NULL OR external_id = wanted_external_id AS meant
+      FROM groups WHERE name = wanted_name OR external_id = wanted_external_id
+    ) AS g;
+  IF NOT coalesce(stands, false) THEN
+    group_id := NULL;
+    RETURN;
+  END IF;
+  -- Statements after this lock see what another write of this group committed.
+  PERFORM pg_advisory_xact_lock(731057736, hashint8(group_id));
+  SELECT s.members_before, s.attached, s.detached, s.created INTO members_before, attached, detached, created
+    FROM formgate_sync_and_keep(group_id, folded_emails, emails, names, wanted_name, false, false, actor, of_token) AS s;
+EXCEPTION
+  WHEN lock_not_available OR deadlock_detected OR serialization_failure OR unique_violation OR foreign_key_violation THEN
+    group_id := NULL;
+END
+$$;
+
 -- 5. Usage -------------------------------------------------------------------------------------------------------------
 
 CREATE TABLE token_hours (

@@ -14,6 +14,7 @@ mod members;
 mod model;
 mod sequence;
 mod show;
+mod syncs;
 mod write;
 
 use serde_json::{Value, json};

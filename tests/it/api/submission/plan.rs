@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use formgate::store::filter::{Keyword, SortBy, SortDirection, Status, SubmissionFilter, Term};
-use formgate::store::{DatabaseLocation, Durability, GroupWrite, PageRequest, Report, Store, StoreError};
+use formgate::store::{
+    DatabaseLocation, Durability, GroupWrite, PageRequest, Report, Store, StoreError, SyncedBy, WriteMode,
+};
 
 use crate::api::account::{Account, account};
 use crate::support::database::Database;
@@ -331,7 +333,8 @@ async fn postgres_keeps_a_plan_only_where_it_is_right_for_all_values() {
         store.search(&keyword(&format!("case {round}")), page(1, 20)).await.unwrap();
     }
     let write = GroupWrite { name: "Any".to_owned(), external_id: None, members: None };
-    store.write_group(&write, None, Durability::Commit, Report::Counts).await.unwrap();
+    let mode = WriteMode { guard: None, durability: Durability::Commit, report: Report::Counts };
+    store.write_group(&write, mode, &SyncedBy { name: "plans".into(), token: None }).await.unwrap();
 
     let figures = "SELECT count(*), min(kept), max(kept), max(made) FROM plans WHERE ";
     let [statements, least_kept, _, most_made] =
