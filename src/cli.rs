@@ -25,7 +25,8 @@ use tokio::runtime::Builder;
 use self::output::print_stderr;
 use crate::config::{Config, Problems, TenantConfig};
 use crate::gateway::StartError;
-use crate::store::{self, Store, StoreError, with_causes};
+use crate::rights;
+use crate::store::{self, Actor, Store, StoreError, with_causes};
 use crate::telemetry::{DefaultLog, Telemetry};
 
 /// A multi-tenant gateway that serves each account's forms and submissions from its own database.
@@ -96,6 +97,11 @@ impl TenantChoice {
         let store = Store::open(&tenant.database, 1).await.of_tenant(&tenant)?;
         Ok((tenant, store))
     }
+}
+
+/// Who runs this command, for the audit log.
+fn actor() -> Actor {
+    Actor::command(rights::current_user())
 }
 
 fn find_tenant(config: Config, slug: &str) -> Result<Arc<TenantConfig>> {

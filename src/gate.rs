@@ -14,6 +14,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use jiff::Timestamp;
 
 use crate::error::Refusal;
 use crate::host::CertificateNames;
@@ -83,6 +84,11 @@ impl Admitted {
     #[must_use]
     pub fn token(&self) -> &Token {
         &self.token
+    }
+
+    /// Records that the token was used, once the route is known.
+    pub fn note_use(&self, route: &'static str, caller: Option<IpAddr>) {
+        self.tenant.tokens.last_used.note(&self.token, route, caller, Timestamp::now());
     }
 
     /// Which tokens used the account's budget, if the route reports it.

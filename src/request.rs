@@ -20,6 +20,7 @@ mod streaming;
 mod time_budget;
 mod unread;
 
+use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
@@ -55,6 +56,9 @@ use time_budget::TimeBudget;
 
 /// The path prefix of all routes of an account's API.
 const API: &str = "/api/v1";
+
+/// The name of no route.
+const NO_ROUTE: &str = "none";
 
 /// Takes every request from its parsed head to its response.
 #[derive(Debug)]
@@ -107,6 +111,7 @@ struct Verified<'r> {
     authority: &'r Authority<'r>,
     /// Below [`API`].
     path: &'r str,
+    caller: Option<IpAddr>,
 }
 
 impl Pipeline {
@@ -148,7 +153,7 @@ impl Pipeline {
             response.headers_mut().insert(STRICT_TRANSPORT_SECURITY, HeaderValue::clone(hsts));
         }
         let took = began.elapsed();
-        self.metrics.requests.count(context.route.unwrap_or("none"), &head.method, status, took);
+        self.metrics.requests.count(context.route.unwrap_or(NO_ROUTE), &head.method, status, took);
         if let Some(tenant) = &context.tenant {
             self.metrics.tenants.count(&tenant.meter, status, took);
         }
@@ -198,7 +203,7 @@ impl Pipeline {
         context.span = telemetry::authenticated_span(&head.headers, &head.method);
         let span = context.span.clone();
         let rest = pin!(self.handle_verified(
-            Verified { tenant, token, authority: &authority, path },
+            Verified { tenant, token, authority: &authority, path, caller: connection.caller },
             head,
             body,
             time,
@@ -213,7 +218,7 @@ impl Pipeline {
     /// The steps after the token check.
     async fn handle_verified(
         &self,
-        Verified { tenant, token, authority, path }: Verified<'_>,
+        Verified { tenant, token, authority, path, caller }: Verified<'_>,
         head: &request::Parts,
         body: &mut Incoming,
         mut time: TimeBudget,
@@ -225,7 +230,9 @@ impl Pipeline {
 
         // HEAD works wherever GET does; the body is left out when the answer is sent.
         let method = if head.method == Method::HEAD { &Method::GET } else { &head.method };
-        let route = api::route(method, path)?;
+        let route = api::route(method, path);
+        admitted.note_use(route.as_ref().map_or(NO_ROUTE, api::Route::name), caller);
+        let route = route?;
         context.route = Some(route.name());
         context.ignored = head.uri.query().map(|query| route.ignored(query));
         let has_body = route.takes_body() && !body.is_end_stream();

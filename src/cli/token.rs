@@ -9,10 +9,10 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::output::{print, print_secret, print_stderr};
-use super::{OfTenant, TenantChoice};
+use super::{OfTenant, TenantChoice, actor};
 use crate::shared::{RedisClient, announce};
-use crate::store::{NewToken, Store, TokenRecord, with_causes};
-use crate::tenant::token::PresentedToken;
+use crate::store::{Store, TokenRecord, with_causes};
+use crate::tenant::token::{self, CreateTokenError, Created, NewTokenRequest, PresentedToken};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum TokenCommand {
@@ -68,7 +68,7 @@ pub(super) async fn run(command: &TokenCommand) -> Result<()> {
         }
         TokenCommand::Revoke(command) => {
             let (tenant, store) = command.tenant.open().await?;
-            let known = store.revoke_token(command.id, Timestamp::now()).await.of_tenant(&tenant)?;
+            let known = store.revoke_token(command.id, Timestamp::now(), &actor()).await.of_tenant(&tenant)?;
             store.close().await;
             if !known {
                 bail!("tenant `{}` has no token {}", command.tenant.tenant, command.id);
@@ -84,9 +84,9 @@ pub(super) async fn run(command: &TokenCommand) -> Result<()> {
 async fn show(store: &Store, token: &PresentedToken) -> Result<()> {
     let Err(unseen) = print_secret(token.expose()) else { return Ok(()) };
     let revoking = async {
-        let created = store.find_token(token.digest().as_bytes()).await?;
+        let created = store.find_token(token.digest().as_bytes(), Timestamp::now()).await?;
         if let Some(created) = created {
-            store.revoke_token(created.id, Timestamp::now()).await?;
+            store.revoke_token(created.id, Timestamp::now(), &actor()).await?;
         }
         anyhow::Ok(())
     };
@@ -115,13 +115,13 @@ async fn announce(tenant: &TenantChoice) {
 
 /// Creates a token and stores its digest.
 pub(super) async fn create(store: &Store, name: &str) -> Result<PresentedToken> {
-    if !(1..=255).contains(&name.chars().count()) || name.chars().any(char::is_control) {
-        bail!("a token's name has 1 to 255 characters, none of them a control character");
+    let request = NewTokenRequest { name: name.to_owned(), expires_at: None, form_key: None };
+    match token::create(store, request, &actor()).await {
+        Ok(Created::New { token, .. }) => Ok(token),
+        Ok(Created::Existing(_)) => bail!("a command sends no form"),
+        Err(CreateTokenError::Store(error)) => Err(error.into()),
+        Err(error) => Err(error.into()),
     }
-    let token = PresentedToken::generate();
-    let new = NewToken { name: name.to_owned(), prefix: token.shown().to_owned(), digest: *token.digest().as_bytes() };
-    store.create_token(new, Timestamp::now()).await?;
-    Ok(token)
 }
 
 fn as_json(tokens: &[TokenRecord]) -> String {
