@@ -262,6 +262,8 @@ fn needs_restart(before: &GatewayConfig, after: &GatewayConfig) -> Vec<&'static 
         tenant_labels,
         limits,
         webhooks,
+        administration: _,
+        public_port: _,
     } = before;
     let changes = [
         ("listen", *listen != after.listen),
