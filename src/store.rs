@@ -28,6 +28,8 @@
 //!   `identity.rs` and `concerns.rs`.
 
 mod admin_links;
+mod admin_overview;
+mod admin_sessions;
 mod audit;
 mod changes;
 mod concerns;
@@ -55,6 +57,8 @@ use std::sync::Arc;
 use tokio::sync::{RwLock, Semaphore};
 
 pub use admin_links::{AdminLink, AdminRole};
+pub use admin_overview::{TokenCounts, TokenFilter};
+pub use admin_sessions::{AdminSession, EndedSessions, NewAdminSession};
 pub use audit::{Actor, AuditEntry, AuditFilter, AuditRecord, AuditSource, AuditVerdict};
 pub use changes::{Change, ChangeCursor, ChangeKind, ChangePage, ChangesFrom, ChangesRead, LostCursor};
 pub use concerns::DatabaseConcern;

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::audit::{self, Actor, AuditEntry};
-use super::engine::Retry;
+use super::engine::{Retry, Transaction};
 use super::statement::{Row, Sql};
 use super::{Store, StoreError};
 
@@ -125,15 +125,24 @@ impl Store {
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn redeem_admin_link(&self, digest: &[u8; 32], now: Timestamp) -> Result<Option<AdminLink>, StoreError> {
         let mut transaction = self.database.begin().await?;
-        let mut sql = transaction.sql();
-        sql.push("DELETE FROM admin_links");
-        write_valid(&mut sql, digest, now);
-        sql.push(" RETURNING ").push(COLUMNS);
-        let row = transaction.connection().fetch_optional(sql).await?;
-        let link = row.as_ref().map(AdminLink::read).transpose()?;
+        let link = redeem(&mut transaction, digest, now).await?;
         transaction.commit().await?;
         Ok(link)
     }
+}
+
+/// Uses the link with a digest within a transaction, and deletes it. None if it has expired or was used.
+pub(super) async fn redeem(
+    transaction: &mut Transaction,
+    digest: &[u8; 32],
+    now: Timestamp,
+) -> Result<Option<AdminLink>, sqlx::Error> {
+    let mut sql = transaction.sql();
+    sql.push("DELETE FROM admin_links");
+    write_valid(&mut sql, digest, now);
+    sql.push(" RETURNING ").push(COLUMNS);
+    let row = transaction.connection().fetch_optional(sql).await?;
+    row.as_ref().map(AdminLink::read).transpose()
 }
 
 fn write_valid(sql: &mut Sql, digest: &[u8; 32], now: Timestamp) {

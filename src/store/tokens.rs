@@ -73,11 +73,11 @@ pub struct TokenRecord {
     pub last_used_network: Option<String>,
 }
 
-const COLUMNS: &str = "id, name, prefix, digest, created_at, last_used_at, revoked_at, expires_at, created_by, \
+pub(super) const COLUMNS: &str = "id, name, prefix, digest, created_at, last_used_at, revoked_at, expires_at, created_by, \
                        replaces, last_used_route, last_used_network";
 
 impl TokenRecord {
-    fn read(row: &Row) -> Result<Self, sqlx::Error> {
+    pub(super) fn read(row: &Row) -> Result<Self, sqlx::Error> {
         Ok(Self {
             id: row.get(0)?,
             name: row.get(1)?,

@@ -103,6 +103,12 @@ impl fmt::Debug for PresentedToken {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TokenDigest([u8; 32]);
 
+impl From<[u8; 32]> for TokenDigest {
+    fn from(digest: [u8; 32]) -> Self {
+        Self(digest)
+    }
+}
+
 impl TokenDigest {
     /// The bytes, as the store keeps them.
     #[must_use]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{ACME, Folder, GATEWAY, assert_fault, with};
 use crate::config::AdministrationConfig;
+use crate::host::HostName;
 
 fn with_keys(lines: &str) -> String {
     format!("{GATEWAY}[gateway.administration]\n{lines}\n{ACME}")
@@ -20,7 +21,7 @@ fn the_table_switches_the_area_on_with_the_documented_defaults() {
     let folder = Folder::new();
     let without = folder.load(&format!("{GATEWAY}{ACME}")).unwrap().gateway;
     assert_eq!(without.administration, None);
-    assert_eq!(without.administration_url(&"acme.example.com".parse().unwrap()), None);
+    assert_eq!(without.administration_url(&HostName::parse("acme.example.com").unwrap()), None);
     assert_eq!(load(""), AdministrationConfig::default());
     let reference = include_str!("../../../deploy/configuration.md");
     for row in [
@@ -86,7 +87,7 @@ fn a_value_out_of_bounds_is_a_fault() {
 
 #[test]
 fn links_have_the_port_of_the_first_tls_listener_unless_another_is_public() {
-    let address = "acme.example.com".parse().unwrap();
+    let address = HostName::parse("acme.example.com").unwrap();
     let url = |listen: &str, key: &str| {
         let text = with_keys("").replace("listen = [\"127.0.0.1:0\"]", &format!("listen = [{listen}]\n{key}"));
         Folder::new().load(&text).unwrap_or_else(|problems| panic!("{problems}")).gateway.administration_url(&address)
