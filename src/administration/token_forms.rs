@@ -199,7 +199,8 @@ mod tests {
     #[test]
     fn a_key_is_that_of_a_form_that_was_shown() {
         let mut shown = TypedToken::empty();
-        assert_eq!(shown.form_key, shown.check_key());
+        let key = shown.form_key.clone();
+        assert_eq!(shown.check_key(), key);
         assert!(!shown.faults.any() && shown.form_key != TypedToken::empty().form_key);
         for wrong in ["", "0", &"g".repeat(32), &"0".repeat(33)] {
             let mut typed = TypedToken { form_key: wrong.to_owned(), ..TypedToken::empty() };
