@@ -3,6 +3,8 @@
 //! Results go to standard output, everything else to standard error. Exit codes: 0 success, 1 failure, 2 wrong usage.
 //! Scripts depend on commands, options and output, so they change only deliberately.
 
+mod admin;
+mod audit;
 mod changes;
 mod check;
 mod demo;
@@ -13,6 +15,7 @@ mod output;
 mod serve;
 mod token;
 mod webhook;
+mod when;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -51,9 +54,15 @@ enum Command {
     Import(import::ImportArgs),
     /// Rebuild the search tables of a tenant where they are out of date, after text was written by SQL.
     Reindex(import::ReindexArgs),
-    /// Create, list and revoke API tokens.
+    /// Create, rotate, list and revoke API tokens.
     #[command(subcommand)]
     Token(token::TokenCommand),
+    /// Print a link into the administration area of a tenant.
+    #[command(subcommand)]
+    Admin(admin::AdminCommand),
+    /// List what administrators and commands changed, and verify that nothing of it was removed.
+    #[command(subcommand)]
+    Audit(audit::AuditCommand),
     /// Show subscriptions and their deliveries, send events again, pause, resume, rotate secrets.
     #[command(subcommand)]
     Webhook(webhook::WebhookCommand),
@@ -170,6 +179,8 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Reindex(command) => on_runtime(None, DefaultLog::Command, import::reindex(&command)),
         Command::Changes(command) => on_runtime(None, DefaultLog::Command, changes::run(&command)),
         Command::Webhook(command) => on_runtime(None, DefaultLog::Command, webhook::run(&command)),
+        Command::Admin(command) => on_runtime(None, DefaultLog::Command, admin::run(&command)),
+        Command::Audit(command) => on_runtime(None, DefaultLog::Command, audit::run(&command)),
         Command::Token(command) => on_runtime(None, DefaultLog::Command, token::run(&command)),
     };
     match outcome {

@@ -100,7 +100,7 @@ impl Store {
         insert.bind(digest.to_vec()).push(", ").bind(link.email.as_str()).push(", ").bind(link.name.clone());
         insert.push(", ").bind(link.role.as_str()).push(", ").bind(now).push(", ").bind(link.expires_at).push(")");
         transaction.execute(insert).await?;
-        let details = json!({ "role": link.role.as_str(), "expires_at": link.expires_at.to_string() });
+        let details = json!({ "role": link.role.as_str(), "expires_at": audit::instant(link.expires_at) });
         let entry = AuditEntry { action: "admin.link", subject: link.email.clone(), details };
         audit::append(&mut transaction, by, entry, now).await?;
         Ok(transaction.commit().await?)

@@ -155,6 +155,11 @@ impl AuditRecord {
     }
 }
 
+/// An instant in the details of a row, with the precision of what is stored.
+pub(super) fn instant(at: Timestamp) -> String {
+    Timestamp::from_microsecond(at.as_microsecond()).unwrap_or(at).to_string()
+}
+
 /// Adds a row within the transaction of the change. Call it last: it locks the end of the log until the commit.
 ///
 /// # Errors

@@ -212,7 +212,7 @@ fn subject(id: i64) -> String {
 fn details(token: &NewToken) -> Value {
     let mut details = json!({ "name": token.name, "prefix": token.prefix });
     if let Some(expires_at) = token.expires_at {
-        details["expires_at"] = expires_at.to_string().into();
+        details["expires_at"] = audit::instant(expires_at).into();
     }
     if let Some(replaces) = token.replaces {
         details["replaces"] = replaces.into();

@@ -95,7 +95,7 @@ impl Store {
         transaction.execute(update).await?;
 
         let mut details = details(token);
-        details["old_until"] = old_until.to_string().into();
+        details["old_until"] = audit::instant(old_until).into();
         let entry = AuditEntry { action: "token.rotate", subject: subject(new), details };
         audit::append(&mut transaction, by, entry, now).await?;
         transaction.commit().await?;
