@@ -47,6 +47,7 @@ pub use subscriptions::shown::{
     delivery_json, parse_replay_start, parse_submission_id, parse_subscription_id, subscription_json,
 };
 pub use subscriptions::test::{EnvelopeOrigin, Untested, attempt_record, send_test};
+pub use time::{parse_range_end, parse_range_start};
 
 /// The part of a request that handlers read.
 #[derive(Clone, Debug)]

@@ -3,6 +3,8 @@
 //! Results go to standard output, everything else to standard error. Exit codes: 0 success, 1 failure, 2 wrong usage.
 //! Scripts depend on commands, options and output, so they change only deliberately.
 
+mod admin;
+mod audit;
 mod changes;
 mod check;
 mod demo;
@@ -13,6 +15,7 @@ mod output;
 mod serve;
 mod token;
 mod webhook;
+mod when;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -25,7 +28,8 @@ use tokio::runtime::Builder;
 use self::output::print_stderr;
 use crate::config::{Config, Problems, TenantConfig};
 use crate::gateway::StartError;
-use crate::store::{self, Store, StoreError, with_causes};
+use crate::rights;
+use crate::store::{self, Actor, Store, StoreError, with_causes};
 use crate::telemetry::{DefaultLog, Telemetry};
 
 /// A multi-tenant gateway that serves each account's forms and submissions from its own database.
@@ -50,9 +54,15 @@ enum Command {
     Import(import::ImportArgs),
     /// Rebuild the search tables of a tenant where they are out of date, after text was written by SQL.
     Reindex(import::ReindexArgs),
-    /// Create, list and revoke API tokens.
+    /// Create, rotate, list and revoke API tokens.
     #[command(subcommand)]
     Token(token::TokenCommand),
+    /// Print a link into the administration area of a tenant.
+    #[command(subcommand)]
+    Admin(admin::AdminCommand),
+    /// List what administrators and commands changed, and verify that nothing of it was removed.
+    #[command(subcommand)]
+    Audit(audit::AuditCommand),
     /// Show subscriptions and their deliveries, send events again, pause, resume, rotate secrets.
     #[command(subcommand)]
     Webhook(webhook::WebhookCommand),
@@ -96,6 +106,11 @@ impl TenantChoice {
         let store = Store::open(&tenant.database, 1).await.of_tenant(&tenant)?;
         Ok((tenant, store))
     }
+}
+
+/// Who runs this command, for the audit log.
+fn actor() -> Actor {
+    Actor::command(rights::current_user())
 }
 
 fn find_tenant(config: Config, slug: &str) -> Result<Arc<TenantConfig>> {
@@ -164,6 +179,8 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Reindex(command) => on_runtime(None, DefaultLog::Command, import::reindex(&command)),
         Command::Changes(command) => on_runtime(None, DefaultLog::Command, changes::run(&command)),
         Command::Webhook(command) => on_runtime(None, DefaultLog::Command, webhook::run(&command)),
+        Command::Admin(command) => on_runtime(None, DefaultLog::Command, admin::run(&command)),
+        Command::Audit(command) => on_runtime(None, DefaultLog::Command, audit::run(&command)),
         Command::Token(command) => on_runtime(None, DefaultLog::Command, token::run(&command)),
     };
     match outcome {

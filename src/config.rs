@@ -12,6 +12,7 @@
 //!
 //! Every fault is a [`Problem`]. `source` redacts the lines that reports quote, so that no report shows a secret.
 
+mod administration;
 mod context;
 mod coverage;
 mod database;
@@ -46,6 +47,7 @@ use std::time::{Duration, SystemTime};
 use http::HeaderValue;
 use jiff::tz::TimeZone;
 
+pub use self::administration::AdministrationConfig;
 use self::context::LoadContext;
 pub use self::include::Sources;
 pub use self::limits::{ConnectionLimits, Limits, RequestLimits};
@@ -235,6 +237,25 @@ pub struct GatewayConfig {
     pub limits: Limits,
     /// How webhooks are delivered.
     pub webhooks: WebhookConfig,
+    /// The administration area; `None` if it is not served.
+    pub administration: Option<AdministrationConfig>,
+    /// The port in links to this gateway, if it is not that of the first TLS listener.
+    pub public_port: Option<u16>,
+}
+
+impl GatewayConfig {
+    /// The URL of the administration area at a tenant's sign-in address, without a slash at its end. `None` if the area
+    /// is not served.
+    #[must_use]
+    pub fn administration_url(&self, address: &HostName) -> Option<String> {
+        let path = &self.administration.as_ref()?.path;
+        let speaks_tls = |entry: &&ListenConfig| entry.protocol == ListenProtocol::Tls;
+        let port = self.public_port.or_else(|| Some(self.listen.iter().find(speaks_tls)?.address.port()));
+        Some(match port.filter(|port| *port != listen::DEFAULT_HTTPS_PORT) {
+            Some(port) => format!("https://{address}:{port}{path}"),
+            None => format!("https://{address}{path}"),
+        })
+    }
 }
 
 /// One `[[tenant]]` table. A gateway keeps one per tenant for its whole life, so no value is stored twice and nothing

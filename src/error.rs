@@ -47,6 +47,12 @@ pub enum Refusal {
         /// How long until the address may try another.
         wait: Duration,
     },
+    /// A session of the administration area opened too many pages.
+    #[error("a session of the administration area made too many requests")]
+    TooManyPages {
+        /// How long until it may open another.
+        wait: Duration,
+    },
     /// The connection's certificate does not cover the host.
     #[error("the host is not among the names of the connection's certificate")]
     Misdirected,
@@ -218,7 +224,7 @@ impl Refusal {
             Self::AmbiguousLength => message(StatusCode::BAD_REQUEST, "The length of the request body is ambiguous"),
             Self::InvalidTarget => message(StatusCode::BAD_REQUEST, "Invalid request target"),
             Self::UnknownMethod => message(StatusCode::NOT_IMPLEMENTED, "Unknown method"),
-            Self::TooManyBadTokens { wait } => {
+            Self::TooManyBadTokens { wait } | Self::TooManyPages { wait } => {
                 retry_after(message(StatusCode::TOO_MANY_REQUESTS, "Too Many Attempts."), *wait)
             }
             Self::Misdirected => message(StatusCode::MISDIRECTED_REQUEST, "Misdirected request"),

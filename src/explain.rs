@@ -302,6 +302,10 @@ fn find_token(presented: Option<&str>, tokens: &[crate::store::TokenRecord], slu
                 format!("number {}, “{}”, was revoked at {at}: 401", token.id, token.name),
                 format!("make another: formgate token create --tenant {slug} --name …"),
             ),
+            (None, _) if token.is_expired(Timestamp::now()) => Finding::stops(
+                format!("number {}, “{}”, has expired: 401", token.id, token.name),
+                format!("make another: formgate token create --tenant {slug} --name …"),
+            ),
             (None, Some(at)) => Finding::passes(format!("number {}, “{}”, last used at {at}", token.id, token.name)),
             (None, None) => Finding::passes(format!("number {}, “{}”, never used", token.id, token.name)),
         },
@@ -309,7 +313,7 @@ fn find_token(presented: Option<&str>, tokens: &[crate::store::TokenRecord], slu
 }
 
 fn count_tokens(tokens: &[crate::store::TokenRecord], slug: &str) -> Finding {
-    match tokens.iter().filter(|token| token.revoked_at.is_none()).count() {
+    match tokens.iter().filter(|token| token.revoked_at.is_none() && !token.is_expired(Timestamp::now())).count() {
         0 => Finding::warns(
             "there is none: every request is answered with 401",
             format!("formgate token create --tenant {slug} --name …"),

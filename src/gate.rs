@@ -14,12 +14,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use jiff::Timestamp;
 
 use crate::error::Refusal;
 use crate::host::CertificateNames;
 use crate::quota::{Quota, Usage};
+use crate::tenant::token::TokenDigest;
 use crate::tenant::{Directory, InFlightPermit, Tenant, Token, TokenVerifier};
-pub use bad_tokens::BadTokens;
+pub use bad_tokens::{Attempt, BadTokens};
 pub use head::{Authority, FirstAuthority, HeadFault, Origin, check_form, check_method, check_size};
 pub use network::network_of;
 
@@ -85,6 +87,11 @@ impl Admitted {
         &self.token
     }
 
+    /// Records that the token was used, once the route is known.
+    pub fn note_use(&self, route: &'static str, caller: Option<IpAddr>) {
+        self.tenant.tokens.last_used.note(&self.token, route, caller, Timestamp::now());
+    }
+
     /// Which tokens used the account's budget, if the route reports it.
     #[must_use]
     pub fn usage(&self) -> Option<&Usage> {
@@ -118,5 +125,14 @@ impl Gate {
             return Err(Refusal::Misdirected);
         }
         self.directory.load().resolve(authority.host()).cloned().ok_or(Refusal::UnknownAccount)
+    }
+
+    /// Begins the look-up of a secret that is no token: a cookie or a link of the administration area. Wrong ones
+    /// count as attempts of the caller's address, like bad tokens.
+    ///
+    /// # Errors
+    /// [`Refusal::TooManyBadTokens`].
+    pub fn attempt(&self, connection: &Connection, tenant: &Tenant, digest: [u8; 32]) -> Result<Attempt<'_>, Refusal> {
+        self.bad_tokens.attempt(connection.caller, tenant.tokens.generation, TokenDigest::from(digest))
     }
 }

@@ -29,6 +29,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::administration::Administration;
 use crate::background;
 use crate::certificate::CertificateError;
 use crate::config::Config;
@@ -116,16 +117,17 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
     let directory = Directory::new(config, &Directory::empty(Arc::clone(&connections)));
     let directory = Arc::new(ArcSwap::from_pointee(directory));
     let missed = Arc::new(AtomicU64::new(0));
-    let (windows, listening) = match &config.gateway.redis {
-        None => (None, None),
+    let (windows, listening, announcer) = match &config.gateway.redis {
+        None => (None, None, None),
         Some(redis) => {
             let client = Arc::new(RedisClient::new(&redis.target)?);
             let connections = Arc::new(
                 RedisConnections::open(Arc::clone(&client), redis.timeout, redis.on_failure, metrics.clone()).await,
             );
             let changes = TokenChanges { directory: Arc::clone(&directory), missed: Arc::clone(&missed) };
+            let announcer = Arc::clone(&client);
             let listening = TokenChangeSubscription::start(client, Arc::clone(&connections), Arc::new(changes));
-            (Some((connections, redis.on_failure)), Some(listening))
+            (Some((connections, redis.on_failure)), Some(listening), Some(announcer))
         }
     };
     let gate = Gate {
@@ -144,6 +146,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
     let pipeline = Arc::new(Pipeline {
         gate,
         limits: limits.request,
+        administration: Administration::new(&config.gateway, announcer, metrics.clone()),
         hsts: ArcSwapOption::new(config.gateway.hsts.clone().map(Arc::new)),
         in_flight: RequestsInFlight::new(limits.request.in_flight, metrics.gate.clone()),
         stopping: CancellationToken::new(),

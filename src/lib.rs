@@ -14,6 +14,7 @@
 //! 4. [`api`]: the route table on one page, and a file a resource; a handler asks the tenant's
 //! 5. [`store`]: one database, Postgres or SQLite, behind one interface.
 //!
+//! [`administration`] is where the administrators of an account manage its tokens in a browser, past the token check.
 //! The other way, what changes in a database reaches receivers through [`webhooks`].
 //!
 //! [`gateway`] builds all of these from a [`config`] and starts them; [`tenant`] and [`quota`] are what the gate asks.
@@ -28,6 +29,7 @@
 //! explain, gateway, import
 //! edge, webhooks
 //! request
+//! administration
 //! api
 //! gate
 //! error, tenant
@@ -42,6 +44,7 @@
 //!
 //! So `store` and `quota` know no HTTP, `api` knows no sockets, and only `store` names a database.
 
+pub mod administration;
 pub mod api;
 pub mod background;
 pub mod certificate;

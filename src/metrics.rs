@@ -2,6 +2,7 @@
 //!
 //! Owns every metric's name, help and labels, one file per group. A label never contains a host, a path or a token.
 
+mod administration;
 mod certificates;
 mod database;
 mod edge;
@@ -18,6 +19,7 @@ mod webhooks;
 
 use prometheus::{Encoder, IntCounterVec, IntGauge, Registry, TextEncoder};
 
+pub use self::administration::AdministrationMetrics;
 pub use self::certificates::CertificateMetrics;
 pub(crate) use self::database::WaitingRequest;
 pub use self::database::{DatabaseFailure, DatabaseMetrics};
@@ -56,6 +58,8 @@ pub struct Metrics {
     pub tasks: TaskMetrics,
     /// Webhooks.
     pub webhooks: WebhookMetrics,
+    /// The administration area.
+    pub administration: AdministrationMetrics,
     /// Answered requests.
     pub requests: RequestMetrics,
     /// Checks of well-formed tokens.
@@ -103,6 +107,7 @@ impl Metrics {
             tenants_served: registrar.gauge("formgate_tenants", "Tenants that are served."),
             tasks: TaskMetrics::new(&registrar),
             webhooks: WebhookMetrics::new(&registrar),
+            administration: AdministrationMetrics::new(&registrar),
             requests: RequestMetrics::new(&registrar),
             token_checks: StaticCounters::new(
                 &registrar,

@@ -42,14 +42,52 @@ impl std::fmt::Debug for Rest {
     }
 }
 
-/// An answer with a JSON body.
+/// What the body of an answer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ContentType {
+    /// Every answer of the API.
+    Json,
+    /// A page of the administration area.
+    Html,
+    /// Its style sheet.
+    Css,
+    /// Its icon.
+    Svg,
+    /// An export: JSON values, one a line.
+    Ndjson,
+}
+
+impl ContentType {
+    /// The value of `Content-Type`.
+    #[must_use]
+    pub fn header(self) -> HeaderValue {
+        HeaderValue::from_static(match self {
+            Self::Json => "application/json",
+            Self::Html => "text/html; charset=utf-8",
+            Self::Css => "text/css; charset=utf-8",
+            Self::Svg => "image/svg+xml",
+            Self::Ndjson => "application/x-ndjson",
+        })
+    }
+
+    /// Whether such a body may be compressed. A page contains a secret, the form token, next to texts that others may
+    /// have chosen: its compressed length would reveal it little by little (BREACH).
+    #[must_use]
+    pub fn may_be_compressed(self) -> bool {
+        self != Self::Html
+    }
+}
+
+/// An answer: JSON, unless it is of the administration area.
 #[derive(Debug)]
 pub struct Reply {
     /// The status.
     pub status: StatusCode,
+    /// What the body is.
+    pub content: ContentType,
     /// Headers of this answer only.
     pub headers: HeaderMap,
-    /// JSON text, or the first part of it.
+    /// The body, or the first part of it.
     pub body: Bytes,
     /// The parts behind the first one, if it is streamed.
     pub rest: Option<Rest>,
@@ -68,7 +106,13 @@ impl Reply {
     /// An answer with serialized JSON.
     #[must_use]
     pub(crate) fn of_json(status: StatusCode, body: Vec<u8>) -> Self {
-        Self { status, headers: HeaderMap::with_capacity(FIELDS), body: body.into(), rest: None, held: None }
+        Self::of_type(status, ContentType::Json, body.into())
+    }
+
+    /// An answer of any type.
+    #[must_use]
+    pub(crate) fn of_type(status: StatusCode, content: ContentType, body: Bytes) -> Self {
+        Self { status, content, headers: HeaderMap::with_capacity(FIELDS), body, rest: None, held: None }
     }
 
     /// The same answer, followed by more parts.

@@ -4,6 +4,8 @@
 //! in flight → resolve tenant → verify token → admit (quota) → route → read body → handle → respond
 //! ```
 //!
+//! A request for the administration area leaves this order after the tenant is resolved ([`crate::administration`]).
+//!
 //! The order is a guarantee. An unauthenticated request can't find out which routes exist and can't spend the
 //! account's budget. Every authenticated request counts against the budget, whatever its outcome. [`Gate`] decides
 //! which requests pass, and [`api`] what a route answers. This module owns the order, how much memory and time a
@@ -20,6 +22,7 @@ mod streaming;
 mod time_budget;
 mod unread;
 
+use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
@@ -33,6 +36,7 @@ use hyper::body::{Body, Incoming};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
 
+use crate::administration::{Administration, Area, MAX_FORM, Visit, page_of_refusal};
 use crate::api::{self, Call, IgnoredParameters};
 use crate::config::RequestLimits;
 use crate::error::Refusal;
@@ -47,7 +51,7 @@ use crate::store::DatabaseTime;
 use crate::telemetry::{self, step};
 use crate::tenant::{SubscriptionChanges, Tenant, Token};
 use body_buffer::ReceivedBody;
-use coding::DeclaredFormat;
+use coding::{Coding, DeclaredFormat};
 pub use in_flight::RequestsInFlight;
 use respond::RequestId;
 pub use streaming::AnswerBody;
@@ -55,6 +59,9 @@ use time_budget::TimeBudget;
 
 /// The path prefix of all routes of an account's API.
 const API: &str = "/api/v1";
+
+/// The name of no route.
+const NO_ROUTE: &str = "none";
 
 /// Takes every request from its parsed head to its response.
 #[derive(Debug)]
@@ -65,6 +72,8 @@ pub struct Pipeline {
     pub limits: RequestLimits,
     /// The value of `Strict-Transport-Security`, if responses have one.
     pub hsts: ArcSwapOption<HeaderValue>,
+    /// The administration area.
+    pub administration: Administration,
     /// The requests being served.
     pub in_flight: RequestsInFlight,
     /// Cancelled when the gateway stops: requests that wait for something are answered then.
@@ -90,6 +99,8 @@ struct RequestContext {
     token: Option<Arc<Token>>,
     budget: Option<Budget>,
     route: Option<&'static str>,
+    /// The administration area, if the request is for it: it spends and reports no budget.
+    area: Option<Area>,
     /// Query parameters that the route does not know.
     ignored: Option<IgnoredParameters>,
     /// Keys of the body that the route does not know.
@@ -107,6 +118,7 @@ struct Verified<'r> {
     authority: &'r Authority<'r>,
     /// Below [`API`].
     path: &'r str,
+    caller: Option<IpAddr>,
 }
 
 impl Pipeline {
@@ -125,19 +137,28 @@ impl Pipeline {
                 let handling = pin!(self.handle(connection, &head, &mut body, &mut context));
                 database.measure(contain(handling)).instrument(span.clone()).await
             }
-            None => Err(Refusal::Overloaded),
+            None => {
+                context.area = self.administration.at(head.uri.path());
+                Err(Refusal::Overloaded)
+            }
         };
         if let Some(tenant) = &context.tenant {
             tenant.write_last_used();
         }
         let (reply, refusal) = match outcome {
             Ok(reply) => (reply, None),
-            Err(refusal) => (refusal.reply(), Some(refusal)),
+            Err(refusal) => {
+                let reply = match &context.area {
+                    Some(area) => page_of_refusal(area, head.uri.path(), &refusal),
+                    None => refusal.reply(),
+                };
+                (reply, Some(refusal))
+            }
         };
         // Each of these inserts its names before the existing ones, so the query's come first.
         let ignored = [context.ignored_in_body.take(), context.ignored.take()];
         let reply = ignored.into_iter().flatten().fold(reply, |reply, ignored| ignored.add_to(reply));
-        if let (None, Some(tenant)) = (context.budget, &context.tenant) {
+        if let (None, Some(tenant), None) = (context.budget, &context.tenant, &context.area) {
             context.budget = Some(self.gate.budget(tenant).await);
         }
         let status = reply.status;
@@ -148,7 +169,7 @@ impl Pipeline {
             response.headers_mut().insert(STRICT_TRANSPORT_SECURITY, HeaderValue::clone(hsts));
         }
         let took = began.elapsed();
-        self.metrics.requests.count(context.route.unwrap_or("none"), &head.method, status, took);
+        self.metrics.requests.count(context.route.unwrap_or(NO_ROUTE), &head.method, status, took);
         if let Some(tenant) = &context.tenant {
             self.metrics.tenants.count(&tenant.meter, status, took);
         }
@@ -186,8 +207,13 @@ impl Pipeline {
         }
         tenant.prefetch();
         context.tenant = Some(Arc::clone(&tenant));
+        context.area = self.administration.at(head.uri.path());
         check_size(head, &self.limits)?;
         check_method(&head.method)?;
+        if let Some(area) = &context.area {
+            let visit = Visit { gate: &self.gate, connection, tenant: &tenant, authority: &authority, head };
+            return Box::pin(self.administer(area, visit, body, &mut context.route)).await;
+        }
 
         let path = head.uri.path().strip_prefix(API).filter(|rest| rest.is_empty() || rest.starts_with('/'));
         let path = path.ok_or(Refusal::UnknownPath)?;
@@ -198,7 +224,7 @@ impl Pipeline {
         context.span = telemetry::authenticated_span(&head.headers, &head.method);
         let span = context.span.clone();
         let rest = pin!(self.handle_verified(
-            Verified { tenant, token, authority: &authority, path },
+            Verified { tenant, token, authority: &authority, path, caller: connection.caller },
             head,
             body,
             time,
@@ -210,10 +236,35 @@ impl Pipeline {
         }
     }
 
+    /// The steps of a request for the administration area. Boxed by the caller: they are rarely needed, and large.
+    async fn administer(
+        &self,
+        area: &Area,
+        visit: Visit<'_>,
+        body: &mut Incoming,
+        name: &mut Option<&'static str>,
+    ) -> Result<Reply, Refusal> {
+        if let Some(reply) = area.redirect(&visit) {
+            *name = Some(redirect::NAME);
+            return Ok(reply);
+        }
+        let (route, segment) = area.route(visit.head)?;
+        *name = Some(route.name);
+        let share = MemoryShare::new(&self.memory, &visit.tenant.memory);
+        let ReceivedBody { bytes, permit: _permit } = if route.method == Method::POST && !body.is_end_stream() {
+            body::read(&visit.head.headers, body, Coding::Identity, MAX_FORM, &self.limits, &share).await?
+        } else {
+            ReceivedBody::default()
+        };
+        let answering = area.answer(visit, route, segment, bytes);
+        let serving = share.clone().serve(async { respond::reserve(answering.await?, &share) });
+        TimeBudget::of(self.limits.request).run(pin!(serving)).await
+    }
+
     /// The steps after the token check.
     async fn handle_verified(
         &self,
-        Verified { tenant, token, authority, path }: Verified<'_>,
+        Verified { tenant, token, authority, path, caller }: Verified<'_>,
         head: &request::Parts,
         body: &mut Incoming,
         mut time: TimeBudget,
@@ -225,7 +276,9 @@ impl Pipeline {
 
         // HEAD works wherever GET does; the body is left out when the answer is sent.
         let method = if head.method == Method::HEAD { &Method::GET } else { &head.method };
-        let route = api::route(method, path)?;
+        let route = api::route(method, path);
+        admitted.note_use(route.as_ref().map_or(NO_ROUTE, api::Route::name), caller);
+        let route = route?;
         context.route = Some(route.name());
         context.ignored = head.uri.query().map(|query| route.ignored(query));
         let has_body = route.takes_body() && !body.is_end_stream();

@@ -51,6 +51,11 @@ pub(crate) fn unreadable(file: &Path) -> Option<String> {
     unreachable(file).or_else(|| denied(file, Access::READ_OK, "read"))
 }
 
+/// The name of the user that this process runs as, or its number.
+pub(crate) fn current_user() -> String {
+    user(geteuid().as_raw())
+}
+
 /// The name of a user, or the number if it has no name.
 fn user(id: u32) -> String {
     let users = fs::read_to_string("/etc/passwd").unwrap_or_default();

@@ -24,8 +24,13 @@
 //! - Schema, and what its triggers or sequences do on one database only: `schema.rs`, `schema/*.sql`, `users.rs`,
 //!   `import/write.rs`, `groups.rs` (collation), `groups/syncs.rs`, `groups/undo.rs`, `groups/write.rs`, `subscriptions.rs` (row locks),
 //!   `subscriptions/due.rs`, `subscriptions/inspected.rs`, `subscriptions/lease.rs`, `subscriptions/progress.rs`,
-//!   `subscriptions/replay.rs`, `tokens.rs`, `totals.rs`, `identity.rs` and `concerns.rs`.
+//!   `subscriptions/replay.rs`, `tokens/rotating.rs` and `audit.rs` (row locks), `tokens/last_used.rs`, `totals.rs`,
+//!   `identity.rs` and `concerns.rs`.
 
+mod admin_links;
+mod admin_overview;
+mod admin_sessions;
+mod audit;
 mod changes;
 mod concerns;
 mod engine;
@@ -51,6 +56,10 @@ use std::sync::Arc;
 
 use tokio::sync::{RwLock, Semaphore};
 
+pub use admin_links::{AdminLink, AdminRole};
+pub use admin_overview::{TokenCounts, TokenFilter};
+pub use admin_sessions::{AdminSession, EndedSessions, NewAdminSession};
+pub use audit::{Actor, AuditEntry, AuditFilter, AuditRecord, AuditSource, AuditVerdict};
 pub use changes::{Change, ChangeCursor, ChangeKind, ChangePage, ChangesFrom, ChangesRead, LostCursor};
 pub use concerns::DatabaseConcern;
 #[cfg(test)]
@@ -79,7 +88,7 @@ pub use subscriptions::{
     MAX_SUBSCRIPTIONS, PendingEvents, Progress, Replay, Replayed, SampleSubmission, SentBody, Standing, Subscribed,
     Subscription, SubscriptionCounts, SubscriptionKey, Unsubscription, Written,
 };
-pub use tokens::{NewToken, TokenRecord};
+pub use tokens::{CreatedToken, NewToken, RotatedToken, TokenRecord, TokenUse};
 
 use crate::metrics::DatabaseFailure;
 

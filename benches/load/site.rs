@@ -6,10 +6,9 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use formgate::store::{DatabaseLocation, NewToken, Store};
-use formgate::tenant::token::PresentedToken;
+use formgate::store::{Actor, DatabaseLocation, Store};
+use formgate::tenant::token::{self, Created, NewTokenRequest};
 use futures_util::{StreamExt, TryStreamExt, stream};
-use jiff::Timestamp;
 
 use crate::account::Account;
 use crate::folder::SiteFolder;
@@ -90,9 +89,11 @@ impl Site {
 /// Makes a token in a database that was migrated.
 async fn make_token(location: &DatabaseLocation) -> anyhow::Result<String> {
     let store = Store::open(location, 1).await.context("a migrated database")?;
-    let token = PresentedToken::generate();
-    let new = NewToken { name: "bench".into(), prefix: token.shown().into(), digest: *token.digest().as_bytes() };
-    store.create_token(new, Timestamp::now()).await?;
+    let request = NewTokenRequest { name: "bench".into(), expires_at: None, form_key: None };
+    let created = token::create(&store, request, &Actor::command("bench")).await?;
     store.close().await;
-    Ok(token.expose().to_owned())
+    match created {
+        Created::New { token, .. } => Ok(token.expose().to_owned()),
+        Created::Existing(_) => anyhow::bail!("no form was sent"),
+    }
 }

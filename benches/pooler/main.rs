@@ -58,7 +58,7 @@ impl Call {
     async fn run(self, store: &Store) -> anyhow::Result<()> {
         let page = PageRequest { number: 1.try_into()?, size: 20 };
         match self {
-            Self::FindToken => drop(store.find_token(&[7; 32]).await?),
+            Self::FindToken => drop(store.find_token(&[7; 32], jiff::Timestamp::now()).await?),
             Self::ListForms => drop(store.list_forms(page).await?),
             Self::Search => {
                 let filter = SubmissionFilter { search: Keyword::new("holiday"), ..SubmissionFilter::default() };

@@ -37,6 +37,18 @@ pub(super) enum Bound {
     End,
 }
 
+/// The first instant of a range that starts at `YYYY-MM-DD`, a day in a time zone, or at an RFC 3339 date-time.
+#[must_use]
+pub fn parse_range_start(text: &str, zone: &TimeZone) -> Option<Timestamp> {
+    parse_bound(text, Bound::Start, zone)
+}
+
+/// The last instant of a range that ends with such a day, or at such a date-time.
+#[must_use]
+pub fn parse_range_end(text: &str, zone: &TimeZone) -> Option<Timestamp> {
+    parse_bound(text, Bound::End, zone)
+}
+
 /// Parses `YYYY-MM-DD`, a day in the account's time zone, or an RFC 3339 date-time. Stored timestamps have
 /// microseconds, so a finer bound is rounded into the range. The last day of the year 9999, which some clients use for
 /// "forever", ends after the last timestamp that can be stored, and is read as that one.

@@ -92,7 +92,7 @@ async fn start(config: &Config) -> Result<Running> {
 }
 
 async fn make_token(tenant: &TenantConfig) -> Result<String> {
-    on_store(tenant, async |store| Ok(token::create(store, "Demo").await?.expose().to_owned())).await
+    on_store(tenant, async |store| Ok(token::create(store, "Demo", None).await?.expose().to_owned())).await
 }
 
 /// Does something with a tenant's database.

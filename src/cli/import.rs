@@ -8,11 +8,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use jiff::Timestamp;
+use serde_json::json;
 
 use super::output::{print, print_stderr};
-use super::{OfTenant, TenantChoice};
+use super::{OfTenant, TenantChoice, actor};
+use crate::config::TenantConfig;
 use crate::import::{self, ImportError, Imported, OnFault, Stage};
-use crate::store::{self, Events};
+use crate::store::{self, AuditEntry, Events, Store};
 
 #[derive(Debug, Args)]
 pub(super) struct ImportArgs {
@@ -61,6 +64,9 @@ pub(super) async fn run(command: &ImportArgs) -> Result<()> {
         Err(ImportError::Store(error)) => return Err(error).of_tenant(&tenant),
         Err(error @ ImportError::Unreadable { .. }) => return Err(error).context(name(&command.file)),
     };
+    let details = json!({ "loaded": summary(&imported), "lines": imported.lines, "left_out": imported.faulty });
+    let subject = command.file.file_name().map_or_else(|| name(&command.file), |file| file.display().to_string());
+    record(&tenant, AuditEntry { action: "import", subject, details }).await.context("the file is loaded")?;
     let printed = print(&summary(&imported)).with_context(|| format!("{}: loaded", name(&command.file)));
     if imported.faulty == 0 {
         return printed;
@@ -69,6 +75,17 @@ pub(super) async fn run(command: &ImportArgs) -> Result<()> {
         print_stderr(&format!("{}: {fault}", name(&command.file)));
     }
     bail!("{} of {} lines were left out", imported.faulty, imported.lines)
+}
+
+/// Writes a row of the audit log, for work that opened the database by itself.
+async fn record(tenant: &TenantConfig, entry: AuditEntry) -> Result<()> {
+    let recording = async {
+        let store = Store::open(&tenant.database, 1).await?;
+        let recorded = store.audit(&actor(), entry, Timestamp::now()).await;
+        store.close().await;
+        recorded
+    };
+    recording.await.of_tenant(tenant)
 }
 
 fn open(path: &Path) -> Result<(Box<dyn BufRead + Send>, Option<u64>)> {
@@ -117,5 +134,11 @@ fn summary(imported: &Imported) -> String {
 pub(super) async fn reindex(command: &ReindexArgs) -> Result<()> {
     let tenant = command.tenant.find()?;
     let reindexed = store::reindex(&tenant.database).await.of_tenant(&tenant)?;
+    let entry = AuditEntry {
+        action: "reindex",
+        subject: "search tables".to_owned(),
+        details: json!({ "outcome": reindexed.to_string() }),
+    };
+    record(&tenant, entry).await.context("the rows are made anew")?;
     print(&reindexed.to_string()).context("the rows are made anew")
 }

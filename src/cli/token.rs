@@ -1,24 +1,31 @@
-//! `formgate token create | list | revoke`.
+//! `formgate token create | rotate | list | revoke`.
 //!
 //! A token is printed once, and only its digest is stored. Changes are announced through Redis if one is configured,
 //! so that running nodes notice at once.
 
-use anyhow::{Result, bail};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::output::{print, print_secret, print_stderr};
-use super::{OfTenant, TenantChoice};
+use super::output::{pretty, print, print_secret, print_stderr, shown, table};
+use super::when::{self, Expiry};
+use super::{OfTenant, TenantChoice, actor};
 use crate::shared::{RedisClient, announce};
-use crate::store::{NewToken, Store, TokenRecord, with_causes};
-use crate::tenant::token::PresentedToken;
+use crate::store::{Store, TokenRecord, with_causes};
+use crate::tenant::token::{
+    self, CreateTokenError, Created, NewTokenRequest, PresentedToken, Rotated, RotationRequest,
+};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum TokenCommand {
     /// Create a token and print it, and nothing else; it can't be shown again.
     Create(CreateArgs),
-    /// List tokens: id, name, prefix, created, last used, revoked.
+    /// Create a token that replaces another one, and print it, and nothing else; it can't be shown again.
+    Rotate(RotateArgs),
+    /// List tokens: id, name, prefix, created, last used, revoked, expires, created by, replaces, last route, network.
     List(ListArgs),
     /// Revoke a token. Its requests are refused within a few seconds.
     Revoke(RevokeArgs),
@@ -31,6 +38,34 @@ pub(super) struct CreateArgs {
     /// What the token is for, 1 to 255 characters; with one token per integration, each can be revoked on its own.
     #[arg(long)]
     name: String,
+    /// When it expires: a while from now, such as 90d or 12h, or an RFC 3339 date-time; `never` is the default.
+    #[arg(long, value_name = "WHEN", default_value = "never", hide_default_value = true, value_parser = when::expiry)]
+    expires: Expiry,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct RotateArgs {
+    #[command(flatten)]
+    tenant: TenantChoice,
+    /// The number shown by `token list`.
+    id: i64,
+    /// How long the old token is still accepted, such as 24h; at most 90d. 0s if it leaked.
+    #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = overlap)]
+    overlap: Duration,
+    /// When the new token expires, as for `token create`. Required if the old one expires.
+    #[arg(long, value_name = "WHEN", value_parser = when::expiry)]
+    expires: Option<Expiry>,
+}
+
+/// The longest overlap.
+///
+/// Larger: a token that was replaced is forgotten and stays valid. Smaller: integrations that are deployed once a
+/// quarter can't be rotated without a gap.
+const MAX_OVERLAP: Duration = Duration::from_hours(90 * 24);
+
+fn overlap(text: &str) -> Result<Duration, String> {
+    let overlap = when::duration(text)?;
+    if overlap <= MAX_OVERLAP { Ok(overlap) } else { Err("an overlap is at most 90d".to_owned()) }
 }
 
 #[derive(Debug, Args)]
@@ -54,21 +89,23 @@ pub(super) async fn run(command: &TokenCommand) -> Result<()> {
     match command {
         TokenCommand::Create(command) => {
             let (tenant, store) = command.tenant.open().await?;
-            let token = create(&store, &command.name).await.of_tenant(&tenant)?;
+            let expires_at = command.expires.instant(Timestamp::now());
+            let token = create(&store, &command.name, expires_at).await.of_tenant(&tenant)?;
             let shown = show(&store, &token).await;
             store.close().await;
             shown?;
             announce(&command.tenant).await;
         }
+        TokenCommand::Rotate(command) => rotate(command).await?,
         TokenCommand::List(command) => {
             let (tenant, store) = command.tenant.open().await?;
             let tokens = store.list_tokens().await.of_tenant(&tenant)?;
             store.close().await;
-            print(&if command.json { as_json(&tokens) } else { as_table(&tokens) })?;
+            print(&if command.json { as_json(&tokens) } else { as_table(tokens) })?;
         }
         TokenCommand::Revoke(command) => {
             let (tenant, store) = command.tenant.open().await?;
-            let known = store.revoke_token(command.id, Timestamp::now()).await.of_tenant(&tenant)?;
+            let known = store.revoke_token(command.id, Timestamp::now(), &actor()).await.of_tenant(&tenant)?;
             store.close().await;
             if !known {
                 bail!("tenant `{}` has no token {}", command.tenant.tenant, command.id);
@@ -84,9 +121,9 @@ pub(super) async fn run(command: &TokenCommand) -> Result<()> {
 async fn show(store: &Store, token: &PresentedToken) -> Result<()> {
     let Err(unseen) = print_secret(token.expose()) else { return Ok(()) };
     let revoking = async {
-        let created = store.find_token(token.digest().as_bytes()).await?;
+        let created = store.find_token(token.digest().as_bytes(), Timestamp::now()).await?;
         if let Some(created) = created {
-            store.revoke_token(created.id, Timestamp::now()).await?;
+            store.revoke_token(created.id, Timestamp::now(), &actor()).await?;
         }
         anyhow::Ok(())
     };
@@ -114,53 +151,102 @@ async fn announce(tenant: &TenantChoice) {
 }
 
 /// Creates a token and stores its digest.
-pub(super) async fn create(store: &Store, name: &str) -> Result<PresentedToken> {
-    if !(1..=255).contains(&name.chars().count()) || name.chars().any(char::is_control) {
-        bail!("a token's name has 1 to 255 characters, none of them a control character");
+pub(super) async fn create(store: &Store, name: &str, expires_at: Option<Timestamp>) -> Result<PresentedToken> {
+    let request = NewTokenRequest { name: name.to_owned(), expires_at, form_key: None };
+    match token::create(store, request, &actor()).await.map_err(plain)? {
+        Created::New { token, .. } => Ok(token),
+        Created::Existing(_) => bail!("a command sends no form"),
     }
-    let token = PresentedToken::generate();
-    let new = NewToken { name: name.to_owned(), prefix: token.shown().to_owned(), digest: *token.digest().as_bytes() };
-    store.create_token(new, Timestamp::now()).await?;
-    Ok(token)
 }
+
+async fn rotate(command: &RotateArgs) -> Result<()> {
+    let (tenant, store) = command.tenant.open().await?;
+    let (id, slug) = (command.id, &tenant.slug);
+    let expires_at = match command.expires {
+        Some(expires) => expires.instant(Timestamp::now()),
+        // Neither a token that never expires nor one that expires soon may come from saying nothing.
+        None => match store.find_token_by_id(id).await.of_tenant(&tenant)?.and_then(|old| old.expires_at) {
+            None => None,
+            Some(at) => bail!("token {id} expires at {at}: pass --expires for the new one, such as 90d or never"),
+        },
+    };
+    let request = RotationRequest { expires_at, overlap: command.overlap, form_key: None };
+    let (new, token, old_until) =
+        match token::rotate(&store, id, request, &actor()).await.map_err(plain).of_tenant(&tenant)? {
+            Rotated::New { id, token, old_until } => (id, token, old_until),
+            Rotated::Unknown => bail!("tenant `{slug}` has no token {id}"),
+            Rotated::Revoked => bail!("token {id} is revoked: create one with `formgate token create`"),
+            Rotated::Expired => bail!("token {id} has expired: create one with `formgate token create`"),
+            Rotated::Existing(_) => bail!("a command sends no form"),
+        };
+    announce(&command.tenant).await;
+    let until = if command.overlap.is_zero() { "is revoked".to_owned() } else { format!("expires at {old_until}") };
+    let shown = show(&store, &token).await.with_context(|| format!("token {id} {until}"));
+    store.close().await;
+    shown?;
+    print_stderr(&format!("token {new} replaces token {id}, which {until}"));
+    Ok(())
+}
+
+/// An error of the database as itself, so that its remedy is found.
+fn plain(error: CreateTokenError) -> anyhow::Error {
+    match error {
+        CreateTokenError::Store(error) => error.into(),
+        error @ (CreateTokenError::InvalidName | CreateTokenError::AlreadyExpired) => error.into(),
+    }
+}
+
+/// The columns of the table. Scripts cut them by position, so new ones are added at the end.
+const HEAD: [&str; 11] = [
+    "ID",
+    "NAME",
+    "PREFIX",
+    "CREATED",
+    "LAST USED",
+    "REVOKED",
+    "EXPIRES",
+    "CREATED BY",
+    "REPLACES",
+    "LAST ROUTE",
+    "LAST NETWORK",
+];
 
 fn as_json(tokens: &[TokenRecord]) -> String {
-    let tokens: Vec<_> = tokens
-        .iter()
-        .map(|token| {
-            json!({
-                "id": token.id,
-                "name": token.name,
-                "prefix": token.prefix,
-                "created_at": token.created_at.to_string(),
-                "last_used_at": token.last_used_at.map(|at| at.to_string()),
-                "revoked_at": token.revoked_at.map(|at| at.to_string()),
-            })
+    let text = |at: Option<Timestamp>| at.map(|at| at.to_string());
+    let tokens = tokens.iter().map(|token| {
+        json!({
+            "id": token.id,
+            "name": token.name,
+            "prefix": token.prefix,
+            "created_at": token.created_at.to_string(),
+            "last_used_at": text(token.last_used_at),
+            "revoked_at": text(token.revoked_at),
+            "expires_at": text(token.expires_at),
+            "created_by": token.created_by,
+            "replaces": token.replaces,
+            "last_used_route": token.last_used_route,
+            "last_used_network": token.last_used_network,
         })
-        .collect();
-    serde_json::to_string_pretty(&tokens).expect("texts and numbers are JSON")
+    });
+    pretty(&tokens.collect())
 }
 
-fn as_table(tokens: &[TokenRecord]) -> String {
-    let head = ["ID", "NAME", "PREFIX", "CREATED", "LAST USED", "REVOKED"].map(str::to_owned);
-    let shown =
-        |at: Option<Timestamp>| at.map_or_else(|| "-".to_owned(), |at| at.strftime("%Y-%m-%d %H:%M").to_string());
-    let rows = tokens.iter().map(|token| {
+fn as_table(tokens: Vec<TokenRecord>) -> String {
+    let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let rows = tokens.into_iter().map(|token| {
         [
             token.id.to_string(),
-            token.name.clone(),
-            token.prefix.clone(),
+            token.name,
+            token.prefix,
             shown(Some(token.created_at)),
             shown(token.last_used_at),
             shown(token.revoked_at),
+            shown(token.expires_at),
+            or_none(token.created_by),
+            or_none(token.replaces.map(|id| id.to_string())),
+            or_none(token.last_used_route),
+            or_none(token.last_used_network),
         ]
     });
-    let rows: Vec<[String; 6]> = std::iter::once(head).chain(rows).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; 6] = std::array::from_fn(width);
-    let line = |row: &[String; 6]| {
-        let cells: Vec<String> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        cells.join("  ").trim_end().to_owned()
-    };
-    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+    table(&std::iter::once(HEAD.map(str::to_owned)).chain(rows).collect::<Vec<_>>())
 }

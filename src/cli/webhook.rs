@@ -9,15 +9,17 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
+use jiff::Timestamp;
+use serde_json::json;
 
 use super::output::{print, print_secret, print_stderr};
-use super::{OfTenant, TenantChoice};
+use super::{OfTenant, TenantChoice, actor};
 use crate::api::{
     EnvelopeOrigin, Untested, new_secret, parse_replay_start, parse_submission_id, parse_subscription_id, send_test,
 };
 use crate::explain::guard_of;
 use crate::outbound::{Client, TestRequests};
-use crate::store::{MAX_SUBSCRIPTIONS, PageRequest, Replay, Replayed, Subscription};
+use crate::store::{AuditEntry, MAX_SUBSCRIPTIONS, PageRequest, Replay, Replayed, Subscription};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum WebhookCommand {
@@ -141,13 +143,13 @@ pub(super) async fn run(command: &WebhookCommand) -> Result<()> {
         }
         WebhookCommand::Pause(command) => {
             let (tenant, store) = command.list.tenant.open().await?;
-            let paused = store.pause_subscription(command.id).await.of_tenant(&tenant)?;
+            let paused = store.pause_subscription(command.id, Some(&actor())).await.of_tenant(&tenant)?;
             store.close().await;
             show(command, paused)
         }
         WebhookCommand::Resume(command) => {
             let (tenant, store) = command.list.tenant.open().await?;
-            let resumed = store.resume_subscription(command.id).await.of_tenant(&tenant)?;
+            let resumed = store.resume_subscription(command.id, Some(&actor())).await.of_tenant(&tenant)?;
             store.close().await;
             show(command, resumed)
         }
@@ -166,7 +168,7 @@ async fn rotate(command: &RotateArgs) -> Result<()> {
     let secret = new_secret();
     let sealed = command.tenant.file.load()?.gateway.webhooks.seals.seal(&secret, &found.target_url);
     let grace = Duration::from_secs(command.grace);
-    store.rotate_secret(command.id, &sealed, grace).await.of_tenant(&tenant)?;
+    store.rotate_secret(command.id, &sealed, grace, Some(&actor())).await.of_tenant(&tenant)?;
     store.close().await;
     print_secret(&secret).context("the secret was rotated and can't be shown: rotate it again")
 }
@@ -178,6 +180,11 @@ async fn test(command: &OneArgs) -> Result<()> {
     let tests = TestRequests::new(Arc::new(Client::new(&webhooks.requests, Arc::new(guard_of(&config).await))));
     let origin = EnvelopeOrigin { account: &tenant.slug, host: &tenant.address, zone: &tenant.timezone };
     let tested = send_test(&store, &tests, &webhooks.seals, origin, command.id).await;
+    if let Ok(attempt) = &tested {
+        let details = json!({ "status": attempt.status, "error": attempt.error });
+        let entry = AuditEntry { action: "webhook.test", subject: format!("webhook hook_{}", command.id), details };
+        store.audit(&actor(), entry, Timestamp::now()).await.of_tenant(&tenant)?;
+    }
     store.close().await;
     match tested {
         Ok(attempt) => print(&output::attempts(&[attempt], command.list.json)),
@@ -198,7 +205,7 @@ async fn replay(command: &ReplayArgs) -> Result<()> {
         },
         _ => Replay::Failed,
     };
-    let outcome = store.replay(one.id, &replay).await.of_tenant(&tenant)?;
+    let outcome = store.replay(one.id, &replay, Some(&actor())).await.of_tenant(&tenant)?;
     let found = store.find_subscription(one.id).await.of_tenant(&tenant)?;
     store.close().await;
     match outcome {

@@ -16,8 +16,8 @@ use super::problem::Problem;
 use super::source::SourceSpan;
 use super::table::{StringValue, TableReader};
 use super::{
-    CertificateFiles, GatewayConfig, ListenProtocol, OnRedisFailure, RedisConfig, RedisTarget, hsts, limits, listen,
-    webhooks,
+    CertificateFiles, GatewayConfig, ListenProtocol, OnRedisFailure, RedisConfig, RedisTarget, administration, hsts,
+    limits, listen, webhooks,
 };
 use crate::metrics::TenantLabels;
 
@@ -97,6 +97,8 @@ pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> GatewayTabl
     let databases = databases::read(table.table("databases"));
     let limits = limits::read(table.table("limits"));
     let webhooks = webhooks::read(table.table("webhooks"), folder);
+    let administration = administration::read(table.table("administration"));
+    let public_port = read_public_port(&mut table);
     let mut cache_mib = DEFAULT_CACHE_MIB;
     // The protocol of a faulty entry is unknown, so assume TLS.
     let speaks_tls = listen.is_empty() || listen.iter().any(|entry| entry.protocol == ListenProtocol::Tls);
@@ -127,8 +129,16 @@ pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> GatewayTabl
         tenant_labels,
         limits,
         webhooks,
+        administration,
+        public_port,
     });
     GatewayTable { config, speaks_tls, certificate, redis: redis_span }
+}
+
+/// The port in links, if it is set. 0, which is out of its range, stands for a missing key.
+fn read_public_port(table: &mut TableReader<'_, '_>) -> Option<u16> {
+    let port = table.integer("public_port", 1..=u16::MAX.into(), 0);
+    u16::try_from(port).ok().filter(|port| *port > 0)
 }
 
 /// The processors that this process may use, by its affinity and its cgroup.

@@ -8,12 +8,12 @@ use std::path::Path;
 
 use super::context::LoadContext;
 use super::table::TableReader;
-use super::{databases, gateway, limits, listen, tenant, webhooks};
+use super::{administration, databases, gateway, limits, listen, tenant, webhooks};
 
 /// A table's header, and the function that reads the table.
 type KeyReader = (&'static str, fn(TableReader<'_, '_>));
 
-const READERS: [KeyReader; 11] = [
+const READERS: [KeyReader; 12] = [
     ("the top of the file, above every header", |mut table| {
         table.strings("include");
         for key in ["gateway", "tenant"] {
@@ -35,6 +35,9 @@ const READERS: [KeyReader; 11] = [
     }),
     ("`[gateway.webhooks]`", |table| {
         webhooks::read(Some(table), Path::new(""));
+    }),
+    ("`[gateway.administration]`", |table| {
+        administration::read(Some(table));
     }),
     ("`[gateway.redis_sentinel]`", |table| {
         gateway::read_sentinel(table);

@@ -14,7 +14,7 @@ use super::source::SourceSpan;
 use super::table::{StringOrTable, StringValue, TableReader};
 
 /// The default port of `https://` URLs.
-const DEFAULT_HTTPS_PORT: u32 = 443;
+pub(super) const DEFAULT_HTTPS_PORT: u16 = 443;
 
 /// One entry of `listen`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,7 +87,7 @@ fn read_protocol(table: &mut TableReader<'_, '_>) -> ListenProtocol {
             let title = "`tls` and `redirect_to_https` exclude each other";
             table.context().report(Problem::at(table.span(), title).label("a redirect speaks plain HTTP by itself"));
         }
-        let https_port = table.integer("https_port", 1..=u16::MAX.into(), DEFAULT_HTTPS_PORT);
+        let https_port = table.integer("https_port", 1..=u16::MAX.into(), DEFAULT_HTTPS_PORT.into());
         table.refuse("http2", "a redirect speaks HTTP/1.1 alone");
         return ListenProtocol::Redirect { https_port: u16::try_from(https_port).expect("within its range") };
     }

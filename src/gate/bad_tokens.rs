@@ -10,6 +10,8 @@
 //! tokens. That leaves only a token's first use on this node, while its address floods: its caller waits as
 //! `Retry-After` says. Delaying bad answers instead would hold a permit and memory for each of them.
 //!
+//! Cookies and links of the administration area are looked up in the same way, and count in the same buckets.
+//!
 //! Buckets are kept for addresses with failed attempts within the last seconds, at most [`MAX_ADDRESSES`].
 
 use std::collections::{HashMap, HashSet};
@@ -65,7 +67,7 @@ struct BadTokensState {
 
 /// A look-up of a token. Dropping it ends the attempt.
 #[derive(Debug)]
-pub(super) struct Attempt<'a> {
+pub struct Attempt<'a> {
     of: &'a BadTokens,
     key: Key,
     cost: AttemptCost,
@@ -149,7 +151,7 @@ impl BadTokens {
 
 impl Attempt<'_> {
     /// The token is valid: the attempt is put back.
-    pub(super) fn succeeded(&self) {
+    pub fn succeeded(&self) {
         self.put_back();
         if let AttemptCost::Paid(_) = self.cost {
             self.of.proven.insert(self.key, ());
@@ -157,14 +159,14 @@ impl Attempt<'_> {
     }
 
     /// The token is unknown or revoked.
-    pub(super) fn failed(&self) {
+    pub fn failed(&self) {
         if self.cost == AttemptCost::Proven {
             self.of.proven.invalidate(&self.key);
         }
     }
 
     /// Puts the attempt back if the look-up failed.
-    pub(super) fn put_back(&self) {
+    pub fn put_back(&self) {
         if let AttemptCost::Paid(address) = self.cost
             && let Some(full_at) = self.of.state().full_at.get_mut(&network_of(address))
         {

@@ -7,7 +7,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use tokio::sync::Semaphore;
 
 use super::{Admitted, Gate};
@@ -62,7 +61,6 @@ impl Gate {
             }
             Err(NotAdmitted::StoreFailed) => return Err(Refusal::QuotaUnavailable),
         };
-        tenant.tokens.last_used.note(&token, Timestamp::now());
         let permit = tenant.in_flight.enter().ok_or_else(|| {
             tenant.database.refuse_in_flight();
             Refusal::TenantBusy

@@ -128,6 +128,7 @@ impl Reloader {
         let after = Arc::new(directory);
         self.pipeline.gate.directory.store(Arc::clone(&after));
         self.databases.inspect_soon();
+        self.pipeline.administration.configure(&state.gateway);
         self.pipeline.hsts.store(state.gateway.hsts.clone().map(Arc::new));
         metrics.tenants.retain(|slug| after.config(slug).is_some());
         self.pipeline.gate.quota.forget_unused_accounts();
@@ -262,6 +263,8 @@ fn needs_restart(before: &GatewayConfig, after: &GatewayConfig) -> Vec<&'static 
         tenant_labels,
         limits,
         webhooks,
+        administration: _,
+        public_port: _,
     } = before;
     let changes = [
         ("listen", *listen != after.listen),

@@ -127,17 +127,17 @@ pub(super) async fn build(
     budget: Option<Budget>,
     part_limit: Duration,
 ) -> Response<AnswerBody> {
-    let Reply { status, mut headers, mut body, rest, held } = reply;
+    let Reply { status, content, mut headers, mut body, rest, held } = reply;
     let mut encoder = None;
     headers.insert(REQUEST_ID, id.0);
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CONTENT_TYPE, content.header());
     // An account's data must not be stored by any cache on the path.
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     if let Some(budget) = budget {
         headers.insert(RATE_LIMIT, budget.limit.into());
         headers.insert(RATE_REMAINING, budget.remaining.into());
     }
-    if body.len() >= SMALLEST {
+    if body.len() >= SMALLEST && content.may_be_compressed() {
         headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
         let encoding = Encoding::accepted(&head.headers);
         if let (Some(encoding), Some(_)) = (encoding, &rest) {

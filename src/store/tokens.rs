@@ -1,8 +1,20 @@
 //! API tokens in the account's database, which stores their digests and never the tokens.
+//!
+//! Whether a token has expired is decided by the clock of the node that asks, and not by the database's: answers are
+//! cached there, and a cached one can only be compared with the node's clock. With two clocks a node would refuse a
+//! token when it looks it up and accept the same token from its cache.
+
+mod last_used;
+mod rotating;
 
 use jiff::Timestamp;
+use serde_json::{Value, json};
 
-use super::statement::{Row, Sql};
+pub use self::last_used::TokenUse;
+pub use self::rotating::RotatedToken;
+use super::audit::{self, Actor, AuditEntry};
+use super::engine::{Retry, Transaction};
+use super::statement::Row;
 use super::{Store, StoreError};
 
 /// A token to store.
@@ -14,6 +26,21 @@ pub struct NewToken {
     pub prefix: String,
     /// SHA-256 of the token.
     pub digest: [u8; 32],
+    /// From this instant on it is refused. None: never.
+    pub expires_at: Option<Timestamp>,
+    /// The token that this one was created to replace.
+    pub replaces: Option<i64>,
+    /// Identifies the form that was sent: a second token with the same key is not created.
+    pub form_key: Option<String>,
+}
+
+/// The outcome of creating a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CreatedToken {
+    /// It was created, with this id.
+    New(i64),
+    /// The same form was sent before, and created the token with this id.
+    Existing(i64),
 }
 
 /// A stored token.
@@ -33,12 +60,24 @@ pub struct TokenRecord {
     pub last_used_at: Option<Timestamp>,
     /// When it was revoked.
     pub revoked_at: Option<Timestamp>,
+    /// From this instant on it is refused. None: never.
+    pub expires_at: Option<Timestamp>,
+    /// Who created it: the e-mail address of an administrator, or the system user of a command. None: a version of
+    /// formgate that did not record it.
+    pub created_by: Option<String>,
+    /// The token that this one was created to replace.
+    pub replaces: Option<i64>,
+    /// The route of a request at its last use.
+    pub last_used_route: Option<String>,
+    /// The network of the caller at its last use: an IPv4 /24 or an IPv6 /48.
+    pub last_used_network: Option<String>,
 }
 
-const COLUMNS: &str = "id, name, prefix, digest, created_at, last_used_at, revoked_at";
+pub(super) const COLUMNS: &str = "id, name, prefix, digest, created_at, last_used_at, revoked_at, expires_at, created_by, \
+                       replaces, last_used_route, last_used_network";
 
 impl TokenRecord {
-    fn read(row: &Row) -> Result<Self, sqlx::Error> {
+    pub(super) fn read(row: &Row) -> Result<Self, sqlx::Error> {
         Ok(Self {
             id: row.get(0)?,
             name: row.get(1)?,
@@ -47,22 +86,43 @@ impl TokenRecord {
             created_at: row.get(4)?,
             last_used_at: row.get(5)?,
             revoked_at: row.get(6)?,
+            expires_at: row.get(7)?,
+            created_by: row.get(8)?,
+            replaces: row.get(9)?,
+            last_used_route: row.get(10)?,
+            last_used_network: row.get(11)?,
         })
+    }
+
+    /// Whether it has expired.
+    #[must_use]
+    pub fn is_expired(&self, now: Timestamp) -> bool {
+        self.expires_at.is_some_and(|expires_at| expires_at <= now)
     }
 }
 
 impl Store {
-    /// The token with a digest, unless it is revoked.
+    /// The token with a digest, unless it is revoked or has expired.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn find_token(&self, digest: &[u8; 32]) -> Result<Option<TokenRecord>, StoreError> {
+    pub async fn find_token(&self, digest: &[u8; 32], now: Timestamp) -> Result<Option<TokenRecord>, StoreError> {
         let mut reader = self.database.reader().await?;
         let mut sql = reader.sql();
-        sql.push("SELECT ")
-            .push(COLUMNS)
-            .push(" FROM tokens WHERE revoked_at IS NULL AND digest = ")
-            .bind(digest.to_vec());
+        sql.push("SELECT ").push(COLUMNS).push(" FROM tokens WHERE revoked_at IS NULL AND digest = ");
+        sql.bind(digest.to_vec()).push(" AND (expires_at IS NULL OR expires_at > ").bind(now).push(")");
+        let row = reader.fetch_optional(sql).await?;
+        Ok(row.as_ref().map(TokenRecord::read).transpose()?)
+    }
+
+    /// The token with an id, also a revoked or expired one.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn find_token_by_id(&self, id: i64) -> Result<Option<TokenRecord>, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
+        sql.push("SELECT ").push(COLUMNS).push(" FROM tokens WHERE id = ").bind(id);
         let row = reader.fetch_optional(sql).await?;
         Ok(row.as_ref().map(TokenRecord::read).transpose()?)
     }
@@ -83,53 +143,101 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn create_token(&self, token: NewToken, now: Timestamp) -> Result<(), StoreError> {
-        let mut sql = self.database.sql();
-        sql.push("INSERT INTO tokens (name, prefix, digest, created_at) VALUES (").bind(token.name).push(", ");
-        sql.bind(token.prefix).push(", ").bind(token.digest.to_vec()).push(", ").bind(now).push(")");
-        self.database.execute(sql).await?;
-        Ok(())
+    pub async fn create_token(&self, token: NewToken, now: Timestamp, by: &Actor) -> Result<CreatedToken, StoreError> {
+        let mut retry = Retry::default();
+        loop {
+            match self.try_to_create_token(&token, now, by).await {
+                Err(error) if retry.wait_if_retryable(&error).await => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn try_to_create_token(
+        &self,
+        token: &NewToken,
+        now: Timestamp,
+        by: &Actor,
+    ) -> Result<CreatedToken, StoreError> {
+        let mut transaction = self.database.begin().await?;
+        let created = insert(&mut transaction, token, now, by).await?;
+        if let CreatedToken::New(id) = created {
+            let entry = AuditEntry { action: "token.create", subject: subject(id), details: details(token) };
+            audit::append(&mut transaction, by, entry, now).await?;
+            transaction.commit().await?;
+        }
+        Ok(created)
     }
 
     /// Revokes a token. Returns whether it exists. A token that was revoked before keeps its time of revocation.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn revoke_token(&self, id: i64, now: Timestamp) -> Result<bool, StoreError> {
-        let mut sql = self.database.sql();
-        sql.push("UPDATE tokens SET revoked_at = coalesce(revoked_at, ").bind(now).push(") WHERE id = ").bind(id);
-        Ok(self.database.execute(sql).await? > 0)
+    pub async fn revoke_token(&self, id: i64, now: Timestamp, by: &Actor) -> Result<bool, StoreError> {
+        let mut retry = Retry::default();
+        loop {
+            match self.try_to_revoke_token(id, now, by).await {
+                Err(error) if retry.wait_if_retryable(&error).await => {}
+                outcome => return outcome,
+            }
+        }
     }
 
-    /// Writes when tokens were last used, with one statement. A time older than the stored one changes nothing.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn touch_tokens(&self, used: &[(i64, Timestamp)]) -> Result<(), StoreError> {
-        self.database.execute(touch(self.database.sql(), used)).await?;
-        Ok(())
-    }
-
-    /// The same, on a connection that is open and idle. Returns whether there is one.
-    ///
-    /// # Errors
-    /// [`StoreError::Statement`].
-    pub async fn touch_tokens_if_idle(&self, used: &[(i64, Timestamp)]) -> Result<bool, StoreError> {
-        let Some(mut transaction) = self.database.begin_if_idle().await? else { return Ok(false) };
-        transaction.execute(touch(self.database.sql(), used)).await?;
+    async fn try_to_revoke_token(&self, id: i64, now: Timestamp, by: &Actor) -> Result<bool, StoreError> {
+        let mut transaction = self.database.begin().await?;
+        let mut revoke = transaction.sql();
+        revoke.push("UPDATE tokens SET revoked_at = ").bind(now).push(" WHERE revoked_at IS NULL AND id = ").bind(id);
+        revoke.push(" RETURNING name");
+        let Some(revoked) = transaction.connection().fetch_optional(revoke).await? else {
+            let mut find = transaction.sql();
+            find.push("SELECT id FROM tokens WHERE id = ").bind(id);
+            let is_known = transaction.connection().fetch_optional(find).await?.is_some();
+            transaction.roll_back().await?;
+            return Ok(is_known);
+        };
+        let details = json!({ "name": revoked.get::<String>(0)? });
+        let entry = AuditEntry { action: "token.revoke", subject: subject(id), details };
+        audit::append(&mut transaction, by, entry, now).await?;
         transaction.commit().await?;
         Ok(true)
     }
 }
 
-fn touch(mut sql: Sql, used: &[(i64, Timestamp)]) -> Sql {
-    let rows = serde_json::to_string(&used.iter().map(|(id, at)| (id, at.as_microsecond())).collect::<Vec<_>>())
-        .expect("numbers are JSON");
-    sql.push("UPDATE tokens SET last_used_at = ");
-    sql.push_either("to_timestamp(used.at / 1e6)", "used.at").push(" FROM ");
-    sql.push_rows(rows, &[("id", "bigint"), ("at", "bigint")]).push(" AS used WHERE tokens.id = used.id");
-    sql.push(" AND (last_used_at IS NULL OR last_used_at < ")
-        .push_either("to_timestamp(used.at / 1e6)", "used.at")
-        .push(")");
-    sql
+/// What the audit log calls a token.
+fn subject(id: i64) -> String {
+    format!("token {id}")
+}
+
+/// What the audit log says about a new token.
+fn details(token: &NewToken) -> Value {
+    let mut details = json!({ "name": token.name, "prefix": token.prefix });
+    if let Some(expires_at) = token.expires_at {
+        details["expires_at"] = audit::instant(expires_at).into();
+    }
+    if let Some(replaces) = token.replaces {
+        details["replaces"] = replaces.into();
+    }
+    details
+}
+
+/// Adds the row of a token, unless its form was sent before.
+async fn insert(
+    transaction: &mut Transaction,
+    token: &NewToken,
+    now: Timestamp,
+    by: &Actor,
+) -> Result<CreatedToken, StoreError> {
+    let mut insert = transaction.sql();
+    insert.push("INSERT INTO tokens (name, prefix, digest, created_at, expires_at, created_by, replaces, form_key) ");
+    insert.push("VALUES (").bind(token.name.as_str()).push(", ").bind(token.prefix.as_str()).push(", ");
+    insert.bind(token.digest.to_vec()).push(", ").bind(now).push(", ").bind(token.expires_at).push(", ");
+    insert.bind(by.name.as_str()).push(", ").bind(token.replaces).push(", ").bind(token.form_key.clone());
+    // The index is partial on SQLite, where it has to be named like this.
+    insert.push(") ON CONFLICT (form_key) WHERE form_key IS NOT NULL DO NOTHING RETURNING id");
+    if let Some(row) = transaction.connection().fetch_optional(insert).await? {
+        return Ok(CreatedToken::New(row.get(0)?));
+    }
+    let mut find = transaction.sql();
+    find.push("SELECT id FROM tokens WHERE form_key = ").bind(token.form_key.clone());
+    Ok(CreatedToken::Existing(transaction.connection().fetch_one(find).await?.get(0)?))
 }

@@ -1,4 +1,4 @@
-//! When tokens were last used, to the minute: recorded in memory, and written at most once an hour for each account.
+//! When tokens were last used, to the minute, for which route and from which network: recorded in memory, and written at most once an hour for each account.
 //!
 //! With thousands of SQLite files, what costs is not the write but opening a file for it, and the log that the next
 //! close has to write back. So a time is written right after a request that used the database, while its connection
@@ -10,6 +10,7 @@
 //! a revocation within the same step of the file's timestamp. That look-up, once an hour, uses an open connection too.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,8 +18,8 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 
-use super::{TenantDatabase, Token, Tokens};
-use crate::store::{Store, StoreError, with_causes};
+use super::{TenantDatabase, Token, Tokens, shown_network};
+use crate::store::{Store, StoreError, TokenUse, with_causes};
 
 const SECONDS_A_MINUTE: i64 = 60;
 
@@ -47,7 +48,7 @@ pub struct LastUsed {
 
 #[derive(Debug, Default)]
 struct Uses {
-    by_token: HashMap<i64, UseTimes>,
+    by_token: HashMap<i64, LastUse>,
     /// When a connection was last opened to write them.
     opened: Option<i64>,
 }
@@ -61,6 +62,14 @@ pub enum Due {
     Afterwards,
     /// All.
     All,
+}
+
+/// The last recorded use of a token.
+#[derive(Clone, Copy, Debug)]
+struct LastUse {
+    times: UseTimes,
+    route: &'static str,
+    caller: Option<IpAddr>,
 }
 
 /// Two times, in whole minutes since 1970.
@@ -85,14 +94,19 @@ impl UseTimes {
 }
 
 impl LastUsed {
-    /// Records that a token was used. Costs nothing except for the first use in each minute.
-    pub fn note(&self, token: &Token, now: Timestamp) {
+    /// Records that a token was used, for a route and by a caller. Costs nothing except for the first use in each
+    /// minute.
+    pub fn note(&self, token: &Token, route: &'static str, caller: Option<IpAddr>, now: Timestamp) {
         let minute = minute_of(now);
         if token.noted.swap(minute, Ordering::Relaxed) == minute {
             return;
         }
         let mut uses = self.lock();
-        let noted = uses.by_token.entry(token.id).or_insert(UseTimes::NEVER);
+        let last = uses.by_token.entry(token.id).or_insert(LastUse { times: UseTimes::NEVER, route, caller });
+        if minute >= last.times.used {
+            (last.route, last.caller) = (route, caller);
+        }
+        let noted = &mut last.times;
         noted.used = noted.used.max(minute);
         // By another node, or by this one before a restart.
         noted.written = noted.written.max(token.stored_use.unwrap_or(i64::MIN));
@@ -107,11 +121,17 @@ impl LastUsed {
     }
 
     /// The uses to write, by token.
-    fn due(&self, due: Due, now: i64) -> Vec<(i64, Timestamp)> {
+    fn due(&self, due: Due, now: i64) -> Vec<TokenUse> {
         let at = |minute| Timestamp::from_second(minute * SECONDS_A_MINUTE).expect("a minute that a clock has shown");
         let uses = self.lock();
-        let due = uses.by_token.iter().filter(|(_, noted)| noted.is_due(due, now));
-        due.map(|(token, noted)| (*token, at(noted.used))).collect()
+        let due = uses.by_token.iter().filter(|(_, last)| last.times.is_due(due, now));
+        let written = |(id, last): (&i64, &LastUse)| TokenUse {
+            id: *id,
+            at: at(last.times.used),
+            route: last.route,
+            network: last.caller.map(shown_network),
+        };
+        due.map(written).collect()
     }
 
     /// Whether a connection may be opened for a write. Once an hour.
@@ -124,11 +144,11 @@ impl LastUsed {
         may_open
     }
 
-    fn mark_written(&self, used: &[(i64, Timestamp)]) {
+    fn mark_written(&self, used: &[TokenUse]) {
         let mut uses = self.lock();
-        for (token, at) in used {
-            if let Some(noted) = uses.by_token.get_mut(token) {
-                noted.written = noted.written.max(minute_of(*at));
+        for used in used {
+            if let Some(LastUse { times, .. }) = uses.by_token.get_mut(&used.id) {
+                times.written = times.written.max(minute_of(used.at));
             }
         }
     }
@@ -149,7 +169,7 @@ pub struct UnwrittenUses {
     slug: Arc<str>,
     tokens: Arc<Tokens>,
     store: Arc<Store>,
-    used: Vec<(i64, Timestamp)>,
+    used: Vec<TokenUse>,
     due: Due,
 }
 
@@ -240,15 +260,16 @@ mod tests {
     #[test]
     fn a_use_that_is_stored_already_is_due_an_hour_later_and_due_once() {
         let (last_used, at) = (LastUsed::default(), |minute| Timestamp::from_second(minute * 60 + 7).unwrap());
-        let token = |stored_use| Token { id: 1, name: "one".into(), stored_use, noted: i64::MIN.into() };
+        let token =
+            |stored_use| Token { id: 1, name: "one".into(), expires_at: None, stored_use, noted: i64::MIN.into() };
         let stored = token(Some(1000));
         for (minute, is_due) in [(1000, false), (1000 + PAUSE - 1, false), (1000 + PAUSE, true), (1000 + PAUSE, false)]
         {
-            last_used.note(&stored, at(minute));
+            last_used.note(&stored, "me", None, at(minute));
             assert_eq!(last_used.becomes_due(), is_due, "{minute}");
         }
         // Another node wrote it.
-        last_used.note(&token(Some(1000 + PAUSE)), at(1001 + PAUSE));
+        last_used.note(&token(Some(1000 + PAUSE)), "me", None, at(1001 + PAUSE));
         assert!(!last_used.becomes_due());
     }
 

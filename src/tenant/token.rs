@@ -6,13 +6,20 @@
 //! slow the gate. Tokens are looked up by digest, which needs no constant-time comparison: the duration of a look-up
 //! reveals something about a digest, but nothing about the token behind it.
 
+mod creating;
+
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
+use jiff::Timestamp;
+
 use rand::RngExt;
 use sha2::{Digest, Sha256};
 
+pub use self::creating::{
+    CreateTokenError, Created, NewTokenRequest, Rotated, RotationRequest, create, is_valid_name, rotate,
+};
 use super::last_used;
 use crate::store::TokenRecord;
 
@@ -96,6 +103,12 @@ impl fmt::Debug for PresentedToken {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TokenDigest([u8; 32]);
 
+impl From<[u8; 32]> for TokenDigest {
+    fn from(digest: [u8; 32]) -> Self {
+        Self(digest)
+    }
+}
+
 impl TokenDigest {
     /// The bytes, as the store keeps them.
     #[must_use]
@@ -121,6 +134,8 @@ pub struct Token {
     pub id: i64,
     /// Its name, chosen by the administrator.
     pub name: Arc<str>,
+    /// From this instant on it is refused.
+    pub(super) expires_at: Option<Timestamp>,
     /// When it was last used by what is stored, in whole minutes since 1970, if it was used.
     pub(super) stored_use: Option<i64>,
     /// The last minute in which its use was recorded, so that [`super::LastUsed`] is called once a minute.
@@ -130,7 +145,19 @@ pub struct Token {
 impl Token {
     pub(super) fn new(record: &TokenRecord) -> Self {
         let stored_use = record.last_used_at.map(last_used::minute_of);
-        Self { id: record.id, name: record.name.as_str().into(), stored_use, noted: AtomicI64::new(i64::MIN) }
+        Self {
+            id: record.id,
+            name: record.name.as_str().into(),
+            expires_at: record.expires_at,
+            stored_use,
+            noted: AtomicI64::new(i64::MIN),
+        }
+    }
+
+    /// Whether it has expired.
+    #[must_use]
+    pub fn is_expired(&self, now: Timestamp) -> bool {
+        self.expires_at.is_some_and(|expires_at| expires_at <= now)
     }
 }
 

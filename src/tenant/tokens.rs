@@ -49,8 +49,8 @@ impl Tokens {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Counts a change.
-    pub(super) fn changed(&self) {
+    /// Counts a change: what is cached from before no longer counts.
+    pub fn changed(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
 }

@@ -8,11 +8,15 @@
 //!
 //! When a cached answer expires, a SQLite database without a commit since then is not asked again ([`CommitStamp`]):
 //! a gateway with thousands of them has connections to few, and would open a file for most look-ups.
+//!
+//! A cached token carries its expiry, which is compared with the clock at each use. So it is refused at that instant on
+//! every node, without a change to receive.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use moka::future::Cache;
 
 use super::Tenant;
@@ -96,11 +100,15 @@ impl TokenVerifier {
             return None;
         }
         let LookUpResult::Known(token) = cached.answer else { return None };
+        if token.is_expired(Timestamp::now()) {
+            return None;
+        }
         self.metrics.token_checks.count(TokenCheck::KnownByMemory);
         Some(token)
     }
 
-    /// The tenant's token with a digest; `None` for an unknown token, a revoked one and another tenant's alike.
+    /// The tenant's token with a digest; `None` for an unknown token, a revoked one, an expired one and another
+    /// tenant's alike.
     ///
     /// # Errors
     /// The [`StoreError`] if the tenant's database can't answer.
@@ -121,9 +129,11 @@ impl TokenVerifier {
         };
         let entry = self.answers.entry(key);
         let entry = entry.or_insert_with_if(look_up, |cached| !self.is_valid(cached, changes)).await;
+        // After the look-up, which may have waited.
+        let is_valid = |token: &Arc<Token>| !token.is_expired(Timestamp::now());
         let (check, verified) = match (entry.into_value().answer, from_memory) {
-            (LookUpResult::Known(token), true) => (TokenCheck::KnownByMemory, Ok(Some(token))),
-            (LookUpResult::Known(token), false) => (TokenCheck::KnownByDatabase, Ok(Some(token))),
+            (LookUpResult::Known(token), true) => (TokenCheck::KnownByMemory, Ok(Some(token).filter(is_valid))),
+            (LookUpResult::Known(token), false) => (TokenCheck::KnownByDatabase, Ok(Some(token).filter(is_valid))),
             (LookUpResult::Unknown, true) => (TokenCheck::UnknownByMemory, Ok(None)),
             (LookUpResult::Unknown, false) => (TokenCheck::UnknownByDatabase, Ok(None)),
             (LookUpResult::Failed(error), true) => (TokenCheck::FailedByMemory, Err(error)),
@@ -155,7 +165,7 @@ impl TokenVerifier {
 async fn look_up(tenant: &Tenant, digest: &TokenDigest) -> LookUpResult {
     let found = async {
         let (store, _permit) = tenant.database.store_for_look_up().await?;
-        store.find_token(digest.as_bytes()).await
+        store.find_token(digest.as_bytes(), Timestamp::now()).await
     };
     match found.await {
         Ok(Some(record)) => LookUpResult::Known(Arc::new(Token::new(&record))),
@@ -166,14 +176,12 @@ async fn look_up(tenant: &Tenant, digest: &TokenDigest) -> LookUpResult {
 
 #[cfg(test)]
 mod tests {
-    use jiff::Timestamp;
-
     use super::*;
     use crate::config::Config;
     use crate::host::HostName;
-    use crate::store::{NewToken, Reach, Store, migrate};
+    use crate::store::{Actor, Reach, Store, migrate};
     use crate::tenant::Directory;
-    use crate::tenant::token::PresentedToken;
+    use crate::tenant::token::{self, Created, NewTokenRequest};
 
     const CONFIG: &str = r#"
         [gateway]
@@ -202,9 +210,9 @@ mod tests {
         let location = &config.tenants[0].database;
         migrate(location, Reach::Served).await.unwrap();
         let store = Store::open(location, 1).await.unwrap();
-        let token = PresentedToken::generate();
-        let new = NewToken { name: "one".into(), prefix: "fg_".into(), digest: *token.digest().as_bytes() };
-        store.create_token(new, Timestamp::now()).await.unwrap();
+        let by = Actor::command("root");
+        let request = NewTokenRequest { name: "one".into(), expires_at: None, form_key: None };
+        let Created::New { id, token } = token::create(&store, request, &by).await.unwrap() else { panic!() };
 
         let directory = Directory::new(&config, &Directory::default());
         let tenant = directory.resolve(&HostName::parse("acme.example.com").unwrap()).expect("a tenant");
@@ -228,7 +236,7 @@ mod tests {
             assert!(verify().await.is_some());
             assert_eq!(checks(), (3, times), "nothing was committed");
         }
-        assert!(store.revoke_token(1, Timestamp::now()).await.unwrap());
+        assert!(store.revoke_token(id, Timestamp::now(), &by).await.unwrap());
         age(&verifier).await;
         assert!(verify().await.is_none());
     }

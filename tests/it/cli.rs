@@ -3,6 +3,8 @@
 use crate::support::folder;
 use crate::support::process::{formgate, formgate_in};
 
+mod admin;
+mod audit;
 mod check;
 mod concerns;
 mod demo;
@@ -18,7 +20,7 @@ mod token;
 mod webhook;
 
 /// Every command.
-const COMMANDS: [&[&str]; 11] = [
+const COMMANDS: [&[&str]; 17] = [
     &["serve"],
     &["check"],
     &["explain"],
@@ -27,8 +29,14 @@ const COMMANDS: [&[&str]; 11] = [
     &["reindex"],
     &["token"],
     &["token", "create"],
+    &["token", "rotate"],
     &["token", "list"],
     &["token", "revoke"],
+    &["admin"],
+    &["admin", "link"],
+    &["audit"],
+    &["audit", "list"],
+    &["audit", "verify"],
     &["demo"],
 ];
 

@@ -5,6 +5,7 @@ mod bad_tokens;
 mod body;
 mod coding;
 mod cors;
+mod expiry;
 mod head;
 mod hostile;
 mod limits;

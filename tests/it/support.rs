@@ -7,6 +7,7 @@
 
 pub(crate) mod acme;
 pub(crate) mod answer;
+pub(crate) mod browser;
 pub(crate) mod certificate;
 pub(crate) mod child;
 pub(crate) mod client;

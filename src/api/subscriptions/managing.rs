@@ -29,12 +29,12 @@ const MAX_GRACE_SECONDS: u32 = 30 * 24 * 60 * 60;
 
 pub(in crate::api) async fn pause(admitted: &Admitted, id: &str) -> Result<Reply, Refusal> {
     let id = subscription_id(id)?;
-    reply(store(admitted).await?.pause_subscription(id).await?, None)
+    reply(store(admitted).await?.pause_subscription(id, None).await?, None)
 }
 
 pub(in crate::api) async fn resume(admitted: &Admitted, call: &Call<'_>, id: &str) -> Result<Reply, Refusal> {
     let id = subscription_id(id)?;
-    let resumed = store(admitted).await?.resume_subscription(id).await?;
+    let resumed = store(admitted).await?.resume_subscription(id, None).await?;
     call.subscription_changes.announce(&admitted.tenant().slug);
     reply(resumed, None)
 }
@@ -49,7 +49,7 @@ pub(in crate::api) async fn rotate(admitted: &Admitted, call: &Call<'_>, id: &st
     let target_url = store.find_subscription(id).await?.ok_or(Refusal::SubscriptionNotFound)?.target_url;
     let secret = new_secret();
     let sealed = call.seals.seal(&secret, &target_url);
-    let rotated = store.rotate_secret(id, &sealed, Duration::from_secs(grace.into())).await?;
+    let rotated = store.rotate_secret(id, &sealed, Duration::from_secs(grace.into()), None).await?;
     call.subscription_changes.announce(&admitted.tenant().slug);
     reply(rotated, Some(secret))
 }

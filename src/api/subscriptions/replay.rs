@@ -36,7 +36,7 @@ pub(in crate::api) async fn replay(admitted: &Admitted, call: &Call<'_>, id: &st
         return Err(Faults::single("submissions", fault));
     }
     let store = store(admitted).await?;
-    match store.replay(id, &wanted).await? {
+    match store.replay(id, &wanted, None).await? {
         Replayed::Due => {}
         Replayed::UnknownSubscription => return Err(Refusal::SubscriptionNotFound),
         Replayed::UnknownEvent => {

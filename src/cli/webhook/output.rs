@@ -1,9 +1,7 @@
 //! What `formgate webhook` prints: tables for people, and JSON as the API has it.
 
-use jiff::Timestamp;
-use serde_json::Value;
-
 use crate::api::{delivery_json, subscription_json};
+use crate::cli::output::{pretty, shown, table};
 use crate::store::{AttemptRecord, Subscription};
 
 /// Every subscription.
@@ -51,22 +49,4 @@ pub(super) fn attempts(attempts: &[AttemptRecord], json: bool) -> String {
         ]
     });
     table(&std::iter::once(head).chain(rows).collect::<Vec<_>>())
-}
-
-fn shown(at: Option<Timestamp>) -> String {
-    at.map_or_else(|| "-".to_owned(), |at| at.strftime("%Y-%m-%d %H:%M").to_string())
-}
-
-fn pretty(value: &Value) -> String {
-    serde_json::to_string_pretty(value).expect("a JSON value is JSON")
-}
-
-fn table<const N: usize>(rows: &[[String; N]]) -> String {
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; N] = std::array::from_fn(width);
-    let line = |row: &[String; N]| {
-        let cells: Vec<String> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        cells.join("  ").trim_end().to_owned()
-    };
-    rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }

@@ -48,6 +48,7 @@ pub(crate) enum Bind {
     SharedText(Arc<str>),
     OptionalText(Option<String>),
     OptionalInteger(Option<i64>),
+    OptionalTime(Option<Timestamp>),
     Truth(bool),
 }
 
@@ -120,6 +121,12 @@ impl From<Texts> for Bind {
 impl From<&Arc<Texts>> for Bind {
     fn from(value: &Arc<Texts>) -> Self {
         Self::Texts(Arc::clone(value))
+    }
+}
+
+impl From<Option<Timestamp>> for Bind {
+    fn from(value: Option<Timestamp>) -> Self {
+        Self::OptionalTime(value)
     }
 }
 
@@ -295,9 +302,8 @@ impl Sql {
             Bind::Texts(texts) => texts.bytes(),
             Bind::SharedText(text) => text.len(),
             Bind::Integers(list) => size_of_val(&**list),
-            Bind::Integer(_) | Bind::Time(_) | Bind::OptionalText(None) | Bind::OptionalInteger(_) | Bind::Truth(_) => {
-                0
-            }
+            Bind::Integer(_) | Bind::Time(_) | Bind::Truth(_) => 0,
+            Bind::OptionalText(None) | Bind::OptionalInteger(_) | Bind::OptionalTime(_) => 0,
         };
         self.binds.iter().map(of).sum()
     }
@@ -328,6 +334,7 @@ impl Sql {
                 Bind::SharedText(value) => arguments.add(&*value)?,
                 Bind::OptionalText(value) => arguments.add(value)?,
                 Bind::OptionalInteger(value) => arguments.add(value)?,
+                Bind::OptionalTime(value) => arguments.add(value.map(jiff_sqlx::Timestamp::from))?,
                 Bind::Truth(value) => arguments.add(value)?,
             }
         }
@@ -348,6 +355,7 @@ impl Sql {
                 Bind::SharedText(value) => arguments.add(value)?,
                 Bind::OptionalText(value) => arguments.add(value)?,
                 Bind::OptionalInteger(value) => arguments.add(value)?,
+                Bind::OptionalTime(value) => arguments.add(value.map(Timestamp::as_microsecond))?,
                 Bind::Truth(value) => arguments.add(value)?,
             }
         }

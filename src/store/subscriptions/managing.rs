@@ -1,10 +1,15 @@
 //! Pauses and resumes subscriptions, and rotates their secrets.
 //!
-//! Each is one statement. A sender that holds the subscription notices a pause when it next writes its progress.
+//! Each is one transaction, which also writes the audit log if an administrator or a command made the change: `by` is
+//! None for a call of the API, which the access log records. A sender that holds the subscription notices a pause when it next writes its progress.
 
 use std::time::Duration;
 
+use jiff::Timestamp;
+use serde_json::json;
+
 use super::Subscription;
+use crate::store::audit::{self, Actor, AuditEntry};
 use crate::store::engine::Retry;
 use crate::store::statement::Sql;
 use crate::store::{Store, StoreError};
@@ -15,8 +20,8 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn pause_subscription(&self, id: i64) -> Result<Option<Subscription>, StoreError> {
-        self.change_subscription(id, |sql| {
+    pub async fn pause_subscription(&self, id: i64, by: Option<&Actor>) -> Result<Option<Subscription>, StoreError> {
+        self.change_subscription(id, by, "webhook.pause", |sql| {
             sql.push("reason = CASE WHEN state IN ('active', 'failing') THEN 'paused by request' ELSE reason END, ");
             sql.push("failing_since = CASE WHEN state IN ('active', 'failing') THEN NULL ELSE failing_since END, ");
             sql.push("state = CASE WHEN state IN ('active', 'failing') THEN 'paused' ELSE state END");
@@ -28,8 +33,8 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn resume_subscription(&self, id: i64) -> Result<Option<Subscription>, StoreError> {
-        self.change_subscription(id, |sql| {
+    pub async fn resume_subscription(&self, id: i64, by: Option<&Actor>) -> Result<Option<Subscription>, StoreError> {
+        self.change_subscription(id, by, "webhook.resume", |sql| {
             sql.push("state = 'active', reason = NULL, failures = 0, failing_since = NULL, next_attempt_at = NULL");
         })
         .await
@@ -44,8 +49,9 @@ impl Store {
         id: i64,
         secret: &str,
         grace: Duration,
+        by: Option<&Actor>,
     ) -> Result<Option<Subscription>, StoreError> {
-        self.change_subscription(id, |sql| {
+        self.change_subscription(id, by, "webhook.rotate", |sql| {
             if grace.is_zero() {
                 sql.push("previous_secret = NULL, previous_secret_until = NULL");
             } else {
@@ -60,19 +66,44 @@ impl Store {
     async fn change_subscription(
         &self,
         id: i64,
+        by: Option<&Actor>,
+        action: &'static str,
         assign: impl FnOnce(&mut Sql),
     ) -> Result<Option<Subscription>, StoreError> {
         let mut sql = self.database.sql();
         sql.push("UPDATE subscriptions SET ");
         assign(&mut sql);
-        sql.push(" WHERE id = ").bind(id);
+        sql.push(" WHERE id = ").bind(id).push(" RETURNING target_url");
         let mut retry = Retry::default();
         loop {
-            match self.database.execute(sql.clone()).await {
-                Ok(_) => return self.find_subscription(id).await,
+            match self.try_to_change_subscription(id, by, action, sql.clone()).await {
+                Ok(()) => return self.find_subscription(id).await,
                 Err(error) if retry.wait_if_retryable(&error).await => {}
                 Err(error) => return Err(error),
             }
         }
     }
+
+    async fn try_to_change_subscription(
+        &self,
+        id: i64,
+        by: Option<&Actor>,
+        action: &'static str,
+        change: Sql,
+    ) -> Result<(), StoreError> {
+        let mut transaction = self.database.begin().await?;
+        let changed = transaction.connection().fetch_optional(change).await?;
+        if let (Some(changed), Some(by)) = (changed, by) {
+            let entry = audit_entry(action, id, &changed.get::<String>(0)?);
+            audit::append(&mut transaction, by, entry, Timestamp::now()).await?;
+        }
+        Ok(transaction.commit().await?)
+    }
+}
+
+/// What the audit log says about a change of a subscription. Only the host of the target: its path may be a secret.
+pub(super) fn audit_entry(action: &'static str, id: i64, target_url: &str) -> AuditEntry {
+    let host = target_url.split("://").nth(1).and_then(|rest| rest.split(['/', '?', '#']).next()).unwrap_or_default();
+    let host = host.rsplit('@').next().unwrap_or_default();
+    AuditEntry { action, subject: format!("webhook hook_{id}"), details: json!({ "target": host }) }
 }

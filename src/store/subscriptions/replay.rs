@@ -8,9 +8,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde_json::{Value, json};
 
 use super::Event;
 use super::due::write_within;
+use super::managing::audit_entry;
+use crate::store::audit::{self, Actor};
 use crate::store::changes::ChangeCursor;
 use crate::store::engine::{Retry, Transaction};
 use crate::store::statement::Sql;
@@ -29,6 +32,19 @@ pub enum Replay {
     After(ChangeCursor),
     /// Every event whose attempts failed, also those that were given up.
     Failed,
+}
+
+impl Replay {
+    /// As the audit log describes it.
+    fn described(&self) -> Value {
+        match self {
+            Self::Event(event) => json!({ "event": event }),
+            Self::Submissions(submissions) => json!({ "submissions": submissions }),
+            Self::Since(instant) => json!({ "since": instant.to_string() }),
+            Self::After(cursor) => json!({ "after": cursor.position }),
+            Self::Failed => json!("failed"),
+        }
+    }
 }
 
 /// The outcome of asking for a replay.
@@ -58,25 +74,32 @@ struct LockedSubscription {
 }
 
 impl Store {
-    /// Has events of a subscription sent again. A receiver that failed is tried at once.
+    /// Has events of a subscription sent again. A receiver that failed is tried at once. `by` is an administrator or a
+    /// command, which the audit log then names.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn replay(&self, subscription: i64, replay: &Replay) -> Result<Replayed, StoreError> {
+    pub async fn replay(&self, subscription: i64, replay: &Replay, by: Option<&Actor>) -> Result<Replayed, StoreError> {
         let before = match replay {
             Replay::Since(instant) => self.last_number_before(*instant).await?,
             _ => 0,
         };
         let mut retry = Retry::default();
         loop {
-            match self.try_to_replay(subscription, replay, before).await {
+            match self.try_to_replay(subscription, replay, before, by).await {
                 Err(error) if retry.wait_if_retryable(&error).await => {}
                 outcome => return outcome,
             }
         }
     }
 
-    async fn try_to_replay(&self, id: i64, replay: &Replay, before: i64) -> Result<Replayed, StoreError> {
+    async fn try_to_replay(
+        &self,
+        id: i64,
+        replay: &Replay,
+        before: i64,
+        by: Option<&Actor>,
+    ) -> Result<Replayed, StoreError> {
         let mut transaction = self.database.begin().await?;
         let Some(locked) = LockedSubscription::lock(&mut transaction, id).await? else {
             return Ok(Replayed::UnknownSubscription);
@@ -96,8 +119,13 @@ impl Store {
             return Ok(outcome);
         }
         let mut sql = transaction.sql();
-        sql.push("UPDATE subscriptions SET next_attempt_at = NULL WHERE id = ").bind(id);
-        transaction.execute(sql).await?;
+        sql.push("UPDATE subscriptions SET next_attempt_at = NULL WHERE id = ").bind(id).push(" RETURNING target_url");
+        let subscription = transaction.connection().fetch_one(sql).await?;
+        if let Some(by) = by {
+            let mut entry = audit_entry("webhook.replay", id, &subscription.get::<String>(0)?);
+            entry.details["events"] = replay.described();
+            audit::append(&mut transaction, by, entry, Timestamp::now()).await?;
+        }
         transaction.commit().await?;
         Ok(outcome)
     }

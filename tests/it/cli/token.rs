@@ -1,4 +1,4 @@
-//! `formgate token create | list | revoke`.
+//! `formgate token create | rotate | list | revoke`.
 
 use serde_json::Value;
 
@@ -27,7 +27,10 @@ on_both_databases! {
 
         let [record] = &listed(&site)[..] else { panic!("one token") };
         let keys: Vec<_> = record.as_object().expect("an object").keys().collect();
-        assert_eq!(keys, ["id", "name", "prefix", "created_at", "last_used_at", "revoked_at"]);
+        let first = ["id", "name", "prefix", "created_at", "last_used_at", "revoked_at"];
+        assert_eq!(keys[..6], first, "scripts depend on them");
+        assert_eq!(keys[6..], ["expires_at", "created_by", "replaces", "last_used_route", "last_used_network"]);
+        assert!(record["created_by"].as_str().is_some_and(|user| !user.is_empty()), "the system user");
         assert!(record["id"].is_i64());
         assert_eq!(record["name"], "Zapier & Söhne");
         assert_eq!(record["prefix"], token[..8]);
@@ -74,6 +77,80 @@ on_both_databases! {
         let tokens = listed(&site);
         assert_eq!(tokens.len(), 2);
         assert!(tokens.iter().all(|token| token["revoked_at"].is_string()), "{tokens:?}");
+    }
+
+    async fn a_token_may_expire_after_a_while_or_at_an_instant(engine: Engine) {
+        let site = Site::new().tenant("acme", engine).write();
+        site.migrate();
+        let create = |expires: &str| {
+            site.run(&["token", "create", "--tenant", "acme", "--name", "x", "--expires", expires], b"")
+        };
+        for expires in ["90d", "12h", "2090-05-01T12:00:00+02:00", "never"] {
+            let output = create(expires);
+            assert_eq!((output.code, output.stderr.as_str()), (0, ""), "{expires}");
+        }
+        let tokens = listed(&site);
+        let lifetime = |at: usize| {
+            let instant = |key: &str| tokens[at][key].as_str().expect("a text").parse::<jiff::Timestamp>().unwrap();
+            instant("expires_at").duration_since(instant("created_at")).as_secs()
+        };
+        // The expiry is computed a moment before the token is created.
+        assert!((90 * 86_400 - 10..=90 * 86_400).contains(&lifetime(0)), "{tokens:?}");
+        assert!((12 * 3600 - 10..=12 * 3600).contains(&lifetime(1)), "{tokens:?}");
+        assert_eq!(tokens[2]["expires_at"], "2090-05-01T10:00:00Z");
+        assert_eq!(tokens[3]["expires_at"], Value::Null);
+
+        for past in ["2020-05-01T12:00:00Z", "0s"] {
+            let output = create(past);
+            assert_eq!((output.code, output.stdout.as_str()), (1, ""), "{past}");
+            assert_eq!(output.stderr, "error: a token must expire in the future\n");
+        }
+        for wrong in ["90", "soon", "2090-05-01", ""] {
+            let output = create(wrong);
+            assert_eq!((output.code, output.stdout.as_str()), (2, ""), "{wrong}");
+        }
+        assert_eq!(listed(&site).len(), 4);
+    }
+
+    async fn a_rotated_token_has_the_name_of_the_old_one_which_expires_or_is_revoked(engine: Engine) {
+        let site = Site::new().tenant("acme", engine).write();
+        site.migrate();
+        site.token("acme", "zapier");
+        let rotate = |arguments: &[&str]| site.run(&[&["token", "rotate", "--tenant", "acme"], arguments].concat(), b"");
+        let output = rotate(&["1"]);
+        assert_eq!((output.code, output.stdout.len()), (0, 50), "the value alone: {}", output.stdout);
+        assert!(output.stderr.starts_with("token 2 replaces token 1, which expires at "), "{}", output.stderr);
+        let tokens = listed(&site);
+        assert_eq!((&tokens[1]["name"], &tokens[1]["replaces"]), (&"zapier".into(), &1.into()));
+        assert_eq!((&tokens[0]["revoked_at"], &tokens[1]["expires_at"]), (&Value::Null, &Value::Null));
+        let expiry: jiff::Timestamp = tokens[0]["expires_at"].as_str().expect("24 hours").parse().unwrap();
+        let hours = expiry.duration_since(jiff::Timestamp::now()).as_secs_f64() / 3600.0;
+        assert!((23.9..=24.0).contains(&hours), "{hours}");
+
+        let output = rotate(&["2", "--overlap", "0s", "--expires", "90d"]);
+        assert_eq!((output.code, output.stderr.as_str()), (0, "token 3 replaces token 2, which is revoked\n"));
+        let tokens = listed(&site);
+        assert!(tokens[1]["revoked_at"].is_string() && tokens[1]["expires_at"].is_null(), "{tokens:?}");
+        assert!(tokens[2]["expires_at"].is_string(), "{tokens:?}");
+
+        let output = rotate(&["3"]);
+        assert_eq!((output.code, output.stdout.as_str()), (1, ""));
+        assert!(output.stderr.contains("pass --expires for the new one"), "{}", output.stderr);
+        // A token never gets a later expiry from a rotation.
+        let before = listed(&site)[0]["expires_at"].clone();
+        assert_eq!(rotate(&["1", "--overlap", "90d", "--expires", "never"]).code, 0);
+        assert_eq!(listed(&site)[0]["expires_at"], before);
+
+        for (arguments, fault) in [
+            (&["2"][..], "error: token 2 is revoked: create one with `formgate token create`\n"),
+            (&["4711"], "error: tenant `acme` has no token 4711\n"),
+        ] {
+            let output = rotate(arguments);
+            assert_eq!((output.code, output.stdout.as_str(), output.stderr.as_str()), (1, "", fault));
+        }
+        assert_eq!(rotate(&["1", "--overlap", "91d"]).code, 2);
+        assert_eq!(rotate(&["1", "--expires", "2020-05-01T12:00:00Z"]).code, 1);
+        assert_eq!(listed(&site).len(), 4, "nothing was created by what was refused");
     }
 
     async fn before_its_migration_a_database_has_no_tokens(engine: Engine) {

@@ -36,7 +36,7 @@ async fn the_data_of_another_database_is_found_in_one_that_was_migrated() {
     run("pg_dump", &["--data-only", "--format=custom", left_out[0], left_out[1], "--file", dump, &from]);
 
     let restored = site(&to);
-    Postgres::execute_in(&to, "DELETE FROM groups");
+    Postgres::execute_in(&to, "DELETE FROM groups; DELETE FROM audit_state");
     run("pg_restore", &["--data-only", "--exit-on-error", "--dbname", &to, dump]);
     let nodes = [original.start(), restored.start()];
     let clients = nodes.each_ref().map(|node| node.client().to(&original.host("acme")).with(&token));
@@ -51,6 +51,8 @@ async fn the_data_of_another_database_is_found_in_one_that_was_migrated() {
     }
     let done = restored.run(&["reindex", "--tenant", "acme"], b"");
     assert_eq!((done.code, done.stdout.as_str()), (0, NOTHING_WRONG), "{done:?}");
+    let verified = restored.run(&["audit", "verify", "--tenant", "acme"], b"");
+    assert_eq!(verified.code, 0, "the log goes on after that of the dump: {verified:?}");
 }
 
 /// The tenant is back at its dump, while another tenant of the database is served over the same connection.

@@ -9,6 +9,10 @@ use std::io::Read;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use serde_json::Value;
 
+/// What pages of the administration area may load.
+const PAGE_POLICY: &str = "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; \
+    frame-ancestors 'none'; base-uri 'none'";
+
 /// A whole answer.
 pub(crate) struct Answer {
     /// The status; compares with a number: `assert_eq!(answer.status, 404)`.
@@ -55,7 +59,41 @@ impl Answer {
 
     /// The first rule that the answer to a call of `method` breaks.
     pub(crate) fn fault(&self, method: &Method) -> Option<&'static str> {
+        if self.header("content-security-policy").is_some() {
+            return self.fault_of_page(method);
+        }
         self.fault_of_headers(method).or_else(|| self.fault_of_body(method))
+    }
+
+    /// The rules for answers of the administration area.
+    fn fault_of_page(&self, method: &Method) -> Option<&'static str> {
+        let must = |holds: bool, rule| if holds { None } else { Some(rule) };
+        let is = |name: &str, value: &str| self.header(name) == Some(value);
+        let kind = self.header("content-type").unwrap_or_default();
+        let is_page = kind == "text/html; charset=utf-8";
+        let is_whole = || {
+            let text = String::from_utf8_lossy(&self.body);
+            let once = |tag: &str| text.matches(tag).count() == 1;
+            once("<title>") && once("<h1>") && once("<main id=\"main\"") && text.ends_with("</html>")
+        };
+        must(
+            is_page || ["text/css; charset=utf-8", "image/svg+xml", "application/x-ndjson"].contains(&kind),
+            "a known type",
+        )
+        .or_else(|| must(self.header("x-request-id").is_some_and(|id| !id.is_empty()), "an answer has X-Request-Id"))
+        .or_else(|| must(is("content-security-policy", PAGE_POLICY), "a page loads only its own style sheet"))
+        .or_else(|| must(is("x-content-type-options", "nosniff"), "a page's type is not guessed"))
+        .or_else(|| must(is("cross-origin-opener-policy", "same-origin"), "no other site keeps a hold of a page"))
+        .or_else(|| must(self.header("referrer-policy").is_some(), "a page says what it is a referrer for"))
+        .or_else(|| must(is("cache-control", "no-store") || !is_page, "a page is not stored"))
+        .or_else(|| must(self.header("x-ratelimit-limit").is_none(), "a page reports no budget in its headers"))
+        .or_else(|| must(self.header("content-encoding").is_none() || !is_page, "a page is not compressed"))
+        .or_else(|| match self.status.as_u16() {
+            405 => must(self.header("allow").is_some(), "a 405 has Allow"),
+            429 => must(self.number("retry-after") >= Some(1), "a 429 has Retry-After of at least 1"),
+            303 => must(self.header("location").is_some(), "a 303 leads somewhere"),
+            _ => must(!is_page || *method == Method::HEAD || is_whole(), "a page has one title, h1 and main"),
+        })
     }
 
     fn fault_of_headers(&self, method: &Method) -> Option<&'static str> {

@@ -1,0 +1,119 @@
+//! The administration area: web pages on which the administrators of an account manage its tokens.
+//!
+//! Owns the pages, sessions and what protects them; [`crate::store`] keeps the sessions and the audit log. A request
+//! gets here if its path is that of the area, before any token check, so it spends none of the account's budget and
+//! works when none is left. It passes these steps, in this order:
+//!
+//! ```text
+//! sign-in address → route → origin → body → session → form token → role → page
+//! ```
+//!
+//! - [`routes`]: every route on one page, with the role that it needs and whether it changes anything.
+//! - `visit`: the steps. A page that changes something takes an [`Actor`](crate::store::Actor), which only they make.
+//! - A file a page; the HTML is in `templates/`, where everything is escaped by default.
+//!
+//! There is no JavaScript: each action is a form, and each POST needs the own origin and a form token that is bound to
+//! the session. The area is served at the sign-in address only, since an account may lose its custom domain to somebody
+//! who would then see the cookies of its administrators.
+
+mod audit;
+mod cookie;
+mod enter;
+mod forms;
+mod frame;
+mod overview;
+mod problem;
+mod protection;
+mod rates;
+pub mod routes;
+mod sessions;
+mod style;
+mod times;
+mod token;
+mod token_forms;
+mod tokens;
+mod visit;
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+
+use crate::config::{AdministrationConfig, GatewayConfig};
+use crate::metrics::Metrics;
+use crate::shared::RedisClient;
+pub use problem::page_of_refusal;
+use rates::SessionRates;
+pub use visit::Visit;
+
+/// The largest body of a form, in bytes. Larger: callers without a session can send more for nothing. Smaller: the
+/// longest valid form is refused.
+pub const MAX_FORM: usize = 16 * 1024;
+
+/// The administration area of every tenant.
+#[derive(Debug)]
+pub struct Administration {
+    settings: ArcSwapOption<AreaSettings>,
+    shared: Arc<Shared>,
+}
+
+/// What all requests share, whatever the settings.
+#[derive(Debug)]
+struct Shared {
+    rates: SessionRates,
+    /// Announces changed tokens to the other nodes, if Redis is configured.
+    redis: Option<Arc<RedisClient>>,
+    metrics: Metrics,
+}
+
+#[derive(Debug)]
+struct AreaSettings {
+    config: AdministrationConfig,
+    public_port: Option<u16>,
+}
+
+/// The area as configured when a request arrived.
+#[derive(Clone, Debug)]
+pub struct Area {
+    settings: Arc<AreaSettings>,
+    shared: Arc<Shared>,
+}
+
+impl Administration {
+    /// The area as configured, and the Redis that changed tokens are announced through.
+    #[must_use]
+    pub fn new(config: &GatewayConfig, redis: Option<Arc<RedisClient>>, metrics: Metrics) -> Self {
+        let shared = Shared { rates: SessionRates::default(), redis, metrics };
+        let administration = Self { settings: ArcSwapOption::empty(), shared: Arc::new(shared) };
+        administration.configure(config);
+        administration
+    }
+
+    /// Applies a changed configuration.
+    pub fn configure(&self, config: &GatewayConfig) {
+        let settings = config.administration.clone();
+        let settings =
+            settings.map(|config_of_area| AreaSettings { config: config_of_area, public_port: config.public_port });
+        self.settings.store(settings.map(Arc::new));
+    }
+
+    /// The area, if it is served and a path is in it.
+    #[must_use]
+    pub fn at(&self, path: &str) -> Option<Area> {
+        let settings = self.settings.load_full()?;
+        let rest = path.strip_prefix(&*settings.config.path)?;
+        let is_inside = rest.is_empty() || rest.starts_with('/');
+        is_inside.then(|| Area { settings, shared: Arc::clone(&self.shared) })
+    }
+}
+
+impl Area {
+    /// The path of the overview.
+    fn path(&self) -> &str {
+        &self.settings.config.path
+    }
+
+    /// A path below that of the area.
+    fn rest<'p>(&self, path: &'p str) -> &'p str {
+        path.strip_prefix(self.path()).unwrap_or_default()
+    }
+}

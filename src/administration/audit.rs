@@ -1,0 +1,222 @@
+//! The audit log: every change, with filters, and as newline-delimited JSON.
+
+use askama::Template;
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::try_unfold;
+use http::StatusCode;
+use http::header::{CONTENT_DISPOSITION, HeaderValue};
+use jiff::Timestamp;
+use jiff::civil::Date;
+use serde_json::value::RawValue;
+
+use super::forms::parameter;
+use super::frame::{Frame, page};
+use super::protection::{Referrer, hex, protect};
+use super::times::Moment;
+use super::visit::Member;
+use crate::error::Refusal;
+use crate::reply::{ContentType, PartsError, Reply};
+use crate::store::{AuditFilter, AuditRecord};
+
+/// How many rows a page has. Larger: a page takes longer. Smaller: more pages.
+const PAGE: u32 = 100;
+
+/// How many rows an export reads at once. Larger: more memory for each export. Smaller: more statements.
+const BATCH: u32 = 500;
+
+struct AuditRow {
+    id: i64,
+    at: Moment,
+    actor: String,
+    source: String,
+    network: Option<String>,
+    action: String,
+    subject: String,
+    details: String,
+}
+
+/// The filter as it was typed.
+struct TypedFilter {
+    actor: String,
+    action: String,
+    since: String,
+    until: String,
+    fault: Option<&'static str>,
+}
+
+#[derive(Template)]
+#[template(path = "audit.html", config = "src/administration/askama.toml")]
+struct AuditPage {
+    frame: Frame,
+    typed: TypedFilter,
+    is_filtered: bool,
+    rows: Vec<AuditRow>,
+    /// The query of the filter, for the export.
+    query: String,
+    /// The query of the next page.
+    next: Option<String>,
+}
+
+#[derive(serde::Serialize)]
+struct AuditJson<'r> {
+    id: i64,
+    at: String,
+    actor: &'r str,
+    source: &'r str,
+    network: Option<&'r str>,
+    action: &'r str,
+    subject: &'r str,
+    details: &'r RawValue,
+    digest: String,
+}
+
+impl TypedFilter {
+    fn of(member: &Member<'_>) -> (Self, AuditFilter) {
+        let query = member.visit.head.uri.query();
+        let typed = |name| parameter(query, name).trim().replace('\0', "");
+        let mut typed = Self {
+            actor: typed("actor"),
+            action: typed("action"),
+            since: typed("since"),
+            until: typed("until"),
+            fault: None,
+        };
+        let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        let (mut since, mut until) = (None, None);
+        for (text, day, is_end) in [(&typed.since, &mut since, false), (&typed.until, &mut until, true)] {
+            if !text.is_empty() {
+                match border_of(text, is_end, member) {
+                    Some(at) => *day = Some(at),
+                    None => typed.fault = Some("Enter days as YYYY-MM-DD."),
+                }
+            }
+        }
+        let filter = AuditFilter { actor: given(&typed.actor), action: given(&typed.action), since, until };
+        (typed, filter)
+    }
+
+    fn query(&self) -> String {
+        let mut query = form_urlencoded::Serializer::new(String::new());
+        for (name, value) in
+            [("actor", &self.actor), ("action", &self.action), ("since", &self.since), ("until", &self.until)]
+        {
+            if !value.is_empty() {
+                query.append_pair(name, value);
+            }
+        }
+        query.finish()
+    }
+}
+
+/// The first or the last instant of a day in the account's time zone.
+fn border_of(day: &str, is_end: bool, member: &Member<'_>) -> Option<Timestamp> {
+    let zone = member.visit.tenant.timezone.clone();
+    let day: Date = day.parse().ok().filter(|_| day.len() == 10)?;
+    let day = if is_end { day.tomorrow().ok()? } else { day };
+    let at = day.to_zoned(zone).ok()?.timestamp();
+    Some(if is_end { at - std::time::Duration::from_micros(1) } else { at })
+}
+
+pub(super) async fn show(member: &Member<'_>) -> Result<Reply, Refusal> {
+    let (typed, filter) = TypedFilter::of(member);
+    let before = parameter(member.visit.head.uri.query(), "before").parse().ok();
+    let mut records = match typed.fault {
+        None => member.store.list_audit(&filter, before, PAGE + 1).await?,
+        Some(_) => Vec::new(),
+    };
+    let has_more = records.len() > PAGE as usize;
+    records.truncate(PAGE as usize);
+    let query = typed.query();
+    let next = records.last().filter(|_| has_more).map(|last| {
+        let separator = if query.is_empty() { "" } else { "&" };
+        format!("?{query}{separator}before={}", last.id)
+    });
+    let status = if typed.fault.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
+    let zone = &member.visit.tenant.timezone;
+    let rows = records.into_iter().map(|record| AuditRow {
+        id: record.id,
+        at: Moment::new(record.at, zone),
+        actor: record.actor,
+        source: record.source,
+        network: record.network,
+        action: record.action,
+        subject: record.subject,
+        details: details_of(&record.details),
+    });
+    let rows = rows.collect();
+    let is_filtered = !query.is_empty() || before.is_some();
+    let query = if query.is_empty() { query } else { format!("?{query}") };
+    Ok(page(status, &AuditPage { frame: Frame::of(member, "audit"), is_filtered, typed, rows, query, next }))
+}
+
+/// `role admin, by link`: the details without the punctuation of JSON.
+fn details_of(json: &str) -> String {
+    let Ok(serde_json::Value::Object(details)) = serde_json::from_str(json) else { return json.to_owned() };
+    let shown = details.iter().filter(|(_, value)| !value.is_null()).map(|(key, value)| match value.as_str() {
+        Some(text) => format!("{} {text}", key.replace('_', " ")),
+        None => format!("{} {value}", key.replace('_', " ")),
+    });
+    shown.collect::<Vec<_>>().join(", ")
+}
+
+/// The rows that match the filter as newline-delimited JSON, the newest first. They are read while the client reads.
+pub(super) async fn export(member: &Member<'_>) -> Result<Reply, Refusal> {
+    let (typed, filter) = TypedFilter::of(member);
+    if let Some(fault) = typed.fault {
+        return Ok(member.area.unknown(fault));
+    }
+    let first = member.store.list_audit(&filter, None, BATCH).await?;
+    let next = next_of(&first);
+    let state = (std::sync::Arc::clone(&member.store), filter, next);
+    let rest = try_unfold(state, |(store, filter, next)| async move {
+        let Some(before) = next else { return Ok(None) };
+        let records = store.list_audit(&filter, Some(before), BATCH).await?;
+        let next = next_of(&records);
+        Ok::<_, PartsError>(Some((lines(&records)?, (store, filter, next))))
+    });
+    let body = lines(&first).map_err(|error| Refusal::Panicked(error.to_string()))?;
+    let reply = protect(Reply::of_type(StatusCode::OK, ContentType::Ndjson, body), Referrer::SameOrigin);
+    let file = format!("attachment; filename=\"audit-{}.ndjson\"", member.visit.tenant.slug);
+    let file = HeaderValue::try_from(file).expect("a slug is letters, digits and hyphens");
+    let reply = reply.with_header(CONTENT_DISPOSITION, file);
+    Ok(if next.is_some() { reply.with_rest(rest.boxed()) } else { reply })
+}
+
+/// Where the next batch begins; `None` behind the last one.
+fn next_of(records: &[AuditRecord]) -> Option<i64> {
+    records.last().filter(|_| records.len() == BATCH as usize).map(|record| record.id)
+}
+
+fn lines(records: &[AuditRecord]) -> Result<Bytes, serde_json::Error> {
+    let mut lines = Vec::new();
+    for record in records {
+        let json = AuditJson {
+            id: record.id,
+            at: record.at.to_string(),
+            actor: &record.actor,
+            source: &record.source,
+            network: record.network.as_deref(),
+            action: &record.action,
+            subject: &record.subject,
+            details: serde_json::from_str(&record.details)?,
+            digest: hex(&record.digest),
+        };
+        serde_json::to_writer(&mut lines, &json)?;
+        lines.push(b'\n');
+    }
+    Ok(lines.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn details_are_shown_without_the_punctuation_of_json() {
+        let json = r#"{"role": "admin", "expires_at": null, "old_id": 7}"#;
+        assert_eq!(details_of(json), "role admin, old id 7");
+        assert_eq!(details_of("{}"), "");
+        assert_eq!(details_of("<b>"), "<b>");
+    }
+}

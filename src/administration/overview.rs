@@ -1,0 +1,52 @@
+//! The overview: what the account may still do now, and what needs attention.
+
+use askama::Template;
+use http::StatusCode;
+
+use super::frame::{Frame, page};
+use super::visit::Member;
+use crate::error::Refusal;
+use crate::reply::Reply;
+use crate::store::TokenCounts;
+
+#[derive(Template)]
+#[template(path = "overview.html", config = "src/administration/askama.toml")]
+struct OverviewPage {
+    frame: Frame,
+    email: String,
+    role: &'static str,
+    remaining: u32,
+    limit: u32,
+    tokens: TokenCounts,
+    failing: i64,
+    disabled: i64,
+}
+
+impl OverviewPage {
+    fn needs_attention(&self) -> bool {
+        [self.tokens.expire_soon, self.tokens.unused, self.failing, self.disabled].into_iter().any(|count| count > 0)
+    }
+
+    /// `1 token`, `2 tokens`.
+    fn counted(&self, number: &i64, one: &str) -> String {
+        if *number == 1 { format!("1 {one}") } else { format!("{number} {one}s") }
+    }
+}
+
+pub(super) async fn show(member: &Member<'_>) -> Result<Reply, Refusal> {
+    let tokens = member.store.count_tokens(member.now).await?;
+    let (failing, disabled) = member.store.count_troubled_subscriptions().await?;
+    // A look: nothing is spent.
+    let budget = member.visit.gate.budget(member.visit.tenant).await;
+    let overview = OverviewPage {
+        frame: Frame::of(member, "overview"),
+        email: member.session.email.clone(),
+        role: member.session.role.as_str(),
+        remaining: budget.remaining,
+        limit: budget.limit,
+        tokens,
+        failing,
+        disabled,
+    };
+    Ok(page(StatusCode::OK, &overview))
+}

@@ -1,0 +1,78 @@
+//! Who is signed in, and signing out: oneself, somebody else, or everybody.
+
+use askama::Template;
+use http::StatusCode;
+
+use super::frame::{Frame, page};
+use super::times::Moment;
+use super::visit::{Change, Member};
+use crate::error::Refusal;
+use crate::reply::Reply;
+use crate::store::EndedSessions;
+
+struct SessionRow {
+    id: i64,
+    email: String,
+    name: Option<String>,
+    role: &'static str,
+    created: Moment,
+    last_seen: Moment,
+    ends: Moment,
+    network: String,
+    user_agent: String,
+    is_own: bool,
+}
+
+#[derive(Template)]
+#[template(path = "sessions.html", config = "src/administration/askama.toml")]
+struct SessionsPage {
+    frame: Frame,
+    rows: Vec<SessionRow>,
+}
+
+pub(super) async fn show(member: &Member<'_>) -> Result<Reply, Refusal> {
+    let sessions = member.store.list_admin_sessions(member.area.settings.config.idle, member.now).await?;
+    let zone = &member.visit.tenant.timezone;
+    let rows = sessions.into_iter().map(|session| SessionRow {
+        is_own: session.id == member.session.id,
+        id: session.id,
+        email: session.email,
+        name: session.name,
+        role: session.role.as_str(),
+        created: Moment::new(session.created_at, zone),
+        last_seen: Moment::new(session.last_seen_at, zone),
+        ends: Moment::new(session.expires_at, zone),
+        network: session.network,
+        user_agent: session.user_agent,
+    });
+    let rows = rows.collect();
+    Ok(page(StatusCode::OK, &SessionsPage { frame: Frame::of(member, "sessions"), rows }))
+}
+
+/// Ends the session in the field `session`, or with `all` every one.
+pub(super) async fn end(change: &Change<'_>) -> Result<Reply, Refusal> {
+    let member = &change.member;
+    let which = match change.form.field("session") {
+        "all" => EndedSessions::All,
+        id => match id.parse() {
+            Ok(id) => EndedSessions::One(id),
+            Err(_) => return Ok(member.area.unknown("The form names no session.")),
+        },
+    };
+    let ended = member.store.end_admin_sessions(which, member.now, &change.actor).await?;
+    let tenant = &*member.visit.tenant.slug;
+    tracing::info!(tenant, actor = change.actor.name, ended, "an administrator ended sessions");
+    if [EndedSessions::All, EndedSessions::One(member.session.id)].contains(&which) {
+        return Ok(member.area.signed_out(tenant));
+    }
+    Ok(member.area.see_other("/sessions"))
+}
+
+pub(super) async fn sign_out(change: &Change<'_>) -> Result<Reply, Refusal> {
+    let member = &change.member;
+    let own = EndedSessions::One(member.session.id);
+    member.store.end_admin_sessions(own, member.now, &change.actor).await?;
+    let tenant = &*member.visit.tenant.slug;
+    tracing::info!(tenant, actor = change.actor.name, "an administrator signed out");
+    Ok(member.area.signed_out(tenant))
+}

@@ -1,0 +1,36 @@
+//! Instants as pages show them: in the account's time zone, and exactly for programs.
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+/// An instant on a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Moment {
+    /// For the attribute `datetime`.
+    pub(super) exact: String,
+    /// To the minute, with the abbreviation of the zone.
+    pub(super) shown: String,
+}
+
+impl Moment {
+    pub(super) fn new(at: Timestamp, zone: &TimeZone) -> Self {
+        let at = at.to_zoned(zone.clone());
+        Self { exact: at.timestamp().to_string(), shown: at.strftime("%-d %b %Y, %H:%M %Z").to_string() }
+    }
+
+    pub(super) fn of(at: Option<Timestamp>, zone: &TimeZone) -> Option<Self> {
+        at.map(|at| Self::new(at, zone))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instant_is_shown_in_the_zone_of_the_account() {
+        let at: Timestamp = "2026-07-04T22:05:59.9Z".parse().unwrap();
+        let moment = Moment::new(at, &TimeZone::get("Europe/Berlin").unwrap());
+        assert_eq!((&*moment.shown, &*moment.exact), ("5 Jul 2026, 00:05 CEST", "2026-07-04T22:05:59.9Z"));
+    }
+}

@@ -1,0 +1,163 @@
+//! One token: what is known about it, rotating it, and revoking it.
+
+use std::time::Duration;
+
+use askama::Template;
+use http::StatusCode;
+use jiff::Timestamp;
+
+use super::forms::parameter;
+use super::frame::{Frame, page};
+use super::times::Moment;
+use super::token_forms::{Choice, EXPIRIES, OVERLAPS, TypedToken};
+use super::tokens::{AgainPage, TokenRow, ValuePage, faulty, zone_of};
+use super::visit::{Change, Member};
+use crate::error::Refusal;
+use crate::reply::Reply;
+use crate::shared::announce;
+use crate::tenant::token::{self, Rotated, RotationRequest};
+
+/// The parameter of the page after a change that Redis did not take.
+const LATE: &str = "late";
+
+/// How soon a change of tokens is felt by the nodes that could not be told about it.
+const LATE_WARNING: &str = "Redis could not be reached to announce the change. This node applies it already; other \
+                            nodes within a minute.";
+
+#[derive(Template)]
+#[template(path = "token.html", config = "src/administration/askama.toml")]
+struct TokenPage {
+    frame: Frame,
+    token: TokenRow,
+    warning: Option<&'static str>,
+    typed: TypedToken,
+    expiries: &'static [Choice],
+    overlaps: &'static [Choice],
+    zone: String,
+}
+
+#[derive(Template)]
+#[template(path = "revoke.html", config = "src/administration/askama.toml")]
+struct RevokePage {
+    frame: Frame,
+    token: TokenRow,
+    /// How soon every node refuses the token.
+    felt: &'static str,
+}
+
+pub(super) async fn show(member: &Member<'_>, id: &str) -> Result<Reply, Refusal> {
+    let is_late = parameter(member.visit.head.uri.query(), LATE) == "1";
+    show_with(member, id, TypedToken::empty(), StatusCode::OK, is_late.then_some(LATE_WARNING)).await
+}
+
+async fn show_with(
+    member: &Member<'_>,
+    id: &str,
+    typed: TypedToken,
+    status: StatusCode,
+    warning: Option<&'static str>,
+) -> Result<Reply, Refusal> {
+    let Some(token) = find(member, id).await? else { return Ok(unknown(member)) };
+    let token_page = TokenPage {
+        frame: Frame::of(member, "tokens"),
+        token,
+        warning,
+        typed,
+        expiries: &EXPIRIES,
+        overlaps: &OVERLAPS,
+        zone: zone_of(member),
+    };
+    Ok(page(status, &token_page))
+}
+
+pub(super) async fn ask_revoke(member: &Member<'_>, id: &str) -> Result<Reply, Refusal> {
+    let Some(token) = find(member, id).await? else { return Ok(unknown(member)) };
+    let felt = match &member.area.shared.redis {
+        Some(_) => "This node refuses it at once, and every other node within a second.",
+        None => "This node refuses it at once. If there are other nodes, they refuse it within five seconds.",
+    };
+    Ok(page(StatusCode::OK, &RevokePage { frame: Frame::of(member, "tokens"), token, felt }))
+}
+
+pub(super) async fn revoke(change: &Change<'_>, id: &str) -> Result<Reply, Refusal> {
+    let member = &change.member;
+    let Some(id) = parse(id) else { return Ok(unknown(member)) };
+    if !member.store.revoke_token(id, Timestamp::now(), &change.actor).await? {
+        return Ok(unknown(member));
+    }
+    let tenant = &*member.visit.tenant.slug;
+    tracing::info!(tenant, actor = change.actor.name, token = id, "an administrator revoked a token");
+    let late = if announce(member).await { String::new() } else { format!("?{LATE}=1") };
+    Ok(member.area.see_other(&format!("/tokens/{id}{late}")))
+}
+
+pub(super) async fn rotate(change: &Change<'_>, id: &str) -> Result<Reply, Refusal> {
+    let member = &change.member;
+    let Some(old) = parse(id) else { return Ok(unknown(member)) };
+    let mut typed = TypedToken::of(&change.form);
+    let form_key = Some(typed.check_key());
+    let expires_at = typed.check_expiry(member.now, &member.visit.tenant.timezone);
+    let overlap = typed.check_overlap();
+    if typed.faults.any() {
+        return show_with(member, id, typed, StatusCode::UNPROCESSABLE_ENTITY, None).await;
+    }
+    let request = RotationRequest { expires_at, overlap, form_key };
+    let rotated = match token::rotate(&member.store, old, request, &change.actor).await {
+        Ok(rotated) => rotated,
+        Err(error) => {
+            return show_with(member, id, faulty(error, typed)?, StatusCode::UNPROCESSABLE_ENTITY, None).await;
+        }
+    };
+    match rotated {
+        Rotated::New { id: new, token, old_until } => {
+            let tenant = &*member.visit.tenant.slug;
+            tracing::info!(tenant, actor = change.actor.name, token = old, new, "an administrator rotated a token");
+            let warning = (!announce(member).await).then_some(LATE_WARNING);
+            let name = member.store.find_token_by_id(new).await?.map(|token| token.name).unwrap_or_default();
+            let until = (overlap > Duration::ZERO).then(|| Moment::new(old_until, &member.visit.tenant.timezone));
+            let value = ValuePage {
+                frame: Frame::of(member, "tokens"),
+                name,
+                id: new,
+                value: token.expose().to_owned(),
+                replaced: Some((old, until)),
+                warning,
+            };
+            Ok(page(StatusCode::CREATED, &value))
+        }
+        Rotated::Existing(id) => Ok(page(StatusCode::OK, &AgainPage { frame: Frame::of(member, "tokens"), id })),
+        Rotated::Unknown => Ok(unknown(member)),
+        // Another administrator was faster: the page shows what the token is now.
+        Rotated::Revoked | Rotated::Expired => {
+            let warning = "Nothing was changed: a token that was revoked or has expired can't be rotated.";
+            show_with(member, id, typed, StatusCode::CONFLICT, Some(warning)).await
+        }
+    }
+}
+
+/// Makes a change of tokens felt: at once on this node, and through Redis on the others. Returns whether that did, or
+/// nothing needs to.
+pub(super) async fn announce(member: &Member<'_>) -> bool {
+    let tenant = member.visit.tenant;
+    tenant.tokens.changed();
+    let Some(redis) = &member.area.shared.redis else { return true };
+    let announced = announce::announce(redis, &tenant.slug).await;
+    if let Err(cause) = &announced {
+        tracing::warn!(tenant = &*tenant.slug, cause, "a change of tokens was not announced through Redis");
+    }
+    announced.is_ok()
+}
+
+async fn find(member: &Member<'_>, id: &str) -> Result<Option<TokenRow>, Refusal> {
+    let Some(id) = parse(id) else { return Ok(None) };
+    Ok(member.store.find_token_by_id(id).await?.map(|token| TokenRow::of(token, member)))
+}
+
+/// A number as it is written in links: without a sign or leading zeros.
+fn parse(id: &str) -> Option<i64> {
+    id.parse().ok().filter(|number: &i64| number.to_string() == id)
+}
+
+fn unknown(member: &Member<'_>) -> Reply {
+    member.area.unknown("This account has no token with this number.")
+}

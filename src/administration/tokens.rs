@@ -1,0 +1,201 @@
+//! The list of tokens, and the form that generates one.
+//!
+//! The value of a new token is in the answer to the POST and nowhere else. Sending the form again, as browsers offer,
+//! creates no second token, since the form has a key.
+
+use askama::Template;
+use http::StatusCode;
+use jiff::tz::TimeZone;
+
+use super::forms::parameter;
+use super::frame::{Frame, page};
+use super::times::Moment;
+use super::token::announce;
+use super::token_forms::{Choice, EXPIRIES, TypedToken};
+use super::visit::{Change, Member};
+use crate::error::Refusal;
+use crate::reply::Reply;
+use crate::store::{StoreError, TokenFilter, TokenRecord};
+use crate::tenant::token::{self, CreateTokenError, Created, NewTokenRequest};
+
+/// How many tokens a page has. Larger: a page of an account with very many takes longer. Smaller: more pages.
+const PAGE: usize = 100;
+
+/// The lists: parameter, filter, and what the link says.
+const LISTS: [(&str, TokenFilter, &str); 4] = [
+    ("", TokenFilter::Active, "Active"),
+    ("expiring", TokenFilter::ExpireSoon, "Expiring within 14 days"),
+    ("unused", TokenFilter::Unused, "Unused for 90 days"),
+    ("all", TokenFilter::All, "All, with revoked and expired"),
+];
+
+/// A token in the list.
+pub(super) struct TokenRow {
+    pub(super) id: i64,
+    pub(super) name: String,
+    pub(super) prefix: String,
+    pub(super) created: Moment,
+    pub(super) created_by: Option<String>,
+    pub(super) last_used: Option<Moment>,
+    pub(super) last_used_route: Option<String>,
+    pub(super) last_used_network: Option<String>,
+    pub(super) expires: Option<Moment>,
+    pub(super) revoked: Option<Moment>,
+    pub(super) replaces: Option<i64>,
+    pub(super) state: &'static str,
+}
+
+impl TokenRow {
+    pub(super) fn of(token: TokenRecord, member: &Member<'_>) -> Self {
+        let zone: &TimeZone = &member.visit.tenant.timezone;
+        let is_expired = token.is_expired(member.now);
+        Self {
+            id: token.id,
+            name: token.name,
+            prefix: token.prefix,
+            created: Moment::new(token.created_at, zone),
+            created_by: token.created_by,
+            last_used: Moment::of(token.last_used_at, zone),
+            last_used_route: token.last_used_route,
+            last_used_network: token.last_used_network,
+            expires: Moment::of(token.expires_at, zone),
+            revoked: Moment::of(token.revoked_at, zone),
+            replaces: token.replaces,
+            state: match (token.revoked_at, is_expired) {
+                (Some(_), _) => "revoked",
+                (None, true) => "expired",
+                (None, false) => "active",
+            },
+        }
+    }
+
+    pub(super) fn is_active(&self) -> bool {
+        self.state == "active"
+    }
+}
+
+#[derive(Template)]
+#[template(path = "tokens.html", config = "src/administration/askama.toml")]
+struct TokensPage {
+    frame: Frame,
+    lists: Vec<ListLink>,
+    shown: &'static str,
+    rows: Vec<TokenRow>,
+    is_first: bool,
+    /// The query of the next page.
+    next: Option<String>,
+    typed: TypedToken,
+    expiries: &'static [Choice],
+    zone: String,
+}
+
+struct ListLink {
+    query: String,
+    label: &'static str,
+    is_shown: bool,
+}
+
+/// The page with the value of a new token.
+#[derive(Template)]
+#[template(path = "token_value.html", config = "src/administration/askama.toml")]
+pub(super) struct ValuePage {
+    pub(super) frame: Frame,
+    pub(super) name: String,
+    pub(super) id: i64,
+    pub(super) value: String,
+    /// The token that it replaces, and until when that one is accepted; `None` in there: it is revoked.
+    pub(super) replaced: Option<(i64, Option<Moment>)>,
+    pub(super) warning: Option<&'static str>,
+}
+
+/// The page for a form that was sent before.
+#[derive(Template)]
+#[template(path = "token_again.html", config = "src/administration/askama.toml")]
+pub(super) struct AgainPage {
+    pub(super) frame: Frame,
+    pub(super) id: i64,
+}
+
+pub(super) async fn show(member: &Member<'_>) -> Result<Reply, Refusal> {
+    list(member, TypedToken::empty(), StatusCode::OK).await
+}
+
+async fn list(member: &Member<'_>, typed: TypedToken, status: StatusCode) -> Result<Reply, Refusal> {
+    let query = member.visit.head.uri.query();
+    let wanted = parameter(query, "show");
+    let (shown, filter, _) = LISTS.into_iter().find(|(name, _, _)| *name == wanted).unwrap_or(LISTS[0]);
+    let before = parameter(query, "before").parse::<i64>().ok();
+    let limit = u32::try_from(PAGE + 1).expect("it is small");
+    let mut tokens = member.store.list_newest_tokens(filter, before, limit, member.now).await?;
+    let has_more = tokens.len() > PAGE;
+    tokens.truncate(PAGE);
+    let last = tokens.last().filter(|_| has_more).map(|token| token.id);
+    let tokens_page = TokensPage {
+        frame: Frame::of(member, "tokens"),
+        lists: LISTS
+            .into_iter()
+            .map(|(name, _, label)| ListLink {
+                query: if name.is_empty() { String::new() } else { format!("?show={name}") },
+                label,
+                is_shown: name == shown,
+            })
+            .collect(),
+        shown,
+        rows: tokens.into_iter().map(|token| TokenRow::of(token, member)).collect(),
+        is_first: before.is_none(),
+        next: last.map(|last| match shown {
+            "" => format!("?before={last}"),
+            shown => format!("?show={shown}&before={last}"),
+        }),
+        typed,
+        expiries: &EXPIRIES,
+        zone: zone_of(member),
+    };
+    Ok(page(status, &tokens_page))
+}
+
+/// The name of the account's time zone.
+pub(super) fn zone_of(member: &Member<'_>) -> String {
+    member.visit.tenant.timezone.iana_name().unwrap_or("UTC").to_owned()
+}
+
+pub(super) async fn create(change: &Change<'_>) -> Result<Reply, Refusal> {
+    let member = &change.member;
+    let mut typed = TypedToken::of(&change.form);
+    let name = typed.check_name();
+    let form_key = Some(typed.check_key());
+    let expires_at = typed.check_expiry(member.now, &member.visit.tenant.timezone);
+    if typed.faults.any() {
+        return list(member, typed, StatusCode::UNPROCESSABLE_ENTITY).await;
+    }
+    let request = NewTokenRequest { name: name.clone(), expires_at, form_key };
+    match token::create(&member.store, request, &change.actor).await {
+        Ok(Created::New { id, token }) => {
+            let tenant = &*member.visit.tenant.slug;
+            tracing::info!(tenant, actor = change.actor.name, token = id, "an administrator created a token");
+            // A node may remember that the token is unknown; nobody could know it before, so that costs nothing.
+            announce(member).await;
+            let value = ValuePage {
+                frame: Frame::of(member, "tokens"),
+                name,
+                id,
+                value: token.expose().to_owned(),
+                replaced: None,
+                warning: None,
+            };
+            Ok(page(StatusCode::CREATED, &value))
+        }
+        Ok(Created::Existing(id)) => Ok(page(StatusCode::OK, &AgainPage { frame: Frame::of(member, "tokens"), id })),
+        Err(error) => list(member, faulty(error, typed)?, StatusCode::UNPROCESSABLE_ENTITY).await,
+    }
+}
+
+/// The form with the field that can't be accepted, or the failure of the database.
+pub(super) fn faulty(error: CreateTokenError, mut typed: TypedToken) -> Result<TypedToken, StoreError> {
+    match error {
+        CreateTokenError::InvalidName => typed.faults.name = Some("This name can't be used."),
+        CreateTokenError::AlreadyExpired => typed.faults.expires = Some("This is over. Choose a later one."),
+        CreateTokenError::Store(error) => return Err(error),
+    }
+    Ok(typed)
+}

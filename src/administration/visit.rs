@@ -1,0 +1,216 @@
+//! The steps of a request to the area, once and in order.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::header::USER_AGENT;
+use http::{Method, request};
+use jiff::Timestamp;
+
+use super::cookie::SessionSecret;
+use super::forms::Form;
+use super::protection::{Referrer, is_from_own_page};
+use super::routes::{self, Needs, Page, Route};
+use super::{Area, audit, enter, overview, problem, sessions, style, token, tokens};
+use crate::error::{Refusal, abbreviate};
+use crate::gate::{Authority, Connection, Gate, Origin};
+use crate::reply::Reply;
+use crate::store::{Actor, AdminRole, AdminSession, AuditSource, Store};
+use crate::tenant::{Tenant, shown_network};
+
+/// How old the time of a session's last use may get before it is written. A session with a short idle limit is written
+/// more often.
+///
+/// Larger: the list of sessions is less exact, and sessions end earlier than configured. Smaller: more writes.
+const SEEN_INTERVAL: Duration = Duration::from_secs(60);
+
+/// A request, and what is known about it.
+#[derive(Clone, Copy, Debug)]
+pub struct Visit<'r> {
+    /// Limits attempts, and knows the account's budget.
+    pub gate: &'r Gate,
+    /// Its connection.
+    pub connection: &'r Connection,
+    /// The tenant that it is for.
+    pub tenant: &'r Arc<Tenant>,
+    /// The address that it is for.
+    pub authority: &'r Authority<'r>,
+    /// Its head.
+    pub head: &'r request::Parts,
+}
+
+impl Visit<'_> {
+    /// The caller's network as it is stored.
+    pub(super) fn network(&self) -> Option<String> {
+        self.connection.caller.map(shown_network)
+    }
+
+    /// What the browser says that it is, shortened.
+    pub(super) fn user_agent(&self) -> String {
+        let agent = self.head.headers.get(USER_AGENT).map(|value| String::from_utf8_lossy(value.as_bytes()));
+        abbreviate(&agent.unwrap_or_default()).into_owned()
+    }
+}
+
+/// A request of an administrator who is signed in.
+pub(super) struct Member<'v> {
+    pub(super) area: &'v Area,
+    pub(super) visit: Visit<'v>,
+    pub(super) store: Arc<Store>,
+    pub(super) session: AdminSession,
+    pub(super) secret: SessionSecret,
+    pub(super) now: Timestamp,
+}
+
+/// A form that an administrator may send: it comes from a page of this session, and the role allows it. Only the steps
+/// here make one.
+pub(super) struct Change<'v> {
+    pub(super) member: Member<'v>,
+    pub(super) form: Form,
+    pub(super) actor: Actor,
+}
+
+impl Area {
+    /// The redirect to the sign-in address, for a request to another address of the tenant.
+    #[must_use]
+    pub fn redirect(&self, visit: &Visit<'_>) -> Option<Reply> {
+        let (host, address) = (visit.authority.host(), &visit.tenant.address);
+        if host == address {
+            return None;
+        }
+        let public = self.settings.public_port.map(|port| port.to_string());
+        let port =
+            public.as_deref().or(visit.authority.origin().port).filter(|port| !port.is_empty() && *port != "443");
+        let target = visit.head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+        Some(problem::redirect(&format!("{}{target}", Origin { host: address, port })))
+    }
+
+    /// The route of a request, and the segment of its path that is not fixed.
+    ///
+    /// # Errors
+    /// [`Refusal::UnknownPath`], [`Refusal::MethodNotAllowed`].
+    pub fn route<'h>(&self, head: &'h request::Parts) -> Result<(&'static Route, &'h str), Refusal> {
+        routes::find(&head.method, self.rest(head.uri.path()))
+    }
+
+    /// The answer.
+    ///
+    /// # Errors
+    /// What keeps the area from answering: the database, a limit.
+    pub async fn answer(&self, visit: Visit<'_>, route: &Route, segment: &str, body: Bytes) -> Result<Reply, Refusal> {
+        let referrer = if route.needs == Needs::Link { Referrer::Nothing } else { Referrer::SameOrigin };
+        let is_change = route.method == Method::POST;
+        if is_change && !is_from_own_page(visit.head, &visit.authority.origin(), referrer) {
+            return Ok(self.foreign_origin());
+        }
+        let form = match is_change.then(|| Form::parse(visit.head, &body)).transpose() {
+            Ok(form) => form,
+            Err(fault) => return Ok(self.no_form(fault)),
+        };
+        match route.page {
+            Page::Style => return style::answer(segment),
+            Page::Enter => return enter::show(self, &visit, segment).await,
+            Page::SignIn => return enter::sign_in(self, &visit, segment).await,
+            _ => {}
+        }
+        let Some(secret) = SessionSecret::presented(&visit.head.headers) else {
+            return Ok(self.not_signed_in(&visit.tenant.slug, false));
+        };
+        let Some(member) = Box::pin(self.member(visit, secret)).await? else {
+            return Ok(self.not_signed_in(&visit.tenant.slug, true));
+        };
+        match form {
+            None => read(&member, route.page, segment).await,
+            Some(form) if !member.secret.accepts(form.field("form_token")) => Ok(self.stale_form()),
+            Some(_) if route.needs == Needs::Admin && member.session.role != AdminRole::Admin => Ok(self.only_viewer()),
+            Some(form) => {
+                let actor = Actor {
+                    name: member.session.email.clone(),
+                    source: AuditSource::Administration,
+                    network: visit.network(),
+                };
+                change(&Change { member, form, actor }, route.page, segment).await
+            }
+        }
+    }
+
+    /// The administrator whose session a cookie is for; `None` if it has ended.
+    async fn member<'v>(&'v self, visit: Visit<'v>, secret: SessionSecret) -> Result<Option<Member<'v>>, Refusal> {
+        let digest = secret.digest();
+        self.shared.rates.check(&digest, Instant::now())?;
+        let attempt = visit.gate.attempt(visit.connection, visit.tenant, digest)?;
+        let now = Timestamp::now();
+        let idle = self.settings.config.idle;
+        let look_up = async {
+            let (store, _permit) = visit.tenant.database.store_for_look_up().await?;
+            Ok((store.find_admin_session(&digest, idle, now).await?, store))
+        };
+        let (session, store) = match look_up.await {
+            Ok((Some(session), store)) => {
+                attempt.succeeded();
+                (session, store)
+            }
+            Ok((None, _)) => {
+                attempt.failed();
+                return Ok(None);
+            }
+            Err(error) => {
+                attempt.put_back();
+                return Err(error);
+            }
+        };
+        self.shared.rates.count(digest, Instant::now());
+        let interval = SEEN_INTERVAL.min(idle / 6);
+        let unwritten = Duration::try_from(now.duration_since(session.last_seen_at)).unwrap_or_default();
+        // A database that can only be read still shows its pages.
+        if unwritten >= interval
+            && let Err(error) = store.touch_admin_session(session.id, now).await
+        {
+            tracing::debug!(tenant = &*visit.tenant.slug, %error, "the last use of a session was not written");
+        }
+        Ok(Some(Member { area: self, visit, store, session, secret, now }))
+    }
+}
+
+/// Shows a page.
+async fn read(member: &Member<'_>, page: Page, segment: &str) -> Result<Reply, Refusal> {
+    match page {
+        Page::Overview => overview::show(member).await,
+        Page::Tokens => tokens::show(member).await,
+        Page::Token => token::show(member, segment).await,
+        Page::AskRevoke => token::ask_revoke(member, segment).await,
+        Page::Audit => audit::show(member).await,
+        Page::ExportAudit => audit::export(member).await,
+        Page::Sessions => sessions::show(member).await,
+        Page::CreateToken
+        | Page::RotateToken
+        | Page::Revoke
+        | Page::EndSessions
+        | Page::SignOut
+        | Page::Enter
+        | Page::SignIn
+        | Page::Style => Err(Refusal::UnknownPath),
+    }
+}
+
+/// Makes a change.
+async fn change(change: &Change<'_>, page: Page, segment: &str) -> Result<Reply, Refusal> {
+    match page {
+        Page::CreateToken => tokens::create(change).await,
+        Page::RotateToken => token::rotate(change, segment).await,
+        Page::Revoke => token::revoke(change, segment).await,
+        Page::EndSessions => sessions::end(change).await,
+        Page::SignOut => sessions::sign_out(change).await,
+        Page::Overview
+        | Page::Tokens
+        | Page::Token
+        | Page::AskRevoke
+        | Page::Audit
+        | Page::ExportAudit
+        | Page::Sessions
+        | Page::Enter
+        | Page::SignIn
+        | Page::Style => Err(Refusal::UnknownPath),
+    }
+}

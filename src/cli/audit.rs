@@ -1,0 +1,139 @@
+//! `formgate audit`: the log of what administrators and commands changed.
+
+use anyhow::{Result, bail};
+use clap::{Args, Subcommand};
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use serde_json::{Value, json};
+
+use super::output::{print, table};
+use super::{OfTenant, TenantChoice};
+use crate::api::{parse_range_end, parse_range_start};
+use crate::store::{AuditFilter, AuditRecord, AuditVerdict};
+
+/// How many rows are read at a time.
+///
+/// Larger: more memory. Smaller: more statements for a long log.
+const ROWS_A_PAGE: u32 = 1000;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum AuditCommand {
+    /// List changes, the newest first: number, when, who, from where, what.
+    List(ListArgs),
+    /// Verify that no row was changed or removed; exit code 1 if one was.
+    Verify(TenantChoice),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ListArgs {
+    #[command(flatten)]
+    tenant: TenantChoice,
+    /// Only changes by this administrator or system user.
+    #[arg(long)]
+    actor: Option<String>,
+    /// Only changes of this kind, such as `token.create`.
+    #[arg(long)]
+    action: Option<String>,
+    /// Only from this day of the tenant's time zone, or RFC 3339 date-time, on.
+    #[arg(long, value_name = "WHEN")]
+    since: Option<String>,
+    /// Only until the end of this day, or this date-time.
+    #[arg(long, value_name = "WHEN")]
+    until: Option<String>,
+    /// Print NDJSON: one JSON object a line.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn run(command: &AuditCommand) -> Result<()> {
+    match command {
+        AuditCommand::List(command) => list(command).await,
+        AuditCommand::Verify(command) => verify(command).await,
+    }
+}
+
+async fn list(command: &ListArgs) -> Result<()> {
+    let tenant = command.tenant.find()?;
+    let bound = |text: &Option<String>, parse: fn(&str, &TimeZone) -> Option<Timestamp>| -> Result<_> {
+        let Some(text) = text else { return Ok(None) };
+        match parse(text, &tenant.timezone) {
+            Some(instant) => Ok(Some(instant)),
+            None => bail!("`{text}` is neither a day such as 2026-05-01, nor an RFC 3339 date-time"),
+        }
+    };
+    let filter = AuditFilter {
+        actor: command.actor.clone(),
+        action: command.action.clone(),
+        since: bound(&command.since, parse_range_start)?,
+        until: bound(&command.until, parse_range_end)?,
+    };
+    let (tenant, store) = command.tenant.open().await?;
+    let mut rows = Vec::new();
+    let mut before = None;
+    loop {
+        let page = store.list_audit(&filter, before, ROWS_A_PAGE).await.of_tenant(&tenant)?;
+        before = page.last().map(|record| record.id);
+        let is_last = page.len() < ROWS_A_PAGE as usize;
+        if command.json && !page.is_empty() {
+            let lines: Vec<String> = page.iter().map(|record| as_json(record).to_string()).collect();
+            print(&lines.join("\n"))?;
+        } else {
+            rows.extend(page.into_iter().map(as_row));
+        }
+        if is_last {
+            break;
+        }
+    }
+    store.close().await;
+    if command.json {
+        return Ok(());
+    }
+    let head = ["ID", "AT", "ACTOR", "SOURCE", "NETWORK", "ACTION", "SUBJECT", "DETAILS"].map(str::to_owned);
+    print(&table(&std::iter::once(head).chain(rows).collect::<Vec<_>>()))
+}
+
+async fn verify(command: &TenantChoice) -> Result<()> {
+    let (tenant, store) = command.open().await?;
+    let verdict = store.verify_audit().await.of_tenant(&tenant)?;
+    store.close().await;
+    let slug = &tenant.slug;
+    match verdict {
+        AuditVerdict::Intact { rows } => print(&format!("{slug}: the audit log is intact: {rows} rows")),
+        AuditVerdict::Changed { id } => bail!("{slug}: row {id} of the audit log was changed"),
+        AuditVerdict::Missing { id } => bail!("{slug}: row {id} of the audit log is missing"),
+        AuditVerdict::Added { id } => bail!("{slug}: row {id} of the audit log was not written by formgate"),
+    }
+}
+
+/// The details as JSON, also if they were changed to something else.
+fn details(record: &AuditRecord) -> Value {
+    serde_json::from_str(&record.details).unwrap_or_else(|_| record.details.clone().into())
+}
+
+fn as_json(record: &AuditRecord) -> Value {
+    let digest: String = record.digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    json!({
+        "id": record.id,
+        "at": record.at.to_string(),
+        "actor": record.actor,
+        "source": record.source,
+        "network": record.network,
+        "action": record.action,
+        "subject": record.subject,
+        "details": details(record),
+        "digest": digest,
+    })
+}
+
+fn as_row(record: AuditRecord) -> [String; 8] {
+    [
+        record.id.to_string(),
+        record.at.strftime("%Y-%m-%d %H:%M:%S").to_string(),
+        record.actor,
+        record.source,
+        record.network.unwrap_or_else(|| "-".to_owned()),
+        record.action,
+        record.subject,
+        record.details,
+    ]
+}

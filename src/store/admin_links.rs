@@ -1,0 +1,150 @@
+//! One-time links into the administration area. Only the digest of the secret in a link is stored.
+//!
+//! Reading a link leaves it valid: mail scanners and link previews open links too. Redeeming it deletes it with one
+//! statement, so it works once, on whichever node that is.
+
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::audit::{self, Actor, AuditEntry};
+use super::engine::{Retry, Transaction};
+use super::statement::{Row, Sql};
+use super::{Store, StoreError};
+
+/// What somebody may do in the administration area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdminRole {
+    /// See and change everything.
+    Admin,
+    /// See everything.
+    Viewer,
+}
+
+impl AdminRole {
+    /// As it is stored.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Admin => "admin",
+            Self::Viewer => "viewer",
+        }
+    }
+
+    /// The role with a stored name.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Admin, Self::Viewer].into_iter().find(|role| role.as_str() == text)
+    }
+
+    pub(super) fn read(row: &Row, column: usize) -> Result<Self, sqlx::Error> {
+        let text: String = row.get(column)?;
+        Self::parse(&text).ok_or_else(|| sqlx::Error::Decode(format!("`{text}` is not a role").into()))
+    }
+}
+
+/// A link that was not used yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdminLink {
+    /// The e-mail address of the person that it signs in.
+    pub email: String,
+    /// Their name.
+    pub name: Option<String>,
+    /// What they may do.
+    pub role: AdminRole,
+    /// From this instant on, the link is refused.
+    pub expires_at: Timestamp,
+}
+
+const COLUMNS: &str = "email, name, role, expires_at";
+
+impl AdminLink {
+    fn read(row: &Row) -> Result<Self, sqlx::Error> {
+        Ok(Self { email: row.get(0)?, name: row.get(1)?, role: AdminRole::read(row, 2)?, expires_at: row.get(3)? })
+    }
+}
+
+impl Store {
+    /// Stores a link, and deletes those that have expired.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn create_admin_link(
+        &self,
+        digest: &[u8; 32],
+        link: &AdminLink,
+        now: Timestamp,
+        by: &Actor,
+    ) -> Result<(), StoreError> {
+        let mut retry = Retry::default();
+        loop {
+            match self.try_to_create_admin_link(digest, link, now, by).await {
+                Err(error) if retry.wait_if_retryable(&error).await => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn try_to_create_admin_link(
+        &self,
+        digest: &[u8; 32],
+        link: &AdminLink,
+        now: Timestamp,
+        by: &Actor,
+    ) -> Result<(), StoreError> {
+        let mut transaction = self.database.begin().await?;
+        let mut expired = transaction.sql();
+        expired.push("DELETE FROM admin_links WHERE expires_at <= ").bind(now);
+        transaction.execute(expired).await?;
+        let mut insert = transaction.sql();
+        insert.push("INSERT INTO admin_links (digest, email, name, role, created_at, expires_at) VALUES (");
+        insert.bind(digest.to_vec()).push(", ").bind(link.email.as_str()).push(", ").bind(link.name.clone());
+        insert.push(", ").bind(link.role.as_str()).push(", ").bind(now).push(", ").bind(link.expires_at).push(")");
+        transaction.execute(insert).await?;
+        let details = json!({ "role": link.role.as_str(), "expires_at": audit::instant(link.expires_at) });
+        let entry = AuditEntry { action: "admin.link", subject: link.email.clone(), details };
+        audit::append(&mut transaction, by, entry, now).await?;
+        Ok(transaction.commit().await?)
+    }
+
+    /// The link with a digest, unless it has expired or was used.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn find_admin_link(&self, digest: &[u8; 32], now: Timestamp) -> Result<Option<AdminLink>, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
+        sql.push("SELECT ").push(COLUMNS).push(" FROM admin_links");
+        write_valid(&mut sql, digest, now);
+        let row = reader.fetch_optional(sql).await?;
+        Ok(row.as_ref().map(AdminLink::read).transpose()?)
+    }
+
+    /// Uses the link with a digest, and deletes it. None if it has expired or was used.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn redeem_admin_link(&self, digest: &[u8; 32], now: Timestamp) -> Result<Option<AdminLink>, StoreError> {
+        let mut transaction = self.database.begin().await?;
+        let link = redeem(&mut transaction, digest, now).await?;
+        transaction.commit().await?;
+        Ok(link)
+    }
+}
+
+/// Uses the link with a digest within a transaction, and deletes it. None if it has expired or was used.
+pub(super) async fn redeem(
+    transaction: &mut Transaction,
+    digest: &[u8; 32],
+    now: Timestamp,
+) -> Result<Option<AdminLink>, sqlx::Error> {
+    let mut sql = transaction.sql();
+    sql.push("DELETE FROM admin_links");
+    write_valid(&mut sql, digest, now);
+    sql.push(" RETURNING ").push(COLUMNS);
+    let row = transaction.connection().fetch_optional(sql).await?;
+    row.as_ref().map(AdminLink::read).transpose()
+}
+
+fn write_valid(sql: &mut Sql, digest: &[u8; 32], now: Timestamp) {
+    sql.push(" WHERE digest = ").bind(digest.to_vec()).push(" AND expires_at > ").bind(now);
+}

@@ -1,0 +1,95 @@
+//! What the administration area shows of all tokens and subscriptions at a glance, and pages of tokens.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::tokens::COLUMNS;
+use super::{Store, StoreError, TokenRecord};
+
+/// Tokens that expire within this time need attention. Larger: administrators get used to the hint. Smaller: a holiday
+/// is longer than the time to replace a token.
+const EXPIRES_SOON: SignedDuration = SignedDuration::from_hours(14 * 24);
+
+/// Tokens that were not used for this time need attention. Larger: forgotten tokens stay valid for longer. Smaller:
+/// tokens of a job that runs every quarter are listed.
+const UNUSED: SignedDuration = SignedDuration::from_hours(90 * 24);
+
+/// Tokens at a glance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TokenCounts {
+    /// Neither revoked nor expired.
+    pub active: i64,
+    /// Of these, those that expire within 14 days.
+    pub expire_soon: i64,
+    /// Of these, those that were neither used nor created within 90 days.
+    pub unused: i64,
+}
+
+/// Which tokens to list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenFilter {
+    /// Those that are neither revoked nor expired.
+    Active,
+    /// Of these, those that expire within 14 days.
+    ExpireSoon,
+    /// Of these, those that were neither used nor created within 90 days.
+    Unused,
+    /// Every one.
+    All,
+}
+
+impl Store {
+    /// Counts tokens.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn count_tokens(&self, now: Timestamp) -> Result<TokenCounts, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
+        sql.push("SELECT count(*), count(CASE WHEN expires_at <= ").bind(now + EXPIRES_SOON);
+        sql.push(" THEN 1 END), count(CASE WHEN coalesce(last_used_at, created_at) < ").bind(now - UNUSED);
+        sql.push(" THEN 1 END) FROM tokens WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > ");
+        sql.bind(now).push(")");
+        let row = reader.fetch_one(sql).await?;
+        Ok(TokenCounts { active: row.get(0)?, expire_soon: row.get(1)?, unused: row.get(2)? })
+    }
+
+    /// Tokens below an id, newest first.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn list_newest_tokens(
+        &self,
+        filter: TokenFilter,
+        before: Option<i64>,
+        limit: u32,
+        now: Timestamp,
+    ) -> Result<Vec<TokenRecord>, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
+        sql.push("SELECT ").push(COLUMNS).push(" FROM tokens WHERE id < ").bind(before.unwrap_or(i64::MAX));
+        if filter != TokenFilter::All {
+            sql.push(" AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > ").bind(now).push(")");
+        }
+        match filter {
+            TokenFilter::ExpireSoon => sql.push(" AND expires_at <= ").bind(now + EXPIRES_SOON),
+            TokenFilter::Unused => sql.push(" AND coalesce(last_used_at, created_at) < ").bind(now - UNUSED),
+            TokenFilter::Active | TokenFilter::All => &mut sql,
+        };
+        sql.push(" ORDER BY id DESC LIMIT ").bind(i64::from(limit));
+        let rows = reader.fetch_all(sql).await?;
+        Ok(rows.iter().map(TokenRecord::read).collect::<Result<_, _>>()?)
+    }
+
+    /// How many subscriptions are failing, and how many were disabled or are gone.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn count_troubled_subscriptions(&self) -> Result<(i64, i64), StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
+        sql.push("SELECT count(CASE WHEN state = 'failing' THEN 1 END), ");
+        sql.push("count(CASE WHEN state IN ('disabled', 'gone') THEN 1 END) FROM subscriptions");
+        let row = reader.fetch_one(sql).await?;
+        Ok((row.get(0)?, row.get(1)?))
+    }
+}

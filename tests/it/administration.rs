@@ -1,0 +1,10 @@
+//! The administration area, as administrators and those who are none meet it.
+
+mod audit;
+mod browser;
+mod links;
+mod outage;
+mod protection;
+mod scene;
+mod sessions;
+mod tokens;

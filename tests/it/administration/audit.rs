@@ -1,0 +1,61 @@
+//! The audit log on its page: filters, pages, the export.
+
+use serde_json::Value;
+
+use super::scene::{Scene, text};
+use crate::support::fixture::{Engine, on_both_databases};
+
+on_both_databases! {
+    async fn the_log_is_filtered_paged_and_exported(engine: Engine) {
+        let scene = Scene::start(engine);
+        let own = scene.sign_in("acme", "admin").await;
+        let first = text(&own.get("/admin/audit").await);
+        assert!(first.contains("session.start") && first.matches("data-entry=").count() == 1, "{first}");
+        scene.site.token("acme", "by a command");
+        for name in ["One", "Two"] {
+            own.generate(name).await;
+        }
+        let rows = async |query: &str| {
+            let page = own.get(&format!("/admin/audit{query}")).await;
+            (page.status.as_u16(), text(&page).matches("data-entry=").count())
+        };
+        let today = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
+        for (query, expected) in [
+            ("", (200, 4)),
+            ("?action=token.create", (200, 3)),
+            ("?actor=admin%40acme.example", (200, 3)),
+            ("?actor=admin%40acme.example&action=token.create", (200, 2)),
+            ("?actor=ADMIN", (200, 0)),
+            ("?before=2", (200, 1)),
+            (&format!("?since={today}"), (200, 4)),
+            ("?until=2020-01-01", (200, 0)),
+            ("?since=yesterday", (422, 0)),
+            ("?until=2030-02-30", (422, 0)),
+            ("?actor=%00", (200, 4)),
+        ] {
+            assert_eq!(rows(query).await, expected, "{query}");
+        }
+        let export = own.get("/admin/audit/export?action=token.create").await;
+        assert_eq!(export.header("content-type"), Some("application/x-ndjson"));
+        assert_eq!(export.header("content-disposition"), Some("attachment; filename=\"audit-acme.ndjson\""));
+        let export: Vec<Value> = text(&export).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let sources: Vec<_> = export.iter().map(|row| row["source"].as_str().unwrap()).collect();
+        assert_eq!(sources, ["administration", "administration", "command"]);
+        assert!(export[0]["details"].is_object() && export[0]["digest"].as_str().unwrap().len() == 64, "{export:?}");
+        assert_eq!(own.get("/admin/audit/export?since=x").await.status, 404);
+    }
+
+    async fn a_long_log_is_exported_whole(engine: Engine) {
+        let scene = Scene::start(engine);
+        let own = scene.sign_in("acme", "admin").await;
+        let database = scene.database("acme").await;
+        let (at, digest) = if engine == Engine::Sqlite { ("0", "X'00'") } else { ("to_timestamp(0)", "'\\x00'") };
+        let numbers = "WITH RECURSIVE numbers(n) AS (SELECT 2 UNION ALL SELECT n + 1 FROM numbers WHERE n < 1234)";
+        let columns = "id, at, actor, source, action, subject, details, digest";
+        database.execute(&format!("{numbers} INSERT INTO audit_log ({columns}) SELECT n, {at}, 'a', 'command', 'b', 'c', '{{}}', {digest} FROM numbers")).await;
+        database.close().await;
+        let export = text(&own.get("/admin/audit/export").await);
+        let ids: Vec<_> = export.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["id"].as_i64().unwrap()).collect();
+        assert_eq!(ids, (1..=1234).rev().collect::<Vec<_>>());
+    }
+}

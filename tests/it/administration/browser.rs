@@ -1,0 +1,112 @@
+//! The area in a real browser: a token from its generation to its end, every page in every look, only by keyboard.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::scene::Scene;
+use crate::support::browser::Browser;
+use crate::support::fixture::{Engine, on_both_databases};
+
+/// The key of WebDriver that moves the focus on, and the one that presses what has it.
+const TAB: &str = "\u{e004}";
+const ENTER: &str = "\u{e007}";
+
+on_both_databases! {
+    async fn a_token_is_generated_seen_once_listed_and_revoked_in_a_browser(engine: Engine) {
+        let scene = Scene::start(engine);
+        let base = format!("https://{}", scene.host("acme"));
+        let browser = Browser::start().await;
+        browser.open(&format!("{base}/admin")).await;
+        browser.check_page("not-signed-in").await;
+        let link = scene.link("acme", "admin", 600).await;
+        browser.open(&format!("{base}{link}")).await;
+        browser.check_page("enter").await;
+        browser.click("button").await;
+        assert_eq!(browser.page.current_url().await.unwrap().as_str(), format!("{base}/admin"));
+        browser.check_page("overview-empty").await;
+
+        browser.click("main a.button").await;
+        browser.check_page("tokens-empty").await;
+        browser.type_into("#name", "   ").await;
+        browser.click("main form button").await;
+        assert!(browser.page.title().await.unwrap().starts_with("Error: "));
+        browser.check_page("tokens-error").await;
+        browser.type_into("#name", "<script>document.title = 'run'</script>").await;
+        browser.click("main form button").await;
+        let value = browser.text("#token-value").await;
+        assert!(value.starts_with("fg_") && value.len() == 49, "{value}");
+        browser.check_page("token-value").await;
+
+        // The browser offers to send the form again, which shows no value.
+        browser.page.refresh().await.unwrap();
+        assert_eq!(browser.text("h1").await, "This form was sent before");
+        browser.check_page("token-again").await;
+        for path in ["", "/tokens", "/tokens/1", "/tokens/1/revoke", "/audit", "/sessions"] {
+            browser.open(&format!("{base}/admin{path}")).await;
+            assert!(!browser.page.source().await.unwrap().contains(&value), "{path}");
+            assert_ne!(browser.page.title().await.unwrap(), "run");
+            browser.check_page(&format!("page{}", path.replace('/', "-"))).await;
+        }
+        browser.page.back().await.unwrap();
+        browser.page.back().await.unwrap();
+        assert!(!browser.page.source().await.unwrap().contains(&value), "the way back shows no value");
+
+        let api = scene.node.client().to(&scene.host("acme")).with(&value);
+        assert_eq!(api.get("/api/v1/me").send().await.status, 200);
+        browser.open(&format!("{base}/admin/tokens/1/revoke")).await;
+        browser.click("main form button").await;
+        assert!(browser.text(".facts").await.contains("revoked since"));
+        browser.check_page("token-revoked").await;
+        assert_eq!(api.get("/api/v1/me").send().await.status, 401);
+
+        // What the policy forbids is not run, and the area is in no frame.
+        let foreign = "const done = arguments[0]; const image = new Image(); image.onerror = () => done('refused'); \
+                       image.onload = () => done('loaded'); image.src = 'data:image/gif;base64,R0lGODlhAQABAAAAACw='";
+        assert_eq!(browser.page.execute_async(foreign, Vec::new()).await.unwrap(), json!("refused"));
+        browser.click("header form button").await;
+        assert_eq!(browser.text("h1").await, "You are signed out");
+        browser.check_page("signed-out").await;
+        browser.page.back().await.unwrap();
+        assert_eq!(browser.text("h1").await, "You are not signed in");
+    }
+}
+
+#[tokio::test]
+async fn everything_is_reached_by_keyboard() {
+    let scene = Scene::start(Engine::Sqlite);
+    let base = format!("https://{}", scene.host("acme"));
+    let browser = Browser::start().await;
+    browser.open(&format!("{base}{}", scene.link("acme", "admin", 600).await)).await;
+    browser.type_into("body", TAB).await;
+    assert_eq!(browser.script("return document.activeElement.tagName").await, json!("BUTTON"));
+    press(&browser, ENTER).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    for path in ["", "/tokens", "/audit", "/sessions"] {
+        browser.open(&format!("{base}/admin{path}")).await;
+        let all = browser
+            .script("return [...document.querySelectorAll('a, button, select, input:not([type=hidden])')].length")
+            .await;
+        let mut reached = 0;
+        let mark = "const found = document.activeElement; const is_new = found !== document.body && !found.mark; \
+                    found.mark = true; return [is_new, getComputedStyle(found).outlineStyle]";
+        for step in 0..200 {
+            press(&browser, TAB).await;
+            let found = browser.script(mark).await;
+            if step == 0 {
+                assert_eq!(browser.text(":focus").await, "Skip to the content");
+            }
+            assert!(found[0] == json!(false) || found[1] != json!("none"), "the focus is visible on {path}");
+            reached += u64::from(found[0] == json!(true));
+            if Some(reached) >= all.as_u64() {
+                break;
+            }
+        }
+        assert_eq!(Some(reached), all.as_u64(), "all of {path}");
+    }
+}
+
+async fn press(browser: &Browser, key: &str) {
+    let focused = browser.page.active_element().await.unwrap();
+    focused.send_keys(key).await.unwrap();
+}

@@ -1,0 +1,198 @@
+//! Generating, rotating and revoking tokens.
+
+use std::time::{Duration, Instant};
+
+use super::scene::{Scene, between, hidden, random, text};
+use crate::support::fixture::{Engine, on_both_databases};
+use crate::support::redis::Redis;
+
+/// Texts that a page could mistake for something else.
+const HOSTILE: [&str; 7] = [
+    "<script>alert(1)</script>",
+    "\"><img src=x onerror=alert(1)>",
+    "' onmouseover='alert(1)",
+    "{{ 7 * 7 }}{% include \"/etc/passwd\" %}",
+    "</title></h1><h1>",
+    "\u{202e}gnp.exe\u{feff}",
+    "&lt;b&gt; &amp;amp; ü 漢字 🦀",
+];
+
+on_both_databases! {
+    async fn a_token_is_shown_once_listed_with_its_use_and_revoked(engine: Engine) {
+        let mut scene = Scene::start(engine);
+        let own = scene.sign_in("acme", "admin").await;
+        assert!(text(&own.get("/admin/tokens").await).contains("There is no active token yet"));
+        let (id, value) = own.generate("Payroll").await;
+        let (kept, kept_value) = own.generate("Kept").await;
+        let api = own.caller.with(&value);
+        assert_eq!(api.get("/api/v1/me").send().await.status, 200);
+        let pages = ["/admin", "/admin/tokens", &format!("/admin/tokens/{id}"), &format!("/admin/tokens/{id}/revoke"), "/admin/audit", "/admin/audit/export"];
+        for path in pages {
+            assert!(!text(&own.get(path).await).contains(&value), "{path}");
+        }
+        let list = text(&own.get("/admin/tokens").await);
+        let row = between(&list, &format!("<tr data-token=\"{id}\">"), "</tr>");
+        assert!(row.contains(&format!("data-prefix=\"{}\"", &value[..8])) && row.contains("data-last-used="), "{row}");
+        assert!(row.contains("by admin@acme.example"), "{row}");
+        let answer = own.post(&format!("/admin/tokens/{id}/revoke"), &[]).await;
+        assert_eq!((answer.status.as_u16(), answer.header("location")), (303, Some(&*format!("/admin/tokens/{id}"))));
+        assert_eq!(api.get("/api/v1/me").send().await.status, 401, "at once on this node");
+        assert_eq!(own.caller.with(&kept_value).get("/api/v1/me").send().await.status, 200);
+        let list = text(&own.get("/admin/tokens").await);
+        assert!(!list.contains(&format!("data-token=\"{id}\"")) && list.contains(&format!("data-token=\"{kept}\"")));
+        assert!(text(&own.get("/admin/tokens?show=all").await).contains(&format!("data-token=\"{id}\"")));
+        let metrics = crate::support::client::operator_get(scene.node.operator_address(), "/metrics").await;
+        assert!(!scene.node.log().contains(&value) && !text(&metrics).contains(&value));
+        let audit = text(&own.get("/admin/audit/export").await);
+        let actions: Vec<String> = audit
+            .lines()
+            .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["action"].as_str().unwrap().to_owned())
+            .collect();
+        assert_eq!(actions, ["token.revoke", "token.create", "token.create", "session.start"]);
+    }
+
+    async fn a_form_that_is_sent_again_generates_no_second_token(engine: Engine) {
+        let scene = Scene::start(engine);
+        let own = scene.sign_in("acme", "admin").await;
+        let key = hidden(&own.get("/admin/tokens").await, "form_key");
+        let fields = [("name", "Once"), ("expires", "90d"), ("form_key", &*key)];
+        let first = own.post("/admin/tokens", &fields).await;
+        assert_eq!(first.status, 201);
+        let value = between(&text(&first), "id=\"token-value\">", "<").to_owned();
+        let again = own.post("/admin/tokens", &fields).await;
+        assert_eq!(again.status, 200);
+        assert!(text(&again).contains("This form was sent before") && !text(&again).contains(&value));
+        let rows = text(&own.get("/admin/tokens?show=all").await).matches("<tr data-token=").count();
+        assert_eq!(rows, 1);
+    }
+
+    async fn hostile_names_stay_text(engine: Engine) {
+        let scene = Scene::start(engine);
+        let own = scene.sign_in("acme", "admin").await;
+        for name in HOSTILE {
+            let (id, _) = own.generate(name).await;
+            for path in ["/admin/tokens".to_owned(), format!("/admin/tokens/{id}"), format!("/admin/tokens/{id}/revoke"), "/admin/audit".to_owned()] {
+                // The client checks that the page has one title, one h1 and one main.
+                let page = text(&own.get(&path).await);
+                for tag in ["<script", "<img src=x", "onmouseover='", "<b>"] {
+                    assert!(!page.contains(tag), "{path} after {name}: {page}");
+                }
+            }
+        }
+        for filter in HOSTILE {
+            let query = form_urlencoded::Serializer::new(String::new()).append_pair("actor", filter).append_pair("action", filter).finish();
+            let page = text(&own.get(&format!("/admin/audit?{query}")).await);
+            assert!(page.contains("Nothing matches") && !page.contains("<script") && !page.contains("<img src=x"));
+        }
+    }
+
+    async fn each_field_is_held_to_its_bounds_and_what_was_typed_is_kept(engine: Engine) {
+        let scene = Scene::start(engine);
+        let own = scene.sign_in("acme", "admin").await;
+        let long = "ü".repeat(255);
+        let too_long = "ü".repeat(256);
+        for (name, expires, on, is_valid) in [
+            ("a", "never", "", true),
+            (&*long, "1y", "", true),
+            ("  trimmed  ", "on", "2030-01-01", true),
+            ("", "never", "", false),
+            ("   ", "never", "", false),
+            (&too_long, "never", "", false),
+            ("a\0b", "never", "", false),
+            ("a\nb", "never", "", false),
+            ("kept <b>", "31d", "", false),
+            ("kept", "on", "", false),
+            ("kept", "on", "2020-01-01", false),
+            ("kept", "on", "2030-02-30", false),
+            ("kept", "on", "9999-12-31", false),
+        ] {
+            let fields = [("name", name), ("expires", expires), ("expires_on", on), ("form_key", &*random())];
+            let answer = own.post("/admin/tokens", &fields).await;
+            let expected = if is_valid { 201 } else { 422 };
+            assert_eq!(answer.status, expected, "{name:?} {expires:?} {on:?}: {answer:?}");
+            if !is_valid {
+                let page = text(&answer);
+                let kept = name.trim().replace('<', "&#60;").replace('>', "&#62;");
+                assert!(page.contains(&format!("name=\"name\" value=\"{kept}\"")) && page.contains("aria-invalid"), "{page}");
+                assert!(page.contains(&format!("type=\"date\" value=\"{on}\"")), "{page}");
+            }
+        }
+        for key in ["", "0", &"z".repeat(32)] {
+            let answer = own.post("/admin/tokens", &[("name", "kept"), ("form_key", key)]).await;
+            assert_eq!(answer.status, 422);
+        }
+        for id in ["0", "-1", "+1", "01", "9999", "9223372036854775808", "x", "%00"] {
+            assert_eq!(own.get(&format!("/admin/tokens/{id}")).await.status, 404, "{id}");
+            assert_eq!(own.post(&format!("/admin/tokens/{id}/revoke"), &[]).await.status, 404, "{id}");
+        }
+    }
+
+    async fn a_rotated_token_is_accepted_during_the_overlap_only(engine: Engine) {
+        let scene = Scene::start(engine);
+        let own = scene.sign_in("acme", "admin").await;
+        let (old, old_value) = own.generate("Rotated").await;
+        let rotate = async |id: i64, overlap: &str| {
+            let key = random();
+            let answer = own.post(&format!("/admin/tokens/{id}"), &[("overlap", overlap), ("form_key", &key)]).await;
+            (answer.status.as_u16(), text(&answer))
+        };
+        let (status, page) = rotate(old, "1h").await;
+        assert_eq!(status, 201);
+        assert!(page.contains("is accepted until"), "{page}");
+        let value = between(&page, "id=\"token-value\">", "<").to_owned();
+        let new = between(&page, "class=\"value\" data-token=\"", "\"").parse().expect("a number");
+        for token in [&old_value, &value] {
+            assert_eq!(own.caller.with(token).get("/api/v1/me").send().await.status, 200);
+        }
+        let (status, page) = rotate(new, "none").await;
+        assert!(status == 201 && page.contains("is revoked"), "{page}");
+        assert_eq!(own.caller.with(&value).get("/api/v1/me").send().await.status, 401);
+        assert_eq!(rotate(new, "none").await.0, 409, "another administrator was faster");
+        assert_eq!(rotate(old, "2h").await.0, 422);
+        assert_eq!(rotate(9999, "1h").await.0, 404);
+    }
+
+    async fn thousands_of_tokens_are_listed_in_pages(engine: Engine) {
+        let scene = Scene::start(engine);
+        let own = scene.sign_in("acme", "admin").await;
+        let database = scene.database("acme").await;
+        let digest = match engine {
+            Engine::Sqlite => "randomblob(32)",
+            _ => "sha256(n::text::bytea)",
+        };
+        let created = if engine == Engine::Sqlite { "1700000000000000" } else { "to_timestamp(1700000000)" };
+        let numbers = "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 10000)";
+        database.execute(&format!("{numbers} INSERT INTO tokens (name, prefix, digest, created_at) SELECT 'token ' || n, 'fg_' || n, {digest}, {created} FROM numbers")).await;
+        database.close().await;
+        assert!(text(&own.get("/admin").await).contains("10000 tokens</a> not used for 90 days"));
+        let (mut path, mut seen) = ("/admin/tokens?show=unused".to_owned(), 0);
+        for _ in 0..3 {
+            let page = text(&own.get(&path).await);
+            seen += page.matches("<tr data-token=").count();
+            path = format!("/admin/tokens{}", between(&page, "<a class=\"button quiet\" href=\"/admin/tokens", "\"").replace("&#38;", "&"));
+        }
+        assert_eq!((seen, &*path), (300, "/admin/tokens?show=unused&before=9701"));
+        let last = text(&own.get("/admin/tokens?before=1").await);
+        assert!(last.contains("There are no older ones"), "{last}");
+    }
+}
+
+#[tokio::test]
+async fn with_redis_a_token_revoked_on_a_page_is_refused_on_every_node_within_a_second() {
+    let redis = Redis::start();
+    let scene = Scene::of(Scene::site(Engine::Postgres).requests_per_minute(10_000).redis(&redis));
+    let other = scene.site.start();
+    let own = scene.sign_in("acme", "admin").await;
+    let (id, value) = own.generate("Payroll").await;
+    let elsewhere = own.at(&other).caller.with(&value);
+    // Until both nodes receive changes, answers are cached only briefly.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(elsewhere.get("/api/v1/me").send().await.status, 200);
+    assert!(text(&own.get(&format!("/admin/tokens/{id}/revoke")).await).contains("every other node within a second"));
+    assert_eq!(own.post(&format!("/admin/tokens/{id}/revoke"), &[]).await.status, 303);
+    let revoked = Instant::now();
+    while elsewhere.get("/api/v1/me").send().await.status != 401 {
+        assert!(revoked.elapsed() < Duration::from_secs(1), "still accepted");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

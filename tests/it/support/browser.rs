@@ -1,0 +1,167 @@
+//! A real Chromium without a window, driven through chromedriver, and the accessibility checks of axe-core.
+//!
+//! All hosts lead to this machine, and the test's certificates are taken without being known. What it shows is kept as
+//! pictures in `screenshots` in the temporary folder of cargo, for whoever changes a page.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use fantoccini::wd::{Capabilities, WebDriverCompatibleCommand};
+use fantoccini::{Client, ClientBuilder, Locator};
+use http::Method;
+use hyper_util::client::legacy::connect::HttpConnector;
+use serde_json::{Value, json};
+use url::Url;
+
+use super::child::{Child, bound_to_us, free_port};
+
+/// How long the driver may take to start.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// The width and height of a phone that is as narrow as WCAG 2.2 asks for (success criterion 1.4.10).
+const NARROW: (u32, u32) = (320, 700);
+
+/// A browser window, closed when the driver ends.
+pub(crate) struct Browser {
+    pub(crate) page: Client,
+    _driver: Child,
+}
+
+/// How a page is looked at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Look {
+    Light,
+    Dark,
+    Narrow,
+    LargeText,
+}
+
+impl Look {
+    pub(crate) const ALL: [Self; 4] = [Self::Light, Self::Dark, Self::Narrow, Self::LargeText];
+}
+
+/// A command of the browser that WebDriver does not have.
+#[derive(Debug)]
+struct Cdp(Value);
+
+impl WebDriverCompatibleCommand for Cdp {
+    fn endpoint(&self, base: &Url, session: Option<&str>) -> Result<Url, url::ParseError> {
+        base.join(&format!("session/{}/goog/cdp/execute", session.unwrap_or_default()))
+    }
+
+    fn method_and_body(&self, _: &Url) -> (Method, Option<String>) {
+        (Method::POST, Some(self.0.to_string()))
+    }
+}
+
+fn axe() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("target/clients/node/node_modules/axe-core/axe.min.js")
+}
+
+impl Browser {
+    /// Starts the driver and a browser.
+    pub(crate) async fn start() -> Self {
+        let port = free_port();
+        let mut command = bound_to_us("chromedriver", "KILL", &[]);
+        command.arg(format!("--port={port}"));
+        let driver = Child::spawn(command);
+        let arguments = [
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--ignore-certificate-errors",
+            "--host-resolver-rules=MAP * 127.0.0.1",
+            "--window-size=1280,900",
+            "--hide-scrollbars",
+        ];
+        let mut capabilities = Capabilities::new();
+        capabilities.insert("goog:chromeOptions".into(), json!({ "args": arguments, "binary": chromium() }));
+        capabilities.insert("acceptInsecureCerts".into(), true.into());
+        let since = std::time::Instant::now();
+        let page = loop {
+            let mut builder = ClientBuilder::new(HttpConnector::new());
+            builder.capabilities(capabilities.clone());
+            match builder.connect(&format!("http://127.0.0.1:{port}")).await {
+                Ok(page) => break page,
+                Err(error) => assert!(since.elapsed() < START_LIMIT, "no browser: {error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        };
+        Self { page, _driver: driver }
+    }
+
+    async fn cdp(&self, command: &str, parameters: Value) {
+        let command = Cdp(json!({ "cmd": command, "params": parameters }));
+        self.page.issue_cmd(command).await.unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// Looks at pages in another way from now on.
+    pub(crate) async fn look(&self, look: Look) {
+        let scheme = if let Look::Dark = look { "dark" } else { "light" };
+        let feature = json!({ "name": "prefers-color-scheme", "value": scheme });
+        self.cdp("Emulation.setEmulatedMedia", json!({ "features": [feature] })).await;
+        let (width, height) = if let Look::Narrow = look { NARROW } else { (1280, 900) };
+        let metrics = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
+        self.cdp("Emulation.setDeviceMetricsOverride", metrics).await;
+        let size = if let Look::LargeText = look { "200%" } else { "" };
+        self.page.execute("document.documentElement.style.fontSize = arguments[0]", vec![size.into()]).await.unwrap();
+    }
+
+    /// Opens an address.
+    pub(crate) async fn open(&self, url: &str) {
+        self.page.goto(url).await.unwrap_or_else(|error| panic!("{url}: {error}"));
+    }
+
+    /// The text of an element.
+    pub(crate) async fn text(&self, css: &str) -> String {
+        let found = self.page.find(Locator::Css(css)).await.unwrap_or_else(|error| panic!("{css}: {error}"));
+        found.text().await.unwrap()
+    }
+
+    /// Clicks on an element.
+    pub(crate) async fn click(&self, css: &str) {
+        let found = self.page.find(Locator::Css(css)).await.unwrap_or_else(|error| panic!("{css}: {error}"));
+        found.click().await.unwrap_or_else(|error| panic!("{css}: {error}"));
+    }
+
+    /// Types into an element.
+    pub(crate) async fn type_into(&self, css: &str, text: &str) {
+        let found = self.page.find(Locator::Css(css)).await.unwrap_or_else(|error| panic!("{css}: {error}"));
+        found.send_keys(text).await.unwrap();
+    }
+
+    /// Runs a script in the page, and returns what it returns.
+    pub(crate) async fn script(&self, script: &str) -> Value {
+        self.page.execute(script, Vec::new()).await.unwrap_or_else(|error| panic!("{script}: {error}"))
+    }
+
+    /// Asserts that the page is accessible in every look, and keeps pictures of it.
+    pub(crate) async fn check_page(&self, name: &str) {
+        let axe = fs::read_to_string(axe()).expect("tests/run installs axe-core");
+        let pictures = Path::new(env!("CARGO_TARGET_TMPDIR")).join("screenshots");
+        fs::create_dir_all(&pictures).unwrap();
+        for look in Look::ALL {
+            self.look(look).await;
+            let [width, content] =
+                ["innerWidth", "document.documentElement.scrollWidth"].map(|what| format!("return {what}"));
+            let (width, content) = (self.script(&width).await, self.script(&content).await);
+            assert!(content.as_u64() <= width.as_u64(), "{name} in {look:?} is {content} wide, the window {width}");
+            self.script(&axe).await;
+            let run = "const done = arguments[arguments.length - 1]; axe.run({ runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', \
+                       'wcag21aa', 'wcag22aa', 'best-practice'] }).then(result => done(result.violations.map(violation => \
+                       [violation.id, violation.help, violation.nodes.map(node => node.html)])))";
+            let violations = self.page.execute_async(run, Vec::new()).await.unwrap();
+            assert_eq!(violations, json!([]), "{name} in {look:?}");
+            let picture = self.page.screenshot().await.unwrap();
+            fs::write(pictures.join(format!("{name}-{look:?}.png").to_lowercase()), picture).unwrap();
+        }
+        self.look(Look::Light).await;
+    }
+}
+
+fn chromium() -> PathBuf {
+    let known = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"].map(PathBuf::from);
+    known.into_iter().find(|path| path.exists()).expect("tests/run installs chromium")
+}
