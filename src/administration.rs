@@ -21,6 +21,7 @@ mod cookie;
 mod enter;
 mod forms;
 mod frame;
+mod groups;
 mod overview;
 mod problem;
 mod protection;

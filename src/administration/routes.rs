@@ -29,6 +29,9 @@ pub(super) enum Page {
     RotateToken,
     AskRevoke,
     Revoke,
+    Groups,
+    GroupSync,
+    UndoSync,
     Audit,
     ExportAudit,
     Sessions,
@@ -62,7 +65,7 @@ const fn post(name: &'static str, path: &'static str, needs: Needs, page: Page) 
 }
 
 /// Every route.
-pub static ROUTES: [Route; 15] = [
+pub static ROUTES: [Route; 18] = [
     get("GET /admin", "", Needs::Viewer, Page::Overview),
     get("GET /admin/tokens", "/tokens", Needs::Viewer, Page::Tokens),
     post("POST /admin/tokens", "/tokens", Needs::Admin, Page::CreateToken),
@@ -70,6 +73,9 @@ pub static ROUTES: [Route; 15] = [
     post("POST /admin/tokens/{id}", "/tokens/{}", Needs::Admin, Page::RotateToken),
     get("GET /admin/tokens/{id}/revoke", "/tokens/{}/revoke", Needs::Viewer, Page::AskRevoke),
     post("POST /admin/tokens/{id}/revoke", "/tokens/{}/revoke", Needs::Admin, Page::Revoke),
+    get("GET /admin/groups", "/groups", Needs::Viewer, Page::Groups),
+    get("GET /admin/groups/{id}", "/groups/{}", Needs::Viewer, Page::GroupSync),
+    post("POST /admin/groups/{id}", "/groups/{}", Needs::Admin, Page::UndoSync),
     get("GET /admin/audit", "/audit", Needs::Viewer, Page::Audit),
     get("GET /admin/audit/export", "/audit/export", Needs::Viewer, Page::ExportAudit),
     get("GET /admin/sessions", "/sessions", Needs::Viewer, Page::Sessions),

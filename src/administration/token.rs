@@ -154,7 +154,7 @@ async fn find(member: &Member<'_>, id: &str) -> Result<Option<TokenRow>, Refusal
 }
 
 /// A number as it is written in links: without a sign or leading zeros.
-fn parse(id: &str) -> Option<i64> {
+pub(super) fn parse(id: &str) -> Option<i64> {
     id.parse().ok().filter(|number: &i64| number.to_string() == id)
 }
 

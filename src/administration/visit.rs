@@ -12,7 +12,7 @@ use super::cookie::SessionSecret;
 use super::forms::Form;
 use super::protection::{Referrer, is_from_own_page};
 use super::routes::{self, Needs, Page, Route};
-use super::{Area, audit, enter, overview, problem, sessions, style, token, tokens};
+use super::{Area, audit, enter, groups, overview, problem, sessions, style, token, tokens};
 use crate::error::{Refusal, abbreviate};
 use crate::gate::{Authority, Connection, Gate, Origin};
 use crate::reply::Reply;
@@ -180,12 +180,15 @@ async fn read(member: &Member<'_>, page: Page, segment: &str) -> Result<Reply, R
         Page::Tokens => tokens::show(member).await,
         Page::Token => token::show(member, segment).await,
         Page::AskRevoke => token::ask_revoke(member, segment).await,
+        Page::Groups => groups::list(member).await,
+        Page::GroupSync => groups::show(member, segment).await,
         Page::Audit => audit::show(member).await,
         Page::ExportAudit => audit::export(member).await,
         Page::Sessions => sessions::show(member).await,
         Page::CreateToken
         | Page::RotateToken
         | Page::Revoke
+        | Page::UndoSync
         | Page::EndSessions
         | Page::SignOut
         | Page::Enter
@@ -200,12 +203,15 @@ async fn change(change: &Change<'_>, page: Page, segment: &str) -> Result<Reply,
         Page::CreateToken => tokens::create(change).await,
         Page::RotateToken => token::rotate(change, segment).await,
         Page::Revoke => token::revoke(change, segment).await,
+        Page::UndoSync => groups::undo(change, segment).await,
         Page::EndSessions => sessions::end(change).await,
         Page::SignOut => sessions::sign_out(change).await,
         Page::Overview
         | Page::Tokens
         | Page::Token
         | Page::AskRevoke
+        | Page::Groups
+        | Page::GroupSync
         | Page::Audit
         | Page::ExportAudit
         | Page::Sessions

@@ -8,12 +8,15 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
+use jiff::Timestamp;
+use serde_json::json;
+
 use super::change::{Durability, SyncedBy};
 use super::syncs::{self, ChangedGroup};
 use super::write;
 use crate::store::engine::{Retry, Transaction};
 use crate::store::statement::Sql;
-use crate::store::{Store, StoreError};
+use crate::store::{Actor, AuditEntry, Store, StoreError, audit};
 
 /// The outcome of undoing a sync.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,17 +53,21 @@ struct Changes {
 }
 
 impl Store {
-    /// Undoes a sync, or returns what that would change.
+    /// Undoes a sync for an administrator, or returns what that would change. An undo is a row of the audit log too.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`]. Nothing was changed then.
-    pub async fn undo_group_sync(&self, id: i64, by: &str, durability: Durability) -> Result<Undone, StoreError> {
-        let by = SyncedBy { name: Arc::from(by), token: None };
+    pub async fn undo_group_sync(
+        &self,
+        id: i64,
+        by: Option<&Actor>,
+        durability: Durability,
+    ) -> Result<Undone, StoreError> {
         let waiting_since = Instant::now();
         let _lock = self.database.wait_in_queue(waiting_since, self.group_writes.write()).await?;
         let mut retry = Retry::default();
         loop {
-            match self.try_to_undo(id, &by, durability, waiting_since).await {
+            match self.try_to_undo(id, by, durability, waiting_since).await {
                 Err(error) if retry.wait_if_retryable(&error).await => {}
                 outcome => {
                     self.note_group_write();
@@ -73,7 +80,7 @@ impl Store {
     async fn try_to_undo(
         &self,
         id: i64,
-        by: &SyncedBy,
+        by: Option<&Actor>,
         durability: Durability,
         waiting_since: Instant,
     ) -> Result<Undone, StoreError> {
@@ -98,8 +105,19 @@ impl Store {
         sql.in_ids(&changes.attached).push(" RETURNING user_id");
         let detached = read_ids(&mut transaction, sql).await?;
         let group = ChangedGroup { id: changes.group, name: &changes.group_name, is_new: false, is_renamed: false };
-        syncs::add(&mut transaction, group, by, Some(id), &attached, &detached).await?;
         let changed = attached.len() + detached.len();
+        if changed > 0
+            && let Some(actor) = by
+        {
+            let by = SyncedBy { name: Arc::from(actor.name.as_str()), token: None };
+            syncs::add(&mut transaction, group, &by, Some(id), &attached, &detached).await?;
+            let entry = AuditEntry {
+                action: "group.undo",
+                subject: format!("sync {id} of {}", changes.group_name),
+                details: json!({ "attached": attached.len(), "detached": detached.len() }),
+            };
+            audit::append(&mut transaction, actor, entry, Timestamp::now()).await?;
+        }
         let skipped = (changes.attached.len() + changes.detached.len() - changed) as u64;
         let attached = read_addresses(&mut transaction, &attached).await?;
         let detached = read_addresses(&mut transaction, &detached).await?;

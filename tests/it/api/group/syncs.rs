@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use formgate::store::{DatabaseLocation, Durability, GroupSync, Store, Undone};
+use formgate::store::{Actor, AuditFilter, AuditSource, DatabaseLocation, Durability, GroupSync, Store, Undone};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
@@ -39,7 +39,8 @@ async fn changed(store: &Store, sync: &GroupSync) -> [Vec<String>; 2] {
 }
 
 async fn undo(store: &Store, id: i64) -> Undone {
-    store.undo_group_sync(id, BY, Durability::Commit).await.unwrap()
+    let actor = Actor { name: BY.to_owned(), source: AuditSource::Administration, network: None };
+    store.undo_group_sync(id, Some(&actor), Durability::Commit).await.unwrap()
 }
 
 fn undone(attached: &[&str], detached: &[&str], skipped: u64) -> Undone {
@@ -79,7 +80,7 @@ on_both_databases! {
         let id = write(client, &body(&["a@x.example", "b@x.example"])).await["data"]["id"].as_str().unwrap().to_owned();
         write(client, &body(&["b@x.example", "c@x.example"])).await;
         let sync = syncs(&store).await.pop().unwrap();
-        let plan = store.undo_group_sync(sync.id, BY, Durability::DryRun).await.unwrap();
+        let plan = store.undo_group_sync(sync.id, None, Durability::DryRun).await.unwrap();
         assert_eq!(plan, undone(&["a@x.example"], &["c@x.example"], 0));
         assert_eq!(emails(&show(client, &id).await), ["b@x.example", "c@x.example"], "it was only a look");
         assert_eq!(undo(&store, sync.id).await, plan);
@@ -90,6 +91,12 @@ on_both_databases! {
         assert_eq!(undo(&store, sync.id).await, Undone::TouchedLater { sync: entry.id, is_undo: true });
         assert_eq!(undo(&store, entry.id).await, undone(&["c@x.example"], &["a@x.example"], 0));
         assert_eq!(emails(&show(client, &id).await), ["b@x.example", "c@x.example"]);
+
+        let filter = AuditFilter { action: Some("group.undo".to_owned()), ..AuditFilter::default() };
+        let audited = store.list_audit(&filter, None, 10).await.unwrap();
+        let subjects: Vec<_> = audited.iter().map(|row| (row.actor.as_str(), row.subject.clone())).collect();
+        let subject = |sync: i64| (BY, format!("sync {sync} of Sales"));
+        assert_eq!(subjects, [subject(entry.id), subject(sync.id)]);
     }
 
     async fn a_sync_is_not_undone_if_it_is_unknown_its_group_is_gone_or_a_later_one_touched_its_members(engine: Engine) {

@@ -1,0 +1,206 @@
+//! Group syncs: every write of a group through the API that changed something, and undoing one.
+//!
+//! A sync's page shows what an undo would change now, from the same transaction that does it, rolled back.
+
+use askama::Template;
+use http::StatusCode;
+
+use super::forms::parameter;
+use super::frame::{Frame, page};
+use super::times::Moment;
+use super::token::parse;
+use super::visit::{Change, Member};
+use crate::error::Refusal;
+use crate::reply::Reply;
+use crate::store::{Durability, GroupSync, SyncMembers, Undone};
+
+/// How many syncs a page has. Larger: a page takes longer. Smaller: more pages.
+const PAGE: u32 = 50;
+
+/// How many addresses a list shows. Larger: a page of a large sync is too long to read. Smaller: fewer mistakes are found
+/// by eye.
+const SHOWN: usize = 200;
+
+struct SyncRow {
+    id: i64,
+    at: Moment,
+    group: i64,
+    group_name: String,
+    is_new: bool,
+    actor: String,
+    token: Option<i64>,
+    undoes: Option<i64>,
+    attached: u64,
+    detached: u64,
+}
+
+impl SyncRow {
+    fn of(sync: GroupSync, member: &Member<'_>) -> Self {
+        Self {
+            id: sync.id,
+            at: Moment::new(sync.at, &member.visit.tenant.timezone),
+            group: sync.group,
+            group_name: sync.group_name,
+            is_new: sync.is_new,
+            actor: sync.actor,
+            token: sync.token,
+            undoes: sync.undoes,
+            attached: sync.attached,
+            detached: sync.detached,
+        }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "groups.html", config = "src/administration/askama.toml")]
+struct GroupsPage {
+    frame: Frame,
+    rows: Vec<SyncRow>,
+    is_first: bool,
+    /// The number of the group whose syncs are shown.
+    group: Option<i64>,
+    /// The query of the next page.
+    next: Option<String>,
+}
+
+/// Addresses, of which the first ones are shown.
+struct AddressList {
+    heading: &'static str,
+    shown: Vec<String>,
+    /// How many others there are.
+    more: u64,
+}
+
+impl AddressList {
+    fn new(heading: &'static str, mut addresses: Vec<String>, count: u64) -> Self {
+        addresses.truncate(SHOWN);
+        let more = count.saturating_sub(addresses.len() as u64);
+        Self { heading, shown: addresses, more }
+    }
+}
+
+/// What an undo would do.
+enum Undo {
+    /// It changes these members.
+    Changes { lists: [AddressList; 2], skipped: u64 },
+    /// It would change nothing, or can't be done.
+    Refused(String),
+}
+
+#[derive(Template)]
+#[template(path = "group_sync.html", config = "src/administration/askama.toml")]
+struct SyncPage {
+    frame: Frame,
+    sync: SyncRow,
+    lists: [AddressList; 2],
+    undo: Undo,
+    warning: Option<&'static str>,
+}
+
+pub(super) async fn list(member: &Member<'_>) -> Result<Reply, Refusal> {
+    let query = member.visit.head.uri.query();
+    let group = parse(&parameter(query, "group"));
+    let before = parse(&parameter(query, "before"));
+    let mut syncs = member.store.list_group_syncs(group, before, PAGE + 1).await?;
+    let has_more = syncs.len() > PAGE as usize;
+    syncs.truncate(PAGE as usize);
+    let next = syncs.last().filter(|_| has_more).map(|last| match group {
+        Some(group) => format!("?group={group}&before={}", last.id),
+        None => format!("?before={}", last.id),
+    });
+    let groups_page = GroupsPage {
+        frame: Frame::of(member, "groups"),
+        rows: syncs.into_iter().map(|sync| SyncRow::of(sync, member)).collect(),
+        is_first: before.is_none(),
+        group,
+        next,
+    };
+    Ok(page(StatusCode::OK, &groups_page))
+}
+
+pub(super) async fn show(member: &Member<'_>, id: &str) -> Result<Reply, Refusal> {
+    show_with(member, id, StatusCode::OK, None).await
+}
+
+async fn show_with(
+    member: &Member<'_>,
+    id: &str,
+    status: StatusCode,
+    warning: Option<&'static str>,
+) -> Result<Reply, Refusal> {
+    let found = match parse(id) {
+        Some(id) => member.store.find_group_sync(id).await?,
+        None => None,
+    };
+    let Some((sync, SyncMembers { attached, detached })) = found else { return Ok(unknown(member)) };
+    let lists = [
+        AddressList::new("Became members", attached, sync.attached),
+        AddressList::new("Stopped being members", detached, sync.detached),
+    ];
+    let undo = member.store.undo_group_sync(sync.id, None, Durability::DryRun).await?;
+    let Some(undo) = describe(undo) else { return Ok(unknown(member)) };
+    let sync = SyncRow::of(sync, member);
+    Ok(page(status, &SyncPage { frame: Frame::of(member, "groups"), sync, lists, undo, warning }))
+}
+
+/// An undo as the page shows it; `None` if there is no such sync.
+fn describe(undone: Undone) -> Option<Undo> {
+    Some(match undone {
+        Undone::Undone { attached, detached, skipped } if attached.is_empty() && detached.is_empty() => {
+            Undo::Refused(match skipped {
+                0 => "It changed no members, so there is nothing to undo.".to_owned(),
+                _ => "Other programs changed or deleted all of its members since, so there is nothing to undo."
+                    .to_owned(),
+            })
+        }
+        Undone::Undone { attached, detached, skipped } => {
+            let counts = [attached.len() as u64, detached.len() as u64];
+            let lists = [
+                AddressList::new("Become members again", attached, counts[0]),
+                AddressList::new("Stop being members again", detached, counts[1]),
+            ];
+            Undo::Changes { lists, skipped }
+        }
+        Undone::GroupDeleted => {
+            Undo::Refused("The group was deleted since, so there is nothing to restore.".to_owned())
+        }
+        Undone::TouchedLater { sync, is_undo: true } => {
+            Undo::Refused(format!("It was undone already, by sync {sync}."))
+        }
+        Undone::TouchedLater { sync, is_undo: false } => Undo::Refused(format!(
+            "Sync {sync} touched some of the same members later. Undo that one first, and this one can be undone after it."
+        )),
+        Undone::NotFound => return None,
+    })
+}
+
+pub(super) async fn undo(change: &Change<'_>, id: &str) -> Result<Reply, Refusal> {
+    let member = &change.member;
+    let Some(sync) = parse(id) else { return Ok(unknown(member)) };
+    match member.store.undo_group_sync(sync, Some(&change.actor), Durability::Commit).await? {
+        Undone::Undone { attached, detached, .. } if attached.is_empty() && detached.is_empty() => {
+            show_with(member, id, StatusCode::CONFLICT, Some("Nothing was changed.")).await
+        }
+        Undone::Undone { attached, detached, .. } => {
+            let (tenant, attached, detached) = (&*member.visit.tenant.slug, attached.len(), detached.len());
+            tracing::info!(
+                tenant,
+                actor = change.actor.name,
+                sync,
+                attached,
+                detached,
+                "an administrator undid a group sync"
+            );
+            Ok(member.area.see_other("/groups"))
+        }
+        Undone::NotFound => Ok(unknown(member)),
+        Undone::GroupDeleted | Undone::TouchedLater { .. } => {
+            let warning = "Nothing was changed: this sync can't be undone any more.";
+            show_with(member, id, StatusCode::CONFLICT, Some(warning)).await
+        }
+    }
+}
+
+fn unknown(member: &Member<'_>) -> Reply {
+    member.area.unknown("This account has no group sync with this number. Syncs are kept for 90 days.")
+}
