@@ -13,8 +13,8 @@
 //! - A file a page; the HTML is in `templates/`, where everything is escaped by default.
 //!
 //! There is no JavaScript: each action is a form, and each POST needs the own origin and a form token that is bound to
-//! the session. The area is served at the sign-in address only, since an account may lose its custom domain to somebody
-//! who would then see the cookies of its administrators.
+//! the session. The area is served at the sign-in address only, since an account may lose its custom domain, whose new
+//! owner would then see the cookies of its administrators.
 
 mod audit;
 mod cookie;

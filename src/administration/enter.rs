@@ -1,8 +1,8 @@
 //! Signing in by a one-time link.
 //!
 //! Opening a link shows a page with one button and uses up nothing: mail scanners and link previews open links too. The
-//! button redeems the link, once on whichever node that is. The address of the page is a secret, so it is sent to
-//! nobody as a referrer, and neither log nor metrics contain it.
+//! button redeems the link, once on whichever node that is. The address of the page is a secret, so it is never
+//! sent as a referrer, and neither log nor metrics contain it.
 
 use askama::Template;
 use http::StatusCode;

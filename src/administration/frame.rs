@@ -61,7 +61,7 @@ pub(super) fn page(status: StatusCode, page: &impl Template) -> Reply {
     page_with(status, page, Referrer::SameOrigin)
 }
 
-/// An answer with a page that tells other pages less about its address.
+/// An answer with a page whose address may be a secret.
 pub(super) fn page_with(status: StatusCode, page: &impl Template, referrer: Referrer) -> Reply {
     let html = page.render().expect("writing to memory does not fail");
     protect(Reply::of_type(status, ContentType::Html, html.into()), referrer)

@@ -15,12 +15,12 @@ const POLICY: &str = "default-src 'none'; style-src 'self'; img-src 'self'; form
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
 
-/// What a page tells other pages about where it is.
+/// Which requests have the address of a page as their referrer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Referrer {
-    /// Its address, on this site.
+    /// Those to this site.
     SameOrigin,
-    /// Nothing: its address is a secret.
+    /// None: the address is a secret.
     Nothing,
 }
 

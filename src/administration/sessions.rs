@@ -1,4 +1,4 @@
-//! Who is signed in, and signing out: oneself, somebody else, or everybody.
+//! Who is signed in, and signing out: oneself, another administrator, or all.
 
 use askama::Template;
 use http::StatusCode;

@@ -20,7 +20,7 @@ use crate::tenant::token::{self, Rotated, RotationRequest};
 /// The parameter of the page after a change that Redis did not take.
 const LATE: &str = "late";
 
-/// How soon a change of tokens is felt by the nodes that could not be told about it.
+/// How soon a change of tokens is felt by nodes that do not receive it.
 const LATE_WARNING: &str = "Redis could not be reached to announce the change. This node applies it already; other \
                             nodes within a minute.";
 
@@ -153,7 +153,7 @@ async fn find(member: &Member<'_>, id: &str) -> Result<Option<TokenRow>, Refusal
     Ok(member.store.find_token_by_id(id).await?.map(|token| TokenRow::of(token, member)))
 }
 
-/// A number as it is written in links: without a sign or leading zeros.
+/// A number as links contain it: without a sign or leading zeros.
 pub(super) fn parse(id: &str) -> Option<i64> {
     id.parse().ok().filter(|number: &i64| number.to_string() == id)
 }

@@ -27,7 +27,7 @@ pub(super) const EXPIRIES: [Choice; 5] = [
     ("30d", "In 30 days"),
     ("90d", "In 90 days"),
     ("1y", "In a year"),
-    ("on", "At the end of the day below"),
+    ("on", "At the end of a day"),
 ];
 
 /// How long the old value may be accepted after a rotation.

@@ -173,7 +173,7 @@ pub(super) async fn create(change: &Change<'_>) -> Result<Reply, Refusal> {
         Ok(Created::New { id, token }) => {
             let tenant = &*member.visit.tenant.slug;
             tracing::info!(tenant, actor = change.actor.name, token = id, "an administrator created a token");
-            // A node may remember that the token is unknown; nobody could know it before, so that costs nothing.
+            // A node may remember that the token is unknown; a new value can't have been asked for, so only caches are lost.
             announce(member).await;
             let value = ValuePage {
                 frame: Frame::of(member, "tokens"),

@@ -41,7 +41,7 @@ pub struct Visit<'r> {
 }
 
 impl Visit<'_> {
-    /// The caller's network as it is stored.
+    /// The caller's network, in the form that is stored.
     pub(super) fn network(&self) -> Option<String> {
         self.connection.caller.map(shown_network)
     }

@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 
 use super::output::print_secret;
 use super::{OfTenant, TenantChoice, actor, when};
-use crate::store::{AdminLink, AdminRole};
+use crate::store::{AdminLink, AdminRole, Store, StoreError};
 
 /// The longest time that a link is valid: a week.
 ///
@@ -82,9 +82,7 @@ pub(super) async fn run(command: &AdminCommand) -> Result<()> {
     let Some(area) = config.gateway.administration_url(&tenant.address) else {
         bail!("the administration area is not switched on: add `[gateway.administration]` to the configuration");
     };
-    let secret = BASE64_URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
     let (_, store) = command.tenant.open().await?;
-    let now = Timestamp::now();
     let link = AdminLink {
         email: command.email.clone(),
         name: command.name.clone(),
@@ -92,13 +90,19 @@ pub(super) async fn run(command: &AdminCommand) -> Result<()> {
             Role::Admin => AdminRole::Admin,
             Role::Viewer => AdminRole::Viewer,
         },
-        expires_at: now + command.valid,
+        expires_at: Timestamp::now() + command.valid,
     };
-    let digest = Sha256::digest(secret.as_bytes()).into();
-    let stored = store.create_admin_link(&digest, &link, now, &actor()).await.of_tenant(&tenant);
+    let stored = create_link(&store, &area, &link).await.of_tenant(&tenant);
     store.close().await;
-    stored?;
-    print_secret(&format!("{area}/enter/{secret}")).context("the link can't be shown: ask for another one")
+    print_secret(&stored?).context("the link can't be shown: ask for another one")
+}
+
+/// Stores a link into the area at a URL, and returns its own URL.
+pub(super) async fn create_link(store: &Store, area: &str, link: &AdminLink) -> Result<String, StoreError> {
+    let secret = BASE64_URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
+    let digest = Sha256::digest(secret.as_bytes()).into();
+    store.create_admin_link(&digest, link, Timestamp::now(), &actor()).await?;
+    Ok(format!("{area}/enter/{secret}"))
 }
 
 #[cfg(test)]

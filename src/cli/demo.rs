@@ -11,20 +11,22 @@ mod receiver;
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
+use jiff::Timestamp;
 
 use self::calls::DemoAccount;
 use self::folder::DemoFolder;
 use self::receiver::DemoReceiver;
 use super::output::print;
 use super::serve::StopSignals;
-use super::{OfTenant, serve, token};
-use crate::config::{Config, TenantConfig};
+use super::{OfTenant, admin, serve, token};
+use crate::config::{Config, GatewayConfig, TenantConfig};
 use crate::gateway::{self, Running, StartError};
 use crate::import::{self, OnFault};
-use crate::store::{self, Events, PageRequest, Reach, Store};
+use crate::store::{self, AdminLink, AdminRole, Events, PageRequest, Reach, Store};
 use crate::systemd::InheritedSockets;
 
 #[derive(Debug, Args)]
@@ -42,6 +44,11 @@ pub(super) struct DemoArgs {
 const SAMPLES: [(&str, &str); 2] =
     [("acme", include_str!("demo/acme.ndjson")), ("globex", include_str!("demo/globex.ndjson"))];
 
+/// How long the link into the administration area is valid.
+///
+/// Larger: a link in an old terminal still signs in. Smaller: it expires while the calls are tried.
+const LINK_VALID: Duration = Duration::from_hours(12);
+
 pub(super) async fn run(command: &DemoArgs) -> Result<()> {
     let folder = DemoFolder::prepare(command.dir.as_deref())?;
     let mut config = folder.load_config()?;
@@ -58,7 +65,14 @@ pub(super) async fn run(command: &DemoArgs) -> Result<()> {
     let acme = DemoAccount { tenant: acme, token: make_token(acme).await? };
     let globex = DemoAccount { tenant: globex, token: make_token(globex).await? };
     let address = *running.addresses().first().expect("a gateway listens somewhere");
-    print(&calls::show(&folder, address, running.admin_address(), &acme, &globex, receiver.url())?)?;
+    let gateway = GatewayConfig { public_port: Some(address.port()), ..config.gateway.clone() };
+    let link = match gateway.administration_url(&acme.tenant.address) {
+        Some(area) => Some(make_link(acme.tenant, &area).await?),
+        // A folder of an earlier version.
+        None => None,
+    };
+    let places = calls::Places { address, metrics: running.admin_address(), receiver: receiver.url(), link };
+    print(&calls::show(&folder, &places, &acme, &globex)?)?;
     serve::serve_until_stopped(running, stop).await?;
     // Whoever serves the folder next has no receiver at this port.
     on_store(acme.tenant, async |store| Ok(receiver::unsubscribe(store).await?)).await
@@ -93,6 +107,17 @@ async fn start(config: &Config) -> Result<Running> {
 
 async fn make_token(tenant: &TenantConfig) -> Result<String> {
     on_store(tenant, async |store| Ok(token::create(store, "Demo", None).await?.expose().to_owned())).await
+}
+
+/// A link into the administration area that signs in one of the sample users.
+async fn make_link(tenant: &TenantConfig, area: &str) -> Result<String> {
+    let link = AdminLink {
+        email: "ana.souza@acme.example".to_owned(),
+        name: Some("Ana Souza".to_owned()),
+        role: AdminRole::Admin,
+        expires_at: Timestamp::now() + LINK_VALID,
+    };
+    on_store(tenant, async |store| Ok(admin::create_link(store, area, &link).await?)).await
 }
 
 /// Does something with a tenant's database.

@@ -14,7 +14,7 @@ use super::table::{StringValue, TableReader};
 
 /// The default of `path`.
 const DEFAULT_PATH: &str = "/admin";
-/// The longest `path`. Larger: a typing mistake passes. Smaller: areas can't be told apart by folders of a product.
+/// The longest `path`. Larger: a typing mistake passes. Smaller: areas can't have a path within that of a product.
 const MAX_PATH: usize = 100;
 /// The default of `idle_minutes`. Larger: a browser that was left open stays signed in for longer. Smaller:
 /// administrators have to sign in again while they work.
@@ -25,7 +25,7 @@ const MAX_IDLE_MINUTES: u32 = 1440;
 /// The default of `session_hours`: a working day. Larger: a stolen cookie is useful for longer. Smaller:
 /// administrators sign in several times a day.
 const DEFAULT_SESSION_HOURS: u32 = 12;
-/// The largest `session_hours`: a week. Larger: who lost the right to administer an account keeps it for weeks.
+/// The largest `session_hours`: a week. Larger: a person who lost the right to administer an account stays signed in for weeks.
 /// Smaller: an operator can't choose a session of a working week.
 const MAX_SESSION_HOURS: u32 = 168;
 

@@ -2,6 +2,7 @@
 
 mod audit;
 mod browser;
+mod groups;
 mod links;
 mod outage;
 mod protection;

@@ -40,23 +40,37 @@ impl<'a> DemoCall<'a> {
     }
 }
 
+/// Where the parts of the demo are.
+pub(super) struct Places<'d> {
+    pub(super) address: SocketAddr,
+    pub(super) metrics: Option<SocketAddr>,
+    pub(super) receiver: &'d str,
+    /// A link into the administration area.
+    pub(super) link: Option<String>,
+}
+
 /// The complete output.
 pub(super) fn show(
     folder: &DemoFolder,
-    address: SocketAddr,
-    admin: Option<SocketAddr>,
+    places: &Places<'_>,
     acme: &DemoAccount<'_>,
     globex: &DemoAccount<'_>,
-    receiver: &str,
 ) -> Result<String> {
+    let Places { address, metrics, receiver, link } = places;
     let port = address.port();
     let mut text = "formgate serves two tenants with sample data.\n\n".to_owned();
     for DemoAccount { tenant, token } in [acme, globex] {
         text += &format!("{:14}https://{}:{port}/api/v1\n{:14}token {token}\n", tenant.name, tenant.address, "");
     }
     text += &format!("{:14}{}\n", "Configuration", folder.config().display());
-    if let Some(admin) = admin {
-        text += &format!("{:14}http://{admin}/metrics\n", "Metrics");
+    if let Some(link) = link {
+        text += &format!(
+            "{:14}{link}\n{:14}signs in to the administration area of {}, once\n",
+            "Sign-in link", "", acme.tenant.name
+        );
+    }
+    if let Some(metrics) = metrics {
+        text += &format!("{:14}http://{metrics}/metrics\n", "Metrics");
     }
     text += &format!("{:14}{receiver} prints those of {}\n", "Webhooks", acme.tenant.name);
     text += "\nPaste any of these into another terminal:\n\n";
@@ -66,7 +80,7 @@ pub(super) fn show(
     // More calls than are admitted, so that some are refused.
     let flood = format!("/me?call=[1-{}]", globex.tenant.requests_per_minute.saturating_add(5));
     for call in calls(acme, globex, &flood) {
-        text += &format!("# {}\n{}\n\n", call.about, command(&call, &certificate, address));
+        text += &format!("# {}\n{}\n\n", call.about, command(&call, &certificate, *address));
     }
     if let Some(database) = acme.tenant.database.file() {
         let database = quoted(database.to_str().context("the folder's path must be UTF-8")?);

@@ -42,7 +42,7 @@ on_both_databases! {
         browser.page.refresh().await.unwrap();
         assert_eq!(browser.text("h1").await, "This form was sent before");
         browser.check_page("token-again").await;
-        for path in ["", "/tokens", "/tokens/1", "/tokens/1/revoke", "/audit", "/sessions"] {
+        for path in ["", "/tokens", "/tokens/1", "/tokens/1/revoke", "/groups", "/audit", "/sessions"] {
             browser.open(&format!("{base}/admin{path}")).await;
             assert!(!browser.page.source().await.unwrap().contains(&value), "{path}");
             assert_ne!(browser.page.title().await.unwrap(), "run");
@@ -54,6 +54,15 @@ on_both_databases! {
 
         let api = scene.node.client().to(&scene.host("acme")).with(&value);
         assert_eq!(api.get("/api/v1/me").send().await.status, 200);
+        let group = json!({ "name": "Sales", "members": [{ "email": "ana@acme.example" }] });
+        assert_eq!(api.put("/api/v1/group").json(&group).send().await.status, 201);
+        browser.open(&format!("{base}/admin/groups")).await;
+        browser.check_page("groups").await;
+        browser.click("tbody a").await;
+        browser.check_page("group-sync").await;
+        browser.click("main form button").await;
+        assert_eq!(browser.text("tbody .note").await, "undoes sync 1");
+
         browser.open(&format!("{base}/admin/tokens/1/revoke")).await;
         browser.click("main form button").await;
         assert!(browser.text(".facts").await.contains("revoked since"));
@@ -82,7 +91,7 @@ async fn everything_is_reached_by_keyboard() {
     assert_eq!(browser.script("return document.activeElement.tagName").await, json!("BUTTON"));
     press(&browser, ENTER).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
-    for path in ["", "/tokens", "/audit", "/sessions"] {
+    for path in ["", "/tokens", "/groups", "/audit", "/sessions"] {
         browser.open(&format!("{base}/admin{path}")).await;
         let all = browser
             .script("return [...document.querySelectorAll('a, button, select, input:not([type=hidden])')].length")

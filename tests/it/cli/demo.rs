@@ -160,6 +160,15 @@ fn every_printed_call_works_as_pasted() {
     assert_eq!((&event["type"], &event["account"]), (&json!("submission.updated"), &json!("acme")));
     assert_eq!(event["data"]["status"], "approved");
 
+    let link =
+        demo.printed.lines().find_map(|line| line.strip_prefix("Sign-in link")).expect("where to sign in").trim();
+    let origin = link.split_once("/admin/").expect("a link into the area").0;
+    let curl = "curl -s -k -o /dev/null -w '%{http_code} %{redirect_url}'";
+    assert_eq!(paste(&format!("{curl} {link}")), "200 ");
+    let button = format!("{curl} -H 'Origin: {origin}' -d '' {link}");
+    assert_eq!(paste(&button), format!("303 {origin}/admin"));
+    assert_eq!(paste(&button), "404 ", "a link works once");
+
     let metrics = demo.printed.lines().find_map(|line| line.strip_prefix("Metrics")).expect("where metrics are");
     let metrics = paste(&format!("curl -sf {}", metrics.trim()));
     assert!(metrics.contains("formgate_rate_decisions_total{by=\"embedded\",decision=\"refused\"} 5"), "{metrics}");

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::support::client::Call;
-use crate::support::fixture::{Engine, Site, on_both_databases};
+use crate::support::fixture::{Site, on_both_databases};
 use crate::support::process::Node;
 use crate::support::redis::Redis;
 
