@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::scene::{Administrator, Scene, text};
 use crate::support::client::Client;
-use crate::support::fixture::{Engine, on_both_databases};
+use crate::support::fixture::on_both_databases;
 
 /// Writes a group through the API.
 async fn sync(api: &Client, name: &str, emails: &[&str]) {
