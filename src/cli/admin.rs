@@ -83,6 +83,7 @@ pub(super) async fn run(command: &AdminCommand) -> Result<()> {
         bail!("the administration area is not switched on: add `[gateway.administration]` to the configuration");
     };
     let (_, store) = command.tenant.open().await?;
+    let now = Timestamp::now();
     let link = AdminLink {
         email: command.email.clone(),
         name: command.name.clone(),
@@ -90,18 +91,23 @@ pub(super) async fn run(command: &AdminCommand) -> Result<()> {
             Role::Admin => AdminRole::Admin,
             Role::Viewer => AdminRole::Viewer,
         },
-        expires_at: Timestamp::now() + command.valid,
+        expires_at: now + command.valid,
     };
-    let stored = create_link(&store, &area, &link).await.of_tenant(&tenant);
+    let stored = create_link(&store, &area, &link, now).await.of_tenant(&tenant);
     store.close().await;
     print_secret(&stored?).context("the link can't be shown: ask for another one")
 }
 
 /// Stores a link into the area at a URL, and returns its own URL.
-pub(super) async fn create_link(store: &Store, area: &str, link: &AdminLink) -> Result<String, StoreError> {
+pub(super) async fn create_link(
+    store: &Store,
+    area: &str,
+    link: &AdminLink,
+    now: Timestamp,
+) -> Result<String, StoreError> {
     let secret = BASE64_URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
     let digest = Sha256::digest(secret.as_bytes()).into();
-    store.create_admin_link(&digest, link, Timestamp::now(), &actor()).await?;
+    store.create_admin_link(&digest, link, now, &actor()).await?;
     Ok(format!("{area}/enter/{secret}"))
 }
 

@@ -111,13 +111,14 @@ async fn make_token(tenant: &TenantConfig) -> Result<String> {
 
 /// A link into the administration area that signs in one of the sample users.
 async fn make_link(tenant: &TenantConfig, area: &str) -> Result<String> {
+    let now = Timestamp::now();
     let link = AdminLink {
         email: "ana.souza@acme.example".to_owned(),
         name: Some("Ana Souza".to_owned()),
         role: AdminRole::Admin,
-        expires_at: Timestamp::now() + LINK_VALID,
+        expires_at: now + LINK_VALID,
     };
-    on_store(tenant, async |store| Ok(admin::create_link(store, area, &link).await?)).await
+    on_store(tenant, async |store| Ok(admin::create_link(store, area, &link, now).await?)).await
 }
 
 /// Does something with a tenant's database.
