@@ -139,6 +139,6 @@ pub(super) async fn reindex(command: &ReindexArgs) -> Result<()> {
         subject: "search tables".to_owned(),
         details: json!({ "outcome": reindexed.to_string() }),
     };
-    record(&tenant, entry).await.context("the rows are made anew")?;
+    record(&tenant, entry).await.context("the search tables are rebuilt")?;
     print(&reindexed.to_string()).context("the rows are made anew")
 }

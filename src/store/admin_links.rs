@@ -11,7 +11,7 @@ use super::engine::{Retry, Transaction};
 use super::statement::{Row, Sql};
 use super::{Store, StoreError};
 
-/// What somebody may do in the administration area.
+/// What an administrator may do in the administration area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdminRole {
     /// See and change everything.

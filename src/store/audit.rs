@@ -1,6 +1,6 @@
 //! The audit log: every change that an administrator or a command made, each row chained to the one before.
 //!
-//! Rows are only added: triggers refuse to change or delete one. Somebody who may drop a trigger is noticed by
+//! Rows are only added: triggers refuse to change or delete one. A change by a role that may drop them is found by
 //! [`Store::verify_audit`], since the digest of a row is SHA-256 over these bytes, in this order:
 //!
 //! 1. the digest of the row before, preceded by its length; the first row has an empty one before it

@@ -44,12 +44,12 @@ const COMMANDS: [&[&str]; 17] = [
 fn every_command_explains_itself_on_standard_output() {
     let all = formgate(&["--help"]);
     assert_eq!((all.code, all.stderr.as_str()), (0, ""));
-    for command in COMMANDS {
+    for command in &COMMANDS {
         assert!(all.stdout.contains(&format!("  {} ", command[0])), "{command:?} in:\n{}", all.stdout);
-        let help = formgate(&[command, &["--help"]].concat());
+        let help = formgate(&[*command, &["--help"]].concat());
         assert_eq!((help.code, help.stderr.as_str()), (0, ""), "{command:?}");
         assert!(help.stdout.contains("Usage: formgate"), "{command:?}: {}", help.stdout);
-        let reads_configuration = command != ["token"] && command != ["demo"];
+        let reads_configuration = ![&["token"][..], &["admin"], &["audit"], &["demo"]].contains(command);
         for text in ["--config <FILE>", "FORMGATE_CONFIG"] {
             assert_eq!(help.stdout.contains(text), reads_configuration, "{command:?}: {}", help.stdout);
         }
@@ -72,6 +72,12 @@ fn wrong_usage_ends_with_2_and_prints_no_result() {
         &["token", "revoke", "--tenant", "acme"],
         &["token", "revoke", "--tenant", "acme", "first"],
         &["token", "list"],
+        &["token", "rotate", "--tenant", "acme"],
+        &["token", "rotate", "--tenant", "acme", "1", "--overlap", "soon"],
+        &["admin"],
+        &["admin", "link", "--tenant", "acme"],
+        &["audit"],
+        &["audit", "verify"],
     ] {
         let output = formgate(arguments);
         assert_eq!((output.code, output.stdout.as_str()), (2, ""), "{arguments:?}: {}", output.stderr);

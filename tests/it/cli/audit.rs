@@ -109,7 +109,7 @@ on_both_databases! {
         let actor = listed(&site, &[])[0]["actor"].as_str().unwrap().to_owned();
         let second = listed(&site, &[])[2]["at"].as_str().unwrap().to_owned();
         assert_eq!(listed(&site, &["--actor", &actor]).len(), 4);
-        assert_eq!(listed(&site, &["--actor", "nobody at all"]).len(), 0);
+        assert_eq!(listed(&site, &["--actor", "no such actor"]).len(), 0);
         assert_eq!(actions(&listed(&site, &["--action", "token.revoke"])), ["token.revoke"]);
         assert_eq!(listed(&site, &["--since", &second]).len(), 3);
         assert_eq!(listed(&site, &["--until", &second]).len(), 2);

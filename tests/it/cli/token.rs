@@ -118,7 +118,7 @@ on_both_databases! {
         site.token("acme", "zapier");
         let rotate = |arguments: &[&str]| site.run(&[&["token", "rotate", "--tenant", "acme"], arguments].concat(), b"");
         let output = rotate(&["1"]);
-        assert_eq!((output.code, output.stdout.len()), (0, 50), "the value alone: {}", output.stdout);
+        assert_eq!((output.code, output.stdout.len()), (0, 50), "only the value: {}", output.stdout);
         assert!(output.stderr.starts_with("token 2 replaces token 1, which expires at "), "{}", output.stderr);
         let tokens = listed(&site);
         assert_eq!((&tokens[1]["name"], &tokens[1]["replaces"]), (&"zapier".into(), &1.into()));

@@ -78,7 +78,7 @@ on_both_databases! {
         let rotated = site.run_in_thread(&["token", "rotate", "1", "--tenant", "acme", "--overlap", "4s"]).await;
         assert_eq!(rotated.code, 0, "{}", rotated.stderr);
         let new = rotated.stdout.trim_end();
-        assert_eq!(rotated.stdout, format!("{new}\n"), "the value alone");
+        assert_eq!(rotated.stdout, format!("{new}\n"), "only the value");
         let tokens = listed(&site);
         assert_eq!(tokens[1]["replaces"], 1);
         assert_eq!(tokens[1]["name"], "zapier");
