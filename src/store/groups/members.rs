@@ -227,11 +227,7 @@ async fn change_members_on_sqlite(
         wanted.write(&mut sql);
         sql.push(" CROSS JOIN users u ON u.email_folded = w.folded");
         let before = ids.len();
-        let mut each = |row: Row| {
-            ids.push(row.get(0)?);
-            Ok(())
-        };
-        transaction.fetch_each(sql, &mut each).await?;
+        read_ids(transaction, sql, &mut ids).await?;
 
         let mut sql = transaction.sql();
         sql.push("INSERT INTO group_members (group_id, user_id) SELECT ").bind(id).push(", value FROM json_each(");
@@ -240,15 +236,24 @@ async fn change_members_on_sqlite(
         sql.push(") WHERE NOT EXISTS (SELECT 1 FROM group_members WHERE group_id = ")
             .bind(id)
             .push(" AND user_id = value) RETURNING user_id");
-        transaction.fetch_each(sql, &mut |row| Ok(attached.push(row.get(0)?))).await?;
+        read_ids(transaction, sql, &mut attached).await?;
     }
     let mut sql = transaction.sql();
     sql.push("DELETE FROM group_members WHERE group_id = ").bind(id);
     sql.push(" AND user_id NOT IN (SELECT value FROM json_each(").bind(ids).push(")) RETURNING user_id");
-    transaction.fetch_each(sql, &mut |row| Ok(detached.push(row.get(0)?))).await?;
+    read_ids(transaction, sql, &mut detached).await?;
     keep_sync(transaction, group, by, &attached, &detached).await?;
     (change.attached, change.detached) = (attached.len() as u64, detached.len() as u64);
     Ok(change)
+}
+
+/// Adds the ids that a statement returns.
+async fn read_ids(transaction: &mut Transaction, sql: Sql, ids: &mut Vec<i64>) -> Result<(), sqlx::Error> {
+    let mut each = |row: Row| {
+        ids.push(row.get(0)?);
+        Ok(())
+    };
+    transaction.fetch_each(sql, &mut each).await
 }
 
 /// The addresses that the write will attach, detach and create. A generic plan from a time with few users would read

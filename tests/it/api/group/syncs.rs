@@ -156,7 +156,7 @@ on_both_databases! {
         let account = account(engine, "");
         let (client, store) = (&account.client, store(&account).await);
         let seed = rand::random();
-        println!("seed {seed}");
+        eprintln!("seed {seed}");
         let mut random = StdRng::seed_from_u64(seed);
         let id = write(client, &body(&[])).await["data"]["id"].as_str().unwrap().to_owned();
         let mut current: BTreeSet<&str> = BTreeSet::new();
