@@ -24,6 +24,11 @@ pub(crate) const ELEMENTS: usize = 8;
 /// As many requests at once as all subscriptions together may make: 4 each by default.
 pub(crate) const AT_ONCE: usize = 4 * FORMS;
 
+/// Fewer than a Postgres server allows by default.
+///
+/// Larger: the server refuses the rest. Smaller: databases of idle tenants are opened again more often.
+const MAX_CONNECTIONS: usize = 80;
+
 /// Where databases are.
 #[derive(Clone, Copy)]
 pub(crate) enum On<'s> {
@@ -72,6 +77,7 @@ impl World {
     pub(crate) fn configure(&self, accounts: usize, delivers: bool) -> anyhow::Result<()> {
         let mut text = format!(
             "[gateway]\nlisten = [{{ address = \"127.0.0.1:0\", tls = false }}]\nadmin_listen = \"127.0.0.1:0\"\n\
+             [gateway.databases]\nmax_connections = {MAX_CONNECTIONS}\n\
              [gateway.webhooks]\nenabled = {delivers}\nallow_targets = [\"127.0.0.0/8\"]\nca_file = \"{}\"\n\
              per_tenant = {AT_ONCE}\n",
             self.authority.display()
