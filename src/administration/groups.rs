@@ -156,8 +156,8 @@ fn describe(undone: Undone) -> Option<Undo> {
         Undone::Undone { attached, detached, skipped } => {
             let counts = [attached.len() as u64, detached.len() as u64];
             let lists = [
-                AddressList::new("Become members again", attached, counts[0]),
-                AddressList::new("Stop being members again", detached, counts[1]),
+                AddressList::new("Would become members", attached, counts[0]),
+                AddressList::new("Would stop being members", detached, counts[1]),
             ];
             Undo::Changes { lists, skipped }
         }
