@@ -1,4 +1,5 @@
-//! When tokens were last used, to the minute, for which route and from which network: recorded in memory, and written at most once an hour for each account.
+//! When tokens were last used, to the minute, for which route and from which network: recorded in memory, and written
+//! at most once an hour for each account.
 //!
 //! With thousands of SQLite files, what costs is not the write but opening a file for it, and the log that the next
 //! close has to write back. So a time is written right after a request that used the database, while its connection
