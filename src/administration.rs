@@ -34,6 +34,7 @@ mod token;
 mod token_forms;
 mod tokens;
 mod visit;
+mod webhooks;
 
 use std::sync::Arc;
 
@@ -44,7 +45,7 @@ use crate::metrics::Metrics;
 use crate::shared::RedisClient;
 pub use problem::page_of_refusal;
 use rates::SessionRates;
-pub use visit::Visit;
+pub use visit::{Visit, WebhookTools};
 
 /// The largest body of a form, in bytes. Larger: callers without a session can send more for nothing. Smaller: the
 /// longest valid form is refused.

@@ -36,7 +36,7 @@ use hyper::body::{Body, Incoming};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
 
-use crate::administration::{Administration, Area, MAX_FORM, Visit, page_of_refusal};
+use crate::administration::{Administration, Area, MAX_FORM, Visit, WebhookTools, page_of_refusal};
 use crate::api::{self, Call, IgnoredParameters};
 use crate::config::RequestLimits;
 use crate::error::Refusal;
@@ -211,7 +211,8 @@ impl Pipeline {
         check_size(head, &self.limits)?;
         check_method(&head.method)?;
         if let Some(area) = &context.area {
-            let visit = Visit { gate: &self.gate, connection, tenant: &tenant, authority: &authority, head };
+            let webhooks = WebhookTools { tests: &self.tests, seals: &self.seals, changes: &self.subscription_changes };
+            let visit = Visit { gate: &self.gate, connection, tenant: &tenant, authority: &authority, head, webhooks };
             return Box::pin(self.administer(area, visit, body, &mut context.route)).await;
         }
 

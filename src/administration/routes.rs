@@ -29,6 +29,9 @@ pub(super) enum Page {
     RotateToken,
     AskRevoke,
     Revoke,
+    Webhooks,
+    Webhook,
+    ChangeWebhook,
     Groups,
     GroupSync,
     UndoSync,
@@ -65,7 +68,7 @@ const fn post(name: &'static str, path: &'static str, needs: Needs, page: Page) 
 }
 
 /// Every route.
-pub static ROUTES: [Route; 18] = [
+pub static ROUTES: [Route; 21] = [
     get("GET /admin", "", Needs::Viewer, Page::Overview),
     get("GET /admin/tokens", "/tokens", Needs::Viewer, Page::Tokens),
     post("POST /admin/tokens", "/tokens", Needs::Admin, Page::CreateToken),
@@ -73,6 +76,9 @@ pub static ROUTES: [Route; 18] = [
     post("POST /admin/tokens/{id}", "/tokens/{}", Needs::Admin, Page::RotateToken),
     get("GET /admin/tokens/{id}/revoke", "/tokens/{}/revoke", Needs::Viewer, Page::AskRevoke),
     post("POST /admin/tokens/{id}/revoke", "/tokens/{}/revoke", Needs::Admin, Page::Revoke),
+    get("GET /admin/webhooks", "/webhooks", Needs::Viewer, Page::Webhooks),
+    get("GET /admin/webhooks/{id}", "/webhooks/{}", Needs::Viewer, Page::Webhook),
+    post("POST /admin/webhooks/{id}", "/webhooks/{}", Needs::Admin, Page::ChangeWebhook),
     get("GET /admin/groups", "/groups", Needs::Viewer, Page::Groups),
     get("GET /admin/groups/{id}", "/groups/{}", Needs::Viewer, Page::GroupSync),
     post("POST /admin/groups/{id}", "/groups/{}", Needs::Admin, Page::UndoSync),

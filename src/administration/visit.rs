@@ -12,12 +12,14 @@ use super::cookie::SessionSecret;
 use super::forms::Form;
 use super::protection::{Referrer, is_from_own_page};
 use super::routes::{self, Needs, Page, Route};
-use super::{Area, audit, enter, groups, overview, problem, sessions, style, token, tokens};
+use super::{Area, audit, enter, groups, overview, problem, sessions, style, token, tokens, webhooks};
 use crate::error::{Refusal, abbreviate};
 use crate::gate::{Authority, Connection, Gate, Origin};
+use crate::outbound::TestRequests;
 use crate::reply::Reply;
+use crate::seal::Seals;
 use crate::store::{Actor, AdminRole, AdminSession, AuditSource, Store};
-use crate::tenant::{Tenant, shown_network};
+use crate::tenant::{SubscriptionChanges, Tenant, shown_network};
 
 /// How old the time of a session's last use may get before it is written. A session with a short idle limit is written
 /// more often.
@@ -38,6 +40,19 @@ pub struct Visit<'r> {
     pub authority: &'r Authority<'r>,
     /// Its head.
     pub head: &'r request::Parts,
+    /// What pages do about webhooks.
+    pub webhooks: WebhookTools<'r>,
+}
+
+/// What is needed to test and to change webhooks.
+#[derive(Clone, Copy, Debug)]
+pub struct WebhookTools<'r> {
+    /// Tests receivers.
+    pub tests: &'r TestRequests,
+    /// Seals secrets.
+    pub seals: &'r Seals,
+    /// Takes that subscriptions changed.
+    pub changes: &'r SubscriptionChanges,
 }
 
 impl Visit<'_> {
@@ -180,6 +195,8 @@ async fn read(member: &Member<'_>, page: Page, segment: &str) -> Result<Reply, R
         Page::Tokens => tokens::show(member).await,
         Page::Token => token::show(member, segment).await,
         Page::AskRevoke => token::ask_revoke(member, segment).await,
+        Page::Webhooks => webhooks::list(member).await,
+        Page::Webhook => webhooks::show(member, segment).await,
         Page::Groups => groups::list(member).await,
         Page::GroupSync => groups::show(member, segment).await,
         Page::Audit => audit::show(member).await,
@@ -188,6 +205,7 @@ async fn read(member: &Member<'_>, page: Page, segment: &str) -> Result<Reply, R
         Page::CreateToken
         | Page::RotateToken
         | Page::Revoke
+        | Page::ChangeWebhook
         | Page::UndoSync
         | Page::EndSessions
         | Page::SignOut
@@ -203,6 +221,7 @@ async fn change(change: &Change<'_>, page: Page, segment: &str) -> Result<Reply,
         Page::CreateToken => tokens::create(change).await,
         Page::RotateToken => token::rotate(change, segment).await,
         Page::Revoke => token::revoke(change, segment).await,
+        Page::ChangeWebhook => webhooks::change(change, segment).await,
         Page::UndoSync => groups::undo(change, segment).await,
         Page::EndSessions => sessions::end(change).await,
         Page::SignOut => sessions::sign_out(change).await,
@@ -210,6 +229,8 @@ async fn change(change: &Change<'_>, page: Page, segment: &str) -> Result<Reply,
         | Page::Tokens
         | Page::Token
         | Page::AskRevoke
+        | Page::Webhooks
+        | Page::Webhook
         | Page::Groups
         | Page::GroupSync
         | Page::Audit

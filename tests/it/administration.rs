@@ -9,3 +9,4 @@ mod protection;
 mod scene;
 mod sessions;
 mod tokens;
+mod webhooks;

@@ -42,7 +42,7 @@ on_both_databases! {
         browser.page.refresh().await.unwrap();
         assert_eq!(browser.text("h1").await, "This form was sent before");
         browser.check_page("token-again").await;
-        for path in ["", "/tokens", "/tokens/1", "/tokens/1/revoke", "/groups", "/audit", "/sessions"] {
+        for path in ["", "/tokens", "/tokens/1", "/tokens/1/revoke", "/webhooks", "/groups", "/audit", "/sessions"] {
             browser.open(&format!("{base}/admin{path}")).await;
             assert!(!browser.page.source().await.unwrap().contains(&value), "{path}");
             assert_ne!(browser.page.title().await.unwrap(), "run");
@@ -62,6 +62,13 @@ on_both_databases! {
         browser.check_page("group-sync").await;
         browser.click("main form button").await;
         assert_eq!(browser.text("tbody .note").await, "undoes sync 1");
+
+        let hook = json!({ "target_url": "https://hooks.example.com/x", "event": "submission.created" });
+        assert_eq!(api.post("/api/v1/subscribe").json(&hook).send().await.status, 201);
+        browser.open(&format!("{base}/admin/webhooks")).await;
+        browser.check_page("webhooks").await;
+        browser.click("tbody a").await;
+        browser.check_page("webhook").await;
 
         browser.open(&format!("{base}/admin/tokens/1/revoke")).await;
         browser.click("main form button").await;
@@ -91,7 +98,7 @@ async fn everything_is_reached_by_keyboard() {
     assert_eq!(browser.script("return document.activeElement.tagName").await, json!("BUTTON"));
     press(&browser, ENTER).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
-    for path in ["", "/tokens", "/groups", "/audit", "/sessions"] {
+    for path in ["", "/tokens", "/webhooks", "/groups", "/audit", "/sessions"] {
         browser.open(&format!("{base}/admin{path}")).await;
         let all = browser
             .script("return [...document.querySelectorAll('a, button, select, input:not([type=hidden])')].length")

@@ -1,0 +1,110 @@
+//! Webhooks on their pages: state, attempts, and what an administrator does about them.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::scene::{Administrator, Scene, between, hidden, text};
+use crate::support::certificate;
+use crate::support::database::Database;
+use crate::support::dns::{DnsServer, Lookup};
+use crate::support::fixture::on_both_databases;
+use crate::support::receiver::{Act, HOST, Receiver};
+
+/// A site that delivers to receivers of the test.
+async fn scene(engine: crate::support::fixture::Engine) -> (Scene, DnsServer) {
+    let dns = DnsServer::start().await;
+    dns.answer(HOST, &[Lookup::of(&["127.0.0.1"])]);
+    let site = Scene::site(engine);
+    let mut table = toml::Table::new();
+    table.insert("ca_file".into(), certificate::authority(site.folder()).display().to_string().into());
+    table.insert("dns_servers".into(), vec![dns.address.to_string()].into());
+    table.insert("allow_targets".into(), vec!["127.0.0.0/8"].into());
+    (Scene::of(site.gateway("webhooks", table)), dns)
+}
+
+async fn insert_submission(scene: &Scene) {
+    let database = scene.database("acme").await;
+    let (no, at) = match &database {
+        Database::Postgres(_) => ("FALSE", "now()".to_owned()),
+        Database::Sqlite(_) => ("0", jiff::Timestamp::now().as_microsecond().to_string()),
+    };
+    database
+        .execute(&format!("INSERT INTO submissions (id, form_id, status, created_at, updated_at, draft) VALUES (1, 1, 'pending', {at}, {at}, {no})"))
+        .await;
+    database.close().await;
+}
+
+async fn page(administrator: &Administrator, path: &str) -> String {
+    let answer = administrator.get(path).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    text(&answer)
+}
+
+on_both_databases! {
+    async fn a_webhook_is_shown_tested_paused_resumed_and_rotated(engine: Engine) {
+        const PATH: &str = "/admin/webhooks/1";
+        let (scene, _dns) = scene(engine).await;
+        let (own, viewer) = (scene.sign_in("acme", "admin").await, scene.sign_in("acme", "viewer").await);
+        assert!(page(&own, "/admin/webhooks").await.contains("No tool is subscribed yet"));
+        let database = scene.database("acme").await;
+        database.execute("INSERT INTO forms (id, name) VALUES (1, 'Leave')").await;
+        database.close().await;
+        let (_, token) = own.generate("automation").await;
+        let receiver = Receiver::always(Act::answer(200, &[], "<b>thanks</b>")).await;
+        let body = json!({ "target_url": receiver.url("/<i>hook"), "event": "submission.created" });
+        let answer = own.caller.with(&token).post("/api/v1/subscribe").json(&body).send().await;
+        assert_eq!(answer.status, 201, "{answer:?}");
+        let secret = answer.json()["data"]["secret"].as_str().expect("it is shown once").to_owned();
+
+        let list = page(&viewer, "/admin/webhooks").await;
+        assert!(list.contains("data-webhook=\"1\"") && list.contains("active") && !list.contains("<i>"), "{list}");
+        assert!(!page(&viewer, PATH).await.contains("name=\"action\""), "a viewer has no buttons");
+        let answer = own.post(PATH, &[("action", "test")]).await;
+        assert_eq!(answer.status, 422);
+        assert!(text(&answer).contains("there is no submission to send yet"));
+        insert_submission(&scene).await;
+        let began = std::time::Instant::now();
+        while receiver.requests().is_empty() {
+            assert!(began.elapsed() < Duration::from_secs(60), "nothing was sent");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let tested = own.post(PATH, &[("action", "test")]).await;
+        assert!(text(&tested).contains("The receiver accepted the test: 200"), "{tested:?}");
+        assert!(text(&tested).contains("&#60;b&#62;thanks"), "{tested:?}");
+
+        for (action, said, state) in [("pause", "It is paused", "paused"), ("resume", "It is resumed", "active")] {
+            let answer = own.post(PATH, &[("action", action)]).await;
+            assert_eq!(answer.status, 303, "{answer:?}");
+            let shown = page(&own, answer.header("location").expect("a redirect")).await;
+            assert!(shown.contains(said) && shown.contains(&format!("state {state}")), "{shown}");
+        }
+        assert_eq!(own.post(PATH, &[("action", "replay")]).await.status, 303);
+
+        let secret_key = hidden(&own.get(PATH).await, "secret_key");
+        let rotate = [("action", "rotate"), ("grace", "1h"), ("secret_key", &*secret_key)];
+        let rotated = own.post(PATH, &rotate).await;
+        let new = between(&text(&rotated), "<code id=\"webhook-secret\">", "</code>").to_owned();
+        assert!(new.starts_with("whsec_") && new != secret);
+        let again = own.post(PATH, &rotate).await;
+        assert_eq!(again.status, 409, "sending the form again rotates once");
+        for shown in [text(&again), page(&own, PATH).await, page(&own, "/admin/audit").await] {
+            assert!(!shown.contains(&new) && !shown.contains(&secret));
+        }
+        let audit = page(&own, "/admin/audit").await;
+        for action in ["webhook.test", "webhook.pause", "webhook.resume", "webhook.replay", "webhook.rotate"] {
+            assert!(audit.contains(action), "{action} in {audit}");
+        }
+        for fields in [&[("action", "delete")][..], &[], &[("action", "rotate"), ("grace", "9y")]] {
+            assert_eq!(own.post(PATH, fields).await.status, 404, "{fields:?}");
+        }
+        for unknown in ["0", "-1", "2", "x", "9223372036854775808"] {
+            let path = format!("/admin/webhooks/{unknown}");
+            assert_eq!(own.get(&path).await.status, 404, "{unknown}");
+            for action in ["pause", "resume", "replay", "test", "rotate"] {
+                let fields = [("action", action), ("grace", "1h")];
+                assert_eq!(own.post(&path, &fields).await.status, 404, "{action} of {unknown}");
+            }
+        }
+    }
+}
