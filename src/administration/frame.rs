@@ -1,4 +1,4 @@
-//! What surrounds each page: its head, the navigation, and who is signed in.
+//! What surrounds each page: its head, the navigation, and the name of the signed-in administrator.
 
 use askama::Template;
 use http::StatusCode;

@@ -68,7 +68,7 @@ impl Visit<'_> {
     }
 }
 
-/// A request of an administrator who is signed in.
+/// A request of a signed-in administrator.
 pub(super) struct Member<'v> {
     pub(super) area: &'v Area,
     pub(super) visit: Visit<'v>,

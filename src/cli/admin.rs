@@ -18,8 +18,8 @@ use crate::store::{AdminLink, AdminRole, Store, StoreError};
 
 /// The longest time that a link is valid: a week.
 ///
-/// Larger: a link in an old message still signs in. Smaller: an administrator who is invited before the weekend finds
-/// it expired.
+/// Larger: a link in an old message still signs in. Smaller: an invitation before a weekend expires
+/// unread.
 const MAX_VALID: Duration = Duration::from_hours(7 * 24);
 
 /// The longest name, in characters, and the longest e-mail address.

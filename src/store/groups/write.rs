@@ -30,7 +30,7 @@ use crate::store::{Store, StoreError, users};
 const STATEMENT_LIMIT: Duration = Duration::from_secs(60);
 
 /// Begins a transaction with [`STATEMENT_LIMIT`] and waits for the lock on groups. Its number is arbitrary; nothing
-/// else in the account's database uses it, except for `formgate_write_members` of the schema, which takes the same
+/// else in the account's database uses it, except for `formgate_sync_group` of the schema, which takes the same
 /// lock in shared mode.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = '60s'; \
     SET LOCAL lock_timeout = 0; SELECT pg_advisory_xact_lock(7310577365311121506)";

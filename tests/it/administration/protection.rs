@@ -128,7 +128,7 @@ on_both_databases! {
                 continue;
             }
             for defect in DEFECTS {
-                // A link is not bound to a session: who has it may redeem it.
+                // A link is not bound to a session: anyone with the link may redeem it.
                 if route.needs == Needs::Link && (defect.contains("cookie") || defect.contains("form token")) {
                     continue;
                 }

@@ -95,7 +95,7 @@ impl Scene {
     }
 }
 
-/// An administrator who is signed in.
+/// A signed-in administrator.
 #[derive(Clone, Debug)]
 pub(super) struct Administrator {
     pub(super) caller: Client,

@@ -45,8 +45,8 @@ impl SlowDisk {
 
     /// The environment of a node on this disk.
     pub(crate) fn environment(&self) -> [(&str, &str); 2] {
-        let [library, held] =
-            [&self.library, &self.held].map(|path| path.to_str().expect("the folder has a UTF-8 name"));
+        let Self { library, held } = self;
+        let [library, held] = [library, held].map(|path| path.to_str().expect("the folder has a UTF-8 name"));
         [("LD_PRELOAD", library), ("HELD_DISK", held)]
     }
 
