@@ -4,7 +4,6 @@ use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use serde_json::{Value, json};
 
 use super::output::{print, table};
 use super::{OfTenant, TenantChoice};
@@ -75,7 +74,7 @@ async fn list(command: &ListArgs) -> Result<()> {
         before = page.last().map(|record| record.id);
         let is_last = page.len() < ROWS_A_PAGE as usize;
         if command.json && !page.is_empty() {
-            let lines: Vec<String> = page.iter().map(|record| as_json(record).to_string()).collect();
+            let lines: Vec<String> = page.iter().map(|record| record.to_json().to_string()).collect();
             print(&lines.join("\n"))?;
         } else {
             rows.extend(page.into_iter().map(as_row));
@@ -103,26 +102,6 @@ async fn verify(command: &TenantChoice) -> Result<()> {
         AuditVerdict::Missing { id } => bail!("{slug}: row {id} of the audit log is missing"),
         AuditVerdict::Added { id } => bail!("{slug}: row {id} of the audit log was not written by formgate"),
     }
-}
-
-/// The details as JSON, also if they were changed to something else.
-fn details(record: &AuditRecord) -> Value {
-    serde_json::from_str(&record.details).unwrap_or_else(|_| record.details.clone().into())
-}
-
-fn as_json(record: &AuditRecord) -> Value {
-    let digest: String = record.digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    json!({
-        "id": record.id,
-        "at": record.at.to_string(),
-        "actor": record.actor,
-        "source": record.source,
-        "network": record.network,
-        "action": record.action,
-        "subject": record.subject,
-        "details": details(record),
-        "digest": digest,
-    })
 }
 
 fn as_row(record: AuditRecord) -> [String; 8] {

@@ -21,7 +21,7 @@
 mod verdict;
 
 use jiff::Timestamp;
-use serde_json::Value;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 pub use self::verdict::AuditVerdict;
@@ -118,6 +118,24 @@ pub struct AuditFilter {
 const COLUMNS: &str = "id, at, actor, source, network, action, subject, details, digest";
 
 impl AuditRecord {
+    /// The row as it is exported. Details that are no JSON any more, because the row was changed by SQL, become a text.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let details = serde_json::from_str(&self.details).unwrap_or_else(|_| Value::from(self.details.as_str()));
+        let digest: String = self.digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        json!({
+            "id": self.id,
+            "at": self.at.to_string(),
+            "actor": self.actor,
+            "source": self.source,
+            "network": self.network,
+            "action": self.action,
+            "subject": self.subject,
+            "details": details,
+            "digest": digest,
+        })
+    }
+
     fn read(row: &Row) -> Result<Self, sqlx::Error> {
         Ok(Self {
             id: row.get(0)?,
