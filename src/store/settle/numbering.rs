@@ -131,7 +131,8 @@ impl Entry {
     /// Gives a change the number `seq`.
     fn change(&mut self, change: Change, seq: i64, noted: NotedAt, events: Events, settle: Duration) {
         let event = (events == Events::Sent).then_some(seq);
-        let continues = noted.first < self.changed_at + settle;
+        // A clock that was set back goes on from an instant before the last change.
+        let continues = noted.first.duration_since(self.changed_at).unsigned_abs() < settle;
         let is_same_event = continues && noted.first < self.burst_at + settle * MAX_BURST;
         match change {
             Change::Matched => {}

@@ -324,8 +324,9 @@ async fn read_due(
         let due = DueEvent::read(row, true)?;
         let (changed_at, burst_at, now): (Timestamp, Timestamp, Timestamp) = (row.get(3)?, row.get(8)?, row.get(9)?);
         let due_at = (changed_at + settle).min(burst_at + settle * MAX_BURST);
-        if due_at > now {
-            // Clocks of writers may be ahead.
+        // It may have been noted before the clock was set back, however far.
+        let was_set_back = changed_at > now + settle;
+        if due_at > now && !was_set_back {
             again_in = Some(due_at.duration_since(now).unsigned_abs().min(settle));
             read_to = due.seq - 1;
             break;

@@ -157,7 +157,8 @@ fn every_printed_call_works_as_pasted() {
     assert!(webhook.contains("webhook-signature: v1,") && webhook.contains("formgate-attempt: 1"), "{webhook}");
     let json = webhook.lines().find_map(|line| line.trim().strip_prefix('{')).expect("the body");
     let event: Value = serde_json::from_str(&format!("{{{json}")).expect("JSON");
-    assert_eq!((&event["type"], &event["account"]), (&json!("submission.updated"), &json!("acme")));
+    let all = demo.output.lock().expect("collecting does not panic").clone();
+    assert_eq!((&event["type"], &event["account"]), (&json!("submission.updated"), &json!("acme")), "{all}");
     assert_eq!(event["data"]["status"], "approved");
 
     let link =

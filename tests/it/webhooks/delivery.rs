@@ -63,6 +63,25 @@ on_both_databases! {
         assert_eq!(of_form.requests().len(), 2);
     }
 
+    async fn a_clock_that_is_set_back_delays_and_merges_nothing(engine: Engine) {
+        let scene = Scene::new(engine).await;
+        let receiver = Receiver::always(Act::status(204)).await;
+        scene.subscribe(&receiver, "submission.created", None).await;
+        scene.subscribe(&receiver, "submission.updated", None).await;
+        let (before, later) = (scene.at(1), scene.at(50_000_000));
+        scene
+            .execute(&format!(
+                "BEGIN; INSERT INTO submissions (id, form_id, status, created_at, updated_at, draft) \
+                 VALUES (1, 1, 'pending', {before}, {before}, FALSE); \
+                 UPDATE intake SET at = {later}; COMMIT"
+            ))
+            .await;
+        received(&receiver, 1).await;
+        scene.execute("UPDATE submissions SET status = 'approved' WHERE id = 1").await;
+        let expected = pairs(&[("submission.created", "sub_1"), ("submission.updated", "sub_1")]);
+        assert_eq!(events(&received(&receiver, 2).await), expected);
+    }
+
     async fn each_attempt_of_an_event_has_the_same_id_and_bytes(engine: Engine) {
         let scene = Scene::new(engine).await;
         let receiver = Receiver::start(|nth| if nth == 0 { Act::status(503) } else { Act::status(200) }).await;
