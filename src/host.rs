@@ -4,6 +4,7 @@
 //! [`CertificateNames`] are the names that a certificate covers, and decide about 421 (RFC 9110, section 15.5.20). A
 //! [`HostPattern`] is what an operator configures a certificate for: a host, or a wildcard.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -12,6 +13,13 @@ use std::sync::Arc;
 /// Cheap to clone: a gateway with many tenants stores each name once, shared by its configuration and its maps.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostName(Arc<str>);
+
+/// Equal and hashed as its text.
+impl Borrow<str> for HostName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
 
 /// The text is not a host name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

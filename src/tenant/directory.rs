@@ -2,16 +2,19 @@
 //!
 //! Most tenants of a large gateway are idle, so a tenant's serving state (account, tokens, database) is created on
 //! its first request; until then it is only its configuration and its entries in the maps. Also receives token
-//! changes ([`TokenChanges`]), which identify a tenant by slug.
+//! changes ([`TokenChanges`]), which identify a tenant by slug. A directory is never changed: the next one shares what
+//! stays the same with it.
+
+mod shards;
 
 use std::borrow::Borrow;
-use std::collections::{HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 
+use self::shards::Shards;
 use super::last_used::{Due, UnwrittenUses};
 use super::{Tenant, TenantDatabase, Tokens};
 use crate::config::{Config, TenantConfig};
@@ -27,13 +30,13 @@ pub struct Directory {
     connections: Arc<Connections>,
     /// Keys are stored next to the pointer to the entry. With thousands of tenants an entry is in no CPU cache, and
     /// comparing hosts through it would cost two more misses.
-    by_host: HashMap<HostName, Arc<DirectoryEntry>>,
-    by_slug: HashSet<BySlug>,
+    by_host: Shards<HostName, Arc<DirectoryEntry>>,
+    by_slug: Shards<BySlug, ()>,
 }
 
 /// An entry in the set of slugs. It hashes and compares by the entry's own slug: with very many tenants, a map with
 /// copies of them would be twice as large.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct BySlug(Arc<DirectoryEntry>);
 
 impl Borrow<str> for BySlug {
@@ -105,37 +108,55 @@ impl Directory {
     /// No tenants, and the connections that their databases will share.
     #[must_use]
     pub fn empty(connections: Arc<Connections>) -> Self {
-        Self { connections, by_host: HashMap::new(), by_slug: HashSet::new() }
+        Self { connections, by_host: Shards::default(), by_slug: Shards::default() }
     }
 
     /// The tenants of a configuration. Those of the previous directory keep whatever did not change.
     #[must_use]
     pub fn new(config: &Config, before: &Self) -> Self {
-        let hosts = config.tenants.iter().map(|tenant| 1 + tenant.domains.len()).sum();
-        let mut directory = Self {
-            connections: Arc::clone(&before.connections),
-            by_host: HashMap::with_capacity(hosts),
-            by_slug: HashSet::with_capacity(config.tenants.len()),
-        };
-        for tenant in &config.tenants {
-            let known = before.entry(&tenant.slug);
-            let entry = match known.filter(|known| Arc::ptr_eq(&known.config, tenant) || known.config.is_same(tenant)) {
-                Some(same) => Arc::clone(same),
-                None => Arc::new(DirectoryEntry::new(tenant, &before.connections, known)),
-            };
-            let hosts = entry.config.hosts().map(|host| (host.clone(), Arc::clone(&entry)));
-            directory.by_host.extend(hosts);
-            directory.by_slug.insert(BySlug(entry));
-        }
+        let mut directory = Self::empty(Arc::clone(&before.connections));
+        config.tenants.iter().for_each(|tenant| directory.insert(tenant, before));
         directory
     }
 
+    /// This directory with some tenants added or changed, and others removed. Costs what the changes cost, whatever the
+    /// number of tenants. The hosts of `put` must be free, or those of tenants that are changed or removed.
+    #[must_use]
+    pub fn changed(&self, put: &[Arc<TenantConfig>], removed: &[Arc<str>]) -> Self {
+        let mut after = Self {
+            connections: Arc::clone(&self.connections),
+            by_host: self.by_host.clone(),
+            by_slug: self.by_slug.clone(),
+        };
+        // Before any is added: a host may move from one tenant to another.
+        let gone = put.iter().map(|tenant| &tenant.slug).chain(removed);
+        for entry in gone.filter_map(|slug| self.entry(slug)) {
+            entry.config.hosts().for_each(|host| after.by_host.remove(host.as_str()));
+            after.by_slug.remove(&entry.config.slug);
+        }
+        put.iter().for_each(|tenant| after.insert(tenant, self));
+        after
+    }
+
+    /// Adds a tenant, which keeps of the previous directory whatever did not change.
+    fn insert(&mut self, tenant: &Arc<TenantConfig>, before: &Self) {
+        let known = before.entry(&tenant.slug);
+        let entry = match known.filter(|known| Arc::ptr_eq(&known.config, tenant) || known.config.is_same(tenant)) {
+            Some(same) => Arc::clone(same),
+            None => Arc::new(DirectoryEntry::new(tenant, &before.connections, known)),
+        };
+        for host in entry.config.hosts() {
+            self.by_host.insert(host.clone(), Arc::clone(&entry));
+        }
+        self.by_slug.insert(BySlug(entry), ());
+    }
+
     fn entry(&self, slug: &str) -> Option<&Arc<DirectoryEntry>> {
-        self.by_slug.get(slug).map(|BySlug(entry)| entry)
+        self.by_slug.get_key(slug).map(|BySlug(entry)| entry)
     }
 
     fn entry_at(&self, host: &HostName) -> Option<&Arc<DirectoryEntry>> {
-        self.by_host.get(host)
+        self.by_host.get(host.as_str())
     }
 
     /// The tenant that serves a host.
@@ -158,7 +179,7 @@ impl Directory {
 
     /// Every used tenant: the others have nothing to write or close.
     pub fn tenants(&self) -> impl Iterator<Item = &Arc<Tenant>> {
-        self.by_slug.iter().filter_map(|BySlug(entry)| entry.used())
+        self.by_slug.keys().filter_map(|BySlug(entry)| entry.used())
     }
 
     /// The database of a tenant, if it was opened, or failed to open.
@@ -170,7 +191,7 @@ impl Directory {
 
     /// Every tenant's configuration.
     pub fn configs(&self) -> impl Iterator<Item = &Arc<TenantConfig>> {
-        self.by_slug.iter().map(|BySlug(entry)| &entry.config)
+        self.by_slug.keys().map(|BySlug(entry)| &entry.config)
     }
 
     /// A tenant's configuration.
@@ -179,14 +200,34 @@ impl Directory {
         self.entry(slug).map(|entry| &entry.config)
     }
 
+    /// How many tenants there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_slug.len()
+    }
+
+    /// Whether there is no tenant.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// The databases in use here that `after` does not use.
     #[must_use]
     pub fn removed_in(&self, after: &Self) -> Vec<RemovedDatabase> {
-        let stays = |tenant: &Tenant| {
-            let entry = after.entry(&tenant.slug);
-            entry.is_some_and(|entry| Arc::ptr_eq(&entry.tenant().database, &tenant.database))
-        };
-        self.tenants().filter(|tenant| !stays(tenant)).map(RemovedDatabase::of).collect()
+        self.tenants().filter(|tenant| !after.keeps(tenant)).map(RemovedDatabase::of).collect()
+    }
+
+    /// The same of some tenants only.
+    #[must_use]
+    pub fn removed_of(&self, slugs: &[Arc<str>], after: &Self) -> Vec<RemovedDatabase> {
+        let used = slugs.iter().filter_map(|slug| self.entry(slug)?.used());
+        used.filter(|tenant| !after.keeps(tenant)).map(RemovedDatabase::of).collect()
+    }
+
+    fn keeps(&self, tenant: &Tenant) -> bool {
+        let entry = self.entry(&tenant.slug);
+        entry.is_some_and(|entry| Arc::ptr_eq(&entry.tenant().database, &tenant.database))
     }
 }
 
