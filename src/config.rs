@@ -24,8 +24,10 @@ mod include;
 mod keys;
 mod limits;
 mod listen;
+mod operator;
 mod problem;
 mod redis;
+pub mod registered;
 mod secret;
 mod sections;
 mod source;
@@ -52,8 +54,10 @@ use self::context::LoadContext;
 pub use self::include::Sources;
 pub use self::limits::{ConnectionLimits, Limits, RequestLimits};
 pub use self::listen::{ListenConfig, ListenProtocol};
+pub use self::operator::{OperatorAddress, OperatorConfig, RegistryConfig};
 pub use self::problem::{Problem, Problems, TenantOrigin};
 pub use self::redis::{OnRedisFailure, RedisConfig, RedisTarget};
+pub use self::registered::RegisteredTenant;
 pub use self::secret::holds_password;
 use self::source::SourceSpan;
 use self::tenant::LoadedTenant;
@@ -241,6 +245,10 @@ pub struct GatewayConfig {
     pub administration: Option<AdministrationConfig>,
     /// The port in links to this gateway, if it is not that of the first TLS listener.
     pub public_port: Option<u16>,
+    /// The registry of tenants beside those of the files.
+    pub registry: Option<RegistryConfig>,
+    /// The operator API; `None` if it is not served.
+    pub operator: Option<OperatorConfig>,
 }
 
 impl GatewayConfig {
@@ -341,5 +349,11 @@ impl TenantConfig {
     #[must_use]
     pub fn database_problem(&self, message: impl Into<String>) -> Problem {
         self.origin.database_problem(&self.slug, message)
+    }
+
+    /// A fault of the tenant as a whole. The report points at the value of `slug`.
+    #[must_use]
+    pub fn problem(&self, message: impl Into<String>) -> Problem {
+        self.origin.problem(&self.slug, message)
     }
 }

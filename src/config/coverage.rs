@@ -17,7 +17,7 @@ use super::gateway::{GatewayTable, NamedFiles};
 use super::problem::Problem;
 use super::source::SourceSpan;
 use super::tenant::{LoadedTenant, TenantTable};
-use super::{CertificateFiles, ServedConfig, TenantConfig};
+use super::{CertificateFiles, GatewayConfig, ServedConfig, TenantConfig};
 use crate::certificate::{self, Certificate, CertificateError, Validity};
 use crate::host::{CertificateNames, HostName, HostPattern};
 
@@ -34,11 +34,16 @@ pub(super) fn check(gateway: Option<&GatewayTable>, tenants: &[LoadedTenant], co
         let names = if is_new { coverage.names(named) } else { coverage.names_of(&named.files) };
         Some((is_new, names?))
     });
-    for tenant in tenants {
-        if !matches!(tenant, LoadedTenant::Valid(valid) if coverage.is_covered(&valid.config)) {
-            coverage.report(&tenant.table(context));
-        }
-    }
+    coverage.check(tenants);
+}
+
+/// The same of tenants that are in no file, beside a gateway's table without a fault.
+pub(super) fn check_beside(gateway: &GatewayConfig, tenants: &[LoadedTenant], context: &LoadContext<'_>) {
+    let Some(files) = &gateway.certificate else { return };
+    let (read, reported, now) = (HashMap::new(), HashSet::new(), Timestamp::now());
+    let mut coverage = Coverage { read, reported, shared: None, context, now };
+    coverage.shared = coverage.names_of(files).map(|names| (true, names));
+    coverage.check(tenants);
 }
 
 struct Coverage<'r> {
@@ -53,6 +58,14 @@ struct Coverage<'r> {
 }
 
 impl Coverage<'_> {
+    fn check(&mut self, tenants: &[LoadedTenant]) {
+        for tenant in tenants {
+            if !matches!(tenant, LoadedTenant::Valid(valid) if self.is_covered(&valid.config)) {
+                self.report(&tenant.table(self.context));
+            }
+        }
+    }
+
     /// Whether there is nothing to report for a tenant.
     fn is_covered(&mut self, config: &TenantConfig) -> bool {
         let served = self.served(&config.slug);

@@ -17,7 +17,7 @@ use super::source::SourceSpan;
 use super::table::{StringValue, TableReader};
 use super::{
     CertificateFiles, GatewayConfig, ListenProtocol, OnRedisFailure, RedisConfig, RedisTarget, administration, hsts,
-    limits, listen, webhooks,
+    limits, listen, operator, webhooks,
 };
 use crate::metrics::TenantLabels;
 
@@ -67,6 +67,8 @@ pub(super) struct GatewayTable {
     pub(super) certificate: Option<NamedFiles>,
     /// The span of the key that configures Redis.
     pub(super) redis: Option<SourceSpan>,
+    /// Whether tenants may come from a registry.
+    pub(super) has_registry: bool,
 }
 
 /// The keys that configure Redis; at most one may be set.
@@ -99,6 +101,9 @@ pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> GatewayTabl
     let webhooks = webhooks::read(table.table("webhooks"), folder);
     let administration = administration::read(table.table("administration"));
     let public_port = read_public_port(&mut table);
+    let has_registry = table.contains("registry");
+    let registry = operator::read_registry(&mut table, folder);
+    let operator = operator::read(table.table("operator"), has_registry, folder);
     let mut cache_mib = DEFAULT_CACHE_MIB;
     // The protocol of a faulty entry is unknown, so assume TLS.
     let speaks_tls = listen.is_empty() || listen.iter().any(|entry| entry.protocol == ListenProtocol::Tls);
@@ -131,8 +136,10 @@ pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> GatewayTabl
         webhooks,
         administration,
         public_port,
+        registry,
+        operator,
     });
-    GatewayTable { config, speaks_tls, certificate, redis: redis_span }
+    GatewayTable { config, speaks_tls, certificate, redis: redis_span, has_registry }
 }
 
 /// The port in links, if it is set. 0, which is out of its range, stands for a missing key.

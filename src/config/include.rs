@@ -6,7 +6,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use toml::de::DeTable;
 
@@ -87,11 +87,13 @@ pub(super) fn read(path: &Path, context: &LoadContext<'_>) -> LoadedFiles {
     };
     let mut patterns = Vec::new();
     loaded.tenants = read_text(path, 0, text, context, |root, section_count| {
-        if section_count == 0 && !root.contains("tenant") && !root.contains("include") {
-            root.context().report(Problem::at(root.span(), "there is no tenant").help("add a `[[tenant]]` table"));
-        }
+        let has_tenants = section_count > 0 || root.contains("tenant") || root.contains("include");
         patterns = root.strings("include");
         loaded.gateway = root.required_table("gateway").map(|table| gateway::read(table, &folder));
+        if !has_tenants && loaded.gateway.as_ref().is_none_or(|gateway| !gateway.has_registry) {
+            let problem = Problem::at(root.span(), "there is no tenant");
+            root.context().report(problem.help("add a `[[tenant]]` table, or a registry: `registry` in `[gateway]`"));
+        }
     });
     let mut seen = HashSet::from([context.identity(path)]);
     let (mut included, mut spans) = (Vec::new(), Vec::new());
@@ -158,8 +160,15 @@ fn read_text<'r>(
             return Vec::new();
         }
     };
-    let folder = folder_of(path);
-    let file = SourceFile::new(path, order, text);
+    read_file(SourceFile::new(path, order, text), context, read_others)
+}
+
+/// The same of a text that was decoded.
+pub(super) fn read_file<'r>(
+    file: Arc<SourceFile>,
+    context: &'r LoadContext<'r>,
+    read_others: impl FnOnce(&mut TableReader<'r, '_>, usize),
+) -> Vec<LoadedTenant> {
     let sections = Sections::split(file.text());
     if let Some(root) = sections.parse_root().filter(|_| !sections.tenants.is_empty()) {
         let fork = context.fork();
@@ -168,7 +177,7 @@ fn read_text<'r>(
         let mut tenants = Vec::with_capacity(sections.tenants.len());
         fork.read_in_batches(
             &sections.tenants,
-            |context, section| ParsedSection::read(&file, section.clone(), &folder, context),
+            |context, section| ParsedSection::read(&file, section.clone(), file.folder(), context),
             |parsed| match parsed {
                 Some(parsed) => parsed.push_into(&file, &fork, &mut tenants),
                 None => every = false,
@@ -188,7 +197,8 @@ fn read_text<'r>(
             let mut root = TableReader::root(context, &SourceSection::new(&file, 0), document.into_inner());
             read_others(&mut root, 0);
             let tables = root.tables("tenant");
-            let tenants = tables.into_iter().map(|table| LoadedTenant::Table(Box::new(tenant::read(table, &folder))));
+            let tenants =
+                tables.into_iter().map(|table| LoadedTenant::Table(Box::new(tenant::read(table, file.folder()))));
             let tenants = tenants.collect();
             root.finish();
             return tenants;

@@ -8,12 +8,12 @@ use std::path::Path;
 
 use super::context::LoadContext;
 use super::table::TableReader;
-use super::{administration, databases, gateway, limits, listen, tenant, webhooks};
+use super::{administration, databases, gateway, limits, listen, operator, tenant, webhooks};
 
 /// A table's header, and the function that reads the table.
 type KeyReader = (&'static str, fn(TableReader<'_, '_>));
 
-const READERS: [KeyReader; 12] = [
+const READERS: [KeyReader; 13] = [
     ("the top of the file, above every header", |mut table| {
         table.strings("include");
         for key in ["gateway", "tenant"] {
@@ -38,6 +38,9 @@ const READERS: [KeyReader; 12] = [
     }),
     ("`[gateway.administration]`", |table| {
         administration::read(Some(table));
+    }),
+    ("`[gateway.operator]`", |table| {
+        operator::read(Some(table), true, Path::new(""));
     }),
     ("`[gateway.redis_sentinel]`", |table| {
         gateway::read_sentinel(table);

@@ -16,6 +16,9 @@ use annotate_snippets::{
 
 use super::source::SourceSpan;
 
+/// What reports call the place of a tenant that is in no file but in the registry.
+pub(super) const REGISTRY: &str = "registry";
+
 /// A fault of a configuration, or a warning. Its `Display` is a report of several lines, without colours.
 #[derive(Clone, Debug)]
 pub struct Problem {
@@ -90,6 +93,16 @@ impl Problem {
     #[must_use]
     pub fn title(&self) -> &str {
         &self.title
+    }
+
+    /// The fault in one line, with its label and help, and without its location.
+    #[must_use]
+    pub fn in_one_line(&self) -> String {
+        let mut line = self.title.clone();
+        for (before, part) in [(": ", &self.label), ("; ", &self.help)] {
+            line.extend(part.iter().flat_map(|part| [before, part]));
+        }
+        line
     }
 
     /// The file with the fault.
@@ -183,6 +196,12 @@ impl Problems {
         Err(Self(problems))
     }
 
+    /// A single problem.
+    #[must_use]
+    pub(super) fn of(problem: Problem) -> Self {
+        Self(vec![problem])
+    }
+
     /// The number of problems; never 0.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
@@ -254,15 +273,37 @@ impl TenantOrigin {
         }
     }
 
+    /// Whether the tenant is in no file but in the registry.
+    #[must_use]
+    pub fn is_registered(&self) -> bool {
+        &*self.path == Path::new(REGISTRY)
+    }
+
+    /// The file and the line of the value of `slug`, from 1: `tenants.d/acme.toml:2`.
+    #[must_use]
+    pub fn file_and_line(&self) -> String {
+        format!("{}:{}", self.path.display(), self.slug.0)
+    }
+
+    /// A fault of the tenant as a whole. The report points at the value of `slug`.
+    pub(super) fn problem(&self, slug: &str, message: impl Into<String>) -> Problem {
+        Problem::new(message, self.line(self.slug, self.slug_line(slug)))
+    }
+
+    /// The line of `slug` and the range of its value, if the line contains nothing else.
+    fn slug_line(&self, slug: &str) -> Option<(String, Range<usize>)> {
+        self.slug_alone.then(|| {
+            let line = format!("slug = \"{slug}\"");
+            let covered = "slug = ".len()..line.len();
+            (line, covered)
+        })
+    }
+
     /// A fault of the tenant's database. The report points at the value of `database` and does not show it.
     ///
     /// The message must not quote the URL, which is a secret.
     pub(super) fn database_problem(&self, slug: &str, message: impl Into<String>) -> Problem {
-        let shown = self.slug_alone.then(|| {
-            let line = format!("slug = \"{slug}\"");
-            let covered = "slug = ".len()..line.len();
-            (line, covered)
-        });
+        let shown = self.slug_line(slug);
         let mut problem = Problem::new(message, self.line(self.database, None));
         problem.earlier = Some(Box::new((self.line(self.slug, shown), "the database of this tenant".to_owned())));
         problem

@@ -7,18 +7,20 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use toml::de::{DeTable, DeValue};
 
+use super::folders::folder_of;
 use super::sections::{Sections, parse_tenant};
 
 /// The keys whose values a report may show. A mistyped key (`databse`) is not among them, so its value is masked.
-const PLAIN_KEYS: [&str; 25] = [
+const PLAIN_KEYS: [&str; 26] = [
     "include",
     "listen",
     "admin_listen",
+    "registry_snapshot",
     "on_redis_failure",
     "redis_timeout_ms",
     "drain_seconds",
@@ -50,6 +52,8 @@ const LINES_PER_MARK: usize = 16;
 /// A file as it was read, and as reports may show it.
 pub(super) struct SourceFile {
     path: Arc<Path>,
+    /// The folder that relative paths in it start at.
+    folder: PathBuf,
     /// Its position in reading order, by which reports are sorted.
     order: usize,
     /// The text including secrets: for parsing only, never shown.
@@ -69,18 +73,23 @@ struct RedactedText {
 impl SourceFile {
     /// A file of valid TOML: masks every value that is not known to be plain.
     pub(super) fn new(path: &Path, order: usize, text: String) -> Arc<Self> {
-        Self::build(path, order, text, true)
+        Arc::new(Self::build(path, order, text, true))
+    }
+
+    /// A text of valid TOML that is in no file, whose relative paths start at `folder`.
+    pub(super) fn elsewhere(name: &Path, folder: &Path, text: String) -> Arc<Self> {
+        Arc::new(Self { folder: folder.to_owned(), ..Self::build(name, 0, text, true) })
     }
 
     /// A file that is not valid TOML: the positions of its values are unknown, so only headers and plain keys are
     /// shown.
     pub(super) fn broken(path: &Path, order: usize, text: String) -> Arc<Self> {
-        Self::build(path, order, text, false)
+        Arc::new(Self::build(path, order, text, false))
     }
 
-    fn build(path: &Path, order: usize, text: String, is_toml: bool) -> Arc<Self> {
+    fn build(path: &Path, order: usize, text: String, is_toml: bool) -> Self {
         let (redacted, marks) = (OnceLock::new(), OnceLock::new());
-        Arc::new(Self { path: path.into(), order, text, is_toml, redacted, marks })
+        Self { path: path.into(), folder: folder_of(path), order, text, is_toml, redacted, marks }
     }
 
     /// Marks the file as invalid TOML.
@@ -89,6 +98,10 @@ impl SourceFile {
             Ok(file) => Self::broken(&file.path, file.order, file.text),
             Err(shared) => Self::broken(&shared.path, shared.order, shared.text.clone()),
         }
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// The text including secrets.

@@ -15,7 +15,6 @@ use jiff::tz::TimeZone;
 use super::TenantConfig;
 use super::context::LoadContext;
 use super::database;
-use super::folders::folder_of;
 use super::gateway::{NamedFiles, read_files};
 use super::problem::{Problem, TenantOrigin};
 use super::sections::parse_tenant;
@@ -223,8 +222,7 @@ impl LoadedTenant {
             Self::Valid(ValidTenant { file, section, .. }) => {
                 // Its faults were reported when it was first read.
                 let fork = context.fork();
-                let folder = folder_of(file.path());
-                let read = read_section(file, section.clone(), &folder, &fork).and_then(|mut read| read.pop());
+                let read = read_section(file, section.clone(), file.folder(), &fork).and_then(|mut read| read.pop());
                 Cow::Owned(read.expect("it was read before"))
             }
         }

@@ -265,6 +265,8 @@ fn needs_restart(before: &GatewayConfig, after: &GatewayConfig) -> Vec<&'static 
         webhooks,
         administration: _,
         public_port: _,
+        registry,
+        operator,
     } = before;
     let changes = [
         ("listen", *listen != after.listen),
@@ -279,6 +281,8 @@ fn needs_restart(before: &GatewayConfig, after: &GatewayConfig) -> Vec<&'static 
         ("tls.cache_mib", *certificate_cache != after.certificate_cache),
         ("limits", *limits != after.limits),
         ("webhooks", *webhooks != after.webhooks),
+        ("registry", *registry != after.registry),
+        ("operator", *operator != after.operator),
     ];
     changes.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key).collect()
 }

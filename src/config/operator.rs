@@ -1,0 +1,114 @@
+//! The keys `registry` and `registry_snapshot` of `[gateway]`, and the `[gateway.operator]` table.
+//!
+//! The registry holds tenants beside those of the files, and the operator API changes it. Both are optional, but for one
+//! rule: callers over TCP need tokens, which the registry keeps.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use super::database;
+use super::problem::Problem;
+use super::table::{StringValue, TableReader};
+use crate::store::DatabaseLocation;
+
+/// The default of `registry_snapshot`, in the folder of the main file.
+const DEFAULT_SNAPSHOT: &str = "registry-snapshot.db";
+
+/// The longest path of a socket that the system takes, in bytes (`sun_path` of unix(7)).
+const MAX_SOCKET_PATH: usize = 107;
+
+/// The registry.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RegistryConfig {
+    /// Its database.
+    pub database: DatabaseLocation,
+    /// Equal for two addresses of the same database.
+    pub identity: String,
+    /// The SQLite file in which this node keeps what it last read of the registry.
+    pub snapshot: PathBuf,
+    /// The folder that relative paths of its tenants start at.
+    pub folder: PathBuf,
+}
+
+/// The `[gateway.operator]` table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OperatorConfig {
+    /// Where the operator API is served; at least one.
+    pub listen: Vec<OperatorAddress>,
+}
+
+/// An address of the operator API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OperatorAddress {
+    /// A socket in the file system; whoever may connect to it is the operator.
+    Unix(PathBuf),
+    /// TCP, for callers with a token.
+    Tcp(SocketAddr),
+}
+
+impl std::fmt::Display for OperatorAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Tcp(address) => write!(f, "{address}"),
+        }
+    }
+}
+
+/// Reads `registry` and `registry_snapshot`; `None` if there is no registry.
+pub(super) fn read_registry(table: &mut TableReader<'_, '_>, folder: &Path) -> Option<RegistryConfig> {
+    let snapshot_at = table.span_of("registry_snapshot");
+    let (registry, snapshot) = (table.string("registry"), table.string("registry_snapshot"));
+    let Some(text) = registry else {
+        if let Some(span) = snapshot_at {
+            let problem = Problem::at(&span, "there is no registry to keep a snapshot of");
+            table.context().report(problem.help("add `registry`, or remove this key"));
+        }
+        return None;
+    };
+    let read = database::read(&text, folder, table.context());
+    let address = read.map_err(|problem| table.context().report(problem)).ok()?;
+    let snapshot = folder.join(snapshot.map_or_else(|| DEFAULT_SNAPSHOT.to_owned(), |text| text.value));
+    if address.location.file().is_some_and(|file| file == snapshot) {
+        table.context().report(Problem::at(&text.span, "the registry can't be its own snapshot"));
+        return None;
+    }
+    Some(RegistryConfig { database: address.location, identity: address.identity, snapshot, folder: folder.to_owned() })
+}
+
+/// Reads the table; `None` if it is missing.
+pub(super) fn read(table: Option<TableReader<'_, '_>>, has_registry: bool, folder: &Path) -> Option<OperatorConfig> {
+    let mut table = table?;
+    let listen = table.required_strings("listen");
+    let listen = listen.iter().filter_map(|text| read_address(text, has_registry, folder, &table)).collect();
+    table.finish();
+    Some(OperatorConfig { listen })
+}
+
+fn read_address(
+    text: &StringValue,
+    has_registry: bool,
+    folder: &Path,
+    table: &TableReader<'_, '_>,
+) -> Option<OperatorAddress> {
+    let report = |problem: Problem| table.context().report(problem);
+    if let Some(path) = text.value.strip_prefix("unix:") {
+        let path = folder.join(path);
+        if path.file_name().is_some() && path.as_os_str().len() <= MAX_SOCKET_PATH {
+            return Some(OperatorAddress::Unix(path));
+        }
+        let label = format!("expected the path of a socket after `unix:`, of at most {MAX_SOCKET_PATH} bytes");
+        report(Problem::at(&text.span, "not the path of a socket").label(label));
+        return None;
+    }
+    let Ok(address) = text.value.parse() else {
+        let label = "expected `unix:PATH` or `IP:PORT`, such as `127.0.0.1:9465`";
+        report(Problem::at(&text.span, "not an address to listen on").label(label));
+        return None;
+    };
+    if !has_registry {
+        let problem = Problem::at(&text.span, "callers over TCP need tokens, which the registry keeps");
+        report(problem.help("add `registry` to `[gateway]`, or listen on a socket: `unix:PATH`"));
+    }
+    Some(OperatorAddress::Tcp(address))
+}

@@ -1,0 +1,147 @@
+//! A tenant of the registry: the text of one `[[tenant]]` table, read and checked by the code that reads files.
+//!
+//! So a key has the same name, default, range and message wherever it is. Relative paths start at the folder of the
+//! main file, as in a file that stands there. [`json`] translates between this text and the objects of the operator
+//! API.
+
+pub mod json;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::context::LoadContext;
+use super::problem::{Problem, Problems, REGISTRY};
+use super::source::{SourceFile, SourceSection, SourceSpan};
+use super::tenant::LoadedTenant;
+use super::{GatewayConfig, TenantConfig, coverage, database, include, unique};
+
+/// A tenant of the registry.
+#[derive(Clone, Debug)]
+pub struct RegisteredTenant {
+    /// The tenant.
+    pub config: Arc<TenantConfig>,
+    /// Equal for two addresses of the same database; contains no password.
+    pub database: String,
+}
+
+impl RegisteredTenant {
+    /// Reads the text of a tenant. With `beside`, also checks that certificates cover its hosts, which reads them.
+    ///
+    /// # Errors
+    /// Every fault of the text, at its line.
+    pub fn read(slug: &str, text: &str, folder: &Path, beside: Option<&GatewayConfig>) -> Result<Self, Problems> {
+        let environment = |name: &str| std::env::var(name).ok();
+        let context = LoadContext::new(&environment, None, 1);
+        let file = SourceFile::elsewhere(Path::new(REGISTRY), folder, text.to_owned());
+        let top = SourceSpan::new(&SourceSection::new(&file, 0), 0..0);
+        let tenants = include::read_file(file, &context, |root, _| {
+            for key in ["gateway", "include"] {
+                root.refuse(key, "the registry holds one `[[tenant]]` table for each tenant, and nothing else");
+            }
+        });
+        unique::check(&tenants, &context);
+        if let Some(gateway) = beside {
+            coverage::check_beside(gateway, &tenants, &context);
+        }
+        let problems = context.take_problems();
+        if problems.is_empty() && tenants.len() != 1 {
+            context.report(Problem::at(&top, "expected one `[[tenant]]` table"));
+        }
+        let mut tenants = tenants.into_iter().filter_map(LoadedTenant::into_config);
+        let config = tenants.next();
+        if let Some(config) = config.as_ref().filter(|config| *config.slug != *slug) {
+            let title = format!("the table has the slug `{}`, and the tenant is registered as `{slug}`", config.slug);
+            context.report(Problem::at(&top, title));
+        }
+        Problems::none_of(problems.into_iter().chain(context.take_problems()).collect())?;
+        let config = config.expect("without a fault there is one tenant");
+        let database = database::identity(&config.database, &context);
+        Ok(Self { config, database })
+    }
+}
+
+/// The texts of the tenants in a file, with their slugs; together they are the text of the file. What stands before the
+/// first tenant belongs to it.
+///
+/// # Errors
+/// Every fault of the file, and of each tenant.
+pub fn split(path: &Path, text: &str, folder: &Path) -> Result<Vec<(String, String)>, Problems> {
+    let environment = |name: &str| std::env::var(name).ok();
+    let context = LoadContext::new(&environment, None, 1);
+    let tenants = include::read_file(SourceFile::elsewhere(path, folder, text.to_owned()), &context, |root, _| {
+        for key in ["gateway", "include"] {
+            root.refuse(key, "only `[[tenant]]` tables can be imported");
+        }
+    });
+    unique::check(&tenants, &context);
+    Problems::none_of(context.take_problems())?;
+    let slugs: Vec<_> = tenants.iter().filter_map(|tenant| Some(tenant.slug()?.to_owned())).collect();
+    let sections = super::sections::Sections::split(text).tenants;
+    if sections.len() != slugs.len() {
+        let span = SourceSpan::new(&SourceSection::new(&SourceFile::new(path, 0, text.to_owned()), 0), 0..0);
+        let problem = Problem::at(&span, "the tenants can't be told apart by their headers");
+        return Err(Problems::of(problem.help("write each as a `[[tenant]]` table of its own")));
+    }
+    let ends = sections.iter().skip(1).map(|section| section.start).chain([text.len()]);
+    let starts = std::iter::once(0).chain(sections.iter().skip(1).map(|section| section.start));
+    let texts = starts.zip(ends).map(|(start, end)| text[start..end].to_owned());
+    Ok(slugs.into_iter().zip(texts).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ACME: &str = "[[tenant]]\nslug = \"acme\"\nname = \"Acme\"\naddress = \"acme.example.com\"\n\
+        domains = [\"forms.acme.org\"]\ndatabase = \"sqlite:data/acme.db\"\ntimezone = \"UTC\"\n";
+
+    fn faults(slug: &str, text: &str) -> Vec<String> {
+        let read = RegisteredTenant::read(slug, text, Path::new("/etc/formgate"), None);
+        let located = |problem: &Problem| {
+            let (line, column) = problem.line_and_column().unwrap();
+            format!("{}:{line}:{column} {}", problem.path().display(), problem.title())
+        };
+        read.err().map(|problems| problems.iter().map(located).collect()).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_text_is_a_tenant_whose_paths_start_at_the_folder() {
+        let read = RegisteredTenant::read("acme", ACME, Path::new("/etc/formgate"), None).unwrap();
+        assert_eq!(read.config.database.file(), Some(Path::new("/etc/formgate/data/acme.db")));
+        assert_eq!(read.database, "sqlite /etc/formgate/data/acme.db");
+        assert!(read.config.origin.is_registered());
+    }
+
+    #[test]
+    fn faults_have_the_words_of_files_and_are_all_reported() {
+        let text = ACME.replace("\"UTC\"", "\"Mars/Base\"").replace("forms.acme.org", "https://forms");
+        assert_eq!(faults("acme", &text), ["registry:5:12 not a host name", "registry:7:12 unknown time zone"]);
+        assert_eq!(faults("acme", "[[tenant]]\n").len(), 4, "a missing key each");
+        assert_eq!(faults("acme", &ACME.replace("forms.acme.org", "acme.example.com")).len(), 1);
+        for (slug, text, fault) in [
+            ("other", ACME.to_owned(), "the table has the slug `acme`, and the tenant is registered as `other`"),
+            ("acme", format!("{ACME}[gateway]\n"), "the registry holds one `[[tenant]]` table for each tenant"),
+            ("acme", String::new(), "expected one `[[tenant]]` table"),
+            ("acme", format!("{ACME}\n{}", ACME.replace("acme", "globex")), "expected one `[[tenant]]` table"),
+            ("acme", "[[tenant]\n".to_owned(), ""),
+        ] {
+            let faults = faults(slug, &text);
+            assert!(faults.len() == 1 && faults[0].contains(fault), "{text}: {faults:?}");
+        }
+    }
+
+    #[test]
+    fn the_parts_of_a_file_are_its_text() {
+        let globex = ACME.replace("acme", "globex");
+        let text = format!("# All of them.\n\n{ACME}\n# The second.\n{globex}\n# The end.\n");
+        let parts = split(Path::new("tenants.d/all.toml"), &text, Path::new("/")).unwrap();
+        assert_eq!(parts.iter().map(|(slug, _)| slug.as_str()).collect::<Vec<_>>(), ["acme", "globex"]);
+        assert_eq!(parts.iter().map(|(_, text)| text.as_str()).collect::<String>(), text);
+        assert!(parts.iter().all(|(slug, text)| faults(slug, text).is_empty()), "{parts:?}");
+        let twice = format!("{ACME}{ACME}");
+        assert!(split(Path::new("all.toml"), &twice, Path::new("/")).is_err());
+        let inline = "tenant = [{ slug = \"acme\", name = \"Acme\", address = \"a.example\", \
+            database = \"sqlite:a.db\", timezone = \"UTC\" }]\n";
+        assert!(split(Path::new("all.toml"), inline, Path::new("/")).is_err());
+    }
+}
