@@ -184,7 +184,8 @@ impl From<StoreError> for Refusal {
             | StoreError::Locked { .. }
             | StoreError::ReadOnly(_)
             | StoreError::Unsettled
-            | StoreError::SchemaOlder { .. } => Self::DatabaseUnavailable(Arc::new(error)),
+            | StoreError::SchemaOlder { .. }
+            | StoreError::SchemaNewer { .. } => Self::DatabaseUnavailable(Arc::new(error)),
             StoreError::GroupDeleted => Self::GroupNotFound,
             StoreError::MemorySpent(spent) => Self::MemorySpent(spent),
             StoreError::Folder { .. } | StoreError::Migration(_) | StoreError::Statement(_) => {

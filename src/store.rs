@@ -24,7 +24,7 @@
 //! - Schema, and what its triggers or sequences do on one database only: `schema.rs`, `schema/*.sql`, `users.rs`,
 //!   `import/write.rs`, `groups.rs` (collation), `groups/syncs.rs`, `groups/undo.rs`, `groups/write.rs`, `subscriptions.rs` (row locks),
 //!   `subscriptions/due.rs`, `subscriptions/inspected.rs`, `subscriptions/lease.rs`, `subscriptions/progress.rs`,
-//!   `subscriptions/replay.rs`, `tokens/rotating.rs` and `audit.rs` (row locks), `tokens/last_used.rs`, `totals.rs`,
+//!   `subscriptions/replay.rs`, `registry.rs`, `tokens/rotating.rs` and `audit.rs` (row locks), `tokens/last_used.rs`, `totals.rs`,
 //!   `identity.rs` and `concerns.rs`.
 
 mod admin_links;
@@ -40,6 +40,7 @@ mod groups;
 mod identity;
 pub(crate) mod import;
 pub mod mailbox;
+pub mod registry;
 mod reindex;
 mod schema;
 mod search;
@@ -76,6 +77,7 @@ pub use groups::{
     MemberChange, MemberReader, Members, NewMembers, Report, SyncMembers, SyncedBy, Undone, WriteMode, WrittenGroup,
 };
 pub use identity::DatabaseIdentity;
+pub use registry::Registry;
 pub use reindex::{Reindexed, reindex};
 pub use schema::Reach;
 pub use search::SearchPage;

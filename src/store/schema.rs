@@ -25,7 +25,7 @@ const FINISHING: [i64; 2] = [11, 14];
 #[expect(clippy::cast_possible_wrap, reason = "the list is short")]
 pub(crate) const NEWEST: i64 = POSTGRES.len() as i64;
 
-const POSTGRES: [(&str, &str); 16] = [
+const POSTGRES: [Script; 16] = [
     ("forms and submissions", include_str!("schema/postgres-1.sql")),
     ("subscriptions", include_str!("schema/postgres-2.sql")),
     ("counts", include_str!("schema/postgres-3.sql")),
@@ -43,7 +43,7 @@ const POSTGRES: [(&str, &str); 16] = [
     ("the delivery of webhooks", include_str!("schema/postgres-15.sql")),
     ("the administration area", include_str!("schema/postgres-16.sql")),
 ];
-const SQLITE: [(&str, &str); 16] = [
+const SQLITE: [Script; 16] = [
     ("forms and submissions", include_str!("schema/sqlite-1.sql")),
     ("subscriptions", include_str!("schema/sqlite-2.sql")),
     ("counts", include_str!("schema/sqlite-3.sql")),
@@ -98,16 +98,47 @@ pub(crate) async fn migrate(database: &Database, reach: Reach) -> Result<(), Sto
     let before = version(&mut reader).await?;
     let mut applied = if before == 0 { HashMap::new() } else { read_applied(&mut reader).await? };
     drop(reader);
-    let scripts = match database.dialect() {
+    let scripts: &[Script] = match database.dialect() {
         Dialect::Postgres => &POSTGRES,
         Dialect::Sqlite => &SQLITE,
     };
     let is_wanted = |version| before == 0 || reach == Reach::Newest || !FINISHING.contains(&version);
-    for (version, &(name, text)) in (1..).zip(scripts).filter(|(version, _)| is_wanted(*version)) {
-        let step = Migration::new(version, Cow::Borrowed(name), MigrationType::Simple, text.into_sql_str(), false);
-        if !is_applied(&step, &applied)? {
-            applied = apply(database, &step, text).await?;
-        }
+    for (version, script) in (1..).zip(scripts).filter(|(version, _)| is_wanted(*version)) {
+        apply_if_missing(database, version, script, &mut applied).await?;
+    }
+    Ok(())
+}
+
+/// Applies the scripts of a list of its own that a database lacks: for databases that are no tenant's.
+///
+/// # Errors
+/// [`StoreError::SchemaNewer`] if it has more of them.
+pub(super) async fn apply_list(database: &Database, scripts: &'static [Script]) -> Result<(), StoreError> {
+    let mut reader = database.reader().await?;
+    let mut applied = if has_migrations(&mut reader).await? { read_applied(&mut reader).await? } else { HashMap::new() };
+    drop(reader);
+    for (version, script) in (1..).zip(scripts) {
+        apply_if_missing(database, version, script, &mut applied).await?;
+    }
+    let (found, known) = (applied.keys().max().copied(), i64::try_from(scripts.len()).unwrap_or(i64::MAX));
+    match found.filter(|found| *found > known) {
+        Some(found) => Err(StoreError::SchemaNewer { found, known }),
+        None => Ok(()),
+    }
+}
+
+/// The name and the text of a migration.
+pub(super) type Script = (&'static str, &'static str);
+
+async fn apply_if_missing(
+    database: &Database,
+    version: i64,
+    (name, text): &Script,
+    applied: &mut Applied,
+) -> Result<(), StoreError> {
+    let step = Migration::new(version, Cow::Borrowed(*name), MigrationType::Simple, text.into_sql_str(), false);
+    if !is_applied(&step, applied)? {
+        *applied = apply(database, &step, text).await?;
     }
     Ok(())
 }
@@ -200,17 +231,21 @@ pub(crate) async fn require_served(reader: &mut PooledConnection) -> Result<(), 
 /// The version that a database is at: that of a newer program if it has one, otherwise the last migration before the
 /// first one that it lacks; 0 before its first.
 pub(crate) async fn version(reader: &mut PooledConnection) -> Result<i64, sqlx::Error> {
-    let mut sql = reader.sql();
-    sql.push_either(
-        "SELECT to_regclass('_sqlx_migrations') IS NOT NULL",
-        "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = '_sqlx_migrations')",
-    );
-    if !reader.fetch_one(sql).await?.get::<bool>(0)? {
+    if !has_migrations(reader).await? {
         return Ok(0);
     }
     let mut sql = reader.sql();
     sql.push("SELECT coalesce(max(m.version), 0) FROM _sqlx_migrations m WHERE m.success AND (m.version > ");
     sql.bind(NEWEST).push(" OR m.version = (SELECT count(*) FROM _sqlx_migrations b WHERE b.success ");
     sql.push("AND b.version <= m.version))");
+    reader.fetch_one(sql).await?.get(0)
+}
+
+async fn has_migrations(reader: &mut PooledConnection) -> Result<bool, sqlx::Error> {
+    let mut sql = reader.sql();
+    sql.push_either(
+        "SELECT to_regclass('_sqlx_migrations') IS NOT NULL",
+        "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = '_sqlx_migrations')",
+    );
     reader.fetch_one(sql).await?.get(0)
 }

@@ -46,6 +46,14 @@ pub enum StoreError {
         /// The version that this program needs.
         wanted: i64,
     },
+    /// The database has a newer schema than this program knows.
+    #[error("the database is at schema version {found}, this program knows up to {known}")]
+    SchemaNewer {
+        /// The version that the database is at.
+        found: i64,
+        /// The newest version that this program knows.
+        known: i64,
+    },
     /// The folder of a SQLite file is missing and can't be created.
     #[error("the folder `{}` can't be made", folder.display())]
     Folder {

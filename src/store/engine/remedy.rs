@@ -23,6 +23,7 @@ pub fn remedy(error: &StoreError, location: &DatabaseLocation, slug: &str) -> St
         StoreError::SchemaOlder { .. } => {
             format!("run `formgate migrate --tenant {slug}`; a running node serves the tenant as soon as that is done")
         }
+        StoreError::SchemaNewer { .. } => "run the newest version of formgate on every node".to_owned(),
         StoreError::Folder { folder, .. } => match location.file().and_then(|file| sqlite::of_path(file, slug)) {
             Some(remedy) => remedy,
             None => format!("create `{}`, or let the user that runs formgate create it", folder.display()),

@@ -267,6 +267,17 @@ impl Sql {
         }
     }
 
+    /// Adds the instant that is `earlier` before now, by the same clock.
+    pub(crate) fn push_now_minus(&mut self, earlier: Duration) -> &mut Self {
+        let milliseconds = i64::try_from(earlier.as_millis()).unwrap_or(i64::MAX);
+        match self.dialect {
+            Dialect::Postgres => {
+                self.push("(clock_timestamp() - ").bind(milliseconds).push("::bigint * interval '1 millisecond')")
+            }
+            Dialect::Sqlite => self.bind(Timestamp::now() - earlier),
+        }
+    }
+
     /// Adds a subquery over a JSON array of arrays, bound as one value, from which one statement can insert a whole
     /// batch. `columns` are names and Postgres types.
     pub(crate) fn push_rows(&mut self, rows: String, columns: &[(&'static str, &'static str)]) -> &mut Self {

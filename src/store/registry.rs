@@ -1,0 +1,164 @@
+//! The registry: tenants beside those of the files, in a database of the operator's own.
+//!
+//! One row is one `[[tenant]]` table as text; what it means is checked above. Every write locks the one row of
+//! `registry_head` and takes the next revision, so revisions are in the order of the commits and a reader of the rows
+//! above the last revision that it knows misses none. A removed tenant stays as a row without text, for such readers.
+//!
+//! [`writing`] adds, changes and removes tenants, each host and database claimed once; [`nodes`] records how far each
+//! node has got; [`operator_tokens`] has the tokens of the operator API.
+
+mod nodes;
+mod operator_tokens;
+mod writing;
+
+use jiff::Timestamp;
+
+use super::StoreError;
+use super::engine::{Connections, Database, DatabaseLocation, Retry};
+use super::schema::{self, Script};
+use super::statement::{Dialect, Row, Sql};
+pub use nodes::{Beat, Head, NodeRecord};
+pub use operator_tokens::{NewOperatorToken, OperatorTokenRecord};
+pub use writing::{Claims, RegistryChange, RegistryWrite, WriteRefused, Written as RegistryWritten};
+
+/// How many connections a node has to the registry.
+///
+/// Larger: many callers of the operator API take more of the server's connections. Smaller: they wait for each other.
+const MAX_CONNECTIONS: u32 = 4;
+
+const POSTGRES: [Script; 1] = [("the registry", include_str!("registry/schema/postgres-1.sql"))];
+const SQLITE: [Script; 1] = [("the registry", include_str!("registry/schema/sqlite-1.sql"))];
+
+/// An open registry. Cloning shares its connections.
+#[derive(Clone, Debug)]
+pub struct Registry {
+    database: Database,
+}
+
+/// A row of the registry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegistryRow {
+    /// The tenant.
+    pub slug: String,
+    /// The text of its table; `None` if the tenant was removed.
+    pub text: Option<String>,
+    /// The number of its last change.
+    pub revision: i64,
+    /// The number of the change that created it: rows are listed in this order.
+    pub position: i64,
+    /// When it changed last.
+    pub changed_at: Timestamp,
+    /// Who changed it: the name of an operator token, or the system user of a command.
+    pub changed_by: String,
+}
+
+const COLUMNS: &str = "slug, toml, revision, position, changed_at, changed_by";
+
+impl RegistryRow {
+    fn read(row: &Row) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            slug: row.get(0)?,
+            text: row.get(1)?,
+            revision: row.get(2)?,
+            position: row.get(3)?,
+            changed_at: row.get(4)?,
+            changed_by: row.get(5)?,
+        })
+    }
+}
+
+impl Registry {
+    /// Opens a registry. Creates its SQLite file if it is missing, and its tables.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] when it can't be reached, [`StoreError::SchemaNewer`] if a newer program has changed
+    /// its tables, [`StoreError::Migration`] when they can't be created.
+    pub async fn open(location: &DatabaseLocation) -> Result<Self, StoreError> {
+        location.create_file()?;
+        let mut retry = Retry::default();
+        loop {
+            match Self::try_to_open(location).await {
+                Err(error) if retry.wait_if_retryable(&error).await => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn try_to_open(location: &DatabaseLocation) -> Result<Self, StoreError> {
+        let creating = location.connect_for_migration();
+        let scripts: &'static [Script] = match creating.dialect() {
+            Dialect::Postgres => &POSTGRES,
+            Dialect::Sqlite => &SQLITE,
+        };
+        let applied = match location.schema() {
+            Some(name) => schema::create_namespace(&creating, name).await,
+            None => Ok(()),
+        };
+        let applied = match applied {
+            Ok(()) => schema::apply_list(&creating, scripts).await,
+            failed => failed,
+        };
+        creating.close().await;
+        applied?;
+        Ok(Self { database: location.connect(MAX_CONNECTIONS, &Connections::for_command(), None) })
+    }
+
+    /// The row of a tenant, unless it was removed.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn find(&self, slug: &str) -> Result<Option<RegistryRow>, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = select(&self.database);
+        sql.push(" WHERE toml IS NOT NULL AND slug = ").bind(slug);
+        Ok(reader.fetch_optional(sql).await?.as_ref().map(RegistryRow::read).transpose()?)
+    }
+
+    /// The tenants after a position, in the order in which they were created.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn list(&self, after: i64, limit: u32) -> Result<Vec<RegistryRow>, StoreError> {
+        let mut sql = select(&self.database);
+        sql.push(" WHERE toml IS NOT NULL AND position > ").bind(after);
+        sql.push(" ORDER BY position LIMIT ").bind(i64::from(limit));
+        self.rows(sql).await
+    }
+
+    /// The rows that changed after a revision, in the order of their last changes.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn changes_after(&self, revision: i64, limit: u32) -> Result<Vec<RegistryRow>, StoreError> {
+        let mut sql = select(&self.database);
+        sql.push(" WHERE revision > ").bind(revision).push(" ORDER BY revision LIMIT ").bind(i64::from(limit));
+        self.rows(sql).await
+    }
+
+    async fn rows(&self, sql: Sql) -> Result<Vec<RegistryRow>, StoreError> {
+        let rows = self.database.reader().await?.fetch_all(sql).await?;
+        Ok(rows.iter().map(RegistryRow::read).collect::<Result<_, _>>()?)
+    }
+
+    /// Begins a new epoch, so that every node reads the registry again: after it was restored.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn begin_epoch(&self) -> Result<(), StoreError> {
+        let mut sql = self.database.sql();
+        sql.push("UPDATE registry_head SET epoch = ").push_each(super::changes::NEW_EPOCH);
+        self.database.execute(sql).await?;
+        Ok(())
+    }
+
+    /// Closes every connection.
+    pub async fn close(&self) {
+        self.database.close().await;
+    }
+}
+
+fn select(database: &Database) -> Sql {
+    let mut sql = database.sql();
+    sql.push("SELECT ").push(COLUMNS).push(" FROM registry_tenants");
+    sql
+}

@@ -1,0 +1,147 @@
+//! How far each node has got in reading the registry.
+//!
+//! A node writes its row whenever it has applied changes, and every few seconds. Each time it writes something random,
+//! and compares it at its next look: if the row has something else, the registry was restored to an earlier state, whose
+//! revisions may mean other changes.
+
+use jiff::Timestamp;
+
+use super::Registry;
+use crate::store::StoreError;
+use crate::store::statement::Row;
+
+/// Where the registry is, as a node sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// The revision of the last change.
+    pub revision: i64,
+    /// Another one after a restore.
+    pub epoch: String,
+    /// What the node wrote last, as far as the registry knows.
+    pub beat: Option<String>,
+}
+
+/// What a node writes about itself.
+#[derive(Clone, Debug)]
+pub struct Beat {
+    /// The node: one process, until it ends.
+    pub id: String,
+    /// Its host and process, for people.
+    pub name: String,
+    /// The version of its program.
+    pub version: &'static str,
+    /// Up to here it has applied every change.
+    pub revision: i64,
+    /// The tenants whose rows it can't read.
+    pub refused: Vec<String>,
+    /// Something that no other beat has.
+    pub beat: String,
+    /// When it started.
+    pub started_at: Timestamp,
+}
+
+/// A node, as it last wrote.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeRecord {
+    /// One process, until it ends.
+    pub id: String,
+    /// Its host and process.
+    pub name: String,
+    /// The version of its program.
+    pub version: String,
+    /// Up to here it has applied every change.
+    pub revision: i64,
+    /// The tenants whose rows it can't read.
+    pub refused: Vec<String>,
+    /// When it started.
+    pub started_at: Timestamp,
+    /// When it last wrote, by the clock of the registry.
+    pub seen_at: Timestamp,
+    /// Whether that was within the time after which a node counts as gone.
+    pub is_live: bool,
+}
+
+impl NodeRecord {
+    fn read(row: &Row) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            id: row.get(0)?,
+            name: row.get(1)?,
+            version: row.get(2)?,
+            revision: row.get(3)?,
+            refused: serde_json::from_str(&row.get::<String>(4)?).unwrap_or_default(),
+            started_at: row.get(5)?,
+            seen_at: row.get(6)?,
+            is_live: row.get(7)?,
+        })
+    }
+}
+
+impl Registry {
+    /// How long a node that no longer writes counts as live.
+    ///
+    /// Larger: callers wait longer for a node that died. Smaller: a node that stalls for a moment is not waited for.
+    pub const LIVE: std::time::Duration = std::time::Duration::from_secs(15);
+
+    /// How long a node that no longer writes is listed.
+    ///
+    /// Larger: the list is longer. Smaller: an operator looks for a node of last night in vain.
+    const LISTED: std::time::Duration = std::time::Duration::from_hours(24);
+
+    /// Where the registry is.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn head(&self, node: &str) -> Result<Head, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
+        sql.push("SELECT revision, epoch, (SELECT beat FROM registry_nodes WHERE id = ").bind(node);
+        sql.push(") FROM registry_head");
+        let row = reader.fetch_one(sql).await?;
+        Ok(Head { revision: row.get(0)?, epoch: row.get(1)?, beat: row.get(2)? })
+    }
+
+    /// Writes how far a node has got, and forgets nodes that are gone for long.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn write_beat(&self, beat: &Beat) -> Result<(), StoreError> {
+        let mut transaction = self.database.begin().await?;
+        let mut sql = transaction.sql();
+        sql.push("INSERT INTO registry_nodes (id, name, version, revision, refused, beat, started_at, seen_at) VALUES (");
+        sql.bind(beat.id.as_str()).push(", ").bind(beat.name.as_str()).push(", ").bind(beat.version).push(", ");
+        let refused = serde_json::to_string(&beat.refused).expect("texts are always JSON");
+        sql.bind(beat.revision).push(", ").bind(refused).push(", ").bind(beat.beat.as_str()).push(", ");
+        sql.bind(beat.started_at).push(", ").push_now_plus(std::time::Duration::ZERO);
+        sql.push(") ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, refused = excluded.refused, ");
+        sql.push("beat = excluded.beat, seen_at = excluded.seen_at");
+        transaction.execute(sql).await?;
+        let mut sql = transaction.sql();
+        sql.push("DELETE FROM registry_nodes WHERE seen_at < ").push_now_minus(Self::LISTED);
+        transaction.execute(sql).await?;
+        Ok(transaction.commit().await?)
+    }
+
+    /// Removes a node that stops.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn forget_node(&self, node: &str) -> Result<(), StoreError> {
+        let mut sql = self.database.sql();
+        sql.push("DELETE FROM registry_nodes WHERE id = ").bind(node);
+        self.database.execute(sql).await?;
+        Ok(())
+    }
+
+    /// The nodes, the last one that wrote first.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn nodes(&self) -> Result<Vec<NodeRecord>, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
+        sql.push("SELECT id, name, version, revision, refused, started_at, seen_at, seen_at >= ");
+        sql.push_now_minus(Self::LIVE).push(" FROM registry_nodes ORDER BY name, id");
+        let rows = reader.fetch_all(sql).await?;
+        Ok(rows.iter().map(NodeRecord::read).collect::<Result<_, _>>()?)
+    }
+}

@@ -1,0 +1,241 @@
+//! Adds, changes and removes tenants of the registry: all of a list or nothing.
+
+use jiff::Timestamp;
+
+use super::Registry;
+use crate::store::StoreError;
+use crate::store::engine::{AsStoreError, Retry, Transaction};
+use crate::store::statement::{Row, Sql};
+
+/// A change of one tenant.
+#[derive(Clone, Debug)]
+pub struct RegistryWrite {
+    /// The tenant.
+    pub slug: String,
+    /// What becomes of it.
+    pub change: RegistryChange,
+    /// What must be so for the change to be made: the revision of its row, or `Some(None)` that it has none.
+    pub expected: Option<Option<i64>>,
+}
+
+/// What becomes of a tenant.
+#[derive(Clone, Debug)]
+pub enum RegistryChange {
+    /// It has this text and claims from now on.
+    Put {
+        /// The text of its table.
+        text: String,
+        /// What no other tenant may have.
+        claims: Claims,
+    },
+    /// It is no longer there.
+    Remove,
+}
+
+/// What no other tenant may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claims {
+    /// Its hosts.
+    pub hosts: Vec<String>,
+    /// The identity of its database.
+    pub database: String,
+}
+
+/// What became of a tenant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// It is new, at this revision.
+    Created(i64),
+    /// It was changed, at this revision.
+    Changed(i64),
+    /// It had this text already, at this revision.
+    Same(i64),
+    /// It was removed, at this revision.
+    Removed(i64),
+    /// It was not there.
+    Absent,
+}
+
+/// Why nothing was written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteRefused {
+    /// A host or a database is another tenant's.
+    #[error("{value} belongs to the tenant `{owner}`")]
+    Taken {
+        /// Which tenant of the list wants it.
+        slug: String,
+        /// `host` or `database`.
+        kind: &'static str,
+        /// The host, or the identity of the database.
+        value: String,
+        /// Whose it is.
+        owner: String,
+    },
+    /// The row is not as expected.
+    #[error("the tenant `{slug}` was changed meanwhile")]
+    NotAsExpected {
+        /// The tenant.
+        slug: String,
+        /// The revision that it has, if it is there.
+        revision: Option<i64>,
+    },
+    /// The database.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl From<sqlx::Error> for WriteRefused {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Store(error.into())
+    }
+}
+
+impl AsStoreError for WriteRefused {
+    fn as_store_error(&self) -> Option<&StoreError> {
+        match self {
+            Self::Store(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// A tenant as the transaction found it.
+struct Found {
+    text: Option<String>,
+    revision: i64,
+}
+
+impl Registry {
+    /// Makes all changes, or none of them. Returns what became of each, in the order of the list, which names no tenant
+    /// twice.
+    ///
+    /// # Errors
+    /// [`WriteRefused`].
+    pub async fn write(
+        &self,
+        writes: &[RegistryWrite],
+        now: Timestamp,
+        by: &str,
+    ) -> Result<Vec<Written>, WriteRefused> {
+        let mut retry = Retry::default();
+        loop {
+            match self.try_to_write(writes, now, by).await {
+                Err(error) if retry.wait_if_retryable(&error).await => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn try_to_write(
+        &self,
+        writes: &[RegistryWrite],
+        now: Timestamp,
+        by: &str,
+    ) -> Result<Vec<Written>, WriteRefused> {
+        let mut transaction = self.database.begin().await?;
+        let mut lock = transaction.sql();
+        // An update, so that other writers wait here: what follows is read after their commits.
+        lock.push("UPDATE registry_head SET revision = revision RETURNING revision");
+        let head: i64 = first(&mut transaction, lock).await?.get(0)?;
+        let mut revision = head;
+        let mut written = Vec::with_capacity(writes.len());
+        // Before any is added: a host may move from one tenant of the list to another.
+        for write in writes {
+            let found = find(&mut transaction, &write.slug).await?;
+            written.push(Self::plan(write, found.as_ref(), &mut revision)?);
+            if matches!(written.last(), Some(Written::Changed(_) | Written::Removed(_))) {
+                let mut free = transaction.sql();
+                free.push("DELETE FROM registry_claims WHERE slug = ").bind(write.slug.as_str());
+                transaction.execute(free).await?;
+            }
+        }
+        for (write, written) in writes.iter().zip(&written) {
+            match (&write.change, written) {
+                (_, Written::Same(_) | Written::Absent) => {}
+                (RegistryChange::Put { text, claims }, Written::Created(at) | Written::Changed(at)) => {
+                    put(&mut transaction, &write.slug, Some(text), *at, now, by).await?;
+                    claim(&mut transaction, &write.slug, claims).await?;
+                }
+                (_, Written::Created(at) | Written::Changed(at) | Written::Removed(at)) => {
+                    put(&mut transaction, &write.slug, None, *at, now, by).await?;
+                }
+            }
+        }
+        if revision > head {
+            let mut sql = transaction.sql();
+            sql.push("UPDATE registry_head SET revision = ").bind(revision);
+            transaction.execute(sql).await?;
+        }
+        transaction.commit().await?;
+        Ok(written)
+    }
+
+    /// What is to become of a tenant. Takes the next revision if it changes.
+    fn plan(write: &RegistryWrite, found: Option<&Found>, revision: &mut i64) -> Result<Written, WriteRefused> {
+        let there = found.filter(|found| found.text.is_some());
+        let current = there.map(|found| found.revision);
+        if write.expected.is_some_and(|expected| expected != current) {
+            return Err(WriteRefused::NotAsExpected { slug: write.slug.clone(), revision: current });
+        }
+        let mut next = || {
+            *revision += 1;
+            *revision
+        };
+        Ok(match (&write.change, there) {
+            (RegistryChange::Put { text, .. }, Some(found)) if found.text.as_ref() == Some(text) => {
+                Written::Same(found.revision)
+            }
+            (RegistryChange::Put { .. }, Some(_)) => Written::Changed(next()),
+            (RegistryChange::Put { .. }, None) => Written::Created(next()),
+            (RegistryChange::Remove, Some(_)) => Written::Removed(next()),
+            (RegistryChange::Remove, None) => Written::Absent,
+        })
+    }
+}
+
+async fn find(transaction: &mut Transaction, slug: &str) -> Result<Option<Found>, sqlx::Error> {
+    let mut sql = transaction.sql();
+    sql.push("SELECT toml, revision FROM registry_tenants WHERE slug = ").bind(slug);
+    let row = transaction.fetch_all(sql).await?.pop();
+    row.map(|row| Ok(Found { text: row.get(0)?, revision: row.get(1)? })).transpose()
+}
+
+/// Writes a row. A tenant that comes back is a new one, at the end of the order.
+async fn put(
+    transaction: &mut Transaction,
+    slug: &str,
+    text: Option<&str>,
+    revision: i64,
+    now: Timestamp,
+    by: &str,
+) -> Result<(), sqlx::Error> {
+    let mut sql = transaction.sql();
+    sql.push("INSERT INTO registry_tenants AS known (slug, position, toml, revision, changed_at, changed_by) VALUES (");
+    sql.bind(slug).push(", ").bind(revision).push(", ").bind(text.map(str::to_owned)).push(", ").bind(revision);
+    sql.push(", ").bind(now).push(", ").bind(by).push(") ON CONFLICT (slug) DO UPDATE SET position = CASE WHEN ");
+    sql.push("known.toml IS NULL THEN excluded.position ELSE known.position END, toml = excluded.toml, ");
+    sql.push("revision = excluded.revision, changed_at = excluded.changed_at, changed_by = excluded.changed_by");
+    transaction.execute(sql).await?;
+    Ok(())
+}
+
+async fn claim(transaction: &mut Transaction, slug: &str, claims: &Claims) -> Result<(), WriteRefused> {
+    let hosts = claims.hosts.iter().map(|host| ("host", host));
+    for (kind, value) in hosts.chain([("database", &claims.database)]) {
+        let mut sql = transaction.sql();
+        sql.push("INSERT INTO registry_claims (kind, value, slug) VALUES (").bind(kind).push(", ");
+        sql.bind(value.as_str()).push(", ").bind(slug).push(") ON CONFLICT DO NOTHING");
+        if transaction.execute(sql).await? == 0 {
+            let mut sql = transaction.sql();
+            sql.push("SELECT slug FROM registry_claims WHERE kind = ").bind(kind).push(" AND value = ");
+            sql.bind(value.as_str());
+            let owner = first(transaction, sql).await?.get(0)?;
+            return Err(WriteRefused::Taken { slug: slug.to_owned(), kind, value: value.clone(), owner });
+        }
+    }
+    Ok(())
+}
+
+async fn first(transaction: &mut Transaction, sql: Sql) -> Result<Row, sqlx::Error> {
+    transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)
+}
