@@ -351,6 +351,12 @@ impl TenantConfig {
         self.origin.database_problem(&self.slug, message)
     }
 
+    /// Equal for two tenants with the same database; contains no password. Resolves the path of a SQLite file.
+    #[must_use]
+    pub fn database_identity(&self) -> String {
+        database::identity(&self.database, &LoadContext::new(&|_| None, None, 1))
+    }
+
     /// A fault of the tenant as a whole. The report points at the value of `slug`.
     #[must_use]
     pub fn problem(&self, message: impl Into<String>) -> Problem {

@@ -24,6 +24,7 @@ mod framing;
 mod goaway;
 mod head_filter;
 mod listener;
+pub mod operator;
 mod pass_through;
 mod proxy;
 mod socket;

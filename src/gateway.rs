@@ -32,14 +32,17 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::administration::Administration;
 use crate::background;
 use crate::certificate::CertificateError;
-use crate::config::Config;
+use crate::config::{Config, GatewayConfig, Problems};
 use crate::edge::admin::{self, Admin};
+use crate::edge::operator::OperatorBindError;
 use crate::edge::{self, Addresses, BindError, Certificates, CheckIntervals, Drained, Edge, Serving};
 use crate::gate::{BadTokens, Gate};
 use crate::memory::Memory;
 use crate::metrics::Metrics;
+use crate::operator::OperatorApi;
 use crate::outbound::{Client, Guard, TestRequests};
 use crate::quota::Quota;
+use crate::registry::{self, FileTenants, FollowRegistry, Following, LoadError, Loaded, NodeName};
 use crate::request::{Pipeline, RequestsInFlight};
 use crate::shared::announce::TokenChangeSubscription;
 use crate::shared::{RedisClient, RedisClientError, RedisConnections};
@@ -79,6 +82,15 @@ pub enum StartError {
     /// The configured Redis can't be used.
     #[error(transparent)]
     Redis(#[from] RedisClientError),
+    /// The registry can't be read.
+    #[error(transparent)]
+    Registry(#[from] LoadError),
+    /// The operator API can't be served.
+    #[error(transparent)]
+    Operator(#[from] OperatorBindError),
+    /// Files claim what tenants of the registry have.
+    #[error(transparent)]
+    Claims(#[from] Problems),
 }
 
 /// A running gateway. Dropping it cuts every connection; [`Running::stop`] shuts it down gracefully.
@@ -95,6 +107,11 @@ pub struct Running {
     databases: Arc<Databases>,
     /// The delivery of webhooks, and its task.
     webhooks: Option<(Webhooks, AbortOnDropHandle<()>)>,
+    /// Following the registry, and its task.
+    following: Option<(Arc<Following>, AbortOnDropHandle<()>)>,
+    /// The `[gateway]` table that is served.
+    config: Arc<ArcSwap<GatewayConfig>>,
+    operator: Vec<AbortOnDropHandle<()>>,
     _tasks: [AbortOnDropHandle<()>; 4],
 }
 
@@ -112,10 +129,20 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
     let metrics = Metrics::new(config.gateway.tenant_labels);
     metrics.last_reload.set(Timestamp::now().as_second());
     metrics.last_reload_successful.set(1);
-    metrics.tenants_served.set(i64::try_from(config.tenants.len()).unwrap_or(i64::MAX));
     let connections = Connections::new(databases, metrics.database.clone());
-    let directory = Directory::new(config, &Directory::empty(Arc::clone(&connections)));
+    let registered = load_registry(config).await?;
+    let mut tenants = config.tenants.clone();
+    let of_registry = registered.iter().flat_map(|(_, loaded)| Following::tenants_of(loaded));
+    tenants.extend(of_registry.map(|tenant| Arc::clone(&tenant.config)));
+    metrics.tenants_served.set(i64::try_from(tenants.len()).unwrap_or(i64::MAX));
+    let directory = Directory::new(&tenants, &Directory::empty(Arc::clone(&connections)));
     let directory = Arc::new(ArcSwap::from_pointee(directory));
+    let seals = &config.gateway.webhooks.seals;
+    let following = config.gateway.registry.as_ref().zip(registered).map(|(registry, (node, loaded))| {
+        let following =
+            Following::new(registry, loaded, &config.tenants, Arc::clone(&directory), node, seals, &metrics);
+        Arc::new(following)
+    });
     let missed = Arc::new(AtomicU64::new(0));
     let (windows, listening, announcer) = match &config.gateway.redis {
         None => (None, None, None),
@@ -146,7 +173,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
     let pipeline = Arc::new(Pipeline {
         gate,
         limits: limits.request,
-        administration: Administration::new(&config.gateway, announcer, metrics.clone()),
+        administration: Administration::new(&config.gateway, announcer.clone(), metrics.clone()),
         hsts: ArcSwapOption::new(config.gateway.hsts.clone().map(Arc::new)),
         in_flight: RequestsInFlight::new(limits.request.in_flight, metrics.gate.clone()),
         stopping: CancellationToken::new(),
@@ -169,10 +196,12 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
     // error.
     inherited.check_use(&addresses.collect::<Vec<_>>())?;
     let listeners = edge::listen(&config.gateway.listen, &mut inherited).await?;
-    let operator = match config.gateway.admin_listen {
+    let admin_listener = match config.gateway.admin_listen {
         Some(address) => Some(edge::bind(address, &mut inherited).await?),
         None => None,
     };
+    let operator_addresses = config.gateway.operator.as_ref().map(|operator| operator.listen.as_slice());
+    let operator_listeners = edge::operator::listen(operator_addresses.unwrap_or_default()).await?;
     let draining = Arc::new(AtomicBool::new(false));
     let webhooks = webhooks.enabled.then(|| {
         let directory = Arc::clone(&directory);
@@ -186,8 +215,9 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         certificates: Arc::clone(&certificates),
         draining: Arc::clone(&draining),
         redis: config.gateway.redis.as_ref().map(|redis| redis.on_failure),
+        following: following.clone(),
     };
-    let admin = operator.map(|listener| start_admin(listener, &metrics, parts)).transpose()?;
+    let admin = admin_listener.map(|listener| start_admin(listener, &metrics, parts)).transpose()?;
     let tasks = &metrics.tasks;
     let own_services = RefuseOwnServices {
         guard: Arc::clone(&pipeline.targets),
@@ -200,6 +230,18 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         let task = background::start(webhooks.watch(announced), tasks);
         (webhooks, task)
     });
+    let following = following.map(|following| {
+        let task = background::start(FollowRegistry(Arc::clone(&following)), tasks);
+        (following, task)
+    });
+    let served_config = Arc::new(ArcSwap::from_pointee(config.gateway.clone()));
+    let operator = OperatorApi {
+        following: following.as_ref().map(|(following, _)| Arc::clone(following)),
+        directory: Arc::clone(&pipeline.gate.directory),
+        gateway: Arc::clone(&served_config),
+        redis: announcer,
+    };
+    let operator = edge::operator::serve(operator_listeners, &Arc::new(operator));
     let started = [
         background::start(certificates.inspection(), tasks),
         background::start(databases::DatabaseInspection(Arc::clone(&databases)), tasks),
@@ -218,6 +260,9 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         admin,
         last_used,
         webhooks,
+        following,
+        config: served_config,
+        operator,
         _tasks: started,
         databases,
         pipeline,
@@ -226,6 +271,16 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         drain: config.gateway.drain,
         draining,
     })
+}
+
+/// Reads the registry, if there is one, and compares it with the files.
+async fn load_registry(config: &Config) -> Result<Option<(NodeName, Loaded)>, StartError> {
+    let Some(registry) = &config.gateway.registry else { return Ok(None) };
+    let node = NodeName::new();
+    let loaded = registry::load(registry, &config.gateway.webhooks.seals, node.id()).await?;
+    let files = FileTenants::of(&config.tenants);
+    Problems::none_of(registry::conflicts(&files, Following::tenants_of(&loaded)))?;
+    Ok(Some((node, loaded)))
 }
 
 fn start_admin(
@@ -253,7 +308,14 @@ impl Running {
     /// Applies a changed configuration.
     #[must_use]
     pub fn reloader(&self) -> Reloader {
-        Reloader::new(Arc::clone(&self.pipeline), Arc::clone(&self.certificates), Arc::clone(&self.databases))
+        let following = self.following.as_ref().map(|(following, _)| Arc::clone(following));
+        Reloader::new(
+            Arc::clone(&self.pipeline),
+            Arc::clone(&self.certificates),
+            Arc::clone(&self.databases),
+            following,
+            Arc::clone(&self.config),
+        )
     }
 
     /// Shuts down gracefully, or immediately once `stop_now` completes. Returns whether every request in flight was
@@ -285,6 +347,13 @@ impl Running {
             drop(task);
         };
         let (drained, ()) = tokio::join!(self.serving.drain(deadline), end_webhooks);
+        drop(self.operator);
+        if let Some((following, task)) = self.following {
+            drop(task);
+            if timeout(CLOSE_LIMIT, following.end()).await.is_err() {
+                tracing::warn!("the registry does not take that this node ends; others count it as live for a while");
+            }
+        }
         // Stopped before the final write, so that the two don't write concurrently.
         drop(self.last_used);
         let directory = self.pipeline.gate.directory.load_full();

@@ -29,9 +29,9 @@
 //! explain, gateway, import
 //! edge, webhooks
 //! request
-//! administration
+//! administration, operator
 //! api
-//! gate
+//! gate, registry
 //! error, tenant
 //! quota
 //! shared
@@ -61,9 +61,11 @@ pub mod host;
 pub mod import;
 pub mod memory;
 pub mod metrics;
+pub mod operator;
 pub mod outbound;
 mod owner_only;
 pub mod quota;
+pub mod registry;
 pub mod reply;
 pub mod request;
 mod rights;

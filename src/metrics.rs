@@ -11,6 +11,7 @@ mod gate;
 mod process;
 mod redis;
 mod register;
+mod registry;
 mod requests;
 mod static_counters;
 mod tasks;
@@ -27,6 +28,7 @@ pub use self::edge::EdgeMetrics;
 pub use self::gate::GateMetrics;
 pub use self::redis::RedisMetrics;
 use self::register::{Registrar, init_series};
+pub use self::registry::RegistryMetrics;
 pub use self::requests::RequestMetrics;
 pub use self::static_counters::{RateDecision, StaticCounters, TokenCheck};
 pub use self::tasks::TaskMetrics;
@@ -37,7 +39,7 @@ pub(crate) use self::webhooks::{PENDING_STATES, STATES};
 /// All metrics of one gateway.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    registry: Registry,
+    registered: Registry,
     /// Connections and handshakes.
     pub edge: EdgeMetrics,
     /// The tenants' databases.
@@ -58,6 +60,8 @@ pub struct Metrics {
     pub tasks: TaskMetrics,
     /// Webhooks.
     pub webhooks: WebhookMetrics,
+    /// The registry of tenants.
+    pub registry: RegistryMetrics,
     /// The administration area.
     pub administration: AdministrationMetrics,
     /// Answered requests.
@@ -78,12 +82,12 @@ impl Metrics {
     /// Registers every metric, with labels for as many tenants as the operator allows.
     #[must_use]
     pub fn new(tenants: TenantLabels) -> Self {
-        let registry = Registry::new();
-        let registrar = Registrar(&registry);
+        let registered = Registry::new();
+        let registrar = Registrar(&registered);
         let build = registrar.gauges("formgate_build_info", "The version that runs, as a label of a 1.", &["version"]);
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         #[cfg(target_os = "linux")]
-        registry.register(Box::new(process::Process::new())).expect("each name is registered once");
+        registered.register(Box::new(process::Process::new())).expect("each name is registered once");
         let reloads =
             registrar.counters("formgate_config_reloads_total", "Reloads of the configuration by result.", &["result"]);
         init_series(&reloads, &["done", "refused"]);
@@ -107,6 +111,7 @@ impl Metrics {
             tenants_served: registrar.gauge("formgate_tenants", "Tenants that are served."),
             tasks: TaskMetrics::new(&registrar),
             webhooks: WebhookMetrics::new(&registrar),
+            registry: RegistryMetrics::new(&registrar),
             administration: AdministrationMetrics::new(&registrar),
             requests: RequestMetrics::new(&registrar),
             token_checks: StaticCounters::new(
@@ -119,7 +124,7 @@ impl Metrics {
                 "formgate_rate_decisions_total",
                 "Decisions of the rate limit, by what decided.",
             ),
-            registry,
+            registered,
         }
     }
 
@@ -128,7 +133,7 @@ impl Metrics {
     pub fn encode(&self) -> Vec<u8> {
         self.tenants.rank();
         let mut text = Vec::new();
-        TextEncoder::new().encode(&self.registry.gather(), &mut text).expect("writing to memory does not fail");
+        TextEncoder::new().encode(&self.registered.gather(), &mut text).expect("writing to memory does not fail");
         text
     }
 }

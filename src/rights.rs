@@ -57,7 +57,7 @@ pub(crate) fn current_user() -> String {
 }
 
 /// The name of a user, or the number if it has no name.
-fn user(id: u32) -> String {
+pub(crate) fn user(id: u32) -> String {
     let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let name = users.lines().find_map(|line| {
         let mut fields = line.split(':');

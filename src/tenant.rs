@@ -8,6 +8,7 @@ mod in_flight;
 pub mod last_used;
 mod names;
 mod network;
+pub mod sign_in_link;
 mod subscription_changes;
 pub mod token;
 mod tokens;
@@ -26,7 +27,7 @@ use crate::quota::{Account, LimitedAccount};
 use crate::store::{Connections, Guard};
 
 pub use database::TenantDatabase;
-pub use directory::{Directory, RemovedDatabase, TokenChanges};
+pub use directory::{Directory, RemovedDatabase, TokenChanges, close_removed};
 pub use in_flight::{InFlight, InFlightPermit};
 use last_used::{Due, UnwrittenUses};
 pub use names::TokenNames;

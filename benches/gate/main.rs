@@ -122,7 +122,7 @@ fn directory() -> Directory {
     write("k.pem", certified.signing_key.serialize_pem());
     let text: String = [gateway.to_owned()].into_iter().chain((0..TENANTS).map(tenant)).collect();
     let config = Config::load(&write("tenants.toml", text)).expect("a valid configuration");
-    Directory::new(&config, &Directory::default())
+    Directory::new(&config.tenants, &Directory::default())
 }
 
 criterion_group!(benches, resolve, verify, admit, route, count);

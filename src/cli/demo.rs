@@ -22,12 +22,13 @@ use self::folder::DemoFolder;
 use self::receiver::DemoReceiver;
 use super::output::print;
 use super::serve::StopSignals;
-use super::{OfTenant, admin, serve, token};
+use super::{OfTenant, actor, serve, token};
 use crate::config::{Config, GatewayConfig, TenantConfig};
 use crate::gateway::{self, Running, StartError};
 use crate::import::{self, OnFault};
 use crate::store::{self, AdminLink, AdminRole, Events, PageRequest, Reach, Store};
 use crate::systemd::InheritedSockets;
+use crate::tenant::sign_in_link;
 
 #[derive(Debug, Args)]
 pub(super) struct DemoArgs {
@@ -118,7 +119,7 @@ async fn make_link(tenant: &TenantConfig, area: &str) -> Result<String> {
         role: AdminRole::Admin,
         expires_at: now + LINK_VALID,
     };
-    on_store(tenant, async |store| Ok(admin::create_link(store, area, &link, now).await?)).await
+    on_store(tenant, async |store| Ok(sign_in_link::create(store, area, &link, now, &actor()).await?)).await
 }
 
 /// Does something with a tenant's database.

@@ -25,7 +25,7 @@ pub struct RegistryConfig {
     /// Equal for two addresses of the same database.
     pub identity: String,
     /// The SQLite file in which this node keeps what it last read of the registry.
-    pub snapshot: PathBuf,
+    pub snapshot: DatabaseLocation,
     /// The folder that relative paths of its tenants start at.
     pub folder: PathBuf,
 }
@@ -68,12 +68,18 @@ pub(super) fn read_registry(table: &mut TableReader<'_, '_>, folder: &Path) -> O
     };
     let read = database::read(&text, folder, table.context());
     let address = read.map_err(|problem| table.context().report(problem)).ok()?;
-    let snapshot = folder.join(snapshot.map_or_else(|| DEFAULT_SNAPSHOT.to_owned(), |text| text.value));
-    if address.location.file().is_some_and(|file| file == snapshot) {
+    let snapshot = snapshot.map_or_else(|| DEFAULT_SNAPSHOT.to_owned(), |text| text.value);
+    let Ok(snapshot) = DatabaseLocation::parse(&format!("sqlite:{snapshot}"), folder) else {
+        let span = snapshot_at.as_ref().unwrap_or(&text.span);
+        table.context().report(Problem::at(span, "not the path of a file"));
+        return None;
+    };
+    if address.location.file().is_some_and(|file| Some(file) == snapshot.file()) {
         table.context().report(Problem::at(&text.span, "the registry can't be its own snapshot"));
         return None;
     }
-    Some(RegistryConfig { database: address.location, identity: address.identity, snapshot, folder: folder.to_owned() })
+    let folder = folder.to_owned();
+    Some(RegistryConfig { database: address.location, identity: address.identity, snapshot, folder })
 }
 
 /// Reads the table; `None` if it is missing.

@@ -25,6 +25,12 @@ pub struct RegisteredTenant {
 }
 
 impl RegisteredTenant {
+    /// A tenant of the registry that is served already.
+    #[must_use]
+    pub fn served(config: &Arc<TenantConfig>) -> Self {
+        Self { config: Arc::clone(config), database: config.database_identity() }
+    }
+
     /// Reads the text of a tenant. With `beside`, also checks that certificates cover its hosts, which reads them.
     ///
     /// # Errors

@@ -7,7 +7,7 @@
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::config::{GatewayConfig, Limits, RedisTarget, WebhookConfig};
-use crate::edge::admin;
+use crate::edge::{admin, operator};
 use crate::store::DatabaseLimits;
 
 /// Descriptors for the process: those open from the start (log, runtime, signals, watched folders, the connection to
@@ -23,6 +23,12 @@ const PROCESS: u64 = 64;
 /// Larger: fewer client connections if the limit is low. Smaller: Redis can't be reconnected while all connections
 /// are taken.
 const REDIS: u64 = 8;
+
+/// Reserved for the registry and its snapshot: four connections to SQLite files each, of three descriptors.
+///
+/// Larger: fewer client connections if the limit is low. Smaller: the registry can't be read while all connections are
+/// taken.
+const REGISTRY: usize = 24;
 
 /// Descriptors per connection to a SQLite file: the file, its WAL, and its shared memory. A Postgres connection takes
 /// one.
@@ -79,6 +85,8 @@ impl DescriptorShare {
 
     fn of(open_files: u64, config: &GatewayConfig) -> Self {
         let admin = if config.admin_listen.is_some() { 1 + admin::CONNECTIONS } else { 0 };
+        let operator = config.operator.as_ref().map_or(0, |config| config.listen.len() * (1 + operator::CONNECTIONS));
+        let admin = admin + operator + if config.registry.is_some() { REGISTRY } else { 0 };
         let redis = match config.redis.as_ref().map(|redis| &redis.target) {
             None => 0,
             Some(RedisTarget::Server { .. }) => 1,

@@ -12,6 +12,7 @@ use super::databases::Databases;
 use crate::config::OnRedisFailure;
 use crate::edge::Certificates;
 use crate::edge::admin::Readiness;
+use crate::registry::Following;
 use crate::request::Pipeline;
 
 /// How many tenants are named.
@@ -29,6 +30,8 @@ pub(super) struct ReadinessParts {
     pub(super) draining: Arc<AtomicBool>,
     /// The policy when Redis fails, if one is configured.
     pub(super) redis: Option<OnRedisFailure>,
+    /// The registry, if there is one.
+    pub(super) following: Option<Arc<Following>>,
 }
 
 impl ReadinessParts {
@@ -60,6 +63,14 @@ impl ReadinessParts {
         let mut tenants = BTreeMap::new();
         parts.insert("databases", note(self.databases.faulty(), &mut tenants));
         parts.insert("certificates", note(self.certificates.faulty(), &mut tenants));
+        if let Some(following) = &self.following {
+            let (away, refused) = following.faults();
+            let state = note(refused, &mut tenants);
+            parts.insert(
+                "registry",
+                if away.is_some() { "away; what was read of it is served".to_owned() } else { state },
+            );
+        }
         tenants = tenants.into_iter().take(NAMED).collect();
         Readiness { ready, parts, tenants }
     }

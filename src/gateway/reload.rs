@@ -8,10 +8,11 @@
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
+use arc_swap::ArcSwap;
 use jiff::Timestamp;
-use tokio::time::sleep;
+use tokio::sync::OwnedMutexGuard;
 
 use super::changes::{fingerprint, is_watched};
 use super::databases::Databases;
@@ -20,10 +21,10 @@ use crate::config::{
 };
 use crate::edge::{Certificates, PreparedCertificate};
 use crate::file_stamp::FileStamp;
+use crate::registry::{FileTenants, Followed, Following};
 use crate::request::Pipeline;
 use crate::store::with_causes;
-use crate::tenant::last_used;
-use crate::tenant::{Directory, RemovedDatabase};
+use crate::tenant::{self, Directory, RemovedDatabase, last_used};
 
 /// How many faults of a refused configuration are logged. `formgate check` lists all.
 ///
@@ -31,17 +32,14 @@ use crate::tenant::{Directory, RemovedDatabase};
 /// more rounds.
 const LOGGED_FAULTS: usize = 20;
 
-/// How often the gateway checks whether requests still use a database that is no longer configured.
-///
-/// Larger: its connections stay open for longer. Smaller: more checks for nothing.
-const IN_USE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
-
 /// Replaces the configuration that is served.
 #[derive(Clone, Debug)]
 pub struct Reloader {
     pub(super) pipeline: Arc<Pipeline>,
     certificates: Arc<Certificates>,
     databases: Arc<Databases>,
+    following: Option<Arc<Following>>,
+    config: Arc<ArcSwap<GatewayConfig>>,
 }
 
 /// What a reload compares with. The tenants themselves are only in the directory.
@@ -84,11 +82,24 @@ struct LoadedConfig {
     directory: Directory,
     certificate: PreparedCertificate,
     state: ServedState,
+    registered: Option<Registered>,
+}
+
+/// The tenants of the registry, which stay as they are for as long as this is held.
+struct Registered {
+    followed: OwnedMutexGuard<Followed>,
+    following: Arc<Following>,
 }
 
 impl Reloader {
-    pub(super) fn new(pipeline: Arc<Pipeline>, certificates: Arc<Certificates>, databases: Arc<Databases>) -> Self {
-        Self { pipeline, certificates, databases }
+    pub(super) fn new(
+        pipeline: Arc<Pipeline>,
+        certificates: Arc<Certificates>,
+        databases: Arc<Databases>,
+        following: Option<Arc<Following>>,
+        config: Arc<ArcSwap<GatewayConfig>>,
+    ) -> Self {
+        Self { pipeline, certificates, databases, following, config }
     }
 
     /// Reads the configuration and applies it, or logs why not.
@@ -97,11 +108,16 @@ impl Reloader {
         path: &Path,
         served: Arc<ServedState>,
     ) -> Result<ServedState, Box<RefusedConfig>> {
+        // From here on, the registry changes no tenant until the files are served.
+        let registered = match &self.following {
+            Some(following) => Some(Registered { followed: following.hold().await, following: Arc::clone(following) }),
+            None => None,
+        };
         let before = self.pipeline.gate.directory.load_full();
         let outcome = {
             let (path, certificates) = (path.to_owned(), Arc::clone(&self.certificates));
             let (before, served) = (Arc::clone(&before), Arc::clone(&served));
-            on_own_thread(move || read(&path, &before, &served, &certificates)).await
+            on_own_thread(move || read(&path, &before, &served, &certificates, registered)).await
         };
         let metrics = &self.pipeline.metrics;
         let refused = |faults: String| {
@@ -109,7 +125,7 @@ impl Reloader {
             metrics.last_reload_successful.set(0);
             tracing::error!(faults, "the changed configuration is refused; the one before it goes on");
         };
-        let LoadedConfig { directory, certificate, state } = match outcome {
+        let LoadedConfig { directory, certificate, state, registered } = match outcome {
             Ok(Ok(read)) => read,
             Ok(Err((faults, config))) => {
                 refused(faults);
@@ -120,15 +136,17 @@ impl Reloader {
                 return Err(Box::default());
             }
         };
-        let tenants = state.tenants;
+        let tenants = directory.len();
         // Written before the tenants are removed: a stop soon after this must not lose it.
         last_used::write(before.removed_in(&directory).iter().filter_map(RemovedDatabase::last_used).collect()).await;
         // Certificates before tenants, so that a new tenant is served from its first handshake.
         self.certificates.replace(certificate);
         let after = Arc::new(directory);
         self.pipeline.gate.directory.store(Arc::clone(&after));
+        drop(registered);
         self.databases.inspect_soon();
         self.pipeline.administration.configure(&state.gateway);
+        self.config.store(Arc::new(state.gateway.clone()));
         self.pipeline.hsts.store(state.gateway.hsts.clone().map(Arc::new));
         metrics.tenants.retain(|slug| after.config(slug).is_some());
         self.pipeline.gate.quota.forget_unused_accounts();
@@ -185,9 +203,12 @@ fn read(
     before: &Directory,
     served: &ServedState,
     certificates: &Certificates,
+    mut registered: Option<Registered>,
 ) -> Result<LoadedConfig, (String, Box<RefusedConfig>)> {
-    let tenant = |slug: &str| before.config(slug).cloned();
-    let known = ServedConfig::new(served.gateway.certificate.as_ref(), &tenant, before.configs());
+    let is_of_file = |tenant: &Arc<TenantConfig>| !tenant.origin.is_registered();
+    let tenant = |slug: &str| before.config(slug).filter(|tenant| is_of_file(tenant)).cloned();
+    let of_files = before.configs().filter(|tenant| is_of_file(tenant));
+    let known = ServedConfig::new(served.gateway.certificate.as_ref(), &tenant, of_files);
     let examination = Config::examine(path, Some(&known));
     let refused = Box::new(RefusedConfig {
         folders: examination.folders.clone(),
@@ -200,10 +221,23 @@ fn read(
         Err(problems) => return Err((first_of(&problems), refused)),
     };
     let certificate = certificates.prepare(config.gateway.certificate.as_ref());
-    let certificate = certificate.map_err(|error| (with_causes(&error), refused))?;
+    let certificate = match certificate {
+        Ok(certificate) => certificate,
+        Err(error) => return Err((with_causes(&error), refused)),
+    };
     config.log_warnings();
-    let directory = Directory::new(&config, before);
-    Ok(LoadedConfig { directory, certificate, state: ServedState::of(config) })
+    let directory = match &mut registered {
+        None => Directory::new(&config.tenants, before),
+        Some(Registered { followed, following }) => {
+            let files = FileTenants::of(&config.tenants);
+            let beside = followed.beside(&files, before, following);
+            let others = beside.map_err(|problems| (first_of(&problems), refused))?;
+            let directory = Directory::new(&[config.tenants.as_slice(), &others].concat(), before);
+            followed.took(files, &directory, following);
+            directory
+        }
+    };
+    Ok(LoadedConfig { directory, certificate, state: ServedState::of(config), registered })
 }
 
 /// Runs work that briefly takes much memory on its own thread. The allocator keeps freed memory for the thread that
@@ -229,20 +263,11 @@ fn first_of(problems: &Problems) -> String {
     faults.join("\n\n")
 }
 
-/// Closes the databases that are no longer configured, each after the last request that uses it.
+/// Closes the databases that are no longer configured.
 async fn close_removed(before: Arc<Directory>, after: Arc<Directory>) {
     // Dropping thousands of tenants takes time too.
     let left = tokio::task::spawn_blocking(move || before.removed_in(&after)).await;
-    let mut left: Vec<RemovedDatabase> = left.unwrap_or_default();
-    while !left.is_empty() {
-        let unused: Vec<_> = left.extract_if(.., |left| !left.is_in_use()).collect();
-        // Uses noted by requests that were in flight when the database was left out.
-        last_used::write(unused.iter().filter_map(RemovedDatabase::last_used).collect()).await;
-        for left in unused {
-            left.close().await;
-        }
-        sleep(IN_USE_CHECK_INTERVAL).await;
-    }
+    tenant::close_removed(left.unwrap_or_default()).await;
 }
 
 /// The changed keys that need a restart.

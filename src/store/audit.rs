@@ -36,6 +36,8 @@ pub enum AuditSource {
     Administration,
     /// The command line.
     Command,
+    /// The operator API.
+    Operator,
 }
 
 impl AuditSource {
@@ -45,6 +47,7 @@ impl AuditSource {
         match self {
             Self::Administration => "administration",
             Self::Command => "command",
+            Self::Operator => "operator",
         }
     }
 }

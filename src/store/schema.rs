@@ -115,7 +115,8 @@ pub(crate) async fn migrate(database: &Database, reach: Reach) -> Result<(), Sto
 /// [`StoreError::SchemaNewer`] if it has more of them.
 pub(super) async fn apply_list(database: &Database, scripts: &'static [Script]) -> Result<(), StoreError> {
     let mut reader = database.reader().await?;
-    let mut applied = if has_migrations(&mut reader).await? { read_applied(&mut reader).await? } else { HashMap::new() };
+    let mut applied =
+        if has_migrations(&mut reader).await? { read_applied(&mut reader).await? } else { HashMap::new() };
     drop(reader);
     for (version, script) in (1..).zip(scripts) {
         apply_if_missing(database, version, script, &mut applied).await?;

@@ -165,6 +165,8 @@ impl Store {
             let entry = AuditEntry { action: "token.create", subject: subject(id), details: details(token) };
             audit::append(&mut transaction, by, entry, now).await?;
             transaction.commit().await?;
+        } else {
+            transaction.roll_back().await?;
         }
         Ok(created)
     }

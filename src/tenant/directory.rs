@@ -11,13 +11,15 @@ use std::borrow::Borrow;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use tokio::time::sleep;
 
 use self::shards::Shards;
-use super::last_used::{Due, UnwrittenUses};
+use super::last_used::{self, Due, UnwrittenUses};
 use super::{Tenant, TenantDatabase, Tokens};
-use crate::config::{Config, TenantConfig};
+use crate::config::TenantConfig;
 use crate::host::HostName;
 use crate::metrics::DatabaseMetrics;
 use crate::shared::announce::TokenChangeListener;
@@ -111,11 +113,11 @@ impl Directory {
         Self { connections, by_host: Shards::default(), by_slug: Shards::default() }
     }
 
-    /// The tenants of a configuration. Those of the previous directory keep whatever did not change.
+    /// These tenants. Those of the previous directory keep whatever did not change.
     #[must_use]
-    pub fn new(config: &Config, before: &Self) -> Self {
+    pub fn new(tenants: &[Arc<TenantConfig>], before: &Self) -> Self {
         let mut directory = Self::empty(Arc::clone(&before.connections));
-        config.tenants.iter().for_each(|tenant| directory.insert(tenant, before));
+        tenants.iter().for_each(|tenant| directory.insert(tenant, before));
         directory
     }
 
@@ -131,7 +133,9 @@ impl Directory {
         // Before any is added: a host may move from one tenant to another.
         let gone = put.iter().map(|tenant| &tenant.slug).chain(removed);
         for entry in gone.filter_map(|slug| self.entry(slug)) {
-            entry.config.hosts().for_each(|host| after.by_host.remove(host.as_str()));
+            for host in entry.config.hosts() {
+                after.by_host.remove(host.as_str());
+            }
             after.by_slug.remove(&entry.config.slug);
         }
         put.iter().for_each(|tenant| after.insert(tenant, self));
@@ -266,6 +270,24 @@ impl RemovedDatabase {
     /// Closes the connections, after waiting for those in use.
     pub async fn close(self) {
         self.database.close().await;
+    }
+}
+
+/// How often it is checked whether requests still use a database that is no longer configured.
+///
+/// Larger: its connections stay open for longer. Smaller: more checks for nothing.
+const IN_USE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Closes databases that are no longer configured, each after the last request that uses it.
+pub async fn close_removed(mut left: Vec<RemovedDatabase>) {
+    while !left.is_empty() {
+        let unused: Vec<_> = left.extract_if(.., |left| !left.is_in_use()).collect();
+        // Uses noted by requests that were in flight when the database was left out.
+        last_used::write(unused.iter().filter_map(RemovedDatabase::last_used).collect()).await;
+        for left in unused {
+            left.close().await;
+        }
+        sleep(IN_USE_CHECK_INTERVAL).await;
     }
 }
 

@@ -214,7 +214,7 @@ mod tests {
         let request = NewTokenRequest { name: "one".into(), expires_at: None, form_key: None };
         let Created::New { id, token } = token::create(&store, request, &by).await.unwrap() else { panic!() };
 
-        let directory = Directory::new(&config, &Directory::default());
+        let directory = Directory::new(&config.tenants, &Directory::default());
         let tenant = directory.resolve(&HostName::parse("acme.example.com").unwrap()).expect("a tenant");
         let verifier = TokenVerifier::new(None, Arc::default(), Metrics::default());
         let checks = || {

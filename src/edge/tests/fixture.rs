@@ -145,7 +145,7 @@ impl Fixture {
         let file = folder.path().join("tenants.toml");
         fs::write(&file, CONFIG).unwrap();
         let config = Config::load(&file).unwrap();
-        let directory = Arc::new(ArcSwap::from_pointee(Directory::new(&config, &Directory::default())));
+        let directory = Arc::new(ArcSwap::from_pointee(Directory::new(&config.tenants, &Directory::default())));
         let metrics = Metrics::default();
         let certificates = Certificates::open(&config.gateway, directory, &metrics, CheckIntervals::default()).unwrap();
         let edge = Edge {

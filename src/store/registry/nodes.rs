@@ -107,7 +107,9 @@ impl Registry {
     pub async fn write_beat(&self, beat: &Beat) -> Result<(), StoreError> {
         let mut transaction = self.database.begin().await?;
         let mut sql = transaction.sql();
-        sql.push("INSERT INTO registry_nodes (id, name, version, revision, refused, beat, started_at, seen_at) VALUES (");
+        sql.push(
+            "INSERT INTO registry_nodes (id, name, version, revision, refused, beat, started_at, seen_at) VALUES (",
+        );
         sql.bind(beat.id.as_str()).push(", ").bind(beat.name.as_str()).push(", ").bind(beat.version).push(", ");
         let refused = serde_json::to_string(&beat.refused).expect("texts are always JSON");
         sql.bind(beat.revision).push(", ").bind(refused).push(", ").bind(beat.beat.as_str()).push(", ");

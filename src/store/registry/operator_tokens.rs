@@ -99,7 +99,8 @@ impl Registry {
         sql.bind(digest.to_vec()).push(" AND (expires_at IS NULL OR expires_at > ").bind(now).push(")");
         let found = reader.fetch_optional(sql).await?.as_ref().map(OperatorTokenRecord::read).transpose()?;
         drop(reader);
-        if let Some(token) = found.as_ref().filter(|token| token.last_used_at.is_none_or(|at| at + USE_INTERVAL <= now)) {
+        if let Some(token) = found.as_ref().filter(|token| token.last_used_at.is_none_or(|at| at + USE_INTERVAL <= now))
+        {
             let mut sql = self.database.sql();
             sql.push("UPDATE operator_tokens SET last_used_at = ").bind(now).push(" WHERE id = ").bind(token.id);
             // A registry that can't be written is still read.

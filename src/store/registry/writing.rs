@@ -2,10 +2,28 @@
 
 use jiff::Timestamp;
 
-use super::Registry;
+use super::{Head, Registry, RegistryRow};
 use crate::store::StoreError;
 use crate::store::engine::{AsStoreError, Retry, Transaction};
-use crate::store::statement::{Row, Sql};
+use crate::store::statement::{JsonRows, JsonTimestamp, Row, Sql, TableSpec};
+
+/// How many rows are copied in one statement.
+///
+/// Larger: more memory for the statement. Smaller: more statements.
+const COPIED_AT_ONCE: usize = 1_000;
+
+const TENANTS: TableSpec = TableSpec {
+    name: "registry_tenants",
+    columns: &[
+        ("slug", "text"),
+        ("toml", "text"),
+        ("revision", "bigint"),
+        ("position", "bigint"),
+        ("changed_at", "timestamptz"),
+        ("changed_by", "text"),
+    ],
+    key: 1,
+};
 
 /// A change of one tenant.
 #[derive(Clone, Debug)]
@@ -238,4 +256,62 @@ async fn claim(transaction: &mut Transaction, slug: &str, claims: &Claims) -> Re
 
 async fn first(transaction: &mut Transaction, sql: Sql) -> Result<Row, sqlx::Error> {
     transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)
+}
+
+impl Registry {
+    /// Takes over rows of another registry, as they are there. With `is_whole`, removes all others.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn copy(&self, head: &Head, rows: &[RegistryRow], is_whole: bool) -> Result<(), StoreError> {
+        let mut transaction = self.database.begin().await?;
+        let mut sql = transaction.sql();
+        sql.push("DELETE FROM registry_tenants");
+        if !is_whole {
+            sql.push(" WHERE slug").in_texts(rows.iter().map(|row| &row.slug));
+        }
+        transaction.execute(sql).await?;
+        let kept: Vec<_> = rows.iter().filter(|row| row.text.is_some()).collect();
+        for batch in kept.chunks(COPIED_AT_ONCE) {
+            let mut values = JsonRows::new();
+            for RegistryRow { slug, text, revision, position, changed_at, changed_by } in batch {
+                let changed_at = JsonTimestamp::new(*changed_at, transaction.dialect());
+                values.push(&(slug, text, revision, position, changed_at, changed_by));
+            }
+            let mut sql = transaction.sql();
+            sql.push("INSERT INTO registry_tenants (");
+            TENANTS.push_column_names(&mut sql);
+            sql.push(") SELECT ");
+            TENANTS.push_column_names(&mut sql);
+            sql.push(" FROM ");
+            TENANTS.push_batch(&mut sql, &values);
+            transaction.execute(sql).await?;
+        }
+        let mut sql = transaction.sql();
+        sql.push("UPDATE registry_head SET revision = ").bind(head.revision).push(", epoch = ");
+        sql.bind(head.epoch.as_str());
+        transaction.execute(sql).await?;
+        Ok(transaction.commit().await?)
+    }
+}
+
+impl Registry {
+    /// Fails if another tenant has something of a tenant's claims.
+    ///
+    /// # Errors
+    /// [`WriteRefused::Taken`], [`WriteRefused::Store`].
+    pub async fn check_free(&self, slug: &str, claims: &Claims) -> Result<(), WriteRefused> {
+        let mut reader = self.database.reader().await?;
+        for (kind, values) in [("host", claims.hosts.as_slice()), ("database", std::slice::from_ref(&claims.database))]
+        {
+            let mut sql = reader.sql();
+            sql.push("SELECT value, slug FROM registry_claims WHERE kind = ").bind(kind).push(" AND slug <> ");
+            sql.bind(slug).push(" AND value").in_texts(values).push(" LIMIT 1");
+            if let Some(row) = reader.fetch_optional(sql).await? {
+                let (value, owner) = (row.get(0)?, row.get(1)?);
+                return Err(WriteRefused::Taken { slug: slug.to_owned(), kind, value, owner });
+            }
+        }
+        Ok(())
+    }
 }

@@ -62,7 +62,7 @@ CREATE TABLE audit_log (
   digest bytea NOT NULL
 );
 COMMENT ON TABLE audit_log IS 'Every change that administrators and commands made. Rows are only added.';
-COMMENT ON COLUMN audit_log.source IS 'Through what: administration, command.';
+COMMENT ON COLUMN audit_log.source IS 'Through what: administration, command, operator.';
 COMMENT ON COLUMN audit_log.details IS 'A JSON object.';
 COMMENT ON COLUMN audit_log.digest IS 'SHA-256 of the digest of the row before and of this row.';
 CREATE INDEX audit_log_at ON audit_log (at);

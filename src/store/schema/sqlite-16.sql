@@ -45,7 +45,7 @@ CREATE TABLE audit_log (
   id INTEGER PRIMARY KEY,
   at INTEGER NOT NULL,
   actor TEXT NOT NULL,
-  source TEXT NOT NULL, -- through what: administration, command
+  source TEXT NOT NULL, -- through what: administration, command, operator
   network TEXT,
   action TEXT NOT NULL,
   subject TEXT NOT NULL,

@@ -332,8 +332,11 @@ impl Drop for PooledConnection {
         } else if running || in_transaction {
             drop(runtime.spawn(async move {
                 let fit = if running { session.cancel().await } else { session.end_transaction().await };
-                if let Some(session) = fit {
-                    permit.put_back(session);
+                match fit {
+                    // Whoever closes the pool waits for it.
+                    Some(session) if pool.is_closed() && pool.schema().is_none() => session.close_with(permit).await,
+                    Some(session) => permit.put_back(session),
+                    None => {}
                 }
                 // The pool outlives its connections.
                 drop((turn, pool));

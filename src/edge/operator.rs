@@ -1,0 +1,204 @@
+//! Serves the operator API: HTTP/1.1 over a socket in the file system, or TCP.
+//!
+//! Owns the sockets and the limits of a request; [`crate::operator`] answers. There is no TLS: TCP is for a loopback
+//! address, or for a network that only the operator's own programs reach.
+
+use std::convert::Infallible;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderValue, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde_json::json;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::accept::Acceptor;
+use crate::config::OperatorAddress;
+use crate::operator::{MAX_BODY, OperatorApi, Transport};
+use crate::reply::Reply;
+use crate::rights;
+
+/// The maximum number of open connections for each address.
+///
+/// Larger: callers of this API can use up the file descriptors of other clients. Smaller: waiting callers lock others out.
+pub const CONNECTIONS: usize = 64;
+
+/// How long a connection may take for a head, including the time between two requests, and how long it may leave a
+/// response unread.
+///
+/// Larger: forgotten connections hold the few permits. Smaller: callers reconnect more often.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long a body may take.
+///
+/// Larger: a caller that sends nothing more holds a permit for longer. Smaller: a large batch over a slow line fails.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The mode of the socket: its owner and its group are the operator.
+const SOCKET_MODE: u32 = 0o660;
+
+/// The pause after `accept` failed: out of descriptors.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+
+/// An address can't be listened on.
+#[derive(Debug, thiserror::Error)]
+#[error("the operator API can't listen on {address}")]
+pub struct OperatorBindError {
+    address: OperatorAddress,
+    #[source]
+    cause: io::Error,
+}
+
+/// An open socket of the operator API.
+#[derive(Debug)]
+pub enum OperatorListener {
+    /// In the file system; removed when this is dropped.
+    Unix(UnixListener, SocketFile),
+    /// TCP.
+    Tcp(TcpListener),
+}
+
+/// The file of a socket.
+#[derive(Debug)]
+pub struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // Someone may have removed it already.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Opens the sockets of the operator API.
+///
+/// # Errors
+/// The first address that fails.
+pub async fn listen(addresses: &[OperatorAddress]) -> Result<Vec<OperatorListener>, OperatorBindError> {
+    let mut listeners = Vec::with_capacity(addresses.len());
+    for address in addresses {
+        let bound = match address {
+            OperatorAddress::Unix(path) => bind(path).await,
+            OperatorAddress::Tcp(address) => TcpListener::bind(address).await.map(OperatorListener::Tcp),
+        };
+        listeners.push(bound.map_err(|cause| OperatorBindError { address: address.clone(), cause })?);
+    }
+    Ok(listeners)
+}
+
+/// Opens a socket in the file system. A file that a dead process left behind is replaced.
+async fn bind(path: &Path) -> io::Result<OperatorListener> {
+    if path.symlink_metadata().is_ok_and(|file| file.file_type().is_socket()) {
+        if UnixStream::connect(path).await.is_ok() {
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process serves this socket"));
+        }
+        std::fs::remove_file(path)?;
+    }
+    let listener = UnixListener::bind(path)?;
+    let file = SocketFile(path.to_owned());
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE))?;
+    Ok(OperatorListener::Unix(listener, file))
+}
+
+/// Serves the operator API until the handles are dropped.
+///
+/// # Panics
+/// Outside of a Tokio runtime.
+#[must_use = "dropping them ends the listeners"]
+pub fn serve(listeners: Vec<OperatorListener>, api: &Arc<OperatorApi>) -> Vec<AbortOnDropHandle<()>> {
+    let serve = |listener| AbortOnDropHandle::new(tokio::spawn(accept_all(listener, Arc::clone(api))));
+    listeners.into_iter().map(serve).collect()
+}
+
+async fn accept_all(listener: OperatorListener, api: Arc<OperatorApi>) {
+    let permits = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut connections = JoinSet::new();
+    match listener {
+        OperatorListener::Unix(listener, _file) => loop {
+            let permit = Arc::clone(&permits).acquire_owned().await.expect("the permits are never closed");
+            while connections.try_join_next().is_some() {}
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    let user =
+                        stream.peer_cred().map_or_else(|_| "unknown".to_owned(), |peer| rights::user(peer.uid()));
+                    connections.spawn(connection(stream, Transport::Socket { user }, Arc::clone(&api), permit));
+                }
+                Err(_) => sleep(RETRY_PAUSE).await,
+            }
+        },
+        OperatorListener::Tcp(listener) => {
+            let mut acceptor = Acceptor::new(listener, IDLE_TIMEOUT);
+            loop {
+                let permit = Arc::clone(&permits).acquire_owned().await.expect("the permits are never closed");
+                let (stream, from) = acceptor.next().await;
+                while connections.try_join_next().is_some() {}
+                let transport = Transport::Tcp { from: from.ip() };
+                connections.spawn(connection(stream, transport, Arc::clone(&api), permit));
+            }
+        }
+    }
+}
+
+async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    stream: S,
+    transport: Transport,
+    api: Arc<OperatorApi>,
+    permit: OwnedSemaphorePermit,
+) {
+    let service = service_fn(|request| {
+        let (api, transport) = (Arc::clone(&api), transport.clone());
+        // A task of its own: a change that was begun is finished although the caller has gone.
+        let answering = tokio::spawn(async move { answer(request, &transport, &api).await });
+        async { Ok::<_, Infallible>(answering.await.unwrap_or_else(|_| failed())) }
+    });
+    let mut settings = http1::Builder::new();
+    settings.timer(TokioTimer::new()).header_read_timeout(IDLE_TIMEOUT);
+    if let Err(error) = settings.serve_connection(TokioIo::new(stream), service).await {
+        tracing::debug!(reason = &error as &dyn std::error::Error, "connection of the operator API failed");
+    }
+    drop(permit);
+}
+
+async fn answer(request: Request<Incoming>, transport: &Transport, api: &OperatorApi) -> Response<Full<Bytes>> {
+    let (head, body) = request.into_parts();
+    let body = match timeout(BODY_TIMEOUT, Limited::new(body, MAX_BODY).collect()).await {
+        Ok(Ok(body)) => body.to_bytes(),
+        Ok(Err(_)) => {
+            let text = format!("The body can't be read, or is larger than {MAX_BODY} bytes");
+            return respond(Reply::json(StatusCode::PAYLOAD_TOO_LARGE, &json!({ "message": text })));
+        }
+        Err(_) => {
+            let text = "The body did not arrive in time";
+            return respond(Reply::json(StatusCode::REQUEST_TIMEOUT, &json!({ "message": text })));
+        }
+    };
+    respond(api.answer(transport, &head, body).await)
+}
+
+/// A panic, which the runtime has logged.
+fn failed() -> Response<Full<Bytes>> {
+    respond(Reply::json(StatusCode::INTERNAL_SERVER_ERROR, &json!({ "message": "Server Error" })))
+}
+
+fn respond(reply: Reply) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(reply.body));
+    *response.status_mut() = reply.status;
+    *response.headers_mut() = reply.headers;
+    response.headers_mut().insert(CONTENT_TYPE, reply.content.header());
+    // Answers may hold tokens and passwords.
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

@@ -1,0 +1,51 @@
+//! Metrics of the registry of tenants, as this node follows it.
+
+use std::time::Duration;
+
+use prometheus::{Histogram, IntCounter, IntGauge};
+
+use super::register::Registrar;
+
+/// The registry.
+#[derive(Clone, Debug)]
+pub struct RegistryMetrics {
+    /// Whether it can be read: 1 or 0; 1 without a registry.
+    pub up: IntGauge,
+    revision: IntGauge,
+    refused: IntGauge,
+    applied: IntCounter,
+    duration: Histogram,
+}
+
+impl RegistryMetrics {
+    pub(super) fn new(registrar: &Registrar<'_>) -> Self {
+        let up = registrar.gauge("formgate_registry_up", "Whether the registry of tenants can be read.");
+        up.set(1);
+        Self {
+            up,
+            revision: registrar.gauge("formgate_registry_revision", "Up to which change the registry is served."),
+            refused: registrar.gauge(
+                "formgate_registry_refused_tenants",
+                "Tenants of the registry that can't be served as they stand there.",
+            ),
+            applied: registrar.counter("formgate_registry_changes_total", "Changes of the registry that were applied."),
+            duration: registrar.histogram(
+                "formgate_registry_apply_duration_seconds",
+                "Time to take changes of the registry into service.",
+                &[0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0],
+            ),
+        }
+    }
+
+    /// Records how far the registry was followed, and how many tenants can't be served.
+    pub(crate) fn followed(&self, revision: i64, refused: usize) {
+        self.revision.set(revision);
+        self.refused.set(i64::try_from(refused).unwrap_or(i64::MAX));
+    }
+
+    /// Records changes that were taken into service.
+    pub(crate) fn applied(&self, changes: usize, took: Duration) {
+        self.applied.inc_by(changes as u64);
+        self.duration.observe(took.as_secs_f64());
+    }
+}

@@ -1,0 +1,130 @@
+//! The operator API: accounts and their domains come and go by calls of the operator's own product.
+//!
+//! Owns its routes, its callers and its answers. A change is checked by the code that checks files
+//! ([`crate::registry::editing`]), written to the registry, and served by every node that follows it. Tenants of files
+//! can be looked at here and not changed.
+//!
+//! - [`routes`]: every route on one page.
+//! - `caller`: who calls, over a socket or with a token.
+//! - A file a resource; `refusal` has the answers to what can't be done.
+
+mod batch;
+mod body;
+mod caller;
+mod changes;
+mod credentials;
+mod nodes;
+mod refusal;
+pub mod routes;
+mod tenants;
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use http::{Method, request};
+
+use self::refusal::OperatorRefusal;
+use self::routes::Route;
+use crate::config::GatewayConfig;
+use crate::registry::Following;
+use crate::registry::editing::Editor;
+use crate::reply::Reply;
+use crate::shared::{RedisClient, announce};
+use crate::store::Registry;
+use crate::tenant::Directory;
+pub use caller::{Caller, Transport};
+
+/// The largest body of a request, in bytes.
+///
+/// Larger: a caller occupies more memory. Smaller: batches of thousands of tenants have to be divided.
+pub const MAX_BODY: usize = 8 * 1024 * 1024;
+
+/// The operator API of one node.
+#[derive(Debug)]
+pub struct OperatorApi {
+    /// The registry, if there is one.
+    pub following: Option<Arc<Following>>,
+    /// The tenants that are served.
+    pub directory: Arc<ArcSwap<Directory>>,
+    /// The `[gateway]` table that is served.
+    pub gateway: Arc<ArcSwap<GatewayConfig>>,
+    /// Announces changed tokens to the other nodes, if Redis is configured.
+    pub redis: Option<Arc<RedisClient>>,
+}
+
+impl OperatorApi {
+    /// Answers a request whose body was read.
+    pub async fn answer(&self, transport: &Transport, head: &request::Parts, body: Bytes) -> Reply {
+        match self.try_to_answer(transport, head, &body).await {
+            Ok(reply) => reply,
+            Err(refusal) => refusal.reply(),
+        }
+    }
+
+    async fn try_to_answer(
+        &self,
+        transport: &Transport,
+        head: &request::Parts,
+        body: &Bytes,
+    ) -> Result<Reply, OperatorRefusal> {
+        // First, so that a caller without a token learns nothing about routes.
+        let caller = caller::identify(self, transport, head).await?;
+        let (route, segment) = routes::find(&head.method, head.uri.path())?;
+        let call = Call { api: self, caller: &caller, head, body };
+        match route {
+            Route::ListTenants => tenants::list(&call).await,
+            Route::ReadTenant => tenants::read(&call, segment).await,
+            Route::PutTenant => tenants::put(&call, segment).await,
+            Route::RemoveTenant => tenants::remove(&call, segment).await,
+            Route::Batch => batch::run(&call).await,
+            Route::CreateToken => credentials::create_token(&call, segment).await,
+            Route::CreateLink => credentials::create_link(&call, segment).await,
+            Route::Changes => changes::list(&call).await,
+            Route::Nodes => nodes::list(&call).await,
+        }
+    }
+
+    fn following(&self) -> Result<&Following, OperatorRefusal> {
+        self.following.as_deref().ok_or(OperatorRefusal::NoRegistry)
+    }
+
+    async fn registry(&self) -> Result<&Registry, OperatorRefusal> {
+        Ok(self.following()?.registry().await?)
+    }
+
+    /// Announces that a tenant's tokens changed. If that fails, the other nodes notice within a minute.
+    async fn announce_tokens(&self, slug: &str) {
+        if let Some(tenant) = self.directory.load().tenant(slug) {
+            tenant.tokens.changed();
+        }
+        if let Some(redis) = &self.redis
+            && let Err(cause) = announce::announce(redis, slug).await
+        {
+            tracing::warn!(tenant = slug, cause, "a change of tokens was not announced through Redis");
+        }
+    }
+}
+
+/// A request of a known caller.
+struct Call<'c> {
+    api: &'c OperatorApi,
+    caller: &'c Caller,
+    head: &'c request::Parts,
+    body: &'c Bytes,
+}
+
+impl Call<'_> {
+    /// Does something with what changes are checked against.
+    async fn with_editor<R>(&self, doing: impl FnOnce(&Editor<'_>) -> R) -> Result<R, OperatorRefusal> {
+        let following = self.api.following()?;
+        let (files, gateway) = (following.files().await, self.api.gateway.load_full());
+        let editor = Editor { gateway: &gateway, config: following.config(), files: &files };
+        // Certificates are read.
+        Ok(tokio::task::block_in_place(|| doing(&editor)))
+    }
+
+    fn is_head(&self) -> bool {
+        self.head.method == Method::HEAD
+    }
+}

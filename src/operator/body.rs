@@ -1,0 +1,88 @@
+//! Reads bodies and query parameters: what is missing, unknown or of another type is a fault of its key.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use url::form_urlencoded;
+
+use super::Call;
+use super::refusal::OperatorRefusal;
+
+/// The longest time that a call waits for the nodes, or for a change.
+///
+/// Larger: callers hold connections for longer. Smaller: nodes that are slow to take a large batch are not waited for.
+const MAX_WAIT: u64 = 60;
+
+impl Call<'_> {
+    /// The body as a JSON object.
+    pub(super) fn object(&self) -> Result<Map<String, Value>, OperatorRefusal> {
+        match serde_json::from_slice(self.body) {
+            Ok(Value::Object(object)) => Ok(object),
+            Ok(_) => Err(OperatorRefusal::Malformed("The body must be a JSON object".to_owned())),
+            Err(error) => Err(OperatorRefusal::Malformed(format!("The body is no JSON: {error}"))),
+        }
+    }
+
+    /// The body as a value whose type says what is allowed.
+    pub(super) fn body<T: DeserializeOwned>(&self) -> Result<T, OperatorRefusal> {
+        let object = self.object()?;
+        serde_json::from_value(Value::Object(object)).map_err(|error| {
+            let text = error.to_string();
+            let key = text.split('`').nth(1).unwrap_or_default().to_owned();
+            OperatorRefusal::of(&key, text)
+        })
+    }
+
+    /// The query parameters. Unknown ones are faults: a mistyped `migrate` must not be passed over.
+    pub(super) fn query(&self, known: &[&str]) -> Result<Query, OperatorRefusal> {
+        let mut values = BTreeMap::new();
+        for (key, value) in form_urlencoded::parse(self.head.uri.query().unwrap_or_default().as_bytes()) {
+            if !known.contains(&&*key) {
+                return Err(OperatorRefusal::of(&key, format!("unknown; there are: {}", known.join(", "))));
+            }
+            if values.insert(key.to_string(), value.into_owned()).is_some() {
+                return Err(OperatorRefusal::of(&key, "it is given twice"));
+            }
+        }
+        Ok(Query(values))
+    }
+}
+
+/// The query parameters of a request.
+pub(super) struct Query(BTreeMap<String, String>);
+
+impl Query {
+    pub(super) fn text(&self, key: &str) -> Option<&str> {
+        self.0.get(key).map(String::as_str)
+    }
+
+    /// An integer in a range.
+    pub(super) fn integer(
+        &self,
+        key: &str,
+        range: std::ops::RangeInclusive<u64>,
+    ) -> Result<Option<u64>, OperatorRefusal> {
+        let Some(text) = self.text(key) else { return Ok(None) };
+        let value = text.parse().ok().filter(|value| range.contains(value));
+        let fault = || OperatorRefusal::of(key, format!("it must be from {} to {}", range.start(), range.end()));
+        value.map(Some).ok_or_else(fault)
+    }
+
+    /// `1` or `0`.
+    pub(super) fn flag(&self, key: &str) -> Result<bool, OperatorRefusal> {
+        Ok(self.integer(key, 0..=1)? == Some(1))
+    }
+
+    /// The time that the caller waits.
+    pub(super) fn wait(&self) -> Result<Option<Duration>, OperatorRefusal> {
+        Ok(self.integer("wait", 0..=MAX_WAIT)?.map(Duration::from_secs))
+    }
+
+    /// A revision or a position.
+    pub(super) fn number(&self, key: &str) -> Result<i64, OperatorRefusal> {
+        let most = i64::MAX.unsigned_abs();
+        Ok(self.integer(key, 0..=most)?.map_or(0, |number| i64::try_from(number).unwrap_or(i64::MAX)))
+    }
+}

@@ -1,0 +1,132 @@
+//! Answers to what can't be done.
+
+use http::StatusCode;
+use http::header::{ALLOW, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use serde_json::{Map, Value, json};
+
+use crate::config::registered::json::{Faults, by_key};
+use crate::registry::editing::EditRefused;
+use crate::reply::Reply;
+use crate::store::registry::WriteRefused;
+use crate::store::{StoreError, with_causes};
+
+/// Why a request is not answered as wished.
+#[derive(Debug)]
+pub(super) enum OperatorRefusal {
+    /// 401.
+    Unauthenticated,
+    /// 404.
+    UnknownPath,
+    /// 405.
+    MethodNotAllowed { allow: String },
+    /// 404: no such tenant.
+    UnknownTenant { slug: String },
+    /// 400: the body, or a part of the target, can't be read at all.
+    Malformed(String),
+    /// 422: faults by key.
+    Faults(Faults),
+    /// 409: it stands in a file, or is another tenant's.
+    Conflict { key: String, message: String },
+    /// 412: `If-Match` or `If-None-Match` does not hold.
+    Precondition { revision: Option<i64> },
+    /// 409: there is nothing to write to.
+    NoRegistry,
+    /// 422: the tables of a tenant can't be made.
+    Migration { cause: String },
+    /// 503: a tenant's database can't be used.
+    TenantDatabase { cause: String },
+    /// 503: the registry can't be used.
+    Registry(StoreError),
+}
+
+impl From<StoreError> for OperatorRefusal {
+    fn from(error: StoreError) -> Self {
+        Self::Registry(error)
+    }
+}
+
+impl From<WriteRefused> for OperatorRefusal {
+    fn from(refused: WriteRefused) -> Self {
+        match refused {
+            WriteRefused::Taken { kind, value, owner, .. } => {
+                let what = if kind == "host" { format!("the host `{value}`") } else { "the database".to_owned() };
+                let key = if kind == "host" { "domains" } else { "database" };
+                Self::Conflict { key: key.to_owned(), message: format!("{what} is that of the tenant `{owner}`") }
+            }
+            WriteRefused::NotAsExpected { revision, .. } => Self::Precondition { revision },
+            WriteRefused::Store(error) => Self::Registry(error),
+        }
+    }
+}
+
+impl From<EditRefused> for OperatorRefusal {
+    fn from(refused: EditRefused) -> Self {
+        match refused {
+            EditRefused::Faults { problems, text } => Self::Faults(by_key(&problems, &text)),
+            EditRefused::OfFile { key, .. } => Self::Conflict { key: key.to_owned(), message: refused.to_string() },
+            EditRefused::Write(refused) => refused.into(),
+        }
+    }
+}
+
+impl OperatorRefusal {
+    /// A fault of one key.
+    pub(super) fn of(key: &str, message: impl Into<String>) -> Self {
+        Self::Faults(Faults::from([(key.to_owned(), vec![message.into()])]))
+    }
+
+    pub(super) fn reply(self) -> Reply {
+        match self {
+            Self::Unauthenticated => message(StatusCode::UNAUTHORIZED, "Unauthenticated.")
+                .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")),
+            Self::UnknownPath => message(StatusCode::NOT_FOUND, "Not found"),
+            Self::MethodNotAllowed { allow } => {
+                let allow = HeaderValue::try_from(allow).expect("methods are ASCII");
+                message(StatusCode::METHOD_NOT_ALLOWED, "Method not allowed").with_header(ALLOW, allow)
+            }
+            Self::UnknownTenant { slug } => message(StatusCode::NOT_FOUND, &format!("There is no tenant `{slug}`")),
+            Self::Malformed(text) => message(StatusCode::BAD_REQUEST, &text),
+            Self::Faults(faults) => with_errors(StatusCode::UNPROCESSABLE_ENTITY, &faults),
+            Self::Conflict { key, message } => with_errors(StatusCode::CONFLICT, &Faults::from([(key, vec![message])])),
+            Self::Precondition { revision } => {
+                let body = json!({ "message": "The tenant was changed meanwhile", "revision": revision });
+                Reply::json(StatusCode::PRECONDITION_FAILED, &body)
+            }
+            Self::NoRegistry => message(
+                StatusCode::CONFLICT,
+                "There is no registry: set `registry` in `[gateway]`, so that tenants can be added here",
+            ),
+            Self::Migration { cause } => {
+                with_errors(StatusCode::UNPROCESSABLE_ENTITY, &Faults::from([("database".to_owned(), vec![cause])]))
+            }
+            Self::TenantDatabase { cause } => unavailable(&cause),
+            Self::Registry(error) => {
+                let cause = with_causes(&error);
+                tracing::error!(cause, "the registry can't be used by the operator API");
+                unavailable(&format!("The registry can't be used: {cause}"))
+            }
+        }
+    }
+}
+
+fn unavailable(text: &str) -> Reply {
+    message(StatusCode::SERVICE_UNAVAILABLE, text).with_header(RETRY_AFTER, HeaderValue::from_static("1"))
+}
+
+fn message(status: StatusCode, text: &str) -> Reply {
+    Reply::json(status, &json!({ "message": text }))
+}
+
+/// `{message, errors}`, as the API of the accounts answers. Faults without a key are only in the message.
+fn with_errors(status: StatusCode, faults: &Faults) -> Reply {
+    let first = faults.values().flatten().next().cloned().unwrap_or_default();
+    let count = faults.values().map(Vec::len).sum::<usize>();
+    let text = match count {
+        0 | 1 => first,
+        2 => format!("{first} (and 1 more error)"),
+        more => format!("{first} (and {} more errors)", more - 1),
+    };
+    let errors: Map<String, Value> =
+        faults.iter().filter(|(key, _)| !key.is_empty()).map(|(key, faults)| (key.clone(), json!(faults))).collect();
+    Reply::json(status, &json!({ "message": text, "errors": errors }))
+}

@@ -1,0 +1,191 @@
+//! `/v1/tenants`: adding, changing, removing and showing tenants.
+
+use std::sync::Arc;
+
+use http::header::{ETAG, HeaderName, HeaderValue, IF_MATCH, IF_NONE_MATCH};
+use http::{HeaderMap, StatusCode};
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use super::Call;
+use super::credentials::{new_link, new_token};
+use super::nodes::wait_for;
+use super::refusal::OperatorRefusal;
+use crate::config::TenantConfig;
+use crate::config::registered::json;
+use crate::registry::editing::Checked;
+use crate::reply::Reply;
+use crate::store::registry::{RegistryChange, RegistryRow, RegistryWrite, RegistryWritten};
+use crate::store::{self, AdminRole, Reach, with_causes};
+use crate::tenant::sign_in_link;
+use crate::tenant::token::NewTokenRequest;
+
+/// The largest and the default number of tenants in a list.
+const MAX_LIMIT: u64 = 1_000;
+const DEFAULT_LIMIT: u64 = 100;
+
+/// `GET /v1/tenants`.
+pub(super) async fn list(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
+    let query = call.query(&["after", "limit"])?;
+    let after = query.number("after")?;
+    let limit = query.integer("limit", 1..=MAX_LIMIT)?.unwrap_or(DEFAULT_LIMIT);
+    let limit = u32::try_from(limit).unwrap_or(u32::MAX);
+    let rows = call.api.registry().await?.list(after, limit + 1).await?;
+    let has_more = rows.len() > limit as usize;
+    let shown = &rows[..rows.len().min(limit as usize)];
+    let data: Vec<_> = shown.iter().map(of_row).collect();
+    let last = shown.last().map_or(after, |row| row.position);
+    Ok(Reply::json(StatusCode::OK, &json!({ "data": data, "meta": { "after": last, "has_more": has_more } })))
+}
+
+/// `GET /v1/tenants/{slug}`.
+pub(super) async fn read(call: &Call<'_>, slug: &str) -> Result<Reply, OperatorRefusal> {
+    call.query(&[])?;
+    let of_file = call.api.directory.load().config(slug).filter(|config| !config.origin.is_registered()).cloned();
+    if let Some(config) = of_file {
+        return Ok(Reply::json(StatusCode::OK, &json!({ "data": of_config(&config) })));
+    }
+    let unknown = || OperatorRefusal::UnknownTenant { slug: slug.to_owned() };
+    if call.api.following.is_none() {
+        return Err(unknown());
+    }
+    let row = call.api.registry().await?.find(slug).await?.ok_or_else(unknown)?;
+    Ok(with_etag(Reply::json(StatusCode::OK, &json!({ "data": of_row(&row) })), row.revision))
+}
+
+/// `PUT /v1/tenants/{slug}`: one call takes an account from sign-up to served.
+pub(super) async fn put(call: &Call<'_>, slug: &str) -> Result<Reply, OperatorRefusal> {
+    let query = call.query(&["migrate", "wait", "token", "link"])?;
+    let (migrate, wait) = (query.flag("migrate")?, query.wait()?);
+    let link = query.text("link").map(sign_in_link::email).transpose();
+    let link = link.map_err(|fault| OperatorRefusal::of("link", fault))?;
+    let expected = expected(&call.head.headers)?;
+    let checked = check(call, slug, &call.object()?).await?;
+    let registry = call.api.registry().await?;
+    // Before anything is made for it.
+    checked.check_free(registry).await?;
+    if migrate {
+        make_tables(&checked.tenant.config).await?;
+    }
+    let written = registry.write(&[checked.write(expected)], Timestamp::now(), &call.caller.name).await?;
+    call.api.following()?.look_soon();
+    let (revision, is_new) = match written.first() {
+        Some(RegistryWritten::Created(revision)) => (*revision, true),
+        Some(RegistryWritten::Changed(revision) | RegistryWritten::Same(revision)) => (*revision, false),
+        _ => (0, false),
+    };
+    tracing::info!(tenant = slug, revision, by = call.caller.name, "tenant put through the operator API");
+    let mut body = Map::new();
+    if let Some(name) = query.text("token") {
+        // The same call again makes no second token.
+        let form_key = Some(format!("operator put {name}"));
+        let request = NewTokenRequest { name: name.to_owned(), expires_at: None, form_key };
+        body.insert("token".to_owned(), new_token(call, &checked.tenant.config, request).await?.0);
+    }
+    if let Some(email) = link {
+        let valid = sign_in_link::DEFAULT_VALID;
+        let link = new_link(call, &checked.tenant.config, &email, None, AdminRole::Admin, valid).await?;
+        body.insert("link".to_owned(), link);
+    }
+    let behind = wait_for(registry, revision, &[slug], wait).await?;
+    let row = registry.find(slug).await?.ok_or_else(|| OperatorRefusal::UnknownTenant { slug: slug.to_owned() })?;
+    body.insert("data".to_owned(), of_row(&row));
+    let status = match (behind.is_empty(), is_new) {
+        (false, _) => StatusCode::ACCEPTED,
+        (true, true) => StatusCode::CREATED,
+        (true, false) => StatusCode::OK,
+    };
+    if !behind.is_empty() {
+        body.insert("waiting_for".to_owned(), Value::from(behind));
+    }
+    Ok(with_etag(Reply::json(status, &Value::Object(body)), row.revision))
+}
+
+/// `DELETE /v1/tenants/{slug}`. Its database stays as it is.
+pub(super) async fn remove(call: &Call<'_>, slug: &str) -> Result<Reply, OperatorRefusal> {
+    let query = call.query(&["wait"])?;
+    let (wait, expected) = (query.wait()?, expected(&call.head.headers)?);
+    call.with_editor(|editor| editor.check_owner(slug)).await??;
+    let registry = call.api.registry().await?;
+    let write = RegistryWrite { slug: slug.to_owned(), change: RegistryChange::Remove, expected };
+    let written = registry.write(&[write], Timestamp::now(), &call.caller.name).await?;
+    let Some(RegistryWritten::Removed(revision)) = written.first() else {
+        return Err(OperatorRefusal::UnknownTenant { slug: slug.to_owned() });
+    };
+    call.api.following()?.look_soon();
+    tracing::info!(tenant = slug, revision, by = call.caller.name, "tenant removed through the operator API");
+    let behind = wait_for(registry, *revision, &[slug], wait).await?;
+    let status = if behind.is_empty() { StatusCode::OK } else { StatusCode::ACCEPTED };
+    let mut body = json!({ "data": { "slug": slug, "revision": revision } });
+    if !behind.is_empty() {
+        body["waiting_for"] = Value::from(behind);
+    }
+    Ok(Reply::json(status, &body))
+}
+
+/// Checks the object of a tenant.
+pub(super) async fn check(
+    call: &Call<'_>,
+    slug: &str,
+    object: &Map<String, Value>,
+) -> Result<Checked, OperatorRefusal> {
+    let text = json::to_text(slug, object).map_err(OperatorRefusal::Faults)?;
+    Ok(call.with_editor(|editor| editor.check(slug, text)).await??)
+}
+
+/// Makes the tables of a tenant, or brings them to this version.
+pub(super) async fn make_tables(tenant: &Arc<TenantConfig>) -> Result<(), OperatorRefusal> {
+    let failed = |error: store::StoreError| {
+        let remedy = store::remedy(&error, &tenant.database, &tenant.slug);
+        OperatorRefusal::Migration { cause: format!("the tables can't be made: {}; {remedy}", with_causes(&error)) }
+    };
+    store::migrate(&tenant.database, Reach::Served).await.map(|_| ()).map_err(failed)
+}
+
+/// What `If-Match` and `If-None-Match` ask for.
+fn expected(headers: &HeaderMap) -> Result<Option<Option<i64>>, OperatorRefusal> {
+    let one = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default().trim().to_owned());
+    match (one(IF_MATCH), one(IF_NONE_MATCH)) {
+        (None, None) => Ok(None),
+        (None, Some(none)) if none == "*" => Ok(Some(None)),
+        (Some(tag), None) => {
+            let revision =
+                tag.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).and_then(|tag| tag.parse().ok());
+            // A tag that was never given out matches nothing.
+            Ok(Some(Some(revision.unwrap_or(-1))))
+        }
+        _ => Err(OperatorRefusal::Malformed("expected If-Match with an ETag, or If-None-Match: *".to_owned())),
+    }
+}
+
+fn with_etag(reply: Reply, revision: i64) -> Reply {
+    let tag = HeaderValue::try_from(format!("\"{revision}\"")).expect("digits and quotes are ASCII");
+    reply.with_header(ETAG, tag)
+}
+
+fn of_row(row: &RegistryRow) -> Value {
+    json!({
+        "slug": row.slug,
+        "owner": "registry",
+        "revision": row.revision,
+        "changed_at": row.changed_at,
+        "changed_by": row.changed_by,
+        "tenant": row.text.as_deref().and_then(json::from_text),
+    })
+}
+
+/// A tenant of a file: without the address of its database, which this API did not set.
+fn of_config(config: &TenantConfig) -> Value {
+    json!({
+        "slug": &*config.slug,
+        "owner": "file",
+        "place": config.origin.file_and_line(),
+        "tenant": {
+            "slug": &*config.slug,
+            "name": &*config.name,
+            "address": config.address.as_str(),
+            "domains": config.domains.iter().map(crate::host::HostName::as_str).collect::<Vec<_>>(),
+            "requests_per_minute": config.requests_per_minute,
+        },
+    })
+}

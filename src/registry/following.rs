@@ -1,0 +1,459 @@
+//! Follows the registry: takes its changes into the directory, one increment at a time.
+//!
+//! The head of the registry is looked at twice a second, by one short statement: so a change is served by every node
+//! within a second, without Redis and without a session that listens. A row that can't be read, or wants what a tenant of
+//! a file has, leaves its tenant as it was, is logged, and is tried again when the files change.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use jiff::Timestamp;
+use tokio::sync::{Notify, OnceCell, OwnedMutexGuard};
+
+use super::claimed::{FileTenants, conflicts};
+use super::loading::{Loaded, PAGE, read_rows, read_whole};
+use super::snapshot::Snapshot;
+use crate::background::{Run, Task};
+use crate::config::{Problems, RegisteredTenant, RegistryConfig, TenantConfig};
+use crate::metrics::{Metrics, RegistryMetrics};
+use crate::seal::Seals;
+use crate::store::registry::{Beat, Head, RegistryRow};
+use crate::store::{Registry, StoreError, with_causes};
+use crate::tenant::{Directory, RemovedDatabase, close_removed, last_used};
+
+/// How often the registry is looked at.
+///
+/// Larger: changes are served later. Smaller: more statements without a change.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How often a node without changes writes that it is there.
+///
+/// Larger: a node that died counts as live for longer. Smaller: more writes.
+const BEAT_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Up to how many tenants that can't be served are tried again with each change.
+///
+/// Larger: each change costs more while many can't be served. Smaller: they wait for a change of their own.
+const RETRIED: usize = 100;
+
+/// The registry as this node follows it.
+#[derive(Debug)]
+pub struct Following {
+    config: RegistryConfig,
+    registry: OnceCell<Registry>,
+    directory: Arc<ArcSwap<Directory>>,
+    metrics: RegistryMetrics,
+    all_metrics: Metrics,
+    node: NodeName,
+    /// Held while tenants change, by this or by a reload of the files.
+    followed: Arc<tokio::sync::Mutex<Followed>>,
+    /// The local operator API has written, or the files have changed.
+    changed: Notify,
+    state: Mutex<FollowingState>,
+}
+
+/// This process, for as long as it runs.
+#[derive(Debug)]
+pub struct NodeName {
+    id: String,
+    name: String,
+    started_at: Timestamp,
+}
+
+impl NodeName {
+    /// A new one.
+    #[must_use]
+    pub fn new() -> Self {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let host = if host.trim().is_empty() { "node" } else { host.trim() };
+        Self {
+            id: format!("{:016x}", rand::random::<u64>()),
+            name: format!("{host}:{}", std::process::id()),
+            started_at: Timestamp::now(),
+        }
+    }
+
+    /// What identifies it in the registry.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+}
+
+impl Default for NodeName {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What this node has taken over.
+#[derive(Debug)]
+pub struct Followed {
+    head: Head,
+    files: Arc<FileTenants>,
+    refused: BTreeMap<String, RefusedRow>,
+    snapshot: Snapshot,
+    beat_at: Option<Instant>,
+}
+
+/// A row that is not served.
+#[derive(Debug)]
+struct RefusedRow {
+    row: RegistryRow,
+    reason: String,
+}
+
+/// What readiness reports.
+#[derive(Clone, Debug, Default)]
+struct FollowingState {
+    away: Option<String>,
+    refused: Vec<(Arc<str>, String)>,
+}
+
+impl Following {
+    /// Follows a registry from where it was loaded. `directory` has the tenants of `files` and those of
+    /// [`Self::tenants_of`].
+    #[must_use]
+    pub fn new(
+        config: &RegistryConfig,
+        loaded: Loaded,
+        files: &[Arc<TenantConfig>],
+        directory: Arc<ArcSwap<Directory>>,
+        node: NodeName,
+        seals: &Seals,
+        metrics: &Metrics,
+    ) -> Self {
+        let Loaded { registry, mut head, rows } = loaded;
+        // What this process has not written can't be missing.
+        head.beat = None;
+        let refused = rows.into_iter().filter_map(|(row, read)| {
+            let reason = read.err()?.to_string();
+            Some((row.slug.clone(), RefusedRow { row, reason }))
+        });
+        let followed = Followed {
+            head,
+            files: Arc::new(FileTenants::of(files)),
+            refused: refused.collect(),
+            snapshot: Snapshot::new(&config.snapshot, seals),
+            beat_at: None,
+        };
+        let following = Self {
+            config: config.clone(),
+            registry: OnceCell::new_with(registry),
+            directory,
+            metrics: metrics.registry.clone(),
+            all_metrics: metrics.clone(),
+            node,
+            changed: Notify::new(),
+            state: Mutex::default(),
+            followed: Arc::new(tokio::sync::Mutex::new(followed)),
+        };
+        {
+            let followed = following.followed.try_lock().expect("it is new");
+            followed.refused.iter().for_each(|(slug, refused)| log_refused(slug, refused));
+            following.publish(&followed);
+        }
+        following
+    }
+
+    /// The tenants of a loaded registry that can be read.
+    pub fn tenants_of(loaded: &Loaded) -> impl Iterator<Item = &RegisteredTenant> {
+        loaded.rows.iter().filter_map(|(_, read)| read.as_ref().ok())
+    }
+
+    /// The open registry.
+    ///
+    /// # Errors
+    /// [`StoreError`] if it can't be opened.
+    pub async fn registry(&self) -> Result<&Registry, StoreError> {
+        self.registry.get_or_try_init(|| Registry::open(&self.config.database)).await
+    }
+
+    /// The registry's keys in the configuration.
+    #[must_use]
+    pub fn config(&self) -> &RegistryConfig {
+        &self.config
+    }
+
+    /// This node.
+    #[must_use]
+    pub fn node(&self) -> &NodeName {
+        &self.node
+    }
+
+    /// Looks at the registry now: something was written here.
+    pub fn look_soon(&self) {
+        self.changed.notify_one();
+    }
+
+    /// Why the registry can't be followed at the moment, and the tenants whose rows are not served.
+    #[must_use]
+    pub fn faults(&self) -> (Option<String>, Vec<(Arc<str>, String)>) {
+        let FollowingState { away, refused } = self.state.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        (away, refused)
+    }
+
+    /// What the tenants of the files have.
+    pub async fn files(&self) -> Arc<FileTenants> {
+        Arc::clone(&self.followed.lock().await.files)
+    }
+
+    /// Keeps the tenants of the registry as they are while the files are read again.
+    pub async fn hold(&self) -> OwnedMutexGuard<Followed> {
+        Arc::clone(&self.followed).lock_owned().await
+    }
+
+    /// Writes and logs what became of a change, and stops writing of this node: it ends.
+    pub async fn end(&self) {
+        if let Some(registry) = self.registry.get() {
+            registry.forget_node(&self.node.id).await.ok();
+            registry.close().await;
+        }
+    }
+
+    async fn follow(&self) -> Result<(), StoreError> {
+        let registry = self.registry().await?;
+        let mut followed = self.followed.lock().await;
+        let head = registry.head(&self.node.id).await?;
+        let known = &followed.head;
+        let has_other_beat = known.beat.is_some() && known.beat != head.beat;
+        let is_restored = head.epoch != known.epoch || head.revision < known.revision || has_other_beat;
+        let mut is_applied = is_restored;
+        if is_restored {
+            tracing::warn!(
+                revision = head.revision,
+                before = known.revision,
+                "the registry was restored; all of it is read"
+            );
+            let (head, rows) = read_whole(registry, &self.node.id).await?;
+            self.apply(&mut followed, head, rows, true).await;
+        }
+        while followed.head.revision < head.revision {
+            let rows = registry.changes_after(followed.head.revision, PAGE).await?;
+            let Some(last) = rows.last().map(|row| row.revision) else { break };
+            let head = Head { revision: last, ..head.clone() };
+            self.apply(&mut followed, head, rows, false).await;
+            is_applied = true;
+        }
+        if is_applied || followed.beat_at.is_none_or(|at| at.elapsed() >= BEAT_INTERVAL) {
+            self.beat(registry, &mut followed).await;
+        }
+        Ok(())
+    }
+
+    /// Takes rows into the directory. With `is_whole`, there are no others.
+    async fn apply(&self, followed: &mut Followed, head: Head, rows: Vec<RegistryRow>, is_whole: bool) {
+        let began = Instant::now();
+        let before = self.directory.load_full();
+        let mut removed: Vec<Arc<str>> = Vec::new();
+        if is_whole {
+            let there: HashSet<&str> = rows.iter().map(|row| row.slug.as_str()).collect();
+            let registered = before.configs().filter(|tenant| tenant.origin.is_registered());
+            removed
+                .extend(registered.map(|tenant| &tenant.slug).filter(|slug| !there.contains(&***slug)).map(Arc::clone));
+            followed.refused.clear();
+        }
+        followed.snapshot.keep(&head, &rows, is_whole).await;
+        let mut rows = rows;
+        if followed.refused.len() <= RETRIED {
+            // What another tenant had may be free now.
+            let there: HashSet<String> = rows.iter().map(|row| row.slug.clone()).collect();
+            let refused = followed.refused.values().map(|refused| &refused.row);
+            rows.extend(refused.filter(|row| !there.contains(&row.slug)).cloned());
+        }
+        let (gone, changed): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.text.is_none());
+        for row in gone {
+            followed.refused.remove(&row.slug);
+            // A tenant of a file may have the slug by now.
+            let config = before.config(&row.slug).filter(|config| config.origin.is_registered());
+            removed.extend(config.map(|config| Arc::clone(&config.slug)));
+        }
+        let mut put = Vec::with_capacity(changed.len());
+        let read = read_rows(changed, &self.config.folder).await;
+        let leaving: HashSet<Arc<str>> = removed
+            .iter()
+            .cloned()
+            .chain(read.iter().filter_map(|(_, read)| Some(Arc::clone(&read.as_ref().ok()?.config.slug))))
+            .collect();
+        for (row, read) in read {
+            let reason = match read {
+                Ok(tenant) => match why_not(&tenant, &followed.files, &before, &leaving) {
+                    None => {
+                        followed.refused.remove(&row.slug);
+                        put.push(tenant.config);
+                        continue;
+                    }
+                    Some(reason) => reason,
+                },
+                Err(problems) => problems.to_string(),
+            };
+            let refused = RefusedRow { row, reason };
+            if followed.refused.get(&refused.row.slug).is_none_or(|before| before.reason != refused.reason) {
+                log_refused(&refused.row.slug, &refused);
+            }
+            followed.refused.insert(refused.row.slug.clone(), refused);
+        }
+        self.serve(&before, &put, &removed).await;
+        followed.head = Head { beat: followed.head.beat.take(), ..head };
+        self.publish(followed);
+        self.metrics.applied(put.len() + removed.len(), began.elapsed());
+    }
+
+    async fn serve(&self, before: &Arc<Directory>, put: &[Arc<TenantConfig>], removed: &[Arc<str>]) {
+        if put.is_empty() && removed.is_empty() {
+            return;
+        }
+        let after = Arc::new(before.changed(put, removed));
+        let slugs: Vec<_> = put.iter().map(|tenant| Arc::clone(&tenant.slug)).chain(removed.iter().cloned()).collect();
+        let left = before.removed_of(&slugs, &after);
+        // Written before they are removed: a stop soon after this must not lose it.
+        last_used::write(left.iter().filter_map(RemovedDatabase::last_used).collect()).await;
+        self.directory.store(Arc::clone(&after));
+        self.all_metrics.tenants_served.set(i64::try_from(after.len()).unwrap_or(i64::MAX));
+        if !removed.is_empty() {
+            self.all_metrics.tenants.retain(|slug| after.config(slug).is_some());
+        }
+        if !left.is_empty() {
+            tokio::spawn(close_removed(left));
+        }
+    }
+
+    /// Writes how far this node has got. A registry that can't be written is still followed.
+    async fn beat(&self, registry: &Registry, followed: &mut Followed) {
+        let beat = Beat {
+            id: self.node.id.clone(),
+            name: self.node.name.clone(),
+            version: env!("CARGO_PKG_VERSION"),
+            revision: followed.head.revision,
+            refused: followed.refused.keys().cloned().collect(),
+            beat: format!("{:016x}", rand::random::<u64>()),
+            started_at: self.node.started_at,
+        };
+        match registry.write_beat(&beat).await {
+            Ok(()) => {
+                followed.head.beat = Some(beat.beat);
+                followed.beat_at = Some(Instant::now());
+            }
+            Err(error) => {
+                // It may have been written nevertheless.
+                followed.head.beat = None;
+                tracing::debug!(cause = with_causes(&error), "the registry does not take how far this node has got");
+            }
+        }
+    }
+
+    fn publish(&self, followed: &Followed) {
+        let refused = followed.refused.iter().map(|(slug, refused)| (slug.as_str().into(), refused.reason.clone()));
+        self.metrics.followed(followed.head.revision, followed.refused.len());
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).refused = refused.collect();
+    }
+
+    fn note_away(&self, away: Option<String>) {
+        self.metrics.up.set(i64::from(away.is_none()));
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match (&state.away, &away) {
+            (None, Some(cause)) => tracing::error!(cause, "the registry is away; what was read of it is served"),
+            (Some(_), None) => tracing::info!("the registry is followed again"),
+            _ => {}
+        }
+        state.away = away;
+    }
+}
+
+impl Followed {
+    /// The tenants of the registry to serve beside changed files: those that are served, and those that only wanted what
+    /// another file had.
+    ///
+    /// # Errors
+    /// The faults of the files that claim what a served tenant of the registry has.
+    pub fn beside(
+        &self,
+        files: &FileTenants,
+        served: &Directory,
+        following: &Following,
+    ) -> Result<Vec<Arc<TenantConfig>>, Problems> {
+        let registered = served.configs().filter(|tenant| tenant.origin.is_registered());
+        let registered: Vec<_> = registered.map(RegisteredTenant::served).collect();
+        Problems::none_of(conflicts(files, &registered))?;
+        let waiting = self.refused.values().filter_map(|refused| {
+            let RegistryRow { slug, text, .. } = &refused.row;
+            let tenant = RegisteredTenant::read(slug, text.as_deref()?, &following.config.folder, None).ok()?;
+            let is_free = files.conflict(&tenant).is_none()
+                && tenant.config.hosts().all(|host| {
+                    registered
+                        .iter()
+                        .all(|other| *other.config.slug == **slug || other.config.hosts().all(|taken| taken != host))
+                });
+            is_free.then_some(tenant.config)
+        });
+        let waiting: Vec<_> = waiting.collect();
+        let replaced: HashSet<&str> = waiting.iter().map(|tenant| &*tenant.slug).collect();
+        let kept =
+            registered.into_iter().map(|tenant| tenant.config).filter(|config| !replaced.contains(&*config.slug));
+        Ok(kept.collect::<Vec<_>>().into_iter().chain(waiting.iter().cloned()).collect())
+    }
+
+    /// Notes that changed files are served now.
+    pub fn took(&mut self, files: FileTenants, served: &Directory, following: &Following) {
+        self.files = Arc::new(files);
+        let is_served = |slug: &str| served.config(slug).is_some_and(|config| config.origin.is_registered());
+        self.refused.retain(|slug, refused| {
+            let text = refused.row.text.as_deref().unwrap_or_default();
+            let read = RegisteredTenant::read(slug, text, &following.config.folder, None);
+            !(is_served(slug) && read.is_ok_and(|tenant| self.files.conflict(&tenant).is_none()))
+        });
+        following.publish(self);
+    }
+}
+
+/// Why a tenant can't be served: a tenant of a file, or another row as it was before, has what it wants.
+fn why_not(
+    tenant: &RegisteredTenant,
+    files: &FileTenants,
+    served: &Directory,
+    leaving: &HashSet<Arc<str>>,
+) -> Option<String> {
+    if let Some(conflict) = files.conflict(tenant) {
+        let place = conflict.owner.origin.file_and_line();
+        return Some(format!("{} is that of the tenant `{}` of {place}", conflict.what, conflict.owner.slug));
+    }
+    let other = tenant.config.hosts().find_map(|host| {
+        let owner = served.config_at(host)?;
+        (owner.slug != tenant.config.slug && !leaving.contains(&owner.slug)).then_some((host, owner))
+    })?;
+    Some(format!("the host `{}` is that of the tenant `{}`, whose own change can't be served", other.0, other.1.slug))
+}
+
+fn log_refused(tenant: &str, refused: &RefusedRow) {
+    let RefusedRow { row, reason } = refused;
+    tracing::error!(
+        tenant,
+        revision = row.revision,
+        reason,
+        "a tenant of the registry can't be served as it stands there"
+    );
+}
+
+/// The background task that follows the registry.
+#[derive(Debug)]
+pub struct FollowRegistry(pub Arc<Following>);
+
+impl Task for FollowRegistry {
+    const NAME: &'static str = "registry";
+
+    fn interval(&self) -> Duration {
+        LOOK_INTERVAL
+    }
+
+    async fn woken(&mut self) {
+        self.0.changed.notified().await;
+    }
+
+    async fn run(&mut self) -> Run {
+        let outcome = self.0.follow().await;
+        self.0.note_away(outcome.as_ref().err().map(|error| with_causes(error)));
+        if outcome.is_ok() { Run::Succeeded } else { Run::Failed }
+    }
+}

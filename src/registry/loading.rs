@@ -1,0 +1,135 @@
+//! Reads all of the registry, or its snapshot while it is away: when a node starts, and for commands.
+
+use std::num::NonZero;
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::snapshot::Snapshot;
+use crate::config::{Problems, RegisteredTenant, RegistryConfig};
+use crate::seal::Seals;
+use crate::store::registry::{Head, RegistryRow};
+use crate::store::{Registry, StoreError};
+
+/// How long a starting node waits for the registry before it takes the snapshot.
+///
+/// Larger: nodes start later while it is away. Smaller: a slow one is passed over.
+const OPEN_LIMIT: Duration = Duration::from_secs(10);
+
+/// How many rows are read at once.
+///
+/// Larger: more memory. Smaller: more statements.
+pub(super) const PAGE: u32 = 1_000;
+
+/// How many rows are read on one thread.
+///
+/// Larger: a small registry takes longer to start. Smaller: starting threads costs more than reading.
+const ROWS_PER_THREAD: usize = 512;
+
+/// Why there are no tenants of the registry.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// It can't be read, and there is no snapshot.
+    #[error("the registry can't be read, and there is no snapshot of it at `{snapshot}`")]
+    Away {
+        /// Where the snapshot would be.
+        snapshot: String,
+        /// Why.
+        #[source]
+        cause: StoreError,
+    },
+    /// It did not answer in time, and there is no snapshot.
+    #[error("the registry does not answer, and there is no snapshot of it at `{snapshot}`")]
+    Silent {
+        /// Where the snapshot would be.
+        snapshot: String,
+    },
+}
+
+/// All tenants of the registry.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The open registry, unless it is away.
+    pub registry: Option<Registry>,
+    /// Where it was when it was read, or when the snapshot was written.
+    pub head: Head,
+    /// Every row, and the tenant that it is, or its faults.
+    pub rows: Vec<(RegistryRow, Result<RegisteredTenant, Problems>)>,
+}
+
+/// Reads the registry, or its snapshot while it is away.
+///
+/// # Errors
+/// [`LoadError`].
+pub async fn load(config: &RegistryConfig, seals: &Seals, node: &str) -> Result<Loaded, LoadError> {
+    let outcome = timeout(OPEN_LIMIT, async {
+        let registry = Registry::open(&config.database).await?;
+        let (head, rows) = read_whole(&registry, node).await?;
+        Ok::<_, StoreError>((registry, head, rows))
+    });
+    let outcome = outcome.await;
+    let (registry, head, rows) = match outcome {
+        Ok(Ok((registry, head, rows))) => (Some(registry), head, rows),
+        failed => {
+            let cause = failed.ok().and_then(Result::err);
+            let Some((head, rows)) = Snapshot::read(&config.snapshot, seals).await else {
+                let snapshot = config.snapshot.file().map(|file| file.display().to_string()).unwrap_or_default();
+                return Err(match cause {
+                    Some(cause) => LoadError::Away { snapshot, cause },
+                    None => LoadError::Silent { snapshot },
+                });
+            };
+            let cause = cause.map(|cause| crate::store::with_causes(&cause));
+            tracing::error!(cause, revision = head.revision, "the registry is away; its snapshot is served");
+            (None, head, rows)
+        }
+    };
+    Ok(Loaded { registry, head, rows: read_rows(rows, &config.folder).await })
+}
+
+/// Where the registry is, and all of its rows. Changes between its pages come again as increments after the head.
+pub(super) async fn read_whole(registry: &Registry, node: &str) -> Result<(Head, Vec<RegistryRow>), StoreError> {
+    let head = registry.head(node).await?;
+    let mut rows: Vec<RegistryRow> = Vec::new();
+    loop {
+        let page = registry.list(rows.last().map_or(0, |row| row.position), PAGE).await?;
+        let is_last = page.len() < PAGE as usize;
+        rows.extend(page);
+        if is_last {
+            return Ok((head, rows));
+        }
+    }
+}
+
+/// Reads the texts of rows, on several threads if there are many.
+pub(super) async fn read_rows(
+    rows: Vec<RegistryRow>,
+    folder: &Path,
+) -> Vec<(RegistryRow, Result<RegisteredTenant, Problems>)> {
+    let read = |row: &RegistryRow, folder: &Path| {
+        RegisteredTenant::read(&row.slug, row.text.as_deref().unwrap_or_default(), folder, None)
+    };
+    if rows.len() <= 1 {
+        return rows.into_iter().map(|row| (read(&row, folder), row)).map(|(tenant, row)| (row, tenant)).collect();
+    }
+    let folder = folder.to_owned();
+    let reading = tokio::task::spawn_blocking(move || {
+        let threads =
+            std::thread::available_parallelism().map_or(1, NonZero::get).min(rows.len() / ROWS_PER_THREAD + 1);
+        let part = rows.len().div_ceil(threads);
+        let tenants: Vec<_> = std::thread::scope(|scope| {
+            let folder = &folder;
+            let parts: Vec<_> = rows
+                .chunks(part)
+                .map(|rows| scope.spawn(move || rows.iter().map(|row| read(row, folder)).collect::<Vec<_>>()))
+                .collect();
+            let join = |part: std::thread::ScopedJoinHandle<'_, Vec<_>>| {
+                part.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            parts.into_iter().flat_map(join).collect()
+        });
+        rows.into_iter().zip(tenants).collect()
+    });
+    reading.await.unwrap_or_else(|ended| std::panic::resume_unwind(ended.into_panic()))
+}
