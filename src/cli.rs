@@ -12,7 +12,9 @@ mod explain;
 mod import;
 mod migrate;
 mod output;
+mod registry;
 mod serve;
+mod tenant;
 mod token;
 mod webhook;
 mod when;
@@ -21,7 +23,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
 use tokio::runtime::Builder;
 
@@ -57,6 +59,14 @@ enum Command {
     /// Create, rotate, list and revoke API tokens.
     #[command(subcommand)]
     Token(token::TokenCommand),
+    /// Add, change, list and remove tenants of the registry.
+    #[command(subcommand)]
+    Tenant(tenant::TenantCommand),
+    /// Create, list and revoke tokens of the operator API.
+    #[command(subcommand)]
+    OperatorToken(registry::OperatorTokenCommand),
+    /// List the nodes that follow the registry, and how far each has got.
+    Nodes(registry::NodesArgs),
     /// Print a link into the administration area of a tenant.
     #[command(subcommand)]
     Admin(admin::AdminCommand),
@@ -97,12 +107,12 @@ struct TenantChoice {
 }
 
 impl TenantChoice {
-    fn find(&self) -> Result<Arc<TenantConfig>> {
-        find_tenant(self.file.load()?, &self.tenant)
+    async fn find(&self) -> Result<Arc<TenantConfig>> {
+        self.file.find_tenant(&self.tenant).await
     }
 
     async fn open(&self) -> Result<(Arc<TenantConfig>, Store)> {
-        let tenant = self.find()?;
+        let tenant = self.find().await?;
         let store = Store::open(&tenant.database, 1).await.of_tenant(&tenant)?;
         Ok((tenant, store))
     }
@@ -111,15 +121,6 @@ impl TenantChoice {
 /// Who runs this command, for the audit log.
 fn actor() -> Actor {
     Actor::command(rights::current_user())
-}
-
-fn find_tenant(config: Config, slug: &str) -> Result<Arc<TenantConfig>> {
-    let known: Vec<String> = config.tenants.iter().map(|tenant| tenant.slug.to_string()).collect();
-    match config.tenants.into_iter().find(|tenant| *tenant.slug == *slug) {
-        Some(tenant) => Ok(tenant),
-        None if known.len() <= 20 => bail!("there is no tenant `{slug}`; there are: {}", known.join(", ")),
-        None => bail!("there is no tenant `{slug}` among the {} tenants", known.len()),
-    }
 }
 
 /// An error of a tenant's database, with its remedy.
@@ -181,6 +182,9 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Webhook(command) => on_runtime(None, DefaultLog::Command, webhook::run(&command)),
         Command::Admin(command) => on_runtime(None, DefaultLog::Command, admin::run(&command)),
         Command::Audit(command) => on_runtime(None, DefaultLog::Command, audit::run(&command)),
+        Command::Tenant(command) => on_runtime(None, DefaultLog::Command, tenant::run(&command)),
+        Command::OperatorToken(command) => on_runtime(None, DefaultLog::Command, registry::run_tokens(&command)),
+        Command::Nodes(command) => on_runtime(None, DefaultLog::Command, registry::run_nodes(&command)),
         Command::Token(command) => on_runtime(None, DefaultLog::Command, token::run(&command)),
     };
     match outcome {

@@ -170,6 +170,7 @@ pub struct Examination {
     /// The files that were read, to detect later whether they changed.
     pub sources: Sources,
     redis: Option<SourceSpan>,
+    registry: Option<SourceSpan>,
     read_at: SystemTime,
 }
 
@@ -182,12 +183,13 @@ impl Examination {
             coverage::check(files.gateway.as_ref(), &files.tenants, context);
         }
         let redis = files.gateway.as_ref().and_then(|gateway| gateway.redis.clone());
+        let registry = files.gateway.as_ref().and_then(|gateway| gateway.registry.clone());
         let gateway = files.gateway.and_then(|gateway| gateway.config);
         let mut tenants = Vec::with_capacity(files.tenants.len());
         tenants.extend(files.tenants.into_iter().filter_map(LoadedTenant::into_config));
         let folders = WatchedFolders::of(files.folders, gateway.as_ref(), &tenants);
         let (problems, sources, warnings) = (context.take_problems(), files.sources, files.warnings);
-        Self { gateway, tenants, problems, warnings, folders, sources, redis, read_at }
+        Self { gateway, tenants, problems, warnings, folders, sources, redis, registry, read_at }
     }
 
     /// A fault of the configured Redis. The report points at the key and does not show its value.
@@ -196,12 +198,18 @@ impl Examination {
         self.redis.as_ref().map(|span| Problem::at(span, title))
     }
 
+    /// A fault of the registry. The report points at the key and does not show its value.
+    #[must_use]
+    pub fn registry_problem(&self, title: impl Into<String>) -> Option<Problem> {
+        self.registry.as_ref().map(|span| Problem::at(span, title))
+    }
+
     /// Returns the configuration if it has no fault.
     ///
     /// # Errors
     /// Every fault, in file order.
     pub fn into_config(self) -> Result<Config, Problems> {
-        let Self { gateway, tenants, problems, warnings, folders, sources, redis: _, read_at } = self;
+        let Self { gateway, tenants, problems, warnings, folders, sources, redis: _, registry: _, read_at } = self;
         Problems::none_of(problems)?;
         let gateway = gateway.expect("without a fault, the gateway's table is whole");
         let warnings = warnings.iter().map(ToString::to_string).collect();

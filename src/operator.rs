@@ -33,7 +33,7 @@ use crate::reply::Reply;
 use crate::shared::{RedisClient, announce};
 use crate::store::Registry;
 use crate::tenant::Directory;
-pub use caller::{Caller, Transport};
+pub use caller::{Caller, TOKEN_PREFIX, Transport};
 
 /// The largest body of a request, in bytes.
 ///

@@ -53,7 +53,7 @@ fn valid(text: &str) -> Result<Duration, String> {
 pub(super) async fn run(command: &AdminCommand) -> Result<()> {
     let AdminCommand::Link(command) = command;
     let config = command.tenant.file.load()?;
-    let tenant = command.tenant.find()?;
+    let tenant = command.tenant.find().await?;
     let Some(area) = config.gateway.administration_url(&tenant.address) else {
         bail!("the administration area is not switched on: add `[gateway.administration]` to the configuration");
     };

@@ -52,7 +52,7 @@ pub(super) async fn run(command: &AuditCommand) -> Result<()> {
 }
 
 async fn list(command: &ListArgs) -> Result<()> {
-    let tenant = command.tenant.find()?;
+    let tenant = command.tenant.find().await?;
     let bound = |text: &Option<String>, parse: fn(&str, &TimeZone) -> Option<Timestamp>| -> Result<_> {
         let Some(text) = text else { return Ok(None) };
         match parse(text, &tenant.timezone) {

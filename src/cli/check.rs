@@ -14,9 +14,10 @@ use futures_util::{StreamExt, stream};
 
 use super::ConfigFile;
 use super::output::print;
-use crate::config::{Config, Examination, Problem, Problems, TenantConfig};
+use crate::config::{Config, Examination, Problem, Problems, RegisteredTenant, TenantConfig};
 use crate::explain::{Finding, Trace, Tracer};
 use crate::gateway::DescriptorShare;
+use crate::registry::{self, FileTenants, Following};
 use crate::seal;
 use crate::shared::diagnosis;
 use crate::store::{DatabaseConcern, Pooler, Store, remedy, with_causes};
@@ -38,7 +39,10 @@ pub(super) async fn run(CheckArgs { file, deep }: &CheckArgs) -> Result<()> {
     // Check databases despite other faults, so that one run reports everything.
     let examination = Config::examine(&file.config, None);
     let (redis, eviction) = check_redis(&examination).await;
-    let Examination { gateway, tenants, sources, mut problems, warnings, .. } = examination;
+    let (registered, faults_of_registry) = read_registry(&examination).await;
+    let Examination { gateway, mut tenants, sources, mut problems, warnings, .. } = examination;
+    tenants.extend(registered);
+    problems.extend(faults_of_registry);
     let seals = gateway.as_ref().map(|gateway| gateway.webhooks.seals.prefixes().collect());
     let known_seals: Vec<String> = seals.unwrap_or_default();
     let checked: Vec<_> = stream::iter(&tenants)
@@ -87,7 +91,8 @@ pub(super) async fn run(CheckArgs { file, deep }: &CheckArgs) -> Result<()> {
             0
         }
     };
-    let stopped = match deep.then(|| file.load()) {
+    let walked = if *deep { Some(file.load_all().await) } else { None };
+    let stopped = match walked {
         Some(Ok(config)) => trace_all(&config).await?,
         // The files have changed since they were checked.
         Some(Err(problems)) if faults == 0 => return Err(problems),
@@ -100,6 +105,30 @@ pub(super) async fn run(CheckArgs { file, deep }: &CheckArgs) -> Result<()> {
         (1, _) => bail!("1 fault"),
         _ => bail!("{faults} faults"),
     }
+}
+
+/// The tenants of the registry, the faults of their texts, and those of files that claim what they have.
+async fn read_registry(examination: &Examination) -> (Vec<Arc<TenantConfig>>, Vec<Problem>) {
+    let gateway = examination.gateway.as_ref();
+    let Some((gateway, config)) = gateway.and_then(|gateway| Some((gateway, gateway.registry.as_ref()?))) else {
+        return (Vec::new(), Vec::new());
+    };
+    let loaded = match registry::load(config, &gateway.webhooks.seals, "").await {
+        Ok(loaded) => loaded,
+        Err(error) => return (Vec::new(), examination.registry_problem(with_causes(&error)).into_iter().collect()),
+    };
+    let mut tenants = Vec::with_capacity(loaded.rows.len());
+    let files = FileTenants::of(&examination.tenants);
+    let mut problems = registry::conflicts(&files, Following::tenants_of(&loaded));
+    for (row, _) in loaded.rows {
+        // Again, with certificates.
+        let text = row.text.as_deref().unwrap_or_default();
+        match RegisteredTenant::read(&row.slug, text, &config.folder, Some(gateway)) {
+            Ok(tenant) => tenants.push(tenant.config),
+            Err(faults) => problems.extend(faults.iter().cloned().map(|fault| fault.of_registered(&row.slug))),
+        }
+    }
+    (tenants, problems)
 }
 
 /// Reports the tenants that need attention. Returns how many would not be served.

@@ -31,7 +31,7 @@ pub(super) async fn run(command: &ExplainArgs) -> Result<()> {
         Some("-") => Some(read_token()?),
         token => token.map(str::to_owned),
     };
-    let config = command.file.load()?;
+    let config = command.file.load_all().await?;
     let trace = Tracer::new(&config).await.trace(&command.host, token.as_deref()).await;
     print(&trace.to_string())?;
     match trace.stop() {
@@ -42,7 +42,7 @@ pub(super) async fn run(command: &ExplainArgs) -> Result<()> {
 }
 
 async fn explain_webhook(command: &ExplainArgs, subscription: &str) -> Result<()> {
-    let config = command.file.load()?;
+    let config = command.file.load_all().await?;
     let trace = trace_webhook(&config, &command.host, subscription).await;
     print(&trace.to_string())?;
     match trace.stop() {

@@ -43,7 +43,7 @@ pub(super) struct ReindexArgs {
 const BUFFER: usize = 1024 * 1024;
 
 pub(super) async fn run(command: &ImportArgs) -> Result<()> {
-    let tenant = command.tenant.find()?;
+    let tenant = command.tenant.find().await?;
     let (input, size) = open(&command.file)?;
     let on_fault = if command.keep_going { OnFault::KeepGoing } else { OnFault::Stop };
     let events = if command.quiet { Events::Quiet } else { Events::Sent };
@@ -132,7 +132,7 @@ fn summary(imported: &Imported) -> String {
 }
 
 pub(super) async fn reindex(command: &ReindexArgs) -> Result<()> {
-    let tenant = command.tenant.find()?;
+    let tenant = command.tenant.find().await?;
     let reindexed = store::reindex(&tenant.database).await.of_tenant(&tenant)?;
     let entry = AuditEntry {
         action: "reindex",

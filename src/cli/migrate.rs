@@ -1,4 +1,4 @@
-//! `formgate migrate`: migrates all tenants or one.
+//! `formgate migrate`: migrates all tenants, those of the registry too, or one.
 //!
 //! Each tenant is migrated on its own, so a failure leaves the others migrated. The migrations are the store's.
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use super::output::{print, print_stderr};
-use super::{ConfigFile, OfTenant, find_tenant, report};
+use super::{ConfigFile, OfTenant, report};
 use crate::config::TenantConfig;
 use crate::store::{self, Reach, Store};
 
@@ -23,10 +23,9 @@ pub(super) struct MigrateArgs {
 }
 
 pub(super) async fn run(command: &MigrateArgs) -> Result<()> {
-    let config = command.file.load()?;
     let tenants = match &command.tenant {
-        Some(slug) => vec![find_tenant(config, slug)?],
-        None => config.tenants,
+        Some(slug) => vec![command.file.find_tenant(slug).await?],
+        None => command.file.load_all().await?.tenants,
     };
     let reach = if command.finish { Reach::Newest } else { Reach::Served };
     let (mut failed, mut printed) = (0, Ok(()));

@@ -67,8 +67,8 @@ pub(super) struct GatewayTable {
     pub(super) certificate: Option<NamedFiles>,
     /// The span of the key that configures Redis.
     pub(super) redis: Option<SourceSpan>,
-    /// Whether tenants may come from a registry.
-    pub(super) has_registry: bool,
+    /// The span of the key of the registry, from which tenants may come.
+    pub(super) registry: Option<SourceSpan>,
 }
 
 /// The keys that configure Redis; at most one may be set.
@@ -101,9 +101,9 @@ pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> GatewayTabl
     let webhooks = webhooks::read(table.table("webhooks"), folder);
     let administration = administration::read(table.table("administration"));
     let public_port = read_public_port(&mut table);
-    let has_registry = table.contains("registry");
+    let registry_span = table.span_of("registry");
     let registry = operator::read_registry(&mut table, folder);
-    let operator = operator::read(table.table("operator"), has_registry, folder);
+    let operator = operator::read(table.table("operator"), registry_span.is_some(), folder);
     let mut cache_mib = DEFAULT_CACHE_MIB;
     // The protocol of a faulty entry is unknown, so assume TLS.
     let speaks_tls = listen.is_empty() || listen.iter().any(|entry| entry.protocol == ListenProtocol::Tls);
@@ -139,7 +139,7 @@ pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> GatewayTabl
         registry,
         operator,
     });
-    GatewayTable { config, speaks_tls, certificate, redis: redis_span, has_registry }
+    GatewayTable { config, speaks_tls, certificate, redis: redis_span, registry: registry_span }
 }
 
 /// The port in links, if it is set. 0, which is out of its range, stands for a missing key.

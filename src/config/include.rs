@@ -90,7 +90,7 @@ pub(super) fn read(path: &Path, context: &LoadContext<'_>) -> LoadedFiles {
         let has_tenants = section_count > 0 || root.contains("tenant") || root.contains("include");
         patterns = root.strings("include");
         loaded.gateway = root.required_table("gateway").map(|table| gateway::read(table, &folder));
-        if !has_tenants && loaded.gateway.as_ref().is_none_or(|gateway| !gateway.has_registry) {
+        if !has_tenants && loaded.gateway.as_ref().is_none_or(|gateway| gateway.registry.is_none()) {
             let problem = Problem::at(root.span(), "there is no tenant");
             root.context().report(problem.help("add a `[[tenant]]` table, or a registry: `registry` in `[gateway]`"));
         }

@@ -22,8 +22,6 @@ const MAX_SOCKET_PATH: usize = 107;
 pub struct RegistryConfig {
     /// Its database.
     pub database: DatabaseLocation,
-    /// Equal for two addresses of the same database.
-    pub identity: String,
     /// The SQLite file in which this node keeps what it last read of the registry.
     pub snapshot: DatabaseLocation,
     /// The folder that relative paths of its tenants start at.
@@ -79,7 +77,7 @@ pub(super) fn read_registry(table: &mut TableReader<'_, '_>, folder: &Path) -> O
         return None;
     }
     let folder = folder.to_owned();
-    Some(RegistryConfig { database: address.location, identity: address.identity, snapshot, folder })
+    Some(RegistryConfig { database: address.location, snapshot, folder })
 }
 
 /// Reads the table; `None` if it is missing.

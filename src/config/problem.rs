@@ -95,6 +95,13 @@ impl Problem {
         &self.title
     }
 
+    /// The fault as one of a tenant of the registry, which its place does not name.
+    #[must_use]
+    pub fn of_registered(mut self, slug: &str) -> Self {
+        self.title = format!("tenant `{slug}` of the registry: {}", self.title);
+        self
+    }
+
     /// The fault in one line, with its label and help, and without its location.
     #[must_use]
     pub fn in_one_line(&self) -> String {
@@ -277,6 +284,12 @@ impl TenantOrigin {
     #[must_use]
     pub fn is_registered(&self) -> bool {
         &*self.path == Path::new(REGISTRY)
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn file(&self) -> PathBuf {
+        self.path.to_path_buf()
     }
 
     /// The file and the line of the value of `slug`, from 1: `tenants.d/acme.toml:2`.

@@ -94,6 +94,19 @@ pub fn split(path: &Path, text: &str, folder: &Path) -> Result<Vec<(String, Stri
     Ok(slugs.into_iter().zip(texts).collect())
 }
 
+/// Cuts a tenant out of the text of a file: its section, and what is left of the file. None if it has no section of its
+/// own.
+#[must_use]
+pub fn cut(text: &str, slug: &str, folder: &Path) -> Option<(String, String)> {
+    let sections = super::sections::Sections::split(text).tenants;
+    let is_it = |section: &&std::ops::Range<usize>| {
+        RegisteredTenant::read(slug, &text[(*section).clone()], folder, None).is_ok()
+    };
+    let section = sections.iter().find(is_it)?.clone();
+    let rest = format!("{}{}", &text[..section.start], &text[section.end..]);
+    Some((text[section].to_owned(), rest))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,6 +159,10 @@ mod tests {
         assert!(parts.iter().all(|(slug, text)| faults(slug, text).is_empty()), "{parts:?}");
         let twice = format!("{ACME}{ACME}");
         assert!(split(Path::new("all.toml"), &twice, Path::new("/")).is_err());
+        let (acme_text, rest) = cut(&text, "acme", Path::new("/")).unwrap();
+        assert_eq!((acme_text.len() + rest.len(), acme_text.contains("globex")), (text.len(), false));
+        assert!(rest.contains("globex") && !rest.contains("acme.db"), "{rest}");
+        assert_eq!(cut(&text, "other", Path::new("/")), None);
         let inline = "tenant = [{ slug = \"acme\", name = \"Acme\", address = \"a.example\", \
             database = \"sqlite:a.db\", timezone = \"UTC\" }]\n";
         assert!(split(Path::new("all.toml"), inline, Path::new("/")).is_err());

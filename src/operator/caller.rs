@@ -13,7 +13,7 @@ use crate::store::{Actor, AuditSource};
 use crate::tenant::shown_network;
 
 /// What every operator token begins with.
-pub(super) const PREFIX: &str = "fgo_";
+pub const TOKEN_PREFIX: &str = "fgo_";
 
 /// How a request arrived.
 #[derive(Clone, Debug)]
@@ -58,7 +58,8 @@ pub(super) async fn identify(
     let mut values = head.headers.get_all(AUTHORIZATION).iter();
     let (Some(value), None) = (values.next(), values.next()) else { return Err(OperatorRefusal::Unauthenticated) };
     let token = value.to_str().ok().and_then(|text| text.split_once(' '));
-    let token = token.filter(|(scheme, token)| scheme.eq_ignore_ascii_case("bearer") && token.starts_with(PREFIX));
+    let token =
+        token.filter(|(scheme, token)| scheme.eq_ignore_ascii_case("bearer") && token.starts_with(TOKEN_PREFIX));
     let (_, token) = token.ok_or(OperatorRefusal::Unauthenticated)?;
     let digest = Sha256::digest(token.as_bytes()).into();
     let found = api.registry().await?.use_operator_token(&digest, Timestamp::now()).await?;

@@ -4,18 +4,12 @@ use std::time::Duration;
 
 use http::StatusCode;
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
 
 use super::Call;
 use super::refusal::OperatorRefusal;
 use crate::reply::Reply;
-use crate::store::registry::NodeRecord;
+use crate::store::registry::{NodeBehind, NodeRecord};
 use crate::store::{Registry, StoreError};
-
-/// How often it is looked how far the nodes are.
-///
-/// Larger: callers wait longer than they have to. Smaller: more statements.
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// `GET /v1/nodes`.
 pub(super) async fn list(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
@@ -39,8 +33,7 @@ fn as_json(node: &NodeRecord) -> Value {
     })
 }
 
-/// Waits until every live node serves changes up to a revision. Returns those that do not, and why; none if the caller
-/// does not wait.
+/// The nodes that do not serve a change within the time that the caller waits.
 pub(super) async fn wait_for(
     registry: &Registry,
     revision: i64,
@@ -48,29 +41,7 @@ pub(super) async fn wait_for(
     wait: Option<Duration>,
 ) -> Result<Vec<Value>, StoreError> {
     let Some(wait) = wait else { return Ok(Vec::new()) };
-    let deadline = Instant::now() + wait;
-    loop {
-        let nodes = registry.nodes().await?;
-        let behind: Vec<_> = nodes.iter().filter_map(|node| Some((node, why_not(node, revision, slugs)?))).collect();
-        // A node that can't read a tenant will not learn it by waiting.
-        let is_final = behind.iter().all(|(node, _)| node.revision >= revision);
-        if is_final || Instant::now() >= deadline {
-            return Ok(behind
-                .iter()
-                .map(|(node, why)| json!({ "id": node.id, "name": node.name, "reason": why }))
-                .collect());
-        }
-        sleep(LOOK_INTERVAL).await;
-    }
-}
-
-fn why_not(node: &NodeRecord, revision: i64, slugs: &[&str]) -> Option<String> {
-    if !node.is_live {
-        return None;
-    }
-    if node.revision < revision {
-        return Some(format!("it is at revision {}", node.revision));
-    }
-    let refused = slugs.iter().find(|slug| node.refused.iter().any(|refused| refused == *slug))?;
-    Some(format!("it can't serve `{refused}` as it stands in the registry; its log says why"))
+    let behind = registry.wait_for_nodes(revision, slugs, wait).await?;
+    let as_json = |node: &NodeBehind| json!({ "id": node.id, "name": node.name, "reason": node.reason });
+    Ok(behind.iter().map(as_json).collect())
 }

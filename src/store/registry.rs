@@ -17,7 +17,7 @@ use super::StoreError;
 use super::engine::{Connections, Database, DatabaseLocation, Retry};
 use super::schema::{self, Script};
 use super::statement::{Dialect, Row, Sql};
-pub use nodes::{Beat, Head, NodeRecord};
+pub use nodes::{Beat, Head, NodeBehind, NodeRecord};
 pub use operator_tokens::{NewOperatorToken, OperatorTokenRecord};
 pub use writing::{Claims, RegistryChange, RegistryWrite, WriteRefused, Written as RegistryWritten};
 
@@ -138,17 +138,6 @@ impl Registry {
     async fn rows(&self, sql: Sql) -> Result<Vec<RegistryRow>, StoreError> {
         let rows = self.database.reader().await?.fetch_all(sql).await?;
         Ok(rows.iter().map(RegistryRow::read).collect::<Result<_, _>>()?)
-    }
-
-    /// Begins a new epoch, so that every node reads the registry again: after it was restored.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn begin_epoch(&self) -> Result<(), StoreError> {
-        let mut sql = self.database.sql();
-        sql.push("UPDATE registry_head SET epoch = ").push_each(super::changes::NEW_EPOCH);
-        self.database.execute(sql).await?;
-        Ok(())
     }
 
     /// Closes every connection.

@@ -4,11 +4,19 @@
 //! and compares it at its next look: if the row has something else, the registry was restored to an earlier state, whose
 //! revisions may mean other changes.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
+use tokio::time::{Instant, sleep};
 
 use super::Registry;
 use crate::store::StoreError;
 use crate::store::statement::Row;
+
+/// How often it is looked how far the nodes are, for a caller that waits.
+///
+/// Larger: callers wait longer than they have to. Smaller: more statements.
+const WAIT_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Where the registry is, as a node sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +69,30 @@ pub struct NodeRecord {
     pub is_live: bool,
 }
 
+/// A node that does not serve a change, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeBehind {
+    /// One process, until it ends.
+    pub id: String,
+    /// Its host and process.
+    pub name: String,
+    /// In a few words.
+    pub reason: String,
+}
+
 impl NodeRecord {
+    /// Why a live node does not serve the changes of these tenants up to a revision.
+    fn behind(&self, revision: i64, slugs: &[&str]) -> Option<NodeBehind> {
+        let refused = slugs.iter().find(|slug| self.refused.iter().any(|refused| refused == *slug));
+        let reason = match refused {
+            _ if !self.is_live => return None,
+            _ if self.revision < revision => format!("it is at revision {}", self.revision),
+            Some(slug) => format!("it can't serve `{slug}` as it stands in the registry; its log says why"),
+            None => return None,
+        };
+        Some(NodeBehind { id: self.id.clone(), name: self.name.clone(), reason })
+    }
+
     fn read(row: &Row) -> Result<Self, sqlx::Error> {
         Ok(Self {
             id: row.get(0)?,
@@ -80,12 +111,12 @@ impl Registry {
     /// How long a node that no longer writes counts as live.
     ///
     /// Larger: callers wait longer for a node that died. Smaller: a node that stalls for a moment is not waited for.
-    pub const LIVE: std::time::Duration = std::time::Duration::from_secs(15);
+    pub const LIVE: Duration = Duration::from_secs(15);
 
     /// How long a node that no longer writes is listed.
     ///
     /// Larger: the list is longer. Smaller: an operator looks for a node of last night in vain.
-    const LISTED: std::time::Duration = std::time::Duration::from_hours(24);
+    const LISTED: Duration = Duration::from_hours(24);
 
     /// Where the registry is.
     ///
@@ -113,7 +144,7 @@ impl Registry {
         sql.bind(beat.id.as_str()).push(", ").bind(beat.name.as_str()).push(", ").bind(beat.version).push(", ");
         let refused = serde_json::to_string(&beat.refused).expect("texts are always JSON");
         sql.bind(beat.revision).push(", ").bind(refused).push(", ").bind(beat.beat.as_str()).push(", ");
-        sql.bind(beat.started_at).push(", ").push_now_plus(std::time::Duration::ZERO);
+        sql.bind(beat.started_at).push(", ").push_now_plus(Duration::ZERO);
         sql.push(") ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, refused = excluded.refused, ");
         sql.push("beat = excluded.beat, seen_at = excluded.seen_at");
         transaction.execute(sql).await?;
@@ -145,5 +176,27 @@ impl Registry {
         sql.push_now_minus(Self::LIVE).push(" FROM registry_nodes ORDER BY name, id");
         let rows = reader.fetch_all(sql).await?;
         Ok(rows.iter().map(NodeRecord::read).collect::<Result<_, _>>()?)
+    }
+
+    /// Waits until every live node serves the changes of these tenants up to a revision. Returns those that do not.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn wait_for_nodes(
+        &self,
+        revision: i64,
+        slugs: &[&str],
+        wait: Duration,
+    ) -> Result<Vec<NodeBehind>, StoreError> {
+        let deadline = Instant::now() + wait;
+        loop {
+            let nodes = self.nodes().await?;
+            // A node that can't serve a tenant will not learn it by waiting.
+            let is_final = nodes.iter().all(|node| !node.is_live || node.revision >= revision);
+            if is_final || Instant::now() >= deadline {
+                return Ok(nodes.iter().filter_map(|node| node.behind(revision, slugs)).collect());
+            }
+            sleep(WAIT_INTERVAL).await;
+        }
     }
 }

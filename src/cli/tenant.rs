@@ -1,0 +1,373 @@
+//! `formgate tenant`: the tenants of the registry. Those of files are listed too, and can be adopted.
+//!
+//! A change is checked and written by the code of the operator API, and served by every node within a second.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
+use serde_json::{Map, Value, json};
+
+use super::output::{pretty, print, print_stderr, shown, table};
+use super::registry::OpenRegistry;
+use super::{ConfigFile, OfTenant};
+use crate::config::registered::{self, json};
+use crate::owner_only;
+use crate::registry::editing::Checked;
+use crate::store::registry::{RegistryChange, RegistryRow, RegistryWrite, RegistryWritten};
+use crate::store::{self, Reach};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum TenantCommand {
+    /// Add a tenant to the registry, or change it.
+    Add(AddArgs),
+    /// Show a tenant: the text of its table in the registry, or where it stands in a file.
+    Show(ShowArgs),
+    /// List the tenants of the files and of the registry.
+    List(ListArgs),
+    /// Remove a tenant from the registry. Its database stays as it is.
+    Remove(RemoveArgs),
+    /// Add the tenants of files to the registry: all of them, or none.
+    Import(ImportArgs),
+    /// Print the tenants of the registry as files have them.
+    Export(ExportArgs),
+    /// Move a tenant from its file to the registry.
+    Adopt(AdoptArgs),
+}
+
+/// Waiting for the nodes.
+#[derive(Debug, Args)]
+struct WaitArgs {
+    /// Wait until every running node serves the change, for at most this many seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=600))]
+    wait: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct AddArgs {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// Its slug.
+    slug: String,
+    /// Its sign-in address.
+    #[arg(long, value_name = "HOST")]
+    address: String,
+    /// Its database: `sqlite:PATH` or `postgres://USER:PASSWORD@HOST:PORT/DATABASE`. `${NAME}` takes a variable of the
+    /// nodes, so that a password stands in no process list.
+    #[arg(long, value_name = "URL")]
+    database: String,
+    /// The name that callers read; without it, the slug.
+    #[arg(long)]
+    name: Option<String>,
+    /// A custom domain; may be given several times.
+    #[arg(long = "domain", value_name = "HOST")]
+    domains: Vec<String>,
+    /// The time zone of plain dates, such as Europe/Berlin.
+    #[arg(long, value_name = "ZONE")]
+    timezone: Option<String>,
+    /// The budget that all its tokens share.
+    #[arg(long, value_name = "NUMBER")]
+    requests_per_minute: Option<u32>,
+    /// Make the tables of its database first.
+    #[arg(long)]
+    migrate: bool,
+    #[command(flatten)]
+    wait: WaitArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ShowArgs {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// Its slug.
+    slug: String,
+    /// Print JSON, as the operator API does.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ListArgs {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct RemoveArgs {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// Its slug.
+    slug: String,
+    #[command(flatten)]
+    wait: WaitArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ImportArgs {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// Files of `[[tenant]]` tables.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Make the tables of their databases first.
+    #[arg(long)]
+    migrate: bool,
+    #[command(flatten)]
+    wait: WaitArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ExportArgs {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// Only these tenants.
+    #[arg(value_name = "SLUG")]
+    slugs: Vec<String>,
+    /// Write a file for each tenant into this folder, SLUG.toml, instead of printing all of them.
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct AdoptArgs {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// Its slug.
+    slug: String,
+}
+
+pub(super) async fn run(command: &TenantCommand) -> Result<()> {
+    match command {
+        TenantCommand::Add(command) => add(command).await,
+        TenantCommand::Show(command) => show(command).await,
+        TenantCommand::List(command) => list(command).await,
+        TenantCommand::Remove(command) => remove(command).await,
+        TenantCommand::Import(command) => import(command).await,
+        TenantCommand::Export(command) => export(command).await,
+        TenantCommand::Adopt(command) => adopt(command).await,
+    }
+}
+
+async fn add(command: &AddArgs) -> Result<()> {
+    let mut object = Map::new();
+    let name = command.name.as_ref().unwrap_or(&command.slug);
+    object.insert("name".to_owned(), json!(name));
+    object.insert("address".to_owned(), json!(command.address));
+    object.insert("database".to_owned(), json!(command.database));
+    if !command.domains.is_empty() {
+        object.insert("domains".to_owned(), json!(command.domains));
+    }
+    if let Some(zone) = &command.timezone {
+        object.insert("timezone".to_owned(), json!(zone));
+    }
+    if let Some(number) = command.requests_per_minute {
+        object.insert("requests_per_minute".to_owned(), json!(number));
+    }
+    let Ok(text) = json::to_text(&command.slug, &object) else { bail!("the options can't be written as TOML") };
+    let registry = OpenRegistry::open(&command.file).await?;
+    let checked = registry.check(&command.slug, text)?;
+    put(&registry, &[checked], command.migrate, &command.wait).await
+}
+
+async fn import(command: &ImportArgs) -> Result<()> {
+    let registry = OpenRegistry::open(&command.file).await?;
+    let mut checked = Vec::new();
+    for file in &command.files {
+        let text = std::fs::read_to_string(file).with_context(|| format!("can't read {}", file.display()))?;
+        for (slug, text) in registered::split(file, &text, &registry.config().folder)? {
+            checked
+                .push(registry.check(&slug, text).with_context(|| format!("tenant `{slug}` of {}", file.display()))?);
+        }
+    }
+    put(&registry, &checked, command.migrate, &command.wait).await
+}
+
+/// Writes tenants, all or none, and says what became of each.
+async fn put(registry: &OpenRegistry, tenants: &[Checked], migrate: bool, wait: &WaitArgs) -> Result<()> {
+    if migrate {
+        for checked in tenants {
+            checked.check_free(&registry.registry).await?;
+        }
+        for checked in tenants {
+            let config = &checked.tenant.config;
+            store::migrate(&config.database, Reach::Served).await.of_tenant(config)?;
+        }
+    }
+    let writes: Vec<_> = tenants.iter().map(|checked| checked.write(None)).collect();
+    let written = registry.write(&writes).await?;
+    for (checked, written) in tenants.iter().zip(&written) {
+        let slug = &checked.tenant.config.slug;
+        let (what, revision) = match written {
+            RegistryWritten::Created(revision) => ("added", revision),
+            RegistryWritten::Changed(revision) => ("changed", revision),
+            RegistryWritten::Same(revision) => ("unchanged", revision),
+            RegistryWritten::Removed(_) | RegistryWritten::Absent => continue,
+        };
+        print(&format!("{slug}: {what}, revision {revision}"))?;
+    }
+    let slugs: Vec<_> = tenants.iter().map(|checked| &*checked.tenant.config.slug).collect();
+    finish(registry, &written, &slugs, wait).await
+}
+
+/// Waits for the nodes, if that is asked for.
+async fn finish(registry: &OpenRegistry, written: &[RegistryWritten], slugs: &[&str], wait: &WaitArgs) -> Result<()> {
+    let revisions = written.iter().filter_map(|written| match written {
+        RegistryWritten::Created(revision) | RegistryWritten::Changed(revision) => Some(*revision),
+        RegistryWritten::Same(revision) | RegistryWritten::Removed(revision) => Some(*revision),
+        RegistryWritten::Absent => None,
+    });
+    let newest = revisions.max().unwrap_or(0);
+    let behind = match wait.wait {
+        Some(seconds) => registry.registry.wait_for_nodes(newest, slugs, Duration::from_secs(seconds)).await?,
+        None => Vec::new(),
+    };
+    registry.registry.close().await;
+    if behind.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<_> = behind.iter().map(|node| format!("{} ({})", node.name, node.reason)).collect();
+    bail!("the change is written, and not yet served by: {}", names.join(", "))
+}
+
+async fn show(command: &ShowArgs) -> Result<()> {
+    let config = command.file.load()?;
+    let slug = &command.slug;
+    if let Some(tenant) = config.tenants.iter().find(|tenant| *tenant.slug == **slug) {
+        let place = tenant.origin.file_and_line();
+        return if command.json {
+            print(&pretty(&json!({ "slug": slug, "owner": "file", "place": place })))
+        } else {
+            print(&format!("the tenant `{slug}` stands in {place}"))
+        };
+    }
+    let registry = OpenRegistry::open(&command.file).await?;
+    let row = registry.registry.find(slug).await?;
+    registry.registry.close().await;
+    let Some(row) = row else { bail!("there is no tenant `{slug}` in the files or the registry") };
+    if command.json {
+        return print(&pretty(&as_json(&row)));
+    }
+    print(row.text.as_deref().unwrap_or_default().trim_end())
+}
+
+async fn list(command: &ListArgs) -> Result<()> {
+    let config = command.file.load()?;
+    let rows = match &config.gateway.registry {
+        Some(_) => OpenRegistry::open(&command.file).await?.rows().await?,
+        None => Vec::new(),
+    };
+    if command.json {
+        let files = config
+            .tenants
+            .iter()
+            .map(|tenant| json!({ "slug": &*tenant.slug, "owner": "file", "place": tenant.origin.file_and_line() }));
+        return print(&pretty(&files.chain(rows.iter().map(as_json)).collect()));
+    }
+    let head = ["SLUG", "OWNER", "REVISION", "CHANGED", "BY"].map(str::to_owned);
+    let files = config.tenants.iter().map(|tenant| {
+        [tenant.slug.to_string(), tenant.origin.file_and_line(), "-".to_owned(), "-".to_owned(), "-".to_owned()]
+    });
+    let rows = rows.into_iter().map(|row| {
+        [row.slug, "registry".to_owned(), row.revision.to_string(), shown(Some(row.changed_at)), row.changed_by]
+    });
+    print(&table(&std::iter::once(head).chain(files).chain(rows).collect::<Vec<_>>()))
+}
+
+fn as_json(row: &RegistryRow) -> Value {
+    json!({
+        "slug": row.slug,
+        "owner": "registry",
+        "revision": row.revision,
+        "changed_at": row.changed_at,
+        "changed_by": row.changed_by,
+        "tenant": row.text.as_deref().and_then(json::from_text),
+    })
+}
+
+async fn remove(command: &RemoveArgs) -> Result<()> {
+    let registry = OpenRegistry::open(&command.file).await?;
+    registry.check_owner(&command.slug)?;
+    let write = RegistryWrite { slug: command.slug.clone(), change: RegistryChange::Remove, expected: None };
+    let written = registry.write(&[write]).await?;
+    if written == [RegistryWritten::Absent] {
+        bail!("there is no tenant `{}` in the registry", command.slug);
+    }
+    print_stderr(&format!("the tenant `{}` is removed; its database stays as it is", command.slug));
+    finish(&registry, &written, &[&command.slug], &command.wait).await
+}
+
+async fn export(command: &ExportArgs) -> Result<()> {
+    let registry = OpenRegistry::open(&command.file).await?;
+    let mut rows = registry.rows().await?;
+    if let Some(missing) = command.slugs.iter().find(|slug| rows.iter().all(|row| row.slug != **slug)) {
+        bail!("there is no tenant `{missing}` in the registry");
+    }
+    rows.retain(|row| command.slugs.is_empty() || command.slugs.contains(&row.slug));
+    let Some(dir) = &command.dir else {
+        let text: String = rows.iter().filter_map(|row| row.text.as_deref()).collect();
+        // Byte for byte: printing adds a line end.
+        return print(text.strip_suffix('\n').unwrap_or(&text));
+    };
+    owner_only::create_folder(dir).with_context(|| format!("can't make the folder {}", dir.display()))?;
+    for row in &rows {
+        let file = dir.join(format!("{}.toml", row.slug));
+        let text = row.text.as_deref().unwrap_or_default();
+        // It may hold the password of a database.
+        owner_only::write_file(&file, text.as_bytes()).with_context(|| format!("can't write {}", file.display()))?;
+    }
+    print_stderr(&format!("{} tenants are in {}", rows.len(), dir.display()));
+    Ok(())
+}
+
+/// Writes the tenant to the registry first: running nodes refuse it while their file has it, and take it over when the
+/// file is changed, in one step.
+async fn adopt(command: &AdoptArgs) -> Result<()> {
+    let slug = &command.slug;
+    let mut registry = OpenRegistry::open(&command.file).await?;
+    let Some(tenant) = registry.take_from_files(slug) else {
+        bail!("there is no tenant `{slug}` in the files");
+    };
+    let (file, folder) = (tenant.origin.file(), registry.config().folder.clone());
+    let text = std::fs::read_to_string(&file).with_context(|| format!("can't read {}", file.display()))?;
+    // Relative paths of a tenant of the registry start at the folder of the main file.
+    if file.parent().is_some_and(|parent| std::path::absolute(parent).is_ok_and(|parent| parent != folder)) {
+        let moved = registered::cut(&text, slug, &folder).map(|(section, _)| section);
+        let same = moved.as_deref().and_then(|section| registry.check(slug, section.to_owned()).ok());
+        if same.is_none_or(|checked| !checked.tenant.config.is_same(&tenant)) {
+            bail!("relative paths of `{slug}` would start at {}: write them as absolute paths first", folder.display());
+        }
+    }
+    let Some((section, rest)) = registered::cut(&text, slug, &folder) else {
+        bail!("`{slug}` is not a `[[tenant]]` table of its own in {}", file.display());
+    };
+    let checked = registry.check(slug, section)?;
+    registry.write(&[checked.write(None)]).await?;
+    registry.registry.close().await;
+    replace(&file, &rest).with_context(|| {
+        format!(
+            "the tenant is in the registry; take it out of {} by hand, since the file can't be written",
+            file.display()
+        )
+    })?;
+    print_stderr(&format!("the tenant `{slug}` is in the registry, and no longer in {}", file.display()));
+    Ok(())
+}
+
+/// Replaces a file in one step, with its mode and owner.
+fn replace(file: &Path, text: &str) -> Result<()> {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut new = tempfile::NamedTempFile::new_in(folder)?;
+    std::io::Write::write_all(&mut new, text.as_bytes())?;
+    let before = std::fs::metadata(file)?;
+    std::fs::set_permissions(new.path(), before.permissions())?;
+    let (uid, gid) = (std::os::unix::fs::MetadataExt::uid(&before), std::os::unix::fs::MetadataExt::gid(&before));
+    // Only root may give a file away; for others it is theirs already.
+    let _ = std::os::unix::fs::chown(new.path(), Some(uid), Some(gid));
+    new.as_file().sync_all()?;
+    new.persist(file)?;
+    Ok(())
+}
