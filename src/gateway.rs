@@ -241,6 +241,9 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         gateway: Arc::clone(&served_config),
         redis: announcer,
     };
+    for listener in &operator_listeners {
+        tracing::info!(address = listener.to_string(), "operator API is served");
+    }
     let operator = edge::operator::serve(operator_listeners, &Arc::new(operator));
     let started = [
         background::start(certificates.inspection(), tasks),

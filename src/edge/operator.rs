@@ -72,6 +72,18 @@ pub enum OperatorListener {
     Tcp(TcpListener),
 }
 
+impl std::fmt::Display for OperatorListener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unix(_, SocketFile(path)) => write!(f, "unix:{}", path.display()),
+            Self::Tcp(listener) => match listener.local_addr() {
+                Ok(address) => write!(f, "{address}"),
+                Err(_) => f.write_str("unknown"),
+            },
+        }
+    }
+}
+
 /// The file of a socket.
 #[derive(Debug)]
 pub struct SocketFile(PathBuf);

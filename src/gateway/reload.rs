@@ -110,7 +110,10 @@ impl Reloader {
     ) -> Result<ServedState, Box<RefusedConfig>> {
         // From here on, the registry changes no tenant until the files are served.
         let registered = match &self.following {
-            Some(following) => Some(Registered { followed: following.hold().await, following: Arc::clone(following) }),
+            Some(following) => {
+                following.catch_up().await;
+                Some(Registered { followed: following.hold().await, following: Arc::clone(following) })
+            }
             None => None,
         };
         let before = self.pipeline.gate.directory.load_full();

@@ -200,6 +200,13 @@ impl Following {
         Arc::clone(&self.followed.lock().await.files)
     }
 
+    /// Takes what is in the registry now, as far as it can be read: a tenant that is about to leave a file may be there.
+    pub async fn catch_up(&self) {
+        if let Err(error) = self.follow().await {
+            tracing::debug!(cause = with_causes(&error), "the registry can't be read before a reload");
+        }
+    }
+
     /// Keeps the tenants of the registry as they are while the files are read again.
     pub async fn hold(&self) -> OwnedMutexGuard<Followed> {
         Arc::clone(&self.followed).lock_owned().await

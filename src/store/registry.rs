@@ -11,12 +11,15 @@ mod nodes;
 mod operator_tokens;
 mod writing;
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 
 use super::StoreError;
-use super::engine::{Connections, Database, DatabaseLocation, Retry};
+use super::engine::{Connections, Database, DatabaseLimits, DatabaseLocation, Retry};
 use super::schema::{self, Script};
 use super::statement::{Dialect, Row, Sql};
+use crate::metrics::DatabaseMetrics;
 pub use nodes::{Beat, Head, NodeBehind, NodeRecord};
 pub use operator_tokens::{NewOperatorToken, OperatorTokenRecord};
 pub use writing::{Claims, RegistryChange, RegistryWrite, WriteRefused, Written as RegistryWritten};
@@ -25,6 +28,11 @@ pub use writing::{Claims, RegistryChange, RegistryWrite, WriteRefused, Written a
 ///
 /// Larger: many callers of the operator API take more of the server's connections. Smaller: they wait for each other.
 const MAX_CONNECTIONS: u32 = 4;
+
+/// How long a statement may take, and a wait for a connection. None reads more than a page.
+///
+/// Larger: a registry that hangs holds up reloads of the files for longer. Smaller: a slow one counts as away.
+const LIMIT: Duration = Duration::from_secs(5);
 
 const POSTGRES: [Script; 1] = [("the registry", include_str!("registry/schema/postgres-1.sql"))];
 const SQLITE: [Script; 1] = [("the registry", include_str!("registry/schema/sqlite-1.sql"))];
@@ -100,7 +108,9 @@ impl Registry {
         };
         creating.close().await;
         applied?;
-        Ok(Self { database: location.connect(MAX_CONNECTIONS, &Connections::for_command(), None) })
+        let limits = DatabaseLimits { wait: LIMIT, statement: LIMIT, ..DatabaseLimits::default() };
+        let connections = Connections::new(limits, DatabaseMetrics::unregistered());
+        Ok(Self { database: location.connect(MAX_CONNECTIONS, &connections, None) })
     }
 
     /// The row of a tenant, unless it was removed.

@@ -145,7 +145,10 @@ impl Directory {
     /// Adds a tenant, which keeps of the previous directory whatever did not change.
     fn insert(&mut self, tenant: &Arc<TenantConfig>, before: &Self) {
         let known = before.entry(&tenant.slug);
-        let entry = match known.filter(|known| Arc::ptr_eq(&known.config, tenant) || known.config.is_same(tenant)) {
+        // A tenant that moves between a file and the registry has another place, and is the same otherwise.
+        let has_place_of = |known: &TenantConfig| known.origin.is_registered() == tenant.origin.is_registered();
+        let is_same = |known: &TenantConfig| known.is_same(tenant) && has_place_of(known);
+        let entry = match known.filter(|known| Arc::ptr_eq(&known.config, tenant) || is_same(&known.config)) {
             Some(same) => Arc::clone(same),
             None => Arc::new(DirectoryEntry::new(tenant, &before.connections, known)),
         };

@@ -18,6 +18,7 @@ mod metrics;
 mod outage;
 mod outbound;
 mod quota;
+mod registry;
 mod support;
 mod telemetry;
 mod webhooks;

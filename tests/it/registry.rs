@@ -1,0 +1,8 @@
+//! The registry and the operator API: tenants come and go, on every node.
+
+mod api;
+mod commands;
+mod following;
+mod outage;
+mod ownership;
+mod scene;

@@ -1,0 +1,168 @@
+//! The answers of the operator API.
+
+use std::collections::BTreeSet;
+
+use http::Method;
+use serde_json::{Value, json};
+
+use super::scene::{Scene, me};
+use crate::support::fixture::on_both_databases;
+
+on_both_databases! {
+    async fn one_call_takes_an_account_from_sign_up_to_served(engine: Engine) {
+        let scene = Scene::new(engine);
+        let node = scene.start(0);
+        let target = "/v1/tenants/acme?migrate=1&wait=60&token=First&link=ana@acme.example";
+        let answer = scene.call(0, Method::PUT, target, Some(&scene.tenant("acme"))).await;
+        assert_eq!((answer.status.as_u16(), answer.headers["etag"].to_str().unwrap()), (201, "\"1\""), "{answer:?}");
+        let token = answer.body["token"]["token"].as_str().unwrap();
+        assert_eq!(me(&node, "acme", token).await, 200);
+        let url = answer.body["link"]["url"].as_str().unwrap();
+        let path = url.split_once("/admin/").map(|(_, rest)| format!("/admin/{rest}")).unwrap();
+        let page = node.client().to("acme.example.test").get(&path).send().await;
+        assert_eq!(page.status, 200, "{page:?}");
+        let again = scene.call(0, Method::PUT, target, Some(&scene.tenant("acme"))).await;
+        assert_eq!(again.status, 200);
+        assert_eq!(again.body["token"], json!({ "id": 1, "name": "First" }), "no second token");
+        assert_eq!(again.body["data"]["revision"], 1);
+        let log: Value = serde_json::from_str(
+            scene.succeed(&["audit", "list", "--tenant", "acme", "--json"]).lines().next_back().unwrap(),
+        )
+        .unwrap();
+        assert_eq!(log["source"], "operator", "{log}");
+    }
+
+    async fn faults_are_those_of_check_by_key(engine: Engine) {
+        let scene = Scene::new(engine);
+        let _node = scene.start(0);
+        let body = json!({ "name": "Acme", "address": "acme.elsewhere.test", "databse": "postgres://u:hunter2@x/y", "timezone": "Mars" });
+        let answer = scene.call(0, Method::PUT, "/v1/tenants/acme", Some(&body)).await;
+        assert_eq!(answer.status, 422, "{answer:?}");
+        let keys: BTreeSet<_> = answer.body["errors"].as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(keys, BTreeSet::from(["address", "database", "databse", "timezone"]), "{answer:?}");
+        assert!(!answer.body.to_string().contains("hunter2"), "{answer:?}");
+        for (method, target, body, status) in [
+            (Method::PUT, "/v1/tenants/acme", "", 400),
+            (Method::PUT, "/v1/tenants/acme", "[1]", 400),
+            (Method::PUT, "/v1/tenants/acme", "{\"name\": null}", 422),
+            (Method::PUT, "/v1/tenants/UPPER", "{}", 422),
+            (Method::PUT, "/v1/tenants/acme?migrate=2", "{}", 422),
+            (Method::PUT, "/v1/tenants/acme?migrat=1", "{}", 422),
+            (Method::PUT, "/v1/tenants/acme?wait=x", "{}", 422),
+            (Method::PUT, "/v1/tenants/acme?link=nobody", "{}", 422),
+            (Method::GET, "/v1/tenants/none", "", 404),
+            (Method::DELETE, "/v1/tenants/none", "", 404),
+            (Method::GET, "/v1/tenants?limit=0", "", 422),
+            (Method::GET, "/v1/tenants?after=-1", "", 422),
+            (Method::POST, "/v1/tenants/none/tokens", "{\"name\": \"x\"}", 404),
+            (Method::POST, "/v1/tenants/none/links", "{\"email\": \"a@b.example\"}", 404),
+            (Method::POST, "/v1/batch", "{\"operations\": [{}]}", 422),
+            (Method::POST, "/v1/batch", "{\"operation\": []}", 422),
+            (Method::PATCH, "/v1/tenants/acme", "", 405),
+            (Method::GET, "/", "", 404),
+            (Method::GET, "/v1/tenants/acme/tokens", "", 405),
+        ] {
+            let answer = scene.send(0, method.clone(), target, body.to_owned(), &[]).await.unwrap();
+            assert_eq!(answer.status, status, "{method} {target} {body}: {answer:?}");
+            assert!(answer.body["message"].is_string(), "{answer:?}");
+        }
+    }
+
+    async fn a_change_can_ask_for_what_it_saw(engine: Engine) {
+        let scene = Scene::new(engine);
+        let _node = scene.start(0);
+        let tenant = scene.tenant("acme");
+        let put = |headers: &'static [(&'static str, &'static str)], tenant: Value| {
+            let scene = &scene;
+            async move { scene.call_with(0, Method::PUT, "/v1/tenants/acme", Some(&tenant), headers).await.status.as_u16() }
+        };
+        assert_eq!(put(&[("if-match", "\"1\"")], tenant.clone()).await, 412, "it is not there");
+        assert_eq!(put(&[("if-none-match", "*")], tenant.clone()).await, 201);
+        assert_eq!(put(&[("if-none-match", "*")], tenant.clone()).await, 412);
+        let mut other = tenant.clone();
+        other["name"] = json!("Other");
+        assert_eq!(put(&[("if-match", "\"1\"")], other.clone()).await, 200);
+        assert_eq!(put(&[("if-match", "\"1\"")], tenant.clone()).await, 412, "someone was faster");
+        assert_eq!(put(&[("if-match", "\"x\"")], tenant).await, 412);
+        let shown = scene.call(0, Method::GET, "/v1/tenants/acme", None).await;
+        assert_eq!((shown.headers["etag"].to_str().unwrap(), &shown.body["data"]["tenant"]["name"]), ("\"2\"", &json!("Other")));
+    }
+
+    async fn a_host_has_one_owner_whatever_races(engine: Engine) {
+        let scene = Scene::new(engine);
+        let _nodes = [scene.start(0), scene.start(1)];
+        let calls = (0..50).map(|number| {
+            let mut tenant = scene.tenant(&format!("t{number}"));
+            tenant["address"] = json!("wanted.example.test");
+            let scene = &scene;
+            async move {
+                let target = format!("/v1/tenants/t{number}");
+                scene.call(number % 2, Method::PUT, &target, Some(&tenant)).await.status.as_u16()
+            }
+        });
+        let mut statuses = futures_util::future::join_all(calls).await;
+        statuses.sort_unstable();
+        assert_eq!((statuses[0], statuses[1]), (201, 409), "{statuses:?}");
+        assert_eq!(statuses[49], 409, "{statuses:?}");
+    }
+
+    async fn a_batch_is_all_or_nothing_and_changes_are_in_order(engine: Engine) {
+        let scene = Scene::new(engine);
+        let _node = scene.start(0);
+        let operations = |slugs: &[&str]| -> Vec<Value> {
+            slugs.iter().map(|slug| json!({ "put": slug, "tenant": scene.tenant(slug) })).collect()
+        };
+        let mut faulty = operations(&["a", "b"]);
+        faulty[1]["tenant"]["timezone"] = json!("Mars");
+        let answer = scene.call(0, Method::POST, "/v1/batch", Some(&json!({ "operations": faulty }))).await;
+        assert!(answer.status == 422 && answer.body["errors"].get("operations.1.timezone").is_some(), "{answer:?}");
+        let twice = operations(&["a", "a"]);
+        assert_eq!(scene.call(0, Method::POST, "/v1/batch", Some(&json!({ "operations": twice }))).await.status, 422);
+        let listed = scene.call(0, Method::GET, "/v1/tenants", None).await;
+        assert_eq!(listed.body["data"], json!([]));
+        let good = json!({ "operations": operations(&["c", "a", "b"]) });
+        assert_eq!(scene.call(0, Method::POST, "/v1/batch", Some(&good)).await.status, 200);
+        let more = json!({ "operations": [{ "remove": "a" }, { "remove": "none" }, { "put": "b", "tenant": scene.tenant("b") }] });
+        let answer = scene.call(0, Method::POST, "/v1/batch", Some(&more)).await;
+        let statuses: Vec<_> = answer.body["data"].as_array().unwrap().iter().map(|done| done["status"].clone()).collect();
+        assert_eq!(statuses, ["removed", "absent", "same"]);
+        let changes = scene.call(0, Method::GET, "/v1/changes?after=0", None).await;
+        let seen: Vec<_> = changes.body["data"].as_array().unwrap().iter().map(|change| (change["slug"].clone(), change["type"].clone())).collect();
+        let expected = [("c", "put"), ("b", "put"), ("a", "removed")].map(|(slug, kind)| (json!(slug), json!(kind)));
+        assert_eq!(seen, expected);
+        let first = scene.call(0, Method::GET, "/v1/tenants?limit=1", None).await;
+        assert_eq!((&first.body["data"][0]["slug"], &first.body["meta"]["has_more"]), (&json!("c"), &json!(true)));
+        let after = format!("/v1/tenants?after={}", first.body["meta"]["after"]);
+        let rest = scene.call(0, Method::GET, &after, None).await;
+        assert_eq!((&rest.body["data"][0]["slug"], &rest.body["meta"]["has_more"]), (&json!("b"), &json!(false)));
+    }
+
+    async fn tokens_and_links_are_made_once_for_each_key(engine: Engine) {
+        let scene = Scene::new(engine);
+        let node = scene.start(0);
+        scene.add(0, "acme").await;
+        let body = json!({ "name": "Sync", "expires_at": "2099-01-01T00:00:00Z" });
+        let key = [("idempotency-key", "sign-up-7")];
+        let first = scene.call_with(0, Method::POST, "/v1/tenants/acme/tokens", Some(&body), &key).await;
+        assert_eq!(first.status, 201, "{first:?}");
+        assert_eq!(me(&node, "acme", first.body["data"]["token"].as_str().unwrap()).await, 200);
+        let again = scene.call_with(0, Method::POST, "/v1/tenants/acme/tokens", Some(&body), &key).await;
+        assert_eq!((again.status.as_u16(), &again.body["data"]["id"]), (200, &first.body["data"]["id"]));
+        assert!(again.body["data"].get("token").is_none());
+        for (path, body, field) in [
+            ("tokens", json!({}), "name"),
+            ("tokens", json!({ "name": "" }), "name"),
+            ("tokens", json!({ "name": "x", "expires_at": "2001-01-01T00:00:00Z" }), "expires_at"),
+            ("tokens", json!({ "name": "x", "expires": "90d" }), "expires"),
+            ("links", json!({ "email": "ana" }), "email"),
+            ("links", json!({ "email": "ana@acme.example", "role": "owner" }), "role"),
+            ("links", json!({ "email": "ana@acme.example", "valid_seconds": 604_801 }), "valid_seconds"),
+        ] {
+            let answer = scene.call(0, Method::POST, &format!("/v1/tenants/acme/{path}"), Some(&body)).await;
+            assert!(answer.status == 422 && answer.body["errors"].get(field).is_some(), "{body}: {answer:?}");
+        }
+        let link = json!({ "email": "ana@acme.example", "role": "viewer", "valid_seconds": 60 });
+        let answer = scene.call(0, Method::POST, "/v1/tenants/acme/links", Some(&link)).await;
+        assert!(answer.status == 201 && answer.body["data"]["role"] == "viewer", "{answer:?}");
+    }
+}

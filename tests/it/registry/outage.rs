@@ -1,0 +1,101 @@
+//! The registry is away, or a node dies: what was served is served, and what was acknowledged is kept.
+
+use std::fs;
+use std::time::Duration;
+
+use http::Method;
+use serde_json::Value;
+
+use super::scene::{LIMIT, Scene, me, me_becomes};
+use crate::support::client::operator_get;
+use crate::support::fixture::{Engine, on_both_databases};
+use crate::support::postgres::Postgres;
+
+#[tokio::test]
+async fn a_node_starts_and_serves_while_the_registry_is_away() {
+    let mut server = Postgres::start();
+    let scene = Scene::new(Engine::Sqlite).gateway("registry", server.new_database());
+    let node = scene.start(0);
+    let token = scene.add(0, "acme").await;
+    server.crash();
+    assert_eq!(me(&node, "acme", &token).await, 200);
+    let put = scene.call(0, Method::PUT, "/v1/tenants/globex", Some(&scene.tenant("globex"))).await;
+    assert_eq!(put.status, 503, "{put:?}");
+    drop(node);
+    let mut node = scene.start(0);
+    assert_eq!(me(&node, "acme", &token).await, 200, "from the snapshot");
+    let ready: Value = operator_get(node.operator_address(), "/readyz").await.json();
+    assert!(ready["ready"] == true && ready["parts"]["registry"].as_str().unwrap().starts_with("away"), "{ready}");
+    server.recover();
+    let began = std::time::Instant::now();
+    loop {
+        let put = scene
+            .call(0, Method::PUT, "/v1/tenants/globex?wait=60&migrate=1&token=x", Some(&scene.tenant("globex")))
+            .await;
+        if put.status == 201 {
+            let token = put.body["token"]["token"].as_str().unwrap().to_owned();
+            me_becomes(&node, "globex", &token, 200).await;
+            break;
+        }
+        assert!(put.status == 503 && began.elapsed() < LIMIT, "{put:?}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+#[tokio::test]
+async fn without_registry_and_snapshot_a_node_does_not_start() {
+    let mut server = Postgres::start();
+    let scene = Scene::new(Engine::Sqlite).gateway("registry", server.new_database());
+    scene.write(0);
+    server.crash();
+    let output = scene.run(&["serve"]);
+    assert!(output.code == 1 && output.stderr.contains("there is no snapshot of it at"), "{}", output.stderr);
+}
+
+on_both_databases! {
+    async fn the_snapshot_is_sealed_and_only_its_owner_can_read_it(engine: Engine) {
+        use std::os::unix::fs::PermissionsExt;
+
+        let mut webhooks = toml::Table::new();
+        webhooks.insert("secret_key".into(), "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=".into());
+        let scene = Scene::new(engine).gateway("webhooks", webhooks);
+        let node = scene.start(0);
+        scene.add(0, "acme").await;
+        drop(node);
+        let file = scene.snapshot(0);
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        let all: Vec<u8> = ["", "-wal"]
+            .iter()
+            .filter_map(|end| fs::read(format!("{}{end}", file.display())).ok())
+            .flatten()
+            .collect();
+        let has = |text: &str| all.windows(text.len()).any(|part| part == text.as_bytes());
+        assert!(has("sealed1.") && !has("acme.example.test") && !has("database ="));
+    }
+
+    async fn what_was_acknowledged_survives_kill_9(engine: Engine) {
+        let scene = Scene::new(engine);
+        let mut node = scene.start(0);
+        let mut acknowledged = Vec::new();
+        for round in 0..5 {
+            let slug = format!("t{round}");
+            let target = format!("/v1/tenants/{slug}");
+            let tenant = scene.tenant(&slug).to_string();
+            let (sent, ()) = tokio::join!(scene.send(0, Method::PUT, &target, tenant, &[]), async {
+                tokio::time::sleep(Duration::from_millis(5 * round)).await;
+                node.kill();
+            });
+            if sent.is_some_and(|answer| answer.status == 201) {
+                acknowledged.push(slug);
+            }
+            node = scene.start(0);
+        }
+        for slug in &acknowledged {
+            let shown = scene.call(0, Method::GET, &format!("/v1/tenants/{slug}"), None).await;
+            assert_eq!(shown.status, 200, "{shown:?}");
+            assert_eq!(me(&node, slug, "fg_none").await, 401, "it is served");
+        }
+        let listed = scene.call(0, Method::GET, "/v1/tenants", None).await;
+        assert!(listed.body["data"].as_array().unwrap().len() >= acknowledged.len());
+    }
+}

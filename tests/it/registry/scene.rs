@@ -1,0 +1,232 @@
+//! Nodes that follow one registry, each with an operator socket and a snapshot of its own.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::net::UnixStream;
+use toml::Table;
+
+use crate::support::certificate;
+use crate::support::client::{Client, Unanswered};
+use crate::support::fixture::Engine;
+use crate::support::folder;
+use crate::support::process::{self, Node, Output};
+
+/// How long a change may take until a node serves it, on a machine that others load heavily.
+pub(super) const LIMIT: Duration = Duration::from_secs(60);
+
+/// The folder of the nodes, and where their registry is.
+pub(super) struct Scene {
+    folder: TempDir,
+    engine: Engine,
+    pub(super) registry_url: String,
+    gateway: Table,
+    /// The `[[tenant]]` tables of the files, as text.
+    files: String,
+    /// The databases of the tenants.
+    databases: Mutex<BTreeMap<String, String>>,
+}
+
+/// An answer of the operator API.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Value,
+}
+
+impl Scene {
+    pub(super) fn new(engine: Engine) -> Self {
+        let folder = folder::temporary("registry");
+        let registry_url = engine.database(folder.path(), "registry");
+        let names = ["*.example.test", "*.acme.test"];
+        let issued = certificate::issue(&folder.path().join("certs"), &names);
+        let mut tls = Table::new();
+        tls.insert("certificate".into(), issued.certificate.display().to_string().into());
+        tls.insert("private_key".into(), issued.private_key.display().to_string().into());
+        let mut gateway = Table::new();
+        gateway.insert("listen".into(), vec!["127.0.0.1:0"].into());
+        gateway.insert("admin_listen".into(), "127.0.0.1:0".into());
+        gateway.insert("registry".into(), registry_url.clone().into());
+        gateway.insert("administration".into(), Table::new().into());
+        gateway.insert("tls".into(), tls.into());
+        Self { folder, engine, registry_url, gateway, files: String::new(), databases: Mutex::default() }
+    }
+
+    /// Sets a key of the `[gateway]` table.
+    pub(super) fn gateway(mut self, key: &str, value: impl Into<toml::Value>) -> Self {
+        self.gateway.insert(key.into(), value.into());
+        self
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn socket(&self, node: usize) -> PathBuf {
+        self.folder.path().join(format!("{node}.sock"))
+    }
+
+    pub(super) fn snapshot(&self, node: usize) -> PathBuf {
+        self.folder.path().join(format!("{node}-snapshot.db"))
+    }
+
+    /// The configuration of a node.
+    pub(super) fn config(&self, node: usize) -> PathBuf {
+        self.folder.path().join(format!("{node}.toml"))
+    }
+
+    /// Replaces the tenants of the files, on every node whose configuration was written.
+    pub(super) fn write_files(&mut self, tenants: &str, nodes: usize) {
+        tenants.clone_into(&mut self.files);
+        (0..nodes).for_each(|node| self.write(node));
+    }
+
+    /// Writes the configuration of a node, in one step.
+    pub(super) fn write(&self, node: usize) {
+        let mut gateway = self.gateway.clone();
+        let mut operator = Table::new();
+        let socket = format!("unix:{}", self.socket(node).display());
+        operator.insert("listen".into(), vec![socket, "127.0.0.1:0".to_owned()].into());
+        gateway.insert("operator".into(), operator.into());
+        gateway.insert("registry_snapshot".into(), self.snapshot(node).display().to_string().into());
+        let mut root = Table::new();
+        root.insert("gateway".into(), gateway.into());
+        let draft = self.config(node).with_extension("draft");
+        fs::write(&draft, format!("{root}\n{}", self.files)).unwrap();
+        fs::rename(&draft, self.config(node)).unwrap();
+    }
+
+    pub(super) fn start(&self, node: usize) -> Node {
+        self.write(node);
+        Node::spawn(&self.config(node))
+    }
+
+    /// Runs a command with the configuration of the first node.
+    pub(super) fn run(&self, command: &[&str]) -> Output {
+        if !self.config(0).exists() {
+            self.write(0);
+        }
+        let config = self.config(0).display().to_string();
+        process::formgate(&[command, &["--config", &config]].concat())
+    }
+
+    pub(super) fn succeed(&self, command: &[&str]) -> String {
+        let output = self.run(command);
+        assert_eq!(output.code, 0, "{command:?}: {}{}", output.stdout, output.stderr);
+        output.stdout
+    }
+
+    /// The database of a tenant.
+    fn database(&self, slug: &str) -> String {
+        let mut databases = self.databases.lock().unwrap();
+        let new = || self.engine.database(self.folder.path(), slug);
+        databases.entry(slug.to_owned()).or_insert_with(new).clone()
+    }
+
+    /// The object of a tenant with a database of its own.
+    pub(super) fn tenant(&self, slug: &str) -> Value {
+        json!({
+            "name": slug.to_uppercase(),
+            "address": format!("{slug}.example.test"),
+            "database": self.database(slug),
+            "timezone": "UTC",
+        })
+    }
+
+    /// The same as the text of a file.
+    pub(super) fn text(&self, slug: &str) -> String {
+        let database = self.database(slug);
+        format!(
+            "[[tenant]]\nslug = \"{slug}\"\nname = \"{}\"\naddress = \"{slug}.example.test\"\n\
+             database = \"{database}\"\ntimezone = \"UTC\"\n",
+            slug.to_uppercase()
+        )
+    }
+
+    /// Calls the operator API of a node.
+    pub(super) async fn call(&self, node: usize, method: Method, target: &str, body: Option<&Value>) -> Answer {
+        self.call_with(node, method, target, body, &[]).await
+    }
+
+    /// The same with headers.
+    pub(super) async fn call_with(
+        &self,
+        node: usize,
+        method: Method,
+        target: &str,
+        body: Option<&Value>,
+        headers: &[(&str, &str)],
+    ) -> Answer {
+        let bytes = body.map(ToString::to_string).unwrap_or_default();
+        self.send(node, method, target, bytes, headers).await.expect("an answer")
+    }
+
+    /// Sends bytes; None if the connection broke.
+    pub(super) async fn send(
+        &self,
+        node: usize,
+        method: Method,
+        target: &str,
+        body: impl Into<Bytes>,
+        headers: &[(&str, &str)],
+    ) -> Option<Answer> {
+        let stream = UnixStream::connect(self.socket(node)).await.ok()?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.ok()?;
+        let driving = tokio::spawn(connection);
+        let mut request = Request::builder().method(method).uri(target).header("host", "operator");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Full::new(body.into())).unwrap();
+        let response = tokio::time::timeout(LIMIT, sender.send_request(request)).await.ok()?.ok()?;
+        let (head, body) = response.into_parts();
+        let body = body.collect().await.ok()?.to_bytes();
+        driving.abort();
+        let body = if body.is_empty() { Value::Null } else { serde_json::from_slice(&body).expect("JSON") };
+        Some(Answer { status: head.status, headers: head.headers, body })
+    }
+
+    /// Adds a tenant through a node, served by every node. Returns a token.
+    pub(super) async fn add(&self, node: usize, slug: &str) -> String {
+        let target = format!("/v1/tenants/{slug}?migrate=1&wait=60&token=tests");
+        let answer = self.call(node, Method::PUT, &target, Some(&self.tenant(slug))).await;
+        assert_eq!(answer.status, 201, "{answer:?}");
+        answer.body["token"]["token"].as_str().expect("a token").to_owned()
+    }
+}
+
+/// The status of `GET /me` of a tenant at a node; 404 if the handshake ends because no tenant has the name.
+pub(super) async fn me(node: &Node, slug: &str, token: &str) -> u16 {
+    match client(node, slug, token).get("/api/v1/me").try_send().await {
+        Ok(answer) => answer.status.as_u16(),
+        Err(Unanswered::Unconnected(error)) if error.to_string().contains("UnrecognisedName") => 404,
+        Err(other) => panic!("{other}"),
+    }
+}
+
+pub(super) fn client(node: &Node, slug: &str, token: &str) -> Client {
+    node.client().to(&format!("{slug}.example.test")).with(token)
+}
+
+/// Waits until a node answers with a status.
+pub(super) async fn me_becomes(node: &Node, slug: &str, token: &str, status: u16) {
+    let began = Instant::now();
+    loop {
+        let found = me(node, slug, token).await;
+        if found == status {
+            return;
+        }
+        assert!(began.elapsed() < LIMIT, "{slug}: {found} instead of {status}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
