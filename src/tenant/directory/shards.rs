@@ -63,7 +63,8 @@ fn shard_of(key: &str) -> usize {
     let hash = key
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
-    (hash >> 32) as usize % SHARDS
+    // Of FNV, the low bits are the even ones.
+    (hash ^ (hash >> 32)) as usize % SHARDS
 }
 
 #[cfg(test)]
