@@ -288,6 +288,7 @@ pub async fn write(writes: Vec<UnwrittenUses>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tenant::usage::RateOutcome;
 
     #[test]
     fn a_token_in_use_is_written_at_first_and_then_every_pause_and_in_a_stop() {
@@ -322,6 +323,21 @@ mod tests {
         // Another node wrote it.
         last_used.note(&token(Some(1000 + PAUSE)), "me", None, &usage, at(1001 + PAUSE));
         assert!(!last_used.becomes_due());
+    }
+
+    #[test]
+    fn requests_that_have_waited_for_an_hour_are_written_after_the_next_one() {
+        let (last_used, usage) = (LastUsed::default(), TokenUsage::default());
+        let token = Token { id: 1, name: "one".into(), expires_at: None, stored_use: Some(5000), noted: 0.into() };
+        let is_due = |minute| {
+            let at = Timestamp::from_second(minute * 60).unwrap();
+            usage.count(1, RateOutcome::Admitted, at);
+            last_used.note(&token, "me", None, &usage, at);
+            last_used.becomes_due()
+        };
+        let due: Vec<i64> = (1000..1000 + 2 * PAUSE).filter(|minute| is_due(*minute)).collect();
+        assert_eq!(due.first(), Some(&(1000 + PAUSE)));
+        assert!((1000 + PAUSE..1000 + 2 * PAUSE).eq(due), "until it is written");
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub mod minutes;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use jiff::Timestamp;
 
@@ -35,6 +36,11 @@ pub const OTHERS: i64 = 0;
 ///
 /// Larger: an account whose database can't be written for days takes more memory. Smaller: it loses hours sooner.
 const MAX_UNWRITTEN: usize = 50_000;
+
+/// How long a page waits for a write to end.
+///
+/// Larger: a page takes longer while a write hangs. Smaller: after a slow write it may count an hour twice.
+const TURN_WAIT: Duration = Duration::from_millis(500);
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,6 +150,12 @@ impl TokenUsage {
         counted.settle();
         let batch = counted.batch.iter().flat_map(|batch| batch.hours.iter().copied());
         batch.chain(counted.unwritten.iter().map(token_hour)).collect()
+    }
+
+    /// Reads what is stored, and returns it with what is not: together they are complete.
+    pub async fn with_unwritten<T>(&self, reading: impl Future<Output = T>) -> (T, Vec<TokenHour>) {
+        let _turn = tokio::time::timeout(TURN_WAIT, self.writing.lock()).await;
+        (reading.await, self.unwritten())
     }
 
     /// For how many minutes the oldest request has waited to be written; `None` if none waits.

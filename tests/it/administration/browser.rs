@@ -54,6 +54,12 @@ on_both_databases! {
 
         let api = scene.node.client().to(&scene.host("acme")).with(&value);
         assert_eq!(api.get("/api/v1/me").send().await.status, 200);
+        browser.open(&format!("{base}/admin")).await;
+        browser.check_page("overview-used").await;
+        for number in [1, 2] {
+            browser.click(&format!("section:nth-of-type({}) summary", number + 2)).await;
+        }
+        browser.check_page("overview-tables").await;
         let group = json!({ "name": "Sales", "members": [{ "email": "ana@acme.example" }] });
         assert_eq!(api.put("/api/v1/group").json(&group).send().await.status, 201);
         browser.open(&format!("{base}/admin/groups")).await;
@@ -101,7 +107,9 @@ async fn everything_is_reached_by_keyboard() {
     for path in ["", "/tokens", "/webhooks", "/groups", "/audit", "/sessions"] {
         browser.open(&format!("{base}/admin{path}")).await;
         let all = browser
-            .script("return [...document.querySelectorAll('a, button, select, input:not([type=hidden])')].length")
+            .script(
+                "return [...document.querySelectorAll('a, button, select, summary, input:not([type=hidden])')].length",
+            )
             .await;
         let mut reached = 0;
         let mark = "const found = document.activeElement; const is_new = found !== document.body && !found.mark; \
