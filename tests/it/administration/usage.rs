@@ -61,14 +61,14 @@ fn expected(log: &Log) -> BTreeMap<String, i64> {
     sums
 }
 
-async fn wait_for(own: &Administrator, chart: &str, log: &Log) {
+async fn wait_for(own: &Administrator, chart: &str, log: &Log, seed: u64) {
     let (began, expected) = (Instant::now(), expected(log));
     loop {
         let shown = table(own, chart).await;
         if shown == expected {
             return;
         }
-        assert!(began.elapsed() < SOON, "{chart}: {shown:?} and not {expected:?}");
+        assert!(began.elapsed() < SOON, "{chart}: {shown:?} and not {expected:?}, with the seed {seed}");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }
@@ -120,7 +120,6 @@ async fn listed(own: &Administrator) -> Vec<i64> {
 on_both_databases! {
     async fn the_charts_are_true_on_two_nodes_and_after_they_stopped(engine: Engine) {
         let seed = rand::rng().random();
-        println!("seed {seed}");
         let mut random: StdRng = rand::SeedableRng::seed_from_u64(seed);
         let redis = Redis::start();
         let site = Scene::site(engine).requests_per_minute(30).window_seconds(1).redis(&redis);
@@ -135,7 +134,7 @@ on_both_databases! {
         for _ in 0..3 {
             call_at_random(&mut random, 150, &tokens, &clients, &mut log).await;
             for administrator in [&own, &own.at(&other)] {
-                wait_for(administrator, "last-hour", &log).await;
+                wait_for(administrator, "last-hour", &log, seed).await;
             }
         }
         assert!(log.values().any(|(_, refused)| *refused > 0), "{log:?}");
@@ -148,7 +147,7 @@ on_both_databases! {
         stop([&mut scene.node, &mut { other }]).await;
         scene.node = scene.site.start();
         let own = own.at(&scene.node);
-        wait_for(&own, "last-days", &log).await;
+        wait_for(&own, "last-days", &log, seed).await;
         assert_eq!(table(&own, "last-hour").await, BTreeMap::new(), "this node has counted nothing yet");
         let database = scene.database("acme").await;
         let sum = |of: fn(&(i64, i64)) -> i64| log.values().map(of).sum::<i64>();
