@@ -142,13 +142,17 @@ impl Chart {
         let mut by_bar = vec![empty(); bars.len()];
         let mut by_row: BTreeMap<i64, Vec<i64>> = BTreeMap::new();
         let mut total = RequestCounts::default();
-        for point in points {
-            let place = named.place(point.token);
-            for numbers in [&mut by_bar[point.bar], by_row.entry(point.row).or_insert_with(empty)] {
-                numbers[place] += point.counts.admitted;
-                numbers[refused] += point.counts.refused;
+        // With dozens of tokens, a row is looked up once and not for each.
+        for run in points.chunk_by(|point, next| point.row == next.row) {
+            let of_row = by_row.entry(run[0].row).or_insert_with(empty);
+            for point in run {
+                let place = named.place(point.token);
+                for numbers in [&mut by_bar[point.bar], &mut *of_row] {
+                    numbers[place] += point.counts.admitted;
+                    numbers[refused] += point.counts.refused;
+                }
+                total.add(point.counts);
             }
-            total.add(point.counts);
         }
         let sum = |place: usize| by_bar.iter().map(|numbers| numbers[place]).sum::<i64>();
         let mut series: Vec<Series> = Vec::new();

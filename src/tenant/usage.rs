@@ -108,7 +108,7 @@ struct Batch {
 }
 
 impl TokenUsage {
-    /// Counts a request. Returns whether it is the first one since [`Self::take_unpublished`].
+    /// Counts a request. Returns whether it is the first one since the minutes were last published.
     pub fn count(&self, token: i64, outcome: RateOutcome, now: Timestamp) -> bool {
         let minute = minute_of(now);
         let mut counted = self.lock();
