@@ -76,7 +76,7 @@ struct LastUse {
 }
 
 impl LastUse {
-    /// The use as it is stored.
+    /// The use in its stored form.
     fn stored(&self, id: i64) -> TokenUse {
         let at = Timestamp::from_second(self.times.used * SECONDS_A_MINUTE).expect("a minute that a clock has shown");
         TokenUse { id, at, route: self.route, network: self.caller.map(shown_network) }
