@@ -17,6 +17,7 @@
 //! owner would then see the cookies of its administrators.
 
 mod audit;
+mod chart;
 mod cookie;
 mod enter;
 mod forms;
@@ -33,6 +34,7 @@ mod times;
 mod token;
 mod token_forms;
 mod tokens;
+mod usage;
 mod visit;
 mod webhooks;
 

@@ -20,7 +20,8 @@ use crate::error::Refusal;
 use crate::host::CertificateNames;
 use crate::quota::{Quota, Usage};
 use crate::tenant::token::TokenDigest;
-use crate::tenant::{Directory, InFlightPermit, Tenant, Token, TokenVerifier};
+use crate::tenant::usage::minutes::SharedMinutes;
+use crate::tenant::{Directory, InFlightPermit, Tenant, Token, TokenVerifier, Tokens};
 pub use bad_tokens::{Attempt, BadTokens};
 pub use head::{Authority, FirstAuthority, HeadFault, Origin, check_form, check_method, check_size};
 pub use network::network_of;
@@ -89,7 +90,8 @@ impl Admitted {
 
     /// Records that the token was used, once the route is known.
     pub fn note_use(&self, route: &'static str, caller: Option<IpAddr>) {
-        self.tenant.tokens.last_used.note(&self.token, route, caller, Timestamp::now());
+        let Tokens { last_used, usage, .. } = &*self.tenant.tokens;
+        last_used.note(&self.token, route, caller, usage, Timestamp::now());
     }
 
     /// Which tokens used the account's budget, if the route reports it.
@@ -110,6 +112,8 @@ pub struct Gate {
     pub tokens: TokenVerifier,
     /// Limits addresses that try tokens.
     pub bad_tokens: BadTokens,
+    /// Adds up the minutes of all nodes.
+    pub minutes: Arc<SharedMinutes>,
 }
 
 impl Gate {

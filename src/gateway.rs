@@ -49,6 +49,7 @@ use crate::shared::{RedisClient, RedisClientError, RedisConnections};
 use crate::store::Connections;
 use crate::systemd::{InheritedSockets, SocketActivationError};
 use crate::tenant::last_used::{self, Due};
+use crate::tenant::usage::minutes::{PublishMinutes, SharedMinutes};
 use crate::tenant::{Directory, SubscriptionChanges, TokenChanges, TokenVerifier};
 use crate::webhooks::Webhooks;
 use databases::Databases;
@@ -112,7 +113,7 @@ pub struct Running {
     /// The `[gateway]` table that is served.
     config: Arc<ArcSwap<GatewayConfig>>,
     operator: Vec<AbortOnDropHandle<()>>,
-    _tasks: [AbortOnDropHandle<()>; 4],
+    _tasks: Vec<AbortOnDropHandle<()>>,
 }
 
 /// Starts a gateway on its own sockets and those that systemd passed. When this returns, its addresses accept
@@ -157,7 +158,9 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
             (Some((connections, redis.on_failure)), Some(listening), Some(announcer))
         }
     };
+    let minutes = Arc::new(SharedMinutes::new(windows.as_ref().map(|(connections, _)| Arc::clone(connections))));
     let gate = Gate {
+        minutes: Arc::clone(&minutes),
         directory: Arc::clone(&directory),
         quota: Quota::new(config.gateway.quota_window, windows, metrics.clone()),
         tokens: TokenVerifier::new(listening, missed, metrics.clone()),
@@ -245,12 +248,15 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         tracing::info!(address = listener.to_string(), "operator API is served");
     }
     let operator = edge::operator::serve(operator_listeners, &Arc::new(operator));
-    let started = [
+    let mut started = vec![
         background::start(certificates.inspection(), tasks),
         background::start(databases::DatabaseInspection(Arc::clone(&databases)), tasks),
         background::start(CloseIdleConnections::new(connections), tasks),
         background::start(own_services, tasks),
     ];
+    if config.gateway.redis.is_some() {
+        started.push(background::start(PublishMinutes(minutes), tasks));
+    }
     let edge = Edge {
         certificates: Arc::clone(&certificates),
         service: Arc::clone(&pipeline),
@@ -360,6 +366,8 @@ impl Running {
         // Stopped before the final write, so that the two don't write concurrently.
         drop(self.last_used);
         let directory = self.pipeline.gate.directory.load_full();
+        // Bounded by the time limit of Redis.
+        self.pipeline.gate.minutes.publish().await;
         last_used::write(directory.tenants().filter_map(|tenant| tenant.last_used(Due::All)).collect()).await;
         // Concurrently: a database that hangs must not hold up the others.
         let closed = join_all(directory.tenants().map(|tenant| tenant.database.close()));

@@ -24,8 +24,8 @@
 //! - Schema, and what its triggers or sequences do on one database only: `schema.rs`, `schema/*.sql`, `users.rs`,
 //!   `import/write.rs`, `groups.rs` (collation), `groups/syncs.rs`, `groups/undo.rs`, `groups/write.rs`, `subscriptions.rs` (row locks),
 //!   `subscriptions/due.rs`, `subscriptions/inspected.rs`, `subscriptions/lease.rs`, `subscriptions/progress.rs`,
-//!   `subscriptions/replay.rs`, `registry.rs`, `tokens/rotating.rs` and `audit.rs` (row locks), `tokens/last_used.rs`, `totals.rs`,
-//!   `identity.rs` and `concerns.rs`.
+//!   `subscriptions/replay.rs`, `registry.rs`, `tokens/rotating.rs` and `audit.rs` (row locks), `tokens/last_used.rs`, `tokens/hours.rs`,
+//!   `totals.rs`, `identity.rs` and `concerns.rs`.
 
 mod admin_links;
 mod admin_overview;
@@ -90,7 +90,9 @@ pub use subscriptions::{
     MAX_SUBSCRIPTIONS, PendingEvents, Progress, Replay, Replayed, SampleSubmission, SentBody, Standing, Subscribed,
     Subscription, SubscriptionCounts, SubscriptionKey, Unsubscription, Written,
 };
-pub use tokens::{CreatedToken, NewToken, RotatedToken, TokenRecord, TokenUse};
+pub use tokens::{
+    CommitMark, CreatedToken, NewToken, RequestCounts, RotatedToken, TokenHour, TokenRecord, TokenUse, UsesNotWritten,
+};
 
 use crate::metrics::DatabaseFailure;
 

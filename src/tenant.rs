@@ -12,6 +12,7 @@ pub mod sign_in_link;
 mod subscription_changes;
 pub mod token;
 mod tokens;
+pub mod usage;
 mod verify;
 
 use std::hint::black_box;
@@ -94,6 +95,12 @@ impl Tenant {
     #[must_use]
     pub fn account(&self) -> Option<LimitedAccount<'_>> {
         self.account.get().map(|account| account.limited(self.requests_per_minute))
+    }
+
+    /// The same, to be kept.
+    #[must_use]
+    pub fn shared_account(&self) -> Option<Arc<Account>> {
+        self.account.get().cloned()
     }
 
     /// Returns its account, or stores the one that `account` returns if there is none.

@@ -1,9 +1,11 @@
-//! The overview: what the account may still do now, and what needs attention.
+//! The overview: what the account may still do now, what it was used for, and what needs attention.
 
 use askama::Template;
 use http::StatusCode;
 
+use super::chart::Chart;
 use super::frame::{Frame, page};
+use super::usage;
 use super::visit::Member;
 use crate::error::Refusal;
 use crate::reply::Reply;
@@ -20,6 +22,7 @@ struct OverviewPage {
     tokens: TokenCounts,
     failing: i64,
     disabled: i64,
+    charts: [Chart; 2],
 }
 
 impl OverviewPage {
@@ -47,6 +50,7 @@ pub(super) async fn show(member: &Member<'_>) -> Result<Reply, Refusal> {
         tokens,
         failing,
         disabled,
+        charts: usage::charts(member).await?,
     };
     Ok(page(StatusCode::OK, &overview))
 }

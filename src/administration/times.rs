@@ -6,6 +6,7 @@ use jiff::tz::TimeZone;
 /// An instant on a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Moment {
+    pub(super) at: Timestamp,
     /// For the attribute `datetime`.
     pub(super) exact: String,
     /// To the minute, with the abbreviation of the zone.
@@ -14,8 +15,8 @@ pub(super) struct Moment {
 
 impl Moment {
     pub(super) fn new(at: Timestamp, zone: &TimeZone) -> Self {
-        let at = at.to_zoned(zone.clone());
-        Self { exact: at.timestamp().to_string(), shown: at.strftime("%-d %b %Y, %H:%M %Z").to_string() }
+        let zoned = at.to_zoned(zone.clone());
+        Self { at, exact: at.to_string(), shown: zoned.strftime("%-d %b %Y, %H:%M %Z").to_string() }
     }
 
     pub(super) fn of(at: Option<Timestamp>, zone: &TimeZone) -> Option<Self> {

@@ -29,11 +29,21 @@ const LATE_WARNING: &str = "Redis could not be reached to announce the change. T
 struct TokenPage {
     frame: Frame,
     token: TokenRow,
+    /// The token that it replaces.
+    old: Option<TokenRow>,
     warning: Option<&'static str>,
     typed: TypedToken,
     expiries: &'static [Choice],
     overlaps: &'static [Choice],
     zone: String,
+}
+
+impl TokenPage {
+    /// Whether the old value was used after this one was created. Uses are known to the minute, and one in the minute of
+    /// the rotation may have been before it.
+    fn is_old_in_use(&self, old: &TokenRow) -> bool {
+        old.last_used.as_ref().is_some_and(|used| used.at >= self.token.created.at)
+    }
 }
 
 #[derive(Template)]
@@ -58,9 +68,14 @@ async fn show_with(
     warning: Option<&'static str>,
 ) -> Result<Reply, Refusal> {
     let Some(token) = find(member, id).await? else { return Ok(unknown(member)) };
+    let old = match token.replaces {
+        Some(old) => find(member, &old.to_string()).await?,
+        None => None,
+    };
     let token_page = TokenPage {
         frame: Frame::of(member, "tokens"),
         token,
+        old,
         warning,
         typed,
         expiries: &EXPIRIES,
@@ -150,7 +165,8 @@ pub(super) async fn announce(member: &Member<'_>) -> bool {
 
 async fn find(member: &Member<'_>, id: &str) -> Result<Option<TokenRow>, Refusal> {
     let Some(id) = parse(id) else { return Ok(None) };
-    Ok(member.store.find_token_by_id(id).await?.map(|token| TokenRow::of(token, member)))
+    let found = member.store.find_token_by_id(id).await?;
+    Ok(TokenRow::of(found.into_iter().collect(), member).await?.pop())
 }
 
 /// A number as links contain it: without a sign or leading zeros.

@@ -12,10 +12,11 @@ use super::frame::{Frame, page};
 use super::times::Moment;
 use super::token::announce;
 use super::token_forms::{Choice, EXPIRIES, TypedToken};
+use super::usage;
 use super::visit::{Change, Member};
 use crate::error::Refusal;
 use crate::reply::Reply;
-use crate::store::{StoreError, TokenFilter, TokenRecord};
+use crate::store::{RequestCounts, StoreError, TokenFilter, TokenRecord};
 use crate::tenant::token::{self, CreateTokenError, Created, NewTokenRequest};
 
 /// How many tokens a page has. Larger: a page of an account with very many takes longer. Smaller: more pages.
@@ -42,13 +43,33 @@ pub(super) struct TokenRow {
     pub(super) expires: Option<Moment>,
     pub(super) revoked: Option<Moment>,
     pub(super) replaces: Option<i64>,
+    /// In the last 24 hours.
+    pub(super) requests: RequestCounts,
     pub(super) state: &'static str,
 }
 
 impl TokenRow {
-    pub(super) fn of(token: TokenRecord, member: &Member<'_>) -> Self {
+    /// The rows of tokens, in their order.
+    pub(super) async fn of(tokens: Vec<TokenRecord>, member: &Member<'_>) -> Result<Vec<Self>, StoreError> {
+        let ids: Vec<i64> = tokens.iter().map(|token| token.id).collect();
+        let requests = usage::of_last_day(member, &ids).await?;
+        let row = |token: TokenRecord| {
+            let requests = requests.get(&token.id).copied().unwrap_or_default();
+            Self::with(token, requests, member)
+        };
+        Ok(tokens.into_iter().map(row).collect())
+    }
+
+    fn with(mut token: TokenRecord, requests: RequestCounts, member: &Member<'_>) -> Self {
         let zone: &TimeZone = &member.visit.tenant.timezone;
         let is_expired = token.is_expired(member.now);
+        // What this node knows may not be written yet.
+        if let Some(latest) = member.visit.tenant.tokens.last_used.latest(token.id)
+            && token.last_used_at.is_none_or(|stored| stored < latest.at)
+        {
+            token.last_used_at = Some(latest.at);
+            (token.last_used_route, token.last_used_network) = (Some(latest.route.to_owned()), latest.network);
+        }
         Self {
             id: token.id,
             name: token.name,
@@ -61,6 +82,7 @@ impl TokenRow {
             expires: Moment::of(token.expires_at, zone),
             revoked: Moment::of(token.revoked_at, zone),
             replaces: token.replaces,
+            requests,
             state: match (token.revoked_at, is_expired) {
                 (Some(_), _) => "revoked",
                 (None, true) => "expired",
@@ -141,7 +163,7 @@ async fn list(member: &Member<'_>, typed: TypedToken, status: StatusCode) -> Res
             })
             .collect(),
         shown,
-        rows: tokens.into_iter().map(|token| TokenRow::of(token, member)).collect(),
+        rows: TokenRow::of(tokens, member).await?,
         is_first: before.is_none(),
         next: last.map(|last| match shown {
             "" => format!("?before={last}"),

@@ -13,6 +13,7 @@ use super::{Admitted, Gate};
 use crate::error::Refusal;
 use crate::quota::{Budget, LimitedAccount, NotAdmitted, ReportUsage};
 use crate::store::StoreError;
+use crate::tenant::usage::RateOutcome;
 use crate::tenant::{Tenant, Token};
 
 /// How long a report waits for a database to be opened.
@@ -51,10 +52,12 @@ impl Gate {
         };
         let usage = match self.quota.admit(account, token.id, report).await {
             Ok((left, usage)) => {
+                self.minutes.count(&tenant, &token, RateOutcome::Admitted);
                 *budget = Some(left);
                 usage
             }
             Err(NotAdmitted::Exhausted { wait, usage }) => {
+                self.minutes.count(&tenant, &token, RateOutcome::Refused);
                 *budget = Some(Budget { limit: tenant.requests_per_minute, remaining: 0 });
                 let usage = tenant.tokens.names.name(&usage, &token, &tenant.database).await;
                 return Err(Refusal::QuotaExhausted { wait, usage });

@@ -16,6 +16,9 @@ use super::usage::Usage;
 use super::window::Window;
 use crate::store::DatabaseIdentity;
 
+/// What the keys of windows begin with.
+const WINDOW: &str = "formgate:window:";
+
 /// One account's budget, as this node knows it.
 #[derive(Debug)]
 pub struct Account {
@@ -58,12 +61,18 @@ impl Account {
         Self {
             // The braces are a hash tag: the key stays in the same cluster slot when the tenant gets another
             // database.
-            key: format!("formgate:window:{{{slug}}}:{}", database.as_str()).into(),
+            key: format!("{WINDOW}{{{slug}}}:{}", database.as_str()).into(),
             own: Mutex::default(),
             full: ArcSwapOption::empty(),
             last_look: Mutex::default(),
             looking: tokio::sync::Mutex::default(),
         }
+    }
+
+    /// Its part of the keys of Redis, with the hash tag that keeps all of them in one cluster slot.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.key[WINDOW.len()..]
     }
 
     /// The account with its tenant's configured limit. Requests in flight across a change of the limit keep the one

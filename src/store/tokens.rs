@@ -4,13 +4,15 @@
 //! cached there, and a cached one can only be compared with the node's clock. With two clocks a node would refuse a
 //! token when it looks it up and accept the same token from its cache.
 
+mod hours;
 mod last_used;
 mod rotating;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-pub use self::last_used::TokenUse;
+pub use self::hours::{CommitMark, RequestCounts, TokenHour};
+pub use self::last_used::{TokenUse, UsesNotWritten};
 pub use self::rotating::RotatedToken;
 use super::audit::{self, Actor, AuditEntry};
 use super::engine::{Retry, Transaction};

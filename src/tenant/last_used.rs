@@ -1,10 +1,11 @@
 //! When tokens were last used, to the minute, for which route and from which network: recorded in memory, and written
-//! at most once an hour for each account.
+//! at most once an hour for each account, together with the hours of [`super::usage`].
 //!
 //! With thousands of SQLite files, what costs is not the write but opening a file for it, and the log that the next
 //! close has to write back. So a time is written right after a request that used the database, while its connection
 //! is still open ([`Due::AfterRequest`]). Only if there is no such request for another hour is a connection opened for
 //! it ([`Due::Afterwards`]). A normal stop writes all unwritten times; a crash loses those of the last hour or two.
+//! Whenever a time is due, everything that is not written yet goes with it.
 //!
 //! A write is a commit, so the next time that a token's cached answer expires, the database is asked again instead of
 //! the files' stamp (`verify.rs`). The new stamp can't be recorded with the write: another program could commit
@@ -19,8 +20,9 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 
+use super::usage::TokenUsage;
 use super::{TenantDatabase, Token, Tokens, shown_network};
-use crate::store::{Store, StoreError, TokenUse, with_causes};
+use crate::store::{Store, TokenUse, UsesNotWritten, with_causes};
 
 const SECONDS_A_MINUTE: i64 = 60;
 
@@ -73,6 +75,14 @@ struct LastUse {
     caller: Option<IpAddr>,
 }
 
+impl LastUse {
+    /// The use in its stored form.
+    fn stored(&self, id: i64) -> TokenUse {
+        let at = Timestamp::from_second(self.times.used * SECONDS_A_MINUTE).expect("a minute that a clock has shown");
+        TokenUse { id, at, route: self.route, network: self.caller.map(shown_network) }
+    }
+}
+
 /// Two times, in whole minutes since 1970.
 #[derive(Clone, Copy, Debug)]
 struct UseTimes {
@@ -84,23 +94,31 @@ impl UseTimes {
     const NEVER: Self = Self { used: i64::MIN, written: i64::MIN };
 
     fn is_due(self, due: Due, now: i64) -> bool {
-        let age = now.saturating_sub(self.written);
-        let is_old = match due {
-            Due::AfterRequest => age >= PAUSE,
-            Due::Afterwards => age >= 2 * PAUSE,
-            Due::All => true,
-        };
-        self.used > self.written && is_old
+        self.used > self.written && due.is_reached(now.saturating_sub(self.written))
+    }
+}
+
+impl Due {
+    /// Whether what was last written, or began to wait, this many minutes ago is due.
+    fn is_reached(self, age: i64) -> bool {
+        match self {
+            Self::AfterRequest => age >= PAUSE,
+            Self::Afterwards => age >= 2 * PAUSE,
+            Self::All => true,
+        }
     }
 }
 
 impl LastUsed {
     /// Records that a token was used, for a route and by a caller. Costs nothing except for the first use in each
     /// minute.
-    pub fn note(&self, token: &Token, route: &'static str, caller: Option<IpAddr>, now: Timestamp) {
+    pub fn note(&self, token: &Token, route: &'static str, caller: Option<IpAddr>, usage: &TokenUsage, now: Timestamp) {
         let minute = minute_of(now);
         if token.noted.swap(minute, Ordering::Relaxed) == minute {
             return;
+        }
+        if usage.age(minute).is_some_and(|age| Due::AfterRequest.is_reached(age)) {
+            self.is_due.store(true, Ordering::Release);
         }
         let mut uses = self.lock();
         let last = uses.by_token.entry(token.id).or_insert(LastUse { times: UseTimes::NEVER, route, caller });
@@ -121,18 +139,24 @@ impl LastUsed {
         self.is_due.load(Ordering::Relaxed) && self.is_due.swap(false, Ordering::AcqRel)
     }
 
-    /// The uses to write, by token.
-    fn due(&self, due: Due, now: i64) -> Vec<TokenUse> {
-        let at = |minute| Timestamp::from_second(minute * SECONDS_A_MINUTE).expect("a minute that a clock has shown");
+    /// The uses that are not written, by token.
+    fn unwritten(&self) -> Vec<TokenUse> {
         let uses = self.lock();
-        let due = uses.by_token.iter().filter(|(_, last)| last.times.is_due(due, now));
-        let written = |(id, last): (&i64, &LastUse)| TokenUse {
-            id: *id,
-            at: at(last.times.used),
-            route: last.route,
-            network: last.caller.map(shown_network),
-        };
-        due.map(written).collect()
+        let unwritten = uses.by_token.iter().filter(|(_, last)| last.times.used > last.times.written);
+        unwritten.map(|(id, last)| last.stored(*id)).collect()
+    }
+
+    /// Whether any use is due to be written.
+    fn is_due(&self, due: Due, now: i64) -> bool {
+        self.lock().by_token.values().any(|last| last.times.is_due(due, now))
+    }
+
+    /// The last use of a token that this node has seen.
+    #[must_use]
+    pub fn latest(&self, token: i64) -> Option<TokenUse> {
+        let uses = self.lock();
+        let last = uses.by_token.get(&token)?;
+        Some(last.stored(token))
     }
 
     /// Whether a connection may be opened for a write. Once an hour.
@@ -170,51 +194,76 @@ pub struct UnwrittenUses {
     slug: Arc<str>,
     tokens: Arc<Tokens>,
     store: Arc<Store>,
-    used: Vec<TokenUse>,
     due: Due,
 }
 
 impl UnwrittenUses {
     /// What is due, if anything, while the database is open: recording a use implies that it was opened.
     pub(super) fn find(slug: &Arc<str>, tokens: &Arc<Tokens>, database: &TenantDatabase, due: Due) -> Option<Self> {
-        let used = tokens.last_used.due(due, minute_of(Timestamp::now()));
-        let used = Some(used).filter(|used| !used.is_empty())?;
-        Some(Self { slug: Arc::clone(slug), tokens: Arc::clone(tokens), store: database.if_open()?, used, due })
+        let now = minute_of(Timestamp::now());
+        let is_counted_due = || tokens.usage.age(now).is_some_and(|age| due.is_reached(age));
+        if !tokens.last_used.is_due(due, now) && !is_counted_due() {
+            return None;
+        }
+        Some(Self { slug: Arc::clone(slug), tokens: Arc::clone(tokens), store: database.if_open()?, due })
     }
 
     /// Writes them. If that fails, they are kept for the next attempt. Returns whether it succeeded.
     pub(super) async fn write(self) -> bool {
+        // A task of its own: a caller that stops waiting must not leave a commit without an answer.
+        tokio::spawn(self.write_in_turn()).await.unwrap_or(false)
+    }
+
+    async fn write_in_turn(self) -> bool {
+        let usage = &self.tokens.usage;
+        let _turn = usage.writing.lock().await;
         match self.try_to_write().await {
-            Ok(false) => false,
-            Ok(true) => {
-                self.tokens.last_used.mark_written(&self.used);
-                true
-            }
+            Ok(is_written) => is_written,
             Err(error) => {
+                if let UsesNotWritten::InDoubt { mark, .. } = error {
+                    usage.doubt(Some(mark));
+                }
                 tracing::warn!(
                     tenant = &*self.slug,
                     cause = with_causes(&error),
-                    "last-used times of tokens not written; they are written at the next attempt"
+                    "uses of tokens not written; they are written at the next attempt"
                 );
                 false
             }
         }
     }
 
-    async fn try_to_write(&self) -> Result<bool, StoreError> {
-        if self.store.touch_tokens_if_idle(&self.used).await? {
+    async fn try_to_write(&self) -> Result<bool, UsesNotWritten> {
+        let Tokens { last_used, usage, .. } = &*self.tokens;
+        if let Some(mark) = usage.in_doubt() {
+            match self.store.is_committed(mark).await? {
+                None => return Ok(false),
+                Some(true) => usage.confirm(),
+                Some(false) => usage.doubt(None),
+            }
+        }
+        let now = Timestamp::now();
+        // Another write may have just finished.
+        let (used, hours) = (last_used.unwritten(), usage.take(now));
+        if used.is_empty() && hours.is_empty() {
+            usage.confirm();
             return Ok(true);
         }
-        let may_open = match self.due {
-            // The next request may leave a connection.
-            Due::AfterRequest => false,
-            Due::Afterwards => self.tokens.last_used.may_open(minute_of(Timestamp::now())),
-            Due::All => true,
-        };
-        if may_open {
-            self.store.touch_tokens(&self.used).await?;
+        if !self.store.write_uses_if_idle(&used, &hours, now).await? {
+            let may_open = match self.due {
+                // The next request may leave a connection.
+                Due::AfterRequest => false,
+                Due::Afterwards => last_used.may_open(minute_of(now)),
+                Due::All => true,
+            };
+            if !may_open {
+                return Ok(false);
+            }
+            self.store.write_uses(&used, &hours, now).await?;
         }
-        Ok(may_open)
+        last_used.mark_written(&used);
+        usage.confirm();
+        Ok(true)
     }
 }
 
@@ -229,7 +278,7 @@ pub async fn write(writes: Vec<UnwrittenUses>) {
             Ok(Some(true)) => deadline = tokio::time::Instant::now() + LIMIT,
             Ok(Some(false)) => {}
             Err(_) => {
-                tracing::warn!("last-used times of tokens not written in time; they are written at the next attempt");
+                tracing::warn!("uses of tokens not written in time; they are written at the next attempt");
                 return;
             }
         }
@@ -239,6 +288,7 @@ pub async fn write(writes: Vec<UnwrittenUses>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tenant::usage::RateOutcome;
 
     #[test]
     fn a_token_in_use_is_written_at_first_and_then_every_pause_and_in_a_stop() {
@@ -260,18 +310,34 @@ mod tests {
 
     #[test]
     fn a_use_that_is_stored_already_is_due_an_hour_later_and_due_once() {
+        let usage = TokenUsage::default();
         let (last_used, at) = (LastUsed::default(), |minute| Timestamp::from_second(minute * 60 + 7).unwrap());
         let token =
             |stored_use| Token { id: 1, name: "one".into(), expires_at: None, stored_use, noted: i64::MIN.into() };
         let stored = token(Some(1000));
         for (minute, is_due) in [(1000, false), (1000 + PAUSE - 1, false), (1000 + PAUSE, true), (1000 + PAUSE, false)]
         {
-            last_used.note(&stored, "me", None, at(minute));
+            last_used.note(&stored, "me", None, &usage, at(minute));
             assert_eq!(last_used.becomes_due(), is_due, "{minute}");
         }
         // Another node wrote it.
-        last_used.note(&token(Some(1000 + PAUSE)), "me", None, at(1001 + PAUSE));
+        last_used.note(&token(Some(1000 + PAUSE)), "me", None, &usage, at(1001 + PAUSE));
         assert!(!last_used.becomes_due());
+    }
+
+    #[test]
+    fn requests_that_have_waited_for_an_hour_are_written_after_the_next_one() {
+        let (last_used, usage) = (LastUsed::default(), TokenUsage::default());
+        let token = Token { id: 1, name: "one".into(), expires_at: None, stored_use: Some(5000), noted: 0.into() };
+        let is_due = |minute| {
+            let at = Timestamp::from_second(minute * 60).unwrap();
+            usage.count(1, RateOutcome::Admitted, at);
+            last_used.note(&token, "me", None, &usage, at);
+            last_used.becomes_due()
+        };
+        let due: Vec<i64> = (1000..1000 + 2 * PAUSE).filter(|minute| is_due(*minute)).collect();
+        assert_eq!(due.first(), Some(&(1000 + PAUSE)));
+        assert!((1000 + PAUSE..1000 + 2 * PAUSE).eq(due), "until it is written");
     }
 
     #[test]

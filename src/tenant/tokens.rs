@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::last_used::LastUsed;
 use super::names::TokenNames;
+use super::usage::TokenUsage;
 
 /// One tenant with one database, for as long as the configuration has both without interruption. A tenant that gets
 /// another database starts a new generation, and so does one that returns after a reload without it: its slug and its
@@ -30,6 +31,8 @@ pub struct Tokens {
     pub names: TokenNames,
     /// When they were last used.
     pub last_used: LastUsed,
+    /// How many requests each made.
+    pub usage: TokenUsage,
     changes: AtomicU64,
 }
 
@@ -40,6 +43,7 @@ impl Tokens {
             generation: Generation::begin(),
             names: TokenNames::default(),
             last_used: LastUsed::default(),
+            usage: TokenUsage::default(),
             changes: AtomicU64::new(0),
         }
     }

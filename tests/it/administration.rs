@@ -9,4 +9,5 @@ mod protection;
 mod scene;
 mod sessions;
 mod tokens;
+mod usage;
 mod webhooks;

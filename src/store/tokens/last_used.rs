@@ -1,7 +1,9 @@
-//! When and how tokens were last used, written behind.
+//! When and how tokens were last used, and how often, written behind.
 
 use jiff::Timestamp;
 
+use super::hours::{self, CommitMark, TokenHour};
+use crate::store::engine::Transaction;
 use crate::store::statement::Sql;
 use crate::store::{Store, StoreError};
 
@@ -18,25 +20,75 @@ pub struct TokenUse {
     pub network: Option<String>,
 }
 
+/// Why uses of tokens were not written, as far as is known.
+#[derive(Debug, thiserror::Error)]
+pub enum UsesNotWritten {
+    /// Nothing was written.
+    #[error(transparent)]
+    Failed(#[from] StoreError),
+    /// The commit was not answered. Whether it was made has to be asked ([`Store::is_committed`]) before the same hours
+    /// are written again.
+    #[error("the commit was not answered")]
+    InDoubt {
+        /// Identifies the write.
+        mark: CommitMark,
+        /// What happened.
+        source: StoreError,
+    },
+}
+
+impl From<sqlx::Error> for UsesNotWritten {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
 impl Store {
-    /// Writes how tokens were last used, with one statement. A use that is older than the stored one changes nothing.
+    /// Writes how tokens were last used, and adds their requests to the hours, in one transaction. A use that is older
+    /// than the stored one changes nothing.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn touch_tokens(&self, used: &[TokenUse]) -> Result<(), StoreError> {
-        self.database.execute(touch(self.database.sql(), used)).await?;
-        Ok(())
+    /// [`UsesNotWritten`].
+    pub async fn write_uses(
+        &self,
+        used: &[TokenUse],
+        hours: &[TokenHour],
+        now: Timestamp,
+    ) -> Result<(), UsesNotWritten> {
+        write(self.database.begin().await?, used, hours, now).await
     }
 
     /// The same, on a connection that is open and idle. Returns whether there is one.
     ///
     /// # Errors
-    /// [`StoreError::Statement`].
-    pub async fn touch_tokens_if_idle(&self, used: &[TokenUse]) -> Result<bool, StoreError> {
-        let Some(mut transaction) = self.database.begin_if_idle().await? else { return Ok(false) };
-        transaction.execute(touch(self.database.sql(), used)).await?;
-        transaction.commit().await?;
+    /// [`UsesNotWritten`].
+    pub async fn write_uses_if_idle(
+        &self,
+        used: &[TokenUse],
+        hours: &[TokenHour],
+        now: Timestamp,
+    ) -> Result<bool, UsesNotWritten> {
+        let Some(transaction) = self.database.begin_if_idle().await? else { return Ok(false) };
+        write(transaction, used, hours, now).await?;
         Ok(true)
+    }
+}
+
+async fn write(
+    mut transaction: Transaction,
+    used: &[TokenUse],
+    hours: &[TokenHour],
+    now: Timestamp,
+) -> Result<(), UsesNotWritten> {
+    if !used.is_empty() {
+        transaction.execute(touch(transaction.sql(), used)).await?;
+    }
+    let mark = hours::add(&mut transaction, hours, now).await?;
+    match (transaction.commit().await, mark) {
+        (Ok(()), _) => Ok(()),
+        // Writing last uses again changes nothing.
+        (Err(error), None) => Err(error.into()),
+        (Err(error), Some(mark)) => Err(UsesNotWritten::InDoubt { mark, source: error.into() }),
     }
 }
 

@@ -1,8 +1,14 @@
 //! Generating, rotating and revoking tokens.
 
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
+
 use super::scene::{Scene, between, hidden, random, text};
+use crate::support::client::Client;
 use crate::support::fixture::{Engine, on_both_databases};
 use crate::support::redis::Redis;
 
@@ -175,6 +181,66 @@ on_both_databases! {
         let last = text(&own.get("/admin/tokens?before=1").await);
         assert!(last.contains("There are no older ones"), "{last}");
     }
+}
+
+/// The requests of a tool: the statuses of its answers.
+async fn call(api: &Client, token: &str) -> u16 {
+    api.with(token).get("/api/v1/me").send().await.status.as_u16()
+}
+
+#[tokio::test]
+async fn a_rotation_refuses_none_of_200_requests_a_second_and_the_old_value_ends_within_a_second() {
+    let scene = Scene::of(Scene::site(Engine::Postgres).requests_per_minute(100_000));
+    let own = scene.sign_in("acme", "admin").await;
+    let (old, old_value) = own.generate("Payroll").await;
+    let value = Arc::new(Mutex::new(old_value.clone()));
+    let (current, api) = (Arc::clone(&value), own.caller.clone());
+    let load = tokio::spawn(async move {
+        let (mut ticks, mut calls) = (tokio::time::interval(Duration::from_millis(5)), JoinSet::new());
+        // On a busy machine, calls are late rather than more at once than the account may have in flight.
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let at_once = Arc::new(Semaphore::new(16));
+        for _ in 0..200 * 8 {
+            ticks.tick().await;
+            let permit = Arc::clone(&at_once).acquire_owned().await;
+            let (api, value) = (api.clone(), current.lock().unwrap().clone());
+            calls.spawn(async move {
+                let _permit = permit;
+                call(&api, &value).await
+            });
+        }
+        calls.join_all().await
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let fields = [("overlap", "1h"), ("form_key", &*random())];
+    let page = text(&own.post(&format!("/admin/tokens/{old}"), &fields).await);
+    // Longer than answers about tokens are cached: the pages offer no overlap below an hour.
+    let end = Instant::now() + Duration::from_secs(6);
+    let database = scene.database("acme").await;
+    database.execute(&format!("UPDATE tokens SET expires_at = now() + interval '6 seconds' WHERE id = {old}")).await;
+    database.close().await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let new = between(&page, "class=\"value\" data-token=\"", "\"").to_owned();
+    let shown = text(&own.get(&format!("/admin/tokens/{new}")).await);
+    assert!(shown.contains("The old value") && shown.contains("data-old-requests=\""), "{shown}");
+    *value.lock().unwrap() = between(&page, "id=\"token-value\">", "<").to_owned();
+
+    let mut ended = None;
+    while Instant::now() < end + Duration::from_secs(2) {
+        let sent = Instant::now();
+        match (call(&own.caller, &old_value).await, ended) {
+            (200, None) => assert!(sent < end + Duration::from_secs(1), "still accepted"),
+            (401, None) => ended = Some(sent),
+            (401, Some(_)) => {}
+            other => panic!("{other:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(ended.is_some_and(|ended| ended + Duration::from_secs(1) > end), "not before the overlap is over");
+    let statuses = load.await.unwrap();
+    assert!(statuses.len() == 1600 && statuses.iter().all(|status| *status == 200), "{statuses:?}");
+    let shown = text(&own.get(&format!("/admin/tokens/{new}")).await);
+    assert!(shown.contains("It is expired: no request with it is accepted any more."), "{shown}");
 }
 
 #[tokio::test]

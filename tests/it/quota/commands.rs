@@ -153,7 +153,8 @@ async fn any_request_costs_one_script(limit: u32, scripts: &[&str]) {
     let calls = counter.calls();
     assert_eq!(of(&calls, "evalsha"), 40, "{calls:?}");
     let others: Vec<_> = calls.iter().filter(|(name, _)| !scripts.contains(&name.as_str())).collect();
-    assert!(others.iter().all(|(name, _)| name == "ping"), "{calls:?}");
+    // What was counted is published behind.
+    assert!(others.iter().all(|(name, _)| ["ping", "hset", "pexpire"].contains(&&**name)), "{calls:?}");
 }
 
 #[tokio::test]

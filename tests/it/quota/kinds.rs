@@ -96,7 +96,7 @@ async fn a_user_with_the_least_rights() {
     let redis = Redis::start();
     redis.run::<()>(
         &"ACL SETUSER gate on >secret resetkeys ~formgate:* resetchannels &formgate:* -@all \
-          +eval +evalsha +get +set +append +strlen +getrange +pttl +pexpire +incrby +time +publish +subscribe +ping +info"
+          +eval +evalsha +get +set +append +strlen +getrange +pttl +pexpire +incrby +time +hset +hgetall +publish +subscribe +ping +info"
             .split_whitespace()
             .collect::<Vec<_>>(),
     );

@@ -1,0 +1,267 @@
+//! Bars of requests, stacked by token, and the same numbers as a table.
+//!
+//! Knows numbers and names, and no database. The six tokens with the most requests have a colour of their own. Heights
+//! and places are attributes of the SVG: the content security policy forbids styles in a page.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::store::RequestCounts;
+
+/// How many tokens are named. Larger: colours are hard to tell apart. Smaller: more requests are those of other tokens.
+const NAMED: usize = 6;
+
+/// The height of the drawing, in its own unit.
+const HEIGHT: f64 = 100.0;
+
+/// The place that a bar has. It is a little narrower itself.
+const PLACE: usize = 10;
+
+/// The least height of a part that is not empty: a single refusal among thousands of requests is seen.
+const LEAST: f64 = 1.5;
+
+/// Requests of a token in a period.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Point {
+    /// The bar.
+    pub(super) bar: usize,
+    /// The row of the table. A bar may have several.
+    pub(super) row: i64,
+    pub(super) token: i64,
+    pub(super) counts: RequestCounts,
+}
+
+/// What a chart says about itself.
+#[derive(Clone, Debug)]
+pub(super) struct Texts {
+    pub(super) id: &'static str,
+    pub(super) heading: &'static str,
+    /// What the first column of the table has.
+    pub(super) row: &'static str,
+    pub(super) empty: &'static str,
+    pub(super) note: Option<&'static str>,
+}
+
+/// The name of a period: for programs, and for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Period {
+    pub(super) exact: String,
+    pub(super) shown: String,
+}
+
+/// A chart as the template needs it.
+#[derive(Clone, Debug)]
+pub(super) struct Chart {
+    pub(super) texts: Texts,
+    pub(super) bars: Vec<Bar>,
+    pub(super) width: usize,
+    /// The periods of the first and the last bar.
+    pub(super) ends: (String, String),
+    /// The requests in the highest bar.
+    pub(super) most: i64,
+    pub(super) series: Vec<Series>,
+    pub(super) total: RequestCounts,
+    pub(super) rows: Vec<Row>,
+}
+
+/// A bar that is not empty.
+#[derive(Clone, Debug)]
+pub(super) struct Bar {
+    pub(super) title: String,
+    pub(super) parts: Vec<Part>,
+}
+
+/// A rectangle.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    pub(super) class: &'static str,
+    pub(super) x: usize,
+    pub(super) y: String,
+    pub(super) height: String,
+}
+
+/// Admitted requests of a token or of all others, or what was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Series {
+    pub(super) class: &'static str,
+    pub(super) name: String,
+    /// The token, if it is one.
+    pub(super) token: Option<i64>,
+    pub(super) total: i64,
+}
+
+/// A row of the table: a number for each series.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Row {
+    pub(super) period: Period,
+    pub(super) numbers: Vec<i64>,
+}
+
+/// The tokens that are named, those with the most requests first.
+#[derive(Debug)]
+pub(super) struct Named {
+    pub(super) tokens: Vec<i64>,
+    has_others: bool,
+}
+
+impl Named {
+    /// Finds them. `others` stands for no token.
+    pub(super) fn of(points: &[Point], others: i64) -> Self {
+        let mut totals: HashMap<i64, i64> = HashMap::new();
+        // Points come in runs: the rows of a period, or of a token.
+        points.iter().for_each(|point| *totals.entry(point.token).or_default() += point.counts.total());
+        let mut tokens: Vec<(i64, i64)> = totals.into_iter().filter(|(token, _)| *token != others).collect();
+        tokens.sort_unstable_by_key(|(token, total)| (std::cmp::Reverse(*total), *token));
+        let named: Vec<i64> = tokens.iter().take(NAMED).map(|(token, _)| *token).collect();
+        let has_others = tokens.len() > NAMED || points.iter().any(|point| point.token == others);
+        Self { tokens: named, has_others }
+    }
+
+    /// Where a token's requests are added; the last but one is that of all others.
+    fn place(&self, token: i64) -> usize {
+        self.tokens.iter().position(|named| *named == token).unwrap_or(self.tokens.len())
+    }
+
+    /// How many numbers a period has: one a token, the others, what was refused.
+    fn numbers(&self) -> usize {
+        self.tokens.len() + 2
+    }
+}
+
+impl Chart {
+    /// Draws points. `names` has the names of the named tokens.
+    pub(super) fn draw(
+        texts: Texts,
+        named: &Named,
+        names: &HashMap<i64, String>,
+        points: &[Point],
+        bars: &[Period],
+        row: impl Fn(i64) -> Period,
+    ) -> Self {
+        let (others, refused) = (named.tokens.len(), named.tokens.len() + 1);
+        let empty = || vec![0; named.numbers()];
+        let mut by_bar = vec![empty(); bars.len()];
+        let mut by_row: BTreeMap<i64, Vec<i64>> = BTreeMap::new();
+        let mut total = RequestCounts::default();
+        // With dozens of tokens, a row is looked up once and not for each.
+        for run in points.chunk_by(|point, next| point.row == next.row) {
+            let of_row = by_row.entry(run[0].row).or_insert_with(empty);
+            for point in run {
+                let place = named.place(point.token);
+                for numbers in [&mut by_bar[point.bar], &mut *of_row] {
+                    numbers[place] += point.counts.admitted;
+                    numbers[refused] += point.counts.refused;
+                }
+                total.add(point.counts);
+            }
+        }
+        let sum = |place: usize| by_bar.iter().map(|numbers| numbers[place]).sum::<i64>();
+        let mut series: Vec<Series> = Vec::new();
+        for (place, token) in named.tokens.iter().enumerate() {
+            let name = names.get(token).cloned().unwrap_or_else(|| format!("Token {token}"));
+            series.push(Series { class: CLASSES[place], name, token: Some(*token), total: sum(place) });
+        }
+        let rest = [("s0", "Other tokens", others), ("refused", "Refused", refused)];
+        let shown: Vec<usize> = (0..named.numbers()).filter(|place| *place != others || named.has_others).collect();
+        for (class, name, place) in rest.into_iter().filter(|(_, _, place)| shown.contains(place)) {
+            series.push(Series { class, name: name.to_owned(), token: None, total: sum(place) });
+        }
+        let most = by_bar.iter().map(|numbers| numbers.iter().sum::<i64>()).max().unwrap_or(0);
+        let class = |place: usize| match place {
+            _ if place == refused => "refused",
+            _ if place == others => "s0",
+            _ => CLASSES[place],
+        };
+        let drawn = by_bar.iter().enumerate().filter(|(_, numbers)| numbers.iter().any(|number| *number > 0));
+        let drawn = drawn.map(|(at, numbers)| Bar {
+            title: title(&bars[at].shown, numbers.iter().sum::<i64>() - numbers[refused], numbers[refused]),
+            parts: stack(at, numbers, most, class),
+        });
+        let chosen = |numbers: &[i64]| shown.iter().map(|place| numbers[*place]).collect();
+        let rows = by_row.iter().map(|(at, numbers)| Row { period: row(*at), numbers: chosen(numbers) });
+        let end = |end: Option<&Period>| end.map(|period| period.shown.clone()).unwrap_or_default();
+        Self {
+            bars: drawn.collect(),
+            width: bars.len() * PLACE,
+            ends: (end(bars.first()), end(bars.last())),
+            most,
+            series,
+            total,
+            rows: rows.collect(),
+            texts,
+        }
+    }
+
+    /// What the drawing shows, in words.
+    pub(super) fn summary(&self) -> String {
+        title(self.texts.heading, self.total.admitted, self.total.refused)
+    }
+}
+
+/// The classes of the named tokens.
+const CLASSES: [&str; NAMED] = ["s1", "s2", "s3", "s4", "s5", "s6"];
+
+fn title(period: &str, admitted: i64, refused: i64) -> String {
+    format!("{period}: {admitted} admitted, {refused} refused")
+}
+
+/// The parts of a bar, from the bottom to the top.
+fn stack(at: usize, numbers: &[i64], most: i64, class: impl Fn(usize) -> &'static str) -> Vec<Part> {
+    let mut top = HEIGHT;
+    let parts = numbers.iter().enumerate().filter(|(_, number)| **number > 0);
+    let parts = parts.map(|(place, number)| {
+        #[expect(clippy::cast_precision_loss, reason = "a drawing has no more than a few hundred dots")]
+        let height = (*number as f64 * HEIGHT / most.max(1) as f64).max(LEAST).min(top.max(0.0));
+        top -= height;
+        Part { class: class(place), x: at * PLACE + 1, y: format!("{top:.1}"), height: format!("{height:.1}") }
+    });
+    parts.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn draw(points: &[Point]) -> Chart {
+        let texts = Texts { id: "hour", heading: "An hour", row: "Minute", empty: "", note: None };
+        let period = |at: i64| Period { exact: at.to_string(), shown: format!("minute {at}") };
+        let bars: Vec<Period> = (0..3).map(period).collect();
+        let named = Named::of(points, 0);
+        let names = HashMap::from([(1, "one".to_owned())]);
+        Chart::draw(texts, &named, &names, points, &bars, period)
+    }
+
+    fn point(bar: usize, token: i64, admitted: i64, refused: i64) -> Point {
+        let row = i64::try_from(bar).unwrap();
+        Point { bar, row, token, counts: RequestCounts { admitted, refused } }
+    }
+
+    #[test]
+    fn the_six_with_the_most_requests_are_named_and_all_sums_hold() {
+        let mut points: Vec<Point> = (1..=8).map(|token| point(1, token, 10 * token, 1)).collect();
+        points.push(point(2, 1, 500, 0));
+        let chart = draw(&points);
+        let names: Vec<_> = chart.series.iter().map(|series| (&*series.name, series.class, series.total)).collect();
+        assert_eq!(names[0], ("one", "s1", 510));
+        assert_eq!(names[1], ("Token 8", "s2", 80));
+        assert_eq!(names[6..], [("Other tokens", "s0", 20 + 30), ("Refused", "refused", 8)]);
+        assert_eq!(chart.summary(), "An hour: 860 admitted, 8 refused");
+        let sums: Vec<i64> = chart.rows.iter().map(|row| row.numbers.iter().sum()).collect();
+        assert_eq!((sums, chart.rows[0].numbers.len()), (vec![368, 500], 8));
+    }
+
+    #[test]
+    fn bars_are_stacked_without_gaps_and_within_the_drawing() {
+        let chart = draw(&[point(0, 1, 60, 0), point(0, 2, 30, 10), point(2, 2, 0, 1)]);
+        let [full, single] = &chart.bars[..] else { panic!("two bars") };
+        assert_eq!((&*full.title, chart.most, chart.width), ("minute 0: 90 admitted, 10 refused", 100, 30));
+        let parts: Vec<_> = full.parts.iter().map(|part| (part.class, part.x, &*part.y, &*part.height)).collect();
+        assert_eq!(parts, [("s1", 1, "40.0", "60.0"), ("s2", 1, "10.0", "30.0"), ("refused", 1, "0.0", "10.0")]);
+        assert_eq!((single.parts[0].x, &*single.parts[0].height), (21, "1.5"), "it is seen");
+    }
+
+    #[test]
+    fn a_chart_without_requests_has_no_bars() {
+        let chart = draw(&[]);
+        assert!(chart.bars.is_empty() && chart.rows.is_empty() && chart.most == 0);
+    }
+}
