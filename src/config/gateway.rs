@@ -97,7 +97,7 @@ pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> GatewayTabl
     let databases = databases::read(table.table("databases"));
     let limits = limits::read(table.table("limits"));
     let webhooks = webhooks::read(table.table("webhooks"), folder);
-    let administration = administration::read(table.table("administration"));
+    let administration = administration::read(table.table("administration"), folder);
     let public_port = read_public_port(&mut table);
     let mut cache_mib = DEFAULT_CACHE_MIB;
     // The protocol of a faulty entry is unknown, so assume TLS.
