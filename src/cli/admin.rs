@@ -91,6 +91,7 @@ pub(super) async fn run(command: &AdminCommand) -> Result<()> {
             Role::Admin => AdminRole::Admin,
             Role::Viewer => AdminRole::Viewer,
         },
+        identity: None,
         expires_at: now + command.valid,
     };
     let stored = create_link(&store, &area, &link, now).await.of_tenant(&tenant);

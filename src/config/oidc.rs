@@ -88,12 +88,6 @@ impl OidcConfig {
         }
         has(&self.viewer_values).then_some(AdminRole::Viewer)
     }
-
-    /// The host of the issuer, which pages name.
-    #[must_use]
-    pub fn provider(&self) -> String {
-        Target::parse(&self.issuer).map_or_else(|_| self.issuer.to_string(), |target| target.host().to_string())
-    }
 }
 
 /// Reads the table; `None` if it is missing or faulty. `folder` is that of the file.
@@ -112,7 +106,9 @@ pub(super) fn read(table: Option<TableReader<'_, '_>>, folder: &Path) -> Option<
     let viewer = table.strings("viewer_values");
     if admin.is_empty() && viewer.is_empty() {
         let problem = Problem::at(table.span(), "no role for any user of the provider");
-        context.report(problem.help("list the values of `role_claim` that give a role in `admin_values` or `viewer_values`"));
+        context.report(
+            problem.help("list the values of `role_claim` that give a role in `admin_values` or `viewer_values`"),
+        );
     }
     if let Some(both) = viewer.iter().find(|value| admin.iter().any(|other| other.value == value.value)) {
         context.report(Problem::at(&both.span, "the same value for both roles").label("also in `admin_values`"));
@@ -138,7 +134,8 @@ fn read_issuer(text: StringValue, context: &LoadContext<'_>) -> Option<Box<str>>
     let is_plain = text.value.len() <= MAX_TEXT && text.value.bytes().all(|byte| byte.is_ascii_graphic());
     let Some(url) = url.filter(|url| is_plain && url.query().is_none() && url.fragment().is_none()) else {
         let problem = Problem::at(&text.span, "not the issuer of an OpenID provider");
-        context.report(problem.label("expected an `https://` URL without `?` and `#`, exactly as the provider writes it"));
+        context
+            .report(problem.label("expected an `https://` URL without `?` and `#`, exactly as the provider writes it"));
         return None;
     };
     let segment = url.path_segments().and_then(|mut segments| segments.next()).unwrap_or_default().to_ascii_lowercase();

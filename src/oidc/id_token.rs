@@ -149,7 +149,7 @@ fn check(claims: Value, config: &OidcConfig, nonce: &str, now: Timestamp) -> Res
     if !is_ours || claims.get("azp").is_some_and(|azp| azp != client) {
         return Err(TokenFault::Audience);
     }
-    if !seconds(&claims["exp"]).is_some_and(|end| end.saturating_add(CLOCK_SKEW) > now) {
+    if seconds(&claims["exp"]).is_none_or(|end| end.saturating_add(CLOCK_SKEW) <= now) {
         return Err(TokenFault::Expired);
     }
     let is_past = |at: i64| at.saturating_sub(CLOCK_SKEW) <= now;

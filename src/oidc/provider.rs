@@ -190,10 +190,9 @@ impl Provider {
         let token = self.exchange(&metadata, config, attempt, &code, redirect).await?;
         let claims = self.verify(&metadata, config, attempt, &token).await?;
         let claim = claims.get(&config.role_claim);
-        let role = claim.and_then(|claim| config.role(claim)).ok_or_else(|| OidcError::NoRole {
-            claim: config.role_claim.to_string(),
-            is_present: claim.is_some(),
-        })?;
+        let role = claim
+            .and_then(|claim| config.role(claim))
+            .ok_or_else(|| OidcError::NoRole { claim: config.role_claim.to_string(), is_present: claim.is_some() })?;
         Ok(Identified { subject: claims.subject, email: claims.email, name: claims.name, role })
     }
 
@@ -206,20 +205,8 @@ impl Provider {
         code: &str,
         redirect: &str,
     ) -> Result<String, OidcError> {
-        let secret = config.client_secret.expose_secret();
-        let mut form = form_urlencoded::Serializer::new(String::new());
-        form.append_pair("grant_type", "authorization_code")
-            .append_pair("code", code)
-            .append_pair("redirect_uri", redirect)
-            .append_pair("code_verifier", &attempt.verifier(config));
-        let authorization = match metadata.authentication {
-            ClientAuthentication::Basic => Some(basic(&config.client_id, secret)),
-            ClientAuthentication::Form => {
-                form.append_pair("client_id", &config.client_id).append_pair("client_secret", secret);
-                None
-            }
-        };
-        let answer = self.client.post_form(&metadata.token, form.finish(), authorization).await;
+        let (form, authorization) = exchange_form(metadata, config, attempt, code, redirect);
+        let answer = self.client.post_form(&metadata.token, form, authorization).await;
         let answer = answer.map_err(|error| OidcError::Unreachable(Endpoint::Token, error))?;
         let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         match answer.status {
@@ -282,6 +269,30 @@ impl Provider {
             status => Err(OidcError::Status(what, status, None)),
         }
     }
+}
+
+/// The form that exchanges a code, and the credentials if they are not part of it.
+fn exchange_form(
+    metadata: &Metadata,
+    config: &OidcConfig,
+    attempt: &SignInAttempt,
+    code: &str,
+    redirect: &str,
+) -> (String, Option<HeaderValue>) {
+    let secret = config.client_secret.expose_secret();
+    let mut form = form_urlencoded::Serializer::new(String::new());
+    form.append_pair("grant_type", "authorization_code")
+        .append_pair("code", code)
+        .append_pair("redirect_uri", redirect)
+        .append_pair("code_verifier", &attempt.verifier(config));
+    let authorization = match metadata.authentication {
+        ClientAuthentication::Basic => Some(basic(&config.client_id, secret)),
+        ClientAuthentication::Form => {
+            form.append_pair("client_id", &config.client_id).append_pair("client_secret", secret);
+            None
+        }
+    };
+    (form.finish(), authorization)
 }
 
 /// `client_secret_basic`: both parts are encoded as in a form first (RFC 6749, section 2.3.1).

@@ -173,7 +173,11 @@ fn request(message: &Message<'_>) -> Request<Full<Bytes>> {
 }
 
 /// The fault in an error of the client, before or after the head of an answer.
-pub(super) fn fault_of(error: &(dyn Error + 'static), status: Option<StatusCode>, connection: &CaptureConnection) -> SendError {
+pub(super) fn fault_of(
+    error: &(dyn Error + 'static),
+    status: Option<StatusCode>,
+    connection: &CaptureConnection,
+) -> SendError {
     if let Some(error) = find_cause::<SendError>(error) {
         return *error;
     }
