@@ -4,6 +4,7 @@ mod audit;
 mod browser;
 mod groups;
 mod links;
+mod oidc;
 mod outage;
 mod protection;
 mod scene;
