@@ -49,7 +49,8 @@ impl Area {
         let here = uri.query().map_or_else(|| here.to_owned(), |query| format!("{here}?{query}"));
         let is_get = [Method::GET, Method::HEAD].contains(&visit.head.method);
         let to = Some(page_inside(&here)).filter(|to| is_get && !to.is_empty());
-        let query = to.map(|to| form_urlencoded::Serializer::new("?".to_owned()).append_pair(TO, to).finish());
+        let query =
+            to.map(|to| form_urlencoded::Serializer::for_suffix("?".to_owned(), 1).append_pair(TO, to).finish());
         let href = format!("{}/sign-in{}", self.path(), query.unwrap_or_default());
         Some(WayOn { href, label: format!("Sign in with {}", host_of(&config.issuer)) })
     }
@@ -131,10 +132,12 @@ async fn offer(visit: &Visit<'_>, config: &OidcConfig, person: Identified, secre
 
 /// The path of a link's page below that of the area, which leads to another page after signing in.
 fn enter_path(secret: &str, page: &str) -> String {
-    match page {
-        "" => format!("/enter/{secret}"),
-        page => form_urlencoded::Serializer::new(format!("/enter/{secret}?")).append_pair(TO, page).finish(),
+    let path = format!("/enter/{secret}");
+    if page.is_empty() {
+        return path;
     }
+    let begin = path.len() + 1;
+    form_urlencoded::Serializer::for_suffix(path + "?", begin).append_pair(TO, page).finish()
 }
 
 /// The page that a link leads to after signing in.

@@ -84,9 +84,9 @@ pub(super) struct Claims {
 }
 
 impl Claims {
-    /// A claim, if the token has it.
+    /// A claim, if the token has it. `null` is none.
     pub(super) fn get(&self, name: &str) -> Option<&Value> {
-        self.all.get(name)
+        self.all.get(name).filter(|value| !value.is_null())
     }
 }
 

@@ -7,6 +7,7 @@ mod links;
 mod oidc;
 mod outage;
 mod protection;
+mod roles;
 mod scene;
 mod sessions;
 mod tokens;

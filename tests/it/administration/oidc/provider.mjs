@@ -8,6 +8,9 @@ import { createServer } from "node:https";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
 
+// The test reads one line of the output, and then no more.
+console.info = console.error;
+
 const [folder, port, certificate, key, method, ...redirects] = process.argv.slice(2);
 const main = join(folder, "node_modules/oidc-provider/lib/index.js");
 const { Provider } = await import(pathToFileURL(main));

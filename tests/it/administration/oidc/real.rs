@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::provider::Provider;
 use super::{Caller, administration, table};
-use crate::administration::scene::{SLUGS, Scene, text};
+use crate::administration::scene::{SLUGS, Scene, random, text};
 use crate::support::browser::Browser;
 use crate::support::client::operator_count;
 use crate::support::fixture::{Engine, Site, on_both_databases};
@@ -28,6 +28,16 @@ async fn last_entry(scene: &Scene, action: &str) -> Value {
     assert_eq!(output.code, 0, "{}", output.stderr);
     let lines = output.stdout.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
     lines.filter(|entry| entry["action"] == action).max_by_key(|entry| entry["id"].as_i64()).expect("an entry")
+}
+
+/// The numbers of sessions, links and entries of the audit log.
+async fn stored(scene: &Scene) -> [i64; 3] {
+    let database = scene.database("acme").await;
+    let count = "SELECT (SELECT count(*) FROM admin_sessions), (SELECT count(*) FROM admin_links), \
+                 (SELECT count(*) FROM audit_log)";
+    let counts = database.integers(count).await;
+    database.close().await;
+    counts
 }
 
 async fn sign_ins(scene: &mut Scene, result: &str) -> u64 {
@@ -57,11 +67,14 @@ on_both_databases! {
 
         let query = provider.sign_in(leaving.url.as_str()).await;
         let callback = there.back(&query, &leaving.cookie).send().await;
+        // The one GET that stores something: a link for this person, which does nothing yet.
+        assert_eq!(stored(&scene).await, [0, 1, 0]);
         let shown = here.client.get(callback.header("location").expect("an address")).send().await;
         let shown = text(&shown);
         assert!(shown.contains("Ana &#60;b&#62;") && shown.contains("(ana@acme.example)"), "{shown}");
         assert!(shown.contains("localhost has confirmed who you are."), "{shown}");
         let signed_in = here.press(&callback, "/admin/tokens?page=2&show=all").await;
+        assert_eq!(stored(&scene).await, [1, 0, 1]);
         signed_in.generate("by Ana").await;
         assert_eq!(signed_in.at(&second).get("/admin").await.status, 200);
 
@@ -120,7 +133,7 @@ on_both_databases! {
                 continue;
             };
             let signed_in = caller.arrive(&query, &leaving.cookie, "/admin").await;
-            let answer = signed_in.post("/admin/tokens", &[("name", "x"), ("form_key", &format!("{groups}"))]).await;
+            let answer = signed_in.post("/admin/tokens", &[("name", "x"), ("form_key", &random())]).await;
             assert_eq!(answer.status, if role == "admin" { 201 } else { 403 }, "{groups}: {answer:?}");
         }
         assert_eq!(sign_ins(&mut scene, "no_role").await, 6);
