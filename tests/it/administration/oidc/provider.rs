@@ -3,6 +3,9 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -10,6 +13,12 @@ use tokio::task::spawn_blocking;
 
 use crate::support::child::{Child, bound_to_us, free_port};
 use crate::support::{certificate, folder};
+
+/// How long it may take to start.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// A sign-in needs three.
+const MAX_REDIRECTS: usize = 10;
 
 /// A provider that is not running yet, or not any more.
 pub(super) struct Provider {
@@ -44,9 +53,10 @@ impl Provider {
         command.arg(self.folder.path().join("localhost.pem")).arg(self.folder.path().join("localhost.key"));
         command.arg(method).args(redirects).stdout(Stdio::piped());
         let mut child = Child::spawn(command);
-        let lines = BufReader::new(child.pipes().stdout.take().expect("it was piped")).lines();
-        let ready = lines.map_while(Result::ok).any(|line| line == "listening");
-        assert!(ready, "the provider did not start; tests/run installs it");
+        let output = BufReader::new(child.pipes().stdout.take().expect("it was piped"));
+        let (ready, started) = mpsc::channel();
+        thread::spawn(move || ready.send(output.lines().map_while(Result::ok).any(|line| line == "listening")));
+        assert_eq!(started.recv_timeout(START_LIMIT), Ok(true), "the provider did not start; tests/run installs it");
         self.running = Some(child);
     }
 
@@ -66,7 +76,10 @@ impl Provider {
         let jar = folder::temporary("jar");
         let cookies = jar.path().join("cookies").display().to_string();
         let mut url = url.to_owned();
-        while url.starts_with(&self.issuer()) {
+        for _ in 0..MAX_REDIRECTS {
+            if !url.starts_with(&self.issuer()) {
+                break;
+            }
             let arguments = ["-b", &cookies, "-c", &cookies, &url].map(str::to_owned).to_vec();
             url = self.curl(arguments, "%{redirect_url}").await;
         }
