@@ -1,6 +1,6 @@
 //! Signing in through an OpenID provider: the way there, and the way back.
 //!
-//! The way there is a redirect and a cookie, and stores nothing. On the way back, the person whom the provider signed in
+//! The way there is a redirect and a cookie, and stores nothing. On the way back, the person that the provider signed in
 //! gets a one-time link of their own, and is sent to its page: it says who they are, and its button signs them in, like
 //! any other link. So a session still begins with a POST from a page of this area, and the address with the provider's
 //! code leaves the history of the browser.
@@ -116,7 +116,7 @@ pub(super) async fn callback(area: &Area, visit: &Visit<'_>) -> Result<Reply, Re
     Ok(area.see_other(&enter_path(&secret, page)).with_header(SET_COOKIE, clear()))
 }
 
-/// Stores a link for the person, whom it signs in.
+/// Stores a link that signs the person in.
 async fn offer(visit: &Visit<'_>, config: &OidcConfig, person: Identified, secret: &str) -> Result<(), Refusal> {
     let now = Timestamp::now();
     let link = AdminLink {

@@ -1,7 +1,7 @@
 //! Every route of the administration area.
 //!
 //! Owns the paths, and what each of them needs. No GET changes anything, so a link can never do harm. The one that
-//! stores something is `/callback`: a one-time link for the person whom the OpenID provider has just signed in, which
+//! stores something is `/callback`: a one-time link for the person that the OpenID provider has just signed in, which
 //! does nothing until that person presses its button.
 
 use http::Method;

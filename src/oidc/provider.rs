@@ -39,7 +39,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(2);
 /// Larger: sign-ins fail for longer after a provider changed its keys twice. Smaller: more requests for made-up tokens.
 const REFETCH_INTERVAL: Duration = Duration::from_secs(60);
 
-/// A person whom a provider signed in, with a role.
+/// A person that a provider signed in, with a role.
 #[derive(Clone, Debug)]
 pub struct Identified {
     /// The person's identity at the issuer.

@@ -107,7 +107,7 @@ impl Store {
         Ok(transaction.commit().await?)
     }
 
-    /// Stores a link for a person whom a provider identified, who is about to use it, and deletes those that have
+    /// Stores a link for a person that a provider identified, who is about to use it, and deletes those that have
     /// expired. The audit log has the session that it becomes.
     ///
     /// # Errors

@@ -115,7 +115,7 @@ async fn state(scene: &Scene) -> [i64; 2] {
 }
 
 on_both_databases! {
-    async fn a_token_with_a_defect_signs_nobody_in(engine: Engine) {
+    async fn a_token_with_a_defect_signs_no_one_in(engine: Engine) {
         let forged = Forged::start().await;
         let mut scene = scene(engine, &forged).await;
         let caller = Caller::of(&scene, "acme", &scene.node);
@@ -165,7 +165,7 @@ on_both_databases! {
             assert_eq!(answer.status, 403, "{reason}: {answer:?}");
             scene.node.wait_for_lines(Duration::from_secs(5), reason, 1);
         }
-        assert_eq!((state(&scene).await, forged.asked("/keys")), ([0, 0], 1), "nobody is signed in, by one read of the keys");
+        assert_eq!((state(&scene).await, forged.asked("/keys")), ([0, 0], 1), "no one is signed in, by one read of the keys");
         let leaving = caller.leave("").await;
         forged.set_token(&key.sign(&forged.claims(&leaving)));
         caller.arrive(&forged.query(&leaving), &leaving.cookie, "/admin").await;
