@@ -23,6 +23,7 @@ mod enter;
 mod forms;
 mod frame;
 mod groups;
+mod oidc;
 mod overview;
 mod problem;
 mod protection;
@@ -44,6 +45,7 @@ use arc_swap::ArcSwapOption;
 
 use crate::config::{AdministrationConfig, GatewayConfig};
 use crate::metrics::Metrics;
+use crate::oidc::Providers;
 use crate::shared::RedisClient;
 pub use problem::page_of_refusal;
 use rates::SessionRates;
@@ -66,6 +68,7 @@ struct Shared {
     rates: SessionRates,
     /// Announces changed tokens to the other nodes, if Redis is configured.
     redis: Option<Arc<RedisClient>>,
+    providers: Arc<Providers>,
     metrics: Metrics,
 }
 
@@ -86,7 +89,8 @@ impl Administration {
     /// The area as configured, and the Redis that changed tokens are announced through.
     #[must_use]
     pub fn new(config: &GatewayConfig, redis: Option<Arc<RedisClient>>, metrics: Metrics) -> Self {
-        let shared = Shared { rates: SessionRates::default(), redis, metrics };
+        let providers = Arc::new(Providers::new(config.webhooks.requests.dns_servers.clone()));
+        let shared = Shared { rates: SessionRates::default(), redis, providers, metrics };
         let administration = Self { settings: ArcSwapOption::empty(), shared: Arc::new(shared) };
         administration.configure(config);
         administration

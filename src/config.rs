@@ -24,6 +24,7 @@ mod include;
 mod keys;
 mod limits;
 mod listen;
+mod oidc;
 mod operator;
 mod problem;
 mod redis;
@@ -54,6 +55,7 @@ use self::context::LoadContext;
 pub use self::include::Sources;
 pub use self::limits::{ConnectionLimits, Limits, RequestLimits};
 pub use self::listen::{ListenConfig, ListenProtocol};
+pub use self::oidc::OidcConfig;
 pub use self::operator::{OperatorAddress, OperatorConfig, RegistryConfig};
 pub use self::problem::{Problem, Problems, TenantOrigin};
 pub use self::redis::{OnRedisFailure, RedisConfig, RedisTarget};
@@ -301,6 +303,8 @@ pub struct TenantConfig {
     /// How much of a group one write may detach. `None`, the default, does not limit it: a write replaces the
     /// membership as requested.
     pub group_guard: Option<Guard>,
+    /// The OpenID provider of its administrators, in place of the gateway's.
+    pub oidc: Option<Arc<OidcConfig>>,
     /// Where the table is in the files, for faults that appear only later.
     pub origin: TenantOrigin,
     /// A fingerprint of the TOML section, if the tenant has a section of its own. A reload does not parse an unchanged
@@ -335,6 +339,7 @@ impl TenantConfig {
             max_connections,
             max_in_flight,
             group_guard,
+            oidc,
             origin: _,
             section_fingerprint: _,
         } = self;
@@ -349,6 +354,7 @@ impl TenantConfig {
             && *max_connections == other.max_connections
             && *max_in_flight == other.max_in_flight
             && *group_guard == other.group_guard
+            && *oidc == other.oidc
     }
 
     /// A fault of the tenant's database. The report points at the value of `database` and does not show it.

@@ -34,7 +34,7 @@
 //! gate, registry
 //! error, tenant
 //! quota
-//! shared
+//! oidc, shared
 //! config
 //! certificate
 //! reply, store
@@ -61,6 +61,7 @@ pub mod host;
 pub mod import;
 pub mod memory;
 pub mod metrics;
+pub mod oidc;
 pub mod operator;
 pub mod outbound;
 mod owner_only;

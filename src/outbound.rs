@@ -1,4 +1,4 @@
-//! Sends one request to a webhook receiver, at a URL that a caller chose.
+//! Sends one request to a webhook receiver, at a URL that a caller chose, or to a service that the operator configured.
 //!
 //! Knows no database, no tenant and no retries: the caller of [`Client::send`] decides what to send and when, and what
 //! an outcome means. Read [`Client`] first. On the way of a request:
@@ -7,6 +7,8 @@
 //! 2. [`Guard`] refuses addresses that are not public (`addresses`), and `dialer` connects to one that it allows.
 //! 3. `tls` verifies the certificate; `connector` gives the connection to the HTTP client, and `counted` bounds it.
 //! 4. `signature` signs the request, and `answer` reads what comes back.
+//!
+//! `document` exchanges whole documents with an OpenID provider on the same way.
 //!
 //! `probe` walks the same way step by step for an operator.
 //!
@@ -19,6 +21,7 @@ mod client;
 mod connector;
 mod counted;
 mod dialer;
+mod document;
 mod error;
 mod guard;
 mod own_services;
@@ -33,6 +36,7 @@ mod tls;
 
 pub use answer::Answer;
 pub use client::{Attempt, Client, Message};
+pub use document::{Document, MAX_DOCUMENT_BYTES};
 pub use error::{ConnectFault, DnsFault, Phase, ProtocolFault, SendError, TlsFault};
 pub use guard::{AllowedTarget, AllowedTargets, BlockedAddress, Guard, InvalidAllowedTarget};
 pub use probe::{ProbeFault, ProbeStep, Probed};

@@ -60,7 +60,7 @@ use tokio::sync::{RwLock, Semaphore};
 pub use admin_links::{AdminLink, AdminRole};
 pub use admin_overview::{TokenCounts, TokenFilter};
 pub use admin_sessions::{AdminSession, EndedSessions, NewAdminSession};
-pub use audit::{Actor, AuditEntry, AuditFilter, AuditRecord, AuditSource, AuditVerdict};
+pub use audit::{Actor, AuditEntry, AuditFilter, AuditRecord, AuditSource, AuditVerdict, Identity};
 pub use changes::{Change, ChangeCursor, ChangeKind, ChangePage, ChangesFrom, ChangesRead, LostCursor};
 pub use concerns::DatabaseConcern;
 #[cfg(test)]

@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 
 use jiff::tz::TimeZone;
 
-use crate::config::TenantConfig;
+use crate::config::{OidcConfig, TenantConfig};
 use crate::host::HostName;
 use crate::memory::TenantMemory;
 use crate::metrics::TenantMeter;
@@ -56,6 +56,8 @@ pub struct Tenant {
     account: OnceLock<Arc<Account>>,
     /// How much of a group one write may detach.
     pub group_guard: Option<Guard>,
+    /// The OpenID provider of its administrators, in place of the gateway's.
+    pub oidc: Option<Arc<OidcConfig>>,
     /// Its requests, for the metrics.
     pub meter: Arc<TenantMeter>,
     /// What is known of its tokens.
@@ -83,6 +85,7 @@ impl Tenant {
             requests_per_minute: config.requests_per_minute,
             account: OnceLock::new(),
             group_guard: config.group_guard,
+            oidc: config.oidc.clone(),
             meter: Arc::new(TenantMeter::new(&config.slug)),
             tokens: Arc::new(Tokens::new()),
             in_flight: Arc::new(InFlight::new(config.max_in_flight)),

@@ -1,4 +1,4 @@
-//! Signing in by a one-time link.
+//! Signing in by a one-time link: one that a command made, or one that an OpenID provider's answer led to.
 //!
 //! Opening a link shows a page with one button and uses up nothing: mail scanners and link previews open links too. The
 //! button redeems the link, once on whichever node that is. The address of the page is a secret, so it is never
@@ -10,15 +10,15 @@ use http::header::SET_COOKIE;
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
-use super::Area;
 use super::cookie::SessionSecret;
 use super::frame::{Assets, page_with};
 use super::protection::Referrer;
 use super::visit::Visit;
+use super::{Area, oidc};
 use crate::error::Refusal;
 use crate::gate::Attempt;
 use crate::reply::Reply;
-use crate::store::{AdminRole, NewAdminSession, Store, StoreError};
+use crate::store::{AdminRole, Identity, NewAdminSession, Store, StoreError};
 
 /// The longest secret of a link. Larger: more bytes are hashed for nothing. Smaller: valid links are refused.
 const MAX_SECRET: usize = 200;
@@ -34,19 +34,22 @@ struct EnterPage {
     name: Option<String>,
     email: String,
     is_viewer: bool,
+    /// The OpenID provider that says who this is.
+    provider: Option<String>,
 }
 
 /// The page with the button.
 pub(super) async fn show(area: &Area, visit: &Visit<'_>, secret: &str) -> Result<Reply, Refusal> {
     let now = Timestamp::now();
     let found = with_link(area, visit, secret, async |store, link| store.find_admin_link(&link, now).await).await?;
-    let Some(link) = found else { return Ok(area.unknown_link(&visit.tenant.slug)) };
+    let Some(link) = found else { return Ok(area.unknown_link(visit)) };
     let page = EnterPage {
         assets: Assets::below(area.path()),
         account: visit.tenant.name.clone(),
         name: link.name,
         email: link.email,
         is_viewer: link.role == AdminRole::Viewer,
+        provider: link.identity.map(|identity| oidc::host_of(&identity.issuer)),
     };
     Ok(page_with(StatusCode::OK, &page, Referrer::Nothing))
 }
@@ -68,18 +71,30 @@ pub(super) async fn sign_in(area: &Area, visit: &Visit<'_>, secret: &str) -> Res
     let tenant = &*visit.tenant.slug;
     match signed_in {
         Ok(Some(session)) => {
-            sign_ins.with_label_values(&["done"]).inc();
+            let by = if session.identity.is_some() { "oidc" } else { "link" };
+            sign_ins.with_label_values(&[by, "done"]).inc();
             let (actor, role, network) = (session.email, session.role.as_str(), session.network);
-            tracing::info!(tenant, actor, role, network, "an administrator signed in by a link");
-            Ok(area.see_other("").with_header(SET_COOKIE, cookie.set()))
+            match session.identity {
+                Some(Identity { issuer, subject }) => tracing::info!(
+                    tenant,
+                    actor,
+                    role,
+                    network,
+                    issuer,
+                    subject,
+                    "an administrator signed in by an OpenID provider"
+                ),
+                None => tracing::info!(tenant, actor, role, network, "an administrator signed in by a link"),
+            }
+            Ok(area.see_other(&oidc::page_after(visit)).with_header(SET_COOKIE, cookie.set()))
         }
         Ok(None) => {
-            sign_ins.with_label_values(&["unknown_link"]).inc();
+            sign_ins.with_label_values(&["link", "unknown_link"]).inc();
             tracing::warn!(tenant, network = new.network, "a sign-in link was refused: unknown, used or expired");
-            Ok(area.unknown_link(tenant))
+            Ok(area.unknown_link(visit))
         }
         Err(refusal) => {
-            sign_ins.with_label_values(&["failed"]).inc();
+            sign_ins.with_label_values(&["link", "failed"]).inc();
             Err(refusal)
         }
     }
@@ -97,7 +112,7 @@ async fn with_link<T>(
     }
     let digest: [u8; 32] = Sha256::digest(secret).into();
     let attempt = visit.gate.attempt(visit.connection, visit.tenant, digest).inspect_err(|_| {
-        area.shared.metrics.administration.sign_ins.with_label_values(&["limited"]).inc();
+        area.shared.metrics.administration.sign_ins.with_label_values(&["link", "limited"]).inc();
     })?;
     let found = async {
         let (store, _permit) = visit.tenant.database.store_for_look_up().await?;

@@ -9,52 +9,69 @@ use http::header::{LOCATION, SET_COOKIE};
 
 use super::frame::{Assets, page, page_with};
 use super::protection::{Referrer, protect};
+use super::visit::Visit;
 use super::{Area, cookie};
 use crate::error::Refusal;
 use crate::reply::{ContentType, Reply};
 
 #[derive(Template)]
 #[template(path = "problem.html", config = "src/administration/askama.toml")]
-struct ProblemPage {
+pub(super) struct ProblemPage {
     assets: Assets,
     title: &'static str,
     sentences: Vec<String>,
-    /// A link and what it says.
-    way_on: Option<(String, &'static str)>,
+    ways_on: Vec<WayOn>,
+}
+
+/// A link, and what it says.
+pub(super) struct WayOn {
+    pub(super) href: String,
+    pub(super) label: String,
+}
+
+impl WayOn {
+    fn new(href: impl Into<String>, label: &str) -> Self {
+        Self { href: href.into(), label: label.to_owned() }
+    }
 }
 
 /// What a refusal page says.
-struct Problem {
+pub(super) struct Problem {
     title: &'static str,
     sentences: Vec<String>,
 }
 
 impl Problem {
-    fn new(title: &'static str, sentences: &[&str]) -> Self {
+    pub(super) fn new(title: &'static str, sentences: &[&str]) -> Self {
         Self { title, sentences: sentences.iter().map(|&sentence| sentence.to_owned()).collect() }
     }
 }
 
 impl Area {
-    fn problem(&self, problem: Problem, way_on: Option<(String, &'static str)>) -> ProblemPage {
+    pub(super) fn problem(&self, problem: Problem, ways_on: Vec<WayOn>) -> ProblemPage {
         let Problem { title, sentences } = problem;
-        ProblemPage { assets: Assets::below(self.path()), title, sentences, way_on }
+        ProblemPage { assets: Assets::below(self.path()), title, sentences, ways_on }
     }
 
-    fn to_overview(&self) -> Option<(String, &'static str)> {
-        Some((self.path().to_owned(), "Go to the overview"))
+    fn to_overview(&self) -> Vec<WayOn> {
+        vec![WayOn::new(self.path(), "Go to the overview")]
     }
 
-    fn to_sign_in(&self, slug: &str) -> (String, Option<(String, &'static str)>) {
-        match self.settings.config.sign_in_url(slug) {
-            Some(url) => ("Sign in, and you are brought back here.".to_owned(), Some((url, "Sign in"))),
-            None => ("Open a new sign-in link. Whoever operates this service for you can create one.".to_owned(), None),
-        }
+    /// The ways to sign in: first the page of `sign_in_url`, then the OpenID provider.
+    fn to_sign_in(&self, visit: &Visit<'_>) -> (String, Vec<WayOn>) {
+        let product = self.settings.config.sign_in_url(&visit.tenant.slug).map(|url| WayOn::new(url, "Sign in"));
+        let ways: Vec<_> = product.into_iter().chain(self.way_to_provider(visit)).collect();
+        let sentence = if ways.is_empty() {
+            "Open a new sign-in link. Whoever operates this service for you can create one."
+        } else {
+            "Sign in, and you are brought back here."
+        };
+        (sentence.to_owned(), ways)
     }
 
     /// For a page that needs a session.
-    pub(super) fn not_signed_in(&self, slug: &str, had_cookie: bool) -> Reply {
-        let (next, way_on) = self.to_sign_in(slug);
+    pub(super) fn not_signed_in(&self, visit: &Visit<'_>, had_cookie: bool) -> Reply {
+        let (next, ways_on) = self.to_sign_in(visit);
         let (title, first) = if had_cookie {
             (
                 "Your session has ended",
@@ -65,25 +82,26 @@ impl Area {
         };
         let reply = page(
             StatusCode::UNAUTHORIZED,
-            &self.problem(Problem { title, sentences: vec![first.to_owned(), next] }, way_on),
+            &self.problem(Problem { title, sentences: vec![first.to_owned(), next] }, ways_on),
         );
         if had_cookie { reply.with_header(SET_COOKIE, cookie::clear()) } else { reply }
     }
 
     /// For a link that leads nowhere.
-    pub(super) fn unknown_link(&self, slug: &str) -> Reply {
-        let (next, way_on) = self.to_sign_in(slug);
+    pub(super) fn unknown_link(&self, visit: &Visit<'_>) -> Reply {
+        let (next, ways_on) = self.to_sign_in(visit);
         let first = "A sign-in link works once and only for a while. This one was used, has expired, or was not copied \
                      completely.";
         let problem = Problem { title: "This link does not work", sentences: vec![first.to_owned(), next] };
-        page_with(StatusCode::NOT_FOUND, &self.problem(problem, way_on), Referrer::Nothing)
+        page_with(StatusCode::NOT_FOUND, &self.problem(problem, ways_on), Referrer::Nothing)
     }
 
     /// After signing out.
-    pub(super) fn signed_out(&self, slug: &str) -> Reply {
-        let way_on = self.settings.config.sign_in_url(slug).map(|url| (url, "Sign in again"));
+    pub(super) fn signed_out(&self, visit: &Visit<'_>) -> Reply {
+        let product = self.settings.config.sign_in_url(&visit.tenant.slug).map(|url| WayOn::new(url, "Sign in again"));
+        let ways_on = product.into_iter().chain(self.way_to_provider(visit)).collect();
         let problem = Problem::new("You are signed out", &["You can close this page."]);
-        page(StatusCode::OK, &self.problem(problem, way_on)).with_header(SET_COOKIE, cookie::clear())
+        page(StatusCode::OK, &self.problem(problem, ways_on)).with_header(SET_COOKIE, cookie::clear())
     }
 
     /// For a POST that does not come from a page of this area.
@@ -160,7 +178,7 @@ pub(super) fn redirect(target: &str) -> Reply {
 pub fn page_of_refusal(area: &Area, path: &str, refusal: &Refusal) -> Reply {
     let reply = refusal.reply();
     let problem = problem_of(reply.status, refusal);
-    let is_secret = area.rest(path).starts_with("/enter");
+    let is_secret = ["/enter", "/callback"].iter().any(|secret| area.rest(path).starts_with(secret));
     let referrer = if is_secret { Referrer::Nothing } else { Referrer::SameOrigin };
     let mut page = page_with(reply.status, &area.problem(problem, area.to_overview()), referrer);
     page.headers.extend(reply.headers);

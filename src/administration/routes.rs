@@ -1,6 +1,8 @@
 //! Every route of the administration area.
 //!
-//! Owns the paths, and what each of them needs. No GET changes anything, so a link can never do harm.
+//! Owns the paths, and what each of them needs. No GET changes anything, so a link can never do harm. The one that
+//! stores something is `/callback`: a one-time link for the person that the OpenID provider has just signed in, which
+//! does nothing until that person presses its button.
 
 use http::Method;
 
@@ -9,7 +11,7 @@ use crate::error::Refusal;
 /// What a request needs to get a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
-    /// Nothing: it is the same for everybody.
+    /// Nothing: it is the same for everybody, or the way to a session.
     Nothing,
     /// A link that signs an administrator in.
     Link,
@@ -41,7 +43,9 @@ pub(super) enum Page {
     EndSessions,
     SignOut,
     Enter,
+    EnterArea,
     SignIn,
+    Callback,
     Style,
 }
 
@@ -68,7 +72,7 @@ const fn post(name: &'static str, path: &'static str, needs: Needs, page: Page) 
 }
 
 /// Every route.
-pub static ROUTES: [Route; 21] = [
+pub static ROUTES: [Route; 23] = [
     get("GET /admin", "", Needs::Viewer, Page::Overview),
     get("GET /admin/tokens", "/tokens", Needs::Viewer, Page::Tokens),
     post("POST /admin/tokens", "/tokens", Needs::Admin, Page::CreateToken),
@@ -88,7 +92,9 @@ pub static ROUTES: [Route; 21] = [
     post("POST /admin/sessions", "/sessions", Needs::Admin, Page::EndSessions),
     post("POST /admin/sign-out", "/sign-out", Needs::Viewer, Page::SignOut),
     get("GET /admin/enter/{secret}", "/enter/{}", Needs::Link, Page::Enter),
-    post("POST /admin/enter/{secret}", "/enter/{}", Needs::Link, Page::SignIn),
+    post("POST /admin/enter/{secret}", "/enter/{}", Needs::Link, Page::EnterArea),
+    get("GET /admin/sign-in", "/sign-in", Needs::Nothing, Page::SignIn),
+    get("GET /admin/callback", "/callback", Needs::Nothing, Page::Callback),
     get("GET /admin/style", "/style/{}", Needs::Nothing, Page::Style),
 ];
 
@@ -149,6 +155,8 @@ mod tests {
             ("GET", "/sign-out", "405 POST"),
             ("GET", "/enter/s3cret", "GET /admin/enter/{secret} s3cret"),
             ("GET", "/audit/export", "GET /admin/audit/export "),
+            ("GET", "/sign-in", "GET /admin/sign-in "),
+            ("POST", "/callback", "405 GET, HEAD"),
             ("GET", "/nothing", "404"),
         ] {
             assert_eq!(named(method, path), expected, "{method} {path}");

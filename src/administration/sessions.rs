@@ -63,7 +63,7 @@ pub(super) async fn end(change: &Change<'_>) -> Result<Reply, Refusal> {
     let tenant = &*member.visit.tenant.slug;
     tracing::info!(tenant, actor = change.actor.name, ended, "an administrator ended sessions");
     if [EndedSessions::All, EndedSessions::One(member.session.id)].contains(&which) {
-        return Ok(member.area.signed_out(tenant));
+        return Ok(member.area.signed_out(&member.visit));
     }
     Ok(member.area.see_other("/sessions"))
 }
@@ -74,5 +74,5 @@ pub(super) async fn sign_out(change: &Change<'_>) -> Result<Reply, Refusal> {
     member.store.end_admin_sessions(own, member.now, &change.actor).await?;
     let tenant = &*member.visit.tenant.slug;
     tracing::info!(tenant, actor = change.actor.name, "an administrator signed out");
-    Ok(member.area.signed_out(tenant))
+    Ok(member.area.signed_out(&member.visit))
 }

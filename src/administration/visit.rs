@@ -12,13 +12,13 @@ use super::cookie::SessionSecret;
 use super::forms::Form;
 use super::protection::{Referrer, is_from_own_page};
 use super::routes::{self, Needs, Page, Route};
-use super::{Area, audit, enter, groups, overview, problem, sessions, style, token, tokens, webhooks};
+use super::{Area, audit, enter, groups, oidc, overview, problem, sessions, style, token, tokens, webhooks};
 use crate::error::{Refusal, abbreviate};
 use crate::gate::{Authority, Connection, Gate, Origin};
 use crate::outbound::TestRequests;
 use crate::reply::Reply;
 use crate::seal::Seals;
-use crate::store::{Actor, AdminRole, AdminSession, AuditSource, Store};
+use crate::store::{Actor, AdminRole, AdminSession, Store};
 use crate::tenant::{SubscriptionChanges, Tenant, shown_network};
 
 /// How old the time of a session's last use may get before it is written. A session with a short idle limit is written
@@ -94,11 +94,17 @@ impl Area {
         if host == address {
             return None;
         }
-        let public = self.settings.public_port.map(|port| port.to_string());
-        let port =
-            public.as_deref().or(visit.authority.origin().port).filter(|port| !port.is_empty() && *port != "443");
+        let port = self.port(visit);
+        let port = port.as_deref();
         let target = visit.head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
         Some(problem::redirect(&format!("{}{target}", Origin { host: address, port })))
+    }
+
+    /// The port in addresses of the area, if they need one.
+    pub(super) fn port(&self, visit: &Visit<'_>) -> Option<String> {
+        let public = self.settings.public_port.map(|port| port.to_string());
+        let port = public.or_else(|| visit.authority.origin().port.map(ToOwned::to_owned));
+        port.filter(|port| !port.is_empty() && port != "443")
     }
 
     /// The route of a request, and the segment of its path that is not fixed.
@@ -126,25 +132,23 @@ impl Area {
         match route.page {
             Page::Style => return style::answer(segment),
             Page::Enter => return enter::show(self, &visit, segment).await,
-            Page::SignIn => return enter::sign_in(self, &visit, segment).await,
+            Page::EnterArea => return enter::sign_in(self, &visit, segment).await,
+            Page::SignIn => return oidc::begin(self, &visit).await,
+            Page::Callback => return Box::pin(oidc::callback(self, &visit)).await,
             _ => {}
         }
         let Some(secret) = SessionSecret::presented(&visit.head.headers) else {
-            return Ok(self.not_signed_in(&visit.tenant.slug, false));
+            return Ok(self.not_signed_in(&visit, false));
         };
         let Some(member) = Box::pin(self.member(visit, secret)).await? else {
-            return Ok(self.not_signed_in(&visit.tenant.slug, true));
+            return Ok(self.not_signed_in(&visit, true));
         };
         match form {
             None => read(&member, route.page, segment).await,
             Some(form) if !member.secret.accepts(form.field("form_token")) => Ok(self.stale_form()),
             Some(_) if route.needs == Needs::Admin && member.session.role != AdminRole::Admin => Ok(self.only_viewer()),
             Some(form) => {
-                let actor = Actor {
-                    name: member.session.email.clone(),
-                    source: AuditSource::Administration,
-                    network: visit.network(),
-                };
+                let actor = member.session.actor(visit.network());
                 change(&Change { member, form, actor }, route.page, segment).await
             }
         }
@@ -210,7 +214,9 @@ async fn read(member: &Member<'_>, page: Page, segment: &str) -> Result<Reply, R
         | Page::EndSessions
         | Page::SignOut
         | Page::Enter
+        | Page::EnterArea
         | Page::SignIn
+        | Page::Callback
         | Page::Style => Err(Refusal::UnknownPath),
     }
 }
@@ -237,7 +243,9 @@ async fn change(change: &Change<'_>, page: Page, segment: &str) -> Result<Reply,
         | Page::ExportAudit
         | Page::Sessions
         | Page::Enter
+        | Page::EnterArea
         | Page::SignIn
+        | Page::Callback
         | Page::Style => Err(Refusal::UnknownPath),
     }
 }

@@ -66,6 +66,7 @@ pub(super) async fn run(command: &AdminCommand) -> Result<()> {
             Role::Admin => AdminRole::Admin,
             Role::Viewer => AdminRole::Viewer,
         },
+        identity: None,
         expires_at: now + command.valid,
     };
     let stored = sign_in_link::create(&store, &area, &link, now, &actor()).await.of_tenant(&tenant);

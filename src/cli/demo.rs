@@ -117,6 +117,7 @@ async fn make_link(tenant: &TenantConfig, area: &str) -> Result<String> {
         email: "ana.souza@acme.example".to_owned(),
         name: Some("Ana Souza".to_owned()),
         role: AdminRole::Admin,
+        identity: None,
         expires_at: now + LINK_VALID,
     };
     on_store(tenant, async |store| Ok(sign_in_link::create(store, area, &link, now, &actor()).await?)).await

@@ -4,11 +4,14 @@
 //! Owns its keys and their ranges. The table switches the area on, even without keys; without the table, its path is
 //! like any other path that does not exist.
 
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use url::Url;
 
 use super::context::LoadContext;
+use super::oidc::{self, OidcConfig};
 use super::problem::Problem;
 use super::table::{StringValue, TableReader};
 
@@ -49,6 +52,8 @@ pub struct AdministrationConfig {
     pub session: Duration,
     /// Where administrators who are not signed in are sent; see [`Self::sign_in_url`].
     sign_in_url: Option<Box<str>>,
+    /// The OpenID provider of tenants that have none of their own.
+    pub oidc: Option<Arc<OidcConfig>>,
 }
 
 impl Default for AdministrationConfig {
@@ -58,6 +63,7 @@ impl Default for AdministrationConfig {
             idle: Duration::from_mins(DEFAULT_IDLE_MINUTES.into()),
             session: Duration::from_hours(DEFAULT_SESSION_HOURS.into()),
             sign_in_url: None,
+            oidc: None,
         }
     }
 }
@@ -70,19 +76,21 @@ impl AdministrationConfig {
     }
 }
 
-/// Reads the table; `None` if it is missing.
-pub(super) fn read(table: Option<TableReader<'_, '_>>) -> Option<AdministrationConfig> {
+/// Reads the table; `None` if it is missing. `folder` is that of the file.
+pub(super) fn read(table: Option<TableReader<'_, '_>>, folder: &Path) -> Option<AdministrationConfig> {
     let mut table = table?;
     let path = table.string("path").and_then(|text| read_path(text, table.context()));
     let idle = table.integer("idle_minutes", 1..=MAX_IDLE_MINUTES, DEFAULT_IDLE_MINUTES);
     let session = table.integer("session_hours", 1..=MAX_SESSION_HOURS, DEFAULT_SESSION_HOURS);
     let sign_in_url = table.string("sign_in_url").and_then(|text| read_url(text, table.context()));
+    let oidc = oidc::read(table.table("oidc"), folder).map(Arc::new);
     table.finish();
     Some(AdministrationConfig {
         path: path.unwrap_or_else(|| DEFAULT_PATH.into()),
         idle: Duration::from_mins(idle.into()),
         session: Duration::from_hours(session.into()),
         sign_in_url,
+        oidc,
     })
 }
 

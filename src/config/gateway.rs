@@ -99,7 +99,7 @@ pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> GatewayTabl
     let databases = databases::read(table.table("databases"));
     let limits = limits::read(table.table("limits"));
     let webhooks = webhooks::read(table.table("webhooks"), folder);
-    let administration = administration::read(table.table("administration"));
+    let administration = administration::read(table.table("administration"), folder);
     let public_port = read_public_port(&mut table);
     let registry_span = table.span_of("registry");
     let registry = operator::read_registry(&mut table, folder);

@@ -8,12 +8,12 @@ use std::path::Path;
 
 use super::context::LoadContext;
 use super::table::TableReader;
-use super::{administration, databases, gateway, limits, listen, operator, tenant, webhooks};
+use super::{administration, databases, gateway, limits, listen, oidc, operator, tenant, webhooks};
 
 /// A table's header, and the function that reads the table.
 type KeyReader = (&'static str, fn(TableReader<'_, '_>));
 
-const READERS: [KeyReader; 13] = [
+const READERS: [KeyReader; 15] = [
     ("the top of the file, above every header", |mut table| {
         table.strings("include");
         for key in ["gateway", "tenant"] {
@@ -37,7 +37,10 @@ const READERS: [KeyReader; 13] = [
         webhooks::read(Some(table), Path::new(""));
     }),
     ("`[gateway.administration]`", |table| {
-        administration::read(Some(table));
+        administration::read(Some(table), Path::new(""));
+    }),
+    ("`[gateway.administration.oidc]`", |table| {
+        oidc::read(Some(table), Path::new(""));
     }),
     ("`[gateway.operator]`", |table| {
         operator::read(Some(table), true, Path::new(""));
@@ -51,6 +54,9 @@ const READERS: [KeyReader; 13] = [
     }),
     ("`[tenant.tls.\"HOST\"]`", |table| {
         gateway::read_files(table, Path::new(""));
+    }),
+    ("`[tenant.oidc]`", |table| {
+        oidc::read(Some(table), Path::new(""));
     }),
     ("`[tenant.group_guard]`", |table| {
         tenant::read_group_guard(table);

@@ -43,7 +43,7 @@ pub(super) fn expand<'t>(text: &'t str, environment: Environment<'_>) -> Result<
 }
 
 /// The keys whose values are secrets.
-const SECRET_KEYS: [&str; 3] = ["password", "secret_key", "previous_secret_key"];
+const SECRET_KEYS: [&str; 4] = ["password", "secret_key", "previous_secret_key", "client_secret"];
 
 /// Whether a configuration file contains a secret itself rather than the name of a variable: in a URL, as a URL's
 /// parameter, or under one of `SECRET_KEYS`. Returns false for invalid TOML, which is already a fault.
@@ -122,6 +122,8 @@ mod tests {
             ("[redis_sentinel]\npassword = '${PASSWORD}'", false),
             ("[gateway.webhooks]\nsecret_key = 'c2VjcmV0'", true),
             ("[gateway.webhooks]\nsecret_key = '${KEY}'", false),
+            ("[tenant.oidc]\nclient_secret = 'secret'", true),
+            ("[tenant.oidc]\nclient_secret = '${SECRET}'", false),
             ("no toml", false),
         ] {
             assert_eq!(holds_password(line), expected, "{line}");

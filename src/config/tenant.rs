@@ -16,6 +16,7 @@ use super::TenantConfig;
 use super::context::LoadContext;
 use super::database;
 use super::gateway::{NamedFiles, read_files};
+use super::oidc::{self, OidcConfig};
 use super::problem::{Problem, TenantOrigin};
 use super::sections::parse_tenant;
 use super::source::{SourceFile, SourceSection, SourceSpan};
@@ -74,6 +75,7 @@ struct TenantFields {
     max_connections: u32,
     max_in_flight: u32,
     group_guard: Option<Guard>,
+    oidc: Option<Arc<OidcConfig>>,
 }
 
 impl TenantTable {
@@ -104,6 +106,7 @@ impl TenantTable {
             max_connections: fields.max_connections,
             max_in_flight: fields.max_in_flight,
             group_guard: fields.group_guard,
+            oidc: fields.oidc.clone(),
             origin: TenantOrigin::new(&slug.value, &slug.span, &fields.database.span),
             section_fingerprint,
         })
@@ -280,6 +283,7 @@ pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> TenantTable
     let max_connections = table.integer("max_connections", 1..=MAX_CONNECTIONS, DEFAULT_MAX_CONNECTIONS);
     let max_in_flight = table.integer("max_in_flight", 1..=MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT);
     let group_guard = table.table("group_guard").map(read_group_guard);
+    let oidc = oidc::read(table.table("oidc"), folder).map(Arc::new);
     let certificates = read_certificates(&mut table, folder);
     table.finish();
 
@@ -294,6 +298,7 @@ pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> TenantTable
             max_connections,
             max_in_flight,
             group_guard,
+            oidc,
         })
     };
     TenantTable {

@@ -6,6 +6,7 @@ mod administration;
 mod faults;
 mod files;
 mod limits;
+mod oidc;
 mod secrets;
 mod served;
 mod webhooks;

@@ -155,7 +155,7 @@ fn read_dns_server(text: &StringValue, context: &LoadContext<'_>) -> Option<Sock
     address
 }
 
-fn read_authorities(
+pub(super) fn read_authorities(
     path: &StringValue,
     folder: &Path,
     context: &LoadContext<'_>,

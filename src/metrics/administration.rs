@@ -2,12 +2,13 @@
 
 use prometheus::IntCounterVec;
 
-use super::register::{Registrar, init_series};
+use super::register::Registrar;
 
 /// The administration area. Its requests are counted by route like all others.
 #[derive(Clone, Debug)]
 pub struct AdministrationMetrics {
-    /// Sign-ins by `result`: `done`, `unknown_link`, `limited`, `failed`.
+    /// Sign-ins by `by` and `result`. By `link`: `done`, `unknown_link`, `limited`, `failed`. By `oidc`: `done`,
+    /// `refused`, `denied`, `no_role`, `provider`, `limited`, `failed`.
     pub sign_ins: IntCounterVec,
 }
 
@@ -15,10 +16,15 @@ impl AdministrationMetrics {
     pub(super) fn new(registrar: &Registrar<'_>) -> Self {
         let sign_ins = registrar.counters(
             "formgate_admin_sign_ins_total",
-            "Sign-ins to the administration area, by result.",
-            &["result"],
+            "Sign-ins to the administration area, by way and result.",
+            &["by", "result"],
         );
-        init_series(&sign_ins, &["done", "unknown_link", "limited", "failed"]);
+        for result in ["done", "unknown_link", "limited", "failed"] {
+            sign_ins.with_label_values(&["link", result]);
+        }
+        for result in ["done", "refused", "denied", "no_role", "provider", "limited", "failed"] {
+            sign_ins.with_label_values(&["oidc", result]);
+        }
         Self { sign_ins }
     }
 }

@@ -41,7 +41,7 @@ pub struct Caller {
 impl Caller {
     /// For the audit log of a tenant.
     pub(super) fn actor(&self) -> Actor {
-        Actor { name: self.name.clone(), source: AuditSource::Operator, network: self.network.clone() }
+        Actor { name: self.name.clone(), source: AuditSource::Operator, network: self.network.clone(), identity: None }
     }
 }
 

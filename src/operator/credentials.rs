@@ -132,7 +132,7 @@ pub(super) async fn new_link(
         return Err(OperatorRefusal::Conflict { key: String::new(), message: text.to_owned() });
     };
     let now = Timestamp::now();
-    let link = AdminLink { email, name, role, expires_at: now + valid };
+    let link = AdminLink { email, name, role, expires_at: now + valid, identity: None };
     let store = open(tenant).await?;
     let created = sign_in_link::create(&store, &area, &link, now, &call.caller.actor()).await;
     store.close().await;

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, USER_AGENT};
-use http::{HeaderName, HeaderValue, Request, StatusCode};
+use http::{HeaderName, HeaderValue, Request, StatusCode, response};
 use http_body_util::Full;
+use hyper::body::Incoming;
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::{CaptureConnection, capture_connection};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -32,7 +33,7 @@ use crate::deadline;
 /// The number of the attempt, from 1.
 const ATTEMPT: HeaderName = HeaderName::from_static("formgate-attempt");
 
-const AGENT: &str = concat!("formgate/", env!("CARGO_PKG_VERSION"));
+pub(super) const AGENT: &str = concat!("formgate/", env!("CARGO_PKG_VERSION"));
 
 /// How long an idle connection is kept.
 ///
@@ -136,7 +137,17 @@ impl Client {
     }
 
     async fn exchange(&self, message: &Message<'_>, phase: &mut Phase) -> Result<Answer, SendError> {
-        let mut request = request(message);
+        let (head, body, connection) = self.open(request(message), phase).await?;
+        let answer = answer::read(head.status, &head.headers, body, Timestamp::now()).await;
+        answer.map_err(|error| fault_of(&error, Some(head.status), &connection))
+    }
+
+    /// Sends a request, and receives the head of its answer.
+    pub(super) async fn open(
+        &self,
+        mut request: Request<Full<Bytes>>,
+        phase: &mut Phase,
+    ) -> Result<(response::Parts, Incoming, CaptureConnection), SendError> {
         let connection = capture_connection(&mut request);
         let response = self.http.request(request).await.map_err(|error| fault_of(&error, None, &connection))?;
         let (head, body) = response.into_parts();
@@ -146,8 +157,7 @@ impl Client {
         {
             connected.poison();
         }
-        let answer = answer::read(head.status, &head.headers, body, Timestamp::now()).await;
-        answer.map_err(|error| fault_of(&error, Some(head.status), &connection))
+        Ok((head, body, connection))
     }
 }
 
@@ -163,7 +173,11 @@ fn request(message: &Message<'_>) -> Request<Full<Bytes>> {
 }
 
 /// The fault in an error of the client, before or after the head of an answer.
-fn fault_of(error: &(dyn Error + 'static), status: Option<StatusCode>, connection: &CaptureConnection) -> SendError {
+pub(super) fn fault_of(
+    error: &(dyn Error + 'static),
+    status: Option<StatusCode>,
+    connection: &CaptureConnection,
+) -> SendError {
     if let Some(error) = find_cause::<SendError>(error) {
         return *error;
     }

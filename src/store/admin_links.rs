@@ -6,7 +6,7 @@
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::audit::{self, Actor, AuditEntry};
+use super::audit::{self, Actor, AuditEntry, Identity};
 use super::engine::{Retry, Transaction};
 use super::statement::{Row, Sql};
 use super::{Store, StoreError};
@@ -51,20 +51,28 @@ pub struct AdminLink {
     pub name: Option<String>,
     /// What they may do.
     pub role: AdminRole,
+    /// Who that is at an OpenID provider, if one identified them.
+    pub identity: Option<Identity>,
     /// From this instant on, the link is refused.
     pub expires_at: Timestamp,
 }
 
-const COLUMNS: &str = "email, name, role, expires_at";
+const COLUMNS: &str = "email, name, role, issuer, subject, expires_at";
 
 impl AdminLink {
     fn read(row: &Row) -> Result<Self, sqlx::Error> {
-        Ok(Self { email: row.get(0)?, name: row.get(1)?, role: AdminRole::read(row, 2)?, expires_at: row.get(3)? })
+        Ok(Self {
+            email: row.get(0)?,
+            name: row.get(1)?,
+            role: AdminRole::read(row, 2)?,
+            identity: Identity::read(row, 3)?,
+            expires_at: row.get(5)?,
+        })
     }
 }
 
 impl Store {
-    /// Stores a link, and deletes those that have expired.
+    /// Stores a link that an administrator asked for, and deletes those that have expired.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
@@ -92,17 +100,41 @@ impl Store {
         by: &Actor,
     ) -> Result<(), StoreError> {
         let mut transaction = self.database.begin().await?;
-        let mut expired = transaction.sql();
-        expired.push("DELETE FROM admin_links WHERE expires_at <= ").bind(now);
-        transaction.execute(expired).await?;
-        let mut insert = transaction.sql();
-        insert.push("INSERT INTO admin_links (digest, email, name, role, created_at, expires_at) VALUES (");
-        insert.bind(digest.to_vec()).push(", ").bind(link.email.as_str()).push(", ").bind(link.name.clone());
-        insert.push(", ").bind(link.role.as_str()).push(", ").bind(now).push(", ").bind(link.expires_at).push(")");
-        transaction.execute(insert).await?;
+        insert(&mut transaction, digest, link, now).await?;
         let details = json!({ "role": link.role.as_str(), "expires_at": audit::instant(link.expires_at) });
         let entry = AuditEntry { action: "admin.link", subject: link.email.clone(), details };
         audit::append(&mut transaction, by, entry, now).await?;
+        Ok(transaction.commit().await?)
+    }
+
+    /// Stores a link for a person that a provider identified, who is about to use it, and deletes those that have
+    /// expired. The audit log has the session that it becomes.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn offer_admin_session(
+        &self,
+        digest: &[u8; 32],
+        link: &AdminLink,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        let mut retry = Retry::default();
+        loop {
+            match self.try_to_offer_admin_session(digest, link, now).await {
+                Err(error) if retry.wait_if_retryable(&error).await => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn try_to_offer_admin_session(
+        &self,
+        digest: &[u8; 32],
+        link: &AdminLink,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        let mut transaction = self.database.begin().await?;
+        insert(&mut transaction, digest, link, now).await?;
         Ok(transaction.commit().await?)
     }
 
@@ -129,6 +161,26 @@ impl Store {
         transaction.commit().await?;
         Ok(link)
     }
+}
+
+async fn insert(
+    transaction: &mut Transaction,
+    digest: &[u8; 32],
+    link: &AdminLink,
+    now: Timestamp,
+) -> Result<(), sqlx::Error> {
+    let mut expired = transaction.sql();
+    expired.push("DELETE FROM admin_links WHERE expires_at <= ").bind(now);
+    transaction.execute(expired).await?;
+    let (issuer, subject) = link.identity.clone().map(|identity| (identity.issuer, identity.subject)).unzip();
+    let mut insert = transaction.sql();
+    insert
+        .push("INSERT INTO admin_links (digest, email, name, role, issuer, subject, created_at, expires_at) VALUES (");
+    insert.bind(digest.to_vec()).push(", ").bind(link.email.as_str()).push(", ").bind(link.name.clone());
+    insert.push(", ").bind(link.role.as_str()).push(", ").bind(issuer).push(", ").bind(subject);
+    insert.push(", ").bind(now).push(", ").bind(link.expires_at).push(")");
+    transaction.execute(insert).await?;
+    Ok(())
 }
 
 /// Uses the link with a digest within a transaction, and deletes it. None if it has expired or was used.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::audit::{self, Actor, AuditEntry, AuditSource};
+use super::audit::{self, Actor, AuditEntry, AuditSource, Identity};
 use super::engine::Retry;
 use super::statement::Row;
 use super::{AdminRole, Store, StoreError, admin_links};
@@ -42,6 +42,8 @@ pub struct AdminSession {
     pub name: Option<String>,
     /// What the administrator may do.
     pub role: AdminRole,
+    /// Who that is at an OpenID provider, if one signed them in; else a link did.
+    pub identity: Option<Identity>,
     /// When the administrator signed in.
     pub created_at: Timestamp,
     /// When it was last used, to the minute or better.
@@ -63,7 +65,8 @@ pub enum EndedSessions {
     All,
 }
 
-const COLUMNS: &str = "id, email, name, role, created_at, last_seen_at, expires_at, network, user_agent";
+const COLUMNS: &str =
+    "id, email, name, role, issuer, subject, created_at, last_seen_at, expires_at, network, user_agent";
 
 impl AdminSession {
     fn read(row: &Row) -> Result<Self, sqlx::Error> {
@@ -72,12 +75,24 @@ impl AdminSession {
             email: row.get(1)?,
             name: row.get(2)?,
             role: AdminRole::read(row, 3)?,
-            created_at: row.get(4)?,
-            last_seen_at: row.get(5)?,
-            expires_at: row.get(6)?,
-            network: row.get(7)?,
-            user_agent: row.get(8)?,
+            identity: Identity::read(row, 4)?,
+            created_at: row.get(6)?,
+            last_seen_at: row.get(7)?,
+            expires_at: row.get(8)?,
+            network: row.get(9)?,
+            user_agent: row.get(10)?,
         })
+    }
+
+    /// The administrator as the one who makes a change, from a network.
+    #[must_use]
+    pub fn actor(&self, network: Option<String>) -> Actor {
+        Actor {
+            name: self.email.clone(),
+            source: AuditSource::Administration,
+            network,
+            identity: self.identity.clone(),
+        }
     }
 }
 
@@ -117,18 +132,20 @@ impl Store {
         ended.push(" OR last_seen_at <= ").bind(now - idle);
         transaction.execute(ended).await?;
         let mut insert = transaction.sql();
-        insert.push("INSERT INTO admin_sessions (digest, email, name, role, created_at, last_seen_at, expires_at, ");
-        insert.push("network, user_agent) VALUES (").bind(session.digest.to_vec());
+        let by = if link.identity.is_some() { "oidc" } else { "link" };
+        let (issuer, subject) = link.identity.map(|identity| (identity.issuer, identity.subject)).unzip();
+        insert.push("INSERT INTO admin_sessions (digest, email, name, role, issuer, subject, created_at, ");
+        insert.push("last_seen_at, expires_at, network, user_agent) VALUES (").bind(session.digest.to_vec());
         insert.push(", ").bind(link.email).push(", ").bind(link.name).push(", ").bind(link.role.as_str());
+        insert.push(", ").bind(issuer).push(", ").bind(subject);
         insert.push(", ").bind(now).push(", ").bind(now).push(", ").bind(session.expires_at);
         insert.push(", ").bind(session.network.as_str()).push(", ").bind(session.user_agent.as_str());
         insert.push(") RETURNING ").push(COLUMNS);
         let rows = transaction.fetch_all(insert).await?;
         let session = rows.first().map(AdminSession::read).ok_or(sqlx::Error::RowNotFound)??;
-        let details = json!({ "role": session.role.as_str(), "by": "link" });
+        let details = json!({ "role": session.role.as_str(), "by": by });
         let entry = AuditEntry { action: "session.start", subject: session.email.clone(), details };
-        let network = Some(session.network.clone());
-        let actor = Actor { name: session.email.clone(), source: AuditSource::Administration, network };
+        let actor = session.actor(Some(session.network.clone()));
         audit::append(&mut transaction, &actor, entry, now).await?;
         transaction.commit().await?;
         Ok(Some(session))

@@ -61,13 +61,32 @@ pub struct Actor {
     pub source: AuditSource,
     /// From which network, if that is known: an IPv4 /24 or an IPv6 /48.
     pub network: Option<String>,
+    /// Who that is at an OpenID provider, if one signed the administrator in.
+    pub identity: Option<Identity>,
+}
+
+/// A person at an OpenID provider. Unlike an e-mail address, it never becomes another person's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The provider's issuer.
+    pub issuer: String,
+    /// The person's `sub` there.
+    pub subject: String,
+}
+
+impl Identity {
+    /// Reads the columns `issuer` and `subject`, both of which are null without an identity.
+    pub(super) fn read(row: &Row, column: usize) -> Result<Option<Self>, sqlx::Error> {
+        let (issuer, subject): (Option<String>, Option<String>) = (row.get(column)?, row.get(column + 1)?);
+        Ok(issuer.zip(subject).map(|(issuer, subject)| Self { issuer, subject }))
+    }
 }
 
 impl Actor {
     /// A system user who runs a command.
     #[must_use]
     pub fn command(user: impl Into<String>) -> Self {
-        Self { name: user.into(), source: AuditSource::Command, network: None }
+        Self { name: user.into(), source: AuditSource::Command, network: None, identity: None }
     }
 }
 
@@ -181,16 +200,21 @@ pub(super) fn instant(at: Timestamp) -> String {
     Timestamp::from_microsecond(at.as_microsecond()).unwrap_or(at).to_string()
 }
 
-/// Adds a row within the transaction of the change. Call it last: it locks the end of the log until the commit.
+/// Adds a row within the transaction of the change. Call it last: it locks the end of the log until the commit. The
+/// details also say who the actor is at an OpenID provider, as `iss` and `sub`.
 ///
 /// # Errors
 /// Those of the database; [`sqlx::Error::RowNotFound`] if `audit_state` was emptied.
 pub(super) async fn append(
     transaction: &mut Transaction,
     actor: &Actor,
-    entry: AuditEntry,
+    mut entry: AuditEntry,
     now: Timestamp,
 ) -> Result<(), sqlx::Error> {
+    if let (Some(identity), Value::Object(details)) = (&actor.identity, &mut entry.details) {
+        details.insert("iss".to_owned(), identity.issuer.as_str().into());
+        details.insert("sub".to_owned(), identity.subject.as_str().into());
+    }
     let mut state = transaction.sql();
     state.push("SELECT last_id, digest FROM audit_state").push_either(" FOR UPDATE", "");
     let state = transaction.connection().fetch_one(state).await?;

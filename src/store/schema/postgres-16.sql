@@ -23,11 +23,14 @@ CREATE TABLE admin_links (
   email text NOT NULL,
   name text,
   role text NOT NULL CHECK (role IN ('admin', 'viewer')),
+  issuer text,
+  subject text,
   created_at timestamptz NOT NULL,
   expires_at timestamptz NOT NULL
 );
 COMMENT ON TABLE admin_links IS 'One-time links into the administration area that were not used yet.';
 COMMENT ON COLUMN admin_links.digest IS 'SHA-256 of the secret in the link.';
+COMMENT ON COLUMN admin_links.issuer IS 'The OpenID provider that identified the administrator, by subject. Null: a command made the link.';
 
 CREATE TABLE admin_sessions (
   id bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY,

@@ -18,6 +18,8 @@ CREATE TABLE admin_links (
   email TEXT NOT NULL,
   name TEXT,
   role TEXT NOT NULL CHECK (role IN ('admin', 'viewer')),
+  issuer TEXT, -- the OpenID provider that identified the administrator, by subject; NULL: a command made the link
+  subject TEXT,
   created_at INTEGER NOT NULL,
   expires_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;

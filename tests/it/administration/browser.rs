@@ -7,6 +7,7 @@ use serde_json::json;
 use super::scene::Scene;
 use crate::support::browser::Browser;
 use crate::support::fixture::{Engine, on_both_databases};
+use crate::support::receiver::{Act, Receiver};
 
 /// The key of WebDriver that moves the focus on, and the one that presses what has it.
 const TAB: &str = "\u{e004}";
@@ -94,6 +95,42 @@ on_both_databases! {
         browser.page.back().await.unwrap();
         assert_eq!(browser.text("h1").await, "You are not signed in");
     }
+}
+
+#[tokio::test]
+async fn the_check_of_pages_reports_what_is_wrong() {
+    let page = "<!doctype html><title>x</title><main><h1>x</h1><img src='x'><p style='color:%23aaa'>grey on white</p>";
+    let browser = Browser::start().await;
+    browser.open(&format!("data:text/html,{page}")).await;
+    let found = browser.violations().await;
+    for rule in ["html-has-lang", "image-alt", "color-contrast"] {
+        let rules: Vec<_> = found.as_array().expect("a list").iter().map(|violation| &violation[0]).collect();
+        assert!(rules.contains(&&json!(rule)), "{rule} is missing in {found}");
+    }
+}
+
+#[tokio::test]
+async fn a_page_of_another_site_can_not_show_the_area_in_a_frame() {
+    let scene = Scene::start(Engine::Sqlite);
+    let link = scene.link("acme", "admin", 600).await;
+    let area = format!("https://{}{link}", scene.host("acme"));
+    let foreign = Receiver::deciding(move |_, request| {
+        let frames = format!("<!doctype html><iframe src='{area}'></iframe><iframe src='/inner'></iframe>");
+        let body = if request.line.contains("/inner") { "<p>Sign in to something else" } else { &frames };
+        Act::answer(200, &["Content-Type: text/html"], body)
+    });
+    let foreign = foreign.await;
+    let browser = Browser::start().await;
+    let url = format!("https://localhost:{}/", foreign.address.port());
+    let mut shown = Vec::new();
+    for frame in [0, 1] {
+        browser.open(&url).await;
+        browser.page.enter_frame(frame).await.unwrap();
+        shown.push(browser.page.source().await.unwrap());
+    }
+    assert!(shown[1].contains("Sign in to something else"), "a frame that is allowed is shown: {}", shown[1]);
+    assert!(!shown[0].contains("Sign in to Acme") && !shown[0].contains("<form"), "{}", shown[0]);
+    assert!(scene.redeem("acme", &link).await.is_some(), "the link is valid");
 }
 
 #[tokio::test]

@@ -74,8 +74,8 @@ async fn an_expired_or_unknown_link_is_a_page_that_says_what_to_do() {
     let signed_in = scene.redeem("acme", &valid).await.expect("a link");
     let metrics = crate::support::client::operator_get(scene.node.operator_address(), "/metrics").await;
     let metrics = text(&metrics);
-    assert!(metrics.contains("formgate_admin_sign_ins_total{result=\"done\"} 1\n"), "{metrics}");
-    assert!(metrics.contains("formgate_admin_sign_ins_total{result=\"unknown_link\"} 4\n"), "{metrics}");
+    assert!(metrics.contains("formgate_admin_sign_ins_total{by=\"link\",result=\"done\"} 1\n"), "{metrics}");
+    assert!(metrics.contains("formgate_admin_sign_ins_total{by=\"link\",result=\"unknown_link\"} 4\n"), "{metrics}");
     let log = scene.node.log();
     assert!(log.contains("an administrator signed in by a link") && log.contains("admin@acme.example"), "{log}");
     assert!(log.contains("GET /admin/enter/{secret}"), "{log}");

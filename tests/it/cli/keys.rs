@@ -25,6 +25,9 @@ redis_sentinel = { sentinels = ["redis://127.0.0.1:1"], master = "main", unknown
 unknown = 1
 [gateway.tls]
 unknown = 1
+[gateway.administration]
+unknown = 1
+oidc = { unknown = 1 }
 [[tenant]]
 unknown = 1
 group_guard = { unknown = 1 }
@@ -48,7 +51,7 @@ fn listed(config: &str) -> Vec<Vec<String>> {
 #[test]
 fn every_key_is_in_the_reference_and_in_the_example() {
     let tables = listed(UNKNOWN);
-    assert_eq!(tables.len(), 11, "{tables:?}");
+    assert_eq!(tables.len(), 13, "{tables:?}");
     for key in tables.iter().flatten() {
         // A key of its own, a key of an inline table, or a table.
         let places = [format!("`{key}`"), format!("{key} = "), format!("[{key}]"), format!("[gateway.{key}]")];

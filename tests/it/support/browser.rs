@@ -137,9 +137,18 @@ impl Browser {
         self.page.execute(script, Vec::new()).await.unwrap_or_else(|error| panic!("{script}: {error}"))
     }
 
+    /// What axe-core finds wrong with the page as it looks now: the rule, what it asks for, and the elements.
+    pub(crate) async fn violations(&self) -> Value {
+        let axe = fs::read_to_string(axe()).expect("tests/run installs axe-core");
+        self.script(&axe).await;
+        let run = "const done = arguments[arguments.length - 1]; axe.run({ runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', \
+                   'wcag21aa', 'wcag22aa', 'best-practice'] }).then(result => done(result.violations.map(violation => \
+                   [violation.id, violation.help, violation.nodes.map(node => node.html)])))";
+        self.page.execute_async(run, Vec::new()).await.unwrap()
+    }
+
     /// Asserts that the page is accessible in every look, and keeps pictures of it.
     pub(crate) async fn check_page(&self, name: &str) {
-        let axe = fs::read_to_string(axe()).expect("tests/run installs axe-core");
         let pictures = Path::new(env!("CARGO_TARGET_TMPDIR")).join("screenshots");
         fs::create_dir_all(&pictures).unwrap();
         for look in Look::ALL {
@@ -148,12 +157,7 @@ impl Browser {
                 ["innerWidth", "document.documentElement.scrollWidth"].map(|what| format!("return {what}"));
             let (width, content) = (self.script(&width).await, self.script(&content).await);
             assert!(content.as_u64() <= width.as_u64(), "{name} in {look:?} is {content} wide, the window {width}");
-            self.script(&axe).await;
-            let run = "const done = arguments[arguments.length - 1]; axe.run({ runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', \
-                       'wcag21aa', 'wcag22aa', 'best-practice'] }).then(result => done(result.violations.map(violation => \
-                       [violation.id, violation.help, violation.nodes.map(node => node.html)])))";
-            let violations = self.page.execute_async(run, Vec::new()).await.unwrap();
-            assert_eq!(violations, json!([]), "{name} in {look:?}");
+            assert_eq!(self.violations().await, json!([]), "{name} in {look:?}");
             let picture = self.page.screenshot().await.unwrap();
             fs::write(pictures.join(format!("{name}-{look:?}.png").to_lowercase()), picture).unwrap();
         }

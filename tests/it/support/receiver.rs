@@ -230,7 +230,7 @@ fn tls(identity: Identity, protocol: &[u8]) -> Arc<ServerConfig> {
             Identity::Expired => certificate::issue_for_days(folder.path(), &[HOST], -10..-1),
             Identity::Early => certificate::issue_for_days(folder.path(), &[HOST], 1..10),
             Identity::OfAnother => certificate::issue(folder.path(), &["other.example.test"]),
-            Identity::Valid | Identity::SelfSigned => certificate::issue(folder.path(), &[HOST]),
+            Identity::Valid | Identity::SelfSigned => certificate::issue(folder.path(), &[HOST, "localhost"]),
         };
         let leaf = CertificateDer::from_pem_file(issued.certificate).expect("a certificate");
         (leaf, PrivateKeyDer::from_pem_file(issued.private_key).expect("a key"))

@@ -39,7 +39,7 @@ async fn changed(store: &Store, sync: &GroupSync) -> [Vec<String>; 2] {
 }
 
 async fn undo(store: &Store, id: i64) -> Undone {
-    let actor = Actor { name: BY.to_owned(), source: AuditSource::Administration, network: None };
+    let actor = Actor { name: BY.to_owned(), source: AuditSource::Administration, network: None, identity: None };
     store.undo_group_sync(id, Some(&actor), Durability::Commit).await.unwrap()
 }
 

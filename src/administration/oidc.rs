@@ -1,0 +1,260 @@
+//! Signing in through an OpenID provider: the way there, and the way back.
+//!
+//! The way there is a redirect and a cookie, and stores nothing. On the way back, the person that the provider signed in
+//! gets a one-time link of their own, and is sent to its page: it says who they are, and its button signs them in, like
+//! any other link. So a session still begins with a POST from a page of this area, and the address with the provider's
+//! code leaves the history of the browser.
+//!
+//! The provider is the tenant's, or else the gateway's. What a provider answers is on no page; the log has the reason.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::header::{COOKIE, HeaderValue, SET_COOKIE};
+use http::{Method, StatusCode};
+use jiff::Timestamp;
+use sha2::{Digest, Sha256};
+
+use super::Area;
+use super::frame::page_with;
+use super::problem::{Problem, WayOn, redirect};
+use super::protection::Referrer;
+use super::routes::{self, Needs};
+use super::visit::Visit;
+use crate::config::OidcConfig;
+use crate::error::Refusal;
+use crate::gate::Origin;
+use crate::oidc::{ATTEMPT_LIFETIME, Identified, OidcError, SignInAttempt};
+use crate::outbound::Target;
+use crate::reply::Reply;
+use crate::store::{AdminLink, Identity};
+
+/// The cookie of a sign-in on its way. Lax, since the provider sends the browser back from another site.
+const COOKIE_NAME: &str = "__Host-formgate-sign-in";
+const ATTRIBUTES: &str = "Path=/; Secure; HttpOnly; SameSite=Lax";
+
+/// The parameter with the page to come back to.
+const TO: &str = "to";
+
+impl Area {
+    /// The provider of a tenant's administrators.
+    pub(super) fn provider<'v>(&'v self, visit: &Visit<'v>) -> Option<&'v OidcConfig> {
+        visit.tenant.oidc.as_deref().or(self.settings.config.oidc.as_deref())
+    }
+
+    /// The link to the provider, on pages for those who are not signed in, which leads back to the page of the request.
+    pub(super) fn way_to_provider(&self, visit: &Visit<'_>) -> Option<WayOn> {
+        let config = self.provider(visit)?;
+        let uri = &visit.head.uri;
+        let here = self.rest(uri.path());
+        let here = uri.query().map_or_else(|| here.to_owned(), |query| format!("{here}?{query}"));
+        let is_get = [Method::GET, Method::HEAD].contains(&visit.head.method);
+        let to = Some(page_inside(&here)).filter(|to| is_get && !to.is_empty());
+        let query =
+            to.map(|to| form_urlencoded::Serializer::for_suffix("?".to_owned(), 1).append_pair(TO, to).finish());
+        let href = format!("{}/sign-in{}", self.path(), query.unwrap_or_default());
+        Some(WayOn { href, label: format!("Sign in with {}", host_of(&config.issuer)) })
+    }
+}
+
+/// The host of an issuer, which people know a provider by.
+pub(super) fn host_of(issuer: &str) -> String {
+    Target::parse(issuer).map_or_else(|_| issuer.to_owned(), |target| target.host().to_string())
+}
+
+/// A page of this area that may be shown after signing in, below the area's path; the overview for anything else.
+pub(super) fn page_inside(page: &str) -> &str {
+    let path = page.split('?').next().unwrap_or_default();
+    let is_plain = page.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#' && byte != b'\\');
+    let found = routes::find(&Method::GET, path);
+    if is_plain && found.is_ok_and(|(route, _)| route.needs == Needs::Viewer) { page } else { "" }
+}
+
+/// The way there.
+pub(super) async fn begin(area: &Area, visit: &Visit<'_>) -> Result<Reply, Refusal> {
+    let Some(config) = area.provider(visit) else { return Err(Refusal::UnknownPath) };
+    let attempt =
+        SignInAttempt::begin(page_inside(&super::forms::parameter(visit.head.uri.query(), TO)), Timestamp::now());
+    // Refuses an address that fails all the time.
+    visit.gate.attempt(visit.connection, visit.tenant, Sha256::digest(attempt.cookie()).into())?.put_back();
+    let provider = area.shared.providers.find(config).await;
+    match provider.authorization_url(config, &attempt, &redirect_uri(area, visit)).await {
+        Ok(url) => {
+            let cookie =
+                format!("{COOKIE_NAME}={}; Max-Age={}; {ATTRIBUTES}", attempt.cookie(), ATTEMPT_LIFETIME.as_secs());
+            let mut cookie = HeaderValue::try_from(cookie).expect("Base64 is visible ASCII");
+            cookie.set_sensitive(true);
+            Ok(redirect(&url).with_header(SET_COOKIE, cookie))
+        }
+        Err(error) => Ok(failed(area, visit, config, &error)),
+    }
+}
+
+/// The way back.
+pub(super) async fn callback(area: &Area, visit: &Visit<'_>) -> Result<Reply, Refusal> {
+    let Some(config) = area.provider(visit) else { return Err(Refusal::UnknownPath) };
+    let query = visit.head.uri.query().unwrap_or_default();
+    let limited = visit.gate.attempt(visit.connection, visit.tenant, Sha256::digest(query).into());
+    let limited = limited.inspect_err(|_| count(area, "limited"))?;
+    let attempt = presented(visit);
+    let provider = area.shared.providers.find(config).await;
+    let identified = provider.identify(config, attempt.as_ref(), query, &redirect_uri(area, visit)).await;
+    let person = match identified {
+        Ok(person) => person,
+        Err(error) => {
+            if is_fault_of_provider(&error) {
+                limited.put_back();
+            } else {
+                limited.failed();
+            }
+            return Ok(failed(area, visit, config, &error).with_header(SET_COOKIE, clear()));
+        }
+    };
+    limited.put_back();
+    let secret = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
+    offer(visit, config, person, &secret).await.inspect_err(|_| count(area, "failed"))?;
+    let page = attempt.as_ref().map_or("", |attempt| page_inside(attempt.page()));
+    Ok(area.see_other(&enter_path(&secret, page)).with_header(SET_COOKIE, clear()))
+}
+
+/// Stores a link that signs the person in.
+async fn offer(visit: &Visit<'_>, config: &OidcConfig, person: Identified, secret: &str) -> Result<(), Refusal> {
+    let now = Timestamp::now();
+    let link = AdminLink {
+        email: person.email,
+        name: person.name,
+        role: person.role,
+        identity: Some(Identity { issuer: config.issuer.to_string(), subject: person.subject }),
+        expires_at: now + ATTEMPT_LIFETIME,
+    };
+    let (store, _permit) = visit.tenant.database.store_for_look_up().await?;
+    Ok(store.offer_admin_session(&Sha256::digest(secret).into(), &link, now).await?)
+}
+
+/// The path of a link's page below that of the area, which leads to another page after signing in.
+fn enter_path(secret: &str, page: &str) -> String {
+    let path = format!("/enter/{secret}");
+    if page.is_empty() {
+        return path;
+    }
+    let begin = path.len() + 1;
+    form_urlencoded::Serializer::for_suffix(path + "?", begin).append_pair(TO, page).finish()
+}
+
+/// The page that a link leads to after signing in.
+pub(super) fn page_after(visit: &Visit<'_>) -> String {
+    page_inside(&super::forms::parameter(visit.head.uri.query(), TO)).to_owned()
+}
+
+fn presented(visit: &Visit<'_>) -> Option<SignInAttempt> {
+    let fields = visit.head.headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let mut pairs = fields.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    let (_, value) = pairs.find(|(name, _)| *name == COOKIE_NAME)?;
+    SignInAttempt::parse(value)
+}
+
+fn clear() -> HeaderValue {
+    HeaderValue::try_from(format!("{COOKIE_NAME}=; Max-Age=0; {ATTRIBUTES}")).expect("visible ASCII")
+}
+
+/// Where the provider sends the browser back to, which it has to know: always at the sign-in address.
+fn redirect_uri(area: &Area, visit: &Visit<'_>) -> String {
+    let port = area.port(visit);
+    let origin = Origin { host: &visit.tenant.address, port: port.as_deref() };
+    format!("{origin}{}/callback", area.path())
+}
+
+fn count(area: &Area, result: &str) {
+    area.shared.metrics.administration.sign_ins.with_label_values(&["oidc", result]).inc();
+}
+
+/// Whether a failure says nothing about the caller.
+fn is_fault_of_provider(error: &OidcError) -> bool {
+    matches!(error, OidcError::Unreachable(..) | OidcError::Status(..) | OidcError::Malformed(..))
+}
+
+/// The page for a failure, which is logged and counted.
+fn failed(area: &Area, visit: &Visit<'_>, config: &OidcConfig, error: &OidcError) -> Reply {
+    let again = "Begin again. Nothing was changed.";
+    let (result, status, title, sentences) = match error {
+        OidcError::Unreachable(..) | OidcError::Status(..) | OidcError::Malformed(..) => (
+            "provider",
+            StatusCode::BAD_GATEWAY,
+            "The sign-in service does not work just now",
+            [
+                "It gave no usable answer, and the reason was logged here.",
+                "Try again in a moment. Nothing was changed.",
+            ],
+        ),
+        OidcError::ForeignAnswer | OidcError::NoCode | OidcError::RefusedCode => (
+            "refused",
+            StatusCode::BAD_REQUEST,
+            "This sign-in can't be completed",
+            ["It was completed before, or begun in another window or another browser.", again],
+        ),
+        OidcError::Expired => (
+            "refused",
+            StatusCode::BAD_REQUEST,
+            "This sign-in took too long",
+            ["It has to be completed within 10 minutes.", again],
+        ),
+        OidcError::Denied(_) => (
+            "denied",
+            StatusCode::FORBIDDEN,
+            "The sign-in service did not sign you in",
+            ["You cancelled, or it does not let you use these pages.", again],
+        ),
+        OidcError::WrongIssuer | OidcError::Token(_) => (
+            "refused",
+            StatusCode::FORBIDDEN,
+            "This sign-in was refused",
+            ["The answer of the sign-in service is not valid here, and the reason was logged.", again],
+        ),
+        OidcError::NoRole { .. } => (
+            "no_role",
+            StatusCode::FORBIDDEN,
+            "You have no access to these pages",
+            [
+                "The sign-in service knows you, but does not say that you administer this account.",
+                "Ask whoever manages it to give you access. If you have another user name there, use that one.",
+            ],
+        ),
+    };
+    count(area, result);
+    let (tenant, issuer, network) = (&*visit.tenant.slug, &*config.issuer, visit.network());
+    tracing::warn!(tenant, issuer, network, reason = %error, "a sign-in through an OpenID provider failed");
+    let problem = Problem::new(title, &sentences);
+    let way_on = WayOn { href: format!("{}/sign-in", area.path()), label: "Sign in again".to_owned() };
+    page_with(status, &area.problem(problem, vec![way_on]), Referrer::Nothing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_page_of_the_area_is_come_back_to() {
+        for page in ["", "/tokens", "/tokens/7", "/tokens/7/revoke", "/audit?actor=ana%40acme.example&since="] {
+            assert_eq!(page_inside(page), page);
+        }
+        for page in [
+            "//evil.example",
+            "/\\evil.example",
+            "https://evil.example",
+            "@evil.example",
+            ".evil.example",
+            "/tokens\\",
+            "/tokens#x",
+            "/tokens\r\nset-cookie: a=b",
+            "/tokens ?a",
+            "/sign-in",
+            "/sign-out",
+            "/callback",
+            "/enter/secret",
+            "/style/x",
+            "/nothing",
+            "/tökens",
+        ] {
+            assert_eq!(page_inside(page), "", "{page}");
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! One provider: what is known of it, and what is asked of it.
+//!
+//! Metadata and keys are kept for an hour. A provider that fails is asked again after a moment only, whoever signs in
+//! meanwhile. A token by an unknown key makes the keys be read again, at most once a minute, so that a provider can
+//! change its keys at any time and made-up tokens cost it nothing.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http::{HeaderValue, StatusCode};
+use jiff::Timestamp;
+use secrecy::ExposeSecret;
+use serde_json::Value;
+use tokio::sync::Mutex;
+
+use super::id_token::{self, CLOCK_SKEW, TokenFault};
+use super::keys::KeySet;
+use super::metadata::{self, ClientAuthentication, Metadata};
+use super::{Endpoint, OidcError, SignInAttempt, known_code};
+use crate::config::OidcConfig;
+use crate::outbound::{Client, Target};
+use crate::store::AdminRole;
+
+/// How long metadata and keys are used.
+///
+/// Larger: a withdrawn key is trusted for longer. Smaller: more sign-ins wait for two further requests.
+const LIFETIME: Duration = Duration::from_secs(60 * 60);
+
+/// How long a provider that failed is left in peace.
+///
+/// Larger: sign-ins fail for longer than the provider does. Smaller: each sign-in at a provider that hangs costs
+/// another connection.
+const RETRY_AFTER: Duration = Duration::from_secs(2);
+
+/// How often unknown keys make the keys be read again.
+///
+/// Larger: sign-ins fail for longer after a provider changed its keys twice. Smaller: more requests for made-up tokens.
+const REFETCH_INTERVAL: Duration = Duration::from_secs(60);
+
+/// A person that a provider signed in, with a role.
+#[derive(Clone, Debug)]
+pub struct Identified {
+    /// The person's identity at the issuer.
+    pub subject: String,
+    /// The e-mail address, or else the name or subject that the person has at the provider.
+    pub email: String,
+    /// The name.
+    pub name: Option<String>,
+    /// What the person may do.
+    pub role: AdminRole,
+}
+
+/// A provider.
+#[derive(Debug)]
+pub struct Provider {
+    issuer: Box<str>,
+    client: Arc<Client>,
+    metadata: Mutex<Kept<Metadata>>,
+    keys: Mutex<Kept<KeySet>>,
+}
+
+/// A document that is kept, or the last failure to read it.
+#[derive(Debug)]
+struct Kept<T> {
+    read: Option<(Instant, Arc<T>)>,
+    failed: Option<(Instant, OidcError)>,
+    /// When it was last read again before its time.
+    refetched: Option<Instant>,
+}
+
+impl<T> Default for Kept<T> {
+    fn default() -> Self {
+        Self { read: None, failed: None, refetched: None }
+    }
+}
+
+impl<T> Kept<T> {
+    fn current(&self, now: Instant) -> Option<Result<Arc<T>, OidcError>> {
+        let is_within = |at: &Instant, time| now.saturating_duration_since(*at) < time;
+        let read = self.read.as_ref().filter(|(at, _)| is_within(at, LIFETIME));
+        let failed = self.failed.as_ref().filter(|(at, _)| is_within(at, RETRY_AFTER));
+        let failed = failed.map(|(_, error)| Err(error.clone()));
+        read.map(|(_, document)| Ok(Arc::clone(document))).or(failed)
+    }
+
+    fn keep(&mut self, read: Result<T, OidcError>) -> Result<Arc<T>, OidcError> {
+        let now = Instant::now();
+        match read {
+            Ok(document) => {
+                let document = Arc::new(document);
+                (self.read, self.failed) = (Some((now, Arc::clone(&document))), None);
+                Ok(document)
+            }
+            Err(error) => {
+                self.failed = Some((now, error.clone()));
+                Err(error)
+            }
+        }
+    }
+}
+
+/// What the provider sent through the browser.
+#[derive(Default)]
+struct BrowserAnswer {
+    state: Option<String>,
+    issuer: Option<String>,
+    code: Option<String>,
+    error: Option<String>,
+}
+
+impl BrowserAnswer {
+    /// Reads a query. Each parameter may be there once (RFC 6749, section 3.1).
+    fn parse(query: &str) -> Result<Self, OidcError> {
+        let mut answer = Self::default();
+        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+            let known = match &*name {
+                "state" => &mut answer.state,
+                "iss" => &mut answer.issuer,
+                "code" => &mut answer.code,
+                "error" => &mut answer.error,
+                _ => continue,
+            };
+            if known.replace(value.into_owned()).is_some() {
+                return Err(OidcError::ForeignAnswer);
+            }
+        }
+        Ok(answer)
+    }
+}
+
+impl Provider {
+    pub(super) fn new(issuer: &str, client: Arc<Client>) -> Self {
+        Self { issuer: issuer.into(), client, metadata: Mutex::default(), keys: Mutex::default() }
+    }
+
+    /// Where the browser begins to sign in.
+    ///
+    /// # Errors
+    /// If the provider's metadata can't be read.
+    pub async fn authorization_url(
+        &self,
+        config: &OidcConfig,
+        attempt: &SignInAttempt,
+        redirect: &str,
+    ) -> Result<String, OidcError> {
+        let mut url = self.metadata().await?.authorization.clone();
+        url.query_pairs_mut()
+            .append_pair("response_type", "code")
+            .append_pair("client_id", &config.client_id)
+            .append_pair("redirect_uri", redirect)
+            .append_pair("scope", &config.scopes)
+            .append_pair("state", &attempt.state(config))
+            .append_pair("nonce", &attempt.nonce(config))
+            .append_pair("code_challenge", &attempt.challenge(config))
+            .append_pair("code_challenge_method", "S256");
+        Ok(url.into())
+    }
+
+    /// The person, from the query that the provider sent the browser back with.
+    ///
+    /// # Errors
+    /// Whatever keeps the person from signing in.
+    pub async fn identify(
+        &self,
+        config: &OidcConfig,
+        attempt: Option<&SignInAttempt>,
+        query: &str,
+        redirect: &str,
+    ) -> Result<Identified, OidcError> {
+        let answer = BrowserAnswer::parse(query)?;
+        let is_own = |attempt: &&SignInAttempt| attempt.has_state(answer.state.as_deref().unwrap_or_default(), config);
+        let attempt = attempt.filter(is_own).ok_or(OidcError::ForeignAnswer)?;
+        if attempt.is_expired(Timestamp::now(), CLOCK_SKEW) {
+            return Err(OidcError::Expired);
+        }
+        let metadata = self.metadata().await?;
+        let is_of_issuer = match &answer.issuer {
+            Some(issuer) => *issuer == *self.issuer,
+            None => !metadata.names_issuer,
+        };
+        if !is_of_issuer {
+            return Err(OidcError::WrongIssuer);
+        }
+        if let Some(error) = &answer.error {
+            return Err(OidcError::Denied(known_code(error)));
+        }
+        let code = answer.code.filter(|code| !code.is_empty()).ok_or(OidcError::NoCode)?;
+        let token = self.exchange(&metadata, config, attempt, &code, redirect).await?;
+        let claims = self.verify(&metadata, config, attempt, &token).await?;
+        let claim = claims.get(&config.role_claim);
+        let role = claim
+            .and_then(|claim| config.role(claim))
+            .ok_or_else(|| OidcError::NoRole { claim: config.role_claim.to_string(), is_present: claim.is_some() })?;
+        Ok(Identified { subject: claims.subject, email: claims.email, name: claims.name, role })
+    }
+
+    /// Exchanges a code for an ID token.
+    async fn exchange(
+        &self,
+        metadata: &Metadata,
+        config: &OidcConfig,
+        attempt: &SignInAttempt,
+        code: &str,
+        redirect: &str,
+    ) -> Result<String, OidcError> {
+        let (form, authorization) = exchange_form(metadata, config, attempt, code, redirect);
+        let answer = self.client.post_form(&metadata.token, form, authorization).await;
+        let answer = answer.map_err(|error| OidcError::Unreachable(Endpoint::Token, error))?;
+        let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+        match answer.status {
+            StatusCode::OK => body["id_token"]
+                .as_str()
+                .map(ToOwned::to_owned)
+                .ok_or(OidcError::Malformed(Endpoint::Token, "it sent no ID token")),
+            StatusCode::BAD_REQUEST if body["error"] == "invalid_grant" => Err(OidcError::RefusedCode),
+            status => Err(OidcError::Status(Endpoint::Token, status, body["error"].as_str().and_then(known_code))),
+        }
+    }
+
+    async fn verify(
+        &self,
+        metadata: &Metadata,
+        config: &OidcConfig,
+        attempt: &SignInAttempt,
+        token: &str,
+    ) -> Result<id_token::Claims, OidcError> {
+        let nonce = attempt.nonce(config);
+        let keys = self.keys(&metadata.keys, false).await?;
+        match id_token::verify(token, &keys, config, &nonce, Timestamp::now()) {
+            Err(TokenFault::UnknownKey) => {
+                let keys = self.keys(&metadata.keys, true).await?;
+                Ok(id_token::verify(token, &keys, config, &nonce, Timestamp::now())?)
+            }
+            verified => Ok(verified?),
+        }
+    }
+
+    async fn metadata(&self) -> Result<Arc<Metadata>, OidcError> {
+        let mut kept = self.metadata.lock().await;
+        if let Some(current) = kept.current(Instant::now()) {
+            return current;
+        }
+        let target = metadata::address_of(&self.issuer);
+        let target = target.ok_or(OidcError::Malformed(Endpoint::Metadata, "the issuer has no address for it"))?;
+        let read = self.read(&target, Endpoint::Metadata).await;
+        kept.keep(read.and_then(|body| Metadata::parse(&body, &self.issuer)))
+    }
+
+    /// The keys. With `is_missing`, read again unless that happened a moment ago.
+    async fn keys(&self, target: &Target, is_missing: bool) -> Result<Arc<KeySet>, OidcError> {
+        let mut kept = self.keys.lock().await;
+        let now = Instant::now();
+        let may_refetch = kept.refetched.is_none_or(|at| now.saturating_duration_since(at) >= REFETCH_INTERVAL);
+        if is_missing && may_refetch {
+            kept.refetched = Some(now);
+        } else if let Some(current) = kept.current(now) {
+            return current;
+        }
+        let read = self.read(target, Endpoint::Keys).await;
+        kept.keep(read.and_then(|body| KeySet::parse(&body)))
+    }
+
+    async fn read(&self, target: &Target, what: Endpoint) -> Result<bytes::Bytes, OidcError> {
+        let answer = self.client.get(target).await.map_err(|error| OidcError::Unreachable(what, error))?;
+        match answer.status {
+            StatusCode::OK => Ok(answer.body),
+            status => Err(OidcError::Status(what, status, None)),
+        }
+    }
+}
+
+/// The form that exchanges a code, and the credentials if they are not part of it.
+fn exchange_form(
+    metadata: &Metadata,
+    config: &OidcConfig,
+    attempt: &SignInAttempt,
+    code: &str,
+    redirect: &str,
+) -> (String, Option<HeaderValue>) {
+    let secret = config.client_secret.expose_secret();
+    let mut form = form_urlencoded::Serializer::new(String::new());
+    form.append_pair("grant_type", "authorization_code")
+        .append_pair("code", code)
+        .append_pair("redirect_uri", redirect)
+        .append_pair("code_verifier", &attempt.verifier(config));
+    let authorization = match metadata.authentication {
+        ClientAuthentication::Basic => Some(basic(&config.client_id, secret)),
+        ClientAuthentication::Form => {
+            form.append_pair("client_id", &config.client_id).append_pair("client_secret", secret);
+            None
+        }
+    };
+    (form.finish(), authorization)
+}
+
+/// `client_secret_basic`: both parts are encoded as in a form first (RFC 6749, section 2.3.1).
+fn basic(client_id: &str, secret: &str) -> HeaderValue {
+    let encoded = |text: &str| form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>();
+    let pair = STANDARD.encode(format!("{}:{}", encoded(client_id), encoded(secret)));
+    let mut value = HeaderValue::try_from(format!("Basic {pair}")).expect("Base64 is ASCII");
+    value.set_sensitive(true);
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_parameter_of_an_answer_is_there_once() {
+        let answer = BrowserAnswer::parse("state=a%20b&code=c&session_state=x&session_state=y").unwrap();
+        assert_eq!((answer.state.as_deref(), answer.code.as_deref()), (Some("a b"), Some("c")));
+        for query in ["state=a&state=a", "iss=a&iss=b", "code=a&code=b", "error=a&error=b"] {
+            assert!(BrowserAnswer::parse(query).is_err(), "{query}");
+        }
+    }
+
+    #[test]
+    fn the_parts_of_basic_credentials_are_encoded_first() {
+        let value = basic("a:b c", "ä%");
+        assert!(value.is_sensitive());
+        assert_eq!(value, format!("Basic {}", STANDARD.encode("a%3Ab+c:%C3%A4%25")));
+    }
+}
