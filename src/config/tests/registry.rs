@@ -53,9 +53,10 @@ fn what_can_not_be_used_is_a_fault() {
         ("registry = \"redis://127.0.0.1\"", None, "not the address of a database"),
         ("registry_snapshot = \"snapshot.db\"", None, "there is no registry to keep a snapshot of"),
         ("registry = \"sqlite:a.db\"\nregistry_snapshot = \"a.db\"", None, "the registry can't be its own snapshot"),
-        ("", Some(""), "`listen` is empty"),
+        ("", Some(""), "`listen` needs at least one entry"),
         ("", Some("\"localhost\""), "not an address to listen on"),
         ("", Some("\"unix:\""), "not the path of a socket"),
+        ("", Some("\"unix:/run/formgate/\""), "not the path of a socket"),
         ("", Some(&*long), "not the path of a socket"),
         ("", Some("\"127.0.0.1:9465\""), "callers over TCP need tokens, which the registry keeps"),
     ] {
