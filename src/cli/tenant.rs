@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
-use super::output::{pretty, print, print_stderr, shown, table};
+use super::output::{pretty, print, print_stderr, print_verbatim, shown, table};
 use super::registry::OpenRegistry;
 use super::{ConfigFile, OfTenant};
 use crate::config::registered::{self, json};
@@ -308,9 +308,15 @@ async fn export(command: &ExportArgs) -> Result<()> {
     }
     rows.retain(|row| command.slugs.is_empty() || command.slugs.contains(&row.slug));
     let Some(dir) = &command.dir else {
-        let text: String = rows.iter().filter_map(|row| row.text.as_deref()).collect();
-        // Byte for byte: printing adds a line end.
-        return print(text.strip_suffix('\n').unwrap_or(&text));
+        let mut text = String::new();
+        for part in rows.iter().filter_map(|row| row.text.as_deref()) {
+            // The file of the tenant before may have ended without one.
+            if !text.is_empty() && !text.ends_with('\n') {
+                text.push('\n');
+            }
+            text.push_str(part);
+        }
+        return print_verbatim(&text);
     };
     owner_only::create_folder(dir).with_context(|| format!("can't make the folder {}", dir.display()))?;
     for row in &rows {

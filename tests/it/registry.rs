@@ -2,6 +2,7 @@
 
 mod api;
 mod commands;
+mod description;
 mod following;
 mod outage;
 mod ownership;

@@ -56,6 +56,7 @@ fn what_can_not_be_used_is_a_fault() {
         ("", Some(""), "`listen` needs at least one entry"),
         ("", Some("\"localhost\""), "not an address to listen on"),
         ("", Some("\"unix:\""), "not the path of a socket"),
+        ("", Some("\"unix:/run/formgate/\""), "not the path of a socket"),
         ("", Some(&*long), "not the path of a socket"),
         ("", Some("\"127.0.0.1:9465\""), "callers over TCP need tokens, which the registry keeps"),
     ] {
