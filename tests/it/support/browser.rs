@@ -79,8 +79,13 @@ fn axe() -> PathBuf {
 }
 
 impl Browser {
-    /// Starts the driver and a browser.
+    /// Starts the driver and a browser that asks for English.
     pub(crate) async fn start() -> Self {
+        Self::start_in("en-US,en").await
+    }
+
+    /// Starts the driver and a browser that asks for these languages.
+    pub(crate) async fn start_in(languages: &str) -> Self {
         let port = free_port();
         let mut command = bound_to_us("chromedriver", "KILL", &[]);
         command.arg(format!("--port={port}"));
@@ -98,7 +103,9 @@ impl Browser {
             "--hide-scrollbars",
         ];
         let mut capabilities = Capabilities::new();
-        capabilities.insert("goog:chromeOptions".into(), json!({ "args": arguments, "binary": chromium() }));
+        let preferences = json!({ "intl.accept_languages": languages });
+        let options = json!({ "args": arguments, "binary": chromium(), "prefs": preferences });
+        capabilities.insert("goog:chromeOptions".into(), options);
         capabilities.insert("acceptInsecureCerts".into(), true.into());
         let since = std::time::Instant::now();
         let page = loop {
