@@ -3,6 +3,7 @@
 mod api;
 mod commands;
 mod description;
+mod documented;
 mod following;
 mod outage;
 mod ownership;

@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use super::scene::{Scene, me, me_becomes};
 use crate::support::fixture::on_both_databases;
-use crate::support::process::python;
 
 on_both_databases! {
     async fn tenants_are_added_shown_changed_and_removed(engine: Engine) {
@@ -59,32 +58,6 @@ on_both_databases! {
         let refused = scene.run(&["tenant", "import", file.to_str().unwrap()]);
         assert!(refused.code == 1 && refused.stderr.contains("claimed twice"), "{}", refused.stderr);
         assert_eq!(scene.succeed(&["tenant", "export"]), text, "all of a file, or nothing");
-    }
-
-    async fn the_documented_program_adds_an_account(engine: Engine) {
-        let scene = Scene::new(engine);
-        let node = scene.start(0);
-        let guide = include_str!("../../../deploy/README.md");
-        let (_, rest) = guide.split_once("The same in Python").unwrap();
-        let (_, rest) = rest.split_once("```python\n").unwrap();
-        let (program, _) = rest.split_once("```").unwrap();
-        assert!(program.lines().filter(|line| !line.is_empty()).count() <= 20, "{program}");
-        let database = scene.tenant("acme")["database"].as_str().unwrap().to_owned();
-        let socket = scene.folder().join("0.sock").display().to_string();
-        let program = program
-            .replace("/run/formgate/operator.sock", &socket)
-            .replace("acme.example.com", "acme.example.test")
-            .replace("sqlite:/var/lib/formgate/acme.db", &database);
-        let run = || {
-            let output = std::process::Command::new(python()).args(["-c", &program]).output().unwrap();
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-            String::from_utf8(output.stdout).unwrap()
-        };
-        let first = run();
-        let (revision, token) = first.trim().split_once(' ').unwrap();
-        assert_eq!(revision, "1");
-        me_becomes(&node, "acme", token, 200).await;
-        assert_eq!(run(), "1 made before\n");
     }
 
     async fn files_without_a_line_end_are_exported_as_files_that_can_be_read(engine: Engine) {
