@@ -124,7 +124,7 @@ mod tests {
             match value {
                 Value::String(text) => drop(texts.insert(key.to_owned(), text.clone())),
                 Value::Table(table) => {
-                    table.iter().for_each(|(name, value)| collect(&format!("{key}.{name}"), value, texts))
+                    table.iter().for_each(|(name, value)| collect(&format!("{key}.{name}"), value, texts));
                 }
                 Value::Array(list) => {
                     list.iter().enumerate().for_each(|(at, value)| collect(&format!("{key}.{at}"), value, texts));
