@@ -4,6 +4,8 @@
 //! pictures in `screenshots` in the temporary folder of cargo, for whoever changes a page.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -22,10 +24,34 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 /// The width and height of a phone that is as narrow as WCAG 2.2 asks for (success criterion 1.4.10).
 const NARROW: (u32, u32) = (320, 700);
 
-/// A browser window, closed when the driver ends.
+/// How long the driver may take to close the window.
+const STOP_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long a page may take to follow a click.
+const CLICK_LIMIT: Duration = Duration::from_secs(10);
+
+/// A browser window, closed on drop.
 pub(crate) struct Browser {
     pub(crate) page: Client,
+    /// The driver's address, and its name for the window.
+    session: (SocketAddr, String),
     _driver: Child,
+}
+
+impl Drop for Browser {
+    /// Closes the window: a driver that ends leaves it open. `page` can't do it, since dropping can't wait for it.
+    fn drop(&mut self) {
+        let (address, id) = &self.session;
+        let close = format!("DELETE /session/{id} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+        let closed = TcpStream::connect(address).and_then(|mut driver| {
+            driver.set_read_timeout(Some(STOP_LIMIT))?;
+            driver.write_all(close.as_bytes())?;
+            driver.read(&mut [0; 1024])
+        });
+        if let Err(error) = closed {
+            eprintln!("the browser was not closed: {error}");
+        }
+    }
 }
 
 /// How a page is looked at.
@@ -96,7 +122,8 @@ impl Browser {
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         };
-        Self { page, _driver: driver }
+        let id = page.session_id().await.unwrap().expect("a session");
+        Self { page, session: (SocketAddr::from(([127, 0, 0, 1], port)), id), _driver: driver }
     }
 
     async fn cdp(&self, command: &str, parameters: Value) {
@@ -127,10 +154,19 @@ impl Browser {
         found.text().await.unwrap()
     }
 
-    /// Clicks on an element.
+    /// Clicks on an element, and waits for the page that a link or a button leads to: on a busy machine, the click
+    /// returns before that page is there.
     pub(crate) async fn click(&self, css: &str) {
         let found = self.page.find(Locator::Css(css)).await.unwrap_or_else(|error| panic!("{css}: {error}"));
+        let leads_on = found.tag_name().await.unwrap() != "summary";
+        self.script("window.is_old = true").await;
         found.click().await.unwrap_or_else(|error| panic!("{css}: {error}"));
+        let since = std::time::Instant::now();
+        while leads_on && self.script("return window.is_old || document.readyState != 'complete'").await == json!(true)
+        {
+            assert!(since.elapsed() < CLICK_LIMIT, "{css} leads to no page");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 
     /// Types into an element.
