@@ -15,6 +15,8 @@
 //! 5. [`store`]: one database, Postgres or SQLite, behind one interface.
 //!
 //! [`administration`] is where the administrators of an account manage its tokens in a browser, past the token check.
+//! Tenants come from files and from the [`registry`], a database whose changes every node takes over within a second;
+//! [`operator`] is the API that changes it.
 //! The other way, what changes in a database reaches receivers through [`webhooks`].
 //!
 //! [`gateway`] builds all of these from a [`config`] and starts them; [`tenant`] and [`quota`] are what the gate asks.

@@ -1,12 +1,14 @@
 //! What very many tenants cost a node, each with a certificate of its own: its start, its memory, a reload, a handshake.
 //!
 //! `cargo bench --bench tenants -- 10000 100000` takes the numbers of tenants; 1 and 10,000 is what it takes else. The node
-//! is the real program; its callers are in this process and share the machine with it.
+//! is the real program; its callers are in this process and share the machine with it. `-- registry 100000` has them in a
+//! registry.
 
 #![expect(clippy::print_stdout, reason = "the figures are the result")]
 
 mod caller;
 mod node;
+mod registry;
 mod world;
 
 use std::sync::Arc;
@@ -26,9 +28,14 @@ const MEANWHILE: usize = 4;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
+    let in_registry = std::env::args().any(|argument| argument == "registry");
     let numbers: Vec<usize> = std::env::args().skip(1).filter_map(|argument| argument.parse().ok()).collect();
     for tenants in if numbers.is_empty() { vec![1, 10_000] } else { numbers } {
-        measure(tenants).await?;
+        if in_registry {
+            registry::measure(tenants).await?;
+        } else {
+            measure(tenants).await?;
+        }
     }
     Ok(())
 }

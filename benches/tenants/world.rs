@@ -14,6 +14,7 @@ pub(crate) struct World {
     pub(crate) tenants: usize,
     pub(crate) authority: CertifiedIssuer<'static, KeyPair>,
     folder: TempDir,
+    in_registry: bool,
 }
 
 impl World {
@@ -25,7 +26,7 @@ impl World {
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         let authority = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
         let keys = (0..KEYS.min(tenants + 1)).map(|_| KeyPair::generate()).collect::<Result<Vec<_>, _>>()?;
-        let world = Self { tenants, authority, folder };
+        let world = Self { tenants, authority, folder, in_registry: false };
         world.issue("wildcard", "*.example.com", &keys[0])?;
         // One more than are served at first.
         for n in 0..=tenants {
@@ -33,6 +34,41 @@ impl World {
         }
         world.write(tenants, "Tenant")?;
         Ok(world)
+    }
+
+    /// Tenants in a registry, which share a certificate.
+    pub(crate) fn make_registry(tenants: usize) -> anyhow::Result<Self> {
+        let mut world = Self::make(0)?;
+        (world.tenants, world.in_registry) = (tenants, true);
+        let mut text = fs::read_to_string(world.config())?.replace(
+            "[gateway.limits]",
+            "registry = \"sqlite:registry.db\"\n[gateway.operator]\nlisten = [\"unix:operator.sock\"]\n[gateway.limits]",
+        );
+        fs::write(world.config(), &text)?;
+        text.clear();
+        for n in 0..tenants {
+            let host = world.host(n);
+            let database = Self::database(n);
+            write!(
+                text,
+                "[[tenant]]\nslug = \"t{n}\"\nname = \"Tenant {n}\"\naddress = \"{host}\"\ndatabase = \"{database}\"\n\n"
+            )?;
+        }
+        fs::write(world.folder.path().join("import.txt"), text)?;
+        Ok(world)
+    }
+
+    pub(crate) fn database(n: usize) -> String {
+        format!("postgres://t{n}:secret-{n}@db.internal/t{n}")
+    }
+
+    /// Fills the registry, by the command.
+    pub(crate) fn import(&self) -> anyhow::Result<()> {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_formgate"));
+        command.args(["tenant", "import"]).arg(self.folder.path().join("import.txt"));
+        let output = command.arg("--config").arg(self.config()).output()?;
+        anyhow::ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(())
     }
 
     fn issue(&self, file: &str, name: &str, key: &KeyPair) -> anyhow::Result<()> {
@@ -46,7 +82,7 @@ impl World {
 
     /// The host of a tenant that has a certificate of its own.
     pub(crate) fn host(&self, n: usize) -> String {
-        format!("forms.customer-{n}.org")
+        if self.in_registry { format!("t{n}.example.com") } else { format!("forms.customer-{n}.org") }
     }
 
     pub(crate) fn config(&self) -> PathBuf {

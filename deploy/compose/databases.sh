@@ -1,8 +1,8 @@
 #!/bin/sh
-# The Postgres image runs this once, on an empty volume. Creates a role and an empty database for each Postgres tenant. The
-# role owns its database, so `formgate migrate` can create what it needs. Roles of other tenants cannot connect to it.
+# The Postgres image runs this once, on an empty volume. Creates a role and an empty database for each Postgres tenant and
+# for the registry. The role owns its database, so `formgate migrate` can create what it needs. Roles of other tenants cannot connect to it.
 set -eu
-set -- acme # the tenants' slugs
+set -- acme registry # the tenants' slugs, and the registry
 for tenant; do
     psql --username "$POSTGRES_USER" --set ON_ERROR_STOP=1 --set tenant="$tenant" \
         --set password="$POSTGRES_PASSWORD" <<'SQL'

@@ -17,6 +17,18 @@ pub(super) fn print(text: &str) -> Result<()> {
     }
 }
 
+/// Writes a result as it is, without a line end.
+///
+/// # Errors
+/// As [`print`].
+pub(super) fn print_verbatim(text: &str) -> Result<()> {
+    let mut output = io::stdout().lock();
+    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+        Err(failure) if failure.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written.context(UNWRITTEN),
+    }
+}
+
 /// Writes a result that can't be shown again, so a broken pipe is an error too.
 ///
 /// # Errors

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
-use super::output::{pretty, print, print_stderr, shown, table};
+use super::output::{pretty, print, print_stderr, print_verbatim, shown, table};
 use super::registry::OpenRegistry;
 use super::{ConfigFile, OfTenant};
 use crate::config::registered::{self, json};
@@ -26,7 +26,7 @@ pub(super) enum TenantCommand {
     Show(ShowArgs),
     /// List the tenants of the files and of the registry.
     List(ListArgs),
-    /// Remove a tenant from the registry. Its database stays as it is.
+    /// Remove a tenant from the registry. Its database is kept.
     Remove(RemoveArgs),
     /// Add the tenants of files to the registry: all of them, or none.
     Import(ImportArgs),
@@ -296,7 +296,7 @@ async fn remove(command: &RemoveArgs) -> Result<()> {
     if written == [RegistryWritten::Absent] {
         bail!("there is no tenant `{}` in the registry", command.slug);
     }
-    print_stderr(&format!("the tenant `{}` is removed; its database stays as it is", command.slug));
+    print_stderr(&format!("the tenant `{}` is removed; its database is kept", command.slug));
     finish(&registry, &written, &[&command.slug], &command.wait).await
 }
 
@@ -308,9 +308,15 @@ async fn export(command: &ExportArgs) -> Result<()> {
     }
     rows.retain(|row| command.slugs.is_empty() || command.slugs.contains(&row.slug));
     let Some(dir) = &command.dir else {
-        let text: String = rows.iter().filter_map(|row| row.text.as_deref()).collect();
-        // Byte for byte: printing adds a line end.
-        return print(text.strip_suffix('\n').unwrap_or(&text));
+        let mut text = String::new();
+        for part in rows.iter().filter_map(|row| row.text.as_deref()) {
+            // The file of the tenant before may have ended without one.
+            if !text.is_empty() && !text.ends_with('\n') {
+                text.push('\n');
+            }
+            text.push_str(part);
+        }
+        return print_verbatim(&text);
     };
     owner_only::create_folder(dir).with_context(|| format!("can't make the folder {}", dir.display()))?;
     for row in &rows {

@@ -7,6 +7,7 @@ mod faults;
 mod files;
 mod limits;
 mod oidc;
+mod registry;
 mod secrets;
 mod served;
 mod webhooks;

@@ -2,6 +2,8 @@
 
 mod api;
 mod commands;
+mod description;
+mod documented;
 mod following;
 mod outage;
 mod ownership;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::account::account;
 use crate::support::answer::Answer;
-use crate::support::description::DOCUMENT;
+use crate::support::description::API;
 use crate::support::fixture::Engine;
 
 fn named(answer: &Answer) -> Option<&str> {
@@ -17,7 +17,7 @@ fn in_query(of: &Value) -> Vec<&'static str> {
     let parameters = of["parameters"].as_array().into_iter().flatten();
     let followed = parameters.map(|parameter| {
         let reference = parameter["$ref"].as_str().expect("parameters are components");
-        DOCUMENT.pointer(reference.strip_prefix('#').expect("a local reference")).expect("the component exists")
+        API.document.pointer(reference.strip_prefix('#').expect("a local reference")).expect("the component exists")
     });
     followed
         .filter(|parameter| parameter["in"] == "query")
@@ -29,7 +29,7 @@ fn in_query(of: &Value) -> Vec<&'static str> {
 async fn every_method_of_every_path_names_the_parameters_that_it_does_not_know() {
     let account = account(Engine::Sqlite, "");
     let (mut calls, mut statuses) = (0, Vec::new());
-    for (path, item) in DOCUMENT["paths"].as_object().unwrap() {
+    for (path, item) in API.document["paths"].as_object().unwrap() {
         for (method, operation) in item.as_object().unwrap().iter().filter(|(key, _)| *key != "parameters") {
             let method: Method = method.to_uppercase().parse().unwrap();
             let path = format!("/api/v1{}", path.replace("{id}", "1"));

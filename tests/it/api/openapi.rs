@@ -7,7 +7,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use crate::support::client::Client;
-use crate::support::description::{DOCUMENT, deviation, escape, examples_of, invalidity};
+use crate::support::description::{API, deviation, escape, examples_of};
 use crate::support::fixture::{Engine, Site, on_both_databases};
 use crate::support::process::Node;
 
@@ -38,7 +38,7 @@ fn demo(engine: Engine) -> Demo {
 /// The example of an answer, as the account at a host gives it.
 fn example(method: &str, path: &str, status: u16, name: &str, host: &str) -> Value {
     let media = format!("/paths/{}/{method}/responses/{status}/content/application~1json", escape(path));
-    let examples = examples_of(DOCUMENT.pointer(&media).unwrap_or_else(|| panic!("nothing stands at {media}")));
+    let examples = examples_of(API.document.pointer(&media).unwrap_or_else(|| panic!("nothing stands at {media}")));
     let (_, example) = examples.into_iter().find(|(known, _)| *known == name).expect("the example is there");
     let text = example.to_string().replace(ORIGIN, &format!("https://{host}"));
     serde_json::from_str(&text).unwrap()
@@ -47,7 +47,7 @@ fn example(method: &str, path: &str, status: u16, name: &str, host: &str) -> Val
 /// The example of a request's body.
 fn asked(method: &str, path: &str, name: &str) -> &'static Value {
     let media = format!("/paths/{}/{method}/requestBody/content/application~1json", escape(path));
-    let examples = examples_of(DOCUMENT.pointer(&media).unwrap_or_else(|| panic!("nothing stands at {media}")));
+    let examples = examples_of(API.document.pointer(&media).unwrap_or_else(|| panic!("nothing stands at {media}")));
     examples.into_iter().find(|(known, _)| *known == name).expect("the example is there").1
 }
 
@@ -114,7 +114,7 @@ on_both_databases! {
         let hook = demo.client.post("/api/v1/subscribe").json(&json!({"target_url": "https://hooks.example.com/id"})).send().await;
         let hook = hook.json()["data"]["id"].as_str().unwrap().to_owned();
         let mut taken = 0;
-        for (path, item) in DOCUMENT["paths"].as_object().unwrap() {
+        for (path, item) in API.document["paths"].as_object().unwrap() {
             for (method, operation) in item.as_object().unwrap() {
                 let Some(media) = operation.pointer("/requestBody/content/application~1json") else { continue };
                 for (name, body) in examples_of(media) {
@@ -137,7 +137,7 @@ async fn an_account_reads_the_description_with_the_address_that_it_used() {
         let served = demo.client.to(host).get("/api/v1/openapi.json").send().await;
         assert_eq!(served.status, 200, "{host}");
         let url = format!("https://{}/api/v1", host.to_lowercase());
-        let mut expected = DOCUMENT.clone();
+        let mut expected = API.document.clone();
         expected["servers"] = json!([{"url": url, "description": "Acme"}]);
         assert!(served.json() == expected, "{host}: another description than the source");
     }
@@ -158,9 +158,9 @@ async fn the_description_is_behind_the_token_and_spends_one_request() {
 #[test]
 fn every_example_fits_its_schema() {
     let mut checked = 0;
-    visit(&DOCUMENT, "", &mut |pointer, value| {
+    visit(&API.document, "", &mut |pointer, value| {
         let mut check = |schema: String, example: &Value| {
-            assert_eq!(invalidity(&schema, example), None, "{pointer}: {example}");
+            assert_eq!(API.invalidity(&schema, example), None, "{pointer}: {example}");
             checked += 1;
         };
         // A media type, a parameter or a header.
@@ -196,7 +196,7 @@ fn visit(value: &'static Value, pointer: &str, see: &mut impl FnMut(&str, &'stat
 
 #[test]
 fn no_comma_in_a_description_made_a_key_of_its_rest() {
-    visit(&DOCUMENT, "", &mut |pointer, value| {
+    visit(&API.document, "", &mut |pointer, value| {
         let faulty = value.as_object().unwrap().keys().find(|key| key.contains(' '));
         assert_eq!(faulty, None, "{pointer}");
     });
@@ -205,16 +205,16 @@ fn no_comma_in_a_description_made_a_key_of_its_rest() {
 #[test]
 fn every_reference_resolves_and_every_component_is_used() {
     let mut references = Vec::new();
-    visit(&DOCUMENT, "", &mut |_, value| references.extend(value["$ref"].as_str()));
+    visit(&API.document, "", &mut |_, value| references.extend(value["$ref"].as_str()));
     for reference in &references {
         let pointer = reference.strip_prefix('#').expect("a reference within the document");
-        assert!(DOCUMENT.pointer(pointer).is_some(), "{reference}");
+        assert!(API.document.pointer(pointer).is_some(), "{reference}");
     }
     // What the answers outside of the described paths and methods are; the text of the description names them.
     let named_in_text =
         ["PathNotFound", "MethodNotAllowed", "UnknownMethod"].map(|name| format!("#/components/responses/{name}"));
     for kind in ["parameters", "headers", "responses", "links", "schemas"] {
-        for name in DOCUMENT["components"][kind].as_object().unwrap().keys() {
+        for name in API.document["components"][kind].as_object().unwrap().keys() {
             let reference = format!("#/components/{kind}/{name}");
             let used = references.contains(&reference.as_str()) || named_in_text.contains(&reference);
             assert!(used, "{reference}");

@@ -28,6 +28,8 @@ unknown = 1
 [gateway.administration]
 unknown = 1
 oidc = { unknown = 1 }
+[gateway.operator]
+unknown = 1
 [[tenant]]
 unknown = 1
 group_guard = { unknown = 1 }
@@ -51,7 +53,7 @@ fn listed(config: &str) -> Vec<Vec<String>> {
 #[test]
 fn every_key_is_in_the_reference_and_in_the_example() {
     let tables = listed(UNKNOWN);
-    assert_eq!(tables.len(), 13, "{tables:?}");
+    assert_eq!(tables.len(), 14, "{tables:?}");
     for key in tables.iter().flatten() {
         // A key of its own, a key of an inline table, or a table.
         let places = [format!("`{key}`"), format!("{key} = "), format!("[{key}]"), format!("[gateway.{key}]")];

@@ -60,6 +60,22 @@ on_both_databases! {
         assert_eq!(scene.succeed(&["tenant", "export"]), text, "all of a file, or nothing");
     }
 
+    async fn files_without_a_line_end_are_exported_as_files_that_can_be_read(engine: Engine) {
+        let scene = Scene::new(engine);
+        assert_eq!(scene.succeed(&["tenant", "export"]), "", "of an empty registry");
+        for slug in ["acme", "globex"] {
+            let file = scene.folder().join(format!("{slug}.txt"));
+            fs::write(&file, scene.text(slug).trim_end()).unwrap();
+            scene.succeed(&["tenant", "import", file.to_str().unwrap()]);
+            assert_eq!(scene.succeed(&["tenant", "export", slug]), scene.text(slug).trim_end());
+        }
+        let exported = scene.succeed(&["tenant", "export"]);
+        assert_eq!(exported, format!("{}{}", scene.text("acme"), scene.text("globex").trim_end()));
+        let file = scene.folder().join("all.txt");
+        fs::write(&file, exported).unwrap();
+        assert!(scene.succeed(&["tenant", "import", file.to_str().unwrap()]).contains("globex: unchanged"));
+    }
+
     async fn a_token_of_the_operator_is_shown_once_and_can_be_revoked(engine: Engine) {
         let scene = Scene::new(engine);
         let mut node = scene.start(0);

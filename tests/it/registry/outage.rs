@@ -7,7 +7,7 @@ use http::Method;
 use serde_json::Value;
 
 use super::scene::{LIMIT, Scene, me, me_becomes};
-use crate::support::client::operator_get;
+use crate::support::client::{operator_get, wait_for_count};
 use crate::support::fixture::{Engine, on_both_databases};
 use crate::support::postgres::Postgres;
 
@@ -40,6 +40,38 @@ async fn a_node_starts_and_serves_while_the_registry_is_away() {
         assert!(put.status == 503 && began.elapsed() < LIMIT, "{put:?}");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
+}
+
+#[tokio::test]
+async fn a_registry_that_hangs_or_takes_no_writes_is_a_clear_answer_and_serving_goes_on() {
+    let mut server = Postgres::start();
+    let scene = Scene::new(Engine::Sqlite).gateway("registry", server.new_database());
+    let mut node = scene.start(0);
+    let token = scene.add(0, "acme").await;
+    server.hang(true);
+    let put = scene.call(0, Method::PUT, "/v1/tenants/globex", Some(&scene.tenant("globex"))).await;
+    assert!(put.status == 503 && put.headers.contains_key("retry-after"), "{put:?}");
+    assert_eq!(me(&node, "acme", &token).await, 200);
+    wait_for_count(node.operator_address(), "formgate_registry_up", 0).await;
+    server.hang(false);
+    wait_for_count(node.operator_address(), "formgate_registry_up", 1).await;
+    server.execute("ALTER SYSTEM SET default_transaction_read_only = on");
+    server.execute("SELECT pg_reload_conf()");
+    let began = std::time::Instant::now();
+    loop {
+        let put = scene.call(0, Method::PUT, "/v1/tenants/globex", Some(&scene.tenant("globex"))).await;
+        if put.status == 503 {
+            break;
+        }
+        // The setting has not arrived yet.
+        assert!(put.status == 201 && began.elapsed() < LIMIT, "{put:?}");
+        scene.call(0, Method::DELETE, "/v1/tenants/globex", None).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(me(&node, "acme", &token).await, 200);
+    let listed = scene.call(0, Method::GET, "/v1/tenants", None).await;
+    assert_eq!(listed.status, 200, "it is still read: {listed:?}");
+    assert_eq!(operator_get(node.operator_address(), "/readyz").await.json()["parts"]["registry"], "ok");
 }
 
 #[tokio::test]

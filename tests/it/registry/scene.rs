@@ -17,6 +17,7 @@ use toml::Table;
 
 use crate::support::certificate;
 use crate::support::client::{Client, Unanswered};
+use crate::support::description::{Described, OPERATOR};
 use crate::support::fixture::Engine;
 use crate::support::folder;
 use crate::support::process::{self, Node, Output};
@@ -72,7 +73,7 @@ impl Scene {
         self.folder.path()
     }
 
-    fn socket(&self, node: usize) -> PathBuf {
+    pub(super) fn socket(&self, node: usize) -> PathBuf {
         self.folder.path().join(format!("{node}.sock"))
     }
 
@@ -183,7 +184,7 @@ impl Scene {
         let stream = UnixStream::connect(self.socket(node)).await.ok()?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.ok()?;
         let driving = tokio::spawn(connection);
-        let mut request = Request::builder().method(method).uri(target).header("host", "operator");
+        let mut request = Request::builder().method(method.clone()).uri(target).header("host", "operator");
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
@@ -193,6 +194,10 @@ impl Scene {
         let body = body.collect().await.ok()?.to_bytes();
         driving.abort();
         let body = if body.is_empty() { Value::Null } else { serde_json::from_slice(&body).expect("JSON") };
+        let described = Described { status: head.status, headers: &head.headers, body: &|| body.clone() };
+        if let Some(deviation) = OPERATOR.deviation(&method, target, &described) {
+            panic!("{method} {target}: {deviation}, but: {} {:?} {body}", head.status, head.headers);
+        }
         Some(Answer { status: head.status, headers: head.headers, body })
     }
 

@@ -4,9 +4,8 @@
 //! pictures in `screenshots` in the temporary folder of cargo, for whoever changes a page.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use fantoccini::wd::{Capabilities, WebDriverCompatibleCommand};
@@ -14,9 +13,11 @@ use fantoccini::{Client, ClientBuilder, Locator};
 use http::Method;
 use hyper_util::client::legacy::connect::HttpConnector;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use url::Url;
 
 use super::child::{Child, bound_to_us, free_port};
+use super::folder;
 
 /// How long the driver may take to start.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -24,32 +25,24 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 /// The width and height of a phone that is as narrow as WCAG 2.2 asks for (success criterion 1.4.10).
 const NARROW: (u32, u32) = (320, 700);
 
-/// How long the driver may take to close the window.
-const STOP_LIMIT: Duration = Duration::from_secs(5);
-
-/// How long a page may take to follow a click.
-const CLICK_LIMIT: Duration = Duration::from_secs(10);
-
 /// A browser window, closed on drop.
 pub(crate) struct Browser {
     pub(crate) page: Client,
-    /// The driver's address, and its name for the window.
-    session: (SocketAddr, String),
     _driver: Child,
+    /// What the browser keeps, by which its process is recognized.
+    profile: TempDir,
 }
 
+/// A driver that is killed leaves its browser behind, with the pipes that both had of the test.
 impl Drop for Browser {
-    /// Closes the window: a driver that ends leaves it open. `page` can't do it, since dropping can't wait for it.
     fn drop(&mut self) {
-        let (address, id) = &self.session;
-        let close = format!("DELETE /session/{id} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-        let closed = TcpStream::connect(address).and_then(|mut driver| {
-            driver.set_read_timeout(Some(STOP_LIMIT))?;
-            driver.write_all(close.as_bytes())?;
-            driver.read(&mut [0; 1024])
-        });
-        if let Err(error) = closed {
-            eprintln!("the browser was not closed: {error}");
+        let mark = format!("--user-data-dir={}", self.profile.path().display());
+        let processes = fs::read_dir("/proc").expect("Linux has /proc").flatten();
+        let is_ours = |command: &[u8]| command.split(|byte| *byte == 0).any(|argument| argument == mark.as_bytes());
+        for process in processes.filter(|entry| fs::read(entry.path().join("cmdline")).is_ok_and(|it| is_ours(&it))) {
+            let id = process.file_name().to_string_lossy().into_owned();
+            // It may just have ended.
+            let _ = Command::new("sh").args(["-c", r#"kill -s KILL "$0" 2>/dev/null"#, &id]).status();
         }
     }
 }
@@ -97,7 +90,9 @@ impl Browser {
         let mut command = bound_to_us("chromedriver", "KILL", &[]);
         command.arg(format!("--port={port}"));
         let driver = Child::spawn(command);
+        let profile = folder::temporary("browser");
         let arguments = [
+            &*format!("--user-data-dir={}", profile.path().display()),
             "--headless=new",
             "--no-sandbox",
             "--disable-gpu",
@@ -122,8 +117,7 @@ impl Browser {
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         };
-        let id = page.session_id().await.unwrap().expect("a session");
-        Self { page, session: (SocketAddr::from(([127, 0, 0, 1], port)), id), _driver: driver }
+        Self { page, _driver: driver, profile }
     }
 
     async fn cdp(&self, command: &str, parameters: Value) {
@@ -154,17 +148,25 @@ impl Browser {
         found.text().await.unwrap()
     }
 
-    /// Clicks on an element, and waits for the page that a link or a button leads to: on a busy machine, the click
-    /// returns before that page is there.
+    /// Clicks on an element.
     pub(crate) async fn click(&self, css: &str) {
         let found = self.page.find(Locator::Css(css)).await.unwrap_or_else(|error| panic!("{css}: {error}"));
-        let leads_on = found.tag_name().await.unwrap() != "summary";
-        self.script("window.is_old = true").await;
         found.click().await.unwrap_or_else(|error| panic!("{css}: {error}"));
+    }
+
+    /// Clicks on a link or a button that leads to another page, and waits until that is there.
+    pub(crate) async fn follow(&self, css: &str) {
+        self.script("window.isBefore = true").await;
+        self.click(css).await;
         let since = std::time::Instant::now();
-        while leads_on && self.script("return window.is_old || document.readyState != 'complete'").await == json!(true)
+        // Between two pages, no script runs.
+        while !self
+            .page
+            .execute("return !window.isBefore && document.readyState === 'complete'", Vec::new())
+            .await
+            .is_ok_and(|is_next| is_next == json!(true))
         {
-            assert!(since.elapsed() < CLICK_LIMIT, "{css} leads to no page");
+            assert!(since.elapsed() < START_LIMIT, "{css} leads nowhere");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }

@@ -1,0 +1,127 @@
+//! Tenants in a registry: a start, memory, one change, and ten changes a second next to requests.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+
+use crate::caller::Caller;
+use crate::node::Node;
+use crate::world::World;
+
+/// Changes whose CPU is measured one after the other.
+const CHANGES: u32 = 40;
+
+/// How long requests are timed with changes and without, and how often both take turns.
+const TURN: Duration = Duration::from_secs(10);
+const TURNS: usize = 3;
+
+/// Changes a second meanwhile.
+const RATE: u32 = 10;
+
+pub(crate) async fn measure(tenants: usize) -> anyhow::Result<()> {
+    let world = Arc::new(World::make_registry(tenants)?);
+    println!("\n{tenants} tenants in a registry on SQLite");
+    let began = Instant::now();
+    world.import()?;
+    println!("  import                  {:>9.1?}", began.elapsed());
+    let caller = Arc::new(Caller::new(&world)?);
+    for what in ["with no snapshot", "again"] {
+        let began = Instant::now();
+        let node = Node::start(&world)?;
+        while caller.ask(&world.host(tenants / 2)).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        println!("  start, {what:<17}{:>9.1?}, resident {:.1} MB", began.elapsed(), node.memory("VmRSS:")?);
+    }
+    let node = Node::start(&world)?;
+    while caller.ask(&world.host(tenants / 2)).await.is_err() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    println!("  resident                {:>6.1} MB, at most {:.1} MB", node.memory("VmRSS:")?, node.memory("VmHWM:")?);
+    // A node without changes looks at the registry, and inspects databases.
+    let (before, began) = (node.processor()?, Instant::now());
+    tokio::time::sleep(TURN).await;
+    let idle = (node.processor()? - before).as_secs_f64() / began.elapsed().as_secs_f64();
+    println!("  without changes         {:>9.2} % of a core", idle * 100.0);
+
+    let (before, began) = (node.processor()?, Instant::now());
+    for number in 0..CHANGES {
+        change(&world, number).await?;
+    }
+    let spent = (node.processor()? - before).as_secs_f64() - idle * began.elapsed().as_secs_f64();
+    println!(
+        "  one change              {:>9.1} ms of CPU, served after {:.1?}",
+        spent * 1e3 / f64::from(CHANGES),
+        began.elapsed() / CHANGES
+    );
+
+    let mut percentiles = [Vec::new(), Vec::new()];
+    for _ in 0..TURNS {
+        for (with_changes, percentiles) in [false, true].into_iter().zip(&mut percentiles) {
+            percentiles.push(ninety_ninth(&world, &caller, with_changes).await?);
+        }
+    }
+    let [without, with] = percentiles.map(|mut percentiles| {
+        percentiles.sort();
+        percentiles[TURNS / 2]
+    });
+    let ratio = with.as_secs_f64() / without.as_secs_f64();
+    println!("  {RATE} changes a second     p99 of requests {with:.1?} next to {without:.1?} without: {ratio:.2}");
+    Ok(())
+}
+
+/// The 99th percentile of requests to tenants that do not change.
+async fn ninety_ninth(world: &Arc<World>, caller: &Arc<Caller>, with_changes: bool) -> anyhow::Result<Duration> {
+    let began = Instant::now();
+    let changing = tokio::spawn({
+        let world = Arc::clone(world);
+        async move {
+            let mut number = 0;
+            while with_changes && began.elapsed() < TURN {
+                change(&world, number).await?;
+                number += 1;
+                tokio::time::sleep((Duration::from_secs(1) / RATE * number).saturating_sub(began.elapsed())).await;
+            }
+            anyhow::Ok(())
+        }
+    });
+    let host = world.host(world.tenants / 2);
+    let mut open = caller.connect(&host).await?;
+    let mut took = Vec::new();
+    while began.elapsed() < TURN {
+        let asked = Instant::now();
+        caller.exchange(&mut open, &host).await?;
+        took.push(asked.elapsed());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    changing.await??;
+    took.sort();
+    Ok(took[took.len() * 99 / 100])
+}
+
+/// Changes the name of a tenant, and waits until the node serves it.
+async fn change(world: &World, number: u32) -> anyhow::Result<()> {
+    let slug = format!("t{number}");
+    let name = format!("Name {:?}", Instant::now());
+    let body = serde_json::json!({
+        "name": name, "address": format!("{slug}.example.com"), "database": World::database(number as usize),
+    });
+    let body = body.to_string();
+    let socket: PathBuf = world.folder().join("operator.sock");
+    let mut stream = UnixStream::connect(socket).await?;
+    let head = format!(
+        "PUT /v1/tenants/{slug}?wait=30 HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await?;
+    stream.write_all(body.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    ensure!(answer.starts_with("HTTP/1.1 200"), "{}", answer.lines().next().context("an answer")?);
+    Ok(())
+}

@@ -1,0 +1,66 @@
+//! The keys of the registry and the `[gateway.operator]` table, as deploy/configuration.md documents them.
+
+use std::path::{Path, PathBuf};
+
+use super::{ACME, Folder, GATEWAY};
+use crate::config::{GatewayConfig, OperatorAddress};
+
+/// A configuration with keys of `[gateway]`, and an address of the operator API.
+fn with(keys: &str, listen: Option<&str>) -> String {
+    let gateway = GATEWAY.replacen("[gateway]\n", &format!("[gateway]\n{keys}\n"), 1);
+    let operator = listen.map(|listen| format!("[gateway.operator]\nlisten = [{listen}]\n")).unwrap_or_default();
+    format!("{gateway}{operator}{ACME}")
+}
+
+fn load(folder: &Folder, keys: &str, listen: Option<&str>) -> GatewayConfig {
+    let config = folder.load(&with(keys, listen)).unwrap_or_else(|problems| panic!("{problems}"));
+    GatewayConfig::clone(&config.gateway)
+}
+
+#[test]
+fn the_keys_have_the_documented_defaults() {
+    let folder = Folder::new();
+    let without = load(&folder, "", None);
+    assert_eq!((without.registry, without.operator), (None, None));
+    let reference = include_str!("../../../deploy/configuration.md");
+    let (_, operator) = reference.split_once("### The operator API\n").expect("the page has the section");
+    assert!(operator.split("\n### ").next().is_some_and(|section| section.contains("| `listen` | required |")));
+    for row in ["| `registry` | none |", "| `registry_snapshot` | `\"registry-snapshot.db\"` |"] {
+        assert!(reference.contains(row), "{row}");
+    }
+    let registry = load(&folder, "registry = \"sqlite:registry.db\"", None).registry.expect("it is configured");
+    let name = |file: Option<&Path>| file.and_then(Path::file_name).map(PathBuf::from);
+    assert_eq!(name(registry.database.file()), Some("registry.db".into()));
+    assert_eq!(name(registry.snapshot.file()), Some("registry-snapshot.db".into()));
+    assert_eq!(registry.snapshot.file().and_then(Path::parent), Some(&*registry.folder));
+}
+
+#[test]
+fn the_operator_api_listens_on_sockets_and_with_a_registry_on_tcp() {
+    let folder = Folder::new();
+    let of = |keys: &str, listen: &str| load(&folder, keys, Some(listen)).operator.expect("the table is there").listen;
+    let socket = OperatorAddress::Unix("/run/formgate/operator.sock".into());
+    assert_eq!(of("", "\"unix:/run/formgate/operator.sock\""), std::slice::from_ref(&socket));
+    let registry = "registry = \"postgres://registry@127.0.0.1/registry\"";
+    let both = of(registry, "\"unix:/run/formgate/operator.sock\", \"127.0.0.1:9465\"");
+    assert_eq!(both, [socket, OperatorAddress::Tcp("127.0.0.1:9465".parse().unwrap())]);
+}
+
+#[test]
+fn what_can_not_be_used_is_a_fault() {
+    let long = format!("\"unix:/{}\"", "a".repeat(107));
+    for (keys, listen, title) in [
+        ("registry = \"redis://127.0.0.1\"", None, "not the address of a database"),
+        ("registry_snapshot = \"snapshot.db\"", None, "there is no registry to keep a snapshot of"),
+        ("registry = \"sqlite:a.db\"\nregistry_snapshot = \"a.db\"", None, "the registry can't be its own snapshot"),
+        ("", Some(""), "`listen` needs at least one entry"),
+        ("", Some("\"localhost\""), "not an address to listen on"),
+        ("", Some("\"unix:\""), "not the path of a socket"),
+        ("", Some("\"unix:/run/formgate/\""), "not the path of a socket"),
+        ("", Some(&*long), "not the path of a socket"),
+        ("", Some("\"127.0.0.1:9465\""), "callers over TCP need tokens, which the registry keeps"),
+    ] {
+        let faults = Folder::new().faults(&with(keys, listen));
+        assert!(faults.len() == 1 && faults[0].contains(title), "{title}: {faults:?}");
+    }
+}

@@ -1,0 +1,84 @@
+//! What deploy/README.md documents of the registry works as written: the rights of a node's role, and the recipe.
+
+use std::fs;
+use std::process::Command;
+
+use http::Method;
+use serde_json::{Value, json};
+
+use super::scene::{Scene, me};
+use crate::support::fixture::{Engine, on_both_databases};
+use crate::support::postgres::Postgres;
+use crate::support::process::python;
+
+const GUIDE: &str = include_str!("../../../deploy/README.md");
+
+/// The only block of code in a language that has a text.
+fn block(language: &str, text: &str) -> &'static str {
+    let fence = format!("```{language}\n");
+    let blocks = GUIDE.split(&fence).skip(1).filter_map(|rest| rest.split("```").next());
+    let mut found = blocks.filter(|block| block.contains(text));
+    let block = found.next().expect("there is such a block");
+    assert_eq!(found.next(), None);
+    block
+}
+
+#[tokio::test]
+async fn a_role_with_the_documented_rights_follows_the_registry_and_serves_the_operator_api() {
+    let server = Postgres::start();
+    let url = server.new_database();
+    let scene = Scene::new(Engine::Sqlite).gateway("registry", url.clone());
+    scene.succeed(&["tenant", "list"]);
+    let database = url.rsplit('/').next().expect("a name");
+    let grants =
+        block("sql", "registry_node").replace("ON DATABASE registry ", &format!("ON DATABASE \"{database}\" "));
+    let (of_all, of_operator) = grants.split_once("-- only for nodes").expect("two parts");
+    let (_, of_operator) = of_operator.split_once('\n').expect("a comment ends");
+    Postgres::execute_in(&url, &format!("CREATE ROLE registry_node LOGIN; {of_all}"));
+    let scene = scene.gateway("registry", url.replace("postgres@", "registry_node@"));
+    let node = scene.start(0);
+    let nodes = scene.call(0, Method::GET, "/v1/nodes", None).await;
+    assert_eq!((&nodes.body["data"][0]["live"], nodes.status.as_u16()), (&json!(true), 200), "{nodes:?}");
+    let put = scene.call(0, Method::PUT, "/v1/tenants/acme", Some(&scene.tenant("acme"))).await;
+    assert_eq!(put.status, 503, "{put:?}");
+    Postgres::execute_in(&url, of_operator);
+    let token = scene.add(0, "acme").await;
+    assert_eq!(me(&node, "acme", &token).await, 200);
+    let mut changed = scene.tenant("acme");
+    changed["domains"] = json!(["forms.acme.test"]);
+    let batch = json!({ "operations": [{ "put": "acme", "tenant": changed }] });
+    assert_eq!(scene.call(0, Method::POST, "/v1/batch?wait=60", Some(&batch)).await.status, 200);
+    assert_eq!(scene.call(0, Method::DELETE, "/v1/tenants/acme?wait=60", None).await.status, 200);
+}
+
+on_both_databases! {
+    async fn the_recipe_signs_an_account_up(engine: Engine) {
+        let scene = Scene::new(engine);
+        let node = scene.start(0);
+        let recipe = block("python", "def sign_up").replace(".example.com", ".example.test");
+        let file = scene.folder().join("recipe.py");
+        let last = "import sys\nprint(json.dumps(sign_up(*sys.argv[1:])))\n";
+        fs::write(&file, format!("{recipe}{last}")).unwrap();
+        let sign_up = |database: &str| {
+            let mut command = Command::new(python());
+            command.arg(&file).args(["acme", "Acme", database, "ana@acme.example"]).arg(scene.socket(0));
+            command.output().expect("there is a Python")
+        };
+        let refused = sign_up("nothing:x");
+        let errors = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && errors.contains("RuntimeError: 422: "), "{errors}");
+        let tenant = scene.tenant("acme");
+        let database = tenant["database"].as_str().unwrap();
+        let run = || {
+            let output = sign_up(database);
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            serde_json::from_slice::<(Option<String>, String)>(&output.stdout).expect("a token and a link")
+        };
+        let (token, link) = run();
+        assert_eq!(me(&node, "acme", &token.expect("the first call has it")).await, 200);
+        assert!(link.starts_with("https://acme.example.test") && link.contains("/admin/enter/"), "{link}");
+        assert_eq!(run().0, None, "a repeated call creates no second token");
+        let tokens: Value = serde_json::from_str(&scene.succeed(&["token", "list", "--tenant", "acme", "--json"])).unwrap();
+        assert_eq!(tokens.as_array().map(Vec::len), Some(1), "{tokens}");
+    }
+}
