@@ -69,7 +69,7 @@ impl Frame {
         }
     }
 
-    /// What a state of a token or a webhook is called. One that a newer version stored is shown as it is.
+    /// What a state of a token or a webhook is called. A state that a newer version stored is shown unchanged.
     pub(super) fn state<'s>(&self, state: &'s str) -> &'s str {
         let states = &self.texts.states;
         match state {

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
 use http::Method;
 use serde_json::json;
@@ -130,9 +129,7 @@ async fn every_page_is_accessible_and_complete_in_german() {
     check(&browser, "not-signed-in", &foreign).await;
     browser.open(&format!("{base}{}", scene.link("acme", "admin", 600).await)).await;
     check(&browser, "enter", &foreign).await;
-    browser.click("button").await;
-    let overview = format!("{base}/admin").parse().unwrap();
-    browser.page.wait().at_most(Duration::from_secs(10)).for_url(&overview).await.unwrap();
+    browser.follow("button").await;
     check(&browser, "overview-empty", &foreign).await;
     for page in ["tokens", "webhooks", "groups", "audit"] {
         open(&format!("/{page}")).await;
@@ -141,10 +138,10 @@ async fn every_page_is_accessible_and_complete_in_german() {
 
     open("/tokens").await;
     browser.type_into("#name", "   ").await;
-    browser.click("main form button").await;
+    browser.follow("main form button").await;
     check(&browser, "tokens-error", &foreign).await;
     browser.type_into("#name", "Verzeichnisdienst").await;
-    browser.click("main form button").await;
+    browser.follow("main form button").await;
     let value = browser.text("#token-value").await;
     check(&browser, "token-value", &foreign).await;
     browser.page.refresh().await.unwrap();
@@ -160,7 +157,7 @@ async fn every_page_is_accessible_and_complete_in_german() {
     let soon = [("name", "Bald vorbei"), ("expires", "on"), ("expires_on", &*tomorrow), ("form_key", &random())];
     assert_eq!(own.post("/admin/tokens", &soon).await.status, 201);
     open("/tokens/1").await;
-    browser.click("#rotate ~ button").await;
+    browser.follow("#rotate ~ button").await;
     check(&browser, "token-rotated", &foreign).await;
     for (path, name) in [
         ("", "overview"),
@@ -184,27 +181,26 @@ async fn every_page_is_accessible_and_complete_in_german() {
         check(&browser, name, &foreign).await;
     }
     open("/webhooks/1").await;
-    browser.click("button[value=test]").await;
+    browser.follow("button[value=test]").await;
     check(&browser, "webhook-not-tested", &foreign).await;
     open("/webhooks/1").await;
-    browser.click("button[value=pause]").await;
+    browser.follow("button[value=pause]").await;
     check(&browser, "webhook-paused", &foreign).await;
-    browser.click("#rotate ~ button").await;
+    browser.follow("#rotate ~ button").await;
     check(&browser, "webhook-secret", &foreign).await;
     open("/groups/1").await;
-    browser.click("main form button").await;
+    browser.follow("main form button").await;
     check(&browser, "groups-undone", &foreign).await;
     open("/groups/1").await;
     check(&browser, "group-sync-undone", &foreign).await;
     open("/tokens/2/revoke").await;
-    browser.click("main form button").await;
+    browser.follow("main form button").await;
     check(&browser, "token-revoked", &foreign).await;
-    browser.click("header form button").await;
+    browser.follow("header form button").await;
     check(&browser, "signed-out", &foreign).await;
     browser.open(&format!("{base}{}", scene.link("acme", "viewer", 600).await)).await;
     check(&browser, "enter-viewer", &foreign).await;
-    browser.click("button").await;
-    browser.page.wait().at_most(Duration::from_secs(10)).for_url(&overview).await.unwrap();
+    browser.follow("button").await;
     open("/tokens/1/revoke").await;
     check(&browser, "revoke-viewer", &foreign).await;
 }
