@@ -11,6 +11,7 @@
 //! - [`routes`]: every route on one page, with the role that it needs and whether it changes anything.
 //! - `visit`: the steps. A page that changes something takes an [`Actor`](crate::store::Actor), which only they make.
 //! - A file a page; the HTML is in `templates/`, where everything is escaped by default.
+//! - `texts`: what the pages say, a file a language.
 //!
 //! There is no JavaScript: each action is a form, and each POST needs the own origin and a form token that is bound to
 //! the session. The area is served at the sign-in address only, since an account may lose its custom domain, whose new
@@ -31,6 +32,7 @@ mod rates;
 pub mod routes;
 mod sessions;
 mod style;
+mod texts;
 mod times;
 mod token;
 mod token_forms;
@@ -42,13 +44,15 @@ mod webhooks;
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
+use http::request;
 
-use crate::config::{AdministrationConfig, GatewayConfig};
+use crate::config::{AdministrationConfig, GatewayConfig, Language};
 use crate::metrics::Metrics;
 use crate::oidc::Providers;
 use crate::shared::RedisClient;
 pub use problem::page_of_refusal;
 use rates::SessionRates;
+use texts::Texts;
 pub use visit::{Visit, WebhookTools};
 
 /// The largest body of a form, in bytes. Larger: callers without a session can send more for nothing. Smaller: the
@@ -83,6 +87,9 @@ struct AreaSettings {
 pub struct Area {
     settings: Arc<AreaSettings>,
     shared: Arc<Shared>,
+    /// The language of the answer.
+    language: Language,
+    texts: &'static Texts,
 }
 
 impl Administration {
@@ -104,13 +111,16 @@ impl Administration {
         self.settings.store(settings.map(Arc::new));
     }
 
-    /// The area, if it is served and a path is in it.
+    /// The area in the language of a request, if it is served and the request is for it.
     #[must_use]
-    pub fn at(&self, path: &str) -> Option<Area> {
+    pub fn at(&self, head: &request::Parts) -> Option<Area> {
         let settings = self.settings.load_full()?;
-        let rest = path.strip_prefix(&*settings.config.path)?;
-        let is_inside = rest.is_empty() || rest.starts_with('/');
-        is_inside.then(|| Area { settings, shared: Arc::clone(&self.shared) })
+        let rest = head.uri.path().strip_prefix(&*settings.config.path)?;
+        if !rest.is_empty() && !rest.starts_with('/') {
+            return None;
+        }
+        let language = settings.config.language.unwrap_or_else(|| texts::preferred(&head.headers));
+        Some(Area { settings, shared: Arc::clone(&self.shared), language, texts: Texts::of(language) })
     }
 }
 

@@ -50,7 +50,7 @@ use std::time::{Duration, SystemTime};
 use http::HeaderValue;
 use jiff::tz::TimeZone;
 
-pub use self::administration::AdministrationConfig;
+pub use self::administration::{AdministrationConfig, Language};
 use self::context::LoadContext;
 pub use self::include::Sources;
 pub use self::limits::{ConnectionLimits, Limits, RequestLimits};

@@ -1,20 +1,23 @@
 //! The tenants of the registry, on this node: reading what changed, and checking what is to be changed.
 //!
 //! [`store::Registry`](crate::store::Registry) has the rows and their revisions; [`crate::config`] reads a row's text as
-//! it reads a file. Here they become tenants that are served: [`following`] takes the increments into the
-//! [directory](crate::tenant::Directory), beside the tenants of the files, and keeps a [`snapshot`] on disk, so that a node
+//! it reads a file. Here they become tenants that are served: `following` takes the increments into the
+//! [directory](crate::tenant::Directory), beside the tenants of the files, and keeps a `snapshot` on disk, so that a node
 //! starts while the registry is away. [`editing`] checks a change before it is written, for the operator API and for
 //! commands alike.
 //!
 //! A tenant belongs to a file or to the registry. What stands in a file can't be changed here, and a file that claims
 //! what the registry has is refused whole: [`FileTenants`] knows who has what.
 
+mod beside;
 mod claimed;
 pub mod editing;
 mod following;
 mod loading;
+mod node_name;
 mod snapshot;
 
 pub use claimed::{FileTenants, conflicts};
-pub use following::{FollowRegistry, Followed, Following, NodeName};
+pub use following::{FollowRegistry, Followed, Following};
 pub use loading::{LoadError, Loaded, load};
+pub use node_name::NodeName;

@@ -138,7 +138,7 @@ impl Pipeline {
                 database.measure(contain(handling)).instrument(span.clone()).await
             }
             None => {
-                context.area = self.administration.at(head.uri.path());
+                context.area = self.administration.at(&head);
                 Err(Refusal::Overloaded)
             }
         };
@@ -207,7 +207,7 @@ impl Pipeline {
         }
         tenant.prefetch();
         context.tenant = Some(Arc::clone(&tenant));
-        context.area = self.administration.at(head.uri.path());
+        context.area = self.administration.at(head);
         check_size(head, &self.limits)?;
         check_method(&head.method)?;
         if let Some(area) = &context.area {

@@ -12,6 +12,7 @@ use jiff::civil::Date;
 use super::forms::parameter;
 use super::frame::{Frame, page};
 use super::protection::{Referrer, protect};
+use super::texts::AuditTexts;
 use super::times::Moment;
 use super::visit::Member;
 use crate::error::Refusal;
@@ -48,6 +49,7 @@ struct TypedFilter {
 #[template(path = "audit.html", config = "src/administration/askama.toml")]
 struct AuditPage {
     frame: Frame,
+    text: &'static AuditTexts,
     typed: TypedFilter,
     is_filtered: bool,
     rows: Vec<AuditRow>,
@@ -74,7 +76,7 @@ impl TypedFilter {
             if !text.is_empty() {
                 match border_of(text, is_end, member) {
                     Some(at) => *day = Some(at),
-                    None => typed.fault = Some("Enter days as YYYY-MM-DD."),
+                    None => typed.fault = Some(&member.area.texts.audit.bad_day),
                 }
             }
         }
@@ -119,10 +121,9 @@ pub(super) async fn show(member: &Member<'_>) -> Result<Reply, Refusal> {
         format!("?{query}{separator}before={}", last.id)
     });
     let status = if typed.fault.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
-    let zone = &member.visit.tenant.timezone;
     let rows = records.into_iter().map(|record| AuditRow {
         id: record.id,
-        at: Moment::new(record.at, zone),
+        at: member.moment(record.at),
         actor: record.actor,
         source: record.source,
         network: record.network,
@@ -133,7 +134,8 @@ pub(super) async fn show(member: &Member<'_>) -> Result<Reply, Refusal> {
     let rows = rows.collect();
     let is_filtered = !query.is_empty() || before.is_some();
     let query = if query.is_empty() { query } else { format!("?{query}") };
-    Ok(page(status, &AuditPage { frame: Frame::of(member, "audit"), is_filtered, typed, rows, query, next }))
+    let text = &member.area.texts.audit;
+    Ok(page(status, &AuditPage { frame: Frame::of(member, "audit"), text, is_filtered, typed, rows, query, next }))
 }
 
 /// `role admin, by link`: the details without the punctuation of JSON.

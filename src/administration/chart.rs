@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::texts::ChartTexts;
 use crate::store::RequestCounts;
 
 /// How many tokens are named. Larger: colours are hard to tell apart. Smaller: more requests are those of other tokens.
@@ -30,15 +31,17 @@ pub(super) struct Point {
     pub(super) counts: RequestCounts,
 }
 
-/// What a chart says about itself.
+/// What one chart says about itself.
 #[derive(Clone, Debug)]
-pub(super) struct Texts {
+pub(super) struct Labels {
     pub(super) id: &'static str,
     pub(super) heading: &'static str,
     /// What the first column of the table has.
     pub(super) row: &'static str,
     pub(super) empty: &'static str,
     pub(super) note: Option<&'static str>,
+    /// What all charts say.
+    pub(super) text: &'static ChartTexts,
 }
 
 /// The name of a period: for programs, and for people.
@@ -51,7 +54,7 @@ pub(super) struct Period {
 /// A chart as the template needs it.
 #[derive(Clone, Debug)]
 pub(super) struct Chart {
-    pub(super) texts: Texts,
+    pub(super) labels: Labels,
     pub(super) bars: Vec<Bar>,
     pub(super) width: usize,
     /// The periods of the first and the last bar.
@@ -130,13 +133,14 @@ impl Named {
 impl Chart {
     /// Draws points. `names` has the names of the named tokens.
     pub(super) fn draw(
-        texts: Texts,
+        labels: Labels,
         named: &Named,
         names: &HashMap<i64, String>,
         points: &[Point],
         bars: &[Period],
         row: impl Fn(i64) -> Period,
     ) -> Self {
+        let text = labels.text;
         let (others, refused) = (named.tokens.len(), named.tokens.len() + 1);
         let empty = || vec![0; named.numbers()];
         let mut by_bar = vec![empty(); bars.len()];
@@ -157,13 +161,13 @@ impl Chart {
         let sum = |place: usize| by_bar.iter().map(|numbers| numbers[place]).sum::<i64>();
         let mut series: Vec<Series> = Vec::new();
         for (place, token) in named.tokens.iter().enumerate() {
-            let name = names.get(token).cloned().unwrap_or_else(|| format!("Token {token}"));
+            let name = names.get(token).cloned().unwrap_or_else(|| text.token.with("number", token));
             series.push(Series { class: CLASSES[place], name, token: Some(*token), total: sum(place) });
         }
-        let rest = [("s0", "Other tokens", others), ("refused", "Refused", refused)];
+        let rest = [("s0", &text.others, others), ("refused", &text.refused, refused)];
         let shown: Vec<usize> = (0..named.numbers()).filter(|place| *place != others || named.has_others).collect();
         for (class, name, place) in rest.into_iter().filter(|(_, _, place)| shown.contains(place)) {
-            series.push(Series { class, name: name.to_owned(), token: None, total: sum(place) });
+            series.push(Series { class, name: name.to_string(), token: None, total: sum(place) });
         }
         let most = by_bar.iter().map(|numbers| numbers.iter().sum::<i64>()).max().unwrap_or(0);
         let class = |place: usize| match place {
@@ -173,7 +177,7 @@ impl Chart {
         };
         let drawn = by_bar.iter().enumerate().filter(|(_, numbers)| numbers.iter().any(|number| *number > 0));
         let drawn = drawn.map(|(at, numbers)| Bar {
-            title: title(&bars[at].shown, numbers.iter().sum::<i64>() - numbers[refused], numbers[refused]),
+            title: title(text, &bars[at].shown, numbers.iter().sum::<i64>() - numbers[refused], numbers[refused]),
             parts: stack(at, numbers, most, class),
         });
         let chosen = |numbers: &[i64]| shown.iter().map(|place| numbers[*place]).collect();
@@ -187,21 +191,27 @@ impl Chart {
             series,
             total,
             rows: rows.collect(),
-            texts,
+            labels,
         }
+    }
+
+    /// All requests in the chart, and the highest bar.
+    pub(super) fn totals(&self) -> String {
+        let (RequestCounts { admitted, refused }, most) = (self.total, self.most);
+        self.labels.text.totals.fill(&[("admitted", &admitted), ("refused", &refused), ("most", &most)])
     }
 
     /// What the drawing shows, in words.
     pub(super) fn summary(&self) -> String {
-        title(self.texts.heading, self.total.admitted, self.total.refused)
+        title(self.labels.text, self.labels.heading, self.total.admitted, self.total.refused)
     }
 }
 
 /// The classes of the named tokens.
 const CLASSES: [&str; NAMED] = ["s1", "s2", "s3", "s4", "s5", "s6"];
 
-fn title(period: &str, admitted: i64, refused: i64) -> String {
-    format!("{period}: {admitted} admitted, {refused} refused")
+fn title(text: &ChartTexts, period: &str, admitted: i64, refused: i64) -> String {
+    text.period.fill(&[("period", &period), ("admitted", &admitted), ("refused", &refused)])
 }
 
 /// The parts of a bar, from the bottom to the top.
@@ -220,14 +230,17 @@ fn stack(at: usize, numbers: &[i64], most: i64, class: impl Fn(usize) -> &'stati
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::administration::texts::Texts;
+    use crate::config::Language;
 
     fn draw(points: &[Point]) -> Chart {
-        let texts = Texts { id: "hour", heading: "An hour", row: "Minute", empty: "", note: None };
+        let text = &Texts::of(Language::English).chart;
+        let labels = Labels { id: "hour", heading: "An hour", row: "Minute", empty: "", note: None, text };
         let period = |at: i64| Period { exact: at.to_string(), shown: format!("minute {at}") };
         let bars: Vec<Period> = (0..3).map(period).collect();
         let named = Named::of(points, 0);
         let names = HashMap::from([(1, "one".to_owned())]);
-        Chart::draw(texts, &named, &names, points, &bars, period)
+        Chart::draw(labels, &named, &names, points, &bars, period)
     }
 
     fn point(bar: usize, token: i64, admitted: i64, refused: i64) -> Point {

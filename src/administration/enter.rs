@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 use super::cookie::SessionSecret;
 use super::frame::{Assets, page_with};
 use super::protection::Referrer;
+use super::texts::EnterTexts;
 use super::visit::Visit;
 use super::{Area, oidc};
 use crate::error::Refusal;
@@ -30,6 +31,8 @@ const UNKNOWN_NETWORK: &str = "unknown";
 #[template(path = "enter.html", config = "src/administration/askama.toml")]
 struct EnterPage {
     assets: Assets,
+    language: &'static str,
+    text: &'static EnterTexts,
     account: String,
     name: Option<String>,
     email: String,
@@ -45,6 +48,8 @@ pub(super) async fn show(area: &Area, visit: &Visit<'_>, secret: &str) -> Result
     let Some(link) = found else { return Ok(area.unknown_link(visit)) };
     let page = EnterPage {
         assets: Assets::below(area.path()),
+        language: area.language.tag(),
+        text: &area.texts.enter,
         account: visit.tenant.name.clone(),
         name: link.name,
         email: link.email,

@@ -5,6 +5,7 @@ use http::StatusCode;
 
 use super::protection::{Referrer, protect};
 use super::style;
+use super::texts::Texts;
 use super::visit::Member;
 use crate::reply::{ContentType, Reply};
 use crate::store::AdminRole;
@@ -25,6 +26,9 @@ pub(super) struct Frame {
     /// The entry of the navigation that the page belongs to.
     pub(super) here: &'static str,
     pub(super) assets: Assets,
+    pub(super) texts: &'static Texts,
+    /// The tag of the language.
+    pub(super) language: &'static str,
 }
 
 /// The paths of the files that pages load.
@@ -52,6 +56,31 @@ impl Frame {
             form_token: member.secret.form_token(),
             here,
             assets: Assets::below(base),
+            texts: member.area.texts,
+            language: member.area.language.tag(),
+        }
+    }
+
+    /// What a role is called.
+    pub(super) fn role(&self, role: &AdminRole) -> &'static str {
+        match role {
+            AdminRole::Admin => &self.texts.roles.admin,
+            AdminRole::Viewer => &self.texts.roles.viewer,
+        }
+    }
+
+    /// What a state of a token or a webhook is called. One that a newer version stored is shown as it is.
+    pub(super) fn state<'s>(&self, state: &'s str) -> &'s str {
+        let states = &self.texts.states;
+        match state {
+            "active" => &states.active,
+            "expired" => &states.expired,
+            "revoked" => &states.revoked,
+            "failing" => &states.failing,
+            "paused" => &states.paused,
+            "disabled" => &states.disabled,
+            "gone" => &states.gone,
+            other => other,
         }
     }
 }

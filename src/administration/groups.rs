@@ -7,6 +7,7 @@ use http::StatusCode;
 
 use super::forms::parameter;
 use super::frame::{Frame, page};
+use super::texts::{GroupSyncTexts, GroupsTexts};
 use super::times::Moment;
 use super::token::parse;
 use super::visit::{Change, Member};
@@ -38,7 +39,7 @@ impl SyncRow {
     fn of(sync: GroupSync, member: &Member<'_>) -> Self {
         Self {
             id: sync.id,
-            at: Moment::new(sync.at, &member.visit.tenant.timezone),
+            at: member.moment(sync.at),
             group: sync.group,
             group_name: sync.group_name,
             is_new: sync.is_new,
@@ -55,6 +56,7 @@ impl SyncRow {
 #[template(path = "groups.html", config = "src/administration/askama.toml")]
 struct GroupsPage {
     frame: Frame,
+    text: &'static GroupsTexts,
     rows: Vec<SyncRow>,
     is_first: bool,
     /// The number of the group whose syncs are shown.
@@ -91,10 +93,17 @@ enum Undo {
 #[template(path = "group_sync.html", config = "src/administration/askama.toml")]
 struct SyncPage {
     frame: Frame,
+    text: &'static GroupSyncTexts,
     sync: SyncRow,
     lists: [AddressList; 2],
     undo: Undo,
     warning: Option<&'static str>,
+}
+
+impl SyncPage {
+    fn heading(&self) -> String {
+        self.text.heading.fill(&[("number", &self.sync.id), ("group", &self.sync.group_name)])
+    }
 }
 
 pub(super) async fn list(member: &Member<'_>) -> Result<Reply, Refusal> {
@@ -110,6 +119,7 @@ pub(super) async fn list(member: &Member<'_>) -> Result<Reply, Refusal> {
     });
     let groups_page = GroupsPage {
         frame: Frame::of(member, "groups"),
+        text: &member.area.texts.groups,
         rows: syncs.into_iter().map(|sync| SyncRow::of(sync, member)).collect(),
         is_first: before.is_none(),
         group,
@@ -133,43 +143,35 @@ async fn show_with(
         None => None,
     };
     let Some((sync, SyncMembers { attached, detached })) = found else { return Ok(unknown(member)) };
-    let lists = [
-        AddressList::new("Became members", attached, sync.attached),
-        AddressList::new("Stopped being members", detached, sync.detached),
-    ];
+    let text = &member.area.texts.group_sync;
+    let lists =
+        [AddressList::new(&text.came, attached, sync.attached), AddressList::new(&text.went, detached, sync.detached)];
     let undo = member.store.undo_group_sync(sync.id, None, Durability::DryRun).await?;
-    let Some(undo) = describe(undo) else { return Ok(unknown(member)) };
+    let Some(undo) = describe(undo, text) else { return Ok(unknown(member)) };
     let sync = SyncRow::of(sync, member);
-    Ok(page(status, &SyncPage { frame: Frame::of(member, "groups"), sync, lists, undo, warning }))
+    Ok(page(status, &SyncPage { frame: Frame::of(member, "groups"), text, sync, lists, undo, warning }))
 }
 
 /// An undo as the page shows it; `None` if there is no such sync.
-fn describe(undone: Undone) -> Option<Undo> {
+fn describe(undone: Undone, text: &'static GroupSyncTexts) -> Option<Undo> {
     Some(match undone {
         Undone::Undone { attached, detached, skipped } if attached.is_empty() && detached.is_empty() => {
             Undo::Refused(match skipped {
-                0 => "It changed no members, so there is nothing to undo.".to_owned(),
-                _ => "Other programs changed or deleted all of its members since, so there is nothing to undo."
-                    .to_owned(),
+                0 => text.no_members.to_string(),
+                _ => text.all_changed.to_string(),
             })
         }
         Undone::Undone { attached, detached, skipped } => {
             let counts = [attached.len() as u64, detached.len() as u64];
             let lists = [
-                AddressList::new("Would become members", attached, counts[0]),
-                AddressList::new("Would stop being members", detached, counts[1]),
+                AddressList::new(&text.would_come, attached, counts[0]),
+                AddressList::new(&text.would_go, detached, counts[1]),
             ];
             Undo::Changes { lists, skipped }
         }
-        Undone::GroupDeleted => {
-            Undo::Refused("The group was deleted since, so there is nothing to restore.".to_owned())
-        }
-        Undone::TouchedLater { sync, is_undo: true } => {
-            Undo::Refused(format!("It was undone already, by sync {sync}."))
-        }
-        Undone::TouchedLater { sync, is_undo: false } => Undo::Refused(format!(
-            "Sync {sync} touched some of the same members later. Undo that one first, and this one can be undone after it."
-        )),
+        Undone::GroupDeleted => Undo::Refused(text.group_deleted.to_string()),
+        Undone::TouchedLater { sync, is_undo: true } => Undo::Refused(text.undone.with("number", sync)),
+        Undone::TouchedLater { sync, is_undo: false } => Undo::Refused(text.touched.with("number", sync)),
         Undone::NotFound => return None,
     })
 }
@@ -177,9 +179,10 @@ fn describe(undone: Undone) -> Option<Undo> {
 pub(super) async fn undo(change: &Change<'_>, id: &str) -> Result<Reply, Refusal> {
     let member = &change.member;
     let Some(sync) = parse(id) else { return Ok(unknown(member)) };
+    let text = &member.area.texts.group_sync;
     match member.store.undo_group_sync(sync, Some(&change.actor), Durability::Commit).await? {
         Undone::Undone { attached, detached, .. } if attached.is_empty() && detached.is_empty() => {
-            show_with(member, id, StatusCode::CONFLICT, Some("Nothing was changed.")).await
+            show_with(member, id, StatusCode::CONFLICT, Some(&text.nothing_changed)).await
         }
         Undone::Undone { attached, detached, .. } => {
             let (tenant, attached, detached) = (&*member.visit.tenant.slug, attached.len(), detached.len());
@@ -195,12 +198,11 @@ pub(super) async fn undo(change: &Change<'_>, id: &str) -> Result<Reply, Refusal
         }
         Undone::NotFound => Ok(unknown(member)),
         Undone::GroupDeleted | Undone::TouchedLater { .. } => {
-            let warning = "Nothing was changed: this sync can't be undone any more.";
-            show_with(member, id, StatusCode::CONFLICT, Some(warning)).await
+            show_with(member, id, StatusCode::CONFLICT, Some(&text.not_undone)).await
         }
     }
 }
 
 fn unknown(member: &Member<'_>) -> Reply {
-    member.area.unknown("This account has no group sync with this number. Syncs are kept for 90 days.")
+    member.area.unknown(&member.area.texts.group_sync.unknown)
 }

@@ -52,7 +52,7 @@ impl Area {
         let query =
             to.map(|to| form_urlencoded::Serializer::for_suffix("?".to_owned(), 1).append_pair(TO, to).finish());
         let href = format!("{}/sign-in{}", self.path(), query.unwrap_or_default());
-        Some(WayOn { href, label: format!("Sign in with {}", host_of(&config.issuer)) })
+        Some(WayOn { href, label: self.texts.problems.sign_in_with.with("provider", host_of(&config.issuer)) })
     }
 }
 
@@ -174,57 +174,24 @@ fn is_fault_of_provider(error: &OidcError) -> bool {
 
 /// The page for a failure, which is logged and counted.
 fn failed(area: &Area, visit: &Visit<'_>, config: &OidcConfig, error: &OidcError) -> Reply {
-    let again = "Begin again. Nothing was changed.";
-    let (result, status, title, sentences) = match error {
-        OidcError::Unreachable(..) | OidcError::Status(..) | OidcError::Malformed(..) => (
-            "provider",
-            StatusCode::BAD_GATEWAY,
-            "The sign-in service does not work just now",
-            [
-                "It gave no usable answer, and the reason was logged here.",
-                "Try again in a moment. Nothing was changed.",
-            ],
-        ),
-        OidcError::ForeignAnswer | OidcError::NoCode | OidcError::RefusedCode => (
-            "refused",
-            StatusCode::BAD_REQUEST,
-            "This sign-in can't be completed",
-            ["It was completed before, or begun in another window or another browser.", again],
-        ),
-        OidcError::Expired => (
-            "refused",
-            StatusCode::BAD_REQUEST,
-            "This sign-in took too long",
-            ["It has to be completed within 10 minutes.", again],
-        ),
-        OidcError::Denied(_) => (
-            "denied",
-            StatusCode::FORBIDDEN,
-            "The sign-in service did not sign you in",
-            ["You cancelled, or it does not let you use these pages.", again],
-        ),
-        OidcError::WrongIssuer | OidcError::Token(_) => (
-            "refused",
-            StatusCode::FORBIDDEN,
-            "This sign-in was refused",
-            ["The answer of the sign-in service is not valid here, and the reason was logged.", again],
-        ),
-        OidcError::NoRole { .. } => (
-            "no_role",
-            StatusCode::FORBIDDEN,
-            "You have no access to these pages",
-            [
-                "The sign-in service knows you, but does not say that you administer this account.",
-                "Ask whoever manages it to give you access. If you have another user name there, use that one.",
-            ],
-        ),
+    let problems = &area.texts.problems;
+    let (result, status, text) = match error {
+        OidcError::Unreachable(..) | OidcError::Status(..) | OidcError::Malformed(..) => {
+            ("provider", StatusCode::BAD_GATEWAY, &problems.provider_failed)
+        }
+        OidcError::ForeignAnswer | OidcError::NoCode | OidcError::RefusedCode => {
+            ("refused", StatusCode::BAD_REQUEST, &problems.sign_in_lost)
+        }
+        OidcError::Expired => ("refused", StatusCode::BAD_REQUEST, &problems.sign_in_expired),
+        OidcError::Denied(_) => ("denied", StatusCode::FORBIDDEN, &problems.sign_in_denied),
+        OidcError::WrongIssuer | OidcError::Token(_) => ("refused", StatusCode::FORBIDDEN, &problems.sign_in_refused),
+        OidcError::NoRole { .. } => ("no_role", StatusCode::FORBIDDEN, &problems.no_role),
     };
     count(area, result);
     let (tenant, issuer, network) = (&*visit.tenant.slug, &*config.issuer, visit.network());
     tracing::warn!(tenant, issuer, network, reason = %error, "a sign-in through an OpenID provider failed");
-    let problem = Problem::new(title, &sentences);
-    let way_on = WayOn { href: format!("{}/sign-in", area.path()), label: "Sign in again".to_owned() };
-    page_with(status, &area.problem(problem, vec![way_on]), Referrer::Nothing)
+    let way_on = WayOn { href: format!("{}/sign-in", area.path()), label: problems.sign_in_again.to_string() };
+    page_with(status, &area.problem(Problem::of(text), vec![way_on]), Referrer::Nothing)
 }
 
 #[cfg(test)]

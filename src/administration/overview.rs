@@ -5,18 +5,20 @@ use http::StatusCode;
 
 use super::chart::Chart;
 use super::frame::{Frame, page};
+use super::texts::OverviewTexts;
 use super::usage;
 use super::visit::Member;
 use crate::error::Refusal;
 use crate::reply::Reply;
-use crate::store::TokenCounts;
+use crate::store::{AdminRole, TokenCounts};
 
 #[derive(Template)]
 #[template(path = "overview.html", config = "src/administration/askama.toml")]
 struct OverviewPage {
     frame: Frame,
+    text: &'static OverviewTexts,
     email: String,
-    role: &'static str,
+    role: AdminRole,
     remaining: u32,
     limit: u32,
     tokens: TokenCounts,
@@ -29,11 +31,6 @@ impl OverviewPage {
     fn needs_attention(&self) -> bool {
         [self.tokens.expire_soon, self.tokens.unused, self.failing, self.disabled].into_iter().any(|count| count > 0)
     }
-
-    /// `1 token`, `2 tokens`.
-    fn counted(&self, number: &i64, one: &str) -> String {
-        if *number == 1 { format!("1 {one}") } else { format!("{number} {one}s") }
-    }
 }
 
 pub(super) async fn show(member: &Member<'_>) -> Result<Reply, Refusal> {
@@ -43,8 +40,9 @@ pub(super) async fn show(member: &Member<'_>) -> Result<Reply, Refusal> {
     let budget = member.visit.gate.budget(member.visit.tenant).await;
     let overview = OverviewPage {
         frame: Frame::of(member, "overview"),
+        text: &member.area.texts.overview,
         email: member.session.email.clone(),
-        role: member.session.role.as_str(),
+        role: member.session.role,
         remaining: budget.remaining,
         limit: budget.limit,
         tokens,

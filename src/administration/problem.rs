@@ -3,21 +3,29 @@
 //! They have no navigation: who gets one may not be signed in. A refusal of the steps before (an unreachable database,
 //! a full gateway, a panic) becomes a page with the status and the headers that an API client would get.
 
+use std::time::Duration;
+
 use askama::Template;
 use http::StatusCode;
-use http::header::{LOCATION, SET_COOKIE};
+use http::header::{CONTENT_LANGUAGE, HeaderValue, LOCATION, SET_COOKIE, VARY};
 
+use super::forms::FormFault;
 use super::frame::{Assets, page, page_with};
 use super::protection::{Referrer, protect};
+use super::texts::{ProblemText, ProblemsTexts, Text};
 use super::visit::Visit;
 use super::{Area, cookie};
 use crate::error::Refusal;
 use crate::reply::{ContentType, Reply};
 
+/// How long to wait if a refusal does not say.
+const UNKNOWN_WAIT: Duration = Duration::from_secs(59);
+
 #[derive(Template)]
 #[template(path = "problem.html", config = "src/administration/askama.toml")]
 pub(super) struct ProblemPage {
     assets: Assets,
+    language: &'static str,
     title: &'static str,
     sentences: Vec<String>,
     ways_on: Vec<WayOn>,
@@ -35,127 +43,119 @@ impl WayOn {
     }
 }
 
-/// What a refusal page says.
+/// What a page says in place of the one that was asked for.
 pub(super) struct Problem {
     title: &'static str,
     sentences: Vec<String>,
 }
 
 impl Problem {
-    pub(super) fn new(title: &'static str, sentences: &[&str]) -> Self {
-        Self { title, sentences: sentences.iter().map(|&sentence| sentence.to_owned()).collect() }
+    pub(super) fn of(text: &'static ProblemText) -> Self {
+        Self { title: &text.title, sentences: text.sentences.iter().map(ToString::to_string).collect() }
+    }
+
+    /// Both kinds of having to wait.
+    fn of_wait(text: &'static ProblemText, wait: Duration) -> Self {
+        let seconds = wait.as_secs() + 1;
+        let sentences = text.sentences.iter().map(|sentence| sentence.with("seconds", seconds));
+        Self { title: &text.title, sentences: sentences.collect() }
+    }
+
+    fn and(mut self, sentence: &Text) -> Self {
+        self.sentences.push(sentence.to_string());
+        self
     }
 }
 
 impl Area {
     pub(super) fn problem(&self, problem: Problem, ways_on: Vec<WayOn>) -> ProblemPage {
         let Problem { title, sentences } = problem;
-        ProblemPage { assets: Assets::below(self.path()), title, sentences, ways_on }
+        let language = self.language.tag();
+        ProblemPage { assets: Assets::below(self.path()), language, title, sentences, ways_on }
     }
 
     fn to_overview(&self) -> Vec<WayOn> {
-        vec![WayOn::new(self.path(), "Go to the overview")]
+        vec![WayOn::new(self.path(), &self.texts.problems.to_overview)]
     }
 
     /// The ways to sign in: first the page of `sign_in_url`, then the OpenID provider.
-    fn to_sign_in(&self, visit: &Visit<'_>) -> (String, Vec<WayOn>) {
-        let product = self.settings.config.sign_in_url(&visit.tenant.slug).map(|url| WayOn::new(url, "Sign in"));
+    fn to_sign_in(&self, visit: &Visit<'_>) -> (&'static Text, Vec<WayOn>) {
+        let text = &self.texts.problems;
+        let product = self.settings.config.sign_in_url(&visit.tenant.slug).map(|url| WayOn::new(url, &text.sign_in));
         let ways: Vec<_> = product.into_iter().chain(self.way_to_provider(visit)).collect();
-        let sentence = if ways.is_empty() {
-            "Open a new sign-in link. Whoever operates this service for you can create one."
-        } else {
-            "Sign in, and you are brought back here."
-        };
-        (sentence.to_owned(), ways)
+        (if ways.is_empty() { &text.new_link } else { &text.brought_back }, ways)
     }
 
     /// For a page that needs a session.
     pub(super) fn not_signed_in(&self, visit: &Visit<'_>, had_cookie: bool) -> Reply {
         let (next, ways_on) = self.to_sign_in(visit);
-        let (title, first) = if had_cookie {
-            (
-                "Your session has ended",
-                "You were signed out, or the page was not used for a while. Nothing was changed.",
-            )
-        } else {
-            ("You are not signed in", "This page is for administrators of this account.")
-        };
-        let reply = page(
-            StatusCode::UNAUTHORIZED,
-            &self.problem(Problem { title, sentences: vec![first.to_owned(), next] }, ways_on),
-        );
+        let problems = &self.texts.problems;
+        let text = if had_cookie { &problems.session_ended } else { &problems.not_signed_in };
+        let reply = page(StatusCode::UNAUTHORIZED, &self.problem(Problem::of(text).and(next), ways_on));
         if had_cookie { reply.with_header(SET_COOKIE, cookie::clear()) } else { reply }
     }
 
     /// For a link that leads nowhere.
     pub(super) fn unknown_link(&self, visit: &Visit<'_>) -> Reply {
         let (next, ways_on) = self.to_sign_in(visit);
-        let first = "A sign-in link works once and only for a while. This one was used, has expired, or was not copied \
-                     completely.";
-        let problem = Problem { title: "This link does not work", sentences: vec![first.to_owned(), next] };
+        let problem = Problem::of(&self.texts.problems.unknown_link).and(next);
         page_with(StatusCode::NOT_FOUND, &self.problem(problem, ways_on), Referrer::Nothing)
     }
 
     /// After signing out.
     pub(super) fn signed_out(&self, visit: &Visit<'_>) -> Reply {
-        let product = self.settings.config.sign_in_url(&visit.tenant.slug).map(|url| WayOn::new(url, "Sign in again"));
+        let text = &self.texts.problems;
+        let product = self.settings.config.sign_in_url(&visit.tenant.slug);
+        let product = product.map(|url| WayOn::new(url, &text.sign_in_again));
         let ways_on = product.into_iter().chain(self.way_to_provider(visit)).collect();
-        let problem = Problem::new("You are signed out", &["You can close this page."]);
+        let problem = Problem::of(&text.signed_out);
         page(StatusCode::OK, &self.problem(problem, ways_on)).with_header(SET_COOKIE, cookie::clear())
     }
 
     /// For a POST that does not come from a page of this area.
     pub(super) fn foreign_origin(&self) -> Reply {
-        let problem = Problem::new(
-            "This request was refused",
-            &[
-                "It does not come from a page of this site, or your browser hides where it comes from. Nothing was \
-                 changed.",
-                "Open the page here, and send the form again.",
-            ],
-        );
-        page(StatusCode::FORBIDDEN, &self.problem(problem, self.to_overview()))
+        self.back_to_overview(StatusCode::FORBIDDEN, &self.texts.problems.foreign_origin)
     }
 
     /// For a form of another session, or of one before.
     pub(super) fn stale_form(&self) -> Reply {
-        let problem = Problem::new(
-            "This form is out of date",
-            &[
-                "It was opened before you signed in. Nothing was changed.",
-                "Open the page again, and send the form again.",
-            ],
-        );
-        page(StatusCode::FORBIDDEN, &self.problem(problem, self.to_overview()))
+        self.back_to_overview(StatusCode::FORBIDDEN, &self.texts.problems.stale_form)
     }
 
     /// For a viewer who tries to change something.
     pub(super) fn only_viewer(&self) -> Reply {
-        let problem = Problem::new(
-            "You may look, but not change anything",
-            &["Your role is viewer. Nothing was changed.", "Ask an administrator of this account to make the change."],
-        );
-        page(StatusCode::FORBIDDEN, &self.problem(problem, self.to_overview()))
+        self.back_to_overview(StatusCode::FORBIDDEN, &self.texts.problems.only_viewer)
     }
 
     /// For a body that is no form.
-    pub(super) fn no_form(&self, fault: super::forms::FormFault) -> Reply {
-        let (status, sentence) = match fault {
-            super::forms::FormFault::Type => {
-                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "A form is sent as application/x-www-form-urlencoded.")
-            }
-            super::forms::FormFault::Content => {
-                (StatusCode::BAD_REQUEST, "It is not UTF-8, has too many fields, or one of them twice.")
-            }
-        };
-        let problem = Problem::new("This form can't be read", &[sentence, "Nothing was changed."]);
-        page(status, &self.problem(problem, self.to_overview()))
+    pub(super) fn no_form(&self, fault: FormFault) -> Reply {
+        let problems = &self.texts.problems;
+        match fault {
+            FormFault::Type => self.back_to_overview(StatusCode::UNSUPPORTED_MEDIA_TYPE, &problems.form_type),
+            FormFault::Content => self.back_to_overview(StatusCode::BAD_REQUEST, &problems.form_content),
+        }
     }
 
     /// For something that does not exist.
-    pub(super) fn unknown(&self, what: &'static str) -> Reply {
-        let problem = Problem::new("There is no such page", &[what]);
+    pub(super) fn unknown(&self, what: &str) -> Reply {
+        let problem = Problem { title: &self.texts.problems.no_such_page, sentences: vec![what.to_owned()] };
         page(StatusCode::NOT_FOUND, &self.problem(problem, self.to_overview()))
+    }
+
+    fn back_to_overview(&self, status: StatusCode, text: &'static ProblemText) -> Reply {
+        page(status, &self.problem(Problem::of(text), self.to_overview()))
+    }
+
+    /// Adds the headers about the language of a page, if the answer is one.
+    pub(super) fn name_language(&self, reply: Reply) -> Reply {
+        if reply.content != ContentType::Html || reply.body.is_empty() {
+            return reply;
+        }
+        let reply = reply.with_header(CONTENT_LANGUAGE, HeaderValue::from_static(self.language.tag()));
+        match self.settings.config.language {
+            Some(_) => reply,
+            None => reply.with_header(VARY, HeaderValue::from_static("accept-language")),
+        }
     }
 
     /// 303: the browser gets another page.
@@ -167,7 +167,7 @@ impl Area {
 /// 303 (RFC 9110, section 15.4.4) to a target of which every byte is known to be valid in a header.
 pub(super) fn redirect(target: &str) -> Reply {
     let reply = Reply::of_type(StatusCode::SEE_OTHER, ContentType::Html, bytes::Bytes::new());
-    match http::HeaderValue::try_from(target) {
+    match HeaderValue::try_from(target) {
         Ok(target) => protect(reply, Referrer::SameOrigin).with_header(LOCATION, target),
         Err(_) => protect(Refusal::UnknownPath.reply(), Referrer::SameOrigin),
     }
@@ -177,45 +177,30 @@ pub(super) fn redirect(target: &str) -> Reply {
 #[must_use]
 pub fn page_of_refusal(area: &Area, path: &str, refusal: &Refusal) -> Reply {
     let reply = refusal.reply();
-    let problem = problem_of(reply.status, refusal);
+    let problem = problem_of(reply.status, refusal, &area.texts.problems);
     let is_secret = ["/enter", "/callback"].iter().any(|secret| area.rest(path).starts_with(secret));
     let referrer = if is_secret { Referrer::Nothing } else { Referrer::SameOrigin };
-    let mut page = page_with(reply.status, &area.problem(problem, area.to_overview()), referrer);
+    let page = page_with(reply.status, &area.problem(problem, area.to_overview()), referrer);
+    let mut page = area.name_language(page);
     page.headers.extend(reply.headers);
     page
 }
 
-fn problem_of(status: StatusCode, refusal: &Refusal) -> Problem {
-    let check = "If you were changing something, look whether it was done before you repeat it.";
-    match status {
-        StatusCode::NOT_FOUND => Problem::new("There is no such page", &["The address may be mistyped."]),
-        StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED => {
-            Problem::new("This page can't be used like this", &["Open it from the overview. Nothing was changed."])
-        }
-        StatusCode::PAYLOAD_TOO_LARGE => {
-            Problem::new("This form is too large", &["Shorten what you typed. Nothing was changed."])
-        }
+fn problem_of(status: StatusCode, refusal: &Refusal, text: &'static ProblemsTexts) -> Problem {
+    Problem::of(match status {
+        StatusCode::NOT_FOUND => &text.mistyped,
+        StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED => &text.method,
+        StatusCode::PAYLOAD_TOO_LARGE => &text.too_large,
         StatusCode::TOO_MANY_REQUESTS => {
-            let first = match refusal {
-                Refusal::TooManyPages { .. } => "This session opened too many pages within a minute.",
-                _ => "Too many wrong links or cookies came from your network.",
+            return match refusal {
+                Refusal::TooManyPages { wait } => Problem::of_wait(&text.too_many_pages, *wait),
+                Refusal::TooManyBadTokens { wait } => Problem::of_wait(&text.too_many_attempts, *wait),
+                _ => Problem::of_wait(&text.too_many_attempts, UNKNOWN_WAIT),
             };
-            let wait = match refusal {
-                Refusal::TooManyPages { wait } | Refusal::TooManyBadTokens { wait } => wait.as_secs() + 1,
-                _ => 60,
-            };
-            let second = format!("Try again in {wait} seconds. Nothing was changed.");
-            Problem { title: "Too many requests", sentences: vec![first.to_owned(), second] }
         }
-        StatusCode::SERVICE_UNAVAILABLE => Problem::new(
-            "This page is not available just now",
-            &["The database of this account can't be reached, or is busy. Try again in a moment.", check],
-        ),
-        StatusCode::GATEWAY_TIMEOUT => Problem::new("This page took too long", &["Try again in a moment.", check]),
-        status if status.is_server_error() => Problem::new(
-            "Something failed here",
-            &["It is a fault of this service, and was logged. Try again in a moment.", check],
-        ),
-        _ => Problem::new("This request can't be read", &["Open the page from the overview. Nothing was changed."]),
-    }
+        StatusCode::SERVICE_UNAVAILABLE => &text.unavailable,
+        StatusCode::GATEWAY_TIMEOUT => &text.too_slow,
+        status if status.is_server_error() => &text.fault,
+        _ => &text.unreadable,
+    })
 }

@@ -4,17 +4,18 @@ use askama::Template;
 use http::StatusCode;
 
 use super::frame::{Frame, page};
+use super::texts::SessionsTexts;
 use super::times::Moment;
 use super::visit::{Change, Member};
 use crate::error::Refusal;
 use crate::reply::Reply;
-use crate::store::EndedSessions;
+use crate::store::{AdminRole, EndedSessions};
 
 struct SessionRow {
     id: i64,
     email: String,
     name: Option<String>,
-    role: &'static str,
+    role: AdminRole,
     created: Moment,
     last_seen: Moment,
     ends: Moment,
@@ -27,26 +28,29 @@ struct SessionRow {
 #[template(path = "sessions.html", config = "src/administration/askama.toml")]
 struct SessionsPage {
     frame: Frame,
+    text: &'static SessionsTexts,
     rows: Vec<SessionRow>,
 }
 
 pub(super) async fn show(member: &Member<'_>) -> Result<Reply, Refusal> {
     let sessions = member.store.list_admin_sessions(member.area.settings.config.idle, member.now).await?;
-    let zone = &member.visit.tenant.timezone;
     let rows = sessions.into_iter().map(|session| SessionRow {
         is_own: session.id == member.session.id,
         id: session.id,
         email: session.email,
         name: session.name,
-        role: session.role.as_str(),
-        created: Moment::new(session.created_at, zone),
-        last_seen: Moment::new(session.last_seen_at, zone),
-        ends: Moment::new(session.expires_at, zone),
+        role: session.role,
+        created: member.moment(session.created_at),
+        last_seen: member.moment(session.last_seen_at),
+        ends: member.moment(session.expires_at),
         network: session.network,
         user_agent: session.user_agent,
     });
     let rows = rows.collect();
-    Ok(page(StatusCode::OK, &SessionsPage { frame: Frame::of(member, "sessions"), rows }))
+    Ok(page(
+        StatusCode::OK,
+        &SessionsPage { frame: Frame::of(member, "sessions"), text: &member.area.texts.sessions, rows },
+    ))
 }
 
 /// Ends the session in the field `session`, or with `all` every one.
@@ -56,7 +60,7 @@ pub(super) async fn end(change: &Change<'_>) -> Result<Reply, Refusal> {
         "all" => EndedSessions::All,
         id => match id.parse() {
             Ok(id) => EndedSessions::One(id),
-            Err(_) => return Ok(member.area.unknown("The form names no session.")),
+            Err(_) => return Ok(member.area.unknown(&member.area.texts.sessions.no_session)),
         },
     };
     let ended = member.store.end_admin_sessions(which, member.now, &change.actor).await?;

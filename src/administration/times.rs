@@ -3,6 +3,8 @@
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
+use super::texts::DatesTexts;
+
 /// An instant on a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Moment {
@@ -14,24 +16,23 @@ pub(super) struct Moment {
 }
 
 impl Moment {
-    pub(super) fn new(at: Timestamp, zone: &TimeZone) -> Self {
+    pub(super) fn new(at: Timestamp, zone: &TimeZone, dates: &DatesTexts) -> Self {
         let zoned = at.to_zoned(zone.clone());
-        Self { at, exact: at.to_string(), shown: zoned.strftime("%-d %b %Y, %H:%M %Z").to_string() }
-    }
-
-    pub(super) fn of(at: Option<Timestamp>, zone: &TimeZone) -> Option<Self> {
-        at.map(|at| Self::new(at, zone))
+        Self { at, exact: at.to_string(), shown: zoned.strftime(dates.moment.as_bytes()).to_string() }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::administration::texts::Texts;
+    use crate::config::Language;
 
     #[test]
     fn an_instant_is_shown_in_the_zone_of_the_account() {
         let at: Timestamp = "2026-07-04T22:05:59.9Z".parse().unwrap();
-        let moment = Moment::new(at, &TimeZone::get("Europe/Berlin").unwrap());
+        let dates = &Texts::of(Language::English).dates;
+        let moment = Moment::new(at, &TimeZone::get("Europe/Berlin").unwrap(), dates);
         assert_eq!((&*moment.shown, &*moment.exact), ("5 Jul 2026, 00:05 CEST", "2026-07-04T22:05:59.9Z"));
     }
 }

@@ -8,9 +8,9 @@ use jiff::Timestamp;
 
 use super::forms::parameter;
 use super::frame::{Frame, page};
-use super::times::Moment;
-use super::token_forms::{Choice, EXPIRIES, OVERLAPS, TypedToken};
-use super::tokens::{AgainPage, TokenRow, ValuePage, faulty, zone_of};
+use super::texts::{RevokeTexts, TokenTexts};
+use super::token_forms::{Choice, TypedToken, expiries, overlaps};
+use super::tokens::{TokenRow, ValuePage, faulty, sent_before, zone_of};
 use super::visit::{Change, Member};
 use crate::error::Refusal;
 use crate::reply::Reply;
@@ -20,21 +20,18 @@ use crate::tenant::token::{self, Rotated, RotationRequest};
 /// The parameter of the page after a change that Redis did not take.
 const LATE: &str = "late";
 
-/// How soon a change of tokens is felt by nodes that do not receive it.
-const LATE_WARNING: &str = "Redis could not be reached to announce the change. This node applies it already; other \
-                            nodes within a minute.";
-
 #[derive(Template)]
 #[template(path = "token.html", config = "src/administration/askama.toml")]
 struct TokenPage {
     frame: Frame,
+    text: &'static TokenTexts,
     token: TokenRow,
     /// The token that it replaces.
     old: Option<TokenRow>,
     warning: Option<&'static str>,
     typed: TypedToken,
-    expiries: &'static [Choice],
-    overlaps: &'static [Choice],
+    expiries: [Choice; 5],
+    overlaps: [Choice; 4],
     zone: String,
 }
 
@@ -50,6 +47,7 @@ impl TokenPage {
 #[template(path = "revoke.html", config = "src/administration/askama.toml")]
 struct RevokePage {
     frame: Frame,
+    text: &'static RevokeTexts,
     token: TokenRow,
     /// How soon every node refuses the token.
     felt: &'static str,
@@ -57,7 +55,7 @@ struct RevokePage {
 
 pub(super) async fn show(member: &Member<'_>, id: &str) -> Result<Reply, Refusal> {
     let is_late = parameter(member.visit.head.uri.query(), LATE) == "1";
-    show_with(member, id, TypedToken::empty(), StatusCode::OK, is_late.then_some(LATE_WARNING)).await
+    show_with(member, id, TypedToken::empty(), StatusCode::OK, is_late.then_some(&*member.area.texts.token.late)).await
 }
 
 async fn show_with(
@@ -74,12 +72,13 @@ async fn show_with(
     };
     let token_page = TokenPage {
         frame: Frame::of(member, "tokens"),
+        text: &member.area.texts.token,
         token,
         old,
         warning,
         typed,
-        expiries: &EXPIRIES,
-        overlaps: &OVERLAPS,
+        expiries: expiries(&member.area.texts.token_forms),
+        overlaps: overlaps(&member.area.texts.token_forms),
         zone: zone_of(member),
     };
     Ok(page(status, &token_page))
@@ -87,11 +86,12 @@ async fn show_with(
 
 pub(super) async fn ask_revoke(member: &Member<'_>, id: &str) -> Result<Reply, Refusal> {
     let Some(token) = find(member, id).await? else { return Ok(unknown(member)) };
+    let text = &member.area.texts.revoke;
     let felt = match &member.area.shared.redis {
-        Some(_) => "This node refuses it at once, and every other node within a second.",
-        None => "This node refuses it at once. If there are other nodes, they refuse it within five seconds.",
+        Some(_) => &text.soon_by_redis,
+        None => &text.soon,
     };
-    Ok(page(StatusCode::OK, &RevokePage { frame: Frame::of(member, "tokens"), token, felt }))
+    Ok(page(StatusCode::OK, &RevokePage { frame: Frame::of(member, "tokens"), text, token, felt }))
 }
 
 pub(super) async fn revoke(change: &Change<'_>, id: &str) -> Result<Reply, Refusal> {
@@ -110,9 +110,10 @@ pub(super) async fn rotate(change: &Change<'_>, id: &str) -> Result<Reply, Refus
     let member = &change.member;
     let Some(old) = parse(id) else { return Ok(unknown(member)) };
     let mut typed = TypedToken::of(&change.form);
-    let form_key = Some(typed.check_key());
-    let expires_at = typed.check_expiry(member.now, &member.visit.tenant.timezone);
-    let overlap = typed.check_overlap();
+    let text = &member.area.texts.token_forms;
+    let form_key = Some(typed.check_key(text));
+    let expires_at = typed.check_expiry(member.now, &member.visit.tenant.timezone, text);
+    let overlap = typed.check_overlap(text);
     if typed.faults.any() {
         return show_with(member, id, typed, StatusCode::UNPROCESSABLE_ENTITY, None).await;
     }
@@ -120,18 +121,19 @@ pub(super) async fn rotate(change: &Change<'_>, id: &str) -> Result<Reply, Refus
     let rotated = match token::rotate(&member.store, old, request, &change.actor).await {
         Ok(rotated) => rotated,
         Err(error) => {
-            return show_with(member, id, faulty(error, typed)?, StatusCode::UNPROCESSABLE_ENTITY, None).await;
+            return show_with(member, id, faulty(error, typed, text)?, StatusCode::UNPROCESSABLE_ENTITY, None).await;
         }
     };
     match rotated {
         Rotated::New { id: new, token, old_until } => {
             let tenant = &*member.visit.tenant.slug;
             tracing::info!(tenant, actor = change.actor.name, token = old, new, "an administrator rotated a token");
-            let warning = (!announce(member).await).then_some(LATE_WARNING);
+            let warning = (!announce(member).await).then_some(&*member.area.texts.token.late);
             let name = member.store.find_token_by_id(new).await?.map(|token| token.name).unwrap_or_default();
-            let until = (overlap > Duration::ZERO).then(|| Moment::new(old_until, &member.visit.tenant.timezone));
+            let until = (overlap > Duration::ZERO).then(|| member.moment(old_until));
             let value = ValuePage {
                 frame: Frame::of(member, "tokens"),
+                text: &member.area.texts.token_value,
                 name,
                 id: new,
                 value: token.expose().to_owned(),
@@ -140,12 +142,12 @@ pub(super) async fn rotate(change: &Change<'_>, id: &str) -> Result<Reply, Refus
             };
             Ok(page(StatusCode::CREATED, &value))
         }
-        Rotated::Existing(id) => Ok(page(StatusCode::OK, &AgainPage { frame: Frame::of(member, "tokens"), id })),
+        Rotated::Existing(id) => Ok(sent_before(member, id)),
         Rotated::Unknown => Ok(unknown(member)),
         // Another administrator was faster: the page shows what the token is now.
         Rotated::Revoked | Rotated::Expired => {
-            let warning = "Nothing was changed: a token that was revoked or has expired can't be rotated.";
-            show_with(member, id, typed, StatusCode::CONFLICT, Some(warning)).await
+            let warning = Some(&*member.area.texts.token.not_rotated);
+            show_with(member, id, typed, StatusCode::CONFLICT, warning).await
         }
     }
 }
@@ -175,5 +177,5 @@ pub(super) fn parse(id: &str) -> Option<i64> {
 }
 
 fn unknown(member: &Member<'_>) -> Reply {
-    member.area.unknown("This account has no token with this number.")
+    member.area.unknown(&member.area.texts.token.unknown)
 }

@@ -9,6 +9,7 @@ use rand::RngExt;
 
 use super::forms::Form;
 use super::protection::hex;
+use super::texts::TokenFormsTexts;
 use crate::tenant::token::is_valid_name;
 
 /// The furthest expiry, in years. Larger: a mistyped year passes. Smaller: tokens that are meant to last can't have an
@@ -22,17 +23,20 @@ const KEY: usize = 16;
 pub(super) type Choice = (&'static str, &'static str);
 
 /// When a token may expire. `on` is the day in the field `expires_on`.
-pub(super) const EXPIRIES: [Choice; 5] = [
-    ("never", "Never"),
-    ("30d", "In 30 days"),
-    ("90d", "In 90 days"),
-    ("1y", "In a year"),
-    ("on", "At the end of a day"),
-];
+pub(super) fn expiries(text: &'static TokenFormsTexts) -> [Choice; 5] {
+    [
+        ("never", &text.never),
+        ("30d", &text.in_30_days),
+        ("90d", &text.in_90_days),
+        ("1y", &text.in_a_year),
+        ("on", &text.on_a_day),
+    ]
+}
 
 /// How long the old value may be accepted after a rotation.
-pub(super) const OVERLAPS: [Choice; 4] =
-    [("none", "Not at all"), ("1h", "1 hour"), ("24h", "24 hours"), ("7d", "7 days")];
+pub(super) fn overlaps(text: &'static TokenFormsTexts) -> [Choice; 4] {
+    [("none", &text.not_at_all), ("1h", &text.one_hour), ("24h", &text.one_day), ("7d", &text.one_week)]
+}
 
 /// A field that can't be accepted, and why.
 #[derive(Clone, Copy, Debug, Default)]
@@ -85,36 +89,41 @@ impl TypedToken {
     }
 
     /// The name, or a fault.
-    pub(super) fn check_name(&mut self) -> String {
+    pub(super) fn check_name(&mut self, text: &'static TokenFormsTexts) -> String {
         if !is_valid_name(&self.name) {
             self.faults.name = Some(match self.name.is_empty() {
-                true => "Enter a name, such as the tool that will use the token.",
-                false => "A name has at most 255 characters, and no control characters.",
+                true => &text.no_name,
+                false => &text.bad_name,
             });
         }
         self.name.clone()
     }
 
     /// The key, or a fault.
-    pub(super) fn check_key(&mut self) -> String {
+    pub(super) fn check_key(&mut self, text: &'static TokenFormsTexts) -> String {
         let is_key = self.form_key.len() == 2 * KEY && self.form_key.bytes().all(|byte| byte.is_ascii_hexdigit());
         if !is_key {
-            self.faults.form_key = Some("The form was not sent completely. Send it again.");
+            self.faults.form_key = Some(&text.incomplete);
             self.form_key = Self::empty().form_key;
         }
         self.form_key.clone()
     }
 
     /// The instant of expiry, or a fault.
-    pub(super) fn check_expiry(&mut self, now: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
+    pub(super) fn check_expiry(
+        &mut self,
+        now: Timestamp,
+        zone: &TimeZone,
+        text: &'static TokenFormsTexts,
+    ) -> Option<Timestamp> {
         let days = |days: i64| Ok(Some(now + Duration::from_hours(24) * u32::try_from(days).unwrap_or(0)));
         let expiry = match self.expires.as_str() {
             "" | "never" => Ok(None),
             "30d" => days(30),
             "90d" => days(90),
             "1y" => days(365),
-            "on" => end_of(&self.expires_on, now, zone).map(Some),
-            _ => Err("Choose one of these."),
+            "on" => end_of(&self.expires_on, now, zone, text).map(Some),
+            _ => Err(&*text.no_choice),
         };
         expiry.unwrap_or_else(|fault| {
             self.faults.expires = Some(fault);
@@ -123,14 +132,14 @@ impl TypedToken {
     }
 
     /// The overlap, or a fault.
-    pub(super) fn check_overlap(&mut self) -> Duration {
+    pub(super) fn check_overlap(&mut self, text: &'static TokenFormsTexts) -> Duration {
         match self.overlap.as_str() {
             "none" => Duration::ZERO,
             "1h" => Duration::from_hours(1),
             "24h" => Duration::from_hours(24),
             "7d" => Duration::from_hours(7 * 24),
             _ => {
-                self.faults.overlap = Some("Choose one of these.");
+                self.faults.overlap = Some(&text.no_choice);
                 Duration::ZERO
             }
         }
@@ -138,20 +147,25 @@ impl TypedToken {
 }
 
 /// The end of a day in the account's time zone.
-fn end_of(day: &str, now: Timestamp, zone: &TimeZone) -> Result<Timestamp, &'static str> {
+fn end_of(
+    day: &str,
+    now: Timestamp,
+    zone: &TimeZone,
+    text: &'static TokenFormsTexts,
+) -> Result<Timestamp, &'static str> {
     if day.is_empty() {
-        return Err("Enter the day.");
+        return Err(&text.no_day);
     }
     let is_date = day.len() == 10 && day.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
-    let day: Date = day.parse().ok().filter(|_| is_date).ok_or("Enter a day as YYYY-MM-DD.")?;
-    let end = day.tomorrow().and_then(|next| next.to_zoned(zone.clone())).map_err(|_| "Enter a day as YYYY-MM-DD.")?;
+    let day: Date = day.parse().ok().filter(|_| is_date).ok_or(&*text.bad_day)?;
+    let end = day.tomorrow().and_then(|next| next.to_zoned(zone.clone())).map_err(|_| &*text.bad_day)?;
     let end = end.timestamp();
     if end <= now {
-        return Err("This day is over. Enter one to come.");
+        return Err(&text.past_day);
     }
     let furthest = now.to_zoned(zone.clone()).checked_add(MAX_YEARS.years()).map(|furthest| furthest.timestamp());
     if furthest.is_ok_and(|furthest| end > furthest) {
-        return Err("Enter a day within the next 10 years.");
+        return Err(&text.far_day);
     }
     Ok(end)
 }
@@ -159,11 +173,17 @@ fn end_of(day: &str, now: Timestamp, zone: &TimeZone) -> Result<Timestamp, &'sta
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::administration::texts::Texts;
+    use crate::config::Language;
+
+    fn text() -> &'static TokenFormsTexts {
+        &Texts::of(Language::English).token_forms
+    }
 
     fn expiry(expires: &str, on: &str) -> Result<Option<String>, &'static str> {
         let mut typed = TypedToken { expires: expires.to_owned(), expires_on: on.to_owned(), ..TypedToken::empty() };
         let now = "2026-03-07T12:00:00Z".parse().unwrap();
-        let at = typed.check_expiry(now, &TimeZone::get("America/New_York").unwrap());
+        let at = typed.check_expiry(now, &TimeZone::get("America/New_York").unwrap(), text());
         typed.faults.expires.map_or(Ok(at.map(|at| at.to_string())), Err)
     }
 
@@ -200,11 +220,11 @@ mod tests {
     fn a_key_is_that_of_a_form_that_was_shown() {
         let mut shown = TypedToken::empty();
         let key = shown.form_key.clone();
-        assert_eq!(shown.check_key(), key);
+        assert_eq!(shown.check_key(text()), key);
         assert!(!shown.faults.any() && shown.form_key != TypedToken::empty().form_key);
         for wrong in ["", "0", &"g".repeat(32), &"0".repeat(33)] {
             let mut typed = TypedToken { form_key: wrong.to_owned(), ..TypedToken::empty() };
-            assert!(typed.check_key().len() == 32 && typed.faults.form_key.is_some(), "{wrong}");
+            assert!(typed.check_key(text()).len() == 32 && typed.faults.form_key.is_some(), "{wrong}");
         }
     }
 }

@@ -5,13 +5,13 @@
 
 use askama::Template;
 use http::StatusCode;
-use jiff::tz::TimeZone;
 
 use super::forms::parameter;
 use super::frame::{Frame, page};
+use super::texts::{TokenFormsTexts, TokenValueTexts, TokensTexts, UsesTexts};
 use super::times::Moment;
 use super::token::announce;
-use super::token_forms::{Choice, EXPIRIES, TypedToken};
+use super::token_forms::{Choice, TypedToken, expiries};
 use super::usage;
 use super::visit::{Change, Member};
 use crate::error::Refusal;
@@ -23,12 +23,14 @@ use crate::tenant::token::{self, CreateTokenError, Created, NewTokenRequest};
 const PAGE: usize = 100;
 
 /// The lists: parameter, filter, and what the link says.
-const LISTS: [(&str, TokenFilter, &str); 4] = [
-    ("", TokenFilter::Active, "Active"),
-    ("expiring", TokenFilter::ExpireSoon, "Expiring within 14 days"),
-    ("unused", TokenFilter::Unused, "Unused for 90 days"),
-    ("all", TokenFilter::All, "All, with revoked and expired"),
-];
+fn lists(text: &TokensTexts) -> [(&'static str, TokenFilter, &str); 4] {
+    [
+        ("", TokenFilter::Active, &text.active),
+        ("expiring", TokenFilter::ExpireSoon, &text.expiring),
+        ("unused", TokenFilter::Unused, &text.unused),
+        ("all", TokenFilter::All, &text.all),
+    ]
+}
 
 /// A token in the list.
 pub(super) struct TokenRow {
@@ -61,7 +63,6 @@ impl TokenRow {
     }
 
     fn with(mut token: TokenRecord, requests: RequestCounts, member: &Member<'_>) -> Self {
-        let zone: &TimeZone = &member.visit.tenant.timezone;
         let is_expired = token.is_expired(member.now);
         // What this node knows may not be written yet.
         if let Some(latest) = member.visit.tenant.tokens.last_used.latest(token.id)
@@ -74,13 +75,13 @@ impl TokenRow {
             id: token.id,
             name: token.name,
             prefix: token.prefix,
-            created: Moment::new(token.created_at, zone),
+            created: member.moment(token.created_at),
             created_by: token.created_by,
-            last_used: Moment::of(token.last_used_at, zone),
+            last_used: token.last_used_at.map(|at| member.moment(at)),
             last_used_route: token.last_used_route,
             last_used_network: token.last_used_network,
-            expires: Moment::of(token.expires_at, zone),
-            revoked: Moment::of(token.revoked_at, zone),
+            expires: token.expires_at.map(|at| member.moment(at)),
+            revoked: token.revoked_at.map(|at| member.moment(at)),
             replaces: token.replaces,
             requests,
             state: match (token.revoked_at, is_expired) {
@@ -89,6 +90,13 @@ impl TokenRow {
                 (None, false) => "active",
             },
         }
+    }
+
+    /// For which route it was last used and from which network, as far as that is known.
+    pub(super) fn manner(&self, text: &UsesTexts) -> String {
+        let route = self.last_used_route.as_ref().map(|route| text.for_route.with("route", route));
+        let network = self.last_used_network.as_ref().map(|network| text.from_network.with("network", network));
+        route.unwrap_or_default() + &network.unwrap_or_default()
     }
 
     pub(super) fn is_active(&self) -> bool {
@@ -100,6 +108,7 @@ impl TokenRow {
 #[template(path = "tokens.html", config = "src/administration/askama.toml")]
 struct TokensPage {
     frame: Frame,
+    text: &'static TokensTexts,
     lists: Vec<ListLink>,
     shown: &'static str,
     rows: Vec<TokenRow>,
@@ -107,7 +116,7 @@ struct TokensPage {
     /// The query of the next page.
     next: Option<String>,
     typed: TypedToken,
-    expiries: &'static [Choice],
+    expiries: [Choice; 5],
     zone: String,
 }
 
@@ -122,6 +131,7 @@ struct ListLink {
 #[template(path = "token_value.html", config = "src/administration/askama.toml")]
 pub(super) struct ValuePage {
     pub(super) frame: Frame,
+    pub(super) text: &'static TokenValueTexts,
     pub(super) name: String,
     pub(super) id: i64,
     pub(super) value: String,
@@ -130,12 +140,12 @@ pub(super) struct ValuePage {
     pub(super) warning: Option<&'static str>,
 }
 
-/// The page for a form that was sent before.
 #[derive(Template)]
 #[template(path = "token_again.html", config = "src/administration/askama.toml")]
-pub(super) struct AgainPage {
-    pub(super) frame: Frame,
-    pub(super) id: i64,
+struct AgainPage {
+    frame: Frame,
+    text: &'static TokenValueTexts,
+    id: i64,
 }
 
 pub(super) async fn show(member: &Member<'_>) -> Result<Reply, Refusal> {
@@ -145,7 +155,9 @@ pub(super) async fn show(member: &Member<'_>) -> Result<Reply, Refusal> {
 async fn list(member: &Member<'_>, typed: TypedToken, status: StatusCode) -> Result<Reply, Refusal> {
     let query = member.visit.head.uri.query();
     let wanted = parameter(query, "show");
-    let (shown, filter, _) = LISTS.into_iter().find(|(name, _, _)| *name == wanted).unwrap_or(LISTS[0]);
+    let text = &member.area.texts.tokens;
+    let lists = lists(text);
+    let (shown, filter, _) = lists.into_iter().find(|(name, _, _)| *name == wanted).unwrap_or(lists[0]);
     let before = parameter(query, "before").parse::<i64>().ok();
     let limit = u32::try_from(PAGE + 1).expect("it is small");
     let mut tokens = member.store.list_newest_tokens(filter, before, limit, member.now).await?;
@@ -154,7 +166,8 @@ async fn list(member: &Member<'_>, typed: TypedToken, status: StatusCode) -> Res
     let last = tokens.last().filter(|_| has_more).map(|token| token.id);
     let tokens_page = TokensPage {
         frame: Frame::of(member, "tokens"),
-        lists: LISTS
+        text,
+        lists: lists
             .into_iter()
             .map(|(name, _, label)| ListLink {
                 query: if name.is_empty() { String::new() } else { format!("?show={name}") },
@@ -170,7 +183,7 @@ async fn list(member: &Member<'_>, typed: TypedToken, status: StatusCode) -> Res
             shown => format!("?show={shown}&before={last}"),
         }),
         typed,
-        expiries: &EXPIRIES,
+        expiries: expiries(&member.area.texts.token_forms),
         zone: zone_of(member),
     };
     Ok(page(status, &tokens_page))
@@ -184,9 +197,10 @@ pub(super) fn zone_of(member: &Member<'_>) -> String {
 pub(super) async fn create(change: &Change<'_>) -> Result<Reply, Refusal> {
     let member = &change.member;
     let mut typed = TypedToken::of(&change.form);
-    let name = typed.check_name();
-    let form_key = Some(typed.check_key());
-    let expires_at = typed.check_expiry(member.now, &member.visit.tenant.timezone);
+    let text = &member.area.texts.token_forms;
+    let name = typed.check_name(text);
+    let form_key = Some(typed.check_key(text));
+    let expires_at = typed.check_expiry(member.now, &member.visit.tenant.timezone, text);
     if typed.faults.any() {
         return list(member, typed, StatusCode::UNPROCESSABLE_ENTITY).await;
     }
@@ -199,6 +213,7 @@ pub(super) async fn create(change: &Change<'_>) -> Result<Reply, Refusal> {
             announce(member).await;
             let value = ValuePage {
                 frame: Frame::of(member, "tokens"),
+                text: &member.area.texts.token_value,
                 name,
                 id,
                 value: token.expose().to_owned(),
@@ -207,16 +222,26 @@ pub(super) async fn create(change: &Change<'_>) -> Result<Reply, Refusal> {
             };
             Ok(page(StatusCode::CREATED, &value))
         }
-        Ok(Created::Existing(id)) => Ok(page(StatusCode::OK, &AgainPage { frame: Frame::of(member, "tokens"), id })),
-        Err(error) => list(member, faulty(error, typed)?, StatusCode::UNPROCESSABLE_ENTITY).await,
+        Ok(Created::Existing(id)) => Ok(sent_before(member, id)),
+        Err(error) => list(member, faulty(error, typed, text)?, StatusCode::UNPROCESSABLE_ENTITY).await,
     }
 }
 
+/// The page for a form that was sent before.
+pub(super) fn sent_before(member: &Member<'_>, id: i64) -> Reply {
+    let again = AgainPage { frame: Frame::of(member, "tokens"), text: &member.area.texts.token_value, id };
+    page(StatusCode::OK, &again)
+}
+
 /// The form with the field that can't be accepted, or the failure of the database.
-pub(super) fn faulty(error: CreateTokenError, mut typed: TypedToken) -> Result<TypedToken, StoreError> {
+pub(super) fn faulty(
+    error: CreateTokenError,
+    mut typed: TypedToken,
+    text: &'static TokenFormsTexts,
+) -> Result<TypedToken, StoreError> {
     match error {
-        CreateTokenError::InvalidName => typed.faults.name = Some("This name can't be used."),
-        CreateTokenError::AlreadyExpired => typed.faults.expires = Some("This is over. Choose a later one."),
+        CreateTokenError::InvalidName => typed.faults.name = Some(&text.refused_name),
+        CreateTokenError::AlreadyExpired => typed.faults.expires = Some(&text.past),
         CreateTokenError::Store(error) => return Err(error),
     }
     Ok(typed)

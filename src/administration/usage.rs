@@ -9,7 +9,8 @@ use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp, ToSpan};
 
-use super::chart::{Chart, Named, Period, Point, Texts};
+use super::chart::{Chart, Labels, Named, Period, Point};
+use super::texts::ChartTexts;
 use super::visit::Member;
 use crate::store::{RequestCounts, StoreError};
 use crate::tenant::usage::minutes::Reach;
@@ -46,15 +47,16 @@ pub(super) async fn charts(member: &Member<'_>) -> Result<[Chart; 2], StoreError
     let tokens: Vec<i64> = named.iter().flat_map(|named| named.tokens.iter().copied()).collect();
     let names: HashMap<i64, String> = member.store.list_token_names(&tokens).await?.into_iter().collect();
     let first = first_minute(member.now) * SECONDS_A_MINUTE;
-    let minute = |at| period(at, zone, "%H:%M");
+    let (text, dates) = (&member.area.texts.chart, &member.area.texts.dates);
+    let minute = |at| period(at, zone, &dates.minute);
     let bars: Vec<Period> = (0..MINUTES).map(|at| minute(first + at * SECONDS_A_MINUTE)).collect();
-    let hour = Chart::draw(texts_of_hour(reach), &named[0], &names, &hour, &bars, minute);
+    let hour = Chart::draw(labels_of_hour(text, reach), &named[0], &names, &hour, &bars, minute);
     let bars: Vec<Period> = (0..DAYS)
         .map(|at| first_day.saturating_add(at.days()))
-        .map(|day| Period { exact: day.to_string(), shown: day.strftime("%-d %b").to_string() })
+        .map(|day| Period { exact: day.to_string(), shown: day.strftime(dates.day.as_bytes()).to_string() })
         .collect();
-    let by_hour = |at| period(at, zone, "%-d %b, %H:%M");
-    let month = Chart::draw(texts_of_month(reach), &named[1], &names, &month, &bars, by_hour);
+    let by_hour = |at| period(at, zone, &dates.hour);
+    let month = Chart::draw(labels_of_month(text, reach), &named[1], &names, &month, &bars, by_hour);
     Ok([hour, month])
 }
 
@@ -76,32 +78,32 @@ pub(super) async fn of_last_day(
     Ok(counts)
 }
 
-fn texts_of_hour(reach: Reach) -> Texts {
-    Texts {
+fn labels_of_hour(text: &'static ChartTexts, reach: Reach) -> Labels {
+    Labels {
         id: "last-hour",
-        heading: "Requests in the last hour",
-        row: "Minute",
-        empty: "There were none.",
+        heading: &text.hour,
+        row: &text.by_minute,
+        empty: &text.empty,
         note: match reach {
             Reach::AllNodes => None,
-            Reach::ThisNode => Some("As this node counted them. Without Redis, each node counts separately."),
-            Reach::ThisNodeForNow => Some("Redis does not answer: only the requests of this node are shown."),
+            Reach::ThisNode => Some(&text.this_node),
+            Reach::ThisNodeForNow => Some(&text.this_node_for_now),
         },
+        text,
     }
 }
 
-fn texts_of_month(reach: Reach) -> Texts {
-    Texts {
+fn labels_of_month(text: &'static ChartTexts, reach: Reach) -> Labels {
+    Labels {
         id: "last-days",
-        heading: "Requests in the last 30 days",
-        row: "Hour",
-        empty: "There were none.",
+        heading: &text.days,
+        row: &text.by_hour,
+        empty: &text.empty,
         note: match reach {
-            Reach::AllNodes | Reach::ThisNodeForNow => {
-                Some("Other nodes write their requests every hour: their latest ones may be missing here.")
-            }
+            Reach::AllNodes | Reach::ThisNodeForNow => Some(&text.late),
             Reach::ThisNode => None,
         },
+        text,
     }
 }
 
@@ -122,7 +124,7 @@ fn of_minutes(minutes: &[MinuteUsage], now: Timestamp) -> Vec<Point> {
     points.collect()
 }
 
-fn period(second: i64, zone: &TimeZone, format: &'static str) -> Period {
+fn period(second: i64, zone: &TimeZone, format: &str) -> Period {
     let at = Timestamp::from_second(second).unwrap_or(Timestamp::UNIX_EPOCH);
     Period { exact: at.to_string(), shown: at.to_zoned(zone.clone()).strftime(format).to_string() }
 }

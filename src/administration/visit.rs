@@ -12,6 +12,7 @@ use super::cookie::SessionSecret;
 use super::forms::Form;
 use super::protection::{Referrer, is_from_own_page};
 use super::routes::{self, Needs, Page, Route};
+use super::times::Moment;
 use super::{Area, audit, enter, groups, oidc, overview, problem, sessions, style, token, tokens, webhooks};
 use crate::error::{Refusal, abbreviate};
 use crate::gate::{Authority, Connection, Gate, Origin};
@@ -78,6 +79,13 @@ pub(super) struct Member<'v> {
     pub(super) now: Timestamp,
 }
 
+impl Member<'_> {
+    /// An instant as the pages of this account show it.
+    pub(super) fn moment(&self, at: Timestamp) -> Moment {
+        Moment::new(at, &self.visit.tenant.timezone, &self.area.texts.dates)
+    }
+}
+
 /// A form that an administrator may send: it comes from a page of this session, and the role allows it. Only the steps
 /// here make one.
 pub(super) struct Change<'v> {
@@ -120,6 +128,10 @@ impl Area {
     /// # Errors
     /// What keeps the area from answering: the database, a limit.
     pub async fn answer(&self, visit: Visit<'_>, route: &Route, segment: &str, body: Bytes) -> Result<Reply, Refusal> {
+        Ok(self.name_language(self.page(visit, route, segment, body).await?))
+    }
+
+    async fn page(&self, visit: Visit<'_>, route: &Route, segment: &str, body: Bytes) -> Result<Reply, Refusal> {
         let referrer = if route.needs == Needs::Link { Referrer::Nothing } else { Referrer::SameOrigin };
         let is_change = route.method == Method::POST;
         if is_change && !is_from_own_page(visit.head, &visit.authority.origin(), referrer) {

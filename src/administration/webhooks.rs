@@ -14,8 +14,10 @@ use sha2::{Digest, Sha256};
 use super::forms::parameter;
 use super::frame::{Frame, page};
 use super::protection::hex;
+use super::texts::{Texts, WebhookTexts, WebhooksTexts};
 use super::times::Moment;
 use super::token::parse;
+use super::token_forms::Choice;
 use super::visit::{Change, Member};
 use crate::api::{EnvelopeOrigin, Untested, new_secret, send_test};
 use crate::error::Refusal;
@@ -28,11 +30,11 @@ use crate::store::{
 const ATTEMPTS: u32 = 50;
 
 /// For how long the secret before a rotation signs too.
-const GRACES: [(&str, &str, u64); 4] = [
-    ("0", "Not at all: it leaked", 0),
-    ("1h", "1 hour", 3_600),
-    ("24h", "24 hours", 24 * 3_600),
-    ("7d", "7 days", 7 * 24 * 3_600),
+const GRACES: [(&str, Duration); 4] = [
+    ("0", Duration::ZERO),
+    ("1h", Duration::from_hours(1)),
+    ("24h", Duration::from_hours(24)),
+    ("7d", Duration::from_hours(7 * 24)),
 ];
 
 struct WebhookRow {
@@ -51,7 +53,7 @@ struct WebhookRow {
 
 impl WebhookRow {
     fn of(subscription: Subscription, member: &Member<'_>) -> Self {
-        let zone = &member.visit.tenant.timezone;
+        let moment = |at| member.moment(at);
         Self {
             id: subscription.id,
             target: subscription.target_url,
@@ -60,10 +62,10 @@ impl WebhookRow {
             state: subscription.state,
             reason: subscription.reason,
             pending: subscription.pending,
-            created: Moment::new(subscription.created_at, zone),
-            failing_since: Moment::of(subscription.failing_since, zone),
-            next_attempt: Moment::of(subscription.next_attempt_at, zone),
-            last_success: Moment::of(subscription.last_success_at, zone),
+            created: moment(subscription.created_at),
+            failing_since: subscription.failing_since.map(moment),
+            next_attempt: subscription.next_attempt_at.map(moment),
+            last_success: subscription.last_success_at.map(moment),
         }
     }
 
@@ -91,7 +93,7 @@ impl AttemptRow {
             event: attempt.event_id,
             submission: attempt.submission,
             number: attempt.attempt,
-            at: Moment::new(attempt.at, &member.visit.tenant.timezone),
+            at: member.moment(attempt.at),
             milliseconds: attempt.took.as_millis(),
             accepted: attempt.accepted,
             outcome: status.or(attempt.error).unwrap_or_default(),
@@ -104,6 +106,7 @@ impl AttemptRow {
 #[template(path = "webhooks.html", config = "src/administration/askama.toml")]
 struct WebhooksPage {
     frame: Frame,
+    text: &'static WebhooksTexts,
     rows: Vec<WebhookRow>,
 }
 
@@ -122,27 +125,50 @@ enum Notice {
 #[template(path = "webhook.html", config = "src/administration/askama.toml")]
 struct WebhookPage {
     frame: Frame,
+    text: &'static WebhookTexts,
     webhook: WebhookRow,
     notice: Notice,
     attempts: Vec<AttemptRow>,
     only_failed: bool,
     /// Identifies the current secret.
     secret_key: String,
-    graces: &'static [(&'static str, &'static str, u64)],
+    graces: [Choice; 4],
+}
+
+impl WebhookPage {
+    fn heading(&self) -> String {
+        self.text.heading.with("webhook", format_args!("hook_{}", self.webhook.id))
+    }
+
+    fn test_outcome(&self, attempt: &AttemptRow) -> String {
+        let text = if attempt.accepted { &self.text.test_accepted } else { &self.text.test_failed };
+        text.fill(&[("outcome", &attempt.outcome), ("milliseconds", &attempt.milliseconds)])
+    }
+}
+
+/// What the choices of the grace say.
+fn graces(texts: &'static Texts) -> [Choice; 4] {
+    let durations = &texts.token_forms;
+    let labels = [&texts.webhook.leaked, &durations.one_hour, &durations.one_day, &durations.one_week];
+    std::array::from_fn(|at| (GRACES[at].0, &**labels[at]))
 }
 
 pub(super) async fn list(member: &Member<'_>) -> Result<Reply, Refusal> {
     let first = PageRequest { number: 1.try_into().expect("it is not 0"), size: MAX_SUBSCRIPTIONS };
     let subscriptions = member.store.list_subscriptions(first).await?;
     let rows = subscriptions.items.into_iter().map(|subscription| WebhookRow::of(subscription, member)).collect();
-    Ok(page(StatusCode::OK, &WebhooksPage { frame: Frame::of(member, "webhooks"), rows }))
+    Ok(page(
+        StatusCode::OK,
+        &WebhooksPage { frame: Frame::of(member, "webhooks"), text: &member.area.texts.webhooks, rows },
+    ))
 }
 
 pub(super) async fn show(member: &Member<'_>, id: &str) -> Result<Reply, Refusal> {
+    let text = &member.area.texts.webhook;
     let notice = match &*parameter(member.visit.head.uri.query(), "done") {
-        "paused" => Notice::Said("It is paused: nothing is sent until it is resumed. Nothing is lost."),
-        "resumed" => Notice::Said("It is resumed, and goes on where it stopped."),
-        "replayed" => Notice::Said("The events that failed are sent again."),
+        "paused" => Notice::Said(&text.paused),
+        "resumed" => Notice::Said(&text.resumed),
+        "replayed" => Notice::Said(&text.replayed),
         _ => Notice::Nothing,
     };
     show_with(member, id, StatusCode::OK, notice).await
@@ -156,6 +182,7 @@ async fn show_with(member: &Member<'_>, id: &str, status: StatusCode, notice: No
     let attempts = member.store.list_attempts(id, only_failed.then_some(false), latest).await?;
     let webhook_page = WebhookPage {
         frame: Frame::of(member, "webhooks"),
+        text: &member.area.texts.webhook,
         webhook: WebhookRow::of(webhook, member),
         notice,
         attempts: attempts
@@ -165,7 +192,7 @@ async fn show_with(member: &Member<'_>, id: &str, status: StatusCode, notice: No
             .collect(),
         only_failed,
         secret_key: secret_key(member, id).await?.unwrap_or_default(),
-        graces: &GRACES,
+        graces: graces(member.area.texts),
     };
     Ok(page(status, &webhook_page))
 }
@@ -194,7 +221,7 @@ pub(super) async fn change(change: &Change<'_>, segment: &str) -> Result<Reply, 
         },
         "test" => return test(change, id, segment).await,
         "rotate" => return rotate(change, id, segment).await,
-        _ => return Ok(member.area.unknown("The form names no action.")),
+        _ => return Ok(member.area.unknown(&member.area.texts.webhook.no_action)),
     };
     let Some(done) = done else { return Ok(unknown(member)) };
     member.visit.webhooks.changes.announce(&member.visit.tenant.slug);
@@ -205,15 +232,19 @@ pub(super) async fn change(change: &Change<'_>, segment: &str) -> Result<Reply, 
 
 async fn test(change: &Change<'_>, id: i64, segment: &str) -> Result<Reply, Refusal> {
     let (member, tenant) = (&change.member, change.member.visit.tenant);
-    let (store, tools) = (&member.store, member.visit.webhooks);
+    let (store, tools, text) = (&member.store, member.visit.webhooks, &member.area.texts.webhook);
     let origin = EnvelopeOrigin { account: &tenant.slug, host: &tenant.address, zone: &tenant.timezone };
     let attempt = match send_test(store, tools.tests, tools.seals, origin, id).await {
         Ok(attempt) => attempt,
         Err(Untested::UnknownSubscription) => return Ok(unknown(member)),
         Err(Untested::Busy) => return Err(StoreError::Busy.into()),
         Err(Untested::Store(error)) => return Err(error.into()),
-        Err(untested @ (Untested::NoSubmission | Untested::Unusable(_))) => {
-            let warning = Notice::Warned(format!("The receiver was not tested: {untested}."));
+        Err(Untested::NoSubmission) => {
+            let warning = Notice::Warned(text.no_submission.to_string());
+            return show_with(member, segment, StatusCode::UNPROCESSABLE_ENTITY, warning).await;
+        }
+        Err(Untested::Unusable(reason)) => {
+            let warning = Notice::Warned(text.unusable.with("reason", reason));
             return show_with(member, segment, StatusCode::UNPROCESSABLE_ENTITY, warning).await;
         }
     };
@@ -226,18 +257,16 @@ async fn test(change: &Change<'_>, id: i64, segment: &str) -> Result<Reply, Refu
 
 async fn rotate(change: &Change<'_>, id: i64, segment: &str) -> Result<Reply, Refusal> {
     let member = &change.member;
-    let grace = GRACES.iter().find(|(value, _, _)| *value == change.form.field("grace"));
-    let Some((_, _, seconds)) = grace else {
-        return Ok(member.area.unknown("The form says not for how long the secret before signs too."));
-    };
+    let text = &member.area.texts.webhook;
+    let grace = GRACES.into_iter().find(|(value, _)| *value == change.form.field("grace"));
+    let Some((_, grace)) = grace else { return Ok(member.area.unknown(&text.no_grace)) };
     let Some(found) = member.store.find_subscription(id).await? else { return Ok(unknown(member)) };
     if secret_key(member, id).await?.as_deref() != Some(change.form.field("secret_key")) {
-        let warning = "Nothing was changed: the secret was rotated since this form was opened. A secret is shown once.";
-        return show_with(member, segment, StatusCode::CONFLICT, Notice::Warned(warning.to_owned())).await;
+        let warning = Notice::Warned(text.already_rotated.to_string());
+        return show_with(member, segment, StatusCode::CONFLICT, warning).await;
     }
     let secret = new_secret();
     let sealed = member.visit.webhooks.seals.seal(&secret, &found.target_url);
-    let grace = Duration::from_secs(*seconds);
     if member.store.rotate_secret(id, &sealed, grace, Some(&change.actor)).await?.is_none() {
         return Ok(unknown(member));
     }
@@ -248,5 +277,5 @@ async fn rotate(change: &Change<'_>, id: i64, segment: &str) -> Result<Reply, Re
 }
 
 fn unknown(member: &Member<'_>) -> Reply {
-    member.area.unknown("This account has no webhook with this number.")
+    member.area.unknown(&member.area.texts.webhook.unknown)
 }

@@ -26,7 +26,7 @@ pub(super) enum TenantCommand {
     Show(ShowArgs),
     /// List the tenants of the files and of the registry.
     List(ListArgs),
-    /// Remove a tenant from the registry. Its database stays as it is.
+    /// Remove a tenant from the registry. Its database is kept.
     Remove(RemoveArgs),
     /// Add the tenants of files to the registry: all of them, or none.
     Import(ImportArgs),
@@ -296,7 +296,7 @@ async fn remove(command: &RemoveArgs) -> Result<()> {
     if written == [RegistryWritten::Absent] {
         bail!("there is no tenant `{}` in the registry", command.slug);
     }
-    print_stderr(&format!("the tenant `{}` is removed; its database stays as it is", command.slug));
+    print_stderr(&format!("the tenant `{}` is removed; its database is kept", command.slug));
     finish(&registry, &written, &[&command.slug], &command.wait).await
 }
 

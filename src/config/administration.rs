@@ -1,5 +1,5 @@
-//! The `[gateway.administration]` table: whether the administration area is served, where, and how long a session
-//! lasts.
+//! The `[gateway.administration]` table: whether the administration area is served, where, in which language, and how long
+//! a session lasts.
 //!
 //! Owns its keys and their ranges. The table switches the area on, even without keys; without the table, its path is
 //! like any other path that does not exist.
@@ -35,12 +35,37 @@ const MAX_SESSION_HOURS: u32 = 168;
 /// What `sign_in_url` contains in place of the tenant's slug.
 const SLUG: &str = "{slug}";
 
+/// A language of the administration area's pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Language {
+    /// `en`
+    English,
+    /// `de`
+    German,
+}
+
+impl Language {
+    /// Every language.
+    pub const ALL: [Self; 2] = [Self::English, Self::German];
+
+    /// Its language tag (BCP 47).
+    #[must_use]
+    pub fn tag(self) -> &'static str {
+        match self {
+            Self::English => "en",
+            Self::German => "de",
+        }
+    }
+}
+
 /// The `[gateway.administration]` table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdministrationConfig {
     /// The path of the overview, which all other pages are below: `/admin`. Starts with a slash and does not end with
     /// one.
     pub path: Box<str>,
+    /// The language of every page. `None`: each browser gets the one that it prefers.
+    pub language: Option<Language>,
     /// How long a session lasts without a request.
     ///
     /// Larger: a browser that was left open stays signed in for longer. Smaller: administrators have to sign in again
@@ -60,6 +85,7 @@ impl Default for AdministrationConfig {
     fn default() -> Self {
         Self {
             path: DEFAULT_PATH.into(),
+            language: None,
             idle: Duration::from_mins(DEFAULT_IDLE_MINUTES.into()),
             session: Duration::from_hours(DEFAULT_SESSION_HOURS.into()),
             sign_in_url: None,
@@ -80,6 +106,7 @@ impl AdministrationConfig {
 pub(super) fn read(table: Option<TableReader<'_, '_>>, folder: &Path) -> Option<AdministrationConfig> {
     let mut table = table?;
     let path = table.string("path").and_then(|text| read_path(text, table.context()));
+    let language = table.string("language").and_then(|text| read_language(&text, table.context()));
     let idle = table.integer("idle_minutes", 1..=MAX_IDLE_MINUTES, DEFAULT_IDLE_MINUTES);
     let session = table.integer("session_hours", 1..=MAX_SESSION_HOURS, DEFAULT_SESSION_HOURS);
     let sign_in_url = table.string("sign_in_url").and_then(|text| read_url(text, table.context()));
@@ -87,6 +114,7 @@ pub(super) fn read(table: Option<TableReader<'_, '_>>, folder: &Path) -> Option<
     table.finish();
     Some(AdministrationConfig {
         path: path.unwrap_or_else(|| DEFAULT_PATH.into()),
+        language,
         idle: Duration::from_mins(idle.into()),
         session: Duration::from_hours(session.into()),
         sign_in_url,
@@ -110,6 +138,16 @@ fn read_path(text: StringValue, context: &LoadContext<'_>) -> Option<Box<str>> {
     };
     context.report(Problem::at(&text.span, "not a path of the administration area").label(fault));
     None
+}
+
+fn read_language(text: &StringValue, context: &LoadContext<'_>) -> Option<Language> {
+    let found = Language::ALL.into_iter().find(|language| language.tag() == text.value);
+    if found.is_none() {
+        let tags = Language::ALL.map(|language| format!("`{}`", language.tag())).join(" or ");
+        let problem = Problem::at(&text.span, "not a language of the administration area");
+        context.report(problem.label(format!("expected {tags}")));
+    }
+    found
 }
 
 /// An absolute URL, with or without `{slug}`.

@@ -96,10 +96,9 @@ fn read_address(
     table: &TableReader<'_, '_>,
 ) -> Option<OperatorAddress> {
     let report = |problem: Problem| table.context().report(problem);
-    if let Some(path) = text.value.strip_prefix("unix:") {
-        let names_file = !path.is_empty() && !path.ends_with('/');
-        let path = folder.join(path);
-        if names_file && path.file_name().is_some() && path.as_os_str().len() <= MAX_SOCKET_PATH {
+    if let Some(written) = text.value.strip_prefix("unix:") {
+        let path = folder.join(written);
+        if !written.is_empty() && !written.ends_with('/') && path.as_os_str().len() <= MAX_SOCKET_PATH {
             return Some(OperatorAddress::Unix(path));
         }
         let label = format!("expected the path of a socket after `unix:`, of at most {MAX_SOCKET_PATH} bytes");

@@ -85,7 +85,7 @@ pub fn split(path: &Path, text: &str, folder: &Path) -> Result<Vec<(String, Stri
     let sections = super::sections::Sections::split(text).tenants;
     if sections.len() != slugs.len() {
         let span = SourceSpan::new(&SourceSection::new(&SourceFile::new(path, 0, text.to_owned()), 0), 0..0);
-        let problem = Problem::at(&span, "the tenants can't be told apart by their headers");
+        let problem = Problem::at(&span, "the headers of the tenants do not separate them");
         return Err(Problems::of(problem.help("write each as a `[[tenant]]` table of its own")));
     }
     let ends = sections.iter().skip(1).map(|section| section.start).chain([text.len()]);
@@ -94,7 +94,7 @@ pub fn split(path: &Path, text: &str, folder: &Path) -> Result<Vec<(String, Stri
     Ok(slugs.into_iter().zip(texts).collect())
 }
 
-/// Cuts a tenant out of the text of a file: its section, and what is left of the file. None if it has no section of its
+/// Cuts a tenant out of the text of a file: its section, and the rest of the file. None if it has no section of its
 /// own.
 #[must_use]
 pub fn cut(text: &str, slug: &str, folder: &Path) -> Option<(String, String)> {

@@ -90,7 +90,7 @@ async fn find(call: &Call<'_>, slug: &str) -> Result<Arc<TenantConfig>, Operator
     Ok(read.map_err(cause)?.config)
 }
 
-/// Creates a token, and tells the nodes. Returns it, and whether it is new; its value is only there if it is.
+/// Creates a token, and announces it to the nodes. Returns it, and whether it is new; its value is only there if it is.
 pub(super) async fn new_token(
     call: &Call<'_>,
     tenant: &TenantConfig,

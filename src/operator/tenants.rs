@@ -101,7 +101,7 @@ pub(super) async fn put(call: &Call<'_>, slug: &str) -> Result<Reply, OperatorRe
     Ok(with_etag(Reply::json(status, &Value::Object(body)), row.revision))
 }
 
-/// `DELETE /v1/tenants/{slug}`. Its database stays as it is.
+/// `DELETE /v1/tenants/{slug}`. Its database is kept.
 pub(super) async fn remove(call: &Call<'_>, slug: &str) -> Result<Reply, OperatorRefusal> {
     let query = call.query(&["wait"])?;
     let (wait, expected) = (query.wait()?, expected(&call.head.headers)?);

@@ -9,14 +9,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use jiff::Timestamp;
 use tokio::sync::{Notify, OnceCell, OwnedMutexGuard};
 
-use super::claimed::{FileTenants, conflicts};
+use super::beside::why_not;
+use super::claimed::FileTenants;
 use super::loading::{Loaded, PAGE, read_rows, read_whole};
+use super::node_name::NodeName;
 use super::snapshot::Snapshot;
 use crate::background::{Run, Task};
-use crate::config::{Problems, RegisteredTenant, RegistryConfig, TenantConfig};
+use crate::config::{RegisteredTenant, RegistryConfig, TenantConfig};
 use crate::metrics::{Metrics, RegistryMetrics};
 use crate::seal::Seals;
 use crate::store::registry::{Beat, Head, RegistryRow};
@@ -54,54 +55,20 @@ pub struct Following {
     state: Mutex<FollowingState>,
 }
 
-/// This process, for as long as it runs.
-#[derive(Debug)]
-pub struct NodeName {
-    id: String,
-    name: String,
-    started_at: Timestamp,
-}
-
-impl NodeName {
-    /// A new one.
-    #[must_use]
-    pub fn new() -> Self {
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let host = if host.trim().is_empty() { "node" } else { host.trim() };
-        Self {
-            id: format!("{:016x}", rand::random::<u64>()),
-            name: format!("{host}:{}", std::process::id()),
-            started_at: Timestamp::now(),
-        }
-    }
-
-    /// What identifies it in the registry.
-    #[must_use]
-    pub fn id(&self) -> &str {
-        &self.id
-    }
-}
-
-impl Default for NodeName {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 /// What this node has taken over.
 #[derive(Debug)]
 pub struct Followed {
     head: Head,
-    files: Arc<FileTenants>,
-    refused: BTreeMap<String, RefusedRow>,
+    pub(super) files: Arc<FileTenants>,
+    pub(super) refused: BTreeMap<String, RefusedRow>,
     snapshot: Snapshot,
     beat_at: Option<Instant>,
 }
 
 /// A row that is not served.
 #[derive(Debug)]
-struct RefusedRow {
-    row: RegistryRow,
+pub(super) struct RefusedRow {
+    pub(super) row: RegistryRow,
     reason: String,
 }
 
@@ -215,7 +182,7 @@ impl Following {
     /// Writes and logs what became of a change, and stops writing of this node: it ends.
     pub async fn end(&self) {
         if let Some(registry) = self.registry.get() {
-            registry.forget_node(&self.node.id).await.ok();
+            registry.forget_node(self.node.id()).await.ok();
             registry.close().await;
         }
     }
@@ -223,7 +190,7 @@ impl Following {
     async fn follow(&self) -> Result<(), StoreError> {
         let registry = self.registry().await?;
         let mut followed = self.followed.lock().await;
-        let head = registry.head(&self.node.id).await?;
+        let head = registry.head(self.node.id()).await?;
         let known = &followed.head;
         let has_other_beat = known.beat.is_some() && known.beat != head.beat;
         let is_restored = head.epoch != known.epoch || head.revision < known.revision || has_other_beat;
@@ -234,7 +201,7 @@ impl Following {
                 before = known.revision,
                 "the registry was restored; all of it is read"
             );
-            let (head, rows) = read_whole(registry, &self.node.id).await?;
+            let (head, rows) = read_whole(registry, self.node.id()).await?;
             self.apply(&mut followed, head, rows, true).await;
         }
         while followed.head.revision < head.revision {
@@ -330,13 +297,13 @@ impl Following {
     /// Writes how far this node has got. A registry that can't be written is still followed.
     async fn beat(&self, registry: &Registry, followed: &mut Followed) {
         let beat = Beat {
-            id: self.node.id.clone(),
-            name: self.node.name.clone(),
+            id: self.node.id().to_owned(),
+            name: self.node.name().to_owned(),
             version: env!("CARGO_PKG_VERSION"),
             revision: followed.head.revision,
             refused: followed.refused.keys().cloned().collect(),
             beat: format!("{:016x}", rand::random::<u64>()),
-            started_at: self.node.started_at,
+            started_at: self.node.started_at(),
         };
         match registry.write_beat(&beat).await {
             Ok(()) => {
@@ -351,7 +318,7 @@ impl Following {
         }
     }
 
-    fn publish(&self, followed: &Followed) {
+    pub(super) fn publish(&self, followed: &Followed) {
         let refused = followed.refused.iter().map(|(slug, refused)| (slug.as_str().into(), refused.reason.clone()));
         self.metrics.followed(followed.head.revision, followed.refused.len());
         self.state.lock().unwrap_or_else(PoisonError::into_inner).refused = refused.collect();
@@ -367,70 +334,6 @@ impl Following {
         }
         state.away = away;
     }
-}
-
-impl Followed {
-    /// The tenants of the registry to serve beside changed files: those that are served, and those that only wanted what
-    /// another file had.
-    ///
-    /// # Errors
-    /// The faults of the files that claim what a served tenant of the registry has.
-    pub fn beside(
-        &self,
-        files: &FileTenants,
-        served: &Directory,
-        following: &Following,
-    ) -> Result<Vec<Arc<TenantConfig>>, Problems> {
-        let registered = served.configs().filter(|tenant| tenant.origin.is_registered());
-        let registered: Vec<_> = registered.map(RegisteredTenant::served).collect();
-        Problems::none_of(conflicts(files, &registered))?;
-        let waiting = self.refused.values().filter_map(|refused| {
-            let RegistryRow { slug, text, .. } = &refused.row;
-            let tenant = RegisteredTenant::read(slug, text.as_deref()?, &following.config.folder, None).ok()?;
-            let is_free = files.conflict(&tenant).is_none()
-                && tenant.config.hosts().all(|host| {
-                    registered
-                        .iter()
-                        .all(|other| *other.config.slug == **slug || other.config.hosts().all(|taken| taken != host))
-                });
-            is_free.then_some(tenant.config)
-        });
-        let waiting: Vec<_> = waiting.collect();
-        let replaced: HashSet<&str> = waiting.iter().map(|tenant| &*tenant.slug).collect();
-        let kept =
-            registered.into_iter().map(|tenant| tenant.config).filter(|config| !replaced.contains(&*config.slug));
-        Ok(kept.collect::<Vec<_>>().into_iter().chain(waiting.iter().cloned()).collect())
-    }
-
-    /// Notes that changed files are served now.
-    pub fn took(&mut self, files: FileTenants, served: &Directory, following: &Following) {
-        self.files = Arc::new(files);
-        let is_served = |slug: &str| served.config(slug).is_some_and(|config| config.origin.is_registered());
-        self.refused.retain(|slug, refused| {
-            let text = refused.row.text.as_deref().unwrap_or_default();
-            let read = RegisteredTenant::read(slug, text, &following.config.folder, None);
-            !(is_served(slug) && read.is_ok_and(|tenant| self.files.conflict(&tenant).is_none()))
-        });
-        following.publish(self);
-    }
-}
-
-/// Why a tenant can't be served: a tenant of a file, or another row as it was before, has what it wants.
-fn why_not(
-    tenant: &RegisteredTenant,
-    files: &FileTenants,
-    served: &Directory,
-    leaving: &HashSet<Arc<str>>,
-) -> Option<String> {
-    if let Some(conflict) = files.conflict(tenant) {
-        let place = conflict.owner.origin.file_and_line();
-        return Some(format!("{} is that of the tenant `{}` of {place}", conflict.what, conflict.owner.slug));
-    }
-    let other = tenant.config.hosts().find_map(|host| {
-        let owner = served.config_at(host)?;
-        (owner.slug != tenant.config.slug && !leaving.contains(&owner.slug)).then_some((host, owner))
-    })?;
-    Some(format!("the host `{}` is that of the tenant `{}`, whose own change can't be served", other.0, other.1.slug))
 }
 
 fn log_refused(tenant: &str, refused: &RefusedRow) {

@@ -4,8 +4,8 @@
 //! `registry_head` and takes the next revision, so revisions are in the order of the commits and a reader of the rows
 //! above the last revision that it knows misses none. A removed tenant stays as a row without text, for such readers.
 //!
-//! [`writing`] adds, changes and removes tenants, each host and database claimed once; [`nodes`] records how far each
-//! node has got; [`operator_tokens`] has the tokens of the operator API.
+//! `writing` adds, changes and removes tenants, each host and database claimed once; `nodes` records how far each
+//! node has got; `operator_tokens` has the tokens of the operator API.
 
 mod nodes;
 mod operator_tokens;

@@ -3,6 +3,7 @@
 mod audit;
 mod browser;
 mod groups;
+mod languages;
 mod links;
 mod oidc;
 mod outage;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{ACME, Folder, GATEWAY, assert_fault, with};
-use crate::config::AdministrationConfig;
+use crate::config::{AdministrationConfig, Language};
 use crate::host::HostName;
 
 fn with_keys(lines: &str) -> String {
@@ -26,6 +26,7 @@ fn the_table_switches_the_area_on_with_the_documented_defaults() {
     let reference = include_str!("../../../deploy/configuration.md");
     for row in [
         "| `path` | `\"/admin\"` |",
+        "| `language` | the browser's |",
         "| `idle_minutes` | 60 |",
         "| `session_hours` | 12 |",
         "| `sign_in_url` | none |",
@@ -38,19 +39,23 @@ fn the_table_switches_the_area_on_with_the_documented_defaults() {
         (&*default.path, default.idle, default.session),
         ("/admin", Duration::from_mins(60), Duration::from_hours(12))
     );
-    assert_eq!(default.sign_in_url("acme"), None);
+    assert_eq!((default.language, default.sign_in_url("acme")), (None, None));
+    for language in Language::ALL {
+        assert!(reference.contains(&format!("`\"{}\"`", language.tag())), "{language:?}");
+    }
 }
 
 #[test]
 fn each_key_is_read() {
     let config = load(
-        "path = \"/forms/manage-2\"\nidle_minutes = 5\nsession_hours = 1\n\
+        "path = \"/forms/manage-2\"\nlanguage = \"de\"\nidle_minutes = 5\nsession_hours = 1\n\
          sign_in_url = \"https://{slug}.example.com/account?of={slug}\"",
     );
     assert_eq!(
         (&*config.path, config.idle, config.session),
         ("/forms/manage-2", Duration::from_mins(5), Duration::from_hours(1))
     );
+    assert_eq!(config.language, Some(Language::German));
     assert_eq!(config.sign_in_url("acme").as_deref(), Some("https://acme.example.com/account?of=acme"));
 }
 
@@ -67,6 +72,10 @@ fn a_value_out_of_bounds_is_a_fault() {
     for url in ["example.com", "/sign-in", "http://example.com", "javascript:alert(1)", "https://", "https://a b/"] {
         let expected = "8:15 not the URL of a page where administrators sign in";
         assert_fault(&with_keys(&format!("sign_in_url = {url:?}")), expected);
+    }
+    for language in ["fr", "DE", "de-DE", "english"] {
+        let expected = "8:12 not a language of the administration area";
+        assert_fault(&with_keys(&format!("language = {language:?}")), expected);
     }
     for (line, expected) in [
         ("idle_minutes = 0", "`idle_minutes` must be from 1 to 1440"),

@@ -1,4 +1,4 @@
-//! Changes reach every node, in order, and harm nobody else.
+//! Changes reach every node, in order, and affect no other tenant.
 
 use http::Method;
 use serde_json::json;

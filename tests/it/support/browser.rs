@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use fantoccini::wd::{Capabilities, WebDriverCompatibleCommand};
@@ -12,9 +13,11 @@ use fantoccini::{Client, ClientBuilder, Locator};
 use http::Method;
 use hyper_util::client::legacy::connect::HttpConnector;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use url::Url;
 
 use super::child::{Child, bound_to_us, free_port};
+use super::folder;
 
 /// How long the driver may take to start.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -22,10 +25,26 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 /// The width and height of a phone that is as narrow as WCAG 2.2 asks for (success criterion 1.4.10).
 const NARROW: (u32, u32) = (320, 700);
 
-/// A browser window, closed when the driver ends.
+/// A browser window, closed on drop.
 pub(crate) struct Browser {
     pub(crate) page: Client,
     _driver: Child,
+    /// What the browser keeps, by which its process is recognized.
+    profile: TempDir,
+}
+
+/// A driver that is killed leaves its browser behind, with the pipes that both had of the test.
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let mark = format!("--user-data-dir={}", self.profile.path().display());
+        let processes = fs::read_dir("/proc").expect("Linux has /proc").flatten();
+        let is_ours = |command: &[u8]| command.split(|byte| *byte == 0).any(|argument| argument == mark.as_bytes());
+        for process in processes.filter(|entry| fs::read(entry.path().join("cmdline")).is_ok_and(|it| is_ours(&it))) {
+            let id = process.file_name().to_string_lossy().into_owned();
+            // It may just have ended.
+            let _ = Command::new("sh").args(["-c", r#"kill -s KILL "$0" 2>/dev/null"#, &id]).status();
+        }
+    }
 }
 
 /// How a page is looked at.
@@ -60,13 +79,20 @@ fn axe() -> PathBuf {
 }
 
 impl Browser {
-    /// Starts the driver and a browser.
+    /// Starts the driver and a browser that asks for English.
     pub(crate) async fn start() -> Self {
+        Self::start_in("en-US,en").await
+    }
+
+    /// Starts the driver and a browser that asks for these languages.
+    pub(crate) async fn start_in(languages: &str) -> Self {
         let port = free_port();
         let mut command = bound_to_us("chromedriver", "KILL", &[]);
         command.arg(format!("--port={port}"));
         let driver = Child::spawn(command);
+        let profile = folder::temporary("browser");
         let arguments = [
+            &*format!("--user-data-dir={}", profile.path().display()),
             "--headless=new",
             "--no-sandbox",
             "--disable-gpu",
@@ -77,7 +103,9 @@ impl Browser {
             "--hide-scrollbars",
         ];
         let mut capabilities = Capabilities::new();
-        capabilities.insert("goog:chromeOptions".into(), json!({ "args": arguments, "binary": chromium() }));
+        let preferences = json!({ "intl.accept_languages": languages });
+        let options = json!({ "args": arguments, "binary": chromium(), "prefs": preferences });
+        capabilities.insert("goog:chromeOptions".into(), options);
         capabilities.insert("acceptInsecureCerts".into(), true.into());
         let since = std::time::Instant::now();
         let page = loop {
@@ -89,7 +117,7 @@ impl Browser {
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         };
-        Self { page, _driver: driver }
+        Self { page, _driver: driver, profile }
     }
 
     async fn cdp(&self, command: &str, parameters: Value) {
@@ -124,6 +152,23 @@ impl Browser {
     pub(crate) async fn click(&self, css: &str) {
         let found = self.page.find(Locator::Css(css)).await.unwrap_or_else(|error| panic!("{css}: {error}"));
         found.click().await.unwrap_or_else(|error| panic!("{css}: {error}"));
+    }
+
+    /// Clicks on a link or a button that leads to another page, and waits until that is there.
+    pub(crate) async fn follow(&self, css: &str) {
+        self.script("window.isBefore = true").await;
+        self.click(css).await;
+        let since = std::time::Instant::now();
+        // Between two pages, no script runs.
+        while !self
+            .page
+            .execute("return !window.isBefore && document.readyState === 'complete'", Vec::new())
+            .await
+            .is_ok_and(|is_next| is_next == json!(true))
+        {
+            assert!(since.elapsed() < START_LIMIT, "{css} leads nowhere");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 
     /// Types into an element.

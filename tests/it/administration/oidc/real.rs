@@ -228,12 +228,12 @@ on_both_databases! {
         let browser = Browser::start().await;
         browser.open(&format!("{base}/admin/audit")).await;
         browser.check_page("not-signed-in-oidc").await;
-        browser.click("main a.button").await;
+        browser.follow("main a.button").await;
         assert!(browser.text("main").await.contains("localhost has confirmed who you are"));
         let here = browser.page.current_url().await.unwrap();
         assert!(here.path().starts_with("/admin/enter/"), "the code is in no address: {here}");
         browser.check_page("enter-oidc").await;
-        browser.click("button").await;
+        browser.follow("button").await;
         assert_eq!(browser.page.current_url().await.unwrap().as_str(), format!("{base}/admin/audit"));
         assert!(browser.text("tbody").await.contains("session.start"));
         browser.check_page("audit-oidc").await;

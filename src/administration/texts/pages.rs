@@ -1,0 +1,235 @@
+//! The keys of each page: a struct for each table of the files, and a field for each key.
+
+use serde::Deserialize;
+
+use super::{Counted, Text};
+
+/// Declares the texts of a page: their type, and their keys.
+macro_rules! page {
+    ($(#[$doc:meta])* $name:ident { $($kind:ident: $($key:ident),+;)+ }) => {
+        $(#[$doc])*
+        #[derive(Debug, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub(in crate::administration) struct $name {
+            $($(pub(in crate::administration) $key: $kind,)+)+
+        }
+    };
+}
+
+page! {
+    /// A whole file.
+    Texts {
+        DatesTexts: dates;
+        FrameTexts: frame;
+        StatesTexts: states;
+        RolesTexts: roles;
+        UsesTexts: uses;
+        EnterTexts: enter;
+        OverviewTexts: overview;
+        ChartTexts: chart;
+        TokensTexts: tokens;
+        TokenFormsTexts: token_forms;
+        TokenValueTexts: token_value;
+        TokenTexts: token;
+        TokenFactsTexts: token_facts;
+        RevokeTexts: revoke;
+        WebhooksTexts: webhooks;
+        WebhookTexts: webhook;
+        GroupsTexts: groups;
+        GroupSyncTexts: group_sync;
+        AuditTexts: audit;
+        SessionsTexts: sessions;
+        ProblemsTexts: problems;
+    }
+}
+
+page! {
+    /// A page that says why there is no other one: its heading, and a paragraph for each sentence.
+    ProblemText {
+        Text: title;
+        Sentences: sentences;
+    }
+}
+
+/// Paragraphs.
+pub(in crate::administration) type Sentences = Vec<Text>;
+
+page! {
+    /// How instants and days are written, and what is written in place of a missing one.
+    DatesTexts {
+        Text: moment, day, hour, minute, never;
+    }
+}
+
+page! {
+    /// What surrounds each page.
+    FrameTexts {
+        Text: skip, pages, overview, tokens, webhooks, groups, audit, sessions, viewer, sign_out,
+            error, actions;
+    }
+}
+
+page! {
+    /// The states of tokens and of webhooks.
+    StatesTexts {
+        Text: active, expired, revoked, failing, paused, disabled, gone;
+    }
+}
+
+page! {
+    /// What the roles are called.
+    RolesTexts {
+        Text: admin, viewer;
+    }
+}
+
+page! {
+    /// How a token was used: what follows the time.
+    UsesTexts {
+        Text: for_route, from_network;
+    }
+}
+
+page! {
+    /// The page of a sign-in link.
+    EnterTexts {
+        Text: heading, named, unnamed, viewer, button, by_provider, by_link, not_you;
+    }
+}
+
+page! {
+    /// The overview.
+    OverviewTexts {
+        Text: lead, budget, in_this_minute, remaining, shared, attention, nothing, no_token,
+            first_token;
+        Counted: tokens, webhooks, active, expiring, unused, failing, disabled;
+    }
+}
+
+page! {
+    /// The charts of the overview.
+    ChartTexts {
+        Text: hour, days, by_minute, by_hour, empty, this_node, this_node_for_now, late, totals,
+            period, token, others, refused, table, table_of;
+    }
+}
+
+page! {
+    /// The list of tokens.
+    TokensTexts {
+        Text: lead, heading, name, generate, lists, active, expiring, unused, all, no_older,
+            none_active, first, none, caption, prefix, created, by, last_used, requests, refused,
+            expires, revoke, older;
+    }
+}
+
+page! {
+    /// The fields of the forms of tokens, and what is wrong with them.
+    TokenFormsTexts {
+        Text: expires, never, in_30_days, in_90_days, in_a_year, on_a_day, which_day, not_at_all,
+            one_hour, one_day, one_week, no_name, bad_name, refused_name, incomplete, no_choice,
+            no_day, bad_day, past_day, far_day, past;
+    }
+}
+
+page! {
+    /// The page with the value of a new token, and the one for a form that was sent before.
+    TokenValueTexts {
+        Text: heading, lead, usage, header, old_until, old_revoked, token, copied, again,
+            again_lead, if_lost, to_token;
+    }
+}
+
+page! {
+    /// The page of a token.
+    TokenTexts {
+        Text: heading, late, old, old_ended, old_in_use, old_unused, old_used, old_never_used,
+            old_until, old_link, rotate, rotate_lead, overlap, not_rotated, revoke, revoke_lead,
+            ask_revoke, unknown;
+        Counted: old_requests;
+    }
+}
+
+page! {
+    /// What is known about a token.
+    TokenFactsTexts {
+        Text: prefix, state, since, created, created_by, last_used, route, last_day, refused,
+            expires, replaces, token;
+        Counted: requests;
+    }
+}
+
+page! {
+    /// The page that asks whether to revoke a token.
+    RevokeTexts {
+        Text: heading, last_used, stops, never_used, soon_by_redis, soon, lasting, button, keep,
+            only_viewer, ended;
+        Counted: requests;
+    }
+}
+
+page! {
+    /// The list of webhooks.
+    WebhooksTexts {
+        Text: lead, empty, caption, webhook, state, sends, of_form, of_every_form, waiting,
+            last_success;
+    }
+}
+
+page! {
+    /// The page of a webhook.
+    WebhookTexts {
+        Text: heading, paused, resumed, replayed, test_accepted, test_failed, answered,
+            no_submission, unusable, secret_lead, receiver, of_form, failing_since, next_attempt,
+            created, delivery, delivery_lead, test, pause, resume, replay, rotate_heading,
+            rotate_lead, grace, leaked, rotate, already_rotated, attempts, lists, all, failed,
+            none_failed, none, caption, event, attempt, when, outcome, took, was_accepted,
+            was_failed, no_action, no_grace, unknown;
+    }
+}
+
+page! {
+    /// The list of group syncs.
+    GroupsTexts {
+        Text: lead, only, show_all, open, no_older, empty, caption, sync, numbered, undoes, group,
+            new, when, by, came, went, older;
+    }
+}
+
+page! {
+    /// The page of a group sync.
+    GroupSyncTexts {
+        Text: heading, by_token, by_other, is_new, undid, sync, changed, came, went, would_come,
+            would_go, no_one, undo, undo_lead, button, leave, only_viewer, no_members, all_changed,
+            group_deleted, undone, touched, nothing_changed, not_undone, unknown;
+        Counted: more, skipped;
+    }
+}
+
+page! {
+    /// The audit log.
+    AuditTexts {
+        Text: lead, filter, who, action, since, until, export, bad_day, none, empty, caption, when,
+            what, details, by_command, by_operator, on_pages, older;
+    }
+}
+
+page! {
+    /// The sessions.
+    SessionsTexts {
+        Text: lead, caption, who, own, signed_in, last_seen, ends, from, sign_out, all, no_session;
+    }
+}
+
+page! {
+    /// The pages in place of the one that was asked for.
+    ProblemsTexts {
+        Text: to_overview, sign_in, sign_in_again, sign_in_with, new_link, brought_back,
+            no_such_page;
+        ProblemText: session_ended, not_signed_in, unknown_link, signed_out, foreign_origin,
+            stale_form, only_viewer, form_type, form_content, mistyped, method, too_large,
+            too_many_pages, too_many_attempts, unavailable, too_slow, fault, unreadable,
+            provider_failed, sign_in_lost, sign_in_expired, sign_in_denied, sign_in_refused,
+            no_role;
+    }
+}
