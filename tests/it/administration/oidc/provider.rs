@@ -15,7 +15,7 @@ use crate::support::child::{Child, bound_to_us, free_port};
 use crate::support::{certificate, folder};
 
 /// How long it may take to start.
-const START_LIMIT: Duration = Duration::from_secs(60);
+const START_LIMIT: Duration = Duration::from_secs(120);
 
 /// A sign-in needs three.
 const MAX_REDIRECTS: usize = 10;
