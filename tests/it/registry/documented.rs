@@ -55,7 +55,9 @@ on_both_databases! {
     async fn the_recipe_signs_an_account_up(engine: Engine) {
         let scene = Scene::new(engine);
         let node = scene.start(0);
-        let recipe = block("python", "def sign_up").replace(".example.com", ".example.test");
+        let recipe = block("python", "def sign_up");
+        assert!(recipe.lines().filter(|line| !line.is_empty()).count() <= 20, "{recipe}");
+        let recipe = recipe.replace(".example.com", ".example.test");
         let file = scene.folder().join("recipe.py");
         let last = "import sys\nprint(json.dumps(sign_up(*sys.argv[1:])))\n";
         fs::write(&file, format!("{recipe}{last}")).unwrap();
