@@ -2,7 +2,7 @@
 // where the package is installed, the port, the certificate and its key, and the addresses to come back to. The claims
 // of whoever signs in next are set by a request to `/test/person`. Keys are new with each start.
 
-import { generateKeyPairSync } from "node:crypto";
+import { createPrivateKey, generateKeyPairSync } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { createServer } from "node:https";
 import { join } from "node:path";
@@ -16,7 +16,14 @@ const main = join(folder, "node_modules/oidc-provider/lib/index.js");
 const { Provider } = await import(pathToFileURL(main));
 
 const issuer = `https://localhost:${port}`;
-const jwk = generateKeyPairSync("rsa", { modulusLength: 2048 }).privateKey.export({ format: "jwk" });
+// As PEM first: Node 20 holds the lock of a key while it exports the key, and deadlocks if the garbage collector then frees
+// the job that generated the same key.
+const { privateKey: pem } = generateKeyPairSync("rsa", {
+  modulusLength: 2048,
+  publicKeyEncoding: { type: "spki", format: "pem" },
+  privateKeyEncoding: { type: "pkcs8", format: "pem" },
+});
+const jwk = createPrivateKey(pem).export({ format: "jwk" });
 let person = {};
 
 const provider = new Provider(issuer, {

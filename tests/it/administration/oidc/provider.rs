@@ -15,10 +15,7 @@ use crate::support::child::{Child, bound_to_us, free_port};
 use crate::support::{certificate, folder};
 
 /// How long it may take to start.
-const START_LIMIT: Duration = Duration::from_secs(40);
-
-/// How often it is started.
-const STARTS: usize = 5;
+const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// A sign-in needs three.
 const MAX_REDIRECTS: usize = 10;
@@ -49,12 +46,6 @@ impl Provider {
     /// Starts it with new keys, and ends the one before.
     pub(super) fn start(&mut self, method: &str, redirects: &[String]) {
         self.stop();
-        // Now and then a provider that starts beside others says nothing, for a reason that was not found.
-        self.running = (0..STARTS).find_map(|_| self.try_to_start(method, redirects));
-        assert!(self.running.is_some(), "the provider did not start; tests/run installs it");
-    }
-
-    fn try_to_start(&self, method: &str, redirects: &[String]) -> Option<Child> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let mut command = bound_to_us("node", "KILL", &[]);
         command.arg(root.join("tests/it/administration/oidc/provider.mjs"));
@@ -65,7 +56,8 @@ impl Provider {
         let output = BufReader::new(child.pipes().stdout.take().expect("it was piped"));
         let (ready, started) = mpsc::channel();
         thread::spawn(move || ready.send(output.lines().map_while(Result::ok).any(|line| line == "listening")));
-        (started.recv_timeout(START_LIMIT) == Ok(true)).then_some(child)
+        assert_eq!(started.recv_timeout(START_LIMIT), Ok(true), "the provider did not start; tests/run installs it");
+        self.running = Some(child);
     }
 
     pub(super) fn stop(&mut self) {
