@@ -96,6 +96,16 @@ impl ConfigFile {
     }
 }
 
+/// A list.
+#[derive(Debug, Args)]
+struct ListArgs {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
 /// A tenant of the configuration.
 #[derive(Debug, Args)]
 struct TenantChoice {

@@ -11,6 +11,7 @@
 
 mod beside;
 mod claimed;
+mod described;
 pub mod editing;
 mod following;
 mod loading;
@@ -18,6 +19,7 @@ mod node_name;
 mod snapshot;
 
 pub use claimed::{FileTenants, conflicts};
+pub use described::describe;
 pub use following::{FollowRegistry, Followed, Following};
 pub use loading::{LoadError, Loaded, load};
 pub use node_name::NodeName;

@@ -10,9 +10,9 @@ use jiff::Timestamp;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::ConfigFile;
 use super::output::{pretty, print, print_secret, print_stderr, shown, table};
 use super::when::{self, Expiry};
+use super::{ConfigFile, ListArgs};
 use crate::config::{Config, Problems, RegisteredTenant, RegistryConfig, TenantConfig};
 use crate::operator::TOKEN_PREFIX;
 use crate::registry::FileTenants;
@@ -23,9 +23,6 @@ use crate::store::{Registry, StoreError, with_causes};
 
 /// How many characters of a token are stored for recognizing it.
 const SHOWN: usize = 8;
-
-/// How many rows are read at once.
-const PAGE: u32 = 1_000;
 
 /// The registry of a configuration, and what its files have.
 pub(super) struct OpenRegistry {
@@ -70,16 +67,7 @@ impl OpenRegistry {
 
     /// Every tenant, in the order in which they were added.
     pub(super) async fn rows(&self) -> Result<Vec<RegistryRow>> {
-        let mut rows: Vec<RegistryRow> = Vec::new();
-        loop {
-            let page =
-                self.registry.list(rows.last().map_or(0, |row| row.position), PAGE).await.map_err(unavailable)?;
-            let is_last = page.len() < PAGE as usize;
-            rows.extend(page);
-            if is_last {
-                return Ok(rows);
-            }
-        }
+        self.registry.list_all().await.map_err(unavailable)
     }
 
     /// A tenant of a file, which from now on counts as taken out of it.
@@ -170,15 +158,6 @@ pub(super) struct CreateArgs {
     /// When it expires: a duration such as 90d, an instant, or never.
     #[arg(long, value_name = "WHEN", default_value = "never", value_parser = when::expiry)]
     expires: Expiry,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct ListArgs {
-    #[command(flatten)]
-    file: ConfigFile,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, json};
 
 use super::output::{pretty, print, print_stderr, print_verbatim, shown, table};
 use super::registry::OpenRegistry;
-use super::{ConfigFile, OfTenant};
+use super::{ConfigFile, ListArgs, OfTenant};
 use crate::config::registered::{self, json};
 use crate::owner_only;
+use crate::registry::describe;
 use crate::registry::editing::Checked;
-use crate::store::registry::{RegistryChange, RegistryRow, RegistryWrite, RegistryWritten};
+use crate::store::registry::{RegistryChange, RegistryWrite, RegistryWritten};
 use crate::store::{self, Reach};
 
 #[derive(Debug, Subcommand)]
@@ -83,15 +84,6 @@ pub(super) struct ShowArgs {
     /// Its slug.
     slug: String,
     /// Print JSON, as the operator API does.
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct ListArgs {
-    #[command(flatten)]
-    file: ConfigFile,
-    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
@@ -249,7 +241,7 @@ async fn show(command: &ShowArgs) -> Result<()> {
     registry.registry.close().await;
     let Some(row) = row else { bail!("there is no tenant `{slug}` in the files or the registry") };
     if command.json {
-        return print(&pretty(&as_json(&row)));
+        return print(&pretty(&describe(&row)));
     }
     print(row.text.as_deref().unwrap_or_default().trim_end())
 }
@@ -265,7 +257,7 @@ async fn list(command: &ListArgs) -> Result<()> {
             .tenants
             .iter()
             .map(|tenant| json!({ "slug": &*tenant.slug, "owner": "file", "place": tenant.origin.file_and_line() }));
-        return print(&pretty(&files.chain(rows.iter().map(as_json)).collect()));
+        return print(&pretty(&files.chain(rows.iter().map(describe)).collect()));
     }
     let head = ["SLUG", "OWNER", "REVISION", "CHANGED", "BY"].map(str::to_owned);
     let files = config.tenants.iter().map(|tenant| {
@@ -275,17 +267,6 @@ async fn list(command: &ListArgs) -> Result<()> {
         [row.slug, "registry".to_owned(), row.revision.to_string(), shown(Some(row.changed_at)), row.changed_by]
     });
     print(&table(&std::iter::once(head).chain(files).chain(rows).collect::<Vec<_>>()))
-}
-
-fn as_json(row: &RegistryRow) -> Value {
-    json!({
-        "slug": row.slug,
-        "owner": "registry",
-        "revision": row.revision,
-        "changed_at": row.changed_at,
-        "changed_by": row.changed_by,
-        "tenant": row.text.as_deref().and_then(json::from_text),
-    })
 }
 
 async fn remove(command: &RemoveArgs) -> Result<()> {

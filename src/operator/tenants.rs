@@ -13,9 +13,10 @@ use super::nodes::wait_for;
 use super::refusal::OperatorRefusal;
 use crate::config::TenantConfig;
 use crate::config::registered::json;
+use crate::registry::describe;
 use crate::registry::editing::Checked;
 use crate::reply::Reply;
-use crate::store::registry::{RegistryChange, RegistryRow, RegistryWrite, RegistryWritten};
+use crate::store::registry::{RegistryChange, RegistryWrite, RegistryWritten};
 use crate::store::{self, AdminRole, Reach, with_causes};
 use crate::tenant::sign_in_link;
 use crate::tenant::token::NewTokenRequest;
@@ -33,7 +34,7 @@ pub(super) async fn list(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
     let rows = call.api.registry().await?.list(after, limit + 1).await?;
     let has_more = rows.len() > limit as usize;
     let shown = &rows[..rows.len().min(limit as usize)];
-    let data: Vec<_> = shown.iter().map(of_row).collect();
+    let data: Vec<_> = shown.iter().map(describe).collect();
     let last = shown.last().map_or(after, |row| row.position);
     Ok(Reply::json(StatusCode::OK, &json!({ "data": data, "meta": { "after": last, "has_more": has_more } })))
 }
@@ -50,7 +51,7 @@ pub(super) async fn read(call: &Call<'_>, slug: &str) -> Result<Reply, OperatorR
         return Err(unknown());
     }
     let row = call.api.registry().await?.find(slug).await?.ok_or_else(unknown)?;
-    Ok(with_etag(Reply::json(StatusCode::OK, &json!({ "data": of_row(&row) })), row.revision))
+    Ok(with_etag(Reply::json(StatusCode::OK, &json!({ "data": describe(&row) })), row.revision))
 }
 
 /// `PUT /v1/tenants/{slug}`: one call takes an account from sign-up to served.
@@ -89,7 +90,7 @@ pub(super) async fn put(call: &Call<'_>, slug: &str) -> Result<Reply, OperatorRe
     }
     let behind = wait_for(registry, revision, &[slug], wait).await?;
     let row = registry.find(slug).await?.ok_or_else(|| OperatorRefusal::UnknownTenant { slug: slug.to_owned() })?;
-    body.insert("data".to_owned(), of_row(&row));
+    body.insert("data".to_owned(), describe(&row));
     let status = match (behind.is_empty(), is_new) {
         (false, _) => StatusCode::ACCEPTED,
         (true, true) => StatusCode::CREATED,
@@ -161,17 +162,6 @@ fn expected(headers: &HeaderMap) -> Result<Option<Option<i64>>, OperatorRefusal>
 fn with_etag(reply: Reply, revision: i64) -> Reply {
     let tag = HeaderValue::try_from(format!("\"{revision}\"")).expect("digits and quotes are ASCII");
     reply.with_header(ETAG, tag)
-}
-
-fn of_row(row: &RegistryRow) -> Value {
-    json!({
-        "slug": row.slug,
-        "owner": "registry",
-        "revision": row.revision,
-        "changed_at": row.changed_at,
-        "changed_by": row.changed_by,
-        "tenant": row.text.as_deref().and_then(json::from_text),
-    })
 }
 
 /// A tenant of a file: without the address of its database, which this API did not set.

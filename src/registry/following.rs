@@ -13,14 +13,14 @@ use tokio::sync::{Notify, OnceCell, OwnedMutexGuard};
 
 use super::beside::why_not;
 use super::claimed::FileTenants;
-use super::loading::{Loaded, PAGE, read_rows, read_whole};
+use super::loading::{Loaded, read_rows, read_whole};
 use super::node_name::NodeName;
 use super::snapshot::Snapshot;
 use crate::background::{Run, Task};
 use crate::config::{RegisteredTenant, RegistryConfig, TenantConfig};
 use crate::metrics::{Metrics, RegistryMetrics};
 use crate::seal::Seals;
-use crate::store::registry::{Beat, Head, RegistryRow};
+use crate::store::registry::{Beat, Head, PAGE, RegistryRow};
 use crate::store::{Registry, StoreError, with_causes};
 use crate::tenant::{Directory, RemovedDatabase, close_removed, last_used};
 

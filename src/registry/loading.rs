@@ -17,11 +17,6 @@ use crate::store::{Registry, StoreError};
 /// Larger: nodes start later while it is away. Smaller: a slow one is passed over.
 const OPEN_LIMIT: Duration = Duration::from_secs(10);
 
-/// How many rows are read at once.
-///
-/// Larger: more memory. Smaller: more statements.
-pub(super) const PAGE: u32 = 1_000;
-
 /// How many rows are read on one thread.
 ///
 /// Larger: a small registry takes longer to start. Smaller: starting threads costs more than reading.
@@ -90,16 +85,7 @@ pub async fn load(config: &RegistryConfig, seals: &Seals, node: &str) -> Result<
 
 /// Where the registry is, and all of its rows. Changes between its pages come again as increments after the head.
 pub(super) async fn read_whole(registry: &Registry, node: &str) -> Result<(Head, Vec<RegistryRow>), StoreError> {
-    let head = registry.head(node).await?;
-    let mut rows: Vec<RegistryRow> = Vec::new();
-    loop {
-        let page = registry.list(rows.last().map_or(0, |row| row.position), PAGE).await?;
-        let is_last = page.len() < PAGE as usize;
-        rows.extend(page);
-        if is_last {
-            return Ok((head, rows));
-        }
-    }
+    Ok((registry.head(node).await?, registry.list_all().await?))
 }
 
 /// Reads the texts of rows, on several threads if there are many.

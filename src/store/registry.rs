@@ -24,6 +24,11 @@ pub use nodes::{Beat, Head, NodeBehind, NodeRecord};
 pub use operator_tokens::{NewOperatorToken, OperatorTokenRecord};
 pub use writing::{Claims, RegistryChange, RegistryWrite, WriteRefused, Written as RegistryWritten};
 
+/// How many rows are read at once.
+///
+/// Larger: a statement takes longer. Smaller: more statements.
+pub const PAGE: u32 = 1_000;
+
 /// How many connections a node has to the registry.
 ///
 /// Larger: many callers of the operator API take more of the server's connections. Smaller: they wait for each other.
@@ -133,6 +138,22 @@ impl Registry {
         sql.push(" WHERE toml IS NOT NULL AND position > ").bind(after);
         sql.push(" ORDER BY position LIMIT ").bind(i64::from(limit));
         self.rows(sql).await
+    }
+
+    /// Every tenant, in the order in which they were created.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn list_all(&self) -> Result<Vec<RegistryRow>, StoreError> {
+        let mut rows: Vec<RegistryRow> = Vec::new();
+        loop {
+            let page = self.list(rows.last().map_or(0, |row| row.position), PAGE).await?;
+            let is_last = page.len() < PAGE as usize;
+            rows.extend(page);
+            if is_last {
+                return Ok(rows);
+            }
+        }
     }
 
     /// The rows that changed after a revision, in the order of their last changes.
