@@ -107,7 +107,7 @@ pub(super) struct Named {
 }
 
 impl Named {
-    /// Finds them. `others` stands for no token.
+    /// Finds them. `others` is no token.
     pub(super) fn of(points: &[Point], others: i64) -> Self {
         let mut totals: HashMap<i64, i64> = HashMap::new();
         // Points come in runs: the rows of a period, or of a token.

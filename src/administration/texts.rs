@@ -4,7 +4,7 @@
 //! compiler then asks for its tag and its file. A test compares the files, and another opens every page.
 //!
 //! A text is data: it contains no HTML, and templates escape it. A key is a field, so that a misspelt one does not
-//! compile, and one that no page uses is a warning. Sentences are whole, with places for what stands inside, since
+//! compile, and one that no page uses is a warning. Sentences are whole, with places for the values, since
 //! languages order words differently.
 
 mod accept;

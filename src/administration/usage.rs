@@ -1,4 +1,4 @@
-//! Requests by token: the charts of the overview, and the numbers of the last 24 hours beside a token.
+//! Requests by token: the charts of the overview, and the requests of a token in the last 24 hours.
 //!
 //! What is stored lacks the last hour or two. Pages add what this node has not written yet, and take the minutes of the
 //! last hour from all nodes if Redis is there.
@@ -60,7 +60,7 @@ pub(super) async fn charts(member: &Member<'_>) -> Result<[Chart; 2], StoreError
     Ok([hour, month])
 }
 
-/// The requests of some tokens in the last 24 hours, of those that had any.
+/// The requests of some tokens in the last 24 hours; tokens without requests are left out.
 pub(super) async fn of_last_day(
     member: &Member<'_>,
     tokens: &[i64],

@@ -107,7 +107,7 @@ pub(super) async fn run(CheckArgs { file, deep }: &CheckArgs) -> Result<()> {
     }
 }
 
-/// The tenants of the registry, the faults of their texts, and those of files that claim what they have.
+/// The tenants of the registry, the faults of their texts, and the faults of files that conflict with them.
 async fn read_registry(examination: &Examination) -> (Vec<Arc<TenantConfig>>, Vec<Problem>) {
     let gateway = examination.gateway.as_ref();
     let Some((gateway, config)) = gateway.and_then(|gateway| Some((gateway, gateway.registry.as_ref()?))) else {

@@ -1,4 +1,4 @@
-//! `formgate migrate`: migrates all tenants, those of the registry too, or one.
+//! `formgate migrate`: migrates all tenants, including the registry's, or one.
 //!
 //! Each tenant is migrated on its own, so a failure leaves the others migrated. The migrations are the store's.
 

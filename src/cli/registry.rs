@@ -1,4 +1,4 @@
-//! What commands do with the registry: opening it beside the files, `formgate operator-token` and `formgate nodes`.
+//! Opens the registry for commands, and has `formgate operator-token` and `formgate nodes`.
 
 use std::sync::Arc;
 

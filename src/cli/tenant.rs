@@ -23,7 +23,7 @@ use crate::store::{self, Reach};
 pub(super) enum TenantCommand {
     /// Add a tenant to the registry, or change it.
     Add(AddArgs),
-    /// Show a tenant: the text of its table in the registry, or where it stands in a file.
+    /// Show a tenant: the text of its table in the registry, or its place in a file.
     Show(ShowArgs),
     /// List the tenants of the files and of the registry.
     List(ListArgs),
@@ -55,7 +55,7 @@ pub(super) struct AddArgs {
     #[arg(long, value_name = "HOST")]
     address: String,
     /// Its database: `sqlite:PATH` or `postgres://USER:PASSWORD@HOST:PORT/DATABASE`. `${NAME}` takes a variable of the
-    /// nodes, so that a password stands in no process list.
+    /// nodes, so that no process list shows a password.
     #[arg(long, value_name = "URL")]
     database: String,
     /// The name that callers read; without it, the slug.
@@ -233,7 +233,7 @@ async fn show(command: &ShowArgs) -> Result<()> {
         return if command.json {
             print(&pretty(&json!({ "slug": slug, "owner": "file", "place": place })))
         } else {
-            print(&format!("the tenant `{slug}` stands in {place}"))
+            print(&format!("the tenant `{slug}` is configured in {place}"))
         };
     }
     let registry = OpenRegistry::open(&command.file).await?;

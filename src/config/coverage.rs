@@ -37,8 +37,8 @@ pub(super) fn check(gateway: Option<&GatewayTable>, tenants: &[LoadedTenant], co
     coverage.check(tenants);
 }
 
-/// The same of tenants that are in no file, beside a gateway's table without a fault.
-pub(super) fn check_beside(gateway: &GatewayConfig, tenants: &[LoadedTenant], context: &LoadContext<'_>) {
+/// Checks tenants of the registry, with a gateway's table that has no fault.
+pub(super) fn check_registered(gateway: &GatewayConfig, tenants: &[LoadedTenant], context: &LoadContext<'_>) {
     let Some(files) = &gateway.certificate else { return };
     let (read, reported, now) = (HashMap::new(), HashSet::new(), Timestamp::now());
     let mut coverage = Coverage { read, reported, shared: None, context, now };

@@ -1,6 +1,6 @@
 //! The keys `registry` and `registry_snapshot` of `[gateway]`, and the `[gateway.operator]` table.
 //!
-//! The registry holds tenants beside those of the files, and the operator API changes it. Both are optional, but for one
+//! The registry has tenants in addition to those of the files, and the operator API changes it. Both are optional, but for one
 //! rule: callers over TCP need tokens, which the registry keeps.
 
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
 //! A tenant of the registry: the text of one `[[tenant]]` table, read and checked by the code that reads files.
 //!
 //! So a key has the same name, default, range and message wherever it is. Relative paths start at the folder of the
-//! main file, as in a file that stands there. [`json`] translates between this text and the objects of the operator
+//! main file, as in that file. [`json`] translates between this text and the objects of the operator
 //! API.
 
 pub mod json;
@@ -31,11 +31,11 @@ impl RegisteredTenant {
         Self { config: Arc::clone(config), database: config.database_identity() }
     }
 
-    /// Reads the text of a tenant. With `beside`, also checks that certificates cover its hosts, which reads them.
+    /// Reads the text of a tenant. With `gateway`, also reads certificates and checks that they cover its hosts.
     ///
     /// # Errors
     /// Every fault of the text, at its line.
-    pub fn read(slug: &str, text: &str, folder: &Path, beside: Option<&GatewayConfig>) -> Result<Self, Problems> {
+    pub fn read(slug: &str, text: &str, folder: &Path, gateway: Option<&GatewayConfig>) -> Result<Self, Problems> {
         let environment = |name: &str| std::env::var(name).ok();
         let context = LoadContext::new(&environment, None, 1);
         let file = SourceFile::elsewhere(Path::new(REGISTRY), folder, text.to_owned());
@@ -46,8 +46,8 @@ impl RegisteredTenant {
             }
         });
         unique::check(&tenants, &context);
-        if let Some(gateway) = beside {
-            coverage::check_beside(gateway, &tenants, &context);
+        if let Some(gateway) = gateway {
+            coverage::check_registered(gateway, &tenants, &context);
         }
         let problems = context.take_problems();
         if problems.is_empty() && tenants.len() != 1 {
@@ -66,8 +66,8 @@ impl RegisteredTenant {
     }
 }
 
-/// The texts of the tenants in a file, with their slugs; together they are the text of the file. What stands before the
-/// first tenant belongs to it.
+/// The texts of the tenants in a file, with their slugs; together they are the text of the file. Text before the first
+/// tenant belongs to it.
 ///
 /// # Errors
 /// Every fault of the file, and of each tenant.

@@ -24,10 +24,8 @@ impl RegistryMetrics {
         Self {
             up,
             revision: registrar.gauge("formgate_registry_revision", "Up to which change the registry is served."),
-            refused: registrar.gauge(
-                "formgate_registry_refused_tenants",
-                "Tenants of the registry that can't be served as they stand there.",
-            ),
+            refused: registrar
+                .gauge("formgate_registry_refused_tenants", "Tenants whose row in the registry can't be served."),
             applied: registrar.counter("formgate_registry_changes_total", "Changes of the registry that were applied."),
             duration: registrar.histogram(
                 "formgate_registry_apply_duration_seconds",

@@ -1,4 +1,4 @@
-//! The ID token: which one is accepted, and what it says of a person.
+//! The ID token: its verification, and the claims about a person.
 //!
 //! Owns every check of OpenID Connect Core 1.0, section 3.1.3.7. The library only verifies the signature, so that each
 //! refusal has its own reason and the time is a parameter. Only asymmetric algorithms are accepted: with a symmetric

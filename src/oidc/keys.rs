@@ -1,4 +1,4 @@
-//! The public keys of a provider, and which of them a token may have been signed with.
+//! The public keys of a provider, and the choice of keys that may have signed a token.
 //!
 //! A set may contain keys of kinds that are not known here, which are skipped rather than make it unusable.
 

@@ -1,4 +1,4 @@
-//! One provider: what is known of it, and what is asked of it.
+//! One provider: its metadata and keys, and the requests to it.
 //!
 //! Metadata and keys are kept for an hour. A provider that fails is asked again after a moment only, whoever signs in
 //! meanwhile. A token by an unknown key makes the keys be read again, at most once a minute, so that a provider can

@@ -1,6 +1,6 @@
-//! Every provider that someone signs in through, with what is known of it.
+//! Every provider in use, with its metadata and keys.
 //!
-//! Tenants with the same issuer share what is known, and those with the same certificate authorities share a client.
+//! Tenants with the same issuer share metadata and keys, and tenants with the same certificate authorities share a client.
 //! Metadata and keys depend on nothing else, so a changed client id or role needs no request.
 
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Reads bodies and query parameters: what is missing, unknown or of another type is a fault of its key.
+//! Reads bodies and query parameters. A missing or unknown key, or a value of another type, is a fault of the key.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -27,7 +27,7 @@ pub enum Route {
     Nodes,
 }
 
-/// The methods and paths; `{slug}` stands for one segment.
+/// The methods and paths; `{slug}` matches one segment.
 pub static ROUTES: [(Method, &str, Route); 9] = [
     (Method::GET, "/v1/tenants", Route::ListTenants),
     (Method::GET, "/v1/tenants/{slug}", Route::ReadTenant),

@@ -72,7 +72,7 @@ impl AdminLink {
 }
 
 impl Store {
-    /// Stores a link that an administrator asked for, and deletes those that have expired.
+    /// Stores a link that an administrator asked for, and deletes expired links.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
@@ -107,8 +107,7 @@ impl Store {
         Ok(transaction.commit().await?)
     }
 
-    /// Stores a link for a person that a provider identified, who is about to use it, and deletes those that have
-    /// expired. The audit log has the session that it becomes.
+    /// Stores a link for a person that a provider has just identified, and deletes expired links. The audit log has the session that it becomes.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].

@@ -1,4 +1,4 @@
-//! The registry: tenants beside those of the files, in a database of the operator's own.
+//! The registry: tenants in addition to those of the files, in a database of the operator's own.
 //!
 //! One row is one `[[tenant]]` table as text; what it means is checked above. Every write locks the one row of
 //! `registry_head` and takes the next revision, so revisions are in the order of the commits and a reader of the rows

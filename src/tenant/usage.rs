@@ -29,7 +29,7 @@ const SECONDS_AN_HOUR: i64 = 3600;
 /// six with the most requests in the hour may not be among those of each minute.
 const MAX_TOKENS_A_MINUTE: usize = 64;
 
-/// Stands for all tokens that are not counted separately. No token has this number.
+/// All tokens that are not counted separately. No token has this number.
 pub const OTHERS: i64 = 0;
 
 /// How many rows may wait to be written. Beyond that, those of the oldest hour are dropped.

@@ -1,7 +1,6 @@
 //! A `[[tenant]]` table as a JSON object: what the operator API takes and returns.
 //!
-//! The keys are those of the table, and faults are reported by the code for files; here they get the key that each
-//! belongs to. A text that was written by hand keeps its form as long as it is not replaced through the API.
+//! The keys are those of the table, and the code for files reports faults; here each fault gets its key. A text that was written by hand keeps its form until it is replaced through the API.
 
 use std::collections::BTreeMap;
 
@@ -54,7 +53,7 @@ fn has_null(value: &Value) -> bool {
     }
 }
 
-/// The object of a tenant's text, as it stands there: variables are not expanded. None if the text can't be parsed.
+/// The object of a tenant's text. Variables are not expanded. None if the text can't be parsed.
 #[must_use]
 pub fn from_text(text: &str) -> Option<Map<String, Value>> {
     let document: toml::Table = text.parse().ok()?;

@@ -1,3 +1,5 @@
+//! What is counted is written once, and added up over hours, minutes and nodes.
+
 use super::*;
 
 const START: i64 = 30_000_000;

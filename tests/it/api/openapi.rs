@@ -38,7 +38,7 @@ fn demo(engine: Engine) -> Demo {
 /// The example of an answer, as the account at a host gives it.
 fn example(method: &str, path: &str, status: u16, name: &str, host: &str) -> Value {
     let media = format!("/paths/{}/{method}/responses/{status}/content/application~1json", escape(path));
-    let examples = examples_of(API.document.pointer(&media).unwrap_or_else(|| panic!("nothing stands at {media}")));
+    let examples = examples_of(API.document.pointer(&media).unwrap_or_else(|| panic!("{media} is missing")));
     let (_, example) = examples.into_iter().find(|(known, _)| *known == name).expect("the example is there");
     let text = example.to_string().replace(ORIGIN, &format!("https://{host}"));
     serde_json::from_str(&text).unwrap()
@@ -47,7 +47,7 @@ fn example(method: &str, path: &str, status: u16, name: &str, host: &str) -> Val
 /// The example of a request's body.
 fn asked(method: &str, path: &str, name: &str) -> &'static Value {
     let media = format!("/paths/{}/{method}/requestBody/content/application~1json", escape(path));
-    let examples = examples_of(API.document.pointer(&media).unwrap_or_else(|| panic!("nothing stands at {media}")));
+    let examples = examples_of(API.document.pointer(&media).unwrap_or_else(|| panic!("{media} is missing")));
     examples.into_iter().find(|(known, _)| *known == name).expect("the example is there").1
 }
 

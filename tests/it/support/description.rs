@@ -162,7 +162,7 @@ impl Description {
         paths.filter(is_one_of).min_by_key(|template| template.matches('{').count())
     }
 
-    /// A pointer, or where the reference that stands there leads; none where nothing stands.
+    /// A pointer, or the target of the reference at it; none if there is nothing.
     fn followed(&self, pointer: &str) -> Option<String> {
         match self.closed.pointer(pointer)?.get("$ref") {
             Some(reference) => Some(reference.as_str()?.strip_prefix('#')?.to_owned()),
@@ -246,8 +246,8 @@ impl Description {
     fn validator_of(&self, pointer: &str) -> Arc<Validator> {
         let mut made = self.validators.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let make = || {
-            // The components stand in the schema, so that its references find what they name.
-            let mut schema = self.closed.pointer(pointer).expect("a schema stands there").clone();
+            // The schema contains the components, so that its references resolve.
+            let mut schema = self.closed.pointer(pointer).expect("the pointer leads to a schema").clone();
             schema["components"] = self.closed["components"].clone();
             let options =
                 jsonschema::options().with_draft(jsonschema::Draft::Draft202012).should_validate_formats(true);
@@ -264,7 +264,7 @@ pub(crate) fn examples_of(media: &Value) -> Vec<(&str, &Value)> {
     named.chain(media.get("example").map(|example| ("", example))).collect()
 }
 
-/// A key as it stands in a JSON pointer.
+/// A key as a JSON pointer escapes it.
 pub(crate) fn escape(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
