@@ -255,7 +255,7 @@ pub struct GatewayConfig {
     pub administration: Option<AdministrationConfig>,
     /// The port in links to this gateway, if it is not that of the first TLS listener.
     pub public_port: Option<u16>,
-    /// The registry of tenants beside those of the files.
+    /// The registry, which has tenants in addition to those of the files.
     pub registry: Option<RegistryConfig>,
     /// The operator API; `None` if it is not served.
     pub operator: Option<OperatorConfig>,

@@ -1,15 +1,14 @@
-//! The tenants of the registry, on this node: reading what changed, and checking what is to be changed.
+//! The tenants of the registry on this node: takes over changes, and checks new ones.
 //!
 //! [`store::Registry`](crate::store::Registry) has the rows and their revisions; [`crate::config`] reads a row's text as
 //! it reads a file. Here they become tenants that are served: `following` takes the increments into the
-//! [directory](crate::tenant::Directory), beside the tenants of the files, and keeps a `snapshot` on disk, so that a node
+//! [directory](crate::tenant::Directory), next to the tenants of the files, and keeps a `snapshot` on disk, so that a node
 //! starts while the registry is away. [`editing`] checks a change before it is written, for the operator API and for
 //! commands alike.
 //!
-//! A tenant belongs to a file or to the registry. What stands in a file can't be changed here, and a file that claims
-//! what the registry has is refused whole: [`FileTenants`] knows who has what.
+//! A tenant belongs to a file or to the registry. The registry can't change a tenant of a file, and a file that claims
+//! what the registry has is refused whole: [`FileTenants`] has the claims of the files.
 
-mod beside;
 mod claimed;
 mod described;
 pub mod editing;
@@ -17,9 +16,10 @@ mod following;
 mod loading;
 mod node_name;
 mod snapshot;
+mod with_files;
 
 pub use claimed::{FileTenants, conflicts};
 pub use described::describe;
-pub use following::{FollowRegistry, Followed, Following};
+pub use following::{FollowError, FollowRegistry, Followed, Following};
 pub use loading::{LoadError, Loaded, load};
 pub use node_name::NodeName;

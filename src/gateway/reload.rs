@@ -233,8 +233,8 @@ fn read(
         None => Directory::new(&config.tenants, before),
         Some(Registered { followed, following }) => {
             let files = FileTenants::of(&config.tenants);
-            let beside = followed.beside(&files, before, following);
-            let others = beside.map_err(|problems| (first_of(&problems), refused))?;
+            let combined = followed.combine(&files, before, following);
+            let others = combined.map_err(|problems| (first_of(&problems), refused))?;
             let directory = Directory::new(&[config.tenants.as_slice(), &others].concat(), before);
             followed.took(files, &directory, following);
             directory

@@ -5,6 +5,7 @@ use http::header::{ALLOW, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use serde_json::{Map, Value, json};
 
 use crate::config::registered::json::{Faults, by_key};
+use crate::registry::FollowError;
 use crate::registry::editing::EditRefused;
 use crate::reply::Reply;
 use crate::store::registry::WriteRefused;
@@ -25,7 +26,7 @@ pub(super) enum OperatorRefusal {
     Malformed(String),
     /// 422: faults by key.
     Faults(Faults),
-    /// 409: it stands in a file, or is another tenant's.
+    /// 409: it belongs to a file or to another tenant.
     Conflict { key: String, message: String },
     /// 412: `If-Match` or `If-None-Match` does not hold.
     Precondition { revision: Option<i64> },
@@ -36,12 +37,18 @@ pub(super) enum OperatorRefusal {
     /// 503: a tenant's database can't be used.
     TenantDatabase { cause: String },
     /// 503: the registry can't be used.
-    Registry(StoreError),
+    Registry(FollowError),
+}
+
+impl From<FollowError> for OperatorRefusal {
+    fn from(error: FollowError) -> Self {
+        Self::Registry(error)
+    }
 }
 
 impl From<StoreError> for OperatorRefusal {
     fn from(error: StoreError) -> Self {
-        Self::Registry(error)
+        Self::Registry(error.into())
     }
 }
 
@@ -54,7 +61,7 @@ impl From<WriteRefused> for OperatorRefusal {
                 Self::Conflict { key: key.to_owned(), message: format!("{what} is that of the tenant `{owner}`") }
             }
             WriteRefused::NotAsExpected { revision, .. } => Self::Precondition { revision },
-            WriteRefused::Store(error) => Self::Registry(error),
+            WriteRefused::Store(error) => Self::Registry(error.into()),
         }
     }
 }

@@ -37,7 +37,7 @@ pub enum EditRefused {
         /// The text that they are in.
         text: String,
     },
-    /// A tenant of a file has what it wants.
+    /// It conflicts with a tenant of a file.
     #[error("{what} is that of the tenant `{slug}` of {place}")]
     OfFile {
         /// The key: `slug`, `address`, `domains` or `database`.
@@ -72,7 +72,7 @@ impl Editor<'_> {
         Ok(Checked { tenant, text })
     }
 
-    /// Refuses a tenant that stands in a file: it can't be changed or removed here.
+    /// Refuses a tenant of a file, which can't be changed or removed here.
     ///
     /// # Errors
     /// [`EditRefused::OfFile`].

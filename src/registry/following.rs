@@ -5,17 +5,18 @@
 //! a file has, leaves its tenant as it was, is logged, and is tried again when the files change.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use tokio::sync::{Notify, OnceCell, OwnedMutexGuard};
 
-use super::beside::why_not;
 use super::claimed::FileTenants;
 use super::loading::{Loaded, read_rows, read_whole};
 use super::node_name::NodeName;
 use super::snapshot::Snapshot;
+use super::with_files::why_not;
 use crate::background::{Run, Task};
 use crate::config::{RegisteredTenant, RegistryConfig, TenantConfig};
 use crate::metrics::{Metrics, RegistryMetrics};
@@ -53,6 +54,22 @@ pub struct Following {
     /// The local operator API has written, or the files have changed.
     changed: Notify,
     state: Mutex<FollowingState>,
+    /// The database has another registry than the one that this node follows.
+    is_other: AtomicBool,
+}
+
+/// Why the registry is not followed at the moment.
+#[derive(Debug, thiserror::Error)]
+pub enum FollowError {
+    /// It can't be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Its database has another registry, such as a new and empty one in place of one that was lost.
+    #[error(
+        "the database has another registry than the one that this node follows: restore that one, or remove the \
+         snapshot and restart the node to follow the other"
+    )]
+    OtherRegistry,
 }
 
 /// What this node has taken over.
@@ -115,6 +132,7 @@ impl Following {
             node,
             changed: Notify::new(),
             state: Mutex::default(),
+            is_other: AtomicBool::new(false),
             followed: Arc::new(tokio::sync::Mutex::new(followed)),
         };
         {
@@ -130,11 +148,16 @@ impl Following {
         loaded.rows.iter().filter_map(|(_, read)| read.as_ref().ok())
     }
 
-    /// The open registry.
+    /// The open registry, to read and to write.
     ///
     /// # Errors
-    /// [`StoreError`] if it can't be opened.
-    pub async fn registry(&self) -> Result<&Registry, StoreError> {
+    /// [`FollowError`] if it can't be opened, or is not the one that this node follows.
+    pub async fn registry(&self) -> Result<&Registry, FollowError> {
+        let registry = self.open().await?;
+        if self.is_other.load(Ordering::Acquire) { Err(FollowError::OtherRegistry) } else { Ok(registry) }
+    }
+
+    async fn open(&self) -> Result<&Registry, StoreError> {
         self.registry.get_or_try_init(|| Registry::open(&self.config.database)).await
     }
 
@@ -167,7 +190,7 @@ impl Following {
         Arc::clone(&self.followed.lock().await.files)
     }
 
-    /// Takes what is in the registry now, as far as it can be read: a tenant that is about to leave a file may be there.
+    /// Takes what is in the registry now, as far as it can be read. A tenant that is being moved out of a file may be there.
     pub async fn catch_up(&self) {
         if let Err(error) = self.follow().await {
             tracing::debug!(cause = with_causes(&error), "the registry can't be read before a reload");
@@ -187,13 +210,17 @@ impl Following {
         }
     }
 
-    async fn follow(&self) -> Result<(), StoreError> {
-        let registry = self.registry().await?;
+    async fn follow(&self) -> Result<(), FollowError> {
+        let registry = self.open().await?;
         let mut followed = self.followed.lock().await;
         let head = registry.head(self.node.id()).await?;
         let known = &followed.head;
+        if head.epoch != known.epoch {
+            // A backup of the same registry has the same epoch. Following another one would remove every tenant.
+            return Err(FollowError::OtherRegistry);
+        }
         let has_other_beat = known.beat.is_some() && known.beat != head.beat;
-        let is_restored = head.epoch != known.epoch || head.revision < known.revision || has_other_beat;
+        let is_restored = head.revision < known.revision || has_other_beat;
         let mut is_applied = is_restored;
         if is_restored {
             tracing::warn!(
@@ -338,12 +365,7 @@ impl Following {
 
 fn log_refused(tenant: &str, refused: &RefusedRow) {
     let RefusedRow { row, reason } = refused;
-    tracing::error!(
-        tenant,
-        revision = row.revision,
-        reason,
-        "a tenant of the registry can't be served as it stands there"
-    );
+    tracing::error!(tenant, revision = row.revision, reason, "the row of a tenant in the registry can't be served");
 }
 
 /// The background task that follows the registry.
@@ -363,6 +385,7 @@ impl Task for FollowRegistry {
 
     async fn run(&mut self) -> Run {
         let outcome = self.0.follow().await;
+        self.0.is_other.store(matches!(outcome, Err(FollowError::OtherRegistry)), Ordering::Release);
         self.0.note_away(outcome.as_ref().err().map(|error| with_causes(error)));
         if outcome.is_ok() { Run::Succeeded } else { Run::Failed }
     }

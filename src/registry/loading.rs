@@ -65,7 +65,18 @@ pub async fn load(config: &RegistryConfig, seals: &Seals, node: &str) -> Result<
     });
     let outcome = outcome.await;
     let (registry, head, rows) = match outcome {
-        Ok(Ok((registry, head, rows))) => (Some(registry), head, rows),
+        Ok(Ok((registry, head, rows))) => {
+            let kept = match Snapshot::epoch(&config.snapshot).await {
+                Some(epoch) if epoch != head.epoch => Snapshot::read(&config.snapshot, seals).await,
+                _ => None,
+            };
+            if let Some((head, rows)) = kept {
+                tracing::error!("the database has another registry than the snapshot; the snapshot is served");
+                (Some(registry), head, rows)
+            } else {
+                (Some(registry), head, rows)
+            }
+        }
         failed => {
             let cause = failed.ok().and_then(Result::err);
             let Some((head, rows)) = Snapshot::read(&config.snapshot, seals).await else {

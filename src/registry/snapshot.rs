@@ -21,6 +21,16 @@ impl Snapshot {
         Self { location: location.clone(), seals: seals.clone(), open: None, is_faulty: false }
     }
 
+    /// Which registry the file was read from. None if there is none, or it can't be read.
+    pub(super) async fn epoch(location: &DatabaseLocation) -> Option<String> {
+        location.file().filter(|file| file.exists())?;
+        let registry = Registry::open(location).await.ok()?;
+        let head = registry.head("").await;
+        registry.close().await;
+        // Nothing was ever read into it.
+        head.ok().filter(|head| head.revision > 0).map(|head| head.epoch)
+    }
+
     /// What the file has. None if there is none, or it can't be read.
     pub(super) async fn read(location: &DatabaseLocation, seals: &Seals) -> Option<(Head, Vec<RegistryRow>)> {
         let file = location.file().filter(|file| file.exists())?;

@@ -1,4 +1,6 @@
-//! Tenants of the registry beside those of the files: which of them can be served, and which files can't.
+//! Combines the tenants of the registry with those of changed files.
+//!
+//! Owns the decision which rows can be served with these files. A file that claims what a served row has is refused.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -10,12 +12,12 @@ use crate::store::registry::RegistryRow;
 use crate::tenant::Directory;
 
 impl Followed {
-    /// The tenants of the registry to serve beside changed files: those that are served, and those that only wanted what
-    /// another file had.
+    /// The tenants of the registry to serve together with changed files: the ones that are served now, and the refused ones
+    /// whose conflict with a file is gone.
     ///
     /// # Errors
     /// The faults of the files that claim what a served tenant of the registry has.
-    pub fn beside(
+    pub fn combine(
         &self,
         files: &FileTenants,
         served: &Directory,
@@ -56,7 +58,7 @@ impl Followed {
     }
 }
 
-/// Why a tenant can't be served: a tenant of a file, or another row as it was before, has what it wants.
+/// Why a tenant can't be served: it conflicts with a tenant of a file, or with the previous state of another row.
 pub(super) fn why_not(
     tenant: &RegisteredTenant,
     files: &FileTenants,

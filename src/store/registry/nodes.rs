@@ -87,7 +87,7 @@ impl NodeRecord {
         let reason = match refused {
             _ if !self.is_live => return None,
             _ if self.revision < revision => format!("it is at revision {}", self.revision),
-            Some(slug) => format!("it can't serve `{slug}` as it stands in the registry; its log says why"),
+            Some(slug) => format!("it can't serve the row of `{slug}`; its log has the reason"),
             None => return None,
         };
         Some(NodeBehind { id: self.id.clone(), name: self.name.clone(), reason })

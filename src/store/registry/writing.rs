@@ -77,7 +77,7 @@ pub enum Written {
 /// Why nothing was written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteRefused {
-    /// A host or a database is another tenant's.
+    /// A host or a database belongs to another tenant.
     #[error("{value} belongs to the tenant `{owner}`")]
     Taken {
         /// Which tenant of the list wants it.

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::scene::{LIMIT, Scene, me, me_becomes};
 use crate::support::client::{operator_get, wait_for_count};
+use crate::support::database::Database;
 use crate::support::fixture::{Engine, on_both_databases};
 use crate::support::postgres::Postgres;
 
@@ -103,6 +104,34 @@ on_both_databases! {
             .collect();
         let has = |text: &str| all.windows(text.len()).any(|part| part == text.as_bytes());
         assert!(has("sealed1.") && !has("acme.example.test") && !has("database ="));
+    }
+
+    async fn an_empty_registry_in_place_of_a_lost_one_takes_no_tenant_away(engine: Engine) {
+        let scene = Scene::new(engine);
+        let mut node = scene.start(0);
+        let token = scene.add(0, "acme").await;
+        let registry = Database::connect(&scene.registry_url).await;
+        registry
+            .execute(
+                "BEGIN; DELETE FROM registry_claims; DELETE FROM registry_tenants; DELETE FROM registry_nodes; \
+                 UPDATE registry_head SET epoch = 'of a new one', revision = 0; COMMIT",
+            )
+            .await;
+        wait_for_count(node.operator_address(), "formgate_registry_up", 0).await;
+        assert_eq!(me(&node, "acme", &token).await, 200);
+        let put = scene.call(0, Method::PUT, "/v1/tenants/globex", Some(&scene.tenant("globex"))).await;
+        assert!(put.status == 503 && put.body["message"].as_str().unwrap().contains("another registry"), "{put:?}");
+        drop(node);
+        let mut node = scene.start(0);
+        assert_eq!(me(&node, "acme", &token).await, 200, "from the snapshot");
+        wait_for_count(node.operator_address(), "formgate_registry_up", 0).await;
+        drop(node);
+        for end in ["", "-wal", "-shm"] {
+            let _ = fs::remove_file(format!("{}{end}", scene.snapshot(0).display()));
+        }
+        let node = scene.start(0);
+        assert_eq!(me(&node, "acme", &token).await, 404, "the operator wants the other one");
+        scene.add(0, "globex").await;
     }
 
     async fn what_was_acknowledged_survives_kill_9(engine: Engine) {
