@@ -89,7 +89,8 @@ async fn load<'c>(config: &'c Config, (slug, sample): (&str, &'static str)) -> R
         let forms = store.list_forms(PageRequest { number: NonZeroU64::MIN, size: 1 }).await?;
         store.close().await;
         if forms.total == 0 {
-            import::run(&tenant.database, sample.as_bytes(), OnFault::Stop, Events::Sent, |_| {}).await?;
+            // Samples are no news: the first webhook is about the first change.
+            import::run(&tenant.database, sample.as_bytes(), OnFault::Stop, Events::Quiet, |_| {}).await?;
         }
         anyhow::Ok(())
     };
