@@ -12,11 +12,13 @@
 //!
 //! Every fault is a [`Problem`]. `source` redacts the lines that reports quote, so that no report shows a secret.
 
+mod acme;
 mod administration;
 mod context;
 mod coverage;
 mod database;
 mod databases;
+mod domains;
 mod folders;
 mod gateway;
 mod hsts;
@@ -50,8 +52,10 @@ use std::time::{Duration, SystemTime};
 use http::HeaderValue;
 use jiff::tz::TimeZone;
 
+pub use self::acme::{AcmeConfig, AuthorityConfig, ChallengeKind, ExternalAccountConfig};
 pub use self::administration::{AdministrationConfig, Language};
 use self::context::LoadContext;
+pub use self::domains::DomainsConfig;
 pub use self::include::Sources;
 pub use self::limits::{ConnectionLimits, Limits, RequestLimits};
 pub use self::listen::{ListenConfig, ListenProtocol};
@@ -230,7 +234,7 @@ pub struct GatewayConfig {
     pub redis: Option<RedisConfig>,
     /// Limits that apply to the databases of all tenants together.
     pub databases: DatabaseLimits,
-    /// The certificate of the sign-in addresses; `None` if no entry of `listen` uses TLS.
+    /// The certificate of the sign-in addresses; `None` if no entry of `listen` uses TLS, or if each host gets its own.
     pub certificate: Option<CertificateFiles>,
     /// The size of the cache of tenant certificates, in bytes.
     pub certificate_cache: u64,
@@ -259,6 +263,10 @@ pub struct GatewayConfig {
     pub registry: Option<RegistryConfig>,
     /// The operator API; `None` if it is not served.
     pub operator: Option<OperatorConfig>,
+    /// Where hosts have to point; `None` if their DNS is not looked at.
+    pub domains: Option<DomainsConfig>,
+    /// How certificates are obtained; `None` if they are only read from files.
+    pub acme: Option<AcmeConfig>,
 }
 
 impl GatewayConfig {

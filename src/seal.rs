@@ -26,9 +26,9 @@ const NONCE_BYTES: usize = 12;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seals {
     /// Seals, and opens.
-    pub current: Option<SealKey>,
-    /// Only opens: what was sealed before the key was changed.
-    pub previous: Option<SealKey>,
+    current: Option<SealKey>,
+    /// Only open: what was sealed before the key was changed.
+    previous: Vec<SealKey>,
 }
 
 /// A key of 32 bytes. Its text is never shown.
@@ -66,6 +66,11 @@ impl SealKey {
         Ok(Self { bytes: Zeroizing::new(bytes), id: URL_SAFE_NO_PAD.encode(&digest[..6]) })
     }
 
+    /// The beginning of what it sealed.
+    fn prefix(&self) -> String {
+        format!("{PREFIX}{}.", self.id)
+    }
+
     fn cipher(&self) -> RandomizedNonceKey {
         RandomizedNonceKey::new(&AES_256_GCM, &*self.bytes).expect("the key is as long as the cipher's")
     }
@@ -86,6 +91,22 @@ impl fmt::Debug for SealKey {
 }
 
 impl Seals {
+    /// A key that seals, and keys that only open.
+    #[must_use]
+    pub fn new(current: Option<SealKey>, previous: impl IntoIterator<Item = SealKey>) -> Self {
+        Self { current, previous: previous.into_iter().collect() }
+    }
+
+    fn keys(&self) -> impl Iterator<Item = &SealKey> {
+        self.current.iter().chain(&self.previous)
+    }
+
+    /// Whether a stored secret is sealed with the key that seals now.
+    #[must_use]
+    pub fn is_current(&self, stored: &str) -> bool {
+        self.current.as_ref().is_none_or(|key| stored.starts_with(&key.prefix()))
+    }
+
     /// Seals a secret for a context, or returns it if there is no key.
     #[must_use]
     pub fn seal(&self, secret: &str, context: &str) -> String {
@@ -94,7 +115,7 @@ impl Seals {
         let nonce = key.cipher().seal_in_place_append_tag(Aad::from(context), &mut text);
         let nonce = nonce.expect("the secret is short, and the system has random bytes");
         let sealed = [nonce.as_ref().as_slice(), &text].concat();
-        format!("{PREFIX}{}.{}", key.id, URL_SAFE_NO_PAD.encode(sealed))
+        format!("{}{}", key.prefix(), URL_SAFE_NO_PAD.encode(sealed))
     }
 
     /// Opens a stored secret of a context; one that is not sealed is returned.
@@ -104,7 +125,7 @@ impl Seals {
     pub fn open(&self, stored: &str, context: &str) -> Result<String, Unopened> {
         let Some(sealed) = stored.strip_prefix(PREFIX) else { return Ok(stored.to_owned()) };
         let (id, sealed) = sealed.split_once('.').ok_or(Unopened::Damaged)?;
-        let key = [&self.current, &self.previous].into_iter().flatten().find(|key| key.id == id);
+        let key = self.keys().find(|key| key.id == id);
         let key = key.ok_or(Unopened::UnknownKey)?;
         let sealed = URL_SAFE_NO_PAD.decode(sealed).map_err(|_| Unopened::Damaged)?;
         let (nonce, text) = sealed.split_at_checked(NONCE_BYTES).ok_or(Unopened::Damaged)?;
@@ -116,7 +137,7 @@ impl Seals {
 
     /// The beginning of what a configured key sealed, for each key.
     pub fn prefixes(&self) -> impl Iterator<Item = String> {
-        [&self.current, &self.previous].into_iter().flatten().map(|key| format!("{PREFIX}{}.", key.id))
+        self.keys().map(SealKey::prefix)
     }
 }
 
@@ -132,7 +153,7 @@ mod tests {
     }
 
     fn seals(current: u8, previous: Option<u8>) -> Seals {
-        Seals { current: Some(key(current)), previous: previous.map(key) }
+        Seals::new(Some(key(current)), previous.map(key))
     }
 
     #[test]

@@ -28,7 +28,9 @@ pub(super) fn check(gateway: Option<&GatewayTable>, tenants: &[LoadedTenant], co
     }
     let shared = gateway.and_then(|gateway| gateway.certificate.as_ref());
     let now = Timestamp::now();
-    let mut coverage = Coverage { read: HashMap::new(), reported: HashSet::new(), shared: None, context, now };
+    let are_obtained = gateway.is_some_and(|gateway| gateway.obtains_certificates);
+    let (read, reported) = (HashMap::new(), HashSet::new());
+    let mut coverage = Coverage { read, reported, shared: None, are_obtained, context, now };
     let is_new = shared.is_some_and(|named| context.served().is_none_or(|served| served.gateway != Some(&named.files)));
     coverage.shared = shared.and_then(|named| {
         let names = if is_new { coverage.names(named) } else { coverage.names_of(&named.files) };
@@ -39,10 +41,13 @@ pub(super) fn check(gateway: Option<&GatewayTable>, tenants: &[LoadedTenant], co
 
 /// Checks tenants of the registry, with a gateway's table that has no fault.
 pub(super) fn check_registered(gateway: &GatewayConfig, tenants: &[LoadedTenant], context: &LoadContext<'_>) {
-    let Some(files) = &gateway.certificate else { return };
+    let are_obtained = gateway.acme.is_some();
+    if gateway.certificate.is_none() && !are_obtained {
+        return;
+    }
     let (read, reported, now) = (HashMap::new(), HashSet::new(), Timestamp::now());
-    let mut coverage = Coverage { read, reported, shared: None, context, now };
-    coverage.shared = coverage.names_of(files).map(|names| (true, names));
+    let mut coverage = Coverage { read, reported, shared: None, are_obtained, context, now };
+    coverage.shared = gateway.certificate.as_ref().and_then(|files| Some((true, coverage.names_of(files)?)));
     coverage.check(tenants);
 }
 
@@ -53,6 +58,8 @@ struct Coverage<'r> {
     reported: HashSet<CertificateFiles>,
     /// The names of the gateway's certificate, and whether it differs from the served one.
     shared: Option<(bool, Arc<CertificateNames>)>,
+    /// Whether a host that no file covers gets a certificate of its own.
+    are_obtained: bool,
     context: &'r LoadContext<'r>,
     now: Timestamp,
 }
@@ -87,10 +94,10 @@ impl Coverage<'_> {
             })
     }
 
-    /// Whether the gateway's certificate covers a host; true if that certificate could not be read.
+    /// Whether the gateway's certificate covers a host, or need not; true if that certificate could not be read.
     fn is_shared(&self, served: Option<&TenantConfig>, host: &HostName) -> bool {
         let Some((is_new, names)) = &self.shared else { return true };
-        (!is_new && is_served(served, host, None)) || names.covers(host)
+        self.are_obtained || (!is_new && is_served(served, host, None)) || names.covers(host)
     }
 
     fn report(&mut self, tenant: &TenantTable) {

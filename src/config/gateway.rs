@@ -16,8 +16,8 @@ use super::problem::Problem;
 use super::source::SourceSpan;
 use super::table::{StringValue, TableReader};
 use super::{
-    CertificateFiles, GatewayConfig, ListenProtocol, OnRedisFailure, RedisConfig, RedisTarget, administration, hsts,
-    limits, listen, operator, webhooks,
+    CertificateFiles, GatewayConfig, ListenProtocol, OnRedisFailure, RedisConfig, RedisTarget, acme, administration,
+    domains, hsts, limits, listen, operator, webhooks,
 };
 use crate::metrics::TenantLabels;
 
@@ -63,6 +63,8 @@ pub(super) struct GatewayTable {
     pub(super) config: Option<GatewayConfig>,
     /// Whether any listener uses TLS; if not, no certificate is used.
     pub(super) speaks_tls: bool,
+    /// Whether a host that no file covers gets a certificate of its own.
+    pub(super) obtains_certificates: bool,
     /// `None` if the paths were faulty or no listener uses TLS.
     pub(super) certificate: Option<NamedFiles>,
     /// The span of the key that configures Redis.
@@ -104,22 +106,29 @@ pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> GatewayTabl
     let registry_span = table.span_of("registry");
     let registry = operator::read_registry(&mut table, folder);
     let operator = operator::read(table.table("operator"), registry_span.is_some(), folder);
+    let domains = domains::read(table.table("domains"), registry_span.as_ref());
+    let has_acme = table.contains("acme");
+    let acme = acme::read(table.table("acme"), domains.is_some(), folder);
     let mut cache_mib = DEFAULT_CACHE_MIB;
     // The protocol of a faulty entry is unknown, so assume TLS.
     let speaks_tls = listen.is_empty() || listen.iter().any(|entry| entry.protocol == ListenProtocol::Tls);
-    if speaks_tls && !table.contains("tls") {
-        let help =
-            "an entry of `listen` speaks TLS; behind a balancer that ends TLS, write `{ address = …, tls = false }`";
+    if speaks_tls && !has_acme && !table.contains("tls") {
+        let help = "an entry of `listen` speaks TLS: give it a certificate, or have certificates obtained with \
+            `[gateway.acme]`; behind a balancer that ends TLS, write `{ address = …, tls = false }`";
         table.context().report(Problem::at(table.span(), "missing table `tls`").help(help));
     }
+    let mut is_faulty = false;
     let certificate = table.table("tls").and_then(|tls| {
         let files;
-        (cache_mib, files) = read_tls(tls, folder);
+        let is_optional = has_acme && !tls.contains("certificate") && !tls.contains("private_key");
+        (cache_mib, files) = if is_optional { (read_cache(tls), None) } else { read_tls(tls, folder) };
+        is_faulty = files.is_none() && !is_optional;
         files
     });
     table.finish();
     let certificate = certificate.filter(|_| speaks_tls);
-    let config = (certificate.is_some() == speaks_tls).then(|| GatewayConfig {
+    let is_complete = !is_faulty && (certificate.is_some() || !speaks_tls || has_acme);
+    let config = is_complete.then(|| GatewayConfig {
         listen,
         admin_listen,
         redis,
@@ -138,8 +147,17 @@ pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> GatewayTabl
         public_port,
         registry,
         operator,
+        domains,
+        acme,
     });
-    GatewayTable { config, speaks_tls, certificate, redis: redis_span, registry: registry_span }
+    GatewayTable {
+        config,
+        speaks_tls,
+        obtains_certificates: has_acme,
+        certificate,
+        redis: redis_span,
+        registry: registry_span,
+    }
 }
 
 /// The port in links, if it is set. 0, which is out of its range, stands for a missing key.
@@ -156,8 +174,19 @@ fn processors() -> u32 {
 
 /// Reads `[gateway.tls]`: the size of the cache, and the files.
 pub(super) fn read_tls(mut table: TableReader<'_, '_>, folder: &Path) -> (u32, Option<NamedFiles>) {
-    let cache_mib = table.integer("cache_mib", 1..=MAX_CACHE_MIB, DEFAULT_CACHE_MIB);
+    let cache_mib = read_cache_mib(&mut table);
     (cache_mib, read_files(table, folder))
+}
+
+/// Reads `[gateway.tls]` without files: each host gets a certificate of its own.
+fn read_cache(mut table: TableReader<'_, '_>) -> u32 {
+    let cache_mib = read_cache_mib(&mut table);
+    table.finish();
+    cache_mib
+}
+
+fn read_cache_mib(table: &mut TableReader<'_, '_>) -> u32 {
+    table.integer("cache_mib", 1..=MAX_CACHE_MIB, DEFAULT_CACHE_MIB)
 }
 
 /// Reads a table of two paths, relative to the folder of the file.

@@ -8,12 +8,12 @@ use std::path::Path;
 
 use super::context::LoadContext;
 use super::table::TableReader;
-use super::{administration, databases, gateway, limits, listen, oidc, operator, tenant, webhooks};
+use super::{acme, administration, databases, domains, gateway, limits, listen, oidc, operator, tenant, webhooks};
 
 /// A table's header, and the function that reads the table.
 type KeyReader = (&'static str, fn(TableReader<'_, '_>));
 
-const READERS: [KeyReader; 15] = [
+const READERS: [KeyReader; 19] = [
     ("the top of the file, above every header", |mut table| {
         table.strings("include");
         for key in ["gateway", "tenant"] {
@@ -44,6 +44,18 @@ const READERS: [KeyReader; 15] = [
     }),
     ("`[gateway.operator]`", |table| {
         operator::read(Some(table), true, Path::new(""));
+    }),
+    ("`[gateway.domains]`", |table| {
+        domains::read(Some(table), None);
+    }),
+    ("`[gateway.acme]`", |table| {
+        acme::read(Some(table), true, Path::new(""));
+    }),
+    ("`[[gateway.acme.ca]]`", |table| {
+        acme::read_authority(table, Path::new(""));
+    }),
+    ("`[gateway.acme.ca.eab]`", |table| {
+        acme::read_external_account(table);
     }),
     ("`[gateway.redis_sentinel]`", |table| {
         gateway::read_sentinel(table);

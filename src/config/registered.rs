@@ -14,6 +14,7 @@ use super::problem::{Problem, Problems, REGISTRY};
 use super::source::{SourceFile, SourceSection, SourceSpan};
 use super::tenant::LoadedTenant;
 use super::{GatewayConfig, TenantConfig, coverage, database, include, unique};
+use crate::host::HostName;
 
 /// A tenant of the registry.
 #[derive(Clone, Debug)]
@@ -29,6 +30,17 @@ impl RegisteredTenant {
     #[must_use]
     pub fn served(config: &Arc<TenantConfig>) -> Self {
         Self { config: Arc::clone(config), database: config.database_identity() }
+    }
+
+    /// The same tenant with further hosts, which were added as domains.
+    #[must_use]
+    pub fn with_domains(mut self, added: &[String]) -> Self {
+        let added: Vec<_> = added.iter().filter_map(|host| HostName::parse(host).ok()).collect();
+        if !added.is_empty() {
+            let config = Arc::make_mut(&mut self.config);
+            config.domains = config.domains.iter().cloned().chain(added).collect();
+        }
+        self
     }
 
     /// Reads the text of a tenant. With `gateway`, also reads certificates and checks that they cover its hosts.

@@ -122,12 +122,13 @@ pub(super) fn read(table: Option<TableReader<'_, '_>>, folder: &Path) -> Webhook
     let servers = table.strings("dns_servers");
     config.requests.dns_servers = servers.iter().filter_map(|text| read_dns_server(text, context)).collect();
     let mut key = |name| table.string(name).and_then(|text| read_key(&text, context));
-    config.seals = Seals { current: key("secret_key"), previous: key("previous_secret_key") };
+    let (current, previous) = (key("secret_key"), key("previous_secret_key"));
+    config.seals = Seals::new(current, previous);
     table.finish();
     config
 }
 
-fn read_key(text: &StringValue, context: &LoadContext<'_>) -> Option<SealKey> {
+pub(super) fn read_key(text: &StringValue, context: &LoadContext<'_>) -> Option<SealKey> {
     let key = SealKey::parse(&text.value);
     if let Err(error) = &key {
         let problem = Problem::at(&text.span, error.to_string());
@@ -145,7 +146,7 @@ fn read_target(text: &StringValue, context: &LoadContext<'_>) -> Option<AllowedT
     target
 }
 
-fn read_dns_server(text: &StringValue, context: &LoadContext<'_>) -> Option<SocketAddr> {
+pub(super) fn read_dns_server(text: &StringValue, context: &LoadContext<'_>) -> Option<SocketAddr> {
     let address = text.value.parse::<IpAddr>().map(|address| SocketAddr::new(address, DNS_PORT));
     let address = address.ok().or_else(|| text.value.parse().ok());
     if address.is_none() {

@@ -295,6 +295,8 @@ fn needs_restart(before: &GatewayConfig, after: &GatewayConfig) -> Vec<&'static 
         public_port: _,
         registry,
         operator,
+        domains,
+        acme,
     } = before;
     let changes = [
         ("listen", *listen != after.listen),
@@ -311,6 +313,8 @@ fn needs_restart(before: &GatewayConfig, after: &GatewayConfig) -> Vec<&'static 
         ("webhooks", *webhooks != after.webhooks),
         ("registry", *registry != after.registry),
         ("operator", *operator != after.operator),
+        ("domains", *domains != after.domains),
+        ("acme", *acme != after.acme),
     ];
     changes.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key).collect()
 }

@@ -99,16 +99,19 @@ pub(super) async fn read_whole(registry: &Registry, node: &str) -> Result<(Head,
     Ok((registry.head(node).await?, registry.list_all().await?))
 }
 
+/// Reads the text of a row, and adds the domains of the tenant.
+pub(super) fn read_row(row: &RegistryRow, folder: &Path) -> Result<RegisteredTenant, Problems> {
+    let text = row.text.as_deref().unwrap_or_default();
+    Ok(RegisteredTenant::read(&row.slug, text, folder, None)?.with_domains(&row.domains))
+}
+
 /// Reads the texts of rows, on several threads if there are many.
 pub(super) async fn read_rows(
     rows: Vec<RegistryRow>,
     folder: &Path,
 ) -> Vec<(RegistryRow, Result<RegisteredTenant, Problems>)> {
-    let read = |row: &RegistryRow, folder: &Path| {
-        RegisteredTenant::read(&row.slug, row.text.as_deref().unwrap_or_default(), folder, None)
-    };
     if rows.len() <= 1 {
-        return rows.into_iter().map(|row| (read(&row, folder), row)).map(|(tenant, row)| (row, tenant)).collect();
+        return rows.into_iter().map(|row| (read_row(&row, folder), row)).map(|(tenant, row)| (row, tenant)).collect();
     }
     let folder = folder.to_owned();
     let reading = tokio::task::spawn_blocking(move || {
@@ -119,7 +122,7 @@ pub(super) async fn read_rows(
             let folder = &folder;
             let parts: Vec<_> = rows
                 .chunks(part)
-                .map(|rows| scope.spawn(move || rows.iter().map(|row| read(row, folder)).collect::<Vec<_>>()))
+                .map(|rows| scope.spawn(move || rows.iter().map(|row| read_row(row, folder)).collect::<Vec<_>>()))
                 .collect();
             let join = |part: std::thread::ScopedJoinHandle<'_, Vec<_>>| {
                 part.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))

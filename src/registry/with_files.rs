@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::claimed::{FileTenants, conflicts};
 use super::following::{Followed, Following};
+use super::loading::read_row;
 use crate::config::{Problems, RegisteredTenant, TenantConfig};
-use crate::store::registry::RegistryRow;
 use crate::tenant::Directory;
 
 impl Followed {
@@ -27,8 +27,9 @@ impl Followed {
         let registered: Vec<_> = registered.map(RegisteredTenant::served).collect();
         Problems::none_of(conflicts(files, &registered))?;
         let waiting = self.refused.values().filter_map(|refused| {
-            let RegistryRow { slug, text, .. } = &refused.row;
-            let tenant = RegisteredTenant::read(slug, text.as_deref()?, &following.config().folder, None).ok()?;
+            let slug = &refused.row.slug;
+            refused.row.text.as_ref()?;
+            let tenant = read_row(&refused.row, &following.config().folder).ok()?;
             let is_free = files.conflict(&tenant).is_none()
                 && tenant.config.hosts().all(|host| {
                     registered
@@ -48,8 +49,7 @@ impl Followed {
     pub fn took(&mut self, files: FileTenants, served: &Directory, following: &Following) {
         self.files = Arc::new(files);
         self.refused.retain(|slug, refused| {
-            let text = refused.row.text.as_deref().unwrap_or_default();
-            let read = RegisteredTenant::read(slug, text, &following.config().folder, None);
+            let read = read_row(&refused.row, &following.config().folder);
             let config = served.config(slug).filter(|config| config.origin.is_registered());
             let is_served = read.ok().zip(config).is_some_and(|(tenant, config)| config.is_same(&tenant.config));
             !is_served

@@ -5,8 +5,16 @@
 //! above the last revision that it knows misses none. A removed tenant stays as a row without text, for such readers.
 //!
 //! `writing` adds, changes and removes tenants, each host and database claimed once; `nodes` records how far each
-//! node has got; `operator_tokens` has the tokens of the operator API.
+//! node has got; `operator_tokens` has the tokens of the operator API. `domains` has the life of each host that needs a
+//! certificate, `claiming` adds and removes domains, `certificates` has what was obtained for them; `budgets`, `account`
+//! and `events` belong to that.
 
+mod account;
+mod budgets;
+mod certificates;
+mod claiming;
+mod domains;
+mod events;
 mod nodes;
 mod operator_tokens;
 mod writing;
@@ -20,6 +28,11 @@ use super::engine::{Connections, Database, DatabaseLimits, DatabaseLocation, Ret
 use super::schema::{self, Script};
 use super::statement::{Dialect, Row, Sql};
 use crate::metrics::DatabaseMetrics;
+pub use budgets::{Budget, Taken as BudgetTaken};
+pub use certificates::{CertificateRecord, StoredPair};
+pub use claiming::DomainAdded;
+pub use domains::{DomainCount, DomainFilter, DomainRecord, DomainState, Lease};
+pub use events::{DomainEvent, RegistryEvent};
 pub use nodes::{Beat, Head, NodeBehind, NodeRecord};
 pub use operator_tokens::{NewOperatorToken, OperatorTokenRecord};
 pub use writing::{Claims, RegistryChange, RegistryWrite, WriteRefused, Written as RegistryWritten};
@@ -39,8 +52,14 @@ const MAX_CONNECTIONS: u32 = 4;
 /// Larger: a registry that hangs holds up reloads of the files for longer. Smaller: a slow one counts as away.
 const LIMIT: Duration = Duration::from_secs(5);
 
-const POSTGRES: [Script; 1] = [("the registry", include_str!("registry/schema/postgres-1.sql"))];
-const SQLITE: [Script; 1] = [("the registry", include_str!("registry/schema/sqlite-1.sql"))];
+const POSTGRES: [Script; 2] = [
+    ("the registry", include_str!("registry/schema/postgres-1.sql")),
+    ("domains and certificates", include_str!("registry/schema/postgres-2.sql")),
+];
+const SQLITE: [Script; 2] = [
+    ("the registry", include_str!("registry/schema/sqlite-1.sql")),
+    ("domains and certificates", include_str!("registry/schema/sqlite-2.sql")),
+];
 
 /// An open registry. Cloning shares its connections.
 #[derive(Clone, Debug)]
@@ -55,6 +74,8 @@ pub struct RegistryRow {
     pub slug: String,
     /// The text of its table; `None` if the tenant was removed.
     pub text: Option<String>,
+    /// Hosts in addition to those of its table.
+    pub domains: Vec<String>,
     /// The number of its last change.
     pub revision: i64,
     /// The number of the change that created it: rows are listed in this order.
@@ -65,7 +86,7 @@ pub struct RegistryRow {
     pub changed_by: String,
 }
 
-const COLUMNS: &str = "slug, toml, revision, position, changed_at, changed_by";
+const COLUMNS: &str = "slug, toml, revision, position, changed_at, changed_by, domains";
 
 impl RegistryRow {
     fn read(row: &Row) -> Result<Self, sqlx::Error> {
@@ -76,6 +97,7 @@ impl RegistryRow {
             position: row.get(3)?,
             changed_at: row.get(4)?,
             changed_by: row.get(5)?,
+            domains: serde_json::from_str(&row.get::<String>(6)?).unwrap_or_default(),
         })
     }
 }

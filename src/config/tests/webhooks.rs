@@ -150,7 +150,8 @@ fn keys_that_seal_are_the_base64_of_32_bytes() {
     let folder = Folder::new();
     let [first, second] = [[1; 32], [2; 32]].map(|bytes| STANDARD.encode(bytes));
     let lines = format!("secret_key = \"{second}\"\nprevious_secret_key = \"{first}\"");
-    let Seals { current, previous } = load(&folder, &lines).seals;
-    assert_eq!((current, previous), (SealKey::parse(&second).ok(), SealKey::parse(&first).ok()));
+    let keys = [&second, &first].map(|text| SealKey::parse(text).ok());
+    let [current, previous] = keys;
+    assert_eq!(load(&folder, &lines).seals, Seals::new(current, previous));
     assert_eq!(load(&folder, "").seals, Seals::default());
 }

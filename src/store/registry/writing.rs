@@ -21,6 +21,7 @@ const TENANTS: TableSpec = TableSpec {
         ("position", "bigint"),
         ("changed_at", "timestamptz"),
         ("changed_by", "text"),
+        ("domains", "text"),
     ],
     key: 1,
 };
@@ -121,6 +122,8 @@ impl AsStoreError for WriteRefused {
 struct Found {
     text: Option<String>,
     revision: i64,
+    /// Hosts that were added to it.
+    domains: Vec<String>,
 }
 
 impl Registry {
@@ -157,6 +160,7 @@ impl Registry {
         let head: i64 = first(&mut transaction, lock).await?.get(0)?;
         let mut revision = head;
         let mut written = Vec::with_capacity(writes.len());
+        let mut added = Vec::with_capacity(writes.len());
         // Before any is added: a host may move from one tenant of the list to another.
         for write in writes {
             let found = find(&mut transaction, &write.slug).await?;
@@ -166,16 +170,20 @@ impl Registry {
                 free.push("DELETE FROM registry_claims WHERE slug = ").bind(write.slug.as_str());
                 transaction.execute(free).await?;
             }
+            added.push(found.map(|found| found.domains).unwrap_or_default());
         }
-        for (write, written) in writes.iter().zip(&written) {
+        for ((write, written), mut domains) in writes.iter().zip(&written).zip(added) {
             match (&write.change, written) {
                 (_, Written::Same(_) | Written::Absent) => {}
                 (RegistryChange::Put { text, claims }, Written::Created(at) | Written::Changed(at)) => {
-                    put(&mut transaction, &write.slug, Some(text), *at, now, by).await?;
-                    claim(&mut transaction, &write.slug, claims).await?;
+                    domains.retain(|domain| !claims.hosts.contains(domain));
+                    put(&mut transaction, &write.slug, Some(text), &domains, *at, now, by).await?;
+                    let hosts = claims.hosts.iter().cloned().chain(domains).collect();
+                    let claims = Claims { hosts, database: claims.database.clone() };
+                    claim(&mut transaction, &write.slug, &claims).await?;
                 }
                 (_, Written::Created(at) | Written::Changed(at) | Written::Removed(at)) => {
-                    put(&mut transaction, &write.slug, None, *at, now, by).await?;
+                    put(&mut transaction, &write.slug, None, &[], *at, now, by).await?;
                 }
             }
         }
@@ -213,9 +221,13 @@ impl Registry {
 
 async fn find(transaction: &mut Transaction, slug: &str) -> Result<Option<Found>, sqlx::Error> {
     let mut sql = transaction.sql();
-    sql.push("SELECT toml, revision FROM registry_tenants WHERE slug = ").bind(slug);
+    sql.push("SELECT toml, revision, domains FROM registry_tenants WHERE slug = ").bind(slug);
     let row = transaction.fetch_all(sql).await?.pop();
-    row.map(|row| Ok(Found { text: row.get(0)?, revision: row.get(1)? })).transpose()
+    let read = |row: Row| {
+        let domains = serde_json::from_str(&row.get::<String>(2)?).unwrap_or_default();
+        Ok(Found { text: row.get(0)?, revision: row.get(1)?, domains })
+    };
+    row.map(read).transpose()
 }
 
 /// Writes a row. A tenant that comes back is a new one, at the end of the order.
@@ -223,16 +235,21 @@ async fn put(
     transaction: &mut Transaction,
     slug: &str,
     text: Option<&str>,
+    domains: &[String],
     revision: i64,
     now: Timestamp,
     by: &str,
 ) -> Result<(), sqlx::Error> {
     let mut sql = transaction.sql();
-    sql.push("INSERT INTO registry_tenants AS known (slug, position, toml, revision, changed_at, changed_by) VALUES (");
-    sql.bind(slug).push(", ").bind(revision).push(", ").bind(text.map(str::to_owned)).push(", ").bind(revision);
+    sql.push(
+        "INSERT INTO registry_tenants AS known (slug, position, toml, domains, revision, changed_at, changed_by) ",
+    );
+    sql.push("VALUES (").bind(slug).push(", ").bind(revision).push(", ").bind(text.map(str::to_owned)).push(", ");
+    sql.bind(serde_json::to_string(domains).expect("texts are always JSON")).push(", ").bind(revision);
     sql.push(", ").bind(now).push(", ").bind(by).push(") ON CONFLICT (slug) DO UPDATE SET position = CASE WHEN ");
     sql.push("known.toml IS NULL THEN excluded.position ELSE known.position END, toml = excluded.toml, ");
-    sql.push("revision = excluded.revision, changed_at = excluded.changed_at, changed_by = excluded.changed_by");
+    sql.push("domains = excluded.domains, revision = excluded.revision, changed_at = excluded.changed_at, ");
+    sql.push("changed_by = excluded.changed_by");
     transaction.execute(sql).await?;
     Ok(())
 }
@@ -274,9 +291,10 @@ impl Registry {
         let kept: Vec<_> = rows.iter().filter(|row| row.text.is_some()).collect();
         for batch in kept.chunks(COPIED_AT_ONCE) {
             let mut values = JsonRows::new();
-            for RegistryRow { slug, text, revision, position, changed_at, changed_by } in batch {
+            for RegistryRow { slug, text, domains, revision, position, changed_at, changed_by } in batch {
                 let changed_at = JsonTimestamp::new(*changed_at, transaction.dialect());
-                values.push(&(slug, text, revision, position, changed_at, changed_by));
+                let domains = serde_json::to_string(domains).expect("texts are always JSON");
+                values.push(&(slug, text, revision, position, changed_at, changed_by, domains));
             }
             let mut sql = transaction.sql();
             sql.push("INSERT INTO registry_tenants (");

@@ -1,0 +1,76 @@
+//! The `[gateway.domains]` table: where the hosts of tenants have to point.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::problem::Problem;
+use super::source::SourceSpan;
+use super::table::TableReader;
+use super::webhooks::read_dns_server;
+use crate::host::HostName;
+
+/// The `[gateway.domains]` table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DomainsConfig {
+    /// The name that hosts point to with a CNAME. `<slug>.<target>` is the label of a tenant: to point there also proves
+    /// that a domain is the tenant's.
+    pub target: Option<HostName>,
+    /// The addresses of the gateway, for hosts that can have no CNAME. Empty: those of `target`.
+    pub addresses: Vec<IpAddr>,
+    /// The DNS servers that are asked; if there are none, the system's.
+    pub resolvers: Vec<SocketAddr>,
+}
+
+impl DomainsConfig {
+    /// The name that only one tenant's hosts point to.
+    #[must_use]
+    pub fn label(&self, slug: &str) -> Option<HostName> {
+        HostName::parse(&format!("{slug}.{}", self.target.as_ref()?)).ok()
+    }
+
+    /// Whether the operator owns a host: it is `target`, or below it.
+    #[must_use]
+    pub fn owns(&self, host: &HostName) -> bool {
+        self.target.as_ref().is_some_and(|target| {
+            let rest = host.as_str().strip_suffix(target.as_str());
+            rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+        })
+    }
+}
+
+/// Reads the table; `None` if it is missing or faulty. `registry` is where the registry is configured, which has the
+/// life of each domain.
+pub(super) fn read(table: Option<TableReader<'_, '_>>, registry: Option<&SourceSpan>) -> Option<DomainsConfig> {
+    let mut table = table?;
+    let context = table.context();
+    let target = table.string("target").and_then(|text| {
+        let host = HostName::parse(&text.value).ok().filter(|host| host.as_str().contains('.'));
+        if host.is_none() {
+            let problem = Problem::at(&text.span, "not a host name");
+            context.report(problem.label("expected the name that hosts point to, as `edge.example.com`"));
+        }
+        host
+    });
+    let addresses = table.strings("addresses");
+    let addresses: Vec<IpAddr> = addresses
+        .iter()
+        .filter_map(|text| {
+            let address = text.value.parse().ok();
+            if address.is_none() {
+                context.report(Problem::at(&text.span, "not an IP address"));
+            }
+            address
+        })
+        .collect();
+    let resolvers = table.strings("resolvers");
+    let resolvers = resolvers.iter().filter_map(|text| read_dns_server(text, context)).collect();
+    if !table.contains("target") && !table.contains("addresses") {
+        let problem = Problem::at(table.span(), "nothing says where hosts have to point");
+        context.report(problem.help("set `target`, the name that they point to, or the `addresses` of the gateway"));
+    }
+    if registry.is_none() {
+        let problem = Problem::at(table.span(), "there is no registry, which has the state of each domain");
+        context.report(problem.help("set `registry` in `[gateway]`, such as `registry = \"sqlite:registry.db\"`"));
+    }
+    table.finish();
+    Some(DomainsConfig { target, addresses, resolvers })
+}

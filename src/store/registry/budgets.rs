@@ -1,0 +1,158 @@
+//! What the authorities allow, counted over all nodes.
+//!
+//! Each budget is a token bucket, stored as the instant at which it is full again (the generic cell rate algorithm): so a
+//! budget is one row, and one that is full needs none. Budgets are taken in the transaction that begins an order, all of
+//! them or none.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::Registry;
+use super::domains::{DomainRecord, Lease, write};
+use crate::store::StoreError;
+use crate::store::engine::Transaction;
+
+/// A budget, and how much of it an order may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// What it is for, such as `orders letsencrypt`.
+    pub name: String,
+    /// How many there are when it is full.
+    pub capacity: u32,
+    /// The time in which it becomes full from empty.
+    pub period: Duration,
+    /// How many are kept for others.
+    pub reserve: u32,
+}
+
+impl Budget {
+    /// The time in which one token comes back.
+    fn interval(&self) -> Duration {
+        self.period / self.capacity.max(1)
+    }
+
+    /// From when on a token may be taken, if the bucket is full at an instant.
+    fn free_at(&self, full_at: Timestamp) -> Timestamp {
+        let usable = self.capacity.saturating_sub(self.reserve).saturating_sub(1);
+        full_at - self.interval() * usable
+    }
+}
+
+/// What became of taking budgets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// All were taken, and the row was written.
+    Yes,
+    /// The lease was not its own any more.
+    NotOwn,
+    /// A budget is used up, until this instant.
+    Until {
+        /// Which one.
+        budget: String,
+        /// From when on it has a token.
+        at: Timestamp,
+    },
+}
+
+impl Registry {
+    /// Takes one token of each budget and writes a row, or does neither.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn take_budgets(
+        &self,
+        budgets: &[Budget],
+        domain: &DomainRecord,
+        lease: Duration,
+    ) -> Result<Taken, StoreError> {
+        let mut transaction = self.database.begin().await?;
+        let now = now(&mut transaction).await?;
+        for budget in budgets {
+            let full_at = full_at(&mut transaction, budget, now).await?;
+            let at = budget.free_at(full_at);
+            if at > now {
+                transaction.roll_back().await?;
+                return Ok(Taken::Until { budget: budget.name.clone(), at });
+            }
+            let mut sql = transaction.sql();
+            sql.push("UPDATE registry_budgets SET full_at = ").bind(full_at + budget.interval());
+            sql.push(" WHERE name = ").bind(budget.name.as_str());
+            transaction.execute(sql).await?;
+        }
+        if !write(&mut transaction, domain, Lease::Keep(lease)).await? {
+            transaction.roll_back().await?;
+            return Ok(Taken::NotOwn);
+        }
+        transaction.commit().await?;
+        Ok(Taken::Yes)
+    }
+
+    /// Takes a token even if none is there: something was counted by the authority.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn use_budget(&self, budget: &Budget) -> Result<(), StoreError> {
+        let mut transaction = self.database.begin().await?;
+        let now = now(&mut transaction).await?;
+        let full_at = full_at(&mut transaction, budget, now).await?;
+        let mut sql = transaction.sql();
+        sql.push("UPDATE registry_budgets SET full_at = ").bind(full_at + budget.interval());
+        sql.push(" WHERE name = ").bind(budget.name.as_str());
+        transaction.execute(sql).await?;
+        Ok(transaction.commit().await?)
+    }
+
+    /// Empties a budget until an instant that the authority named.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn exhaust_budget(&self, budget: &Budget, until: Timestamp) -> Result<(), StoreError> {
+        let mut transaction = self.database.begin().await?;
+        let now = now(&mut transaction).await?;
+        let full_at = full_at(&mut transaction, budget, now).await?;
+        // Free again for everyone, also for those who leave the reserve, at that instant.
+        let usable = budget.capacity.saturating_sub(1);
+        let until = full_at.max(until + budget.interval() * usable);
+        let mut sql = transaction.sql();
+        sql.push("UPDATE registry_budgets SET full_at = ").bind(until).push(" WHERE name = ");
+        sql.bind(budget.name.as_str());
+        transaction.execute(sql).await?;
+        Ok(transaction.commit().await?)
+    }
+
+    /// How many tokens of a budget there are, and from when on one may be taken if there is none now.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn budget_left(&self, budget: &Budget) -> Result<(u32, Option<Timestamp>), StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
+        sql.push("SELECT full_at, ").push_now_plus(Duration::ZERO).push(" FROM registry_budgets WHERE name = ");
+        sql.bind(budget.name.as_str());
+        let Some(row) = reader.fetch_optional(sql).await? else { return Ok((budget.capacity, None)) };
+        let (full_at, now): (Timestamp, Timestamp) = (row.get(0)?, row.get(1)?);
+        let missing = full_at.duration_since(now).as_secs_f64().max(0.0) / budget.interval().as_secs_f64();
+        // Rounded up: a token that is partly there can't be taken.
+        let missing = if missing < f64::from(budget.capacity) { missing.ceil() } else { f64::from(budget.capacity) };
+        let free_at = budget.free_at(full_at);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between 0 and the capacity")]
+        Ok((budget.capacity - missing as u32, (free_at > now).then_some(free_at)))
+    }
+}
+
+/// Now, by the clock of the registry.
+async fn now(transaction: &mut Transaction) -> Result<Timestamp, sqlx::Error> {
+    let mut sql = transaction.sql();
+    sql.push("SELECT ").push_now_plus(Duration::ZERO);
+    transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?.get(0)
+}
+
+/// When a budget is full again, at the earliest now. Others who take of it wait until the transaction ends.
+async fn full_at(transaction: &mut Transaction, budget: &Budget, now: Timestamp) -> Result<Timestamp, sqlx::Error> {
+    let mut sql = transaction.sql();
+    sql.push("INSERT INTO registry_budgets AS known (name, full_at) VALUES (").bind(budget.name.as_str()).push(", ");
+    sql.bind(now).push(") ON CONFLICT (name) DO UPDATE SET full_at = known.full_at RETURNING full_at");
+    let row = transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?;
+    Ok(row.get::<Timestamp>(0)?.max(now))
+}

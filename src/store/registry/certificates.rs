@@ -1,0 +1,194 @@
+//! Certificates that were obtained for domains: their chains, and their keys in sealed form.
+//!
+//! A certificate takes the next revision, like a change of a tenant, so that every node takes it over. One that is gone
+//! stays as a row without a chain, for readers of the rows above a revision.
+
+use jiff::Timestamp;
+
+use super::Registry;
+use super::domains::{DomainRecord, Lease, next_revision, write};
+use super::events::{DomainEvent, append};
+use crate::store::StoreError;
+use crate::store::engine::{Database, Transaction};
+use crate::store::statement::{JsonRows, JsonTimestamp, Row, Sql, TableSpec};
+
+/// The certificate of a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateRecord {
+    /// The host.
+    pub host: String,
+    /// The tenant that it is served for.
+    pub slug: String,
+    /// The number of its last change.
+    pub revision: i64,
+    /// The chain and the key. None: it is gone.
+    pub pair: Option<StoredPair>,
+    /// The name of the authority in the configuration.
+    pub authority: String,
+    /// From when on it is valid.
+    pub not_before: Timestamp,
+    /// Until when.
+    pub not_after: Timestamp,
+}
+
+/// A chain and its key.
+#[derive(Clone, PartialEq, Eq)]
+pub struct StoredPair {
+    /// PEM, leaf first.
+    pub chain: String,
+    /// PEM, sealed for the host.
+    pub key: String,
+}
+
+impl std::fmt::Debug for StoredPair {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StoredPair").finish_non_exhaustive()
+    }
+}
+
+const TABLE: TableSpec = TableSpec {
+    name: "registry_certificates",
+    columns: &[
+        ("host", "text"),
+        ("slug", "text"),
+        ("revision", "bigint"),
+        ("chain", "text"),
+        ("key", "text"),
+        ("authority", "text"),
+        ("not_before", "timestamptz"),
+        ("not_after", "timestamptz"),
+    ],
+    key: 1,
+};
+
+impl CertificateRecord {
+    fn read(row: &Row) -> Result<Self, sqlx::Error> {
+        let (chain, key): (Option<String>, Option<String>) = (row.get(3)?, row.get(4)?);
+        Ok(Self {
+            host: row.get(0)?,
+            slug: row.get(1)?,
+            revision: row.get(2)?,
+            pair: chain.zip(key).map(|(chain, key)| StoredPair { chain, key }),
+            authority: row.get(5)?,
+            not_before: row.get(6)?,
+            not_after: row.get(7)?,
+        })
+    }
+}
+
+impl Registry {
+    /// Stores a certificate for a domain, with what becomes of the domain and an event. Takes the next revision in place
+    /// of the one in `certificate`. Returns whether the lease was still its own; if not, nothing is stored.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn store_certificate(
+        &self,
+        domain: &DomainRecord,
+        certificate: &CertificateRecord,
+        event: &DomainEvent,
+    ) -> Result<bool, StoreError> {
+        let mut transaction = self.database.begin().await?;
+        let revision = next_revision(&mut transaction).await?;
+        if !write(&mut transaction, domain, Lease::End).await? {
+            transaction.roll_back().await?;
+            return Ok(false);
+        }
+        let stored = CertificateRecord { revision, ..certificate.clone() };
+        upsert(&mut transaction, &[stored]).await?;
+        let revision = next_revision(&mut transaction).await?;
+        append(&mut transaction, revision, domain, event).await?;
+        transaction.commit().await?;
+        Ok(true)
+    }
+
+    /// The certificate of a host, also one that is gone.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn find_certificate(&self, host: &str) -> Result<Option<CertificateRecord>, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = select(&self.database);
+        sql.push(" WHERE host = ").bind(host);
+        Ok(reader.fetch_optional(sql).await?.as_ref().map(CertificateRecord::read).transpose()?)
+    }
+
+    /// The certificates that changed after a revision, in the order of their last changes.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn certificates_after(&self, revision: i64, limit: u32) -> Result<Vec<CertificateRecord>, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = select(&self.database);
+        sql.push(" WHERE revision > ").bind(revision).push(" ORDER BY revision LIMIT ").bind(i64::from(limit));
+        let rows = reader.fetch_all(sql).await?;
+        Ok(rows.iter().map(CertificateRecord::read).collect::<Result<_, _>>()?)
+    }
+
+    /// Takes over certificates of another registry, as they are there. With `is_whole`, removes all others.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn copy_certificates(&self, rows: &[CertificateRecord], is_whole: bool) -> Result<(), StoreError> {
+        let mut transaction = self.database.begin().await?;
+        if is_whole {
+            let mut sql = transaction.sql();
+            sql.push("DELETE FROM registry_certificates");
+            transaction.execute(sql).await?;
+        }
+        upsert(&mut transaction, rows).await?;
+        Ok(transaction.commit().await?)
+    }
+
+    /// Seals keys again: the certificate of a host gets another sealed form of the same key. Returns whether it was still
+    /// the one that was read.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn reseal_certificate(&self, before: &CertificateRecord, key: &str) -> Result<bool, StoreError> {
+        let mut transaction = self.database.begin().await?;
+        let revision = next_revision(&mut transaction).await?;
+        let mut sql = transaction.sql();
+        sql.push("UPDATE registry_certificates SET key = ").bind(key).push(", revision = ").bind(revision);
+        sql.push(" WHERE host = ").bind(before.host.as_str()).push(" AND revision = ").bind(before.revision);
+        let is_own = transaction.execute(sql).await? > 0;
+        if is_own {
+            transaction.commit().await?;
+        }
+        Ok(is_own)
+    }
+}
+
+/// Drops the certificate of a host, or only if it is that of a tenant.
+pub(super) async fn drop_certificate(
+    transaction: &mut Transaction,
+    host: &str,
+    slug: Option<&str>,
+) -> Result<(), sqlx::Error> {
+    let revision = next_revision(transaction).await?;
+    let mut sql = transaction.sql();
+    sql.push("UPDATE registry_certificates SET chain = NULL, key = NULL, revision = ").bind(revision);
+    sql.push(" WHERE chain IS NOT NULL AND host = ").bind(host);
+    if let Some(slug) = slug {
+        sql.push(" AND slug = ").bind(slug);
+    }
+    transaction.execute(sql).await?;
+    Ok(())
+}
+
+async fn upsert(transaction: &mut Transaction, certificates: &[CertificateRecord]) -> Result<(), StoreError> {
+    let mut rows = JsonRows::new();
+    for certificate in certificates {
+        let CertificateRecord { host, slug, revision, pair, authority, not_before, not_after } = certificate;
+        let (chain, key) = pair.as_ref().map(|pair| (&pair.chain, &pair.key)).unzip();
+        let at = |instant: Timestamp| JsonTimestamp::new(instant, transaction.dialect());
+        rows.push(&(host, slug, revision, chain, key, authority, at(*not_before), at(*not_after)));
+    }
+    TABLE.upsert(transaction, &rows).await
+}
+
+fn select(database: &Database) -> Sql {
+    let mut sql = database.sql();
+    sql.push("SELECT host, slug, revision, chain, key, authority, not_before, not_after FROM registry_certificates");
+    sql
+}

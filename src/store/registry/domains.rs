@@ -1,0 +1,375 @@
+//! The life of each host that no file gives a certificate: one row for a host and a tenant.
+//!
+//! A node takes rows that are due under a lease, by the clock of the registry, and writes what became of them. Each
+//! lease has the next fence, and a write has to name the fence of its lease: a node that was stopped for longer than its
+//! lease writes nothing.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::Registry;
+use super::events::{DomainEvent, append};
+use crate::store::StoreError;
+use crate::store::engine::Transaction;
+use crate::store::statement::{JsonRows, Row, Sql};
+
+/// Where a domain is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DomainState {
+    /// A tenant has it, and DNS was not asked yet; or another tenant has it.
+    Claimed,
+    /// Its owner has to change records.
+    Dns,
+    /// Its records are right and its owner has proved it.
+    Verified,
+    /// An order waits for a budget or for its next try.
+    Queued,
+    /// An order is under way.
+    Issuing,
+    /// Its certificate is served.
+    Live,
+    /// It has a certificate, and will lose it if nothing changes.
+    Failing,
+    /// No tenant has it any more.
+    Removed,
+}
+
+impl DomainState {
+    /// Every state, in the order of the life.
+    pub const ALL: [Self; 8] = [
+        Self::Claimed,
+        Self::Dns,
+        Self::Verified,
+        Self::Queued,
+        Self::Issuing,
+        Self::Live,
+        Self::Failing,
+        Self::Removed,
+    ];
+
+    /// The name that operators read.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Claimed => "claimed",
+            Self::Dns => "dns",
+            Self::Verified => "verified",
+            Self::Queued => "queued",
+            Self::Issuing => "issuing",
+            Self::Live => "live",
+            Self::Failing => "failing",
+            Self::Removed => "removed",
+        }
+    }
+
+    /// The state with a name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == name)
+    }
+}
+
+/// A host of a tenant, and where it is in its life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DomainRecord {
+    /// The host.
+    pub host: String,
+    /// The tenant that has it, or contests it.
+    pub slug: String,
+    /// Whether it was added as a domain, so that its owner has to prove it. The operator vouches for hosts of a table.
+    pub is_added: bool,
+    /// What a TXT record has to be.
+    pub proof: String,
+    /// Since when each look has seen a proof.
+    pub proved_since: Option<Timestamp>,
+    /// The state.
+    pub state: DomainState,
+    /// What is wrong: a JSON object, `{}` if nothing is.
+    pub reason: String,
+    /// When the state began.
+    pub since: Timestamp,
+    /// When the row was made.
+    pub created_at: Timestamp,
+    /// When DNS was asked last.
+    pub checked_at: Option<Timestamp>,
+    /// When a node looks at it next.
+    pub next_at: Timestamp,
+    /// How many orders have failed in a row.
+    pub failures: i64,
+    /// When the certificate is renewed.
+    pub renew_at: Option<Timestamp>,
+    /// Whether the event for a late renewal was written.
+    pub is_late: bool,
+    /// The order under way: a JSON object whose key is sealed.
+    pub pending: Option<String>,
+    /// The number of its last lease.
+    pub fence: i64,
+    /// Until when its certificate is valid, if it has one.
+    pub not_after: Option<Timestamp>,
+}
+
+const COLUMNS: &str = "host, slug, is_added, proof, proved_since, state, reason, since, created_at, checked_at, next_at, \
+    failures, renew_at, is_late, pending, fence, (SELECT c.not_after FROM registry_certificates c \
+    WHERE c.host = registry_domains.host AND c.slug = registry_domains.slug AND c.chain IS NOT NULL)";
+
+impl DomainRecord {
+    fn read(row: &Row) -> Result<Self, sqlx::Error> {
+        let state: String = row.get(5)?;
+        let state = DomainState::parse(&state);
+        Ok(Self {
+            host: row.get(0)?,
+            slug: row.get(1)?,
+            is_added: row.get(2)?,
+            proof: row.get(3)?,
+            proved_since: row.get(4)?,
+            state: state.ok_or_else(|| sqlx::Error::Decode("a state that this version does not know".into()))?,
+            reason: row.get(6)?,
+            since: row.get(7)?,
+            created_at: row.get(8)?,
+            checked_at: row.get(9)?,
+            next_at: row.get(10)?,
+            failures: row.get(11)?,
+            renew_at: row.get(12)?,
+            is_late: row.get(13)?,
+            pending: row.get(14)?,
+            fence: row.get(15)?,
+            not_after: row.get(16)?,
+        })
+    }
+
+    fn read_all(rows: &[Row]) -> Result<Vec<Self>, sqlx::Error> {
+        rows.iter().map(Self::read).collect()
+    }
+}
+
+/// Which domains a list has.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DomainFilter<'f> {
+    /// Those of one tenant.
+    pub slug: Option<&'f str>,
+    /// Those in one state.
+    pub state: Option<DomainState>,
+    /// Those after a host and a tenant, in alphabetical order.
+    pub after: (&'f str, &'f str),
+}
+
+/// How many domains are in a state for a reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DomainCount {
+    /// The state.
+    pub state: DomainState,
+    /// What is wrong: a JSON object.
+    pub reason: String,
+    /// How many.
+    pub count: i64,
+}
+
+/// How long a write keeps the lease of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lease {
+    /// From now on for this long.
+    Keep(Duration),
+    /// It ends.
+    End,
+}
+
+const NEEDED: [(&str, &str); 3] = [("host", "text"), ("slug", "text"), ("proof", "text")];
+
+impl Registry {
+    /// Makes rows for hosts that need a certificate: host, tenant, and the proof that a new row gets. A row that was
+    /// removed begins its life again, and a host that the operator's table has by now needs no proof any more.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn need_domains(&self, hosts: &[(String, String, String)]) -> Result<u64, StoreError> {
+        if hosts.is_empty() {
+            return Ok(0);
+        }
+        let mut rows = JsonRows::new();
+        hosts.iter().for_each(|host| rows.push(host));
+        let mut transaction = self.database.begin().await?;
+        let mut sql = transaction.sql();
+        sql.push(
+            "INSERT INTO registry_domains AS known (host, slug, is_added, proof, state, reason, since, created_at, ",
+        );
+        sql.push(
+            "next_at, failures, is_late, fence) SELECT needed.host, needed.slug, FALSE, needed.proof, 'claimed', ",
+        );
+        sql.push("'{}', ").push_now_plus(Duration::ZERO).push(", ").push_now_plus(Duration::ZERO).push(", ");
+        sql.push_now_plus(Duration::ZERO).push(", 0, FALSE, 0 FROM ").push_rows(rows.text(), &NEEDED);
+        sql.push(" AS needed WHERE TRUE ON CONFLICT (host, slug) DO UPDATE SET is_added = FALSE, state = CASE ");
+        sql.push("WHEN known.state = 'removed' THEN 'claimed' ELSE known.state END, next_at = excluded.next_at ");
+        sql.push("WHERE known.state = 'removed' OR known.is_added");
+        let made = transaction.execute(sql).await?;
+        transaction.commit().await?;
+        Ok(made)
+    }
+
+    /// Takes rows that are due, for as long as the lease.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn lease_domains(
+        &self,
+        node: &str,
+        limit: u32,
+        lease: Duration,
+    ) -> Result<Vec<DomainRecord>, StoreError> {
+        let mut transaction = self.database.begin().await?;
+        let mut sql = transaction.sql();
+        sql.push("UPDATE registry_domains SET leased_by = ").bind(node).push(", leased_until = ").push_now_plus(lease);
+        sql.push(
+            ", fence = fence + 1 WHERE (host, slug) IN (SELECT host, slug FROM registry_domains WHERE next_at <= ",
+        );
+        sql.push_now_plus(Duration::ZERO).push(" AND (leased_until IS NULL OR leased_until <= ");
+        sql.push_now_plus(Duration::ZERO).push(") ORDER BY next_at LIMIT ").bind(i64::from(limit));
+        sql.push_either(" FOR UPDATE SKIP LOCKED", "").push(") RETURNING ").push(COLUMNS);
+        let leased = DomainRecord::read_all(&transaction.fetch_all(sql).await?)?;
+        transaction.commit().await?;
+        Ok(leased)
+    }
+
+    /// Writes what became of a row, and an event. Returns whether the lease was still its own.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn write_domain(
+        &self,
+        domain: &DomainRecord,
+        lease: Lease,
+        event: Option<&DomainEvent>,
+    ) -> Result<bool, StoreError> {
+        let mut transaction = self.database.begin().await?;
+        let is_own = write(&mut transaction, domain, lease).await?;
+        if is_own && let Some(event) = event {
+            let revision = next_revision(&mut transaction).await?;
+            append(&mut transaction, revision, domain, event).await?;
+        }
+        transaction.commit().await?;
+        Ok(is_own)
+    }
+
+    /// Forgets a row that was removed. Returns whether the lease was still its own.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn forget_domain(&self, domain: &DomainRecord) -> Result<bool, StoreError> {
+        let mut transaction = self.database.begin().await?;
+        let mut sql = transaction.sql();
+        sql.push("DELETE FROM registry_domains WHERE ").push_lease(domain);
+        let is_own = transaction.execute(sql).await? > 0;
+        if is_own {
+            super::certificates::drop_certificate(&mut transaction, &domain.host, Some(&domain.slug)).await?;
+        }
+        transaction.commit().await?;
+        Ok(is_own)
+    }
+
+    /// Has a row looked at now, unless a node works on it.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn check_domain_soon(&self, host: &str, slug: &str) -> Result<(), StoreError> {
+        let mut sql = self.database.sql();
+        sql.push("UPDATE registry_domains SET next_at = ").push_now_plus(Duration::ZERO).push(" WHERE host = ");
+        sql.bind(host).push(" AND slug = ").bind(slug).push(" AND next_at > ").push_now_plus(Duration::ZERO);
+        self.database.execute(sql).await?;
+        Ok(())
+    }
+
+    /// The rows of a host: of its owner, and of those who contest it.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn find_domains(&self, host: &str) -> Result<Vec<DomainRecord>, StoreError> {
+        let mut sql = select_domains(self);
+        sql.push(" WHERE host = ").bind(host).push(" ORDER BY created_at, slug");
+        let mut reader = self.database.reader().await?;
+        Ok(DomainRecord::read_all(&reader.fetch_all(sql).await?)?)
+    }
+
+    /// Domains in alphabetical order.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn list_domains(&self, filter: &DomainFilter<'_>, limit: u32) -> Result<Vec<DomainRecord>, StoreError> {
+        let mut sql = select_domains(self);
+        sql.push(" WHERE (host, slug) > (").bind(filter.after.0).push(", ").bind(filter.after.1).push(")");
+        if let Some(slug) = filter.slug {
+            sql.push(" AND slug = ").bind(slug);
+        }
+        match filter.state {
+            Some(state) => sql.push(" AND state = ").bind(state.as_str()),
+            None => sql.push(" AND state <> 'removed'"),
+        };
+        sql.push(" ORDER BY host, slug LIMIT ").bind(i64::from(limit));
+        let mut reader = self.database.reader().await?;
+        Ok(DomainRecord::read_all(&reader.fetch_all(sql).await?)?)
+    }
+
+    /// How many domains are in each state, for each reason.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn count_domains(&self) -> Result<Vec<DomainCount>, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
+        sql.push("SELECT state, ")
+            .push_either("coalesce(reason::json->>'reason', '')", "coalesce(reason->>'reason', '')");
+        sql.push(", count(*) FROM registry_domains GROUP BY 1, 2");
+        let rows = reader.fetch_all(sql).await?;
+        let read = |row: &Row| {
+            let state: String = row.get(0)?;
+            let state = DomainState::parse(&state).unwrap_or(DomainState::Claimed);
+            Ok(DomainCount { state, reason: row.get(1)?, count: row.get(2)? })
+        };
+        Ok(rows.iter().map(read).collect::<Result<_, sqlx::Error>>()?)
+    }
+}
+
+fn select_domains(registry: &Registry) -> Sql {
+    let mut sql = registry.database.sql();
+    sql.push("SELECT ").push(COLUMNS).push(" FROM registry_domains");
+    sql
+}
+
+/// Writes a row if its lease is still its own.
+pub(super) async fn write(
+    transaction: &mut Transaction,
+    domain: &DomainRecord,
+    lease: Lease,
+) -> Result<bool, sqlx::Error> {
+    let mut sql = transaction.sql();
+    sql.push("UPDATE registry_domains SET proved_since = ").bind(domain.proved_since);
+    sql.push(", state = ").bind(domain.state.as_str()).push(", reason = ").bind(domain.reason.as_str());
+    sql.push(", since = ").bind(domain.since).push(", checked_at = ").bind(domain.checked_at);
+    sql.push(", next_at = ").bind(domain.next_at).push(", failures = ").bind(domain.failures);
+    sql.push(", renew_at = ").bind(domain.renew_at).push(", is_late = ").bind(domain.is_late);
+    sql.push(", pending = ").bind(domain.pending.clone()).push(", leased_until = ");
+    match lease {
+        Lease::Keep(time) => sql.push_now_plus(time),
+        Lease::End => sql.push("NULL"),
+    };
+    sql.push(" WHERE ").push_lease(domain);
+    Ok(transaction.execute(sql).await? > 0)
+}
+
+/// The next revision of the registry. Other writers wait until the transaction ends.
+pub(super) async fn next_revision(transaction: &mut Transaction) -> Result<i64, sqlx::Error> {
+    let mut sql = transaction.sql();
+    sql.push("UPDATE registry_head SET revision = revision + 1 RETURNING revision");
+    transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?.get(0)
+}
+
+trait PushLease {
+    fn push_lease(&mut self, domain: &DomainRecord) -> &mut Self;
+}
+
+impl PushLease for Sql {
+    /// Adds the condition that the row has the lease with which the record was read.
+    fn push_lease(&mut self, domain: &DomainRecord) -> &mut Self {
+        self.push("host = ").bind(domain.host.as_str()).push(" AND slug = ").bind(domain.slug.as_str());
+        self.push(" AND fence = ").bind(domain.fence).push(" AND leased_until IS NOT NULL")
+    }
+}
