@@ -23,7 +23,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
 use crate::file_stamp::FileStamp;
-use crate::host::CertificateNames;
+use crate::host::{CertificateNames, HostName};
 
 pub use self::concerns::{ChainConcern, Roots, concerns};
 pub use self::contents::Contents;
@@ -137,6 +137,14 @@ pub enum CertificateError {
         /// The position of the leaf, from 1.
         position: usize,
     },
+    /// A certificate that was obtained for a host can't be read or used.
+    #[error("the certificate that was obtained for `{host}` can't be used: {cause}")]
+    Obtained {
+        /// The host.
+        host: String,
+        /// Why.
+        cause: String,
+    },
     /// Both files are valid and match, but the certificate is not valid now.
     #[error("the certificate in `{}` is out of date", path.display())]
     OutOfDate {
@@ -228,6 +236,20 @@ pub fn pair(
     let paired = CertifiedKey::from_der(chain.to_vec(), key.clone_key(), &aws_lc_rs::default_provider());
     let key = paired.map_err(|fault| unpaired(fault, chain, key, files))?;
     Ok(Certificate { key: Arc::new(key), names: Arc::new(names), validity })
+}
+
+/// Pairs a chain and a key that were obtained for a host, both PEM.
+///
+/// # Errors
+/// [`CertificateError::Obtained`].
+pub fn pair_of_text(host: &HostName, chain: &str, key: &str) -> Result<Certificate, CertificateError> {
+    let failed = |cause: &str| CertificateError::Obtained { host: host.to_string(), cause: cause.to_owned() };
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain.as_bytes()).collect();
+    let chain = chain.ok().filter(|chain| !chain.is_empty()).ok_or_else(|| failed("it is no chain in PEM form"))?;
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|_| failed("its key is not in PEM form"))?;
+    let nowhere = || Path::new("").into();
+    pair(&chain, &key, &CertificateFiles { certificate: nowhere(), private_key: nowhere() })
+        .map_err(|_| failed("its chain and key do not fit"))
 }
 
 /// Why a chain and a key do not match.

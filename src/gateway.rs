@@ -139,11 +139,23 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
     let directory = Directory::new(&tenants, &Directory::empty(Arc::clone(&connections)));
     let directory = Arc::new(ArcSwap::from_pointee(directory));
     let seals = &config.gateway.webhooks.seals;
+    let certificate_seals = config.gateway.acme.as_ref().map(|acme| acme.seals.clone()).unwrap_or_default();
     let following = config.gateway.registry.as_ref().zip(registered).map(|(registry, (node, loaded))| {
-        let following =
-            Following::new(registry, loaded, &config.tenants, Arc::clone(&directory), node, seals, &metrics);
+        let following = Following::new(
+            registry,
+            loaded,
+            &config.tenants,
+            Arc::clone(&directory),
+            node,
+            seals,
+            &certificate_seals,
+            &metrics,
+        );
         Arc::new(following)
     });
+    if let Some(following) = &following {
+        following.begin_with_certificates().await;
+    }
     let missed = Arc::new(AtomicU64::new(0));
     let (windows, listening, announcer) = match &config.gateway.redis {
         None => (None, None, None),
@@ -191,8 +203,9 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         seals: config.gateway.webhooks.seals.clone(),
         metrics: metrics.clone(),
     });
+    let obtained = following.as_ref().map(|following| Arc::clone(following.certificates()));
     let certificates =
-        Certificates::open(&config.gateway, Arc::clone(&directory), &metrics, CheckIntervals::default())?;
+        Certificates::open(&config.gateway, Arc::clone(&directory), &metrics, CheckIntervals::default(), obtained)?;
     let certificates = Arc::new(certificates);
     let addresses = config.gateway.listen.iter().map(|entry| entry.address).chain(config.gateway.admin_listen);
     // Before any socket is opened: one passed at `[::]` would make binding `0.0.0.0` fail with a less helpful

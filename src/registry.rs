@@ -3,7 +3,7 @@
 //! [`store::Registry`](crate::store::Registry) has the rows and their revisions; [`crate::config`] reads a row's text as
 //! it reads a file. Here they become tenants that are served: `following` takes the increments into the
 //! [directory](crate::tenant::Directory), next to the tenants of the files, and keeps a `snapshot` on disk, so that a node
-//! starts while the registry is away. [`editing`] checks a change before it is written, for the operator API and for
+//! starts while the registry is away. `obtained` has the certificates of domains. [`editing`] checks a change before it is written, for the operator API and for
 //! commands alike.
 //!
 //! A tenant belongs to a file or to the registry. The registry can't change a tenant of a file, and a file that claims
@@ -15,6 +15,7 @@ pub mod editing;
 mod following;
 mod loading;
 mod node_name;
+mod obtained;
 mod snapshot;
 mod with_files;
 
@@ -23,3 +24,4 @@ pub use described::describe;
 pub use following::{FollowError, FollowRegistry, Followed, Following};
 pub use loading::{LoadError, Loaded, load};
 pub use node_name::NodeName;
+pub use obtained::{ObtainedCertificate, ObtainedCertificates, ObtainedError, OpenedPair};

@@ -33,6 +33,9 @@ impl CertificateError {
                 "name files that belong together: `openssl x509 -noout -pubkey -in FILE` and `openssl pkey -pubout -in KEY` print the same".to_owned()
             }
             Self::LeafNotFirst { .. } => "write it first, then its issuer, then the issuer of that".to_owned(),
+            Self::Obtained { .. } => {
+                "keep every key of `seal_keys` with which keys were sealed; `formgate domain check` has it obtained again".to_owned()
+            }
             Self::OutOfDate { source: OutOfDate::Expired(_), .. } => {
                 "renew it; new files are used without a restart".to_owned()
             }

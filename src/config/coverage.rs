@@ -211,7 +211,9 @@ fn problem(error: &CertificateError, named: &NamedFiles) -> Problem {
         CertificateError::LeafNotFirst { .. } => {
             (certificate, &files.certificate, "the certificate of the private key is not the first in its file")
         }
-        CertificateError::OutOfDate { .. } => (certificate, &files.certificate, "the certificate is out of date"),
+        CertificateError::OutOfDate { .. } | CertificateError::Obtained { .. } => {
+            (certificate, &files.certificate, "the certificate is out of date")
+        }
     };
     let mut problem = Problem::at(span, title);
     if let CertificateError::LeafNotFirst { position, .. } = error {

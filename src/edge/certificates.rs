@@ -1,6 +1,7 @@
 //! Which certificate a handshake serves.
 //!
-//! A tenant's host uses its own certificate, one for all of the tenant's hosts below a name, or the gateway's. The
+//! A tenant's host uses its own certificate, one for all of the tenant's hosts below a name, the one that was obtained
+//! for it, or the gateway's. The
 //! handshake for a name that no tenant has ends with an alert. The gateway's certificate is always in memory. A
 //! tenant's certificate is read for its first handshake, by one task however many handshakes wait for it, and kept
 //! in a [cache] that is bounded in bytes. So a name costs an entry in the tenant directory until a client connects
@@ -24,12 +25,13 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 
 use self::cache::Cache;
 use self::inspection::CertificateInspection;
-use self::loader::{LoadedCertificate, Loader};
+use self::loader::{LoadedCertificate, Loader, Origin};
 use crate::background::Task;
 use crate::certificate::{CertificateError, CertificateFiles};
 use crate::config::GatewayConfig;
 use crate::host::HostName;
 use crate::metrics::Metrics;
+use crate::registry::ObtainedCertificates;
 use crate::tenant::Directory;
 
 pub use self::loader::ServedCertificate;
@@ -62,10 +64,12 @@ impl Default for CheckIntervals {
 /// All certificates: the gateway's own and those of its tenants.
 pub struct Certificates {
     directory: Arc<ArcSwap<Directory>>,
-    /// None if no listener uses TLS.
+    /// None if no listener uses TLS, or if each host has its own.
     gateway: Arc<ArcSwapOption<LoadedCertificate>>,
     loader: Arc<Loader>,
     cache: Arc<Cache>,
+    /// Whether a host that no file covers gets a certificate of its own.
+    are_obtained: bool,
     /// The faults that the last inspection found.
     faulty: ArcSwap<Vec<(Arc<str>, String)>>,
 }
@@ -81,8 +85,9 @@ impl Certificates {
         directory: Arc<ArcSwap<Directory>>,
         metrics: &Metrics,
         intervals: CheckIntervals,
+        obtained: Option<Arc<ObtainedCertificates>>,
     ) -> Result<Self, CertificateError> {
-        let loader = Arc::new(Loader::new(metrics.certificates.clone(), intervals));
+        let loader = Arc::new(Loader::new(metrics.certificates.clone(), intervals, obtained));
         let held = gateway.certificate.as_ref().map(|files| loader.read(files, GATEWAY.into())).transpose()?;
         let cache = Arc::new(Cache::new(gateway.certificate_cache, Arc::clone(&loader)));
         Ok(Self {
@@ -90,6 +95,7 @@ impl Certificates {
             gateway: Arc::new(ArcSwapOption::from_pointee(held)),
             loader,
             cache,
+            are_obtained: gateway.acme.is_some(),
             faulty: ArcSwap::default(),
         })
     }
@@ -112,11 +118,25 @@ impl Certificates {
     ) -> Result<Option<Arc<ServedCertificate>>, Arc<CertificateError>> {
         let Some(name) = name else { return Ok(self.gateway()) };
         let Some(tenant) = self.directory.load().config_at(name).cloned() else { return Ok(None) };
-        let Some((_, files)) = tenant.certificate(name) else { return Ok(self.gateway()) };
-        match self.cache.held(files).await {
+        let origin = match tenant.certificate(name) {
+            Some((_, files)) => Origin::Files(files.clone()),
+            None => match self.obtained(name, &tenant.slug) {
+                Some(origin) => origin,
+                None => return Ok(self.gateway()),
+            },
+        };
+        match self.cache.held(&origin).await {
             Some(served) => Ok(Some(served)),
-            None => self.cache.load(&tenant.slug, files).await.map(Some),
+            None => self.cache.load(&tenant.slug, &origin).await.map(Some),
         }
+    }
+
+    /// The certificate that was obtained for a host, unless the gateway's covers it: files always win.
+    fn obtained(&self, name: &HostName, slug: &Arc<str>) -> Option<Origin> {
+        self.loader.obtained.as_ref()?.find(name, slug)?;
+        let gateway = self.gateway.load();
+        let is_covered = gateway.as_ref().is_some_and(|gateway| gateway.served().names.covers(name));
+        (!is_covered).then(|| Origin::Obtained(name.clone(), Arc::clone(slug)))
     }
 
     /// Reads a new certificate for the gateway with blocking I/O. Reads nothing if the certificate is already
@@ -126,7 +146,7 @@ impl Certificates {
     /// The certificate can't be read.
     pub fn prepare(&self, files: Option<&CertificateFiles>) -> Result<PreparedCertificate, CertificateError> {
         let served = self.gateway.load();
-        let other = files.filter(|files| served.as_ref().is_none_or(|served| served.files() != *files));
+        let other = files.filter(|files| served.as_ref().is_none_or(|served| served.files() != Some(*files)));
         let Some(files) = other else { return Ok(PreparedCertificate(None)) };
         self.loader.read(files, GATEWAY.into()).map(|held| PreparedCertificate(Some(Arc::new(held))))
     }
@@ -141,7 +161,7 @@ impl Certificates {
     /// The files of the gateway's certificate, if it has one.
     #[must_use]
     pub fn files_of_gateway(&self) -> Option<CertificateFiles> {
-        self.gateway.load().as_ref().map(|held| held.files().clone())
+        self.gateway.load().as_ref().and_then(|held| held.files().cloned())
     }
 
     /// Compares all certificates in memory with their files, drops those that no tenant has any more, and triggers
@@ -152,7 +172,10 @@ impl Certificates {
         let directory = self.directory.load_full();
         let has = |held: &LoadedCertificate| {
             let tenant = directory.config(held.owner());
-            tenant.is_some_and(|tenant| tenant.certificates.iter().any(|(_, files)| files == held.files()))
+            tenant.is_some_and(|tenant| match held.origin() {
+                Origin::Files(files) => tenant.certificates.iter().any(|(_, known)| known == files),
+                Origin::Obtained(host, _) => tenant.hosts().any(|known| known == host),
+            })
         };
         self.cache.compare_all(has).await;
     }
@@ -175,7 +198,7 @@ impl Certificates {
 
 /// Replaces the gateway's certificate if its files were renewed, unless another one has replaced it meanwhile.
 async fn renew(loader: &Arc<Loader>, gateway: &ArcSwapOption<LoadedCertificate>) {
-    for before in loader::changed(gateway.load_full().into_iter().collect()).await {
+    for before in loader.changed(gateway.load_full().into_iter().collect()).await {
         if let Some(renewed) = loader.renew(&before).await {
             gateway.compare_and_swap(&before, Some(Arc::new(renewed)));
         }

@@ -4,6 +4,9 @@
 //! within a second, without Redis and without a session that listens. A row that can't be read, or wants what a tenant of
 //! a file has, leaves its tenant as it was, is logged, and is tried again when the files change.
 
+mod beat;
+mod certificates;
+
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,13 +18,14 @@ use tokio::sync::{Notify, OnceCell, OwnedMutexGuard};
 use super::claimed::FileTenants;
 use super::loading::{Loaded, read_rows, read_whole};
 use super::node_name::NodeName;
+use super::obtained::ObtainedCertificates;
 use super::snapshot::Snapshot;
 use super::with_files::why_not;
 use crate::background::{Run, Task};
 use crate::config::{RegisteredTenant, RegistryConfig, TenantConfig};
 use crate::metrics::{Metrics, RegistryMetrics};
 use crate::seal::Seals;
-use crate::store::registry::{Beat, Head, PAGE, RegistryRow};
+use crate::store::registry::{Head, PAGE, RegistryRow};
 use crate::store::{Registry, StoreError, with_causes};
 use crate::tenant::{Directory, RemovedDatabase, close_removed, last_used};
 
@@ -49,6 +53,7 @@ pub struct Following {
     metrics: RegistryMetrics,
     all_metrics: Metrics,
     node: NodeName,
+    certificates: Arc<ObtainedCertificates>,
     /// Held while tenants change, by this or by a reload of the files.
     followed: Arc<tokio::sync::Mutex<Followed>>,
     /// The local operator API has written, or the files have changed.
@@ -79,6 +84,8 @@ pub struct Followed {
     pub(super) files: Arc<FileTenants>,
     pub(super) refused: BTreeMap<String, RefusedRow>,
     snapshot: Snapshot,
+    /// Up to here the certificates were taken over.
+    certificates: i64,
     beat_at: Option<Instant>,
 }
 
@@ -107,6 +114,7 @@ impl Following {
         directory: Arc<ArcSwap<Directory>>,
         node: NodeName,
         seals: &Seals,
+        certificate_seals: &Seals,
         metrics: &Metrics,
     ) -> Self {
         let Loaded { registry, mut head, rows } = loaded;
@@ -121,6 +129,7 @@ impl Following {
             files: Arc::new(FileTenants::of(files)),
             refused: refused.collect(),
             snapshot: Snapshot::new(&config.snapshot, seals),
+            certificates: 0,
             beat_at: None,
         };
         let following = Self {
@@ -130,6 +139,7 @@ impl Following {
             metrics: metrics.registry.clone(),
             all_metrics: metrics.clone(),
             node,
+            certificates: Arc::new(ObtainedCertificates::new(config, certificate_seals)),
             changed: Notify::new(),
             state: Mutex::default(),
             is_other: AtomicBool::new(false),
@@ -208,6 +218,7 @@ impl Following {
             registry.forget_node(self.node.id()).await.ok();
             registry.close().await;
         }
+        self.certificates.close().await;
     }
 
     async fn follow(&self) -> Result<(), FollowError> {
@@ -238,6 +249,7 @@ impl Following {
             self.apply(&mut followed, head, rows, false).await;
             is_applied = true;
         }
+        is_applied |= self.take_certificates(registry, &mut followed, head.revision, is_restored).await?;
         if is_applied || followed.beat_at.is_none_or(|at| at.elapsed() >= BEAT_INTERVAL) {
             self.beat(registry, &mut followed).await;
         }
@@ -318,30 +330,6 @@ impl Following {
         }
         if !left.is_empty() {
             tokio::spawn(close_removed(left));
-        }
-    }
-
-    /// Writes how far this node has got. A registry that can't be written is still followed.
-    async fn beat(&self, registry: &Registry, followed: &mut Followed) {
-        let beat = Beat {
-            id: self.node.id().to_owned(),
-            name: self.node.name().to_owned(),
-            version: env!("CARGO_PKG_VERSION"),
-            revision: followed.head.revision,
-            refused: followed.refused.keys().cloned().collect(),
-            beat: format!("{:016x}", rand::random::<u64>()),
-            started_at: self.node.started_at(),
-        };
-        match registry.write_beat(&beat).await {
-            Ok(()) => {
-                followed.head.beat = Some(beat.beat);
-                followed.beat_at = Some(Instant::now());
-            }
-            Err(error) => {
-                // It may have been written nevertheless.
-                followed.head.beat = None;
-                tracing::debug!(cause = with_causes(&error), "the registry does not take how far this node has got");
-            }
         }
     }
 

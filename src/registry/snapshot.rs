@@ -4,7 +4,7 @@
 //! with their passwords; they are sealed if the configuration has a key.
 
 use crate::seal::Seals;
-use crate::store::registry::{Head, RegistryRow};
+use crate::store::registry::{CertificateRecord, Head, RegistryRow};
 use crate::store::{DatabaseLocation, Registry, StoreError, with_causes};
 
 /// The file. Faults are logged once: the registry is what matters, and it is there while a node writes here.
@@ -69,6 +69,52 @@ impl Snapshot {
             })
             .collect();
         let outcome = self.write(head, &sealed, is_whole).await;
+        self.note(outcome);
+    }
+
+    /// Reads the certificates that the file has of a registry, some at a time. Returns the revision of the last one.
+    pub(super) async fn read_certificates(
+        &mut self,
+        epoch: &str,
+        at_once: u32,
+        mut take: impl FnMut(&[CertificateRecord]),
+    ) -> i64 {
+        let read = async {
+            let mut last = 0;
+            if !self.location.file().is_some_and(std::path::Path::exists) {
+                return Ok(last);
+            }
+            let registry = self.open().await?;
+            if registry.head("").await?.epoch == epoch {
+                loop {
+                    let rows = registry.certificates_after(last, at_once).await?;
+                    let Some(row) = rows.last() else { break };
+                    last = row.revision;
+                    take(&rows);
+                }
+            }
+            self.open = Some(registry);
+            Ok::<_, StoreError>(last)
+        };
+        read.await.unwrap_or_else(|error| {
+            tracing::error!(cause = with_causes(&error), "the certificates of the snapshot can't be read");
+            0
+        })
+    }
+
+    /// Keeps certificates. With `is_whole`, there are no others.
+    pub(super) async fn keep_certificates(&mut self, rows: &[CertificateRecord], is_whole: bool) {
+        let keep = async {
+            let registry = self.open().await?;
+            registry.copy_certificates(rows, is_whole).await?;
+            self.open = Some(registry);
+            Ok(())
+        };
+        let outcome = keep.await;
+        self.note(outcome);
+    }
+
+    fn note(&mut self, outcome: Result<(), StoreError>) {
         match &outcome {
             Err(error) if !self.is_faulty => {
                 let cause = with_causes(error);
@@ -80,12 +126,16 @@ impl Snapshot {
         self.is_faulty = outcome.is_err();
     }
 
+    /// The file, which is opened again after a fault.
+    async fn open(&mut self) -> Result<Registry, StoreError> {
+        match self.open.take() {
+            Some(open) => Ok(open),
+            None => Registry::open(&self.location).await,
+        }
+    }
+
     async fn write(&mut self, head: &Head, rows: &[RegistryRow], is_whole: bool) -> Result<(), StoreError> {
-        let registry = match self.open.take() {
-            Some(open) => open,
-            None => Registry::open(&self.location).await?,
-        };
-        // After a fault it is opened again.
+        let registry = self.open().await?;
         registry.copy(head, rows, is_whole).await?;
         self.open = Some(registry);
         Ok(())

@@ -12,8 +12,8 @@ use std::time::Instant;
 use futures_util::FutureExt;
 use moka::future::Cache as Moka;
 
-use super::loader::{LoadedCertificate, Loader, ServedCertificate, changed};
-use crate::certificate::{CertificateError, CertificateFiles};
+use super::loader::{LoadedCertificate, Loader, Origin, ServedCertificate};
+use crate::certificate::CertificateError;
 use crate::store::with_causes;
 
 /// How many broken certificates are remembered with their fault.
@@ -22,7 +22,7 @@ use crate::store::with_causes;
 /// repeatedly.
 const MAX_FAILURES: u64 = 10_000;
 
-/// How many certificates are compared with their files at a time.
+/// How many certificates are compared with their origins at a time.
 ///
 /// Larger: requests lose a CPU for longer. Smaller: more switches between threads, each of which takes longer than
 /// a comparison.
@@ -34,10 +34,10 @@ const COMPARE_BATCH: usize = 64;
 const BATCH_DELAY_DIVISOR: u32 = 50;
 
 pub(super) struct Cache {
-    held: Moka<CertificateFiles, Arc<LoadedCertificate>>,
+    held: Moka<Origin, Arc<LoadedCertificate>>,
     /// The certificates due for comparison. None while no task compares.
     due: Mutex<Option<Vec<Arc<LoadedCertificate>>>>,
-    failures: Moka<CertificateFiles, LoadFailure>,
+    failures: Moka<Origin, LoadFailure>,
     loader: Arc<Loader>,
 }
 
@@ -55,10 +55,10 @@ impl Cache {
         Self { held, due: Mutex::default(), failures: Moka::new(MAX_FAILURES), loader }
     }
 
-    /// A certificate that is in memory, without waiting. If a comparison with its files is due, it runs in the
+    /// A certificate that is in memory, without waiting. If a comparison with its origin is due, it runs in the
     /// background.
-    pub(super) async fn held(self: &Arc<Self>, files: &CertificateFiles) -> Option<Arc<ServedCertificate>> {
-        let held = self.held.get(files).await?;
+    pub(super) async fn held(self: &Arc<Self>, origin: &Origin) -> Option<Arc<ServedCertificate>> {
+        let held = self.held.get(origin).await?;
         if self.loader.is_due(&held) {
             self.compare_soon(Arc::clone(&held));
         }
@@ -99,17 +99,17 @@ impl Cache {
     pub(super) async fn load(
         &self,
         owner: &Arc<str>,
-        files: &CertificateFiles,
+        origin: &Origin,
     ) -> Result<Arc<ServedCertificate>, Arc<CertificateError>> {
-        let before = self.failures.get(files).await;
+        let before = self.failures.get(origin).await;
         if let Some(failure) = before.as_ref().filter(|failure| failure.at.elapsed() < self.loader.intervals.retry) {
             return Err(Arc::clone(&failure.error));
         }
         let load = async {
-            match self.loader.load(files, owner, None).await {
+            match self.loader.load(origin, owner, None).await {
                 Ok(held) => {
                     if before.is_some() {
-                        self.failures.invalidate(files).await;
+                        self.failures.invalidate(origin).await;
                         tracing::info!(tenant = &**owner, "the tenant's certificate is back");
                     }
                     Ok(Arc::new(held))
@@ -121,21 +121,21 @@ impl Cache {
                         tracing::error!(tenant = &**owner, fault, remedy, "the tenant's certificate can't be served");
                     }
                     let failure = LoadFailure { at: Instant::now(), error: Arc::clone(&error) };
-                    self.failures.insert(files.clone(), failure).await;
+                    self.failures.insert(origin.clone(), failure).await;
                     Err(error)
                 }
             }
         };
-        let loaded = self.held.try_get_with_by_ref(files, load).await;
+        let loaded = self.held.try_get_with_by_ref(origin, load).await;
         self.evict().await;
         loaded.map(|held| Arc::clone(held.served())).map_err(|error: Arc<Arc<CertificateError>>| (*error).clone())
     }
 
-    /// Compares every certificate in memory with its files, and drops those that no tenant has any more.
+    /// Compares every certificate in memory with its origin, and drops those that no tenant has any more.
     pub(super) async fn compare_all(&self, has: impl Fn(&LoadedCertificate) -> bool) {
         let (all, gone): (Vec<_>, Vec<_>) = self.held.iter().map(|(_, held)| held).partition(|held| has(held));
         for held in gone {
-            self.held.invalidate(held.files()).await;
+            self.held.invalidate(held.origin()).await;
         }
         self.compare(&all).await;
         self.evict().await;
@@ -143,9 +143,9 @@ impl Cache {
 
     async fn compare(&self, all: &[Arc<LoadedCertificate>]) {
         for some in all.chunks(COMPARE_BATCH) {
-            for held in changed(some.to_vec()).await {
+            for held in self.loader.changed(some.to_vec()).await {
                 if let Some(renewed) = self.loader.renew(&held).await {
-                    self.held.insert(held.files().clone(), Arc::new(renewed)).await;
+                    self.held.insert(held.origin().clone(), Arc::new(renewed)).await;
                     self.evict().await;
                 }
             }

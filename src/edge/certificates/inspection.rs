@@ -91,22 +91,31 @@ struct Round {
 }
 
 async fn inspect(certificates: &Certificates, mut previous: PreviousRound) -> (Round, PreviousRound) {
+    let (gateway, obtained) = (certificates.gateway.load_full(), certificates.loader.obtained.clone());
     // If no listener uses TLS, no certificate is used.
-    let Some(gateway) = certificates.gateway.load_full() else { return (Round::default(), previous) };
+    if gateway.is_none() && obtained.is_none() {
+        return (Round::default(), previous);
+    }
     let tenants: Vec<_> = certificates.directory.load().configs().map(Arc::clone).collect();
     let mut round = Round::default();
-    round.note_expiry(GATEWAY.into(), gateway.validity().until);
-    let files = gateway.files().clone();
-    let done = run_blocking(move || {
-        round.inspect_files(&GATEWAY.into(), &files, &[], &previous);
-        (round, previous)
-    });
-    (round, previous) = done.await;
+    for (_, certificate) in obtained.iter().flat_map(|obtained| obtained.all()) {
+        round.note_expiry(certificate.slug, certificate.not_after.as_second());
+    }
+    if let Some((gateway, files)) = gateway.as_ref().and_then(|gateway| Some((gateway, gateway.files()?.clone()))) {
+        round.note_expiry(GATEWAY.into(), gateway.validity().until);
+        let done = run_blocking(move || {
+            round.inspect_files(&GATEWAY.into(), &files, &[], &previous);
+            (round, previous)
+        });
+        (round, previous) = done.await;
+    }
+    // A host that gets a certificate of its own is reported with its domain.
+    let names = gateway.filter(|_| !certificates.are_obtained).map(|gateway| Arc::clone(&gateway.served().names));
     for some in tenants.chunks(BATCH) {
-        let (some, names) = (some.to_vec(), Arc::clone(&gateway.served().names));
+        let (some, names) = (some.to_vec(), names.clone());
         let began = Instant::now();
         let done = run_blocking(move || {
-            some.iter().for_each(|tenant| round.inspect(tenant, &names, &previous));
+            some.iter().for_each(|tenant| round.inspect(tenant, names.as_deref(), &previous));
             (round, previous)
         });
         (round, previous) = done.await;
@@ -116,7 +125,7 @@ async fn inspect(certificates: &Certificates, mut previous: PreviousRound) -> (R
 }
 
 impl Round {
-    fn inspect(&mut self, tenant: &TenantConfig, gateway: &CertificateNames, previous: &PreviousRound) {
+    fn inspect(&mut self, tenant: &TenantConfig, gateway: Option<&CertificateNames>, previous: &PreviousRound) {
         let mut soonest = None;
         for (pattern, files) in &tenant.certificates {
             let is_for = |host: &&HostName| tenant.certificate(host).is_some_and(|(chosen, _)| chosen == pattern);
@@ -126,7 +135,10 @@ impl Round {
             };
             soonest = Some(soonest.map_or(until, |soonest: i64| soonest.min(until)));
         }
-        for host in tenant.hosts().filter(|host| tenant.certificate(host).is_none() && !gateway.covers(host)) {
+        let is_bare = |host: &&HostName| {
+            tenant.certificate(host).is_none() && gateway.is_some_and(|gateway| !gateway.covers(host))
+        };
+        for host in tenant.hosts().filter(is_bare) {
             self.faults.push((Arc::clone(&tenant.slug), format!("no certificate covers `{host}`")));
         }
         if let Some(expires) = soonest {

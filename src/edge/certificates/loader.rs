@@ -1,6 +1,6 @@
 //! One certificate in memory, and how it is read.
 //!
-//! Owns reading certificate files for handshakes, off the worker threads, and the `ServerConfig` of each
+//! Owns reading certificates for handshakes, from files and from the registry, off the worker threads, and the `ServerConfig` of each
 //! certificate. The certificate is chosen before rustls begins the handshake, because the choice may wait for a
 //! disk and a rustls resolver can't. All certificates share one key for session tickets, so that a session can be
 //! resumed whichever of them issued its ticket; rustls itself refuses a ticket of another name.
@@ -19,8 +19,9 @@ use tokio::sync::{Notify, Semaphore};
 
 use super::CheckIntervals;
 use crate::certificate::{self, Certificate, CertificateError, CertificateFiles, FilesStamp, Validity};
-use crate::host::CertificateNames;
+use crate::host::{CertificateNames, HostName};
 use crate::metrics::CertificateMetrics;
+use crate::registry::ObtainedCertificates;
 use crate::store::with_causes;
 
 /// How many pairs of files are read at once.
@@ -45,17 +46,33 @@ pub struct ServedCertificate {
     pub names: Arc<CertificateNames>,
 }
 
-/// A certificate in memory, and what is known of its files.
+/// Where a certificate comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Origin {
+    /// Two files.
+    Files(CertificateFiles),
+    /// It was obtained for a host of a tenant.
+    Obtained(HostName, Arc<str>),
+}
+
+/// Which version of a certificate it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    Files(FilesStamp),
+    Obtained(i64),
+}
+
+/// A certificate in memory, and what is known of its origin.
 #[derive(Debug)]
 pub(super) struct LoadedCertificate {
     served: Arc<ServedCertificate>,
-    files: CertificateFiles,
+    origin: Origin,
     /// The slug of the tenant that owns it, or `gateway`.
     owner: Arc<str>,
-    stamp: FilesStamp,
+    version: Version,
     validity: Validity,
     bytes: u32,
-    /// When it was last compared with its files, in milliseconds since the loader was created.
+    /// When it was last compared with its origin, in milliseconds since the loader was created.
     compared: AtomicU64,
     /// The last fault of files that should have replaced it.
     fault: Mutex<Option<String>>,
@@ -66,8 +83,16 @@ impl LoadedCertificate {
         &self.served
     }
 
-    pub(super) fn files(&self) -> &CertificateFiles {
-        &self.files
+    pub(super) fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// Its files, unless it was obtained.
+    pub(super) fn files(&self) -> Option<&CertificateFiles> {
+        match &self.origin {
+            Origin::Files(files) => Some(files),
+            Origin::Obtained(..) => None,
+        }
     }
 
     pub(super) fn owner(&self) -> &str {
@@ -91,12 +116,18 @@ pub(super) struct Loader {
     since: Instant,
     pub(super) intervals: CheckIntervals,
     pub(super) metrics: CertificateMetrics,
+    /// Those of the registry, if there is one.
+    pub(super) obtained: Option<Arc<ObtainedCertificates>>,
     /// Notified when a certificate was renewed, or when its files hold one that can't be served.
     pub(super) changed: Notify,
 }
 
 impl Loader {
-    pub(super) fn new(metrics: CertificateMetrics, intervals: CheckIntervals) -> Self {
+    pub(super) fn new(
+        metrics: CertificateMetrics,
+        intervals: CheckIntervals,
+        obtained: Option<Arc<ObtainedCertificates>>,
+    ) -> Self {
         Self {
             provider: Arc::new(aws_lc_rs::default_provider()),
             ticketer: Ticketer::new().expect("the system gives random bytes"),
@@ -104,6 +135,7 @@ impl Loader {
             since: Instant::now(),
             intervals,
             metrics,
+            obtained,
             changed: Notify::new(),
         }
     }
@@ -117,29 +149,50 @@ impl Loader {
         // Taken before the files are read: files that are written meanwhile get another stamp and are read again.
         let stamp = files.stamp();
         let certificate = certificate::read(files)?;
-        let chain: usize = certificate.key.cert.iter().map(|certificate| certificate.len()).sum();
-        let paths = files.certificate.as_os_str().len() + files.private_key.as_os_str().len();
-        Ok(LoadedCertificate {
-            bytes: u32::try_from(chain + 2 * paths + OVERHEAD).unwrap_or(u32::MAX),
-            validity: certificate.validity,
-            served: self.ready(certificate),
-            files: files.clone(),
-            owner,
-            stamp,
-            compared: AtomicU64::new(self.now()),
-            fault: Mutex::default(),
-        })
+        Ok(self.loaded(certificate, Origin::Files(files.clone()), owner, Version::Files(stamp)))
     }
 
-    /// Reads a pair of files on a blocking thread, and counts the read. A certificate that is out of date never
-    /// replaces a valid one.
+    fn loaded(&self, certificate: Certificate, origin: Origin, owner: Arc<str>, version: Version) -> LoadedCertificate {
+        let chain: usize = certificate.key.cert.iter().map(|certificate| certificate.len()).sum();
+        let origin_bytes = match &origin {
+            Origin::Files(files) => 2 * (files.certificate.as_os_str().len() + files.private_key.as_os_str().len()),
+            Origin::Obtained(host, _) => 2 * host.as_str().len(),
+        };
+        LoadedCertificate {
+            bytes: u32::try_from(chain + origin_bytes + OVERHEAD).unwrap_or(u32::MAX),
+            validity: certificate.validity,
+            served: self.ready(certificate),
+            origin,
+            owner,
+            version,
+            compared: AtomicU64::new(self.now()),
+            fault: Mutex::default(),
+        }
+    }
+
+    /// Reads a certificate, off the threads that serve requests, and counts the read. One that is out of date never
+    /// replaces a valid one of files.
     pub(super) async fn load(
+        self: &Arc<Self>,
+        origin: &Origin,
+        owner: &Arc<str>,
+        before: Option<Validity>,
+    ) -> Result<LoadedCertificate, CertificateError> {
+        let _permit = self.permits.acquire().await.expect("the permits are never closed");
+        let read = match origin {
+            Origin::Files(files) => self.load_files(files, owner, before).await,
+            Origin::Obtained(host, slug) => self.load_obtained(host, slug).await,
+        };
+        self.metrics.loads.with_label_values(&[if read.is_ok() { "done" } else { "failed" }]).inc();
+        read
+    }
+
+    async fn load_files(
         self: &Arc<Self>,
         files: &CertificateFiles,
         owner: &Arc<str>,
         before: Option<Validity>,
     ) -> Result<LoadedCertificate, CertificateError> {
-        let _permit = self.permits.acquire().await.expect("the permits are never closed");
         let (loader, files, owner) = (Arc::clone(self), files.clone(), Arc::clone(owner));
         let read = run_blocking(move || {
             let held = loader.read(&files, owner)?;
@@ -149,9 +202,17 @@ impl Loader {
             }
             Ok(held)
         });
-        let read = read.await;
-        self.metrics.loads.with_label_values(&[if read.is_ok() { "done" } else { "failed" }]).inc();
-        read
+        read.await
+    }
+
+    async fn load_obtained(&self, host: &HostName, slug: &Arc<str>) -> Result<LoadedCertificate, CertificateError> {
+        let failed = |cause: String| CertificateError::Obtained { host: host.to_string(), cause };
+        let known = self.obtained.as_ref().and_then(|obtained| Some((obtained, obtained.find(host, slug)?)));
+        let (obtained, known) = known.ok_or_else(|| failed("it is gone".to_owned()))?;
+        let pair = obtained.read(host.as_str(), &known).await.map_err(|error| failed(with_causes(&error)))?;
+        let certificate = certificate::pair_of_text(host, &pair.chain, &pair.key)?;
+        let origin = Origin::Obtained(host.clone(), Arc::clone(slug));
+        Ok(self.loaded(certificate, origin, Arc::clone(slug), Version::Obtained(known.revision)))
     }
 
     /// Whether a comparison of a certificate with its files is due. Only the first caller gets `true`.
@@ -166,9 +227,14 @@ impl Loader {
     /// broken, out of date or only half written is logged once and tried again later.
     pub(super) async fn renew(self: &Arc<Self>, held: &LoadedCertificate) -> Option<LoadedCertificate> {
         let tenant = &*held.owner;
-        match self.load(&held.files, &held.owner, Some(held.validity)).await {
+        match self.load(&held.origin, &held.owner, Some(held.validity)).await {
             Ok(renewed) => {
-                tracing::info!(tenant, file = %held.files.certificate.display(), "a renewed certificate is served");
+                match &held.origin {
+                    Origin::Files(files) => {
+                        tracing::info!(tenant, file = %files.certificate.display(), "a renewed certificate is served");
+                    }
+                    Origin::Obtained(host, _) => tracing::info!(tenant, %host, "a renewed certificate is served"),
+                }
                 self.note_change();
                 Some(renewed)
             }
@@ -207,19 +273,32 @@ impl Loader {
     }
 }
 
-/// The certificates whose files have changed since they were read.
-pub(super) async fn changed(mut some: Vec<Arc<LoadedCertificate>>) -> Vec<Arc<LoadedCertificate>> {
-    let compare = move || {
-        some.retain(|held| {
-            let is_changed = held.files.stamp() != held.stamp;
-            if !is_changed {
-                *fault_of(held) = None;
-            }
-            is_changed
-        });
-        some
-    };
-    run_blocking(compare).await
+impl Loader {
+    /// The certificates that have another version than the one that was read. A certificate that is gone is served on: its
+    /// host is no longer the tenant's, or will be without one after the cache.
+    pub(super) async fn changed(
+        self: &Arc<Self>,
+        mut some: Vec<Arc<LoadedCertificate>>,
+    ) -> Vec<Arc<LoadedCertificate>> {
+        let loader = Arc::clone(self);
+        let compare = move || {
+            some.retain(|held| {
+                let is_changed = match &held.origin {
+                    Origin::Files(files) => Version::Files(files.stamp()) != held.version,
+                    Origin::Obtained(host, slug) => {
+                        let known = loader.obtained.as_ref().and_then(|obtained| obtained.find(host, slug));
+                        known.is_some_and(|known| Version::Obtained(known.revision) != held.version)
+                    }
+                };
+                if !is_changed {
+                    *fault_of(held) = None;
+                }
+                is_changed
+            });
+            some
+        };
+        run_blocking(compare).await
+    }
 }
 
 fn fault_of(held: &LoadedCertificate) -> std::sync::MutexGuard<'_, Option<String>> {

@@ -52,7 +52,7 @@ fn scene(tenants: usize, intervals: CheckIntervals) -> Scene {
     let config = Config::load(&file).unwrap_or_else(|problems| panic!("{problems}"));
     let directory = Arc::new(ArcSwap::from_pointee(Directory::new(&config.tenants, &Directory::default())));
     let metrics = Metrics::default();
-    let certificates = Certificates::open(&config.gateway, directory, &metrics, intervals).unwrap();
+    let certificates = Certificates::open(&config.gateway, directory, &metrics, intervals, None).unwrap();
     Scene { folder, metrics, certificates: Arc::new(certificates) }
 }
 

@@ -147,7 +147,8 @@ impl Fixture {
         let config = Config::load(&file).unwrap();
         let directory = Arc::new(ArcSwap::from_pointee(Directory::new(&config.tenants, &Directory::default())));
         let metrics = Metrics::default();
-        let certificates = Certificates::open(&config.gateway, directory, &metrics, CheckIntervals::default()).unwrap();
+        let certificates =
+            Certificates::open(&config.gateway, directory, &metrics, CheckIntervals::default(), None).unwrap();
         let edge = Edge {
             certificates: Arc::new(certificates),
             service: Arc::new(Handler),
