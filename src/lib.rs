@@ -19,6 +19,8 @@
 //! [`operator`] is the API that changes it.
 //! The other way, what changes in a database reaches receivers through [`webhooks`].
 //!
+//! [`acme`] obtains certificates from authorities.
+//!
 //! [`gateway`] builds all of these from a [`config`] and starts them; [`tenant`] and [`quota`] are what the gate asks.
 //!
 //! # Layers
@@ -40,12 +42,14 @@
 //! config
 //! certificate
 //! reply, store
+//! acme
 //! background, memory, outbound
 //! deadline, file_stamp, host, metrics, owner_only, rights, seal, systemd, telemetry
 //! ```
 //!
 //! So `store` and `quota` know no HTTP, `api` knows no sockets, and only `store` names a database.
 
+pub mod acme;
 pub mod administration;
 pub mod api;
 pub mod background;

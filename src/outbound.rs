@@ -8,7 +8,7 @@
 //! 3. `tls` verifies the certificate; `connector` gives the connection to the HTTP client, and `counted` bounds it.
 //! 4. `signature` signs the request, and `answer` reads what comes back.
 //!
-//! `document` exchanges whole documents with an OpenID provider on the same way.
+//! `document` exchanges whole documents with an OpenID provider or a certificate authority on the same way.
 //!
 //! `probe` walks the same way step by step for an operator.
 //!
@@ -34,7 +34,7 @@ mod target;
 mod test_requests;
 mod tls;
 
-pub use answer::Answer;
+pub use answer::{Answer, retry_after};
 pub use client::{Attempt, Client, Message};
 pub use document::{Document, MAX_DOCUMENT_BYTES};
 pub use error::{ConnectFault, DnsFault, Phase, ProtocolFault, SendError, TlsFault};

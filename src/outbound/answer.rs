@@ -70,7 +70,8 @@ pub(super) async fn read(
         excerpt.extend_from_slice(&bytes[..bytes.len().min(EXCERPT_BYTES - excerpt.len())]);
     }
     let excerpt = printable(&excerpt, received > excerpt.len());
-    Ok(Answer { status, retry_after: retry_after(headers, now), excerpt })
+    let retry_after = retry_after(headers, now).map(|wait| wait.min(MAX_RETRY_AFTER));
+    Ok(Answer { status, retry_after, excerpt })
 }
 
 /// The text of an excerpt. A character that the cut went through is left out.
@@ -87,17 +88,18 @@ fn printable(bytes: &[u8], is_cut: bool) -> String {
         .collect()
 }
 
-fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
+/// How long an answer asks to wait: any number of seconds, or until a date.
+#[must_use]
+pub fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    let wait = if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         // More digits than fit are a long time.
-        text.parse().map_or(MAX_RETRY_AFTER, Duration::from_secs)
+        Some(text.parse().map_or(Duration::MAX, Duration::from_secs))
     } else {
         let date = DATE_FORMATS.iter().find_map(|format| strtime::parse(format, text).ok()?.to_datetime().ok())?;
         let at = date.to_zoned(TimeZone::UTC).ok()?.timestamp();
-        Duration::try_from(at.duration_since(now)).unwrap_or_default()
-    };
-    Some(wait.min(MAX_RETRY_AFTER))
+        Some(Duration::try_from(at.duration_since(now)).unwrap_or_default())
+    }
 }
 
 #[cfg(test)]
@@ -107,7 +109,7 @@ mod tests {
     fn wait(text: &'static str) -> Option<u64> {
         let now = "1994-11-06T08:49:00Z".parse().unwrap();
         let headers = HeaderMap::from_iter([(RETRY_AFTER, http::HeaderValue::from_bytes(text.as_bytes()).unwrap())]);
-        retry_after(&headers, now).map(|wait| wait.as_secs())
+        retry_after(&headers, now).map(|wait| wait.min(MAX_RETRY_AFTER).as_secs())
     }
 
     #[test]

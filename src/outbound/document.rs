@@ -5,7 +5,7 @@
 
 use bytes::{Bytes, BytesMut};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, USER_AGENT};
-use http::{Request, StatusCode, request};
+use http::{Request, Response, StatusCode, request};
 use http_body_util::{BodyExt, Full};
 
 use super::client::{AGENT, Client, fault_of};
@@ -53,11 +53,29 @@ impl Client {
     }
 
     async fn fetch(&self, request: request::Builder, body: Bytes) -> Result<Document, SendError> {
-        let request = request.header(ACCEPT, "application/json").header(USER_AGENT, AGENT).body(Full::new(body));
-        let request = request.expect("a target's URI and these headers are valid");
+        let request = request.header(ACCEPT, "application/json").body(body);
+        let (head, body) = self.read(request.expect("a target's URI and these headers are valid")).await?.into_parts();
+        Ok(Document { status: head.status, body })
+    }
+
+    /// Sends a request to a target, whatever its URI is, and reads the answer with its headers.
+    ///
+    /// # Errors
+    /// As for [`Self::get`].
+    pub async fn exchange_document(
+        &self,
+        target: &Target,
+        mut request: Request<Bytes>,
+    ) -> Result<Response<Bytes>, SendError> {
+        *request.uri_mut() = target.uri().clone();
+        self.read(request).await
+    }
+
+    async fn read(&self, mut request: Request<Bytes>) -> Result<Response<Bytes>, SendError> {
+        request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(AGENT));
         let mut phase = Phase::Head;
         let exchange = async {
-            let (head, mut body, connection) = self.open(request, &mut phase).await?;
+            let (head, mut body, connection) = self.open(request.map(Full::new), &mut phase).await?;
             let mut received = BytesMut::new();
             while let Some(frame) = body.frame().await {
                 let frame = frame.map_err(|error| fault_of(&error, Some(head.status), &connection))?;
@@ -67,7 +85,7 @@ impl Client {
                 }
                 received.extend_from_slice(&bytes);
             }
-            Ok(Document { status: head.status, body: received.freeze() })
+            Ok(Response::from_parts(head, received.freeze()))
         };
         let outcome = deadline::within(self.timeout, deadline::ONCE_MORE, exchange).await;
         outcome.unwrap_or(Err(SendError::Timeout(phase)))

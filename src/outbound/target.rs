@@ -98,7 +98,8 @@ impl Target {
     }
 
     /// The URL as HTTP sends it.
-    pub(super) fn uri(&self) -> &Uri {
+    #[must_use]
+    pub fn uri(&self) -> &Uri {
         &self.uri
     }
 

@@ -1,0 +1,262 @@
+//! What went wrong with an authority, classified by whose fault it is.
+//!
+//! Owns the meaning of the problem types of RFC 8555, section 6.7. The words of an authority are kept, as one line of
+//! limited length: they go into logs, pages and the database.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::challenge::ChallengeKind;
+use super::transport::Refusal;
+
+/// How much of an authority's words is kept.
+///
+/// Larger: a faulty authority fills logs and rows. Smaller: explanations are cut off before their point.
+const MAX_DETAIL: usize = 500;
+
+/// Why a certificate was not obtained.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(tag = "error", rename_all = "snake_case")]
+pub enum AcmeError {
+    /// The authority does not issue for this host as things are.
+    #[error("refused ({problem}): {detail}")]
+    Refused {
+        /// The problem type without its prefix, such as `rejectedIdentifier`.
+        problem: String,
+        /// The authority's words.
+        detail: String,
+    },
+    /// The authority could not connect to the host.
+    #[error("could not connect to the host for {}: {detail}", challenge.as_str())]
+    Unreachable {
+        /// The challenge that it wanted to verify.
+        challenge: ChallengeKind,
+        /// The authority's words.
+        detail: String,
+    },
+    /// A rate limit of the authority is reached.
+    #[error("rate limit: {detail}")]
+    Limited {
+        /// When to ask again, if the authority said so.
+        until: Option<Timestamp>,
+        /// The authority's words.
+        detail: String,
+    },
+    /// The authority gives no usable answer.
+    #[error("{detail}")]
+    Down {
+        /// When to ask again, if the authority said so.
+        until: Option<Timestamp>,
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// The authority is not done yet. The order is as good as before: advance it again.
+    #[error("the authority is still processing the order")]
+    Pending {
+        /// When to ask again, if the authority said so.
+        until: Option<Timestamp>,
+    },
+    /// The authority refuses the account, or something else that is the same for all hosts.
+    #[error("refused for every host ({problem}): {detail}")]
+    Misconfigured {
+        /// The problem type without its prefix, such as `externalAccountRequired`.
+        problem: String,
+        /// The authority's words.
+        detail: String,
+    },
+    /// The order does not exist any more, or can't be finished for a reason that lies in the past. Nothing was issued:
+    /// open another one.
+    #[error("the order is gone")]
+    OrderGone,
+    /// The authority does not open an order that replaces this certificate. Open one that replaces none.
+    #[error("the authority does not take the certificate to replace: {detail}")]
+    ReplacesRefused {
+        /// The authority's words.
+        detail: String,
+    },
+    /// The caller stopped.
+    #[error("stopped")]
+    Stopped,
+}
+
+/// Who can change something about an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The authority: another one may work.
+    Authority,
+    /// The operator, for this authority: another one may work.
+    Operator,
+    /// The owner of the host: every authority would refuse.
+    Host,
+    /// No one has to: time or another call does.
+    None,
+}
+
+impl AcmeError {
+    /// Whose fault it is.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::Refused { .. } | Self::Unreachable { .. } => Fault::Host,
+            Self::Down { .. } | Self::Pending { .. } => Fault::Authority,
+            Self::Misconfigured { .. } => Fault::Operator,
+            Self::Limited { .. } | Self::OrderGone | Self::ReplacesRefused { .. } | Self::Stopped => Fault::None,
+        }
+    }
+
+    /// Whether it counts against the authority, so that another one is asked after some of these.
+    #[must_use]
+    pub fn is_fault_of_authority(&self) -> bool {
+        matches!(self.fault(), Fault::Authority | Fault::Operator)
+    }
+
+    /// When to ask again, if the authority said so.
+    #[must_use]
+    pub fn until(&self) -> Option<Timestamp> {
+        match self {
+            Self::Limited { until, .. } | Self::Down { until, .. } | Self::Pending { until } => *until,
+            Self::Refused { .. }
+            | Self::Unreachable { .. }
+            | Self::Misconfigured { .. }
+            | Self::OrderGone
+            | Self::ReplacesRefused { .. }
+            | Self::Stopped => None,
+        }
+    }
+
+    pub(super) fn down(detail: impl ToString) -> Self {
+        Self::Down { until: None, detail: one_line(&detail.to_string()) }
+    }
+}
+
+/// What a request was for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// To register or find the account.
+    Register,
+    /// To open an order.
+    Open {
+        /// Whether it replaces a certificate.
+        replaces: bool,
+    },
+    /// To read the order or an authorization, or to download the certificate.
+    Read,
+    /// To begin a validation, or to finalize.
+    Advance,
+    /// To read when to renew.
+    Renewal,
+}
+
+impl Refusal {
+    /// What a refused request means.
+    pub(super) fn during(self, step: Step) -> AcmeError {
+        let Some(problem) = self.problem else {
+            let detail = format!("answered with status {} and no explanation", self.status.as_u16());
+            return AcmeError::Down { until: self.until, detail };
+        };
+        let kind = problem.kind();
+        let detail = problem.words();
+        let is_refused = self.status.is_client_error();
+        if self.status.as_u16() == 429 || kind == "rateLimited" {
+            return AcmeError::Limited { until: self.until, detail };
+        }
+        if !is_refused || step == Step::Renewal || kind == "serverInternal" || kind == "badNonce" {
+            return AcmeError::Down { until: self.until, detail };
+        }
+        if step == (Step::Open { replaces: true }) && names_replaced(&kind, &detail) {
+            return AcmeError::ReplacesRefused { detail };
+        }
+        match (&*kind, step) {
+            // The account is unknown at an authority that lost its state, and its orders with it.
+            ("accountDoesNotExist", Step::Read | Step::Advance) => AcmeError::OrderGone,
+            // Also for the order of an account that this one is not.
+            ("unauthorized", Step::Read) => AcmeError::OrderGone,
+            _ if step == Step::Read && matches!(self.status.as_u16(), 404 | 410) => AcmeError::OrderGone,
+            ("unauthorized", Step::Register | Step::Open { .. })
+            | (
+                "accountDoesNotExist"
+                | "badCSR"
+                | "badPublicKey"
+                | "badSignatureAlgorithm"
+                | "externalAccountRequired"
+                | "invalidContact"
+                | "invalidProfile"
+                | "unsupportedContact"
+                | "userActionRequired",
+                _,
+            )
+            | (_, Step::Register) => AcmeError::Misconfigured { problem: kind, detail },
+            _ => AcmeError::Refused { problem: kind, detail },
+        }
+    }
+}
+
+/// Whether a refusal is about the certificate that an order replaces. Authorities have several types for that, of which
+/// RFC 9773 has registered one.
+fn names_replaced(kind: &str, detail: &str) -> bool {
+    let detail = detail.to_ascii_lowercase();
+    kind == "alreadyReplaced"
+        || ["replac", "certid", "cert id", "renewal info"].iter().any(|word| detail.contains(word))
+}
+
+/// A problem document (RFC 7807).
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Problem {
+    #[serde(rename = "type", default)]
+    pub(super) kind: Option<String>,
+    #[serde(default)]
+    pub(super) detail: Option<String>,
+}
+
+impl Problem {
+    /// The type without its prefix.
+    pub(super) fn kind(&self) -> String {
+        let kind = self.kind.as_deref().unwrap_or("about:blank");
+        one_line(kind.strip_prefix("urn:ietf:params:acme:error:").unwrap_or(kind))
+    }
+
+    /// Whether it is about the nonce of a request, which is then repeated with another one.
+    pub(super) fn is_bad_nonce(&self) -> bool {
+        self.kind() == "badNonce"
+    }
+
+    /// The explanation, as one line.
+    pub(super) fn words(&self) -> String {
+        one_line(self.detail.as_deref().unwrap_or("without an explanation"))
+    }
+
+    /// What the error of an order means.
+    pub(super) fn of_order(&self) -> AcmeError {
+        let (kind, detail) = (self.kind(), self.words());
+        match &*kind {
+            "serverInternal" => AcmeError::Down { until: None, detail },
+            "rateLimited" => AcmeError::Limited { until: None, detail },
+            _ => AcmeError::Refused { problem: kind, detail },
+        }
+    }
+
+    /// What a failed validation means.
+    pub(super) fn of_validation(&self, challenge: ChallengeKind) -> AcmeError {
+        match &*self.kind() {
+            "connection" | "tls" => AcmeError::Unreachable { challenge, detail: self.words() },
+            _ => self.of_order(),
+        }
+    }
+}
+
+impl From<&instant_acme::Problem> for Problem {
+    fn from(problem: &instant_acme::Problem) -> Self {
+        Self { kind: problem.r#type.clone(), detail: problem.detail.clone() }
+    }
+}
+
+/// A text of an authority without line breaks and other control characters, and not too long.
+pub(super) fn one_line(text: &str) -> String {
+    let words =
+        text.split(|letter: char| letter.is_control() || letter.is_whitespace()).filter(|word| !word.is_empty());
+    let line = words.collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(MAX_DETAIL) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}

@@ -1,0 +1,378 @@
+//! One order, from its opening to the chain.
+//!
+//! Owns the walk: it reads where the order is, does what is next, and reads again, so that it can begin anywhere. No
+//! step has an effect that repeating it would double: a validation is begun only if it is pending, and an order is
+//! finalized only if it is ready, always with the same request. What another process does to the order meanwhile is
+//! seen at the next reading.
+
+use std::time::{Duration, Instant};
+
+use instant_acme::{
+    AuthorizationStatus, CertificateIdentifier, ChallengeStatus, Identifier, NewOrder, Order, OrderStatus, RetryPolicy,
+};
+use jiff::{SignedDuration, Timestamp};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::prelude::FromDer;
+
+use super::certificate_request::{address_of, without_brackets};
+use super::challenge::Challenge;
+use super::error::{AcmeError, Problem, Step};
+use super::session::Sessions;
+use super::transport::TransportError;
+use super::{Acme, Fault};
+use crate::deadline;
+use crate::host::HostName;
+use crate::outbound::Target;
+
+/// How long one call advances an order before it returns [`AcmeError::Pending`].
+///
+/// Larger: a worker waits for longer at a slow authority. Smaller: orders of slow authorities take more calls.
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// How much longer the last requests of a call may take.
+///
+/// Larger: as for [`LIMIT`]. Smaller: an authority that is slow, but answers, counts as one that hangs.
+const LAST_REQUESTS: Duration = Duration::from_secs(30);
+
+/// How often a step is repeated because its nonce was refused. The library repeats each request too, twice.
+///
+/// Larger: more requests to an authority that refuses all. Smaller: with many refusals, orders fail.
+pub(super) const NONCE_ATTEMPTS: u32 = 20;
+
+/// How often an order is finalized that stays ready.
+///
+/// Larger: more requests to an authority that is faulty. Smaller: an authority that is late to show a change fails.
+const FINALIZE_ATTEMPTS: u32 = 3;
+
+/// How the state of an order is polled before it is read afresh: another process may have changed it to one that the
+/// library does not wait for.
+const POLL: RetryPolicy =
+    RetryPolicy::new().initial_delay(Duration::from_millis(250)).backoff(1.5).timeout(Duration::from_secs(4));
+
+/// An order that the authority knows. Nothing is issued yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenedOrder {
+    /// Its URL, for [`Acme::advance`].
+    pub url: String,
+}
+
+/// The certificate, as the authority issued it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IssuedChain {
+    /// The chain in PEM, leaf first. The leaf is for the key of the request.
+    pub pem: String,
+}
+
+/// The caller does not own the order any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stop;
+
+/// What the owner of an order does while it advances. Both may be called more than once.
+pub trait Checkpoint: Send {
+    /// Called before the authority is asked to verify: from its end on, the challenge has to be answered.
+    fn publish(&mut self, challenge: &Challenge) -> impl Future<Output = Result<(), Stop>> + Send;
+
+    /// Called before the order is finalized, which makes the authority issue.
+    fn before_finalize(&mut self) -> impl Future<Output = Result<(), Stop>> + Send {
+        std::future::ready(Ok(()))
+    }
+}
+
+impl Acme {
+    /// Opens an order for a host, and registers the account if necessary. `replaces` is the [`super::certificate_id`] of
+    /// the certificate to renew; it is left out if the authority has no ARI.
+    ///
+    /// # Errors
+    /// [`AcmeError`], which is never `OrderGone`, `Pending` or `Stopped`.
+    ///
+    /// # Panics
+    /// If there is no such authority.
+    pub async fn open(
+        &self,
+        authority: usize,
+        host: &HostName,
+        replaces: Option<&str>,
+    ) -> Result<OpenedOrder, AcmeError> {
+        let sessions = &self.sessions[authority];
+        let profile = self.settings.authorities[authority].profile.as_deref();
+        for is_last in [false, true] {
+            match open(sessions, host, replaces, profile).await {
+                // The authority lost its state. The account is registered again, once.
+                Err(AcmeError::Misconfigured { problem, .. }) if problem == "accountDoesNotExist" && !is_last => {
+                    sessions.forget().await;
+                }
+                opened => return after(sessions, opened).await,
+            }
+        }
+        unreachable!("the last attempt returns")
+    }
+
+    /// Advances an order until the certificate is issued. `csr` is that of [`super::CertificateRequest`], the same in
+    /// each call.
+    ///
+    /// # Errors
+    /// [`AcmeError`]. After [`AcmeError::OrderGone`], [`AcmeError::Refused`] and [`AcmeError::Unreachable`] the order
+    /// can't be finished; after every other one, advance it again.
+    ///
+    /// # Panics
+    /// If there is no such authority.
+    pub async fn advance(
+        &self,
+        authority: usize,
+        order: &str,
+        csr: &[u8],
+        checkpoint: &mut impl Checkpoint,
+    ) -> Result<IssuedChain, AcmeError> {
+        let sessions = &self.sessions[authority];
+        let walk = Walk { acme: self, sessions, order, csr, ends: Instant::now() + LIMIT };
+        let advanced = deadline::within(LIMIT + LAST_REQUESTS, deadline::ONCE_MORE, walk.run(checkpoint)).await;
+        let issued = advanced.unwrap_or_else(|| Err(AcmeError::down("took too long to answer")));
+        after(sessions, issued).await
+    }
+}
+
+/// Makes the session again after an answer that may come from URLs or an account that are not valid any more.
+async fn after<T>(sessions: &Sessions, outcome: Result<T, AcmeError>) -> Result<T, AcmeError> {
+    if let Err(error) = &outcome
+        && (matches!(error.fault(), Fault::Authority | Fault::Operator) || *error == AcmeError::OrderGone)
+        && !matches!(error, AcmeError::Pending { .. })
+    {
+        sessions.forget().await;
+    }
+    outcome
+}
+
+async fn open(
+    sessions: &Sessions,
+    host: &HostName,
+    replaces: Option<&str>,
+    profile: Option<&str>,
+) -> Result<OpenedOrder, AcmeError> {
+    let session = sessions.current().await?;
+    let name = without_brackets(host);
+    let identifiers = [address_of(host).map_or_else(|| Identifier::Dns(name.to_owned()), Identifier::Ip)];
+    let replaces = replaces.filter(|_| session.directory.renewal_info.is_some()).and_then(|id| id.split_once('.'));
+    let step = Step::Open { replaces: replaces.is_some() };
+    for _ in 0..NONCE_ATTEMPTS {
+        let mut order = NewOrder::new(&identifiers);
+        if let Some((issuer, serial)) = replaces {
+            order = order
+                .replaces(CertificateIdentifier { authority_key_identifier: issuer.into(), serial: serial.into() });
+        }
+        if let Some(profile) = profile {
+            order = order.profile(profile);
+        }
+        match session.account.new_order(&order).await {
+            Ok(order) => {
+                let url = order.url().to_owned();
+                return match Target::parse(&url) {
+                    Ok(_) => Ok(OpenedOrder { url }),
+                    Err(_) => Err(AcmeError::down(TransportError::Url)),
+                };
+            }
+            // The library refuses an answer that does not repeat `replaces`.
+            Err(instant_acme::Error::Other(error)) if replaces.is_some() && !error.is::<TransportError>() => {
+                return Err(AcmeError::ReplacesRefused { detail: "the answer does not name it".to_owned() });
+            }
+            Err(error) => match Failure::of(error, step) {
+                Failure::Nonce => {}
+                failure => return Err(failure.into_error()),
+            },
+        }
+    }
+    Err(Failure::Nonce.into_error())
+}
+
+struct Walk<'w> {
+    acme: &'w Acme,
+    sessions: &'w Sessions,
+    order: &'w str,
+    csr: &'w [u8],
+    /// When to leave the rest to another call.
+    ends: Instant,
+}
+
+impl Walk<'_> {
+    async fn run(&self, checkpoint: &mut impl Checkpoint) -> Result<IssuedChain, AcmeError> {
+        let (mut nonces, mut finalized) = (0, 0);
+        while Instant::now() < self.ends {
+            match self.go_on(checkpoint, &mut finalized).await {
+                Ok(Some(issued)) => return Ok(issued),
+                Ok(None) | Err(Failure::NotYet(None)) => {}
+                Err(Failure::NotYet(Some(at))) if at < self.ends => tokio::time::sleep_until(at.into()).await,
+                Err(Failure::Nonce) if nonces < NONCE_ATTEMPTS => nonces += 1,
+                Err(failure) => return Err(failure.into_error()),
+            }
+        }
+        Err(AcmeError::Pending { until: None })
+    }
+
+    /// Reads where the order is, and does what is next.
+    async fn go_on(
+        &self,
+        checkpoint: &mut impl Checkpoint,
+        finalized: &mut u32,
+    ) -> Result<Option<IssuedChain>, Failure> {
+        let session = self.sessions.current().await?;
+        let read = session.account.order(self.order.to_owned()).await;
+        let mut order = read.map_err(|error| Failure::of(error, Step::Read))?;
+        match order.state().status {
+            OrderStatus::Pending => {
+                self.validate(&mut order, checkpoint).await?;
+                wait(order.poll_ready(&POLL).await)?;
+            }
+            OrderStatus::Ready => {
+                if *finalized == FINALIZE_ATTEMPTS {
+                    return Err(AcmeError::down("finalizes the order without an effect").into());
+                }
+                *finalized += 1;
+                checkpoint.before_finalize().await?;
+                match order.finalize_csr(self.csr).await.map_err(|error| Failure::of(error, Step::Advance)) {
+                    // Another process was faster; the next reading shows it.
+                    Err(Failure::Acme(AcmeError::Refused { problem, .. })) if problem == "orderNotReady" => {}
+                    finalized => finalized?,
+                }
+            }
+            OrderStatus::Processing => {
+                wait(order.poll_certificate(&POLL).await)?;
+            }
+            OrderStatus::Valid => {
+                let downloaded = order.certificate().await.map_err(|error| Failure::of(error, Step::Read))?;
+                let pem = downloaded.ok_or_else(|| AcmeError::down("sent no certificate"))?;
+                return Ok(Some(self.verify(pem)?));
+            }
+            OrderStatus::Invalid => return Err(self.why_invalid(&mut order).await?.into()),
+        }
+        Ok(None)
+    }
+
+    /// Begins the validations that are pending.
+    async fn validate(&self, order: &mut Order, checkpoint: &mut impl Checkpoint) -> Result<(), Failure> {
+        let mut authorizations = order.authorizations();
+        while let Some(found) = authorizations.next().await {
+            let mut authorization = found.map_err(|error| Failure::of(error, Step::Read))?;
+            let has_begun = |status| matches!(status, ChallengeStatus::Processing | ChallengeStatus::Valid);
+            if authorization.status != AuthorizationStatus::Pending
+                || authorization.challenges.iter().any(|challenge| has_begun(challenge.status))
+            {
+                continue;
+            }
+            let offered = |kind: super::ChallengeKind| {
+                authorization.challenges.iter().any(|challenge| challenge.r#type == kind.of_library())
+            };
+            let chosen = self.acme.settings.challenges.iter().copied().find(|kind| offered(*kind));
+            let Some((kind, mut challenge)) =
+                chosen.and_then(|kind| Some((kind, authorization.challenge(kind.of_library())?)))
+            else {
+                let detail = "offers none of the challenges that are configured".to_owned();
+                return Err(AcmeError::Misconfigured { problem: "noChallenge".to_owned(), detail }.into());
+            };
+            let token = challenge.token.clone();
+            let key_authorization = self.acme.key.key_authorization(&token);
+            let key_authorization = key_authorization.ok_or_else(|| AcmeError::down("sent a token that is none"))?;
+            checkpoint.publish(&Challenge { kind, token, key_authorization }).await?;
+            match challenge.set_ready().await {
+                // What the verification came to is in the authorization.
+                Ok(()) | Err(instant_acme::Error::Api(_)) => {}
+                Err(error) => return Err(Failure::of(error, Step::Advance)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Why an order can't be finished: the failed validation, or else the order's own error. Without either it has
+    /// expired.
+    async fn why_invalid(&self, order: &mut Order) -> Result<AcmeError, Failure> {
+        let own = order.state().error.as_ref().map(Problem::from);
+        let mut authorizations = order.authorizations();
+        while let Some(found) = authorizations.next().await {
+            let authorization = found.map_err(|error| Failure::of(error, Step::Read))?;
+            for challenge in &authorization.challenges {
+                let kind = self.acme.settings.challenges.iter().find(|kind| kind.of_library() == challenge.r#type);
+                if let (Some(problem), Some(kind)) = (&challenge.error, kind) {
+                    return Ok(Problem::from(problem).of_validation(*kind));
+                }
+            }
+        }
+        Ok(own.map_or(AcmeError::OrderGone, |problem| problem.of_order()))
+    }
+
+    /// Refuses what is no certificate for the key of the request.
+    fn verify(&self, pem: String) -> Result<IssuedChain, AcmeError> {
+        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
+        let leaf = chain.ok().and_then(|chain| chain.into_iter().next());
+        let leaf = leaf.ok_or_else(|| AcmeError::down("sent a certificate that is none"))?;
+        let leaf = x509_parser::parse_x509_certificate(&leaf);
+        let csr = X509CertificationRequest::from_der(self.csr);
+        match (leaf, csr) {
+            (Ok((_, leaf)), Ok((_, csr)))
+                if leaf.public_key().raw == csr.certification_request_info.subject_pki.raw =>
+            {
+                Ok(IssuedChain { pem })
+            }
+            _ => Err(AcmeError::down("sent a certificate for another key")),
+        }
+    }
+}
+
+/// The end of a poll. What it found is read afresh, unless there was no answer.
+fn wait<T>(polled: Result<T, instant_acme::Error>) -> Result<(), Failure> {
+    match polled {
+        Ok(_) | Err(instant_acme::Error::Api(_)) => Ok(()),
+        Err(error) => Err(Failure::of(error, Step::Read)),
+    }
+}
+
+/// Why a step did not succeed.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The nonce was refused, so nothing was done.
+    Nonce,
+    /// The authority is not done yet; when it wants to be asked again.
+    NotYet(Option<Instant>),
+    /// Anything else.
+    Acme(AcmeError),
+}
+
+impl Failure {
+    /// The failure in an error of the library.
+    pub(super) fn of(error: instant_acme::Error, step: Step) -> Self {
+        match error {
+            instant_acme::Error::Api(problem) if Problem::from(&problem).is_bad_nonce() => Self::Nonce,
+            instant_acme::Error::Api(problem) => Self::Acme(Problem::from(&problem).of_order()),
+            instant_acme::Error::Timeout(at) => Self::NotYet(at),
+            instant_acme::Error::Other(error) => Self::Acme(match error.downcast::<TransportError>() {
+                Ok(error) => error.during(step),
+                Err(error) => AcmeError::down(error),
+            }),
+            error => Self::Acme(AcmeError::down(format_args!("sent an answer that is not ACME: {error}"))),
+        }
+    }
+
+    pub(super) fn into_error(self) -> AcmeError {
+        match self {
+            Self::Nonce => AcmeError::down("refuses its own nonces"),
+            Self::NotYet(at) => AcmeError::Pending { until: at.and_then(at_time) },
+            Self::Acme(error) => error,
+        }
+    }
+}
+
+fn at_time(at: Instant) -> Option<Timestamp> {
+    let wait = SignedDuration::try_from(at.saturating_duration_since(Instant::now())).ok()?;
+    Timestamp::now().checked_add(wait).ok()
+}
+
+impl From<AcmeError> for Failure {
+    fn from(error: AcmeError) -> Self {
+        Self::Acme(error)
+    }
+}
+
+impl From<Stop> for Failure {
+    fn from(_: Stop) -> Self {
+        Self::Acme(AcmeError::Stopped)
+    }
+}

@@ -1,0 +1,177 @@
+//! What has to be known of an authority before an order: its directory, and the URL of the account.
+//!
+//! The account is registered here and not by the library, which can't register an own key with contacts or an external
+//! account. Registering is idempotent: an authority finds the account by its key. Nothing of this is stored; a process
+//! asks again when it starts, once a day, and after an answer that makes no sense.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, LOCATION};
+use http::{HeaderName, Method, Request, Response, StatusCode};
+use instant_acme::Account;
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+
+use super::account_key::AccountKey;
+use super::error::{AcmeError, Step};
+use super::order::{Failure, NONCE_ATTEMPTS};
+use super::settings::{AcmeSettings, Authority, ExternalAccount};
+use super::transport::{Transport, TransportError};
+use crate::outbound::Target;
+
+/// How long a session is used.
+///
+/// Larger: an authority that changes its URLs is noticed later. Smaller: more requests.
+const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How long an authority that failed is left in peace, whoever waits for it.
+///
+/// Larger: orders fail for longer than the authority does. Smaller: each order at an authority that hangs waits for its
+/// own time limit, one after the other.
+const RETRY_AFTER: Duration = Duration::from_secs(2);
+
+/// The header with the nonce for the next request (RFC 8555, section 6.5.1).
+const REPLAY_NONCE: HeaderName = HeaderName::from_static("replay-nonce");
+
+/// What an authority publishes (RFC 8555, section 7.1.1), as much of it as the library does not know.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Directory {
+    pub(super) new_nonce: String,
+    pub(super) new_account: String,
+    /// The resource of ARI.
+    #[serde(default)]
+    pub(super) renewal_info: Option<String>,
+}
+
+/// An authority that knows the account.
+#[derive(Clone)]
+pub(super) struct Session {
+    pub(super) directory: Directory,
+    pub(super) account: Account,
+}
+
+/// Makes and keeps the session with one authority.
+pub(super) struct Sessions {
+    pub(super) transport: Transport,
+    directory: Target,
+    key: Arc<AccountKey>,
+    contact: Vec<String>,
+    external_account: Option<ExternalAccount>,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    session: Option<(Instant, Session)>,
+    failed: Option<(Instant, AcmeError)>,
+}
+
+impl Sessions {
+    pub(super) fn new(authority: &Authority, settings: &AcmeSettings, key: &Arc<AccountKey>) -> Self {
+        Self {
+            transport: Transport::new(settings, &authority.roots),
+            directory: authority.directory.clone(),
+            key: Arc::clone(key),
+            contact: settings.contact.clone(),
+            external_account: authority.external_account.clone(),
+            kept: Mutex::default(),
+        }
+    }
+
+    /// The session; one caller makes it, and the others wait for that.
+    pub(super) async fn current(&self) -> Result<Session, AcmeError> {
+        let mut kept = self.kept.lock().await;
+        let is_within = |at: &Instant, time| at.elapsed() < time;
+        if let Some((_, session)) = kept.session.as_ref().filter(|(at, _)| is_within(at, LIFETIME)) {
+            return Ok(session.clone());
+        }
+        if let Some((_, error)) = kept.failed.as_ref().filter(|(at, _)| is_within(at, RETRY_AFTER)) {
+            return Err(error.clone());
+        }
+        let made = self.make().await;
+        let now = Instant::now();
+        match &made {
+            Ok(session) => *kept = Kept { session: Some((now, session.clone())), failed: None },
+            Err(error) => *kept = Kept { session: None, failed: Some((now, error.clone())) },
+        }
+        made
+    }
+
+    /// Makes the session again before the next order.
+    pub(super) async fn forget(&self) {
+        self.kept.lock().await.session = None;
+    }
+
+    /// The directory.
+    pub(super) async fn directory(&self) -> Result<Directory, AcmeError> {
+        let request = Request::get(self.directory.uri().clone()).body(Bytes::new());
+        let response = self.send(request.expect("a target's URI is valid")).await?;
+        serde_json::from_slice(response.body())
+            .map_err(|error| AcmeError::down(format_args!("the directory is not usable: {error}")))
+    }
+
+    async fn make(&self) -> Result<Session, AcmeError> {
+        let directory = self.directory().await?;
+        let id = self.register(&directory).await?;
+        let key = PrivatePkcs8KeyDer::from(self.key.pkcs8());
+        let account = Account::builder_with_http(Box::new(self.transport.clone()))
+            .from_parts(id, key, self.directory.uri().to_string())
+            .await
+            .map_err(|error| Failure::of(error, Step::Register).into_error())?;
+        Ok(Session { directory, account })
+    }
+
+    /// The URL of the account.
+    async fn register(&self, directory: &Directory) -> Result<String, AcmeError> {
+        // The authority may take an external account's key only once, so an account that exists is looked for first.
+        let found = self.post_new_account(directory, &json!({ "onlyReturnExisting": true })).await;
+        match found {
+            Err(AcmeError::Misconfigured { .. }) => {}
+            found => return found,
+        }
+        let mut account = json!({ "termsOfServiceAgreed": true, "contact": self.contact });
+        if let Some(external) = &self.external_account {
+            account["externalAccountBinding"] = self.key.bound_to(external, &directory.new_account);
+        }
+        self.post_new_account(directory, &account).await
+    }
+
+    async fn post_new_account(&self, directory: &Directory, payload: &Value) -> Result<String, AcmeError> {
+        let url = &directory.new_account;
+        let mut nonce = None;
+        for _ in 0..NONCE_ATTEMPTS {
+            let fresh = match nonce.take() {
+                Some(nonce) => nonce,
+                None => self.nonce(directory).await?,
+            };
+            let body = self.key.signed(&fresh, url, payload).to_string();
+            let request = Request::post(url).header(CONTENT_TYPE, "application/jose+json").body(body.into());
+            let response = self.send(request.map_err(|_| AcmeError::down(TransportError::Url))?).await?;
+            if response.status() != StatusCode::BAD_REQUEST {
+                let id = response.headers().get(LOCATION).and_then(|id| id.to_str().ok());
+                return id.map(ToOwned::to_owned).ok_or_else(|| AcmeError::down("sent no URL of the account"));
+            }
+            nonce = nonce_of(&response);
+        }
+        Err(AcmeError::down("refuses its own nonces"))
+    }
+
+    async fn nonce(&self, directory: &Directory) -> Result<String, AcmeError> {
+        let request = Request::builder().method(Method::HEAD).uri(&directory.new_nonce).body(Bytes::new());
+        let response = self.send(request.map_err(|_| AcmeError::down(TransportError::Url))?).await?;
+        nonce_of(&response).ok_or_else(|| AcmeError::down("sent no nonce"))
+    }
+
+    async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, AcmeError> {
+        self.transport.send(request).await.map_err(|error| error.during(Step::Register))
+    }
+}
+
+fn nonce_of(response: &Response<Bytes>) -> Option<String> {
+    response.headers().get(REPLAY_NONCE)?.to_str().ok().map(ToOwned::to_owned)
+}

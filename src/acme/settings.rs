@@ -1,0 +1,95 @@
+//! What an operator decides about certificate authorities: the part of `[gateway.acme]` that the client needs.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use base64::Engine;
+use base64::alphabet;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use rustls::pki_types::CertificateDer;
+use secrecy::zeroize::Zeroizing;
+
+use super::challenge::ChallengeKind;
+use crate::outbound::Target;
+
+/// The settings of a [`super::Acme`].
+#[derive(Clone, Debug, Default)]
+pub struct AcmeSettings {
+    /// The contacts of the account as URIs, such as `mailto:it@example.com`.
+    pub contact: Vec<String>,
+    /// The challenges to answer, in order of preference.
+    pub challenges: Vec<ChallengeKind>,
+    /// The authorities, in order of preference.
+    pub authorities: Vec<Authority>,
+    /// The DNS servers that are asked for the authorities' addresses; if there are none, the system's.
+    pub dns_servers: Vec<SocketAddr>,
+}
+
+/// A certificate authority. Its terms of service are accepted when the account is registered.
+#[derive(Clone, Debug)]
+pub struct Authority {
+    /// What the operator calls it.
+    pub name: String,
+    /// The URL of its directory.
+    pub directory: Target,
+    /// Its name in CAA records, such as `letsencrypt.org`. The client does not use it.
+    pub issuer: Option<String>,
+    /// The profile to order (draft-ietf-acme-profiles), such as `shortlived`.
+    pub profile: Option<String>,
+    /// The account at the authority that the ACME account is bound to.
+    pub external_account: Option<ExternalAccount>,
+    /// Certificate authorities that its own TLS certificate may be of, in addition to the system's.
+    pub roots: Vec<CertificateDer<'static>>,
+}
+
+/// An external account (RFC 8555, section 7.3.4).
+#[derive(Clone)]
+pub struct ExternalAccount {
+    pub(super) key_id: String,
+    pub(super) hmac_key: Zeroizing<Vec<u8>>,
+}
+
+/// The text is not a Base64 key. Does not quote it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not Base64 (URL-safe alphabet)")]
+pub struct InvalidHmacKey;
+
+/// Authorities show the key with and without padding.
+const URL_SAFE: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::URL_SAFE,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
+
+impl ExternalAccount {
+    /// Reads the key as authorities show it: in the URL-safe alphabet of Base64.
+    ///
+    /// # Errors
+    /// [`InvalidHmacKey`], also for an empty key.
+    pub fn new(key_id: &str, hmac_key: &str) -> Result<Self, InvalidHmacKey> {
+        let hmac_key = Zeroizing::new(URL_SAFE.decode(hmac_key.trim()).map_err(|_| InvalidHmacKey)?);
+        if hmac_key.is_empty() { Err(InvalidHmacKey) } else { Ok(Self { key_id: key_id.to_owned(), hmac_key }) }
+    }
+}
+
+impl fmt::Debug for ExternalAccount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ExternalAccount({})", self.key_id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_hmac_key_may_be_padded_and_is_never_shown() {
+        for text in ["-_8AAQ", "-_8AAQ==", " -_8AAQ\n"] {
+            let account = ExternalAccount::new("kid-1", text).unwrap();
+            assert_eq!(*account.hmac_key, [0xfb, 0xff, 0, 1], "{text:?}");
+            assert_eq!(format!("{account:?}"), "ExternalAccount(kid-1)");
+        }
+        for text in ["", "+/8AAQ==", "a secret", "A"] {
+            assert_eq!(ExternalAccount::new("kid-1", text).unwrap_err(), InvalidHmacKey, "{text:?}");
+        }
+    }
+}
