@@ -40,6 +40,7 @@
 //! config
 //! certificate
 //! reply, store
+//! dns
 //! background, memory, outbound
 //! deadline, file_stamp, host, metrics, owner_only, rights, seal, systemd, telemetry
 //! ```
@@ -53,6 +54,7 @@ pub mod certificate;
 pub mod cli;
 pub mod config;
 mod deadline;
+pub mod dns;
 pub mod edge;
 pub mod error;
 pub mod explain;
