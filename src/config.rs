@@ -52,7 +52,7 @@ use std::time::{Duration, SystemTime};
 use http::HeaderValue;
 use jiff::tz::TimeZone;
 
-pub use self::acme::{AcmeConfig, AuthorityConfig, ChallengeKind, ExternalAccountConfig};
+pub use self::acme::{AcmeConfig, AuthorityLimits};
 pub use self::administration::{AdministrationConfig, Language};
 use self::context::LoadContext;
 pub use self::domains::DomainsConfig;
@@ -294,8 +294,10 @@ pub struct TenantConfig {
     pub name: Box<str>,
     /// The host name of the sign-in address.
     pub address: HostName,
-    /// The custom domains.
+    /// The custom domains. The last ones were not in its table, but added to it in the registry.
     pub domains: Box<[HostName]>,
+    /// How many of them were added.
+    added_domains: usize,
     /// Certificates for single hosts or wildcards; they take precedence over the gateway's.
     pub certificates: Box<[(HostPattern, CertificateFiles)]>,
     /// The tenant's database.
@@ -326,6 +328,11 @@ impl TenantConfig {
         std::iter::once(&self.address).chain(&self.domains)
     }
 
+    /// The hosts of its table, for which the operator vouches.
+    pub fn table_hosts(&self) -> impl Iterator<Item = &HostName> {
+        self.hosts().take(1 + self.domains.len() - self.added_domains)
+    }
+
     /// The certificate of a host and the pattern that it is configured for; `None` if the gateway's is used.
     #[must_use]
     pub fn certificate(&self, host: &HostName) -> Option<&(HostPattern, CertificateFiles)> {
@@ -340,6 +347,7 @@ impl TenantConfig {
             name,
             address,
             domains,
+            added_domains,
             certificates,
             database,
             timezone,
@@ -355,6 +363,7 @@ impl TenantConfig {
             && *name == other.name
             && *address == other.address
             && *domains == other.domains
+            && *added_domains == other.added_domains
             && *certificates == other.certificates
             && *database == other.database
             && *timezone == other.timezone

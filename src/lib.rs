@@ -35,6 +35,7 @@
 //! request
 //! administration, operator
 //! api
+//! domains
 //! gate, registry
 //! error, tenant
 //! quota
@@ -59,6 +60,7 @@ pub mod cli;
 pub mod config;
 mod deadline;
 pub mod dns;
+pub mod domains;
 pub mod edge;
 pub mod error;
 pub mod explain;

@@ -5,6 +5,7 @@
 mod administration;
 mod certificates;
 mod database;
+mod domains;
 mod edge;
 mod gate;
 #[cfg(target_os = "linux")]
@@ -24,6 +25,7 @@ pub use self::administration::AdministrationMetrics;
 pub use self::certificates::CertificateMetrics;
 pub(crate) use self::database::WaitingRequest;
 pub use self::database::{DatabaseFailure, DatabaseMetrics};
+pub use self::domains::DomainMetrics;
 pub use self::edge::EdgeMetrics;
 pub use self::gate::GateMetrics;
 pub use self::redis::RedisMetrics;
@@ -62,6 +64,8 @@ pub struct Metrics {
     pub webhooks: WebhookMetrics,
     /// The registry of tenants.
     pub registry: RegistryMetrics,
+    /// Domains and their certificates.
+    pub domains: DomainMetrics,
     /// The administration area.
     pub administration: AdministrationMetrics,
     /// Answered requests.
@@ -112,6 +116,7 @@ impl Metrics {
             tasks: TaskMetrics::new(&registrar),
             webhooks: WebhookMetrics::new(&registrar),
             registry: RegistryMetrics::new(&registrar),
+            domains: DomainMetrics::new(&registrar),
             administration: AdministrationMetrics::new(&registrar),
             requests: RequestMetrics::new(&registrar),
             token_checks: StaticCounters::new(

@@ -13,7 +13,7 @@ use super::challenge::ChallengeKind;
 use crate::outbound::Target;
 
 /// The settings of a [`super::Acme`].
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AcmeSettings {
     /// The contacts of the account as URIs, such as `mailto:it@example.com`.
     pub contact: Vec<String>,
@@ -26,7 +26,7 @@ pub struct AcmeSettings {
 }
 
 /// A certificate authority. Its terms of service are accepted when the account is registered.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Authority {
     /// What the operator calls it.
     pub name: String,
@@ -43,7 +43,7 @@ pub struct Authority {
 }
 
 /// An external account (RFC 8555, section 7.3.4).
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ExternalAccount {
     pub(super) key_id: String,
     pub(super) hmac_key: Zeroizing<Vec<u8>>,

@@ -2,87 +2,57 @@
 
 use std::path::Path;
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use rustls::pki_types::CertificateDer;
-use secrecy::{ExposeSecret, SecretSlice};
-use url::Url;
-
+use super::DomainsConfig;
 use super::context::LoadContext;
 use super::problem::Problem;
 use super::table::{StringValue, TableReader};
 use super::webhooks::{read_authorities, read_key};
+use crate::acme::{AcmeSettings, Authority, ChallengeKind, ExternalAccount};
+use crate::outbound::Target;
 use crate::seal::Seals;
+
+/// The default of `orders_per_3_hours`: what Let's Encrypt allows. Larger: an authority refuses, and counts that too.
+/// Smaller: many domains that are added at once wait for longer.
+const DEFAULT_ORDERS: u32 = 300;
+/// The largest limit of an authority. Larger: a typing mistake passes.
+const MAX_LIMIT: u32 = 1_000_000;
 
 /// The directory of Let's Encrypt, the authority if none is configured.
 const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
 
 /// The `[gateway.acme]` table.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AcmeConfig {
-    /// E-mail addresses of the accounts.
-    pub contact: Vec<String>,
-    /// How hosts are proved to authorities, in order of preference.
-    pub challenges: Vec<ChallengeKind>,
+    /// The authorities, of which there is at least one, and how they are asked.
+    pub requests: AcmeSettings,
+    /// What each of them allows, in the same order.
+    pub limits: Vec<AuthorityLimits>,
     /// The keys that seal the keys of certificates.
     pub seals: Seals,
-    /// The authorities, in order of preference; at least one.
-    pub authorities: Vec<AuthorityConfig>,
 }
 
-/// How a host is proved to an authority.
+/// What an authority allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChallengeKind {
-    /// A document at port 80 (RFC 8555, section 8.3).
-    Http01,
-    /// A certificate at port 443 (RFC 8737).
-    TlsAlpn01,
+pub struct AuthorityLimits {
+    /// Orders in three hours.
+    pub orders: u32,
+    /// Certificates for the hosts of a registered domain in a week.
+    pub per_domain: Option<u32>,
+    /// Certificates for a host in a week.
+    pub per_host: Option<u32>,
 }
 
-/// An entry of `[[gateway.acme.ca]]`.
-#[derive(Clone, Debug)]
-pub struct AuthorityConfig {
-    /// What commands, metrics and the log call it.
-    pub name: String,
-    /// The URL of its directory.
-    pub directory: Url,
-    /// Its name in CAA records. `None`: they are not compared with it.
-    pub issuer: Option<String>,
-    /// The profile of its certificates, such as `shortlived`.
-    pub profile: Option<String>,
-    /// The account to which orders are bound.
-    pub external_account: Option<ExternalAccountConfig>,
-    /// The roots of its own TLS certificate, in addition to those of the system.
-    pub roots: Vec<CertificateDer<'static>>,
-}
-
-/// The account at an authority that was made outside of ACME (RFC 8555, section 7.3.4).
-#[derive(Clone, Debug)]
-pub struct ExternalAccountConfig {
-    /// Its id.
-    pub key_id: String,
-    /// The key that signs for it.
-    pub hmac_key: SecretSlice<u8>,
-}
-
-impl PartialEq for AuthorityConfig {
-    fn eq(&self, other: &Self) -> bool {
-        let account = |authority: &Self| {
-            let account = authority.external_account.as_ref()?;
-            Some((account.key_id.clone(), account.hmac_key.expose_secret().to_vec()))
-        };
-        let Self { name, directory, issuer, profile, external_account: _, roots } = self;
-        *name == other.name
-            && *directory == other.directory
-            && *issuer == other.issuer
-            && *profile == other.profile
-            && account(self) == account(other)
-            && *roots == other.roots
-    }
+impl AuthorityLimits {
+    /// What Let's Encrypt allows, as it publishes it.
+    const LETS_ENCRYPT: Self = Self { orders: DEFAULT_ORDERS, per_domain: Some(50), per_host: Some(5) };
 }
 
 /// Reads the table; `None` if it is missing or faulty. `folder` is that of the file.
-pub(super) fn read(table: Option<TableReader<'_, '_>>, has_domains: bool, folder: &Path) -> Option<AcmeConfig> {
+pub(super) fn read(
+    table: Option<TableReader<'_, '_>>,
+    domains: Option<&DomainsConfig>,
+    folder: &Path,
+) -> Option<AcmeConfig> {
     let mut table = table?;
     let context = table.context();
     let contact =
@@ -103,30 +73,34 @@ pub(super) fn read(table: Option<TableReader<'_, '_>>, has_domains: bool, folder
     let seals = Seals::new(keys.next(), keys);
     let entries = table.tables("ca");
     let is_default = entries.is_empty();
-    let mut authorities: Vec<AuthorityConfig> = Vec::with_capacity(entries.len().max(1));
+    let mut authorities: Vec<Authority> = Vec::with_capacity(entries.len().max(1));
+    let mut limits = Vec::with_capacity(entries.len().max(1));
     for entry in entries {
         let span = entry.span().clone();
-        let Some(authority) = read_authority(entry, folder) else { continue };
+        let Some((authority, limit)) = read_authority(entry, folder) else { continue };
         if authorities.iter().any(|known| known.name == authority.name) {
             context.report(Problem::at(&span, format!("two authorities are called `{}`", authority.name)));
         }
         authorities.push(authority);
+        limits.push(limit);
     }
     if is_default {
         authorities.push(lets_encrypt());
+        limits.push(AuthorityLimits::LETS_ENCRYPT);
     }
-    if !has_domains {
+    if domains.is_none() {
         let problem = Problem::at(table.span(), "missing table `domains`, which says where hosts have to point");
         context.report(problem.help("add `[gateway.domains]` with `target` or `addresses`"));
     }
     table.finish();
-    Some(AcmeConfig { contact, challenges, seals, authorities })
+    let dns_servers = domains.map(|domains| domains.resolvers.clone()).unwrap_or_default();
+    Some(AcmeConfig { requests: AcmeSettings { contact, challenges, authorities, dns_servers }, limits, seals })
 }
 
-fn lets_encrypt() -> AuthorityConfig {
-    AuthorityConfig {
+fn lets_encrypt() -> Authority {
+    Authority {
         name: "letsencrypt".to_owned(),
-        directory: Url::parse(LETS_ENCRYPT).expect("it is a URL"),
+        directory: Target::parse(LETS_ENCRYPT).expect("it is a URL"),
         issuer: Some("letsencrypt.org".to_owned()),
         profile: None,
         external_account: None,
@@ -143,7 +117,7 @@ fn read_contact(text: StringValue, context: &LoadContext<'_>) -> Option<String> 
         context.report(problem.label("authorities write there when something is wrong with certificates"));
         return None;
     }
-    Some(address.to_owned())
+    Some(format!("mailto:{address}"))
 }
 
 fn read_challenge(text: &StringValue, context: &LoadContext<'_>) -> Option<ChallengeKind> {
@@ -159,7 +133,7 @@ fn read_challenge(text: &StringValue, context: &LoadContext<'_>) -> Option<Chall
 }
 
 /// Reads an entry of `[[gateway.acme.ca]]`.
-pub(super) fn read_authority(mut table: TableReader<'_, '_>, folder: &Path) -> Option<AuthorityConfig> {
+pub(super) fn read_authority(mut table: TableReader<'_, '_>, folder: &Path) -> Option<(Authority, AuthorityLimits)> {
     let context = table.context();
     let name = table.required_string("name").and_then(|text| read_name(text, context));
     let directory = table.required_string("directory").and_then(|text| read_directory(&text, context));
@@ -167,32 +141,46 @@ pub(super) fn read_authority(mut table: TableReader<'_, '_>, folder: &Path) -> O
     let profile = table.string("profile").map(|text| text.value);
     let external = table.table("eab").map(read_external_account);
     let roots = table.string("root").map(|path| read_authorities(&path, folder, context));
+    let is_known = directory.as_ref().is_some_and(is_lets_encrypt);
+    let known = if is_known { Some(AuthorityLimits::LETS_ENCRYPT) } else { None };
+    let orders = table.integer("orders_per_3_hours", 1..=MAX_LIMIT, DEFAULT_ORDERS);
+    let mut limit = |key, known: Option<u32>| {
+        // 0, which is out of the range, stands for a missing key.
+        let limit = table.integer(key, 1..=MAX_LIMIT, known.unwrap_or(0));
+        (limit > 0).then_some(limit)
+    };
+    let per_domain = limit("certificates_per_domain_per_week", known.and_then(|known| known.per_domain));
+    let per_host = limit("certificates_per_host_per_week", known.and_then(|known| known.per_host));
     table.finish();
-    Some(AuthorityConfig {
+    let limits = AuthorityLimits { orders, per_domain, per_host };
+    let authority = Authority {
         name: name?,
         directory: directory?,
         issuer,
         profile,
         external_account: external.map_or(Some(None), |read| read.map(Some))?,
         roots: roots.map_or(Some(Vec::new()), |read| read)?,
-    })
+    };
+    Some((authority, limits))
+}
+
+fn is_lets_encrypt(directory: &Target) -> bool {
+    let host = directory.uri().host().unwrap_or_default();
+    host == "letsencrypt.org" || host.ends_with(".letsencrypt.org")
 }
 
 /// Reads the table `eab` of an authority.
-pub(super) fn read_external_account(mut table: TableReader<'_, '_>) -> Option<ExternalAccountConfig> {
+pub(super) fn read_external_account(mut table: TableReader<'_, '_>) -> Option<ExternalAccount> {
     let context = table.context();
-    let key_id = table.required_string("key_id").map(|text| text.value);
-    let key = table.required_string("hmac_key").and_then(|text| {
-        let decoded =
-            URL_SAFE_NO_PAD.decode(text.value.trim().trim_end_matches('=')).ok().filter(|key| !key.is_empty());
-        if decoded.is_none() {
-            let problem = Problem::at(&text.span, "not a key of an external account");
-            context.report(problem.label("expected base64url, exactly as the authority shows it"));
-        }
-        decoded
-    });
+    let (key_id, key) = (table.required_string("key_id"), table.required_string("hmac_key"));
     table.finish();
-    Some(ExternalAccountConfig { key_id: key_id?, hmac_key: key?.into() })
+    let (key_id, key) = (key_id?, key?);
+    let account = ExternalAccount::new(&key_id.value, &key.value);
+    if let Err(error) = &account {
+        let problem = Problem::at(&key.span, error.to_string());
+        context.report(problem.label("expected the key exactly as the authority shows it"));
+    }
+    account.ok()
 }
 
 /// A name that is a label of metrics.
@@ -206,11 +194,11 @@ fn read_name(text: StringValue, context: &LoadContext<'_>) -> Option<String> {
     Some(text.value)
 }
 
-fn read_directory(text: &StringValue, context: &LoadContext<'_>) -> Option<Url> {
-    let url = Url::parse(&text.value).ok().filter(|url| url.scheme() == "https" && url.has_host());
-    if url.is_none() {
+fn read_directory(text: &StringValue, context: &LoadContext<'_>) -> Option<Target> {
+    let target = Target::parse(&text.value).ok();
+    if target.is_none() {
         let problem = Problem::at(&text.span, "not the directory of an authority");
         context.report(problem.label("expected an `https://` URL"));
     }
-    url
+    target
 }

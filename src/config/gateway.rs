@@ -108,7 +108,7 @@ pub(super) fn read(mut table: TableReader<'_, '_>, folder: &Path) -> GatewayTabl
     let operator = operator::read(table.table("operator"), registry_span.is_some(), folder);
     let domains = domains::read(table.table("domains"), registry_span.as_ref());
     let has_acme = table.contains("acme");
-    let acme = acme::read(table.table("acme"), domains.is_some(), folder);
+    let acme = acme::read(table.table("acme"), domains.as_ref(), folder);
     let mut cache_mib = DEFAULT_CACHE_MIB;
     // The protocol of a faulty entry is unknown, so assume TLS.
     let speaks_tls = listen.is_empty() || listen.iter().any(|entry| entry.protocol == ListenProtocol::Tls);

@@ -49,7 +49,7 @@ const READERS: [KeyReader; 19] = [
         domains::read(Some(table), None);
     }),
     ("`[gateway.acme]`", |table| {
-        acme::read(Some(table), true, Path::new(""));
+        acme::read(Some(table), None, Path::new(""));
     }),
     ("`[[gateway.acme.ca]]`", |table| {
         acme::read_authority(table, Path::new(""));

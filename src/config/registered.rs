@@ -38,6 +38,7 @@ impl RegisteredTenant {
         let added: Vec<_> = added.iter().filter_map(|host| HostName::parse(host).ok()).collect();
         if !added.is_empty() {
             let config = Arc::make_mut(&mut self.config);
+            config.added_domains = added.len();
             config.domains = config.domains.iter().cloned().chain(added).collect();
         }
         self

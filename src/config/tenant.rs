@@ -99,6 +99,7 @@ impl TenantTable {
             name: fields.name.as_str().into(),
             address,
             domains,
+            added_domains: 0,
             certificates,
             database: fields.database.value.clone(),
             timezone: fields.timezone.clone(),

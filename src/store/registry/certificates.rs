@@ -77,7 +77,7 @@ impl CertificateRecord {
 }
 
 impl Registry {
-    /// Stores a certificate for a domain, with what becomes of the domain and an event. Takes the next revision in place
+    /// Stores a certificate for a domain, with what becomes of the domain and events. Takes the next revision in place
     /// of the one in `certificate`. Returns whether the lease was still its own; if not, nothing is stored.
     ///
     /// # Errors
@@ -86,7 +86,7 @@ impl Registry {
         &self,
         domain: &DomainRecord,
         certificate: &CertificateRecord,
-        event: &DomainEvent,
+        events: &[DomainEvent],
     ) -> Result<bool, StoreError> {
         let mut transaction = self.database.begin().await?;
         let revision = next_revision(&mut transaction).await?;
@@ -96,8 +96,10 @@ impl Registry {
         }
         let stored = CertificateRecord { revision, ..certificate.clone() };
         upsert(&mut transaction, &[stored]).await?;
-        let revision = next_revision(&mut transaction).await?;
-        append(&mut transaction, revision, domain, event).await?;
+        for event in events {
+            let revision = next_revision(&mut transaction).await?;
+            append(&mut transaction, revision, domain, event).await?;
+        }
         transaction.commit().await?;
         Ok(true)
     }

@@ -206,7 +206,7 @@ impl Registry {
         Ok(made)
     }
 
-    /// Takes rows that are due, for as long as the lease.
+    /// Takes rows that are due, for as long as the lease. Returns them with the time of the registry's clock.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
@@ -215,7 +215,20 @@ impl Registry {
         node: &str,
         limit: u32,
         lease: Duration,
-    ) -> Result<Vec<DomainRecord>, StoreError> {
+    ) -> Result<(Timestamp, Vec<DomainRecord>), StoreError> {
+        // Without a transaction: most of the time nothing is due.
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
+        sql.push("SELECT ")
+            .push_now_plus(Duration::ZERO)
+            .push(", EXISTS (SELECT 1 FROM registry_domains WHERE next_at <= ");
+        sql.push_now_plus(Duration::ZERO).push(")");
+        let row = reader.fetch_one(sql).await?;
+        let (now, is_due): (Timestamp, bool) = (row.get(0)?, row.get(1)?);
+        drop(reader);
+        if !is_due || limit == 0 {
+            return Ok((now, Vec::new()));
+        }
         let mut transaction = self.database.begin().await?;
         let mut sql = transaction.sql();
         sql.push("UPDATE registry_domains SET leased_by = ").bind(node).push(", leased_until = ").push_now_plus(lease);
@@ -227,10 +240,10 @@ impl Registry {
         sql.push_either(" FOR UPDATE SKIP LOCKED", "").push(") RETURNING ").push(COLUMNS);
         let leased = DomainRecord::read_all(&transaction.fetch_all(sql).await?)?;
         transaction.commit().await?;
-        Ok(leased)
+        Ok((now, leased))
     }
 
-    /// Writes what became of a row, and an event. Returns whether the lease was still its own.
+    /// Writes what became of a row, and events. Returns whether the lease was still its own.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
@@ -238,16 +251,26 @@ impl Registry {
         &self,
         domain: &DomainRecord,
         lease: Lease,
-        event: Option<&DomainEvent>,
+        events: &[DomainEvent],
     ) -> Result<bool, StoreError> {
         let mut transaction = self.database.begin().await?;
         let is_own = write(&mut transaction, domain, lease).await?;
-        if is_own && let Some(event) = event {
+        for event in events.iter().filter(|_| is_own) {
             let revision = next_revision(&mut transaction).await?;
             append(&mut transaction, revision, domain, event).await?;
         }
         transaction.commit().await?;
         Ok(is_own)
+    }
+
+    /// Keeps the lease of a row. Returns whether it was still its own.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn keep_lease(&self, domain: &DomainRecord, lease: Duration) -> Result<bool, StoreError> {
+        let mut sql = self.database.sql();
+        sql.push("UPDATE registry_domains SET leased_until = ").push_now_plus(lease).push(" WHERE ").push_lease(domain);
+        Ok(self.database.execute(sql).await? > 0)
     }
 
     /// Forgets a row that was removed. Returns whether the lease was still its own.
@@ -325,6 +348,17 @@ impl Registry {
             Ok(DomainCount { state, reason: row.get(1)?, count: row.get(2)? })
         };
         Ok(rows.iter().map(read).collect::<Result<_, sqlx::Error>>()?)
+    }
+
+    /// How many certificates should have been renewed by now.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn count_late_domains(&self) -> Result<i64, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
+        sql.push("SELECT count(*) FROM registry_domains WHERE is_late AND state <> 'removed'");
+        Ok(reader.fetch_one(sql).await?.get(0)?)
     }
 }
 

@@ -1,0 +1,187 @@
+//! The life of domains: from a claim to a certificate that renews itself.
+//!
+//! Every host that no file gives a certificate has a row in the registry. [`DomainWorker`] takes rows that are due, under
+//! leases, and walks each one step further:
+//!
+//! ```text
+//! claimed → dns → verified → queued → issuing → live → failing → removed
+//! ```
+//!
+//! - `needed`: which hosts have rows.
+//! - `life`: what becomes of a row; `orders` obtains its certificate; `schedule` decides when it is looked at next.
+//! - `authorities` chooses the authority, `budgets` has what it allows.
+//! - [`Reason`]: what is wrong and what to do, in the same words everywhere; [`describe`] shows a row.
+//! - `challenges` answers the authorities, on any node.
+//!
+//! A look that could not ask changes no state. A certificate is never obtained inside a handshake.
+
+mod authorities;
+mod budgets;
+mod challenges;
+mod described;
+mod life;
+mod needed;
+mod orders;
+mod plan;
+mod reason;
+mod schedule;
+mod worker;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use arc_swap::ArcSwap;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use jiff::{SignedDuration, Timestamp};
+use secrecy::zeroize::Zeroizing;
+use tokio::sync::{Notify, OnceCell};
+
+use self::authorities::Breakers;
+use self::challenges::TlsAlpnAnswers;
+use crate::acme::{AccountKey, Acme};
+use crate::config::{AcmeConfig, DomainsConfig};
+use crate::dns::Dns;
+use crate::host::HostName;
+use crate::metrics::DomainMetrics;
+use crate::registry::{FollowError, Following};
+use crate::seal::{Seals, Unopened};
+use crate::store::{Registry, StoreError};
+use crate::tenant::Directory;
+
+pub use described::{describe, describe_event, new_proof};
+pub use plan::{AuthorityStatus, Plan, status};
+pub use reason::{OtherReason, Reason, proof_record};
+pub use worker::DomainWorker;
+
+/// Decides whether a certificate of a file covers a host that no file of its tenant does.
+pub type GatewayCovers = Arc<dyn Fn(&HostName) -> bool + Send + Sync>;
+
+/// The domains of a gateway, as one node works on them.
+pub struct Domains {
+    config: DomainsConfig,
+    acme: Option<AcmeConfig>,
+    following: Arc<Following>,
+    directory: Arc<ArcSwap<Directory>>,
+    gateway_covers: GatewayCovers,
+    dns: Dns,
+    client: OnceCell<Arc<Acme>>,
+    breakers: Breakers,
+    tls_alpn: TlsAlpnAnswers,
+    /// How far the clock of the registry is ahead of this machine's, in microseconds.
+    clock: AtomicI64,
+    /// Something was changed here: look for rows that are due.
+    changed: Notify,
+    metrics: DomainMetrics,
+}
+
+/// Why nothing can be ordered.
+#[derive(Debug, thiserror::Error)]
+pub enum DomainsError {
+    /// The registry.
+    #[error(transparent)]
+    Follow(#[from] FollowError),
+    /// The account key can't be opened.
+    #[error("the key of the accounts at the authorities can't be used: {0}")]
+    Unopened(#[from] Unopened),
+    /// The account key is damaged.
+    #[error("the key of the accounts at the authorities is damaged")]
+    Damaged,
+}
+
+impl From<StoreError> for DomainsError {
+    fn from(error: StoreError) -> Self {
+        Self::Follow(error.into())
+    }
+}
+
+impl Domains {
+    /// Nothing is looked at before a [`DomainWorker`] runs. Blocks on the files of the system's DNS settings.
+    #[must_use]
+    pub fn new(
+        config: &DomainsConfig,
+        acme: Option<&AcmeConfig>,
+        following: Arc<Following>,
+        directory: Arc<ArcSwap<Directory>>,
+        gateway_covers: GatewayCovers,
+        metrics: DomainMetrics,
+    ) -> Self {
+        let authorities = acme.map_or(0, |acme| acme.requests.authorities.len());
+        Self {
+            dns: Dns::new(&config.resolvers),
+            config: config.clone(),
+            acme: acme.cloned(),
+            following,
+            directory,
+            gateway_covers,
+            client: OnceCell::new(),
+            breakers: Breakers::new(authorities),
+            tls_alpn: challenges::no_answers(),
+            clock: AtomicI64::new(0),
+            changed: Notify::new(),
+            metrics,
+        }
+    }
+
+    /// Where hosts have to point.
+    #[must_use]
+    pub fn config(&self) -> &DomainsConfig {
+        &self.config
+    }
+
+    /// Looks for rows that are due now.
+    pub fn look_soon(&self) {
+        self.changed.notify_one();
+    }
+
+    async fn registry(&self) -> Result<&Registry, FollowError> {
+        self.following.registry().await
+    }
+
+    /// Now, by the clock of the registry.
+    fn now(&self) -> Timestamp {
+        Timestamp::now() + SignedDuration::from_micros(self.clock.load(Ordering::Relaxed))
+    }
+
+    fn note_clock(&self, registry: Timestamp) {
+        let ahead = registry.duration_since(Timestamp::now()).as_micros();
+        self.clock.store(i64::try_from(ahead).unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// The client of the authorities, with the account key of the registry; the first node makes one. `None` if no
+    /// certificates are obtained.
+    async fn client(&self) -> Result<Option<(&AcmeConfig, &Acme)>, DomainsError> {
+        let Some(acme) = &self.acme else { return Ok(None) };
+        let open = async {
+            let key = account_key(self.registry().await?, &acme.seals).await?;
+            let settings = acme.requests.clone();
+            let client = tokio::task::spawn_blocking(move || Acme::new(settings, key)).await;
+            Ok::<_, DomainsError>(Arc::new(client.map_err(|_| DomainsError::Damaged)?))
+        };
+        Ok(Some((acme, self.client.get_or_try_init(|| open).await?)))
+    }
+}
+
+/// The account key of a registry; makes one if there is none.
+async fn account_key(registry: &Registry, seals: &Seals) -> Result<AccountKey, DomainsError> {
+    let stored = match registry.account_key().await? {
+        Some(stored) => stored,
+        None => {
+            let new = AccountKey::generate();
+            registry.account_key_or(&seals.seal(&STANDARD.encode(new.pkcs8()), ACCOUNT)).await?
+        }
+    };
+    let text = Zeroizing::new(seals.open(&stored, ACCOUNT)?);
+    let pkcs8 = Zeroizing::new(STANDARD.decode(text.as_bytes()).map_err(|_| DomainsError::Damaged)?);
+    AccountKey::from_pkcs8(&pkcs8).map_err(|_| DomainsError::Damaged)
+}
+
+/// What the account key is sealed for.
+pub(crate) const ACCOUNT: &str = "acme account";
+
+impl fmt::Debug for Domains {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Domains").field("config", &self.config).finish_non_exhaustive()
+    }
+}

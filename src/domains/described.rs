@@ -1,0 +1,58 @@
+//! A domain as JSON: what the operator API and `formgate domain … --json` show.
+
+use serde_json::{Value, json};
+
+use super::reason::{Reason, proof_record};
+use crate::dns::Record;
+use crate::store::registry::{DomainRecord, RegistryEvent};
+
+/// A domain: one state, one reason, one next step.
+#[must_use]
+pub fn describe(domain: &DomainRecord) -> Value {
+    let reason = Reason::read(&domain.reason);
+    let is_sound = reason.is_empty();
+    json!({
+        "host": domain.host,
+        "tenant": domain.slug,
+        "state": domain.state.as_str(),
+        "reason": if is_sound { Value::Null } else { reason.name().into() },
+        "next_step": if is_sound { Value::Null } else { reason.next_step().into() },
+        "records": reason.records().iter().map(record).collect::<Vec<_>>(),
+        "proof": if domain.is_added { record(&proof_record(&domain.host, &domain.proof)) } else { Value::Null },
+        "since": domain.since,
+        "checked_at": domain.checked_at,
+        "next_check_at": domain.next_at,
+        "expires_at": domain.not_after,
+        "renew_at": domain.renew_at,
+    })
+}
+
+/// An event of the change feed.
+#[must_use]
+pub fn describe_event(event: &RegistryEvent) -> Value {
+    let detail: Value = serde_json::from_str(&event.detail).unwrap_or_default();
+    json!({
+        "revision": event.revision,
+        "slug": event.slug,
+        "type": event.kind,
+        "host": event.host,
+        "domain": detail,
+        "at": event.at,
+    })
+}
+
+fn record(record: &Record) -> Value {
+    json!({
+        "action": record.action,
+        "type": record.kind.as_str(),
+        "name": record.name,
+        "relative_name": record.relative,
+        "value": record.value,
+    })
+}
+
+/// What a TXT record has to be for a domain that is claimed now.
+#[must_use]
+pub fn new_proof() -> String {
+    format!("formgate-{:032x}", rand::random::<u128>())
+}

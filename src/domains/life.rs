@@ -1,0 +1,319 @@
+//! What becomes of a domain: one step of its life, under a lease.
+
+use std::time::{Duration, Instant};
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
+
+use super::orders::Ask;
+use super::reason::{OtherReason, Reason, proof_record};
+use super::{Domains, DomainsError, schedule};
+use crate::dns::{DnsFault, Finding, Issuer, Question};
+use crate::host::HostName;
+use crate::registry::FollowError;
+use crate::store::registry::{DomainEvent, DomainRecord, DomainState, Lease};
+
+/// How long a removed domain keeps its row and its certificate, so that one that comes back is served at once.
+///
+/// Larger: keys of domains that are gone are kept for longer. Smaller: a mistake costs a certificate.
+const KEPT: SignedDuration = SignedDuration::from_hours(24);
+
+/// How long the proof of a contested domain must have been there.
+const CONTEST: SignedDuration = SignedDuration::from_hours(72);
+
+/// How often a contested domain is looked at.
+const CONTEST_LOOK: Duration = Duration::from_hours(1);
+
+/// When a tenant has a domain that this node does not serve yet.
+const NOT_YET: Duration = Duration::from_secs(1);
+
+/// Whose a domain is.
+enum Standing {
+    /// The tenant of the row has it, and no file gives it a certificate.
+    Own,
+    /// Another tenant has it.
+    Taken(String),
+    /// This node does not know the change yet.
+    NotYet,
+    /// No tenant has it, or a file gives it a certificate.
+    Gone,
+}
+
+impl Domains {
+    /// Walks a row as far as it goes now. A write that comes too late is no error: another node goes on.
+    pub(super) async fn advance(&self, mut domain: DomainRecord) -> Result<(), DomainsError> {
+        let Ok(host) = HostName::parse(&domain.host) else { return self.remove(domain).await };
+        match self.standing(&domain, &host).await? {
+            Standing::Own => {}
+            Standing::Taken(owner) => return self.contest(domain, &host, &owner).await,
+            Standing::NotYet => {
+                domain.next_at = self.now() + NOT_YET;
+                self.write(&domain, &[]).await?;
+                return Ok(());
+            }
+            Standing::Gone => return self.remove(domain).await,
+        }
+        if domain.state == DomainState::Removed {
+            self.enter(&mut domain, DomainState::Claimed, &Reason::None {});
+        }
+        if domain.pending.is_some() {
+            return self.go_on(domain, &host).await;
+        }
+        let finding = self.look(&domain, &host).await;
+        let now = self.now();
+        domain.checked_at = Some(now);
+        let is_due = domain.not_after.is_some() && domain.renew_at.is_none_or(|at| at <= now);
+        match finding {
+            Finding::Ready { issuers, .. } => {
+                domain.proved_since.get_or_insert(now);
+                self.ready(domain, &host, &issuers, is_due).await
+            }
+            Finding::Unknown(cause) if is_due => {
+                tracing::debug!(host = domain.host, cause, "DNS could not be asked before a renewal");
+                let all: Vec<usize> = (0..self.authorities()).collect();
+                self.order(domain, &host, &all).await
+            }
+            Finding::Unknown(cause) => {
+                tracing::debug!(host = domain.host, cause, "DNS could not be asked");
+                domain.next_at = now + schedule::ASK_AGAIN;
+                self.write(&domain, &[]).await
+            }
+            Finding::Fault(fault) => {
+                if matches!(fault, DnsFault::ProofMissing { .. }) {
+                    domain.proved_since = None;
+                }
+                let is_hopeless = matches!(fault, DnsFault::ProofMissing { .. } | DnsFault::Caa { .. });
+                if is_due && !is_hopeless && domain.failures == 0 {
+                    // The authority may see it otherwise: behind a CDN, a challenge can come through.
+                    let all: Vec<usize> = (0..self.authorities()).collect();
+                    return self.order(domain, &host, &all).await;
+                }
+                self.fault(domain, fault).await
+            }
+        }
+    }
+
+    /// The number of authorities.
+    fn authorities(&self) -> usize {
+        self.acme.as_ref().map_or(0, |acme| acme.requests.authorities.len())
+    }
+
+    async fn standing(&self, domain: &DomainRecord, host: &HostName) -> Result<Standing, FollowError> {
+        let owner = self.registry().await?.owner_of(&domain.host).await?;
+        let directory = self.directory.load();
+        let served = directory.config_at(host);
+        let of_file = served.filter(|tenant| !tenant.origin.is_registered() && *tenant.slug == *domain.slug);
+        let is_owner = of_file.is_some() || owner.as_ref().is_some_and(|owner| *owner == domain.slug);
+        if !is_owner {
+            return Ok(match owner {
+                Some(owner) if domain.is_added => Standing::Taken(owner),
+                _ => Standing::Gone,
+            });
+        }
+        Ok(match served {
+            Some(tenant) if *tenant.slug == *domain.slug => {
+                if self.needs_certificate(&directory, host) {
+                    Standing::Own
+                } else {
+                    Standing::Gone
+                }
+            }
+            _ => Standing::NotYet,
+        })
+    }
+
+    async fn look(&self, domain: &DomainRecord, host: &HostName) -> Finding {
+        let label = self.config.label(&domain.slug);
+        let (mut issuers, mut methods) = (Vec::new(), Vec::new());
+        if let Some(acme) = &self.acme {
+            let named = |name: &Option<String>| name.as_deref().map_or_else(Default::default, ToOwned::to_owned);
+            issuers.extend(acme.requests.authorities.iter().map(|authority| named(&authority.issuer)));
+            methods.extend(acme.requests.challenges.iter().map(|kind| kind.as_str()));
+        } else {
+            issuers.push(String::new());
+        }
+        let issuers: Vec<_> = issuers.iter().map(|name| Issuer { name, ..Issuer::default() }).collect();
+        let needs_proof = domain.is_added && !self.config.owns(host);
+        let began = Instant::now();
+        let finding = self
+            .dns
+            .look(&Question {
+                host,
+                own_label: label.as_ref(),
+                target: self.config.target.as_ref(),
+                addresses: &self.config.addresses,
+                proof: needs_proof.then_some(domain.proof.as_str()),
+                issuers: &issuers,
+                methods: &methods,
+            })
+            .await;
+        self.metrics.looked(began.elapsed());
+        finding
+    }
+
+    /// Its records are right.
+    async fn ready(
+        &self,
+        mut domain: DomainRecord,
+        host: &HostName,
+        issuers: &[usize],
+        is_due: bool,
+    ) -> Result<(), DomainsError> {
+        if self.acme.is_none() {
+            self.enter(&mut domain, DomainState::Verified, &Reason::None {});
+            domain.next_at = self.now() + schedule::LIVE_LOOK;
+            return self.write(&domain, &[]).await;
+        }
+        if is_due || domain.not_after.is_none() {
+            return self.order(domain, host, issuers).await;
+        }
+        let was_failing = domain.state == DomainState::Failing;
+        // A renewal that fails is not mended by records that are right.
+        if domain.failures == 0 {
+            self.enter(&mut domain, DomainState::Live, &Reason::None {});
+        }
+        let is_live = was_failing && domain.state == DomainState::Live;
+        let mut events: Vec<_> = is_live.then(|| event("domain.live", &domain)).into_iter().collect();
+        events.extend(self.plan_renewal(&mut domain, host, Ask::Authority).await?);
+        self.write(&domain, &events).await
+    }
+
+    /// Its owner has to change records.
+    async fn fault(&self, mut domain: DomainRecord, fault: DnsFault) -> Result<(), DomainsError> {
+        let now = self.now();
+        let reason = Reason::Dns(fault);
+        if domain.not_after.is_none() {
+            self.enter(&mut domain, DomainState::Dns, &reason);
+            domain.next_at = now + schedule::dns_look(domain.since, now);
+            return self.write(&domain, &[]).await;
+        }
+        let is_new = domain.state != DomainState::Failing;
+        self.enter(&mut domain, DomainState::Failing, &reason);
+        domain.next_at = now + schedule::FAILING_LOOK;
+        // Records that are right are followed by an order at once.
+        domain.failures = domain.failures.min(1);
+        let events: Vec<_> = is_new.then(|| event("domain.failing", &domain)).into_iter().collect();
+        self.write(&domain, &events).await
+    }
+
+    /// Another tenant has it: it moves once its proof was there for long enough and the owner's is not.
+    async fn contest(&self, mut domain: DomainRecord, host: &HostName, owner: &str) -> Result<(), DomainsError> {
+        let now = self.now();
+        let finding = self.look(&domain, host).await;
+        domain.checked_at = Some(now);
+        match finding {
+            Finding::Ready { .. } => {
+                domain.proved_since.get_or_insert(now);
+            }
+            Finding::Fault(_) => domain.proved_since = None,
+            Finding::Unknown(_) => {}
+        }
+        let moves_at = domain.proved_since.map(|since| since + CONTEST);
+        let record = proof_record(&domain.host, &domain.proof);
+        self.enter(&mut domain, DomainState::Claimed, &Reason::Other(OtherReason::Taken { record, moves_at }));
+        domain.next_at = moves_at.map_or(now + CONTEST_LOOK, |at| at.min(now + CONTEST_LOOK));
+        let registry = self.registry().await?;
+        if moves_at.is_some_and(|at| at <= now) {
+            let rows = registry.find_domains(&domain.host).await?;
+            let of_owner = rows.into_iter().find(|row| row.slug == owner);
+            let is_proved = match &of_owner {
+                Some(row) => !matches!(self.look(row, host).await, Finding::Fault(_)),
+                None => false,
+            };
+            if !is_proved && registry.move_domain(&domain, now).await? {
+                tracing::warn!(
+                    host = domain.host,
+                    from = owner,
+                    to = domain.slug,
+                    "a proved domain moved to another tenant"
+                );
+                self.following.look_soon();
+                return Ok(());
+            }
+            domain.next_at = now + CONTEST_LOOK;
+        }
+        self.write(&domain, &[]).await
+    }
+
+    /// No tenant has it any more, or a file gives it a certificate.
+    async fn remove(&self, mut domain: DomainRecord) -> Result<(), DomainsError> {
+        let now = self.now();
+        if domain.state == DomainState::Removed && now >= domain.since + KEPT {
+            self.registry().await?.forget_domain(&domain).await?;
+            return Ok(());
+        }
+        self.enter(&mut domain, DomainState::Removed, &Reason::None {});
+        domain.pending = None;
+        domain.proved_since = None;
+        domain.next_at = domain.since + KEPT;
+        self.write(&domain, &[]).await
+    }
+
+    /// Decides when a domain with a certificate is looked at next, and when it is renewed. Returns the event that this is
+    /// late, the first time.
+    pub(super) async fn plan_renewal(
+        &self,
+        domain: &mut DomainRecord,
+        host: &HostName,
+        ask: Ask,
+    ) -> Result<Option<DomainEvent>, DomainsError> {
+        let now = self.now();
+        let mut next = now + schedule::LIVE_LOOK;
+        let mut late = None;
+        if let Some(dates) = self.renewal_dates(domain, host, ask).await? {
+            domain.renew_at = Some(dates.renew_at);
+            next = next.min(dates.renew_at).min(dates.ask_again);
+            if now < dates.late_at {
+                next = next.min(dates.late_at);
+            } else if !domain.is_late {
+                domain.is_late = true;
+                late = Some(event("certificate.renewal_late", domain));
+            }
+        }
+        // A renewal that failed waits for its next try.
+        domain.next_at = if domain.failures > 0 { now + schedule::back_off(domain.failures) } else { next };
+        Ok(late)
+    }
+
+    /// Moves a row to a state and a reason, and logs it if they are new.
+    pub(super) fn enter(&self, domain: &mut DomainRecord, state: DomainState, reason: &Reason) {
+        let before = Reason::read(&domain.reason);
+        if domain.state != state {
+            domain.since = self.now();
+        }
+        if domain.state != state || before.name() != reason.name() {
+            let DomainRecord { host, slug, .. } = &*domain;
+            let (reason, next_step) = (reason.name(), reason.next_step());
+            let state = state.as_str();
+            if reason.is_empty() {
+                tracing::info!(tenant = slug, host, state, "domain");
+            } else {
+                tracing::warn!(tenant = slug, host, state, reason, next_step, "domain");
+            }
+        }
+        domain.state = state;
+        domain.reason = reason.stored();
+    }
+
+    /// Writes a row and ends its lease.
+    pub(super) async fn write(&self, domain: &DomainRecord, events: &[DomainEvent]) -> Result<(), DomainsError> {
+        let registry = self.registry().await?;
+        if !registry.write_domain(domain, Lease::End, events).await? {
+            tracing::debug!(host = domain.host, "another node goes on with the domain");
+        }
+        Ok(())
+    }
+}
+
+/// An event of a domain, with its state and reason.
+pub(super) fn event(kind: &'static str, domain: &DomainRecord) -> DomainEvent {
+    let reason = Reason::read(&domain.reason);
+    let not_after: Option<Timestamp> = domain.not_after;
+    let detail = json!({
+        "state": domain.state.as_str(),
+        "reason": reason.name(),
+        "next_step": reason.next_step(),
+        "expires_at": not_after,
+    });
+    DomainEvent { kind, detail: detail.to_string() }
+}

@@ -1,0 +1,209 @@
+//! What is wrong with a domain: one reason, and one next step, in the same words everywhere.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::acme::{AcmeError, ChallengeKind};
+use crate::dns::{Action, DnsFault, Kind, Record};
+
+/// The name below a host at which its proof is.
+const PROOF_LABEL: &str = "_formgate";
+
+/// What is wrong with a domain. Stored as a JSON object, `{}` if nothing is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Reason {
+    /// Its owner has to change records.
+    Dns(DnsFault),
+    /// Something else.
+    Other(OtherReason),
+    /// Nothing.
+    None {},
+}
+
+/// What is wrong, other than its records.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "reason", rename_all = "snake_case")]
+pub enum OtherReason {
+    /// Another tenant has it.
+    Taken {
+        /// The record that moves it.
+        record: Record,
+        /// From when on it moves, if the record is there.
+        moves_at: Option<Timestamp>,
+    },
+    /// The authority does not issue for it as things are.
+    CaRefused {
+        /// The authority.
+        authority: String,
+        /// Its words.
+        detail: String,
+        /// When it is tried again.
+        until: Timestamp,
+    },
+    /// A budget is used up.
+    CaLimited {
+        /// The authority.
+        authority: String,
+        /// Which budget, or the authority's words.
+        detail: String,
+        /// When it is tried again.
+        until: Timestamp,
+    },
+    /// The authority gives no usable answer.
+    CaDown {
+        /// The authority.
+        authority: String,
+        /// What is wrong with it.
+        detail: String,
+        /// When it is tried again.
+        until: Timestamp,
+    },
+    /// The authority could not connect to the host.
+    Unreachable {
+        /// The authority.
+        authority: String,
+        /// The host.
+        host: String,
+        /// The challenge that it wanted to verify.
+        challenge: ChallengeKind,
+        /// Its words.
+        detail: String,
+        /// When it is tried again.
+        until: Timestamp,
+    },
+}
+
+impl Reason {
+    /// What a row stores.
+    #[must_use]
+    pub fn stored(&self) -> String {
+        serde_json::to_string(self).expect("texts and numbers are always JSON")
+    }
+
+    /// Reads what a row stores. A reason of another version is none.
+    #[must_use]
+    pub fn read(stored: &str) -> Self {
+        serde_json::from_str(stored).unwrap_or(Self::None {})
+    }
+
+    /// The reason of an error of an authority.
+    #[must_use]
+    pub fn of_authority(authority: &str, host: &str, error: &AcmeError, until: Timestamp) -> Self {
+        let (authority, detail) = (authority.to_owned(), error.to_string());
+        Self::Other(match error {
+            AcmeError::Refused { .. } => OtherReason::CaRefused { authority, detail, until },
+            AcmeError::Unreachable { challenge, .. } => {
+                OtherReason::Unreachable { authority, host: host.to_owned(), challenge: *challenge, detail, until }
+            }
+            AcmeError::Limited { .. } => OtherReason::CaLimited { authority, detail, until },
+            _ => OtherReason::CaDown { authority, detail, until },
+        })
+    }
+
+    /// In one word, such as `no_records`; empty if nothing is wrong.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::None {} => "",
+            Self::Dns(fault) => fault.reason(),
+            Self::Other(OtherReason::Taken { .. }) => "taken",
+            Self::Other(OtherReason::CaRefused { .. }) => "ca_refused",
+            Self::Other(OtherReason::CaLimited { .. }) => "ca_limited",
+            Self::Other(OtherReason::CaDown { .. }) => "ca_down",
+            Self::Other(OtherReason::Unreachable { .. }) => "unreachable",
+        }
+    }
+
+    /// Whether nothing is wrong.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.name().is_empty()
+    }
+
+    /// What to do, in a sentence; empty if nothing is wrong.
+    #[must_use]
+    pub fn next_step(&self) -> String {
+        let at = |until: &Timestamp| until.strftime("%Y-%m-%d %H:%M:%S UTC");
+        match self {
+            Self::None {} => String::new(),
+            Self::Dns(fault) => fault.next_step(),
+            Self::Other(OtherReason::Taken { record, moves_at: None }) => format!(
+                "Another account has this domain. If it is yours, add this record: {record}. The domain moves after 72 hours, \
+                 unless the other account still proves that it owns it"
+            ),
+            Self::Other(OtherReason::Taken { record, moves_at: Some(moves_at) }) => format!(
+                "Another account has this domain. Keep this record: {record}. The domain moves at {}, unless the other \
+                 account still proves that it owns it",
+                at(moves_at)
+            ),
+            Self::Other(OtherReason::CaRefused { authority, detail, until }) => {
+                format!("The authority {authority} does not issue: {detail}. The next try is at {}", at(until))
+            }
+            Self::Other(OtherReason::CaLimited { authority, detail, until }) => {
+                format!(
+                    "Nothing to do. The authority {authority} has a limit ({detail}). The next try is at {}",
+                    at(until)
+                )
+            }
+            Self::Other(OtherReason::CaDown { authority, detail, until }) => {
+                format!(
+                    "Nothing to do. The authority {authority} can't be used ({detail}). The next try is at {}",
+                    at(until)
+                )
+            }
+            Self::Other(OtherReason::Unreachable { authority, host, challenge, detail, until }) => format!(
+                "Port {} of {host} must be open: the authority {authority} could not connect ({detail}). The next try is \
+                 at {}",
+                challenge.port(),
+                at(until)
+            ),
+        }
+    }
+
+    /// The records to add or to remove.
+    #[must_use]
+    pub fn records(&self) -> &[Record] {
+        match self {
+            Self::Dns(fault) => fault.records(),
+            Self::Other(OtherReason::Taken { record, .. }) => std::slice::from_ref(record),
+            _ => &[],
+        }
+    }
+}
+
+/// The record that proves a domain.
+#[must_use]
+pub fn proof_record(host: &str, proof: &str) -> Record {
+    Record {
+        action: Action::Add,
+        kind: Kind::Txt,
+        name: format!("{PROOF_LABEL}.{host}"),
+        relative: None,
+        value: proof.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_reads_what_it_stored() {
+        let until = Timestamp::from_second(1_800_000_000).unwrap();
+        let error = AcmeError::Unreachable { challenge: ChallengeKind::Http01, detail: "refused".to_owned() };
+        let reasons = [
+            Reason::None {},
+            Reason::of_authority("main", "forms.acme.org", &error, until),
+            Reason::Other(OtherReason::Taken { record: proof_record("forms.acme.org", "x"), moves_at: Some(until) }),
+        ];
+        for reason in reasons {
+            assert_eq!(Reason::read(&reason.stored()), reason);
+            assert_eq!(reason.next_step().is_empty(), reason.name().is_empty());
+        }
+        assert_eq!(Reason::None {}.stored(), "{}");
+        assert_eq!(Reason::read("{\"reason\":\"of a later version\"}"), Reason::None {});
+        let step = Reason::of_authority("main", "forms.acme.org", &error, until).next_step();
+        assert!(step.starts_with("Port 80 of forms.acme.org must be open"), "{step}");
+    }
+}

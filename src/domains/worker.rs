@@ -1,0 +1,144 @@
+//! The background task that walks domains through their life: takes rows that are due, some at once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+
+use super::needed::Needed;
+use super::{Domains, DomainsError, budgets};
+use crate::background::{Run, Task};
+use crate::store::registry::DomainCount;
+use crate::store::with_causes;
+use crate::tenant::Directory;
+
+/// How often rows that are due are looked for.
+///
+/// Larger: a domain that was added through another node is looked at later. Smaller: more statements.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How long a lease lasts unless it is kept.
+///
+/// Larger: the work of a node that died goes on later. Smaller: a slow registry costs leases.
+pub(super) const LEASE: Duration = Duration::from_secs(60);
+
+/// How many domains this node works on at once.
+///
+/// Larger: more connections to authorities and name servers. Smaller: many domains that are added at once wait.
+const AT_ONCE: usize = 16;
+
+/// How often the domains are counted for the metrics.
+const COUNT_INTERVAL: Duration = Duration::from_secs(15);
+
+/// The task.
+#[derive(Debug)]
+pub struct DomainWorker {
+    domains: Arc<Domains>,
+    working: JoinSet<()>,
+    needed: Needed,
+    /// The directory whose hosts have rows.
+    seen: Option<Arc<Directory>>,
+    counted_at: Option<Instant>,
+    /// Whether the last failure was logged.
+    is_failing: Arc<AtomicBool>,
+}
+
+impl DomainWorker {
+    /// Works on the domains of a gateway.
+    #[must_use]
+    pub fn new(domains: Arc<Domains>) -> Self {
+        Self {
+            domains,
+            working: JoinSet::new(),
+            needed: Needed::default(),
+            seen: None,
+            counted_at: None,
+            is_failing: Arc::default(),
+        }
+    }
+
+    async fn work(&mut self) -> Result<(), DomainsError> {
+        let directory = self.domains.directory.load_full();
+        if self.seen.as_ref().is_none_or(|seen| !Arc::ptr_eq(seen, &directory)) {
+            self.needed.make(&self.domains, &directory).await?;
+            self.seen = Some(directory);
+        }
+        while self.working.try_join_next().is_some() {}
+        let registry = self.domains.registry().await?;
+        loop {
+            let free = AT_ONCE - self.working.len();
+            if free == 0 {
+                break;
+            }
+            let free = u32::try_from(free).unwrap_or(u32::MAX);
+            let (now, leased) = registry.lease_domains(self.domains.following.node().id(), free, LEASE).await?;
+            self.domains.note_clock(now);
+            if leased.is_empty() {
+                break;
+            }
+            for domain in leased {
+                let (domains, is_failing) = (Arc::clone(&self.domains), Arc::clone(&self.is_failing));
+                self.working.spawn(async move {
+                    let host = domain.host.clone();
+                    let outcome = domains.advance(domain).await;
+                    note(&outcome, &host, &is_failing);
+                    // There may be more of them.
+                    domains.look_soon();
+                });
+            }
+        }
+        if self.counted_at.is_none_or(|at| at.elapsed() >= COUNT_INTERVAL) {
+            self.counted_at = Some(Instant::now());
+            self.count().await?;
+        }
+        Ok(())
+    }
+
+    async fn count(&self) -> Result<(), DomainsError> {
+        let (domains, metrics) = (&self.domains, &self.domains.metrics);
+        let registry = domains.registry().await?;
+        let counts = registry.count_domains().await?;
+        let read = |DomainCount { state, reason, count }: &DomainCount| (state.as_str(), reason.clone(), *count);
+        let counts: Vec<_> = counts.iter().map(read).collect();
+        metrics.counted(counts.iter().map(|(state, reason, count)| (*state, reason.as_str(), *count)));
+        metrics.late.set(registry.count_late_domains().await?);
+        let Some(acme) = &domains.acme else { return Ok(()) };
+        for (at, (authority, limits)) in acme.requests.authorities.iter().zip(&acme.limits).enumerate() {
+            let budget = budgets::orders(&authority.name, *limits, budgets::Order::Renewal);
+            let (left, _) = registry.budget_left(&budget).await?;
+            metrics.authority(&authority.name, left, !domains.breakers.is_open(at, Instant::now()));
+        }
+        Ok(())
+    }
+}
+
+impl Task for DomainWorker {
+    const NAME: &'static str = "domains";
+
+    fn interval(&self) -> Duration {
+        LOOK_INTERVAL
+    }
+
+    async fn woken(&mut self) {
+        self.domains.changed.notified().await;
+    }
+
+    async fn run(&mut self) -> Run {
+        let outcome = self.work().await;
+        note(&outcome, "", &self.is_failing);
+        if outcome.is_ok() { Run::Succeeded } else { Run::Failed }
+    }
+}
+
+/// Logs the first failure of several in a row. A lease ends by itself.
+fn note(outcome: &Result<(), DomainsError>, host: &str, is_failing: &AtomicBool) {
+    match outcome {
+        Ok(()) => is_failing.store(false, Ordering::Relaxed),
+        Err(error) => {
+            if !is_failing.swap(true, Ordering::Relaxed) {
+                tracing::error!(cause = with_causes(error), host, "domains can't be looked after");
+            }
+        }
+    }
+}

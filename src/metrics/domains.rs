@@ -1,0 +1,77 @@
+//! Metrics of domains and their certificates.
+
+use std::time::Duration;
+
+use prometheus::{Histogram, IntCounterVec, IntGauge, IntGaugeVec};
+
+use super::register::Registrar;
+
+/// Domains and orders.
+#[derive(Clone, Debug)]
+pub struct DomainMetrics {
+    domains: IntGaugeVec,
+    orders: IntCounterVec,
+    budget: IntGaugeVec,
+    authority_up: IntGaugeVec,
+    /// Certificates whose renewal is late.
+    pub late: IntGauge,
+    looks: Histogram,
+}
+
+impl DomainMetrics {
+    pub(super) fn new(registrar: &Registrar<'_>) -> Self {
+        Self {
+            domains: registrar.gauges(
+                "formgate_domains",
+                "Domains by state and reason, over all nodes.",
+                &["state", "reason"],
+            ),
+            orders: registrar.counters(
+                "formgate_certificate_orders_total",
+                "Orders of this node by authority and result.",
+                &["authority", "result"],
+            ),
+            budget: registrar.gauges(
+                "formgate_certificate_orders_left",
+                "Orders that an authority still allows, over all nodes.",
+                &["authority"],
+            ),
+            authority_up: registrar.gauges(
+                "formgate_certificate_authority_up",
+                "Whether this node asks an authority, or passes it over.",
+                &["authority"],
+            ),
+            late: registrar
+                .gauge("formgate_certificate_renewals_late", "Certificates that should have been renewed by now."),
+            looks: registrar.histogram(
+                "formgate_domain_look_duration_seconds",
+                "Time to ask DNS about a domain.",
+                &[0.01, 0.05, 0.2, 1.0, 5.0, 15.0],
+            ),
+        }
+    }
+
+    /// Records how many domains are in each state for each reason.
+    pub(crate) fn counted<'c>(&self, counts: impl Iterator<Item = (&'c str, &'c str, i64)>) {
+        self.domains.reset();
+        for (state, reason, count) in counts {
+            self.domains.with_label_values(&[state, reason]).set(count);
+        }
+    }
+
+    /// Records the outcome of an order.
+    pub(crate) fn ordered(&self, authority: &str, result: &str) {
+        self.orders.with_label_values(&[authority, result]).inc();
+    }
+
+    /// Records what an authority still allows, and whether it is asked.
+    pub(crate) fn authority(&self, authority: &str, left: u32, is_up: bool) {
+        self.budget.with_label_values(&[authority]).set(left.into());
+        self.authority_up.with_label_values(&[authority]).set(is_up.into());
+    }
+
+    /// Records the time of a look.
+    pub(crate) fn looked(&self, took: Duration) {
+        self.looks.observe(took.as_secs_f64());
+    }
+}
