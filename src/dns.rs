@@ -5,12 +5,32 @@
 //! [`Question`], [`Finding`] and [`Dns::look`] first.
 //!
 //! Answers come from the authoritative servers of each zone, each asked directly, so that a change is seen at once; a
-//! resolver finds these servers, and shows last what the rest of the world sees.
+//! resolver finds these servers, and shows last what the rest of the world sees. On the way of a look:
+//!
+//! 1. `look` asks the questions, and decides in which order faults are reported.
+//! 2. `pointing` follows the host to its addresses; `caa` finds out which authorities may issue; `public` compares with
+//!    a resolver.
+//! 3. `authority` asks all servers of a zone, which `zone` finds through `resolvers`; `wire` sends one question.
+//! 4. `fault` and `record` word what the owner has to change; `cdn` knows addresses that others answer at.
 
+mod authority;
+mod caa;
+mod cdn;
 mod fault;
+mod look;
+mod pointing;
+mod public;
 mod record;
+mod resolvers;
+mod wire;
+mod zone;
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use authority::{Authority, Stop};
+use resolvers::Resolvers;
+use zone::Reach;
 
 pub use fault::{DnsFault, Failure};
 pub use record::{Action, Kind, Record};
@@ -74,30 +94,47 @@ pub enum Proof {
     NotNeeded,
 }
 
+/// How long a look may take.
+///
+/// Larger: a host whose servers hang holds up the looks behind it. Smaller: slow servers count as broken.
+const TIME_LIMIT: Duration = Duration::from_secs(15);
+
 /// Asks DNS.
+///
+/// A host's owner chooses its name servers and what they answer. So a look is bounded in time, in the number of servers
+/// (`zone`), referrals (`authority`) and aliases (`pointing`) and in the size of answers (`wire`); and only
+/// public name servers are asked directly. All that is sent anywhere are DNS queries.
 #[derive(Clone, Debug)]
 pub struct Dns {
-    resolvers: Vec<SocketAddr>,
-    /// The port of authoritative servers, and whether they may have addresses that are not public.
-    port: u16,
-    private_servers: bool,
+    resolvers: Resolvers,
+    reach: Reach,
 }
 
 impl Dns {
     /// Uses these resolvers, in this order, or those of the system, which are read now.
     #[must_use]
     pub fn new(resolvers: &[SocketAddr]) -> Self {
-        Self { resolvers: resolvers.to_vec(), port: 53, private_servers: false }
+        Self { resolvers: Resolvers::new(resolvers), reach: Reach { port: 53, private: false } }
     }
 
     /// For tests: asks authoritative servers at this port, also on loopback and in private networks.
     #[must_use]
     pub fn with_private_servers(self, port: u16) -> Self {
-        Self { port, private_servers: true, ..self }
+        Self { reach: Reach { port, private: true }, ..self }
     }
 
-    /// Asks about a host. Takes 15 seconds at most.
+    /// Asks about a host. Takes 15 seconds at most; may be dropped at any time.
     pub async fn look(&self, question: &Question<'_>) -> Finding {
-        Finding::Unknown(format!("{} {} {}", question.host, self.resolvers.len(), self.port))
+        let mut authority = Authority::new(&self.resolvers, self.reach, question.host.as_str());
+        let found = tokio::time::timeout(TIME_LIMIT, look::look(&mut authority, question)).await;
+        match found {
+            Ok(Ok(finding)) => finding,
+            Ok(Err(Stop::Fault(fault))) => Finding::Fault(fault),
+            Ok(Err(Stop::Unknown(why))) => Finding::Unknown(why),
+            Err(_) => match authority.late {
+                Some(fault) => Finding::Fault(fault),
+                None => Finding::Unknown("DNS took longer than 15 s".to_owned()),
+            },
+        }
     }
 }

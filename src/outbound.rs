@@ -34,6 +34,7 @@ mod target;
 mod test_requests;
 mod tls;
 
+pub(crate) use addresses::is_public;
 pub use answer::{Answer, retry_after};
 pub use client::{Attempt, Client, Message};
 pub use document::{Document, MAX_DOCUMENT_BYTES};

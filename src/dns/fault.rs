@@ -6,7 +6,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::record::{Action, Kind, Record};
+use super::record::{Action, Record};
 
 /// Why no certificate can be issued for a host yet, as far as DNS shows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,7 +46,8 @@ pub enum DnsFault {
         cdn: String,
         /// The address or name by which the CDN was recognized.
         found: String,
-        /// What to remove and what to add, if the host is to lead here without the CDN.
+        /// What to remove and what to add, if the host is to lead here without the CDN. Empty if the CDN is the DNS
+        /// provider and answers in place of the owner's records, which are not known.
         records: Vec<Record>,
     },
     /// No CAA record allows any of the certificate authorities.
@@ -67,8 +68,10 @@ pub enum DnsFault {
         name: String,
         /// The type of the records that were asked for.
         kind: String,
-        /// The server: its name and address.
+        /// The server: its name and address, or the address of a resolver.
         server: String,
+        /// Whether it was a resolver that failed, asked about a zone that only resolvers can be asked about.
+        is_resolver: bool,
         /// What it did.
         failure: Failure,
     },
@@ -100,19 +103,20 @@ pub enum Failure {
     Unreachable,
     /// It refused to answer, or does not serve the zone.
     Lame,
-    /// It answered with something that is no answer.
+    /// It answered with something that is no answer, or that it does not understand the question.
     Malformed,
     /// It answered SERVFAIL.
     Servfail,
 }
 
 impl Failure {
-    fn words(self) -> &'static str {
+    /// As a sentence about the server goes on.
+    pub(super) fn words(self) -> &'static str {
         match self {
             Self::Timeout => "does not answer",
             Self::Unreachable => "can't be reached",
             Self::Lame => "does not serve the zone",
-            Self::Malformed => "answers with garbage",
+            Self::Malformed => "answers with an error",
             Self::Servfail => "answers SERVFAIL",
         }
     }
@@ -154,6 +158,9 @@ impl DnsFault {
             Self::NoRecords { undelegated: Some(domain), .. } => {
                 format!("`{domain}` has no name servers: register it, or set its name servers at the registrar.")
             }
+            Self::NoRecords { host, records, .. } if records.is_empty() => {
+                format!("Add an A or AAAA record for `{host}` with the address of this gateway.")
+            }
             Self::NoRecords { records, .. } => imperative(records),
             Self::NotSeenYet { server, until: Some(until), .. } => {
                 format!("Wait: the resolver {server} still has an older answer, until {}.", minute(*until))
@@ -165,6 +172,11 @@ impl DnsFault {
             Self::Elsewhere { host, records } => {
                 format!("{} Then `{host}` leads here.", imperative(records))
             }
+            Self::BehindCdn { host, cdn, found, records } if !records.is_empty() => format!(
+                "`{host}` is behind {cdn} (`{found}`): let it pass requests below `/.well-known/acme-challenge/` on \
+                 port 80 through to here, or lead `{host}` past it. {}",
+                imperative(records)
+            ),
             Self::BehindCdn { host, cdn, found, .. } => format!(
                 "`{host}` is behind {cdn} (`{found}`): switch its proxy off for this name, or let it pass requests \
                  below `/.well-known/acme-challenge/` on port 80 through to here."
@@ -176,6 +188,10 @@ impl DnsFault {
                 ),
                 _ => format!("The CAA records of `{holder}` allow none of our authorities. {}", imperative(records)),
             },
+            Self::DnsBroken { name, kind, server, is_resolver: true, failure, .. } => format!(
+                "Repair the name servers of `{name}`: asked for its {kind} records, the resolver {server} {}.",
+                failure.words()
+            ),
             Self::DnsBroken { name, kind, server, failure, .. } => format!(
                 "Repair the name server {server}: asked for {kind} records of `{name}`, it {}.",
                 failure.words()
@@ -206,9 +222,4 @@ fn minute(at: Timestamp) -> String {
     let rounded = at.as_second().div_euclid(60).saturating_add(1).saturating_mul(60);
     let at = Timestamp::from_second(rounded).unwrap_or(at);
     at.strftime("%Y-%m-%d %H:%M UTC").to_string()
-}
-
-/// The types as which a name's addresses are stored.
-pub(super) fn kind_of(address: std::net::IpAddr) -> Kind {
-    if address.is_ipv6() { Kind::Aaaa } else { Kind::A }
 }

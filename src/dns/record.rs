@@ -1,6 +1,7 @@
 //! A DNS record that the owner of a host adds or removes, in the form in which DNS providers ask for it.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +42,13 @@ impl Kind {
             Self::Txt => "TXT",
             Self::Caa => "CAA",
         }
+    }
+}
+
+/// The type in which an address is stored.
+impl From<IpAddr> for Kind {
+    fn from(address: IpAddr) -> Self {
+        if address.is_ipv6() { Self::Aaaa } else { Self::A }
     }
 }
 

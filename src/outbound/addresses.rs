@@ -87,7 +87,7 @@ const fn v6([a, b, c]: [u16; 3], bits: u8) -> Ipv6Net {
 }
 
 /// Whether an address is on the public internet.
-pub(super) fn is_public(address: IpAddr) -> bool {
+pub(crate) fn is_public(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => is_public_v4(address),
         IpAddr::V6(address) if NAT64.contains(&address) => is_public_v4(last_32_bits(address)),

@@ -1,0 +1,229 @@
+//! One look at a host: which questions are asked, and which fault is reported if there are several.
+//!
+//! A host with several faults shows one: the one whose repair the others wait for, and what only takes time last. So
+//! where the host leads comes first, then whose it is, what resolvers accept, which authorities may issue, and whether
+//! everyone sees it.
+
+use std::net::IpAddr;
+
+use futures_util::future::OptionFuture;
+use hickory_resolver::proto::rr::{Name, RData, RecordType};
+
+use super::authority::{Authority, Content, Stop, away};
+use super::caa;
+use super::cdn;
+use super::fault::DnsFault;
+use super::pointing::{self, End, Here, Pointing};
+use super::public::{self, Public};
+use super::record::{Action, Kind, Record};
+use super::zone::{absolute, registered_domain, text};
+use super::{Finding, Proof, Question};
+
+/// The label below a host at which its owner proves ownership.
+const PROOF_LABEL: &str = "_formgate";
+
+/// How many wrong addresses are reported.
+///
+/// Larger: a row with hundreds of records that no one reads. Smaller: an owner removes them in several rounds.
+const MAX_REPORTED: usize = 8;
+
+pub(super) async fn look(authority: &mut Authority<'_>, question: &Question<'_>) -> Result<Finding, Stop> {
+    let Some(host) = absolute(question.host.as_str()) else {
+        return Err(Stop::Unknown(format!("`{}` is not a name in DNS", question.host)));
+    };
+    if question.issuers.is_empty() {
+        return Err(Stop::Unknown("no certificate authority is configured".to_owned()));
+    }
+    let here = here(authority, question).await?;
+    let pointing = pointing::follow(authority, &host, &here).await?;
+    let view = View { question, host: &host, here: &here, pointing: &pointing };
+    if let Some(fault) = view.wrong_way() {
+        return Ok(Finding::Fault(fault));
+    }
+    let Some(proved_by) = view.proof(authority).await? else {
+        return Ok(Finding::Fault(view.proof_missing()));
+    };
+    let public = public::compare(authority.resolvers, &host, pointing.zone.as_ref(), &here).await?;
+    if let Public::Bogus(resolver) = public {
+        let (host, zone) = (text(&host), pointing.zone.as_ref().map(text));
+        return Ok(Finding::Fault(DnsFault::Dnssec { host, zone, resolver: resolver.ip().to_string() }));
+    }
+    let issuers = match view.issuers(authority).await? {
+        Ok(issuers) => issuers,
+        Err(fault) => return Ok(Finding::Fault(fault)),
+    };
+    Ok(match view.not_seen_yet(&public) {
+        Some(fault) => Finding::Fault(fault),
+        None => Finding::Ready { issuers, proved_by },
+    })
+}
+
+/// Where hosts have to lead.
+async fn here(authority: &Authority<'_>, question: &Question<'_>) -> Result<Here, Stop> {
+    let here = |addresses| Ok(Here::new(question.own_label, question.target, addresses));
+    if !question.addresses.is_empty() {
+        return here(Some(question.addresses.to_vec()));
+    }
+    let target = question.target.and_then(|target| absolute(target.as_str()));
+    let addresses = target.as_ref().map(|target| authority.resolvers.addresses(target));
+    match OptionFuture::from(addresses).await {
+        None => here(None),
+        Some(Ok(addresses)) if !addresses.is_empty() => here(Some(addresses)),
+        Some(Ok(_)) => Err(Stop::Unknown(format!("`{}` has no address", question.target.map_or("", |t| t.as_str())))),
+        Some(Err(unresolved)) => Err(away(&unresolved)),
+    }
+}
+
+/// What a look has found so far.
+struct View<'v> {
+    question: &'v Question<'v>,
+    host: &'v Name,
+    here: &'v Here,
+    pointing: &'v Pointing,
+}
+
+impl View<'_> {
+    /// The fault of a host that does not lead here.
+    fn wrong_way(&self) -> Option<DnsFault> {
+        let host = text(self.host);
+        let addresses = match &self.pointing.end {
+            End::Here => return None,
+            End::Addresses(addresses) if self.here.has_all(addresses) => return None,
+            End::Addresses(addresses) => &addresses[..],
+            End::Nothing { exists } if self.pointing.aliases.is_empty() => {
+                let undelegated = if *exists { None } else { self.undelegated() };
+                let records = if undelegated.is_some() { Vec::new() } else { self.wanted() };
+                return Some(DnsFault::NoRecords { host, undelegated, records });
+            }
+            End::Nothing { .. } | End::Endless => &[],
+        };
+        let wrong: Vec<IpAddr> = addresses.iter().filter(|address| !self.here.has(**address)).copied().collect();
+        let mut records = self.to_remove(&wrong);
+        if !self.pointing.aliases.is_empty() || wrong.len() == addresses.len() {
+            records.extend(self.wanted());
+        }
+        let by_name = self.pointing.aliases.iter().map(text).find_map(|name| Some((cdn::named(&name)?, name.clone())));
+        let by_address = || wrong.first().and_then(|address| Some((cdn::at(*address)?, address.to_string())));
+        Some(match by_name.or_else(by_address) {
+            // The CDN's own name servers answer with its addresses in place of the records that the owner sees.
+            Some((cdn, found)) if self.pointing.aliases.is_empty() => {
+                DnsFault::BehindCdn { host, cdn: cdn.to_owned(), found, records: Vec::new() }
+            }
+            Some((cdn, found)) => DnsFault::BehindCdn { host, cdn: cdn.to_owned(), found, records },
+            None => DnsFault::Elsewhere { host, records },
+        })
+    }
+
+    fn to_remove(&self, wrong: &[IpAddr]) -> Vec<Record> {
+        if let Some(alias) = self.pointing.aliases.first() {
+            return vec![self.record(Action::Remove, Kind::Cname, text(alias))];
+        }
+        let shown = wrong.iter().take(MAX_REPORTED);
+        shown.map(|address| self.record(Action::Remove, Kind::from(*address), address.to_string())).collect()
+    }
+
+    /// The records that lead the host here: an alias, or addresses at the apex of a zone, where an alias is not
+    /// allowed (RFC 1912, section 2.4).
+    fn wanted(&self) -> Vec<Record> {
+        let host = text(self.host);
+        let is_apex = self.pointing.zone.as_ref() == Some(self.host) || registered_domain(&host) == Some(&host);
+        let name = self.question.own_label.or(self.question.target).filter(|_| !is_apex);
+        if let Some(name) = name {
+            return vec![self.record(Action::Add, Kind::Cname, name.as_str().to_owned())];
+        }
+        let addresses = self.here.addresses.iter().flatten();
+        addresses.map(|address| self.record(Action::Add, Kind::from(*address), address.to_string())).collect()
+    }
+
+    fn record(&self, action: Action, kind: Kind, value: String) -> Record {
+        let zone = self.pointing.zone.as_ref().map(text);
+        Record::new(action, kind, &text(self.host), zone.as_deref(), value)
+    }
+
+    /// The registered domain of the host, if the zone is one above it.
+    fn undelegated(&self) -> Option<String> {
+        let host = text(self.host);
+        let domain = registered_domain(&host)?;
+        let is_above = self.pointing.zone.as_ref()?.num_labels() < absolute(domain)?.num_labels();
+        is_above.then(|| domain.to_owned())
+    }
+
+    async fn proof(&self, authority: &mut Authority<'_>) -> Result<Option<Proof>, Stop> {
+        let Some(expected) = self.question.proof else { return Ok(Some(Proof::NotNeeded)) };
+        let own_label = self.here.own_label.as_ref();
+        if own_label.is_some_and(|own| self.pointing.aliases.contains(own)) {
+            return Ok(Some(Proof::OwnLabel));
+        }
+        // An alias is not followed: one for all names below the host would prove nothing about this one.
+        let Ok(name) = self.host.prepend_label(PROOF_LABEL) else { return Ok(None) };
+        let answers = authority.ask(&name, RecordType::TXT).await?;
+        let has_proof = |content: &Content| match content {
+            Content::Records(records) => records.iter().any(|record| is_proof(record, expected)),
+            Content::Alias(_) | Content::Nothing { .. } => false,
+        };
+        Ok(answers.of.iter().all(|(_, content)| has_proof(content)).then_some(Proof::Txt))
+    }
+
+    fn proof_missing(&self) -> DnsFault {
+        let host = text(self.host);
+        let zone = self.pointing.zone.as_ref().map(text);
+        let name = format!("{PROOF_LABEL}.{host}");
+        let value = self.question.proof.unwrap_or_default();
+        let records = vec![Record::new(Action::Add, Kind::Txt, &name, zone.as_deref(), value)];
+        DnsFault::ProofMissing { host, records }
+    }
+
+    /// The authorities that may issue.
+    async fn issuers(&self, authority: &mut Authority<'_>) -> Result<Result<Vec<usize>, DnsFault>, Stop> {
+        let issuers = self.question.issuers;
+        let unchecked: Vec<usize> = (0..issuers.len()).filter(|index| issuers[*index].name.is_empty()).collect();
+        if unchecked.len() == issuers.len() {
+            return Ok(Ok(unchecked));
+        }
+        let relevant = match caa::find(authority, self.host, !self.pointing.aliases.is_empty()).await {
+            Ok(Some(relevant)) => relevant,
+            Ok(None) => return Ok(Ok((0..issuers.len()).collect())),
+            Err(Stop::Fault(_)) if !unchecked.is_empty() => return Ok(Ok(unchecked)),
+            Err(stop) => return Err(stop),
+        };
+        let is_allowed = |index: &usize| {
+            let issuer = &issuers[*index];
+            issuer.name.is_empty() || relevant.allow(issuer, self.question)
+        };
+        let allowed: Vec<usize> = (0..issuers.len()).filter(is_allowed).collect();
+        if !allowed.is_empty() {
+            return Ok(Ok(allowed));
+        }
+        let holder = text(&relevant.holder);
+        let (action, value) = match relevant.critical() {
+            Some(critical) => (Action::Remove, caa::written(critical)),
+            None => (Action::Add, format!("0 issue \"{}\"", issuers[0].name)),
+        };
+        let zone = authority.known_apex(&relevant.holder).map(text);
+        let records = vec![Record::new(action, Kind::Caa, &holder, zone.as_deref(), value)];
+        Ok(Err(DnsFault::Caa { host: text(self.host), holder, records }))
+    }
+
+    fn not_seen_yet(&self, public: &Public) -> Option<DnsFault> {
+        let host = text(self.host);
+        if let Some(server) = &self.pointing.behind {
+            return Some(DnsFault::NotSeenYet { host, server: server.clone(), until: None });
+        }
+        match public {
+            Public::Older(resolver, until) => {
+                let server = resolver.map_or_else(String::new, |resolver| resolver.ip().to_string());
+                Some(DnsFault::NotSeenYet { host, server, until: Some(*until) })
+            }
+            Public::Same | Public::Bogus(_) => None,
+        }
+    }
+}
+
+/// Whether a TXT record has exactly this text, in one string or in several. Some forms of DNS providers store the
+/// quotes that an owner pastes.
+fn is_proof(record: &RData, expected: &str) -> bool {
+    let RData::TXT(txt) = record else { return false };
+    let text = txt.txt_data.concat();
+    text.trim_ascii() == expected.as_bytes()
+        || text.trim_ascii().strip_prefix(b"\"").and_then(|text| text.strip_suffix(b"\"")) == Some(expected.as_bytes())
+}

@@ -1,0 +1,144 @@
+//! The resolvers: recursive DNS servers, which find authoritative servers for us and show what the world sees.
+//!
+//! They are asked one after another, the one that answered last first. An answer that a resolver remembers may be old;
+//! it decides nothing but where to ask, unless the zone can't be asked directly.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use hickory_resolver::proto::op::{Message, ResponseCode};
+use hickory_resolver::proto::rr::{Name, RData, RecordType};
+
+use super::fault::Failure;
+use super::wire::{self, Ask, NoAnswer};
+
+/// How long one resolver may take.
+///
+/// Larger: a resolver that is down costs more of the time for a look. Smaller: a resolver that has to ask slow servers
+/// counts as silent.
+const TIME_LIMIT: Duration = Duration::from_secs(3);
+
+/// How many resolvers are asked.
+///
+/// Larger: when none answers, no time remains to find out. Smaller: fewer to fall back on.
+const MAX_RESOLVERS: usize = 3;
+
+/// The resolvers of a [`super::Dns`].
+#[derive(Clone, Debug)]
+pub(super) struct Resolvers {
+    servers: Vec<SocketAddr>,
+    /// The index of the one that answered last.
+    preferred: Arc<AtomicUsize>,
+}
+
+/// Why no resolver answered a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Unresolved {
+    /// The resolver that failed.
+    pub(super) resolver: SocketAddr,
+    /// How it failed; [`Failure::Servfail`] if at least one resolver answered so.
+    pub(super) failure: Failure,
+}
+
+impl Resolvers {
+    /// These, or those of the system, which are read now. As the C library does, one on this machine if the system
+    /// configures none.
+    pub(super) fn new(servers: &[SocketAddr]) -> Self {
+        let mut servers = servers.to_vec();
+        if servers.is_empty() {
+            servers = of_the_system();
+        }
+        if servers.is_empty() {
+            servers.push((Ipv4Addr::LOCALHOST, 53).into());
+        }
+        servers.truncate(MAX_RESOLVERS);
+        Self { servers, preferred: Arc::default() }
+    }
+
+    /// The answer of the first resolver that has one, also that there are no such records. `checked`: whether an
+    /// answer with wrong DNSSEC signatures counts as a failure.
+    pub(super) async fn ask(
+        &self,
+        name: &Name,
+        kind: RecordType,
+        checked: bool,
+    ) -> Result<(SocketAddr, Message), Unresolved> {
+        let ask = Ask { name, kind, recursion: true, checking_disabled: !checked, time_limit: TIME_LIMIT };
+        let first = self.preferred.load(Ordering::Relaxed);
+        let mut worst: Option<Unresolved> = None;
+        for turn in 0..self.servers.len() {
+            let index = (first + turn) % self.servers.len();
+            let resolver = self.servers[index];
+            let failure = match wire::ask(resolver, ask).await {
+                Ok(answer) => match failure_of(answer.metadata.response_code) {
+                    None => {
+                        self.preferred.store(index, Ordering::Relaxed);
+                        return Ok((resolver, answer));
+                    }
+                    Some(failure) => failure,
+                },
+                Err(NoAnswer::Failed(failure)) => failure,
+                Err(NoAnswer::NoRoute) => Failure::Unreachable,
+            };
+            if worst.is_none_or(|worst| worst.failure < failure) {
+                worst = Some(Unresolved { resolver, failure });
+            }
+        }
+        Err(worst.expect("there is at least one resolver"))
+    }
+
+    /// Whether any resolver answers anything at all: only then does its silence about a name say something.
+    pub(super) async fn are_alive(&self) -> bool {
+        let root = Name::root();
+        let time_limit = TIME_LIMIT;
+        let ask = Ask { name: &root, kind: RecordType::NS, recursion: true, checking_disabled: true, time_limit };
+        join_all(self.servers.iter().map(|resolver| wire::ask(*resolver, ask))).await.iter().any(Result::is_ok)
+    }
+
+    /// The addresses of both families, IPv6 first, with aliases followed by the resolver.
+    pub(super) async fn addresses(&self, name: &Name) -> Result<Vec<IpAddr>, Unresolved> {
+        let (v6, v4) = tokio::join!(self.ask(name, RecordType::AAAA, false), self.ask(name, RecordType::A, false));
+        let of = |answer: &Result<(SocketAddr, Message), Unresolved>| {
+            answer.as_ref().map_or_else(|_| Vec::new(), |(_, message)| addresses_in(message))
+        };
+        match (&v6, &v4) {
+            (Err(_), Err(unresolved)) => Err(*unresolved),
+            _ => Ok([of(&v6), of(&v4)].concat()),
+        }
+    }
+}
+
+/// The addresses in the answer section.
+pub(super) fn addresses_in(message: &Message) -> Vec<IpAddr> {
+    message.answers.iter().filter_map(|record| address_of(&record.data)).collect()
+}
+
+pub(super) fn address_of(data: &RData) -> Option<IpAddr> {
+    match data {
+        RData::A(address) => Some(IpAddr::V4(address.0)),
+        RData::AAAA(address) => Some(IpAddr::V6(address.0)),
+        _ => None,
+    }
+}
+
+/// What a response code says about the server that sent it; `None` for an answer.
+pub(super) fn failure_of(code: ResponseCode) -> Option<Failure> {
+    match code {
+        ResponseCode::NoError | ResponseCode::NXDomain => None,
+        ResponseCode::Refused | ResponseCode::NotAuth => Some(Failure::Lame),
+        ResponseCode::FormErr | ResponseCode::NotImp => Some(Failure::Malformed),
+        _ => Some(Failure::Servfail),
+    }
+}
+
+fn of_the_system() -> Vec<SocketAddr> {
+    let Ok((config, _)) = hickory_resolver::system_conf::read_system_conf() else { return Vec::new() };
+    let address = |server: &hickory_resolver::config::NameServerConfig| {
+        let port = server.connections.first().map_or(53, |connection| connection.port);
+        SocketAddr::new(server.ip, port)
+    };
+    config.name_servers().iter().map(address).collect()
+}
