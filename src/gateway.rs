@@ -33,6 +33,7 @@ use crate::administration::Administration;
 use crate::background;
 use crate::certificate::CertificateError;
 use crate::config::{Config, GatewayConfig, Problems};
+use crate::domains::{DomainWorker, Domains, GatewayCovers};
 use crate::edge::admin::{self, Admin};
 use crate::edge::operator::OperatorBindError;
 use crate::edge::{self, Addresses, BindError, Certificates, CheckIntervals, Drained, Edge, Serving};
@@ -185,10 +186,27 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
     let (subscription_changes, announced) = SubscriptionChanges::channel();
     let targets = Arc::new(Guard::new(config.gateway.webhooks.requests.allowed.clone()));
     let receivers = Arc::new(Client::new(&webhooks.requests, Arc::clone(&targets)));
+    let obtained = following.as_ref().map(|following| Arc::clone(following.certificates()));
+    let certificates =
+        Certificates::open(&config.gateway, Arc::clone(&directory), &metrics, CheckIntervals::default(), obtained)?;
+    let certificates = Arc::new(certificates);
+    let domains = config.gateway.domains.as_ref().zip(following.as_ref()).map(|(domains, following)| {
+        let (following, directory) = (Arc::clone(following), Arc::clone(&directory));
+        let covers: GatewayCovers = Arc::new({
+            let certificates = Arc::clone(&certificates);
+            move |host| certificates.gateway_covers(host)
+        });
+        let acme = config.gateway.acme.as_ref();
+        Arc::new(Domains::new(domains, acme, following, directory, covers, metrics.domains.clone()))
+    });
+    if let Some(domains) = &domains {
+        certificates.answer_for(Arc::clone(domains));
+    }
     let pipeline = Arc::new(Pipeline {
         gate,
         limits: limits.request,
         administration: Administration::new(&config.gateway, announcer.clone(), metrics.clone()),
+        domains: domains.clone(),
         hsts: ArcSwapOption::new(config.gateway.hsts.clone().map(Arc::new)),
         in_flight: RequestsInFlight::new(limits.request.in_flight, metrics.gate.clone()),
         stopping: CancellationToken::new(),
@@ -203,10 +221,6 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         seals: config.gateway.webhooks.seals.clone(),
         metrics: metrics.clone(),
     });
-    let obtained = following.as_ref().map(|following| Arc::clone(following.certificates()));
-    let certificates =
-        Certificates::open(&config.gateway, Arc::clone(&directory), &metrics, CheckIntervals::default(), obtained)?;
-    let certificates = Arc::new(certificates);
     let addresses = config.gateway.listen.iter().map(|entry| entry.address).chain(config.gateway.admin_listen);
     // Before any socket is opened: one passed at `[::]` would make binding `0.0.0.0` fail with a less helpful
     // error.
@@ -267,6 +281,9 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         background::start(CloseIdleConnections::new(connections), tasks),
         background::start(own_services, tasks),
     ];
+    if let Some(domains) = domains {
+        started.push(background::start(DomainWorker::new(domains), tasks));
+    }
     if config.gateway.redis.is_some() {
         started.push(background::start(PublishMinutes(minutes), tasks));
     }

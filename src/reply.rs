@@ -55,6 +55,8 @@ pub enum ContentType {
     Svg,
     /// An export: JSON values, one a line.
     Ndjson,
+    /// What a certificate authority reads to verify a host.
+    Octets,
 }
 
 impl ContentType {
@@ -67,6 +69,7 @@ impl ContentType {
             Self::Css => "text/css; charset=utf-8",
             Self::Svg => "image/svg+xml",
             Self::Ndjson => "application/x-ndjson",
+            Self::Octets => "application/octet-stream",
         })
     }
 

@@ -31,7 +31,7 @@ use std::time::Instant;
 use arc_swap::ArcSwapOption;
 use futures_util::FutureExt;
 use http::header::{HeaderValue, STRICT_TRANSPORT_SECURITY};
-use http::{Method, Request, Response, request};
+use http::{Method, Request, Response, StatusCode, request};
 use hyper::body::{Body, Incoming};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
@@ -39,13 +39,14 @@ use tracing::{Instrument, Span};
 use crate::administration::{Administration, Area, MAX_FORM, Visit, WebhookTools, page_of_refusal};
 use crate::api::{self, Call, IgnoredParameters};
 use crate::config::RequestLimits;
+use crate::domains::Domains;
 use crate::error::Refusal;
 use crate::gate::{Authority, Connection, Gate, Transport, check_form, check_method, check_size};
 use crate::memory::{Memory, MemoryShare};
 use crate::metrics::Metrics;
 use crate::outbound::{Guard, TestRequests};
 use crate::quota::{Budget, ReportUsage};
-use crate::reply::Reply;
+use crate::reply::{ContentType, Reply};
 use crate::seal::Seals;
 use crate::store::DatabaseTime;
 use crate::telemetry::{self, step};
@@ -59,6 +60,9 @@ use time_budget::TimeBudget;
 
 /// The path prefix of all routes of an account's API.
 const API: &str = "/api/v1";
+
+/// Takes the place of a route: the answer to a certificate authority.
+const CHALLENGE: &str = "acme_challenge";
 
 /// The name of no route.
 const NO_ROUTE: &str = "none";
@@ -74,6 +78,8 @@ pub struct Pipeline {
     pub hsts: ArcSwapOption<HeaderValue>,
     /// The administration area.
     pub administration: Administration,
+    /// The domains that get a certificate of their own: authorities verify them here.
+    pub domains: Option<Arc<Domains>>,
     /// The requests being served.
     pub in_flight: RequestsInFlight,
     /// Cancelled when the gateway stops: requests that wait for something are answered then.
@@ -200,6 +206,10 @@ impl Pipeline {
         check_form(head)?;
         let authority = Authority::of(head, &connection.authority)?;
         let tenant = self.gate.resolve(connection, &authority)?;
+        if let Some(reply) = self.answer_authority(&authority, head).await {
+            context.route = Some(CHALLENGE);
+            return Ok(reply);
+        }
         if let Transport::Redirect { https_port } = connection.transport {
             check_size(head, &self.limits)?;
             context.route = Some(redirect::NAME);
@@ -235,6 +245,13 @@ impl Pipeline {
             Some(span) => rest.instrument(span).await,
             None => rest.await,
         }
+    }
+
+    /// The answer to an authority that verifies a host (RFC 8555, section 8.3), by any listener and without TLS.
+    async fn answer_authority(&self, authority: &Authority<'_>, head: &request::Parts) -> Option<Reply> {
+        let domains = self.domains.as_ref()?;
+        let answer = domains.answer_http(authority.host(), head.uri.path()).await?;
+        Some(Reply::of_type(StatusCode::OK, ContentType::Octets, answer.into()))
     }
 
     /// The steps of a request for the administration area. Boxed by the caller: they are rarely needed, and large.

@@ -18,10 +18,11 @@ mod loader;
 mod tests;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use rustls::ServerConfig;
 
 use self::cache::Cache;
 use self::inspection::CertificateInspection;
@@ -29,6 +30,7 @@ use self::loader::{LoadedCertificate, Loader, Origin};
 use crate::background::Task;
 use crate::certificate::{CertificateError, CertificateFiles};
 use crate::config::GatewayConfig;
+use crate::domains::Domains;
 use crate::host::HostName;
 use crate::metrics::Metrics;
 use crate::registry::ObtainedCertificates;
@@ -68,6 +70,8 @@ pub struct Certificates {
     gateway: Arc<ArcSwapOption<LoadedCertificate>>,
     loader: Arc<Loader>,
     cache: Arc<Cache>,
+    /// The domains that get a certificate of their own, if there are any.
+    domains: OnceLock<Arc<Domains>>,
     /// Whether a host that no file covers gets a certificate of its own.
     are_obtained: bool,
     /// The faults that the last inspection found.
@@ -95,6 +99,7 @@ impl Certificates {
             gateway: Arc::new(ArcSwapOption::from_pointee(held)),
             loader,
             cache,
+            domains: OnceLock::new(),
             are_obtained: gateway.acme.is_some(),
             faulty: ArcSwap::default(),
         })
@@ -105,6 +110,22 @@ impl Certificates {
     #[must_use]
     pub fn faulty(&self) -> Vec<(Arc<str>, String)> {
         self.faulty.load().to_vec()
+    }
+
+    /// Has handshakes of authorities answered for these domains. The first call counts.
+    pub fn answer_for(&self, domains: Arc<Domains>) {
+        let _ = self.domains.set(domains);
+    }
+
+    /// How to answer an authority that verifies a name by a handshake.
+    pub(super) async fn answer_authority(&self, name: &HostName) -> Option<Arc<ServerConfig>> {
+        self.domains.get()?.answer_tls_alpn(name).await
+    }
+
+    /// Whether the gateway's certificate covers a host.
+    #[must_use]
+    pub fn gateway_covers(&self, host: &HostName) -> bool {
+        self.gateway.load().as_ref().is_some_and(|gateway| gateway.served().names.covers(host))
     }
 
     /// The certificate for the name in a ClientHello: the gateway's if there is no name, `None` if no tenant has
@@ -134,9 +155,7 @@ impl Certificates {
     /// The certificate that was obtained for a host, unless the gateway's covers it: files always win.
     fn obtained(&self, name: &HostName, slug: &Arc<str>) -> Option<Origin> {
         self.loader.obtained.as_ref()?.find(name, slug)?;
-        let gateway = self.gateway.load();
-        let is_covered = gateway.as_ref().is_some_and(|gateway| gateway.served().names.covers(name));
-        (!is_covered).then(|| Origin::Obtained(name.clone(), Arc::clone(slug)))
+        (!self.gateway_covers(name)).then(|| Origin::Obtained(name.clone(), Arc::clone(slug)))
     }
 
     /// Reads a new certificate for the gateway with blocking I/O. Reads nothing if the certificate is already

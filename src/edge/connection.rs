@@ -283,6 +283,7 @@ fn result<IO>(handshake: &Result<TlsConnection<IO>, tls::HandshakeError>) -> &'s
     match handshake {
         Ok(_) => "done",
         Err(tls::HandshakeError::UnknownName) => "unknown_name",
+        Err(tls::HandshakeError::Verified) => "verified",
         Err(tls::HandshakeError::TimedOut) => "timeout",
         Err(tls::HandshakeError::Failed(_)) => "failed",
     }

@@ -10,10 +10,11 @@ use std::time::Duration;
 use rustls::server::Acceptor;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
-use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
+use tokio_rustls::{LazyConfigAcceptor, StartHandshake};
 
 use super::certificates::Certificates;
+use crate::acme::TLS_ALPN_PROTOCOL;
 use crate::host::{CertificateNames, HostName, InvalidHost};
 
 /// A stream that is ready for requests.
@@ -36,6 +37,9 @@ pub(super) enum Protocol {
 pub(super) enum HandshakeError {
     #[error("no tenant has the name")]
     UnknownName,
+    /// An authority has verified the name; it sends no request.
+    #[error("an authority verified the name")]
+    Verified,
     #[error("the handshake took too long")]
     TimedOut,
     #[error("the handshake failed")]
@@ -73,6 +77,9 @@ where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
     let mut start = LazyConfigAcceptor::new(Acceptor::default(), io).await?;
+    if start.client_hello().alpn().is_some_and(|mut offered| offered.any(|protocol| protocol == TLS_ALPN_PROTOCOL)) {
+        return Err(answer_authority(start, certificates).await);
+    }
     let served = match start.client_hello().server_name().map(HostName::parse).transpose() {
         Ok(name) => certificates.choose(name.as_ref()).await,
         Err(InvalidHost) => Ok(None),
@@ -95,6 +102,29 @@ where
         _ => Protocol::Http1,
     };
     Ok(TlsConnection { stream, names: Arc::clone(&served.names), protocol })
+}
+
+/// Performs the handshake in which an authority verifies a name (RFC 8737). Nothing follows it.
+async fn answer_authority<IO>(mut start: StartHandshake<IO>, certificates: &Certificates) -> HandshakeError
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+{
+    let name = start.client_hello().server_name().and_then(|name| HostName::parse(name).ok());
+    let answer = match &name {
+        Some(name) => certificates.answer_authority(name).await,
+        None => None,
+    };
+    let Some(tls) = answer else {
+        let _ = alert(&mut start.io, UNRECOGNIZED_NAME).await;
+        return HandshakeError::UnknownName;
+    };
+    match start.into_stream(tls).await {
+        Ok(mut stream) => {
+            let _ = stream.shutdown().await;
+            HandshakeError::Verified
+        }
+        Err(error) => error.into(),
+    }
 }
 
 /// Sends a fatal alert, in plaintext because no keys exist yet: content type 21, version 3.3, two bytes, fatal

@@ -16,7 +16,7 @@ pub struct EdgeMetrics {
     pub connections_open: IntGaugeVec,
     /// Connections that the edge ended, by `reason`: `idle`, `age`, `stalled`, `flood`, `resets`.
     pub connections_ended: IntCounterVec,
-    /// TLS handshakes by `result`: `done`, `unknown_name`, `timeout`, `failed`.
+    /// TLS handshakes by `result`: `done`, `unknown_name`, `verified` (by an authority), `timeout`, `failed`.
     pub handshakes: IntCounterVec,
     /// Duration of completed handshakes in seconds.
     pub handshake_duration: Histogram,
@@ -41,7 +41,7 @@ impl EdgeMetrics {
         // Initialized to 0, so that an alert can see the first one as an increase.
         init_series(&connections_refused, &["proxy", "address"]);
         init_series(&connections_ended, &["idle", "age", "stalled", "flood", "resets"]);
-        init_series(&handshakes, &["done", "unknown_name", "timeout", "failed"]);
+        init_series(&handshakes, &["done", "unknown_name", "verified", "timeout", "failed"]);
         Self {
             connections_refused,
             connections_accepted: registrar.counter("formgate_connections_accepted_total", "TCP connections accepted."),
