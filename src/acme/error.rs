@@ -124,7 +124,7 @@ impl AcmeError {
         }
     }
 
-    pub(super) fn down(detail: impl ToString) -> Self {
+    pub(super) fn down(detail: &(impl ToString + ?Sized)) -> Self {
         Self::Down { until: None, detail: one_line(&detail.to_string()) }
     }
 }

@@ -169,7 +169,7 @@ async fn open(
                 let url = order.url().to_owned();
                 return match Target::parse(&url) {
                     Ok(_) => Ok(OpenedOrder { url }),
-                    Err(_) => Err(AcmeError::down(TransportError::Url)),
+                    Err(_) => Err(AcmeError::down(&TransportError::Url)),
                 };
             }
             // The library refuses an answer that does not repeat `replaces`.
@@ -345,9 +345,9 @@ impl Failure {
             instant_acme::Error::Timeout(at) => Self::NotYet(at),
             instant_acme::Error::Other(error) => Self::Acme(match error.downcast::<TransportError>() {
                 Ok(error) => error.during(step),
-                Err(error) => AcmeError::down(error),
+                Err(error) => AcmeError::down(&error),
             }),
-            error => Self::Acme(AcmeError::down(format_args!("sent an answer that is not ACME: {error}"))),
+            error => Self::Acme(AcmeError::down(&format_args!("sent an answer that is not ACME: {error}"))),
         }
     }
 
