@@ -10,18 +10,21 @@ use crate::support::child;
 
 #[tokio::test]
 async fn a_host_that_the_authority_cannot_connect_to_is_unreachable() {
-    for kind in [ChallengeKind::Http01, ChallengeKind::TlsAlpn01] {
-        let closed = child::free_port();
-        let scene = Scene::with(|options| (options.http_port, options.tls_port) = (closed, closed)).await;
-        let acme = scene.process_with(|settings| settings.challenges = vec![kind]);
-        let stored = open(&acme, HOST).await.unwrap();
-        for _ in 0..2 {
-            let error = scene.advance(&acme, HOST, &stored).await.unwrap_err();
-            assert!(matches!(&error, AcmeError::Unreachable { challenge, .. } if *challenge == kind), "{error}");
-            assert_eq!((error.fault(), error.is_fault_of_authority()), (Whose::Host, false));
-        }
-        assert_eq!(scene.proxy.count(Kind::Challenge), 1, "an order that failed is not validated again");
+    let closed = child::free_port();
+    let scene = Scene::with(|options| (options.http_port, options.tls_port) = (closed, closed)).await;
+    let acme = scene.process();
+    let stored = open(&acme, HOST).await.unwrap();
+    for _ in 0..2 {
+        let error = scene.advance(&acme, HOST, &stored).await.unwrap_err();
+        let is_http = matches!(&error, AcmeError::Unreachable { challenge: ChallengeKind::Http01, .. });
+        assert!(is_http && error.to_string().contains(&closed.to_string()), "{error}");
+        assert_eq!((error.fault(), error.is_fault_of_authority()), (Whose::Host, false));
     }
+    assert_eq!(scene.proxy.count(Kind::Challenge), 1, "an order that failed is not validated again");
+    // Pebble calls this one `unauthorized`.
+    let acme = scene.process_with(|settings| settings.challenges = vec![ChallengeKind::TlsAlpn01]);
+    let error = scene.obtain(&acme, HOST).await.unwrap_err();
+    assert!(error.fault() == Whose::Host && error.to_string().contains("Failed to connect"), "{error}");
 }
 
 #[tokio::test]
@@ -72,7 +75,12 @@ async fn an_order_that_the_authority_does_not_know_is_gone() {
     let mut stored = open(&acme, HOST).await.unwrap();
     let known = std::mem::replace(&mut stored.url, scene.proxy.directory().replace("/dir", "/my-order/none"));
     assert_eq!(scene.advance(&acme, HOST, &stored).await, Err(AcmeError::OrderGone));
+    // Not if it is the authority that is gone, and a server in front of it answers.
     stored.url = known;
+    scene.proxy.break_everything(&Fault::Answer(404, "default backend"));
+    let error = scene.advance(&acme, HOST, &stored).await.unwrap_err();
+    assert!(matches!(error, AcmeError::Down { .. }), "{error}");
+    scene.proxy.heal();
     scene.advance(&acme, HOST, &stored).await.unwrap();
 }
 
