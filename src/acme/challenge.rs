@@ -80,6 +80,27 @@ pub fn tls_alpn_certificate(host: &HostName, key_authorization: &str) -> Certifi
     params.custom_extensions = vec![CustomExtension::new_acme_identifier(&Sha256::digest(key_authorization))];
     let certificate = params.self_signed(&key).expect("the key signs");
     let private_key = PrivatePkcs8KeyDer::from(key.serialize_der());
-    CertifiedKey::from_der(vec![certificate.der().clone()], private_key.into(), &aws_lc_rs::default_provider())
-        .expect("the key belongs to the certificate")
+    let signing = aws_lc_rs::sign::any_ecdsa_type(&private_key.into()).expect("a key that was just generated");
+    // Not `from_der`, which refuses the critical extension that the challenge is about.
+    CertifiedKey::new(vec![certificate.der().clone()], signing)
+}
+
+#[cfg(test)]
+mod tests {
+    use x509_parser::oid_registry::asn1_rs::oid;
+
+    use super::*;
+
+    #[test]
+    fn a_tls_alpn_certificate_has_the_digest_in_a_critical_extension() {
+        let made = tls_alpn_certificate(&HostName::parse("forms.example.com").unwrap(), "token.thumbprint");
+        assert!(made.keys_match().is_err(), "rustls can't read such a certificate, so nothing may check it");
+        let (_, certificate) = x509_parser::parse_x509_certificate(&made.cert[0]).unwrap();
+        let extension = certificate.get_extension_unique(&oid!(1.3.6.1.5.5.7.1.31)).unwrap().unwrap();
+        let digest = Sha256::digest("token.thumbprint");
+        assert!(extension.critical);
+        assert_eq!(extension.value, [&[4, 32], digest.as_slice()].concat(), "an octet string");
+        let names = certificate.subject_alternative_name().unwrap().unwrap().value;
+        assert_eq!(names.general_names, [x509_parser::extensions::GeneralName::DNSName("forms.example.com")]);
+    }
 }

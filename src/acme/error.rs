@@ -124,7 +124,7 @@ impl AcmeError {
         }
     }
 
-    pub(super) fn down(detail: impl ToString) -> Self {
+    pub(super) fn down(detail: &(impl ToString + ?Sized)) -> Self {
         Self::Down { until: None, detail: one_line(&detail.to_string()) }
     }
 }
@@ -151,6 +151,9 @@ impl Refusal {
     /// What a refused request means.
     pub(super) fn during(self, step: Step) -> AcmeError {
         let Some(problem) = self.problem else {
+            if step == Step::Read && matches!(self.status.as_u16(), 404 | 410) {
+                return AcmeError::OrderGone;
+            }
             let detail = format!("answered with status {} and no explanation", self.status.as_u16());
             return AcmeError::Down { until: self.until, detail };
         };

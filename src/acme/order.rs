@@ -169,7 +169,7 @@ async fn open(
                 let url = order.url().to_owned();
                 return match Target::parse(&url) {
                     Ok(_) => Ok(OpenedOrder { url }),
-                    Err(_) => Err(AcmeError::down(TransportError::Url)),
+                    Err(_) => Err(AcmeError::down(&TransportError::Url)),
                 };
             }
             // The library refuses an answer that does not repeat `replaces`.
@@ -202,6 +202,11 @@ impl Walk<'_> {
                 Ok(Some(issued)) => return Ok(issued),
                 Ok(None) | Err(Failure::NotYet(None)) => {}
                 Err(Failure::NotYet(Some(at))) if at < self.ends => tokio::time::sleep_until(at.into()).await,
+                // A server in front of an authority that is down may answer like this too, and the order may be finished.
+                Err(Failure::Acme(AcmeError::OrderGone)) => {
+                    self.sessions.directory().await?;
+                    return Err(AcmeError::OrderGone);
+                }
                 Err(Failure::Nonce) if nonces < NONCE_ATTEMPTS => nonces += 1,
                 Err(failure) => return Err(failure.into_error()),
             }
@@ -227,12 +232,15 @@ impl Walk<'_> {
                 if *finalized == FINALIZE_ATTEMPTS {
                     return Err(AcmeError::down("finalizes the order without an effect").into());
                 }
-                *finalized += 1;
                 checkpoint.before_finalize().await?;
-                match order.finalize_csr(self.csr).await.map_err(|error| Failure::of(error, Step::Advance)) {
+                let outcome = order.finalize_csr(self.csr).await.map_err(|error| Failure::of(error, Step::Advance));
+                if !matches!(outcome, Err(Failure::Nonce)) {
+                    *finalized += 1;
+                }
+                match outcome {
                     // Another process was faster; the next reading shows it.
                     Err(Failure::Acme(AcmeError::Refused { problem, .. })) if problem == "orderNotReady" => {}
-                    finalized => finalized?,
+                    outcome => outcome?,
                 }
             }
             OrderStatus::Processing => {
@@ -345,9 +353,9 @@ impl Failure {
             instant_acme::Error::Timeout(at) => Self::NotYet(at),
             instant_acme::Error::Other(error) => Self::Acme(match error.downcast::<TransportError>() {
                 Ok(error) => error.during(step),
-                Err(error) => AcmeError::down(error),
+                Err(error) => AcmeError::down(&error),
             }),
-            error => Self::Acme(AcmeError::down(format_args!("sent an answer that is not ACME: {error}"))),
+            error => Self::Acme(AcmeError::down(&format_args!("sent an answer that is not ACME: {error}"))),
         }
     }
 

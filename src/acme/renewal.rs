@@ -85,18 +85,46 @@ impl Acme {
         let Some(id) = certificate_id(leaf) else { return Ok(None) };
         let Some(url) = sessions.directory().await?.renewal_info else { return Ok(None) };
         let request = Request::get(format!("{}/{id}", url.trim_end_matches('/'))).body(Bytes::new());
-        let request = request.map_err(|_| AcmeError::down(TransportError::Url))?;
+        let request = request.map_err(|_| AcmeError::down(&TransportError::Url))?;
         let response = match sessions.transport.send(request).await {
             Ok(response) => response,
             Err(TransportError::Refused(refusal)) if refusal.is_not_found() => return Ok(None),
             Err(error) => return Err(error.during(Step::Renewal)),
         };
         let info: RenewalInfo = serde_json::from_slice(response.body())
-            .map_err(|error| AcmeError::down(format_args!("sent renewal information that is not usable: {error}")))?;
+            .map_err(|error| AcmeError::down(&format_args!("sent renewal information that is not usable: {error}")))?;
         let wait = retry_after(response.headers(), Timestamp::now()).unwrap_or(DEFAULT_INTERVAL);
         let SuggestedWindow { start, end } = info.suggested_window;
         let explanation = info.explanation.as_deref().map(super::error::one_line);
         let retry_after = wait.clamp(INTERVALS.0, INTERVALS.1);
         Ok((start < end).then_some(RenewalWindow { start, end, explanation, retry_after }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, CertifiedIssuer, IsCa, KeyIdMethod, KeyPair, SerialNumber};
+
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_named_by_its_issuers_key_and_its_serial_number() {
+        let mut issuer = CertificateParams::default();
+        issuer.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        issuer.key_identifier_method = KeyIdMethod::PreSpecified(vec![
+            0x69, 0x88, 0x5b, 0x6b, 0x87, 0x46, 0x40, 0x41, 0xe1, 0xb3, 0x7b, 0x84, 0x7b, 0xa0, 0xae, 0x2c, 0xde, 0x01,
+            0xc8, 0xd4,
+        ]);
+        let issuer = CertifiedIssuer::self_signed(issuer, KeyPair::generate().unwrap()).unwrap();
+        let mut leaf = CertificateParams::new(["example.com".to_owned()]).unwrap();
+        leaf.serial_number = Some(SerialNumber::from_slice(&[0x87, 0x65, 0x43, 0x21]));
+        leaf.use_authority_key_identifier_extension = true;
+        let key = KeyPair::generate().unwrap();
+        // The example of RFC 9773, section 4.1: the first bit of the number is set, so its encoding begins with a zero.
+        let issued = leaf.signed_by(&key, &issuer).unwrap();
+        assert_eq!(certificate_id(issued.der()).as_deref(), Some("aYhba4dGQEHhs3uEe6CuLN4ByNQ.AIdlQyE"));
+        leaf.use_authority_key_identifier_extension = false;
+        assert_eq!(certificate_id(leaf.signed_by(&key, &issuer).unwrap().der()), None);
+        assert_eq!(certificate_id(&CertificateDer::from_slice(b"none")), None);
     }
 }

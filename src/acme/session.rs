@@ -112,7 +112,7 @@ impl Sessions {
         let request = Request::get(self.directory.uri().clone()).body(Bytes::new());
         let response = self.send(request.expect("a target's URI is valid")).await?;
         serde_json::from_slice(response.body())
-            .map_err(|error| AcmeError::down(format_args!("the directory is not usable: {error}")))
+            .map_err(|error| AcmeError::down(&format_args!("the directory is not usable: {error}")))
     }
 
     async fn make(&self) -> Result<Session, AcmeError> {
@@ -151,7 +151,7 @@ impl Sessions {
             };
             let body = self.key.signed(&fresh, url, payload).to_string();
             let request = Request::post(url).header(CONTENT_TYPE, "application/jose+json").body(body.into());
-            let response = self.send(request.map_err(|_| AcmeError::down(TransportError::Url))?).await?;
+            let response = self.send(request.map_err(|_| AcmeError::down(&TransportError::Url))?).await?;
             if response.status() != StatusCode::BAD_REQUEST {
                 let id = response.headers().get(LOCATION).and_then(|id| id.to_str().ok());
                 return id.map(ToOwned::to_owned).ok_or_else(|| AcmeError::down("sent no URL of the account"));
@@ -163,7 +163,7 @@ impl Sessions {
 
     async fn nonce(&self, directory: &Directory) -> Result<String, AcmeError> {
         let request = Request::builder().method(Method::HEAD).uri(&directory.new_nonce).body(Bytes::new());
-        let response = self.send(request.map_err(|_| AcmeError::down(TransportError::Url))?).await?;
+        let response = self.send(request.map_err(|_| AcmeError::down(&TransportError::Url))?).await?;
         nonce_of(&response).ok_or_else(|| AcmeError::down("sent no nonce"))
     }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use base64::Engine;
 use base64::alphabet;
@@ -23,6 +24,22 @@ pub struct AcmeSettings {
     pub authorities: Vec<Authority>,
     /// The DNS servers that are asked for the authorities' addresses; if there are none, the system's.
     pub dns_servers: Vec<SocketAddr>,
+    /// How long a request may take.
+    ///
+    /// Larger: a worker waits for longer at an authority that hangs. Smaller: authorities that sign slowly fail.
+    pub timeout: Duration,
+}
+
+impl Default for AcmeSettings {
+    fn default() -> Self {
+        Self {
+            contact: Vec::new(),
+            challenges: vec![ChallengeKind::Http01, ChallengeKind::TlsAlpn01],
+            authorities: Vec::new(),
+            dns_servers: Vec::new(),
+            timeout: Duration::from_secs(15),
+        }
+    }
 }
 
 /// A certificate authority. Its terms of service are accepted when the account is registered.

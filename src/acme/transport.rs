@@ -19,11 +19,6 @@ use super::error::{AcmeError, Problem, Step};
 use super::settings::AcmeSettings;
 use crate::outbound::{AllowedTarget, AllowedTargets, Client, Guard, SendError, Settings, Target, retry_after};
 
-/// How long a request may take.
-///
-/// Larger: a worker waits for longer at an authority that hangs. Smaller: authorities that sign slowly fail.
-const TIMEOUT: Duration = Duration::from_secs(15);
-
 /// How many requests to an authority are expected at once; further ones get connections that are closed after them.
 ///
 /// Larger: more idle sockets. Smaller: more handshakes when many certificates are due.
@@ -67,7 +62,7 @@ impl Transport {
     /// Trusts the system's certificate authorities and further ones.
     pub(super) fn new(settings: &AcmeSettings, roots: &[CertificateDer<'static>]) -> Self {
         let settings = Settings {
-            timeout: TIMEOUT,
+            timeout: settings.timeout,
             in_flight: IN_FLIGHT,
             per_host: IN_FLIGHT,
             allowed: everywhere(),
@@ -113,7 +108,7 @@ impl TransportError {
     pub(super) fn during(self, step: Step) -> AcmeError {
         match self {
             Self::Refused(refusal) => refusal.during(step),
-            Self::Url | Self::Send(_) => AcmeError::down(self),
+            Self::Url | Self::Send(_) => AcmeError::down(&self),
         }
     }
 }

@@ -5,6 +5,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed test says so by panicking")]
 
+mod acme;
 mod administration;
 mod api;
 mod cli;

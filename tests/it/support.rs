@@ -6,6 +6,7 @@
 //! process: [`child`] ties every server to it, [`folder`] removes what they wrote.
 
 pub(crate) mod acme;
+pub(crate) mod acme_proxy;
 pub(crate) mod answer;
 pub(crate) mod browser;
 pub(crate) mod certificate;
@@ -18,6 +19,7 @@ pub(crate) mod dns;
 pub(crate) mod fixture;
 pub(crate) mod folder;
 pub(crate) mod load;
+pub(crate) mod pebble;
 pub(crate) mod pgbouncer;
 pub(crate) mod postgres;
 pub(crate) mod process;
