@@ -14,7 +14,7 @@ use super::challenge::ChallengeKind;
 use crate::outbound::Target;
 
 /// The settings of a [`super::Acme`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AcmeSettings {
     /// The contacts of the account as URIs, such as `mailto:it@example.com`.
     pub contact: Vec<String>,

@@ -94,7 +94,8 @@ pub(super) fn read(
     }
     table.finish();
     let dns_servers = domains.map(|domains| domains.resolvers.clone()).unwrap_or_default();
-    Some(AcmeConfig { requests: AcmeSettings { contact, challenges, authorities, dns_servers }, limits, seals })
+    let requests = AcmeSettings { contact, challenges, authorities, dns_servers, ..AcmeSettings::default() };
+    Some(AcmeConfig { requests, limits, seals })
 }
 
 fn lets_encrypt() -> Authority {
