@@ -103,10 +103,16 @@ impl<'d> Authority<'d> {
                 self.zones.push(below);
                 continue;
             }
-            self.forget_silent(&zone, &replies);
+            let answering = answering(&zone, &replies);
             let mut results = Vec::with_capacity(KINDS);
             for (kind, replies) in kinds.into_iter().zip(replies) {
                 results.push(self.judged(&zone, name, kind, replies).await);
+            }
+            // Servers that answer nothing are not asked again if others do, or the resolvers in their place.
+            if let Some(known) = self.zones.iter_mut().find(|known| known.apex == zone.apex)
+                && results.iter().any(Result::is_ok)
+            {
+                known.servers = answering;
             }
             return Ok(results.try_into().expect("as many results as kinds"));
         }
@@ -138,16 +144,6 @@ impl<'d> Authority<'d> {
     async fn ask_servers(&self, zone: &Zone, name: &Name, kind: RecordType) -> Vec<Result<Message, NoAnswer>> {
         let ask = Ask { name, kind, recursion: false, checking_disabled: false, time_limit: TIME_LIMIT };
         join_all(zone.servers.iter().map(|server| wire::ask(server.address, ask))).await
-    }
-
-    /// Does not ask servers again that answered nothing, if others of the zone did.
-    fn forget_silent(&mut self, zone: &Zone, replies: &[Vec<Result<Message, NoAnswer>>]) {
-        let answers = |index: usize| replies.iter().any(|of_kind| of_kind[index].is_ok());
-        let answering: Vec<Server> =
-            (0..zone.servers.len()).filter(|index| answers(*index)).map(|index| zone.servers[index].clone()).collect();
-        if let Some(known) = self.zones.iter_mut().find(|known| known.apex == zone.apex && !answering.is_empty()) {
-            known.servers = answering;
-        }
     }
 
     async fn judged(
@@ -226,6 +222,12 @@ impl<'d> Authority<'d> {
         let (host, name, kind) = (self.host.clone(), text(name), kind.to_string());
         DnsFault::DnsBroken { host, name, kind, server, is_resolver: false, failure }
     }
+}
+
+/// The servers of a zone that answered something.
+fn answering(zone: &Zone, replies: &[Vec<Result<Message, NoAnswer>>]) -> Vec<Server> {
+    let answers = |index: &usize| replies.iter().any(|of_kind| of_kind[*index].is_ok());
+    (0..zone.servers.len()).filter(answers).map(|index| zone.servers[index].clone()).collect()
 }
 
 /// The resolvers answer nothing at all.

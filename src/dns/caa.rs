@@ -24,12 +24,12 @@ pub(super) struct Relevant {
 
 /// The CAA records of the host, or of the closest domain above it that has any. Authorities do not issue if one of
 /// these questions fails, so neither is that ignored here.
-pub(super) async fn find(authority: &mut Authority<'_>, host: &Name, is_alias: bool) -> Result<Option<Relevant>, Stop> {
+pub(super) async fn find(authority: &mut Authority<'_>, host: &Name) -> Result<Option<Relevant>, Stop> {
     let registered = registered_domain(&text(host)).and_then(super::zone::absolute);
     let mut at = host.clone();
     while !at.is_root() {
         let is_owners = registered.as_ref().is_none_or(|registered| registered.zone_of(&at));
-        let found = if is_owners && !(is_alias && at == *host) { directly(authority, &at).await? } else { None };
+        let found = if is_owners { directly(authority, &at).await? } else { None };
         let found = match found {
             Some(found) => found,
             None => resolved(authority, &at).await?,
@@ -55,7 +55,7 @@ async fn directly(authority: &mut Authority<'_>, name: &Name) -> Result<Option<R
     Ok(Some(Relevant { holder: name.clone(), sets }))
 }
 
-/// What the resolvers find, at the end of aliases too; for names that are not the owner's.
+/// What the resolvers find: at the end of an alias, and for names that are not the owner's.
 async fn resolved(authority: &Authority<'_>, name: &Name) -> Result<Relevant, Stop> {
     match authority.resolvers.ask(name, RecordType::CAA, false).await {
         Ok((_, answer)) => {

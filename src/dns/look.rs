@@ -180,7 +180,7 @@ impl View<'_> {
         if unchecked.len() == issuers.len() {
             return Ok(Ok(unchecked));
         }
-        let relevant = match caa::find(authority, self.host, !self.pointing.aliases.is_empty()).await {
+        let relevant = match caa::find(authority, self.host).await {
             Ok(Some(relevant)) => relevant,
             Ok(None) => return Ok(Ok((0..issuers.len()).collect())),
             Err(Stop::Fault(_)) if !unchecked.is_empty() => return Ok(Ok(unchecked)),

@@ -103,7 +103,7 @@ pub(super) async fn follow(authority: &mut Authority<'_>, host: &Name, here: &He
         if at == *host {
             pointing.zone = zone;
         }
-        let (chosen, behind) = chosen(seen, here);
+        let (chosen, behind) = chosen(&seen, here);
         pointing.behind = pointing.behind.or(behind);
         pointing.end = match chosen {
             Seen::Nothing { exists } => End::Nothing { exists },
@@ -163,7 +163,7 @@ fn joined(a: Seen, b: Seen) -> Seen {
 
 /// What to follow, and a server that has something else: what leads here before what does not, then what most servers
 /// have, and nothing only if no server has anything.
-fn chosen(seen: Vec<(String, Seen)>, here: &Here) -> (Seen, Option<String>) {
+fn chosen(seen: &[(String, Seen)], here: &Here) -> (Seen, Option<String>) {
     let fits = |seen: &Seen| here.fits(seen);
     let candidates = if seen.iter().any(|(_, seen)| fits(seen)) {
         seen.iter().filter(|(_, seen)| fits(seen)).collect::<Vec<_>>()

@@ -10,6 +10,7 @@ mod administration;
 mod api;
 mod cli;
 mod databases;
+mod dns;
 mod edge;
 mod gate;
 mod harness;

@@ -28,3 +28,4 @@ pub(crate) mod receiver;
 pub(crate) mod redis;
 pub(crate) mod redis_group;
 pub(crate) mod slow_disk;
+pub(crate) mod zones;

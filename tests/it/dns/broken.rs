@@ -1,0 +1,119 @@
+//! Name servers that fail, wrong signatures, and resolvers that are away.
+
+use std::net::SocketAddr;
+
+use formgate::dns::{Dns, Finding, Proof};
+use tokio::net::UdpSocket;
+
+use super::scene::{Claim, OWN_LABEL, PROOF, SERVERS, ask, assert_fault, fault, look, ready, zones};
+use crate::support::zones::{Mood, Zones};
+
+async fn all_servers(mood: Mood) -> Zones {
+    let zones = zones().await;
+    zones.serve("acme.com", &SERVERS, OWN_LABEL);
+    for server in SERVERS {
+        zones.set_mood(server, mood);
+    }
+    zones
+}
+
+#[tokio::test]
+async fn servers_that_all_fail_are_named() {
+    for (mood, does) in [
+        (Mood::Servfail, "answers SERVFAIL"),
+        (Mood::Silent, "does not answer"),
+        (Mood::Refuses, "does not serve the zone"),
+        (Mood::Lame, "does not serve the zone"),
+    ] {
+        let zones = all_servers(mood).await;
+        let step = format!(
+            "Repair the name server `ns3.acme.com` (127.0.0.3): asked for A records of `forms.acme.com`, it {does}."
+        );
+        assert_fault(look(&zones, &Claim::usual()).await, "dns_broken", &step);
+    }
+}
+
+#[tokio::test]
+async fn a_server_of_an_alias_on_the_way_is_named() {
+    let zones = zones().await;
+    zones.serve("shop.net", &[5], "@ A 192.0.2.10");
+    zones.serve("acme.com", &SERVERS, "forms CNAME shop.net");
+    zones.set_mood(5, Mood::Servfail);
+    assert_fault(
+        look(&zones, &Claim::usual()).await,
+        "dns_broken",
+        "Repair the name server `ns5.shop.net` (127.0.0.5): asked for A records of `shop.net`, it answers SERVFAIL.",
+    );
+}
+
+#[tokio::test]
+async fn a_server_that_fails_for_caa_is_named() {
+    let zones = zones().await;
+    zones.serve("acme.com", &SERVERS, OWN_LABEL);
+    for server in SERVERS {
+        zones.fail_for(server, "CAA".parse().unwrap());
+    }
+    assert_fault(
+        look(&zones, &Claim::usual()).await,
+        "dns_broken",
+        "Repair the name server `ns3.acme.com` (127.0.0.3): asked for CAA records of `forms.acme.com`, it answers SERVFAIL.",
+    );
+}
+
+#[tokio::test]
+async fn a_private_zone_that_fails_is_reported_with_its_resolver() {
+    let zones = zones().await;
+    zones.serve("acme.internal", &[], "forms A 192.0.2.10");
+    zones.fail_for(1, "A".parse().unwrap());
+    zones.fail_for(1, "AAAA".parse().unwrap());
+    let claim = Claim { proof: None, ..Claim::of("forms.acme.internal") };
+    assert_fault(
+        look(&zones, &claim).await,
+        "dns_broken",
+        "Repair the name servers of `forms.acme.internal`: asked for its A records, the resolver 127.0.0.1 answers \
+         SERVFAIL.",
+    );
+}
+
+#[tokio::test]
+async fn wrong_signatures_are_found_when_the_resolver_need_not_check_them() {
+    let zones = zones().await;
+    zones.serve("acme.com", &SERVERS, OWN_LABEL);
+    zones.break_signatures("acme.com", true);
+    let step = "Repair DNSSEC of `acme.com`: the resolver 127.0.0.1 refuses its answers because their signatures are \
+                wrong. Sign the zone again, or remove the DS record at the registrar.";
+    assert_fault(look(&zones, &Claim::usual()).await, "dnssec", step);
+}
+
+#[tokio::test]
+async fn wrong_signatures_are_found_at_a_resolver_that_always_refuses_if_the_zone_is_signed() {
+    let zones = zones().await;
+    zones.serve("acme.com", &SERVERS, OWN_LABEL);
+    zones.sign("acme.com");
+    zones.break_signatures("acme.com", false);
+    assert_eq!(fault(look(&zones, &Claim::usual()).await).reason(), "dnssec");
+    zones.serve("acme.com", &SERVERS, OWN_LABEL);
+    let why = "the resolver 127.0.0.1 answers SERVFAIL for `forms.acme.com`, whose name servers answer";
+    assert_eq!(look(&zones, &Claim::usual()).await, Finding::Unknown(why.to_owned()));
+}
+
+#[tokio::test]
+async fn resolvers_that_are_away_change_nothing() {
+    let zones = all_servers(Mood::Silent).await;
+    zones.set_resolver_mood(Mood::Silent);
+    let why = format!("no resolver answers; {} does not answer", zones.resolver());
+    assert_eq!(look(&zones, &Claim::usual()).await, Finding::Unknown(why));
+}
+
+#[tokio::test]
+async fn a_resolver_that_is_not_there_changes_nothing_and_the_next_one_is_asked() {
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let gone: SocketAddr = socket.local_addr().unwrap();
+    drop(socket);
+    let finding = ask(&Dns::new(&[gone]), &Claim::usual()).await;
+    assert_eq!(finding, Finding::Unknown(format!("no resolver answers; {gone} can't be reached")));
+    let zones = zones().await;
+    zones.serve("acme.com", &SERVERS, &format!("forms A 192.0.2.10\n_formgate.forms TXT {PROOF}"));
+    let dns = Dns::new(&[gone, zones.resolver()]).with_private_servers(zones.port);
+    assert_eq!(ask(&dns, &Claim::usual()).await, ready(Proof::Txt));
+}
