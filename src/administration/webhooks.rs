@@ -191,17 +191,15 @@ async fn show_with(member: &Member<'_>, id: &str, status: StatusCode, notice: No
             .map(|attempt| AttemptRow::of(attempt, member))
             .collect(),
         only_failed,
-        secret_key: secret_key(member, id).await?.unwrap_or_default(),
+        secret_key: member.store.current_secret(id).await?.map(|secret| key_of(&secret)).unwrap_or_default(),
         graces: graces(member.area.texts),
     };
     Ok(page(status, &webhook_page))
 }
 
-/// Identifies the current secret of a subscription, without revealing it.
-async fn secret_key(member: &Member<'_>, id: i64) -> Result<Option<String>, Refusal> {
-    let secrets = member.store.inspect_subscription(id).await?.map(|found| found.secrets);
-    let current = secrets.and_then(|secrets| secrets.into_iter().next());
-    Ok(current.map(|secret| hex(&Sha256::digest(secret)[..8])))
+/// Identifies a secret, without revealing it.
+fn key_of(secret: &str) -> String {
+    hex(&Sha256::digest(secret)[..8])
 }
 
 /// What the field `action` asks for.
@@ -261,14 +259,14 @@ async fn rotate(change: &Change<'_>, id: i64, segment: &str) -> Result<Reply, Re
     let grace = GRACES.into_iter().find(|(value, _)| *value == change.form.field("grace"));
     let Some((_, grace)) = grace else { return Ok(member.area.unknown(&text.no_grace)) };
     let Some(found) = member.store.find_subscription(id).await? else { return Ok(unknown(member)) };
-    if secret_key(member, id).await?.as_deref() != Some(change.form.field("secret_key")) {
-        let warning = Notice::Warned(text.already_rotated.to_string());
-        return show_with(member, segment, StatusCode::CONFLICT, warning).await;
-    }
+    let Some(current) = member.store.current_secret(id).await? else { return Ok(unknown(member)) };
     let secret = new_secret();
     let sealed = member.visit.webhooks.seals.seal(&secret, &found.target_url);
-    if member.store.rotate_secret(id, &sealed, grace, Some(&change.actor)).await?.is_none() {
-        return Ok(unknown(member));
+    let is_rotated = key_of(&current) == change.form.field("secret_key")
+        && member.store.rotate_secret(id, Some(&current), &sealed, grace, Some(&change.actor)).await?.is_some();
+    if !is_rotated {
+        let warning = Notice::Warned(text.already_rotated.to_string());
+        return show_with(member, segment, StatusCode::CONFLICT, warning).await;
     }
     member.visit.webhooks.changes.announce(&member.visit.tenant.slug);
     let tenant = &*member.visit.tenant.slug;
