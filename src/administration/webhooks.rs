@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use super::forms::parameter;
 use super::frame::{Frame, page};
 use super::protection::hex;
-use super::texts::{Texts, WebhookTexts, WebhooksTexts};
+use super::texts::{Texts, WebhookTexts, WebhooksTexts, Words};
 use super::times::Moment;
 use super::token::parse;
 use super::token_forms::Choice;
@@ -43,7 +43,7 @@ struct WebhookRow {
     event: String,
     form: Option<i64>,
     state: String,
-    reason: Option<String>,
+    reason: Option<Words>,
     pending: u64,
     created: Moment,
     failing_since: Option<Moment>,
@@ -60,7 +60,7 @@ impl WebhookRow {
             event: subscription.event,
             form: subscription.form,
             state: subscription.state,
-            reason: subscription.reason,
+            reason: subscription.reason.map(|reason| member.area.texts.stored.translate(reason)),
             pending: subscription.pending,
             created: moment(subscription.created_at),
             failing_since: subscription.failing_since.map(moment),
@@ -82,13 +82,16 @@ struct AttemptRow {
     milliseconds: u128,
     accepted: bool,
     /// The status, or why there is none.
-    outcome: String,
+    outcome: Words,
     response: Option<String>,
 }
 
 impl AttemptRow {
     fn of(attempt: AttemptRecord, member: &Member<'_>) -> Self {
-        let status = attempt.status.map(|status| status.to_string());
+        let outcome = match attempt.status {
+            Some(status) => Words { text: status.to_string(), lang: None },
+            None => member.area.texts.stored.translate(attempt.error.unwrap_or_default()),
+        };
         Self {
             event: attempt.event_id,
             submission: attempt.submission,
@@ -96,7 +99,7 @@ impl AttemptRow {
             at: member.moment(attempt.at),
             milliseconds: attempt.took.as_millis(),
             accepted: attempt.accepted,
-            outcome: status.or(attempt.error).unwrap_or_default(),
+            outcome,
             response: attempt.response.filter(|text| !text.is_empty()),
         }
     }
@@ -142,7 +145,7 @@ impl WebhookPage {
 
     fn test_outcome(&self, attempt: &AttemptRow) -> String {
         let text = if attempt.accepted { &self.text.test_accepted } else { &self.text.test_failed };
-        text.fill(&[("outcome", &attempt.outcome), ("milliseconds", &attempt.milliseconds)])
+        text.fill(&[("outcome", &attempt.outcome.text), ("milliseconds", &attempt.milliseconds)])
     }
 }
 
@@ -242,7 +245,7 @@ async fn test(change: &Change<'_>, id: i64, segment: &str) -> Result<Reply, Refu
             return show_with(member, segment, StatusCode::UNPROCESSABLE_ENTITY, warning).await;
         }
         Err(Untested::Unusable(reason)) => {
-            let warning = Notice::Warned(text.unusable.with("reason", reason));
+            let warning = Notice::Warned(text.unusable.with("reason", member.area.texts.stored.translate(reason).text));
             return show_with(member, segment, StatusCode::UNPROCESSABLE_ENTITY, warning).await;
         }
     };
