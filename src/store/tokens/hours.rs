@@ -188,7 +188,7 @@ impl Store {
         let rows = reader.fetch_all(sql).await?;
         let mut hours = Vec::with_capacity(rows.len());
         for row in &rows {
-            read_list(row.get(0)?, &row.text(1)?, &mut hours)
+            read_list(row.get(0)?, row.text(1)?, &mut hours)
                 .ok_or_else(|| sqlx::Error::Decode("a list of numbers has something else".into()))?;
         }
         Ok(hours)
