@@ -7,6 +7,7 @@
 
 mod certificate;
 mod database;
+mod sign_in;
 mod webhook;
 
 use std::fmt;
@@ -61,7 +62,7 @@ impl Finding {
 /// One step of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceStep {
-    /// `name`, `certificate`, `tenant`, `database`, `token` or `budget`; of a webhook `name`, `database`,
+    /// `name`, `certificate`, `tenant`, `database`, `token`, `budget` or `sign-in`; of a webhook `name`, `database`,
     /// `subscription`, `pending`, `secret`, `url`, `dns`, `address`, `tcp`, `tls` or `answer`.
     pub name: &'static str,
     /// The result.
@@ -189,6 +190,9 @@ impl<'c> Tracer<'c> {
             trace.step("token", malformed(token));
         }
         trace.step("budget", self.find_budget(tenant, identity.as_ref()).await);
+        if let Some(finding) = sign_in::find(self.config, tenant) {
+            trace.step("sign-in", finding);
+        }
     }
 
     async fn find_budget(&self, tenant: &TenantConfig, database: Option<&DatabaseIdentity>) -> Finding {

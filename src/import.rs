@@ -18,7 +18,7 @@ pub use fault::LineFault;
 
 use crate::store::import::Import;
 use crate::store::import::batch::RecordKind;
-use crate::store::{DatabaseLocation, Events, StoreError};
+use crate::store::{Actor, AuditEntry, DatabaseLocation, Events, StoreError};
 use reader::{Chunk, ReaderMessage};
 
 /// How many faults are kept for the report; all are counted. Larger: a file of another format fills memory. Smaller:
@@ -110,7 +110,8 @@ pub enum ImportError {
 }
 
 /// Loads an input into a database with the newest schema, and reports progress after every batch. `events`
-/// says whether webhooks are sent what it changes.
+/// says whether webhooks are sent what it changes. `audited` makes the row of the audit log of what was loaded, which is
+/// written in the same transaction.
 ///
 /// # Errors
 /// [`ImportError`]. Then, and also if the future is dropped, the database is unchanged.
@@ -119,6 +120,7 @@ pub async fn run(
     input: impl BufRead + Send + 'static,
     on_fault: OnFault,
     events: Events,
+    audited: impl FnOnce(&Imported) -> Option<(Actor, AuditEntry)>,
     mut on_stage: impl FnMut(Stage) + Send,
 ) -> Result<Imported, ImportError> {
     let mut import = Import::begin(location, events).await?;
@@ -149,7 +151,7 @@ pub async fn run(
         }
     }
     on_stage(Stage::Finishing);
-    import.finish().await?;
+    import.finish(audited(&imported)).await?;
     Ok(imported)
 }
 

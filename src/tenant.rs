@@ -8,6 +8,7 @@ mod in_flight;
 pub mod last_used;
 mod names;
 mod network;
+mod shown_name;
 pub mod sign_in_link;
 mod subscription_changes;
 pub mod token;

@@ -1,6 +1,6 @@
 //! Group syncs: every write of a group through the API that changed something, and undoing one.
 //!
-//! A sync's page shows what an undo would change now, from the same transaction that does it, rolled back.
+//! A sync's page shows what an undo would change now. Looking only reads, and waits for no write of a group.
 
 use askama::Template;
 use http::StatusCode;
@@ -13,7 +13,7 @@ use super::token::parse;
 use super::visit::{Change, Member};
 use crate::error::Refusal;
 use crate::reply::Reply;
-use crate::store::{Durability, GroupSync, SyncMembers, Undone};
+use crate::store::{GroupSync, SyncMembers, Undone};
 
 /// How many syncs a page has. Larger: a page takes longer. Smaller: more pages.
 const PAGE: u32 = 50;
@@ -146,7 +146,7 @@ async fn show_with(
     let text = &member.area.texts.group_sync;
     let lists =
         [AddressList::new(&text.came, attached, sync.attached), AddressList::new(&text.went, detached, sync.detached)];
-    let undo = member.store.undo_group_sync(sync.id, None, Durability::DryRun).await?;
+    let undo = member.store.preview_undo(sync.id).await?;
     let Some(undo) = describe(undo, text) else { return Ok(unknown(member)) };
     let sync = SyncRow::of(sync, member);
     Ok(page(status, &SyncPage { frame: Frame::of(member, "groups"), text, sync, lists, undo, warning }))
@@ -180,7 +180,7 @@ pub(super) async fn undo(change: &Change<'_>, id: &str) -> Result<Reply, Refusal
     let member = &change.member;
     let Some(sync) = parse(id) else { return Ok(unknown(member)) };
     let text = &member.area.texts.group_sync;
-    match member.store.undo_group_sync(sync, Some(&change.actor), Durability::Commit).await? {
+    match member.store.undo_group_sync(sync, &change.actor).await? {
         Undone::Undone { attached, detached, .. } if attached.is_empty() && detached.is_empty() => {
             show_with(member, id, StatusCode::CONFLICT, Some(&text.nothing_changed)).await
         }

@@ -9,6 +9,7 @@
 
 mod accept;
 mod pages;
+mod stored;
 
 use std::fmt::{self, Display};
 use std::ops::Deref;
@@ -17,6 +18,7 @@ use std::sync::LazyLock;
 pub(super) use accept::preferred;
 pub(super) use pages::*;
 use serde::Deserialize;
+pub(super) use stored::Words;
 
 use crate::config::Language;
 

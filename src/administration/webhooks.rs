@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use super::forms::parameter;
 use super::frame::{Frame, page};
 use super::protection::hex;
-use super::texts::{Texts, WebhookTexts, WebhooksTexts};
+use super::texts::{Texts, WebhookTexts, WebhooksTexts, Words};
 use super::times::Moment;
 use super::token::parse;
 use super::token_forms::Choice;
@@ -43,7 +43,7 @@ struct WebhookRow {
     event: String,
     form: Option<i64>,
     state: String,
-    reason: Option<String>,
+    reason: Option<Words>,
     pending: u64,
     created: Moment,
     failing_since: Option<Moment>,
@@ -60,7 +60,7 @@ impl WebhookRow {
             event: subscription.event,
             form: subscription.form,
             state: subscription.state,
-            reason: subscription.reason,
+            reason: subscription.reason.map(|reason| member.area.texts.stored.translate(reason)),
             pending: subscription.pending,
             created: moment(subscription.created_at),
             failing_since: subscription.failing_since.map(moment),
@@ -82,13 +82,16 @@ struct AttemptRow {
     milliseconds: u128,
     accepted: bool,
     /// The status, or why there is none.
-    outcome: String,
+    outcome: Words,
     response: Option<String>,
 }
 
 impl AttemptRow {
     fn of(attempt: AttemptRecord, member: &Member<'_>) -> Self {
-        let status = attempt.status.map(|status| status.to_string());
+        let outcome = match attempt.status {
+            Some(status) => Words { text: status.to_string(), lang: None },
+            None => member.area.texts.stored.translate(attempt.error.unwrap_or_default()),
+        };
         Self {
             event: attempt.event_id,
             submission: attempt.submission,
@@ -96,7 +99,7 @@ impl AttemptRow {
             at: member.moment(attempt.at),
             milliseconds: attempt.took.as_millis(),
             accepted: attempt.accepted,
-            outcome: status.or(attempt.error).unwrap_or_default(),
+            outcome,
             response: attempt.response.filter(|text| !text.is_empty()),
         }
     }
@@ -142,7 +145,7 @@ impl WebhookPage {
 
     fn test_outcome(&self, attempt: &AttemptRow) -> String {
         let text = if attempt.accepted { &self.text.test_accepted } else { &self.text.test_failed };
-        text.fill(&[("outcome", &attempt.outcome), ("milliseconds", &attempt.milliseconds)])
+        text.fill(&[("outcome", &attempt.outcome.text), ("milliseconds", &attempt.milliseconds)])
     }
 }
 
@@ -191,17 +194,15 @@ async fn show_with(member: &Member<'_>, id: &str, status: StatusCode, notice: No
             .map(|attempt| AttemptRow::of(attempt, member))
             .collect(),
         only_failed,
-        secret_key: secret_key(member, id).await?.unwrap_or_default(),
+        secret_key: member.store.current_secret(id).await?.map(|secret| key_of(&secret)).unwrap_or_default(),
         graces: graces(member.area.texts),
     };
     Ok(page(status, &webhook_page))
 }
 
-/// Identifies the current secret of a subscription, without revealing it.
-async fn secret_key(member: &Member<'_>, id: i64) -> Result<Option<String>, Refusal> {
-    let secrets = member.store.inspect_subscription(id).await?.map(|found| found.secrets);
-    let current = secrets.and_then(|secrets| secrets.into_iter().next());
-    Ok(current.map(|secret| hex(&Sha256::digest(secret)[..8])))
+/// Identifies a secret, without revealing it.
+fn key_of(secret: &str) -> String {
+    hex(&Sha256::digest(secret)[..8])
 }
 
 /// What the field `action` asks for.
@@ -244,7 +245,7 @@ async fn test(change: &Change<'_>, id: i64, segment: &str) -> Result<Reply, Refu
             return show_with(member, segment, StatusCode::UNPROCESSABLE_ENTITY, warning).await;
         }
         Err(Untested::Unusable(reason)) => {
-            let warning = Notice::Warned(text.unusable.with("reason", reason));
+            let warning = Notice::Warned(text.unusable.with("reason", member.area.texts.stored.translate(reason).text));
             return show_with(member, segment, StatusCode::UNPROCESSABLE_ENTITY, warning).await;
         }
     };
@@ -261,14 +262,14 @@ async fn rotate(change: &Change<'_>, id: i64, segment: &str) -> Result<Reply, Re
     let grace = GRACES.into_iter().find(|(value, _)| *value == change.form.field("grace"));
     let Some((_, grace)) = grace else { return Ok(member.area.unknown(&text.no_grace)) };
     let Some(found) = member.store.find_subscription(id).await? else { return Ok(unknown(member)) };
-    if secret_key(member, id).await?.as_deref() != Some(change.form.field("secret_key")) {
-        let warning = Notice::Warned(text.already_rotated.to_string());
-        return show_with(member, segment, StatusCode::CONFLICT, warning).await;
-    }
+    let Some(current) = member.store.current_secret(id).await? else { return Ok(unknown(member)) };
     let secret = new_secret();
     let sealed = member.visit.webhooks.seals.seal(&secret, &found.target_url);
-    if member.store.rotate_secret(id, &sealed, grace, Some(&change.actor)).await?.is_none() {
-        return Ok(unknown(member));
+    let is_rotated = key_of(&current) == change.form.field("secret_key")
+        && member.store.rotate_secret(id, Some(&current), &sealed, grace, Some(&change.actor)).await?.is_some();
+    if !is_rotated {
+        let warning = Notice::Warned(text.already_rotated.to_string());
+        return show_with(member, segment, StatusCode::CONFLICT, warning).await;
     }
     member.visit.webhooks.changes.announce(&member.visit.tenant.slug);
     let tenant = &*member.visit.tenant.slug;

@@ -2,12 +2,9 @@
 
 use anyhow::{Context, Result};
 use clap::Subcommand;
-use jiff::Timestamp;
-use serde_json::json;
 
 use super::output::print;
 use super::{OfTenant, TenantChoice, actor};
-use crate::store::AuditEntry;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ChangesCommand {
@@ -18,9 +15,7 @@ pub(super) enum ChangesCommand {
 pub(super) async fn run(command: &ChangesCommand) -> Result<()> {
     let ChangesCommand::Reset(choice) = command;
     let (tenant, store) = choice.open().await?;
-    store.reset_changes().await.of_tenant(&tenant)?;
-    let entry = AuditEntry { action: "changes.reset", subject: "change log".to_owned(), details: json!({}) };
-    store.audit(&actor(), entry, Timestamp::now()).await.of_tenant(&tenant)?;
+    store.reset_changes(&actor()).await.of_tenant(&tenant)?;
     store.close().await;
     print(&format!("{}: the change log begins again; whoever follows it loads everything again", tenant.slug))
         .context("the change log begins again")

@@ -3,6 +3,7 @@
 mod chains;
 mod exposed;
 mod nodes;
+mod sign_in;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -75,6 +76,9 @@ pub(super) async fn run(CheckArgs { file, deep }: &CheckArgs) -> Result<()> {
         others.chain(nodes::warning(gateway.as_ref(), &tenants)).chain(eviction).chain(concerns.into_iter().flatten())
     {
         print(&warning)?;
+    }
+    for line in sign_in::lines(gateway.as_ref(), &tenants) {
+        print(&line)?;
     }
     let faults = match Problems::none_of(problems) {
         Err(problems) => {

@@ -90,7 +90,7 @@ async fn load<'c>(config: &'c Config, (slug, sample): (&str, &'static str)) -> R
         store.close().await;
         if forms.total == 0 {
             // Samples are no news: the first webhook is about the first change.
-            import::run(&tenant.database, sample.as_bytes(), OnFault::Stop, Events::Quiet, |_| {}).await?;
+            import::run(&tenant.database, sample.as_bytes(), OnFault::Stop, Events::Quiet, |_| None, |_| {}).await?;
         }
         anyhow::Ok(())
     };

@@ -48,7 +48,8 @@ pub(super) async fn run(command: &ImportArgs) -> Result<()> {
     let on_fault = if command.keep_going { OnFault::KeepGoing } else { OnFault::Stop };
     let events = if command.quiet { Events::Quiet } else { Events::Sent };
     let bar = progress_bar(size);
-    let loading = import::run(&tenant.database, input, on_fault, events, |stage| match stage {
+    let audited = |imported: &Imported| Some((actor(), entry_of(imported, &command.file)));
+    let loading = import::run(&tenant.database, input, on_fault, events, audited, |stage| match stage {
         Stage::Loading(progress) => bar.set_position(progress.bytes),
         Stage::Finishing => bar.set_style(style("{spinner} building indexes  {elapsed}")),
     });
@@ -64,9 +65,6 @@ pub(super) async fn run(command: &ImportArgs) -> Result<()> {
         Err(ImportError::Store(error)) => return Err(error).of_tenant(&tenant),
         Err(error @ ImportError::Unreadable { .. }) => return Err(error).context(name(&command.file)),
     };
-    let details = json!({ "loaded": summary(&imported), "lines": imported.lines, "left_out": imported.faulty });
-    let subject = command.file.file_name().map_or_else(|| name(&command.file), |file| file.display().to_string());
-    record(&tenant, AuditEntry { action: "import", subject, details }).await.context("the file is loaded")?;
     let printed = print(&summary(&imported)).with_context(|| format!("{}: loaded", name(&command.file)));
     if imported.faulty == 0 {
         return printed;
@@ -77,7 +75,13 @@ pub(super) async fn run(command: &ImportArgs) -> Result<()> {
     bail!("{} of {} lines were left out", imported.faulty, imported.lines)
 }
 
-/// Writes a row of the audit log, for work that opened the database by itself.
+fn entry_of(imported: &Imported, file: &Path) -> AuditEntry {
+    let details = json!({ "loaded": summary(imported), "lines": imported.lines, "left_out": imported.faulty });
+    let subject = file.file_name().map_or_else(|| name(file), |file| file.display().to_string());
+    AuditEntry { action: "import", subject, details }
+}
+
+/// Writes a row of the audit log, for work in several transactions.
 async fn record(tenant: &TenantConfig, entry: AuditEntry) -> Result<()> {
     let recording = async {
         let store = Store::open(&tenant.database, 1).await?;

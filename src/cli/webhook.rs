@@ -168,7 +168,7 @@ async fn rotate(command: &RotateArgs) -> Result<()> {
     let secret = new_secret();
     let sealed = command.tenant.file.load()?.gateway.webhooks.seals.seal(&secret, &found.target_url);
     let grace = Duration::from_secs(command.grace);
-    store.rotate_secret(command.id, &sealed, grace, Some(&actor())).await.of_tenant(&tenant)?;
+    store.rotate_secret(command.id, None, &sealed, grace, Some(&actor())).await.of_tenant(&tenant)?;
     store.close().await;
     print_secret(&secret).context("the secret was rotated and can't be shown: rotate it again")
 }

@@ -27,7 +27,7 @@ const BASE: &str = r#"
 "#;
 
 async fn import(location: &DatabaseLocation, text: &str, on_fault: OnFault) -> Result<Imported, ImportError> {
-    run(location, Cursor::new(text.to_owned()), on_fault, Events::Sent, |_| ()).await
+    run(location, Cursor::new(text.to_owned()), on_fault, Events::Sent, |_| None, |_| ()).await
 }
 
 async fn load(location: &DatabaseLocation, text: &str) -> Imported {

@@ -13,12 +13,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde_json::json;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::engine::{Database, Retry};
 use super::settle::{Settled, Settler};
 use super::submissions::Submissions;
-use super::{Store, StoreError};
+use super::{Actor, AuditEntry, Store, StoreError, audit};
 use reading::{LogState, read_page};
 
 /// How long the log keeps a deletion. A reader that was away for longer has to begin again.
@@ -209,11 +210,13 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn reset_changes(&self) -> Result<(), StoreError> {
+    pub async fn reset_changes(&self, by: &Actor) -> Result<(), StoreError> {
         let mut transaction = Settler::begin_for_a_command(&self.database).await?;
         let mut sql = transaction.sql();
         sql.push("UPDATE change_state SET epoch = ").push_each(NEW_EPOCH);
         transaction.execute(sql).await?;
+        let entry = AuditEntry { action: "changes.reset", subject: "change log".to_owned(), details: json!({}) };
+        audit::append(&mut transaction, by, entry, Timestamp::now()).await?;
         Ok(transaction.commit().await?)
     }
 

@@ -16,13 +16,14 @@ mod write;
 
 use batch::Batch;
 use check::RecordFault;
+use jiff::Timestamp;
 use record::Record;
 use state::ImportState;
 
 use super::engine::{Database, DatabaseLocation, Transaction};
 use super::settle::{Events, settle_within};
 use super::statement::Dialect;
-use super::{StoreError, schema, users};
+use super::{Actor, AuditEntry, StoreError, audit, schema, users};
 
 /// The tables whose ids a load may assign and whose sequences the database continues.
 const IDENTITIES: [&str; 7] = ["users", "forms", "elements", "labels", "groups", "flow_steps", "submissions"];
@@ -78,13 +79,16 @@ impl Import {
         Ok(faults)
     }
 
-    /// Commits the load.
-    pub(crate) async fn finish(mut self) -> Result<(), StoreError> {
+    /// Commits the load, together with the row that the audit log gets.
+    pub(crate) async fn finish(mut self, audited: Option<(Actor, AuditEntry)>) -> Result<(), StoreError> {
         if self.is_first {
             keys::restore_keys(&mut self.transaction).await?;
         }
         settle_within(&mut self.transaction, self.events).await?;
         complete(&mut self.transaction).await?;
+        if let Some((actor, entry)) = audited {
+            audit::append(&mut self.transaction, &actor, entry, Timestamp::now()).await?;
+        }
         self.transaction.commit().await?;
         // Frees the space of the write-ahead log, which is as large as the load, or of the intake, which every search
         // would read. If a reader prevents it, a later checkpoint or vacuum does it.

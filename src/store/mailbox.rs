@@ -99,8 +99,9 @@ pub(super) fn check_visible(text: &str) -> Result<(), InvalidAddress> {
 }
 
 /// Zero-width characters, soft hyphens, byte order marks, direction marks and fillers. Blanks and control characters
-/// are [`InvalidAddress::Malformed`].
-fn is_invisible(character: char) -> bool {
+/// are `InvalidAddress::Malformed`.
+#[must_use]
+pub fn is_invisible(character: char) -> bool {
     /// A symbol by category, but rendered as a blank.
     const BRAILLE_BLANK: char = '\u{2800}';
     !character.is_ascii()

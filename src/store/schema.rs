@@ -16,7 +16,7 @@ use super::engine::{Database, PooledConnection};
 use super::statement::Dialect;
 
 /// The last migration that this program needs in a database that it serves.
-const NEEDED: i64 = 16;
+const NEEDED: i64 = 17;
 
 /// The migrations that only remove what nodes of an older version read. They may be applied after later ones.
 const FINISHING: [i64; 2] = [11, 14];
@@ -25,7 +25,7 @@ const FINISHING: [i64; 2] = [11, 14];
 #[expect(clippy::cast_possible_wrap, reason = "the list is short")]
 pub(crate) const NEWEST: i64 = POSTGRES.len() as i64;
 
-const POSTGRES: [Script; 16] = [
+const POSTGRES: [Script; 17] = [
     ("forms and submissions", include_str!("schema/postgres-1.sql")),
     ("subscriptions", include_str!("schema/postgres-2.sql")),
     ("counts", include_str!("schema/postgres-3.sql")),
@@ -42,8 +42,9 @@ const POSTGRES: [Script; 16] = [
     ("every change is numbered", include_str!("schema/postgres-14.sql")),
     ("the delivery of webhooks", include_str!("schema/postgres-15.sql")),
     ("the administration area", include_str!("schema/postgres-16.sql")),
+    ("the overview of the administration area", include_str!("schema/postgres-17.sql")),
 ];
-const SQLITE: [Script; 16] = [
+const SQLITE: [Script; 17] = [
     ("forms and submissions", include_str!("schema/sqlite-1.sql")),
     ("subscriptions", include_str!("schema/sqlite-2.sql")),
     ("counts", include_str!("schema/sqlite-3.sql")),
@@ -60,6 +61,7 @@ const SQLITE: [Script; 16] = [
     ("every change is numbered", include_str!("schema/sqlite-14.sql")),
     ("the delivery of webhooks", include_str!("schema/sqlite-15.sql")),
     ("the administration area", include_str!("schema/sqlite-16.sql")),
+    ("the overview of the administration area", include_str!("schema/sqlite-17.sql")),
 ];
 
 /// How far a database is migrated.

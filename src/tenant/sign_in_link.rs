@@ -9,6 +9,8 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
+use super::shown_name::{self, MAX_NAME};
+use crate::store::mailbox::is_invisible;
 use crate::store::{Actor, AdminLink, Store, StoreError};
 
 /// The longest time that a link is valid: a week.
@@ -22,17 +24,13 @@ pub const MAX_VALID: Duration = Duration::from_hours(7 * 24);
 /// Larger: a link in a message that was forwarded still signs in. Smaller: it expires before the message is read.
 pub const DEFAULT_VALID: Duration = Duration::from_hours(1);
 
-/// The longest name, in characters, and the longest e-mail address.
-///
-/// Larger: pages that show it are wider. Smaller: long names have to be shortened.
-const MAX_NAME: usize = 255;
-
 /// Reads the e-mail address of an administrator.
 ///
 /// # Errors
 /// A sentence for whoever wrote it.
 pub fn email(text: &str) -> Result<String, String> {
-    let is_plain = text.chars().all(|char| !char.is_control() && !char.is_whitespace());
+    let is_odd = |char: char| char.is_control() || char.is_whitespace() || is_invisible(char);
+    let is_plain = !text.chars().any(is_odd);
     let has_parts = text.rsplit_once('@').is_some_and(|(local, domain)| !local.is_empty() && !domain.is_empty());
     let is_email = is_plain && has_parts && text.chars().count() <= MAX_NAME;
     if is_email { Ok(text.to_owned()) } else { Err("it is not an e-mail address".to_owned()) }
@@ -43,8 +41,7 @@ pub fn email(text: &str) -> Result<String, String> {
 /// # Errors
 /// A sentence for whoever wrote it.
 pub fn name(text: &str) -> Result<String, String> {
-    let is_name = (1..=MAX_NAME).contains(&text.chars().count()) && !text.chars().any(char::is_control);
-    if is_name { Ok(text.to_owned()) } else { Err("a name has 1 to 255 characters, no control characters".to_owned()) }
+    if shown_name::is_valid(text) { Ok(text.to_owned()) } else { Err(shown_name::RULE.to_owned()) }
 }
 
 /// Stores a link into the area at a URL, and returns its own URL.
@@ -77,6 +74,9 @@ mod tests {
             ("ana", false),
             ("ana @acme.example", false),
             ("ana@acme.example\n", false),
+            ("ana\u{202E}@acme.example", false),
+            ("ana\u{200B}@acme.example", false),
+            ("ána@ácme.example", true),
             (&format!("{}@a.example", "x".repeat(250)), false),
         ] {
             assert_eq!(email(text).is_ok(), is_email, "{text}");

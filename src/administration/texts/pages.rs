@@ -1,7 +1,10 @@
 //! The keys of each page: a struct for each table of the files, and a field for each key.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 
+use super::stored::StoredTexts;
 use super::{Counted, Text};
 
 /// Declares the texts of a page: their type, and their keys.
@@ -39,6 +42,8 @@ page! {
         GroupSyncTexts: group_sync;
         AuditTexts: audit;
         SessionsTexts: sessions;
+        ActionsTexts: actions;
+        StoredTexts: stored;
         ProblemsTexts: problems;
     }
 }
@@ -50,6 +55,9 @@ page! {
         Sentences: sentences;
     }
 }
+
+/// What actions of the audit log are called, by their names in the log.
+pub(in crate::administration) type ActionsTexts = BTreeMap<String, Text>;
 
 /// Paragraphs.
 pub(in crate::administration) type Sentences = Vec<Text>;
@@ -209,7 +217,7 @@ page! {
 page! {
     /// The audit log.
     AuditTexts {
-        Text: lead, filter, who, action, since, until, export, bad_day, none, empty, caption, when,
+        Text: lead, filter, who, action, any, since, until, export, bad_day, none, empty, caption, when,
             what, details, by_command, by_operator, on_pages, older;
     }
 }

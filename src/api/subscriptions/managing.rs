@@ -49,7 +49,7 @@ pub(in crate::api) async fn rotate(admitted: &Admitted, call: &Call<'_>, id: &st
     let target_url = store.find_subscription(id).await?.ok_or(Refusal::SubscriptionNotFound)?.target_url;
     let secret = new_secret();
     let sealed = call.seals.seal(&secret, &target_url);
-    let rotated = store.rotate_secret(id, &sealed, Duration::from_secs(grace.into()), None).await?;
+    let rotated = store.rotate_secret(id, None, &sealed, Duration::from_secs(grace.into()), None).await?;
     call.subscription_changes.announce(&admitted.tenant().slug);
     reply(rotated, Some(secret))
 }

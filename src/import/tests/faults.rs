@@ -208,7 +208,7 @@ pub(super) async fn keep_going_skips_only_faulty_lines(location: DatabaseLocatio
     text.extend(b"{\"type\":\"group\",\"id\":9,\"name\":\"a\",\"members\":[99]}\n");
     text.extend(b"{\"type\":\"flow_step\",\"id\":12,\"form_id\":1,\"name\":\"a\",\"groups\":[9]}\n");
     text.extend(b"{\"type\":\"label\",\"id\":6,\"name\":\"kept\"}");
-    let imported = run(&location, Cursor::new(text), OnFault::KeepGoing, Events::Sent, |_| ()).await.unwrap();
+    let imported = run(&location, Cursor::new(text), OnFault::KeepGoing, Events::Sent, |_| None, |_| ()).await.unwrap();
     assert_eq!((imported.lines, imported.faulty, imported.labels, imported.submissions), (18, 3, 3, 3));
     assert_eq!(
         imported.faults.iter().map(ToString::to_string).collect::<Vec<_>>(),
@@ -233,7 +233,7 @@ pub(super) async fn an_unreadable_input_leaves_nothing_behind(location: Database
         }
     }
     let input = BufReader::new(Cursor::new("{\"type\":\"label\",\"id\":1,\"name\":\"a\"}\n").chain(Broken));
-    match run(&location, input, OnFault::KeepGoing, Events::Sent, |_| ()).await {
+    match run(&location, input, OnFault::KeepGoing, Events::Sent, |_| None, |_| ()).await {
         Err(ImportError::Unreadable { line: 2, source }) => assert_eq!(source.to_string(), "the disk is gone"),
         other => panic!("expected an unreadable input, got {other:?}"),
     }
@@ -254,7 +254,8 @@ pub(super) async fn a_cancelled_load_leaves_nothing_behind(location: DatabaseLoc
     let labels = (1..=1_500).map(|n| format!("{{\"type\":\"label\",\"id\":{n},\"name\":\"a\"}}\n"));
     let input = BufReader::new(Cursor::new(labels.collect::<String>()).chain(Open(open)));
     let (written, mut first_batch) = tokio::sync::mpsc::unbounded_channel();
-    let loading = run(&location, input, OnFault::Stop, Events::Sent, move |stage| written.send(stage).unwrap());
+    let loading =
+        run(&location, input, OnFault::Stop, Events::Sent, |_| None, move |stage| written.send(stage).unwrap());
     tokio::select! {
         loaded = loading => panic!("an open input was loaded: {loaded:?}"),
         stage = first_batch.recv() => assert!(matches!(stage, Some(Stage::Loading(Progress { lines: 1_000, .. })))),

@@ -11,10 +11,10 @@ use std::time::Instant;
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::change::{Durability, SyncedBy};
+use super::change::SyncedBy;
 use super::syncs::{self, ChangedGroup};
 use super::write;
-use crate::store::engine::{Retry, Transaction};
+use crate::store::engine::{PooledConnection, Retry, Transaction};
 use crate::store::statement::Sql;
 use crate::store::{Actor, AuditEntry, Store, StoreError, audit};
 
@@ -53,21 +53,16 @@ struct Changes {
 }
 
 impl Store {
-    /// Undoes a sync for an administrator, or returns what that would change. An undo is a row of the audit log too.
+    /// Undoes a sync for an administrator, who is `by`. An undo is a row of the audit log too.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`]. Nothing was changed then.
-    pub async fn undo_group_sync(
-        &self,
-        id: i64,
-        by: Option<&Actor>,
-        durability: Durability,
-    ) -> Result<Undone, StoreError> {
+    pub async fn undo_group_sync(&self, id: i64, by: &Actor) -> Result<Undone, StoreError> {
         let waiting_since = Instant::now();
         let _lock = self.database.wait_in_queue(waiting_since, self.group_writes.write()).await?;
         let mut retry = Retry::default();
         loop {
-            match self.try_to_undo(id, by, durability, waiting_since).await {
+            match self.try_to_undo(id, by, waiting_since).await {
                 Err(error) if retry.wait_if_retryable(&error).await => {}
                 outcome => {
                     self.note_group_write();
@@ -77,28 +72,43 @@ impl Store {
         }
     }
 
-    async fn try_to_undo(
-        &self,
-        id: i64,
-        by: Option<&Actor>,
-        durability: Durability,
-        waiting_since: Instant,
-    ) -> Result<Undone, StoreError> {
+    /// What [`Self::undo_group_sync`] would change now. Only reads, in one snapshot, and waits for no write of a group.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn preview_undo(&self, id: i64) -> Result<Undone, StoreError> {
+        let mut reader = self.database.reader().await?;
+        reader.begin_reading().await?;
+        let preview = match find_undoable(&mut reader, id).await? {
+            Ok(changes) => {
+                let mut sql = reader.sql();
+                write_addresses(&mut sql, &changes.detached);
+                sql.push("NOT ");
+                write_is_member(&mut sql, changes.group);
+                let attached = read_addresses(&mut reader, sql).await?;
+                let mut sql = reader.sql();
+                write_addresses(&mut sql, &changes.attached);
+                write_is_member(&mut sql, changes.group);
+                let detached = read_addresses(&mut reader, sql).await?;
+                changes.undone(attached, detached)
+            }
+            Err(refused) => refused,
+        };
+        reader.end_transaction("COMMIT").await?;
+        Ok(preview)
+    }
+
+    async fn try_to_undo(&self, id: i64, by: &Actor, waiting_since: Instant) -> Result<Undone, StoreError> {
         let mut transaction = write::begin(&self.database, waiting_since).await?;
-        let Some(changes) = find_changes(&mut transaction, id).await? else { return Ok(Undone::NotFound) };
-        let mut sql = transaction.sql();
-        sql.push("SELECT name FROM groups WHERE id = ").bind(changes.group);
-        if transaction.fetch_all(sql).await?.is_empty() {
-            return Ok(Undone::GroupDeleted);
-        }
-        if let Some((sync, is_undo)) = find_later(&mut transaction, id, &changes).await? {
-            return Ok(Undone::TouchedLater { sync, is_undo });
-        }
+        let changes = match find_undoable(transaction.connection(), id).await? {
+            Ok(changes) => changes,
+            Err(refused) => return Ok(refused),
+        };
         let mut sql = transaction.sql();
         sql.push("INSERT INTO group_members (group_id, user_id) SELECT ").bind(changes.group);
-        sql.push(", u.id FROM users u WHERE u.id").in_ids(&changes.detached);
-        sql.push(" AND NOT EXISTS (SELECT 1 FROM group_members m WHERE m.user_id = u.id AND m.group_id = ");
-        sql.bind(changes.group).push(") RETURNING user_id");
+        sql.push(", u.id FROM users u WHERE u.id").in_ids(&changes.detached).push(" AND NOT ");
+        write_is_member(&mut sql, changes.group);
+        sql.push(" RETURNING user_id");
         let attached = read_ids(&mut transaction, sql).await?;
         let mut sql = transaction.sql();
         sql.push("DELETE FROM group_members WHERE group_id = ").bind(changes.group).push(" AND user_id");
@@ -106,34 +116,55 @@ impl Store {
         let detached = read_ids(&mut transaction, sql).await?;
         let group = ChangedGroup { id: changes.group, name: &changes.group_name, is_new: false, is_renamed: false };
         let changed = attached.len() + detached.len();
-        if changed > 0
-            && let Some(actor) = by
-        {
-            let by = SyncedBy { name: Arc::from(actor.name.as_str()), token: None };
-            syncs::add(&mut transaction, group, &by, Some(id), &attached, &detached).await?;
+        if changed > 0 {
+            let by_actor = SyncedBy { name: Arc::from(by.name.as_str()), token: None };
+            syncs::add(&mut transaction, group, &by_actor, Some(id), &attached, &detached).await?;
             let entry = AuditEntry {
                 action: "group.undo",
                 subject: format!("sync {id} of {}", changes.group_name),
                 details: json!({ "attached": attached.len(), "detached": detached.len() }),
             };
-            audit::append(&mut transaction, actor, entry, Timestamp::now()).await?;
+            audit::append(&mut transaction, by, entry, Timestamp::now()).await?;
         }
-        let skipped = (changes.attached.len() + changes.detached.len() - changed) as u64;
-        let attached = read_addresses(&mut transaction, &attached).await?;
-        let detached = read_addresses(&mut transaction, &detached).await?;
-        match durability {
-            Durability::Commit => transaction.commit().await?,
-            Durability::DryRun => transaction.roll_back().await?,
+        let mut lists: [Vec<String>; 2] = Default::default();
+        for (list, ids) in lists.iter_mut().zip([attached, detached]) {
+            let mut sql = transaction.sql();
+            write_addresses(&mut sql, &ids);
+            sql.push("TRUE");
+            *list = read_addresses(transaction.connection(), sql).await?;
         }
-        Ok(Undone::Undone { attached, detached, skipped })
+        transaction.commit().await?;
+        let [attached, detached] = lists;
+        Ok(changes.undone(attached, detached))
     }
 }
 
-async fn find_changes(transaction: &mut Transaction, id: i64) -> Result<Option<Changes>, sqlx::Error> {
-    let mut sql = transaction.sql();
+impl Changes {
+    fn undone(&self, attached: Vec<String>, detached: Vec<String>) -> Undone {
+        let skipped = (self.attached.len() + self.detached.len()).saturating_sub(attached.len() + detached.len());
+        Undone::Undone { attached, detached, skipped: skipped as u64 }
+    }
+}
+
+/// What a sync changed if it can be undone; otherwise why it can't.
+async fn find_undoable(connection: &mut PooledConnection, id: i64) -> Result<Result<Changes, Undone>, sqlx::Error> {
+    let Some(changes) = find_changes(connection, id).await? else { return Ok(Err(Undone::NotFound)) };
+    let mut sql = connection.sql();
+    sql.push("SELECT name FROM groups WHERE id = ").bind(changes.group);
+    if connection.fetch_all(sql).await?.is_empty() {
+        return Ok(Err(Undone::GroupDeleted));
+    }
+    Ok(match find_later(connection, id, &changes).await? {
+        Some((sync, is_undo)) => Err(Undone::TouchedLater { sync, is_undo }),
+        None => Ok(changes),
+    })
+}
+
+async fn find_changes(connection: &mut PooledConnection, id: i64) -> Result<Option<Changes>, sqlx::Error> {
+    let mut sql = connection.sql();
     sql.push("SELECT s.group_id, coalesce((SELECT g.name FROM groups g WHERE g.id = s.group_id), s.group_name), ");
     sql.push("s.attached, s.detached FROM group_syncs s WHERE s.id = ").bind(id);
-    let rows = transaction.fetch_all(sql).await?;
+    let rows = connection.fetch_all(sql).await?;
     let Some(row) = rows.first() else { return Ok(None) };
     Ok(Some(Changes {
         group: row.get(0)?,
@@ -145,17 +176,17 @@ async fn find_changes(transaction: &mut Transaction, id: i64) -> Result<Option<C
 
 /// The first later sync of the group that touched one of the members, and whether it is the undo of this one.
 async fn find_later(
-    transaction: &mut Transaction,
+    connection: &mut PooledConnection,
     id: i64,
     changes: &Changes,
 ) -> Result<Option<(i64, bool)>, sqlx::Error> {
     let touched: HashSet<i64> = changes.attached.iter().chain(&changes.detached).copied().collect();
-    let mut sql = transaction.sql();
+    let mut sql = connection.sql();
     sql.push("SELECT id, undoes, attached, detached FROM group_syncs WHERE group_id = ").bind(changes.group);
     sql.push(" AND id > ").bind(id).push(" ORDER BY id");
     let mut later = None;
     // Row by row: together, the syncs of a large group may take more memory than a request has.
-    transaction
+    connection
         .fetch_each(sql, &mut |row| {
             if later.is_none() {
                 let lists = [parse_ids(&row.get::<String>(2)?)?, parse_ids(&row.get::<String>(3)?)?];
@@ -178,10 +209,18 @@ async fn read_ids(transaction: &mut Transaction, sql: Sql) -> Result<Vec<i64>, s
     rows.iter().map(|row| row.get(0)).collect()
 }
 
-async fn read_addresses(transaction: &mut Transaction, ids: &[i64]) -> Result<Vec<String>, sqlx::Error> {
-    let mut sql = transaction.sql();
-    sql.push("SELECT email FROM users WHERE id").in_ids(ids).push(" ORDER BY email_folded");
-    sql.push_either(" COLLATE \"C\"", "");
-    let rows = transaction.fetch_all(sql).await?;
+/// Selects the addresses of users with these ids; a condition follows.
+fn write_addresses(sql: &mut Sql, ids: &[i64]) {
+    sql.push("SELECT u.email FROM users u WHERE u.id").in_ids(ids).push(" AND ");
+}
+
+/// Whether the user `u` is a member.
+fn write_is_member(sql: &mut Sql, group: i64) {
+    sql.push("EXISTS (SELECT 1 FROM group_members m WHERE m.user_id = u.id AND m.group_id = ").bind(group).push(")");
+}
+
+async fn read_addresses(connection: &mut PooledConnection, mut sql: Sql) -> Result<Vec<String>, sqlx::Error> {
+    sql.push(" ORDER BY u.email_folded").push_either(" COLLATE \"C\"", "");
+    let rows = connection.fetch_all(sql).await?;
     rows.iter().map(|row| row.get(0)).collect()
 }

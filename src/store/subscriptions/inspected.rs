@@ -9,14 +9,10 @@ use jiff::Timestamp;
 use super::Event;
 use super::due::write_within;
 use super::lease::valid_secrets;
+use super::pending::{Details, EventRange, PendingEvents, count_in_turn, count_set_aside};
 use crate::store::changes::ChangeCursor;
 use crate::store::submissions::{Submissions, read_submissions};
 use crate::store::{Store, StoreError};
-
-/// How many pending events are counted.
-///
-/// Larger: looking at a receiver that was down for long takes longer. Smaller: it is unknown earlier how many there are.
-const MAX_COUNTED: i64 = 10_000;
 
 /// How many subscriptions and events a database has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,17 +60,6 @@ pub struct InspectedSubscription {
     pub pending: PendingEvents,
     /// How many events its receiver refused that are sent again.
     pub set_aside: i64,
-}
-
-/// Events that are not delivered yet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PendingEvents {
-    /// How many there are.
-    pub count: i64,
-    /// Whether there are more.
-    pub is_more: bool,
-    /// When the first of them happened.
-    pub since: Option<Timestamp>,
 }
 
 /// A submission to try a receiver with.
@@ -134,24 +119,21 @@ impl Store {
         let mut sql = reader.sql();
         sql.push("SELECT target_url, event, form_id, secret, previous_secret, previous_secret_until, state, reason, ");
         sql.push("failing_since, next_attempt_at, last_success_at, coalesce(leased_until > ");
-        sql.push_now_plus(Duration::ZERO).push(", FALSE), position, (SELECT count(*) FROM webhook_events e ");
-        sql.push("WHERE e.subscription_id = s.id AND e.next_attempt_at IS NOT NULL) FROM subscriptions s WHERE id = ");
-        sql.bind(id);
+        sql.push_now_plus(Duration::ZERO)
+            .push(", FALSE), position, done_beyond FROM subscriptions WHERE id = ")
+            .bind(id);
         let Some(row) = reader.fetch_optional(sql).await? else { return Ok(None) };
         let event = Event::parse(&row.get::<String>(1)?);
         let (form, position): (Option<i64>, Option<i64>) = (row.get(2)?, row.get(12)?);
-        let mut pending = PendingEvents::default();
-        if let Some((event, position)) = event.zip(position) {
-            let column = event.column();
-            let mut sql = reader.sql();
-            sql.push("SELECT count(*), min(changed_at) FROM (SELECT c.changed_at FROM submission_changes c WHERE c.");
-            sql.push(column).push(" > ").bind(position);
-            write_within(&mut sql, form);
-            sql.push(" ORDER BY c.").push(column).push(" LIMIT ").bind(MAX_COUNTED + 1).push(") AS pending");
-            let row = reader.fetch_one(sql).await?;
-            let count: i64 = row.get(0)?;
-            pending = PendingEvents { count: count.min(MAX_COUNTED), is_more: count > MAX_COUNTED, since: row.get(1)? };
-        }
+        let done_beyond: Vec<i64> = serde_json::from_str(&row.get::<String>(13)?).unwrap_or_default();
+        let pending = match event.zip(position) {
+            Some((event, position)) => {
+                let range = EventRange { event, form, position };
+                count_in_turn(&mut reader, range, &done_beyond, Details::Since).await?
+            }
+            None => PendingEvents::default(),
+        };
+        let set_aside = count_set_aside(&mut reader, &[id]).await?.remove(&id).unwrap_or(0);
         Ok(Some(InspectedSubscription {
             id,
             target_url: row.get(0)?,
@@ -165,7 +147,7 @@ impl Store {
             last_success_at: row.get(10)?,
             is_leased: row.get(11)?,
             pending,
-            set_aside: row.get(13)?,
+            set_aside,
         }))
     }
 

@@ -40,18 +40,31 @@ impl Store {
         .await
     }
 
-    /// Gives a subscription a new secret. The one before signs too for a while. None: there is no such subscription.
+    /// The current secret of a subscription, sealed if it is stored so. None: there is no such subscription.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn current_secret(&self, id: i64) -> Result<Option<String>, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
+        sql.push("SELECT secret FROM subscriptions WHERE id = ").bind(id);
+        Ok(reader.fetch_optional(sql).await?.map(|row| row.get(0)).transpose()?)
+    }
+
+    /// Gives a subscription a new secret. The one before signs too for a while. None: there is no such subscription, or
+    /// its secret is not `current` any more, if that is given.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
     pub async fn rotate_secret(
         &self,
         id: i64,
+        current: Option<&str>,
         secret: &str,
         grace: Duration,
         by: Option<&Actor>,
     ) -> Result<Option<Subscription>, StoreError> {
-        self.change_subscription(id, by, "webhook.rotate", |sql| {
+        self.change_subscription_with(id, current, by, "webhook.rotate", |sql| {
             if grace.is_zero() {
                 sql.push("previous_secret = NULL, previous_secret_until = NULL");
             } else {
@@ -70,14 +83,30 @@ impl Store {
         action: &'static str,
         assign: impl FnOnce(&mut Sql),
     ) -> Result<Option<Subscription>, StoreError> {
+        self.change_subscription_with(id, None, by, action, assign).await
+    }
+
+    async fn change_subscription_with(
+        &self,
+        id: i64,
+        secret: Option<&str>,
+        by: Option<&Actor>,
+        action: &'static str,
+        assign: impl FnOnce(&mut Sql),
+    ) -> Result<Option<Subscription>, StoreError> {
         let mut sql = self.database.sql();
         sql.push("UPDATE subscriptions SET ");
         assign(&mut sql);
-        sql.push(" WHERE id = ").bind(id).push(" RETURNING target_url");
+        sql.push(" WHERE id = ").bind(id);
+        if let Some(secret) = secret {
+            sql.push(" AND secret = ").bind(secret);
+        }
+        sql.push(" RETURNING target_url");
         let mut retry = Retry::default();
         loop {
             match self.try_to_change_subscription(id, by, action, sql.clone()).await {
-                Ok(()) => return self.find_subscription(id).await,
+                Ok(true) => return self.find_subscription(id).await,
+                Ok(false) => return Ok(None),
                 Err(error) if retry.wait_if_retryable(&error).await => {}
                 Err(error) => return Err(error),
             }
@@ -90,14 +119,15 @@ impl Store {
         by: Option<&Actor>,
         action: &'static str,
         change: Sql,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
         let mut transaction = self.database.begin().await?;
-        let changed = transaction.connection().fetch_optional(change).await?;
-        if let (Some(changed), Some(by)) = (changed, by) {
+        let Some(changed) = transaction.connection().fetch_optional(change).await? else { return Ok(false) };
+        if let Some(by) = by {
             let entry = audit_entry(action, id, &changed.get::<String>(0)?);
             audit::append(&mut transaction, by, entry, Timestamp::now()).await?;
         }
-        Ok(transaction.commit().await?)
+        transaction.commit().await?;
+        Ok(true)
     }
 }
 

@@ -5,6 +5,8 @@
 
 use std::collections::HashMap;
 
+use jiff::Timestamp;
+
 use super::due::write_within;
 use super::{Event, Subscription};
 use crate::store::engine::PooledConnection;
@@ -15,6 +17,17 @@ use crate::store::{Store, StoreError};
 ///
 /// Larger: showing the subscriptions of receivers that are down takes longer. Smaller: fewer counts are exact.
 const MAX_PENDING: i64 = 10_000;
+
+/// Events that are not delivered yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PendingEvents {
+    /// How many there are.
+    pub count: i64,
+    /// Whether there may be more.
+    pub is_more: bool,
+    /// When the first of them happened.
+    pub since: Option<Timestamp>,
+}
 
 impl Store {
     /// Numbers what was noted, since events without a number are neither counted nor shown, and no sender looks for those of
@@ -47,41 +60,79 @@ pub(super) async fn count_pending(
     let row = reader.fetch_one(sql).await?;
     let newest: [Option<i64>; 3] = [row.get(0)?, row.get(1)?, row.get(2)?];
     let ids: Vec<i64> = subscriptions.iter().map(|subscription| subscription.id).collect();
-    let mut sql = reader.sql();
-    sql.push(
-        "SELECT subscription_id, count(*) FROM webhook_events WHERE next_attempt_at IS NOT NULL AND NOT given_up ",
-    );
-    sql.push("AND subscription_id").in_ids(&ids).push(" GROUP BY subscription_id");
-    let mut set_aside: HashMap<i64, i64> = HashMap::new();
-    for row in reader.fetch_all(sql).await? {
-        set_aside.insert(row.get(0)?, row.get(1)?);
-    }
+    let mut set_aside = count_set_aside(reader, &ids).await?;
     for subscription in subscriptions {
         let mut pending = set_aside.remove(&subscription.id).unwrap_or(0);
         if let (Some(event), Some(position)) = (Event::parse(&subscription.event), subscription.position)
             && newest[event as usize].is_some_and(|newest| newest > position)
         {
-            pending += in_turn(reader, event, subscription.form, position, &subscription.done_beyond).await?;
+            let range = EventRange { event, form: subscription.form, position };
+            pending += count_in_turn(reader, range, &subscription.done_beyond, Details::Count).await?.count;
         }
         subscription.pending = pending.clamp(0, MAX_PENDING).unsigned_abs();
     }
     Ok(())
 }
 
-async fn in_turn(
+/// Events that are sent again, by subscription.
+pub(super) async fn count_set_aside(
     reader: &mut PooledConnection,
-    event: Event,
-    form: Option<i64>,
-    position: i64,
+    subscriptions: &[i64],
+) -> Result<HashMap<i64, i64>, StoreError> {
+    let mut sql = reader.sql();
+    sql.push("SELECT subscription_id, count(*) FROM webhook_events WHERE next_attempt_at IS NOT NULL AND ");
+    sql.push("subscription_id").in_ids(subscriptions).push(" GROUP BY subscription_id");
+    let rows = reader.fetch_all(sql).await?;
+    Ok(rows.iter().map(|row| Ok((row.get(0)?, row.get(1)?))).collect::<Result<_, sqlx::Error>>()?)
+}
+
+/// The events of one kind behind a position.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EventRange {
+    pub(super) event: Event,
+    /// Of which form, sub-forms included; none for every form.
+    pub(super) form: Option<i64>,
+    pub(super) position: i64,
+}
+
+/// What to find out about events in turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Details {
+    /// How many there are. Without a form, an index has all that is read.
+    Count,
+    /// Also when the first of them happened.
+    Since,
+}
+
+/// Counts the events in turn, without those that are delivered already.
+pub(super) async fn count_in_turn(
+    reader: &mut PooledConnection,
+    range: EventRange,
     done_beyond: &[i64],
-) -> Result<i64, StoreError> {
+    details: Details,
+) -> Result<PendingEvents, StoreError> {
+    let EventRange { event, form, position } = range;
     let column = event.column();
     let mut sql = reader.sql();
-    // Without a form, the index has all that is read.
-    sql.push("SELECT count(*) FROM (SELECT ").push(if form.is_some() { "form_id" } else { column });
-    sql.push(" FROM submission_changes WHERE ").push(column).push(" > ").bind(position).push(" AND ").push(column);
-    sql.not_in_ids(done_beyond).push(" ORDER BY ").push(column).push(" LIMIT ").bind(MAX_PENDING);
-    sql.push(") AS c WHERE TRUE");
+    sql.push("SELECT count(*), count(CASE WHEN TRUE");
     write_within(&mut sql, form);
-    Ok(reader.fetch_one(sql).await?.get(0)?)
+    sql.push(" THEN 1 END)");
+    if details == Details::Since {
+        sql.push(", min(CASE WHEN TRUE");
+        write_within(&mut sql, form);
+        sql.push(" THEN c.changed_at END)");
+    }
+    sql.push(" FROM (SELECT ").push(column);
+    if form.is_some() {
+        sql.push(", form_id");
+    }
+    if details == Details::Since {
+        sql.push(", changed_at");
+    }
+    sql.push(" FROM submission_changes WHERE ").push(column).push(" > ").bind(position).push(" AND ").push(column);
+    sql.not_in_ids(done_beyond).push(" ORDER BY ").push(column).push(" LIMIT ").bind(MAX_PENDING + 1).push(") AS c");
+    let row = reader.fetch_one(sql).await?;
+    let (looked_through, count): (i64, i64) = (row.get(0)?, row.get(1)?);
+    let since = if details == Details::Since { row.get(2)? } else { None };
+    Ok(PendingEvents { count: count.min(MAX_PENDING), is_more: looked_through > MAX_PENDING, since })
 }

@@ -1,7 +1,12 @@
 //! Requests of each token in each hour: written behind together with the last uses, and read for charts.
 //!
+//! On SQLite, each hour is also kept as one row: a chart of 30 days would otherwise read tens of thousands of rows, at the
+//! expense of the node itself.
+//!
 //! Several nodes write the same hour, so a write adds to what is stored. Adding twice would count twice. A write whose
 //! commit was not answered is therefore looked up by its [`CommitMark`] before it is tried again.
+
+use std::collections::BTreeSet;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -63,9 +68,11 @@ pub(super) async fn add(
 ) -> Result<Option<CommitMark>, sqlx::Error> {
     let Some(first) = hours.first() else { return Ok(None) };
     transaction.execute(upsert(transaction.sql(), hours)).await?;
-    let mut old = transaction.sql();
-    old.push("DELETE FROM token_hours WHERE hour < ").bind(now - KEPT);
-    transaction.execute(old).await?;
+    remove_old(transaction, "DELETE FROM token_hours WHERE hour < ", now).await?;
+    if transaction.dialect() == Dialect::Sqlite {
+        transaction.execute(write_lists(transaction.sql(), hours)).await?;
+        remove_old(transaction, "DELETE FROM token_hour_lists WHERE hour < ", now).await?;
+    }
     let mut mark = transaction.sql();
     match transaction.dialect() {
         Dialect::Postgres => {
@@ -78,6 +85,39 @@ pub(super) async fn add(
             Ok(row.as_ref().map(read).transpose()?.map(CommitMark::Row))
         }
     }
+}
+
+async fn remove_old(transaction: &mut Transaction, delete: &'static str, now: Timestamp) -> Result<(), sqlx::Error> {
+    let mut sql = transaction.sql();
+    sql.push(delete).bind(now - KEPT);
+    transaction.execute(sql).await.map(drop)
+}
+
+/// Brings the rows that have a whole hour up to date.
+fn write_lists(mut sql: Sql, changed: &[TokenHour]) -> Sql {
+    let hours: BTreeSet<i64> = changed.iter().map(|of| of.hour.as_microsecond()).collect();
+    sql.push("INSERT INTO token_hour_lists (hour, counts) SELECT hour, ")
+        .push_each(LIST)
+        .push(" FROM token_hours WHERE ");
+    sql.push("hour").in_ids(&hours.into_iter().collect::<Vec<_>>()).push(" GROUP BY hour ");
+    sql.push("ON CONFLICT (hour) DO UPDATE SET counts = excluded.counts");
+    sql
+}
+
+/// The requests of all tokens in an hour: `token admitted refused` of each, separated by blanks.
+const LIST: [&str; 2] = [
+    "string_agg(concat_ws(' ', token_id, admitted, refused), ' ')",
+    "group_concat(token_id || ' ' || admitted || ' ' || refused, ' ')",
+];
+
+/// Reads a [`LIST`]. `None` if it is something else.
+fn read_list(hour: Timestamp, list: &str, hours: &mut Vec<TokenHour>) -> Option<()> {
+    let mut numbers = list.split(' ').map(|number| number.parse::<i64>().ok());
+    while let Some(token) = numbers.next() {
+        let counts = RequestCounts { admitted: numbers.next()??, refused: numbers.next()?? };
+        hours.push(TokenHour { hour, token: token?, counts });
+    }
+    Some(())
 }
 
 /// Leaves out tokens that the database doesn't have, as after it was restored: they must not keep the rest from being
@@ -142,22 +182,14 @@ impl Store {
         let mut reader = self.database.reader().await?;
         let mut sql = reader.sql();
         // A row an hour: with dozens of tokens, a row each would take several times as long.
-        sql.push_either(
-            "SELECT hour, string_agg(token_id::text, ','), string_agg(admitted::text, ','), string_agg(refused::text, ',')",
-            "SELECT hour, group_concat(token_id), group_concat(admitted), group_concat(refused)",
-        );
-        sql.push(" FROM token_hours WHERE hour >= ").bind(since).push(" GROUP BY hour");
+        sql.push("SELECT hour, ").push_either(LIST[0], "counts");
+        sql.push(" FROM ").push_either("token_hours", "token_hour_lists").push(" WHERE hour >= ").bind(since);
+        sql.push_either(" GROUP BY hour", "");
         let rows = reader.fetch_all(sql).await?;
         let mut hours = Vec::with_capacity(rows.len());
         for row in &rows {
-            let hour = row.get(0)?;
-            let numbers = |column| Ok::<_, sqlx::Error>(row.text(column)?.split(',').map(str::parse::<i64>));
-            for ((token, admitted), refused) in numbers(1)?.zip(numbers(2)?).zip(numbers(3)?) {
-                let (Ok(token), Ok(admitted), Ok(refused)) = (token, admitted, refused) else {
-                    return Err(sqlx::Error::Decode("a list of numbers has something else".into()).into());
-                };
-                hours.push(TokenHour { hour, token, counts: RequestCounts { admitted, refused } });
-            }
+            read_list(row.get(0)?, row.text(1)?, &mut hours)
+                .ok_or_else(|| sqlx::Error::Decode("a list of numbers has something else".into()))?;
         }
         Ok(hours)
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::scene::Scene;
-use crate::support::browser::Browser;
+use crate::support::browser::{Browser, Look};
 use crate::support::fixture::{Engine, on_both_databases};
 use crate::support::receiver::{Act, Receiver};
 
@@ -164,6 +164,38 @@ async fn everything_is_reached_by_keyboard() {
         }
         assert_eq!(Some(reached), all.as_u64(), "all of {path}");
     }
+}
+
+#[tokio::test]
+async fn cells_have_their_label_on_a_phone_and_one_long_name_narrows_no_other_column() {
+    let scene = Scene::start(Engine::Sqlite);
+    let own = scene.sign_in("acme", "admin").await;
+    own.generate(&"a".repeat(255)).await;
+    own.generate("Zapier").await;
+    let base = format!("https://{}", scene.host("acme"));
+    let browser = Browser::start().await;
+    browser.open(&format!("{base}{}", scene.link("acme", "admin", 600).await)).await;
+    browser.follow("button").await;
+    browser.open(&format!("{base}/admin/tokens")).await;
+    let lines = "return [...document.querySelectorAll('thead th:not(:last-child), .actions a, td code')].map(cell => { \
+                 const words = document.createRange(); words.selectNodeContents(cell.firstChild); \
+                 return [cell.firstChild.textContent, new Set([...words.getClientRects()].map(line => line.top)).size] })";
+    let lines = browser.script(lines).await;
+    let lines = lines.as_array().expect("a list");
+    assert_eq!(lines.len(), 6 + 2 + 2, "{lines:?}");
+    for line in lines {
+        let words = line[0].as_str().expect("a text").split_whitespace().count();
+        assert!(line[1].as_u64().is_some_and(|lines| lines <= words as u64), "a word is broken: {line}");
+    }
+
+    browser.look(Look::Narrow).await;
+    let columns = "return [...document.querySelectorAll('td[data-label]')].map(cell => { \
+                   const words = document.createRange(); words.selectNodeContents(cell); \
+                   return words.getBoundingClientRect().left - cell.getBoundingClientRect().left })";
+    let columns = browser.script(columns).await;
+    let columns = columns.as_array().expect("a list");
+    assert_eq!(columns.len(), 2 * 5, "{columns:?}");
+    assert!(columns.iter().all(|left| left.as_f64() >= Some(90.0)), "a value is next to its label: {columns:?}");
 }
 
 async fn press(browser: &Browser, key: &str) {

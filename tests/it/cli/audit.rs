@@ -80,6 +80,21 @@ on_both_databases! {
         assert!(table.starts_with("ID  AT") && table.lines().count() == 7, "{table}");
     }
 
+    async fn work_whose_row_can_not_be_written_is_not_done(engine: Engine) {
+        let site = Site::new().tenant("acme", engine).write();
+        site.migrate();
+        let database = Database::connect(site.database_url("acme")).await;
+        let epoch = async || database.text("SELECT CAST(epoch AS text) FROM change_state").await;
+        let before = epoch().await;
+        database.execute("DELETE FROM audit_state").await;
+        let line = "{\"type\":\"user\",\"id\":7,\"email\":\"ana@example.com\",\"name\":\"Ana\"}\n";
+        assert_eq!(site.run(&["import", "-", "--tenant", "acme"], line.as_bytes()).code, 1);
+        assert_eq!(database.integers("SELECT count(*) FROM users").await, [0]);
+        assert_eq!(site.run(&["changes", "reset", "--tenant", "acme"], b"").code, 1);
+        assert_eq!(epoch().await, before);
+        database.close().await;
+    }
+
     async fn changes_of_a_subscription_are_rows_without_its_url(engine: Engine) {
         let site = three_tokens(engine);
         let database = Database::connect(site.database_url("acme")).await;

@@ -144,3 +144,66 @@ fn a_certificate_is_reported_before_its_start_and_before_and_after_its_expiry() 
         assert_eq!(output.stdout.contains("error: the certificate is out of date"), finding == "STOP");
     }
 }
+
+#[test]
+fn how_administrators_sign_in_is_reported_without_the_secret() {
+    const SECRET: &str = "hunter2-of-the-client";
+    let provider = |issuer: &str, more: &str| -> toml::Table {
+        let table = format!(
+            "issuer = '{issuer}'\nclient_id = 'formgate'\nclient_secret = '{SECRET}'\nrole_claim = 'groups'\n\
+             admin_values = ['forms-admins', 'owners']\n{more}"
+        );
+        table.parse().unwrap()
+    };
+    let site = |area: Option<toml::Table>| {
+        let own = provider("https://id.acme.test", "");
+        let site = Site::new().tenant_with("acme", Engine::Sqlite, |acme| acme.set("oidc", own));
+        let site = site.tenant("globex", Engine::Sqlite);
+        let site = match area {
+            Some(area) => site.gateway("administration", area),
+            None => site,
+        };
+        let site = site.write();
+        site.migrate();
+        site
+    };
+    let mut area = toml::Table::new();
+    area.insert("sign_in_url".to_owned(), "https://product.test/admin?account={slug}".into());
+    area.insert("oidc".to_owned(), provider("https://id.test/shared", "viewer_values = ['staff']").into());
+    let both = site(Some(area));
+    let output = both.run(&["explain", "acme.example.test"], b"");
+    let own = "`[tenant.oidc]`: the provider https://id.acme.test, client `formgate`; in the claim `groups`, \
+               `forms-admins` or `owners` gives the role admin, and no value the role viewer";
+    assert_step(&output, "sign-in", &[" ok ", "https://product.test/admin?account=acme", own]);
+    let shared = both.run(&["explain", "globex.example.test"], b"");
+    assert_step(
+        &shared,
+        "sign-in",
+        &["`[gateway.administration.oidc]`: the provider https://id.test/shared", "`staff`"],
+    );
+    let check = both.run(&["check"], b"");
+    for line in [
+        "the tenant `acme` has administrators who sign in by the OpenID provider https://id.acme.test, client `formgate`\n",
+        "the tenant `globex` has administrators who sign in by the OpenID provider https://id.test/shared, client",
+    ] {
+        assert!(check.stdout.contains(line), "{line} in {}", check.stdout);
+    }
+    for output in [&output, &shared, &check] {
+        assert_eq!(output.code, 0, "{output:?}");
+        assert!(!output.stdout.contains(SECRET), "{}", output.stdout);
+    }
+
+    let only_links = Site::new().tenant("acme", Engine::Sqlite).gateway("administration", toml::Table::new()).write();
+    only_links.migrate();
+    let output = only_links.run(&["explain", "acme.example.test"], b"");
+    assert!(step(&output, "sign-in").ends_with(" ok    administrators sign in by one-time links"), "{}", output.stdout);
+    assert!(!only_links.run(&["check"], b"").stdout.contains("OpenID"));
+
+    let unused = site(None);
+    let output = unused.run(&["explain", "acme.example.test"], b"");
+    assert_step(&output, "sign-in", &["warn", "no administration area", "add `[gateway.administration]`"]);
+    let output = unused.run(&["explain", "globex.example.test"], b"");
+    assert!(!output.stdout.lines().any(|line| line.starts_with("sign-in")), "{}", output.stdout);
+    let check = unused.run(&["check"], b"");
+    assert!(check.stdout.contains("warning: the tenant `acme` has `[tenant.oidc]`, but"), "{}", check.stdout);
+}

@@ -1,12 +1,14 @@
 //! What is kept of each `PUT /group` that changed something, and undoing it.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use formgate::store::{Actor, AuditFilter, AuditSource, DatabaseLocation, Durability, GroupSync, Store, Undone};
+use formgate::store::{Actor, AuditFilter, AuditSource, DatabaseLocation, GroupSync, Store, Undone};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use super::{emails, members, put, show, write};
 use crate::api::account::{Account, account};
@@ -40,7 +42,10 @@ async fn changed(store: &Store, sync: &GroupSync) -> [Vec<String>; 2] {
 
 async fn undo(store: &Store, id: i64) -> Undone {
     let actor = Actor { name: BY.to_owned(), source: AuditSource::Administration, network: None, identity: None };
-    store.undo_group_sync(id, Some(&actor), Durability::Commit).await.unwrap()
+    let preview = store.preview_undo(id).await.unwrap();
+    let undone = store.undo_group_sync(id, &actor).await.unwrap();
+    assert_eq!(preview, undone, "a preview shows what an undo does");
+    undone
 }
 
 fn undone(attached: &[&str], detached: &[&str], skipped: u64) -> Undone {
@@ -80,7 +85,7 @@ on_both_databases! {
         let id = write(client, &body(&["a@x.example", "b@x.example"])).await["data"]["id"].as_str().unwrap().to_owned();
         write(client, &body(&["b@x.example", "c@x.example"])).await;
         let sync = syncs(&store).await.pop().unwrap();
-        let plan = store.undo_group_sync(sync.id, None, Durability::DryRun).await.unwrap();
+        let plan = store.preview_undo(sync.id).await.unwrap();
         assert_eq!(plan, undone(&["a@x.example"], &["c@x.example"], 0));
         assert_eq!(emails(&show(client, &id).await), ["b@x.example", "c@x.example"], "it was only a look");
         assert_eq!(undo(&store, sync.id).await, plan);
@@ -129,6 +134,21 @@ on_both_databases! {
         database.execute(&format!("DELETE FROM users WHERE id = {}", user('a'))).await;
         database.execute(&format!("INSERT INTO group_members SELECT id, {} FROM groups WHERE name = 'Sales'", user('b'))).await;
         assert_eq!(undo(&store, sync.id).await, undone(&["c@x.example"], &["e@x.example"], 3));
+    }
+
+    async fn a_preview_waits_for_no_write_of_a_group(engine: Engine) {
+        let account = account(engine, "");
+        let (client, store) = (&account.client, store(&account).await);
+        write(client, &body(&["a@x.example"])).await;
+        let sync = syncs(&store).await.pop().unwrap();
+        let writer = account.database().await;
+        writer.execute(match engine {
+            Engine::Sqlite => "BEGIN IMMEDIATE",
+            _ => "BEGIN; SELECT pg_advisory_xact_lock(7310577365311121506)",
+        }).await;
+        let preview = timeout(Duration::from_secs(30), store.preview_undo(sync.id)).await;
+        assert_eq!(preview.expect("it does not wait").unwrap(), undone(&[], &["a@x.example"], 0));
+        writer.execute("ROLLBACK").await;
     }
 
     async fn syncs_are_kept_for_ninety_days(engine: Engine) {
