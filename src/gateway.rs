@@ -260,6 +260,10 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         let task = background::start(webhooks.watch(announced), tasks);
         (webhooks, task)
     });
+    // Nothing can fail any more, so that no row of a node that never ran is waited for; and nothing is accepted yet.
+    if let Some(following) = &following {
+        following.join().await;
+    }
     let following = following.map(|following| {
         let task = background::start(FollowRegistry(Arc::clone(&following)), tasks);
         (following, task)

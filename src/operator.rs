@@ -54,9 +54,17 @@ pub struct OperatorApi {
 }
 
 impl OperatorApi {
+    /// Who calls. First, so that a caller without a token learns nothing about routes.
+    ///
+    /// # Errors
+    /// The answer for a caller that is not known.
+    pub async fn identify(&self, transport: &Transport, head: &request::Parts) -> Result<Caller, Reply> {
+        caller::identify(self, transport, head).await.map_err(OperatorRefusal::reply)
+    }
+
     /// Answers a request whose body was read.
-    pub async fn answer(&self, transport: &Transport, head: &request::Parts, body: Bytes) -> Reply {
-        match self.try_to_answer(transport, head, &body).await {
+    pub async fn answer(&self, caller: &Caller, head: &request::Parts, body: Bytes) -> Reply {
+        match self.try_to_answer(caller, head, &body).await {
             Ok(reply) => reply,
             Err(refusal) => refusal.reply(),
         }
@@ -64,14 +72,12 @@ impl OperatorApi {
 
     async fn try_to_answer(
         &self,
-        transport: &Transport,
+        caller: &Caller,
         head: &request::Parts,
         body: &Bytes,
     ) -> Result<Reply, OperatorRefusal> {
-        // First, so that a caller without a token learns nothing about routes.
-        let caller = caller::identify(self, transport, head).await?;
         let (route, segment) = routes::find(&head.method, head.uri.path())?;
-        let call = Call { api: self, caller: &caller, head, body };
+        let call = Call { api: self, caller, head, body };
         match route {
             Route::ListTenants => tenants::list(&call).await,
             Route::ReadTenant => tenants::read(&call, segment).await,

@@ -12,16 +12,19 @@
 mod claimed;
 mod described;
 pub mod editing;
+mod follow_task;
 mod following;
 mod loading;
 mod node_name;
 mod obtained;
+mod presence;
 mod snapshot;
 mod with_files;
 
 pub use claimed::{FileTenants, conflicts};
 pub use described::describe;
-pub use following::{FollowError, FollowRegistry, Followed, Following};
+pub use follow_task::FollowRegistry;
+pub use following::{FollowError, Followed, Following};
 pub use loading::{LoadError, Loaded, load};
 pub use node_name::NodeName;
 pub use obtained::{ObtainedCertificate, ObtainedCertificates, ObtainedError, OpenedPair};

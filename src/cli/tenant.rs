@@ -214,7 +214,9 @@ async fn finish(registry: &OpenRegistry, written: &[RegistryWritten], slugs: &[&
     });
     let newest = revisions.max().unwrap_or(0);
     let behind = match wait.wait {
-        Some(seconds) => registry.registry.wait_for_nodes(newest, slugs, Duration::from_secs(seconds)).await?,
+        Some(seconds) => {
+            registry.registry.wait_for_nodes(newest, slugs, Duration::from_secs(seconds), |_| false).await?
+        }
         None => Vec::new(),
     };
     registry.registry.close().await;
@@ -306,7 +308,8 @@ async fn export(command: &ExportArgs) -> Result<()> {
         // It may hold the password of a database.
         owner_only::write_file(&file, text.as_bytes()).with_context(|| format!("can't write {}", file.display()))?;
     }
-    print_stderr(&format!("{} tenants are in {}", rows.len(), dir.display()));
+    let are = if rows.len() == 1 { "1 tenant is" } else { &format!("{} tenants are", rows.len()) };
+    print_stderr(&format!("{are} in {}", dir.display()));
     Ok(())
 }
 

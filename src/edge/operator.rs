@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -186,18 +186,27 @@ async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 
 async fn answer(request: Request<Incoming>, transport: &Transport, api: &OperatorApi) -> Response<Full<Bytes>> {
     let (head, body) = request.into_parts();
+    // Before the body is read, so that a caller without a token occupies no memory.
+    let caller = match api.identify(transport, &head).await {
+        Ok(caller) => caller,
+        Err(refused) => return respond(refused),
+    };
     let body = match timeout(BODY_TIMEOUT, Limited::new(body, MAX_BODY).collect()).await {
         Ok(Ok(body)) => body.to_bytes(),
-        Ok(Err(_)) => {
-            let text = format!("The body can't be read, or is larger than {MAX_BODY} bytes");
-            return respond(Reply::json(StatusCode::PAYLOAD_TOO_LARGE, &json!({ "message": text })));
+        Ok(Err(error)) => {
+            let (status, text) = if error.is::<LengthLimitError>() {
+                (StatusCode::PAYLOAD_TOO_LARGE, format!("The body is larger than {MAX_BODY} bytes"))
+            } else {
+                (StatusCode::BAD_REQUEST, "The body can't be read".to_owned())
+            };
+            return respond(Reply::json(status, &json!({ "message": text })));
         }
         Err(_) => {
             let text = "The body did not arrive in time";
             return respond(Reply::json(StatusCode::REQUEST_TIMEOUT, &json!({ "message": text })));
         }
     };
-    respond(api.answer(transport, &head, body).await)
+    respond(api.answer(&caller, &head, body).await)
 }
 
 /// A panic, which the runtime has logged.

@@ -65,11 +65,14 @@ impl ReadinessParts {
         parts.insert("certificates", note(self.certificates.faulty(), &mut tenants));
         if let Some(following) = &self.following {
             let (away, refused) = following.faults();
-            let state = note(refused, &mut tenants);
-            parts.insert(
-                "registry",
-                if away.is_some() { "away; what was read of it is served".to_owned() } else { state },
-            );
+            let state = match note(refused, &mut tenants) {
+                _ if away.is_some() => "away; what was read of it is served".to_owned(),
+                _ if following.is_unlisted() => {
+                    "it takes no writes of this node; callers do not wait for it".to_owned()
+                }
+                state => state,
+            };
+            parts.insert("registry", state);
         }
         tenants = tenants.into_iter().take(NAMED).collect();
         Readiness { ready, parts, tenants }

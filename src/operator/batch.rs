@@ -40,7 +40,7 @@ pub(super) async fn run(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
     let (migrate, wait) = (query.flag("migrate")?, query.wait()?);
     let BatchBody { operations } = call.body()?;
     if operations.len() > MAX_OPERATIONS {
-        return Err(OperatorRefusal::of("operations", format!("there may be at most {MAX_OPERATIONS}")));
+        return Err(OperatorRefusal::of("operations", format!("there may be at most {MAX_OPERATIONS} operations")));
     }
     let (mut faults, mut named) = (Faults::new(), BTreeSet::new());
     let (mut writes, mut configs) = (Vec::with_capacity(operations.len()), Vec::new());
@@ -68,7 +68,7 @@ pub(super) async fn run(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
             Some(object) => match check(call, slug, object).await {
                 Ok(checked) => {
                     writes.push(checked.write(None));
-                    configs.push(checked.tenant.config);
+                    configs.push((at, checked.tenant.config));
                 }
                 Err(OperatorRefusal::Faults(faulty)) => {
                     faulty.into_iter().for_each(|(key, texts)| texts.into_iter().for_each(|text| fault(&key, text)));
@@ -84,12 +84,15 @@ pub(super) async fn run(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
         return Err(OperatorRefusal::Faults(faults));
     }
     if migrate {
-        for config in &configs {
+        for (_, config) in &configs {
             make_tables(config).await?;
         }
     }
     let registry = call.api.registry().await?;
-    let written = registry.write(&writes, Timestamp::now(), &call.caller.name).await?;
+    let written = registry.write(&writes, Timestamp::now(), &call.caller.name).await.map_err(|refused| {
+        let prefixed = configs.iter().map(|(at, config)| (format!("operations.{at}."), config));
+        OperatorRefusal::of_write(refused, &prefixed.collect::<Vec<_>>())
+    })?;
     call.api.following()?.look_soon();
     let (mut data, mut newest) = (Vec::with_capacity(written.len()), 0);
     for (write, written) in writes.iter().zip(&written) {
@@ -105,7 +108,7 @@ pub(super) async fn run(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
     }
     tracing::info!(operations = data.len(), revision = newest, by = call.caller.name, "batch through the operator API");
     let slugs: Vec<_> = writes.iter().map(|write| write.slug.as_str()).collect();
-    let behind = wait_for(registry, newest, &slugs, wait).await?;
+    let behind = wait_for(call, registry, newest, &slugs, wait).await?;
     let status = if behind.is_empty() { StatusCode::OK } else { StatusCode::ACCEPTED };
     let mut body = json!({ "data": data });
     if !behind.is_empty() {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
+use serde_path_to_error::Segment;
 use url::form_urlencoded;
 
 use super::Call;
@@ -28,10 +29,15 @@ impl Call<'_> {
     /// The body as a value whose type says what is allowed.
     pub(super) fn body<T: DeserializeOwned>(&self) -> Result<T, OperatorRefusal> {
         let object = self.object()?;
-        serde_json::from_value(Value::Object(object)).map_err(|error| {
-            let text = error.to_string();
-            let key = text.split('`').nth(1).unwrap_or_default().to_owned();
-            OperatorRefusal::of(&key, text)
+        serde_path_to_error::deserialize(Value::Object(object)).map_err(|error| {
+            let (path, text) = (steps(error.path()), error.inner().to_string());
+            // The path of a missing key is that of the object that lacks it.
+            let missing = text.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`'));
+            let key = path.iter().map(String::as_str).chain(missing).collect::<Vec<_>>().join(".");
+            OperatorRefusal::of(
+                &key,
+                if key.is_empty() || missing.is_some() { text } else { format!("`{key}`: {text}") },
+            )
         })
     }
 
@@ -40,14 +46,32 @@ impl Call<'_> {
         let mut values = BTreeMap::new();
         for (key, value) in form_urlencoded::parse(self.head.uri.query().unwrap_or_default().as_bytes()) {
             if !known.contains(&&*key) {
-                return Err(OperatorRefusal::of(&key, format!("unknown; there are: {}", known.join(", "))));
+                return Err(OperatorRefusal::of(&key, unknown_parameter(&key, known)));
             }
             if values.insert(key.to_string(), value.into_owned()).is_some() {
-                return Err(OperatorRefusal::of(&key, "it is given twice"));
+                return Err(OperatorRefusal::of(&key, format!("the query parameter `{key}` is given twice")));
             }
         }
         Ok(Query(values))
     }
+}
+
+/// Where a value is in the body, by keys and positions.
+fn steps(path: &serde_path_to_error::Path) -> Vec<String> {
+    path.iter()
+        .filter_map(|segment| match segment {
+            Segment::Seq { index } => Some(index.to_string()),
+            Segment::Map { key } => Some(key.clone()),
+            Segment::Enum { .. } | Segment::Unknown => None,
+        })
+        .collect()
+}
+
+fn unknown_parameter(key: &str, known: &[&str]) -> String {
+    let known: Vec<_> = known.iter().map(|known| format!("`{known}`")).collect();
+    let known =
+        if known.is_empty() { "this call has none".to_owned() } else { format!("there are {}", known.join(", ")) };
+    format!("unknown query parameter `{key}`; {known}")
 }
 
 /// The query parameters of a request.
@@ -66,7 +90,7 @@ impl Query {
     ) -> Result<Option<u64>, OperatorRefusal> {
         let Some(text) = self.text(key) else { return Ok(None) };
         let value = text.parse().ok().filter(|value| range.contains(value));
-        let fault = || OperatorRefusal::of(key, format!("it must be from {} to {}", range.start(), range.end()));
+        let fault = || OperatorRefusal::of(key, format!("`{key}` must be from {} to {}", range.start(), range.end()));
         value.map(Some).ok_or_else(fault)
     }
 

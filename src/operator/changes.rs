@@ -33,6 +33,15 @@ pub(super) async fn list(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
         }
         sleep(LOOK_INTERVAL).await;
     };
+    if rows.is_empty() {
+        // A follower of a registry that was restored would miss changes until the numbers are used again.
+        let head = registry.head("").await?.revision;
+        if after > head {
+            let text =
+                format!("`after` is {after}, and the registry is at revision {head}: it was restored; begin with 0");
+            return Err(OperatorRefusal::of("after", text));
+        }
+    }
     let has_more = rows.len() > limit as usize;
     let shown = &rows[..rows.len().min(limit as usize)];
     let data: Vec<_> = shown

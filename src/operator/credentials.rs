@@ -62,12 +62,12 @@ pub(super) async fn create_link(call: &Call<'_>, slug: &str) -> Result<Reply, Op
     let role = match role.as_deref() {
         None | Some("admin") => AdminRole::Admin,
         Some("viewer") => AdminRole::Viewer,
-        Some(_) => return Err(OperatorRefusal::of("role", "it must be `admin` or `viewer`")),
+        Some(_) => return Err(OperatorRefusal::of("role", "`role` must be `admin` or `viewer`")),
     };
     let most = sign_in_link::MAX_VALID.as_secs();
     let valid = valid_seconds.unwrap_or(sign_in_link::DEFAULT_VALID.as_secs());
     if !(1..=most).contains(&valid) {
-        return Err(OperatorRefusal::of("valid_seconds", format!("it must be from 1 to {most}")));
+        return Err(OperatorRefusal::of("valid_seconds", format!("`valid_seconds` must be from 1 to {most}")));
     }
     let name = name.map(|name| sign_in_link::name(&name)).transpose();
     let name = name.map_err(|fault| OperatorRefusal::of("name", fault))?;
@@ -127,10 +127,7 @@ pub(super) async fn new_link(
     valid: Duration,
 ) -> Result<Value, OperatorRefusal> {
     let email = sign_in_link::email(email).map_err(|fault| OperatorRefusal::of("email", fault))?;
-    let Some(area) = call.api.gateway.load().administration_url(&tenant.address) else {
-        let text = "the administration area is not switched on: add `[gateway.administration]`";
-        return Err(OperatorRefusal::Conflict { key: String::new(), message: text.to_owned() });
-    };
+    let area = administration_url(call, tenant)?;
     let now = Timestamp::now();
     let link = AdminLink { email, name, role, expires_at: now + valid, identity: None };
     let store = open(tenant).await?;
@@ -138,6 +135,13 @@ pub(super) async fn new_link(
     store.close().await;
     let url = created.map_err(|error| of_tenant(tenant, &error))?;
     Ok(json!({ "url": url, "email": link.email, "role": link.role.as_str(), "expires_at": link.expires_at }))
+}
+
+/// Where the administration area of a tenant is, if it is switched on.
+pub(super) fn administration_url(call: &Call<'_>, tenant: &TenantConfig) -> Result<String, OperatorRefusal> {
+    let text = "the administration area is not switched on: add `[gateway.administration]`";
+    let refusal = || OperatorRefusal::Conflict { key: String::new(), message: text.to_owned() };
+    call.api.gateway.load().administration_url(&tenant.address).ok_or_else(refusal)
 }
 
 async fn open(tenant: &TenantConfig) -> Result<Store, OperatorRefusal> {

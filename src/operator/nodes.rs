@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use super::Call;
 use super::refusal::OperatorRefusal;
 use crate::reply::Reply;
+use crate::store::Registry;
 use crate::store::registry::{NodeBehind, NodeRecord};
-use crate::store::{Registry, StoreError};
 
 /// `GET /v1/nodes`.
 pub(super) async fn list(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
@@ -35,13 +35,15 @@ fn as_json(node: &NodeRecord) -> Value {
 
 /// The nodes that do not serve a change within the time that the caller waits.
 pub(super) async fn wait_for(
+    call: &Call<'_>,
     registry: &Registry,
     revision: i64,
     slugs: &[&str],
     wait: Option<Duration>,
-) -> Result<Vec<Value>, StoreError> {
+) -> Result<Vec<Value>, OperatorRefusal> {
     let Some(wait) = wait else { return Ok(Vec::new()) };
-    let behind = registry.wait_for_nodes(revision, slugs, wait).await?;
+    let following = call.api.following()?;
+    let behind = registry.wait_for_nodes(revision, slugs, wait, |node| following.is_running(node)).await?;
     let as_json = |node: &NodeBehind| json!({ "id": node.id, "name": node.name, "reason": node.reason });
     Ok(behind.iter().map(as_json).collect())
 }

@@ -1,9 +1,12 @@
 //! Answers to what can't be done.
 
+use std::sync::Arc;
+
 use http::StatusCode;
 use http::header::{ALLOW, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use serde_json::{Map, Value, json};
 
+use crate::config::TenantConfig;
 use crate::config::registered::json::{Faults, by_key};
 use crate::registry::FollowError;
 use crate::registry::editing::EditRefused;
@@ -54,11 +57,24 @@ impl From<StoreError> for OperatorRefusal {
 
 impl From<WriteRefused> for OperatorRefusal {
     fn from(refused: WriteRefused) -> Self {
+        Self::of_write(refused, &[])
+    }
+}
+
+impl OperatorRefusal {
+    /// Why tenants can't be written. Each has what comes before its keys.
+    pub(super) fn of_write(refused: WriteRefused, tenants: &[(String, &Arc<TenantConfig>)]) -> Self {
         match refused {
-            WriteRefused::Taken { kind, value, owner, .. } => {
-                let what = if kind == "host" { format!("the host `{value}`") } else { "the database".to_owned() };
-                let key = if kind == "host" { "domains" } else { "database" };
-                Self::Conflict { key: key.to_owned(), message: format!("{what} is that of the tenant `{owner}`") }
+            WriteRefused::Taken { slug, kind, value, owner } => {
+                let tenant = tenants.iter().find(|(_, tenant)| *tenant.slug == slug);
+                let is_address = tenant.is_some_and(|(_, tenant)| tenant.address.as_str() == value);
+                let (key, what) = match kind {
+                    "host" if is_address => ("address", format!("the host `{value}`")),
+                    "host" => ("domains", format!("the host `{value}`")),
+                    _ => ("database", "the database".to_owned()),
+                };
+                let key = format!("{}{key}", tenant.map_or("", |(prefix, _)| prefix));
+                Self::Conflict { key, message: format!("{what} is that of the tenant `{owner}`") }
             }
             WriteRefused::NotAsExpected { revision, .. } => Self::Precondition { revision },
             WriteRefused::Store(error) => Self::Registry(error.into()),
@@ -70,6 +86,7 @@ impl From<EditRefused> for OperatorRefusal {
     fn from(refused: EditRefused) -> Self {
         match refused {
             EditRefused::Faults { problems, text } => Self::Faults(by_key(&problems, &text)),
+            EditRefused::Unfit { key, message } => Self::of(key, message),
             EditRefused::OfFile { key, .. } => Self::Conflict { key: key.to_owned(), message: refused.to_string() },
             EditRefused::Write(refused) => refused.into(),
         }

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::Call;
-use super::credentials::{new_link, new_token};
+use super::credentials::{administration_url, new_link, new_token};
 use super::nodes::wait_for;
 use super::refusal::OperatorRefusal;
 use crate::config::TenantConfig;
@@ -19,7 +19,7 @@ use crate::reply::Reply;
 use crate::store::registry::{RegistryChange, RegistryWrite, RegistryWritten};
 use crate::store::{self, AdminRole, Reach, with_causes};
 use crate::tenant::sign_in_link;
-use crate::tenant::token::NewTokenRequest;
+use crate::tenant::token::{self, CreateTokenError, NewTokenRequest};
 
 /// The largest and the default number of tenants in a list.
 const MAX_LIMIT: u64 = 1_000;
@@ -60,15 +60,23 @@ pub(super) async fn put(call: &Call<'_>, slug: &str) -> Result<Reply, OperatorRe
     let (migrate, wait) = (query.flag("migrate")?, query.wait()?);
     let link = query.text("link").map(sign_in_link::email).transpose();
     let link = link.map_err(|fault| OperatorRefusal::of("link", fault))?;
+    if query.text("token").is_some_and(|name| !token::is_valid_name(name)) {
+        return Err(OperatorRefusal::of("token", CreateTokenError::InvalidName.to_string()));
+    }
     let expected = expected(&call.head.headers)?;
     let checked = check(call, slug, &call.object()?).await?;
+    if link.is_some() {
+        administration_url(call, &checked.tenant.config)?;
+    }
+    let of_write = |refused| OperatorRefusal::of_write(refused, &[(String::new(), &checked.tenant.config)]);
     let registry = call.api.registry().await?;
     // Before anything is made for it.
-    checked.check_free(registry).await?;
+    checked.check_free(registry).await.map_err(of_write)?;
     if migrate {
         make_tables(&checked.tenant.config).await?;
     }
-    let written = registry.write(&[checked.write(expected)], Timestamp::now(), &call.caller.name).await?;
+    let written = registry.write(&[checked.write(expected)], Timestamp::now(), &call.caller.name).await;
+    let written = written.map_err(of_write)?;
     call.api.following()?.look_soon();
     let (revision, is_new) = match written.first() {
         Some(RegistryWritten::Created(revision)) => (*revision, true),
@@ -88,7 +96,7 @@ pub(super) async fn put(call: &Call<'_>, slug: &str) -> Result<Reply, OperatorRe
         let link = new_link(call, &checked.tenant.config, &email, None, AdminRole::Admin, valid).await?;
         body.insert("link".to_owned(), link);
     }
-    let behind = wait_for(registry, revision, &[slug], wait).await?;
+    let behind = wait_for(call, registry, revision, &[slug], wait).await?;
     let row = registry.find(slug).await?.ok_or_else(|| OperatorRefusal::UnknownTenant { slug: slug.to_owned() })?;
     body.insert("data".to_owned(), describe(&row));
     let status = match (behind.is_empty(), is_new) {
@@ -115,7 +123,7 @@ pub(super) async fn remove(call: &Call<'_>, slug: &str) -> Result<Reply, Operato
     };
     call.api.following()?.look_soon();
     tracing::info!(tenant = slug, revision, by = call.caller.name, "tenant removed through the operator API");
-    let behind = wait_for(registry, *revision, &[slug], wait).await?;
+    let behind = wait_for(call, registry, *revision, &[slug], wait).await?;
     let status = if behind.is_empty() { StatusCode::OK } else { StatusCode::ACCEPTED };
     let mut body = json!({ "data": { "slug": slug, "revision": revision } });
     if !behind.is_empty() {
@@ -145,17 +153,27 @@ pub(super) async fn make_tables(tenant: &Arc<TenantConfig>) -> Result<(), Operat
 
 /// What `If-Match` and `If-None-Match` ask for.
 fn expected(headers: &HeaderMap) -> Result<Option<Option<i64>>, OperatorRefusal> {
-    let one = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default().trim().to_owned());
-    match (one(IF_MATCH), one(IF_NONE_MATCH)) {
+    let malformed = || OperatorRefusal::Malformed("expected If-Match with one ETag, or If-None-Match: *".to_owned());
+    let one = |name: HeaderName| {
+        let mut values = headers.get_all(name).iter().map(|value| value.to_str().unwrap_or_default().trim());
+        match (values.next(), values.next()) {
+            (_, Some(_)) => Err(malformed()),
+            (value, None) => Ok(value),
+        }
+    };
+    match (one(IF_MATCH)?, one(IF_NONE_MATCH)?) {
         (None, None) => Ok(None),
-        (None, Some(none)) if none == "*" => Ok(Some(None)),
+        (None, Some("*")) => Ok(Some(None)),
         (Some(tag), None) => {
-            let revision =
-                tag.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).and_then(|tag| tag.parse().ok());
+            let text = tag.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).ok_or_else(malformed)?;
+            if text.contains('"') {
+                return Err(malformed());
+            }
             // A tag that was never given out matches nothing.
+            let revision = text.parse().ok().filter(|revision: &i64| revision.to_string() == text);
             Ok(Some(Some(revision.unwrap_or(-1))))
         }
-        _ => Err(OperatorRefusal::Malformed("expected If-Match with an ETag, or If-None-Match: *".to_owned())),
+        _ => Err(malformed()),
     }
 }
 

@@ -1,10 +1,17 @@
 //! Checks a change of the registry before it is written: for the operator API and for commands alike.
 
+use std::path::Path;
+
 use crate::config::{GatewayConfig, Problems, RegisteredTenant, RegistryConfig};
-use crate::store::Registry;
 use crate::store::registry::{Claims, RegistryChange, RegistryWrite, WriteRefused};
+use crate::store::{DatabaseLocation, Registry};
 
 use super::claimed::{Conflict, FileTenants};
+
+/// The largest text of a tenant, in bytes.
+///
+/// Larger: a mistake of one call occupies the memory of every node. Smaller: a tenant with thousands of domains is refused.
+const MAX_TEXT: usize = 1024 * 1024;
 
 /// What a change is checked against.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +44,14 @@ pub enum EditRefused {
         /// The text that they are in.
         text: String,
     },
+    /// It is too large, or wants what the gateway has.
+    #[error("{message}")]
+    Unfit {
+        /// The key that is at fault; none for all of it.
+        key: &'static str,
+        /// In a few words.
+        message: String,
+    },
     /// It conflicts with a tenant of a file.
     #[error("{what} is that of the tenant `{slug}` of {place}")]
     OfFile {
@@ -61,6 +76,10 @@ impl Editor<'_> {
     /// [`EditRefused::Faults`], [`EditRefused::OfFile`].
     pub fn check(&self, slug: &str, text: String) -> Result<Checked, EditRefused> {
         self.check_owner(slug)?;
+        if text.len() > MAX_TEXT {
+            let message = format!("the tenant has {} bytes, and may have {MAX_TEXT}", text.len());
+            return Err(EditRefused::Unfit { key: "", message });
+        }
         let tenant = match RegisteredTenant::read(slug, &text, &self.config.folder, Some(self.gateway)) {
             Ok(tenant) => tenant,
             Err(problems) => return Err(EditRefused::Faults { problems, text }),
@@ -68,6 +87,10 @@ impl Editor<'_> {
         if let Some(Conflict { owner, key, what }) = self.files.conflict(&tenant) {
             let place = owner.origin.file_and_line();
             return Err(EditRefused::OfFile { key, what, slug: owner.slug.to_string(), place });
+        }
+        let own = [(&self.config.database, "the registry"), (&self.config.snapshot, "the snapshot of the registry")];
+        if let Some((_, what)) = own.into_iter().find(|(own, _)| is_same(own, &tenant.config.database)) {
+            return Err(EditRefused::Unfit { key: "database", message: format!("the database is that of {what}") });
         }
         Ok(Checked { tenant, text })
     }
@@ -80,6 +103,18 @@ impl Editor<'_> {
         let Some(owner) = self.files.tenant(slug) else { return Ok(()) };
         let place = owner.origin.file_and_line();
         Err(EditRefused::OfFile { key: "slug", what: format!("the slug `{slug}`"), slug: slug.to_owned(), place })
+    }
+}
+
+/// Whether two addresses are those of one database. Looks at the file system.
+fn is_same(one: &DatabaseLocation, other: &DatabaseLocation) -> bool {
+    match (one.file(), other.file()) {
+        (Some(one), Some(other)) => {
+            let found = |file: &Path| file.canonicalize().ok();
+            one == other || found(one).is_some_and(|one| found(other).is_some_and(|other| one == other))
+        }
+        (None, None) => one.identity() == other.identity(),
+        _ => false,
     }
 }
 

@@ -4,13 +4,12 @@
 //! within a second, without Redis and without a session that listens. A row that can't be read, or wants what a tenant of
 //! a file has, leaves its tenant as it was, is logged, and is tried again when the files change.
 
-mod beat;
 mod certificates;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use tokio::sync::{Notify, OnceCell, OwnedMutexGuard};
@@ -19,25 +18,15 @@ use super::claimed::FileTenants;
 use super::loading::{Loaded, read_rows, read_whole};
 use super::node_name::NodeName;
 use super::obtained::ObtainedCertificates;
+use super::presence::{Presence, Sightings};
 use super::snapshot::Snapshot;
 use super::with_files::why_not;
-use crate::background::{Run, Task};
 use crate::config::{RegisteredTenant, RegistryConfig, TenantConfig};
 use crate::metrics::{Metrics, RegistryMetrics};
 use crate::seal::Seals;
 use crate::store::registry::{Head, PAGE, RegistryRow};
 use crate::store::{Registry, StoreError, with_causes};
 use crate::tenant::{Directory, RemovedDatabase, close_removed, last_used};
-
-/// How often the registry is looked at.
-///
-/// Larger: changes are served later. Smaller: more statements without a change.
-const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-
-/// How often a node without changes writes that it is there.
-///
-/// Larger: a node that died counts as live for longer. Smaller: more writes.
-const BEAT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Up to how many tenants that can't be served are tried again with each change.
 ///
@@ -57,8 +46,9 @@ pub struct Following {
     /// Held while tenants change, by this or by a reload of the files.
     followed: Arc<tokio::sync::Mutex<Followed>>,
     /// The local operator API has written, or the files have changed.
-    changed: Notify,
+    pub(super) changed: Notify,
     state: Mutex<FollowingState>,
+    sightings: Mutex<Sightings>,
     /// The database has another registry than the one that this node follows.
     is_other: AtomicBool,
 }
@@ -86,7 +76,7 @@ pub struct Followed {
     snapshot: Snapshot,
     /// Up to here the certificates were taken over.
     certificates: i64,
-    beat_at: Option<Instant>,
+    presence: Presence,
 }
 
 /// A row that is not served.
@@ -100,6 +90,8 @@ pub(super) struct RefusedRow {
 #[derive(Clone, Debug, Default)]
 struct FollowingState {
     away: Option<String>,
+    /// Other nodes do not know how far this one has got.
+    is_unlisted: bool,
     refused: Vec<(Arc<str>, String)>,
 }
 
@@ -130,7 +122,7 @@ impl Following {
             refused: refused.collect(),
             snapshot: Snapshot::new(&config.snapshot, seals),
             certificates: 0,
-            beat_at: None,
+            presence: Presence::default(),
         };
         let following = Self {
             config: config.clone(),
@@ -142,6 +134,7 @@ impl Following {
             certificates: Arc::new(ObtainedCertificates::new(config, certificate_seals)),
             changed: Notify::new(),
             state: Mutex::default(),
+            sightings: Mutex::default(),
             is_other: AtomicBool::new(false),
             followed: Arc::new(tokio::sync::Mutex::new(followed)),
         };
@@ -191,8 +184,28 @@ impl Following {
     /// Why the registry can't be followed at the moment, and the tenants whose rows are not served.
     #[must_use]
     pub fn faults(&self) -> (Option<String>, Vec<(Arc<str>, String)>) {
-        let FollowingState { away, refused } = self.state.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let FollowingState { away, refused, .. } = self.state.lock().unwrap_or_else(PoisonError::into_inner).clone();
         (away, refused)
+    }
+
+    /// Whether callers who wait for a change don't wait for this node, because it can't write how far it has got.
+    #[must_use]
+    pub fn is_unlisted(&self) -> bool {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).is_unlisted
+    }
+
+    /// Whether a node wrote to the registry a short while ago, whatever the clock of the registry says.
+    #[must_use]
+    pub fn is_running(&self, node: &str) -> bool {
+        self.sightings.lock().unwrap_or_else(PoisonError::into_inner).is_running(node)
+    }
+
+    /// Has callers wait for this node from now on, and then takes what was changed since it was loaded. So a node that
+    /// starts serves every change that was acknowledged before.
+    pub async fn join(&self) {
+        let Some(registry) = self.registry.get() else { return };
+        self.beat(registry, &mut *self.followed.lock().await).await;
+        self.catch_up().await;
     }
 
     /// What the tenants of the files have.
@@ -221,7 +234,7 @@ impl Following {
         self.certificates.close().await;
     }
 
-    async fn follow(&self) -> Result<(), FollowError> {
+    pub(super) async fn follow(&self) -> Result<(), FollowError> {
         let registry = self.open().await?;
         let mut followed = self.followed.lock().await;
         let head = registry.head(self.node.id()).await?;
@@ -250,8 +263,25 @@ impl Following {
             is_applied = true;
         }
         is_applied |= self.take_certificates(registry, &mut followed, head.revision, is_restored).await?;
-        if is_applied || followed.beat_at.is_none_or(|at| at.elapsed() >= BEAT_INTERVAL) {
+        if is_applied || followed.presence.is_due() {
             self.beat(registry, &mut followed).await;
+        }
+        Ok(())
+    }
+
+    /// Writes all rows to the snapshot if it lacks some. They are read while the registry is followed.
+    pub(super) async fn complete_snapshot(&self) -> Result<(), FollowError> {
+        {
+            let Followed { head, snapshot, .. } = &mut *self.followed.lock().await;
+            if !snapshot.lacks_rows(head).await {
+                return Ok(());
+            }
+        }
+        let (head, rows) = read_whole(self.open().await?, self.node.id()).await?;
+        let mut followed = self.followed.lock().await;
+        // Otherwise changes were taken meanwhile that may not be among the rows.
+        if head.revision >= followed.head.revision {
+            followed.snapshot.keep(&head, &rows, true).await;
         }
         Ok(())
     }
@@ -333,10 +363,23 @@ impl Following {
         }
     }
 
+    /// Writes how far this node has got. A registry that can't be written is still followed.
+    async fn beat(&self, registry: &Registry, followed: &mut Followed) {
+        let (revision, refused) = (followed.head.revision, followed.refused.keys().cloned().collect());
+        followed.head.beat = followed.presence.write(registry, &self.node, revision, refused, &self.sightings).await;
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).is_unlisted = followed.presence.is_faulty();
+    }
+
     pub(super) fn publish(&self, followed: &Followed) {
         let refused = followed.refused.iter().map(|(slug, refused)| (slug.as_str().into(), refused.reason.clone()));
         self.metrics.followed(followed.head.revision, followed.refused.len());
         self.state.lock().unwrap_or_else(PoisonError::into_inner).refused = refused.collect();
+    }
+
+    /// Notes whether the registry can be followed.
+    pub(super) fn note(&self, outcome: &Result<(), FollowError>) {
+        self.is_other.store(matches!(outcome, Err(FollowError::OtherRegistry)), Ordering::Release);
+        self.note_away(outcome.as_ref().err().map(|error| with_causes(error)));
     }
 
     fn note_away(&self, away: Option<String>) {
@@ -354,27 +397,4 @@ impl Following {
 fn log_refused(tenant: &str, refused: &RefusedRow) {
     let RefusedRow { row, reason } = refused;
     tracing::error!(tenant, revision = row.revision, reason, "the row of a tenant in the registry can't be served");
-}
-
-/// The background task that follows the registry.
-#[derive(Debug)]
-pub struct FollowRegistry(pub Arc<Following>);
-
-impl Task for FollowRegistry {
-    const NAME: &'static str = "registry";
-
-    fn interval(&self) -> Duration {
-        LOOK_INTERVAL
-    }
-
-    async fn woken(&mut self) {
-        self.0.changed.notified().await;
-    }
-
-    async fn run(&mut self) -> Run {
-        let outcome = self.0.follow().await;
-        self.0.is_other.store(matches!(outcome, Err(FollowError::OtherRegistry)), Ordering::Release);
-        self.0.note_away(outcome.as_ref().err().map(|error| with_causes(error)));
-        if outcome.is_ok() { Run::Succeeded } else { Run::Failed }
-    }
 }

@@ -2,10 +2,21 @@
 //!
 //! It has the tables of a registry, so that an increment costs what it changes. Texts contain the addresses of databases
 //! with their passwords; they are sealed if the configuration has a key.
+//!
+//! The file has either every row up to its revision, or an older revision: increments are added only to a file that has
+//! all rows before them. Otherwise, as after the start of a node that joins, or when the disk was full, all of the registry
+//! is read once more.
+
+use std::time::{Duration, Instant};
 
 use crate::seal::Seals;
 use crate::store::registry::{CertificateRecord, Head, RegistryRow};
 use crate::store::{DatabaseLocation, Registry, StoreError, with_causes};
+
+/// The pause before all rows are written again to a file that could not be written.
+///
+/// Larger: a node is without a snapshot for longer. Smaller: a disk that stays full costs a read of all rows more often.
+const RETRY_PAUSE: Duration = Duration::from_secs(30);
 
 /// The file. Faults are logged once: the registry is what matters, and it is there while a node writes here.
 #[derive(Debug)]
@@ -13,12 +24,24 @@ pub(super) struct Snapshot {
     location: DatabaseLocation,
     seals: Seals,
     open: Option<Registry>,
-    is_faulty: bool,
+    /// Up to which change the file has every row; None if that is not known.
+    revision: Option<i64>,
+    /// When it could not be written.
+    failed_at: Option<Instant>,
+    /// Whether certificates are missing in the file.
+    lacks_certificates: bool,
 }
 
 impl Snapshot {
     pub(super) fn new(location: &DatabaseLocation, seals: &Seals) -> Self {
-        Self { location: location.clone(), seals: seals.clone(), open: None, is_faulty: false }
+        Self {
+            location: location.clone(),
+            seals: seals.clone(),
+            open: None,
+            revision: None,
+            failed_at: None,
+            lacks_certificates: false,
+        }
     }
 
     /// Which registry the file was read from. None if there is none, or it can't be read.
@@ -59,8 +82,12 @@ impl Snapshot {
         Some((head, rows?)).filter(|(head, _)| head.revision > 0)
     }
 
-    /// Keeps rows. With `is_whole`, there are no others.
+    /// Keeps rows. With `is_whole`, there are no others. Without, they are the increments after what was kept; they are left
+    /// out if the file lacks others.
     pub(super) async fn keep(&mut self, head: &Head, rows: &[RegistryRow], is_whole: bool) {
+        if !is_whole && self.revision.is_none() {
+            return;
+        }
         let sealed: Vec<_> = rows
             .iter()
             .map(|row| {
@@ -69,6 +96,7 @@ impl Snapshot {
             })
             .collect();
         let outcome = self.write(head, &sealed, is_whole).await;
+        self.revision = outcome.is_ok().then_some(head.revision);
         self.note(outcome);
     }
 
@@ -111,19 +139,47 @@ impl Snapshot {
             Ok(())
         };
         let outcome = keep.await;
+        self.lacks_certificates = outcome.is_err() || (self.lacks_certificates && !is_whole);
         self.note(outcome);
+    }
+
+    /// Whether all certificates are to be written, since the file lacks some.
+    pub(super) fn lacks_certificates(&self) -> bool {
+        self.lacks_certificates && self.failed_at.is_none_or(|at| at.elapsed() >= RETRY_PAUSE)
     }
 
     fn note(&mut self, outcome: Result<(), StoreError>) {
         match &outcome {
-            Err(error) if !self.is_faulty => {
+            Err(error) if self.failed_at.is_none() => {
                 let cause = with_causes(error);
                 tracing::warn!(file = ?self.location, cause, "no snapshot of the registry can be kept");
             }
-            Ok(()) if self.is_faulty => tracing::info!("a snapshot of the registry is kept again"),
+            Ok(()) if self.failed_at.is_some() => tracing::info!("a snapshot of the registry is kept again"),
             _ => {}
         }
-        self.is_faulty = outcome.is_err();
+        self.failed_at = outcome.is_err().then(Instant::now);
+    }
+
+    /// Whether all rows are to be written, since the file does not have every row that this node follows.
+    pub(super) async fn lacks_rows(&mut self, followed: &Head) -> bool {
+        if self.revision.is_some() || self.failed_at.is_some_and(|at| at.elapsed() < RETRY_PAUSE) {
+            return false;
+        }
+        if self.failed_at.is_none() && self.is_at(followed).await {
+            self.revision = Some(followed.revision);
+        }
+        self.revision.is_none()
+    }
+
+    /// Whether the file was complete when it was last written, by a node that ended, and nothing has changed since.
+    async fn is_at(&self, followed: &Head) -> bool {
+        if self.location.file().is_none_or(|file| !file.exists()) {
+            return false;
+        }
+        let Ok(file) = Registry::open(&self.location).await else { return false };
+        let head = file.head("").await;
+        file.close().await;
+        head.is_ok_and(|head| (head.revision, &head.epoch) == (followed.revision, &followed.epoch))
     }
 
     /// The file, which is opened again after a fault.

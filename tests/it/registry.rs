@@ -1,10 +1,13 @@
 //! The registry and the operator API: tenants come and go, on every node.
 
 mod api;
+mod clock;
 mod commands;
 mod description;
 mod documented;
 mod following;
+mod full_disk;
 mod outage;
 mod ownership;
 mod scene;
+mod snapshot;

@@ -12,6 +12,7 @@ pub(crate) mod browser;
 pub(crate) mod certificate;
 pub(crate) mod child;
 pub(crate) mod client;
+pub(crate) mod clock;
 pub(crate) mod connection;
 pub(crate) mod database;
 pub(crate) mod description;

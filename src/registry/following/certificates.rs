@@ -37,9 +37,11 @@ impl Following {
         revision: i64,
         is_restored: bool,
     ) -> Result<bool, StoreError> {
-        let mut is_whole = is_restored;
-        if is_restored {
+        let mut is_whole = is_restored || followed.snapshot.lacks_certificates();
+        if is_whole {
             followed.certificates = 0;
+        }
+        if is_restored {
             self.certificates.take(&[], true);
         }
         let mut has_any = false;
@@ -47,13 +49,17 @@ impl Following {
             let rows = registry.certificates_after(followed.certificates, AT_ONCE).await?;
             let Some(last) = rows.last().map(|row| row.revision) else { break };
             followed.snapshot.keep_certificates(&rows, is_whole).await;
-            self.certificates.take(&rows, is_whole);
+            self.certificates.take(&rows, false);
             followed.certificates = last;
             (is_whole, has_any) = (false, true);
         }
         followed.certificates = followed.certificates.max(revision);
         // The head moves with certificates and events too.
-        followed.head.revision = followed.head.revision.max(revision);
+        if followed.head.revision < revision {
+            followed.head.revision = revision;
+            let Followed { snapshot, head, .. } = followed;
+            snapshot.keep(head, &[], false).await;
+        }
         Ok(has_any)
     }
 }

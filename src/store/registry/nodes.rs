@@ -131,11 +131,12 @@ impl Registry {
         Ok(Head { revision: row.get(0)?, epoch: row.get(1)?, beat: row.get(2)? })
     }
 
-    /// Writes how far a node has got, and forgets nodes that are gone for long.
+    /// Writes how far a node has got, and forgets nodes that are gone for long, but none of `running`, whatever the clock.
+    /// Returns the last beat of each node.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn write_beat(&self, beat: &Beat) -> Result<(), StoreError> {
+    pub async fn write_beat(&self, beat: &Beat, running: &[String]) -> Result<Vec<(String, String)>, StoreError> {
         let mut transaction = self.database.begin().await?;
         let mut sql = transaction.sql();
         sql.push(
@@ -150,8 +151,13 @@ impl Registry {
         transaction.execute(sql).await?;
         let mut sql = transaction.sql();
         sql.push("DELETE FROM registry_nodes WHERE seen_at < ").push_now_minus(Self::LISTED);
+        sql.push(" AND NOT (id").in_texts(running).push(")");
         transaction.execute(sql).await?;
-        Ok(transaction.commit().await?)
+        let mut sql = transaction.sql();
+        sql.push("SELECT id, beat FROM registry_nodes");
+        let beats = transaction.fetch_all(sql).await?;
+        transaction.commit().await?;
+        Ok(beats.iter().map(|row| Ok((row.get(0)?, row.get(1)?))).collect::<Result<_, sqlx::Error>>()?)
     }
 
     /// Removes a node that stops.
@@ -178,7 +184,8 @@ impl Registry {
         Ok(rows.iter().map(NodeRecord::read).collect::<Result<_, _>>()?)
     }
 
-    /// Waits until every live node serves the changes of these tenants up to a revision. Returns those that do not.
+    /// Waits until every live node serves the changes of these tenants up to a revision. Returns those that do not. A node
+    /// that `is_running` by what the caller has seen of it is live too: after a step of the clock, all rows seem to be old.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
@@ -187,10 +194,12 @@ impl Registry {
         revision: i64,
         slugs: &[&str],
         wait: Duration,
+        is_running: impl Fn(&str) -> bool,
     ) -> Result<Vec<NodeBehind>, StoreError> {
         let deadline = Instant::now() + wait;
         loop {
-            let nodes = self.nodes().await?;
+            let mut nodes = self.nodes().await?;
+            nodes.iter_mut().for_each(|node| node.is_live |= is_running(&node.id));
             // A node that can't serve a tenant will not learn it by waiting.
             let is_final = nodes.iter().all(|node| !node.is_live || node.revision >= revision);
             if is_final || Instant::now() >= deadline {

@@ -1,6 +1,5 @@
 //! Several gateway processes on one Redis: in no span of the window's length is more admitted than the limit.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
@@ -8,6 +7,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::support::client::Client;
+use crate::support::clock;
 use crate::support::fixture::{Engine, Site};
 use crate::support::process::Node;
 use crate::support::redis::Redis;
@@ -31,7 +31,7 @@ impl Nodes {
         site.migrate();
         let token = site.token("acme", "tests");
         // What the clock on a node's wall says changes nothing.
-        let library = faketime();
+        let library = clock::library();
         let library = library.to_str().expect("a path of the system's");
         let clock = |offset| [("LD_PRELOAD", library), ("FAKETIME", offset), ("FAKETIME_DONT_FAKE_MONOTONIC", "1")];
         let mut nodes = vec![
@@ -50,12 +50,6 @@ impl Nodes {
         let clients = nodes.iter().map(|node| node.client().to(&site.host("acme")).with(&token)).collect();
         Self { redis, clients, _nodes: nodes, site }
     }
-}
-
-/// The library that gives a process another time.
-fn faketime() -> PathBuf {
-    let found = glob::glob("/usr/lib/*/faketime/libfaketime.so.1").expect("a pattern").flatten().next();
-    found.expect("libfaketime is not installed (Debian: apt-get install libfaketime, or run tests/run)")
 }
 
 /// Follows the log in Redis, which holds each admission, stamped by the server, for longer than a window.

@@ -68,6 +68,74 @@ on_both_databases! {
         }
     }
 
+    async fn each_fault_names_its_key(engine: Engine) {
+        let scene = Scene::new(engine);
+        let _node = scene.start(0);
+        scene.add(0, "acme").await;
+        let mut other = scene.tenant("globex");
+        other["address"] = json!("acme.example.test");
+        let mut domain = scene.tenant("globex");
+        domain["domains"] = json!(["acme.example.test"]);
+        let mut large = scene.tenant("globex");
+        large["name"] = json!("a".repeat(1024 * 1024));
+        let batch = json!({ "operations": [{ "remove": "none" }, { "put": "globex", "tenant": other }] });
+        for (method, target, body, status, key, words) in [
+            (Method::PUT, "/v1/tenants/globex", other.to_string(), 409, "address", "that of the tenant `acme`"),
+            (Method::PUT, "/v1/tenants/globex", domain.to_string(), 409, "domains", "that of the tenant `acme`"),
+            (Method::POST, "/v1/batch", batch.to_string(), 409, "operations.1.address", "that of the tenant `acme`"),
+            (Method::POST, "/v1/batch", "{\"operations\": [{\"remove\": 5}]}".to_owned(), 422, "operations.0.remove", "expected a string"),
+            (Method::POST, "/v1/batch", "{\"operations\": \"x\"}".to_owned(), 422, "operations", "`operations`: "),
+            (Method::POST, "/v1/batch", "{}".to_owned(), 422, "operations", "missing field"),
+            (Method::POST, "/v1/tenants/acme/tokens", "{\"name\": 5}".to_owned(), 422, "name", "expected a string"),
+            (Method::POST, "/v1/tenants/acme/tokens", "{\"name\": \"x\", \"expires_at\": \"soon\"}".to_owned(), 422, "expires_at", "`expires_at`: "),
+            (Method::POST, "/v1/tenants/acme/links", "{\"email\": \"a@b.example\", \"valid_seconds\": -5}".to_owned(), 422, "valid_seconds", "-5"),
+            (Method::GET, "/v1/tenants?limit=1001", String::new(), 422, "limit", "`limit` must be from 1 to 1000"),
+            (Method::GET, "/v1/nodes?x=1", String::new(), 422, "x", "this call has none"),
+            (Method::GET, "/v1/changes?after=2&wait=0", String::new(), 422, "after", "at revision 1"),
+            (Method::PUT, "/v1/tenants/globex?token=", scene.tenant("globex").to_string(), 422, "token", "1 to 255 characters"),
+        ] {
+            let answer = scene.send(0, method.clone(), target, body, &[]).await.unwrap();
+            assert_eq!(answer.status, status, "{method} {target}: {answer:?}");
+            let errors = answer.body["errors"].as_object().expect("errors");
+            assert_eq!(errors.keys().collect::<Vec<_>>(), [key], "{method} {target}: {answer:?}");
+            assert!(answer.body["message"].as_str().unwrap().contains(words), "{method} {target}: {answer:?}");
+        }
+        let answer = scene.call(0, Method::PUT, "/v1/tenants/globex", Some(&large)).await;
+        assert!(answer.status == 422 && answer.body["message"].as_str().unwrap().contains("may have 1048576"), "{}", answer.status);
+        let missing = scene.call(0, Method::GET, "/v1/tenants/globex", None).await;
+        assert_eq!(missing.status, 404, "nothing was written: {missing:?}");
+    }
+
+    async fn the_database_of_the_registry_is_no_tenants_database(engine: Engine) {
+        let scene = Scene::new(engine);
+        let _node = scene.start(0);
+        let snapshot = format!("sqlite:{}", scene.snapshot(0).display());
+        for database in [scene.registry_url.clone(), snapshot] {
+            let mut tenant = scene.tenant("acme");
+            tenant["database"] = json!(database);
+            let answer = scene.call(0, Method::PUT, "/v1/tenants/acme?migrate=1", Some(&tenant)).await;
+            let fault = answer.body["errors"]["database"][0].as_str().unwrap_or_default();
+            assert!(answer.status == 422 && fault.starts_with("the database is that of the "), "{answer:?}");
+        }
+    }
+
+    async fn a_caller_without_a_token_is_refused_before_its_body_is_read(engine: Engine) {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+        let scene = Scene::new(engine);
+        let mut node = scene.start(0);
+        let address = node.log().lines().find_map(|line| {
+            let (_, rest) = line.split_once("operator API is served\",\"address\":\"127.0.0.1:")?;
+            rest.split_once('"')?.0.parse::<u16>().ok()
+        });
+        let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", address.expect("it is logged"))).await.unwrap();
+        let head = "PUT /v1/tenants/acme HTTP/1.1\r\nhost: operator\r\ncontent-length: 1000\r\n\r\n{";
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 401");
+    }
+
     async fn a_change_can_ask_for_what_it_saw(engine: Engine) {
         let scene = Scene::new(engine);
         let _node = scene.start(0);
@@ -83,7 +151,17 @@ on_both_databases! {
         other["name"] = json!("Other");
         assert_eq!(put(&[("if-match", "\"1\"")], other.clone()).await, 200);
         assert_eq!(put(&[("if-match", "\"1\"")], tenant.clone()).await, 412, "someone was faster");
-        assert_eq!(put(&[("if-match", "\"x\"")], tenant).await, 412);
+        assert_eq!(put(&[("if-match", "\"x\"")], tenant.clone()).await, 412);
+        assert_eq!(put(&[("if-match", "\"+2\"")], tenant.clone()).await, 412);
+        for headers in [
+            &[("if-match", "*")] as &[_],
+            &[("if-match", "2")],
+            &[("if-match", "\"1\", \"2\"")],
+            &[("if-match", "\"2\""), ("if-match", "\"1\"")],
+            &[("if-none-match", "\"2\"")],
+        ] {
+            assert_eq!(put(headers, tenant.clone()).await, 400, "{headers:?}");
+        }
         let shown = scene.call(0, Method::GET, "/v1/tenants/acme", None).await;
         assert_eq!((shown.headers["etag"].to_str().unwrap(), &shown.body["data"]["tenant"]["name"]), ("\"2\"", &json!("Other")));
     }

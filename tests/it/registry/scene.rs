@@ -16,7 +16,8 @@ use tokio::net::UnixStream;
 use toml::Table;
 
 use crate::support::certificate;
-use crate::support::client::{Client, Unanswered};
+use crate::support::client::{Client, Unanswered, operator_get};
+use crate::support::database::Database;
 use crate::support::description::{Described, OPERATOR};
 use crate::support::fixture::Engine;
 use crate::support::folder;
@@ -112,6 +113,21 @@ impl Scene {
         Node::spawn(&self.config(node))
     }
 
+    /// Starts a node with more in its environment.
+    pub(super) fn start_in(&self, node: usize, environment: &[(&str, &str)]) -> Node {
+        self.write(node);
+        Node::spawn_in(&self.config(node), environment)
+    }
+
+    /// How many tenants the snapshot of a node has, and up to which revision.
+    pub(super) async fn kept(&self, node: usize) -> [i64; 2] {
+        let snapshot = Database::connect(&format!("sqlite:{}", self.snapshot(node).display())).await;
+        let counts = "SELECT (SELECT count(*) FROM registry_tenants), revision FROM registry_head";
+        let kept = snapshot.integers(counts).await;
+        snapshot.close().await;
+        kept
+    }
+
     /// Runs a command with the configuration of the first node.
     pub(super) fn run(&self, command: &[&str]) -> Output {
         if !self.config(0).exists() {
@@ -201,6 +217,34 @@ impl Scene {
         Some(Answer { status: head.status, headers: head.headers, body })
     }
 
+    /// Whether a node has made the tables of its snapshot.
+    async fn has_snapshot(&self, node: usize) -> bool {
+        if !self.snapshot(node).exists() {
+            return false;
+        }
+        let snapshot = Database::connect(&format!("sqlite:{}", self.snapshot(node).display())).await;
+        let [tables] = snapshot.integers("SELECT count(*) FROM sqlite_master WHERE name = 'registry_head'").await;
+        snapshot.close().await;
+        tables == 1
+    }
+
+    /// Waits until the snapshot of a node has so many tenants.
+    pub(super) async fn keeps(&self, node: usize, tenants: i64) {
+        let began = Instant::now();
+        while !self.has_snapshot(node).await || self.kept(node).await[0] != tenants {
+            assert!(began.elapsed() < LIMIT, "the snapshot lacks tenants");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Adds a tenant that is there already. Returns a new token.
+    pub(super) async fn add_again(&self, node: usize, slug: &str) -> String {
+        let target = format!("/v1/tenants/{slug}?migrate=1&token=again");
+        let answer = self.call(node, Method::PUT, &target, Some(&self.tenant(slug))).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.body["token"]["token"].as_str().expect("a token").to_owned()
+    }
+
     /// Adds a tenant through a node, served by every node. Returns a token.
     pub(super) async fn add(&self, node: usize, slug: &str) -> String {
         let target = format!("/v1/tenants/{slug}?migrate=1&wait=60&token=tests");
@@ -221,6 +265,19 @@ pub(super) async fn me(node: &Node, slug: &str, token: &str) -> u16 {
 
 pub(super) fn client(node: &Node, slug: &str, token: &str) -> Client {
     node.client().to(&format!("{slug}.example.test")).with(token)
+}
+
+/// Waits until `/readyz` of a node has this about the registry.
+pub(super) async fn readiness_becomes(node: &mut Node, state: &str) {
+    let began = Instant::now();
+    loop {
+        let ready: Value = operator_get(node.operator_address(), "/readyz").await.json();
+        if ready["parts"]["registry"] == state {
+            return;
+        }
+        assert!(began.elapsed() < LIMIT, "{ready}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 /// Waits until a node answers with a status.

@@ -1,0 +1,135 @@
+//! What this node writes about itself into the registry, so that callers who wait for a change wait for this node too.
+//!
+//! A node that can't write, because the registry's disk is full or its role lacks a right, still follows and serves, but
+//! callers no longer wait for it. It can't announce that to the others, so it reports it to its own operator: in the log,
+//! in `/readyz`, and as a stalled task.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::node_name::NodeName;
+use crate::store::registry::Beat;
+use crate::store::{Registry, with_causes};
+
+/// How often a node without changes writes that it is there.
+///
+/// Larger: a node that died counts as live for longer. Smaller: more writes.
+const BEAT_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Whether the registry has what this node last wrote.
+#[derive(Debug, Default)]
+pub(super) struct Presence {
+    written_at: Option<Instant>,
+    is_faulty: bool,
+}
+
+/// When this process saw each node write, by a clock that does not step.
+#[derive(Debug, Default)]
+pub(super) struct Sightings(HashMap<String, Sighting>);
+
+#[derive(Debug)]
+struct Sighting {
+    beat: String,
+    /// None until it writes again: it may be the row of a node that died before.
+    at: Option<Instant>,
+}
+
+impl Sightings {
+    /// Notes the last beat of each node.
+    pub(super) fn note(&mut self, beats: Vec<(String, String)>) {
+        let sighting = |(id, beat): (String, String)| {
+            let at = match self.0.get(&id) {
+                Some(before) if before.beat == beat => before.at,
+                Some(_) => Some(Instant::now()),
+                None => None,
+            };
+            (id, Sighting { beat, at })
+        };
+        self.0 = beats.into_iter().map(sighting).collect();
+    }
+
+    /// Whether a node wrote a short while ago.
+    pub(super) fn is_running(&self, id: &str) -> bool {
+        self.0.get(id).is_some_and(Sighting::is_recent)
+    }
+
+    fn running(&self) -> Vec<String> {
+        self.0.iter().filter(|(_, sighting)| sighting.is_recent()).map(|(id, _)| id.clone()).collect()
+    }
+}
+
+impl Sighting {
+    fn is_recent(&self) -> bool {
+        self.at.is_some_and(|at| at.elapsed() < Registry::LIVE)
+    }
+}
+
+impl Presence {
+    /// Whether it is time to write. After a fault, the next look tries again.
+    pub(super) fn is_due(&self) -> bool {
+        self.written_at.is_none_or(|at| at.elapsed() >= BEAT_INTERVAL)
+    }
+
+    /// Whether the last beat could not be written.
+    pub(super) fn is_faulty(&self) -> bool {
+        self.is_faulty
+    }
+
+    /// Writes how far this node has got. Returns the beat, or None if it may not have been written.
+    pub(super) async fn write(
+        &mut self,
+        registry: &Registry,
+        node: &NodeName,
+        revision: i64,
+        refused: Vec<String>,
+        sightings: &Mutex<Sightings>,
+    ) -> Option<String> {
+        let beat = Beat {
+            id: node.id().to_owned(),
+            name: node.name().to_owned(),
+            version: env!("CARGO_PKG_VERSION"),
+            revision,
+            refused,
+            beat: format!("{:016x}", rand::random::<u64>()),
+            started_at: node.started_at(),
+        };
+        let running = sightings.lock().unwrap_or_else(PoisonError::into_inner).running();
+        let outcome = registry.write_beat(&beat, &running).await.map(|beats| {
+            sightings.lock().unwrap_or_else(PoisonError::into_inner).note(beats);
+        });
+        match &outcome {
+            Err(error) if !self.is_faulty => {
+                let cause = with_causes(error);
+                tracing::error!(cause, "the registry does not take writes of this node; callers do not wait for it");
+            }
+            Ok(()) if self.is_faulty => tracing::info!("the registry takes writes of this node again"),
+            _ => {}
+        }
+        self.is_faulty = outcome.is_err();
+        self.written_at = outcome.is_ok().then(Instant::now);
+        outcome.is_ok().then_some(beat.beat)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_runs_if_it_was_seen_to_write_and_not_if_only_its_row_is_there() {
+        let mut sightings = Sightings::default();
+        let row = |beat: &str| vec![("node".to_owned(), beat.to_owned())];
+        sightings.note(row("1"));
+        assert!(!sightings.is_running("node"), "it may have died long ago");
+        sightings.note(row("1"));
+        assert!(!sightings.is_running("node"));
+        sightings.note(row("2"));
+        assert!(sightings.is_running("node"));
+        assert_eq!(sightings.running(), ["node"]);
+        sightings.note(row("2"));
+        assert!(sightings.is_running("node"), "it wrote a short while ago");
+        sightings.note(Vec::new());
+        assert!(!sightings.is_running("node"), "it ended");
+    }
+}
