@@ -1,0 +1,6 @@
+//! Domains and their certificates, with a real certificate authority and real DNS.
+
+mod life;
+mod orders;
+mod scene;
+mod serving;
