@@ -9,8 +9,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use formgate::store::registry::{DomainRecord, DomainState};
+use formgate::store::registry::{DomainAdded, DomainRecord, DomainState};
 use formgate::store::{DatabaseLocation, Registry};
+use jiff::Timestamp;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
@@ -21,6 +22,7 @@ use toml::Table;
 
 use crate::support::acme_proxy::AcmeProxy;
 use crate::support::child::free_port;
+use crate::support::database::Database;
 use crate::support::fixture::Engine;
 use crate::support::pebble::{Options, Pebble};
 use crate::support::process::{Node, Output, formgate};
@@ -158,9 +160,7 @@ impl Scene {
     pub(super) fn write(&self, node: usize) {
         let (http, tls) = self.ports;
         let listen = match node {
-            0 => format!(
-                "[\"127.0.0.1:{tls}\", {{ address = \"127.0.0.1:{http}\", redirect_to_https = true }}]"
-            ),
+            0 => format!("[\"127.0.0.1:{tls}\", {{ address = \"127.0.0.1:{http}\", redirect_to_https = true }}]"),
             _ => "[\"127.0.0.1:0\"]".to_owned(),
         };
         let root = certificate::authority(self.folder.path());
@@ -206,13 +206,75 @@ impl Scene {
             .expect("it is there")
     }
 
+    /// Adds a tenant to the registry, with an address that needs no certificate of its own.
+    pub(super) fn register(&self, slug: &str) {
+        let database = self.folder.path().join(format!("{slug}.db"));
+        let file = self.folder.path().join(format!("{slug}.toml"));
+        let text = format!(
+            "[[tenant]]\nslug = \"{slug}\"\nname = \"{slug}\"\naddress = \"{slug}.sign-in.test\"\n\
+             database = \"sqlite:{}\"\ntimezone = \"UTC\"\n",
+            database.display()
+        );
+        fs::write(&file, text).unwrap();
+        let output = self.run(&["tenant", "import", &file.display().to_string()]);
+        assert_eq!(output.code, 0, "{}{}", output.stdout, output.stderr);
+    }
+
+    /// Adds a domain to a tenant of the registry. Returns its proof.
+    pub(super) async fn add(&self, slug: &str, host: &str) -> String {
+        let registry = self.registry().await;
+        let proof = format!("formgate-proof-of-{slug}");
+        let added = registry.add_domain(slug, host, &proof, Timestamp::now(), "test").await.unwrap();
+        assert!(matches!(added, DomainAdded::Added(_)), "{added:?}");
+        registry.close().await;
+        proof
+    }
+
+    /// Has a host looked at now.
+    pub(super) async fn check_soon(&self, host: &str) {
+        let registry = self.registry().await;
+        registry.check_domain_soon(host, "acme").await.unwrap();
+        registry.close().await;
+    }
+
+    /// Lets a proof be there for three days, as soon as it is there, and has it looked at.
+    pub(super) async fn pass_days(&self, slug: &str, host: &str) {
+        let registry = self.registry().await;
+        registry.check_domain_soon(host, slug).await.unwrap();
+        registry.close().await;
+        let (database, began) = (Database::connect(&self.registry_url).await, Instant::now());
+        let proved = format!("FROM registry_domains WHERE slug = '{slug}' AND proved_since IS NOT NULL");
+        while database.integers::<1>(&format!("SELECT count(*) {proved}")).await[0] == 0 {
+            assert!(began.elapsed() < LIMIT, "the proof is not seen");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let (earlier, now) = match self.registry_url.starts_with("sqlite") {
+            true => ("proved_since - 260000000000", "1"),
+            false => ("proved_since - interval '73 hours'", "'2020-01-01Z'"),
+        };
+        let change = format!("SET proved_since = {earlier}, next_at = {now} WHERE slug = '{slug}' AND host = '{host}'");
+        database.execute(&format!("UPDATE registry_domains {change}")).await;
+        // Until it was looked at.
+        let due = format!("SELECT count(*) FROM registry_domains WHERE slug = '{slug}' AND next_at <= {now}");
+        while database.integers::<1>(&due).await[0] > 0 {
+            assert!(began.elapsed() < LIMIT, "the domain is not looked at");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        database.close().await;
+    }
+
     /// Waits until a host of the tenant is in a state for a reason.
     pub(super) async fn becomes(&self, host: &str, state: DomainState, reason: &str) -> DomainRecord {
+        self.becomes_of("acme", host, state, reason).await
+    }
+
+    /// The same for another tenant.
+    pub(super) async fn becomes_of(&self, slug: &str, host: &str, state: DomainState, reason: &str) -> DomainRecord {
         let registry = self.registry().await;
         let began = Instant::now();
         loop {
             let rows = registry.find_domains(host).await.expect("the registry can be read");
-            let found = rows.into_iter().find(|row| row.slug == "acme");
+            let found = rows.into_iter().find(|row| row.slug == slug);
             if let Some(row) = &found
                 && row.state == state
                 && reason_of(row)["reason"].as_str().unwrap_or_default() == reason
