@@ -71,6 +71,8 @@ pub struct Domains {
     tls_alpn: TlsAlpnAnswers,
     /// How far the clock of the registry is ahead of this machine's, in microseconds.
     clock: AtomicI64,
+    /// The domains that fail: tenants, with what is wrong.
+    failing: ArcSwap<Vec<(Arc<str>, String)>>,
     /// Something was changed here: look for rows that are due.
     changed: Notify,
     metrics: DomainMetrics,
@@ -119,6 +121,7 @@ impl Domains {
             breakers: Breakers::new(authorities),
             tls_alpn: challenges::no_answers(),
             clock: AtomicI64::new(0),
+            failing: ArcSwap::default(),
             changed: Notify::new(),
             metrics,
         }
@@ -128,6 +131,12 @@ impl Domains {
     #[must_use]
     pub fn config(&self) -> &DomainsConfig {
         &self.config
+    }
+
+    /// The domains that have a certificate and will lose it: their tenants, with what is wrong.
+    #[must_use]
+    pub fn failing(&self) -> Vec<(Arc<str>, String)> {
+        self.failing.load().to_vec()
     }
 
     /// Looks for rows that are due now.
