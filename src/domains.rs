@@ -47,6 +47,7 @@ use crate::host::HostName;
 use crate::metrics::DomainMetrics;
 use crate::registry::{FollowError, Following};
 use crate::seal::{Seals, Unopened};
+use crate::store::registry::DomainState;
 use crate::store::{Registry, StoreError};
 use crate::tenant::Directory;
 
@@ -110,6 +111,10 @@ impl Domains {
         metrics: DomainMetrics,
     ) -> Self {
         let authorities = acme.map_or(0, |acme| acme.requests.authorities.len());
+        metrics.counted(&DomainState::ALL.map(DomainState::as_str), &[]);
+        for (authority, limits) in acme.iter().flat_map(|acme| acme.requests.authorities.iter().zip(&acme.limits)) {
+            metrics.begin(&authority.name, limits.orders);
+        }
         Self {
             dns: Dns::new(&config.resolvers),
             config: config.clone(),

@@ -144,6 +144,6 @@ mod tests {
         assert_eq!(dns_look(at(0), at(0)), Duration::from_secs(5));
         assert_eq!(dns_look(at(0), at(2)), Duration::from_mins(10));
         assert_eq!(dns_look(at(0), at(24 * 365)), LIVE_LOOK);
-        assert_eq!(dns_look(at(1), at(0)), Duration::from_mins(1), "the clock was set back");
+        assert_eq!(dns_look(at(1), at(0)), Duration::from_mins(10), "the clock was set back");
     }
 }

@@ -106,7 +106,7 @@ impl DomainWorker {
         let counts = registry.count_domains().await?;
         let read = |DomainCount { state, reason, count }: &DomainCount| (state.as_str(), reason.clone(), *count);
         let counts: Vec<_> = counts.iter().map(read).collect();
-        metrics.counted(counts.iter().map(|(state, reason, count)| (*state, reason.as_str(), *count)));
+        metrics.counted(&DomainState::ALL.map(DomainState::as_str), &counts);
         metrics.late.set(registry.count_late_domains().await?);
         let failing = DomainFilter { state: Some(DomainState::Failing), ..DomainFilter::default() };
         let failing = registry.list_domains(&failing, MAX_NAMED).await?;
