@@ -144,6 +144,11 @@ impl Scene {
         self
     }
 
+    /// Where HTTP-01 is verified.
+    pub(super) fn http_port(&self) -> u16 {
+        self.ports.0
+    }
+
     pub(super) fn folder(&self) -> &std::path::Path {
         self.folder.path()
     }
