@@ -7,6 +7,7 @@ use super::languages::{check_german, english_sentences};
 use super::scene::{Administrator, Scene, between, form_of, hidden, text};
 use crate::support::answer::Answer;
 use crate::support::browser::Browser;
+use crate::support::database::Database;
 use crate::support::fixture::{Engine, Site, on_both_databases};
 use crate::support::zones::Zones;
 
@@ -28,6 +29,7 @@ enum Certificates {
 struct Domains {
     scene: Scene,
     zones: Zones,
+    registry: String,
 }
 
 impl Domains {
@@ -43,7 +45,7 @@ impl Domains {
         let site = Site::new().tenant_with("initech", engine, |initech| initech.domain("forms.initech.test"));
         let registry = engine.database(site.folder(), "registry");
         let site = site.gateway("administration", toml::Table::new()).gateway("domains", domains);
-        let mut site = site.gateway("registry", registry);
+        let mut site = site.gateway("registry", registry.clone());
         if certificates == Certificates::OfDownAuthority {
             site = site.gateway("acme", down_authority());
         }
@@ -59,7 +61,26 @@ impl Domains {
             let added = scene.site.run_in_thread(&add).await;
             assert_eq!(added.code, 0, "{}", added.stderr);
         }
-        Self { scene, zones }
+        Self { scene, zones, registry }
+    }
+
+    /// Lets a tenant have many domains that were added.
+    async fn add_many(&self, slug: &str, count: usize) {
+        let registry = Database::connect(&self.registry).await;
+        let (no, yes, now, later) = match &registry {
+            Database::Postgres(_) => ("FALSE", "TRUE", "now()".to_owned(), "now() + interval '1 day'".to_owned()),
+            Database::Sqlite(_) => {
+                let now = jiff::Timestamp::now().as_microsecond();
+                ("0", "1", now.to_string(), (now + 86_400_000_000).to_string())
+            }
+        };
+        let row =
+            |n| format!("('d{n:04}.many.com', '{slug}', {yes}, 'p', 'dns', '{{}}', {now}, {now}, {later}, 0, {no}, 0)");
+        let rows: Vec<_> = (0..count).map(row).collect();
+        let columns =
+            "host, slug, is_added, proof, state, reason, since, created_at, next_at, failures, is_late, fence";
+        registry.execute(&format!("INSERT INTO registry_domains ({columns}) VALUES {}", rows.join(", "))).await;
+        registry.close().await;
     }
 
     /// The path of a link that signs in.
@@ -183,6 +204,28 @@ on_both_databases! {
         // Back within a day: the row begins its life again with the same proof.
         let back = follow(&own, LIST, &[("host", "forms.shop.com")]).await;
         assert!(back.contains(&value) && state(&back) == "verified", "{back}");
+    }
+
+    async fn an_account_can_add_a_thousand_domains_and_sees_a_hundred_on_a_page(engine: Engine) {
+        let domains = Domains::start(engine, Certificates::No).await;
+        domains.add_many("acme", 999).await;
+        let own = domains.sign_in("acme", "admin").await;
+        let (mut path, mut seen) = (LIST.to_owned(), Vec::new());
+        loop {
+            let shown = page(&own, &path).await;
+            let hosts: Vec<_> = shown.split("<tr data-host=\"").skip(1).map(|row| row.split('"').next().unwrap().to_owned()).collect();
+            assert!((1..=100).contains(&hosts.len()), "{hosts:?}");
+            seen.extend(hosts);
+            let Some((_, next)) = shown.split_once("href=\"/admin/domains?after=") else { break };
+            path = format!("{LIST}?after={}", next.split('"').next().unwrap());
+        }
+        let many = (0..999).map(|n| format!("d{n:04}.many.com"));
+        assert_eq!(seen, std::iter::once("acme.example.test".to_owned()).chain(many).collect::<Vec<_>>());
+        domains.zones.serve("shop.com", &[4], "");
+        assert_eq!(state(&follow(&own, LIST, &[("host", "forms.shop.com")]).await), "dns");
+        assert_refused(&own.post(LIST, &[("host", "more.shop.com")]).await, 409, "as many domains as can be added");
+        let other = domains.sign_in("globex", "admin").await;
+        assert_eq!(state(&follow(&other, LIST, &[("host", "more.shop.com")]).await), "dns", "another account may");
     }
 
     async fn another_account_learns_that_a_domain_is_taken_and_not_by_which_account(engine: Engine) {
