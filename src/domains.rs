@@ -11,10 +11,12 @@
 //! - `life`: what becomes of a row; `orders` obtains its certificate; `schedule` decides when it is looked at next.
 //! - `authorities` chooses the authority, `budgets` has what it allows.
 //! - [`Reason`]: what is wrong and what to do, in the same words everywhere; [`describe`] shows a row.
+//! - [`AccountDomains`]: what the administrators of an account see and may do.
 //! - `challenges` answers the authorities, on any node.
 //!
 //! A look that could not ask changes no state. A certificate is never obtained inside a handshake.
 
+mod account;
 mod authorities;
 mod budgets;
 mod challenges;
@@ -51,6 +53,7 @@ use crate::store::registry::DomainState;
 use crate::store::{Registry, StoreError};
 use crate::tenant::Directory;
 
+pub use account::{AccountDomains, AccountHost, HostAddition, Serving};
 pub use described::{describe, describe_event, new_proof};
 pub use plan::{AuthorityStatus, Plan, status};
 pub use reason::{OtherReason, Reason, proof_record};
