@@ -8,7 +8,8 @@
 //! ```
 //!
 //! - `needed`: which hosts have rows.
-//! - `life`: what becomes of a row; `orders` obtains its certificate; `schedule` decides when it is looked at next.
+//! - `life`: what becomes of a row; `orders` obtains its certificate, `failures` has what else may come of
+//!   an order; `renewal` and `schedule` decide when it is looked at next.
 //! - `authorities` chooses the authority, `budgets` has what it allows.
 //! - [`Reason`]: what is wrong and what to do, in the same words everywhere; [`describe`] shows a row.
 //! - [`AccountDomains`]: what the administrators of an account see and may do.
@@ -21,11 +22,13 @@ mod authorities;
 mod budgets;
 mod challenges;
 mod described;
+mod failures;
 mod life;
 mod needed;
 mod orders;
 mod plan;
 mod reason;
+mod renewal;
 mod schedule;
 mod worker;
 

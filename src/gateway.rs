@@ -43,7 +43,7 @@ use crate::metrics::Metrics;
 use crate::operator::OperatorApi;
 use crate::outbound::{Client, Guard, TestRequests};
 use crate::quota::Quota;
-use crate::registry::{self, FileTenants, FollowRegistry, Following, LoadError, Loaded, NodeName};
+use crate::registry::{self, FileTenants, FollowRegistry, Following, LoadError, Loaded, NodeName, RegistrySeals};
 use crate::request::{Pipeline, RequestsInFlight};
 use crate::shared::announce::TokenChangeSubscription;
 use crate::shared::{RedisClient, RedisClientError, RedisConnections};
@@ -139,20 +139,11 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
     metrics.tenants_served.set(i64::try_from(tenants.len()).unwrap_or(i64::MAX));
     let directory = Directory::new(&tenants, &Directory::empty(Arc::clone(&connections)));
     let directory = Arc::new(ArcSwap::from_pointee(directory));
-    let seals = &config.gateway.webhooks.seals;
-    let certificate_seals = config.gateway.acme.as_ref().map(|acme| acme.seals.clone()).unwrap_or_default();
+    let certificates = config.gateway.acme.as_ref().map(|acme| acme.seals.clone()).unwrap_or_default();
+    let seals = RegistrySeals { texts: &config.gateway.webhooks.seals, certificates: &certificates };
     let following = config.gateway.registry.as_ref().zip(registered).map(|(registry, (node, loaded))| {
-        let following = Following::new(
-            registry,
-            loaded,
-            &config.tenants,
-            Arc::clone(&directory),
-            node,
-            seals,
-            &certificate_seals,
-            &metrics,
-        );
-        Arc::new(following)
+        let (files, directory) = (&config.tenants, Arc::clone(&directory));
+        Arc::new(Following::new(registry, loaded, files, directory, node, seals, &metrics))
     });
     if let Some(following) = &following {
         following.begin_with_certificates().await;

@@ -27,4 +27,4 @@ pub use follow_task::FollowRegistry;
 pub use following::{FollowError, Followed, Following};
 pub use loading::{LoadError, Loaded, load};
 pub use node_name::NodeName;
-pub use obtained::{ObtainedCertificate, ObtainedCertificates, ObtainedError, OpenedPair};
+pub use obtained::{ObtainedCertificate, ObtainedCertificates, ObtainedError, OpenedPair, RegistrySeals};

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
-use super::orders::Ask;
 use super::reason::{OtherReason, Reason, proof_record};
+use super::renewal::Ask;
 use super::{Domains, DomainsError, schedule};
 use crate::dns::{DnsFault, Finding, Issuer, Question};
 use crate::host::HostName;

@@ -4,7 +4,7 @@
 //! opened, and its URL before it is advanced: a node that takes over a lease goes on with the same order. The budgets are
 //! taken in the transaction that writes the row.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -13,19 +13,18 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use secrecy::zeroize::Zeroizing;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use tokio::time::sleep;
 
 use super::budgets::{self, Order};
 use super::life::event;
 use super::reason::{OtherReason, Reason};
+use super::renewal::spread;
 use super::worker::LEASE;
 use super::{Domains, DomainsError, schedule};
 use crate::acme::{
-    Acme, AcmeError, CertificateRequest, Challenge, ChallengeKind, Checkpoint, Fault, IssuedChain, Stop, certificate_id,
+    Acme, AcmeError, CertificateRequest, Challenge, ChallengeKind, Checkpoint, IssuedChain, Stop, certificate_id,
 };
 use crate::certificate::{self, Certificate};
-use crate::config::AcmeConfig;
 use crate::host::HostName;
 use crate::store::registry::{
     BudgetTaken, CertificateRecord, DomainEvent, DomainRecord, DomainState, Lease, StoredPair,
@@ -34,17 +33,6 @@ use crate::store::with_causes;
 
 /// How often a lease is kept while an authority works.
 const KEEP_INTERVAL: Duration = Duration::from_secs(15);
-
-/// When an order that the authority has not finished is advanced again.
-const PENDING: Duration = Duration::from_secs(3);
-
-/// When an authority that gives no usable answer is asked again, if it does not say so itself.
-///
-/// Larger: another authority takes over later. Smaller: an authority that is down is asked in vain more often.
-const DOWN: Duration = Duration::from_mins(1);
-
-/// When an authority that refused for a rate limit is asked again, if it does not say so itself.
-const LIMITED: Duration = Duration::from_hours(1);
 
 /// How often storing a certificate that was issued is tried while the registry is away. Then the order stays in its row,
 /// and a later node downloads the same certificate.
@@ -61,7 +49,7 @@ pub(super) struct PendingOrder {
     csr: String,
     /// The order, once it was opened.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    url: Option<String>,
+    pub(super) url: Option<String>,
     /// The challenge, once the authority is to verify it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) challenge: Option<PublishedChallenge>,
@@ -82,21 +70,6 @@ impl PendingOrder {
     fn stored(&self) -> Option<String> {
         Some(serde_json::to_string(self).expect("texts are always JSON"))
     }
-}
-
-/// Whether the authority is asked when a certificate should be renewed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ask {
-    Authority,
-    Nobody,
-}
-
-/// When a certificate is renewed.
-pub(super) struct RenewalDates {
-    pub(super) renew_at: Timestamp,
-    pub(super) late_at: Timestamp,
-    /// When the authority is to be asked again.
-    pub(super) ask_again: Timestamp,
 }
 
 impl Domains {
@@ -302,115 +275,6 @@ impl Domains {
             sleep(Duration::from_secs(1)).await;
         }
     }
-
-    /// The order failed, or is not finished.
-    async fn failed(
-        &self,
-        mut domain: DomainRecord,
-        host: &HostName,
-        acme: &AcmeConfig,
-        authority: usize,
-        error: AcmeError,
-    ) -> Result<(), DomainsError> {
-        let name = acme.requests.authorities[authority].name.clone();
-        let now = self.now();
-        if error == AcmeError::Stopped {
-            return Ok(());
-        }
-        if let AcmeError::Pending { until } = error {
-            domain.next_at = until.unwrap_or(now + PENDING).max(now + PENDING);
-            return self.write(&domain, &[]).await;
-        }
-        self.metrics.ordered(&name, if error.fault() == Fault::Host { "refused" } else { "failed" });
-        let registry = self.registry().await?;
-        let has_order = PendingOrder::read(&domain).is_some_and(|pending| pending.url.is_some());
-        let mut until = error.until();
-        match error.fault() {
-            Fault::Host => {
-                registry.use_budget(&budgets::failures(&name, &domain.host)).await?;
-                domain.failures += 1;
-                domain.pending = None;
-                until = Some(now + schedule::back_off(domain.failures));
-            }
-            Fault::Authority | Fault::Operator => {
-                if self.breakers.note_fault(authority) {
-                    tracing::error!(authority = name, cause = %error, "the authority can't be used; the next one is asked");
-                    // Another one is asked now.
-                    until = Some(now);
-                }
-                if self.breakers.is_open(authority, Instant::now()) || !has_order {
-                    domain.pending = None;
-                }
-                until = Some(until.unwrap_or(now + DOWN));
-            }
-            Fault::None => {
-                domain.pending = None;
-                if let AcmeError::Limited { detail, .. } = &error {
-                    let at = until.unwrap_or(now + LIMITED);
-                    // The limit of the account holds for every host.
-                    if detail.contains("new orders") || detail.contains("account") {
-                        let all = budgets::orders(&name, acme.limits[authority], Order::Renewal);
-                        registry.exhaust_budget(&all, at).await?;
-                    }
-                    until = Some(at);
-                } else {
-                    domain.failures += 1;
-                    let wait = if domain.failures == 1 { PENDING } else { schedule::back_off(domain.failures) };
-                    until = Some(now + wait);
-                }
-            }
-        }
-        let until = schedule::to_second(until.unwrap_or(now + DOWN));
-        let reason = Reason::of_authority(&name, &domain.host, &error, until);
-        let mut events = Vec::new();
-        let state = match (domain.not_after, error.fault()) {
-            (None, _) => DomainState::Queued,
-            (Some(_), Fault::Host) => {
-                if domain.state != DomainState::Failing {
-                    events.push("domain.failing");
-                }
-                DomainState::Failing
-            }
-            (Some(_), _) => domain.state,
-        };
-        self.enter(&mut domain, state, &reason);
-        let mut events: Vec<_> = events.into_iter().map(|kind| event(kind, &domain)).collect();
-        if domain.not_after.is_some() {
-            events.extend(self.plan_renewal(&mut domain, host, Ask::Nobody).await?);
-        }
-        domain.next_at = until;
-        self.write(&domain, &events).await
-    }
-
-    /// When the certificate of a domain is renewed. `None` if it has none.
-    pub(super) async fn renewal_dates(
-        &self,
-        domain: &DomainRecord,
-        host: &HostName,
-        ask: Ask,
-    ) -> Result<Option<RenewalDates>, DomainsError> {
-        let found = self.registry().await?.find_certificate(&domain.host).await?;
-        let Some((record, pair)) = found.and_then(|record| record.pair.clone().map(|pair| (record, pair))) else {
-            return Ok(None);
-        };
-        let mut window = None;
-        let mut ask_again = self.now() + schedule::LIVE_LOOK;
-        if ask == Ask::Authority
-            && let Some((_, client)) = self.client().await?
-            && let Some(at) = client.authorities().iter().position(|authority| authority.name == record.authority)
-            && let Ok(leaf) = CertificateDer::from_pem_slice(pair.chain.as_bytes())
-        {
-            window = client.renewal_info(at, &leaf).await.ok().flatten();
-            ask_again = window.as_ref().map_or(ask_again, |window| ask_again.min(self.now() + window.retry_after));
-        }
-        let (not_before, not_after) = (record.not_before, record.not_after);
-        let renew_at = match (&window, domain.renew_at) {
-            // What the authority suggested before holds until it can be asked again.
-            (None, Some(known)) if ask == Ask::Nobody => known,
-            _ => schedule::renew_at(not_before, not_after, window.as_ref(), spread(host, not_after)),
-        };
-        Ok(Some(RenewalDates { renew_at, late_at: schedule::late_at(not_before, not_after), ask_again }))
-    }
 }
 
 /// What an order does to its row while it advances.
@@ -447,12 +311,6 @@ impl Checkpoint for Steps<'_> {
 fn dates(certificate: &Certificate) -> (Timestamp, Timestamp) {
     let at = |second| Timestamp::from_second(second).unwrap_or(Timestamp::MAX);
     (at(certificate.validity.from), at(certificate.validity.until))
-}
-
-/// A number between 0 and 1 that is the same for a certificate each time, and another one for each.
-fn spread(host: &HostName, not_after: Timestamp) -> f64 {
-    let digest = Sha256::new().chain_update(host.as_str()).chain_update(not_after.as_second().to_be_bytes()).finalize();
-    f64::from(u16::from_be_bytes([digest[0], digest[1]])) / f64::from(u16::MAX)
 }
 
 fn pem_of(pkcs8: &[u8]) -> Option<Zeroizing<String>> {

@@ -17,13 +17,12 @@ use tokio::sync::{Notify, OnceCell, OwnedMutexGuard};
 use super::claimed::FileTenants;
 use super::loading::{Loaded, read_rows, read_whole};
 use super::node_name::NodeName;
-use super::obtained::ObtainedCertificates;
+use super::obtained::{ObtainedCertificates, RegistrySeals};
 use super::presence::{Presence, Sightings};
 use super::snapshot::Snapshot;
 use super::with_files::why_not;
 use crate::config::{RegisteredTenant, RegistryConfig, TenantConfig};
 use crate::metrics::{Metrics, RegistryMetrics};
-use crate::seal::Seals;
 use crate::store::registry::{Head, PAGE, RegistryRow};
 use crate::store::{Registry, StoreError, with_causes};
 use crate::tenant::{Directory, RemovedDatabase, close_removed, last_used};
@@ -105,8 +104,7 @@ impl Following {
         files: &[Arc<TenantConfig>],
         directory: Arc<ArcSwap<Directory>>,
         node: NodeName,
-        seals: &Seals,
-        certificate_seals: &Seals,
+        seals: RegistrySeals<'_>,
         metrics: &Metrics,
     ) -> Self {
         let Loaded { registry, mut head, rows } = loaded;
@@ -120,7 +118,7 @@ impl Following {
             head,
             files: Arc::new(FileTenants::of(files)),
             refused: refused.collect(),
-            snapshot: Snapshot::new(&config.snapshot, seals),
+            snapshot: Snapshot::new(&config.snapshot, seals.texts),
             certificates: 0,
             presence: Presence::default(),
         };
@@ -131,7 +129,7 @@ impl Following {
             metrics: metrics.registry.clone(),
             all_metrics: metrics.clone(),
             node,
-            certificates: Arc::new(ObtainedCertificates::new(config, certificate_seals)),
+            certificates: Arc::new(ObtainedCertificates::new(config, seals.certificates)),
             changed: Notify::new(),
             state: Mutex::default(),
             sightings: Mutex::default(),

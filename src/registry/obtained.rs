@@ -38,6 +38,15 @@ pub struct ObtainedCertificate {
     pub not_after: Timestamp,
 }
 
+/// The keys that a node needs to follow a registry.
+#[derive(Clone, Copy, Debug)]
+pub struct RegistrySeals<'s> {
+    /// Seal the texts of tenants in the snapshot, and open them.
+    pub texts: &'s Seals,
+    /// Open the keys of certificates.
+    pub certificates: &'s Seals,
+}
+
 /// A chain and its key in PEM.
 pub struct OpenedPair {
     /// The chain, leaf first.

@@ -13,13 +13,12 @@ use crate::support::fixture::{Engine, on_both_databases};
 use crate::support::redis::Redis;
 
 /// Texts that a page could mistake for something else.
-const HOSTILE: [&str; 7] = [
+const HOSTILE: [&str; 6] = [
     "<script>alert(1)</script>",
     "\"><img src=x onerror=alert(1)>",
     "' onmouseover='alert(1)",
     "{{ 7 * 7 }}{% include \"/etc/passwd\" %}",
     "</title></h1><h1>",
-    "\u{202e}gnp.exe\u{feff}",
     "&lt;b&gt; &amp;amp; ü 漢字 🦀",
 ];
 
@@ -106,6 +105,7 @@ on_both_databases! {
             (&too_long, "never", "", false),
             ("a\0b", "never", "", false),
             ("a\nb", "never", "", false),
+            ("\u{202e}gnp.exe\u{feff}", "never", "", false),
             ("kept <b>", "31d", "", false),
             ("kept", "on", "", false),
             ("kept", "on", "2020-01-01", false),
@@ -170,7 +170,7 @@ on_both_databases! {
         let numbers = "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 10000)";
         database.execute(&format!("{numbers} INSERT INTO tokens (name, prefix, digest, created_at) SELECT 'token ' || n, 'fg_' || n, {digest}, {created} FROM numbers")).await;
         database.close().await;
-        assert!(text(&own.get("/admin").await).contains("10000 tokens</a> not used for 90 days"));
+        assert!(text(&own.get("/admin").await).contains("10000 tokens</a> were not used for 90 days"));
         let (mut path, mut seen) = ("/admin/tokens?show=unused".to_owned(), 0);
         for _ in 0..3 {
             let page = text(&own.get(&path).await);
