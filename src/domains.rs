@@ -18,6 +18,7 @@
 mod authorities;
 mod budgets;
 mod challenges;
+mod claim;
 mod described;
 mod life;
 mod needed;
@@ -50,7 +51,8 @@ use crate::seal::{Seals, Unopened};
 use crate::store::{Registry, StoreError};
 use crate::tenant::Directory;
 
-pub use described::{describe, describe_event, new_proof};
+pub use claim::{Claimed, DomainClaim, await_look, chosen, claim};
+pub use described::{describe, describe_event, describe_unwatched, new_proof};
 pub use plan::{AuthorityStatus, Plan, status};
 pub use reason::{OtherReason, Reason, proof_record};
 pub use worker::DomainWorker;

@@ -273,6 +273,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         following: following.as_ref().map(|(following, _)| Arc::clone(following)),
         directory: Arc::clone(&pipeline.gate.directory),
         gateway: Arc::clone(&served_config),
+        domains: domains.clone(),
         redis: announcer,
     };
     for listener in &operator_listeners {
