@@ -25,6 +25,7 @@ mod needed;
 mod orders;
 mod plan;
 mod reason;
+mod resealing;
 mod schedule;
 mod worker;
 
@@ -55,6 +56,7 @@ pub use claim::{Claimed, DomainClaim, await_look, chosen, claim};
 pub use described::{describe, describe_event, describe_unwatched, new_proof};
 pub use plan::{AuthorityStatus, Plan, status};
 pub use reason::{OtherReason, Reason, proof_record};
+pub use resealing::{Resealed, reseal};
 pub use worker::DomainWorker;
 
 /// Decides whether a certificate of a file covers a host that no file of its tenant does.

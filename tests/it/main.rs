@@ -11,6 +11,7 @@ mod api;
 mod cli;
 mod databases;
 mod dns;
+mod domains;
 mod edge;
 mod gate;
 mod harness;
