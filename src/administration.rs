@@ -20,6 +20,9 @@
 mod audit;
 mod chart;
 mod cookie;
+mod domain;
+mod domain_words;
+mod domains;
 mod enter;
 mod forms;
 mod frame;

@@ -11,10 +11,12 @@
 //! - `life`: what becomes of a row; `orders` obtains its certificate; `schedule` decides when it is looked at next.
 //! - `authorities` chooses the authority, `budgets` has what it allows.
 //! - [`Reason`]: what is wrong and what to do, in the same words everywhere; [`describe`] shows a row.
+//! - [`AccountDomains`]: what the administrators of an account see and may do.
 //! - `challenges` answers the authorities, on any node.
 //!
 //! A look that could not ask changes no state. A certificate is never obtained inside a handshake.
 
+mod account;
 mod authorities;
 mod budgets;
 mod challenges;
@@ -49,9 +51,11 @@ use crate::host::HostName;
 use crate::metrics::DomainMetrics;
 use crate::registry::{FollowError, Following};
 use crate::seal::{Seals, Unopened};
+use crate::store::registry::DomainState;
 use crate::store::{Registry, StoreError};
 use crate::tenant::Directory;
 
+pub use account::{AccountDomains, AccountHost, HostAddition, Serving};
 pub use claim::{Claimed, DomainClaim, await_look, chosen, claim};
 pub use described::{describe, describe_event, describe_unwatched, new_proof};
 pub use plan::{AuthorityStatus, Plan, status};
@@ -75,6 +79,8 @@ pub struct Domains {
     tls_alpn: TlsAlpnAnswers,
     /// How far the clock of the registry is ahead of this machine's, in microseconds.
     clock: AtomicI64,
+    /// The domains that fail: tenants, with what is wrong.
+    failing: ArcSwap<Vec<(Arc<str>, String)>>,
     /// Something was changed here: look for rows that are due.
     changed: Notify,
     metrics: DomainMetrics,
@@ -112,6 +118,10 @@ impl Domains {
         metrics: DomainMetrics,
     ) -> Self {
         let authorities = acme.map_or(0, |acme| acme.requests.authorities.len());
+        metrics.counted(&DomainState::ALL.map(DomainState::as_str), &[]);
+        for (authority, limits) in acme.iter().flat_map(|acme| acme.requests.authorities.iter().zip(&acme.limits)) {
+            metrics.begin(&authority.name, limits.orders);
+        }
         Self {
             dns: Dns::new(&config.resolvers),
             config: config.clone(),
@@ -123,6 +133,7 @@ impl Domains {
             breakers: Breakers::new(authorities),
             tls_alpn: challenges::no_answers(),
             clock: AtomicI64::new(0),
+            failing: ArcSwap::default(),
             changed: Notify::new(),
             metrics,
         }
@@ -132,6 +143,12 @@ impl Domains {
     #[must_use]
     pub fn config(&self) -> &DomainsConfig {
         &self.config
+    }
+
+    /// The domains that have a certificate and will lose it: their tenants, with what is wrong.
+    #[must_use]
+    pub fn failing(&self) -> Vec<(Arc<str>, String)> {
+        self.failing.load().to_vec()
     }
 
     /// Looks for rows that are due now.

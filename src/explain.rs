@@ -7,6 +7,7 @@
 
 mod certificate;
 mod database;
+mod domain;
 mod sign_in;
 mod webhook;
 
@@ -20,7 +21,7 @@ use crate::host::HostName;
 use crate::metrics::Metrics;
 use crate::quota::{Account, Quota};
 use crate::shared::{RedisClient, RedisConnections, diagnosis};
-use crate::store::DatabaseIdentity;
+use crate::store::{DatabaseIdentity, Registry, StoreError};
 use crate::tenant::token::PresentedToken;
 pub use webhook::{guard_of, trace_webhook};
 
@@ -118,6 +119,8 @@ pub struct Tracer<'c> {
     quota: Option<(Quota, OnRedisFailure)>,
     /// Why Redis can't be used, if it can't.
     redis: Option<diagnosis::Diagnosis>,
+    /// The registry, if certificates are obtained.
+    registry: Option<Result<Registry, StoreError>>,
     roots: Roots,
     now: Timestamp,
 }
@@ -136,7 +139,11 @@ impl<'c> Tracer<'c> {
             failed = diagnosis::diagnose(&redis.target).await.err();
             quota = Some((Quota::new(config.gateway.quota_window, shared, metrics), redis.on_failure));
         }
-        Self { config, quota, redis: failed, roots: Roots::of_system(), now: Timestamp::now() }
+        let registry = match config.gateway.registry.as_ref().filter(|_| config.gateway.acme.is_some()) {
+            Some(registry) => Some(Registry::open(&registry.database).await),
+            None => None,
+        };
+        Self { config, quota, redis: failed, registry, roots: Roots::of_system(), now: Timestamp::now() }
     }
 
     /// Traces a request to a host, which may be given as a URL, with or without a token.
@@ -151,7 +158,7 @@ impl<'c> Tracer<'c> {
         };
         let role = if *host == tenant.address { "sign-in address" } else { "custom domain" };
         trace.step("name", Finding::passes(format!("`{host}` is the {role} of the tenant `{}`", tenant.slug)));
-        trace.step("certificate", certificate::find(self.config, tenant, host, &self.roots, self.now));
+        trace.step("certificate", self.find_certificate(tenant, host).await);
         let zone = tenant.timezone.iana_name().unwrap_or("UTC");
         trace.step(
             "tenant",
@@ -165,10 +172,20 @@ impl<'c> Tracer<'c> {
     pub async fn trace_tenant(&self, tenant: &TenantConfig) -> Trace {
         let mut trace = Trace::default();
         for host in tenant.hosts() {
-            trace.step("certificate", certificate::find(self.config, tenant, host, &self.roots, self.now));
+            trace.step("certificate", self.find_certificate(tenant, host).await);
         }
         self.trace_behind_edge(&mut trace, tenant, None).await;
         trace
+    }
+
+    /// The certificate of a host: of a file, or one that is obtained for it.
+    async fn find_certificate(&self, tenant: &TenantConfig, host: &HostName) -> Finding {
+        match &self.registry {
+            Some(registry) if domain::is_obtained(self.config, tenant, host) => {
+                domain::find(registry.as_ref(), tenant, host, self.now).await
+            }
+            _ => certificate::find(self.config, tenant, host, &self.roots, self.now),
+        }
     }
 
     /// The steps after the edge. With `None`, counts the tenant's tokens instead of checking one.

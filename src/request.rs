@@ -222,7 +222,8 @@ impl Pipeline {
         check_method(&head.method)?;
         if let Some(area) = &context.area {
             let webhooks = WebhookTools { tests: &self.tests, seals: &self.seals, changes: &self.subscription_changes };
-            let visit = Visit { gate: &self.gate, connection, tenant: &tenant, authority: &authority, head, webhooks };
+            let (tenant, authority, domains) = (&tenant, &authority, self.domains.as_deref());
+            let visit = Visit { gate: &self.gate, connection, tenant, authority, head, webhooks, domains };
             return Box::pin(self.administer(area, visit, body, &mut context.route)).await;
         }
 

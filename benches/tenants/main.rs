@@ -2,11 +2,12 @@
 //!
 //! `cargo bench --bench tenants -- 10000 100000` takes the numbers of tenants; 1 and 10,000 is what it takes else. The node
 //! is the real program; its callers are in this process and share the machine with it. `-- registry 100000` has them in a
-//! registry.
+//! registry, `-- domains 10000` hosts whose certificates were obtained.
 
 #![expect(clippy::print_stdout, reason = "the figures are the result")]
 
 mod caller;
+mod domains;
 mod node;
 mod registry;
 mod world;
@@ -30,8 +31,11 @@ const MEANWHILE: usize = 4;
 async fn main() -> anyhow::Result<()> {
     let in_registry = std::env::args().any(|argument| argument == "registry");
     let numbers: Vec<usize> = std::env::args().skip(1).filter_map(|argument| argument.parse().ok()).collect();
+    let are_domains = std::env::args().any(|argument| argument == "domains");
     for tenants in if numbers.is_empty() { vec![1, 10_000] } else { numbers } {
-        if in_registry {
+        if are_domains {
+            domains::measure(tenants).await?;
+        } else if in_registry {
             registry::measure(tenants).await?;
         } else {
             measure(tenants).await?;

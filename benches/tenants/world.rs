@@ -10,6 +10,9 @@ use tempfile::TempDir;
 /// Keys are slow to make and don't matter beyond their number: so many are shared by all certificates.
 const KEYS: usize = 1000;
 
+/// The Base64 of 32 bytes.
+pub(crate) const SEAL_KEY: &str = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
+
 pub(crate) struct World {
     pub(crate) tenants: usize,
     pub(crate) authority: CertifiedIssuer<'static, KeyPair>,
@@ -56,6 +59,37 @@ impl World {
         }
         fs::write(world.folder.path().join("import.txt"), text)?;
         Ok(world)
+    }
+
+    /// Tenants in a registry with a host each that no file covers.
+    pub(crate) fn make_domains(domains: usize) -> anyhow::Result<Self> {
+        let mut world = Self::make_registry(domains)?;
+        world.in_registry = false;
+        let text = fs::read_to_string(world.config())?;
+        let tables = format!(
+            "[gateway.domains]\naddresses = [\"127.0.0.1\"]\nresolvers = [\"127.0.0.1:1\"]\n[gateway.acme]\n\
+             contact = [\"it@example.com\"]\naccept_terms = true\nseal_keys = [\"{SEAL_KEY}\"]\n\
+             [[gateway.acme.ca]]\nname = \"none\"\ndirectory = \"https://127.0.0.1:1/\"\n"
+        );
+        fs::write(world.config(), format!("{text}{tables}"))?;
+        let import = world.folder.path().join("import.txt");
+        let text: String = (0..domains)
+            .map(|n| {
+                let (host, database) = (world.host(n), Self::database(n));
+                format!(
+                    "[[tenant]]\nslug = \"t{n}\"\nname = \"T\"\naddress = \"{host}\"\ndatabase = \"{database}\"\n\n"
+                )
+            })
+            .collect();
+        fs::write(import, text)?;
+        Ok(world)
+    }
+
+    /// A chain for a host, and its key, in PEM.
+    pub(crate) fn pair(&self, host: &str) -> anyhow::Result<(String, String)> {
+        let key = KeyPair::generate()?;
+        let certificate = CertificateParams::new([host.to_owned()])?.signed_by(&key, &self.authority)?;
+        Ok((certificate.pem() + &self.authority.pem(), key.serialize_pem()))
     }
 
     pub(crate) fn database(n: usize) -> String {

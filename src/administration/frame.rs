@@ -25,6 +25,8 @@ pub(super) struct Frame {
     pub(super) form_token: String,
     /// The entry of the navigation that the page belongs to.
     pub(super) here: &'static str,
+    /// Whether there is a page of domains.
+    pub(super) has_domains: bool,
     pub(super) assets: Assets,
     pub(super) texts: &'static Texts,
     /// The tag of the language.
@@ -55,6 +57,7 @@ impl Frame {
             may_change: member.session.role == AdminRole::Admin,
             form_token: member.secret.form_token(),
             here,
+            has_domains: member.visit.domains.is_some(),
             assets: Assets::below(base),
             texts: member.area.texts,
             language: member.area.language.tag(),

@@ -37,6 +37,10 @@ pub(super) enum Page {
     Groups,
     GroupSync,
     UndoSync,
+    Domains,
+    AddDomain,
+    Domain,
+    ChangeDomain,
     Audit,
     ExportAudit,
     Sessions,
@@ -72,7 +76,7 @@ const fn post(name: &'static str, path: &'static str, needs: Needs, page: Page) 
 }
 
 /// Every route.
-pub static ROUTES: [Route; 23] = [
+pub static ROUTES: [Route; 27] = [
     get("GET /admin", "", Needs::Viewer, Page::Overview),
     get("GET /admin/tokens", "/tokens", Needs::Viewer, Page::Tokens),
     post("POST /admin/tokens", "/tokens", Needs::Admin, Page::CreateToken),
@@ -86,6 +90,10 @@ pub static ROUTES: [Route; 23] = [
     get("GET /admin/groups", "/groups", Needs::Viewer, Page::Groups),
     get("GET /admin/groups/{id}", "/groups/{}", Needs::Viewer, Page::GroupSync),
     post("POST /admin/groups/{id}", "/groups/{}", Needs::Admin, Page::UndoSync),
+    get("GET /admin/domains", "/domains", Needs::Viewer, Page::Domains),
+    post("POST /admin/domains", "/domains", Needs::Admin, Page::AddDomain),
+    get("GET /admin/domains/{host}", "/domains/{}", Needs::Viewer, Page::Domain),
+    post("POST /admin/domains/{host}", "/domains/{}", Needs::Admin, Page::ChangeDomain),
     get("GET /admin/audit", "/audit", Needs::Viewer, Page::Audit),
     get("GET /admin/audit/export", "/audit/export", Needs::Viewer, Page::ExportAudit),
     get("GET /admin/sessions", "/sessions", Needs::Viewer, Page::Sessions),
@@ -152,6 +160,7 @@ mod tests {
             ("GET", "/tokens/7/8/revoke", "404"),
             ("GET", "/tokens//revoke", "404"),
             ("GET", "/tokens/revoke", "GET /admin/tokens/{id} revoke"),
+            ("POST", "/domains/forms.acme.org", "POST /admin/domains/{host} forms.acme.org"),
             ("GET", "/sign-out", "405 POST"),
             ("GET", "/enter/s3cret", "GET /admin/enter/{secret} s3cret"),
             ("GET", "/audit/export", "GET /admin/audit/export "),

@@ -13,7 +13,10 @@ use super::forms::Form;
 use super::protection::{Referrer, is_from_own_page};
 use super::routes::{self, Needs, Page, Route};
 use super::times::Moment;
-use super::{Area, audit, enter, groups, oidc, overview, problem, sessions, style, token, tokens, webhooks};
+use super::{
+    Area, audit, domain, domains, enter, groups, oidc, overview, problem, sessions, style, token, tokens, webhooks,
+};
+use crate::domains::Domains;
 use crate::error::{Refusal, abbreviate};
 use crate::gate::{Authority, Connection, Gate, Origin};
 use crate::outbound::TestRequests;
@@ -43,6 +46,8 @@ pub struct Visit<'r> {
     pub head: &'r request::Parts,
     /// What pages do about webhooks.
     pub webhooks: WebhookTools<'r>,
+    /// The domains that get a certificate of their own, if that is configured.
+    pub domains: Option<&'r Domains>,
 }
 
 /// What is needed to test and to change webhooks.
@@ -215,6 +220,8 @@ async fn read(member: &Member<'_>, page: Page, segment: &str) -> Result<Reply, R
         Page::Webhook => webhooks::show(member, segment).await,
         Page::Groups => groups::list(member).await,
         Page::GroupSync => groups::show(member, segment).await,
+        Page::Domains => domains::list(member).await,
+        Page::Domain => domain::show(member, segment).await,
         Page::Audit => audit::show(member).await,
         Page::ExportAudit => audit::export(member).await,
         Page::Sessions => sessions::show(member).await,
@@ -223,6 +230,8 @@ async fn read(member: &Member<'_>, page: Page, segment: &str) -> Result<Reply, R
         | Page::Revoke
         | Page::ChangeWebhook
         | Page::UndoSync
+        | Page::AddDomain
+        | Page::ChangeDomain
         | Page::EndSessions
         | Page::SignOut
         | Page::Enter
@@ -241,6 +250,8 @@ async fn change(change: &Change<'_>, page: Page, segment: &str) -> Result<Reply,
         Page::Revoke => token::revoke(change, segment).await,
         Page::ChangeWebhook => webhooks::change(change, segment).await,
         Page::UndoSync => groups::undo(change, segment).await,
+        Page::AddDomain => domains::add(change).await,
+        Page::ChangeDomain => domain::change(change, segment).await,
         Page::EndSessions => sessions::end(change).await,
         Page::SignOut => sessions::sign_out(change).await,
         Page::Overview
@@ -251,6 +262,8 @@ async fn change(change: &Change<'_>, page: Page, segment: &str) -> Result<Reply,
         | Page::Webhook
         | Page::Groups
         | Page::GroupSync
+        | Page::Domains
+        | Page::Domain
         | Page::Audit
         | Page::ExportAudit
         | Page::Sessions

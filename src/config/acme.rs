@@ -56,7 +56,7 @@ pub(super) fn read(
     let mut table = table?;
     let context = table.context();
     let contact =
-        table.required_strings("contact").into_iter().filter_map(|text| read_contact(text, context)).collect();
+        table.required_strings("contact").into_iter().filter_map(|text| read_contact(&text, context)).collect();
     let accept_at = table.span_of("accept_terms");
     if !table.boolean("accept_terms", false) {
         let span = accept_at.as_ref().unwrap_or(table.span());
@@ -109,7 +109,7 @@ fn lets_encrypt() -> Authority {
     }
 }
 
-fn read_contact(text: StringValue, context: &LoadContext<'_>) -> Option<String> {
+fn read_contact(text: &StringValue, context: &LoadContext<'_>) -> Option<String> {
     let address = text.value.strip_prefix("mailto:").unwrap_or(&text.value);
     let is_address = address.split_once('@').is_some_and(|(name, host)| !name.is_empty() && !host.is_empty())
         && address.bytes().all(|byte| byte.is_ascii_graphic() && !b",;<>\"?".contains(&byte));

@@ -42,6 +42,7 @@ impl DomainsConfig {
 pub(super) fn read(table: Option<TableReader<'_, '_>>, registry: Option<&SourceSpan>) -> Option<DomainsConfig> {
     let mut table = table?;
     let context = table.context();
+    let says_where = table.contains("target") || table.contains("addresses");
     let target = table.string("target").and_then(|text| {
         let host = HostName::parse(&text.value).ok().filter(|host| host.as_str().contains('.'));
         if host.is_none() {
@@ -63,7 +64,7 @@ pub(super) fn read(table: Option<TableReader<'_, '_>>, registry: Option<&SourceS
         .collect();
     let resolvers = table.strings("resolvers");
     let resolvers = resolvers.iter().filter_map(|text| read_dns_server(text, context)).collect();
-    if !table.contains("target") && !table.contains("addresses") {
+    if !says_where {
         let problem = Problem::at(table.span(), "nothing says where hosts have to point");
         context.report(problem.help("set `target`, the name that they point to, or the `addresses` of the gateway"));
     }

@@ -3,6 +3,7 @@
 //! This file has the folder that each test gets, and configurations without a fault; the faults are in `tests/`.
 
 mod administration;
+mod domains;
 mod faults;
 mod files;
 mod limits;

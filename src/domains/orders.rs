@@ -360,7 +360,7 @@ impl Domains {
                 }
             }
         }
-        let until = until.unwrap_or(now + DOWN);
+        let until = schedule::to_second(until.unwrap_or(now + DOWN));
         let reason = Reason::of_authority(&name, &domain.host, &error, until);
         let mut events = Vec::new();
         let state = match (domain.not_after, error.fault()) {

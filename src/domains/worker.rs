@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 use super::needed::Needed;
-use super::{Domains, DomainsError, budgets};
+use super::{Domains, DomainsError, Reason, budgets};
 use crate::background::{Run, Task};
-use crate::store::registry::DomainCount;
+use crate::store::registry::{DomainCount, DomainFilter, DomainRecord, DomainState};
 use crate::store::with_causes;
 use crate::tenant::Directory;
 
@@ -30,6 +30,11 @@ const AT_ONCE: usize = 16;
 
 /// How often the domains are counted for the metrics.
 const COUNT_INTERVAL: Duration = Duration::from_secs(15);
+
+/// How many domains that fail are named in readiness.
+///
+/// Larger: a probe that comes every second gets a very large answer. Smaller: fewer faults are visible without the list.
+const MAX_NAMED: u32 = 100;
 
 /// The task.
 #[derive(Debug)]
@@ -101,8 +106,15 @@ impl DomainWorker {
         let counts = registry.count_domains().await?;
         let read = |DomainCount { state, reason, count }: &DomainCount| (state.as_str(), reason.clone(), *count);
         let counts: Vec<_> = counts.iter().map(read).collect();
-        metrics.counted(counts.iter().map(|(state, reason, count)| (*state, reason.as_str(), *count)));
+        metrics.counted(&DomainState::ALL.map(DomainState::as_str), &counts);
         metrics.late.set(registry.count_late_domains().await?);
+        let failing = DomainFilter { state: Some(DomainState::Failing), ..DomainFilter::default() };
+        let failing = registry.list_domains(&failing, MAX_NAMED).await?;
+        let fault = |row: &DomainRecord| {
+            let reason = Reason::read(&row.reason);
+            (row.slug.as_str().into(), format!("{}: {}. {}", row.host, reason.name(), reason.next_step()))
+        };
+        domains.failing.store(Arc::new(failing.iter().map(fault).collect()));
         let Some(acme) = &domains.acme else { return Ok(()) };
         for (at, (authority, limits)) in acme.requests.authorities.iter().zip(&acme.limits).enumerate() {
             let budget = budgets::orders(&authority.name, *limits, budgets::Order::Renewal);

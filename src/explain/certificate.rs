@@ -16,10 +16,10 @@ const SOON_DAYS: i64 = 21;
 
 /// Reads the certificate of a host as a handshake would.
 pub(super) fn find(config: &Config, tenant: &TenantConfig, host: &HostName, roots: &Roots, now: Timestamp) -> Finding {
-    let Some(shared) = &config.gateway.certificate else {
+    let own = tenant.certificate(host).map(|(_, files)| files);
+    let Some(files) = own.or(config.gateway.certificate.as_ref()) else {
         return Finding::passes("none is needed: no entry of `listen` speaks TLS");
     };
-    let files = tenant.certificate(host).map_or(shared, |(_, files)| files);
     let file = files.certificate.display();
     let certificate = match certificate::read(files) {
         Ok(certificate) => certificate,

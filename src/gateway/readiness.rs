@@ -74,6 +74,9 @@ impl ReadinessParts {
             };
             parts.insert("registry", state);
         }
+        if let Some(domains) = &self.pipeline.domains {
+            parts.insert("domains", note(domains.failing(), &mut tenants));
+        }
         tenants = tenants.into_iter().take(NAMED).collect();
         Readiness { ready, parts, tenants }
     }

@@ -6,6 +6,10 @@ use prometheus::{Histogram, IntCounterVec, IntGauge, IntGaugeVec};
 
 use super::register::Registrar;
 
+/// The values of `result`: the certificate was issued, the authority refused because of the host, it failed, or the order
+/// waits for a budget.
+const RESULTS: [&str; 4] = ["issued", "refused", "failed", "waits"];
+
 /// Domains and orders.
 #[derive(Clone, Debug)]
 pub struct DomainMetrics {
@@ -51,11 +55,20 @@ impl DomainMetrics {
         }
     }
 
-    /// Records how many domains are in each state for each reason.
-    pub(crate) fn counted<'c>(&self, counts: impl Iterator<Item = (&'c str, &'c str, i64)>) {
+    /// Shows an authority before it is asked.
+    pub(crate) fn begin(&self, authority: &str, orders: u32) {
+        for result in RESULTS {
+            self.orders.with_label_values(&[authority, result]);
+        }
+        self.authority(authority, orders, true);
+    }
+
+    /// Records how many domains are in each state for each reason. A state without any is shown too.
+    pub(crate) fn counted(&self, states: &[&str], counts: &[(&str, String, i64)]) {
         self.domains.reset();
+        states.iter().for_each(|state| self.domains.with_label_values(&[*state, ""]).set(0));
         for (state, reason, count) in counts {
-            self.domains.with_label_values(&[state, reason]).set(count);
+            self.domains.with_label_values(&[*state, reason]).set(*count);
         }
     }
 

@@ -97,7 +97,7 @@ impl Snapshot {
             .collect();
         let outcome = self.write(head, &sealed, is_whole).await;
         self.revision = outcome.is_ok().then_some(head.revision);
-        self.note(outcome);
+        self.note(&outcome);
     }
 
     /// Reads the certificates that the file has of a registry, some at a time. Returns the revision of the last one.
@@ -140,7 +140,7 @@ impl Snapshot {
         };
         let outcome = keep.await;
         self.lacks_certificates = outcome.is_err() || (self.lacks_certificates && !is_whole);
-        self.note(outcome);
+        self.note(&outcome);
     }
 
     /// Whether all certificates are to be written, since the file lacks some.
@@ -148,8 +148,8 @@ impl Snapshot {
         self.lacks_certificates && self.failed_at.is_none_or(|at| at.elapsed() >= RETRY_PAUSE)
     }
 
-    fn note(&mut self, outcome: Result<(), StoreError>) {
-        match &outcome {
+    fn note(&mut self, outcome: &Result<(), StoreError>) {
+        match outcome {
             Err(error) if self.failed_at.is_none() => {
                 let cause = with_causes(error);
                 tracing::warn!(file = ?self.location, cause, "no snapshot of the registry can be kept");

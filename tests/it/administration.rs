@@ -2,6 +2,7 @@
 
 mod audit;
 mod browser;
+mod domains;
 mod groups;
 mod languages;
 mod links;

@@ -1,4 +1,9 @@
-//! Domains: the operator API and the commands that add, show and remove them.
+//! Domains and their certificates, with a real certificate authority and real DNS; the operator API and the commands.
 
 mod api;
+mod certbot;
 mod commands;
+mod life;
+mod orders;
+mod scene;
+mod serving;

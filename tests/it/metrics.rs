@@ -16,7 +16,7 @@ use crate::support::redis::Redis;
 /// A node whose every part was used: both databases, Redis, refusals.
 async fn used(redis: &Redis) -> (Acme, SocketAddr) {
     let site = Site::new().tenant("acme", Engine::Postgres).tenant("globex", Engine::Sqlite);
-    let mut acme = Acme::of(site.requests_per_minute(5).redis(redis));
+    let mut acme = Acme::of(site.requests_per_minute(5).redis(redis).obtaining_certificates());
     let operator = acme.node.operator_address();
     let caller = acme.caller();
     for path in ["/api/v1/me", "/api/v1/form", "/api/v1/form/4711", "/api/v1/nothing"] {

@@ -40,6 +40,13 @@ page! {
         WebhookTexts: webhook;
         GroupsTexts: groups;
         GroupSyncTexts: group_sync;
+        DomainsTexts: domains;
+        DomainTexts: domain;
+        DomainStatesTexts: domain_states;
+        DomainMeaningsTexts: domain_meanings;
+        DomainReasonsTexts: domain_reasons;
+        DomainStepsTexts: domain_steps;
+        DomainFailuresTexts: domain_failures;
         AuditTexts: audit;
         SessionsTexts: sessions;
         ActionsTexts: actions;
@@ -72,8 +79,8 @@ page! {
 page! {
     /// What surrounds each page.
     FrameTexts {
-        Text: skip, pages, overview, tokens, webhooks, groups, audit, sessions, viewer, sign_out,
-            error, actions;
+        Text: skip, pages, overview, tokens, webhooks, groups, domains, audit, sessions, viewer,
+            sign_out, error, actions;
     }
 }
 
@@ -211,6 +218,64 @@ page! {
             would_go, no_one, undo, undo_lead, button, leave, only_viewer, no_members, all_changed,
             group_deleted, undone, touched, nothing_changed, not_undone, unknown;
         Counted: more, skipped;
+    }
+}
+
+page! {
+    /// The domains of the account.
+    DomainsTexts {
+        Text: lead, in_file, add_heading, host, add, removed, no_host, taken, of_operator,
+            too_many, caption, state, next_step, since, certificate, was_added, nothing,
+            of_operator_file, expires, none_yet, no_more, more;
+    }
+}
+
+page! {
+    /// One domain.
+    DomainTexts {
+        Text: heading, was_added, was_same, was_checked, was_asked, reason, expires, renews,
+            checked, next_check, records, records_lead, proof, proof_lead, proof_label, what,
+            kind, name, in_full, value, add, remove_record, check_heading, check_lead, check,
+            remove_heading, remove_lead, remove, no_action, unknown;
+    }
+}
+
+page! {
+    /// The states of domains.
+    DomainStatesTexts {
+        Text: claimed, dns, verified, queued, issuing, live, failing, removed, served;
+    }
+}
+
+page! {
+    /// What the states of domains mean.
+    DomainMeaningsTexts {
+        Text: claimed, dns, verified, queued, issuing, live, failing, removed, served;
+    }
+}
+
+page! {
+    /// What is wrong with a domain, in a few words.
+    DomainReasonsTexts {
+        Text: no_records, not_seen_yet, elsewhere, behind_cdn, caa, dns_broken, dnssec,
+            proof_missing, taken, ca_refused, ca_limited, ca_down, unreachable;
+    }
+}
+
+page! {
+    /// What to do about a domain.
+    DomainStepsTexts {
+        Text: undelegated, no_address, changes, not_seen_until, not_copied, elsewhere,
+            behind_cdn, cdn_proxy, caa_critical, caa, resolver_broken, server_broken, dnssec,
+            proof_missing, taken, moves, ca_refused, ca_limited, ca_down, unreachable, remove,
+            add, and, record, relative_record, bare_record;
+    }
+}
+
+page! {
+    /// What a name server does instead of an answer.
+    DomainFailuresTexts {
+        Text: timeout, unreachable, lame, malformed, servfail;
     }
 }
 

@@ -128,7 +128,8 @@ impl Registry {
         found.domains.retain(|domain| domain != host);
         if found.domains.len() == had {
             let mut sql = transaction.sql();
-            sql.push("DELETE FROM registry_domains WHERE is_added AND host = ").bind(host);
+            // The row of one that was removed is kept for a day.
+            sql.push("DELETE FROM registry_domains WHERE is_added AND state <> 'removed' AND host = ").bind(host);
             sql.push(" AND slug = ").bind(slug);
             let contested = transaction.execute(sql).await? > 0;
             transaction.commit().await?;

@@ -90,8 +90,22 @@ async fn a_configured_language_is_that_of_every_page() {
     }
 }
 
+/// Whole English sentences, without the places in them. Single words may be the same in both languages.
+pub(super) fn english_sentences() -> Vec<String> {
+    let german = texts_of("de");
+    let foreign: Vec<String> = texts_of("en")
+        .into_iter()
+        .filter(|(key, text)| text != &german[key] && text.split(' ').count() >= 3)
+        .flat_map(|(_, text)| text.split(['{', '}']).step_by(2).map(str::to_owned).collect::<Vec<_>>())
+        .filter(|words| words.trim().split(' ').count() >= 3)
+        .map(|words| words.replace('&', "&amp;"))
+        .collect();
+    assert!(foreign.len() > 100, "{}", foreign.len());
+    foreign
+}
+
 /// Looks at a page in German: it is accessible in every look, has no text in English, and no place without a value.
-async fn check(browser: &Browser, name: &str, foreign: &[String]) {
+pub(super) async fn check_german(browser: &Browser, name: &str, foreign: &[String]) {
     assert_eq!(browser.script("return document.documentElement.lang").await, json!("de"), "{name}");
     // Reasons of the webhook sender are stored in English, and marked as such.
     let words = "const page = document.documentElement.cloneNode(true); \
@@ -111,41 +125,32 @@ async fn check(browser: &Browser, name: &str, foreign: &[String]) {
 async fn every_page_is_accessible_and_complete_in_german() {
     let scene = Scene::start(Engine::Sqlite);
     let base = format!("https://{}", scene.host("acme"));
-    let german = texts_of("de");
-    // Whole sentences, without the places in them. Single words may be the same in both languages.
-    let foreign: Vec<String> = texts_of("en")
-        .into_iter()
-        .filter(|(key, text)| text != &german[key] && text.split(' ').count() >= 3)
-        .flat_map(|(_, text)| text.split(['{', '}']).step_by(2).map(str::to_owned).collect::<Vec<_>>())
-        .filter(|words| words.trim().split(' ').count() >= 3)
-        .map(|words| words.replace('&', "&amp;"))
-        .collect();
-    assert!(foreign.len() > 100, "{}", foreign.len());
+    let foreign = english_sentences();
     let browser = Browser::start_in("de-DE,de").await;
     let open = async |path: &str| {
         browser.open(&format!("{base}/admin{path}")).await;
     };
     open("").await;
-    check(&browser, "not-signed-in", &foreign).await;
+    check_german(&browser, "not-signed-in", &foreign).await;
     browser.open(&format!("{base}{}", scene.link("acme", "admin", 600).await)).await;
-    check(&browser, "enter", &foreign).await;
+    check_german(&browser, "enter", &foreign).await;
     browser.follow("button").await;
-    check(&browser, "overview-empty", &foreign).await;
+    check_german(&browser, "overview-empty", &foreign).await;
     for page in ["tokens", "webhooks", "groups", "audit"] {
         open(&format!("/{page}")).await;
-        check(&browser, &format!("{page}-empty"), &foreign).await;
+        check_german(&browser, &format!("{page}-empty"), &foreign).await;
     }
 
     open("/tokens").await;
     browser.type_into("#name", "   ").await;
     browser.follow("main form button").await;
-    check(&browser, "tokens-error", &foreign).await;
+    check_german(&browser, "tokens-error", &foreign).await;
     browser.type_into("#name", "Verzeichnisdienst").await;
     browser.follow("main form button").await;
     let value = browser.text("#token-value").await;
-    check(&browser, "token-value", &foreign).await;
+    check_german(&browser, "token-value", &foreign).await;
     browser.page.refresh().await.unwrap();
-    check(&browser, "token-again", &foreign).await;
+    check_german(&browser, "token-again", &foreign).await;
 
     let api = scene.node.client().to(&scene.host("acme")).with(&value);
     let group = json!({ "name": "Vertrieb", "members": [{ "email": "ana@acme.example" }] });
@@ -158,7 +163,7 @@ async fn every_page_is_accessible_and_complete_in_german() {
     assert_eq!(own.post("/admin/tokens", &soon).await.status, 201);
     open("/tokens/1").await;
     browser.follow("#rotate ~ button").await;
-    check(&browser, "token-rotated", &foreign).await;
+    check_german(&browser, "token-rotated", &foreign).await;
     for (path, name) in [
         ("", "overview"),
         ("/tokens?show=all", "tokens"),
@@ -178,29 +183,29 @@ async fn every_page_is_accessible_and_complete_in_german() {
         ("/nothing", "unknown-page"),
     ] {
         open(path).await;
-        check(&browser, name, &foreign).await;
+        check_german(&browser, name, &foreign).await;
     }
     open("/webhooks/1").await;
     browser.follow("button[value=test]").await;
-    check(&browser, "webhook-not-tested", &foreign).await;
+    check_german(&browser, "webhook-not-tested", &foreign).await;
     open("/webhooks/1").await;
     browser.follow("button[value=pause]").await;
-    check(&browser, "webhook-paused", &foreign).await;
+    check_german(&browser, "webhook-paused", &foreign).await;
     browser.follow("#rotate ~ button").await;
-    check(&browser, "webhook-secret", &foreign).await;
+    check_german(&browser, "webhook-secret", &foreign).await;
     open("/groups/1").await;
     browser.follow("main form button").await;
-    check(&browser, "groups-undone", &foreign).await;
+    check_german(&browser, "groups-undone", &foreign).await;
     open("/groups/1").await;
-    check(&browser, "group-sync-undone", &foreign).await;
+    check_german(&browser, "group-sync-undone", &foreign).await;
     open("/tokens/2/revoke").await;
     browser.follow("main form button").await;
-    check(&browser, "token-revoked", &foreign).await;
+    check_german(&browser, "token-revoked", &foreign).await;
     browser.follow("header form button").await;
-    check(&browser, "signed-out", &foreign).await;
+    check_german(&browser, "signed-out", &foreign).await;
     browser.open(&format!("{base}{}", scene.link("acme", "viewer", 600).await)).await;
-    check(&browser, "enter-viewer", &foreign).await;
+    check_german(&browser, "enter-viewer", &foreign).await;
     browser.follow("button").await;
     open("/tokens/1/revoke").await;
-    check(&browser, "revoke-viewer", &foreign).await;
+    check_german(&browser, "revoke-viewer", &foreign).await;
 }

@@ -39,7 +39,8 @@ async fn health_and_readiness_are_reported() {
 async fn the_documented_metrics_exist_and_no_label_reveals_a_client() {
     let site = Site::new().tenant_with("acme", Engine::Sqlite, |tenant| tenant.domain("forms.acme.test"));
     // A slug is the operator's own word for a tenant; what callers send is in no label.
-    let mut acme = Acme::of(site.requests_per_minute(100_000).gateway("tenant_metrics", "none"));
+    let mut acme =
+        Acme::of(site.requests_per_minute(100_000).obtaining_certificates().gateway("tenant_metrics", "none"));
     let operator = acme.node.operator_address();
     let caller = acme.caller();
     for protocol in [Protocol::Http1, Protocol::Http2] {

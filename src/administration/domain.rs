@@ -1,0 +1,125 @@
+//! One domain: its state, what to do about it, the records to set, a look at it now, and removing it.
+
+use askama::Template;
+use http::StatusCode;
+use serde_json::json;
+
+use super::domain_words::Piece;
+use super::domains::{HostRow, LOOK, domains_of};
+use super::forms::parameter;
+use super::frame::{Frame, page};
+use super::texts::DomainTexts;
+use super::times::Moment;
+use super::visit::{Change, Member};
+use crate::dns::{Action, Record};
+use crate::domains::{Reason, Serving};
+use crate::error::Refusal;
+use crate::host::HostName;
+use crate::reply::Reply;
+use crate::store::AuditEntry;
+
+#[derive(Template)]
+#[template(path = "domain.html", config = "src/administration/askama.toml")]
+struct DomainPage {
+    frame: Frame,
+    text: &'static DomainTexts,
+    row: HostRow,
+    /// The records to add or to remove.
+    records: Vec<Record>,
+    /// The record that proves the domain, unless it is one of those.
+    proof: Option<Record>,
+    /// The name that proves the domain if it is an alias of that.
+    label: Option<HostName>,
+    checked: Option<Moment>,
+    next_check: Option<Moment>,
+    renews: Option<Moment>,
+    done: Option<&'static str>,
+    /// Whether the domain can be removed here.
+    can_remove: bool,
+}
+
+impl DomainPage {
+    fn heading(&self) -> String {
+        self.text.heading.with("host", &self.row.host)
+    }
+
+    fn action(&self, record: &Record) -> &'static str {
+        match record.action {
+            Action::Add => &self.text.add,
+            Action::Remove => &self.text.remove_record,
+        }
+    }
+}
+
+/// The host that a path names.
+fn parse(segment: &str) -> Option<HostName> {
+    HostName::parse(segment).ok().filter(|host| host.as_str() == segment)
+}
+
+pub(super) async fn show(member: &Member<'_>, segment: &str) -> Result<Reply, Refusal> {
+    let domains = domains_of(member)?;
+    let text = &member.area.texts.domain;
+    let Some(host) = parse(segment) else { return Ok(unknown(member)) };
+    let Some(found) = domains.find(&host).await? else { return Ok(unknown(member)) };
+    let domain = match &found.serving {
+        Serving::OfFile => None,
+        Serving::Own(domain) => domain.as_deref(),
+    };
+    let records = domain.map(|domain| Reason::read(&domain.reason).records().to_vec()).unwrap_or_default();
+    let proof = domain.and_then(|domain| domains.proof(domain));
+    let is_listed =
+        |proof: &Record| records.iter().any(|record| record.name == proof.name && record.kind == proof.kind);
+    let done = match &*parameter(member.visit.head.uri.query(), "done") {
+        "added" => Some(&*text.was_added),
+        "same" => Some(&*text.was_same),
+        "checked" => Some(&*text.was_checked),
+        "asked" => Some(&*text.was_asked),
+        _ => None,
+    };
+    let domain_page = DomainPage {
+        frame: Frame::of(member, "domains"),
+        text,
+        row: HostRow::of(&found, member),
+        proof: proof.filter(|proof| !is_listed(proof)),
+        records,
+        label: domains.label(),
+        checked: domain.and_then(|domain| domain.checked_at).map(|at| member.moment(at)),
+        next_check: domain.map(|domain| member.moment(domain.next_at)),
+        renews: domain.and_then(|domain| domain.renew_at).map(|at| member.moment(at)),
+        done,
+        can_remove: found.is_added && domains.can_change(),
+    };
+    Ok(page(StatusCode::OK, &domain_page))
+}
+
+/// What the field `action` asks for.
+pub(super) async fn change(change: &Change<'_>, segment: &str) -> Result<Reply, Refusal> {
+    let member = &change.member;
+    let domains = domains_of(member)?;
+    let Some(host) = parse(segment) else { return Ok(unknown(member)) };
+    match change.form.field("action") {
+        "check" => {
+            if domains.find(&host).await?.is_none() {
+                return Ok(unknown(member));
+            }
+            let done = if domains.check(&host, LOOK).await? { "checked" } else { "asked" };
+            Ok(member.area.see_other(&format!("/domains/{host}?done={done}")))
+        }
+        "remove" => {
+            if !domains.remove(&host, &change.actor.name).await? {
+                return Ok(unknown(member));
+            }
+            let subject = format!("domain {host}");
+            let entry = AuditEntry { action: "domain.removed", subject, details: json!({}) };
+            member.store.audit(&change.actor, entry, member.now).await?;
+            let (tenant, actor, host) = (&*member.visit.tenant.slug, &change.actor.name, host.as_str());
+            tracing::info!(tenant, actor, host, "an administrator removed a domain");
+            Ok(member.area.see_other("/domains?done=removed"))
+        }
+        _ => Ok(member.area.unknown(&member.area.texts.domain.no_action)),
+    }
+}
+
+fn unknown(member: &Member<'_>) -> Reply {
+    member.area.unknown(&member.area.texts.domain.unknown)
+}

@@ -1,0 +1,190 @@
+//! Domains: every host of the account with what serves it, and adding one.
+
+use std::time::Duration;
+
+use askama::Template;
+use http::StatusCode;
+use serde_json::json;
+
+use super::domain_words::{Piece, ReasonWords, words_of};
+use super::forms::parameter;
+use super::frame::{Frame, page};
+use super::texts::DomainsTexts;
+use super::times::Moment;
+use super::visit::{Change, Member};
+use crate::domains::{AccountDomains, AccountHost, HostAddition, Reason, Serving};
+use crate::error::Refusal;
+use crate::host::HostName;
+use crate::reply::Reply;
+use crate::store::AuditEntry;
+use crate::store::registry::DomainState;
+
+/// How many hosts a page has. Larger: a page takes longer. Smaller: more pages.
+const PAGE: usize = 100;
+
+/// How long a form waits until a domain was looked at.
+///
+/// Larger: an administrator waits for name servers that do not answer. Smaller: the page has the state before the look.
+pub(super) const LOOK: Duration = Duration::from_secs(4);
+
+/// A host, as both pages show it.
+pub(super) struct HostRow {
+    pub(super) host: String,
+    pub(super) is_added: bool,
+    /// Whether its certificate is that of a file.
+    pub(super) is_of_file: bool,
+    /// The name of the state in the API.
+    pub(super) state: &'static str,
+    pub(super) state_label: &'static str,
+    pub(super) meaning: &'static str,
+    pub(super) reason: Option<ReasonWords>,
+    pub(super) since: Option<Moment>,
+    pub(super) expires: Option<Moment>,
+}
+
+impl HostRow {
+    pub(super) fn of(host: &AccountHost, member: &Member<'_>) -> Self {
+        let texts = member.area.texts;
+        let AccountHost { host, is_added, serving } = host;
+        let domain = match serving {
+            Serving::OfFile => {
+                let (state_label, meaning) = (&*texts.domain_states.served, &*texts.domain_meanings.served);
+                return Self {
+                    host: host.clone(),
+                    is_added: *is_added,
+                    is_of_file: true,
+                    state: "live",
+                    state_label,
+                    meaning,
+                    reason: None,
+                    since: None,
+                    expires: None,
+                };
+            }
+            Serving::Own(domain) => domain.as_deref(),
+        };
+        let state = domain.map_or(DomainState::Claimed, |domain| domain.state);
+        let (state_label, meaning) = words_of(state, texts);
+        let moment = |at| member.moment(at);
+        let reason = domain.map_or(Reason::None {}, |domain| Reason::read(&domain.reason));
+        Self {
+            host: host.clone(),
+            is_added: *is_added,
+            is_of_file: false,
+            state: state.as_str(),
+            state_label,
+            meaning,
+            reason: ReasonWords::of(&reason, texts, member.area.language, &|at| moment(at).shown),
+            since: domain.map(|domain| moment(domain.since)),
+            expires: domain.and_then(|domain| domain.not_after).map(moment),
+        }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "domains.html", config = "src/administration/askama.toml")]
+struct DomainsPage {
+    frame: Frame,
+    text: &'static DomainsTexts,
+    can_change: bool,
+    typed: String,
+    fault: Option<&'static str>,
+    done: Option<&'static str>,
+    rows: Vec<HostRow>,
+    /// The last host of this page, if there are more.
+    next: Option<String>,
+}
+
+/// The domains of the account; there is no such page if nothing is configured.
+pub(super) fn domains_of<'v>(member: &'v Member<'_>) -> Result<AccountDomains<'v>, Refusal> {
+    let domains = member.visit.domains.ok_or(Refusal::UnknownPath)?;
+    Ok(domains.of_account(&member.visit.tenant.slug))
+}
+
+pub(super) async fn list(member: &Member<'_>) -> Result<Reply, Refusal> {
+    list_with(member, StatusCode::OK, "", None).await
+}
+
+async fn list_with(
+    member: &Member<'_>,
+    status: StatusCode,
+    typed: &str,
+    fault: Option<&'static str>,
+) -> Result<Reply, Refusal> {
+    let domains = domains_of(member)?;
+    let query = member.visit.head.uri.query();
+    let after = parameter(query, "after");
+    let mut hosts = domains.list().await?;
+    hosts.retain(|host| *host.host > *after);
+    let next = (hosts.len() > PAGE).then(|| hosts[PAGE - 1].host.clone());
+    hosts.truncate(PAGE);
+    let text = &member.area.texts.domains;
+    let domains_page = DomainsPage {
+        frame: Frame::of(member, "domains"),
+        text,
+        can_change: domains.can_change(),
+        typed: typed.to_owned(),
+        fault,
+        done: (parameter(query, "done") == "removed").then_some(&text.removed),
+        rows: hosts.iter().map(|host| HostRow::of(host, member)).collect(),
+        next,
+    };
+    Ok(page(status, &domains_page))
+}
+
+/// A name that a domain can have: of DNS, with a dot.
+fn parse(typed: &str) -> Option<HostName> {
+    let host = HostName::parse(typed.trim()).ok()?;
+    let text = host.as_str();
+    let is_address = text.starts_with('[') || text.parse::<std::net::IpAddr>().is_ok();
+    (text.contains('.') && !is_address).then_some(host)
+}
+
+pub(super) async fn add(change: &Change<'_>) -> Result<Reply, Refusal> {
+    let member = &change.member;
+    let domains = domains_of(member)?;
+    let text = &member.area.texts.domains;
+    let typed = change.form.field("host");
+    let Some(host) = parse(typed) else {
+        return list_with(member, StatusCode::UNPROCESSABLE_ENTITY, typed, Some(&text.no_host)).await;
+    };
+    let addition = domains.add(&host, &change.actor.name).await?;
+    let fault = match addition {
+        HostAddition::Added | HostAddition::Contested => {
+            let details = json!({ "contested": (addition == HostAddition::Contested).then_some(true) });
+            let entry = AuditEntry { action: "domain.added", subject: format!("domain {host}"), details };
+            member.store.audit(&change.actor, entry, member.now).await?;
+            let tenant = &*member.visit.tenant.slug;
+            tracing::info!(
+                tenant,
+                actor = change.actor.name,
+                host = host.as_str(),
+                ?addition,
+                "an administrator added a domain"
+            );
+            domains.check(&host, LOOK).await?;
+            return Ok(member.area.see_other(&format!("/domains/{host}?done=added")));
+        }
+        HostAddition::Same => return Ok(member.area.see_other(&format!("/domains/{host}?done=same"))),
+        HostAddition::Taken => &text.taken,
+        HostAddition::OfOperator => &text.of_operator,
+        HostAddition::InFile => &text.in_file,
+        HostAddition::TooMany => &text.too_many,
+    };
+    list_with(member, StatusCode::CONFLICT, typed, Some(fault)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    #[test]
+    fn a_domain_is_a_name_with_a_dot() {
+        let host = |typed: &str| parse(typed).map(|host| host.to_string());
+        assert_eq!(host(" Forms.Acme.ORG. ").as_deref(), Some("forms.acme.org"));
+        assert_eq!(host("bücher.example").as_deref(), Some("xn--bcher-kva.example"));
+        for typed in ["", "localhost", "127.0.0.1", "[::1]", "::1", "*.acme.org", "https://acme.org", "acme.org:443"] {
+            assert_eq!(host(typed), None, "{typed}");
+        }
+    }
+}

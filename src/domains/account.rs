@@ -1,0 +1,267 @@
+//! The domains of one account, for its administrators: which hosts it has and what serves them, and adding, removing and
+//! checking one.
+//!
+//! An administrator is not the operator: what is added here is never a name of the operator's own, which would be
+//! served without a proof, and the owner of a name is never returned.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::{Domains, new_proof, proof_record};
+use crate::dns::Record;
+use crate::host::HostName;
+use crate::registry::FollowError;
+use crate::store::registry::{DomainAdded, DomainFilter, DomainRecord, DomainState, WriteRefused};
+use crate::store::{Registry, StoreError};
+
+/// How many domains the administrators of an account may add.
+///
+/// Larger: an account can fill the registry with names that it does not own. Smaller: one with many domains has to ask
+/// the operator.
+const MAX_ADDED: usize = 1_000;
+
+/// How many rows are read at once. Larger: a statement takes longer. Smaller: more statements.
+const ROWS: u32 = 1_000;
+
+/// How often a row is read until it was looked at. Larger: the page comes later. Smaller: more statements.
+const POLL: Duration = Duration::from_millis(100);
+
+/// A host of an account.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccountHost {
+    /// The host.
+    pub host: String,
+    /// Whether it was added as a domain, so that it can be removed.
+    pub is_added: bool,
+    /// What serves it.
+    pub serving: Serving,
+}
+
+/// What serves a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Serving {
+    /// A certificate of a file.
+    OfFile,
+    /// A certificate that is obtained for it. `None`: its life has not begun.
+    Own(Option<Box<DomainRecord>>),
+}
+
+/// What became of adding a domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostAddition {
+    /// It is new.
+    Added,
+    /// The account had it already.
+    Same,
+    /// Another account has it, and a proof moves it.
+    Contested,
+    /// Another account has it, and no proof moves it.
+    Taken,
+    /// It is a name of the operator's, or below one.
+    OfOperator,
+    /// The account is in a file, which lists its hosts.
+    InFile,
+    /// The account has as many as it may add.
+    TooMany,
+}
+
+/// What is needed to use the domains of an account.
+#[derive(Debug)]
+pub struct AccountDomains<'d> {
+    domains: &'d Domains,
+    slug: &'d str,
+}
+
+impl Domains {
+    /// The domains of an account.
+    #[must_use]
+    pub fn of_account<'d>(&'d self, slug: &'d str) -> AccountDomains<'d> {
+        AccountDomains { domains: self, slug }
+    }
+}
+
+impl AccountDomains<'_> {
+    /// Whether domains can be added to the account and removed: it is in the registry.
+    #[must_use]
+    pub fn can_change(&self) -> bool {
+        self.domains.directory.load().config(self.slug).is_some_and(|config| config.origin.is_registered())
+    }
+
+    /// The name that only hosts of this account point to.
+    #[must_use]
+    pub fn label(&self) -> Option<HostName> {
+        self.domains.config.label(self.slug)
+    }
+
+    /// The record that proves an added domain, if it needs one.
+    #[must_use]
+    pub fn proof(&self, domain: &DomainRecord) -> Option<Record> {
+        let is_owned = HostName::parse(&domain.host).is_ok_and(|host| self.domains.config.owns(&host));
+        (domain.is_added && !is_owned).then(|| proof_record(&domain.host, &domain.proof))
+    }
+
+    /// Every host, in alphabetical order.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn list(&self) -> Result<Vec<AccountHost>, StoreError> {
+        let registry = self.registry().await?;
+        let mut rows = BTreeMap::new();
+        let mut last = String::new();
+        loop {
+            let filter = DomainFilter { slug: Some(self.slug), state: None, after: (&last, self.slug) };
+            let some = registry.list_domains(&filter, ROWS).await?;
+            let is_last = some.len() < ROWS as usize;
+            if let Some(row) = some.last() {
+                last.clone_from(&row.host);
+            }
+            rows.extend(some.into_iter().map(|row| (row.host.clone(), row)));
+            if is_last {
+                break;
+            }
+        }
+        Ok(self.hosts_of(rows))
+    }
+
+    /// One host.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn find(&self, host: &HostName) -> Result<Option<AccountHost>, StoreError> {
+        let row = self.row(self.registry().await?, host.as_str()).await?;
+        let rows = row.filter(|row| row.state != DomainState::Removed);
+        let hosts = self.hosts_of(rows.into_iter().map(|row| (row.host.clone(), row)).collect());
+        Ok(hosts.into_iter().find(|found| found.host == host.as_str()))
+    }
+
+    /// The hosts of the configuration, with their rows, and the domains that it does not have yet.
+    fn hosts_of(&self, mut rows: BTreeMap<String, DomainRecord>) -> Vec<AccountHost> {
+        let directory = self.domains.directory.load();
+        let mut hosts = BTreeMap::new();
+        if let Some(config) = directory.config(self.slug) {
+            let listed = config.table_hosts().count();
+            for (at, host) in config.hosts().enumerate() {
+                let is_added = at >= listed;
+                let row = rows.remove(host.as_str());
+                let serving = if self.domains.needs_certificate(&directory, host) {
+                    // One that was just removed has no row, and may still be in the configuration of this node.
+                    if is_added && row.is_none() {
+                        continue;
+                    }
+                    Serving::Own(row.map(Box::new))
+                } else {
+                    Serving::OfFile
+                };
+                hosts.insert(host.to_string(), AccountHost { host: host.to_string(), is_added, serving });
+            }
+        }
+        for (host, row) in rows.into_iter().filter(|(_, row)| row.is_added) {
+            let serving = Serving::Own(Some(Box::new(row)));
+            hosts.insert(host.clone(), AccountHost { host, is_added: true, serving });
+        }
+        hosts.into_values().collect()
+    }
+
+    /// Adds a domain. `by` is who does that, for the operator.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn add(&self, host: &HostName, by: &str) -> Result<HostAddition, StoreError> {
+        let domains = self.domains;
+        if let Some(refused) = self.refuse(host) {
+            return Ok(refused);
+        }
+        let registry = self.registry().await?;
+        let filter = DomainFilter { slug: Some(self.slug), ..DomainFilter::default() };
+        let limit = u32::try_from(MAX_ADDED).unwrap_or(u32::MAX);
+        let added = registry.list_domains(&filter, limit).await?.iter().filter(|row| row.is_added).count();
+        if added >= MAX_ADDED {
+            return Ok(HostAddition::TooMany);
+        }
+        let added = registry.add_domain(self.slug, host.as_str(), &new_proof(), domains.now(), by).await;
+        let addition = match added.map_err(of_write)? {
+            DomainAdded::Added(_) => HostAddition::Added,
+            DomainAdded::Same => HostAddition::Same,
+            DomainAdded::Contested { .. } => HostAddition::Contested,
+            DomainAdded::Taken { .. } => HostAddition::Taken,
+            DomainAdded::UnknownTenant => HostAddition::InFile,
+        };
+        domains.following.look_soon();
+        domains.look_soon();
+        Ok(addition)
+    }
+
+    /// Why an administrator may not add a host, as far as the configuration shows.
+    fn refuse(&self, host: &HostName) -> Option<HostAddition> {
+        let directory = self.domains.directory.load();
+        let served = directory.config_at(host);
+        if let Some(own) = served.filter(|tenant| *tenant.slug == *self.slug) {
+            // The registry knows best which domains were added.
+            return own.table_hosts().any(|listed| listed == host).then_some(HostAddition::Same);
+        }
+        if !self.can_change() {
+            return Some(HostAddition::InFile);
+        }
+        // Without this, a name below the operator's would be served without a proof.
+        if self.domains.config.owns(host) || (self.domains.gateway_covers)(host) {
+            return Some(HostAddition::OfOperator);
+        }
+        served.filter(|tenant| !tenant.origin.is_registered()).map(|_| HostAddition::Taken)
+    }
+
+    /// Removes a domain that was added. Returns whether the account had it.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn remove(&self, host: &HostName, by: &str) -> Result<bool, StoreError> {
+        let domains = self.domains;
+        let removed = self.registry().await?.remove_domain(self.slug, host.as_str(), domains.now(), by).await;
+        let removed = removed.map_err(of_write)?.is_some();
+        domains.following.look_soon();
+        domains.look_soon();
+        Ok(removed)
+    }
+
+    /// Has a host looked at now, and waits for that. Returns whether that was done within the wait.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn check(&self, host: &HostName, wait: Duration) -> Result<bool, StoreError> {
+        let registry = self.registry().await?;
+        let before = self.row(registry, host.as_str()).await?.and_then(|row| row.checked_at);
+        registry.check_domain_soon(host.as_str(), self.slug).await?;
+        self.domains.look_soon();
+        let began = Instant::now();
+        loop {
+            tokio::time::sleep(POLL).await;
+            let Some(row) = self.row(registry, host.as_str()).await? else { return Ok(false) };
+            // An order that is under way goes on without a look.
+            if row.checked_at != before || row.pending.is_some() {
+                return Ok(true);
+            }
+            if began.elapsed() >= wait {
+                return Ok(false);
+            }
+        }
+    }
+
+    async fn row(&self, registry: &Registry, host: &str) -> Result<Option<DomainRecord>, StoreError> {
+        Ok(registry.find_domains(host).await?.into_iter().find(|row| row.slug == self.slug))
+    }
+
+    async fn registry(&self) -> Result<&Registry, StoreError> {
+        self.domains.registry().await.map_err(|error| match error {
+            FollowError::Store(error) => error,
+            // It is logged by what follows the registry.
+            FollowError::OtherRegistry => StoreError::Resting,
+        })
+    }
+}
+
+/// The failure of a write that checks nothing else.
+fn of_write(refused: WriteRefused) -> StoreError {
+    match refused {
+        WriteRefused::Store(error) => error,
+        WriteRefused::Taken { .. } | WriteRefused::NotAsExpected { .. } => StoreError::Busy,
+    }
+}

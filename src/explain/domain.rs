@@ -1,0 +1,61 @@
+//! Where a host is whose certificate is obtained: its state, reason and next step, as the registry has them.
+
+use jiff::Timestamp;
+
+use super::Finding;
+use crate::certificate;
+use crate::config::{Config, TenantConfig};
+use crate::domains::Reason;
+use crate::host::HostName;
+use crate::store::registry::{DomainRecord, DomainState};
+use crate::store::{Registry, StoreError, with_causes};
+
+/// Whether a host gets a certificate of its own: no file gives it one. Reads the gateway's certificate.
+pub(super) fn is_obtained(config: &Config, tenant: &TenantConfig, host: &HostName) -> bool {
+    let gateway = || config.gateway.certificate.as_ref().and_then(|files| certificate::read(files).ok());
+    config.gateway.acme.is_some()
+        && tenant.certificate(host).is_none()
+        && gateway().is_none_or(|gateway| !gateway.names.covers(host))
+}
+
+/// Reads the row of a host.
+pub(super) async fn find(
+    registry: Result<&Registry, &StoreError>,
+    tenant: &TenantConfig,
+    host: &HostName,
+    now: Timestamp,
+) -> Finding {
+    let rows = match registry {
+        Ok(registry) => registry.find_domains(host.as_str()).await.map_err(|error| with_causes(&error)),
+        Err(error) => Err(with_causes(error)),
+    };
+    let rows = match rows {
+        Ok(rows) => rows,
+        Err(cause) => {
+            let what = format!("`{host}`: the registry, which has its certificate, can't be read: {cause}");
+            return Finding::warns(what, "nodes serve what they have; repair the registry before it expires");
+        }
+    };
+    match rows.into_iter().find(|row| *row.slug == *tenant.slug) {
+        Some(row) => of_row(&row, now),
+        None => Finding::stops(
+            format!("`{host}` has no certificate, and no node has looked at it yet"),
+            "start a node with `[gateway.acme]`: it obtains one",
+        ),
+    }
+}
+
+fn of_row(row: &DomainRecord, now: Timestamp) -> Finding {
+    let (host, state, reason) = (&row.host, row.state.as_str(), Reason::read(&row.reason));
+    let name = if reason.is_empty() { String::new() } else { format!(", {}", reason.name()) };
+    let what = match row.not_after {
+        Some(until) => format!("`{host}` is {state}{name}; obtained, until {}", until.strftime("%Y-%m-%d %H:%M UTC")),
+        None => format!("`{host}` is {state}{name}; it has no certificate yet"),
+    };
+    let step = if reason.is_empty() { "wait: a node works on it".to_owned() } else { reason.next_step() };
+    match (row.state, row.not_after) {
+        (DomainState::Live, Some(until)) if until > now && reason.is_empty() => Finding::passes(what),
+        (_, Some(until)) if until > now => Finding::warns(what, step),
+        _ => Finding::stops(what, step),
+    }
+}

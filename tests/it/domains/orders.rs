@@ -1,0 +1,165 @@
+//! Orders: one for each host whatever dies or stalls, never past a budget, and to another authority if one fails.
+
+use std::time::{Duration, Instant};
+
+use formgate::store::registry::DomainState;
+use serde_json::Value;
+
+use super::scene::{HOST, LIMIT, Scene, reason_of};
+use crate::support::acme_proxy::{Fault, Kind};
+use crate::support::database::Database;
+use crate::support::fixture::on_both_databases;
+
+/// Ends every lease, as if its time had passed.
+async fn end_leases(scene: &Scene) {
+    let database = Database::connect(&scene.registry_url).await;
+    database.execute("UPDATE registry_domains SET leased_until = NULL WHERE leased_until IS NOT NULL").await;
+    // Of a lease that ended, and not of one that was given back.
+    let past = if scene.registry_url.starts_with("sqlite") { "1" } else { "'2020-01-01Z'" };
+    database.execute(&format!("UPDATE registry_domains SET leased_until = {past}, next_at = {past}")).await;
+    database.close().await;
+}
+
+fn hosts(count: usize) -> Vec<String> {
+    (0..count).map(|number| format!("h{number}.acme.org")).collect()
+}
+
+fn serve_hosts(scene: &Scene, hosts: &[String]) {
+    let lines: Vec<_> = hosts.iter().map(|host| format!("{} A 127.0.0.1", host.split('.').next().unwrap())).collect();
+    scene.zones.serve("acme.org", &[2], &format!("forms A 127.0.0.1\n{}", lines.join("\n")));
+}
+
+on_both_databases! {
+    async fn five_nodes_make_one_order_for_each_host(engine: Engine) {
+        let scene = Scene::new(engine).await;
+        let hosts = hosts(4);
+        serve_hosts(&scene, &hosts);
+        let names: Vec<_> = hosts.iter().map(String::as_str).collect();
+        let scene = scene.domains(&names);
+        let nodes: Vec<_> = (0..5).map(|node| scene.start(node)).collect();
+        for host in names.iter().chain([&HOST]) {
+            scene.goes_live(host).await;
+        }
+        assert_eq!((scene.proxy.orders(), scene.proxy.finalized()), (5, 5));
+        for node in &nodes {
+            scene.is_served(node, HOST).await;
+        }
+    }
+
+    async fn an_order_survives_a_node_that_dies_at_any_step(engine: Engine) {
+        for kind in [Kind::Challenge, Kind::Finalize, Kind::Certificate] {
+            let scene = Scene::new(engine).await;
+            scene.proxy.break_all(kind, Fault::HoldAnswer);
+            let mut dying = scene.start(1);
+            // Answers the authority.
+            let node = scene.start(0);
+            scene.proxy.wait_for(kind, 1).await;
+            let registry = scene.registry().await;
+            let row = registry.find_domains(HOST).await.unwrap().remove(0);
+            registry.close().await;
+            let pending: Value = serde_json::from_str(row.pending.as_deref().expect("an order")).unwrap();
+            assert!(pending["url"].is_string(), "{kind:?}: {pending}");
+            dying.kill();
+            scene.proxy.heal();
+            end_leases(&scene).await;
+            scene.goes_live(HOST).await;
+            scene.is_served(&node, HOST).await;
+            assert_eq!((scene.proxy.orders(), scene.proxy.finalized()), (1, 1), "{kind:?}");
+        }
+    }
+
+    async fn a_node_that_was_stopped_writes_nothing_once_another_goes_on(engine: Engine) {
+        let scene = Scene::new(engine).await;
+        scene.proxy.break_all(Kind::Finalize, Fault::HoldAnswer);
+        let mut stopped = scene.start(1);
+        scene.proxy.wait_for(Kind::Authorization, 1).await;
+        stopped.signal("STOP");
+        let node = scene.start(0);
+        scene.proxy.heal();
+        end_leases(&scene).await;
+        let live = scene.goes_live(HOST).await;
+        let leaf = scene.is_served(&node, HOST).await;
+        stopped.signal("CONT");
+        // It takes over what the other one wrote.
+        let same = scene.is_served(&stopped, HOST).await;
+        assert_eq!(same, leaf);
+        let later = scene.goes_live(HOST).await;
+        assert_eq!(later.not_after, live.not_after);
+        assert_eq!(scene.proxy.finalized(), 1);
+    }
+
+    async fn no_order_is_made_past_a_budget(engine: Engine) {
+        let scene = Scene::new(engine).await.authority("orders_per_3_hours = 5");
+        let hosts = hosts(7);
+        serve_hosts(&scene, &hosts);
+        let names: Vec<_> = hosts.iter().map(String::as_str).collect();
+        let scene = scene.domains(&names);
+        let _node = scene.start(0);
+        let began = Instant::now();
+        let registry = scene.registry().await;
+        loop {
+            let rows = registry.list_domains(&Default::default(), 100).await.unwrap();
+            let in_state = |state| rows.iter().filter(|row| row.state == state).count();
+            if in_state(DomainState::Live) == 4 && in_state(DomainState::Queued) == 4 {
+                let waiting = rows.iter().find(|row| row.state == DomainState::Queued).unwrap();
+                let reason = reason_of(waiting);
+                assert_eq!((&reason["reason"], &reason["detail"]), (&"ca_limited".into(), &"budget of orders".into()));
+                break;
+            }
+            assert!(began.elapsed() < LIMIT, "{rows:?}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        registry.close().await;
+        assert_eq!(scene.proxy.orders(), 4, "a fifth is kept for renewals");
+    }
+
+    async fn the_time_that_an_authority_names_is_kept_to_the_second(engine: Engine) {
+        let scene = Scene::new(engine).await;
+        scene.proxy.break_next(1, Kind::NewOrder, Fault::limit("7"));
+        let began = jiff::Timestamp::now();
+        let _node = scene.start(0);
+        let row = scene.becomes(HOST, DomainState::Queued, "ca_limited").await;
+        assert_eq!(reason_of(&row)["until"], serde_json::to_value(row.next_at).unwrap(), "{row:?}");
+        assert!(row.next_at >= began + jiff::SignedDuration::from_secs(7), "{row:?}");
+        scene.goes_live(HOST).await;
+        assert!(jiff::Timestamp::now() >= row.next_at);
+        assert_eq!(scene.proxy.orders(), 1);
+    }
+
+    async fn another_authority_takes_over_from_one_that_is_down(engine: Engine) {
+        let scene = Scene::new(engine).await;
+        let hosts = hosts(4);
+        serve_hosts(&scene, &hosts);
+        let names: Vec<_> = hosts.iter().map(String::as_str).collect();
+        let directory = scene.pebble.directory();
+        let scene = scene.domains(&names).and_authority("second", &directory);
+        scene.proxy.break_everything(&Fault::Answer(503, "no"));
+        let node = scene.start(0);
+        let registry = scene.registry().await;
+        let began = Instant::now();
+        // Time passes: each is tried again.
+        while registry.list_domains(&Default::default(), 100).await.unwrap().iter().any(|row| row.state != DomainState::Live) {
+            for host in names.iter().chain([&HOST]) {
+                registry.check_domain_soon(host, "acme").await.unwrap();
+            }
+            assert!(began.elapsed() < LIMIT, "{:?}", registry.list_domains(&Default::default(), 100).await);
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        let certificate = registry.find_certificate(HOST).await.unwrap().unwrap();
+        assert_eq!(certificate.authority, "second");
+        registry.close().await;
+        scene.is_served(&node, HOST).await;
+    }
+
+    async fn a_refusal_and_a_closed_port_are_told_apart(engine: Engine) {
+        let scene = Scene::with(engine, |options| options.blocked_domains = vec!["blocked.acme.org".to_owned()]).await;
+        scene.zones.serve("acme.org", &[2], "forms A 127.0.0.1\nblocked A 127.0.0.1");
+        let scene = scene.domains(&["blocked.acme.org"]);
+        // The second node has no port 80.
+        let _node = scene.start(1);
+        let row = scene.becomes("blocked.acme.org", DomainState::Queued, "ca_refused").await;
+        assert!(row.next_at > jiff::Timestamp::now() + jiff::SignedDuration::from_mins(3), "{row:?}");
+        let row = scene.becomes(HOST, DomainState::Queued, "unreachable").await;
+        assert_eq!(row.failures, 1);
+    }
+}

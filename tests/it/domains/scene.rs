@@ -1,0 +1,342 @@
+//! Nodes that obtain certificates: a registry, a certificate authority with a proxy before it, and name servers.
+//!
+//! The first node has the ports at which the authority verifies hosts; the others order all the same.
+
+use std::fs;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use formgate::store::registry::{DomainAdded, DomainRecord, DomainState};
+use formgate::store::{DatabaseLocation, Registry};
+use jiff::Timestamp;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use toml::Table;
+
+use crate::support::acme_proxy::AcmeProxy;
+use crate::support::child::free_port;
+use crate::support::database::Database;
+use crate::support::fixture::Engine;
+use crate::support::pebble::{Options, Pebble};
+use crate::support::process::{Node, Output, formgate};
+use crate::support::zones::Zones;
+use crate::support::{certificate, folder};
+
+/// How long a step may take, on a machine that others load heavily.
+pub(super) const LIMIT: Duration = Duration::from_secs(120);
+
+/// The host of the tenant's table.
+pub(super) const HOST: &str = "forms.acme.org";
+
+/// Everything that nodes need.
+pub(super) struct Scene {
+    folder: TempDir,
+    pub(super) registry_url: String,
+    pub(super) zones: Zones,
+    pub(super) pebble: Pebble,
+    pub(super) proxy: AcmeProxy,
+    /// Where HTTP-01 and TLS-ALPN-01 are verified.
+    ports: (u16, u16),
+    challenges: Vec<&'static str>,
+    seal_keys: Vec<&'static str>,
+    gateway: Table,
+    /// Further keys of `[[gateway.acme.ca]]`, and further authorities.
+    authority: String,
+    /// The `[[tenant]]` tables of the files.
+    files: String,
+    database: String,
+}
+
+/// The Base64 of 32 bytes.
+pub(super) const SEAL_KEY: &str = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
+/// Another one.
+pub(super) const NEW_SEAL_KEY: &str = "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVowMTIzNDU=";
+
+impl Scene {
+    /// The tenant `acme` of a file, with the host [`HOST`], which points to the nodes.
+    pub(super) async fn new(engine: Engine) -> Self {
+        Self::with(engine, |_| ()).await
+    }
+
+    pub(super) async fn with(engine: Engine, differ: impl FnOnce(&mut Options)) -> Self {
+        let folder = folder::temporary("domains");
+        let registry_url = engine.database(folder.path(), "registry");
+        let database = engine.database(folder.path(), "acme");
+        let zones = Zones::start().await;
+        zones.serve("acme.org", &[2], "forms A 127.0.0.1");
+        let ports = (free_port(), free_port());
+        let pebble = Pebble::with(|options| {
+            (options.http_port, options.tls_port) = ports;
+            options.dns_server = Some(zones.resolver());
+            differ(options);
+        });
+        let pebble = pebble.await;
+        let proxy = AcmeProxy::start(&pebble).await;
+        let scene = Self {
+            folder,
+            registry_url,
+            zones,
+            pebble,
+            proxy,
+            ports,
+            challenges: vec!["http-01"],
+            seal_keys: vec![SEAL_KEY],
+            gateway: Table::new(),
+            authority: String::new(),
+            files: String::new(),
+            database,
+        };
+        scene.tenant(HOST)
+    }
+
+    /// Sets the address of the tenant.
+    pub(super) fn tenant(mut self, address: &str) -> Self {
+        let database = &self.database;
+        self.files = format!(
+            "[[tenant]]\nslug = \"acme\"\nname = \"Acme\"\naddress = \"{address}\"\ndatabase = \"{database}\"\ntimezone = \"UTC\"\n"
+        );
+        self
+    }
+
+    /// Gives the tenant further hosts.
+    pub(super) fn domains(mut self, domains: &[&str]) -> Self {
+        self.files += &format!("domains = {domains:?}\n");
+        self
+    }
+
+    /// Verifies hosts in another way.
+    pub(super) fn challenges(mut self, challenges: &[&'static str]) -> Self {
+        self.challenges = challenges.to_vec();
+        self
+    }
+
+    /// Seals keys with other keys.
+    pub(super) fn seal_keys(&mut self, keys: &[&'static str]) {
+        self.seal_keys = keys.to_vec();
+    }
+
+    /// Adds lines behind the table of the authority.
+    pub(super) fn authority(mut self, lines: &str) -> Self {
+        self.authority = lines.to_owned();
+        self
+    }
+
+    /// Another authority behind the first.
+    pub(super) fn and_authority(mut self, name: &str, directory: &str) -> Self {
+        let root = certificate::authority(self.folder.path());
+        self.authority += &format!(
+            "\n[[gateway.acme.ca]]\nname = \"{name}\"\ndirectory = \"{directory}\"\nroot = \"{}\"\n",
+            root.display()
+        );
+        self
+    }
+
+    /// Sets a key of the `[gateway]` table.
+    pub(super) fn gateway(mut self, key: &str, value: impl Into<toml::Value>) -> Self {
+        self.gateway.insert(key.into(), value.into());
+        self
+    }
+
+    /// Where HTTP-01 is verified.
+    pub(super) fn http_port(&self) -> u16 {
+        self.ports.0
+    }
+
+    pub(super) fn folder(&self) -> &std::path::Path {
+        self.folder.path()
+    }
+
+    pub(super) fn config(&self, node: usize) -> PathBuf {
+        self.folder.path().join(format!("{node}.toml"))
+    }
+
+    pub(super) fn snapshot(&self, node: usize) -> PathBuf {
+        self.folder.path().join(format!("{node}-snapshot.db"))
+    }
+
+    /// Writes the configuration of a node.
+    pub(super) fn write(&self, node: usize) {
+        let (http, tls) = self.ports;
+        let listen = match node {
+            0 => format!("[\"127.0.0.1:{tls}\", {{ address = \"127.0.0.1:{http}\", redirect_to_https = true }}]"),
+            _ => "[\"127.0.0.1:0\"]".to_owned(),
+        };
+        let root = certificate::authority(self.folder.path());
+        let text = format!(
+            "[gateway]\nlisten = {listen}\nadmin_listen = \"127.0.0.1:0\"\nregistry = \"{}\"\nregistry_snapshot = \"{}\"\n\
+             {}\n\
+             [gateway.operator]\nlisten = [\"unix:{}\"]\n\
+             [gateway.domains]\ntarget = \"edge.example.net\"\naddresses = [\"127.0.0.1\"]\nresolvers = [\"{}\"]\n\
+             [gateway.acme]\ncontact = [\"it@example.net\"]\naccept_terms = true\nchallenges = {:?}\nseal_keys = {:?}\n\
+             [[gateway.acme.ca]]\nname = \"pebble\"\ndirectory = \"{}\"\nroot = \"{}\"\n{}\n{}",
+            self.registry_url,
+            self.snapshot(node).display(),
+            self.gateway,
+            self.folder.path().join(format!("{node}.sock")).display(),
+            self.zones.resolver(),
+            self.challenges,
+            self.seal_keys,
+            self.proxy.directory(),
+            root.display(),
+            self.authority,
+            self.files,
+        );
+        let draft = self.config(node).with_extension("draft");
+        fs::write(&draft, text).unwrap();
+        fs::rename(&draft, self.config(node)).unwrap();
+    }
+
+    pub(super) fn start(&self, node: usize) -> Node {
+        self.write(node);
+        Node::spawn(&self.config(node))
+    }
+
+    /// Runs a command with the configuration of the first node.
+    pub(super) fn run(&self, command: &[&str]) -> Output {
+        self.write(0);
+        formgate(&[command, &["--config", &self.config(0).display().to_string()]].concat())
+    }
+
+    /// The registry, past every node.
+    pub(super) async fn registry(&self) -> Registry {
+        Registry::open(&DatabaseLocation::parse(&self.registry_url, std::path::Path::new("")).expect("an address"))
+            .await
+            .expect("it is there")
+    }
+
+    /// Adds a tenant to the registry, with an address that needs no certificate of its own.
+    pub(super) fn register(&self, slug: &str) {
+        let database = self.folder.path().join(format!("{slug}.db"));
+        let file = self.folder.path().join(format!("{slug}.toml"));
+        let text = format!(
+            "[[tenant]]\nslug = \"{slug}\"\nname = \"{slug}\"\naddress = \"{slug}.sign-in.test\"\n\
+             database = \"sqlite:{}\"\ntimezone = \"UTC\"\n",
+            database.display()
+        );
+        fs::write(&file, text).unwrap();
+        let output = self.run(&["tenant", "import", &file.display().to_string()]);
+        assert_eq!(output.code, 0, "{}{}", output.stdout, output.stderr);
+    }
+
+    /// Adds a domain to a tenant of the registry. Returns its proof.
+    pub(super) async fn add(&self, slug: &str, host: &str) -> String {
+        let registry = self.registry().await;
+        let proof = format!("formgate-proof-of-{slug}");
+        let added = registry.add_domain(slug, host, &proof, Timestamp::now(), "test").await.unwrap();
+        assert!(matches!(added, DomainAdded::Added(_)), "{added:?}");
+        registry.close().await;
+        proof
+    }
+
+    /// Has a host looked at now.
+    pub(super) async fn check_soon(&self, host: &str) {
+        let registry = self.registry().await;
+        registry.check_domain_soon(host, "acme").await.unwrap();
+        registry.close().await;
+    }
+
+    /// Lets a proof be there for three days, as soon as it is there, and has it looked at.
+    pub(super) async fn pass_days(&self, slug: &str, host: &str) {
+        let registry = self.registry().await;
+        registry.check_domain_soon(host, slug).await.unwrap();
+        registry.close().await;
+        let (database, began) = (Database::connect(&self.registry_url).await, Instant::now());
+        let proved = format!("FROM registry_domains WHERE slug = '{slug}' AND proved_since IS NOT NULL");
+        while database.integers::<1>(&format!("SELECT count(*) {proved}")).await[0] == 0 {
+            assert!(began.elapsed() < LIMIT, "the proof is not seen");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let (earlier, now) = match self.registry_url.starts_with("sqlite") {
+            true => ("proved_since - 260000000000", "1"),
+            false => ("proved_since - interval '73 hours'", "'2020-01-01Z'"),
+        };
+        let change = format!("SET proved_since = {earlier}, next_at = {now} WHERE slug = '{slug}' AND host = '{host}'");
+        database.execute(&format!("UPDATE registry_domains {change}")).await;
+        // Until it was looked at.
+        let due = format!("SELECT count(*) FROM registry_domains WHERE slug = '{slug}' AND next_at <= {now}");
+        while database.integers::<1>(&due).await[0] > 0 {
+            assert!(began.elapsed() < LIMIT, "the domain is not looked at");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        database.close().await;
+    }
+
+    /// Waits until a host of the tenant is in a state for a reason.
+    pub(super) async fn becomes(&self, host: &str, state: DomainState, reason: &str) -> DomainRecord {
+        self.becomes_of("acme", host, state, reason).await
+    }
+
+    /// The same for another tenant.
+    pub(super) async fn becomes_of(&self, slug: &str, host: &str, state: DomainState, reason: &str) -> DomainRecord {
+        let registry = self.registry().await;
+        let began = Instant::now();
+        loop {
+            let rows = registry.find_domains(host).await.expect("the registry can be read");
+            let found = rows.into_iter().find(|row| row.slug == slug);
+            if let Some(row) = &found
+                && row.state == state
+                && reason_of(row)["reason"].as_str().unwrap_or_default() == reason
+            {
+                registry.close().await;
+                return row.clone();
+            }
+            assert!(began.elapsed() < LIMIT, "{host} is not {state:?} {reason:?}, but: {found:?}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Waits until a host is live.
+    pub(super) async fn goes_live(&self, host: &str) -> DomainRecord {
+        self.becomes(host, DomainState::Live, "").await
+    }
+
+    /// Makes a handshake for a host that trusts only the authority. Returns the leaf.
+    pub(super) async fn shake(&self, node: &Node, host: &str) -> io::Result<CertificateDer<'static>> {
+        shake(node.address, host, self.pebble.root().await).await
+    }
+
+    /// Waits until a node serves a certificate of the authority for a host.
+    pub(super) async fn is_served(&self, node: &Node, host: &str) -> CertificateDer<'static> {
+        let began = Instant::now();
+        loop {
+            match self.shake(node, host).await {
+                Ok(leaf) => return leaf,
+                Err(error) => assert!(began.elapsed() < LIMIT, "{host}: {error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+/// The reason of a row.
+pub(super) fn reason_of(row: &DomainRecord) -> Value {
+    serde_json::from_str(&row.reason).expect("a JSON object")
+}
+
+/// Makes a handshake that trusts one root. Returns the leaf.
+pub(super) async fn shake(
+    address: SocketAddr,
+    host: &str,
+    root: CertificateDer<'static>,
+) -> io::Result<CertificateDer<'static>> {
+    let mut roots = RootCertStore::empty();
+    roots.add(root).expect("a root");
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("the provider has the default versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, address.port()));
+    let name = ServerName::try_from(host.to_owned()).expect("a host");
+    let stream = TlsConnector::from(Arc::new(config)).connect(name, TcpStream::connect(address).await?).await?;
+    let chain = stream.get_ref().1.peer_certificates().expect("the server has a certificate");
+    Ok(chain[0].clone().into_owned())
+}
