@@ -3,16 +3,19 @@
 //! Results go to standard output, everything else to standard error. Exit codes: 0 success, 1 failure, 2 wrong usage.
 //! Scripts depend on commands, options and output, so they change only deliberately.
 
+mod acme;
 mod admin;
 mod audit;
 mod changes;
 mod check;
 mod demo;
+mod domain;
 mod explain;
 mod import;
 mod migrate;
 mod output;
 mod registry;
+mod seal;
 mod serve;
 mod tenant;
 mod token;
@@ -62,6 +65,15 @@ enum Command {
     /// Add, change, list and remove tenants of the registry.
     #[command(subcommand)]
     Tenant(tenant::TenantCommand),
+    /// Add, show, check and remove domains of tenants.
+    #[command(subcommand)]
+    Domain(domain::DomainCommand),
+    /// Show what the certificate authorities allow, and what many certificates need.
+    #[command(subcommand)]
+    Acme(acme::AcmeCommand),
+    /// Change the key that seals the keys of certificates.
+    #[command(subcommand)]
+    Seal(seal::SealCommand),
     /// Create, list and revoke tokens of the operator API.
     #[command(subcommand)]
     OperatorToken(registry::OperatorTokenCommand),
@@ -193,6 +205,9 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Admin(command) => on_runtime(None, DefaultLog::Command, admin::run(&command)),
         Command::Audit(command) => on_runtime(None, DefaultLog::Command, audit::run(&command)),
         Command::Tenant(command) => on_runtime(None, DefaultLog::Command, tenant::run(&command)),
+        Command::Domain(command) => on_runtime(None, DefaultLog::Command, domain::run(&command)),
+        Command::Acme(command) => on_runtime(None, DefaultLog::Command, acme::run(&command)),
+        Command::Seal(command) => on_runtime(None, DefaultLog::Command, seal::run(&command)),
         Command::OperatorToken(command) => on_runtime(None, DefaultLog::Command, registry::run_tokens(&command)),
         Command::Nodes(command) => on_runtime(None, DefaultLog::Command, registry::run_nodes(&command)),
         Command::Token(command) => on_runtime(None, DefaultLog::Command, token::run(&command)),

@@ -21,6 +21,7 @@ mod account;
 mod authorities;
 mod budgets;
 mod challenges;
+mod claim;
 mod described;
 mod failures;
 mod life;
@@ -29,6 +30,7 @@ mod orders;
 mod plan;
 mod reason;
 mod renewal;
+mod resealing;
 mod schedule;
 mod worker;
 
@@ -57,9 +59,11 @@ use crate::store::{Registry, StoreError};
 use crate::tenant::Directory;
 
 pub use account::{AccountDomains, AccountHost, HostAddition, Serving};
-pub use described::{describe, describe_event, new_proof};
+pub use claim::{Claimed, DomainClaim, await_look, chosen, claim};
+pub use described::{describe, describe_event, describe_unwatched, new_proof};
 pub use plan::{AuthorityStatus, Plan, status};
 pub use reason::{OtherReason, Reason, proof_record};
+pub use resealing::{Resealed, reseal};
 pub use worker::DomainWorker;
 
 /// Decides whether a certificate of a file covers a host that no file of its tenant does.

@@ -7,6 +7,7 @@
 mod changes;
 mod databases;
 mod descriptors;
+mod domains;
 mod own_services;
 mod readiness;
 mod reload;
@@ -33,7 +34,7 @@ use crate::administration::Administration;
 use crate::background;
 use crate::certificate::CertificateError;
 use crate::config::{Config, GatewayConfig, Problems};
-use crate::domains::{DomainWorker, Domains, GatewayCovers};
+use crate::domains::DomainWorker;
 use crate::edge::admin::{self, Admin};
 use crate::edge::operator::OperatorBindError;
 use crate::edge::{self, Addresses, BindError, Certificates, CheckIntervals, Drained, Edge, Serving};
@@ -181,18 +182,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
     let certificates =
         Certificates::open(&config.gateway, Arc::clone(&directory), &metrics, CheckIntervals::default(), obtained)?;
     let certificates = Arc::new(certificates);
-    let domains = config.gateway.domains.as_ref().zip(following.as_ref()).map(|(domains, following)| {
-        let (following, directory) = (Arc::clone(following), Arc::clone(&directory));
-        let covers: GatewayCovers = Arc::new({
-            let certificates = Arc::clone(&certificates);
-            move |host| certificates.gateway_covers(host)
-        });
-        let acme = config.gateway.acme.as_ref();
-        Arc::new(Domains::new(domains, acme, following, directory, covers, metrics.domains.clone()))
-    });
-    if let Some(domains) = &domains {
-        certificates.answer_for(Arc::clone(domains));
-    }
+    let domains = domains::open(config, following.as_ref(), &directory, &certificates, &metrics);
     let pipeline = Arc::new(Pipeline {
         gate,
         limits: limits.request,
@@ -264,6 +254,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         following: following.as_ref().map(|(following, _)| Arc::clone(following)),
         directory: Arc::clone(&pipeline.gate.directory),
         gateway: Arc::clone(&served_config),
+        domains: domains.clone(),
         redis: announcer,
     };
     for listener in &operator_listeners {

@@ -26,6 +26,28 @@ impl Borrow<str> for HostName {
 #[error("not a valid host name")]
 pub struct InvalidHost;
 
+/// The text is not a host that a tenant can have, in the words of `formgate check`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotADomain {
+    /// A client that connects to a bare IP address sends no SNI, so no certificate can be chosen by name.
+    #[error("an IP address is not a host name")]
+    IpAddress,
+    /// It has a scheme, a port, a path, or characters that no name has.
+    #[error("not a host name")]
+    NotAName,
+}
+
+impl NotADomain {
+    /// What is expected instead, if that is not obvious.
+    #[must_use]
+    pub fn expected(self) -> Option<&'static str> {
+        match self {
+            Self::IpAddress => None,
+            Self::NotAName => Some("expected a name alone: no scheme, port or path"),
+        }
+    }
+}
+
 /// The maximum length of a DNS name in text form (RFC 1035, section 2.3.4).
 ///
 /// Larger: names that DNS can't resolve are accepted. Smaller: valid names are refused.
@@ -54,6 +76,16 @@ impl HostName {
             return Err(InvalidHost);
         }
         Ok(Self(ascii.into()))
+    }
+
+    /// Normalizes a host that a tenant is to have.
+    ///
+    /// # Errors
+    /// [`NotADomain`].
+    pub fn parse_domain(text: &str) -> Result<Self, NotADomain> {
+        let host = Self::parse(text).map_err(|_| NotADomain::NotAName)?;
+        let is_ip = host.as_str().starts_with('[') || host.as_str().parse::<std::net::Ipv4Addr>().is_ok();
+        if is_ip { Err(NotADomain::IpAddress) } else { Ok(host) }
     }
 
     /// Normalizes the authority of a request: a name and an optional port, which is dropped.

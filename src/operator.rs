@@ -13,6 +13,7 @@ mod body;
 mod caller;
 mod changes;
 mod credentials;
+mod domains;
 mod nodes;
 mod refusal;
 pub mod routes;
@@ -25,8 +26,9 @@ use bytes::Bytes;
 use http::{Method, request};
 
 use self::refusal::OperatorRefusal;
-use self::routes::Route;
+use self::routes::{PathParameters, Route};
 use crate::config::GatewayConfig;
+use crate::domains::Domains;
 use crate::registry::Following;
 use crate::registry::editing::Editor;
 use crate::reply::Reply;
@@ -49,6 +51,8 @@ pub struct OperatorApi {
     pub directory: Arc<ArcSwap<Directory>>,
     /// The `[gateway]` table that is served.
     pub gateway: Arc<ArcSwap<GatewayConfig>>,
+    /// The domains, if `[gateway.domains]` is configured.
+    pub domains: Option<Arc<Domains>>,
     /// Announces changed tokens to the other nodes, if Redis is configured.
     pub redis: Option<Arc<RedisClient>>,
 }
@@ -76,16 +80,23 @@ impl OperatorApi {
         head: &request::Parts,
         body: &Bytes,
     ) -> Result<Reply, OperatorRefusal> {
-        let (route, segment) = routes::find(&head.method, head.uri.path())?;
+        let (route, PathParameters { slug, host }) = routes::find(&head.method, head.uri.path())?;
         let call = Call { api: self, caller, head, body };
         match route {
             Route::ListTenants => tenants::list(&call).await,
-            Route::ReadTenant => tenants::read(&call, segment).await,
-            Route::PutTenant => tenants::put(&call, segment).await,
-            Route::RemoveTenant => tenants::remove(&call, segment).await,
+            Route::ReadTenant => tenants::read(&call, slug).await,
+            Route::PutTenant => tenants::put(&call, slug).await,
+            Route::RemoveTenant => tenants::remove(&call, slug).await,
             Route::Batch => batch::run(&call).await,
-            Route::CreateToken => credentials::create_token(&call, segment).await,
-            Route::CreateLink => credentials::create_link(&call, segment).await,
+            Route::CreateToken => credentials::create_token(&call, slug).await,
+            Route::CreateLink => credentials::create_link(&call, slug).await,
+            Route::ListDomains => domains::list(&call).await,
+            Route::ListTenantDomains => domains::list_of_tenant(&call, slug).await,
+            Route::ReadDomain => domains::read(&call, slug, host).await,
+            Route::PutDomain => domains::put(&call, slug, host).await,
+            Route::RemoveDomain => domains::remove(&call, slug, host).await,
+            Route::CheckDomain => domains::check(&call, host).await,
+            Route::AskDomain => domains::ask(&call).await,
             Route::Changes => changes::list(&call).await,
             Route::Nodes => nodes::list(&call).await,
         }
@@ -93,6 +104,10 @@ impl OperatorApi {
 
     fn following(&self) -> Result<&Following, OperatorRefusal> {
         self.following.as_deref().ok_or(OperatorRefusal::NoRegistry)
+    }
+
+    fn domains(&self) -> Result<&Domains, OperatorRefusal> {
+        self.domains.as_deref().ok_or(OperatorRefusal::NoDomains)
     }
 
     async fn registry(&self) -> Result<&Registry, OperatorRefusal> {

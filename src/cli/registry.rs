@@ -13,7 +13,8 @@ use sha2::{Digest, Sha256};
 use super::output::{pretty, print, print_secret, print_stderr, shown, table};
 use super::when::{self, Expiry};
 use super::{ConfigFile, ListArgs};
-use crate::config::{Config, Problems, RegisteredTenant, RegistryConfig, TenantConfig};
+use crate::config::{Config, GatewayConfig, Problems, RegisteredTenant, RegistryConfig, TenantConfig};
+use crate::host::HostName;
 use crate::operator::TOKEN_PREFIX;
 use crate::registry::FileTenants;
 use crate::registry::editing::{Checked, EditRefused, Editor};
@@ -44,6 +45,16 @@ impl OpenRegistry {
 
     pub(super) fn config(&self) -> &RegistryConfig {
         self.loaded.gateway.registry.as_ref().expect("it was opened")
+    }
+
+    /// The `[gateway]` table.
+    pub(super) fn gateway(&self) -> &GatewayConfig {
+        &self.loaded.gateway
+    }
+
+    /// Checks a host that is to be added to a tenant.
+    pub(super) fn check_domain(&self, slug: &str, host: &str) -> Result<HostName> {
+        self.editor().check_domain(slug, host).map_err(plain)
     }
 
     fn editor(&self) -> Editor<'_> {

@@ -323,21 +323,18 @@ fn read_slug(text: StringValue, table: &TableReader<'_, '_>) -> Option<Located<S
 }
 
 fn read_host(text: &StringValue, table: &TableReader<'_, '_>) -> Option<Located<HostName>> {
-    let problem = match HostName::parse(&text.value) {
-        // A client that connects to a bare IP address sends no SNI, so no certificate can be chosen by name.
-        Ok(host) if is_ip(&host) => Problem::at(&text.span, "an IP address is not a host name"),
-        Ok(host) => return Some(Located { value: host, span: text.span.clone() }),
-        Err(_) => {
-            let label = "expected a name alone: no scheme, port or path";
-            Problem::at(&text.span, "not a host name").label(label)
+    match HostName::parse_domain(&text.value) {
+        Ok(host) => Some(Located { value: host, span: text.span.clone() }),
+        Err(fault) => {
+            let problem = Problem::at(&text.span, fault.to_string());
+            let problem = match fault.expected() {
+                Some(expected) => problem.label(expected),
+                None => problem,
+            };
+            table.context().report(problem);
+            None
         }
-    };
-    table.context().report(problem);
-    None
-}
-
-fn is_ip(host: &HostName) -> bool {
-    host.as_str().starts_with('[') || host.as_str().parse::<std::net::Ipv4Addr>().is_ok()
+    }
 }
 
 fn read_timezone(text: &StringValue, table: &TableReader<'_, '_>) -> Option<TimeZone> {

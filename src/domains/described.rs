@@ -6,6 +6,10 @@ use super::reason::{Reason, proof_record};
 use crate::dns::Record;
 use crate::store::registry::{DomainRecord, RegistryEvent};
 
+/// What has a host: it was added as a domain, or the table of its tenant has it.
+const ADDED: &str = "domain";
+const TABLE: &str = "table";
+
 /// A domain: one state, one reason, one next step.
 #[must_use]
 pub fn describe(domain: &DomainRecord) -> Value {
@@ -14,6 +18,7 @@ pub fn describe(domain: &DomainRecord) -> Value {
     json!({
         "host": domain.host,
         "tenant": domain.slug,
+        "owner": if domain.is_added { ADDED } else { TABLE },
         "state": domain.state.as_str(),
         "reason": if is_sound { Value::Null } else { reason.name().into() },
         "next_step": if is_sound { Value::Null } else { reason.next_step().into() },
@@ -24,6 +29,26 @@ pub fn describe(domain: &DomainRecord) -> Value {
         "next_check_at": domain.next_at,
         "expires_at": domain.not_after,
         "renew_at": domain.renew_at,
+    })
+}
+
+/// A host of a table that has no row: a file gives it a certificate, or no node has looked at it yet.
+#[must_use]
+pub fn describe_unwatched(host: &str, slug: &str) -> Value {
+    json!({
+        "host": host,
+        "tenant": slug,
+        "owner": TABLE,
+        "state": Value::Null,
+        "reason": Value::Null,
+        "next_step": Value::Null,
+        "records": [],
+        "proof": Value::Null,
+        "since": Value::Null,
+        "checked_at": Value::Null,
+        "next_check_at": Value::Null,
+        "expires_at": Value::Null,
+        "renew_at": Value::Null,
     })
 }
 

@@ -44,7 +44,7 @@ pub(super) struct PendingOrder {
     /// The authority.
     pub(super) authority: String,
     /// The private key in PEM, sealed for the host.
-    key: String,
+    pub(super) key: String,
     /// The request for the certificate: Base64.
     csr: String,
     /// The order, once it was opened.
@@ -67,7 +67,7 @@ impl PendingOrder {
         serde_json::from_str(domain.pending.as_deref()?).ok()
     }
 
-    fn stored(&self) -> Option<String> {
+    pub(super) fn stored(&self) -> Option<String> {
         Some(serde_json::to_string(self).expect("texts are always JSON"))
     }
 }

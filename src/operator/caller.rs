@@ -2,9 +2,12 @@
 
 use std::net::IpAddr;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use http::header::AUTHORIZATION;
 use http::request;
 use jiff::Timestamp;
+use secrecy::zeroize::Zeroizing;
 use sha2::{Digest, Sha256};
 
 use super::OperatorApi;
@@ -57,12 +60,25 @@ pub(super) async fn identify(
     };
     let mut values = head.headers.get_all(AUTHORIZATION).iter();
     let (Some(value), None) = (values.next(), values.next()) else { return Err(OperatorRefusal::Unauthenticated) };
-    let token = value.to_str().ok().and_then(|text| text.split_once(' '));
-    let token =
-        token.filter(|(scheme, token)| scheme.eq_ignore_ascii_case("bearer") && token.starts_with(TOKEN_PREFIX));
-    let (_, token) = token.ok_or(OperatorRefusal::Unauthenticated)?;
+    let token = value.to_str().ok().and_then(token_of).filter(|token| token.starts_with(TOKEN_PREFIX));
+    let token = token.ok_or(OperatorRefusal::Unauthenticated)?;
     let digest = Sha256::digest(token.as_bytes()).into();
     let found = api.registry().await?.use_operator_token(&digest, Timestamp::now()).await?;
     let found = found.ok_or(OperatorRefusal::Unauthenticated)?;
     Ok(Caller { name: found.name, network: Some(shown_network(from)) })
+}
+
+/// The token of an `Authorization` header: as it is, or as the password of clients that can only have a URL, such as
+/// the `ask` of Caddy.
+fn token_of(header: &str) -> Option<Zeroizing<String>> {
+    let (scheme, credentials) = header.split_once(' ')?;
+    if scheme.eq_ignore_ascii_case("bearer") {
+        return Some(Zeroizing::new(credentials.to_owned()));
+    }
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return None;
+    }
+    let decoded = Zeroizing::new(STANDARD.decode(credentials.trim()).ok()?);
+    let (_, password) = std::str::from_utf8(&decoded).ok()?.split_once(':')?;
+    Some(Zeroizing::new(password.to_owned()))
 }

@@ -25,6 +25,8 @@ pub(super) enum OperatorRefusal {
     MethodNotAllowed { allow: String },
     /// 404: no such tenant.
     UnknownTenant { slug: String },
+    /// 404: the tenant has no such host.
+    UnknownDomain { host: String },
     /// 400: the body, or a part of the target, can't be read at all.
     Malformed(String),
     /// 422: faults by key.
@@ -35,6 +37,8 @@ pub(super) enum OperatorRefusal {
     Precondition { revision: Option<i64> },
     /// 409: there is nothing to write to.
     NoRegistry,
+    /// 409: `[gateway.domains]` is not configured.
+    NoDomains,
     /// 422: the tables of a tenant can't be made.
     Migration { cause: String },
     /// 503: a tenant's database can't be used.
@@ -109,6 +113,7 @@ impl OperatorRefusal {
                 message(StatusCode::METHOD_NOT_ALLOWED, "Method not allowed").with_header(ALLOW, allow)
             }
             Self::UnknownTenant { slug } => message(StatusCode::NOT_FOUND, &format!("There is no tenant `{slug}`")),
+            Self::UnknownDomain { host } => message(StatusCode::NOT_FOUND, &format!("There is no domain `{host}`")),
             Self::Malformed(text) => message(StatusCode::BAD_REQUEST, &text),
             Self::Faults(faults) => with_errors(StatusCode::UNPROCESSABLE_ENTITY, &faults),
             Self::Conflict { key, message } => with_errors(StatusCode::CONFLICT, &Faults::from([(key, vec![message])])),
@@ -119,6 +124,10 @@ impl OperatorRefusal {
             Self::NoRegistry => message(
                 StatusCode::CONFLICT,
                 "There is no registry: set `registry` in `[gateway]`, so that tenants can be added here",
+            ),
+            Self::NoDomains => message(
+                StatusCode::CONFLICT,
+                "Domains are not configured: say in `[gateway.domains]` where they have to point",
             ),
             Self::Migration { cause } => {
                 with_errors(StatusCode::UNPROCESSABLE_ENTITY, &Faults::from([("database".to_owned(), vec![cause])]))

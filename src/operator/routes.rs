@@ -21,33 +21,61 @@ pub enum Route {
     CreateToken,
     /// Creates a sign-in link of a tenant.
     CreateLink,
+    /// Lists the hosts of every tenant that need a certificate.
+    ListDomains,
+    /// The same of one tenant.
+    ListTenantDomains,
+    /// Shows a host of a tenant.
+    ReadDomain,
+    /// Adds a domain to a tenant.
+    PutDomain,
+    /// Removes one.
+    RemoveDomain,
+    /// Looks at one now.
+    CheckDomain,
+    /// Answers whether a host may have a certificate.
+    AskDomain,
     /// Lists changes of the registry.
     Changes,
     /// Lists the nodes.
     Nodes,
 }
 
-/// The methods and paths; `{slug}` matches one segment.
-pub static ROUTES: [(Method, &str, Route); 9] = [
+/// The methods and paths; `{slug}` and `{host}` match one segment each.
+pub static ROUTES: [(Method, &str, Route); 16] = [
     (Method::GET, "/v1/tenants", Route::ListTenants),
     (Method::GET, "/v1/tenants/{slug}", Route::ReadTenant),
     (Method::PUT, "/v1/tenants/{slug}", Route::PutTenant),
     (Method::DELETE, "/v1/tenants/{slug}", Route::RemoveTenant),
     (Method::POST, "/v1/tenants/{slug}/tokens", Route::CreateToken),
     (Method::POST, "/v1/tenants/{slug}/links", Route::CreateLink),
+    (Method::GET, "/v1/tenants/{slug}/domains", Route::ListTenantDomains),
+    (Method::GET, "/v1/tenants/{slug}/domains/{host}", Route::ReadDomain),
+    (Method::PUT, "/v1/tenants/{slug}/domains/{host}", Route::PutDomain),
+    (Method::DELETE, "/v1/tenants/{slug}/domains/{host}", Route::RemoveDomain),
+    (Method::GET, "/v1/domains", Route::ListDomains),
+    (Method::GET, "/v1/domains/ask", Route::AskDomain),
+    (Method::POST, "/v1/domains/{host}/check", Route::CheckDomain),
     (Method::POST, "/v1/batch", Route::Batch),
     (Method::GET, "/v1/changes", Route::Changes),
     (Method::GET, "/v1/nodes", Route::Nodes),
 ];
 
-/// The route of a method and a path, and the tenant in the path. A trailing slash is the same path.
-pub(super) fn find<'p>(method: &Method, path: &'p str) -> Result<(Route, &'p str), OperatorRefusal> {
+/// What a path has in the places of a pattern; empty where the pattern has none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct PathParameters<'p> {
+    pub(super) slug: &'p str,
+    pub(super) host: &'p str,
+}
+
+/// The route of a method and a path, and what the path names. A trailing slash is the same path.
+pub(super) fn find<'p>(method: &Method, path: &'p str) -> Result<(Route, PathParameters<'p>), OperatorRefusal> {
     let path = path.strip_suffix('/').unwrap_or(path);
     let mut allowed = Vec::new();
     for (known, pattern, route) in &ROUTES {
-        let Some(segment) = segment_of(pattern, path) else { continue };
+        let Some(parameters) = PathParameters::of(pattern, path) else { continue };
         if known == method || (*known == Method::GET && *method == Method::HEAD) {
-            return Ok((*route, segment));
+            return Ok((*route, parameters));
         }
         allowed.push(known.as_str());
         if *known == Method::GET {
@@ -60,11 +88,25 @@ pub(super) fn find<'p>(method: &Method, path: &'p str) -> Result<(Route, &'p str
     Err(OperatorRefusal::MethodNotAllowed { allow: allowed.join(", ") })
 }
 
-/// The segment in place of `{slug}`, or nothing if the pattern has none; `None` if the path does not match.
-fn segment_of<'p>(pattern: &str, path: &'p str) -> Option<&'p str> {
-    let Some((before, after)) = pattern.split_once("{slug}") else { return (pattern == path).then_some("") };
-    let segment = path.strip_prefix(before)?.strip_suffix(after)?;
-    (!segment.is_empty() && !segment.contains('/')).then_some(segment)
+impl<'p> PathParameters<'p> {
+    /// Those of a path; `None` if it does not match the pattern.
+    fn of(pattern: &str, path: &'p str) -> Option<Self> {
+        let (mut expected, mut segments) = (pattern.split('/'), path.split('/'));
+        let mut found = Self::default();
+        loop {
+            let (expected, segment) = match (expected.next(), segments.next()) {
+                (Some(expected), Some(segment)) => (expected, segment),
+                (None, None) => return Some(found),
+                _ => return None,
+            };
+            match expected {
+                "{slug}" if !segment.is_empty() => found.slug = segment,
+                "{host}" if !segment.is_empty() => found.host = segment,
+                _ if expected == segment => {}
+                _ => return None,
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -74,10 +116,17 @@ mod tests {
     #[test]
     fn each_path_has_its_route_and_other_methods_are_listed() {
         for (method, path, expected) in [
-            (Method::GET, "/v1/tenants", "ListTenants "),
-            (Method::HEAD, "/v1/tenants/", "ListTenants "),
-            (Method::PUT, "/v1/tenants/acme", "PutTenant acme"),
-            (Method::POST, "/v1/tenants/acme/tokens", "CreateToken acme"),
+            (Method::GET, "/v1/tenants", "ListTenants  "),
+            (Method::HEAD, "/v1/tenants/", "ListTenants  "),
+            (Method::PUT, "/v1/tenants/acme", "PutTenant acme "),
+            (Method::POST, "/v1/tenants/acme/tokens", "CreateToken acme "),
+            (Method::PUT, "/v1/tenants/acme/domains/a.test", "PutDomain acme a.test"),
+            (Method::DELETE, "/v1/tenants/acme/domains/a.test/", "RemoveDomain acme a.test"),
+            (Method::GET, "/v1/domains/ask", "AskDomain  "),
+            (Method::POST, "/v1/domains/a.test/check", "CheckDomain  a.test"),
+            (Method::POST, "/v1/domains//check", "404"),
+            (Method::PUT, "/v1/tenants/acme/domains/a.test/b", "404"),
+            (Method::POST, "/v1/tenants/acme/domains/a.test", "405 GET, HEAD, PUT, DELETE"),
             (Method::GET, "/v1/tenants/acme/tokens", "405 POST"),
             (Method::POST, "/v1/tenants/acme", "405 GET, HEAD, PUT, DELETE"),
             (Method::GET, "/v1/tenants//tokens", "404"),
@@ -85,7 +134,7 @@ mod tests {
             (Method::GET, "/", "404"),
         ] {
             let found = match find(&method, path) {
-                Ok((route, segment)) => format!("{route:?} {segment}"),
+                Ok((route, PathParameters { slug, host })) => format!("{route:?} {slug} {host}"),
                 Err(OperatorRefusal::MethodNotAllowed { allow }) => format!("405 {allow}"),
                 Err(_) => "404".to_owned(),
             };

@@ -45,6 +45,12 @@ impl FileTenants {
         self.by_slug.get(slug)
     }
 
+    /// The tenant with a host.
+    #[must_use]
+    pub fn at(&self, host: &HostName) -> Option<&Arc<TenantConfig>> {
+        self.by_host.get(host)
+    }
+
     /// The first thing that a tenant of the registry has in common with a tenant of a file.
     #[must_use]
     pub fn conflict(&self, wanted: &RegisteredTenant) -> Option<Conflict> {

@@ -14,6 +14,7 @@ pub fn describe(row: &RegistryRow) -> Value {
         "revision": row.revision,
         "changed_at": row.changed_at,
         "changed_by": row.changed_by,
+        "added_domains": row.domains,
         "tenant": row.text.as_deref().and_then(json::from_text),
     })
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::config::{GatewayConfig, Problems, RegisteredTenant, RegistryConfig};
+use crate::host::HostName;
 use crate::store::registry::{Claims, RegistryChange, RegistryWrite, WriteRefused};
 use crate::store::{DatabaseLocation, Registry};
 
@@ -55,7 +56,7 @@ pub enum EditRefused {
     /// It conflicts with a tenant of a file.
     #[error("{what} is that of the tenant `{slug}` of {place}")]
     OfFile {
-        /// The key: `slug`, `address`, `domains` or `database`.
+        /// The key: `slug`, `address`, `domains` or `database`; `host` of a domain that is to be added.
         key: &'static str,
         /// What both want.
         what: String,
@@ -93,6 +94,26 @@ impl Editor<'_> {
             return Err(EditRefused::Unfit { key: "database", message: format!("the database is that of {what}") });
         }
         Ok(Checked { tenant, text })
+    }
+
+    /// Checks a host that is to be added to a tenant.
+    ///
+    /// # Errors
+    /// [`EditRefused::Unfit`], [`EditRefused::OfFile`].
+    pub fn check_domain(&self, slug: &str, text: &str) -> Result<HostName, EditRefused> {
+        self.check_owner(slug)?;
+        let host = HostName::parse_domain(text).map_err(|fault| {
+            let expected = fault.expected().map_or_else(String::new, |expected| format!(": {expected}"));
+            EditRefused::Unfit { key: "host", message: format!("{fault}{expected}") }
+        })?;
+        let Some(owner) = self.files.at(&host) else { return Ok(host) };
+        let place = owner.origin.file_and_line();
+        Err(EditRefused::OfFile {
+            key: "host",
+            what: format!("the host `{host}`"),
+            slug: owner.slug.to_string(),
+            place,
+        })
     }
 
     /// Refuses a tenant of a file, which can't be changed or removed here.

@@ -6,17 +6,19 @@
 //!
 //! `writing` adds, changes and removes tenants, each host and database claimed once; `nodes` records how far each
 //! node has got; `operator_tokens` has the tokens of the operator API. `domains` has the life of each host that needs a
-//! certificate, `claiming` adds and removes domains, `certificates` has what was obtained for them; `budgets`, `account`
-//! and `events` belong to that.
+//! certificate, `counts` counts them, `claiming` adds and removes domains, `certificates` has what was obtained for them; `budgets`, `account`
+//! and `events` belong to that; `resealing` is for a change of the key.
 
 mod account;
 mod budgets;
 mod certificates;
 mod claiming;
+mod counts;
 mod domains;
 mod events;
 mod nodes;
 mod operator_tokens;
+mod resealing;
 mod writing;
 
 use std::time::Duration;
@@ -31,10 +33,12 @@ use crate::metrics::DatabaseMetrics;
 pub use budgets::{Budget, Taken as BudgetTaken};
 pub use certificates::{CertificateRecord, StoredPair};
 pub use claiming::DomainAdded;
-pub use domains::{DomainCount, DomainFilter, DomainRecord, DomainState, Lease};
+pub use counts::DomainCount;
+pub use domains::{DomainFilter, DomainRecord, DomainState, Lease};
 pub use events::{DomainEvent, RegistryEvent};
 pub use nodes::{Beat, Head, NodeBehind, NodeRecord};
 pub use operator_tokens::{NewOperatorToken, OperatorTokenRecord};
+pub use resealing::PendingRecord;
 pub use writing::{Claims, RegistryChange, RegistryWrite, WriteRefused, Written as RegistryWritten};
 
 /// How many rows are read at once.

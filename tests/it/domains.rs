@@ -1,6 +1,8 @@
-//! Domains and their certificates, with a real certificate authority and real DNS.
+//! Domains and their certificates, with a real certificate authority and real DNS; the operator API and the commands.
 
+mod api;
 mod certbot;
+mod commands;
 mod life;
 mod orders;
 mod scene;

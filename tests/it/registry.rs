@@ -9,5 +9,5 @@ mod following;
 mod full_disk;
 mod outage;
 mod ownership;
-mod scene;
+pub(crate) mod scene;
 mod snapshot;

@@ -154,17 +154,6 @@ pub struct DomainFilter<'f> {
     pub after: (&'f str, &'f str),
 }
 
-/// How many domains are in a state for a reason.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DomainCount {
-    /// The state.
-    pub state: DomainState,
-    /// What is wrong: a JSON object.
-    pub reason: String,
-    /// How many.
-    pub count: i64,
-}
-
 /// How long a write keeps the lease of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lease {
@@ -329,36 +318,6 @@ impl Registry {
         sql.push(" ORDER BY host, slug LIMIT ").bind(i64::from(limit));
         let mut reader = self.database.reader().await?;
         Ok(DomainRecord::read_all(&reader.fetch_all(sql).await?)?)
-    }
-
-    /// How many domains are in each state, for each reason.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn count_domains(&self) -> Result<Vec<DomainCount>, StoreError> {
-        let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT state, ")
-            .push_either("coalesce(reason::json->>'reason', '')", "coalesce(reason->>'reason', '')");
-        sql.push(", count(*) FROM registry_domains GROUP BY 1, 2");
-        let rows = reader.fetch_all(sql).await?;
-        let read = |row: &Row| {
-            let state: String = row.get(0)?;
-            let state = DomainState::parse(&state).unwrap_or(DomainState::Claimed);
-            Ok(DomainCount { state, reason: row.get(1)?, count: row.get(2)? })
-        };
-        Ok(rows.iter().map(read).collect::<Result<_, sqlx::Error>>()?)
-    }
-
-    /// How many certificates should have been renewed by now.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
-    pub async fn count_late_domains(&self) -> Result<i64, StoreError> {
-        let mut reader = self.database.reader().await?;
-        let mut sql = reader.sql();
-        sql.push("SELECT count(*) FROM registry_domains WHERE is_late AND state <> 'removed'");
-        Ok(reader.fetch_one(sql).await?.get(0)?)
     }
 }
 

@@ -24,13 +24,13 @@ use crate::support::folder;
 use crate::support::process::{self, Node, Output};
 
 /// How long a change may take until a node serves it, on a machine that others load heavily.
-pub(super) const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// The folder of the nodes, and where their registry is.
-pub(super) struct Scene {
+pub(crate) struct Scene {
     folder: TempDir,
     engine: Engine,
-    pub(super) registry_url: String,
+    pub(crate) registry_url: String,
     gateway: Table,
     /// The `[[tenant]]` tables of the files, as text.
     files: String,
@@ -40,14 +40,14 @@ pub(super) struct Scene {
 
 /// An answer of the operator API.
 #[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) status: StatusCode,
-    pub(super) headers: HeaderMap,
-    pub(super) body: Value,
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Value,
 }
 
 impl Scene {
-    pub(super) fn new(engine: Engine) -> Self {
+    pub(crate) fn new(engine: Engine) -> Self {
         let folder = folder::temporary("registry");
         let registry_url = engine.database(folder.path(), "registry");
         let names = ["*.example.test", "*.acme.test"];
@@ -65,36 +65,36 @@ impl Scene {
     }
 
     /// Sets a key of the `[gateway]` table.
-    pub(super) fn gateway(mut self, key: &str, value: impl Into<toml::Value>) -> Self {
+    pub(crate) fn gateway(mut self, key: &str, value: impl Into<toml::Value>) -> Self {
         self.gateway.insert(key.into(), value.into());
         self
     }
 
-    pub(super) fn folder(&self) -> &Path {
+    pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    pub(super) fn socket(&self, node: usize) -> PathBuf {
+    pub(crate) fn socket(&self, node: usize) -> PathBuf {
         self.folder.path().join(format!("{node}.sock"))
     }
 
-    pub(super) fn snapshot(&self, node: usize) -> PathBuf {
+    pub(crate) fn snapshot(&self, node: usize) -> PathBuf {
         self.folder.path().join(format!("{node}-snapshot.db"))
     }
 
     /// The configuration of a node.
-    pub(super) fn config(&self, node: usize) -> PathBuf {
+    pub(crate) fn config(&self, node: usize) -> PathBuf {
         self.folder.path().join(format!("{node}.toml"))
     }
 
     /// Replaces the tenants of the files, on every node whose configuration was written.
-    pub(super) fn write_files(&mut self, tenants: &str, nodes: usize) {
+    pub(crate) fn write_files(&mut self, tenants: &str, nodes: usize) {
         tenants.clone_into(&mut self.files);
         (0..nodes).for_each(|node| self.write(node));
     }
 
     /// Writes the configuration of a node, in one step.
-    pub(super) fn write(&self, node: usize) {
+    pub(crate) fn write(&self, node: usize) {
         let mut gateway = self.gateway.clone();
         let mut operator = Table::new();
         let socket = format!("unix:{}", self.socket(node).display());
@@ -108,19 +108,19 @@ impl Scene {
         fs::rename(&draft, self.config(node)).unwrap();
     }
 
-    pub(super) fn start(&self, node: usize) -> Node {
+    pub(crate) fn start(&self, node: usize) -> Node {
         self.write(node);
         Node::spawn(&self.config(node))
     }
 
     /// Starts a node with more in its environment.
-    pub(super) fn start_in(&self, node: usize, environment: &[(&str, &str)]) -> Node {
+    pub(crate) fn start_in(&self, node: usize, environment: &[(&str, &str)]) -> Node {
         self.write(node);
         Node::spawn_in(&self.config(node), environment)
     }
 
     /// How many tenants the snapshot of a node has, and up to which revision.
-    pub(super) async fn kept(&self, node: usize) -> [i64; 2] {
+    pub(crate) async fn kept(&self, node: usize) -> [i64; 2] {
         let snapshot = Database::connect(&format!("sqlite:{}", self.snapshot(node).display())).await;
         let counts = "SELECT (SELECT count(*) FROM registry_tenants), revision FROM registry_head";
         let kept = snapshot.integers(counts).await;
@@ -129,7 +129,7 @@ impl Scene {
     }
 
     /// Runs a command with the configuration of the first node.
-    pub(super) fn run(&self, command: &[&str]) -> Output {
+    pub(crate) fn run(&self, command: &[&str]) -> Output {
         if !self.config(0).exists() {
             self.write(0);
         }
@@ -137,7 +137,7 @@ impl Scene {
         process::formgate(&[command, &["--config", &config]].concat())
     }
 
-    pub(super) fn succeed(&self, command: &[&str]) -> String {
+    pub(crate) fn succeed(&self, command: &[&str]) -> String {
         let output = self.run(command);
         assert_eq!(output.code, 0, "{command:?}: {}{}", output.stdout, output.stderr);
         output.stdout
@@ -151,7 +151,7 @@ impl Scene {
     }
 
     /// The object of a tenant with a database of its own.
-    pub(super) fn tenant(&self, slug: &str) -> Value {
+    pub(crate) fn tenant(&self, slug: &str) -> Value {
         json!({
             "name": slug.to_uppercase(),
             "address": format!("{slug}.example.test"),
@@ -161,7 +161,7 @@ impl Scene {
     }
 
     /// The same as the text of a file.
-    pub(super) fn text(&self, slug: &str) -> String {
+    pub(crate) fn text(&self, slug: &str) -> String {
         let database = self.database(slug);
         format!(
             "[[tenant]]\nslug = \"{slug}\"\nname = \"{}\"\naddress = \"{slug}.example.test\"\n\
@@ -171,12 +171,12 @@ impl Scene {
     }
 
     /// Calls the operator API of a node.
-    pub(super) async fn call(&self, node: usize, method: Method, target: &str, body: Option<&Value>) -> Answer {
+    pub(crate) async fn call(&self, node: usize, method: Method, target: &str, body: Option<&Value>) -> Answer {
         self.call_with(node, method, target, body, &[]).await
     }
 
     /// The same with headers.
-    pub(super) async fn call_with(
+    pub(crate) async fn call_with(
         &self,
         node: usize,
         method: Method,
@@ -189,7 +189,7 @@ impl Scene {
     }
 
     /// Sends bytes; None if the connection broke.
-    pub(super) async fn send(
+    pub(crate) async fn send(
         &self,
         node: usize,
         method: Method,
@@ -229,7 +229,7 @@ impl Scene {
     }
 
     /// Waits until the snapshot of a node has so many tenants.
-    pub(super) async fn keeps(&self, node: usize, tenants: i64) {
+    pub(crate) async fn keeps(&self, node: usize, tenants: i64) {
         let began = Instant::now();
         while !self.has_snapshot(node).await || self.kept(node).await[0] != tenants {
             assert!(began.elapsed() < LIMIT, "the snapshot lacks tenants");
@@ -238,7 +238,7 @@ impl Scene {
     }
 
     /// Adds a tenant that is there already. Returns a new token.
-    pub(super) async fn add_again(&self, node: usize, slug: &str) -> String {
+    pub(crate) async fn add_again(&self, node: usize, slug: &str) -> String {
         let target = format!("/v1/tenants/{slug}?migrate=1&token=again");
         let answer = self.call(node, Method::PUT, &target, Some(&self.tenant(slug))).await;
         assert_eq!(answer.status, 200, "{answer:?}");
@@ -246,7 +246,7 @@ impl Scene {
     }
 
     /// Adds a tenant through a node, served by every node. Returns a token.
-    pub(super) async fn add(&self, node: usize, slug: &str) -> String {
+    pub(crate) async fn add(&self, node: usize, slug: &str) -> String {
         let target = format!("/v1/tenants/{slug}?migrate=1&wait=60&token=tests");
         let answer = self.call(node, Method::PUT, &target, Some(&self.tenant(slug))).await;
         assert_eq!(answer.status, 201, "{answer:?}");
@@ -255,7 +255,7 @@ impl Scene {
 }
 
 /// The status of `GET /me` of a tenant at a node; 404 if the handshake ends because no tenant has the name.
-pub(super) async fn me(node: &Node, slug: &str, token: &str) -> u16 {
+pub(crate) async fn me(node: &Node, slug: &str, token: &str) -> u16 {
     match client(node, slug, token).get("/api/v1/me").try_send().await {
         Ok(answer) => answer.status.as_u16(),
         Err(Unanswered::Unconnected(error)) if error.to_string().contains("UnrecognisedName") => 404,
@@ -263,12 +263,12 @@ pub(super) async fn me(node: &Node, slug: &str, token: &str) -> u16 {
     }
 }
 
-pub(super) fn client(node: &Node, slug: &str, token: &str) -> Client {
+pub(crate) fn client(node: &Node, slug: &str, token: &str) -> Client {
     node.client().to(&format!("{slug}.example.test")).with(token)
 }
 
 /// Waits until `/readyz` of a node has this about the registry.
-pub(super) async fn readiness_becomes(node: &mut Node, state: &str) {
+pub(crate) async fn readiness_becomes(node: &mut Node, state: &str) {
     let began = Instant::now();
     loop {
         let ready: Value = operator_get(node.operator_address(), "/readyz").await.json();
@@ -281,7 +281,7 @@ pub(super) async fn readiness_becomes(node: &mut Node, state: &str) {
 }
 
 /// Waits until a node answers with a status.
-pub(super) async fn me_becomes(node: &Node, slug: &str, token: &str, status: u16) {
+pub(crate) async fn me_becomes(node: &Node, slug: &str, token: &str, status: u16) {
     let began = Instant::now();
     loop {
         let found = me(node, slug, token).await;

@@ -1,0 +1,151 @@
+//! `formgate acme`: what the certificate authorities still allow, and what many certificates ask of them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::{Args, Subcommand};
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::output::{pretty, print, shown, table};
+use super::registry::OpenRegistry;
+use super::{ConfigFile, ListArgs};
+use crate::config::AcmeConfig;
+use crate::domains::{Plan, status};
+use crate::store::registry::DomainState;
+
+const DAY: Duration = Duration::from_hours(24);
+
+#[derive(Debug, Subcommand)]
+pub(super) enum AcmeCommand {
+    /// Show what each authority still allows, the domains by state, and the renewals to come.
+    Status(ListArgs),
+    /// Show how many renewals a day a number of hosts needs, and how long their first certificates take.
+    Plan(PlanArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct PlanArgs {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// How many hosts; without it, those that have a row now.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    hosts: Option<u64>,
+    /// For how many days a certificate is valid.
+    #[arg(long, value_name = "DAYS", default_value_t = 90, value_parser = clap::value_parser!(u64).range(1..=3650))]
+    days: u64,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn run(command: &AcmeCommand) -> Result<()> {
+    match command {
+        AcmeCommand::Status(command) => show_status(command).await,
+        AcmeCommand::Plan(command) => plan(command).await,
+    }
+}
+
+fn acme(registry: &OpenRegistry) -> Result<&AcmeConfig> {
+    match &registry.gateway().acme {
+        Some(acme) => Ok(acme),
+        None => bail!("no certificates are obtained: there is no `[gateway.acme]`"),
+    }
+}
+
+async fn show_status(command: &ListArgs) -> Result<()> {
+    let open = OpenRegistry::open(&command.file).await?;
+    let (acme, registry) = (acme(&open)?, &open.registry);
+    let authorities = status(registry, acme).await?;
+    let states = domains_by_state(&open).await?;
+    let within_a_day = registry.count_renewals(DAY).await?;
+    let within_a_week = registry.count_renewals(DAY * 7).await?;
+    let late = registry.count_late_domains().await?;
+    registry.close().await;
+    if command.json {
+        let authorities = authorities.iter().map(|authority| {
+            json!({
+                "name": authority.name,
+                "directory": authority.directory,
+                "orders_per_3_hours": authority.orders,
+                "orders_left": authority.left,
+                "next_order_at": authority.free_at,
+            })
+        });
+        let states: serde_json::Map<_, _> =
+            states.iter().map(|(state, count)| (state.as_str().to_owned(), json!(count))).collect();
+        let renewals = json!({ "within_a_day": within_a_day, "within_a_week": within_a_week, "late": late });
+        return print(&pretty(&json!({
+            "authorities": authorities.collect::<Vec<_>>(), "domains": states, "renewals": renewals,
+        })));
+    }
+    let head = ["AUTHORITY", "ORDERS LEFT", "OF", "NEXT FOR NEW DOMAINS", "DIRECTORY"].map(str::to_owned);
+    let rows = authorities.into_iter().map(|authority| {
+        let next = authority.free_at.map_or_else(|| "now".to_owned(), |at: Timestamp| shown(Some(at)));
+        [authority.name, authority.left.to_string(), format!("{} in 3 h", authority.orders), next, authority.directory]
+    });
+    let states: Vec<_> = states.iter().map(|(state, count)| format!("{count} {}", state.as_str())).collect();
+    let states = if states.is_empty() { "none".to_owned() } else { states.join(", ") };
+    print(&format!(
+        "{}\n\ndomains: {states}\nrenewals: {within_a_day} within a day, {within_a_week} within a week, {late} late",
+        table(&std::iter::once(head).chain(rows).collect::<Vec<_>>()),
+    ))
+}
+
+async fn domains_by_state(open: &OpenRegistry) -> Result<BTreeMap<DomainState, i64>> {
+    let mut states = BTreeMap::new();
+    for count in open.registry.count_domains().await? {
+        *states.entry(count.state).or_insert(0) += count.count;
+    }
+    Ok(states)
+}
+
+async fn plan(command: &PlanArgs) -> Result<()> {
+    let open = OpenRegistry::open(&command.file).await?;
+    let hosts = match command.hosts {
+        Some(hosts) => hosts,
+        None => {
+            let states = domains_by_state(&open).await?;
+            let there: i64 =
+                states.iter().filter(|(state, _)| **state != DomainState::Removed).map(|(_, count)| count).sum();
+            u64::try_from(there).unwrap_or(0)
+        }
+    };
+    open.registry.close().await;
+    let acme = acme(&open)?;
+    let plans = acme.requests.authorities.iter().zip(&acme.limits);
+    let plans: Vec<_> =
+        plans.map(|(authority, limits)| (&authority.name, Plan::new(hosts, command.days, *limits))).collect();
+    if command.json {
+        let plans = plans.iter().map(|(name, plan)| {
+            json!({
+                "authority": name,
+                "hosts": plan.hosts,
+                "days": command.days,
+                "renewals_a_day": plan.renewals_a_day,
+                "orders_a_day": plan.orders_a_day,
+                "first_issue_seconds": plan.first_issue.as_secs(),
+                "possible": plan.is_possible(),
+            })
+        });
+        return print(&pretty(&plans.collect()));
+    }
+    let lines = plans.iter().map(|(name, plan)| in_words(name, plan, command.days));
+    print(&lines.collect::<Vec<_>>().join("\n"))
+}
+
+fn in_words(authority: &str, plan: &Plan, days: u64) -> String {
+    let Plan { hosts, renewals_a_day, orders_a_day, first_issue } = plan;
+    let first = first_issue.as_secs().div_ceil(3600);
+    let verdict = if plan.is_possible() {
+        "enough"
+    } else {
+        "not enough: ask the authority for more, or choose certificates that are valid for longer"
+    };
+    format!(
+        "{authority}: {hosts} certificates of {days} days are {renewals_a_day} renewals a day. The authority allows \
+         {orders_a_day} orders a day, {verdict}. If all hosts are added at once, the last one has its certificate after \
+         {first} h."
+    )
+}

@@ -1,0 +1,287 @@
+//! `formgate domain`: hosts that need a certificate: one state, one reason, one next step.
+//!
+//! A change is checked and written by the code of the operator API. The nodes look at domains; a command waits for them.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::{Args, Subcommand};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::output::{pretty, print, print_stderr, shown, table};
+use super::registry::OpenRegistry;
+use super::{ConfigFile, ListArgs};
+use crate::dns::{Action, Record};
+use crate::domains::{
+    Claimed, DomainClaim, Reason, await_look, chosen, claim, describe, describe_unwatched, proof_record,
+};
+use crate::host::HostName;
+use crate::rights;
+use crate::store::registry::{DomainFilter, DomainRecord, DomainState, PAGE};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum DomainCommand {
+    /// Add a domain to a tenant of the registry.
+    Add(AddArgs),
+    /// List the domains: hosts that no file gives a certificate.
+    List(ListDomainsArgs),
+    /// Show a domain: its state, what is wrong, and what to do.
+    Show(DomainArgs),
+    /// Have a node look at a domain now.
+    Check(CheckArgs),
+    /// Remove a domain from its tenant, or a claim to one.
+    Remove(RemoveArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct DomainArgs {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// The host.
+    host: String,
+    /// The tenant; without it, the one that has the host.
+    #[arg(long, value_name = "SLUG")]
+    tenant: Option<String>,
+    /// Print JSON, as the operator API does.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct AddArgs {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// The host.
+    host: String,
+    /// The tenant.
+    #[arg(long, value_name = "SLUG")]
+    tenant: String,
+    /// How long to wait until a node has looked at it, if one is running.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(..=600))]
+    wait: u64,
+    /// Print JSON, as the operator API does.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct CheckArgs {
+    #[command(flatten)]
+    domain: DomainArgs,
+    /// How long to wait until a node has looked at it.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(..=600))]
+    wait: u64,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct RemoveArgs {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// The host.
+    host: String,
+    /// The tenant; without it, the one that has the host.
+    #[arg(long, value_name = "SLUG")]
+    tenant: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ListDomainsArgs {
+    #[command(flatten)]
+    list: ListArgs,
+    /// Only those of this tenant.
+    #[arg(long, value_name = "SLUG")]
+    tenant: Option<String>,
+    /// Only those in this state; without it, all but removed ones.
+    #[arg(long, value_parser = read_state)]
+    state: Option<DomainState>,
+}
+
+fn read_state(text: &str) -> Result<DomainState, String> {
+    let all: Vec<_> = DomainState::ALL.iter().map(|state| state.as_str()).collect();
+    DomainState::parse(text).ok_or_else(|| format!("expected one of {}", all.join(", ")))
+}
+
+pub(super) async fn run(command: &DomainCommand) -> Result<()> {
+    match command {
+        DomainCommand::Add(command) => add(command).await,
+        DomainCommand::List(command) => list(command).await,
+        DomainCommand::Show(command) => show(command).await,
+        DomainCommand::Check(command) => check(command).await,
+        DomainCommand::Remove(command) => remove(command).await,
+    }
+}
+
+/// The registry of a configuration that has domains.
+async fn open(file: &ConfigFile) -> Result<OpenRegistry> {
+    let open = OpenRegistry::open(file).await?;
+    if open.gateway().domains.is_none() {
+        bail!("domains are not configured: say in `[gateway.domains]` where they have to point");
+    }
+    Ok(open)
+}
+
+fn parse(text: &str) -> Result<HostName> {
+    Ok(HostName::parse_domain(text)?)
+}
+
+async fn add(command: &AddArgs) -> Result<()> {
+    let AddArgs { tenant: slug, .. } = command;
+    let open = open(&command.file).await?;
+    let host = open.check_domain(slug, &command.host)?;
+    let registry = &open.registry;
+    let Claimed { claim, domain, checked_before } = claim(registry, slug, &host, &rights::current_user()).await?;
+    match &claim {
+        DomainClaim::Added(_) | DomainClaim::Contested | DomainClaim::Same(_) | DomainClaim::OfTable(_) => {}
+        DomainClaim::Taken { owner } => bail!("the host `{host}` is in the table of the tenant `{owner}`"),
+        DomainClaim::UnknownTenant => bail!("there is no tenant `{slug}` in the registry"),
+    }
+    let is_new = matches!(claim, DomainClaim::Added(_) | DomainClaim::Contested);
+    let wait = if is_new && registry.nodes().await?.iter().any(|node| node.is_live) { command.wait } else { 0 };
+    let (found, _) = await_look(registry, &host, slug, checked_before, Duration::from_secs(wait)).await?;
+    registry.close().await;
+    match found.or(domain) {
+        Some(domain) => print_domain(&domain, command.json)?,
+        None => print_unwatched(&host, slug, command.json)?,
+    }
+    if claim == DomainClaim::Contested {
+        bail!("another tenant has the host `{host}`");
+    }
+    Ok(())
+}
+
+async fn list(command: &ListDomainsArgs) -> Result<()> {
+    let open = open(&command.list.file).await?;
+    let mut rows: Vec<DomainRecord> = Vec::new();
+    loop {
+        let after = rows.last().map_or(("", ""), |row| (row.host.as_str(), row.slug.as_str()));
+        let filter = DomainFilter { slug: command.tenant.as_deref(), state: command.state, after };
+        let page = open.registry.list_domains(&filter, PAGE).await?;
+        let is_last = page.len() < PAGE as usize;
+        rows.extend(page);
+        if is_last {
+            break;
+        }
+    }
+    open.registry.close().await;
+    if command.list.json {
+        return print(&pretty(&rows.iter().map(describe).collect()));
+    }
+    let head = ["HOST", "TENANT", "STATE", "REASON", "SINCE", "CERTIFICATE UNTIL"].map(str::to_owned);
+    let rows = rows.into_iter().map(|row| {
+        let (reason, since, until) = (name_of(&row), shown(Some(row.since)), shown(row.not_after));
+        [row.host, row.slug, row.state.as_str().to_owned(), reason, since, until]
+    });
+    print(&table(&std::iter::once(head).chain(rows).collect::<Vec<_>>()))
+}
+
+fn name_of(domain: &DomainRecord) -> String {
+    let reason = Reason::read(&domain.reason);
+    if reason.is_empty() { "-".to_owned() } else { reason.name().to_owned() }
+}
+
+async fn show(command: &DomainArgs) -> Result<()> {
+    let open = open(&command.file).await?;
+    let host = parse(&command.host)?;
+    let found = chosen(&open.registry, &host, command.tenant.as_deref()).await?;
+    open.registry.close().await;
+    match found {
+        Some(domain) => print_domain(&domain, command.json),
+        None => bail!("{}", not_there(&host)),
+    }
+}
+
+fn not_there(host: &HostName) -> String {
+    format!(
+        "there is no domain `{host}`: a tenant that has it in its table, with a certificate of a file, needs none; \
+         `formgate domain list` lists all"
+    )
+}
+
+async fn check(command: &CheckArgs) -> Result<()> {
+    let CheckArgs { domain: DomainArgs { file, host, tenant, json }, wait } = command;
+    let open = open(file).await?;
+    let (host, registry) = (parse(host)?, &open.registry);
+    let Some(before) = chosen(registry, &host, tenant.as_deref()).await? else { bail!("{}", not_there(&host)) };
+    if !registry.nodes().await?.iter().any(|node| node.is_live) {
+        bail!("no node is running, and only nodes look at domains");
+    }
+    registry.check_domain_soon(host.as_str(), &before.slug).await?;
+    let wait = Duration::from_secs(*wait);
+    let (found, is_looked_at) = await_look(registry, &host, &before.slug, before.checked_at, wait).await?;
+    registry.close().await;
+    let Some(domain) = found else { bail!("the domain `{host}` was removed meanwhile") };
+    print_domain(&domain, *json)?;
+    if !is_looked_at {
+        bail!("no node has looked at it within {} seconds", wait.as_secs());
+    }
+    Ok(())
+}
+
+async fn remove(command: &RemoveArgs) -> Result<()> {
+    let open = open(&command.file).await?;
+    let (host, registry) = (parse(&command.host)?, &open.registry);
+    let owner = registry.owner_of(host.as_str()).await?;
+    let Some(slug) = command.tenant.clone().or_else(|| owner.clone()) else { bail!("{}", not_there(&host)) };
+    open.check_owner(&slug)?;
+    let by = rights::current_user();
+    let removed = registry.remove_domain(&slug, host.as_str(), Timestamp::now(), &by).await?;
+    registry.close().await;
+    match removed {
+        Some(_) => print_stderr(&format!("the domain `{host}` is removed from the tenant `{slug}`")),
+        None if owner.is_some_and(|owner| owner == slug) => {
+            bail!("the host `{host}` is in the table of the tenant `{slug}`: change the tenant instead")
+        }
+        None => bail!("the tenant `{slug}` has no domain `{host}`"),
+    }
+    Ok(())
+}
+
+fn print_unwatched(host: &HostName, slug: &str, json: bool) -> Result<()> {
+    if json {
+        return print(&pretty(&describe_unwatched(host.as_str(), slug)));
+    }
+    print(&format!("the host `{host}` is in the table of the tenant `{slug}`"))
+}
+
+fn print_domain(domain: &DomainRecord, json: bool) -> Result<()> {
+    if json {
+        let described: Value = describe(domain);
+        return print(&pretty(&described));
+    }
+    let reason = Reason::read(&domain.reason);
+    let next_step = if reason.is_empty() { "-".to_owned() } else { reason.next_step() };
+    let lines = [
+        ["host", &domain.host],
+        ["tenant", &domain.slug],
+        ["state", domain.state.as_str()],
+        ["reason", &name_of(domain)],
+        ["next step", &next_step],
+        ["since", &shown(Some(domain.since))],
+        ["checked", &shown(domain.checked_at)],
+        ["certificate until", &shown(domain.not_after)],
+    ];
+    let mut text = table(&lines.map(|line| line.map(str::to_owned)));
+    let proof = proof_record(&domain.host, &domain.proof);
+    let mut records: Vec<_> = reason.records().iter().map(|record| (action_of(record), record)).collect();
+    // A way to prove the domain, whatever is wrong.
+    if domain.is_added && records.iter().all(|(_, record)| record.value != proof.value) {
+        records.push(("proof", &proof));
+    }
+    if !records.is_empty() {
+        let head = ["RECORD", "TYPE", "NAME", "VALUE"].map(str::to_owned);
+        let rows = records.into_iter().map(|(action, Record { kind, name, value, .. })| {
+            [action.to_owned(), kind.as_str().to_owned(), name.clone(), value.clone()]
+        });
+        text.push_str("\n\n");
+        text.push_str(&table(&std::iter::once(head).chain(rows).collect::<Vec<_>>()));
+    }
+    print(&text)
+}
+
+fn action_of(record: &Record) -> &'static str {
+    match record.action {
+        Action::Add => "add",
+        Action::Remove => "remove",
+    }
+}

@@ -1,0 +1,131 @@
+//! Adds a domain to a tenant, and waits for the first look at it: for the operator API and for commands alike.
+//!
+//! [`crate::registry::editing`] has checked the host. Here the registry decides whose it is.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::time::{Instant, sleep};
+
+use super::described::new_proof;
+use super::reason::{OtherReason, Reason, proof_record};
+use crate::host::HostName;
+use crate::store::registry::{DomainAdded, DomainRecord, DomainState, WriteRefused};
+use crate::store::{Registry, StoreError};
+
+/// How often a domain is read while a look at it is awaited.
+///
+/// Larger: answers come later. Smaller: more statements.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// What became of adding a domain.
+#[derive(Clone, Debug)]
+pub struct Claimed {
+    /// Whose it is.
+    pub claim: DomainClaim,
+    /// The row of the domain and the tenant, if there is one.
+    pub domain: Option<DomainRecord>,
+    /// When an earlier life of the domain was looked at last: [`await_look`] waits for a later look.
+    pub checked_before: Option<Timestamp>,
+}
+
+/// Whose a domain is that was to be added.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DomainClaim {
+    /// It is new, at this revision of the tenant.
+    Added(i64),
+    /// The tenant had it already, at this revision.
+    Same(i64),
+    /// It is in the table of the tenant, whose revision this is.
+    OfTable(i64),
+    /// Another tenant has it, until a proof moves it.
+    Contested,
+    /// Another tenant has it in its table, where no proof moves it.
+    Taken {
+        /// Whose it is.
+        owner: String,
+    },
+    /// There is no such tenant in the registry.
+    UnknownTenant,
+}
+
+/// Adds a domain to a tenant.
+///
+/// # Errors
+/// [`WriteRefused::Store`].
+pub async fn claim(registry: &Registry, slug: &str, host: &HostName, by: &str) -> Result<Claimed, WriteRefused> {
+    let before = find(registry, host, slug).await?;
+    let added = registry.add_domain(slug, host.as_str(), &new_proof(), Timestamp::now(), by).await?;
+    let mut domain = find(registry, host, slug).await?;
+    let claim = match added {
+        DomainAdded::Added(revision) => DomainClaim::Added(revision),
+        DomainAdded::Same => match registry.find(slug).await? {
+            Some(row) if row.domains.iter().any(|added| added == host.as_str()) => DomainClaim::Same(row.revision),
+            Some(row) => DomainClaim::OfTable(row.revision),
+            None => DomainClaim::UnknownTenant,
+        },
+        DomainAdded::Contested { .. } => {
+            domain.as_mut().into_iter().for_each(contest);
+            DomainClaim::Contested
+        }
+        DomainAdded::Taken { owner } => DomainClaim::Taken { owner },
+        DomainAdded::UnknownTenant => DomainClaim::UnknownTenant,
+    };
+    Ok(Claimed { claim, domain, checked_before: before.and_then(|before| before.checked_at) })
+}
+
+/// What a look at the row of a tenant that contests a domain will find, before the first one.
+fn contest(domain: &mut DomainRecord) {
+    if Reason::read(&domain.reason).is_empty() {
+        let record = proof_record(&domain.host, &domain.proof);
+        domain.reason = Reason::Other(OtherReason::Taken { record, moves_at: None }).stored();
+    }
+}
+
+async fn find(registry: &Registry, host: &HostName, slug: &str) -> Result<Option<DomainRecord>, StoreError> {
+    let rows = registry.find_domains(host.as_str()).await?;
+    Ok(rows.into_iter().find(|row| row.slug == slug))
+}
+
+/// The row of a host: that of a tenant, or else that of the owner. None if it was removed.
+///
+/// # Errors
+/// [`StoreError::Unavailable`], [`StoreError::Statement`].
+pub async fn chosen(
+    registry: &Registry,
+    host: &HostName,
+    slug: Option<&str>,
+) -> Result<Option<DomainRecord>, StoreError> {
+    let mut rows = registry.find_domains(host.as_str()).await?;
+    rows.retain(|row| row.state != DomainState::Removed && slug.is_none_or(|slug| row.slug == slug));
+    let owner = registry.owner_of(host.as_str()).await?;
+    let at = rows.iter().position(|row| owner.as_ref().is_none_or(|owner| row.slug == *owner));
+    let mut found = (!rows.is_empty()).then(|| rows.swap_remove(at.unwrap_or(0)));
+    if let Some(row) = found.as_mut().filter(|row| row.is_added && owner.is_some_and(|owner| owner != row.slug)) {
+        contest(row);
+    }
+    Ok(found)
+}
+
+/// Waits until a node has looked at a domain after an instant, or at most for a time. Returns the row, if it is still
+/// there, and whether it was looked at.
+///
+/// # Errors
+/// [`StoreError::Unavailable`], [`StoreError::Statement`].
+pub async fn await_look(
+    registry: &Registry,
+    host: &HostName,
+    slug: &str,
+    checked_before: Option<Timestamp>,
+    wait: Duration,
+) -> Result<(Option<DomainRecord>, bool), StoreError> {
+    let deadline = Instant::now() + wait;
+    loop {
+        let row = chosen(registry, host, Some(slug)).await?;
+        let is_looked_at = row.as_ref().is_none_or(|row| row.checked_at != checked_before);
+        if is_looked_at || Instant::now() >= deadline {
+            return Ok((row, is_looked_at));
+        }
+        sleep(LOOK_INTERVAL).await;
+    }
+}

@@ -1,0 +1,254 @@
+//! `/v1/tenants/{slug}/domains` and `/v1/domains`: hosts that need a certificate, and where each is in its life.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use http::StatusCode;
+use jiff::Timestamp;
+use percent_encoding::percent_decode_str;
+use serde_json::{Value, json};
+
+use super::Call;
+use super::nodes::wait_for;
+use super::refusal::OperatorRefusal;
+use crate::domains::{Claimed, DomainClaim, await_look, chosen, claim, describe, describe_unwatched};
+use crate::host::HostName;
+use crate::reply::Reply;
+use crate::store::registry::{DomainFilter, DomainRecord, DomainState};
+
+/// The largest and the default number of domains in a list.
+const MAX_LIMIT: u64 = 1_000;
+const DEFAULT_LIMIT: u64 = 100;
+
+/// How long a call waits for a look if it does not say so.
+///
+/// Larger: callers whose name servers hang hold connections for longer. Smaller: more answers without the new state.
+const LOOK_WAIT: Duration = Duration::from_secs(15);
+
+/// `GET /v1/domains`.
+pub(super) async fn list(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
+    let query = call.query(&["after", "limit", "state", "tenant"])?;
+    let tenant = query.text("tenant").map(|slug| plain("tenant", slug)).transpose()?;
+    page(call, &query, tenant).await
+}
+
+/// `GET /v1/tenants/{slug}/domains`.
+pub(super) async fn list_of_tenant(call: &Call<'_>, slug: &str) -> Result<Reply, OperatorRefusal> {
+    let query = call.query(&["after", "limit", "state"])?;
+    call.api.domains()?;
+    if !is_known(call, slug).await? {
+        return Err(OperatorRefusal::UnknownTenant { slug: slug.to_owned() });
+    }
+    page(call, &query, Some(slug)).await
+}
+
+async fn page(call: &Call<'_>, query: &super::body::Query, slug: Option<&str>) -> Result<Reply, OperatorRefusal> {
+    call.api.domains()?;
+    let limit = query.integer("limit", 1..=MAX_LIMIT)?.unwrap_or(DEFAULT_LIMIT);
+    let limit = u32::try_from(limit).unwrap_or(u32::MAX);
+    let state = query.text("state").map(read_state).transpose()?;
+    let after = plain("after", query.text("after").unwrap_or_default())?;
+    let filter = DomainFilter { slug, state, after: after.split_once('/').unwrap_or((after, "")) };
+    let rows = call.api.registry().await?.list_domains(&filter, limit + 1).await?;
+    let has_more = rows.len() > limit as usize;
+    let shown = &rows[..rows.len().min(limit as usize)];
+    let last = shown.last().map_or_else(|| after.to_owned(), |row| format!("{}/{}", row.host, row.slug));
+    let data: Vec<_> = shown.iter().map(describe).collect();
+    Ok(Reply::json(StatusCode::OK, &json!({ "data": data, "meta": { "after": last, "has_more": has_more } })))
+}
+
+/// A text of visible ASCII, which both databases take.
+fn plain<'t>(key: &str, text: &'t str) -> Result<&'t str, OperatorRefusal> {
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic());
+    is_plain.then_some(text).ok_or_else(|| OperatorRefusal::of(key, format!("`{key}` has characters that no name has")))
+}
+
+fn read_state(text: &str) -> Result<DomainState, OperatorRefusal> {
+    DomainState::parse(text).ok_or_else(|| {
+        let all: Vec<_> = DomainState::ALL.iter().map(|state| format!("`{}`", state.as_str())).collect();
+        OperatorRefusal::of("state", format!("`state` must be one of {}", all.join(", ")))
+    })
+}
+
+/// `GET /v1/tenants/{slug}/domains/{host}`.
+pub(super) async fn read(call: &Call<'_>, slug: &str, host: &str) -> Result<Reply, OperatorRefusal> {
+    call.query(&[])?;
+    call.api.domains()?;
+    let host = parse(host)?;
+    let data = match chosen(call.api.registry().await?, &host, Some(slug)).await? {
+        Some(row) => describe(&row),
+        None if is_of_table(call, slug, &host) => describe_unwatched(host.as_str(), slug),
+        None => return Err(unknown(call, slug, &host).await?),
+    };
+    Ok(Reply::json(StatusCode::OK, &json!({ "data": data })))
+}
+
+/// `PUT /v1/tenants/{slug}/domains/{host}`.
+pub(super) async fn put(call: &Call<'_>, slug: &str, host: &str) -> Result<Reply, OperatorRefusal> {
+    let wait = call.query(&["wait"])?.wait()?;
+    let domains = call.api.domains()?;
+    let text = decoded(host);
+    let host = call.with_editor(|editor| editor.check_domain(slug, &text)).await??;
+    let registry = call.api.registry().await?;
+    let Claimed { claim, domain, .. } = claim(registry, slug, &host, &call.caller.name).await?;
+    let (status, revision) = match claim {
+        DomainClaim::Added(revision) => (StatusCode::CREATED, revision),
+        DomainClaim::Same(revision) | DomainClaim::OfTable(revision) => (StatusCode::OK, revision),
+        DomainClaim::Contested => {
+            domains.look_soon();
+            tracing::info!(
+                tenant = slug,
+                host = host.as_str(),
+                by = call.caller.name,
+                "domain of another tenant claimed"
+            );
+            return Ok(conflict(&format!("another tenant has the host `{host}`"), domain.as_ref()));
+        }
+        DomainClaim::Taken { owner } => {
+            return Ok(conflict(&format!("the host `{host}` is in the table of the tenant `{owner}`"), None));
+        }
+        DomainClaim::UnknownTenant => return Err(OperatorRefusal::UnknownTenant { slug: slug.to_owned() }),
+    };
+    call.api.following()?.look_soon();
+    domains.look_soon();
+    if status == StatusCode::CREATED {
+        tracing::info!(
+            tenant = slug,
+            host = host.as_str(),
+            revision,
+            by = call.caller.name,
+            "domain added through the operator API"
+        );
+    }
+    let behind = wait_for(call, registry, revision, &[slug], wait).await?;
+    // What was found while the nodes were waited for.
+    let found = chosen(registry, &host, Some(slug)).await?.or(domain);
+    let data = found.as_ref().map_or_else(|| describe_unwatched(host.as_str(), slug), describe);
+    Ok(served(status, data, behind))
+}
+
+/// `DELETE /v1/tenants/{slug}/domains/{host}`.
+pub(super) async fn remove(call: &Call<'_>, slug: &str, host: &str) -> Result<Reply, OperatorRefusal> {
+    let wait = call.query(&["wait"])?.wait()?;
+    let domains = call.api.domains()?;
+    call.with_editor(|editor| editor.check_owner(slug)).await??;
+    let host = parse(host)?;
+    let registry = call.api.registry().await?;
+    let removed = registry.remove_domain(slug, host.as_str(), Timestamp::now(), &call.caller.name).await?;
+    let Some(revision) = removed else {
+        if registry.owner_of(host.as_str()).await?.is_some_and(|owner| owner == slug) {
+            let message =
+                format!("the host `{host}` is in the table of the tenant `{slug}`: put the tenant without it");
+            return Err(OperatorRefusal::Conflict { key: "host".to_owned(), message });
+        }
+        return Err(unknown(call, slug, &host).await?);
+    };
+    call.api.following()?.look_soon();
+    domains.look_soon();
+    tracing::info!(
+        tenant = slug,
+        host = host.as_str(),
+        revision,
+        by = call.caller.name,
+        "domain removed through the operator API"
+    );
+    let behind = wait_for(call, registry, revision, &[slug], wait).await?;
+    let data = json!({ "host": host.as_str(), "tenant": slug, "revision": revision });
+    Ok(served(StatusCode::OK, data, behind))
+}
+
+/// `POST /v1/domains/{host}/check`.
+pub(super) async fn check(call: &Call<'_>, host: &str) -> Result<Reply, OperatorRefusal> {
+    let query = call.query(&["tenant", "wait"])?;
+    let tenant = query.text("tenant").map(|slug| plain("tenant", slug)).transpose()?;
+    let wait = query.wait()?.unwrap_or(LOOK_WAIT);
+    let domains = call.api.domains()?;
+    let host = parse(host)?;
+    let registry = call.api.registry().await?;
+    let unknown = || OperatorRefusal::UnknownDomain { host: host.to_string() };
+    let before = chosen(registry, &host, tenant).await?.ok_or_else(unknown)?;
+    registry.check_domain_soon(host.as_str(), &before.slug).await?;
+    domains.look_soon();
+    let (after, is_looked_at) = await_look(registry, &host, &before.slug, before.checked_at, wait).await?;
+    let status = if is_looked_at { StatusCode::OK } else { StatusCode::ACCEPTED };
+    Ok(Reply::json(status, &json!({ "data": describe(&after.ok_or_else(unknown)?) })))
+}
+
+/// `GET /v1/domains/ask`: whether a server in front of this one may obtain a certificate for a host. The operator vouches
+/// for the hosts of tables, so only an added domain without a certificate costs a statement.
+pub(super) async fn ask(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
+    let query = call.query(&["domain"])?;
+    let text = query.text("domain").ok_or_else(|| OperatorRefusal::of("domain", "missing query parameter `domain`"))?;
+    let unknown = || OperatorRefusal::UnknownDomain { host: text.to_owned() };
+    let host = HostName::parse_domain(text).map_err(|_| unknown())?;
+    let tenant = call.api.directory.load().config_at(&host).cloned().ok_or_else(unknown)?;
+    let is_of_table = tenant.table_hosts().any(|known| *known == host);
+    let may_be_served = is_of_table || {
+        let following = call.api.following()?;
+        following.certificates().find(&host, &tenant.slug).is_some()
+            || chosen(call.api.registry().await?, &host, Some(&*tenant.slug))
+                .await?
+                .is_some_and(|row| is_verified(&row))
+    };
+    if !may_be_served {
+        return Err(unknown());
+    }
+    Ok(Reply::json(StatusCode::OK, &json!({ "data": { "host": host.as_str(), "tenant": &*tenant.slug } })))
+}
+
+/// Whether its owner has proved it.
+fn is_verified(domain: &DomainRecord) -> bool {
+    match domain.state {
+        DomainState::Verified
+        | DomainState::Queued
+        | DomainState::Issuing
+        | DomainState::Live
+        | DomainState::Failing => true,
+        DomainState::Claimed | DomainState::Dns | DomainState::Removed => false,
+    }
+}
+
+fn decoded(segment: &str) -> Cow<'_, str> {
+    percent_decode_str(segment).decode_utf8_lossy()
+}
+
+fn parse(segment: &str) -> Result<HostName, OperatorRefusal> {
+    let text = decoded(segment);
+    HostName::parse_domain(&text).map_err(|_| OperatorRefusal::UnknownDomain { host: text.into_owned() })
+}
+
+async fn is_known(call: &Call<'_>, slug: &str) -> Result<bool, OperatorRefusal> {
+    let is_served = call.api.directory.load().config(slug).is_some();
+    Ok(is_served || call.api.registry().await?.find(slug).await?.is_some())
+}
+
+fn is_of_table(call: &Call<'_>, slug: &str, host: &HostName) -> bool {
+    let directory = call.api.directory.load();
+    directory.config(slug).is_some_and(|tenant| tenant.table_hosts().any(|known| known == host))
+}
+
+/// The tenant or its host is not known.
+async fn unknown(call: &Call<'_>, slug: &str, host: &HostName) -> Result<OperatorRefusal, OperatorRefusal> {
+    Ok(if is_known(call, slug).await? {
+        OperatorRefusal::UnknownDomain { host: host.to_string() }
+    } else {
+        OperatorRefusal::UnknownTenant { slug: slug.to_owned() }
+    })
+}
+
+/// 409, with the row that says how the domain can be moved.
+fn conflict(text: &str, domain: Option<&DomainRecord>) -> Reply {
+    let mut body = json!({ "message": text, "errors": { "host": [text] } });
+    if let Some(domain) = domain {
+        body["data"] = describe(domain);
+    }
+    Reply::json(StatusCode::CONFLICT, &body)
+}
+
+/// A change, or 202 if there are nodes that do not serve it yet.
+fn served(status: StatusCode, data: Value, behind: Vec<Value>) -> Reply {
+    if behind.is_empty() {
+        return Reply::json(status, &json!({ "data": data }));
+    }
+    Reply::json(StatusCode::ACCEPTED, &json!({ "data": data, "waiting_for": behind }))
+}

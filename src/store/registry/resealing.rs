@@ -1,0 +1,55 @@
+//! Seals what is stored with another key: the keys of orders under way.
+
+use std::time::Duration;
+
+use super::Registry;
+use crate::store::StoreError;
+
+/// An order under way.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PendingRecord {
+    /// The host.
+    pub host: String,
+    /// The tenant.
+    pub slug: String,
+    /// A JSON object whose key is sealed.
+    pub pending: String,
+}
+
+impl std::fmt::Debug for PendingRecord {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PendingRecord").field("host", &self.host).field("slug", &self.slug).finish_non_exhaustive()
+    }
+}
+
+impl Registry {
+    /// The orders under way after a host and a tenant, in alphabetical order.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn pending_orders(&self, after: (&str, &str), limit: u32) -> Result<Vec<PendingRecord>, StoreError> {
+        let mut reader = self.database.reader().await?;
+        let mut sql = reader.sql();
+        sql.push("SELECT host, slug, pending FROM registry_domains WHERE pending IS NOT NULL AND (host, slug) > (");
+        sql.bind(after.0).push(", ").bind(after.1).push(") ORDER BY host, slug LIMIT ").bind(i64::from(limit));
+        let rows = reader.fetch_all(sql).await?;
+        let read = |row: &crate::store::statement::Row| {
+            Ok(PendingRecord { host: row.get(0)?, slug: row.get(1)?, pending: row.get(2)? })
+        };
+        Ok(rows.iter().map(read).collect::<Result<_, sqlx::Error>>()?)
+    }
+
+    /// Replaces an order under way by the same one with its key sealed again. Returns false if a node works on it at the
+    /// moment, or has done so meanwhile. A node whose lease ran out no longer writes what it had read.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Statement`].
+    pub async fn reseal_pending(&self, before: &PendingRecord, pending: &str) -> Result<bool, StoreError> {
+        let mut sql = self.database.sql();
+        sql.push("UPDATE registry_domains SET pending = ").bind(pending);
+        sql.push(", fence = fence + 1, leased_until = NULL WHERE host = ").bind(before.host.as_str());
+        sql.push(" AND slug = ").bind(before.slug.as_str()).push(" AND pending = ").bind(before.pending.as_str());
+        sql.push(" AND (leased_until IS NULL OR leased_until <= ").push_now_plus(Duration::ZERO).push(")");
+        Ok(self.database.execute(sql).await? > 0)
+    }
+}
