@@ -18,7 +18,6 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
-use toml::Table;
 
 use crate::support::acme_proxy::AcmeProxy;
 use crate::support::child::free_port;
@@ -46,7 +45,6 @@ pub(super) struct Scene {
     ports: (u16, u16),
     challenges: Vec<&'static str>,
     seal_keys: Vec<&'static str>,
-    gateway: Table,
     /// Further keys of `[[gateway.acme.ca]]`, and further authorities.
     authority: String,
     /// The `[[tenant]]` tables of the files.
@@ -88,7 +86,6 @@ impl Scene {
             ports,
             challenges: vec!["http-01"],
             seal_keys: vec![SEAL_KEY],
-            gateway: Table::new(),
             authority: String::new(),
             files: String::new(),
             database,
@@ -138,12 +135,6 @@ impl Scene {
         self
     }
 
-    /// Sets a key of the `[gateway]` table.
-    pub(super) fn gateway(mut self, key: &str, value: impl Into<toml::Value>) -> Self {
-        self.gateway.insert(key.into(), value.into());
-        self
-    }
-
     /// Where HTTP-01 is verified.
     pub(super) fn http_port(&self) -> u16 {
         self.ports.0
@@ -171,14 +162,12 @@ impl Scene {
         let root = certificate::authority(self.folder.path());
         let text = format!(
             "[gateway]\nlisten = {listen}\nadmin_listen = \"127.0.0.1:0\"\nregistry = \"{}\"\nregistry_snapshot = \"{}\"\n\
-             {}\n\
              [gateway.operator]\nlisten = [\"unix:{}\"]\n\
              [gateway.domains]\ntarget = \"edge.example.net\"\naddresses = [\"127.0.0.1\"]\nresolvers = [\"{}\"]\n\
              [gateway.acme]\ncontact = [\"it@example.net\"]\naccept_terms = true\nchallenges = {:?}\nseal_keys = {:?}\n\
              [[gateway.acme.ca]]\nname = \"pebble\"\ndirectory = \"{}\"\nroot = \"{}\"\n{}\n{}",
             self.registry_url,
             self.snapshot(node).display(),
-            self.gateway,
             self.folder.path().join(format!("{node}.sock")).display(),
             self.zones.resolver(),
             self.challenges,

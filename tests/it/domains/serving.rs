@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::scene::{HOST, LIMIT, Scene, shake};
+use super::scene::{HOST, LIMIT, NEW_SEAL_KEY, SEAL_KEY, Scene, shake};
 use crate::support::fixture::{Engine, on_both_databases};
 
 /// How many hosts renew, and how often each of them.
@@ -40,6 +40,24 @@ on_both_databases! {
             let error = scene.shake(&node, host).await.unwrap_err().to_string();
             assert!(error.contains("UnrecognisedName"), "{host}: {error}");
         }
+        assert_eq!(scene.proxy.orders(), 1);
+    }
+
+    async fn the_key_that_seals_is_replaced_without_another_certificate(engine: Engine) {
+        let mut scene = Scene::new(engine).await;
+        let mut node = scene.start(0);
+        scene.goes_live(HOST).await;
+        let leaf = scene.is_served(&node, HOST).await;
+        node.kill();
+        scene.seal_keys(&[NEW_SEAL_KEY, SEAL_KEY]);
+        let mut node = scene.start(0);
+        let output = scene.run(&["seal", "rotate"]);
+        assert_eq!(output.code, 0, "{}{}", output.stdout, output.stderr);
+        assert_eq!(scene.is_served(&node, HOST).await, leaf);
+        node.kill();
+        scene.seal_keys(&[NEW_SEAL_KEY]);
+        let node = scene.start(0);
+        assert_eq!(scene.is_served(&node, HOST).await, leaf);
         assert_eq!(scene.proxy.orders(), 1);
     }
 
