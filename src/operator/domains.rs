@@ -124,7 +124,7 @@ pub(super) async fn put(call: &Call<'_>, slug: &str, host: &str) -> Result<Reply
     // What was found while the nodes were waited for.
     let found = chosen(registry, &host, Some(slug)).await?.or(domain);
     let data = found.as_ref().map_or_else(|| describe_unwatched(host.as_str(), slug), describe);
-    Ok(served(status, data, behind))
+    Ok(served(status, &data, &behind))
 }
 
 /// `DELETE /v1/tenants/{slug}/domains/{host}`.
@@ -154,7 +154,7 @@ pub(super) async fn remove(call: &Call<'_>, slug: &str, host: &str) -> Result<Re
     );
     let behind = wait_for(call, registry, revision, &[slug], wait).await?;
     let data = json!({ "host": host.as_str(), "tenant": slug, "revision": revision });
-    Ok(served(StatusCode::OK, data, behind))
+    Ok(served(StatusCode::OK, &data, &behind))
 }
 
 /// `POST /v1/domains/{host}/check`.
@@ -246,7 +246,7 @@ fn conflict(text: &str, domain: Option<&DomainRecord>) -> Reply {
 }
 
 /// A change, or 202 if there are nodes that do not serve it yet.
-fn served(status: StatusCode, data: Value, behind: Vec<Value>) -> Reply {
+fn served(status: StatusCode, data: &Value, behind: &[Value]) -> Reply {
     if behind.is_empty() {
         return Reply::json(status, &json!({ "data": data }));
     }
