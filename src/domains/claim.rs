@@ -122,7 +122,11 @@ pub async fn await_look(
     let deadline = Instant::now() + wait;
     loop {
         let row = chosen(registry, host, Some(slug)).await?;
-        let is_looked_at = row.as_ref().is_none_or(|row| row.checked_at != checked_before);
+        let is_looked_at = row.as_ref().is_none_or(|row| {
+            // A look that could not ask leaves a new domain as it was, and is repeated.
+            let is_unknown = row.state == DomainState::Claimed && Reason::read(&row.reason).is_empty();
+            row.checked_at != checked_before && !is_unknown
+        });
         if is_looked_at || Instant::now() >= deadline {
             return Ok((row, is_looked_at));
         }
