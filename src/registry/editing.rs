@@ -106,6 +106,15 @@ impl Editor<'_> {
             let expected = fault.expected().map_or_else(String::new, |expected| format!(": {expected}"));
             EditRefused::Unfit { key: "host", message: format!("{fault}{expected}") }
         })?;
+        // Such a name needs no proof, and it is the label of another tenant.
+        let domains = self.gateway.domains.as_ref().filter(|domains| domains.owns(&host));
+        if let Some(domains) = domains
+            && domains.label(slug).as_ref() != Some(&host)
+        {
+            let message =
+                format!("`{host}` is a name of the gateway's own: of these, `{slug}` can only have its label");
+            return Err(EditRefused::Unfit { key: "host", message });
+        }
         let Some(owner) = self.files.at(&host) else { return Ok(host) };
         let place = owner.origin.file_and_line();
         Err(EditRefused::OfFile {
