@@ -87,7 +87,7 @@ pub(super) async fn run(CheckArgs { file, deep }: &CheckArgs) -> Result<()> {
         }
         Ok(()) => {
             let tenants = tenants.len();
-            if gateway.is_some_and(|gateway| gateway.certificate.is_none()) {
+            if gateway.is_some_and(|gateway| gateway.certificate.is_none() && gateway.acme.is_none()) {
                 print("no entry of `listen` speaks TLS: certificates are neither needed nor looked at")?;
             }
             let noun = if tenants == 1 { "tenant" } else { "tenants" };

@@ -167,8 +167,9 @@ async fn located(resolvers: &Resolvers, reach: Reach, names: &[Name], glue: &[Re
 /// The public suffix above a name, if the name is below it: `co.uk` for `www.acme.co.uk`.
 fn public_suffix(name: &Name) -> Option<Name> {
     let text = text(name);
-    let suffix = psl::suffix_str(&text).filter(|suffix| *suffix != text)?;
-    absolute(suffix)
+    let suffix = absolute(psl::suffix_str(&text).filter(|suffix| *suffix != text)?)?;
+    // The root has no suffix above it, whatever the list says about an empty name.
+    (suffix.num_labels() < name.num_labels()).then_some(suffix)
 }
 
 /// The domain that the owner of a name registered, and that has a zone of its own if it works: `acme.co.uk` for

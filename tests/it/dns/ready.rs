@@ -1,8 +1,10 @@
 //! Hosts that can get a certificate: every way to lead here, and every proof.
 
-use formgate::dns::{Finding, Issuer, Proof};
+use formgate::dns::{Dns, Finding, Issuer, Proof, Question};
+use formgate::host::HostName;
 
 use super::scene::{Claim, OWN_LABEL, PROOF, SERVERS, look, look_at, ready, zones};
+use crate::support::pebble::Pebble;
 use crate::support::zones::{Mood, ip};
 
 #[tokio::test]
@@ -151,4 +153,25 @@ async fn an_authority_that_does_not_look_at_caa_is_always_allowed() {
     let claim = Claim { issuers, ..Claim::usual() };
     let expected = Finding::Ready { issuers: vec![1], proved_by: Proof::OwnLabel };
     assert_eq!(look(&zones, &claim).await, expected);
+}
+
+#[tokio::test]
+async fn a_resolver_that_knows_no_zones_is_asked_for_addresses_alone() {
+    let pebble = Pebble::with(|_| ()).await;
+    let began = std::time::Instant::now();
+    for name in ["forms.acme.org", "forms.acme.test", "forms.acme.co.uk"] {
+        let (host, here) = (HostName::parse(name).unwrap(), ["127.0.0.1".parse().unwrap()]);
+        let question = Question {
+            host: &host,
+            own_label: None,
+            target: None,
+            addresses: &here,
+            proof: None,
+            issuers: &[Issuer::default()],
+            methods: &[],
+        };
+        let finding = Dns::new(&[pebble.dns_server()]).look(&question).await;
+        assert_eq!(finding, Finding::Ready { issuers: vec![0], proved_by: Proof::NotNeeded }, "{name}");
+    }
+    assert!(began.elapsed() < std::time::Duration::from_secs(15), "no look runs into its limit");
 }

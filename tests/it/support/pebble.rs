@@ -110,6 +110,11 @@ impl Pebble {
         format!("https://{}/dir", self.address)
     }
 
+    /// The DNS server, which knows addresses and answers NOTIMP to questions about zones.
+    pub(crate) fn dns_server(&self) -> SocketAddr {
+        self.dns.as_ref().expect("this Pebble asks the test's own DNS server").address
+    }
+
     /// Sends a signal by name, such as `STOP` and `CONT`.
     pub(crate) fn signal(&mut self, name: &str) {
         self.server.signal(name);
