@@ -74,7 +74,7 @@ impl Domains {
                 self.order(domain, &host, &all).await
             }
             Finding::Unknown(cause) => {
-                tracing::debug!(host = domain.host, cause, "DNS could not be asked");
+                tracing::warn!(tenant = domain.slug, host = domain.host, cause, "DNS could not be asked");
                 domain.next_at = now + schedule::ASK_AGAIN;
                 self.write(&domain, &[]).await
             }
