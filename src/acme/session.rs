@@ -28,7 +28,7 @@ use crate::outbound::Target;
 /// Larger: an authority that changes its URLs is noticed later. Smaller: more requests.
 const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How long an authority that failed is left in peace, whoever waits for it.
+/// How long an authority that failed is not asked again.
 ///
 /// Larger: orders fail for longer than the authority does. Smaller: each order at an authority that hangs waits for its
 /// own time limit, one after the other.

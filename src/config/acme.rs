@@ -146,7 +146,7 @@ pub(super) fn read_authority(mut table: TableReader<'_, '_>, folder: &Path) -> O
     let known = if is_known { Some(AuthorityLimits::LETS_ENCRYPT) } else { None };
     let orders = table.integer("orders_per_3_hours", 1..=MAX_LIMIT, DEFAULT_ORDERS);
     let mut limit = |key, known: Option<u32>| {
-        // 0, which is out of the range, stands for a missing key.
+        // 0 is out of the range, so it means a missing key.
         let limit = table.integer(key, 1..=MAX_LIMIT, known.unwrap_or(0));
         (limit > 0).then_some(limit)
     };

@@ -1,6 +1,6 @@
 //! What a resolver shows of a host: what the rest of the world sees, authorities too.
 //!
-//! Owns how an older answer is told from a wrong one, and DNSSEC: a resolver that answers SERVFAIL, but has an answer
+//! Owns how an older answer differs from a wrong one, and DNSSEC: a resolver that answers SERVFAIL, but has an answer
 //! as soon as it need not check signatures, refuses the signatures.
 
 use std::net::{IpAddr, SocketAddr};

@@ -40,7 +40,7 @@ impl std::fmt::Display for Server {
 /// A zone, and the servers of it that may be asked directly.
 #[derive(Clone, Debug)]
 pub(super) struct Zone {
-    /// `None` if nobody serves the name: it is only known to the resolvers.
+    /// `None` if no server has the name: only the resolvers know it.
     pub(super) apex: Option<Name>,
     /// None for a private zone, which is asked at the resolvers.
     pub(super) servers: Vec<Server>,
@@ -186,7 +186,7 @@ pub(super) fn text(name: &Name) -> String {
     text.strip_suffix('.').filter(|text| !text.is_empty()).unwrap_or(&text).to_owned()
 }
 
-/// A name that is looked up as it is, in lower case.
+/// A name in lower case, without search domains.
 pub(super) fn absolute(name: &str) -> Option<Name> {
     let mut name = Name::from_ascii(name).ok()?.to_lowercase();
     name.set_fqdn(true);

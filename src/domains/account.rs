@@ -222,7 +222,7 @@ impl AccountDomains<'_> {
         Ok(removed)
     }
 
-    /// Has a host looked at now, and waits for that. Returns whether that was done within the wait.
+    /// Makes a host due now, and waits for the check. Returns whether it came in time.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].

@@ -2,7 +2,7 @@
 //!
 //! HTTP-01 needs only the account key: a token becomes its answer without shared state. That is safe, since a token is of
 //! use only for orders of this account. TLS-ALPN-01 needs the token of the order, which is in the row of the domain; it is
-//! looked up for handshakes with that protocol alone, at most once a second for each host.
+//! looked up for handshakes with that protocol only, at most once a second for each host.
 
 use std::sync::Arc;
 use std::time::Duration;

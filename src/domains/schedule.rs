@@ -16,8 +16,8 @@ const BACK_OFF: [Duration; 6] = [
     Duration::from_hours(24),
 ];
 
-/// How often a domain whose records are wrong is looked at, by how long it has been so: soon after someone began to set
-/// records, and seldom once they are forgotten.
+/// How often a domain with wrong records is checked, by its age in that state: often while its owner sets records, and
+/// rarely later.
 const DNS_LOOKS: [(Duration, Duration); 4] = [
     (Duration::from_mins(10), Duration::from_secs(5)),
     (Duration::from_hours(1), Duration::from_mins(1)),
@@ -46,13 +46,13 @@ pub(super) fn to_second(at: Timestamp) -> Timestamp {
     if second < at { second + Duration::from_secs(1) } else { second }
 }
 
-/// When an order is tried again that has failed so many times in a row.
+/// How long an order waits after this number of failures in a row.
 pub(super) fn back_off(failures: i64) -> Duration {
     let at = usize::try_from(failures.max(1) - 1).unwrap_or(usize::MAX).min(BACK_OFF.len() - 1);
     BACK_OFF[at]
 }
 
-/// When a domain is looked at again whose records are wrong since an instant.
+/// How long until the next check of a domain whose records have been wrong since an instant.
 pub(super) fn dns_look(since: Timestamp, now: Timestamp) -> Duration {
     let age = now.duration_since(since).unsigned_abs();
     let look = DNS_LOOKS.iter().find(|(until, _)| age < *until);

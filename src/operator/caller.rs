@@ -68,7 +68,7 @@ pub(super) async fn identify(
     Ok(Caller { name: found.name, network: Some(shown_network(from)) })
 }
 
-/// The token of an `Authorization` header: as it is, or as the password of clients that can only have a URL, such as
+/// The token of an `Authorization` header: a bearer token, or the password of clients that can only have a URL, such as
 /// the `ask` of Caddy.
 fn token_of(header: &str) -> Option<Zeroizing<String>> {
     let (scheme, credentials) = header.split_once(' ')?;

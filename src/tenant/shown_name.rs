@@ -1,7 +1,7 @@
 //! Which names tokens and administrators can have: those that pages, lists and logs can show.
 //!
 //! A name is shown inside sentences and links, so it must be visible, stay on its line, and leave the order of the words
-//! around it alone.
+//! around it only.
 
 use crate::store::mailbox::is_invisible;
 

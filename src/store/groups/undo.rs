@@ -53,7 +53,7 @@ struct Changes {
 }
 
 impl Store {
-    /// Undoes a sync for an administrator, who is `by`. An undo is a row of the audit log too.
+    /// Undoes a sync for the administrator `by`. An undo is a row of the audit log too.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`]. Nothing was changed then.

@@ -148,7 +148,7 @@ async fn now(transaction: &mut Transaction) -> Result<Timestamp, sqlx::Error> {
     transaction.fetch_all(sql).await?.pop().ok_or(sqlx::Error::RowNotFound)?.get(0)
 }
 
-/// When a budget is full again, at the earliest now. Others who take of it wait until the transaction ends.
+/// When a budget is full again, at the earliest now. Other takers wait until the transaction ends.
 async fn full_at(transaction: &mut Transaction, budget: &Budget, now: Timestamp) -> Result<Timestamp, sqlx::Error> {
     let mut sql = transaction.sql();
     sql.push("INSERT INTO registry_budgets AS known (name, full_at) VALUES (").bind(budget.name.as_str()).push(", ");

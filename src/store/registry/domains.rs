@@ -278,7 +278,7 @@ impl Registry {
         Ok(is_own)
     }
 
-    /// Has a row looked at now, unless a node works on it.
+    /// Makes a row due now, unless a node works on it.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
@@ -290,7 +290,7 @@ impl Registry {
         Ok(())
     }
 
-    /// The rows of a host: of its owner, and of those who contest it.
+    /// The rows of a host: its owner's, and one for each tenant that contests it.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].

@@ -184,7 +184,7 @@ impl Registry {
         Ok(rows.iter().map(NodeRecord::read).collect::<Result<_, _>>()?)
     }
 
-    /// Waits until every live node serves the changes of these tenants up to a revision. Returns those that do not. A node
+    /// Waits until every live node serves the changes of these tenants up to a revision. Returns the others. A node
     /// that `is_running` by what the caller has seen of it is live too: after a step of the clock, all rows seem to be old.
     ///
     /// # Errors

@@ -48,7 +48,7 @@ impl ResolvesServerCert for Certificates {
     }
 }
 
-/// The owner of an order, who answers challenges until told to stop.
+/// The owner of an order. It answers challenges until a test stops it.
 pub(super) struct Owner {
     certificates: Arc<Certificates>,
     host: HostName,

@@ -29,7 +29,7 @@ async fn call(scene: &Scene, method: Method, target: &str) -> Answer {
     scene.call(0, method, target, None).await
 }
 
-/// Has a host looked at until it is in a state.
+/// Checks a host until it is in a state.
 async fn state_becomes(scene: &Scene, host: &str, state: &str) -> Value {
     let began = Instant::now();
     loop {

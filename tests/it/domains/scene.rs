@@ -224,14 +224,14 @@ impl Scene {
         proof
     }
 
-    /// Has a host looked at now.
+    /// Makes a host due for a check.
     pub(super) async fn check_soon(&self, host: &str) {
         let registry = self.registry().await;
         registry.check_domain_soon(host, "acme").await.unwrap();
         registry.close().await;
     }
 
-    /// Lets a proof be there for three days, as soon as it is there, and has it looked at.
+    /// Waits for a proof, dates it three days back, and waits until a node checks the domain.
     pub(super) async fn pass_days(&self, slug: &str, host: &str) {
         let registry = self.registry().await;
         registry.check_domain_soon(host, slug).await.unwrap();
@@ -248,10 +248,10 @@ impl Scene {
         };
         let change = format!("SET proved_since = {earlier}, next_at = {now} WHERE slug = '{slug}' AND host = '{host}'");
         database.execute(&format!("UPDATE registry_domains {change}")).await;
-        // Until it was looked at.
+        // The next check moves the date.
         let due = format!("SELECT count(*) FROM registry_domains WHERE slug = '{slug}' AND next_at <= {now}");
         while database.integers::<1>(&due).await[0] > 0 {
-            assert!(began.elapsed() < LIMIT, "the domain is not looked at");
+            assert!(began.elapsed() < LIMIT, "no node checks the domain");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         database.close().await;

@@ -71,7 +71,7 @@ on_both_databases! {
         let mut away = scene;
         away.registry_url = match engine {
             Engine::Sqlite => "sqlite:/proc/no/registry.db".to_owned(),
-            _ => "postgres://nobody@127.0.0.1:1/registry".to_owned(),
+            _ => "postgres://formgate@127.0.0.1:1/registry".to_owned(),
         };
         let node = away.start(0);
         assert_eq!(away.is_served(&node, HOST).await, leaf);

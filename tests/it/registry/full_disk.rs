@@ -9,7 +9,7 @@ use crate::support::fixture::Engine;
 use crate::support::postgres::Postgres;
 use crate::support::process::Node;
 
-/// Files of the node may not grow past so many bytes, or may again.
+/// Limits the size of each file that the node writes, or removes the limit.
 fn limit_files(node: &Node, bytes: &str) {
     let limit = format!("--fsize={bytes}:unlimited");
     let done = Command::new("prlimit").args(["--pid", &node.id().to_string(), &limit]).status();

@@ -228,7 +228,7 @@ impl Scene {
         tables == 1
     }
 
-    /// Waits until the snapshot of a node has so many tenants.
+    /// Waits until the snapshot of a node has this number of tenants.
     pub(crate) async fn keeps(&self, node: usize, tenants: i64) {
         let began = Instant::now();
         while !self.has_snapshot(node).await || self.kept(node).await[0] != tenants {

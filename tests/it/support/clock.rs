@@ -11,14 +11,14 @@ pub(crate) fn library() -> PathBuf {
 
 /// The clock of a machine, which steps while processes run. What measures how long something took does not step.
 pub(crate) struct SteppingClock {
-    library: PathBuf,
+    preload: PathBuf,
     offset: PathBuf,
 }
 
 impl SteppingClock {
     /// A clock that is right. The folder must outlive the processes.
     pub(crate) fn new(folder: &Path) -> Self {
-        let clock = Self { library: library(), offset: folder.join("clock") };
+        let clock = Self { preload: library(), offset: folder.join("clock") };
         clock.step("+0");
         clock
     }
@@ -32,9 +32,9 @@ impl SteppingClock {
 
     /// The environment of a process with this clock.
     pub(crate) fn environment(&self) -> [(&str, &str); 4] {
-        let [library, offset] = [&self.library, &self.offset].map(|path| path.to_str().expect("a UTF-8 name"));
+        let [preload, offset] = [&self.preload, &self.offset].map(|path| path.to_str().expect("a UTF-8 name"));
         [
-            ("LD_PRELOAD", library),
+            ("LD_PRELOAD", preload),
             ("FAKETIME_TIMESTAMP_FILE", offset),
             ("FAKETIME_NO_CACHE", "1"),
             ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),

@@ -4,7 +4,7 @@
 ALTER TABLE registry_tenants ADD COLUMN domains text NOT NULL DEFAULT '[]';
 
 -- The life of every host that no file gives a certificate. Tenants of files have rows here too, so there is no reference.
--- A host has one row for its owner, who has the claim, and one for each tenant that contests it.
+-- A host has one row for its owner, which has the claim, and one for each tenant that contests it.
 CREATE TABLE registry_domains (
   host text NOT NULL,
   slug text NOT NULL,
