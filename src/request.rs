@@ -250,7 +250,7 @@ impl Pipeline {
 
     /// The answer to an authority that verifies a host (RFC 8555, section 8.3), by any listener and without TLS.
     async fn answer_authority(&self, authority: &Authority<'_>, head: &request::Parts) -> Option<Reply> {
-        let domains = self.domains.as_ref()?;
+        let domains = self.domains.as_ref().filter(|_| [Method::GET, Method::HEAD].contains(&head.method))?;
         let answer = domains.answer_http(authority.host(), head.uri.path()).await?;
         Some(Reply::of_type(StatusCode::OK, ContentType::Octets, answer.into()))
     }

@@ -5,9 +5,9 @@
 //! served without a proof, and the owner of a name is never returned.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::{Domains, new_proof, proof_record};
+use super::{Domains, await_look, new_proof, proof_record};
 use crate::dns::Record;
 use crate::host::HostName;
 use crate::registry::FollowError;
@@ -22,9 +22,6 @@ const MAX_ADDED: usize = 1_000;
 
 /// How many rows are read at once. Larger: a statement takes longer. Smaller: more statements.
 const ROWS: u32 = 1_000;
-
-/// How often a row is read until it was looked at. Larger: the page comes later. Smaller: more statements.
-const POLL: Duration = Duration::from_millis(100);
 
 /// A host of an account.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -231,18 +228,7 @@ impl AccountDomains<'_> {
         let before = self.row(registry, host.as_str()).await?.and_then(|row| row.checked_at);
         registry.check_domain_soon(host.as_str(), self.slug).await?;
         self.domains.look_soon();
-        let began = Instant::now();
-        loop {
-            tokio::time::sleep(POLL).await;
-            let Some(row) = self.row(registry, host.as_str()).await? else { return Ok(false) };
-            // An order that is under way goes on without a look.
-            if row.checked_at != before || row.pending.is_some() {
-                return Ok(true);
-            }
-            if began.elapsed() >= wait {
-                return Ok(false);
-            }
-        }
+        Ok(await_look(registry, host, self.slug, before, wait).await?.1)
     }
 
     async fn row(&self, registry: &Registry, host: &str) -> Result<Option<DomainRecord>, StoreError> {

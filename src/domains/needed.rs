@@ -19,6 +19,11 @@ pub(super) struct Needed {
 }
 
 impl Needed {
+    /// Forgets them: rows are made again where they are missing, as after a restore of the registry.
+    pub(super) fn forget(&self) {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     /// Makes rows for the hosts that need one and have none yet. Domains that were added have theirs.
     pub(super) async fn make(&self, domains: &Domains, directory: &Directory) -> Result<(), DomainsError> {
         let mut needed = HashSet::new();

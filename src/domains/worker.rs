@@ -28,6 +28,11 @@ pub(super) const LEASE: Duration = Duration::from_secs(60);
 /// Larger: more connections to authorities and name servers. Smaller: many domains that are added at once wait.
 const AT_ONCE: usize = 16;
 
+/// How often rows are made for every host, and not only for new ones.
+///
+/// Larger: a host whose row is lost waits for longer. Smaller: more statements that change nothing.
+const MAKE_INTERVAL: Duration = Duration::from_mins(10);
+
 /// How often the domains are counted for the metrics.
 const COUNT_INTERVAL: Duration = Duration::from_secs(15);
 
@@ -44,6 +49,8 @@ pub struct DomainWorker {
     needed: Needed,
     /// The directory whose hosts have rows.
     seen: Option<Arc<Directory>>,
+    /// When rows were made for every host.
+    made_at: Option<Instant>,
     counted_at: Option<Instant>,
     /// Whether the last failure was logged.
     is_failing: Arc<AtomicBool>,
@@ -58,6 +65,7 @@ impl DomainWorker {
             working: JoinSet::new(),
             needed: Needed::default(),
             seen: None,
+            made_at: None,
             counted_at: None,
             is_failing: Arc::default(),
         }
@@ -65,6 +73,10 @@ impl DomainWorker {
 
     async fn work(&mut self) -> Result<(), DomainsError> {
         let directory = self.domains.directory.load_full();
+        if self.made_at.is_none_or(|at| at.elapsed() >= MAKE_INTERVAL) {
+            self.needed.forget();
+            (self.seen, self.made_at) = (None, Some(Instant::now()));
+        }
         if self.seen.as_ref().is_none_or(|seen| !Arc::ptr_eq(seen, &directory)) {
             self.needed.make(&self.domains, &directory).await?;
             self.seen = Some(directory);

@@ -161,19 +161,25 @@ impl Registry {
     }
 }
 
-/// Drops the certificate of a host, or only if it is that of a tenant.
-pub(super) async fn drop_certificate(
-    transaction: &mut Transaction,
-    host: &str,
-    slug: Option<&str>,
-) -> Result<(), sqlx::Error> {
+/// Whose certificate is dropped.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Of<'s> {
+    /// Of this tenant.
+    Tenant(&'s str),
+    /// Of every other tenant.
+    Others(&'s str),
+}
+
+/// Drops the certificate of a host if it is theirs.
+pub(super) async fn drop_certificate(transaction: &mut Transaction, host: &str, of: Of<'_>) -> Result<(), sqlx::Error> {
     let revision = next_revision(transaction).await?;
     let mut sql = transaction.sql();
     sql.push("UPDATE registry_certificates SET chain = NULL, key = NULL, revision = ").bind(revision);
     sql.push(" WHERE chain IS NOT NULL AND host = ").bind(host);
-    if let Some(slug) = slug {
-        sql.push(" AND slug = ").bind(slug);
-    }
+    match of {
+        Of::Tenant(slug) => sql.push(" AND slug = ").bind(slug),
+        Of::Others(slug) => sql.push(" AND slug <> ").bind(slug),
+    };
     transaction.execute(sql).await?;
     Ok(())
 }

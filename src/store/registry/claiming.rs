@@ -2,9 +2,10 @@
 
 use jiff::Timestamp;
 
+use super::Registry;
+use super::certificates::{Of, drop_certificate};
 use super::domains::{DomainRecord, next_revision};
 use super::writing::WriteRefused;
-use super::{Registry, certificates};
 use crate::store::StoreError;
 use crate::store::engine::{Retry, Transaction};
 
@@ -87,8 +88,8 @@ impl Registry {
         found.domains.push(host.to_owned());
         put_domains(&mut transaction, slug, &found.domains, revision, now, by).await?;
         insert(&mut transaction, slug, host, proof, now).await?;
-        // What another tenant left there is served no more.
-        certificates::drop_certificate(&mut transaction, host, None).await?;
+        // The tenant's own one is served again at once.
+        drop_certificate(&mut transaction, host, Of::Others(slug)).await?;
         transaction.commit().await?;
         Ok(DomainAdded::Added(revision))
     }
@@ -170,7 +171,7 @@ impl Registry {
         claim.push("INSERT INTO registry_claims (kind, value, slug) VALUES ('host', ").bind(to.host.as_str());
         claim.push(", ").bind(to.slug.as_str()).push(")");
         transaction.execute(claim).await?;
-        certificates::drop_certificate(&mut transaction, &to.host, None).await?;
+        drop_certificate(&mut transaction, &to.host, Of::Others(&to.slug)).await?;
         transaction.commit().await?;
         Ok(true)
     }

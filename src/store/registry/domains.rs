@@ -9,6 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::Registry;
+use super::certificates::{Of, drop_certificate};
 use super::events::{DomainEvent, append};
 use crate::store::StoreError;
 use crate::store::engine::Transaction;
@@ -272,7 +273,7 @@ impl Registry {
         sql.push("DELETE FROM registry_domains WHERE ").push_lease(domain);
         let is_own = transaction.execute(sql).await? > 0;
         if is_own {
-            super::certificates::drop_certificate(&mut transaction, &domain.host, Some(&domain.slug)).await?;
+            drop_certificate(&mut transaction, &domain.host, Of::Tenant(&domain.slug)).await?;
         }
         transaction.commit().await?;
         Ok(is_own)

@@ -49,7 +49,15 @@ on_both_databases! {
         assert!(scene.shake(&node, host).await.is_err());
         scene.zones.serve("globex.org", &[2], &format!("shop A 127.0.0.1\n_formgate.shop TXT {proof}"));
         scene.becomes_of("globex", host, DomainState::Live, "").await;
-        scene.is_served(&node, host).await;
+        let leaf = scene.is_served(&node, host).await;
+        // It comes back with the certificate that it had.
+        let (registry, now) = (scene.registry().await, jiff::Timestamp::now());
+        assert!(registry.remove_domain("globex", host, now, "test").await.unwrap().is_some());
+        registry.close().await;
+        scene.becomes_of("globex", host, DomainState::Removed, "").await;
+        scene.add("globex", host).await;
+        scene.becomes_of("globex", host, DomainState::Live, "").await;
+        assert_eq!(scene.is_served(&node, host).await, leaf);
         // To point to the tenant's own label is a proof too.
         scene.zones.serve("edge.example.net", &[3], "globex A 127.0.0.1");
         scene.zones.serve("initech.org", &[2], "www CNAME globex.edge.example.net");
