@@ -174,7 +174,8 @@ async fn entries_of_forms(
     Ok((entries, read_to))
 }
 
-/// The submissions that left the forms for others. `within` adds the condition on a form.
+/// The submissions that left the forms for others. `within` adds the condition on a form. One that left several of them
+/// in turn is read once, by its last move.
 async fn read_moves(
     reader: &mut PooledConnection,
     cursor: &ChangeCursor,
@@ -191,6 +192,11 @@ async fn read_moves(
     sql.push(
         " AND NOT EXISTS (SELECT 1 FROM submission_changes c WHERE c.submission_id = m.submission_id AND c.form_id",
     );
+    within(&mut sql);
+    sql.push(
+        ") AND NOT EXISTS (SELECT 1 FROM submission_moves l WHERE l.submission_id = m.submission_id AND l.seq > m.seq",
+    );
+    sql.push(" AND l.form_id");
     within(&mut sql);
     sql.push(") ORDER BY m.seq LIMIT ").bind(wanted);
     read_entries(reader, sql, cursor).await

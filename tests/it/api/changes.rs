@@ -264,6 +264,14 @@ on_both_databases! {
             assert_eq!(seen, entries(expected), "{statement}");
         }
         assert_eq!(follower.copy, all_submissions(&account.client, &json!({})).await);
+        // One that leaves two of the forms, one after the other, is deleted once.
+        for form in [3, 2] {
+            database.execute(&format!("UPDATE submissions SET form_id = {form} WHERE id = 1")).await;
+            cursor(&account.client, "").await;
+        }
+        assert_eq!(follower.catch_up().await, entries(&[("deleted", 1)]));
+        database.execute("UPDATE submissions SET form_id = 1 WHERE id = 1").await;
+        assert_eq!(follower.catch_up().await, entries(&[("updated", 1)]));
         // More sub-forms than are looked up one after the other.
         for form in 100..200 {
             database.execute(&format!("INSERT INTO forms (id, name, parent_id) VALUES ({form}, 'F', 1)")).await;
@@ -273,7 +281,10 @@ on_both_databases! {
         assert_eq!(follower.copy, all_submissions(&account.client, &json!({})).await);
         database.execute("UPDATE submissions SET form_id = 150 WHERE id = 4").await;
         assert_eq!(follower.catch_up().await, entries(&[("updated", 4)]));
-        database.execute("UPDATE submissions SET form_id = 2 WHERE id = 4").await;
+        for form in [101, 2] {
+            database.execute(&format!("UPDATE submissions SET form_id = {form} WHERE id = 4")).await;
+            cursor(&account.client, "").await;
+        }
         assert_eq!(follower.catch_up().await, entries(&[("deleted", 4)]));
     }
 
