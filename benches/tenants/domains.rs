@@ -11,6 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::caller::{Caller, handshakes_a_second};
 use crate::node::Node;
+use crate::registry::RegistryKind;
 use crate::world::{SEAL_KEY, World};
 
 /// How long a node without work is looked at, and handshakes are counted.
@@ -19,9 +20,10 @@ const TURN: Duration = Duration::from_secs(10);
 /// How many rows a node works on at once.
 const AT_ONCE: u32 = 16;
 
-pub(crate) async fn measure(domains: usize) -> anyhow::Result<()> {
-    let world = Arc::new(World::make_domains(domains)?);
-    println!("\n{domains} domains in a registry on SQLite");
+pub(crate) async fn measure(domains: usize, kind: RegistryKind) -> anyhow::Result<()> {
+    let (_server, url) = kind.open()?;
+    let world = Arc::new(World::make_domains(domains, &url)?);
+    println!("\n{domains} domains in a registry on {}", kind.name());
     world.import()?;
     fill(&world).await?;
     let caller = Arc::new(Caller::new(&world)?);
@@ -130,6 +132,7 @@ async fn queue(world: &World) -> anyhow::Result<()> {
 }
 
 async fn open(world: &World) -> anyhow::Result<Registry> {
-    let location = DatabaseLocation::parse("sqlite:registry.db", Path::new(world.folder()))?;
+    let url = world.registry.as_deref().ok_or_else(|| anyhow::anyhow!("the world has no registry"))?;
+    let location = DatabaseLocation::parse(url, Path::new(world.folder()))?;
     Ok(Registry::open(&location).await?)
 }

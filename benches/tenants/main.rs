@@ -2,13 +2,19 @@
 //!
 //! `cargo bench --bench tenants -- 10000 100000` takes the numbers of tenants; 1 and 10,000 is what it takes else. The node
 //! is the real program; its callers are in this process and share the machine with it. `-- registry 100000` has them in a
-//! registry, `-- domains 10000` hosts whose certificates were obtained.
+//! registry, `-- domains 10000` hosts whose certificates were obtained; with `postgres` the registry is on Postgres.
 
 #![expect(clippy::print_stdout, reason = "the figures are the result")]
 
 mod caller;
 mod domains;
 mod node;
+#[expect(dead_code, reason = "shared with other benches")]
+#[path = "../load/postgres.rs"]
+mod postgres_server;
+#[expect(dead_code, reason = "shared with other benches")]
+#[path = "../support/process.rs"]
+mod process;
 mod registry;
 mod world;
 
@@ -18,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use caller::Caller;
 use node::Node;
+use registry::RegistryKind;
 use world::World;
 
 /// How long handshakes are counted at a time, and how often both kinds take turns.
@@ -29,14 +36,15 @@ const MEANWHILE: usize = 4;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let in_registry = std::env::args().any(|argument| argument == "registry");
+    let has = |word: &str| std::env::args().any(|argument| argument == word);
     let numbers: Vec<usize> = std::env::args().skip(1).filter_map(|argument| argument.parse().ok()).collect();
-    let are_domains = std::env::args().any(|argument| argument == "domains");
+    let (in_registry, are_domains) = (has("registry"), has("domains"));
+    let kind = if has("postgres") { RegistryKind::Postgres } else { RegistryKind::Sqlite };
     for tenants in if numbers.is_empty() { vec![1, 10_000] } else { numbers } {
         if are_domains {
-            domains::measure(tenants).await?;
+            domains::measure(tenants, kind).await?;
         } else if in_registry {
-            registry::measure(tenants).await?;
+            registry::measure(tenants, kind).await?;
         } else {
             measure(tenants).await?;
         }

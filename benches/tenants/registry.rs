@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use crate::caller::Caller;
 use crate::node::Node;
+use crate::postgres_server::Postgres;
 use crate::world::World;
 
 /// Changes whose CPU is measured one after the other.
@@ -22,9 +24,40 @@ const TURNS: usize = 3;
 /// Changes a second meanwhile.
 const RATE: u32 = 10;
 
-pub(crate) async fn measure(tenants: usize) -> anyhow::Result<()> {
-    let world = Arc::new(World::make_registry(tenants)?);
-    println!("\n{tenants} tenants in a registry on SQLite");
+/// Where the registry is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum RegistryKind {
+    Sqlite,
+    Postgres,
+}
+
+impl RegistryKind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Sqlite => "SQLite",
+            Self::Postgres => "Postgres",
+        }
+    }
+
+    /// The server, if one is needed, and the URL of an empty registry.
+    pub(crate) fn open(self) -> anyhow::Result<(Option<(Postgres, TempDir)>, String)> {
+        match self {
+            Self::Sqlite => Ok((None, "sqlite:registry.db".to_owned())),
+            Self::Postgres => {
+                let folder = tempfile::tempdir()?;
+                let server = Postgres::start(folder.path())?;
+                server.execute("postgres", &["CREATE DATABASE registry"])?;
+                let url = server.url("registry");
+                Ok((Some((server, folder)), url))
+            }
+        }
+    }
+}
+
+pub(crate) async fn measure(tenants: usize, kind: RegistryKind) -> anyhow::Result<()> {
+    let (_server, url) = kind.open()?;
+    let world = Arc::new(World::make_registry(tenants, &url)?);
+    println!("\n{tenants} tenants in a registry on {}", kind.name());
     let began = Instant::now();
     world.import()?;
     println!("  import                  {:>9.1?}", began.elapsed());

@@ -17,7 +17,10 @@ pub(crate) struct World {
     pub(crate) tenants: usize,
     pub(crate) authority: CertifiedIssuer<'static, KeyPair>,
     folder: TempDir,
-    in_registry: bool,
+    /// The URL of the registry that has the tenants.
+    pub(crate) registry: Option<String>,
+    /// Whether the hosts of the tenants are below one name, and share its certificate.
+    are_below: bool,
 }
 
 impl World {
@@ -29,7 +32,7 @@ impl World {
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         let authority = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
         let keys = (0..KEYS.min(tenants + 1)).map(|_| KeyPair::generate()).collect::<Result<Vec<_>, _>>()?;
-        let world = Self { tenants, authority, folder, in_registry: false };
+        let world = Self { tenants, authority, folder, registry: None, are_below: false };
         world.issue("wildcard", "*.example.com", &keys[0])?;
         // One more than are served at first.
         for n in 0..=tenants {
@@ -40,13 +43,13 @@ impl World {
     }
 
     /// Tenants in a registry, which share a certificate.
-    pub(crate) fn make_registry(tenants: usize) -> anyhow::Result<Self> {
+    pub(crate) fn make_registry(tenants: usize, registry: &str) -> anyhow::Result<Self> {
         let mut world = Self::make(0)?;
-        (world.tenants, world.in_registry) = (tenants, true);
-        let mut text = fs::read_to_string(world.config())?.replace(
-            "[gateway.limits]",
-            "registry = \"sqlite:registry.db\"\n[gateway.operator]\nlisten = [\"unix:operator.sock\"]\n[gateway.limits]",
+        (world.tenants, world.registry, world.are_below) = (tenants, Some(registry.to_owned()), true);
+        let tables = format!(
+            "registry = \"{registry}\"\n[gateway.operator]\nlisten = [\"unix:operator.sock\"]\n[gateway.limits]"
         );
+        let mut text = fs::read_to_string(world.config())?.replace("[gateway.limits]", &tables);
         fs::write(world.config(), &text)?;
         text.clear();
         for n in 0..tenants {
@@ -62,9 +65,9 @@ impl World {
     }
 
     /// Tenants in a registry with a host each that no file covers.
-    pub(crate) fn make_domains(domains: usize) -> anyhow::Result<Self> {
-        let mut world = Self::make_registry(domains)?;
-        world.in_registry = false;
+    pub(crate) fn make_domains(domains: usize, registry: &str) -> anyhow::Result<Self> {
+        let mut world = Self::make_registry(domains, registry)?;
+        world.are_below = false;
         let text = fs::read_to_string(world.config())?;
         let tables = format!(
             "[gateway.domains]\naddresses = [\"127.0.0.1\"]\nresolvers = [\"127.0.0.1:1\"]\n[gateway.acme]\n\
@@ -116,7 +119,7 @@ impl World {
 
     /// The host of a tenant that has a certificate of its own.
     pub(crate) fn host(&self, n: usize) -> String {
-        if self.in_registry { format!("t{n}.example.com") } else { format!("forms.customer-{n}.org") }
+        if self.are_below { format!("t{n}.example.com") } else { format!("forms.customer-{n}.org") }
     }
 
     pub(crate) fn config(&self) -> PathBuf {
