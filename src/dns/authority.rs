@@ -205,7 +205,7 @@ impl<'d> Authority<'d> {
 
     /// What it means that the resolvers have no answer for a name that only they can be asked about.
     pub(super) async fn unresolved(&self, name: &Name, kind: RecordType, unresolved: &Unresolved) -> Stop {
-        if !self.resolvers.are_alive().await {
+        if !self.resolvers.any_works().await {
             return away(unresolved);
         }
         Stop::Fault(DnsFault::DnsBroken {

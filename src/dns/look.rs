@@ -72,7 +72,7 @@ async fn here(authority: &Authority<'_>, question: &Question<'_>) -> Result<Here
         None => here(None),
         Some(Ok(addresses)) if !addresses.is_empty() => here(Some(addresses)),
         Some(Ok(_)) => Err(Stop::Unknown(format!("`{}` has no address", question.target.map_or("", |t| t.as_str())))),
-        Some(Err(unresolved)) if !authority.resolvers.are_alive().await => Err(away(&unresolved)),
+        Some(Err(unresolved)) if !authority.resolvers.any_works().await => Err(away(&unresolved)),
         Some(Err(Unresolved { resolver, failure })) => Err(Stop::Unknown(format!(
             "the resolver {} {} for `{}`, where hosts have to point",
             resolver.ip(),
