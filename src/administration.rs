@@ -21,6 +21,7 @@ mod audit;
 mod chart;
 mod cookie;
 mod domain;
+mod domain_faults;
 mod domain_words;
 mod domains;
 mod enter;

@@ -11,7 +11,8 @@
 //! 2. `pointing` follows the host to its addresses; `caa` finds out which authorities may issue; `public` compares with
 //!    a resolver.
 //! 3. `authority` asks all servers of a zone, which `zone` finds through `resolvers`; `wire` sends one question.
-//! 4. `fault` and `record` word what the owner has to change; `cdn` knows addresses that others answer at.
+//! 4. `fault` and `record` word what the owner has to change, `wanted` has the records that lead here; `cdn` knows
+//!    addresses that others answer at.
 
 mod authority;
 mod caa;
@@ -22,6 +23,7 @@ mod pointing;
 mod public;
 mod record;
 mod resolvers;
+mod wanted;
 mod wire;
 mod zone;
 
@@ -32,8 +34,10 @@ use authority::{Authority, Stop};
 use resolvers::Resolvers;
 use zone::Reach;
 
+pub(crate) use fault::imperative;
 pub use fault::{DnsFault, Failure};
 pub use record::{Action, Kind, Record};
+pub use wanted::wanted;
 
 use crate::host::HostName;
 

@@ -36,7 +36,7 @@ mod worker;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use base64::Engine;
@@ -84,6 +84,8 @@ pub struct Domains {
     clock: AtomicI64,
     /// The domains that fail: tenants, with what is wrong.
     failing: ArcSwap<Vec<(Arc<str>, String)>>,
+    /// How many domains there are for which DNS can't be asked.
+    unasked: AtomicU64,
     /// Something was changed here: look for rows that are due.
     changed: Notify,
     metrics: DomainMetrics,
@@ -137,6 +139,7 @@ impl Domains {
             tls_alpn: challenges::no_answers(),
             clock: AtomicI64::new(0),
             failing: ArcSwap::default(),
+            unasked: AtomicU64::new(0),
             changed: Notify::new(),
             metrics,
         }
@@ -152,6 +155,12 @@ impl Domains {
     #[must_use]
     pub fn failing(&self) -> Vec<(Arc<str>, String)> {
         self.failing.load().to_vec()
+    }
+
+    /// How many domains there are for which DNS can't be asked.
+    #[must_use]
+    pub fn unasked(&self) -> u64 {
+        self.unasked.load(Ordering::Relaxed)
     }
 
     /// Looks for rows that are due now.

@@ -182,7 +182,7 @@ impl<'c> Tracer<'c> {
     async fn find_certificate(&self, tenant: &TenantConfig, host: &HostName) -> Finding {
         match &self.registry {
             Some(registry) if domain::is_obtained(self.config, tenant, host) => {
-                domain::find(registry.as_ref(), tenant, host, self.now).await
+                domain::find(registry.as_ref(), self.config, tenant, host, self.now).await
             }
             _ => certificate::find(self.config, tenant, host, &self.roots, self.now),
         }

@@ -2,11 +2,16 @@
 //!
 //! A [`HostName`] is normalized on construction, so two are the same host exactly if they are equal.
 //! [`CertificateNames`] are the names that a certificate covers, and decide about 421 (RFC 9110, section 15.5.20). A
-//! [`HostPattern`] is what an operator configures a certificate for: a host, or a wildcard.
+//! [`HostPattern`] is what an operator configures a certificate for: a host, or a wildcard. `domain` decides which hosts
+//! a tenant can have.
+
+mod domain;
 
 use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
+
+pub use domain::NotADomain;
 
 /// A normalized DNS name or IP literal: `acme.example.com`, `xn--bcher-kva.example`, `127.0.0.1`, `[::1]`.
 ///
@@ -25,28 +30,6 @@ impl Borrow<str> for HostName {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a valid host name")]
 pub struct InvalidHost;
-
-/// The text is not a host that a tenant can have, in the words of `formgate check`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotADomain {
-    /// A client that connects to a bare IP address sends no SNI, so no certificate can be chosen by name.
-    #[error("an IP address is not a host name")]
-    IpAddress,
-    /// It has a scheme, a port, a path, or characters that no name has.
-    #[error("not a host name")]
-    NotAName,
-}
-
-impl NotADomain {
-    /// What is expected instead, if that is not obvious.
-    #[must_use]
-    pub fn expected(self) -> Option<&'static str> {
-        match self {
-            Self::IpAddress => None,
-            Self::NotAName => Some("expected a name alone: no scheme, port or path"),
-        }
-    }
-}
 
 /// The maximum length of a DNS name in text form (RFC 1035, section 2.3.4).
 ///
@@ -76,16 +59,6 @@ impl HostName {
             return Err(InvalidHost);
         }
         Ok(Self(ascii.into()))
-    }
-
-    /// Normalizes a host that a tenant is to have.
-    ///
-    /// # Errors
-    /// [`NotADomain`].
-    pub fn parse_domain(text: &str) -> Result<Self, NotADomain> {
-        let host = Self::parse(text).map_err(|_| NotADomain::NotAName)?;
-        let is_ip = host.as_str().starts_with('[') || host.as_str().parse::<std::net::Ipv4Addr>().is_ok();
-        if is_ip { Err(NotADomain::IpAddress) } else { Ok(host) }
     }
 
     /// Normalizes the authority of a request: a name and an optional port, which is dropped.

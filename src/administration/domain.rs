@@ -12,7 +12,7 @@ use super::texts::DomainTexts;
 use super::times::Moment;
 use super::visit::{Change, Member};
 use crate::dns::{Action, Record};
-use crate::domains::{Reason, Serving};
+use crate::domains::Serving;
 use crate::error::Refusal;
 use crate::host::HostName;
 use crate::reply::Reply;
@@ -61,11 +61,13 @@ pub(super) async fn show(member: &Member<'_>, segment: &str) -> Result<Reply, Re
     let text = &member.area.texts.domain;
     let Some(host) = parse(segment) else { return Ok(unknown(member)) };
     let Some(found) = domains.find(&host).await? else { return Ok(unknown(member)) };
-    let domain = match &found.serving {
-        Serving::OfFile => None,
-        Serving::Own(domain) => domain.as_deref(),
+    let (domain, records) = match &found.serving {
+        Serving::OfFile => (None, Vec::new()),
+        Serving::Own(domain) => {
+            let domain = domain.as_deref();
+            (domain, domains.reason(&found.host, domain).records().to_vec())
+        }
     };
-    let records = domain.map(|domain| Reason::read(&domain.reason).records().to_vec()).unwrap_or_default();
     let proof = domain.and_then(|domain| domains.proof(domain));
     let is_listed =
         |proof: &Record| records.iter().any(|record| record.name == proof.name && record.kind == proof.kind);
@@ -79,7 +81,7 @@ pub(super) async fn show(member: &Member<'_>, segment: &str) -> Result<Reply, Re
     let domain_page = DomainPage {
         frame: Frame::of(member, "domains"),
         text,
-        row: HostRow::of(&found, member),
+        row: HostRow::of(&found, &domains, member),
         proof: proof.filter(|proof| !is_listed(proof)),
         records,
         label: domains.label(),

@@ -134,6 +134,17 @@ impl Steps<'_> {
             self.fill(text, &values)
         };
         let (title, step) = match reason {
+            OtherReason::NotCheckedYet { host, records } => {
+                let values = [("host", &**host), ("changes", &*self.changes(records))];
+                let text = if records.is_empty() { &text.not_checked_address } else { &text.not_checked_yet };
+                (&titles.not_checked_yet, self.fill(text, &values))
+            }
+            OtherReason::DnsDown { detail, until, records } => {
+                let (changes, time) = (self.changes(records), (self.moment)(*until));
+                let values = [("changes", &*changes), ("detail", detail), ("time", &*time)];
+                let text = if records.is_empty() { &text.dns_down } else { &text.dns_down_new };
+                (&titles.dns_down, self.fill(text, &values))
+            }
             OtherReason::Taken { record, moves_at: None } => {
                 (&titles.taken, self.fill(&text.taken, &[("record", &self.bare(record))]))
             }
@@ -298,7 +309,13 @@ mod tests {
     fn others() -> Vec<OtherReason> {
         let record = records().pop().unwrap();
         let (authority, detail, until) = ("main".to_owned(), "no, `thanks`".to_owned(), until());
+        let down = |records| OtherReason::DnsDown { detail: detail.clone(), until, records };
+        let unchecked = |records| OtherReason::NotCheckedYet { host: "forms.acme.org".to_owned(), records };
         vec![
+            unchecked(Vec::new()),
+            unchecked(vec![record.clone()]),
+            down(Vec::new()),
+            down(vec![record.clone()]),
             OtherReason::Taken { record: record.clone(), moves_at: None },
             OtherReason::Taken { record, moves_at: Some(until) },
             OtherReason::CaRefused { authority: authority.clone(), detail: detail.clone(), until },
@@ -345,22 +362,23 @@ mod tests {
     }
 
     #[test]
-    fn a_step_in_another_language_marks_the_words_of_an_authority_and_has_all_values() {
+    fn a_step_in_another_language_marks_the_english_words_and_has_all_values() {
         for reason in all() {
             let words = words(&reason, Language::German);
             let shown = format!("{:?}", words.step);
             assert!(!shown.contains('{'), "no place is empty: {shown}");
-            let is_of_authority = matches!(
+            let has_detail = matches!(
                 reason,
                 Reason::Other(
                     OtherReason::CaRefused { .. }
                         | OtherReason::CaLimited { .. }
                         | OtherReason::CaDown { .. }
                         | OtherReason::Unreachable { .. }
+                        | OtherReason::DnsDown { .. }
                 )
             );
             let marked = words.step.contains(&Piece::English("no, `thanks`".to_owned()));
-            assert_eq!(marked, is_of_authority, "{shown}");
+            assert_eq!(marked, has_detail, "{shown}");
             for record in reason.records() {
                 assert!(words.step.contains(&Piece::Code(record.value.clone())), "{shown}");
             }

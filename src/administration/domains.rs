@@ -6,13 +6,14 @@ use askama::Template;
 use http::StatusCode;
 use serde_json::json;
 
+use super::domain_faults;
 use super::domain_words::{Piece, ReasonWords, words_of};
 use super::forms::parameter;
 use super::frame::{Frame, page};
 use super::texts::DomainsTexts;
 use super::times::Moment;
 use super::visit::{Change, Member};
-use crate::domains::{AccountDomains, AccountHost, HostAddition, Reason, Serving};
+use crate::domains::{AccountDomains, AccountHost, HostAddition, Serving};
 use crate::error::Refusal;
 use crate::host::HostName;
 use crate::reply::Reply;
@@ -43,7 +44,7 @@ pub(super) struct HostRow {
 }
 
 impl HostRow {
-    pub(super) fn of(host: &AccountHost, member: &Member<'_>) -> Self {
+    pub(super) fn of(host: &AccountHost, domains: &AccountDomains<'_>, member: &Member<'_>) -> Self {
         let texts = member.area.texts;
         let AccountHost { host, is_added, serving } = host;
         let domain = match serving {
@@ -66,7 +67,7 @@ impl HostRow {
         let state = domain.map_or(DomainState::Claimed, |domain| domain.state);
         let (state_label, meaning) = words_of(state, texts);
         let moment = |at| member.moment(at);
-        let reason = domain.map_or(Reason::None {}, |domain| Reason::read(&domain.reason));
+        let reason = domains.reason(host, domain);
         Self {
             host: host.clone(),
             is_added: *is_added,
@@ -126,18 +127,10 @@ async fn list_with(
         typed: typed.to_owned(),
         fault,
         done: (parameter(query, "done") == "removed").then_some(&text.removed),
-        rows: hosts.iter().map(|host| HostRow::of(host, member)).collect(),
+        rows: hosts.iter().map(|host| HostRow::of(host, &domains, member)).collect(),
         next,
     };
     Ok(page(status, &domains_page))
-}
-
-/// A name that a domain can have: of DNS, with a dot.
-fn parse(typed: &str) -> Option<HostName> {
-    let host = HostName::parse(typed.trim()).ok()?;
-    let text = host.as_str();
-    let is_address = text.starts_with('[') || text.parse::<std::net::IpAddr>().is_ok();
-    (text.contains('.') && !is_address).then_some(host)
 }
 
 pub(super) async fn add(change: &Change<'_>) -> Result<Reply, Refusal> {
@@ -145,8 +138,12 @@ pub(super) async fn add(change: &Change<'_>) -> Result<Reply, Refusal> {
     let domains = domains_of(member)?;
     let text = &member.area.texts.domains;
     let typed = change.form.field("host");
-    let Some(host) = parse(typed) else {
-        return list_with(member, StatusCode::UNPROCESSABLE_ENTITY, typed, Some(&text.no_host)).await;
+    let host = match HostName::parse_added(typed.trim()) {
+        Ok(host) => host,
+        Err(fault) => {
+            let fault = domain_faults::words_of(fault, &member.area.texts.domain_faults);
+            return list_with(member, StatusCode::UNPROCESSABLE_ENTITY, typed, Some(fault)).await;
+        }
     };
     let addition = domains.add(&host, &change.actor.name).await?;
     let fault = match addition {
@@ -172,19 +169,4 @@ pub(super) async fn add(change: &Change<'_>) -> Result<Reply, Refusal> {
         HostAddition::TooMany => &text.too_many,
     };
     list_with(member, StatusCode::CONFLICT, typed, Some(fault)).await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::parse;
-
-    #[test]
-    fn a_domain_is_a_name_with_a_dot() {
-        let host = |typed: &str| parse(typed).map(|host| host.to_string());
-        assert_eq!(host(" Forms.Acme.ORG. ").as_deref(), Some("forms.acme.org"));
-        assert_eq!(host("bücher.example").as_deref(), Some("xn--bcher-kva.example"));
-        for typed in ["", "localhost", "127.0.0.1", "[::1]", "::1", "*.acme.org", "https://acme.org", "acme.org:443"] {
-            assert_eq!(host(typed), None, "{typed}");
-        }
-    }
 }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::Value;
@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::output::{pretty, print, print_stderr, shown, table};
 use super::registry::OpenRegistry;
 use super::{ConfigFile, ListArgs};
+use crate::config::DomainsConfig;
 use crate::dns::{Action, Record};
 use crate::domains::{
     Claimed, DomainClaim, Reason, await_look, chosen, claim, describe, describe_unwatched, proof_record,
@@ -121,8 +122,13 @@ async fn open(file: &ConfigFile) -> Result<OpenRegistry> {
     Ok(open)
 }
 
+/// Where hosts have to point.
+fn config_of(open: &OpenRegistry) -> &DomainsConfig {
+    open.gateway().domains.as_ref().expect("it is configured, or it was not opened")
+}
+
 fn parse(text: &str) -> Result<HostName> {
-    Ok(HostName::parse_domain(text)?)
+    HostName::parse_domain(text).map_err(|fault| anyhow!("{}", fault.in_full()))
 }
 
 async fn add(command: &AddArgs) -> Result<()> {
@@ -141,7 +147,7 @@ async fn add(command: &AddArgs) -> Result<()> {
     let (found, _) = await_look(registry, &host, slug, checked_before, Duration::from_secs(wait)).await?;
     registry.close().await;
     match found.or(domain) {
-        Some(domain) => print_domain(&domain, command.json)?,
+        Some(domain) => print_domain(&domain, config_of(&open), command.json)?,
         None => print_unwatched(&host, slug, command.json)?,
     }
     if claim == DomainClaim::Contested {
@@ -163,32 +169,55 @@ async fn list(command: &ListDomainsArgs) -> Result<()> {
             break;
         }
     }
+    if let Some(slug) = &command.tenant
+        && rows.is_empty()
+    {
+        known(&open, slug).await?;
+    }
     open.registry.close().await;
+    let config = config_of(&open);
     if command.list.json {
-        return print(&pretty(&rows.iter().map(describe).collect()));
+        return print(&pretty(&rows.iter().map(|row| describe(row, config)).collect()));
     }
     let head = ["HOST", "TENANT", "STATE", "REASON", "SINCE", "CERTIFICATE UNTIL"].map(str::to_owned);
     let rows = rows.into_iter().map(|row| {
-        let (reason, since, until) = (name_of(&row), shown(Some(row.since)), shown(row.not_after));
+        let (reason, since, until) =
+            (name_of(&Reason::of(&row, Some(config))), shown(Some(row.since)), shown(row.not_after));
         [row.host, row.slug, row.state.as_str().to_owned(), reason, since, until]
     });
     print(&table(&std::iter::once(head).chain(rows).collect::<Vec<_>>()))
 }
 
-fn name_of(domain: &DomainRecord) -> String {
-    let reason = Reason::read(&domain.reason);
+fn name_of(reason: &Reason) -> String {
     if reason.is_empty() { "-".to_owned() } else { reason.name().to_owned() }
 }
 
 async fn show(command: &DomainArgs) -> Result<()> {
     let open = open(&command.file).await?;
     let host = parse(&command.host)?;
-    let found = chosen(&open.registry, &host, command.tenant.as_deref()).await?;
+    let found = find(&open, &host, command.tenant.as_deref()).await?;
     open.registry.close().await;
     match found {
-        Some(domain) => print_domain(&domain, command.json),
+        Some(domain) => print_domain(&domain, config_of(&open), command.json),
         None => bail!("{}", not_there(&host)),
     }
+}
+
+/// The row of a host. Fails if it is asked for of a tenant that is not there.
+async fn find(open: &OpenRegistry, host: &HostName, tenant: Option<&str>) -> Result<Option<DomainRecord>> {
+    let found = chosen(&open.registry, host, tenant).await?;
+    if let Some(slug) = tenant.filter(|_| found.is_none()) {
+        known(open, slug).await?;
+    }
+    Ok(found)
+}
+
+/// Fails if there is no such tenant, in the registry or in the files.
+async fn known(open: &OpenRegistry, slug: &str) -> Result<()> {
+    if !open.is_of_file(slug) && open.registry.find(slug).await?.is_none() {
+        bail!("there is no tenant `{slug}` in the files or the registry: `formgate tenant list` lists all");
+    }
+    Ok(())
 }
 
 fn not_there(host: &HostName) -> String {
@@ -202,7 +231,7 @@ async fn check(command: &CheckArgs) -> Result<()> {
     let CheckArgs { domain: DomainArgs { file, host, tenant, json }, wait } = command;
     let open = open(file).await?;
     let (host, registry) = (parse(host)?, &open.registry);
-    let Some(before) = chosen(registry, &host, tenant.as_deref()).await? else { bail!("{}", not_there(&host)) };
+    let Some(before) = find(&open, &host, tenant.as_deref()).await? else { bail!("{}", not_there(&host)) };
     if !registry.nodes().await?.iter().any(|node| node.is_live) {
         bail!("no node is running, and only nodes look at domains");
     }
@@ -211,7 +240,7 @@ async fn check(command: &CheckArgs) -> Result<()> {
     let (found, is_looked_at) = await_look(registry, &host, &before.slug, before.checked_at, wait).await?;
     registry.close().await;
     let Some(domain) = found else { bail!("the domain `{host}` was removed meanwhile") };
-    print_domain(&domain, *json)?;
+    print_domain(&domain, config_of(&open), *json)?;
     if !is_looked_at {
         bail!("no node has looked at it within {} seconds", wait.as_secs());
     }
@@ -226,14 +255,17 @@ async fn remove(command: &RemoveArgs) -> Result<()> {
     open.check_owner(&slug)?;
     let by = rights::current_user();
     let removed = registry.remove_domain(&slug, host.as_str(), Timestamp::now(), &by).await?;
-    registry.close().await;
     match removed {
         Some(_) => print_stderr(&format!("the domain `{host}` is removed from the tenant `{slug}`")),
         None if owner.is_some_and(|owner| owner == slug) => {
             bail!("the host `{host}` is in the table of the tenant `{slug}`: change the tenant instead")
         }
-        None => bail!("the tenant `{slug}` has no domain `{host}`"),
+        None => {
+            known(&open, &slug).await?;
+            bail!("the tenant `{slug}` has no domain `{host}`")
+        }
     }
+    open.registry.close().await;
     Ok(())
 }
 
@@ -244,18 +276,18 @@ fn print_unwatched(host: &HostName, slug: &str, json: bool) -> Result<()> {
     print(&format!("the host `{host}` is in the table of the tenant `{slug}`"))
 }
 
-fn print_domain(domain: &DomainRecord, json: bool) -> Result<()> {
+fn print_domain(domain: &DomainRecord, config: &DomainsConfig, json: bool) -> Result<()> {
     if json {
-        let described: Value = describe(domain);
+        let described: Value = describe(domain, config);
         return print(&pretty(&described));
     }
-    let reason = Reason::read(&domain.reason);
+    let reason = Reason::of(domain, Some(config));
     let next_step = if reason.is_empty() { "-".to_owned() } else { reason.next_step() };
     let lines = [
         ["host", &domain.host],
         ["tenant", &domain.slug],
         ["state", domain.state.as_str()],
-        ["reason", &name_of(domain)],
+        ["reason", &name_of(&reason)],
         ["next step", &next_step],
         ["since", &shown(Some(domain.since))],
         ["checked", &shown(domain.checked_at)],

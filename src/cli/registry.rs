@@ -66,6 +66,11 @@ impl OpenRegistry {
         self.editor().check(slug, text).map_err(plain)
     }
 
+    /// Whether a file has a tenant.
+    pub(super) fn is_of_file(&self, slug: &str) -> bool {
+        self.files.tenant(slug).is_some()
+    }
+
     /// Refuses a tenant of a file.
     pub(super) fn check_owner(&self, slug: &str) -> Result<()> {
         self.editor().check_owner(slug).map_err(plain)

@@ -25,8 +25,9 @@ async fn serve(file: &ConfigFile, inherited: InheritedSockets, config: Config) -
     let stop = StopSignals::new()?;
     config.log_warnings();
     let running = gateway::start(&config, inherited).await?;
-    let tenants = config.tenants.len();
-    let _watching = gateway::watch(&file.config, config, running.reloader());
+    let reloader = running.reloader();
+    let tenants = reloader.tenants();
+    let _watching = gateway::watch(&file.config, config, reloader);
     let _watchdog = systemd::notify_watchdog();
     announce(&running, tenants);
     serve_until_stopped(running, stop).await

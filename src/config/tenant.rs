@@ -327,8 +327,8 @@ fn read_host(text: &StringValue, table: &TableReader<'_, '_>) -> Option<Located<
         Ok(host) => Some(Located { value: host, span: text.span.clone() }),
         Err(fault) => {
             let problem = Problem::at(&text.span, fault.to_string());
-            let problem = match fault.expected() {
-                Some(expected) => problem.label(expected),
+            let problem = match fault.rule() {
+                Some(rule) => problem.label(rule),
                 None => problem,
             };
             table.context().report(problem);

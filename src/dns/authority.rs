@@ -196,16 +196,16 @@ impl<'d> Authority<'d> {
                 answers.of.push((format!("the resolver {}", resolver.ip()), content(&answer, name, kind)));
                 Ok(answers)
             }
-            Err(unresolved) => Err(match worst {
-                Some((failure, server)) => Stop::Fault(self.broken(name, kind, server, failure)),
-                None => self.unresolved(name, kind, &unresolved).await,
+            Err(unresolved) => Err(match (worst, self.unresolved(name, kind, &unresolved).await) {
+                (Some((failure, server)), Stop::Fault(_)) => Stop::Fault(self.broken(name, kind, server, failure)),
+                (_, stop) => stop,
             }),
         }
     }
 
     /// What it means that the resolvers have no answer for a name that only they can be asked about.
     pub(super) async fn unresolved(&self, name: &Name, kind: RecordType, unresolved: &Unresolved) -> Stop {
-        if unresolved.failure < Failure::Servfail && !self.resolvers.are_alive().await {
+        if !self.resolvers.any_works().await {
             return away(unresolved);
         }
         Stop::Fault(DnsFault::DnsBroken {
@@ -230,9 +230,9 @@ fn answering(zone: &Zone, replies: &[Vec<Result<Message, NoAnswer>>]) -> Vec<Ser
     (0..zone.servers.len()).filter(answers).map(|index| zone.servers[index].clone()).collect()
 }
 
-/// The resolvers answer nothing at all.
+/// No resolver works.
 pub(super) fn away(unresolved: &Unresolved) -> Stop {
-    Stop::Unknown(format!("no resolver answers; {} {}", unresolved.resolver, unresolved.failure.words()))
+    Stop::Unknown(format!("no resolver works; {} {}", unresolved.resolver, unresolved.failure.words()))
 }
 
 /// What an answer has for exactly this name: what a server adds about others is not its to say.

@@ -207,7 +207,7 @@ impl DnsFault {
 }
 
 /// One sentence for each action: `Remove the …. Add the … and the ….`
-fn imperative(records: &[Record]) -> String {
+pub(crate) fn imperative(records: &[Record]) -> String {
     let sentence = |action: Action, verb: &str| {
         let listed: Vec<_> =
             records.iter().filter(|record| record.action == action).map(|record| format!("the {record}")).collect();

@@ -16,6 +16,8 @@ use super::fault::DnsFault;
 use super::pointing::{self, End, Here, Pointing};
 use super::public::{self, Public};
 use super::record::{Action, Kind, Record};
+use super::resolvers::Unresolved;
+use super::wanted::wanted;
 use super::zone::{absolute, registered_domain, text};
 use super::{Finding, Proof, Question};
 
@@ -70,7 +72,13 @@ async fn here(authority: &Authority<'_>, question: &Question<'_>) -> Result<Here
         None => here(None),
         Some(Ok(addresses)) if !addresses.is_empty() => here(Some(addresses)),
         Some(Ok(_)) => Err(Stop::Unknown(format!("`{}` has no address", question.target.map_or("", |t| t.as_str())))),
-        Some(Err(unresolved)) => Err(away(&unresolved)),
+        Some(Err(unresolved)) if !authority.resolvers.any_works().await => Err(away(&unresolved)),
+        Some(Err(Unresolved { resolver, failure })) => Err(Stop::Unknown(format!(
+            "the resolver {} {} for `{}`, where hosts have to point",
+            resolver.ip(),
+            failure.words(),
+            question.target.map_or("", |target| target.as_str())
+        ))),
     }
 }
 
@@ -122,17 +130,12 @@ impl View<'_> {
         shown.map(|address| self.record(Action::Remove, Kind::from(*address), address.to_string())).collect()
     }
 
-    /// The records that lead the host here: an alias, or addresses at the apex of a zone, where an alias is not
-    /// allowed (RFC 1912, section 2.4).
+    /// The records that lead the host here.
     fn wanted(&self) -> Vec<Record> {
-        let host = text(self.host);
-        let is_apex = self.pointing.zone.as_ref() == Some(self.host) || registered_domain(&host) == Some(&host);
-        let name = self.question.own_label.or(self.question.target).filter(|_| !is_apex);
-        if let Some(name) = name {
-            return vec![self.record(Action::Add, Kind::Cname, name.as_str().to_owned())];
-        }
-        let addresses = self.here.addresses.iter().flatten();
-        addresses.map(|address| self.record(Action::Add, Kind::from(*address), address.to_string())).collect()
+        let zone = self.pointing.zone.as_ref().map(text);
+        let name = self.question.own_label.or(self.question.target);
+        let addresses = self.here.addresses.as_deref().unwrap_or_default();
+        wanted(&text(self.host), zone.as_deref(), name, addresses)
     }
 
     fn record(&self, action: Action, kind: Kind, value: String) -> Record {

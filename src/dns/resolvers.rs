@@ -90,12 +90,24 @@ impl Resolvers {
         Err(worst.expect("there is at least one resolver"))
     }
 
-    /// Whether any resolver answers anything at all: only then does its silence about a name say something.
+    /// Whether any resolver answers anything at all. Some know no zones, and answer questions for their servers NOTIMP.
     pub(super) async fn are_alive(&self) -> bool {
+        self.ask_for_root().await.iter().any(Result::is_ok)
+    }
+
+    /// Whether any resolver works, which can answer for the root: only then does its failure for a name say something
+    /// about the name. One that lost its way to the Internet answers SERVFAIL to everything, and one that does not take
+    /// our questions NOTIMP or REFUSED.
+    pub(super) async fn any_works(&self) -> bool {
+        let answers = self.ask_for_root().await;
+        answers.iter().flatten().any(|answer| failure_of(answer.metadata.response_code).is_none())
+    }
+
+    async fn ask_for_root(&self) -> Vec<Result<Message, NoAnswer>> {
         let root = Name::root();
         let time_limit = TIME_LIMIT;
         let ask = Ask { name: &root, kind: RecordType::NS, recursion: true, checking_disabled: true, time_limit };
-        join_all(self.servers.iter().map(|resolver| wire::ask(*resolver, ask))).await.iter().any(Result::is_ok)
+        join_all(self.servers.iter().map(|resolver| wire::ask(*resolver, ask))).await
     }
 
     /// The addresses of both families, IPv6 first, with aliases followed by the resolver.

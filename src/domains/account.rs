@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Domains, await_look, new_proof, proof_record};
+use super::{Domains, Reason, await_look, new_proof, proof_record};
 use crate::dns::Record;
 use crate::host::HostName;
 use crate::registry::FollowError;
@@ -88,6 +88,13 @@ impl AccountDomains<'_> {
     #[must_use]
     pub fn label(&self) -> Option<HostName> {
         self.domains.config.label(self.slug)
+    }
+
+    /// What is wrong with a host. Without a row, its life has not begun.
+    #[must_use]
+    pub fn reason(&self, host: &str, domain: Option<&DomainRecord>) -> Reason {
+        let config = Some(&self.domains.config);
+        domain.map_or_else(|| Reason::not_checked_yet(host, self.slug, config), |domain| Reason::of(domain, config))
     }
 
     /// The record that proves an added domain, if it needs one.

@@ -122,12 +122,8 @@ pub async fn await_look(
     let deadline = Instant::now() + wait;
     loop {
         let row = chosen(registry, host, Some(slug)).await?;
-        let is_looked_at = row.as_ref().is_none_or(|row| {
-            // A look that could not ask leaves a new domain as it was, and is repeated.
-            let is_unknown = row.state == DomainState::Claimed && Reason::read(&row.reason).is_empty();
-            // An order that is under way goes on without a look.
-            row.pending.is_some() || (row.checked_at != checked_before && !is_unknown)
-        });
+        // An order that is under way goes on without a look.
+        let is_looked_at = row.as_ref().is_none_or(|row| row.pending.is_some() || row.checked_at != checked_before);
         if is_looked_at || Instant::now() >= deadline {
             return Ok((row, is_looked_at));
         }

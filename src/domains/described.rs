@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::reason::{Reason, proof_record};
+use crate::config::DomainsConfig;
 use crate::dns::Record;
 use crate::store::registry::{DomainRecord, RegistryEvent};
 
@@ -12,8 +13,8 @@ const TABLE: &str = "table";
 
 /// A domain: one state, one reason, one next step.
 #[must_use]
-pub fn describe(domain: &DomainRecord) -> Value {
-    let reason = Reason::read(&domain.reason);
+pub fn describe(domain: &DomainRecord, config: &DomainsConfig) -> Value {
+    let reason = Reason::of(domain, Some(config));
     let is_sound = reason.is_empty();
     json!({
         "host": domain.host,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
-use super::reason::{OtherReason, Reason, proof_record};
+use super::reason::{OtherReason, Reason, proof_record, records_to_set};
 use super::renewal::Ask;
 use super::{Domains, DomainsError, schedule};
 use crate::dns::{DnsFault, Finding, Issuer, Question};
@@ -73,11 +73,7 @@ impl Domains {
                 let all: Vec<usize> = (0..self.authorities()).collect();
                 self.order(domain, &host, &all).await
             }
-            Finding::Unknown(cause) => {
-                tracing::warn!(tenant = domain.slug, host = domain.host, cause, "DNS could not be asked");
-                domain.next_at = now + schedule::ASK_AGAIN;
-                self.write(&domain, &[]).await
-            }
+            Finding::Unknown(cause) => self.not_asked(domain, cause).await,
             Finding::Fault(fault) => {
                 if matches!(fault, DnsFault::ProofMissing { .. }) {
                     domain.proved_since = None;
@@ -176,6 +172,22 @@ impl Domains {
         let mut events: Vec<_> = is_live.then(|| event("domain.live", &domain)).into_iter().collect();
         events.extend(self.plan_renewal(&mut domain, host, Ask::Authority).await?);
         self.write(&domain, &events).await
+    }
+
+    /// DNS could not be asked: its state stays, and so does what an authority said about its renewal.
+    async fn not_asked(&self, mut domain: DomainRecord, detail: String) -> Result<(), DomainsError> {
+        let until = schedule::to_second(self.now() + schedule::ASK_AGAIN);
+        domain.next_at = until;
+        if domain.not_after.is_none() || domain.failures == 0 {
+            let state = domain.state;
+            let records = match state {
+                DomainState::Claimed | DomainState::Dns => records_to_set(&domain.host, &domain.slug, &self.config),
+                _ => Vec::new(),
+            };
+            let reason = Reason::Other(OtherReason::DnsDown { detail, until, records });
+            self.enter(&mut domain, state, &reason);
+        }
+        self.write(&domain, &[]).await
     }
 
     /// Its owner has to change records.

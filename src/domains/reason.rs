@@ -4,12 +4,17 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::acme::{AcmeError, ChallengeKind};
-use crate::dns::{Action, DnsFault, Kind, Record};
+use crate::config::DomainsConfig;
+use crate::dns::{Action, DnsFault, Kind, Record, imperative, wanted};
+use crate::store::registry::{DomainRecord, DomainState};
 
 /// The name below a host at which its proof is.
 const PROOF_LABEL: &str = "_formgate";
 
-/// What is wrong with a domain. Stored as a JSON object, `{}` if nothing is.
+/// The name of [`OtherReason::DnsDown`].
+pub(super) const DNS_DOWN: &str = "dns_down";
+
+/// What is wrong with a domain. Stored as a JSON object, `{}` if nothing is, as far as is known.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Reason {
@@ -25,6 +30,22 @@ pub enum Reason {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum OtherReason {
+    /// No node has looked at it. Never stored: [`Reason::of`] derives it.
+    NotCheckedYet {
+        /// The host.
+        host: String,
+        /// The records that lead it here, as far as the configuration has them.
+        records: Vec<Record>,
+    },
+    /// DNS could not be asked. What was known before still holds, so the state does not change.
+    DnsDown {
+        /// Why not.
+        detail: String,
+        /// When it is asked again.
+        until: Timestamp,
+        /// The records that lead the host here, until it is known whether it has them.
+        records: Vec<Record>,
+    },
     /// Another tenant has it.
     Taken {
         /// The record that moves it.
@@ -87,6 +108,24 @@ impl Reason {
         serde_json::from_str(stored).unwrap_or(Self::None {})
     }
 
+    /// The reason of a row, as every surface shows it.
+    #[must_use]
+    pub fn of(domain: &DomainRecord, config: Option<&DomainsConfig>) -> Self {
+        let stored = Self::read(&domain.reason);
+        // A look moves a row out of this state or gives it a reason.
+        if domain.state == DomainState::Claimed && stored.is_empty() {
+            return Self::not_checked_yet(&domain.host, &domain.slug, config);
+        }
+        stored
+    }
+
+    /// The reason of a host of a tenant that no node has looked at.
+    #[must_use]
+    pub fn not_checked_yet(host: &str, slug: &str, config: Option<&DomainsConfig>) -> Self {
+        let records = config.map_or_else(Vec::new, |config| records_to_set(host, slug, config));
+        Self::Other(OtherReason::NotCheckedYet { host: host.to_owned(), records })
+    }
+
     /// The reason of an error of an authority.
     #[must_use]
     pub fn of_authority(authority: &str, host: &str, error: &AcmeError, until: Timestamp) -> Self {
@@ -107,6 +146,8 @@ impl Reason {
         match self {
             Self::None {} => "",
             Self::Dns(fault) => fault.reason(),
+            Self::Other(OtherReason::NotCheckedYet { .. }) => "not_checked_yet",
+            Self::Other(OtherReason::DnsDown { .. }) => DNS_DOWN,
             Self::Other(OtherReason::Taken { .. }) => "taken",
             Self::Other(OtherReason::CaRefused { .. }) => "ca_refused",
             Self::Other(OtherReason::CaLimited { .. }) => "ca_limited",
@@ -128,6 +169,20 @@ impl Reason {
         match self {
             Self::None {} => String::new(),
             Self::Dns(fault) => fault.next_step(),
+            Self::Other(OtherReason::NotCheckedYet { host, records }) if records.is_empty() => format!(
+                "Add an A or AAAA record for `{host}` with the address of this gateway. A running node checks it soon"
+            ),
+            Self::Other(OtherReason::NotCheckedYet { records, .. }) => {
+                format!("{} A running node checks it soon", imperative(records))
+            }
+            Self::Other(OtherReason::DnsDown { detail, until, records }) if records.is_empty() => {
+                format!("Nothing to do. DNS can't be asked ({detail}). The next try is at {}", at(until))
+            }
+            Self::Other(OtherReason::DnsDown { detail, until, records }) => format!(
+                "{} It can't be checked now: DNS can't be asked ({detail}). The next try is at {}",
+                imperative(records),
+                at(until)
+            ),
             Self::Other(OtherReason::Taken { record, moves_at: None }) => format!(
                 "Another account has this domain. If it is yours, add this record: {record}. The domain moves after 72 hours, \
                  unless the other account still proves that it owns it"
@@ -166,10 +221,17 @@ impl Reason {
     pub fn records(&self) -> &[Record] {
         match self {
             Self::Dns(fault) => fault.records(),
+            Self::Other(OtherReason::NotCheckedYet { records, .. } | OtherReason::DnsDown { records, .. }) => records,
             Self::Other(OtherReason::Taken { record, .. }) => std::slice::from_ref(record),
             _ => &[],
         }
     }
+}
+
+/// The records that lead a host of a tenant here, as far as the configuration has them.
+pub(super) fn records_to_set(host: &str, slug: &str, config: &DomainsConfig) -> Vec<Record> {
+    let label = config.label(slug);
+    wanted(host, None, label.as_ref().or(config.target.as_ref()), &config.addresses)
 }
 
 /// The record that proves a domain.
@@ -195,6 +257,7 @@ mod tests {
         let reasons = [
             Reason::None {},
             Reason::of_authority("main", "forms.acme.org", &error, until),
+            Reason::Other(OtherReason::DnsDown { detail: "no resolver works".to_owned(), until, records: Vec::new() }),
             Reason::Other(OtherReason::Taken { record: proof_record("forms.acme.org", "x"), moves_at: Some(until) }),
         ];
         for reason in reasons {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 use super::needed::Needed;
+use super::reason::DNS_DOWN;
 use super::{Domains, DomainsError, Reason, budgets};
 use crate::background::{Run, Task};
 use crate::store::registry::{DomainCount, DomainFilter, DomainRecord, DomainState};
@@ -119,6 +120,9 @@ impl DomainWorker {
         let read = |DomainCount { state, reason, count }: &DomainCount| (state.as_str(), reason.clone(), *count);
         let counts: Vec<_> = counts.iter().map(read).collect();
         metrics.counted(&DomainState::ALL.map(DomainState::as_str), &counts);
+        let unasked =
+            counts.iter().filter(|(_, reason, _)| reason == DNS_DOWN).map(|(.., count)| count.cast_unsigned());
+        domains.unasked.store(unasked.sum(), Ordering::Relaxed);
         metrics.late.set(registry.count_late_domains().await?);
         let failing = DomainFilter { state: Some(DomainState::Failing), ..DomainFilter::default() };
         let failing = registry.list_domains(&failing, MAX_NAMED).await?;

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::Finding;
 use crate::certificate;
-use crate::config::{Config, TenantConfig};
+use crate::config::{Config, DomainsConfig, TenantConfig};
 use crate::domains::Reason;
 use crate::host::HostName;
 use crate::store::registry::{DomainRecord, DomainState};
@@ -21,6 +21,7 @@ pub(super) fn is_obtained(config: &Config, tenant: &TenantConfig, host: &HostNam
 /// Reads the row of a host.
 pub(super) async fn find(
     registry: Result<&Registry, &StoreError>,
+    config: &Config,
     tenant: &TenantConfig,
     host: &HostName,
     now: Timestamp,
@@ -37,7 +38,7 @@ pub(super) async fn find(
         }
     };
     match rows.into_iter().find(|row| *row.slug == *tenant.slug) {
-        Some(row) => of_row(&row, now),
+        Some(row) => of_row(&row, config.gateway.domains.as_ref(), now),
         None => Finding::stops(
             format!("`{host}` has no certificate, and no node has looked at it yet"),
             "start a node with `[gateway.acme]`: it obtains one",
@@ -45,14 +46,14 @@ pub(super) async fn find(
     }
 }
 
-fn of_row(row: &DomainRecord, now: Timestamp) -> Finding {
-    let (host, state, reason) = (&row.host, row.state.as_str(), Reason::read(&row.reason));
+fn of_row(row: &DomainRecord, domains: Option<&DomainsConfig>, now: Timestamp) -> Finding {
+    let (host, state, reason) = (&row.host, row.state.as_str(), Reason::of(row, domains));
     let name = if reason.is_empty() { String::new() } else { format!(", {}", reason.name()) };
     let what = match row.not_after {
         Some(until) => format!("`{host}` is {state}{name}; obtained, until {}", until.strftime("%Y-%m-%d %H:%M UTC")),
         None => format!("`{host}` is {state}{name}; it has no certificate yet"),
     };
-    let step = if reason.is_empty() { "wait: a node works on it".to_owned() } else { reason.next_step() };
+    let step = if reason.is_empty() { "nothing to do".to_owned() } else { reason.next_step() };
     match (row.state, row.not_after) {
         (DomainState::Live, Some(until)) if until > now && reason.is_empty() => Finding::passes(what),
         (_, Some(until)) if until > now => Finding::warns(what, step),

@@ -21,6 +21,9 @@ use crate::request::Pipeline;
 /// log, which names all.
 const NAMED: usize = 100;
 
+/// The state of a part that works.
+const OK: &str = "ok";
+
 /// The parts that readiness is read from.
 #[derive(Clone, Debug)]
 pub(super) struct ReadinessParts {
@@ -40,9 +43,9 @@ impl ReadinessParts {
         let draining = self.draining.load(Ordering::Relaxed);
         let mut ready = !draining;
         let mut parts = BTreeMap::new();
-        parts.insert("edge", if draining { "draining" } else { "ok" }.to_owned());
+        parts.insert("edge", if draining { "draining" } else { OK }.to_owned());
         let current = metrics.last_reload_successful.get() == 1;
-        let config = if current { "ok" } else { "the last change was refused; the one before it is served" };
+        let config = if current { OK } else { "the last change was refused; the one before it is served" };
         parts.insert("config", config.to_owned());
         if let Some(policy) = self.redis {
             let up = metrics.redis.up.get() == 1;
@@ -51,7 +54,7 @@ impl ReadinessParts {
                 (_, 0) if up && metrics.redis.evicts.get() == 1 => {
                     "it may evict budgets; set maxmemory-policy to noeviction".to_owned()
                 }
-                (_, 0) if up => "ok".to_owned(),
+                (_, 0) if up => OK.to_owned(),
                 (_, 1) if up => "1 shard is away".to_owned(),
                 (_, down) if up => format!("{down} shards are away"),
                 (OnRedisFailure::Local, _) => "away; this node limits alone".to_owned(),
@@ -75,7 +78,14 @@ impl ReadinessParts {
             parts.insert("registry", state);
         }
         if let Some(domains) = &self.pipeline.domains {
-            parts.insert("domains", note(domains.failing(), &mut tenants));
+            let failing = note(domains.failing(), &mut tenants);
+            let unasked = |count| format!("DNS can't be asked for {count}; check the resolvers");
+            let state = match domains.unasked() {
+                0 => failing,
+                count if failing == OK => unasked(count),
+                count => format!("{failing}; {}", unasked(count)),
+            };
+            parts.insert("domains", state);
         }
         tenants = tenants.into_iter().take(NAMED).collect();
         Readiness { ready, parts, tenants }
@@ -90,7 +100,7 @@ fn note(faulty: impl IntoIterator<Item = (Arc<str>, String)>, tenants: &mut BTre
         tenants.entry(tenant.to_string()).or_default().push(fault);
     }
     match count {
-        0 => "ok".to_owned(),
+        0 => OK.to_owned(),
         1 => "1 does not work".to_owned(),
         more => format!("{more} do not work"),
     }

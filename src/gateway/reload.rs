@@ -50,7 +50,6 @@ pub(super) struct ServedState {
     pub(super) databases: HashSet<u64>,
     pub(super) sources: Sources,
     pub(super) read_at: SystemTime,
-    pub(super) tenants: usize,
 }
 
 /// A refused configuration: the folders in which a change may fix it, and the files it was read from.
@@ -73,7 +72,7 @@ impl ServedState {
         let Config { gateway, tenants, folders, sources, read_at, warnings: _ } = config;
         let files = tenants.iter().filter_map(|tenant| tenant.database.file());
         let databases = files.filter(|file| is_watched(file, &folders)).map(fingerprint).collect();
-        Self { gateway, folders, databases, sources, read_at, tenants: tenants.len() }
+        Self { gateway, folders, databases, sources, read_at }
     }
 }
 
@@ -92,6 +91,12 @@ struct Registered {
 }
 
 impl Reloader {
+    /// How many tenants are served, those of the registry too.
+    #[must_use]
+    pub fn tenants(&self) -> usize {
+        self.pipeline.gate.directory.load().len()
+    }
+
     pub(super) fn new(
         pipeline: Arc<Pipeline>,
         certificates: Arc<Certificates>,

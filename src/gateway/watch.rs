@@ -145,7 +145,7 @@ impl Reload {
         if folders != self.changes.folders || self.served.databases != *self.changes.databases {
             self.changes = FolderWatcher::of(&self.path, &self.served.databases, folders, read_at);
         }
-        systemd::notify_ready(self.served.tenants, note);
+        systemd::notify_ready(self.reloader.tenants(), note);
     }
 }
 

@@ -29,21 +29,23 @@ const LOOK_WAIT: Duration = Duration::from_secs(15);
 pub(super) async fn list(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
     let query = call.query(&["after", "limit", "state", "tenant"])?;
     let tenant = query.text("tenant").map(|slug| plain("tenant", slug)).transpose()?;
-    page(call, &query, tenant).await
+    page_of(call, &query, tenant).await
 }
 
 /// `GET /v1/tenants/{slug}/domains`.
 pub(super) async fn list_of_tenant(call: &Call<'_>, slug: &str) -> Result<Reply, OperatorRefusal> {
     let query = call.query(&["after", "limit", "state"])?;
-    call.api.domains()?;
-    if !is_known(call, slug).await? {
-        return Err(OperatorRefusal::UnknownTenant { slug: slug.to_owned() });
-    }
-    page(call, &query, Some(slug)).await
+    page_of(call, &query, Some(slug)).await
 }
 
-async fn page(call: &Call<'_>, query: &super::body::Query, slug: Option<&str>) -> Result<Reply, OperatorRefusal> {
-    call.api.domains()?;
+/// The domains of one tenant, or of all.
+async fn page_of(call: &Call<'_>, query: &super::body::Query, slug: Option<&str>) -> Result<Reply, OperatorRefusal> {
+    let domains = call.api.domains()?;
+    if let Some(slug) = slug
+        && !is_known(call, slug).await?
+    {
+        return Err(OperatorRefusal::UnknownTenant { slug: slug.to_owned() });
+    }
     let limit = query.integer("limit", 1..=MAX_LIMIT)?.unwrap_or(DEFAULT_LIMIT);
     let limit = u32::try_from(limit).unwrap_or(u32::MAX);
     let state = query.text("state").map(read_state).transpose()?;
@@ -53,7 +55,7 @@ async fn page(call: &Call<'_>, query: &super::body::Query, slug: Option<&str>) -
     let has_more = rows.len() > limit as usize;
     let shown = &rows[..rows.len().min(limit as usize)];
     let last = shown.last().map_or_else(|| after.to_owned(), |row| format!("{}/{}", row.host, row.slug));
-    let data: Vec<_> = shown.iter().map(describe).collect();
+    let data: Vec<_> = shown.iter().map(|row| describe(row, domains.config())).collect();
     Ok(Reply::json(StatusCode::OK, &json!({ "data": data, "meta": { "after": last, "has_more": has_more } })))
 }
 
@@ -73,10 +75,10 @@ fn read_state(text: &str) -> Result<DomainState, OperatorRefusal> {
 /// `GET /v1/tenants/{slug}/domains/{host}`.
 pub(super) async fn read(call: &Call<'_>, slug: &str, host: &str) -> Result<Reply, OperatorRefusal> {
     call.query(&[])?;
-    call.api.domains()?;
+    let domains = call.api.domains()?;
     let host = parse(host)?;
     let data = match chosen(call.api.registry().await?, &host, Some(slug)).await? {
-        Some(row) => describe(&row),
+        Some(row) => describe(&row, domains.config()),
         None if is_of_table(call, slug, &host) => describe_unwatched(host.as_str(), slug),
         None => return Err(unknown(call, slug, &host).await?),
     };
@@ -102,7 +104,8 @@ pub(super) async fn put(call: &Call<'_>, slug: &str, host: &str) -> Result<Reply
                 by = call.caller.name,
                 "domain of another tenant claimed"
             );
-            return Ok(conflict(&format!("another tenant has the host `{host}`"), domain.as_ref()));
+            let row = domain.map(|row| describe(&row, domains.config()));
+            return Ok(conflict(&format!("another tenant has the host `{host}`"), row));
         }
         DomainClaim::Taken { owner } => {
             return Ok(conflict(&format!("the host `{host}` is in the table of the tenant `{owner}`"), None));
@@ -123,7 +126,10 @@ pub(super) async fn put(call: &Call<'_>, slug: &str, host: &str) -> Result<Reply
     let behind = wait_for(call, registry, revision, &[slug], wait).await?;
     // What was found while the nodes were waited for.
     let found = chosen(registry, &host, Some(slug)).await?.or(domain);
-    let data = found.as_ref().map_or_else(|| describe_unwatched(host.as_str(), slug), describe);
+    let data = match &found {
+        Some(row) => describe(row, domains.config()),
+        None => describe_unwatched(host.as_str(), slug),
+    };
     Ok(served(status, &data, &behind))
 }
 
@@ -171,7 +177,7 @@ pub(super) async fn check(call: &Call<'_>, host: &str) -> Result<Reply, Operator
     domains.look_soon();
     let (after, is_looked_at) = await_look(registry, &host, &before.slug, before.checked_at, wait).await?;
     let status = if is_looked_at { StatusCode::OK } else { StatusCode::ACCEPTED };
-    Ok(Reply::json(status, &json!({ "data": describe(&after.ok_or_else(unknown)?) })))
+    Ok(Reply::json(status, &json!({ "data": describe(&after.ok_or_else(unknown)?, domains.config()) })))
 }
 
 /// `GET /v1/domains/ask`: whether a server in front of this one may obtain a certificate for a host. The operator vouches
@@ -183,15 +189,11 @@ pub(super) async fn ask(call: &Call<'_>) -> Result<Reply, OperatorRefusal> {
     let host = HostName::parse_domain(text).map_err(|_| unknown())?;
     let tenant = call.api.directory.load().config_at(&host).cloned().ok_or_else(unknown)?;
     let is_of_table = tenant.table_hosts().any(|known| *known == host);
-    let may_be_served = is_of_table || {
-        let following = call.api.following()?;
-        following.certificates().find(&host, &tenant.slug).is_some()
-            || chosen(call.api.registry().await?, &host, Some(&*tenant.slug))
-                .await?
-                .is_some_and(|row| is_verified(&row))
-    };
-    if !may_be_served {
-        return Err(unknown());
+    if !is_of_table && call.api.following()?.certificates().find(&host, &tenant.slug).is_none() {
+        let row = chosen(call.api.registry().await?, &host, Some(&*tenant.slug)).await?.ok_or_else(unknown)?;
+        if !is_verified(&row) {
+            return Err(OperatorRefusal::UnprovedDomain { host: host.to_string() });
+        }
     }
     Ok(Reply::json(StatusCode::OK, &json!({ "data": { "host": host.as_str(), "tenant": &*tenant.slug } })))
 }
@@ -237,10 +239,10 @@ async fn unknown(call: &Call<'_>, slug: &str, host: &HostName) -> Result<Operato
 }
 
 /// 409, with the row that says how the domain can be moved.
-fn conflict(text: &str, domain: Option<&DomainRecord>) -> Reply {
+fn conflict(text: &str, domain: Option<Value>) -> Reply {
     let mut body = json!({ "message": text, "errors": { "host": [text] } });
     if let Some(domain) = domain {
-        body["data"] = describe(domain);
+        body["data"] = domain;
     }
     Reply::json(StatusCode::CONFLICT, &body)
 }

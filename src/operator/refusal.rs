@@ -27,6 +27,8 @@ pub(super) enum OperatorRefusal {
     UnknownTenant { slug: String },
     /// 404: the tenant has no such host.
     UnknownDomain { host: String },
+    /// 404: its owner has not proved it yet.
+    UnprovedDomain { host: String },
     /// 400: the body, or a part of the target, can't be read at all.
     Malformed(String),
     /// 422: faults by key.
@@ -114,6 +116,9 @@ impl OperatorRefusal {
             }
             Self::UnknownTenant { slug } => message(StatusCode::NOT_FOUND, &format!("There is no tenant `{slug}`")),
             Self::UnknownDomain { host } => message(StatusCode::NOT_FOUND, &format!("There is no domain `{host}`")),
+            Self::UnprovedDomain { host } => {
+                message(StatusCode::NOT_FOUND, &format!("The domain `{host}` is not proved yet"))
+            }
             Self::Malformed(text) => message(StatusCode::BAD_REQUEST, &text),
             Self::Faults(faults) => with_errors(StatusCode::UNPROCESSABLE_ENTITY, &faults),
             Self::Conflict { key, message } => with_errors(StatusCode::CONFLICT, &Faults::from([(key, vec![message])])),

@@ -102,10 +102,8 @@ impl Editor<'_> {
     /// [`EditRefused::Unfit`], [`EditRefused::OfFile`].
     pub fn check_domain(&self, slug: &str, text: &str) -> Result<HostName, EditRefused> {
         self.check_owner(slug)?;
-        let host = HostName::parse_domain(text).map_err(|fault| {
-            let expected = fault.expected().map_or_else(String::new, |expected| format!(": {expected}"));
-            EditRefused::Unfit { key: "host", message: format!("{fault}{expected}") }
-        })?;
+        let host = HostName::parse_added(text)
+            .map_err(|fault| EditRefused::Unfit { key: "host", message: fault.in_full() })?;
         // Such a name needs no proof, and it is the label of another tenant.
         let domains = self.gateway.domains.as_ref().filter(|domains| domains.owns(&host));
         if let Some(domains) = domains

@@ -29,4 +29,5 @@ pub(crate) mod receiver;
 pub(crate) mod redis;
 pub(crate) mod redis_group;
 pub(crate) mod slow_disk;
+mod zone_records;
 pub(crate) mod zones;

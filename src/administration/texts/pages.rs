@@ -42,6 +42,7 @@ page! {
         GroupSyncTexts: group_sync;
         DomainsTexts: domains;
         DomainTexts: domain;
+        DomainFaultsTexts: domain_faults;
         DomainStatesTexts: domain_states;
         DomainMeaningsTexts: domain_meanings;
         DomainReasonsTexts: domain_reasons;
@@ -224,9 +225,9 @@ page! {
 page! {
     /// The domains of the account.
     DomainsTexts {
-        Text: lead, in_file, add_heading, host, add, removed, no_host, taken, of_operator,
-            too_many, caption, state, next_step, since, certificate, was_added, nothing,
-            of_operator_file, expires, none_yet, no_more, more;
+        Text: lead, in_file, add_heading, host, add, removed, taken, of_operator, too_many,
+            caption, state, next_step, since, certificate, was_added, nothing, of_operator_file,
+            expires, none_yet, no_more, more;
     }
 }
 
@@ -237,6 +238,14 @@ page! {
             checked, next_check, records, records_lead, proof, proof_lead, proof_label, what,
             kind, name, in_full, value, add, remove_record, check_heading, check_lead, check,
             remove_heading, remove_lead, remove, no_action, unknown;
+    }
+}
+
+page! {
+    /// Why a text is not a domain.
+    DomainFaultsTexts {
+        Text: ip_address, empty, not_alone, wildcard, empty_label, long_label, long_name, punycode,
+            characters, single_label, special_use, numeric_end, not_in_certificates, public_suffix;
     }
 }
 
@@ -258,7 +267,8 @@ page! {
     /// What is wrong with a domain, in a few words.
     DomainReasonsTexts {
         Text: no_records, not_seen_yet, elsewhere, behind_cdn, caa, dns_broken, dnssec,
-            proof_missing, taken, ca_refused, ca_limited, ca_down, unreachable;
+            proof_missing, not_checked_yet, dns_down, taken, ca_refused, ca_limited, ca_down,
+            unreachable;
     }
 }
 
@@ -267,8 +277,9 @@ page! {
     DomainStepsTexts {
         Text: undelegated, no_address, changes, not_seen_until, not_copied, elsewhere,
             behind_cdn, cdn_proxy, caa_critical, caa, resolver_broken, server_broken, dnssec,
-            proof_missing, taken, moves, ca_refused, ca_limited, ca_down, unreachable, remove,
-            add, and, record, relative_record, bare_record;
+            proof_missing, not_checked_yet, not_checked_address, dns_down, dns_down_new, taken,
+            moves, ca_refused, ca_limited, ca_down, unreachable, remove, add, and, record,
+            relative_record, bare_record;
     }
 }
 

@@ -101,8 +101,38 @@ async fn wrong_signatures_are_found_at_a_resolver_that_always_refuses_if_the_zon
 async fn resolvers_that_are_away_change_nothing() {
     let zones = all_servers(Mood::Silent).await;
     zones.set_resolver_mood(Mood::Silent);
-    let why = format!("no resolver answers; {} does not answer", zones.resolver());
+    let why = format!("no resolver works; {} does not answer", zones.resolver());
     assert_eq!(look(&zones, &Claim::usual()).await, Finding::Unknown(why));
+}
+
+#[tokio::test]
+async fn a_resolver_that_fails_for_every_name_changes_nothing() {
+    let zones = zones().await;
+    zones.serve("acme.com", &SERVERS, OWN_LABEL);
+    let by_name = Claim { addresses: Vec::new(), ..Claim::usual() };
+    for (mood, does) in [
+        (Mood::Servfail, "answers SERVFAIL"),
+        (Mood::Refuses, "does not serve the zone"),
+        (Mood::NotImplemented, "answers with an error"),
+    ] {
+        zones.set_resolver_mood(mood);
+        let why = format!("no resolver works; {} {does}", zones.resolver());
+        for claim in [&Claim::usual(), &by_name] {
+            assert_eq!(look(&zones, claim).await, Finding::Unknown(why.clone()), "{mood:?}");
+        }
+    }
+    zones.end_resolver_mood();
+    assert_eq!(look(&zones, &Claim::usual()).await, ready(Proof::OwnLabel));
+}
+
+#[tokio::test]
+async fn a_target_that_cannot_be_resolved_is_named() {
+    let zones = zones().await;
+    zones.serve("acme.com", &SERVERS, OWN_LABEL);
+    zones.set_mood(2, Mood::Servfail);
+    let claim = Claim { addresses: Vec::new(), ..Claim::usual() };
+    let why = "the resolver 127.0.0.1 answers SERVFAIL for `forms.net`, where hosts have to point";
+    assert_eq!(look(&zones, &claim).await, Finding::Unknown(why.to_owned()));
 }
 
 #[tokio::test]
@@ -111,7 +141,7 @@ async fn a_resolver_that_is_not_there_changes_nothing_and_the_next_one_is_asked(
     let gone: SocketAddr = socket.local_addr().unwrap();
     drop(socket);
     let finding = ask(&Dns::new(&[gone]), &Claim::usual()).await;
-    assert_eq!(finding, Finding::Unknown(format!("no resolver answers; {gone} can't be reached")));
+    assert_eq!(finding, Finding::Unknown(format!("no resolver works; {gone} can't be reached")));
     let zones = zones().await;
     zones.serve("acme.com", &SERVERS, &format!("forms A 192.0.2.10\n_formgate.forms TXT {PROOF}"));
     let dns = Dns::new(&[gone, zones.resolver()]).with_private_servers(zones.port);

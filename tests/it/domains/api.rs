@@ -51,6 +51,7 @@ on_both_databases! {
         assert_eq!(call(&scene, Method::GET, target).await.status, 404);
         let added = call(&scene, Method::PUT, "/v1/tenants/acme/domains/Forms.Globex.%74est?wait=60").await;
         assert_eq!((added.status.as_u16(), &added.body["data"]["owner"]), (201, &json!("domain")), "{added:?}");
+        assert_eq!(added.body["data"]["records"][0]["value"], "acme.edge.test", "before the first look too: {added:?}");
         assert_eq!(call(&scene, Method::PUT, target).await.status, 200);
         let tenant = call(&scene, Method::GET, "/v1/tenants/acme").await;
         assert_eq!(tenant.body["data"]["added_domains"], json!(["forms.globex.test"]));
@@ -59,7 +60,9 @@ on_both_databases! {
         assert_eq!(missing["records"][0]["value"], "acme.edge.test", "{missing}");
         assert!(missing["next_step"].as_str().is_some_and(|step| step.starts_with("Add ")), "{missing}");
         let ask = "/v1/domains/ask?domain=FORMS.globex.test";
-        assert_eq!(call(&scene, Method::GET, ask).await.status, 404);
+        let unproved = call(&scene, Method::GET, ask).await;
+        let message = "The domain `forms.globex.test` is not proved yet";
+        assert_eq!((unproved.status.as_u16(), &unproved.body["message"]), (404, &json!(message)));
         zones.serve("globex.test", &[], "forms CNAME acme.edge.test");
         let verified = state_becomes(&scene, "forms.globex.test", "verified").await;
         assert_eq!((&verified["reason"], &verified["records"]), (&Value::Null, &json!([])), "{verified}");
@@ -124,10 +127,15 @@ on_both_databases! {
             let answer = call(&scene, Method::PUT, &format!("/v1/tenants/{slug}/domains/{host}")).await;
             (answer.status.as_u16(), answer.body)
         };
+        let long = format!("{}.test", "a".repeat(64));
         for (host, text) in [
             ("192.0.2.1", "an IP address is not a host name"),
             ("[2001:db8::1]", "an IP address is not a host name"),
-            ("a..test", "not a host name: expected a name alone: no scheme, port or path"),
+            ("a..test", "not a host name: a label is empty: there are two dots in a row, or one in front"),
+            (&long, "not a host name: a label has at most 63 characters"),
+            ("xn--a.test", "not a host name: a label that begins with `xn--` is not valid Punycode"),
+            ("localhost", "not a domain: names that end with `alt`, `invalid`, `local`, `localhost` or `onion` are not in the public DNS"),
+            ("org", "not a domain: expected a name with a dot, such as `forms.example.com`"),
             ("a.test:443", "not a host name: expected a name alone: no scheme, port or path"),
         ] {
             assert_eq!(put("acme", host).await, (422, json!({ "message": text, "errors": { "host": [text] } })), "{host}");
@@ -155,6 +163,7 @@ on_both_databases! {
             (Method::GET, "/v1/tenants/nobody/domains/forms.globex.test", 404),
             (Method::GET, "/v1/tenants/acme/domains/none.globex.test", 404),
             (Method::GET, "/v1/domains?state=broken", 422),
+            (Method::GET, "/v1/domains?tenant=nobody", 404),
             (Method::GET, "/v1/domains?after=%00", 422),
             (Method::GET, "/v1/domains?tenant=%00", 422),
             (Method::GET, "/v1/domains/ask", 422),

@@ -16,6 +16,7 @@ use toml::Table;
 use super::api::scene;
 use crate::registry::scene::Scene;
 use crate::support::fixture::on_both_databases;
+use crate::support::zones::Mood;
 
 fn json_of(text: &str) -> Value {
     serde_json::from_str(text).expect("JSON")
@@ -50,8 +51,14 @@ on_both_databases! {
         add_tenant(&scene, "globex");
         let add = ["domain", "add", "forms.globex.test", "--tenant", "acme"];
         let added = scene.succeed(&add);
-        assert!(added.contains("state              claimed\n"), "{added}");
-        assert!(added.contains("proof   TXT   _formgate.forms.globex.test  formgate-"), "{added}");
+        assert!(added.contains("state              claimed\nreason             not_checked_yet\n"), "{added}");
+        let step = "Add the CNAME record `forms.globex.test` with the value `acme.edge.test`. A running node checks it soon\n";
+        assert!(added.contains(step), "{added}");
+        assert!(added.contains("add     CNAME  forms.globex.test            acme.edge.test\n"), "{added}");
+        assert!(added.contains("proof   TXT    _formgate.forms.globex.test  formgate-"), "{added}");
+        let apex = json_of(&scene.succeed(&["domain", "add", "globex.org", "--tenant", "acme", "--wait", "0", "--json"]));
+        assert_eq!(apex["records"][0]["value"], "192.0.2.10", "an apex can have no alias: {apex}");
+        scene.succeed(&["domain", "remove", "globex.org"]);
         let again = json_of(&scene.succeed(&[&add[..], &["--json"]].concat()));
         assert_eq!((&again["tenant"], &again["owner"]), (&json!("acme"), &json!("domain")), "{again}");
         let taken = scene.run(&["domain", "add", "forms.globex.test", "--tenant", "globex"]);
@@ -63,6 +70,9 @@ on_both_databases! {
         assert!(!scene.succeed(&["domain", "list", "--tenant", "acme"]).contains("globex  "));
         assert_eq!(scene.succeed(&["domain", "list", "--state", "live"]).lines().count(), 1);
         assert_eq!(scene.run(&["domain", "list", "--state", "dead"]).code, 2);
+        let unknown = scene.run(&["domain", "list", "--tenant", "nobody"]);
+        let error = "error: there is no tenant `nobody` in the files or the registry: `formgate tenant list` lists all\n";
+        assert_eq!((unknown.code, &*unknown.stdout, &*unknown.stderr), (1, "", error));
         let shown = json_of(&scene.succeed(&["domain", "show", "forms.globex.test", "--json"]));
         assert_eq!(shown["tenant"], "acme", "that of the owner: {shown}");
         let shown = scene.succeed(&["domain", "show", "forms.globex.test", "--tenant", "globex"]);
@@ -74,6 +84,12 @@ on_both_databases! {
         assert_eq!((gone.code, &*gone.stderr), (1, "error: the tenant `acme` has no domain `forms.globex.test`\n"));
         for (arguments, error) in [
             (["add", "192.0.2.1", "--tenant", "acme"], "an IP address is not a host name"),
+            (["add", "*.globex.test", "--tenant", "acme"], "not a host name: a wildcard is not a host: list each name"),
+            (["add", "co.uk", "--tenant", "acme"], "not a domain: it is a public suffix: others register domains below it"),
+            (["show", "a..test", "--tenant", "acme"], "not a host name: a label is empty"),
+            (["show", "x.globex.test", "--tenant", "nobody"], "there is no tenant `nobody` in the files or the registry"),
+            (["check", "x.globex.test", "--tenant", "nobody"], "there is no tenant `nobody` in the files or the registry"),
+            (["remove", "x.globex.test", "--tenant", "nobody"], "there is no tenant `nobody` in the files or the registry"),
             (["add", "x.globex.test", "--tenant", "nobody"], "there is no tenant `nobody` in the registry"),
             (["add", "globex.example.test", "--tenant", "acme"], "is in the table of the tenant `globex`"),
             (["remove", "acme.example.test", "--tenant", "acme"], "is in the table of the tenant `acme`"),
@@ -102,6 +118,17 @@ on_both_databases! {
         zones.serve("globex.test", &[], "forms CNAME acme.edge.test");
         let checked = json_of(&succeed(&["domain", "check", "forms.globex.test", "--wait", "60", "--json"]).await);
         assert_eq!((&checked["state"], &checked["reason"]), (&json!("verified"), &Value::Null), "{checked}");
+        // A look that could not ask is a look.
+        zones.set_resolver_mood(Mood::NotImplemented);
+        let checked = json_of(&succeed(&["domain", "check", "forms.globex.test", "--wait", "60", "--json"]).await);
+        assert_eq!((&checked["state"], &checked["reason"]), (&json!("verified"), &json!("dns_down")), "{checked}");
+        let step = checked["next_step"].as_str().unwrap();
+        let resolver = zones.resolver();
+        let expected = format!("Nothing to do. DNS can't be asked (no resolver works; {resolver} answers with an error). The next try is at ");
+        assert!(step.starts_with(&expected), "{step}");
+        let added = succeed(&["domain", "add", "www.globex.test", "--tenant", "acme", "--wait", "60"]).await;
+        assert!(added.contains("state              claimed\nreason             dns_down\n"), "{added}");
+        assert!(added.contains("add     CNAME  www.globex.test            acme.edge.test\n"), "{added}");
     }
 
     async fn what_authorities_allow_and_what_hosts_need_is_shown(engine: Engine) {

@@ -1,9 +1,13 @@
 //! A domain from its claim to a certificate, and every way in which it stops on the way.
 
+use std::time::{Duration, Instant};
+
 use formgate::store::registry::{DomainAdded, DomainState};
 
-use super::scene::{HOST, Scene, reason_of};
+use super::scene::{HOST, LIMIT, Scene, reason_of};
+use crate::support::client::operator_get;
 use crate::support::fixture::on_both_databases;
+use crate::support::zones::Mood;
 
 on_both_databases! {
     async fn a_host_of_a_file_goes_live_without_a_hand_by_http(engine: Engine) {
@@ -35,6 +39,44 @@ on_both_databases! {
         scene.zones.serve("acme.org", &[2], "forms A 127.0.0.1");
         scene.goes_live(HOST).await;
         scene.is_served(&node, HOST).await;
+    }
+
+    async fn a_live_domain_stays_live_while_dns_cannot_be_asked(engine: Engine) {
+        let scene = Scene::new(engine).await.domains(&["www.acme.org"]);
+        let mut node = scene.start(0);
+        let operator = node.operator_address();
+        scene.goes_live(HOST).await;
+        scene.becomes("www.acme.org", DomainState::Dns, "no_records").await;
+        let leaf = scene.is_served(&node, HOST).await;
+        let ready = async |expected: &str| {
+            let began = Instant::now();
+            loop {
+                let answer = operator_get(operator, "/readyz").await;
+                assert_eq!(answer.status, 200, "{answer:?}");
+                if answer.json()["parts"]["domains"] == expected {
+                    return;
+                }
+                assert!(began.elapsed() < LIMIT, "not {expected:?}, but: {answer:?}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        ready("ok").await;
+        // It lost its way to the Internet.
+        scene.zones.set_resolver_mood(Mood::Servfail);
+        scene.check_soon(HOST).await;
+        scene.becomes(HOST, DomainState::Live, "dns_down").await;
+        let row = scene.becomes("www.acme.org", DomainState::Dns, "dns_down").await;
+        assert_eq!(reason_of(&row)["records"][0]["value"], "acme.edge.example.net", "what to set: {row:?}");
+        ready("DNS can't be asked for 2; check the resolvers").await;
+        let explained = scene.run(&["explain", &format!("https://{HOST}/")]);
+        assert!(explained.stdout.contains("is live, dns_down; obtained, until"), "{}", explained.stdout);
+        assert_eq!(scene.is_served(&node, HOST).await, leaf);
+        scene.zones.end_resolver_mood();
+        // By itself, after half a minute.
+        scene.goes_live(HOST).await;
+        scene.becomes("www.acme.org", DomainState::Dns, "no_records").await;
+        ready("ok").await;
+        assert_eq!(scene.proxy.orders(), 1);
     }
 
     async fn an_added_domain_is_served_once_its_owner_has_proved_it(engine: Engine) {

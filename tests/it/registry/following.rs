@@ -1,13 +1,14 @@
 //! Changes reach every node, in order, and affect no other tenant.
 
 use http::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::scene::{Scene, me, me_becomes};
+use super::scene::{LIMIT, Scene, me, me_becomes};
 use crate::support::client::wait_for_count;
 use crate::support::database::Database;
 use crate::support::fixture::on_both_databases;
 use crate::support::load::Load;
+use crate::support::process::Node;
 
 on_both_databases! {
     async fn a_tenant_that_all_nodes_serve_is_answered_for_by_each(engine: Engine) {
@@ -32,6 +33,24 @@ on_both_databases! {
         for node in listed.body["data"].as_array().unwrap() {
             assert_eq!((&node["revision"], &node["live"], &node["refused"]), (&json!(3), &json!(true), &json!([])));
         }
+    }
+
+    async fn a_node_that_starts_logs_how_many_tenants_it_serves(engine: Engine) {
+        let mut scene = Scene::new(engine);
+        let text = scene.text("filed");
+        scene.write_files(&text, 1);
+        let served = |node: &mut Node| {
+            node.wait_for_log(LIMIT, |line| {
+                let line: Value = serde_json::from_str(line).ok()?;
+                if line["message"] == "listening" { line["tenants"].as_u64() } else { None }
+            })
+        };
+        let mut node = scene.start(0);
+        assert_eq!(served(&mut node), Some(1));
+        scene.add(0, "acme").await;
+        scene.add(0, "globex").await;
+        drop(node);
+        assert_eq!(served(&mut scene.start(0)), Some(3), "those of the registry too");
     }
 
     async fn a_host_moves_from_one_tenant_to_another_in_one_batch(engine: Engine) {

@@ -14,20 +14,17 @@ use async_trait::async_trait;
 use hickory_server::Server;
 use hickory_server::net::runtime::Time;
 use hickory_server::proto::op::{Header, HeaderCounts, Metadata, ResponseCode};
-use hickory_server::proto::rr::rdata::{A, NS, NULL, SOA};
+use hickory_server::proto::rr::rdata::{A, NS, NULL};
 use hickory_server::proto::rr::{Name, RData, Record, RecordType};
 use hickory_server::server::{Request, RequestHandler, ResponseHandler, ResponseInfo};
 use hickory_server::zone_handler::MessageResponseBuilder;
 use tokio::net::{TcpListener, UdpSocket};
 
+pub(crate) use super::zone_records::NEGATIVE_TTL;
+use super::zone_records::{TTL, absolute, parsed, soa};
+
 /// How long a TCP connection to a server may be idle.
 const IDLE: Duration = Duration::from_secs(5);
-
-/// The negative TTL of every zone, in seconds.
-pub(crate) const NEGATIVE_TTL: u32 = 900;
-
-/// The TTL of every record, in seconds.
-const TTL: u32 = 3600;
 
 /// The numbers of the servers that run: the resolver, and four that serve zones.
 const RESOLVER: u8 = 1;
@@ -42,6 +39,8 @@ pub(crate) enum Mood {
     Silent,
     /// It answers that it does not serve the zone.
     Refuses,
+    /// It does not know the question.
+    NotImplemented,
     /// It does not claim to be authoritative.
     Lame,
     /// It does not know EDNS, and refuses queries that have it.
@@ -184,6 +183,11 @@ impl Zones {
         self.set_mood(RESOLVER, mood);
     }
 
+    /// Lets the resolver answer again.
+    pub(crate) fn end_resolver_mood(&self) {
+        self.world().moods.remove(&RESOLVER);
+    }
+
     /// Lets a server answer SERVFAIL to questions for one type.
     pub(crate) fn fail_for(&self, server: u8, kind: RecordType) {
         self.world().failing_types.insert((server, kind));
@@ -225,39 +229,6 @@ impl Zones {
 
 fn address_of(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(127, 0, 0, number)
-}
-
-fn absolute(name: &str) -> Name {
-    let mut name = Name::from_ascii(name).expect("a name").to_lowercase();
-    name.set_fqdn(true);
-    name
-}
-
-fn soa(apex: &Name) -> Record {
-    let data = SOA::new(apex.clone(), apex.clone(), 1, 3600, 600, 86_400, NEGATIVE_TTL);
-    Record::from_rdata(apex.clone(), TTL, RData::SOA(data))
-}
-
-fn parsed(apex: &Name, records: &str) -> Vec<Record> {
-    let lines = records.lines().map(str::trim).filter(|line| !line.is_empty());
-    lines
-        .map(|line| {
-            let mut parts = line.splitn(3, ' ');
-            let mut part = || parts.next().expect("a name, a type and a value");
-            let (name, kind, value) = (part(), part(), part());
-            let name = match name {
-                "@" => apex.clone(),
-                below => Name::from_ascii(below).unwrap().append_domain(apex).unwrap(),
-            };
-            let kind: RecordType = kind.parse().expect("a type");
-            let data = if kind == RecordType::CNAME || kind == RecordType::NS {
-                RData::try_from_str(kind, &format!("{value}."))
-            } else {
-                RData::try_from_str(kind, value)
-            };
-            Record::from_rdata(name, TTL, data.expect("a value"))
-        })
-        .collect()
 }
 
 impl Answer {
@@ -367,6 +338,7 @@ impl World {
             Some(Mood::Silent) => return None,
             Some(Mood::Servfail) => return Some(Answer::of(ResponseCode::ServFail)),
             Some(Mood::Refuses) => return Some(Answer::of(ResponseCode::Refused)),
+            Some(Mood::NotImplemented) => return Some(Answer::of(ResponseCode::NotImp)),
             Some(Mood::WithoutEdns) if request.edns.is_some() => return Some(Answer::of(ResponseCode::FormErr)),
             Some(Mood::WithoutEdns | Mood::Lame) | None => {}
         }
