@@ -126,6 +126,25 @@ on_both_databases! {
         assert_eq!(scene.proxy.orders(), 1);
     }
 
+    async fn the_only_authority_is_not_asked_sooner_when_it_has_failed_five_times(engine: Engine) {
+        let scene = Scene::new(engine).await;
+        let hosts = hosts(4);
+        serve_hosts(&scene, &hosts);
+        let names: Vec<_> = hosts.iter().map(String::as_str).collect();
+        let scene = scene.domains(&names);
+        let busy = Fault::Problem { status: 503, kind: "serverInternal", detail: "busy", retry_after: Some("3600") };
+        scene.proxy.break_all(Kind::NewOrder, busy);
+        let began = jiff::Timestamp::now();
+        let mut node = scene.start(0);
+        for host in names.iter().chain([&HOST]) {
+            let row = scene.becomes(host, DomainState::Queued, "ca_down").await;
+            assert!(row.next_at >= began + jiff::SignedDuration::from_secs(3600), "{row:?}");
+        }
+        assert_eq!(node.stop(LIMIT).await, 0);
+        assert_eq!(scene.proxy.count(Kind::NewOrder), 5);
+        assert!(node.log().contains("the authority can't be used"), "{}", node.log());
+    }
+
     async fn another_authority_takes_over_from_one_that_is_down(engine: Engine) {
         let scene = Scene::new(engine).await;
         let hosts = hosts(4);
