@@ -81,7 +81,7 @@ async fn fill(world: &World) -> anyhow::Result<()> {
     }
     // In steps, as a node takes them.
     loop {
-        let (_, leased) = registry.lease_domains("bench", 500, Duration::from_mins(1)).await?;
+        let (_, leased) = registry.lease_domains("bench", 500, Duration::from_mins(1), &[]).await?;
         if leased.is_empty() {
             break;
         }
@@ -105,7 +105,7 @@ async fn queue(world: &World) -> anyhow::Result<()> {
     let (mut rows, mut writing, began) = (0_u32, Duration::ZERO, Instant::now());
     let mut last = None;
     while began.elapsed() < TURN {
-        let (now, leased) = registry.lease_domains("bench", AT_ONCE, Duration::from_mins(1)).await?;
+        let (now, leased) = registry.lease_domains("bench", AT_ONCE, Duration::from_mins(1), &[]).await?;
         if leased.is_empty() {
             break;
         }

@@ -194,11 +194,20 @@ struct Walk<'w> {
     ends: Instant,
 }
 
+/// What one call has tried.
+#[derive(Debug, Default)]
+struct Tried {
+    /// How often the order was finalized.
+    finalized: u32,
+    /// Whether the authority has refused to begin a validation.
+    was_refused: bool,
+}
+
 impl Walk<'_> {
     async fn run(&self, checkpoint: &mut impl Checkpoint) -> Result<IssuedChain, AcmeError> {
-        let (mut nonces, mut finalized) = (0, 0);
+        let (mut nonces, mut tried) = (0, Tried::default());
         while Instant::now() < self.ends {
-            match self.go_on(checkpoint, &mut finalized).await {
+            match self.go_on(checkpoint, &mut tried).await {
                 Ok(Some(issued)) => return Ok(issued),
                 Ok(None) | Err(Failure::NotYet(None)) => {}
                 Err(Failure::NotYet(Some(at))) if at < self.ends => tokio::time::sleep_until(at.into()).await,
@@ -215,27 +224,23 @@ impl Walk<'_> {
     }
 
     /// Reads where the order is, and does what is next.
-    async fn go_on(
-        &self,
-        checkpoint: &mut impl Checkpoint,
-        finalized: &mut u32,
-    ) -> Result<Option<IssuedChain>, Failure> {
+    async fn go_on(&self, checkpoint: &mut impl Checkpoint, tried: &mut Tried) -> Result<Option<IssuedChain>, Failure> {
         let session = self.sessions.current().await?;
         let read = session.account.order(self.order.to_owned()).await;
         let mut order = read.map_err(|error| Failure::of(error, Step::Read))?;
         match order.state().status {
             OrderStatus::Pending => {
-                self.validate(&mut order, checkpoint).await?;
+                self.validate(&mut order, checkpoint, tried).await?;
                 wait(order.poll_ready(&POLL).await)?;
             }
             OrderStatus::Ready => {
-                if *finalized == FINALIZE_ATTEMPTS {
+                if tried.finalized == FINALIZE_ATTEMPTS {
                     return Err(AcmeError::down("finalizes the order without an effect").into());
                 }
                 checkpoint.before_finalize().await?;
                 let outcome = order.finalize_csr(self.csr).await.map_err(|error| Failure::of(error, Step::Advance));
                 if !matches!(outcome, Err(Failure::Nonce)) {
-                    *finalized += 1;
+                    tried.finalized += 1;
                 }
                 match outcome {
                     // Another process was faster; the next reading shows it.
@@ -257,7 +262,12 @@ impl Walk<'_> {
     }
 
     /// Begins the validations that are pending.
-    async fn validate(&self, order: &mut Order, checkpoint: &mut impl Checkpoint) -> Result<(), Failure> {
+    async fn validate(
+        &self,
+        order: &mut Order,
+        checkpoint: &mut impl Checkpoint,
+        tried: &mut Tried,
+    ) -> Result<(), Failure> {
         let mut authorizations = order.authorizations();
         while let Some(found) = authorizations.next().await {
             let mut authorization = found.map_err(|error| Failure::of(error, Step::Read))?;
@@ -281,10 +291,10 @@ impl Walk<'_> {
             let key_authorization = self.acme.key.key_authorization(&token);
             let key_authorization = key_authorization.ok_or_else(|| AcmeError::down("sent a token that is none"))?;
             checkpoint.publish(&Challenge { kind, token, key_authorization }).await?;
-            match challenge.set_ready().await {
-                // What the verification came to is in the authorization.
-                Ok(()) | Err(instant_acme::Error::Api(_)) => {}
-                Err(error) => return Err(Failure::of(error, Step::Advance)),
+            match challenge.set_ready().await.map_err(|error| Failure::of(error, Step::Advance)) {
+                // A validation that a process began before it died may have ended since the reading: the next one shows it.
+                Err(Failure::Acme(AcmeError::Refused { .. })) if !tried.was_refused => tried.was_refused = true,
+                outcome => outcome?,
             }
         }
         Ok(())

@@ -127,11 +127,13 @@ pub(super) async fn follow(authority: &mut Authority<'_>, host: &Name, here: &He
 }
 
 /// What each server has for a name, with the addresses of both families. A server may fail for one of them, as some
-/// that know no IPv6 do: authorities go on with the other.
+/// that know no IPv6 do: authorities go on with the other. If that has nothing, it is not known whether there is an
+/// address.
 async fn look_up(authority: &mut Authority<'_>, name: &Name) -> Result<(Option<Name>, Vec<(String, Seen)>), Stop> {
     let [v6, v4] = authority.ask_all(name, [RecordType::AAAA, RecordType::A]).await?;
     let both: Vec<Answers> = match (v6, v4) {
         (Err(_), Err(stop)) => return Err(stop),
+        (Ok(answers), Err(stop)) | (Err(stop), Ok(answers)) if !has_something(&answers) => return Err(stop),
         (v6, v4) => v6.into_iter().chain(v4).collect(),
     };
     let zone = both[0].zone.clone();
@@ -148,6 +150,10 @@ async fn look_up(authority: &mut Authority<'_>, name: &Name) -> Result<(Option<N
         }
     }
     Ok((zone, seen))
+}
+
+fn has_something(answers: &Answers) -> bool {
+    answers.of.iter().any(|(_, content)| !matches!(content, Content::Nothing { .. }))
 }
 
 fn joined(a: Seen, b: Seen) -> Seen {

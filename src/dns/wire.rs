@@ -69,7 +69,9 @@ async fn exchange(server: SocketAddr, ask: Ask<'_>, edns: bool) -> Result<Messag
     if !answer.metadata.truncation {
         return Ok(answer);
     }
-    within(ask.time_limit, by_tcp(server, &question, &bytes)).await
+    let answer = within(ask.time_limit, by_tcp(server, &question, &bytes)).await?;
+    // Without what was cut off, it would count as an answer that there are no records.
+    if answer.metadata.truncation { Err(NoAnswer::Failed(Failure::Malformed)) } else { Ok(answer) }
 }
 
 async fn within(limit: Duration, answer: impl Future<Output = io::Result<Message>>) -> Result<Message, NoAnswer> {

@@ -59,9 +59,12 @@ impl Domains {
             }
             Fault::Authority | Fault::Operator => {
                 if self.breakers.note_fault(authority) {
-                    tracing::error!(authority = name, cause = %error, "the authority can't be used; the next one is asked");
+                    let others = acme.requests.authorities.len() - 1;
+                    tracing::error!(authority = name, cause = %error, others, "the authority can't be used");
                     // Another one is asked now.
-                    until = Some(now);
+                    if others > 0 {
+                        until = Some(now);
+                    }
                 }
                 if self.breakers.is_open(authority, Instant::now()) || !has_order {
                     domain.pending = None;

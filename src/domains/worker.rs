@@ -1,10 +1,14 @@
 //! The background task that walks domains through their life: takes rows that are due, some at once.
+//!
+//! The longest due comes first, except that a tenant with its share of the work waits for the others: a tenant may have a
+//! thousand domains, each with name servers that hang.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use tokio::task::JoinSet;
+use tokio::task::{self, JoinSet};
 
 use super::needed::Needed;
 use super::reason::DNS_DOWN;
@@ -29,6 +33,11 @@ pub(super) const LEASE: Duration = Duration::from_secs(60);
 /// Larger: more connections to authorities and name servers. Smaller: many domains that are added at once wait.
 const AT_ONCE: usize = 16;
 
+/// How many domains of one tenant this node works on while domains of others wait.
+///
+/// Larger: a tenant whose name servers hang keeps others waiting. Smaller: more statements to take many domains.
+const SHARE: usize = 4;
+
 /// How often rows are made for every host, and not only for new ones.
 ///
 /// Larger: a host whose row is lost waits for longer. Smaller: more statements that change nothing.
@@ -47,6 +56,8 @@ const MAX_NAMED: u32 = 100;
 pub struct DomainWorker {
     domains: Arc<Domains>,
     working: JoinSet<()>,
+    /// The tenant of each domain that is worked on.
+    tenants: HashMap<task::Id, String>,
     needed: Needed,
     /// The directory whose hosts have rows.
     seen: Option<Arc<Directory>>,
@@ -64,6 +75,7 @@ impl DomainWorker {
         Self {
             domains,
             working: JoinSet::new(),
+            tenants: HashMap::new(),
             needed: Needed::default(),
             seen: None,
             made_at: None,
@@ -82,28 +94,33 @@ impl DomainWorker {
             self.needed.make(&self.domains, &directory).await?;
             self.seen = Some(directory);
         }
-        while self.working.try_join_next().is_some() {}
+        while let Some(ended) = self.working.try_join_next_with_id() {
+            self.tenants.remove(&ended.map_or_else(|error| error.id(), |(id, ())| id));
+        }
         let registry = self.domains.registry().await?;
         loop {
-            let free = AT_ONCE - self.working.len();
+            let free = (AT_ONCE - self.working.len()).min(SHARE);
             if free == 0 {
                 break;
             }
             let free = u32::try_from(free).unwrap_or(u32::MAX);
-            let (now, leased) = registry.lease_domains(self.domains.following.node().id(), free, LEASE).await?;
+            let node = self.domains.following.node().id();
+            let (now, leased) = registry.lease_domains(node, free, LEASE, &busy(&self.tenants)).await?;
             self.domains.note_clock(now);
             if leased.is_empty() {
                 break;
             }
             for domain in leased {
                 let (domains, is_failing) = (Arc::clone(&self.domains), Arc::clone(&self.is_failing));
-                self.working.spawn(async move {
+                let slug = domain.slug.clone();
+                let task = self.working.spawn(async move {
                     let host = domain.host.clone();
                     let outcome = domains.advance(domain).await;
                     note(&outcome, &host, &is_failing);
                     // There may be more of them.
                     domains.look_soon();
                 });
+                self.tenants.insert(task.id(), slug);
             }
         }
         if self.counted_at.is_none_or(|at| at.elapsed() >= COUNT_INTERVAL) {
@@ -157,6 +174,15 @@ impl Task for DomainWorker {
         note(&outcome, "", &self.is_failing);
         if outcome.is_ok() { Run::Succeeded } else { Run::Failed }
     }
+}
+
+/// The tenants that have their share of this node's work.
+fn busy(tenants: &HashMap<task::Id, String>) -> Vec<&str> {
+    let mut counts: HashMap<&str, usize> = HashMap::new();
+    for slug in tenants.values() {
+        *counts.entry(slug).or_default() += 1;
+    }
+    counts.into_iter().filter(|(_, count)| *count >= SHARE).map(|(slug, _)| slug).collect()
 }
 
 /// Logs the first failure of several in a row. A lease ends by itself.

@@ -3,6 +3,7 @@
 mod api;
 mod certbot;
 mod commands;
+mod compose;
 mod life;
 mod orders;
 mod scene;

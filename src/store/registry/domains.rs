@@ -196,7 +196,8 @@ impl Registry {
         Ok(made)
     }
 
-    /// Takes rows that are due, for as long as the lease. Returns them with the time of the registry's clock.
+    /// Takes rows that are due, for as long as the lease: the longest due first, but those of the `busy` tenants after all
+    /// others. Returns them with the time of the registry's clock.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Statement`].
@@ -205,6 +206,7 @@ impl Registry {
         node: &str,
         limit: u32,
         lease: Duration,
+        busy: &[&str],
     ) -> Result<(Timestamp, Vec<DomainRecord>), StoreError> {
         // Without a transaction: most of the time nothing is due.
         let mut reader = self.database.reader().await?;
@@ -226,7 +228,15 @@ impl Registry {
             ", fence = fence + 1 WHERE (host, slug) IN (SELECT host, slug FROM registry_domains WHERE next_at <= ",
         );
         sql.push_now_plus(Duration::ZERO).push(" AND (leased_until IS NULL OR leased_until <= ");
-        sql.push_now_plus(Duration::ZERO).push(") ORDER BY next_at LIMIT ").bind(i64::from(limit));
+        sql.push_now_plus(Duration::ZERO).push(") ORDER BY ");
+        if let Some((first, others)) = busy.split_first() {
+            sql.push("slug IN (").bind(*first);
+            for slug in others {
+                sql.push(", ").bind(*slug);
+            }
+            sql.push("), ");
+        }
+        sql.push("next_at LIMIT ").bind(i64::from(limit));
         sql.push_either(" FOR UPDATE SKIP LOCKED", "").push(") RETURNING ").push(COLUMNS);
         let leased = DomainRecord::read_all(&transaction.fetch_all(sql).await?)?;
         transaction.commit().await?;

@@ -1,13 +1,13 @@
 //! Orders: from nothing to a certificate, and on from any step after a crash.
 
-use formgate::acme::{AcmeError, ChallengeKind, ExternalAccount};
+use formgate::acme::{Acme, AcmeError, Challenge, ChallengeKind, Checkpoint, ExternalAccount, Stop};
 use futures_util::{StreamExt, stream};
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use rustls::sign::CertifiedKey;
 
-use super::scene::{HOST, Scene, open};
+use super::scene::{HOST, Scene, Stored, open};
 use crate::support::acme_proxy::{Fault, Kind};
 use crate::support::child;
 
@@ -112,6 +112,46 @@ async fn two_processes_that_advance_one_order_get_the_same_certificate() {
     let (one, other) = tokio::join!(scene.advance(&first, HOST, &stored), scene.advance(&second, HOST, &stored));
     assert_eq!(one.unwrap(), other.unwrap());
     assert_eq!((scene.proxy.orders(), scene.proxy.finalized()), (1, 1));
+}
+
+/// The owner of an order, which another process takes as far as finalizing while this one begins a validation.
+struct Overtaken<'s> {
+    scene: &'s Scene,
+    other: Acme,
+    stored: &'s Stored,
+}
+
+impl Checkpoint for Overtaken<'_> {
+    async fn publish(&mut self, _: &Challenge) -> Result<(), Stop> {
+        let mut owner = self.scene.owner(HOST);
+        owner.stops_before_finalizing = true;
+        let stopped = self.other.advance(0, &self.stored.url, &self.stored.request.csr, &mut owner).await;
+        assert_eq!(stopped, Err(AcmeError::Stopped));
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_validation_that_another_process_ends_meanwhile_is_no_refusal() {
+    let scene = Scene::new().await;
+    let acme = scene.process();
+    let stored = open(&acme, HOST).await.unwrap();
+    let mut owner = Overtaken { scene: &scene, other: scene.process(), stored: &stored };
+    assert!(acme.advance(0, &stored.url, &stored.request.csr, &mut owner).await.is_ok());
+    let begun = scene.proxy.passed().into_iter().filter(|passed| passed.kind == Some(Kind::Challenge));
+    let answers: Vec<_> = begun.filter_map(|passed| passed.status).map(|status| status.as_u16()).collect();
+    assert_eq!(answers, [200, 400], "the authority refuses to begin it again");
+}
+
+#[tokio::test]
+async fn an_authority_that_refuses_to_validate_twice_refuses_the_host() {
+    let scene = Scene::new().await;
+    let acme = scene.process();
+    let stored = open(&acme, HOST).await.unwrap();
+    scene.proxy.break_all(Kind::Challenge, Fault::refusal(400, "malformed", "not now"));
+    let refused = scene.advance(&acme, HOST, &stored).await;
+    assert_eq!(refused, Err(AcmeError::Refused { problem: "malformed".to_owned(), detail: "not now".to_owned() }));
+    assert_eq!(scene.proxy.count(Kind::Challenge), 2);
 }
 
 #[tokio::test]

@@ -61,6 +61,22 @@ async fn a_server_that_fails_for_caa_is_named() {
 }
 
 #[tokio::test]
+async fn servers_that_fail_for_one_family_and_have_nothing_of_the_other_are_named() {
+    let server = "the name server `ns3.acme.com` (127.0.0.3): asked for AAAA records of `forms.acme.com`, it";
+    // Without A records, the servers can't be found either.
+    let resolver = "the name servers of `forms.acme.com`: asked for its A records, the resolver 127.0.0.1";
+    for (kind, asked) in [("AAAA", server), ("A", resolver)] {
+        let zones = zones().await;
+        zones.serve("acme.com", &SERVERS, &format!("forms MX 10 mail\n_formgate.forms TXT {PROOF}"));
+        for server in SERVERS {
+            zones.fail_for(server, kind.parse().unwrap());
+        }
+        let step = format!("Repair {asked} answers SERVFAIL.");
+        assert_fault(look(&zones, &Claim::usual()).await, "dns_broken", &step);
+    }
+}
+
+#[tokio::test]
 async fn a_private_zone_that_fails_is_reported_with_its_resolver() {
     let zones = zones().await;
     zones.serve("acme.internal", &[], "forms A 192.0.2.10");

@@ -4,7 +4,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use formgate::dns::{Dns, Finding, Proof};
-use tokio::net::UdpSocket;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, UdpSocket};
 
 use super::scene::{Claim, OWN_LABEL, PROOF, SERVERS, ask, assert_fault, fault, look, ready, zones};
 
@@ -101,6 +102,45 @@ async fn answers_that_are_no_messages_or_of_another_query_are_reported() {
         assert!(begun.elapsed() < PROMISED);
         server.abort();
     }
+}
+
+/// A query as an authoritative answer without records that was cut off.
+fn cut_off(query: &[u8]) -> Vec<u8> {
+    let mut answer = query.to_vec();
+    answer[2] |= 0b1000_0110;
+    answer
+}
+
+#[tokio::test]
+async fn an_answer_that_is_cut_off_by_tcp_too_is_reported() {
+    let zones = zones().await;
+    zones.serve("acme.com", &[3], OWN_LABEL);
+    zones.set_glue("acme.com", "127.0.0.77");
+    zones.set_mood(3, crate::support::zones::Mood::Silent);
+    let address = (Ipv4Addr::new(127, 0, 0, 77), zones.port);
+    let (socket, listener) = (UdpSocket::bind(address).await.unwrap(), TcpListener::bind(address).await.unwrap());
+    let by_udp = tokio::spawn(async move {
+        let mut query = [0; 2048];
+        while let Ok((length, from)) = socket.recv_from(&mut query).await {
+            socket.send_to(&cut_off(&query[..length]), from).await.unwrap();
+        }
+    });
+    let by_tcp = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let length = stream.read_u16().await.unwrap();
+            let mut query = vec![0; length.into()];
+            stream.read_exact(&mut query).await.unwrap();
+            stream.write_all(&[&length.to_be_bytes(), &*cut_off(&query)].concat()).await.unwrap();
+        }
+    });
+    assert_fault(
+        look(&zones, &Claim::usual()).await,
+        "dns_broken",
+        "Repair the name server `ns3.acme.com` (127.0.0.77): asked for A records of `forms.acme.com`, it answers with an \
+         error.",
+    );
+    by_udp.abort();
+    by_tcp.abort();
 }
 
 #[tokio::test]

@@ -174,7 +174,7 @@ on_both_databases! {
         let hosts = ["a.globex.test", "b.globex.test"];
         registry.copy_certificates(&[certificate(hosts[0], 1), certificate(hosts[1], 2)], false).await.unwrap();
         let lease = Duration::from_secs(600);
-        let (_, leased) = registry.lease_domains("a node", 1, lease).await.unwrap();
+        let (_, leased) = registry.lease_domains("a node", 1, lease, &[]).await.unwrap();
         let mut domain = leased.into_iter().next().expect("the row is due");
         let order = json!({ "authority": "letsencrypt", "key": old.seal("pending", &domain.host), "csr": "" });
         domain.pending = Some(order.to_string());

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use formgate::store::registry::DomainState;
+use formgate::store::registry::{DomainFilter, DomainState};
 use serde_json::Value;
 
 use super::scene::{HOST, LIMIT, Scene, reason_of};
@@ -126,6 +126,25 @@ on_both_databases! {
         assert_eq!(scene.proxy.orders(), 1);
     }
 
+    async fn the_only_authority_is_not_asked_sooner_when_it_has_failed_five_times(engine: Engine) {
+        let scene = Scene::new(engine).await;
+        let hosts = hosts(4);
+        serve_hosts(&scene, &hosts);
+        let names: Vec<_> = hosts.iter().map(String::as_str).collect();
+        let scene = scene.domains(&names);
+        let busy = Fault::Problem { status: 503, kind: "serverInternal", detail: "busy", retry_after: Some("3600") };
+        scene.proxy.break_all(Kind::NewOrder, busy);
+        let began = jiff::Timestamp::now();
+        let mut node = scene.start(0);
+        for host in names.iter().chain([&HOST]) {
+            let row = scene.becomes(host, DomainState::Queued, "ca_down").await;
+            assert!(row.next_at >= began + jiff::SignedDuration::from_secs(3600), "{row:?}");
+        }
+        assert_eq!(node.stop(LIMIT).await, 0);
+        assert_eq!(scene.proxy.count(Kind::NewOrder), 5);
+        assert!(node.log().contains("the authority can't be used"), "{}", node.log());
+    }
+
     async fn another_authority_takes_over_from_one_that_is_down(engine: Engine) {
         let scene = Scene::new(engine).await;
         let hosts = hosts(4);
@@ -149,6 +168,26 @@ on_both_databases! {
         assert_eq!(certificate.authority, "second");
         registry.close().await;
         scene.is_served(&node, HOST).await;
+    }
+
+    async fn a_tenant_with_many_domains_that_hang_does_not_hold_up_another(engine: Engine) {
+        let scene = Scene::new(engine).await;
+        let hosts = hosts(80);
+        serve_hosts(&scene, &hosts);
+        let names: Vec<_> = hosts.iter().map(String::as_str).collect();
+        let scene = scene.domains(&names);
+        scene.zones.serve("sign-in.test", &[2], "");
+        scene.proxy.break_all(Kind::NewOrder, Fault::Hang);
+        let _node = scene.start(0);
+        scene.proxy.wait_for(Kind::NewOrder, 16).await;
+        scene.register("globex");
+        scene.becomes_of("globex", "globex.sign-in.test", DomainState::Dns, "no_records").await;
+        let registry = scene.registry().await;
+        let of_acme = DomainFilter { slug: Some("acme"), ..DomainFilter::default() };
+        let rows = registry.list_domains(&of_acme, 100).await.unwrap();
+        registry.close().await;
+        let waiting = rows.iter().filter(|row| row.checked_at.is_none()).count();
+        assert!(rows.len() == 81 && waiting > 0, "{waiting} of {} were due before it, and wait", rows.len());
     }
 
     async fn a_refusal_and_a_closed_port_are_told_apart(engine: Engine) {
