@@ -198,7 +198,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         )),
         subscription_changes,
         targets,
-        tests: TestRequests::new(Arc::clone(&receivers)),
+        tests: TestRequests::new(Arc::clone(&receivers), limits.request.receiver_test()),
         seals: config.gateway.webhooks.seals.clone(),
         metrics: metrics.clone(),
     });

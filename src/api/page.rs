@@ -109,6 +109,7 @@ impl Envelope {
 #[cfg(test)]
 mod tests {
     use std::sync::{LazyLock, OnceLock};
+    use std::time::Duration;
 
     use bytes::Bytes;
     use serde_json::{Value, json};
@@ -124,8 +125,10 @@ mod tests {
 
     static STOPPING: LazyLock<CancellationToken> = LazyLock::new(CancellationToken::new);
     static TARGETS: LazyLock<Guard> = LazyLock::new(Guard::default);
-    static TESTS: LazyLock<TestRequests> =
-        LazyLock::new(|| TestRequests::new(Client::new(&Settings::default(), Guard::default().into()).into()));
+    static TESTS: LazyLock<TestRequests> = LazyLock::new(|| {
+        let client = Client::new(&Settings::default(), Guard::default().into());
+        TestRequests::new(client.into(), Duration::MAX)
+    });
     static SEALS: LazyLock<Seals> = LazyLock::new(Seals::default);
     static SUBSCRIPTION_CHANGES: LazyLock<SubscriptionChanges> = LazyLock::new(|| SubscriptionChanges::channel().0);
     static IGNORED: OnceLock<IgnoredParameters> = OnceLock::new();
