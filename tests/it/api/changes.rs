@@ -332,4 +332,37 @@ on_both_databases! {
         assert_eq!(seen, entries(&[&updated[..], &[("deleted", 2), ("deleted", 7)]].concat()));
         assert_eq!(follower.copy, all_submissions(&account.client, &json!({})).await);
     }
+
+    async fn a_submission_above_a_mebibyte_is_an_entry_like_any_other(engine: Engine) {
+        let (account, database) = with_forms(engine).await;
+        let long = "é".repeat(600_000);
+        for (id, value) in [(1, "a"), (2, &*long), (3, "c")] {
+            database.execute(&insert(engine, id, "1, NULL, FALSE")).await;
+            database.execute(&answer(engine, id, 10, value)).await;
+        }
+        // Of a graduated form, whose child has the length.
+        database.execute(&insert(engine, 4, "2, NULL, FALSE")).await;
+        database.execute(&insert(engine, 5, "4, 4, FALSE")).await;
+        database.execute(&answer(engine, 5, 40, &long)).await;
+        let mut followers = ["", "limit=1", "limit=2", "forms=1,2"].map(|query| Follower::new(&account.client, query));
+        for follower in &mut followers {
+            follower.catch_up().await;
+            let all = all_submissions(&account.client, &json!({})).await;
+            assert!(all.len() == 4 && follower.copy == all && follower.restarts == 0, "{:?}", follower.copy.keys());
+        }
+        database.execute("DELETE FROM submissions WHERE id = 1; UPDATE submissions SET status = 'denied' WHERE id IN (2, 4)").await;
+        let expected = entries(&[("deleted", 1), ("updated", 2), ("updated", 4)]);
+        for follower in &mut followers {
+            let mut seen = follower.catch_up().await;
+            seen.sort();
+            assert_eq!(seen, expected);
+            assert!(follower.copy == all_submissions(&account.client, &json!({})).await);
+        }
+        // One that waits gets it too.
+        let mut waiting = Follower::new(&account.client, "wait=25");
+        waiting.catch_up().await;
+        let writing = database.execute("UPDATE submissions SET status = 'info' WHERE id = 2");
+        let ((seen, _), ()) = tokio::join!(waiting.pull(), writing);
+        assert_eq!((seen, &waiting.copy["sub_2"]["status"]), (entries(&[("updated", 2)]), &json!("info")));
+    }
 }
