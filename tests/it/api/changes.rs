@@ -365,4 +365,30 @@ on_both_databases! {
         let ((seen, _), ()) = tokio::join!(waiting.pull(), writing);
         assert_eq!((seen, &waiting.copy["sub_2"]["status"]), (entries(&[("updated", 2)]), &json!("info")));
     }
+
+    async fn a_change_that_the_log_did_not_notice_is_found_and_added(engine: Engine) {
+        let (account, database) = with_forms(engine).await;
+        for id in 1..=3 {
+            database.execute(&insert(engine, id, "1, NULL, FALSE")).await;
+        }
+        let mut follower = Follower::new(&account.client, "");
+        follower.catch_up().await;
+        let warning = "submissions changed without an entry in the change log";
+        let checked = account.run(&["check", "--deep"]);
+        assert!(!checked.stdout.contains(warning), "{checked:?}");
+        // As if the log had seen what was there before the triggers were disabled.
+        database.execute("UPDATE submission_changes SET shown = shown - 1 WHERE submission_id = 2").await;
+        database.execute("UPDATE submission_changes SET matched = matched - 1 WHERE submission_id = 3").await;
+        let checked = account.run(&["check", "--deep"]);
+        assert!(checked.stdout.contains(&format!("warning: tenant `acme`: 2 {warning}")), "{checked:?}");
+        // What is in the intake will be noticed.
+        database.execute("UPDATE submissions SET status = 'denied' WHERE id = 2").await;
+        let checked = account.run(&["check", "--deep"]);
+        assert!(checked.stdout.contains(&format!("warning: tenant `acme`: 1 {warning}")), "{checked:?}");
+        assert_eq!(account.run(&["reindex", "--tenant", "acme"]).code, 0);
+        assert!(!account.run(&["check", "--deep"]).stdout.contains(warning));
+        let mut seen = follower.catch_up().await;
+        seen.sort();
+        assert_eq!(seen, entries(&[("updated", 2), ("updated", 3)]));
+    }
 }
