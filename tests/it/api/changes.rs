@@ -2,11 +2,8 @@
 
 pub(crate) mod follower;
 mod recipes;
+mod waiting;
 
-use std::time::{Duration, Instant};
-
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use serde_json::{Value, json};
 
 use self::follower::{Follower, all_submissions};
@@ -275,44 +272,6 @@ on_both_databases! {
         assert_eq!(follower.catch_up().await, entries(&[("updated", 4)]));
         database.execute("UPDATE submissions SET form_id = 2 WHERE id = 4").await;
         assert_eq!(follower.catch_up().await, entries(&[("deleted", 4)]));
-    }
-
-    async fn a_request_that_waits_is_answered_soon_after_a_change(engine: Engine) {
-        let (account, database) = with_forms(engine).await;
-        let here = cursor(&account.client, "").await;
-        let path = format!("{PATH}?cursor={here}&wait=25");
-        let began = Instant::now();
-        let writing = async {
-            tokio::time::sleep(Duration::from_millis(300)).await;
-            database.execute(&insert(engine, 1, "1, NULL, FALSE")).await;
-        };
-        let (answer, ()) = tokio::join!(account.client.get(&path).send(), writing);
-        assert_eq!(answer.json()["data"][0]["id"], "sub_1", "{answer:?}");
-        assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
-
-        let began = Instant::now();
-        let here = cursor(&account.client, "").await;
-        let answer = account.client.get(&format!("{PATH}?cursor={here}&wait=1")).send().await;
-        assert_eq!(answer.json()["data"], json!([]), "{answer:?}");
-        assert!(began.elapsed() >= Duration::from_secs(1));
-    }
-
-    async fn requests_that_wait_are_few_and_answered_when_the_node_stops(engine: Engine) {
-        let (mut account, _) = with_forms(engine).await;
-        let client = account.client.clone();
-        let here = cursor(&client, "").await;
-        let path = format!("{PATH}?cursor={here}&wait=25");
-        let began = Instant::now();
-        let mut requests: FuturesUnordered<_> = (0..16).map(|_| client.get(&path).send()).collect();
-        // Eight may wait. The others are answered at once; then the node stops.
-        for answered in 1..=16 {
-            let answer = requests.next().await.expect("there are sixteen");
-            assert_eq!((answer.status.as_u16(), &answer.json()["data"]), (200, &json!([])), "{answer:?}");
-            if answered == 8 {
-                account.stop();
-            }
-        }
-        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     }
 
     async fn a_page_of_large_submissions_is_streamed(engine: Engine) {
