@@ -37,7 +37,7 @@ use crate::outbound::{Guard, TestRequests};
 use crate::reply::Reply;
 use crate::seal::Seals;
 use crate::store::Store;
-use crate::tenant::SubscriptionChanges;
+use crate::tenant::{NoticedWrites, SubscriptionChanges};
 
 pub use ignored::IgnoredParameters;
 pub use route::Route;
@@ -70,6 +70,8 @@ pub struct Call<'a> {
     pub seals: &'a Seals,
     /// Takes that subscriptions changed.
     pub subscription_changes: &'a SubscriptionChanges,
+    /// Wakes requests that wait for a change.
+    pub noticed_writes: &'a Arc<NoticedWrites>,
 }
 
 /// A resource, identified by its path.

@@ -52,7 +52,7 @@ use crate::store::Connections;
 use crate::systemd::{InheritedSockets, SocketActivationError};
 use crate::tenant::last_used::{self, Due};
 use crate::tenant::usage::minutes::{PublishMinutes, SharedMinutes};
-use crate::tenant::{Directory, SubscriptionChanges, TokenChanges, TokenVerifier};
+use crate::tenant::{Directory, NoticedWrites, SubscriptionChanges, TokenChanges, TokenVerifier};
 use crate::webhooks::Webhooks;
 use databases::Databases;
 pub use descriptors::{DescriptorShare, raise_limit};
@@ -176,6 +176,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
         ),
     };
     let (subscription_changes, announced) = SubscriptionChanges::channel();
+    let noticed_writes = Arc::<NoticedWrites>::default();
     let targets = Arc::new(Guard::new(config.gateway.webhooks.requests.allowed.clone()));
     let receivers = Arc::new(Client::new(&webhooks.requests, Arc::clone(&targets)));
     let obtained = following.as_ref().map(|following| Arc::clone(following.certificates()));
@@ -197,8 +198,9 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
             metrics.gate.clone(),
         )),
         subscription_changes,
+        noticed_writes: Arc::clone(&noticed_writes),
         targets,
-        tests: TestRequests::new(Arc::clone(&receivers)),
+        tests: TestRequests::new(Arc::clone(&receivers), limits.request.receiver_test()),
         seals: config.gateway.webhooks.seals.clone(),
         metrics: metrics.clone(),
     });
@@ -216,7 +218,7 @@ pub async fn start(config: &Config, mut inherited: InheritedSockets) -> Result<R
     let draining = Arc::new(AtomicBool::new(false));
     let webhooks = webhooks.enabled.then(|| {
         let directory = Arc::clone(&directory);
-        Webhooks::new(&webhooks, receivers, directory, metrics.webhooks.clone())
+        Webhooks::new(&webhooks, receivers, directory, noticed_writes, metrics.webhooks.clone())
     });
     let databases = Databases::new(Arc::clone(&directory), webhooks.clone(), metrics.database.clone());
     let databases = Arc::new(databases);

@@ -50,7 +50,7 @@ use crate::reply::{ContentType, Reply};
 use crate::seal::Seals;
 use crate::store::DatabaseTime;
 use crate::telemetry::{self, step};
-use crate::tenant::{SubscriptionChanges, Tenant, Token};
+use crate::tenant::{NoticedWrites, SubscriptionChanges, Tenant, Token};
 use body_buffer::ReceivedBody;
 use coding::{Coding, DeclaredFormat};
 pub use in_flight::RequestsInFlight;
@@ -94,6 +94,8 @@ pub struct Pipeline {
     pub seals: Seals,
     /// Takes that subscriptions changed.
     pub subscription_changes: SubscriptionChanges,
+    /// Wakes requests that wait for a change.
+    pub noticed_writes: Arc<NoticedWrites>,
     /// The metrics.
     pub metrics: Metrics,
 }
@@ -317,6 +319,7 @@ impl Pipeline {
             tests: &self.tests,
             seals: &self.seals,
             subscription_changes: &self.subscription_changes,
+            noticed_writes: &self.noticed_writes,
         };
         time.set_limit(route.time_limit(&self.limits));
         let handling = api::handle(&admitted, route, call).instrument(step!("handle"));

@@ -4,7 +4,8 @@
 //! row, and gets every event in order when it is back. Nothing but the databases has to work together: nodes share the
 //! work through leases there, and one takes over what another left.
 //!
-//! 1. `watch` knows which tenants have subscriptions, and looks whether something is due for one when `hints` say so.
+//! 1. `watch` knows which tenants have subscriptions, and looks whether something is due for one when `hints` say so. The
+//!    same hints wake requests that wait for a change of the feed.
 //! 2. `sender` leases a subscription, and sends what is due within the limits of `permits`.
 //! 3. `outcome` decides what an answer means and when to try again.
 //!
@@ -32,7 +33,7 @@ use crate::config::WebhookConfig;
 use crate::metrics::{STATES, WebhookMetrics};
 use crate::outbound::Client;
 use crate::store::{LeasedSubscription, Standing, SubscriptionCounts};
-use crate::tenant::{Directory, Tenant};
+use crate::tenant::{Directory, NoticedWrites, Tenant};
 use permits::Permits;
 pub use watch::Watch;
 use watch::Watched;
@@ -49,6 +50,8 @@ struct Hub {
     permits: Permits,
     directory: Arc<ArcSwap<Directory>>,
     watched: Watched,
+    /// The requests that wait for changes, which hints wake.
+    noticed_writes: Arc<NoticedWrites>,
     metrics: WebhookMetrics,
     /// Identifies this node in leases: every start of one has another.
     node: String,
@@ -60,12 +63,14 @@ struct Hub {
 }
 
 impl Webhooks {
-    /// Delivers for the tenants of a directory with a client, once [`Webhooks::watch`] runs.
+    /// Delivers for the tenants of a directory with a client, once [`Webhooks::watch`] runs. `noticed_writes` are the
+    /// requests that wait for a change of the feed, which are woken by the same hints.
     #[must_use]
     pub fn new(
         config: &WebhookConfig,
         client: Arc<Client>,
         directory: Arc<ArcSwap<Directory>>,
+        noticed_writes: Arc<NoticedWrites>,
         metrics: WebhookMetrics,
     ) -> Self {
         Self(Arc::new(Hub {
@@ -74,6 +79,7 @@ impl Webhooks {
             permits: Permits::new(config),
             directory,
             watched: Watched::default(),
+            noticed_writes,
             metrics,
             node: format!("{:032x}", rand::random::<u128>()),
             leases: AtomicU64::new(0),

@@ -7,6 +7,7 @@
 //! - `latency`: from the commit of a submission to the first byte at the receiver, with the default `settle_ms`.
 //! - `idle`: CPU and connections of a node whose tenants all have a subscription and no traffic.
 //! - `feed`: CPU of a page of 100 changes, next to five pages of `POST /submission` with the same submissions.
+//! - `kills`: a sending node is killed again and again; what arrives never, and what arrives twice.
 //!
 //! The node is the real program; receivers are TLS servers in this process that answer at once. Each part prints its goal
 //! next to the ratio that it measured.
@@ -20,6 +21,7 @@ mod database;
 mod drain;
 mod feed;
 mod idle;
+mod kills;
 mod latency;
 #[expect(dead_code, reason = "shared with another bench")]
 #[path = "../quiet/node.rs"]
@@ -49,7 +51,7 @@ use postgres_server::Postgres;
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-const PARTS: [&str; 5] = ["peer", "bare", "latency", "idle", "feed"];
+const PARTS: [&str; 6] = ["peer", "bare", "latency", "idle", "feed", "kills"];
 
 /// What the command line asks for.
 struct Arguments {
@@ -62,6 +64,8 @@ struct Arguments {
     length: Duration,
     /// Between two submissions of `latency`.
     pause: Duration,
+    /// Of `kills`.
+    kills: usize,
     parts: Vec<String>,
 }
 
@@ -73,6 +77,7 @@ impl Arguments {
             tenants: 1000,
             length: Duration::from_secs(60),
             pause: Duration::from_millis(700),
+            kills: 50,
             parts: Vec::new(),
         };
         let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
@@ -84,9 +89,10 @@ impl Arguments {
                 "--tenants" => read.tenants = value()?.parse()?,
                 "--seconds" => read.length = Duration::from_secs_f64(value()?.parse()?),
                 "--pause-ms" => read.pause = Duration::from_millis(value()?.parse()?),
+                "--kills" => read.kills = value()?.parse()?,
                 part if PARTS.contains(&part) => read.parts.push(argument),
                 _ => anyhow::bail!(
-                    "{argument}: expected --events, --rounds, --tenants, --seconds, --pause-ms, {}",
+                    "{argument}: expected --events, --rounds, --tenants, --seconds, --pause-ms, --kills, {}",
                     PARTS.join(", ")
                 ),
             }
@@ -126,6 +132,9 @@ async fn measure() -> anyhow::Result<()> {
     }
     if arguments.has("feed") {
         feed::measure(&server, &arguments).await?;
+    }
+    if arguments.has("kills") {
+        kills::measure(&server, &arguments).await?;
     }
     Ok(())
 }

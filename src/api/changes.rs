@@ -9,7 +9,6 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use crc::{CRC_32_ISO_HDLC, Crc};
 use http::StatusCode;
 use sha2::{Digest, Sha256};
-use tokio_util::sync::CancellationToken;
 
 use super::id::IdKind;
 use super::json::Json;
@@ -35,11 +34,6 @@ pub(super) const MAX_WAIT: Duration = Duration::from_secs(25);
 ///
 /// Larger: statements are longer. Smaller: readers of many forms need several cursors.
 const MAX_FORMS: usize = 100;
-
-/// How often a waiting request looks for changes.
-///
-/// Larger: it is answered later. Smaller: the database answers more of these looks.
-const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Detects cursors that were cut off or mistyped.
 const CHECKSUM: Crc<u32> = Crc::<u32>::new(&CRC_32_ISO_HDLC);
@@ -144,7 +138,7 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
     let mut parameters = faults.into_result(parameters)?;
     let (store, zone) = (store(admitted).await?, &admitted.tenant().timezone);
     loop {
-        let page = match read(&store, &parameters, call.stopping).await? {
+        let page = match read(&store, &parameters, admitted, call).await? {
             ChangesRead::Page(page) => page,
             ChangesRead::Lost(lost) => return Err(lost_changes(call, lost)),
         };
@@ -174,8 +168,15 @@ pub(super) async fn list(admitted: &Admitted, call: &Call<'_>) -> Result<Reply, 
 }
 
 /// A page; if it is empty, one after a change that happens in time.
-async fn read(store: &Store, parameters: &Parameters, stopping: &CancellationToken) -> Result<ChangesRead, Refusal> {
-    let waiting = if parameters.wait.is_zero() { None } else { store.wait_for_changes() };
+async fn read(
+    store: &Store,
+    parameters: &Parameters,
+    admitted: &Admitted,
+    call: &Call<'_>,
+) -> Result<ChangesRead, Refusal> {
+    let permit = if parameters.wait.is_zero() { None } else { store.wait_for_changes() };
+    // Before the log is read: what is written later wakes this request.
+    let mut waiting = permit.map(|permit| (permit, call.noticed_writes.wait(&admitted.tenant().slug)));
     let deadline = Instant::now() + parameters.wait;
     let mut from = parameters.from.clone();
     loop {
@@ -186,10 +187,11 @@ async fn read(store: &Store, parameters: &Parameters, stopping: &CancellationTok
         }
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() || waiting.is_none() || stopping.is_cancelled() {
+            let Some((_, reader)) = waiting.as_mut().filter(|_| !left.is_zero() && !call.stopping.is_cancelled())
+            else {
                 return Ok(read);
-            }
-            tokio::time::timeout(LOOK_INTERVAL.min(left), stopping.cancelled()).await.ok();
+            };
+            tokio::time::timeout(left, call.stopping.run_until_cancelled(reader.next_look())).await.ok();
             if store.has_changes_after(&page.cursor).await? {
                 break;
             }

@@ -108,7 +108,8 @@ impl Envelope {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{LazyLock, OnceLock};
+    use std::sync::{Arc, LazyLock, OnceLock};
+    use std::time::Duration;
 
     use bytes::Bytes;
     use serde_json::{Value, json};
@@ -120,14 +121,17 @@ mod tests {
     use crate::host::HostName;
     use crate::outbound::{Client, Guard, Settings, TestRequests};
     use crate::seal::Seals;
-    use crate::tenant::SubscriptionChanges;
+    use crate::tenant::{NoticedWrites, SubscriptionChanges};
 
     static STOPPING: LazyLock<CancellationToken> = LazyLock::new(CancellationToken::new);
     static TARGETS: LazyLock<Guard> = LazyLock::new(Guard::default);
-    static TESTS: LazyLock<TestRequests> =
-        LazyLock::new(|| TestRequests::new(Client::new(&Settings::default(), Guard::default().into()).into()));
+    static TESTS: LazyLock<TestRequests> = LazyLock::new(|| {
+        let client = Client::new(&Settings::default(), Guard::default().into());
+        TestRequests::new(client.into(), Duration::MAX)
+    });
     static SEALS: LazyLock<Seals> = LazyLock::new(Seals::default);
     static SUBSCRIPTION_CHANGES: LazyLock<SubscriptionChanges> = LazyLock::new(|| SubscriptionChanges::channel().0);
+    static NOTICED_WRITES: LazyLock<Arc<NoticedWrites>> = LazyLock::new(Arc::default);
     static IGNORED: OnceLock<IgnoredParameters> = OnceLock::new();
 
     fn call<'c>(origin: Origin<'c>, query: &'c str) -> Call<'c> {
@@ -141,6 +145,7 @@ mod tests {
             tests: &TESTS,
             seals: &SEALS,
             subscription_changes: &SUBSCRIPTION_CHANGES,
+            noticed_writes: &NOTICED_WRITES,
         }
     }
 

@@ -32,6 +32,7 @@ pub(super) struct CheckArgs {
     #[command(flatten)]
     file: ConfigFile,
     /// Trace a request to every tenant too, as `explain` does for one: certificates that expire soon, tokens, budgets.
+    /// Compare every submission with the change log.
     #[arg(long)]
     deep: bool,
 }
@@ -47,7 +48,7 @@ pub(super) async fn run(CheckArgs { file, deep }: &CheckArgs) -> Result<()> {
     let seals = gateway.as_ref().map(|gateway| gateway.webhooks.seals.prefixes().collect());
     let known_seals: Vec<String> = seals.unwrap_or_default();
     let checked: Vec<_> = stream::iter(&tenants)
-        .map(|tenant| check_database(tenant, &known_seals))
+        .map(|tenant| check_database(tenant, &known_seals, *deep))
         .buffered(CONCURRENT_CHECKS)
         .collect()
         .await;
@@ -205,18 +206,25 @@ fn shared_databases(tenants: &[Arc<TenantConfig>], checked: &[CheckedDatabase]) 
     problems
 }
 
-async fn check_database(tenant: &TenantConfig, known_seals: &[String]) -> CheckedDatabase {
+async fn check_database(tenant: &TenantConfig, known_seals: &[String], deep: bool) -> CheckedDatabase {
     let (location, slug) = (&tenant.database, &*tenant.slug);
     let checked = async {
         let store = Store::open(location, 1).await?;
         let (concerns, server_location) = (store.concerns().await, store.physical_id().await);
         let sealed = store.count_secrets_without(seal::PREFIX, known_seals).await;
+        let unnoticed = if deep { store.count_unnoticed().await } else { Ok(0) };
         store.close().await;
         location.require_writable()?;
-        Ok((concerns?, server_location, sealed?))
+        Ok((concerns?, server_location, sealed?, unnoticed?))
     };
     match checked.await {
-        Ok((concerns, server_location, sealed)) => {
+        Ok((concerns, server_location, sealed, unnoticed)) => {
+            let unnoticed = (unnoticed > 0).then(|| {
+                format!(
+                    "warning: tenant `{slug}`: {unnoticed} submissions changed without an entry in the change log, such as \
+                     while its triggers were disabled: `formgate reindex --tenant {slug}` adds the entries"
+                )
+            });
             let sealed = (sealed > 0).then(|| {
                 format!(
                     "warning: tenant `{slug}`: {sealed} subscriptions have a secret that is sealed with another key: \
@@ -227,7 +235,7 @@ async fn check_database(tenant: &TenantConfig, known_seals: &[String]) -> Checke
                 |concern: DatabaseConcern| format!("warning: tenant `{slug}`: {concern}: {}", concern.remedy(slug));
             CheckedDatabase {
                 fault: None,
-                concerns: concerns.into_iter().map(warning).chain(sealed).collect(),
+                concerns: concerns.into_iter().map(warning).chain(sealed).chain(unnoticed).collect(),
                 server_location,
             }
         }

@@ -177,7 +177,8 @@ async fn test(command: &OneArgs) -> Result<()> {
     let config = command.list.tenant.file.load()?;
     let (tenant, store) = command.list.tenant.open().await?;
     let webhooks = &config.gateway.webhooks;
-    let tests = TestRequests::new(Arc::new(Client::new(&webhooks.requests, Arc::new(guard_of(&config).await))));
+    let client = Client::new(&webhooks.requests, Arc::new(guard_of(&config).await));
+    let tests = TestRequests::new(Arc::new(client), webhooks.requests.timeout);
     let origin = EnvelopeOrigin { account: &tenant.slug, host: &tenant.address, zone: &tenant.timezone };
     let tested = send_test(&store, &tests, &webhooks.seals, origin, command.id).await;
     if let Ok(attempt) = &tested {

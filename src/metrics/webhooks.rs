@@ -91,7 +91,10 @@ impl WebhookMetrics {
                 .counter("formgate_webhook_events_set_aside_total", "Events that a receiver refused for themselves."),
             takeovers: registrar
                 .counter("formgate_webhook_takeovers_total", "Leases taken over from a sender that did not end them."),
-            watched: registrar.gauge("formgate_webhook_tenants_watched", "Tenants with a subscription to deliver."),
+            watched: registrar.gauge(
+                "formgate_webhook_tenants_watched",
+                "Tenants with a subscription to deliver or a request that waits for a change.",
+            ),
             changes,
             disabled,
             subscriptions,

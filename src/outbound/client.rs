@@ -129,10 +129,15 @@ impl Client {
 
     /// Sends a message. Dropping the future cancels it.
     pub async fn send(&self, message: &Message<'_>) -> Attempt {
+        self.send_within(self.timeout, message).await
+    }
+
+    /// Sends a message within a limit, if that is shorter than the client's own.
+    pub(super) async fn send_within(&self, limit: Duration, message: &Message<'_>) -> Attempt {
         let began = Instant::now();
         let mut phase = Phase::Head;
         let exchange = self.exchange(message, &mut phase);
-        let outcome = deadline::within(self.timeout, deadline::ONCE_MORE, exchange).await;
+        let outcome = deadline::within(limit.min(self.timeout), deadline::ONCE_MORE, exchange).await;
         Attempt { outcome: outcome.unwrap_or(Err(SendError::Timeout(phase))), took: began.elapsed() }
     }
 

@@ -1,6 +1,7 @@
 //! Requests that only test a receiver, for a caller who waits for the outcome.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Semaphore;
 
@@ -16,18 +17,20 @@ const MAX_AT_ONCE: usize = 8;
 pub struct TestRequests {
     client: Arc<Client>,
     permits: Semaphore,
+    limit: Duration,
 }
 
 impl TestRequests {
-    /// Sends with a client.
+    /// Sends with a client. A test ends `limit` after it began, or after the time limit of the client if that is shorter.
     #[must_use]
-    pub fn new(client: Arc<Client>) -> Self {
-        Self { client, permits: Semaphore::new(MAX_AT_ONCE) }
+    pub fn new(client: Arc<Client>, limit: Duration) -> Self {
+        Self { client, permits: Semaphore::new(MAX_AT_ONCE), limit }
     }
 
-    /// Sends a message; none if too many tests run.
-    pub async fn send(&self, message: &Message<'_>) -> Option<Attempt> {
+    /// Sends a message for a test that began at an instant; none if too many tests run.
+    pub async fn send(&self, message: &Message<'_>, began: Instant) -> Option<Attempt> {
         let _permit = self.permits.try_acquire().ok()?;
-        Some(self.client.send(message).await)
+        let limit = self.limit.saturating_sub(began.elapsed());
+        Some(self.client.send_within(limit, message).await)
     }
 }

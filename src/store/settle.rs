@@ -13,6 +13,7 @@
 //! is derived again later, which is idempotent.
 
 mod content;
+mod count_unnoticed;
 mod count_wrong;
 mod counts;
 mod derived;

@@ -86,6 +86,20 @@ pub(super) async fn gather(hub: &Hub) {
     join_all(servers).await;
 }
 
+/// Has the tenants watched that requests wait for, and these requests know how sure they are to be woken. Returns whether
+/// there are any.
+pub(super) fn wake_readers(hub: &Hub) -> bool {
+    let waited_for = hub.noticed_writes.waited_for();
+    for slug in &waited_for {
+        let is_reliable = hub.watched.lock().get(slug).map(|tenant| tenant.hints.are_reliable());
+        hub.noticed_writes.set_reliable(slug, is_reliable.unwrap_or(false));
+        if is_reliable.is_none() {
+            hub.watched.look_at(slug);
+        }
+    }
+    !waited_for.is_empty()
+}
+
 async fn compare_stamps(hub: &Hub, slugs: Vec<Arc<str>>) {
     // Without any, no thread is needed either.
     if slugs.is_empty() {
@@ -119,9 +133,15 @@ fn note<T: PartialEq>(hub: &Hub, slug: &str, before: Option<T>, now: Option<T>) 
     match (before, now) {
         (before, now) if before == now => {}
         // What was written between the last look and the first hint gave none.
-        (None, Some(_)) => hub.watched.look_within(slug, Duration::ZERO),
+        (None, Some(_)) => {
+            hub.watched.look_within(slug, Duration::ZERO);
+            hub.noticed_writes.wake(slug);
+        }
         (_, None) => hub.watched.look_within(slug, hub.config.sweep),
-        (Some(_), Some(_)) => hub.watched.note_written(slug),
+        (Some(_), Some(_)) => {
+            hub.watched.note_written(slug);
+            hub.noticed_writes.note(slug);
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Notices that there may be something to deliver for a tenant, and looks.
 //!
-//! Watched are the tenants with a subscription. A hint that a database was written makes a tenant hot: for a while it is
+//! Watched are the tenants with a subscription, and those with a request that waits for a change of the feed. A hint that a database was written makes a tenant hot: for a while it is
 //! looked at several times a second, since writes follow each other and hints may be late. A look at a tenant costs two
 //! short statements. Hints may be lost: each watched tenant is looked at every `sweep_seconds` anyway, or, where each write
 //! is sure to give a hint, sixty times less often.
@@ -25,6 +25,11 @@ use crate::tenant::Tenant;
 ///
 /// Larger: events are later. Smaller: files are checked more often, and servers asked.
 const HINTS: Duration = Duration::from_secs(1);
+
+/// The same while a request waits for a change.
+///
+/// Larger: it is answered later. Smaller: files are checked more often, and servers asked.
+const WAITED_FOR: Duration = Duration::from_millis(500);
 
 /// How long a tenant stays hot.
 ///
@@ -169,6 +174,13 @@ impl Watched {
         }
     }
 
+    /// Ends the time in which a tenant is looked at often.
+    fn cool(&self, slug: &str) {
+        if let Some(tenant) = self.lock().get_mut(slug) {
+            tenant.hot_until = Instant::now();
+        }
+    }
+
     /// Forgets a tenant without subscriptions, unless one was announced during the look that found none.
     fn forget_unsubscribed(&self, slug: &str) {
         let mut tenants = self.lock();
@@ -215,7 +227,8 @@ impl Task for Watch {
         if self.hints_at <= Instant::now() {
             hints::gather(&self.hub).await;
             self.hub.watched.publish(&self.hub.metrics);
-            self.hints_at = Instant::now() + HINTS;
+            let is_waited_for = hints::wake_readers(&self.hub);
+            self.hints_at = Instant::now() + if is_waited_for { WAITED_FOR } else { HINTS };
         }
         for slug in self.hub.watched.take_due() {
             let (hub, looks) = (Arc::clone(&self.hub), Arc::clone(&self.looks));
@@ -279,13 +292,21 @@ async fn look(hub: &Arc<Hub>, slug: &Arc<str>) {
     };
     let mut look = Look { hub: Arc::clone(hub), slug: Arc::clone(slug), again_in: Some(hub.config.sweep.min(HOT)) };
     match try_to_look(hub, &tenant).await {
-        Ok(ahead) if !ahead.is_subscribed => hub.watched.forget_unsubscribed(slug),
+        Ok(ahead) if !ahead.is_subscribed && !hub.noticed_writes.is_waited_for(slug) => {
+            hub.watched.forget_unsubscribed(slug);
+        }
         Ok(ahead) => {
+            if !ahead.is_subscribed {
+                // There is nothing to deliver, however much is written.
+                hub.watched.cool(slug);
+                look.again_in = Some(hub.config.sweep);
+            } else {
+                look.again_in = ahead.again_in;
+            }
             let counted_by = tenant.database.counted_by().zip(ahead.on_postgres);
             hub.watched.note_pending(slug, [ahead.oldest_due, ahead.failing_since]);
             let is_complete = ahead.are_writes_counted;
             hub.watched.counted(slug, counted_by.map(|(by, names)| Counter::new(by, names, is_complete)));
-            look.again_in = ahead.again_in;
         }
         Err(error) => {
             // Its database does not work, which has metrics of its own.

@@ -2,6 +2,8 @@
 //!
 //! Both are made of the newest submissions that the event can be about, as a receiver will see them.
 
+use std::time::Instant;
+
 use http::StatusCode;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -68,6 +70,7 @@ pub async fn send_test(
     origin: EnvelopeOrigin<'_>,
     id: i64,
 ) -> Result<AttemptRecord, Untested> {
+    let began = Instant::now();
     let found = store.inspect_subscription(id).await?.ok_or(Untested::UnknownSubscription)?;
     let event = found.event.ok_or_else(|| Untested::Unusable("its event is that of a newer version".to_owned()))?;
     let secrets = signing_secrets(seals, &found.secrets, &found.target_url);
@@ -80,7 +83,7 @@ pub async fn send_test(
     let event_id = EventId::parse(&id).expect("an envelope has a valid id");
     let at = Timestamp::now();
     let message = Message { target: &target, id: &event_id, at, attempt: 1, body: json.into(), secrets: &secrets };
-    let attempt = tests.send(&message).await.ok_or(Untested::Busy)?;
+    let attempt = tests.send(&message, began).await.ok_or(Untested::Busy)?;
     Ok(attempt_record(id, event, sample.id, 1, at, &attempt))
 }
 

@@ -77,6 +77,16 @@ pub struct RequestLimits {
     pub bad_tokens_rate: u32,
 }
 
+impl RequestLimits {
+    /// How long the test of a receiver may take, what it reads from the database included. The rest of the request's time
+    /// is for the other steps, so that the caller reads that the receiver did not answer, and not that the gateway was too
+    /// slow.
+    #[must_use]
+    pub fn receiver_test(&self) -> Duration {
+        self.request * 3 / 4
+    }
+}
+
 impl Default for RequestLimits {
     fn default() -> Self {
         Self {

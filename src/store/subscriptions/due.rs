@@ -198,11 +198,17 @@ impl Store {
              (SELECT 1 FROM pg_db_role_setting WHERE 'track_counts=off' = ANY (setconfig))",
             ", NULL, NULL, FALSE",
         );
-        sql.push(" FROM subscriptions s CROSS JOIN change_state WHERE state IN ('active', 'failing') ORDER BY id");
+        // One row also without any subscription.
+        sql.push(" FROM change_state LEFT JOIN subscriptions s ON state IN ('active', 'failing') ORDER BY id");
         let (mut watched, mut is_numbered) = (Vec::new(), true);
         for row in reader.fetch_all(sql).await? {
+            let (database, schema): (Option<String>, Option<String>) = (row.get(9)?, row.get(10)?);
+            ahead.on_postgres = database.zip(schema).map(<[String; 2]>::from);
+            ahead.are_writes_counted = row.get(11)?;
+            is_numbered = row.get(7)?;
+            let Some(id) = row.get(0)? else { continue };
             watched.push(Watched {
-                id: row.get(0)?,
+                id,
                 event: Event::parse(&row.get::<String>(1)?),
                 form: row.get(2)?,
                 position: row.get(3)?,
@@ -211,10 +217,6 @@ impl Store {
                 set_aside_until: row.get(6)?,
                 failing_since: row.get(8)?,
             });
-            is_numbered = row.get(7)?;
-            let (database, schema): (Option<String>, Option<String>) = (row.get(9)?, row.get(10)?);
-            ahead.on_postgres = database.zip(schema).map(<[String; 2]>::from);
-            ahead.are_writes_counted = row.get(11)?;
         }
         Ok((watched, is_numbered))
     }

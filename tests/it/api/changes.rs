@@ -2,11 +2,8 @@
 
 pub(crate) mod follower;
 mod recipes;
+mod waiting;
 
-use std::time::{Duration, Instant};
-
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use serde_json::{Value, json};
 
 use self::follower::{Follower, all_submissions};
@@ -288,44 +285,6 @@ on_both_databases! {
         assert_eq!(follower.catch_up().await, entries(&[("deleted", 4)]));
     }
 
-    async fn a_request_that_waits_is_answered_soon_after_a_change(engine: Engine) {
-        let (account, database) = with_forms(engine).await;
-        let here = cursor(&account.client, "").await;
-        let path = format!("{PATH}?cursor={here}&wait=25");
-        let began = Instant::now();
-        let writing = async {
-            tokio::time::sleep(Duration::from_millis(300)).await;
-            database.execute(&insert(engine, 1, "1, NULL, FALSE")).await;
-        };
-        let (answer, ()) = tokio::join!(account.client.get(&path).send(), writing);
-        assert_eq!(answer.json()["data"][0]["id"], "sub_1", "{answer:?}");
-        assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
-
-        let began = Instant::now();
-        let here = cursor(&account.client, "").await;
-        let answer = account.client.get(&format!("{PATH}?cursor={here}&wait=1")).send().await;
-        assert_eq!(answer.json()["data"], json!([]), "{answer:?}");
-        assert!(began.elapsed() >= Duration::from_secs(1));
-    }
-
-    async fn requests_that_wait_are_few_and_answered_when_the_node_stops(engine: Engine) {
-        let (mut account, _) = with_forms(engine).await;
-        let client = account.client.clone();
-        let here = cursor(&client, "").await;
-        let path = format!("{PATH}?cursor={here}&wait=25");
-        let began = Instant::now();
-        let mut requests: FuturesUnordered<_> = (0..16).map(|_| client.get(&path).send()).collect();
-        // Eight may wait. The others are answered at once; then the node stops.
-        for answered in 1..=16 {
-            let answer = requests.next().await.expect("there are sixteen");
-            assert_eq!((answer.status.as_u16(), &answer.json()["data"]), (200, &json!([])), "{answer:?}");
-            if answered == 8 {
-                account.stop();
-            }
-        }
-        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
-    }
-
     async fn a_page_of_large_submissions_is_streamed(engine: Engine) {
         let (account, database) = with_forms(engine).await;
         let long = "x".repeat(300_000);
@@ -342,5 +301,64 @@ on_both_databases! {
         let updated = [("updated", 3), ("updated", 4), ("updated", 5), ("updated", 6), ("updated", 8)];
         assert_eq!(seen, entries(&[&updated[..], &[("deleted", 2), ("deleted", 7)]].concat()));
         assert_eq!(follower.copy, all_submissions(&account.client, &json!({})).await);
+    }
+
+    async fn a_submission_above_a_mebibyte_is_an_entry_like_any_other(engine: Engine) {
+        let (account, database) = with_forms(engine).await;
+        let long = "é".repeat(600_000);
+        for (id, value) in [(1, "a"), (2, &*long), (3, "c")] {
+            database.execute(&insert(engine, id, "1, NULL, FALSE")).await;
+            database.execute(&answer(engine, id, 10, value)).await;
+        }
+        // Of a graduated form, whose child has the length.
+        database.execute(&insert(engine, 4, "2, NULL, FALSE")).await;
+        database.execute(&insert(engine, 5, "4, 4, FALSE")).await;
+        database.execute(&answer(engine, 5, 40, &long)).await;
+        let mut followers = ["", "limit=1", "limit=2", "forms=1,2"].map(|query| Follower::new(&account.client, query));
+        for follower in &mut followers {
+            follower.catch_up().await;
+            let all = all_submissions(&account.client, &json!({})).await;
+            assert!(all.len() == 4 && follower.copy == all && follower.restarts == 0, "{:?}", follower.copy.keys());
+        }
+        database.execute("DELETE FROM submissions WHERE id = 1; UPDATE submissions SET status = 'denied' WHERE id IN (2, 4)").await;
+        let expected = entries(&[("deleted", 1), ("updated", 2), ("updated", 4)]);
+        for follower in &mut followers {
+            let mut seen = follower.catch_up().await;
+            seen.sort();
+            assert_eq!(seen, expected);
+            assert!(follower.copy == all_submissions(&account.client, &json!({})).await);
+        }
+        // One that waits gets it too.
+        let mut waiting = Follower::new(&account.client, "wait=25");
+        waiting.catch_up().await;
+        let writing = database.execute("UPDATE submissions SET status = 'info' WHERE id = 2");
+        let ((seen, _), ()) = tokio::join!(waiting.pull(), writing);
+        assert_eq!((seen, &waiting.copy["sub_2"]["status"]), (entries(&[("updated", 2)]), &json!("info")));
+    }
+
+    async fn a_change_that_the_log_did_not_notice_is_found_and_added(engine: Engine) {
+        let (account, database) = with_forms(engine).await;
+        for id in 1..=3 {
+            database.execute(&insert(engine, id, "1, NULL, FALSE")).await;
+        }
+        let mut follower = Follower::new(&account.client, "");
+        follower.catch_up().await;
+        let warning = "submissions changed without an entry in the change log";
+        let checked = account.run(&["check", "--deep"]);
+        assert!(!checked.stdout.contains(warning), "{checked:?}");
+        // As if the log had seen what was there before the triggers were disabled.
+        database.execute("UPDATE submission_changes SET shown = shown - 1 WHERE submission_id = 2").await;
+        database.execute("UPDATE submission_changes SET matched = matched - 1 WHERE submission_id = 3").await;
+        let checked = account.run(&["check", "--deep"]);
+        assert!(checked.stdout.contains(&format!("warning: tenant `acme`: 2 {warning}")), "{checked:?}");
+        // What is in the intake will be noticed.
+        database.execute("UPDATE submissions SET status = 'denied' WHERE id = 2").await;
+        let checked = account.run(&["check", "--deep"]);
+        assert!(checked.stdout.contains(&format!("warning: tenant `acme`: 1 {warning}")), "{checked:?}");
+        assert_eq!(account.run(&["reindex", "--tenant", "acme"]).code, 0);
+        assert!(!account.run(&["check", "--deep"]).stdout.contains(warning));
+        let mut seen = follower.catch_up().await;
+        seen.sort();
+        assert_eq!(seen, entries(&[("updated", 2), ("updated", 3)]));
     }
 }

@@ -205,4 +205,19 @@ on_both_databases! {
         let refused = scene.client.get("/api/v1/subscribe/sample?event=x&form=y").send().await;
         assert_eq!(refused.status, 422, "{refused:?}");
     }
+
+    async fn a_test_of_a_receiver_that_never_answers_says_so_in_time(engine: Engine) {
+        let limits = || toml::Table::from_iter([("request_seconds".to_owned(), 5.into())]);
+        let scene = Scene::built(engine, |site| site.gateway("limits", limits()), |_| ()).await;
+        let receiver = Receiver::always(vec![Act::Hang]).await;
+        let made = scene.subscribe(&receiver, "submission.created", None).await;
+        scene.insert(1, 1, "x").await;
+        let path = format!("/api/v1/subscribe/{}/test", made["id"].as_str().unwrap());
+        let tested = scene.client.post(&path).send().await;
+        assert_eq!(tested.status, 200, "{tested:?}");
+        let tested = tested.json()["data"].clone();
+        assert_eq!((&tested["status"], &tested["response"]), (&Value::Null, &Value::Null), "{tested}");
+        assert!(tested["error"].as_str().is_some_and(|error| error.starts_with("the time limit ended")), "{tested}");
+        assert!(tested["duration_ms"].as_u64().is_some_and(|took| (1000..5000).contains(&took)), "{tested}");
+    }
 }
