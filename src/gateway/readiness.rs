@@ -75,7 +75,14 @@ impl ReadinessParts {
             parts.insert("registry", state);
         }
         if let Some(domains) = &self.pipeline.domains {
-            parts.insert("domains", note(domains.failing(), &mut tenants));
+            let state = note(domains.failing(), &mut tenants);
+            let state = match domains.unopened_account() {
+                Some(_) => {
+                    "the account key can't be opened, see the log; no certificates are obtained or renewed".to_owned()
+                }
+                None => state,
+            };
+            parts.insert("domains", state);
         }
         tenants = tenants.into_iter().take(NAMED).collect();
         Readiness { ready, parts, tenants }

@@ -3,6 +3,7 @@
 mod api;
 mod certbot;
 mod commands;
+mod keys;
 mod life;
 mod orders;
 mod scene;
