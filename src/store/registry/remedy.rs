@@ -29,7 +29,8 @@ const DAMAGED: &str = "restore a backup of the registry, as `Backup and restore`
 
 /// Whether the data is damaged, or tables are missing.
 fn is_damaged(error: &sqlx::Error) -> bool {
-    let Some(code) = error.as_database_error().and_then(|error| error.code()) else { return false };
+    let sqlx::Error::Database(database) = error else { return false };
+    let Some(code) = database.code() else { return false };
     match code.parse::<i64>() {
         // SQLite's primary result codes CORRUPT and NOTADB (sqlite.org/rescode.html). A SQLSTATE has five characters.
         Ok(code) if code < 10_000 => matches!(code & 0xff, 11 | 26),
